@@ -1,0 +1,1 @@
+"""Operations on tensors: each with a plain reference, kernels, and a checked entry point."""

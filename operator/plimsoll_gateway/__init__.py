@@ -1,0 +1,1 @@
+"""The front door: one OpenAI endpoint for every model of its namespaces."""

@@ -1,0 +1,1 @@
+"""The control plane: ModelDeployment resources to pods, and back to status."""

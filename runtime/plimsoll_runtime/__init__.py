@@ -1,0 +1,27 @@
+"""Plimsoll's model runtime: from an HTTP request to a batch of tokens and back.
+
+`LLM` and `SamplingParams` are the public interface for offline use; everything else is reached through
+the `plimsoll` command.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from plimsoll_runtime.engine.params import SamplingParams
+    from plimsoll_runtime.llm import LLM
+
+__all__ = ["LLM", "SamplingParams"]
+__version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> Any:
+    """Import the public names on first use, so that the server process never pays for torch."""
+    if name == "LLM":
+        from plimsoll_runtime.llm import LLM
+
+        return LLM
+    if name == "SamplingParams":
+        from plimsoll_runtime.engine.params import SamplingParams
+
+        return SamplingParams
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,1 @@
+"""HTTP: the OpenAI interface of one runtime."""

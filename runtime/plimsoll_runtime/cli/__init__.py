@@ -1,0 +1,1 @@
+"""The `plimsoll` command: parse, call, print."""

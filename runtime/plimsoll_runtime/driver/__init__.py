@@ -1,0 +1,1 @@
+"""Joins the engine to a process: composition, child process, clients."""

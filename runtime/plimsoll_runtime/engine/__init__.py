@@ -1,0 +1,1 @@
+"""Requests, blocks and the scheduler: pure Python over integers."""

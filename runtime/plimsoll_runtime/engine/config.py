@@ -1,0 +1,29 @@
+"""What an engine is started with: the same record for the server, the `LLM` class and laptop mode."""
+
+from __future__ import annotations
+
+import msgspec
+
+DTYPES = ("auto", "float32", "bfloat16", "float16")
+
+
+class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """Options of one engine. Sizes in tokens unless they say bytes; None means decided from model and machine.
+
+    `kv_memory` is a text such as "2GiB" or "40%" (of the memory that is free once the weights are loaded).
+    `model` is a folder, a .gguf file, demo://NAME or a Hugging Face id (hf://ID too).
+    """
+
+    model: str
+    revision: str | None = None
+    dtype: str = "auto"
+    max_model_len: int | None = None
+    max_batch_tokens: int = 2048
+    max_sequences: int = 128
+    kv_memory: str | None = None
+    block_size: int = 16
+    threads: int | None = None
+    prefix_caching: bool = True
+    attention_backend: str = "auto"
+    policy: str = "fcfs"
+    check_integrity: bool = False

@@ -1,0 +1,115 @@
+"""Messages between a server and its engine process (msgpack by msgspec, over ZeroMQ), batched per step."""
+
+from __future__ import annotations
+
+import msgspec
+
+from plimsoll_runtime.engine.params import SamplingParams
+
+
+class AddRequest(msgspec.Struct, frozen=True, tag="add"):
+    """A tokenised prompt. `cache_salt` keeps tenants' prefix caches apart; ids are unique per engine."""
+
+    request_id: str
+    prompt_token_ids: list[int]
+    params: SamplingParams
+    cache_salt: str = ""
+
+
+class AbortRequests(msgspec.Struct, frozen=True, tag="abort"):
+    """Forget these requests; unknown or finished ids are ignored, no output follows."""
+
+    request_ids: list[str]
+
+
+class Shutdown(msgspec.Struct, frozen=True, tag="shutdown"):
+    """End the engine process now; whoever wants to drain has waited before."""
+
+
+Command = AddRequest | AbortRequests | Shutdown
+
+
+class LogprobEntry(msgspec.Struct, frozen=True, array_like=True):
+    """One position's log probability, rank and most likely alternatives (token id, log probability)."""
+
+    token_id: int
+    logprob: float
+    rank: int
+    top: list[tuple[int, float]]
+
+
+class RequestOutput(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What one step added to one request.
+
+    `finish_reason`: None while it runs; "stop" (EOS or a stop token), "length", "abort" or "error".
+    `stop_token_id` names the stop token that ended it (it is the last of `token_ids`).
+    `prompt_logprobs` comes once, with the first token: entry i belongs to prompt token i + 1.
+    `cached_tokens` (with the first token): prompt tokens whose KV came from the prefix cache.
+    """
+
+    request_id: str
+    token_ids: list[int] = []
+    logprobs: list[LogprobEntry] = []
+    prompt_logprobs: list[LogprobEntry] | None = None
+    finish_reason: str | None = None
+    stop_token_id: int | None = None
+    cached_tokens: int = 0
+    error: str | None = None
+
+
+class EngineStats(msgspec.Struct, frozen=True):
+    """Gauges and counters of an engine, taken after a step. Counters only grow."""
+
+    running: int = 0
+    waiting: int = 0
+    blocks_total: int = 0
+    blocks_used: int = 0
+    blocks_cached: int = 0
+    steps: int = 0
+    prompt_tokens: int = 0
+    generated_tokens: int = 0
+    cache_query_tokens: int = 0
+    cache_hit_tokens: int = 0
+    preemptions: int = 0
+    evictions: int = 0
+
+
+class LoadProgress(msgspec.Struct, frozen=True, tag="progress"):
+    """A stage of the start ("weights", "warm-up") and how far it is, from 0 to 1."""
+
+    stage: str
+    fraction: float
+
+
+class EngineInfo(msgspec.Struct, frozen=True, tag="ready"):
+    """The engine is ready. Sizes in tokens or blocks; bytes where the name says so."""
+
+    model: str
+    architecture: str
+    dtype: str
+    device: str
+    attention_backend: str
+    vocab_size: int
+    max_model_len: int
+    block_size: int
+    num_blocks: int
+    weight_bytes: int
+    kv_bytes: int
+    eos_token_ids: list[int]
+
+
+class EngineFailed(msgspec.Struct, frozen=True, tag="failed"):
+    """The engine cannot start or go on. `kind` is one of plimsoll_runtime.errors.ErrorKind."""
+
+    kind: str
+    message: str
+
+
+class StepOutputs(msgspec.Struct, frozen=True, tag="step"):
+    """Everything that one step produced."""
+
+    outputs: list[RequestOutput]
+    stats: EngineStats
+
+
+Event = LoadProgress | EngineInfo | EngineFailed | StepOutputs

@@ -1,0 +1,100 @@
+"""How one request wants its tokens chosen."""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+
+SEED_LIMIT = 2**63
+MAX_LOGPROBS = 20
+
+
+class ParamsError(ValueError):
+    """A sampling parameter is out of its range; `field` names it."""
+
+    def __init__(self, field: str, message: str) -> None:
+        super().__init__(f"{field}: {message}")
+        self.field = field
+
+
+class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How to choose tokens, when to stop, and what to report of them.
+
+    Raises `ParamsError` (a ValueError) when built with a value outside its range.
+
+    - `max_tokens`: None means up to the model's context.
+    - `temperature` 0 is greedy. `top_k` 0 or -1 and `top_p` 1 and `min_p` 0 filter nothing. The filters apply
+      to the distribution after penalties, bias and temperature, in the order top-k, top-p, min-p.
+    - `seed` makes a request repeatable whatever else is in its batch; None draws a fresh one.
+    - `logprobs` None reports none, 0 the chosen token's, k also the k most likely; likewise `prompt_logprobs`.
+      Log probabilities are those of the model's own distribution (before penalties, bias, temperature, filters).
+    - `stop` strings end the text before themselves unless `include_stop_str_in_output`.
+    """
+
+    max_tokens: int | None = 16
+    min_tokens: int = 0
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    seed: int | None = None
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: dict[int, float] = {}
+    stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    include_stop_str_in_output: bool = False
+    ignore_eos: bool = False
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
+    skip_special_tokens: bool = True
+
+    def __post_init__(self) -> None:
+        self._check_lengths()
+        self._check_distribution()
+        self._check_reports()
+
+    @property
+    def greedy(self) -> bool:
+        """Whether the most likely token is taken, with no draw."""
+        return self.temperature == 0.0
+
+    def _check_lengths(self) -> None:
+        if self.max_tokens is not None and self.max_tokens < 1:
+            raise ParamsError("max_tokens", f"must be at least 1, not {self.max_tokens}")
+        if self.min_tokens < 0:
+            raise ParamsError("min_tokens", f"must be at least 0, not {self.min_tokens}")
+        if self.max_tokens is not None and self.min_tokens > self.max_tokens:
+            raise ParamsError("min_tokens", f"{self.min_tokens} is more than max_tokens {self.max_tokens}")
+        if any(not text for text in self.stop):
+            raise ParamsError("stop", "a stop string must not be empty")
+
+    def _check_distribution(self) -> None:
+        _within("temperature", self.temperature, 0.0, 100.0)
+        _within("top_p", self.top_p, 0.0, 1.0, open_low=True)
+        _within("min_p", self.min_p, 0.0, 1.0)
+        _within("presence_penalty", self.presence_penalty, -2.0, 2.0)
+        _within("frequency_penalty", self.frequency_penalty, -2.0, 2.0)
+        _within("repetition_penalty", self.repetition_penalty, 0.0, 100.0, open_low=True)
+        if self.top_k < -1:
+            raise ParamsError("top_k", f"must be -1 or 0 (off) or positive, not {self.top_k}")
+        if self.seed is not None and not -SEED_LIMIT <= self.seed < SEED_LIMIT:
+            raise ParamsError("seed", "must fit in 64 bits")
+        for token, bias in self.logit_bias.items():
+            if token < 0:
+                raise ParamsError("logit_bias", f"token id {token} is negative")
+            _within("logit_bias", bias, -100.0, 100.0)
+
+    def _check_reports(self) -> None:
+        for field, count in (("logprobs", self.logprobs), ("prompt_logprobs", self.prompt_logprobs)):
+            if count is not None and not 0 <= count <= MAX_LOGPROBS:
+                raise ParamsError(field, f"must be between 0 and {MAX_LOGPROBS}, not {count}")
+
+
+def _within(field: str, value: float, low: float, high: float, *, open_low: bool = False) -> None:
+    inside = (low < value if open_low else low <= value) and value <= high
+    if not inside or math.isnan(value):
+        bracket = "more than" if open_low else "at least"
+        raise ParamsError(field, f"must be {bracket} {low:g} and at most {high:g}, not {value:g}")

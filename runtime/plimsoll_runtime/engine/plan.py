@@ -1,0 +1,87 @@
+"""The border between scheduler and runner: what to compute in one step, and what came of it.
+
+The scheduler fills a `StepPlan` with integers; the runner answers with a `StepResult` whose `outputs` stand in
+the same order as `StepPlan.sequences`. Neither side keeps a reference to the other's objects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from plimsoll_runtime.engine.params import SamplingParams
+
+
+@dataclass(frozen=True, slots=True)
+class SlotInit:
+    """A sequence takes a slot of the runner's persistent batch state.
+
+    `prompt_ids` and `output_ids` (non-empty when it resumes after a preemption) feed the penalties. `seed` is
+    always set: the draw for output token i is a function of (seed, i) alone.
+    """
+
+    slot: int
+    params: SamplingParams
+    seed: int
+    prompt_ids: Sequence[int]
+    output_ids: Sequence[int] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduledSequence:
+    """The tokens of one sequence to compute in this step.
+
+    `token_ids` stand at positions start .. start + len(token_ids) - 1; `block_ids` is the sequence's block table,
+    long enough for all of them. With `sample`, the last position's logits choose the next token.
+    `prompt_targets`: when prompt log probabilities are wanted, the token that follows each of the first
+    len(prompt_targets) positions of this chunk; else empty.
+    """
+
+    slot: int
+    start: int
+    token_ids: Sequence[int]
+    block_ids: Sequence[int]
+    sample: bool
+    prompt_targets: Sequence[int] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class StepPlan:
+    """One step: free slots, fill slots, copy blocks (source, target), then compute `sequences`."""
+
+    sequences: Sequence[ScheduledSequence]
+    freed_slots: Sequence[int] = ()
+    new_slots: Sequence[SlotInit] = ()
+    block_copies: Sequence[tuple[int, int]] = ()
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens computed in this step."""
+        return sum(len(s.token_ids) for s in self.sequences)
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """Log probability (natural) of a token, its rank (1 is the most likely), and the most likely alternatives."""
+
+    token_id: int
+    logprob: float
+    rank: int
+    top: Sequence[tuple[int, float]] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceOutput:
+    """What came of one scheduled sequence. `error` says why it cannot go on (NaN in its logits, say)."""
+
+    token_id: int | None = None
+    logprob: TokenLogprob | None = None
+    prompt_logprobs: Sequence[TokenLogprob] = ()
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """One output for each of the plan's sequences, in the plan's order."""
+
+    outputs: Sequence[SequenceOutput]

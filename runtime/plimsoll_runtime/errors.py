@@ -1,0 +1,63 @@
+"""Errors that end a start or a process, with the exit code by which a supervisor tells them apart."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+
+class ErrorKind(Enum):
+    """Why a runtime could not start or go on. The value is the word used in logs and messages."""
+
+    USAGE = "usage"
+    SOURCE = "model-source"
+    MODEL = "model-invalid"
+    MEMORY = "out-of-memory"
+    ENGINE = "engine-died"
+
+    @property
+    def exit_code(self) -> int:
+        """Exit code of the process (the operator turns it into a condition's reason)."""
+        return _EXIT_CODES[self]
+
+
+_EXIT_CODES = {
+    ErrorKind.USAGE: 2,
+    ErrorKind.SOURCE: 3,
+    ErrorKind.MODEL: 4,
+    ErrorKind.MEMORY: 5,
+    ErrorKind.ENGINE: 6,
+}
+
+
+class PlimsollError(Exception):
+    """An error a person can act on: what was wrong and what to do, in one message."""
+
+    kind = ErrorKind.USAGE
+
+
+class UsageError(PlimsollError):
+    """An option is impossible or does not go with another."""
+
+
+class SourceError(PlimsollError):
+    """The model's files cannot be found, fetched or read."""
+
+    kind = ErrorKind.SOURCE
+
+
+class ModelError(PlimsollError):
+    """The files are there but cannot be served faithfully: unknown architecture, missing or unexpected tensor."""
+
+    kind = ErrorKind.MODEL
+
+
+class MemoryLimitError(PlimsollError):
+    """The model, its workspace and its cache do not fit; the message has the numbers."""
+
+    kind = ErrorKind.MEMORY
+
+
+class EngineDeadError(PlimsollError):
+    """The engine process ended or broke; nothing can be served until a restart."""
+
+    kind = ErrorKind.ENGINE

@@ -1,0 +1,1 @@
+"""Runs a step's plan on a device: batch, attention, sampling."""

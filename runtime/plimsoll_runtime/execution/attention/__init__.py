@@ -1,0 +1,1 @@
+"""Attention over the paged cache, one module a backend."""

@@ -1,0 +1,1 @@
+"""Laptop mode: the cluster's YAML, run as processes."""

@@ -1,0 +1,1 @@
+"""Models as data: one decoder, described by a spec."""

@@ -1,0 +1,1 @@
+"""One short module an architecture: config.json to DecoderSpec."""

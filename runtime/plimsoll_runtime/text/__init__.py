@@ -1,0 +1,1 @@
+"""Tokenizers, chat templates, incremental detokenising, stop strings."""

@@ -1,0 +1,36 @@
+"""The files of one model, found: the border between where a model comes from and who reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFiles:
+    """A model on local disk, whatever its source was.
+
+    `config` is what config.json says (translated from the metadata for GGUF: same keys, same meaning), so that
+    model families read one vocabulary. `weights` are the tensor files in order. `chat_template` and `chat_stop`
+    are set where the files carry no template that works (a base model of ours): a Jinja template and the strings
+    that end a chat answer.
+    """
+
+    name: str
+    root: Path
+    format: Literal["safetensors", "gguf"]
+    config: Mapping[str, Any]
+    weights: tuple[Path, ...]
+    generation_config: Mapping[str, Any] = field(default_factory=dict)
+    chat_template: str | None = None
+    chat_stop: tuple[str, ...] = ()
+
+    @property
+    def eos_token_ids(self) -> tuple[int, ...]:
+        """Ids that end a generation: of generation_config.json, else of config.json; may be empty."""
+        value = self.generation_config.get("eos_token_id", self.config.get("eos_token_id"))
+        if value is None:
+            return ()
+        return tuple(value) if isinstance(value, list | tuple) else (int(value),)
