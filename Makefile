@@ -1,0 +1,71 @@
+# Every chore has one entry. `make help` lists them.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+QUESTION ?= What is the capital of France?
+SOURCES := operator runtime kernels e2e tests benchmarks
+
+.PHONY: help
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  \033[1m%-14s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: setup
+setup: $(STAMP) ## Make .venv with everything in it
+
+$(STAMP): pyproject.toml constraints.txt
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "Installing into $(VENV) (PyTorch is large: some minutes the first time)"
+	@$(BIN)/python -m pip install --quiet --upgrade pip
+	@$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+.PHONY: run
+run: setup ## Serve the demo model on this machine and ask it a question (ONCE=1 ends after the answer)
+	@$(BIN)/plimsoll up examples/gemma.yaml --ask "$(QUESTION)" $(if $(ONCE),--once)
+
+.PHONY: test
+test: setup ## Run the tests (no GPU, no cluster)
+	@$(BIN)/pytest $(PYTEST_ARGS)
+
+.PHONY: check
+check: setup ## Lint, format, types, import layers, shell, chart
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy $(SOURCES)
+	@$(BIN)/lint-imports
+	@$(BIN)/shellcheck .ci/run
+	@$(PYTHON) e2e/cluster helm lint --strict charts/plimsoll
+
+.PHONY: format
+format: setup ## Rewrite the sources in the project's format
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+.PHONY: cluster
+cluster: ## Start a real two-node Kubernetes on this machine (root; state in .cluster)
+	@$(PYTHON) e2e/cluster up
+
+.PHONY: cluster-down
+cluster-down: ## Stop it and leave nothing behind
+	@$(PYTHON) e2e/cluster down
+
+.PHONY: e2e
+e2e: setup ## Prove everything on a real cluster (KUBECONFIG=... REGISTRY=... for your own)
+	@$(BIN)/python e2e/run.py $(E2E_ARGS)
+
+.PHONY: bench
+bench: setup ## Measure W1 to W4 against Transformers and the roofline
+	@$(BIN)/python benchmarks/run.py $(BENCH_ARGS)
+
+.PHONY: bench-gpu
+bench-gpu: setup ## The same questions on a GPU
+	@$(BIN)/python benchmarks/run.py --device cuda $(BENCH_ARGS)
+
+.PHONY: clean
+clean: ## Remove caches and builds (not .venv, not the cluster)
+	@rm -rf dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
