@@ -1,0 +1,48 @@
+"""Where a figure comes from: hardware, versions and the command, kept beside every result."""
+
+from __future__ import annotations
+
+import platform
+import sys
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+PACKAGES = ("plimsoll-serving", "torch", "transformers", "triton", "numpy")
+
+
+def provenance() -> dict[str, Any]:
+    """A record that says on what and with what a measurement was made."""
+    return {
+        "date": datetime.now(UTC).date().isoformat(),
+        "command": " ".join(["python", *sys.argv]),
+        "cpu": _cpu(),
+        "cores": psutil.cpu_count(),
+        "memory_gib": round(psutil.virtual_memory().total / 2**30, 1),
+        "gpu": _gpu(),
+        "python": platform.python_version(),
+        "versions": {name: _version(name) for name in PACKAGES},
+    }
+
+
+def _cpu() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.split(":", 1)[1].strip()
+    return platform.processor()
+
+
+def _gpu() -> str | None:
+    import torch
+
+    return torch.cuda.get_device_name() if torch.cuda.is_available() else None
+
+
+def _version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
