@@ -6,7 +6,6 @@ machine's: a pod that trusts /proc/meminfo is killed when its cache fills.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,8 +13,8 @@ import psutil
 import torch
 
 from plimsoll_runtime.errors import MemoryLimitError, UsageError
+from plimsoll_runtime.sizes import parse_size
 
-UNITS = {"": 1, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40, "KB": 10**3, "MB": 10**6, "GB": 10**9}
 DEFAULT_SHARE_CPU = 0.25
 DEFAULT_SHARE_GPU = 0.9
 CGROUPS = Path("/sys/fs/cgroup")
@@ -35,23 +34,6 @@ class KvBudget:
     num_blocks: int
     max_model_len: int
     kv_bytes: int
-
-
-def parse_size(text: str, free: int) -> int:
-    """Bytes of "2GiB", "1.5 GB", "1073741824", or "40%" of `free`.
-
-    Raises UsageError when the text is none of these or not positive.
-    """
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*|%)\s*", text)
-    unit = match.group(2).upper() if match else None
-    if match is None or (unit != "%" and unit not in UNITS) or float(match.group(1)) <= 0:
-        raise UsageError(f"{text!r} is not an amount of memory; write it like 2GiB, 512MiB or 40%")
-    number = float(match.group(1))
-    if unit == "%":
-        if number > 100:
-            raise UsageError(f"{text!r} is more than all of the memory; write at most 100%")
-        return int(free * number / 100)
-    return int(number * UNITS[unit or ""])
 
 
 def free_memory(device: torch.device) -> int:

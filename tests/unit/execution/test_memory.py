@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plimsoll_runtime.errors import MemoryLimitError, UsageError
-from plimsoll_runtime.execution.memory import KvBudget, cgroup_left, parse_size, plan_kv_cache
+from plimsoll_runtime.execution.memory import KvBudget, cgroup_left, plan_kv_cache
+from plimsoll_runtime.sizes import parse_size
 
 GIB = 2**30
 

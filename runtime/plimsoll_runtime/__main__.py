@@ -1,0 +1,7 @@
+"""`python -m plimsoll_runtime` is the `plimsoll` command."""
+
+import sys
+
+from plimsoll_runtime.cli.main import main
+
+sys.exit(main())

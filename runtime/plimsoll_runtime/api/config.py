@@ -1,0 +1,42 @@
+"""What a server is started with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+from plimsoll_runtime.engine.config import EngineConfig
+
+
+@dataclass(frozen=True, slots=True)
+class ServerConfig:
+    """Options of one server process.
+
+    `names` are what requests may call the model, the first one is what answers carry. `api_keys` empty means
+    open. `drain_seconds`: how long running requests may go on after SIGTERM. `termination_log`: a file that gets
+    one line on a fatal error.
+    """
+
+    engine: EngineConfig
+    names: tuple[str, ...]
+    host: str = "127.0.0.1"
+    port: int = 8000
+    api_keys: tuple[str, ...] = ()
+    drain_seconds: float = 30.0
+    termination_log: str | None = None
+
+
+def default_name(model: str) -> str:
+    """The name of a model when none is given: the id of a hub or demo model, else the file's or folder's name.
+
+    >>> default_name("demo://gemma-3-270m"), default_name("org/model"), default_name("/models/claim/tiny.gguf")
+    ('gemma-3-270m', 'org/model', 'tiny')
+    """
+    scheme, separator, rest = model.partition("://")
+    if separator and scheme in ("hf", "demo"):
+        return rest or model
+    path = PurePosixPath(rest if separator else model)
+    if path.suffix == ".gguf":
+        return path.stem
+    is_local = bool(separator) or path.is_absolute() or model.startswith((".", "~")) or len(path.parts) != 2
+    return (path.name or model) if is_local else model

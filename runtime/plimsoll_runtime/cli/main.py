@@ -1,0 +1,45 @@
+"""The entry of the `plimsoll` command: finds the subcommand and turns errors into exit codes."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import importlib.util
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from plimsoll_runtime import __version__
+from plimsoll_runtime.errors import PlimsollError
+
+INTERRUPTED = 130
+COMMANDS = ("serve", "up", "status", "down", "fetch")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; the exit code is 0, or that of the error's kind. Usage errors exit at once with 2."""
+    args = build_parser().parse_args(argv)
+    try:
+        return int(args.func(args))
+    except PlimsollError as error:
+        print(f"plimsoll: {error}", file=sys.stderr)
+        return error.kind.exit_code
+    except KeyboardInterrupt:
+        return INTERRUPTED
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The whole command line. Each subcommand's module adds its own parser and sets `func`."""
+    parser = argparse.ArgumentParser(
+        prog="plimsoll",
+        description="Serve language models with an OpenAI API, on a laptop or in a pod.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"plimsoll {__version__}")
+    subparsers: argparse._SubParsersAction[Any] = parser.add_subparsers(
+        title="commands", metavar="COMMAND", dest="command", required=True
+    )
+    for name in COMMANDS:
+        if importlib.util.find_spec(f"plimsoll_runtime.cli.{name}"):
+            importlib.import_module(f"plimsoll_runtime.cli.{name}").add_parser(subparsers)
+    return parser

@@ -1,0 +1,161 @@
+"""`plimsoll serve MODEL`: one model behind an OpenAI API, in the foreground."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from typing import TYPE_CHECKING, Any
+
+from plimsoll_runtime.cli import values
+from plimsoll_runtime.engine.config import DTYPES, EngineConfig
+from plimsoll_runtime.errors import UsageError
+
+if TYPE_CHECKING:
+    from plimsoll_runtime.api.config import ServerConfig
+
+ATTENTION_BACKENDS = ("auto", "sdpa", "triton")
+DEFAULTS = EngineConfig(model="")
+
+
+def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
+    """Add `serve` to the command line."""
+    parser = subparsers.add_parser(
+        "serve",
+        help="serve one model with an OpenAI API",
+        description="Serve one model with an OpenAI API. Listens at once; /health says when it is ready.",
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "model",
+        metavar="MODEL",
+        help="a folder, a .gguf file, demo://gemma-3-270m or a Hugging Face id (hf://ORG/NAME)",
+    )
+    _add_server_options(parser)
+    _add_engine_options(parser)
+    parser.set_defaults(func=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Serve until a signal or an error ends it; returns the exit code."""
+    config = server_config(args)
+    from plimsoll_runtime.api.server import serve
+
+    return serve(config)
+
+
+def server_config(args: argparse.Namespace) -> ServerConfig:
+    """The record of everything that the command line and the environment say. Raises UsageError."""
+    from plimsoll_runtime.api.config import ServerConfig, default_name
+
+    names = tuple(args.name or [default_name(args.model)])
+    if len(set(names)) < len(names):
+        raise UsageError(f"--name is given twice with the same value ({', '.join(names)}); give each name once")
+    keys = [*args.api_key, *(k.strip() for k in os.environ.get("PLIMSOLL_API_KEY", "").split(",") if k.strip())]
+    return ServerConfig(
+        engine=engine_config(args),
+        names=names,
+        host=args.host,
+        port=args.port,
+        api_keys=tuple(dict.fromkeys(keys)),
+        drain_seconds=args.drain_seconds,
+        termination_log=os.environ.get("PLIMSOLL_TERMINATION_LOG") or None,
+    )
+
+
+def engine_config(args: argparse.Namespace) -> EngineConfig:
+    """The engine's part. Raises UsageError where options contradict each other."""
+    if args.max_model_len is not None and args.max_model_len < 2:
+        raise UsageError("--max-model-len 1 leaves no room for a prompt and an answer; give at least 2")
+    return EngineConfig(
+        model=args.model,
+        revision=args.revision,
+        dtype=args.dtype,
+        max_model_len=args.max_model_len,
+        max_batch_tokens=args.max_batch_tokens,
+        max_sequences=args.max_sequences,
+        kv_memory=args.kv_memory,
+        block_size=args.block_size,
+        threads=args.threads,
+        prefix_caching=args.prefix_caching,
+        attention_backend=args.attention_backend,
+    )
+
+
+def _add_server_options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("server")
+    group.add_argument(
+        "--name",
+        action="append",
+        type=values.word,
+        metavar="N",
+        help="a name that requests may use for the model; repeat for more (default: from MODEL)",
+    )
+    group.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
+    group.add_argument("--port", type=values.port, default=8000, help="port, 0 for any (default: %(default)s)")
+    group.add_argument(
+        "--api-key",
+        action="append",
+        default=[],
+        type=values.word,
+        metavar="K",
+        help="a key that requests must carry; repeat for more (also PLIMSOLL_API_KEY, comma separated)",
+    )
+    group.add_argument(
+        "--drain-seconds",
+        type=values.seconds,
+        default=30.0,
+        metavar="S",
+        help="how long running requests may go on after SIGTERM (default: %(default)g)",
+    )
+
+
+def _add_engine_options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("engine")
+    group.add_argument("--revision", metavar="R", help="branch, tag or commit of a Hugging Face model")
+    group.add_argument("--dtype", choices=DTYPES, default=DEFAULTS.dtype, help="(default: %(default)s)")
+    group.add_argument(
+        "--max-model-len",
+        type=values.positive,
+        metavar="TOKENS",
+        help="longest prompt and answer together (default: what model and memory allow)",
+    )
+    group.add_argument(
+        "--max-batch-tokens",
+        type=values.positive,
+        default=DEFAULTS.max_batch_tokens,
+        metavar="TOKENS",
+        help="most tokens computed in one step (default: %(default)s)",
+    )
+    group.add_argument(
+        "--max-sequences",
+        type=values.positive,
+        default=DEFAULTS.max_sequences,
+        metavar="N",
+        help="most sequences in one batch (default: %(default)s)",
+    )
+    group.add_argument(
+        "--kv-memory",
+        type=values.memory,
+        metavar="SIZE",
+        help="memory for the KV cache: 2GiB, or 40%% of what is free once the weights are loaded",
+    )
+    group.add_argument(
+        "--block-size",
+        type=values.block_size,
+        default=DEFAULTS.block_size,
+        metavar="TOKENS",
+        help="tokens of a KV block, a power of two from 8 to 256 (default: %(default)s)",
+    )
+    group.add_argument("--threads", type=values.positive, metavar="N", help="CPU threads (default: all cores)")
+    group.add_argument(
+        "--no-prefix-caching",
+        dest="prefix_caching",
+        action="store_false",
+        help="compute every prompt from its first token",
+    )
+    group.add_argument(
+        "--attention-backend",
+        choices=ATTENTION_BACKENDS,
+        default=DEFAULTS.attention_backend,
+        help="(default: %(default)s)",
+    )

@@ -1,0 +1,117 @@
+"""`plimsoll serve`: what the command line means, and that impossible values are refused with what to do."""
+
+import pytest
+
+from plimsoll_runtime.api.config import ServerConfig, default_name
+from plimsoll_runtime.cli.main import build_parser, main
+from plimsoll_runtime.cli.serve import server_config
+from plimsoll_runtime.engine.config import EngineConfig
+from plimsoll_runtime.errors import UsageError
+
+
+def parse(*words: str) -> ServerConfig:
+    return server_config(build_parser().parse_args(["serve", *words]))
+
+
+def test_defaults_are_the_engines() -> None:
+    config = parse("demo://gemma-3-270m")
+    assert config.engine == EngineConfig(model="demo://gemma-3-270m")
+    assert (config.names, config.port, config.api_keys, config.drain_seconds) == (("gemma-3-270m",), 8000, (), 30)
+
+
+def test_every_flag_reaches_its_field() -> None:
+    words = (
+        "/models/claim/m --name a --name b --host 0.0.0.0 --port 9 --dtype bfloat16 --max-model-len 4096 "
+        "--max-batch-tokens 512 --max-sequences 7 --kv-memory 40% --block-size 32 --threads 3 --no-prefix-caching "
+        "--attention-backend sdpa --api-key k1 --api-key k2 --revision main --drain-seconds 2.5"
+    )
+    config = parse(*words.split())
+    assert config.engine == EngineConfig(
+        model="/models/claim/m",
+        revision="main",
+        dtype="bfloat16",
+        max_model_len=4096,
+        max_batch_tokens=512,
+        max_sequences=7,
+        kv_memory="40%",
+        block_size=32,
+        threads=3,
+        prefix_caching=False,
+        attention_backend="sdpa",
+    )
+    assert (config.names, config.host, config.port) == (("a", "b"), "0.0.0.0", 9)
+    assert (config.api_keys, config.drain_seconds) == (("k1", "k2"), 2.5)
+
+
+def test_keys_of_the_environment_join_those_of_the_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PLIMSOLL_API_KEY", "env1, env2,,k")
+    monkeypatch.setenv("PLIMSOLL_TERMINATION_LOG", "/dev/termination-log")
+    config = parse("m", "--api-key", "k")
+    assert config.api_keys == ("k", "env1", "env2")
+    assert config.termination_log == "/dev/termination-log"
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--threads", "0"], "0 is not between 1"),
+        (["--threads", "two"], "'two' is not a whole number"),
+        (["--port", "65536"], "65536 is not between 0 and 65535"),
+        (["--port", "-1"], "-1 is not between"),
+        (["--block-size", "17"], "17 is not one of 8, 16, 32, 64, 128, 256"),
+        (["--block-size", "512"], "512 is not one of"),
+        (["--kv-memory", "lots"], "write it like 2GiB, 512MiB or 40%"),
+        (["--kv-memory", "140%"], "write at most 100%"),
+        (["--kv-memory", "0"], "write it like"),
+        (["--kv-memory", "-1GiB"], "expected one argument"),
+        (["--dtype", "int3"], "invalid choice"),
+        (["--max-model-len", "0"], "0 is not between 1"),
+        (["--max-model-len", "9" * 5000], "is not a whole number"),
+        (["--drain-seconds", "nan"], "is not between 0 and 86400"),
+        (["--drain-seconds", "-2"], "is not between 0 and 86400"),
+        (["--name", "two words"], "printable characters without spaces"),
+        (["--name", ""], "1 to 256 printable characters"),
+        (["--api-key", "a\nb"], "printable characters without spaces"),
+        (["--attention-backend", "magic"], "invalid choice"),
+        (["--no-such-option"], "unrecognized arguments: --no-such-option"),
+        (["--max-model", "5"], "unrecognized arguments"),
+    ],
+)
+def test_impossible_values_exit_with_2_and_say_why(
+    words: list[str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["serve", "m", *words])
+    assert ended.value.code == 2
+    assert told in capsys.readouterr().err
+
+
+def test_options_that_contradict_each_other_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["serve", "m", "--name", "a", "--name", "a"]) == 2
+    assert "give each name once" in capsys.readouterr().err
+    with pytest.raises(UsageError, match="at least 2"):
+        parse("m", "--max-model-len", "1")
+
+
+def test_a_command_is_needed(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([])
+    assert ended.value.code == 2
+    assert "COMMAND" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("model", "name"),
+    [
+        ("demo://gemma-3-270m", "gemma-3-270m"),
+        ("hf://org/model", "org/model"),
+        ("org/model", "org/model"),
+        ("/models/claim/path/tiny", "tiny"),
+        ("/models/tiny.Q4_K_M.gguf", "tiny.Q4_K_M"),
+        ("./here/model", "model"),
+        ("file:///data/model", "model"),
+        ("folder", "folder"),
+    ],
+)
+def test_a_model_without_a_name_gets_one(model: str, name: str) -> None:
+    assert default_name(model) == name
