@@ -1,0 +1,118 @@
+{{/* Names, labels and images that the templates share. */}}
+
+{{- define "plimsoll.name" -}}
+{{- default .Chart.Name .Values.nameOverride | trunc 63 | trimSuffix "-" }}
+{{- end }}
+
+{{/* 54 characters, so that "-operator" still fits in a name of 63. */}}
+{{- define "plimsoll.fullname" -}}
+{{- if .Values.fullnameOverride }}
+{{- .Values.fullnameOverride | trunc 54 | trimSuffix "-" }}
+{{- else if contains (include "plimsoll.name" .) .Release.Name }}
+{{- .Release.Name | trunc 54 | trimSuffix "-" }}
+{{- else }}
+{{- printf "%s-%s" .Release.Name (include "plimsoll.name" .) | trunc 54 | trimSuffix "-" }}
+{{- end }}
+{{- end }}
+
+{{- define "plimsoll.operator.name" -}}{{ include "plimsoll.fullname" . }}-operator{{- end }}
+{{- define "plimsoll.gateway.name" -}}{{ include "plimsoll.fullname" . }}-gateway{{- end }}
+
+{{/* ClusterRoles have no namespace: two releases of one name in two namespaces must not share them. */}}
+{{- define "plimsoll.cluster.name" -}}{{ .Release.Namespace }}-{{ include "plimsoll.fullname" . }}{{- end }}
+
+{{- define "plimsoll.labels" -}}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | trunc 63 | trimSuffix "-" }}
+app.kubernetes.io/name: {{ include "plimsoll.name" . }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+app.kubernetes.io/part-of: plimsoll
+{{- with .Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
+
+{{/* include "plimsoll.selector" (list "operator" .) */}}
+{{- define "plimsoll.selector" -}}
+{{- $root := index . 1 -}}
+app.kubernetes.io/name: {{ include "plimsoll.name" $root }}
+app.kubernetes.io/instance: {{ $root.Release.Name }}
+app.kubernetes.io/component: {{ index . 0 }}
+{{- end }}
+
+{{/* Which pods the operator makes, whatever their namespace. */}}
+{{- define "plimsoll.runtime.selector" -}}
+app.kubernetes.io/name: plimsoll-runtime
+app.kubernetes.io/managed-by: plimsoll-operator
+{{- end }}
+
+{{/* include "plimsoll.image" (dict "image" .Values.image "root" .) */}}
+{{- define "plimsoll.image" -}}
+{{- $registry := default .root.Values.image.registry .image.registry -}}
+{{- with $registry }}{{ . }}/{{ end -}}
+{{- .image.repository -}}
+{{- if .image.digest }}@{{ .image.digest }}{{ else }}:{{ default .root.Chart.AppVersion .image.tag }}{{ end -}}
+{{- end }}
+
+{{/* include "plimsoll.serviceAccount" (list "operator" .) */}}
+{{- define "plimsoll.serviceAccount" -}}
+{{- $root := index . 1 -}}
+{{- $account := (index $root.Values (index . 0)).serviceAccount -}}
+{{- if $account.create -}}
+{{- default (printf "%s-%s" (include "plimsoll.fullname" $root) (index . 0)) $account.name -}}
+{{- else -}}
+{{- default "default" $account.name -}}
+{{- end -}}
+{{- end }}
+
+{{/* The arguments that say which namespaces are watched. */}}
+{{- define "plimsoll.namespaceArgs" -}}
+{{- if .Values.watchNamespaces }}
+{{- range .Values.watchNamespaces }}
+- --namespace={{ . }}
+{{- end }}
+{{- else }}
+- --all-namespaces
+{{- end }}
+{{- end }}
+
+{{/* What the pods of the operator and the gateway have in common: include "plimsoll.podSpec" (list "operator" .) */}}
+{{- define "plimsoll.podSpec" -}}
+{{- $root := index . 1 -}}
+{{- $component := index . 0 -}}
+{{- $values := index $root.Values $component -}}
+serviceAccountName: {{ include "plimsoll.serviceAccount" . }}
+automountServiceAccountToken: true
+enableServiceLinks: false
+{{- with $root.Values.imagePullSecrets }}
+imagePullSecrets: {{- toYaml . | nindent 2 }}
+{{- end }}
+securityContext: {{- toYaml $values.podSecurityContext | nindent 2 }}
+{{- with $values.priorityClassName }}
+priorityClassName: {{ . }}
+{{- end }}
+{{- with $values.nodeSelector }}
+nodeSelector: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with $values.tolerations }}
+tolerations: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with $values.affinity }}
+affinity: {{- toYaml . | nindent 2 }}
+{{- end }}
+topologySpreadConstraints:
+{{- if $values.topologySpreadConstraints }}
+{{ toYaml $values.topologySpreadConstraints | indent 2 }}
+{{- else }}
+  - maxSkew: 1
+    topologyKey: kubernetes.io/hostname
+    whenUnsatisfiable: ScheduleAnyway
+    labelSelector:
+      matchLabels: {{- include "plimsoll.selector" . | nindent 8 }}
+{{- end }}
+volumes:
+  - name: tmp
+    emptyDir:
+      sizeLimit: 64Mi
+{{- end }}
