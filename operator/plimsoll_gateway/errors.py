@@ -1,0 +1,126 @@
+"""What the gateway itself refuses, in OpenAI's shape with a true status."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from plimsoll_gateway.table import Model
+
+# An error that lists every model of a large cluster would help nobody.
+MOST_NAMES_LISTED = 50
+RETRY_AFTER_SECONDS = 5
+
+
+class Refusal(Exception):
+    """An answer with an error status. `headers` are added to the response."""
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        code: str,
+        param: str | None = None,
+        headers: Sequence[tuple[str, str]] = (),
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.code = code
+        self.param = param
+        self.headers = tuple(headers)
+
+    @property
+    def body(self) -> bytes:
+        """The error as JSON (pure ASCII, so that any text that a client sent can be quoted)."""
+        kind = "invalid_request_error" if self.status < 500 else "server_error"
+        error = {"message": self.message, "type": kind, "param": self.param, "code": self.code}
+        return json.dumps({"error": error}).encode("ascii")
+
+    @property
+    def event(self) -> bytes:
+        """The error as one server-sent event, for a stream that has begun."""
+        return b"data: " + self.body + b"\n\n"
+
+
+def bad_request(message: str, *, param: str | None = None, code: str = "invalid_request") -> Refusal:
+    """400: the body cannot be understood."""
+    return Refusal(400, message, code=code, param=param)
+
+
+def body_too_large(limit: int) -> Refusal:
+    """413; the connection is closed, for the rest of the body may still be on its way."""
+    message = f"The request body is larger than this gateway allows ({limit} bytes). Send a smaller request."
+    return Refusal(413, message, code="request_too_large", headers=[("connection", "close")])
+
+
+def body_too_slow(seconds: float) -> Refusal:
+    """408: the body stopped arriving."""
+    message = f"Nothing more of the request body arrived for {seconds:g} s."
+    return Refusal(408, message, code="request_timeout", headers=[("connection", "close")])
+
+
+def unknown_path(path: str) -> Refusal:
+    """404 for a URL that this gateway does not serve."""
+    return Refusal(404, f"Unknown path {path}. The OpenAI API is served under /v1.", code="unknown_path")
+
+
+def wrong_method(method: str, path: str, allowed: str) -> Refusal:
+    """405, naming the method that works."""
+    message = f"{method} is not allowed for {path}. Use {allowed}."
+    return Refusal(405, message, code="method_not_allowed", headers=[("allow", allowed)])
+
+
+def unknown_model(name: str, known: Sequence[str]) -> Refusal:
+    """404 with the names that would work."""
+    shown = name if len(name) <= 200 else name[:200] + "..."
+    return Refusal(
+        404, f"The model '{shown}' does not exist. {_listed(known)}", code="model_not_found", param="model"
+    )
+
+
+def _listed(known: Sequence[str]) -> str:
+    if not known:
+        return "There are no models here yet."
+    more = f" and {len(known) - MOST_NAMES_LISTED} more (GET /v1/models)" if len(known) > MOST_NAMES_LISTED else ""
+    return f"Known models: {', '.join(known[:MOST_NAMES_LISTED])}{more}."
+
+
+def not_ready(name: str, model: Model) -> Refusal:
+    """503: the model exists, and no replica can answer now."""
+    why = f": {model.message}" if model.message else f" (0 of {len(model.replicas)} replicas are ready)."
+    return _unavailable(f"The model '{name}' is not ready yet{why}", "model_not_ready")
+
+
+def no_table() -> Refusal:
+    """503: this gateway has only just begun."""
+    return _unavailable("The gateway does not know its models yet. Try again in a moment.", "gateway_starting")
+
+
+def _unavailable(message: str, code: str) -> Refusal:
+    return Refusal(503, message, code=code, headers=[("retry-after", str(RETRY_AFTER_SECONDS))])
+
+
+def upstream_failed(name: str, reason: str) -> Refusal:
+    """502: replicas are there and could not be reached, or went away before they answered."""
+    return Refusal(502, f"No replica of the model '{name}' answered: {reason}.", code="upstream_failed")
+
+
+def stream_broken(name: str, reason: str) -> Refusal:
+    """The end of a stream whose replica went away in the middle."""
+    message = f"The answer of the model '{name}' ended early: {reason}. What came before it is incomplete."
+    return Refusal(502, message, code="stream_broken")
+
+
+def shutting_down() -> Refusal:
+    """The end of a stream that outlived this gateway's grace period."""
+    message = "The gateway is shutting down and this answer took longer than its grace period. Send it again."
+    return _unavailable(message, "gateway_stopping")
+
+
+def internal_error() -> Refusal:
+    """500: a fault of ours; the log has the traceback."""
+    return Refusal(
+        500, "The gateway failed while it handled this request. Its log says why.", code="internal_error"
+    )

@@ -1,0 +1,61 @@
+"""Which headers cross the gateway: all but those that belong to one connection."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Iterable, Sequence
+
+RawHeaders = Sequence[tuple[bytes, bytes]]
+
+# RFC 9110 section 7.6.1, with the older names that are still seen.
+HOP_BY_HOP = frozenset(
+    [
+        b"connection",
+        b"keep-alive",
+        b"proxy-authenticate",
+        b"proxy-authorization",
+        b"proxy-connection",
+        b"te",
+        b"trailer",
+        b"transfer-encoding",
+        b"upgrade",
+    ]
+)
+# Made anew for the upstream connection, or already acted upon.
+REQUEST_ONLY = frozenset([b"host", b"content-length", b"expect", b"x-request-id"])
+# The gateway is the server that the client sees. The length stays: the body is passed on as it is.
+RESPONSE_ONLY = frozenset([b"date", b"server"])
+
+REQUEST_ID = re.compile(rb"[\x21-\x7e]{1,128}")
+
+
+def request_headers(headers: RawHeaders, request_id: str) -> list[tuple[str, str]]:
+    """What to send upstream; names are lower case already (ASGI)."""
+    kept = _without(headers, HOP_BY_HOP | REQUEST_ONLY)
+    return [(name.decode("latin-1"), value.decode("latin-1")) for name, value in kept] + [
+        ("x-request-id", request_id)
+    ]
+
+
+def response_headers(headers: RawHeaders, request_id: str) -> list[tuple[bytes, bytes]]:
+    """What to send to the client, with the request's id where the upstream has not set one."""
+    kept = list(_without([(name.lower(), value) for name, value in headers], HOP_BY_HOP | RESPONSE_ONLY))
+    if not any(name == b"x-request-id" for name, _ in kept):
+        kept.append((b"x-request-id", request_id.encode("ascii")))
+    return kept
+
+
+def _without(headers: RawHeaders, dropped: frozenset[bytes]) -> Iterable[tuple[bytes, bytes]]:
+    """Leave out `dropped` and whatever the Connection header names."""
+    named = {
+        token.strip().lower() for name, value in headers if name == b"connection" for token in value.split(b",")
+    }
+    return [(name, value) for name, value in headers if name not in dropped and name not in named]
+
+
+def request_id(given: bytes | None) -> str:
+    """The client's own id where it is printable and short, else a new one."""
+    if given is not None and REQUEST_ID.fullmatch(given):
+        return given.decode("ascii")
+    return uuid.uuid4().hex

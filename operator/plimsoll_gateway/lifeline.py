@@ -1,0 +1,67 @@
+"""What ends the work on a request early: its client hangs up, or the gateway's grace period is over."""
+
+from __future__ import annotations
+
+import asyncio
+from types import TracebackType
+
+from plimsoll_gateway.body import ClientGone, Receive
+
+
+class Lifelines:
+    """All requests being answered, so that they can be cut together."""
+
+    def __init__(self) -> None:
+        self._lines: set[Lifeline] = set()
+
+    def __len__(self) -> int:
+        return len(self._lines)
+
+    def hold(self, receive: Receive) -> Lifeline:
+        """A context for the work on one request whose body has been read; see Lifeline."""
+        return Lifeline(receive, self._lines)
+
+    def cut_all(self, cause: Exception) -> None:
+        """End all work now; each context raises `cause`."""
+        for line in tuple(self._lines):
+            line.cut(cause)
+
+
+class Lifeline:
+    """Runs its block in the current task and raises there what ended it: ClientGone, or the cause given to `cut`.
+
+    The block is cancelled at its next await, so that everything it holds upstream is released at once.
+    """
+
+    def __init__(self, receive: Receive, lines: set[Lifeline]) -> None:
+        self._receive = receive
+        self._lines = lines
+        self._cause: Exception | None = None
+        self._task: asyncio.Task[object] | None = None
+        self._watcher: asyncio.Task[None] | None = None
+
+    def cut(self, cause: Exception) -> None:
+        """End the block; the first cause counts."""
+        if self._cause is None and self._task is not None:
+            self._cause = cause
+            self._task.cancel()
+
+    async def _watch(self) -> None:
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+        self.cut(ClientGone())
+
+    async def __aenter__(self) -> None:
+        self._task = asyncio.current_task()
+        self._lines.add(self)
+        self._watcher = asyncio.create_task(self._watch())
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._lines.discard(self)
+        if self._watcher is not None:
+            self._watcher.cancel()
+        if self._cause is not None and self._task is not None and kind is asyncio.CancelledError:
+            self._task.uncancel()
+            raise self._cause from None

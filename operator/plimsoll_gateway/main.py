@@ -1,0 +1,60 @@
+"""The gateway's process: options, the table's source and the server, until one of them ends."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import socket
+import sys
+from collections.abc import Sequence
+
+from plimsoll_gateway.app import Gateway
+from plimsoll_gateway.options import Options, parse_options
+from plimsoll_gateway.pick import Picker
+from plimsoll_gateway.server import GatewayServer, listen
+from plimsoll_gateway.table import TableStore
+from plimsoll_gateway.table_file import TableFile
+from plimsoll_gateway.upstream import open_session
+
+log = logging.getLogger(__name__)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run until a signal; the exit code is 0 after an orderly stop, 1 where it cannot start or go on."""
+    options = parse_options(arguments)
+    logging.basicConfig(level=options.log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    try:
+        sock = socket.socket(fileno=options.fd) if options.fd is not None else listen(options.host, options.port)
+    except OSError as error:
+        print(f"plimsoll-gateway: cannot listen on {options.host}:{options.port}: {error}", file=sys.stderr)  # noqa: T201
+        return 1
+    return asyncio.run(_run(options, sock))
+
+
+async def _run(options: Options, sock: socket.socket) -> int:
+    store = TableStore()
+    async with open_session() as session:
+        gateway = Gateway(session, store, Picker(first_turn=random.randrange(1 << 16)), options.max_body)
+        server = asyncio.create_task(GatewayServer(gateway, options.stop).run_on(sock))
+        source = asyncio.create_task(_follow(options, store))
+        log.info("listening on %s", sock.getsockname())
+        await asyncio.wait({server, source}, return_when=asyncio.FIRST_COMPLETED)
+        if source.done():
+            # A gateway whose table no longer changes would send requests to pods long gone: better to start anew.
+            log.error("the source of the table ended", exc_info=source.exception())
+            return 1
+        source.cancel()
+        await asyncio.wait({source})
+        await server
+    return 0
+
+
+async def _follow(options: Options, store: TableStore) -> None:
+    if options.table is not None:
+        await TableFile(options.table, store).follow()
+        return
+    # Imported here: laptop mode has no Kubernetes client installed.
+    from plimsoll_gateway.watch import follow_cluster
+
+    await follow_cluster(None if options.namespaces is None else list(options.namespaces), store)

@@ -1,0 +1,80 @@
+"""What the gateway counts. Labels are bounded by the models that exist, never by what clients send."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from plimsoll_gateway.table import Model, TableStore
+
+CONTENT_TYPE = b"text/plain; version=0.0.4; charset=utf-8"
+CLIENT_GONE = 499  # the code under which a request is counted whose client hung up first
+LABELS = ("namespace", "model")
+SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
+
+
+class Metrics:
+    """All series of one gateway, on a registry of their own."""
+
+    def __init__(self, store: TableStore) -> None:
+        self.registry = CollectorRegistry()
+        self.requests = Counter(
+            "plimsoll_gateway_requests",
+            "Requests answered, by status code (499: the client hung up). Unknown models share an empty label.",
+            (*LABELS, "code"),
+            registry=self.registry,
+        )
+        self.in_flight = Gauge(
+            "plimsoll_gateway_requests_in_flight", "Requests being answered.", LABELS, registry=self.registry
+        )
+        self.retries = Counter(
+            "plimsoll_gateway_retries", "Second attempts, by what the first ended in.", (*LABELS, "reason"),
+            registry=self.registry,
+        )  # fmt: skip
+        self.broken_streams = Counter(
+            "plimsoll_gateway_broken_streams", "Answers that ended early.", LABELS, registry=self.registry
+        )
+        self.first_byte = Histogram(
+            "plimsoll_gateway_upstream_first_byte_seconds",
+            "From the arrival of a request to the headers of the replica's answer.",
+            LABELS,
+            buckets=SECONDS,
+            registry=self.registry,
+        )
+        self.duration = Histogram(
+            "plimsoll_gateway_upstream_seconds",
+            "From the arrival of a request to the end of the replica's answer.",
+            LABELS,
+            buckets=SECONDS,
+            registry=self.registry,
+        )
+        self.registry.register(_ReplicaCollector(store))
+
+    def render(self) -> bytes:
+        """The text that Prometheus scrapes."""
+        return generate_latest(self.registry)
+
+
+def labels_of(model: Model | None) -> tuple[str, str]:
+    """The label values of a model; one pair for all requests that name none of ours."""
+    return ("", "") if model is None else (model.key.namespace, model.key.name)
+
+
+class _ReplicaCollector(Collector):
+    """Counts replicas at the time of the scrape, so that deleted models leave no series behind."""
+
+    def __init__(self, store: TableStore) -> None:
+        self._store = store
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        table = self._store.current
+        known = GaugeMetricFamily("plimsoll_gateway_replicas", "Replicas known.", labels=LABELS)
+        ready = GaugeMetricFamily("plimsoll_gateway_ready_replicas", "Replicas that can answer.", labels=LABELS)
+        for model in table.models if table is not None else ():
+            known.add_metric(labels_of(model), len(model.replicas))
+            ready.add_metric(labels_of(model), sum(replica.ready for replica in model.replicas))
+        yield known
+        yield ready

@@ -1,0 +1,110 @@
+"""The command line of the gateway."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from plimsoll_gateway.server import StopTimes
+
+NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+DEFAULT_MAX_BODY = 32 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What a gateway is started with. `namespaces` None means all; unused where `table` names a file."""
+
+    table: Path | None
+    namespaces: tuple[str, ...] | None
+    host: str
+    port: int
+    fd: int | None
+    max_body: int
+    stop: StopTimes
+    log_level: str
+
+
+def parse_options(arguments: Sequence[str] | None = None) -> Options:
+    """Read the command line; ends the process with 2 and the reason where it makes no sense."""
+    parser = _parser()
+    given = parser.parse_args(arguments)
+    if given.table is not None and (given.namespace or given.all_namespaces):
+        parser.error("--table replaces the cluster: it does not go with --namespace or --all-namespaces")
+    if given.namespace and given.all_namespaces:
+        parser.error("--namespace and --all-namespaces contradict each other")
+    namespaces = None if given.all_namespaces else tuple(given.namespace)
+    if given.table is None and namespaces == ():
+        namespaces = _own_namespace(parser)
+    return Options(
+        table=given.table,
+        namespaces=namespaces,
+        host=given.host,
+        port=given.port,
+        fd=given.fd,
+        max_body=given.max_body_bytes,
+        stop=StopTimes(given.lame_duck_seconds, given.drain_seconds),
+        log_level=given.log_level.upper(),
+    )
+
+
+def _own_namespace(parser: argparse.ArgumentParser) -> tuple[str, ...]:
+    if not NAMESPACE_FILE.is_file():
+        parser.error("say which models: --namespace NS, --all-namespaces or --table FILE")
+    return (NAMESPACE_FILE.read_text(encoding="utf-8").strip(),)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="plimsoll-gateway",
+        description="One OpenAI endpoint for every model of some namespaces, or of a table file.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--namespace", action="append", default=[], metavar="NS", help="watch NS (repeatable)")
+    parser.add_argument("--all-namespaces", action="store_true", help="watch the whole cluster")
+    parser.add_argument(
+        "--table", type=Path, metavar="FILE", help="take the models from a file, without a cluster"
+    )
+    parser.add_argument("--host", default="0.0.0.0", help="address to listen on (%(default)s)")
+    parser.add_argument("--port", type=_port, default=8080, help="port to listen on (%(default)s)")
+    parser.add_argument("--fd", type=int, metavar="N", help="listen on this inherited socket instead")
+    parser.add_argument(
+        "--max-body-bytes",
+        type=_positive,
+        default=DEFAULT_MAX_BODY,
+        metavar="N",
+        help="largest request (%(default)s)",
+    )
+    parser.add_argument(
+        "--lame-duck-seconds", type=_seconds, default=5.0, metavar="S",
+        help="serve on after SIGTERM with /health failing (%(default)s)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--drain-seconds", type=_seconds, default=30.0, metavar="S",
+        help="then let running answers finish (%(default)s)",
+    )  # fmt: skip
+    parser.add_argument("--log-level", choices=["debug", "info", "warning", "error"], default="info")
+    return parser
+
+
+def _port(text: str) -> int:
+    port = int(text)
+    if not 0 <= port <= 65535:
+        raise argparse.ArgumentTypeError(f"{port} is not a port (0 to 65535)")
+    return port
+
+
+def _positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError("must be at least 1")
+    return value
+
+
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not 0 <= value <= 86_400:
+        raise argparse.ArgumentTypeError("must be from 0 to 86400 seconds")
+    return value

@@ -1,0 +1,162 @@
+"""One request on its way: pick a replica, send, stream the answer through; try once more where that is safe."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import aiohttp
+
+from plimsoll_gateway.errors import no_table, not_ready, stream_broken, unknown_model, upstream_failed
+from plimsoll_gateway.headers import response_headers
+from plimsoll_gateway.metrics import Metrics, labels_of
+from plimsoll_gateway.pick import Picker
+from plimsoll_gateway.stream import Stream
+from plimsoll_gateway.table import Model, Replica, Table, TableStore
+from plimsoll_gateway.upstream import Call, post
+
+log = logging.getLogger(__name__)
+
+ATTEMPTS = 2
+# No connection was made: the replica has seen nothing of the request.
+CONNECT_ERRORS = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
+# The connection broke before an answer began. Either the replica died, or it had closed a kept-alive connection
+# just as we wrote to it; generating is free of side effects, so a second attempt is safe both times.
+RESET_ERRORS = (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError)
+UPSTREAM_ERRORS = (aiohttp.ClientError, TimeoutError, OSError)
+
+
+def find_model(table: Table | None, name: str) -> Model:
+    """The model of that name. Raises Refusal 404 with the names there are, or 503 before the first table."""
+    if table is None:
+        raise no_table()
+    model = table.find(name)
+    if model is None:
+        raise unknown_model(name, table.names())
+    return model
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """An attempt that ended before anything was sent to the client.
+
+    `same_again`: where there is no other replica, the same one may be asked.
+    """
+
+    replica: Replica
+    kind: str
+    reason: str
+    same_again: bool
+
+
+class Relay:
+    """Carries calls to replicas; one for the whole gateway."""
+
+    def __init__(
+        self,
+        session: aiohttp.ClientSession,
+        store: TableStore,
+        picker: Picker,
+        metrics: Metrics,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._session = session
+        self._store = store
+        self._picker = picker
+        self._metrics = metrics
+        self._clock = clock
+
+    async def carry(self, call: Call, stream: Stream) -> None:
+        """Answer one call through `stream`. Raises Refusal where no replica's answer can be had.
+
+        The table is read again for the second attempt: the first may have failed because the world has changed.
+        """
+        began = self._clock()
+        failures: list[Failure] = []
+        while len(failures) < ATTEMPTS:
+            model = find_model(self._store.current, call.model_name)
+            ready = model.ready_for(call.model_name)
+            if not ready:
+                raise not_ready(call.model_name, model)
+            replica = self._choose(ready, failures)
+            if replica is None:
+                break
+            if failures:
+                self._metrics.retries.labels(*labels_of(model), failures[-1].kind).inc()
+            may_retry = not failures and any(other.id != replica.id for other in ready)
+            with self._picker.hold(replica):
+                answer = await self._ask(call, replica, may_retry)
+                if isinstance(answer, Failure):
+                    failures.append(answer)
+                    continue
+                self._metrics.first_byte.labels(*labels_of(model)).observe(self._clock() - began)
+                try:
+                    await self._pipe(answer, model, call, stream)
+                finally:
+                    answer.close()
+                    self._metrics.duration.labels(*labels_of(model)).observe(self._clock() - began)
+                return
+        raise upstream_failed(call.model_name, failures[-1].reason)
+
+    def _choose(self, ready: Sequence[Replica], failures: Sequence[Failure]) -> Replica | None:
+        """Another replica than those that failed; where there is none, one whose connection merely broke."""
+        other = self._picker.pick(ready, {failure.replica.id for failure in failures})
+        return other or self._picker.pick(
+            ready, {failure.replica.id for failure in failures if not failure.same_again}
+        )
+
+    async def _ask(self, call: Call, replica: Replica, may_retry: bool) -> aiohttp.ClientResponse | Failure:
+        """Send, and wait for the headers of the answer. A 503 is an answer unless another replica can be asked."""
+        try:
+            response = await post(self._session, replica, call)
+        except CONNECT_ERRORS as error:
+            self._picker.failed(replica)
+            return _failure(call, replica, "connect", error, same_again=False)
+        except RESET_ERRORS as error:
+            return _failure(call, replica, "reset", error, same_again=True)
+        except UPSTREAM_ERRORS as error:
+            raise upstream_failed(call.model_name, _failure(call, replica, "invalid", error).reason) from None
+        self._picker.answered(replica)
+        if not 200 <= response.status <= 599:
+            response.close()
+            raise upstream_failed(call.model_name, f"its status was {response.status}")
+        if response.status == 503 and may_retry:
+            response.close()
+            return Failure(replica, "unavailable", "it was unavailable", same_again=False)
+        return response
+
+    async def _pipe(self, answer: aiohttp.ClientResponse, model: Model, call: Call, stream: Stream) -> None:
+        """Stream the answer through, one piece at a time: what the client does not take is not read either."""
+        await stream.start(
+            answer.status, response_headers(answer.raw_headers, call.request_id), events=_is_event_stream(answer)
+        )
+        while True:
+            try:
+                chunk = await answer.content.readany()
+            except UPSTREAM_ERRORS as error:
+                reason = str(error) or type(error).__name__
+                log.warning("%s: the answer of %s broke off: %s", call.request_id, model.key, reason)
+                self._metrics.broken_streams.labels(*labels_of(model)).inc()
+                await stream.fail(stream_broken(call.model_name, "its replica went away"))
+                return
+            if not chunk:
+                break
+            await stream.push(chunk)
+        await stream.finish()
+
+
+def _failure(call: Call, replica: Replica, kind: str, error: Exception, *, same_again: bool = False) -> Failure:
+    """Log what happened with its details; the client is told no addresses."""
+    log.warning("%s: replica %s failed (%s): %s", call.request_id, replica.id, kind, error or type(error).__name__)
+    reasons = {
+        "connect": "it could not be reached",
+        "reset": "it closed the connection without an answer",
+        "invalid": "its answer was not valid HTTP",
+    }
+    return Failure(replica, kind, reasons[kind], same_again)
+
+
+def _is_event_stream(response: aiohttp.ClientResponse) -> bool:
+    return response.content_type == "text/event-stream" and "content-encoding" not in response.headers

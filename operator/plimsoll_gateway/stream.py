@@ -1,0 +1,65 @@
+"""One answer on its way to the client, and how it ends when something breaks."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+
+from plimsoll_gateway.body import Message
+from plimsoll_gateway.errors import Refusal
+from plimsoll_gateway.sse import EventAligner
+
+Send = Callable[[Message], Awaitable[None]]
+Headers = Sequence[tuple[bytes, bytes]]
+
+
+class Stream:
+    """Sends through ASGI and remembers what it sent, so that an error can still be told in a form that fits."""
+
+    def __init__(self, send: Send, request_id: str) -> None:
+        self._send = send
+        self.request_id = request_id
+        self._aligner: EventAligner | None = None
+        self._complete = False
+        self.status: int | None = None  # of what was sent; None while nothing was
+
+    async def start(self, status: int, headers: Headers, *, events: bool = False) -> None:
+        """Send status and headers; `events` marks a body of server-sent events."""
+        self._aligner = EventAligner() if events else None
+        self.status = status
+        await self._send({"type": "http.response.start", "status": status, "headers": headers})
+
+    async def push(self, chunk: bytes) -> None:
+        """Pass on a piece of the body; returns when the client's buffers have room for more."""
+        ready = chunk if self._aligner is None else self._aligner.push(chunk)
+        if ready:
+            await self._send({"type": "http.response.body", "body": ready, "more_body": True})
+
+    async def finish(self, last: bytes = b"") -> None:
+        """Send the last piece: the body is complete."""
+        ready = last if self._aligner is None else self._aligner.push(last) + self._aligner.rest()
+        self._complete = True
+        await self._send({"type": "http.response.body", "body": ready, "more_body": False})
+
+    async def whole(self, status: int, content_type: bytes, body: bytes, headers: Headers = ()) -> None:
+        """Send a complete answer of the gateway's own."""
+        own = [
+            (b"content-type", content_type),
+            (b"content-length", b"%d" % len(body)),
+            (b"x-request-id", self.request_id.encode("ascii")),
+        ]
+        await self.start(status, [*own, *headers])
+        await self.finish(body)
+
+    async def fail(self, refusal: Refusal) -> None:
+        """End the answer with an error that the client cannot miss.
+
+        Nothing sent yet: an error response. Within a stream of events: a last event that holds the error.
+        Otherwise the response stays incomplete, whereupon the server closes the connection and the client's
+        reading fails.
+        """
+        if self.status is None:
+            headers = [(name.encode("ascii"), value.encode("ascii")) for name, value in refusal.headers]
+            await self.whole(refusal.status, b"application/json", refusal.body, headers)
+        elif self._aligner is not None and not self._aligner.inside_event and not self._complete:
+            self._complete = True
+            await self._send({"type": "http.response.body", "body": refusal.event, "more_body": False})

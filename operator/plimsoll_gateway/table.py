@@ -1,0 +1,115 @@
+"""The gateway's view of the world: which model answers to which name, and where its replicas are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class ObjectKey:
+    """The identity of a ModelDeployment."""
+
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """One runtime that answers for a model.
+
+    `url` is the scheme, host and port without a trailing slash. `names` are the served names it was started with:
+    while a changed list of names rolls out, old and new replicas of one model answer to different ones. None means
+    all the names of its model.
+    """
+
+    id: str
+    url: str
+    ready: bool
+    names: frozenset[str] | None = None
+
+    def answers(self, served_name: str) -> bool:
+        """Whether a request for this name can be sent here now."""
+        return self.ready and (self.names is None or served_name in self.names)
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """One ModelDeployment. `created`: seconds since the epoch; `message`: why it is not ready, or empty."""
+
+    key: ObjectKey
+    served_names: tuple[str, ...]
+    created: float
+    message: str
+    replicas: tuple[Replica, ...]
+
+    def ready_for(self, served_name: str) -> tuple[Replica, ...]:
+        """The replicas that can take a request for this name, in a stable order."""
+        return tuple(replica for replica in self.replicas if replica.answers(served_name))
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """All models, and the owner of each served name."""
+
+    models: tuple[Model, ...]
+    owners: Mapping[str, Model]
+
+    def find(self, served_name: str) -> Model | None:
+        """The model that answers to a name, or None."""
+        return self.owners.get(served_name)
+
+    def names(self) -> tuple[str, ...]:
+        """Every name that can be asked for, sorted."""
+        return tuple(sorted(self.owners))
+
+    def check_integrity(self) -> None:
+        """Raise AssertionError where the records contradict each other."""
+        keys = [model.key for model in self.models]
+        assert len(keys) == len(set(keys)), f"a model twice: {keys}"
+        assert keys == [m.key for m in sorted(self.models, key=_age)], "models are not in order of age"
+        wanted = {name for model in self.models for name in model.served_names}
+        assert set(self.owners) == wanted, "a name without owner, or an owner without claim"
+        for name, owner in self.owners.items():
+            claims = [model for model in self.models if name in model.served_names]
+            assert owner is claims[0], f"{name} belongs to {owner.key}, not to the oldest, {claims[0].key}"
+
+
+class DuplicateModelError(ValueError):
+    """Two models of one table have the same namespace and name."""
+
+
+def build_table(models: Iterable[Model]) -> Table:
+    """Give each served name to the oldest model that claims it (by creation, then namespace, then name).
+
+    The result does not depend on the order of `models`. Raises DuplicateModelError for two models of one key.
+    """
+    ordered = tuple(sorted(models, key=_age))
+    owners: dict[str, Model] = {}
+    keys: set[ObjectKey] = set()
+    for model in ordered:
+        if model.key in keys:
+            raise DuplicateModelError(f"model {model.key} is listed twice")
+        keys.add(model.key)
+        for name in model.served_names:
+            owners.setdefault(name, model)
+    return Table(ordered, MappingProxyType(owners))
+
+
+def _age(model: Model) -> tuple[float, ObjectKey]:
+    return (model.created, model.key)
+
+
+class TableStore:
+    """The newest table; None until the first one is known. Whoever answers a request reads it once."""
+
+    def __init__(self) -> None:
+        self.current: Table | None = None
+
+    def replace(self, table: Table) -> None:
+        """Make `table` what the next request sees."""
+        self.current = table

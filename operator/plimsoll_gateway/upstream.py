@@ -1,0 +1,73 @@
+"""The client side of the proxy: connections to replicas."""
+
+from __future__ import annotations
+
+import io
+import socket
+from dataclasses import dataclass
+
+import aiohttp
+from aiohttp.abc import AbstractCookieJar
+from yarl import URL
+
+from plimsoll_gateway.headers import RawHeaders, request_headers
+from plimsoll_gateway.table import Replica
+
+CONNECT_SECONDS = 5.0
+# Shorter than the 5 s after which a replica closes an idle connection, so that we rarely send into a closing one.
+KEEP_ALIVE_SECONDS = 4.0
+# A replica whose node has vanished sends nothing, not even a reset; generations may be silent for minutes.
+# Keep-alive probes find out: 15 s of silence, then 3 probes 5 s apart.
+PROBE_AFTER_SECONDS, PROBE_EVERY_SECONDS, PROBES = 15, 5, 3
+
+TIMEOUT = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS)
+NO_AUTO_HEADERS = ("User-Agent", "Accept", "Accept-Encoding", "Content-Type")
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One request as it will be sent to a replica; the same for every attempt."""
+
+    path: str
+    query: str
+    headers: RawHeaders
+    body: bytes
+    request_id: str
+    model_name: str
+
+
+def open_session() -> aiohttp.ClientSession:
+    """A session for all upstreams: no cookies, no limits, no decompression, no proxies of the environment."""
+    connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE_SECONDS, socket_factory=_probed_socket)
+    jar: AbstractCookieJar = aiohttp.DummyCookieJar()
+    return aiohttp.ClientSession(
+        connector=connector,
+        cookie_jar=jar,
+        timeout=TIMEOUT,
+        auto_decompress=False,
+        skip_auto_headers=NO_AUTO_HEADERS,
+    )
+
+
+def _probed_socket(address: aiohttp.AddrInfoType) -> socket.socket:
+    family, kind, protocol, _, _ = address
+    made = socket.socket(family, kind, protocol)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    made.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, PROBE_AFTER_SECONDS)
+    made.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, PROBE_EVERY_SECONDS)
+    made.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, PROBES)
+    return made
+
+
+async def post(session: aiohttp.ClientSession, replica: Replica, call: Call) -> aiohttp.ClientResponse:
+    """Send the call to one replica and wait for the headers of its answer.
+
+    Raises aiohttp.ClientError or TimeoutError. Closing the response ends the request upstream.
+    """
+    query = f"?{call.query}" if call.query else ""
+    return await session.post(
+        URL(f"{replica.url}{call.path}{query}", encoded=True),
+        data=aiohttp.payload.BytesIOPayload(io.BytesIO(call.body)),
+        headers=request_headers(call.headers, call.request_id),
+        allow_redirects=False,
+    )
