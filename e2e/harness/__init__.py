@@ -1,0 +1,1 @@
+"""What the scenarios stand on: the cluster's objects, its models' HTTP interface, and load."""

@@ -1,0 +1,195 @@
+"""The cluster's objects as the scenarios need them: applied, read, waited for, deleted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from kubernetes import client, config, dynamic
+from kubernetes.client.exceptions import ApiException
+from kubernetes.stream import stream
+
+from harness.waiting import until
+
+Object = dict[str, Any]
+GROUP = "plimsoll.dev/v1alpha1"
+OWNED = "plimsoll.dev/model-deployment"
+READY_SECONDS = 240
+
+
+class Kube:
+    """One namespace of one cluster."""
+
+    def __init__(self, namespace: str) -> None:
+        load: Any = config.load_kube_config
+        load()
+        self.namespace = namespace
+        self._core: Any = client.CoreV1Api()
+        self._api: Any = client.ApiClient()
+        discover: Any = dynamic.DynamicClient
+        self._dynamic: Any = discover(self._api)
+
+    def create_namespace(self) -> None:
+        """Make the namespace, with Pod Security at its strictest."""
+        labels = {"pod-security.kubernetes.io/enforce": "restricted"}
+        self._core.create_namespace({"metadata": {"name": self.namespace, "labels": labels}})
+
+    def delete_namespace(self) -> None:
+        """Delete it and wait until it is gone."""
+        self._core.delete_namespace(self.namespace)
+        until(
+            f"namespace {self.namespace} gone",
+            lambda: not any(n.metadata.name == self.namespace for n in self._core.list_namespace().items),
+            timeout=120,
+        )
+
+    def apply(self, manifest: Mapping[str, Any]) -> Object:
+        """Server-side apply, as `kubectl apply --server-side --force-conflicts` does."""
+        resource = self._resource(manifest["apiVersion"], manifest["kind"])
+        answer = self._dynamic.server_side_apply(
+            resource,
+            body=dict(manifest),
+            name=manifest["metadata"]["name"],
+            namespace=self.namespace,
+            field_manager="e2e",
+            force_conflicts=True,
+        )
+        found: Object = answer.to_dict()
+        return found
+
+    def model(self, name: str) -> Object:
+        """A ModelDeployment as it is now."""
+        resource = self._resource(GROUP, "ModelDeployment")
+        found: Object = self._dynamic.get(resource, name=name, namespace=self.namespace).to_dict()
+        return found
+
+    def scale(self, name: str, replicas: int) -> None:
+        """Through the scale subresource, as `kubectl scale` and autoscalers do."""
+        client.CustomObjectsApi().patch_namespaced_custom_object_scale(
+            "plimsoll.dev", "v1alpha1", self.namespace, "modeldeployments", name, {"spec": {"replicas": replicas}}
+        )
+
+    def delete_model(self, name: str) -> None:
+        """Delete a ModelDeployment; what it owns follows."""
+        self._dynamic.delete(self._resource(GROUP, "ModelDeployment"), name=name, namespace=self.namespace)
+
+    def pods(self, name: str) -> list[Object]:
+        """The runtime pods of a ModelDeployment, terminating ones too."""
+        answer = self._core.list_namespaced_pod(self.namespace, label_selector=f"{OWNED}={name}")
+        return [self._api.sanitize_for_serialization(pod) for pod in answer.items]
+
+    def ready_pods(self, name: str) -> list[str]:
+        """Names of its pods that are ready and not terminating."""
+        return [p["metadata"]["name"] for p in self.pods(name) if _is_ready(p)]
+
+    def services(self) -> list[str]:
+        """Names of the namespace's Services."""
+        return [s.metadata.name for s in self._core.list_namespaced_service(self.namespace).items]
+
+    def events(self, name: str) -> list[tuple[str, str, str]]:
+        """(type, reason, message) of the events about an object of this name."""
+        answer = self._core.list_namespaced_event(self.namespace, field_selector=f"involvedObject.name={name}")
+        return [(e.type, e.reason, e.message) for e in answer.items]
+
+    def condition(self, name: str, kind: str) -> Object | None:
+        """One condition of a ModelDeployment's status, if it speaks of the present generation."""
+        found = self.model(name)
+        for condition in found.get("status", {}).get("conditions", []):
+            if (
+                condition["type"] == kind
+                and condition.get("observedGeneration") == found["metadata"]["generation"]
+            ):
+                return dict(condition)
+        return None
+
+    def wait_condition(self, name: str, kind: str, status: str, *, timeout: float = READY_SECONDS) -> Object:
+        """Wait until a condition has a status, and return it."""
+
+        def look() -> Object | None:
+            condition = self.condition(name, kind)
+            return condition if condition and condition["status"] == status else None
+
+        return until(f"{name} {kind}={status}", look, timeout=timeout, state=lambda: self.describe(name))
+
+    def wait_settled(self, name: str, replicas: int, *, timeout: float = READY_SECONDS) -> None:
+        """Wait until exactly `replicas` pods exist, all ready, and the object says that nothing is under way."""
+
+        def look() -> bool:
+            done = self.condition(name, "Progressing")
+            settled = done is not None and done["status"] == "False"
+            return settled and len(self.pods(name)) == len(self.ready_pods(name)) == replicas
+
+        until(f"{name} settled at {replicas}", look, timeout=timeout, state=lambda: self.describe(name))
+
+    def execute(self, pod: str, *command: str) -> str:
+        """Run a command in a pod's first container and return what it printed."""
+        answer = stream(
+            self._core.connect_get_namespaced_pod_exec,
+            pod,
+            self.namespace,
+            command=list(command),
+            stdout=True,
+            stderr=True,
+        )
+        return str(answer)
+
+    def kill_now(self, pod: str) -> None:
+        """Take a pod away as a crash would: SIGKILL, no grace, nothing drained."""
+        self._core.delete_namespaced_pod(pod, self.namespace, grace_period_seconds=0)
+
+    def names_with_label(self, label: str) -> list[str]:
+        """Kind/name of every pod, Service, Secret and ConfigMap of the namespace that carries a label."""
+        lists = {
+            "Pod": self._core.list_namespaced_pod,
+            "Service": self._core.list_namespaced_service,
+            "Secret": self._core.list_namespaced_secret,
+            "ConfigMap": self._core.list_namespaced_config_map,
+        }
+        return [
+            f"{kind}/{item.metadata.name}"
+            for kind, listed in lists.items()
+            for item in listed(self.namespace, label_selector=label).items
+        ]
+
+    def component_pods(self, component: str) -> list[str]:
+        """Running pods of the release's operator or gateway, terminating ones left out."""
+        answer = self._core.list_namespaced_pod(
+            self.namespace, label_selector=f"app.kubernetes.io/component={component}"
+        )
+        return [
+            p.metadata.name
+            for p in answer.items
+            if p.status.phase == "Running" and p.metadata.deletion_timestamp is None
+        ]
+
+    def scale_component(self, component: str, replicas: int) -> None:
+        """Scale the Deployment of the release's operator or gateway."""
+        apps: Any = client.AppsV1Api()
+        label = f"app.kubernetes.io/component={component}"
+        [deployment] = apps.list_namespaced_deployment(self.namespace, label_selector=label).items
+        body = {"spec": {"replicas": replicas}}
+        apps.patch_namespaced_deployment_scale(deployment.metadata.name, self.namespace, body)
+
+    def lease_holder(self, name: str) -> str:
+        """Who holds a Lease."""
+        leases: Any = client.CoordinationV1Api()
+        return str(leases.read_namespaced_lease(name, self.namespace).spec.holder_identity)
+
+    def describe(self, name: str) -> str:
+        """Status, pods and events of a ModelDeployment, for a failure's message."""
+        try:
+            status = self.model(name).get("status")
+        except ApiException as error:
+            status = {"error": error.reason}
+        pods = {p["metadata"]["name"]: p.get("status", {}).get("containerStatuses") for p in self.pods(name)}
+        return f"status: {status}\npods: {pods}\nevents: {self.events(name)}"
+
+    def _resource(self, api_version: str, kind: str) -> Any:
+        return self._dynamic.resources.get(api_version=api_version, kind=kind)
+
+
+def _is_ready(pod: Object) -> bool:
+    if pod["metadata"].get("deletionTimestamp"):
+        return False
+    conditions = pod.get("status", {}).get("conditions", [])
+    return any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)

@@ -1,0 +1,179 @@
+"""`make e2e`: build the images, install the chart, run the scenarios, clean up.
+
+Without KUBECONFIG it starts this machine's own cluster (`e2e/cluster`) and stops it afterwards, unless it was up
+before or --keep is given. With KUBECONFIG and REGISTRY in the environment it uses that cluster and pushes there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.settings import Settings
+
+HERE = Path(__file__).resolve().parent
+REPOSITORY = HERE.parent
+CLUSTER = [sys.executable, str(HERE / "cluster")]
+KUBECONFIG = REPOSITORY / ".cluster" / "kubeconfig"
+OWN_REGISTRY = "registry.plimsoll.test"
+RELEASE, NAMESPACE, HOST = "plimsoll", "plimsoll-system", "models.plimsoll.test"
+IMAGES = {
+    "plimsoll-operator": ("operator/Dockerfile", {}),
+    "plimsoll-runtime": ("runtime/Dockerfile", {"DEMO": "1", "COMPILER": "0"}),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A cluster: how its images are named, where its ingress answers, and how commands reach both."""
+
+    registry: str
+    url: str
+    own: bool
+
+    @property
+    def prefix(self) -> list[str]:
+        """What a command is started through to reach the cluster's network."""
+        return [*CLUSTER, "run", "--"] if self.own else []
+
+
+def main() -> int:
+    """Run everything; the exit code is that of the scenarios, or 1 when a step before them failed."""
+    args = _arguments()
+    own = "KUBECONFIG" not in os.environ
+    was_up = own and subprocess.run([*CLUSTER, "status"], capture_output=True, check=False).returncode == 0
+    try:
+        target = _own_cluster() if own else _given_cluster(args)
+        if not args.no_build:
+            for name, (dockerfile, build_args) in IMAGES.items():
+                _build_and_push(target, name, dockerfile, build_args)
+        _install(target)
+        code = _scenarios(target, args.pytest)
+        leftovers = _uninstall(target)
+    except subprocess.CalledProcessError as error:
+        print(f"e2e: {' '.join(map(str, error.cmd))} ended with {error.returncode}", file=sys.stderr)
+        return 1
+    finally:
+        if own and not was_up and not args.keep:
+            _run([*CLUSTER, "down"], check=False)
+    if leftovers:
+        print("e2e: helm uninstall left behind:\n" + "\n".join(leftovers), file=sys.stderr)
+    return code or bool(leftovers)
+
+
+def _own_cluster() -> Target:
+    _run([*CLUSTER, "up"])
+    os.environ["KUBECONFIG"] = str(KUBECONFIG)
+    return Target(OWN_REGISTRY, "http://192.0.2.11", own=True)
+
+
+def _given_cluster(args: argparse.Namespace) -> Target:
+    registry = os.environ.get("REGISTRY")
+    if not registry or not args.url:
+        raise SystemExit(
+            "e2e: with KUBECONFIG, set REGISTRY=host/path to push to, and --url to the ingress's address"
+        )
+    return Target(registry, args.url, own=False)
+
+
+def _build_and_push(target: Target, name: str, dockerfile: str, build_args: dict[str, str]) -> None:
+    reference = f"{target.registry}/{name}:e2e"
+    flags = [item for key, value in build_args.items() for item in ("--build-arg", f"{key}={value}")]
+    if target.own:
+        _run([*CLUSTER, "build-image", "--tag", reference, *flags, "-f", dockerfile, "."])
+        _run([*CLUSTER, "push-image", reference])
+        return
+    engine = next((tool for tool in ("docker", "podman", "buildah") if shutil.which(tool)), None)
+    if engine is None:
+        raise SystemExit("e2e: building images for your registry needs docker, podman or buildah on the PATH")
+    _run([engine, "build", "--tag", reference, *flags, "-f", dockerfile, "."])
+    _run([engine, "push", reference])
+
+
+def _install(target: Target) -> None:
+    values = {
+        "image.registry": target.registry,
+        "image.tag": "e2e",
+        "image.pullPolicy": "Always",
+        "runtime.image.registry": target.registry,
+        "runtime.image.tag": "e2e",
+        "runtime.image.pullPolicy": "Always",
+        "ingress.enabled": "true",
+        "ingress.host": HOST,
+        "ingress.className": "contour" if target.own else "",
+    }
+    flags = [item for key, value in values.items() if value for item in ("--set", f"{key}={value}")]
+    command = ["upgrade", "--install", RELEASE, "charts/plimsoll", "--namespace", NAMESPACE, "--create-namespace"]
+    _run([*_helm(target), *command, "--wait", "--timeout", "5m", *flags])
+
+
+def _scenarios(target: Target, extra: Sequence[str]) -> int:
+    settings = Settings(
+        url=target.url,
+        host=HOST,
+        release=RELEASE,
+        release_namespace=NAMESPACE,
+        shared_files=str(REPOSITORY / ".cluster" / "shared") if target.own else None,
+    )
+    command = [sys.executable, "-m", "pytest", "e2e/scenarios", "-p", "no:cacheprovider", *extra]
+    return _run([*target.prefix, *command], check=False, env=os.environ | settings.environment())
+
+
+def _uninstall(target: Target) -> list[str]:
+    """Uninstall and list what is left of the release: objects with its label, the definitions aside."""
+    _run([*_helm(target), "uninstall", RELEASE, "--namespace", NAMESPACE, "--wait"])
+    kinds = (
+        "all,serviceaccounts,configmaps,secrets,roles,rolebindings,ingresses,networkpolicies,poddisruptionbudgets"
+    )
+    cluster_kinds = "clusterroles,clusterrolebindings"
+    selector = ["--selector", f"app.kubernetes.io/instance={RELEASE}", "--output", "name"]
+    left = [
+        *_kubectl(target, "get", kinds, "--namespace", NAMESPACE, *selector),
+        *_kubectl(target, "get", cluster_kinds, *selector),
+        *_kubectl(target, "get", "leases", "--namespace", NAMESPACE, "--output", "name"),
+    ]
+    definitions = _kubectl(target, "get", "crd", "--output", "name")
+    if not any("modeldeployments.plimsoll.dev" in name for name in definitions):
+        left.append(
+            "the ModelDeployment definition is gone; uninstall must leave it (and every object of its kind)"
+        )
+    return left
+
+
+def _helm(target: Target) -> list[str]:
+    return [*CLUSTER, "helm"] if target.own else ["helm"]
+
+
+def _kubectl(target: Target, *arguments: str) -> list[str]:
+    command = [*CLUSTER, "kubectl", *arguments] if target.own else ["kubectl", *arguments]
+    output = subprocess.run(command, check=True, capture_output=True, text=True, cwd=REPOSITORY).stdout
+    return output.split()
+
+
+def _run(command: Sequence[str], *, check: bool = True, env: dict[str, str] | None = None) -> int:
+    print(f"e2e: {' '.join(c if len(c) < 200 else json.dumps(c)[:60] for c in command)}", flush=True)
+    start = time.monotonic()
+    code = subprocess.run(command, check=check, cwd=REPOSITORY, env=env).returncode
+    print(f"e2e: {time.monotonic() - start:.0f} s", flush=True)
+    return code
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--keep", action="store_true", help="leave the cluster up afterwards")
+    parser.add_argument("--no-build", action="store_true", help="use the images that were pushed before")
+    parser.add_argument("--url", help="with KUBECONFIG: where the ingress answers, such as http://203.0.113.7")
+    parser.add_argument("pytest", nargs="*", help="passed on to pytest, after --")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

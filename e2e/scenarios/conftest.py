@@ -1,0 +1,126 @@
+"""Fixtures of the scenarios: a fresh namespace each, clients that go through the ingress."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+import yaml
+
+from harness.kube import GROUP, Kube
+from harness.settings import Settings
+from harness.tiny_model import write_tiny_model
+
+REPOSITORY = Path(__file__).parents[2]
+VOLUME = "tiny-model"
+SMALL = {"cpu": "200m", "memory": "1500Mi"}
+TINY_RUNTIME = {"dtype": "float32", "kvMemory": "64MiB", "threads": 1, "maxModelLen": 1024}
+
+
+@pytest.fixture(scope="session")
+def settings() -> Settings:
+    return Settings.from_environment()
+
+
+@pytest.fixture
+def kube() -> Iterator[Kube]:
+    """A namespace of its own, deleted afterwards."""
+    kube = Kube(f"e2e-{uuid.uuid4().hex[:8]}")
+    kube.create_namespace()
+    yield kube
+    kube.delete_namespace()
+
+
+@pytest.fixture
+def release(settings: Settings) -> Kube:
+    """The namespace of the operator and the gateway."""
+    return Kube(settings.release_namespace)
+
+
+@pytest.fixture
+def openai_options(settings: Settings) -> dict[str, Any]:
+    return {
+        "base_url": f"{settings.url}/v1",
+        "api_key": "unused",
+        "default_headers": {"Host": settings.host},
+        "max_retries": 0,
+        "timeout": 120,
+    }
+
+
+@pytest.fixture
+def client(openai_options: dict[str, Any]) -> Iterator[openai.OpenAI]:
+    """A real OpenAI client that reaches the models through the ingress, and never retries by itself."""
+    with openai.OpenAI(**openai_options) as client:
+        yield client
+
+
+@pytest.fixture
+def async_client(openai_options: dict[str, Any]) -> openai.AsyncOpenAI:
+    return openai.AsyncOpenAI(**openai_options)
+
+
+@pytest.fixture
+def demo() -> dict[str, Any]:
+    """The README's own example."""
+    manifest: dict[str, Any] = yaml.safe_load((REPOSITORY / "examples" / "gemma.yaml").read_text())
+    return manifest
+
+
+@pytest.fixture
+def tiny(kube: Kube, settings: Settings, demo: dict[str, Any]) -> dict[str, Any]:
+    """A ModelDeployment that is ready in seconds: a random model on a volume; the demo where there is none."""
+    if settings.shared_files is None:
+        manifest = demo | {"metadata": {"name": "tiny"}}
+        manifest["spec"] = demo["spec"] | {"model": {"source": demo["spec"]["model"]["source"]}}
+        return manifest
+    folder = Path(settings.shared_files) / "tiny-llama"
+    write_tiny_model(folder)
+    _provide_volume(kube, folder.parent)
+    return {
+        "apiVersion": GROUP,
+        "kind": "ModelDeployment",
+        "metadata": {"name": "tiny"},
+        "spec": {
+            "model": {"source": f"pvc://{VOLUME}/{folder.name}"},
+            "replicas": 1,
+            "resources": SMALL,
+            "runtime": TINY_RUNTIME,
+        },
+    }
+
+
+def _provide_volume(kube: Kube, folder: Path) -> None:
+    """A claim in the test's namespace, bound to a folder of the nodes."""
+    name = f"{kube.namespace}-{VOLUME}"
+    capacity = {"storage": "1Gi"}
+    kube.apply(
+        {
+            "apiVersion": "v1",
+            "kind": "PersistentVolume",
+            "metadata": {"name": name},
+            "spec": {
+                "capacity": capacity,
+                "accessModes": ["ReadOnlyMany"],
+                "persistentVolumeReclaimPolicy": "Retain",
+                "storageClassName": name,
+                "hostPath": {"path": str(folder)},
+            },
+        }
+    )
+    kube.apply(
+        {
+            "apiVersion": "v1",
+            "kind": "PersistentVolumeClaim",
+            "metadata": {"name": VOLUME, "namespace": kube.namespace},
+            "spec": {
+                "accessModes": ["ReadOnlyMany"],
+                "storageClassName": name,
+                "resources": {"requests": capacity},
+            },
+        }
+    )

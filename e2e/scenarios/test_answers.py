@@ -1,0 +1,61 @@
+"""Apply, Ready, chat: the whole way, and the text is the one that `LLM` gives."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import openai
+import pytest
+
+from harness.kube import Kube
+from plimsoll_runtime import LLM, SamplingParams
+
+QUESTION: Any = [{"role": "user", "content": "What is the capital of France?"}]
+TOKENS = 24
+
+
+@pytest.fixture(scope="module")
+def expected() -> str:
+    """What `LLM` answers in this process, with the example's options."""
+    llm = LLM("demo://gemma-3-270m", dtype="float32", max_model_len=1024, kv_memory="256MiB", threads=2)
+    [result] = llm.chat([QUESTION], SamplingParams(temperature=0, max_tokens=TOKENS))
+    return str(result.outputs[0].text)
+
+
+def test_a_model_deployment_answers(
+    kube: Kube, client: openai.OpenAI, demo: dict[str, Any], expected: str
+) -> None:
+    demo["spec"]["runtime"] = {"dtype": "float32", "maxModelLen": 1024, "kvMemory": "256MiB", "threads": 2}
+    kube.apply(demo)
+    kube.wait_condition("gemma", "Ready", "True")
+    for kind in ("Placed", "Loaded", "Routable"):
+        condition = kube.condition("gemma", kind)
+        assert condition is not None
+        assert condition["status"] == "True", kube.describe("gemma")
+    reasons = [reason for _, reason, _ in kube.events("gemma")]
+    assert 0 < len(reasons) < 12, reasons
+    name = demo["spec"]["model"]["servedNames"][0]
+    assert name in [m.id for m in client.models.list()]
+
+    whole: Any = client.chat.completions.create(model=name, messages=QUESTION, temperature=0, max_tokens=TOKENS)
+    assert "Paris" in whole.choices[0].message.content
+    assert whole.choices[0].message.content == expected
+    assert whole.usage.completion_tokens > 0
+
+    chunks: Any = client.chat.completions.create(
+        model=name,
+        messages=QUESTION,
+        temperature=0,
+        max_tokens=TOKENS,
+        stream=True,
+        stream_options={"include_usage": True},
+    )
+    pieces = list(chunks)
+    assert "".join(c.choices[0].delta.content or "" for c in pieces if c.choices) == expected
+    assert pieces[-1].usage.completion_tokens == whole.usage.completion_tokens
+    assert len([c for c in pieces if c.choices and c.choices[0].delta.content]) > 1
+
+    with pytest.raises(openai.NotFoundError, match=name):
+        client.chat.completions.create(model="nobody", messages=QUESTION)
+    with pytest.raises(openai.BadRequestError, match="temperature"):
+        client.chat.completions.create(model=name, messages=QUESTION, temperature=-1)

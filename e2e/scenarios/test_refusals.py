@@ -1,0 +1,49 @@
+"""What is wrong is said: by the API server at once, or by a condition and an event; and fixing it heals."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+from kubernetes.dynamic.exceptions import DynamicApiError
+
+from harness.kube import Kube
+from harness.waiting import until
+
+REFUSED = [
+    ({"replicas": -1}, "spec.replicas"),
+    ({"replicas": "many"}, "spec.replicas"),
+    ({"model": {}}, "spec.model.source"),
+    ({"model": {"source": "ftp://somewhere/else"}}, "spec.model.source"),
+    ({"model": {"source": "demo://gemma-3-270m", "revision": "main"}}, "revision"),
+    ({"runtime": {"blockSize": 17}}, "blockSize"),
+    ({"runtime": {"kvMemory": "lots"}}, "kvMemory"),
+    ({"runtime": {"noSuchOption": 1}}, "noSuchOption"),
+]
+
+
+@pytest.mark.parametrize(("change", "named"), REFUSED, ids=[str(change) for change, _ in REFUSED])
+def test_the_api_server_refuses(kube: Kube, demo: dict[str, Any], change: dict[str, Any], named: str) -> None:
+    broken = copy.deepcopy(demo)
+    broken["spec"].update(change)
+    with pytest.raises(DynamicApiError, match=named):
+        kube.apply(broken)
+
+
+def test_a_wrong_source_is_named_and_fixing_it_heals(kube: Kube, tiny: dict[str, Any]) -> None:
+    source = tiny["spec"]["model"]["source"]
+    tiny["spec"]["model"]["source"] = source + "-that-is-not-there"
+    kube.apply(tiny)
+    loaded = until(
+        "a reason for not loading",
+        lambda: (c := kube.condition("tiny", "Loaded")) and c["reason"] == "ModelSourceNotFound" and c,
+        timeout=90,
+        state=lambda: kube.describe("tiny"),
+    )
+    assert "that-is-not-there" in loaded["message"]
+    assert any(kind == "Warning" and "that-is-not-there" in text for kind, _, text in kube.events("tiny"))
+    tiny["spec"]["model"]["source"] = source
+    kube.apply(tiny)
+    kube.wait_condition("tiny", "Ready", "True")
+    kube.wait_settled("tiny", 1)
