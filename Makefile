@@ -8,7 +8,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 QUESTION ?= What is the capital of France?
-SOURCES := operator runtime kernels e2e tests benchmarks
+SOURCES := operator runtime kernels charts e2e tests benchmarks
 
 .PHONY: help
 help: ## List the targets
@@ -39,12 +39,22 @@ check: setup ## Lint, format, types, import layers, shell, chart
 	@$(BIN)/mypy $(SOURCES)
 	@$(BIN)/lint-imports
 	@$(BIN)/shellcheck .ci/run
+	@$(BIN)/python charts/generate.py --check
 	@$(PYTHON) e2e/cluster helm lint --strict charts/plimsoll
 
 .PHONY: format
 format: setup ## Rewrite the sources in the project's format
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
+
+.PHONY: chart
+chart: setup ## Make the chart's schema, README and CRD copies anew
+	@$(BIN)/python charts/generate.py
+
+.PHONY: constraints
+constraints: setup ## Pin in constraints.txt what .venv holds
+	@{ grep '^#' constraints.txt; $(BIN)/python -m pip freeze --exclude-editable | grep -vE '^(nvidia|cuda)-'; } > $(VENV)/constraints.txt
+	@mv $(VENV)/constraints.txt constraints.txt
 
 .PHONY: cluster
 cluster: ## Start a real two-node Kubernetes on this machine (root; state in .cluster)

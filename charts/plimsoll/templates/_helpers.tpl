@@ -41,6 +41,20 @@ app.kubernetes.io/instance: {{ $root.Release.Name }}
 app.kubernetes.io/component: {{ index . 0 }}
 {{- end }}
 
+{{/* Labels of a component's pods; without the chart's version, which alone is no reason to replace them. */}}
+{{- define "plimsoll.podLabels" -}}
+{{- $root := index . 1 -}}
+{{ include "plimsoll.selector" . }}
+app.kubernetes.io/version: {{ $root.Chart.AppVersion | quote }}
+app.kubernetes.io/part-of: plimsoll
+{{- with $root.Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
+{{- with (index $root.Values (index . 0)).podLabels }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
+
 {{/* Which pods the operator makes, whatever their namespace. */}}
 {{- define "plimsoll.runtime.selector" -}}
 app.kubernetes.io/name: plimsoll-runtime

@@ -1,0 +1,194 @@
+"""Makes what the chart holds twice: the values' schema and table out of values.yaml, and the copies of the CRDs.
+
+    python charts/generate.py [--check]
+
+values.yaml is the one home of the values: what stands above a key is its description, what stands behind it its
+type and default, and a line `# @schema {...}` adds what neither can say. A key without a description is an error,
+and the schema refuses every key that is not there, so that a misspelt value never passes for a default.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+CHART = Path(__file__).parent / "plimsoll"
+CRDS = Path(__file__).parent.parent / "crds"
+MARK = "@schema "
+README = """# The Plimsoll chart
+
+How to install, upgrade and uninstall it stands in [docs/install.md](../../docs/install.md). These are its values,
+made from `values.yaml` by `make chart`; any other name is refused.
+
+"""
+TYPES = {
+    "tag:yaml.org,2002:str": "string",
+    "tag:yaml.org,2002:int": "integer",
+    "tag:yaml.org,2002:bool": "boolean",
+    "tag:yaml.org,2002:seq": "array",
+    "tag:yaml.org,2002:map": "object",
+}
+
+
+class ValuesError(Exception):
+    """values.yaml cannot be turned into a schema; the message names the key and says why."""
+
+
+@dataclass(frozen=True)
+class Value:
+    """One key of values.yaml."""
+
+    path: tuple[str, ...]
+    type: str
+    default: Any
+    description: str
+    extra: dict[str, Any] = field(default_factory=dict)
+    children: tuple["Value", ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The key as it is written with `--set`."""
+        return ".".join(self.path)
+
+    @property
+    def is_section(self) -> bool:
+        """Whether its keys are values of the chart, and not a map that is the user's."""
+        return bool(self.children)
+
+    def schema(self) -> dict[str, Any]:
+        """The value as JSON schema."""
+        return {"description": self.description, "type": self.type, **section(self.children), **self.extra}
+
+    def leaves(self) -> Iterator["Value"]:
+        """The values that can be set, this one or those below it."""
+        if not self.is_section:
+            yield self
+        for child in self.children:
+            yield from child.leaves()
+
+
+def section(values: tuple[Value, ...]) -> dict[str, Any]:
+    """The part of a schema that says which keys a map has, and that it has no others."""
+    if not values:
+        return {}
+    return {"properties": {value.path[-1]: value.schema() for value in values}, "additionalProperties": False}
+
+
+def read_values(text: str) -> tuple[Value, ...]:
+    """The values of a values.yaml, in its order."""
+    root = yaml.compose(text, Loader=yaml.SafeLoader)
+    if not isinstance(root, yaml.MappingNode):
+        raise ValuesError("values.yaml is not a map")
+    return tuple(_entries(root, (), text.splitlines()))
+
+
+def _entries(node: yaml.MappingNode, above: tuple[str, ...], lines: list[str]) -> Iterator[Value]:
+    for key, value in node.value:
+        path = (*above, key.value)
+        description, extra = _comment(path, lines, key.start_mark.line)
+        free = "additionalProperties" in extra
+        below = value if isinstance(value, yaml.MappingNode) and not free else None
+        if value.tag not in TYPES:
+            raise ValuesError(f"{'.'.join(path)}: a default of type {value.tag} tells no type; use an empty one")
+        if value.tag.endswith(":seq") and "items" not in extra:
+            raise ValuesError(f'{".".join(path)}: a list needs `# {MARK}{{"items": ...}}`')
+        if below is not None and not below.value:
+            raise ValuesError(f'{".".join(path)}: an empty map needs `# {MARK}{{"additionalProperties": ...}}`')
+        yield Value(
+            path=path,
+            type=TYPES[value.tag],
+            default=yaml.safe_load(yaml.serialize(value)),
+            description=description,
+            extra=extra,
+            children=tuple(_entries(below, path, lines)) if below is not None else (),
+        )
+
+
+def _comment(path: tuple[str, ...], lines: list[str], at: int) -> tuple[str, dict[str, Any]]:
+    words: list[str] = []
+    extra: dict[str, Any] = {}
+    first = at
+    while first and lines[first - 1].lstrip().startswith("#"):
+        first -= 1
+    for line in lines[first:at]:
+        text = line.strip().removeprefix("#").strip()
+        if text.startswith(MARK):
+            extra |= json.loads(text.removeprefix(MARK))
+        else:
+            words.append(text)
+    if not words:
+        raise ValuesError(f"{'.'.join(path)}: no comment above it says what it is for")
+    return " ".join(words), extra
+
+
+def schema_text(values: tuple[Value, ...]) -> str:
+    """values.schema.json. `global` is what Helm adds for charts that contain this one."""
+    properties = section(values)
+    properties["properties"]["global"] = {"description": "Helm's own.", "type": "object"}
+    document = {"$schema": "http://json-schema.org/draft-07/schema#", "type": "object", **properties}
+    return json.dumps(document, indent=2) + "\n"
+
+
+def table_text(values: tuple[Value, ...]) -> str:
+    """The table of README.md."""
+    rows = ["| value | default | |", "| --- | --- | --- |"]
+    for value in values:
+        if value.is_section:
+            rows.append(f"| **{value.name}** | | {value.description} |")
+        rows.extend(f"| `{leaf.name}` | {_default(leaf)} | {leaf.description} |" for leaf in value.leaves())
+    return "\n".join(rows) + "\n"
+
+
+def _default(value: Value) -> str:
+    text = json.dumps(value.default)
+    return f"`{text}`" if len(text) <= 60 else "see values.yaml"
+
+
+def outputs() -> dict[Path, str]:
+    """Each generated file with what it must hold."""
+    values = read_values((CHART / "values.yaml").read_text())
+    return {
+        CHART / "values.schema.json": schema_text(values),
+        CHART / "README.md": README + table_text(values),
+        **{CHART / "files" / "crds" / crd.name: crd.read_text() for crd in sorted(CRDS.glob("*.yaml"))},
+    }
+
+
+def stale(wanted: dict[Path, str]) -> list[Path]:
+    """The generated files that are missing, differ, or should not be there."""
+    kept = set((CHART / "files" / "crds").glob("*.yaml"))
+    differing = [path for path, text in wanted.items() if not path.exists() or path.read_text() != text]
+    return differing + sorted(kept - set(wanted))
+
+
+def write(wanted: dict[Path, str]) -> None:
+    """Bring every generated file up to date."""
+    for path in stale(wanted):
+        if path in wanted:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(wanted[path])
+        else:
+            path.unlink()
+
+
+def main(arguments: list[str]) -> int:
+    """Write the generated files, or with --check only say which are out of date (exit code 1)."""
+    parser = argparse.ArgumentParser(description="Make the chart's schema, README and CRD copies.")
+    parser.add_argument("--check", action="store_true", help="write nothing; fail if anything is out of date")
+    options = parser.parse_args(arguments)
+    wanted = outputs()
+    if not options.check:
+        write(wanted)
+        return 0
+    for path in stale(wanted):
+        sys.stderr.write(f"{path.relative_to(CHART.parent.parent)} is out of date: run `make chart`\n")
+    return 1 if stale(wanted) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

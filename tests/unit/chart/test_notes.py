@@ -1,0 +1,48 @@
+"""The notes after `helm install` name the next step with the real host, and what an uninstall leaves."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+Render = Callable[..., list[dict[str, Any]]]
+
+
+@pytest.fixture
+def notes(render: Render, tmp_path: Path) -> Callable[[dict[str, Any]], str]:
+    """`helm template` prints no notes: render them as a template of a copy of the chart."""
+    chart = tmp_path / "plimsoll"
+    shutil.copytree(ROOT / "charts" / "plimsoll", chart)
+    (chart / "templates" / "NOTES.txt").rename(chart / "notes")
+    wrapped = '{"kind": "Notes", "text": {{ tpl (.Files.Get "notes") . | toJson }}}'
+    (chart / "templates" / "notes.yaml").write_text(wrapped)
+
+    def text(values: dict[str, Any]) -> str:
+        (found,) = [item["text"] for item in render(values, chart) if item["kind"] == "Notes"]
+        return str(found)
+
+    return text
+
+
+def test_defaults(notes: Callable[[dict[str, Any]], str]) -> None:
+    text = notes({})
+    assert "all namespaces" in text
+    assert "port-forward service/pl-plimsoll-gateway 8080:80" in text
+    assert "namespace: serving" in text
+    assert "takes away everything but the definition of ModelDeployment" in text
+
+
+def test_with_an_ingress(notes: Callable[[dict[str, Any]], str]) -> None:
+    ingress = {"enabled": True, "host": "ai.example.com", "tls": {"enabled": True}}
+    text = notes({"ingress": ingress, "watchNamespaces": ["team-a"], "crds": {"keep": False}})
+    assert "URL=https://ai.example.com\n" in text
+    assert "port-forward" not in text
+    assert "namespace: team-a" in text
+    assert "every ModelDeployment too" in text
+
+
+def test_without_a_host_the_address_is_looked_up(notes: Callable[[dict[str, Any]], str]) -> None:
+    assert "get ingress pl-plimsoll-gateway" in notes({"ingress": {"enabled": True}})
