@@ -1,0 +1,99 @@
+"""Where every process of a laptop run stands: one record each, and whoever wants to know is told."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Phase(Enum):
+    """The life of one process slot."""
+
+    STARTING = "starting"
+    LOADING = "loading"
+    READY = "ready"
+    UNREADY = "not ready"  # it runs, and says that it cannot serve
+    WAITING = "waiting"  # it has ended and will be started again
+    STOPPED = "stopped"
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """One process slot now.
+
+    `url` is where it listens, `pid` its process while there is one. `error` and `code` tell how the last process
+    ended, `ends` how often one has; `wait` is in seconds until the next start, `took` from start to ready.
+    """
+
+    phase: Phase = Phase.STARTING
+    url: str = ""
+    pid: int | None = None
+    stage: str = ""
+    fraction: float | None = None
+    error: str = ""
+    code: int | None = None
+    ends: int = 0
+    wait: float = 0.0
+    took: float = 0.0
+
+    @property
+    def detail(self) -> str:
+        """The phase and what there is to say about it, in one line."""
+        match self.phase:
+            case Phase.LOADING:
+                percent = "" if self.fraction is None else f" {self.fraction:.0%}"
+                return f"loading: {self.stage or 'model'}{percent}"
+            case Phase.WAITING:
+                return f"{first_line(self.error)}; starting again in {self.wait:.1f} s"
+            case _:
+                return str(self.phase.value)
+
+
+def first_line(text: str) -> str:
+    """The head of a text of several lines."""
+    return text.split("\n", 1)[0]
+
+
+Listener = Callable[[str, Status, Status], None]
+
+
+class Board:
+    """The statuses by slot id. Listeners get the id, the status before and the status now."""
+
+    def __init__(self, slots: Iterable[str]) -> None:
+        self._statuses = {slot: Status() for slot in slots}
+        self._listeners: list[Listener] = []
+        self._waiters: set[asyncio.Event] = set()
+
+    @property
+    def statuses(self) -> Mapping[str, Status]:
+        """All of them, in the order of the slots."""
+        return self._statuses
+
+    def listen(self, listener: Listener) -> None:
+        """Call `listener` after every change from now on."""
+        self._listeners.append(listener)
+
+    def report(self, slot: str, status: Status) -> None:
+        """Record where a slot stands."""
+        before = self._statuses[slot]
+        if status == before:
+            return
+        self._statuses[slot] = status
+        for listener in self._listeners:
+            listener(slot, before, status)
+        for waiter in self._waiters:
+            waiter.set()
+
+    async def until(self, holds: Callable[[], bool]) -> None:
+        """Wait until a condition over the statuses holds."""
+        changed = asyncio.Event()
+        self._waiters.add(changed)
+        try:
+            while not holds():
+                await changed.wait()
+                changed.clear()
+        finally:
+            self._waiters.discard(changed)

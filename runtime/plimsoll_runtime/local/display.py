@@ -1,0 +1,94 @@
+"""What a laptop run shows: a live table on a terminal, lines elsewhere."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+from rich.console import Console, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from plimsoll_runtime.local.board import Board, Phase, Status
+
+STYLES = {
+    Phase.STARTING: "dim",
+    Phase.LOADING: "yellow",
+    Phase.READY: "green",
+    Phase.UNREADY: "yellow",
+    Phase.WAITING: "red",
+    Phase.STOPPED: "dim",
+}
+REFRESHES_PER_SECOND = 4
+PERCENT_STEP = 10  # between two lines about one stage, where lines are all there is
+
+
+class Display:
+    """Follows a board. Use as a context; `paused` frees the terminal for something else."""
+
+    def __init__(self, board: Board, console: Console) -> None:
+        self._board = board
+        self._console = console
+        self._live: Live | None = None
+        self._said: dict[str, tuple[str, int]] = {}
+        board.listen(self._changed)
+
+    def __enter__(self) -> Display:
+        self._show()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._hide()
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """Without the live table."""
+        self._hide()
+        try:
+            yield
+        finally:
+            self._show()
+
+    def line(self, text: str, style: str = "") -> None:
+        """Say something that stays."""
+        self._console.print(Text(text, style=style), soft_wrap=True)
+
+    def _show(self) -> None:
+        if self._console.is_terminal:
+            self._live = Live(
+                get_renderable=self._table,
+                console=self._console,
+                refresh_per_second=REFRESHES_PER_SECOND,
+                transient=True,
+            )
+            self._live.start()
+
+    def _hide(self) -> None:
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+    def _table(self) -> RenderableType:
+        table = Table(box=None, pad_edge=False, show_header=False)
+        for slot, status in self._board.statuses.items():
+            table.add_row(slot, Text(status.detail, style=STYLES[status.phase]))
+        return table
+
+    def _changed(self, slot: str, before: Status, now: Status) -> None:
+        """Lines for what should stay on a terminal, and for everything that happens elsewhere."""
+        if now.phase is Phase.WAITING:
+            self.line(f"{slot}: {now.error}", "red")
+            self.line(f"{slot}: starting again in {now.wait:.1f} s")
+        elif now.phase is Phase.READY and before.phase is not Phase.READY:
+            self.line(f"{slot}: ready after {now.took:.1f} s", "green")
+        elif now.phase is Phase.UNREADY and before.phase is Phase.READY:
+            self.line(f"{slot}: not ready any more", "yellow")
+        elif now.phase is Phase.LOADING and not self._console.is_terminal:
+            self._progress(slot, now)
+
+    def _progress(self, slot: str, now: Status) -> None:
+        said = (now.stage, int((now.fraction or 0) * 100) // PERCENT_STEP)
+        if self._said.get(slot) != said:
+            self._said[slot] = said
+            self.line(f"{slot}: {now.detail}")

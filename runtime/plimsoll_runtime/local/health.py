@@ -1,0 +1,53 @@
+"""What a runtime says of itself at `/health`."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from enum import Enum
+
+import aiohttp
+
+TIMEOUT = aiohttp.ClientTimeout(total=5)
+
+
+class State(Enum):
+    """How far a process has come."""
+
+    SILENT = "silent"  # nothing listens yet
+    LOADING = "loading"
+    READY = "ready"
+    UNREADY = "unready"  # it answers, and says that it cannot serve
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """One answer; `fraction` (0 to 1) of `stage` while loading, where it is known."""
+
+    state: State
+    stage: str = ""
+    fraction: float | None = None
+
+
+async def ask_health(session: aiohttp.ClientSession, url: str) -> Health:
+    """Ask once; no answer is an answer too."""
+    try:
+        async with session.get(url, timeout=TIMEOUT) as response:
+            status, text = response.status, await response.text()
+    except (aiohttp.ClientError, TimeoutError, OSError, UnicodeDecodeError):
+        return Health(State.SILENT)
+    return _read(status, text)
+
+
+def _read(status: int, text: str) -> Health:
+    if status == 200:
+        return Health(State.READY)
+    try:
+        body = json.loads(text)
+    except ValueError:
+        return Health(State.UNREADY)
+    if not isinstance(body, dict) or body.get("status") != "loading":
+        return Health(State.UNREADY)
+    fraction = body.get("fraction")
+    known = float(fraction) if isinstance(fraction, int | float) else None
+    return Health(State.LOADING, str(body.get("stage") or ""), known)

@@ -1,0 +1,136 @@
+"""Keeps one process running: starts it, asks how it is, starts it again when it dies, ends it when told to."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+import aiohttp
+
+from plimsoll_runtime.local.backoff import Backoff
+from plimsoll_runtime.local.board import Board, Phase, Status
+from plimsoll_runtime.local.child import Child, Launch
+from plimsoll_runtime.local.health import State, ask_health
+
+LOADING_POLL_SECONDS = 0.2
+READY_POLL_SECONDS = 1.0
+CANNOT_START = 127
+
+PHASES = {
+    State.SILENT: Phase.STARTING,
+    State.LOADING: Phase.LOADING,
+    State.READY: Phase.READY,
+    State.UNREADY: Phase.UNREADY,
+}
+
+
+class Keeper:
+    """One slot of the board. `make` is asked for each start, since a port that was free may be taken by then."""
+
+    def __init__(
+        self,
+        slot: str,
+        make: Callable[[], Launch],
+        board: Board,
+        session: aiohttp.ClientSession,
+        backoff: Backoff,
+    ) -> None:
+        self._slot = slot
+        self._make = make
+        self._board = board
+        self._session = session
+        self._backoff = backoff
+        self._stop = asyncio.Event()
+        self._gone = asyncio.Event()
+        self._child: Child | None = None
+        self._ends = 0
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether there is a process."""
+        return self._child is not None
+
+    async def run(self) -> None:
+        """Keep it running until `stop` or `kill`."""
+        try:
+            while not self._stop.is_set():
+                began = time.monotonic()
+                ended = await self._live(began)
+                if not self._stop.is_set():
+                    await self._wait(ended, self._backoff.after(time.monotonic() - began))
+        finally:
+            self.kill()
+            self._report(Status(Phase.STOPPED, ends=self._ends))
+            self._gone.set()
+
+    async def stop(self, grace: float) -> None:
+        """Ask it to end, wait for at most `grace` seconds, then kill; returns once it is gone."""
+        self._stop.set()
+        if self._child is not None:
+            self._child.terminate()
+        try:
+            async with asyncio.timeout(grace):
+                await self._gone.wait()
+        except TimeoutError:
+            self.kill()
+            await self._gone.wait()
+
+    def kill(self) -> None:
+        """End it at once, with everything it has started."""
+        self._stop.set()
+        if self._child is not None:
+            self._child.kill()
+
+    async def _live(self, began: float) -> Status:
+        """One life; returns how it ended."""
+        launch = self._make()
+        try:
+            child = await Child.start(launch)
+        except OSError as error:
+            self._ends += 1
+            return Status(Phase.WAITING, error=f"cannot start: {error}", code=CANNOT_START, ends=self._ends)
+        self._child = child
+        if self._stop.is_set():  # told to stop while it was being made
+            child.terminate()
+        ended = asyncio.create_task(child.wait())
+        try:
+            await self._watch(child, launch, ended, began)
+            code = await ended
+        finally:
+            child.kill()
+            self._child = None
+        self._ends += 1
+        return Status(Phase.WAITING, url=launch.url, error=child.why(code), code=code, ends=self._ends)
+
+    async def _watch(self, child: Child, launch: Launch, ended: asyncio.Task[int], began: float) -> None:
+        """Report how it is, for as long as it lives."""
+        status = Status(Phase.STARTING, url=launch.url, pid=child.pid, ends=self._ends)
+        self._report(status)
+        while not ended.done():
+            ready = status.phase is Phase.READY
+            await asyncio.wait({ended}, timeout=READY_POLL_SECONDS if ready else LOADING_POLL_SECONDS)
+            if ended.done():
+                return
+            health = await ask_health(self._session, f"{launch.url}/health")
+            took = status.took
+            if health.state is State.READY and not took:
+                took = time.monotonic() - began
+            phase = PHASES[health.state]
+            if phase is Phase.STARTING and ready:
+                phase = Phase.UNREADY
+            status = replace(status, phase=phase, stage=health.stage, fraction=health.fraction, took=took)
+            if not ended.done() and not self._stop.is_set():
+                self._report(status)
+
+    async def _wait(self, ended: Status, seconds: float) -> None:
+        self._report(replace(ended, wait=seconds))
+        try:
+            async with asyncio.timeout(seconds):
+                await self._stop.wait()
+        except TimeoutError:
+            return
+
+    def _report(self, status: Status) -> None:
+        self._board.report(self._slot, status)

@@ -1,0 +1,118 @@
+"""One ModelDeployment as a laptop runs it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TextIO
+
+from plimsoll_runtime.errors import UsageError
+from plimsoll_runtime.local.admission import RefusedError, admit
+from plimsoll_runtime.local.flags import serve_arguments
+from plimsoll_runtime.local.manifest import Document, read_documents
+
+# Parts of a spec that name things only a cluster has. `env` is honoured where it holds a plain value.
+CLUSTER_ONLY = ("resources", "template")
+
+
+@dataclass(frozen=True, slots=True)
+class LocalModel:
+    """What to run for one object. `arguments` follow `plimsoll serve`; `notes` say what has no effect here."""
+
+    namespace: str
+    name: str
+    served_names: tuple[str, ...]
+    replicas: int
+    arguments: tuple[str, ...]
+    sets_threads: bool
+    environment: tuple[tuple[str, str], ...]
+    notes: tuple[str, ...]
+    origin: str
+
+
+def load_models(sources: Sequence[str], stdin: TextIO) -> list[LocalModel]:
+    """All models of the files. Raises UsageError that says everything that is wrong with any of them."""
+    models: list[LocalModel] = []
+    problems: list[str] = []
+    for document in read_documents(sources, stdin):
+        try:
+            models.append(_model(document))
+        except RefusedError as refused:
+            problems += refused.problems
+    problems += _conflicts(models)
+    if problems:
+        raise UsageError("\n".join(problems))
+    return models
+
+
+def _model(document: Document) -> LocalModel:
+    body = admit(document)
+    meta, spec = body["metadata"], body["spec"]
+    environment, from_cluster = _environment(spec)
+    ignored = _ignored(document.body.get("spec", {})) + from_cluster
+    served = tuple(spec["model"].get("servedNames") or [meta["name"]])
+    source = spec["model"]["source"]
+    if source.startswith("pvc://"):
+        raise RefusedError([_no_claims(document, meta["name"], source)])
+    return LocalModel(
+        namespace=meta.get("namespace", "default"),
+        name=meta["name"],
+        served_names=served,
+        replicas=spec.get("replicas", 1),
+        arguments=serve_arguments(meta["name"], spec),
+        sets_threads="threads" in spec.get("runtime", {}),
+        environment=environment,
+        notes=(f"{meta['name']}: without effect on a laptop: {', '.join(ignored)}",) if ignored else (),
+        origin=document.origin,
+    )
+
+
+def _no_claims(document: Document, name: str, source: str) -> str:
+    return (
+        f'{document.origin}: ModelDeployment "{name}": spec.model.source: {source} is a volume of a cluster. '
+        "On a laptop, copy its files to a folder and name that: file:///absolute/path/of/the/model"
+    )
+
+
+def _environment(spec: Mapping[str, Any]) -> tuple[tuple[tuple[str, str], ...], list[str]]:
+    """Plain variables, and the paths of those whose value only a cluster has."""
+    entries = spec.get("template", {}).get("env", [])
+    plain = tuple((entry["name"], entry.get("value", "")) for entry in entries if "valueFrom" not in entry)
+    others = [
+        f"spec.template.env[{index}].valueFrom ({entry['name']} is taken from your own environment)"
+        for index, entry in enumerate(entries)
+        if "valueFrom" in entry
+    ]
+    return plain, others
+
+
+def _ignored(spec: Mapping[str, Any]) -> list[str]:
+    """Paths that somebody has written down and that nothing here looks at."""
+    return [
+        f"spec.{part}.{field}"
+        for part in CLUSTER_ONLY
+        for field in spec.get(part) or {}
+        if (part, field) != ("template", "env")
+    ]
+
+
+def _conflicts(models: Sequence[LocalModel]) -> list[str]:
+    problems: list[str] = []
+    objects: dict[tuple[str, str], LocalModel] = {}
+    names: dict[str, LocalModel] = {}
+    for model in models:
+        if other := objects.get((model.namespace, model.name)):
+            problems.append(
+                f'ModelDeployment "{model.namespace}/{model.name}" is given twice: in {other.origin} and in '
+                f"{model.origin}"
+            )
+            continue
+        objects[model.namespace, model.name] = model
+        for name in model.served_names:
+            other = names.setdefault(name, model)
+            if other is not model:
+                problems.append(
+                    f'{model.origin}: ModelDeployment "{model.name}": the served name "{name}" is taken by '
+                    f'"{other.name}" of {other.origin}; give one of them another in spec.model.servedNames'
+                )
+    return problems

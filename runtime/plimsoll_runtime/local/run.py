@@ -1,0 +1,221 @@
+"""A laptop run from its start to its end: all processes, the files that describe them, the question, the stop."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shlex
+import signal
+import socket
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+import aiohttp
+from rich.console import Console
+
+from plimsoll_runtime.errors import ErrorKind
+from plimsoll_runtime.local.ask import AskError, ask
+from plimsoll_runtime.local.backoff import Backoff
+from plimsoll_runtime.local.board import Board, Phase, Status
+from plimsoll_runtime.local.display import Display
+from plimsoll_runtime.local.keeper import Keeper
+from plimsoll_runtime.local.launch import SERVE, GatewayLaunch, RuntimeLaunch, threads_each
+from plimsoll_runtime.local.model import LocalModel
+from plimsoll_runtime.local.state import RunState, write_atomically
+from plimsoll_runtime.local.table import replica_slots, table_document
+
+GATEWAY_SLOT = "gateway"
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+# After the gateway has let its answers finish, a runtime has nothing to do but end.
+RUNTIME_STOP_SECONDS = 5.0
+GATEWAY_STOP_MARGIN = 3.0
+# With --once, nobody waits for a cause that a restart does not cure, nor for ever.
+INCURABLE = frozenset(kind.exit_code for kind in ErrorKind if kind is not ErrorKind.ENGINE)
+MOST_ENDS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """What a run is asked to do. `once` ends it after the answer to `question`."""
+
+    models: tuple[LocalModel, ...]
+    url: str
+    question: str | None
+    once: bool
+    drain_seconds: float
+    serve: Sequence[str] = SERVE
+
+
+class Run:
+    """One `plimsoll up`. `sock` is the gateway's open socket, `state` its folder, held by the caller."""
+
+    def __init__(self, options: RunOptions, sock: socket.socket, state: RunState, console: Console) -> None:
+        self._options = options
+        self._sock = sock
+        self._state = state
+        self._began = datetime.now(UTC)
+        slots = [slot for model in options.models for slot in replica_slots(model)]
+        self._board = Board([*slots, GATEWAY_SLOT])
+        self._board.listen(lambda slot, before, now: self._publish())
+        self._display = Display(self._board, console)
+        self._stop = asyncio.Event()
+        self._keepers: dict[str, Keeper] = {}
+
+    async def go(self) -> int:
+        """Run until a signal, or until the answer with `once`; returns the exit code."""
+        loop = asyncio.get_running_loop()
+        for number in SIGNALS:
+            if signal.getsignal(number) is not signal.SIG_IGN or number is not signal.SIGHUP:  # nohup
+                loop.add_signal_handler(number, self._signalled)
+        self._publish()
+        async with aiohttp.ClientSession(trust_env=False) as session:
+            with self._display:
+                self._make_keepers(session)
+                kept = [asyncio.create_task(keeper.run()) for keeper in self._keepers.values()]
+                try:
+                    return await self._until_done(session, kept)
+                finally:
+                    await self._end()
+                    await asyncio.gather(*kept)
+
+    def _make_keepers(self, session: aiohttp.ClientSession) -> None:
+        options = self._options
+        threads = threads_each(options.models)
+        for model in options.models:
+            for slot in replica_slots(model):
+                share = None if model.sets_threads else threads
+                make = RuntimeLaunch(model, slot, share, self._state, options.serve)
+                self._keepers[slot] = Keeper(slot, make, self._board, session, Backoff())
+        gateway = GatewayLaunch(GATEWAY_SLOT, options.url, self._sock.fileno(), options.drain_seconds, self._state)
+        self._keepers[GATEWAY_SLOT] = Keeper(GATEWAY_SLOT, gateway, self._board, session, Backoff())
+
+    async def _until_done(self, session: aiohttp.ClientSession, kept: Sequence[asyncio.Task[None]]) -> int:
+        """The exit code: of the question with `once`, else 0 when told to stop."""
+        talk = asyncio.create_task(self._talk(session))
+        stop = asyncio.create_task(self._stop.wait())
+        try:
+            await asyncio.wait({talk, stop, *kept}, return_when=asyncio.FIRST_COMPLETED)
+            return talk.result() if talk.done() else 0
+        finally:
+            talk.cancel()
+            stop.cancel()
+            await asyncio.wait({talk, stop})
+
+    async def _talk(self, session: aiohttp.ClientSession) -> int:
+        """Wait until Ready, put the question, tell how to go on; returns only with `once`."""
+        options = self._options
+        asked = options.models[0]
+        await self._board.until(
+            lambda: self._is_ready(asked) or (options.once and self._failure(asked) is not None)
+        )
+        if options.once and (failure := self._failure(asked)) is not None:
+            slot, status = failure
+            self._display.line(f"plimsoll up: {slot} cannot be made ready: {status.error}", "red")
+            return status.code if status.code in INCURABLE else 1
+        code = 0
+        if options.question is not None:
+            code = await self._put_question(session, asked, options.question)
+        if options.once:
+            return code
+        self._display.line(_how_to_go_on(options.url, asked))
+        await asyncio.Event().wait()
+        return code
+
+    async def _put_question(self, session: aiohttp.ClientSession, model: LocalModel, question: str) -> int:
+        with self._display.paused():
+            self._display.line(f"\n> {question}", "bold")
+            try:
+                await ask(session, self._options.url, model.served_names[0], question, _api_key(model), _to_stdout)
+            except AskError as error:
+                _to_stdout("\n")
+                self._display.line(f"plimsoll up: no answer: {error}", "red")
+                return 1
+            _to_stdout("\n")
+            return 0
+
+    def _is_ready(self, model: LocalModel) -> bool:
+        """Whether a request for the model would be answered; one with no replicas asks for no more."""
+        statuses = self._board.statuses
+        phases = {statuses[slot].phase for slot in replica_slots(model)}
+        return statuses[GATEWAY_SLOT].phase is Phase.READY and (Phase.READY in phases or not phases)
+
+    def _failure(self, model: LocalModel) -> tuple[str, Status] | None:
+        """A process that the question depends on and that will not become ready by being started again."""
+        for slot in (*replica_slots(model), GATEWAY_SLOT):
+            status = self._board.statuses[slot]
+            if status.phase is Phase.WAITING and (status.code in INCURABLE or status.ends >= MOST_ENDS):
+                return slot, status
+        return None
+
+    async def _end(self) -> None:
+        """First the gateway, which lets running answers finish; then the runtimes, idle by now."""
+        if self._keepers[GATEWAY_SLOT].is_alive:
+            self._display.line("stopping (Ctrl-C again: at once)")
+        self._sock.close()
+        await self._keepers[GATEWAY_SLOT].stop(self._options.drain_seconds + GATEWAY_STOP_MARGIN)
+        await asyncio.gather(*(keeper.stop(RUNTIME_STOP_SECONDS) for keeper in self._keepers.values()))
+
+    def _signalled(self) -> None:
+        if self._stop.is_set():
+            for keeper in self._keepers.values():
+                keeper.kill()
+        self._stop.set()
+
+    def _publish(self) -> None:
+        """Write the gateway's table and the record for `plimsoll status`."""
+        statuses = self._board.statuses
+        write_atomically(self._state.table, table_document(self._options.models, statuses, self._began))
+        self._state.write(
+            {
+                "pid": os.getpid(),
+                "url": self._options.url,
+                "began": self._began.isoformat(),
+                "models": [
+                    {
+                        "namespace": model.namespace,
+                        "name": model.name,
+                        "servedNames": list(model.served_names),
+                        "replicas": [self._entry(slot) for slot in replica_slots(model)],
+                    }
+                    for model in self._options.models
+                ],
+                "gateway": self._entry(GATEWAY_SLOT),
+            }
+        )
+
+    def _entry(self, slot: str) -> dict[str, object]:
+        status = self._board.statuses[slot]
+        return {
+            "slot": slot,
+            "phase": status.phase.value,
+            "detail": status.detail,
+            "pid": status.pid,
+            "url": status.url,
+            "log": str(self._state.log(slot)),
+            "restarts": status.ends,
+        }
+
+
+def _api_key(model: LocalModel) -> str | None:
+    """One of the keys that the runtime was started with, if any."""
+    keys = {**os.environ, **dict(model.environment)}.get("PLIMSOLL_API_KEY", "")
+    return next((key.strip() for key in keys.split(",") if key.strip()), None)
+
+
+def _to_stdout(text: str) -> None:
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
+def _how_to_go_on(url: str, model: LocalModel) -> str:
+    body = json.dumps({"model": model.served_names[0], "messages": [{"role": "user", "content": "Hello!"}]})
+    return f"""
+Serving {model.served_names[0]} at {url}/v1
+
+  curl {url}/v1/chat/completions -H 'Content-Type: application/json' \\
+    -d {shlex.quote(body)}
+
+To stop: Ctrl-C here, or `plimsoll down` in another terminal."""

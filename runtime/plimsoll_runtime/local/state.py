@@ -1,0 +1,103 @@
+"""What a laptop run leaves for others to find: `${XDG_STATE_HOME:-~/.local/state}/plimsoll/PORT/`."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from plimsoll_runtime.errors import UsageError
+
+
+def state_root() -> Path:
+    """Where all runs of this user keep their state."""
+    given = os.environ.get("XDG_STATE_HOME", "")
+    base = Path(given) if Path(given).is_absolute() else Path.home() / ".local" / "state"
+    return base / "plimsoll"
+
+
+def write_atomically(path: Path, document: Mapping[str, Any]) -> None:
+    """Replace a JSON file; a reader sees the old or the new one, never a part."""
+    with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
+        json.dump(document, file, indent=2)
+    Path(file.name).replace(path)
+
+
+class RunState:
+    """The folder of one run: its record `up.json`, the gateway's table, and the logs.
+
+    Whoever runs holds a lock on it, which the kernel lets go however the process ends: a record without a lock is
+    a leftover, whatever process has its id by now.
+    """
+
+    def __init__(self, port: int) -> None:
+        self.port = port
+        self.folder = state_root() / str(port)
+        self.table = self.folder / "table.json"
+        self._record = self.folder / "up.json"
+        self._lock = self.folder / "lock"
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """Be the run of this port, with fresh logs. Raises UsageError where another one is."""
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with self._lock.open("a") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise UsageError(
+                    f"a `plimsoll up` for port {self.port} is running; stop it with "
+                    f"`plimsoll down --port {self.port}`, or choose another with --port"
+                ) from None
+            for old in self.folder.glob("*.log"):
+                old.unlink()
+            try:
+                yield
+            finally:
+                self._record.unlink(missing_ok=True)
+                self.table.unlink(missing_ok=True)
+
+    def is_running(self) -> bool:
+        """Whether somebody holds it."""
+        try:
+            with self._lock.open("a") as lock:
+                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        except FileNotFoundError:
+            return False
+        return False
+
+    def write(self, record: Mapping[str, Any]) -> None:
+        """Publish the record."""
+        write_atomically(self._record, record)
+
+    def read(self) -> dict[str, Any] | None:
+        """The record of a run that is alive, else None."""
+        if not self.is_running():
+            return None
+        try:
+            record: dict[str, Any] = json.loads(self._record.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return None  # it has only just begun, or is ending
+        return record
+
+    def log(self, slot: str) -> Path:
+        """The log of one process."""
+        return self.folder / f"{slot}.log"
+
+    def last_words(self, slot: str) -> Path:
+        """Where a process writes why it ends."""
+        return self.folder / f"{slot}.reason"
+
+
+def all_runs() -> list[RunState]:
+    """The runs that are alive, by port."""
+    root = state_root()
+    ports = sorted(int(entry.name) for entry in root.iterdir() if entry.name.isdigit()) if root.is_dir() else []
+    return [run for run in map(RunState, ports) if run.is_running()]
