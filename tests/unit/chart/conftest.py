@@ -23,10 +23,10 @@ class RefusedError(Exception):
 
 
 def find_helm() -> str | None:
-    """The binary that PLIMSOLL_HELM names, the one on the PATH, or the one that `make cluster` has built."""
+    """The binary that PLIMSOLL_HELM names, the one on the PATH, or the one that `make check` has built."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "plimsoll" / "cluster"
-    built = Path(os.environ.get("PLIMSOLL_CLUSTER_CACHE") or cache) / "bin" / "helm"
-    return os.environ.get("PLIMSOLL_HELM") or shutil.which("helm") or (str(built) if built.exists() else None)
+    built = sorted(Path(os.environ.get("PLIMSOLL_CLUSTER_CACHE") or cache).glob("bin/helm-*/helm"))
+    return os.environ.get("PLIMSOLL_HELM") or shutil.which("helm") or (str(built[-1]) if built else None)
 
 
 @pytest.fixture(scope="session")
