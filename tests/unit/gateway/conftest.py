@@ -1,0 +1,225 @@
+"""A gateway on a real socket, with upstreams that behave as a test says."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field
+
+import aiohttp
+import pytest
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.server import ServerState
+
+from plimsoll_gateway.app import Gateway
+from plimsoll_gateway.pick import Picker
+from plimsoll_gateway.table import Model, ObjectKey, Replica, TableStore, build_table
+from plimsoll_gateway.upstream import open_session
+
+MAX_BODY = 1 << 20
+
+
+@dataclass
+class Request:
+    """What an upstream received."""
+
+    line: str
+    headers: dict[str, str]
+    body: bytes
+    writer: asyncio.StreamWriter
+    hung_up: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def send(self, text: str | bytes) -> None:
+        self.writer.write(text.encode() if isinstance(text, str) else text)
+
+    def respond(self, status: int, body: str, *headers: str) -> None:
+        head = [f"HTTP/1.1 {status} Whatever", f"content-length: {len(body.encode())}", *headers]
+        self.send("\r\n".join(head) + "\r\n\r\n" + body)
+
+    def begin(self, *headers: str) -> None:
+        """The head of a chunked response."""
+        self.send("\r\n".join(["HTTP/1.1 200 OK", "transfer-encoding: chunked", *headers]) + "\r\n\r\n")
+
+    def begin_events(self) -> None:
+        self.begin("content-type: text/event-stream; charset=utf-8")
+
+    def chunk(self, data: str | bytes) -> None:
+        raw = data.encode() if isinstance(data, str) else data
+        self.send(b"%x\r\n%s\r\n" % (len(raw), raw))
+
+    def end(self) -> None:
+        self.send("0\r\n\r\n")
+
+    def die(self) -> None:
+        self.writer.transport.abort()
+
+
+Behaviour = Callable[[Request], Awaitable[None]]
+
+
+class Upstream:
+    """An HTTP/1.1 server of the plainest kind. One behaviour for each request; the last one stays."""
+
+    def __init__(self, *behaviours: Behaviour) -> None:
+        self._behaviours = list(behaviours)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.requests: list[Request] = []
+        self.port = 0
+
+    async def start(self) -> None:
+        self._server = await asyncio.start_server(self._connected, "127.0.0.1", 0)
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    async def stop(self) -> None:
+        self._server.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.get_running_loop().create_task(self._serve(reader, writer))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        request: Request | None = None
+        try:
+            while True:
+                head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
+                line, *fields = head.strip().split("\r\n")
+                headers = {k.lower(): v.strip() for k, _, v in (one.partition(":") for one in fields)}
+                body = await reader.readexactly(int(headers.get("content-length", 0)))
+                request = Request(line, headers, body, writer)
+                self.requests.append(request)
+                behaviour = self._behaviours.pop(0) if len(self._behaviours) > 1 else self._behaviours[0]
+                await behaviour(request)
+                await writer.drain()
+        except (asyncio.IncompleteReadError, ConnectionError):
+            if request is not None:
+                request.hung_up.set()
+        finally:
+            writer.close()
+            with contextlib.suppress(ConnectionError):
+                await writer.wait_closed()
+
+
+class World:
+    """The gateway under test, its table, and a client."""
+
+    def __init__(self, gateway: Gateway, store: TableStore, url: str, client: aiohttp.ClientSession) -> None:
+        self.gateway = gateway
+        self.store = store
+        self.url = url
+        self.client = client
+        self._ids = itertools.count()
+        self._upstreams: list[Upstream] = []
+
+    async def upstream(self, *behaviours: Behaviour) -> Upstream:
+        made = Upstream(*behaviours)
+        await made.start()
+        self._upstreams.append(made)
+        return made
+
+    def replica(self, target: Upstream | int, *, ready: bool = True) -> Replica:
+        port = target if isinstance(target, int) else target.port
+        return Replica(f"r{next(self._ids)}", f"http://127.0.0.1:{port}", ready)
+
+    def show(self, *replicas: Replica, name: str = "m", message: str = "") -> None:
+        """Make the table hold one model with these replicas."""
+        model = Model(ObjectKey("ns", name), (name,), 1000.0, message, replicas)
+        self.store.replace(build_table([model]))
+
+    async def model(self, *behaviours: Behaviour) -> Upstream:
+        """A model `m` with one replica."""
+        made = await self.upstream(*behaviours)
+        self.show(self.replica(made))
+        return made
+
+    def post(
+        self, body: object = None, path: str = "/v1/chat/completions", **options: object
+    ) -> contextlib.AbstractAsyncContextManager[aiohttp.ClientResponse]:
+        return self.client.post(self.url + path, json={"model": "m"} if body is None else body, **options)  # type: ignore[arg-type]
+
+    def get(self, path: str) -> contextlib.AbstractAsyncContextManager[aiohttp.ClientResponse]:
+        return self.client.get(self.url + path)
+
+    async def metric(self, line: str) -> float:
+        """The value of one series, 0 where there is none."""
+        async with self.get("/metrics") as response:
+            lines = (await response.text()).splitlines()
+        return next((float(one.removeprefix(line)) for one in lines if one.startswith(line + " ")), 0.0)
+
+    async def close(self) -> None:
+        for upstream in self._upstreams:
+            await upstream.stop()
+
+
+@contextlib.asynccontextmanager
+async def serve_asgi(app: Gateway) -> AsyncIterator[str]:
+    """Serve by uvicorn's own protocol, without its process machinery; yields the URL."""
+    config = uvicorn.Config(app, access_log=False, log_config=None, server_header=False, ws="none", lifespan="off")
+    config.load()
+    state = ServerState()
+    loop = asyncio.get_running_loop()
+    server = await loop.create_server(lambda: H11Protocol(config, state, {}), "127.0.0.1", 0)
+    try:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    finally:
+        server.close()
+        for connection in list(state.connections):
+            connection.transport.abort()
+        for task in list(state.tasks):
+            task.cancel()
+        await asyncio.gather(*state.tasks, return_exceptions=True)
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[World]:
+    store = TableStore()
+    async with open_session() as upstreams, aiohttp.ClientSession() as client:
+        gateway = Gateway(upstreams, store, Picker(), MAX_BODY)
+        async with serve_asgi(gateway) as url:
+            made = World(gateway, store, url, client)
+            try:
+                yield made
+            finally:
+                await made.close()
+
+
+async def answer_ok(request: Request) -> None:
+    """A small answer in JSON."""
+    request.respond(200, '{"ok": true}', "content-type: application/json")
+
+
+async def answer_503(request: Request) -> None:
+    """What a runtime says while it drains."""
+    request.respond(503, '{"error": {"message": "draining"}}', "content-type: application/json", "retry-after: 7")
+
+
+async def reset(request: Request) -> None:
+    """Go away before an answer."""
+    request.die()
+
+
+@pytest.fixture
+def ok() -> Behaviour:
+    return answer_ok
+
+
+@pytest.fixture
+def unavailable() -> Behaviour:
+    return answer_503
+
+
+@pytest.fixture
+def resets() -> Behaviour:
+    return reset
+
+
+@pytest.fixture
+def refused_port(unused_tcp_port: int) -> int:
+    """A port on which nothing listens."""
+    return unused_tcp_port
