@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import importlib
-import importlib.util
 import sys
 from collections.abc import Sequence
 from typing import Any
 
 from plimsoll_runtime import __version__
+from plimsoll_runtime.cli import down, fetch, serve, status, up
 from plimsoll_runtime.errors import PlimsollError
 
 INTERRUPTED = 130
-COMMANDS = ("serve", "up", "status", "down", "fetch")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -39,7 +37,6 @@ def build_parser() -> argparse.ArgumentParser:
     subparsers: argparse._SubParsersAction[Any] = parser.add_subparsers(
         title="commands", metavar="COMMAND", dest="command", required=True
     )
-    for name in COMMANDS:
-        if importlib.util.find_spec(f"plimsoll_runtime.cli.{name}"):
-            importlib.import_module(f"plimsoll_runtime.cli.{name}").add_parser(subparsers)
+    for module in (serve, up, status, down, fetch):
+        module.add_parser(subparsers)
     return parser

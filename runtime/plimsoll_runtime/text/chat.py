@@ -1,0 +1,174 @@
+"""Chat templates, rendered as Transformers renders them.
+
+A template comes with the model and is not trusted: it runs in Jinja's immutable sandbox and sees plain data only.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+import jinja2
+from jinja2 import nodes
+from jinja2.exceptions import SecurityError, TemplateError
+from jinja2.ext import Extension, loopcontrols
+from jinja2.parser import Parser
+from jinja2.runtime import Macro
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.utils import Namespace
+
+Message = Mapping[str, Any]
+_TAG = "CONTINUE_FINAL_MESSAGE_TAG "
+
+
+class ChatTemplateError(ValueError):
+    """The template refused the messages, or is itself broken; the message says which."""
+
+
+class ChatTemplate:
+    """One model's template, or its named ones (`default`, `tool_use`, ...).
+
+    `variables` are what a template may write by name: bos_token, eos_token and other special tokens.
+    """
+
+    def __init__(self, source: str | Mapping[str, str], variables: Mapping[str, str] | None = None) -> None:
+        self._sources = {"default": source} if isinstance(source, str) else dict(source)
+        self._variables = dict(variables or {})
+        self._compiled: dict[str, jinja2.Template] = {}
+
+    def render(
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        variables: Mapping[str, Any] | None = None,
+    ) -> str:
+        """The prompt's text. With `continue_final_message` it ends where the last message's content ends.
+
+        Message fields that are None are left out. `variables` reach the template over the special tokens. Raises
+        ChatTemplateError.
+        """
+        source = self._select(tools)
+        chat = [{k: v for k, v in message.items() if v is not None} for message in messages]
+        if continue_final_message:
+            chat = _tagged(chat)
+            add_generation_prompt = False
+        try:
+            text = self._compile(source).render(
+                messages=chat,
+                tools=tools,
+                documents=None,
+                add_generation_prompt=add_generation_prompt,
+                **(self._variables | dict(variables or {})),
+            )
+        except (TemplateError, TypeError, ValueError, ArithmeticError, LookupError, RecursionError) as error:
+            raise ChatTemplateError(f"the model's chat template refused the messages: {error}") from error
+        return _untagged(text) if continue_final_message else text
+
+    def _select(self, tools: object) -> str:
+        name = "tool_use" if tools is not None and "tool_use" in self._sources else "default"
+        if name not in self._sources:
+            raise ChatTemplateError(
+                f"the model has the chat templates {', '.join(sorted(self._sources))} and none is called default"
+            )
+        return self._sources[name]
+
+    def _compile(self, source: str) -> jinja2.Template:
+        if source not in self._compiled:
+            self._compiled[source] = _environment().from_string(source)
+        return self._compiled[source]
+
+
+def _tagged(chat: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The chat with a mark behind its last content, by which the end of that content is found again."""
+    content = chat[-1].get("content") if chat else None
+    if not isinstance(content, str):
+        raise ChatTemplateError("continue_final_message needs a last message with text to continue")
+    return [*chat[:-1], {**chat[-1], "content": content + _TAG}]
+
+
+def _untagged(text: str) -> str:
+    position = text.rfind(_TAG.strip())
+    if position < 0:
+        raise ChatTemplateError("the chat template does not show the last message, so it cannot be continued")
+    kept = text[:position]
+    return kept if text[position:].startswith(_TAG) else kept.rstrip()
+
+
+def _environment() -> ImmutableSandboxedEnvironment:
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationBlock, loopcontrols]
+    )
+    environment.filters["tojson"] = _tojson
+    environment.globals["raise_exception"] = _raise_exception
+    environment.globals["strftime_now"] = _strftime_now
+    environment.globals["dict"] = _Dict()
+    environment.globals["namespace"] = _Namespace
+    return environment
+
+
+class _GenerationBlock(Extension):
+    """`{% generation %}` marks what the assistant wrote, for training; rendering passes it through."""
+
+    tags = {"generation"}  # noqa: RUF012 - the name and type are Jinja's
+
+    def parse(self, parser: Parser) -> nodes.CallBlock:
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        return nodes.CallBlock(self.call_method("_pass"), [], [], body, lineno=line)
+
+    def _pass(self, caller: Macro) -> str:
+        return str(caller())
+
+
+def _raise_exception(message: str) -> None:
+    raise TemplateError(message)
+
+
+def _tojson(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    """Jinja's own filter escapes HTML, which a prompt must not."""
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+
+
+def _strftime_now(form: str) -> str:
+    return datetime.now().strftime(form)
+
+
+class _Dict:
+    """`dict(...)` without the class itself, through whose attributes a template could leave the sandbox."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> dict[Any, Any]:
+        return dict(*args, **kwargs)
+
+    def fromkeys(self, *args: Any) -> dict[Any, Any]:
+        return dict.fromkeys(*args)
+
+
+class _Namespace(Namespace):
+    """`namespace(...)` that refuses underscore names."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        attributes = dict(*args, **kwargs)
+        for name in attributes:
+            _check_name(name)
+        super().__init__(attributes)
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        _check_name(name)
+        super().__setitem__(name, value)
+
+
+def _check_name(name: object) -> None:
+    if isinstance(name, str) and re.match("_", name):
+        raise SecurityError(f"a chat template cannot store the attribute {name!r}")

@@ -1,0 +1,75 @@
+"""Where a model's tokenizer.json is: in its folder, or in the cache once it has been converted.
+
+A GGUF file carries its vocabulary as metadata; old folders carry a SentencePiece model or vocabulary files. Both
+take seconds to convert, so the result is kept under a key made of what it was made from.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from plimsoll_runtime.errors import ModelError
+from plimsoll_runtime.text.cache import cached_folder
+from plimsoll_runtime.text.gguf.metadata import read_metadata
+from plimsoll_runtime.text.gguf.write import CONVERTER_VERSION, write_tokenizer
+
+if TYPE_CHECKING:
+    from plimsoll_runtime.weights.files import ModelFiles
+
+VOCABULARY_FILES = (
+    "tokenizer.model",
+    "spiece.model",
+    "sentencepiece.bpe.model",
+    "tiktoken.model",
+    "tekken.json",
+    "vocab.json",
+    "merges.txt",
+    "added_tokens.json",
+    "special_tokens_map.json",
+    "tokenizer_config.json",
+    "config.json",
+)
+
+
+def tokenizer_folder(files: ModelFiles) -> Path:
+    """A folder with tokenizer.json and its companions. Raises ModelError, SourceError."""
+    if files.format == "gguf":
+        metadata = read_metadata(files.weights[0])
+        return cached_folder(
+            f"gguf-{CONVERTER_VERSION}-{metadata.digest}", partial(write_tokenizer, metadata.values)
+        )
+    if (files.root / "tokenizer.json").is_file():
+        return files.root
+    sources = [files.root / name for name in VOCABULARY_FILES if (files.root / name).is_file()]
+    if not sources:
+        raise ModelError(
+            f"{files.root} has no tokenizer.json and no vocabulary that one could be made from; "
+            "copy the tokenizer's files beside the weights"
+        )
+    return cached_folder(f"slow-{_digest(sources)}", partial(_convert_slow, files.root))
+
+
+def _digest(paths: list[Path]) -> str:
+    digest = hashlib.sha256()
+    for path in paths:
+        digest.update(f"{path.name}\0{path.stat().st_size}\0".encode())
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:32]
+
+
+def _convert_slow(root: Path, target: Path) -> None:
+    """Let Transformers read the vocabulary and write a tokenizer.json."""
+    from transformers import AutoTokenizer
+
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(root, use_fast=True, local_files_only=True)
+        tokenizer.save_pretrained(target)
+    except ImportError as error:
+        raise ModelError(f"the tokenizer in {root} needs a package that is not installed: {error}") from error
+    except Exception as error:
+        raise ModelError(f"the tokenizer in {root} cannot be converted: {error}") from error
+    if not (target / "tokenizer.json").is_file():
+        raise ModelError(f"the tokenizer in {root} has no form that the tokenizers library can run")

@@ -1,0 +1,113 @@
+"""Token ids to text, a few at a time: what has been given out is never taken back.
+
+Bytes of a character that is split over tokens are held until it is complete, or until it is certain that it never
+will be (then U+FFFD stands for them, as in any decoding with replacement). Whatever the chunks, the deltas
+concatenate to the text of all ids.
+"""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from plimsoll_runtime.text.tokenizer import Tokenizer
+
+HELD_TOKENS = 16
+"""Tokens that a window holds back while its text ends in U+FFFD; a character has at most 4 bytes."""
+
+
+class Detokenizer(Protocol):
+    """One text in the making."""
+
+    def push(self, token_id: int) -> str:
+        """The text that this token completes, often empty."""
+
+    def finish(self) -> str:
+        """What was still held. Nothing may be pushed afterwards."""
+
+
+def new_detokenizer(
+    tokenizer: Tokenizer, *, skip_special_tokens: bool = True, at_start: bool = False
+) -> Detokenizer:
+    """A detokenizer of the fitting kind.
+
+    `at_start`: the ids are a whole text rather than the continuation of a prompt, so that the leading space which
+    SentencePiece puts before a first word is dropped.
+    """
+    if tokenizer.spelling is None:
+        return WindowDetokenizer(tokenizer, skip_special_tokens)
+    return ByteDetokenizer(tokenizer, skip_special_tokens, tokenizer.spelling.leading_spaces if at_start else 0)
+
+
+class ByteDetokenizer:
+    """For vocabularies whose pieces are bytes: constant work for each token."""
+
+    def __init__(self, tokenizer: Tokenizer, skip_special_tokens: bool, leading_spaces: int) -> None:
+        self._bytes_of = tokenizer.token_bytes
+        self._skipped = tokenizer.special_ids if skip_special_tokens else frozenset()
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._spaces_to_drop = leading_spaces
+
+    def push(self, token_id: int) -> str:
+        """The text that this token completes."""
+        if token_id in self._skipped:
+            return ""
+        return self._started(self._decoder.decode(self._bytes_of(token_id)))
+
+    def finish(self) -> str:
+        """U+FFFD for a character that was never completed."""
+        return self._started(self._decoder.decode(b"", final=True))
+
+    def _started(self, text: str) -> str:
+        while self._spaces_to_drop and text:
+            if text[0] != " ":
+                self._spaces_to_drop = 0
+                break
+            self._spaces_to_drop -= 1
+            text = text[1:]
+        return text
+
+
+class WindowDetokenizer:
+    """For any decoder: decodes a window of the last tokens with and without the new one, and takes the difference.
+
+    The window begins at a token that has been given out, so that what a decoder does at the start of a text (such
+    as joining words with spaces) is the same on both sides of the difference.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, skip_special_tokens: bool) -> None:
+        self._decode = tokenizer.decode_pieces
+        self._has = tokenizer.has
+        self._skipped = tokenizer.special_ids if skip_special_tokens else frozenset()
+        self._window: list[int] = []
+        self._given = 0
+
+    def push(self, token_id: int) -> str:
+        """The text that this token completes."""
+        if token_id in self._skipped or not self._has(token_id):
+            return ""
+        self._window.append(token_id)
+        text = self._decode(self._window)
+        if text.endswith("�") and len(self._window) - self._given < HELD_TOKENS:
+            return ""
+        return self._advance(text)
+
+    def finish(self) -> str:
+        """What was still held."""
+        return self._advance(self._decode(self._window)) if self._window else ""
+
+    def _advance(self, text: str) -> str:
+        before = len(self._decode(self._window[: self._given]))
+        del self._window[: self._given]
+        self._given = len(self._window)
+        return text[before:]
+
+
+def detokenize(
+    tokenizer: Tokenizer, ids: Iterable[int], *, skip_special_tokens: bool = True, at_start: bool = True
+) -> str:
+    """The text of all ids at once."""
+    detokenizer = new_detokenizer(tokenizer, skip_special_tokens=skip_special_tokens, at_start=at_start)
+    return "".join([*map(detokenizer.push, ids), detokenizer.finish()])

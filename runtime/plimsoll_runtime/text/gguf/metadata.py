@@ -1,0 +1,112 @@
+"""GGUF metadata, read in one pass: a vocabulary of 262,144 pieces takes half a second instead of ten.
+
+Layout (little endian): "GGUF", version u32, tensor count u64, pair count u64, then the pairs: a key (u64 length
+and bytes), a type u32, a value. Arrays are a type, a count and the values.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import mmap
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from plimsoll_runtime.errors import ModelError
+
+_SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
+_STRING, _ARRAY = 8, 9
+_U64 = struct.Struct("<Q")
+
+
+@dataclass(frozen=True, slots=True)
+class GgufMetadata:
+    """The pairs of a file, and a digest of those that say anything about the tokenizer."""
+
+    values: Mapping[str, Any]
+    digest: str
+
+
+def read_metadata(path: Path) -> GgufMetadata:
+    """Read a file's metadata. Raises ModelError when it is not a GGUF file, or is cut short."""
+    with path.open("rb") as file:
+        try:
+            view = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        except ValueError as error:
+            raise ModelError(f"{path} is empty") from error
+        with view:
+            try:
+                return _parse(view)
+            except (struct.error, UnicodeDecodeError, KeyError, _NotGgufError) as error:
+                raise ModelError(f"{path} is not a readable GGUF file: {error}") from error
+
+
+class _NotGgufError(ValueError):
+    pass
+
+
+def _parse(view: mmap.mmap) -> GgufMetadata:
+    if view[:4] != b"GGUF":
+        raise _NotGgufError("it does not begin with GGUF")
+    version, _, pairs = struct.unpack_from("<IQQ", view, 4)
+    if version not in (2, 3):
+        raise _NotGgufError(f"version {version} is not 2 or 3")
+    position, values, digest = 24, {}, hashlib.sha256()
+    for _ in range(pairs):
+        start = position
+        key, position = _string(view, position)
+        (kind,) = struct.unpack_from("<I", view, position)
+        values[key], position = _value(view, position + 4, kind)
+        if key.startswith("tokenizer.") or key == "general.architecture":
+            digest.update(view[start:position])
+    return GgufMetadata(values, digest.hexdigest()[:32])
+
+
+def _value(view: mmap.mmap, position: int, kind: int) -> tuple[Any, int]:
+    if kind == _STRING:
+        return _string(view, position)
+    if kind == _ARRAY:
+        return _array(view, position)
+    scalar = struct.Struct("<" + _SCALARS[kind])
+    return scalar.unpack_from(view, position)[0], position + scalar.size
+
+
+def _array(view: mmap.mmap, position: int) -> tuple[list[Any], int]:
+    kind, count = struct.unpack_from("<IQ", view, position)
+    position += 12
+    if count > len(view):
+        raise _NotGgufError(f"an array of {count} values does not fit in the file")
+    if kind in _SCALARS:
+        values = struct.Struct(f"<{count}{_SCALARS[kind]}")
+        return list(values.unpack_from(view, position)), position + values.size
+    if kind != _STRING:
+        items: list[Any] = []
+        for _ in range(count):
+            item, position = _value(view, position, kind)
+            items.append(item)
+        return items, position
+    return _strings(view, position, count)
+
+
+def _strings(view: mmap.mmap, position: int, count: int) -> tuple[list[str], int]:
+    """The hot loop: most of a file's metadata is its vocabulary."""
+    unpack, strings = _U64.unpack_from, []
+    for _ in range(count):
+        (length,) = unpack(view, position)
+        position += 8
+        end = position + length
+        strings.append(view[position:end].decode())
+        position = end
+    if position > len(view):
+        raise _NotGgufError("it ends within a list of strings")
+    return strings, position
+
+
+def _string(view: mmap.mmap, position: int) -> tuple[str, int]:
+    (length,) = _U64.unpack_from(view, position)
+    start, end = position + 8, position + 8 + length
+    if end > len(view):
+        raise _NotGgufError("it ends within a string")
+    return view[start:end].decode(), end

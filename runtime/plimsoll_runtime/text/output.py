@@ -1,0 +1,75 @@
+"""The text of one request's answer: detokenised, ended by stop strings, as it grows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from plimsoll_runtime.engine.messages import RequestOutput
+from plimsoll_runtime.engine.params import SamplingParams
+from plimsoll_runtime.text.detokenizer import new_detokenizer
+from plimsoll_runtime.text.stop import StopMatcher
+
+if TYPE_CHECKING:
+    from plimsoll_runtime.text.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class TextDelta:
+    """What one engine output adds to an answer.
+
+    `token_ids` ends with the token that completed a stop string; what the engine produced beyond it is dropped.
+    `text` may lag behind the tokens while a character is incomplete or may begin a stop string. `stop_reason` is
+    the stop string or the id in `stop_token_ids` that ended the answer, None for the model's own end.
+    """
+
+    text: str
+    token_ids: Sequence[int]
+    finish_reason: str | None = None
+    stop_reason: str | int | None = None
+
+
+class OutputText:
+    """Turns the outputs of one request into text. After a delta with a `finish_reason` nothing may follow.
+
+    A stop string is searched for only in the text of tokens after the first `min_tokens`. A stop token's own text
+    is left out unless `include_stop_str_in_output`.
+    """
+
+    def __init__(self, params: SamplingParams, tokenizer: Tokenizer) -> None:
+        self._params = params
+        self._detokenizer = new_detokenizer(tokenizer, skip_special_tokens=params.skip_special_tokens)
+        self._stops = StopMatcher(params.stop, include=params.include_stop_str_in_output)
+        self._count = 0
+
+    def push(self, output: RequestOutput) -> TextDelta:
+        """Add what a step produced. With the delta's `finish_reason` set, the request is over even if the engine's
+        is not: the caller then aborts it."""
+        parts: list[str] = []
+        for index, token_id in enumerate(output.token_ids):
+            ends = output.stop_token_id is not None and index == len(output.token_ids) - 1
+            parts.append(self._push_token(token_id, ends))
+            if self._stops.matched is not None:
+                return self._delta(parts, output.token_ids[: index + 1], "stop", self._stops.matched)
+        if output.finish_reason is None:
+            return self._delta(parts, output.token_ids, None, None)
+        parts.append(self._stops.push(self._detokenizer.finish()))
+        parts.append(self._stops.finish())
+        if self._stops.matched is not None:
+            return self._delta(parts, output.token_ids, "stop", self._stops.matched)
+        reason = output.stop_token_id if output.stop_token_id in self._params.stop_token_ids else None
+        return self._delta(parts, output.token_ids, output.finish_reason, reason)
+
+    def _push_token(self, token_id: int, ends: bool) -> str:
+        if ends and not self._params.include_stop_str_in_output:
+            return ""
+        text = self._detokenizer.push(token_id)
+        self._count += 1
+        return text if self._count <= self._params.min_tokens else self._stops.push(text)
+
+    @staticmethod
+    def _delta(
+        parts: list[str], token_ids: Sequence[int], finish_reason: str | None, stop_reason: str | int | None
+    ) -> TextDelta:
+        return TextDelta("".join(parts), token_ids, finish_reason, stop_reason)

@@ -1,0 +1,120 @@
+"""One model's tokenizer: text to token ids and back, over the `tokenizers` library alone.
+
+tokenizer.json is used as it stands. What tokenizer_config.json adds (special tokens, begin and end tokens) is
+applied as Transformers does; `clean_up_tokenization_spaces` is not, since it would change what the model wrote.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+import tokenizers
+
+from plimsoll_runtime.errors import ModelError
+from plimsoll_runtime.text.chat import ChatTemplate
+from plimsoll_runtime.text.convert import tokenizer_folder
+from plimsoll_runtime.text.detokenizer import detokenize
+from plimsoll_runtime.text.special import TokenizerSettings, apply_settings, read_settings
+from plimsoll_runtime.text.spelling import read_spelling
+
+if TYPE_CHECKING:
+    from plimsoll_runtime.weights.files import ModelFiles
+
+
+class TextError(ValueError):
+    """A text cannot be encoded (it holds half of a surrogate pair, which is no character)."""
+
+
+def load_tokenizer(files: ModelFiles) -> Tokenizer:
+    """The tokenizer of a model and its chat template; converted once and cached where there is no tokenizer.json.
+
+    Raises ModelError when the model's files describe none that can be used.
+    """
+    folder = tokenizer_folder(files)
+    path = folder / "tokenizer.json"
+    try:
+        backend = tokenizers.Tokenizer.from_file(str(path))
+    except Exception as error:
+        raise ModelError(f"{path} cannot be read: {error}") from error
+    settings = read_settings(folder, files.chat_template)
+    return Tokenizer(backend, settings)
+
+
+class Tokenizer:
+    """Encodes and decodes. Safe to use from several threads at once.
+
+    - `special_ids`: ids that text leaves out with skip_special_tokens.
+    - `bos_token`, `eos_token` and their ids, None where the model has none.
+    - `chat_template` is None where the model has none.
+    - `spelling`: how pieces spell bytes, None for decoders that work on whole texts.
+    """
+
+    def __init__(self, backend: tokenizers.Tokenizer, settings: TokenizerSettings) -> None:
+        apply_settings(backend, settings)
+        self._backend = backend
+        self._bytes: dict[int, bytes] = {}
+        self.spelling = read_spelling(json.loads(backend.decoder.__getstate__()) if backend.decoder else None)
+        added = backend.get_added_tokens_decoder()
+        self.special_ids = frozenset(token_id for token_id, token in added.items() if token.special)
+        self.vocab_size: int = max(backend.get_vocab_size(with_added_tokens=True), 1 + max(added, default=-1))
+        self.bos_token = settings.tokens.get("bos_token")
+        self.eos_token = settings.tokens.get("eos_token")
+        self.chat_template = ChatTemplate(settings.templates, settings.tokens) if settings.templates else None
+
+    @property
+    def bos_token_id(self) -> int | None:
+        """Id of the token that begins a text."""
+        return self.token_id(self.bos_token) if self.bos_token else None
+
+    @property
+    def eos_token_id(self) -> int | None:
+        """Id of the token that ends a text (a model may have more ends: see ModelFiles.eos_token_ids)."""
+        return self.token_id(self.eos_token) if self.eos_token else None
+
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        """Token ids of a text; special tokens written in it count as such. Raises TextError."""
+        try:
+            encoding = self._backend.encode(text, add_special_tokens=add_special_tokens)
+        except (UnicodeEncodeError, TypeError) as error:
+            raise TextError("the text holds a lone surrogate, which is not a character") from error
+        return list(encoding.ids)
+
+    def decode(self, ids: Iterable[int], *, skip_special_tokens: bool = True) -> str:
+        """The text of all ids. Bytes that are not UTF-8 become U+FFFD, one for each part of a character."""
+        return detokenize(self, ids, skip_special_tokens=skip_special_tokens)
+
+    def decode_pieces(self, ids: Sequence[int]) -> str:
+        """The library's own decoding, special tokens included: for decoders that are not spellings."""
+        return str(self._backend.decode(list(ids), skip_special_tokens=False))
+
+    def token_id(self, piece: str) -> int | None:
+        """Id of a piece of the vocabulary, spelled as it is there."""
+        found: int | None = self._backend.token_to_id(piece)
+        return found
+
+    def has(self, token_id: int) -> bool:
+        """Whether the vocabulary has this id (models pad theirs)."""
+        return self._backend.id_to_token(token_id) is not None
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """What one token adds to a text; empty for ids that the vocabulary does not have."""
+        known = self._bytes.get(token_id)
+        if known is None:
+            known = self._bytes[token_id] = self._spell(token_id)
+        return known
+
+    def token_text(self, token_id: int) -> str:
+        """One token as text; "bytes:\\xe2\\x82" for one that is only part of a character."""
+        spelled = self.token_bytes(token_id)
+        try:
+            return spelled.decode()
+        except UnicodeDecodeError:
+            return "bytes:" + "".join(f"\\x{value:02x}" for value in spelled)
+
+    def _spell(self, token_id: int) -> bytes:
+        piece = self._backend.id_to_token(token_id)
+        if piece is None:
+            return b""
+        return self.spelling.bytes_of(piece) if self.spelling else self.decode_pieces([token_id]).encode()

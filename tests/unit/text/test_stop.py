@@ -1,0 +1,59 @@
+"""Stop strings: never a character of one leaks, however the text is cut."""
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from plimsoll_runtime.text.stop import StopMatcher
+
+texts = st.text(alphabet="ab.", max_size=40)
+stops = st.lists(st.text(alphabet="ab.", min_size=1, max_size=5), max_size=4)
+
+
+def naive(text: str, stop: list[str], include: bool) -> tuple[str, str | None]:
+    """The first prefix that ends with a stop string decides; the longest such string is cut off."""
+    for end in range(1, len(text) + 1):
+        found = [s for s in stop if text[:end].endswith(s)]
+        if found:
+            longest = max(found, key=len)
+            return (text[:end] if include else text[: end - len(longest)]), longest
+    return text, None
+
+
+@settings(max_examples=400, deadline=None)
+@given(text=texts, stop=stops, include=st.booleans(), cuts=st.lists(st.integers(1, 7), min_size=1, max_size=8))
+def test_any_chunking_equals_the_naive_definition(
+    text: str, stop: list[str], include: bool, cuts: list[int]
+) -> None:
+    matcher = StopMatcher(stop, include=include)
+    expected, matched = naive(text, stop, include)
+    given_out, position, turn = "", 0, 0
+    while position < len(text):
+        size = cuts[turn % len(cuts)]
+        given_out += matcher.push(text[position : position + size])
+        assert expected.startswith(given_out), "something leaked that cannot be taken back"
+        position, turn = position + size, turn + 1
+    assert given_out + matcher.finish() == expected
+    assert matcher.matched == matched
+
+
+@settings(max_examples=200, deadline=None)
+@given(text=texts, stop=stops)
+def test_nothing_is_held_that_cannot_begin_a_stop_string(text: str, stop: list[str]) -> None:
+    matcher = StopMatcher(stop)
+    given_out = matcher.push(text)
+    if matcher.matched is None:
+        held = text[len(given_out) :]
+        assert not held or any(s.startswith(held) for s in stop)
+
+
+def test_after_a_match_nothing_follows() -> None:
+    matcher = StopMatcher(["\n\n"])
+    assert matcher.push("one\n") == "one"
+    assert matcher.push("\ntwo") == ""
+    assert (matcher.matched, matcher.push("three"), matcher.finish()) == ("\n\n", "", "")
+
+
+def test_a_held_beginning_is_given_out_at_the_end() -> None:
+    matcher = StopMatcher(["END"])
+    assert matcher.push("the EN") == "the "
+    assert matcher.finish() == "EN"
