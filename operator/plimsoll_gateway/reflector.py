@@ -60,12 +60,16 @@ class Reflector:
             try:
                 if not version:
                     version = await self._relist()
+                before = version
                 async for event in self._source.watch(version):
                     version = self._apply(event)
                     delay = FIRST_DELAY
+                if version == before:  # a watch that ends with nothing to tell is not begun again at once
+                    await self._sleep(FIRST_DELAY)
             except GoneError:
                 log.info("%s: the watch has expired; listing again", self._source.title)
                 version = ""
+                await self._sleep(FIRST_DELAY * random.random())
             except UnreachableError as error:
                 log.warning("%s: %s; trying again in about %.1f s", self._source.title, error, delay)
                 await self._sleep(delay * random.uniform(0.5, 1.0))

@@ -1,0 +1,106 @@
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from plimsoll_gateway.objects import table_of
+
+DEPLOYMENT: dict[str, Any] = {
+    "metadata": {
+        "namespace": "team",
+        "name": "gemma",
+        "uid": "u-1",
+        "creationTimestamp": "2026-01-01T00:00:00Z",
+    },
+    "spec": {"model": {"source": "demo://gemma-3-270m"}},
+    "status": {"conditions": [{"type": "Ready", "status": "False", "message": "0 of 1 replicas are ready"}]},
+}
+POD: dict[str, Any] = {
+    "metadata": {
+        "namespace": "team",
+        "name": "gemma-x1",
+        "uid": "p-1",
+        "ownerReferences": [{"uid": "u-1", "controller": True}],
+    },
+    "spec": {"containers": [{"name": "runtime", "args": ["serve", "/m", "--name", "gemma"]}]},
+    "status": {"podIP": "198.18.0.7", "conditions": [{"type": "Ready", "status": "True"}]},
+}
+
+
+def changed(item: dict[str, Any], *path: str, value: object) -> dict[str, Any]:
+    made = copy.deepcopy(item)
+    place = made
+    for key in path[:-1]:
+        place = place[key]
+    place[path[-1]] = value
+    return made
+
+
+def test_a_model_and_its_pod() -> None:
+    (model,) = table_of([DEPLOYMENT], [POD]).models
+    assert (str(model.key), model.served_names, model.created) == ("team/gemma", ("gemma",), 1767225600.0)
+    assert model.message == "0 of 1 replicas are ready"
+    (replica,) = model.replicas
+    assert (replica.id, replica.url, replica.ready, replica.names) == (
+        "p-1",
+        "http://198.18.0.7:8000",
+        True,
+        frozenset(["gemma"]),
+    )
+
+
+def test_served_names_replace_the_objects_own() -> None:
+    item = changed(DEPLOYMENT, "spec", "model", value={"servedNames": ["a", "b"]})
+    assert set(table_of([item], []).owners) == {"a", "b"}
+
+
+def test_a_ready_model_has_no_message() -> None:
+    conditions = [{"type": "Ready", "status": "True", "message": "all is well"}]
+    item = changed(DEPLOYMENT, "status", "conditions", value=conditions)
+    assert table_of([item], []).models[0].message == ""
+    bare = {key: value for key, value in DEPLOYMENT.items() if key != "status"}
+    assert table_of([bare], []).models[0].message == ""
+
+
+def test_pods_that_take_no_requests() -> None:
+    terminating = changed(POD, "metadata", "deletionTimestamp", value="2026-01-01T00:01:00Z")
+    starting = changed(POD, "status", value={"conditions": []})
+    pending = changed(POD, "status", value={})
+    (model,) = table_of([DEPLOYMENT], [terminating, starting, pending]).models
+    assert model.replicas == ()
+    unready = changed(POD, "status", "conditions", value=[{"type": "Ready", "status": "False"}])
+    (model,) = table_of([DEPLOYMENT], [unready]).models
+    assert [replica.ready for replica in model.replicas] == [False]
+
+
+def test_a_pod_of_an_earlier_object_of_the_same_name_is_not_ours() -> None:
+    orphan = changed(POD, "metadata", "ownerReferences", value=[{"uid": "u-0", "controller": True}])
+    bystander = changed(POD, "metadata", "ownerReferences", value=[{"uid": "u-1"}])
+    nobodys = changed(POD, "metadata", "ownerReferences", value=None)
+    assert table_of([DEPLOYMENT], [orphan, bystander, nobodys]).models[0].replicas == ()
+
+
+def test_ipv6_addresses_are_bracketed() -> None:
+    pod = changed(POD, "status", "podIP", value="fd00::7")
+    assert table_of([DEPLOYMENT], [pod]).models[0].replicas[0].url == "http://[fd00::7]:8000"
+
+
+def test_a_name_that_is_still_rolling_out_waits_for_the_new_pods() -> None:
+    item = changed(DEPLOYMENT, "spec", "model", value={"servedNames": ["gemma", "new"]})
+    args = ["serve", "/m", "--name=gemma", "--name", "new"]
+    newer = changed(POD, "spec", "containers", value=[{"name": "sidecar"}, {"name": "runtime", "args": args}])
+    newer["metadata"] |= {"uid": "p-2", "name": "gemma-x2"}
+    (model,) = table_of([item], [newer, POD]).models
+    assert [replica.id for replica in model.ready_for("gemma")] == ["p-1", "p-2"]
+    assert [replica.id for replica in model.ready_for("new")] == ["p-2"]
+
+
+@given(st.permutations(range(4)))
+def test_the_order_of_events_does_not_matter(order: list[int]) -> None:
+    pods = [
+        changed(POD, "metadata", value=POD["metadata"] | {"uid": f"p-{i}", "name": f"n-{i}"}) for i in range(4)
+    ]
+    assert table_of([DEPLOYMENT], [pods[i] for i in order]) == table_of([DEPLOYMENT], pods)

@@ -1,0 +1,165 @@
+"""The gateway as a process: options, signals, a graceful end."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import aiohttp
+import pytest
+
+from plimsoll_gateway.options import parse_options
+
+if TYPE_CHECKING:
+    from conftest import Behaviour, Request, Upstream, World
+
+
+@pytest.mark.parametrize(
+    ("arguments", "what"),
+    [
+        (["--table", "x", "--namespace", "a"], "--table replaces the cluster"),
+        (["--namespace", "a", "--all-namespaces"], "contradict each other"),
+        ([], "say which models"),
+        (["--all-namespaces", "--port", "70000"], "not a port"),
+        (["--all-namespaces", "--drain-seconds", "-1"], "must be from 0"),
+        (["--all-namespaces", "--max-body-bytes", "0"], "must be at least 1"),
+        (["--all-name"], "unrecognized arguments"),
+    ],
+)
+def test_options_that_make_no_sense(arguments: list[str], what: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as refused:
+        parse_options(arguments)
+    assert refused.value.code == 2
+    assert what in capsys.readouterr().err
+
+
+def test_namespaces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert parse_options(["--namespace", "a", "--namespace", "b"]).namespaces == ("a", "b")
+    assert parse_options(["--all-namespaces"]).namespaces is None
+    own = tmp_path / "namespace"
+    own.write_text("team\n")
+    monkeypatch.setattr("plimsoll_gateway.options.NAMESPACE_FILE", own)
+    assert parse_options([]).namespaces == ("team",)
+
+
+class Process:
+    """A running gateway."""
+
+    def __init__(self, process: asyncio.subprocess.Process, url: str, table: Path) -> None:
+        self._process = process
+        self.url = url
+        self._table = table
+
+    def signal(self, number: signal.Signals) -> None:
+        self._process.send_signal(number)
+
+    async def ended(self) -> int:
+        async with asyncio.timeout(10):
+            return await self._process.wait()
+
+    def show(self, upstream: Upstream) -> None:
+        replica = {"id": "r", "url": f"http://127.0.0.1:{upstream.port}", "ready": True}
+        model = {
+            "namespace": "n",
+            "name": "m",
+            "servedNames": ["m"],
+            "created": "2026-01-01T00:00:00Z",
+            "message": "",
+        }
+        fresh = self._table.with_suffix(".new")
+        fresh.write_text(json.dumps({"models": [model | {"replicas": [replica]}]}))
+        fresh.replace(self._table)
+
+    async def until_healthy(self, client: aiohttp.ClientSession, wanted: int = 200) -> None:
+        """Wait for a status of /health; each question waits for an answer, so this is no busy loop."""
+        async with asyncio.timeout(10):
+            while True:
+                try:
+                    async with client.get(f"{self.url}/health") as response:
+                        if response.status == wanted:
+                            return
+                except aiohttp.ClientConnectionError:
+                    pass
+                await asyncio.sleep(0.02)
+
+
+@pytest.fixture
+async def process(tmp_path: Path, unused_tcp_port: int, request: pytest.FixtureRequest) -> AsyncIterator[Process]:
+    options: list[str] = getattr(request, "param", ["--lame-duck-seconds", "0", "--drain-seconds", "5"])
+    table = tmp_path / "table.json"
+    started = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-P", "-m", "plimsoll_gateway", "--table", str(table)),
+        *("--host", "127.0.0.1", "--port", str(unused_tcp_port), *options),
+        stderr=asyncio.subprocess.DEVNULL,
+    )
+    yield Process(started, f"http://127.0.0.1:{unused_tcp_port}", table)
+    if started.returncode is None:
+        started.kill()
+        await started.wait()
+
+
+async def test_running_answers_finish_before_it_ends(process: Process, world: World) -> None:
+    release = asyncio.Event()
+
+    async def behave(request: Request) -> None:
+        request.begin_events()
+        request.chunk("data: 0\n\n")
+        await release.wait()
+        request.chunk("data: [DONE]\n\n")
+        request.end()
+
+    process.show(await world.upstream(behave))
+    await process.until_healthy(world.client)
+    async with world.client.post(f"{process.url}/v1/completions", json={"model": "m"}) as response:
+        await response.content.readuntil(b"\n\n")
+        process.signal(signal.SIGTERM)
+        await asyncio.sleep(0.3)  # several turns of its loop: it must not have given up
+        release.set()
+        assert await response.content.read() == b"data: [DONE]\n\n"
+    assert await process.ended() == 0
+    with pytest.raises(aiohttp.ClientConnectionError):
+        await world.client.get(f"{process.url}/health")
+
+
+@pytest.mark.parametrize("process", [["--lame-duck-seconds", "0", "--drain-seconds", "0.2"]], indirect=True)
+async def test_what_outlives_the_grace_period_ends_with_an_error(process: Process, world: World) -> None:
+    async def behave(request: Request) -> None:
+        request.begin_events()
+        request.chunk("data: 0\n\n")
+
+    process.show(await world.upstream(behave))
+    await process.until_healthy(world.client)
+    async with world.client.post(f"{process.url}/v1/completions", json={"model": "m"}) as response:
+        await response.content.readuntil(b"\n\n")
+        process.signal(signal.SIGTERM)
+        assert b"gateway_stopping" in await response.content.read()
+    assert await process.ended() == 0
+
+
+@pytest.mark.parametrize("process", [["--lame-duck-seconds", "60"]], indirect=True)
+async def test_new_requests_are_served_while_health_fails(process: Process, world: World, ok: Behaviour) -> None:
+    process.show(await world.upstream(ok))
+    await process.until_healthy(world.client)
+    process.signal(signal.SIGTERM)
+    await process.until_healthy(world.client, 503)
+    async with world.client.post(f"{process.url}/v1/completions", json={"model": "m"}) as response:
+        assert response.status == 200
+    process.signal(signal.SIGTERM)
+    assert await process.ended() == 0
+
+
+async def test_a_port_in_use_is_told(world: World, tmp_path: Path) -> None:
+    port = world.url.rpartition(":")[2]
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-P", "-m", "plimsoll_gateway", "--table", str(tmp_path / "t")),
+        *("--host", "127.0.0.1", "--port", port),
+        stderr=asyncio.subprocess.PIPE,
+    )
+    _, said = await process.communicate()
+    assert process.returncode == 1
+    assert said.decode().startswith(f"plimsoll-gateway: cannot listen on 127.0.0.1:{port}: ")

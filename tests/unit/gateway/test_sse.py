@@ -1,0 +1,42 @@
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from plimsoll_gateway.sse import LONGEST_HELD, EventAligner
+
+BLANKS = st.sampled_from([b"\n\n", b"\r\n\r\n", b"\r\r"])
+EVENTS = st.lists(st.tuples(st.sampled_from([b"data: x", b": ping", b"event: e\ndata: y"]), BLANKS)).map(
+    lambda pairs: [text + blank for text, blank in pairs]
+)
+
+
+@given(EVENTS, st.binary(max_size=5).filter(lambda tail: b"\n" not in tail and b"\r" not in tail), st.data())
+def test_only_whole_events_pass_and_nothing_is_lost(events: list[bytes], tail: bytes, data: st.DataObject) -> None:
+    stream = b"".join(events) + tail
+    cuts = sorted(data.draw(st.sets(st.integers(0, len(stream)))))
+    aligner = EventAligner()
+    passed = b""
+    for start, end in zip([0, *cuts], [*cuts, len(stream)], strict=True):
+        out = aligner.push(stream[start:end])
+        passed += out
+        assert not out or out.endswith((b"\n\n", b"\r\n\r\n", b"\r\r"))
+    assert passed == b"".join(events)
+    assert aligner.rest() == tail
+    assert not aligner.inside_event
+
+
+def test_an_event_is_not_held_once_it_is_whole() -> None:
+    aligner = EventAligner()
+    assert aligner.push(b"data: a\n") == b""
+    assert aligner.push(b"\ndata: b") == b"data: a\n\n"
+
+
+def test_an_event_without_end_is_passed_on_in_pieces() -> None:
+    aligner = EventAligner()
+    piece = b"x" * (LONGEST_HELD // 2 + 1)
+    assert aligner.push(piece) == b""
+    assert aligner.push(piece) == piece * 2
+    assert aligner.inside_event
+    assert aligner.push(b"y\n\n") == b"y\n\n"
+    assert not aligner.inside_event

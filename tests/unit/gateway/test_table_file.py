@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+import copy
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from plimsoll_gateway.table import TableStore
+from plimsoll_gateway.table_file import TableFile, TableFileError, parse_table
+
+ENTRY: dict[str, Any] = {
+    "namespace": "default",
+    "name": "gemma",
+    "servedNames": ["gemma", "g"],
+    "created": "2026-01-01T00:00:00+00:00",
+    "message": "",
+    "replicas": [{"id": "gemma-0", "url": "http://127.0.0.1:9/", "ready": True}],
+}
+
+
+def text(*entries: dict[str, Any]) -> str:
+    return json.dumps({"models": list(entries)})
+
+
+def without(key: str) -> dict[str, Any]:
+    return {name: value for name, value in ENTRY.items() if name != key}
+
+
+def test_a_table() -> None:
+    table = parse_table(text(ENTRY))
+    assert table.names() == ("g", "gemma")
+    (replica,) = table.models[0].replicas
+    assert (replica.id, replica.url, replica.ready, replica.names) == ("gemma-0", "http://127.0.0.1:9", True, None)
+
+
+@pytest.mark.parametrize(
+    ("content", "what"),
+    [
+        ("", "not JSON"),
+        ("[]", "the file must be an object"),
+        ("{}", "the file lacks keys: models"),
+        ('{"models": {}}', "models must be a list"),
+        (text(without("message")), r"models\[0\] lacks keys: message"),
+        (text(ENTRY | {"nam": 1}), r"models\[0\] has unknown keys: nam"),
+        (text(ENTRY | {"name": 1}), r"models\[0\].name must be a string"),
+        (text(ENTRY | {"servedNames": [""]}), r"models\[0\].servedNames must hold strings"),
+        (text(ENTRY | {"created": "yesterday"}), "must be an RFC 3339 time"),
+        (text(ENTRY | {"created": "2026-01-01T00:00:00"}), "must have a time zone"),
+        (
+            text(ENTRY | {"replicas": [{"id": "a", "url": "ftp://x", "ready": True}]}),
+            r"replicas\[0\].url must begin",
+        ),
+        (text(ENTRY | {"replicas": [{"id": "a", "url": "http://x", "ready": 1}]}), "ready must be true or false"),
+        (text(ENTRY, ENTRY), "default/gemma is listed twice"),
+    ],
+)
+def test_what_is_not_a_table_says_where(content: str, what: str) -> None:
+    with pytest.raises(TableFileError, match=what):
+        parse_table(content)
+
+
+def replace(path: Path, content: str) -> None:
+    """As whoever writes a table must."""
+    fresh = path.with_suffix(".new")
+    fresh.write_text(content)
+    fresh.replace(path)
+
+
+def test_a_changed_file_is_read_and_a_broken_one_is_not_used(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path, store = tmp_path / "table.json", TableStore()
+    source = TableFile(path, store)
+    source.refresh()
+    source.refresh()
+    assert store.current is None
+    assert len(caplog.records) == 1
+    replace(path, text(ENTRY))
+    source.refresh()
+    first = store.current
+    assert first is not None
+    source.refresh()
+    assert store.current is first
+    caplog.clear()
+    replace(path, text(ENTRY)[:40])
+    source.refresh()
+    source.refresh()
+    assert store.current is first
+    assert [record.levelno for record in caplog.records] == [logging.ERROR]
+    other = copy.deepcopy(ENTRY) | {"servedNames": ["other"]}
+    replace(path, text(other))
+    source.refresh()
+    assert store.current.names() == ("other",)
+    path.unlink()
+    source.refresh()
+    assert store.current.names() == ("other",)
