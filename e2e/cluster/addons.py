@@ -1,0 +1,52 @@
+"""What every cluster has beside Kubernetes itself: DNS, and Contour with Envoy as its ingress."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from cluster.addresses import DNS_SERVICE, NODES
+from cluster.kubectl import Client
+from cluster.layout import SOURCE
+from cluster.versions import COREDNS_IMAGE
+
+MANIFESTS = SOURCE / "manifests"
+INGRESS = "projectcontour"
+ROLLOUTS = (
+    ("kube-system", "deployment/coredns"),
+    (INGRESS, "deployment/contour"),
+    (INGRESS, "daemonset/envoy"),
+)
+READY_SECONDS = 180
+
+
+def dns_manifest() -> str:
+    text = (MANIFESTS / "coredns.yaml").read_text()
+    return text.replace("image: IMAGE", f"image: {COREDNS_IMAGE}").replace(
+        "clusterIP: ADDRESS", f"clusterIP: {DNS_SERVICE}"
+    )
+
+
+def install(client: Client, contour: Path) -> None:
+    """Apply everything; a second time changes nothing."""
+    apply = ("apply", "--server-side", "--force-conflicts", "-f")
+    client.kubectl(*apply, "-", stdin=dns_manifest())
+    client.kubectl(*apply, contour)
+    client.kubectl(*apply, MANIFESTS / "ingress-class.yaml")
+    publish_addresses(client)
+
+
+def publish_addresses(client: Client) -> None:
+    """Give Envoy's Service the nodes' addresses, as a load balancer would: Contour copies them to each Ingress.
+
+    Mode Proxy tells kube-proxy to leave them alone: Envoy answers on the nodes' own ports already.
+    """
+    ingress = [{"ip": node.address, "ipMode": "Proxy"} for node in NODES]
+    patch = json.dumps({"status": {"loadBalancer": {"ingress": ingress}}})
+    client.kubectl("patch", "service/envoy", "-n", INGRESS, "--subresource=status", "--type=merge", "-p", patch)
+
+
+def wait_ready(client: Client) -> None:
+    """Wait until all of it runs. Raises ClusterError with kubectl's words when it does not."""
+    for namespace, workload in ROLLOUTS:
+        client.kubectl("rollout", "status", workload, "-n", namespace, f"--timeout={READY_SECONDS}s")

@@ -1,0 +1,138 @@
+"""The Go programs: built once from the module proxy, then taken from the cache.
+
+A name in the cache holds what the binary depends on (version and sources), so that two checkouts with different
+pins do not take each other's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from cluster.errors import ClusterError
+from cluster.files import installing
+from cluster.layout import SOURCE, Layout
+from cluster.progress import Progress
+from cluster.shell import family, run
+from cluster.versions import CONTOUR, COREDNS, HELM, KUBERNETES
+
+# -buildvcs=false: the state of this checkout must not be stamped into (and so change) the binary.
+BUILD = ("-trimpath", "-buildvcs=false")
+STATIC = {"CGO_ENABLED": "0"}
+
+
+@dataclass(frozen=True)
+class Binary:
+    """`build` writes the program to the path that it is given; its output goes to the log."""
+
+    name: str
+    key: str
+    build: Callable[[Path, Path], None]
+
+    def path(self, layout: Layout) -> Path:
+        return layout.binaries / f"{self.name}-{self.key}" / self.name
+
+
+def source_key(folder: Path) -> str:
+    """Twelve hex digits of a Go module's files."""
+    digest = hashlib.sha256()
+    for path in sorted(folder.glob("*.*")):
+        digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()[:12]
+
+
+def version_flags(version: str) -> str:
+    """Linker flags for what `kubectl version` and the API server report; release builds set it the same way."""
+    major, minor, _ = version.removeprefix("v").split(".")
+    values = {"gitVersion": version, "gitMajor": major, "gitMinor": minor}
+    packages = ("k8s.io/component-base/version", "k8s.io/client-go/pkg/version")
+    return " ".join(
+        ["-s -w", *(f"-X {package}.{name}={value}" for package in packages for name, value in values.items())]
+    )
+
+
+def module(folder: Path, linker_flags: str = "-s -w") -> Callable[[Path, Path], None]:
+    """Build the main package of one of our own modules."""
+
+    def build(target: Path, log: Path) -> None:
+        argv = family("go", "build", *BUILD, "-ldflags", linker_flags, "-o", target, ".")
+        run(argv, env=STATIC, cwd=folder, log=log)
+
+    return build
+
+
+def released(package: str, version: str) -> Callable[[Path, Path], None]:
+    """Build a package of somebody's released module as its own go.mod pins it."""
+
+    def build(target: Path, log: Path) -> None:
+        env = {**STATIC, "GOBIN": str(target.parent)}
+        run(family("go", "install", *BUILD, "-ldflags", "-s -w", f"{package}@{version}"), env=env, log=log)
+
+    return build
+
+
+KUBE = Binary(
+    "kube", f"{KUBERNETES}-{source_key(SOURCE / 'kube')}", module(SOURCE / "kube", version_flags(KUBERNETES))
+)
+PAUSE_BINARY = Binary("pause", source_key(SOURCE / "pause"), module(SOURCE / "pause"))
+HELM_BINARY = Binary("helm", HELM, released("helm.sh/helm/v3/cmd/helm", HELM))
+COREDNS_BINARY = Binary("coredns", COREDNS, released("github.com/coredns/coredns", COREDNS))
+CONTOUR_BINARY = Binary("contour", CONTOUR, released("github.com/projectcontour/contour/cmd/contour", CONTOUR))
+ALL = (PAUSE_BINARY, KUBE, COREDNS_BINARY, CONTOUR_BINARY, HELM_BINARY)
+
+
+def build_missing(layout: Layout, progress: Progress) -> None:
+    """Build what the cache lacks, one after another: each build uses every processor by itself."""
+    wanted = [binary for binary in ALL if not binary.path(layout).exists()]
+    if wanted and shutil.which("go") is None:
+        names = ", ".join(binary.name for binary in wanted)
+        raise ClusterError(
+            f"go is not installed, and {names} must be built: install Go (https://go.dev/dl) and try again"
+        )
+    for binary in wanted:
+        log = layout.logs / f"build-{binary.name}.log"
+        with (
+            progress.step(f"building {binary.name} {binary.key} (log: {log})"),
+            installing(binary.path(layout)) as target,
+        ):
+            binary.build(target, log)
+    link_tools(layout)
+
+
+def tools(layout: Layout) -> Path:
+    """The folder with `kubectl` and `helm` under their usual names, for PATH."""
+    return layout.binaries / f"tools-{KUBE.key}-{HELM_BINARY.key}"
+
+
+def link_tools(layout: Layout) -> None:
+    """Make the links in that folder."""
+    folder = tools(layout)
+    if folder.exists():
+        return
+    with installing(folder) as scratch:
+        scratch.mkdir()
+        for name, binary in (("kubectl", KUBE), ("helm", HELM_BINARY)):
+            (scratch / name).symlink_to(os.path.relpath(binary.path(layout), folder))
+
+
+def module_folder(module_name: str, version: str) -> Path:
+    """Where the module proxy's copy of a module is unpacked."""
+    listed = json.loads(run(["go", "mod", "download", "-json", f"{module_name}@{version}"], cwd=Path("/")))
+    return Path(listed["Dir"])
+
+
+def contour_manifest(layout: Layout) -> Path:
+    """Contour's own manifest for its release, from its module's folder, kept in the cache."""
+    target = layout.cache / "manifests" / f"contour-{CONTOUR}.yaml"
+    if not target.exists():
+        source = (
+            module_folder("github.com/projectcontour/contour", CONTOUR) / "examples" / "render" / "contour.yaml"
+        )
+        with installing(target) as scratch:
+            shutil.copyfile(source, scratch)
+    return target

@@ -1,0 +1,126 @@
+"""Build images with buildah as a user would, and push them to the cluster's registry.
+
+Every call of buildah has its own mount namespace and its own folder for what it has mounted, so that an
+interrupted one leaves neither mounts nor a record of mounts; layers are kept in the cache.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from cluster import packages, pip_settings
+from cluster.addresses import REGISTRY_PORT
+from cluster.errors import ClusterError
+from cluster.files import write
+from cluster.images import python, write_missing
+from cluster.layout import Layout
+from cluster.locks import exclusive
+from cluster.machine import Machine
+from cluster.packages import program
+from cluster.progress import Progress
+from cluster.shell import family, run
+from cluster.versions import PYTHON_IMAGE, REGISTRY
+
+CERTIFICATES = Path("/etc/ssl/certs")
+BUNDLE = CERTIFICATES / "ca-certificates.crt"
+# A short name in a Dockerfile means Docker Hub; images that are there already are used without asking it.
+REGISTRIES = 'unqualified-search-registries = ["docker.io"]\n'
+# No container engine, no systemd: a build step runs in a changed root.
+ENVIRONMENT = {"BUILDAH_ISOLATION": "chroot", "BUILDAH_FORMAT": "oci"}
+
+
+@dataclass(frozen=True)
+class Buildah:
+    """One call's worth of buildah; `scratch` is removed after it."""
+
+    layout: Layout
+    scratch: Path
+
+    def argv(self, verb: str, *argv: str | Path) -> list[str]:
+        store = ("--root", self.layout.storage, "--runroot", self.scratch / "run", "--storage-driver", "overlay")
+        registries = ("--registries-conf", write(self.scratch / "registries.conf", REGISTRIES))
+        private = ("unshare", "--mount", "--propagation", "private")
+        return family(*private, program("buildah"), *store, *registries, verb, *argv)
+
+
+@contextmanager
+def buildah(layout: Layout) -> Iterator[Buildah]:
+    """Buildah with the cache's storage."""
+    layout.storage.mkdir(parents=True, exist_ok=True)
+    scratch = Path(tempfile.mkdtemp(prefix="plimsoll-buildah-"))
+    try:
+        yield Buildah(layout, scratch)
+    finally:
+        shutil.rmtree(scratch)
+
+
+def load_base(layout: Layout, progress: Progress) -> None:
+    """Make the base image known to buildah, under the name that the Dockerfiles ask for."""
+    base = python(layout, progress)
+    archive = base.path(layout)
+    mark = layout.storage / f"loaded-{archive.name}"
+    if mark.exists() and archive.exists():
+        return
+    packages.install_missing(progress, layout.logs / "apt.log")
+    layout.cache.mkdir(parents=True, exist_ok=True)
+    with exclusive(layout.cache), buildah(layout) as tool:
+        write_missing(layout, progress, [base])
+        with progress.step(f"giving buildah {PYTHON_IMAGE}"):
+            loaded = run(tool.argv("pull", "--quiet", f"oci-archive:{archive}"), env=ENVIRONMENT).split()[-1]
+            run(tool.argv("tag", loaded, PYTHON_IMAGE), env=ENVIRONMENT)
+            write(mark, loaded)
+
+
+def build_image(
+    layout: Layout, progress: Progress, tag: str, dockerfile: Path, context: Path, arguments: Sequence[str]
+) -> None:
+    """Build `tag`; unchanged steps come from earlier builds. Raises ClusterError with the log's end."""
+    load_base(layout, progress)
+    log = layout.logs / f"image-{tag.replace('/', '-').replace(':', '-')}.log"
+    with progress.step(f"building the image {tag} (log: {log})"), buildah(layout) as tool:
+        found = pip_settings.read_settings(os.environ)
+        bundle = BUNDLE if BUNDLE.exists() else None
+        config = write(tool.scratch / "pip.conf", pip_settings.render(found, bundle))
+        volumes = {config: Path("/etc/pip.conf")} | {path: path for path in pip_settings.local_links(found)}
+        if bundle:
+            volumes[CERTIFICATES] = CERTIFICATES
+        mounts = [word for source, target in volumes.items() for word in ("--volume", f"{source}:{target}:ro")]
+        values = [word for argument in arguments for word in ("--build-arg", argument)]
+        options: list[str | Path] = [
+            "--layers",
+            "--pull=false",
+            *mounts,
+            *values,
+            "--tag",
+            tag,
+            "--file",
+            dockerfile,
+        ]
+        run(tool.argv("bud", *options, context), env=ENVIRONMENT, log=log)
+
+
+def push_image(layout: Layout, hub: Machine, name: str) -> str:
+    """Push a built image, uncompressed: on one machine the time goes into packing, not into the wire.
+
+    Returns the reference that pods use: REGISTRY/NAME:TAG@DIGEST.
+    """
+    if "@" in name or name.startswith(f"{REGISTRY}/"):
+        raise ClusterError(f"push by the name that it was built under, such as plimsoll-operator:e2e, not {name}")
+    with buildah(layout) as tool:
+        digest = tool.scratch / "digest"
+        target = f"docker://127.0.0.1:{REGISTRY_PORT}/{name}"
+        options: list[str | Path] = [
+            "--tls-verify=false",
+            "--disable-compression",
+            "--quiet",
+            "--digestfile",
+            digest,
+        ]
+        run(hub.enter(*tool.argv("push", *options, name, target)), env=ENVIRONMENT)
+        return f"{REGISTRY}/{name}@{digest.read_text().strip()}"

@@ -1,0 +1,155 @@
+"""Up and down. Every step looks at what is there first, so that `up` also finishes or heals what is half there."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from cluster import addons, cgroups, control_plane, network, node, packages, registry
+from cluster.addresses import NODES, Node
+from cluster.binaries import KUBE, contour_manifest
+from cluster.errors import ClusterError
+from cluster.files import sweep, write
+from cluster.images import prepare
+from cluster.kubeconfig import write_kubeconfig
+from cluster.kubectl import Client
+from cluster.layout import SOURCE, Layout
+from cluster.locks import exclusive
+from cluster.machine import Machine
+from cluster.pki import Authority
+from cluster.progress import Progress
+from cluster.shell import run, succeeds
+from cluster.wait import until
+
+HUB = "control-plane"
+API_SECONDS = 90
+NODE_SECONDS = 90
+BUSY = "another `up` or `down` of this checkout's cluster is running"
+
+
+def hub_machine(layout: Layout) -> Machine:
+    """The control plane's machine."""
+    return Machine(layout, HUB)
+
+
+def require_root() -> None:
+    if os.geteuid() != 0:
+        raise ClusterError("this makes network and mount namespaces, which needs root: run it with sudo")
+
+
+def fill_cache(layout: Layout, progress: Progress) -> list[Path]:
+    """Packages, binaries and images: all that `up` needs beside this checkout. Returns the images' archives."""
+    require_root()
+    packages.install_missing(progress, layout.logs / "apt.log")
+    layout.cache.mkdir(parents=True, exist_ok=True)
+    with exclusive(layout.cache):
+        sweep(layout.cache)
+        return prepare(layout, progress)
+
+
+def up(layout: Layout, progress: Progress) -> None:
+    """Start the cluster, or finish and heal one that is partly there."""
+    require_root()
+    with exclusive(SOURCE, otherwise=BUSY):
+        archives = fill_cache(layout, progress)
+        authority = Authority(layout.pki)
+        if not layout.kubeconfig.exists():
+            control_plane.issue_all(authority)
+            write_kubeconfig(layout.kubeconfig, authority, "admin")
+            progress.say("keys and certificates made")
+        hub = start_hub(layout, authority, progress)
+        machines = start_nodes(layout, hub, authority, archives, progress)
+        client = Client(layout, hub)
+        api_log = hub.log("kube-apiserver")
+        until("kube-apiserver", lambda: client.can("get", "--raw=/readyz"), seconds=API_SECONDS, log=api_log)
+        progress.say("kube-apiserver ready")
+        kube = KUBE.path(layout)
+        hub.keep_running(control_plane.controllers(hub, kube, authority))
+        for each, machine in machines.items():
+            machine.keep_running(node.agents(machine, each, kube, machine.home / "etc"))
+        wait_nodes(client, machines.values())
+        progress.say(f"nodes {' '.join(each.name for each in NODES)} Ready")
+        addons.install(client, contour_manifest(layout))
+        addons.wait_ready(client)
+        progress.say("DNS and ingress ready")
+    progress.say(
+        f"the cluster is up; kubeconfig: {layout.kubeconfig} (reach it through `python3 e2e/cluster run`)"
+    )
+
+
+def start_hub(layout: Layout, authority: Authority, progress: Progress) -> Machine:
+    """The control plane's machine, with etcd, the API server and the registry in it."""
+    hub = hub_machine(layout)
+    config = registry.configure(layout, hub)
+    if hub.process is None:
+        registry.tidy(layout, config, progress)
+    if hub.ensure("", lambda: network.wire_hub(hub)):
+        progress.say("control plane's machine started")
+    daemons = control_plane.storage_and_api(hub, KUBE.path(layout), authority)
+    hub.keep_running([registry.registry(layout, hub, config), *daemons])
+    return hub
+
+
+def start_nodes(
+    layout: Layout, hub: Machine, authority: Authority, archives: Sequence[Path], progress: Progress
+) -> dict[Node, Machine]:
+    """The nodes' machines, with containerd running and every image imported, all nodes at the same time."""
+
+    def start(each: Node) -> Machine:
+        machine = node.node_machine(layout, each)
+        if machine.ensure(str(hub.holder()), lambda: network.wire_node(hub, machine, each, NODES)):
+            progress.say(f"{each.name}'s machine started")
+        machine.keep_running([node.runtime(machine, node.configure(machine, each, authority))])
+        import_images(machine, archives)
+        return machine
+
+    with ThreadPoolExecutor() as pool:
+        machines = dict(zip(NODES, pool.map(start, NODES), strict=True))
+    progress.say("images imported")
+    return machines
+
+
+def import_images(machine: Machine, archives: Sequence[Path]) -> None:
+    """Import what the node does not have yet. containerd keeps images on disk, so they outlive its machine."""
+    log = machine.log("containerd")
+    until(f"containerd of {machine.name}", lambda: succeeds(node.ctr(machine, "version")), seconds=30, log=log)
+    for archive in archives:
+        mark = machine.home / "images" / archive.name
+        if not mark.exists():
+            run(node.ctr(machine, "images", "import", archive))
+            write(mark, "")
+
+
+def wait_nodes(client: Client, machines: Iterable[Machine]) -> None:
+    """Wait until every node is there and Ready."""
+    names = [f"node/{each.name}" for each in NODES]
+    logs = " ".join(machine.log("kubelet") for machine in machines)
+    until("registration of the nodes", lambda: client.can("get", *names), seconds=NODE_SECONDS, log=logs)
+    client.kubectl("wait", "--for=condition=Ready", *names, f"--timeout={NODE_SECONDS}s")
+
+
+def down(layout: Layout, progress: Progress) -> None:
+    """Remove everything but the cache, whatever state it is in."""
+    require_root()
+    with exclusive(SOURCE, otherwise=BUSY):
+        packages.remove_policy()
+        if not layout.state.exists():
+            progress.say("the cluster is down already")
+            return
+        with ThreadPoolExecutor() as pool:
+            list(pool.map(lambda home: Machine(layout, home.name).kill(), layout.machines.glob("*")))
+        progress.say("every process ended")
+        run(["unshare", "--mount", "--propagation", "private", sys.executable, SOURCE, "sweep", layout.identity])
+        shutil.rmtree(layout.state)
+    progress.say("the cluster is down; what can be used again is in " + str(layout.cache))
+
+
+def sweep_groups(identity: str) -> None:
+    """Remove the cluster's control groups from every hierarchy. Runs in a mount namespace of its own."""
+    hierarchies = cgroups.complete()
+    cgroups.remove(hierarchies, Path(f"plimsoll-{identity}"))
+    cgroups.settle(hierarchies)

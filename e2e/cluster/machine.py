@@ -1,0 +1,123 @@
+"""A machine: namespaces held by one supervisor process. Kill that, and the kernel removes all of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from signal import SIGHUP
+
+from cluster import daemon
+from cluster.daemon import Daemon
+from cluster.errors import ClusterError
+from cluster.files import write
+from cluster.layout import SOURCE, Layout
+from cluster.process import Process, read_record, recorded
+from cluster.wait import until
+
+NAMESPACES = ("--mount", "--net", "--pid", "--fork", "--kill-child", "--propagation", "private")
+
+
+@dataclass(frozen=True)
+class Machine:
+    """`binds`: target -> source of the folders that it sees in place of the host's, beside its private ones."""
+
+    layout: Layout
+    name: str
+    binds: Mapping[str, Path] = field(default_factory=dict)
+
+    @property
+    def home(self) -> Path:
+        return self.layout.machines / self.name
+
+    @property
+    def group(self) -> str:
+        """Its control group, in every hierarchy."""
+        return f"plimsoll-{self.layout.identity}/{self.name}"
+
+    @property
+    def process(self) -> Process | None:
+        """What holds the namespaces, if it lives."""
+        found = read_record(self.home / "process")
+        return found if found and found.alive else None
+
+    def holder(self) -> Process:
+        """Like `process`, for callers that need it. Raises ClusterError when the machine is down."""
+        if found := self.process:
+            return found
+        raise ClusterError(f"machine {self.name} is not running: `python3 e2e/cluster up` starts the cluster")
+
+    def ensure(self, surroundings: str, wire: Callable[[], None]) -> bool:
+        """Boot and wire the machine, unless it runs and was wired in these surroundings; returns whether it was.
+
+        One that was left half wired, or that hung on a hub which is gone, starts anew.
+        """
+        mark = self.home / "wired"
+        if self.process is not None and mark.exists() and mark.read_text() == surroundings:
+            return False
+        self.kill()
+        mark.unlink(missing_ok=True)
+        self.boot()
+        wire()
+        write(mark, surroundings)
+        return True
+
+    def boot(self) -> None:
+        """Start the supervisor and wait until its mounts are made. The list of daemons is empty."""
+        for source in self.binds.values():
+            source.mkdir(parents=True, exist_ok=True)
+        (self.home / "daemons").mkdir(parents=True, exist_ok=True)
+        for stale in (self.home / "running.json", *(self.home / "daemons").iterdir()):
+            stale.unlink(missing_ok=True)
+        settings = {
+            "binds": {target: str(source) for target, source in self.binds.items()},
+            "keep": [str(self.layout.state), str(self.layout.cache)],
+            "group": self.group,
+        }
+        write(self.home / "machine.json", json.dumps(settings, indent=1))
+        argv = ["unshare", *NAMESPACES, sys.executable, str(SOURCE), "machine", str(self.home)]
+        log = self.log("supervisor")
+        with Path(log).open("a") as output:
+            launched = subprocess.Popen(
+                recorded(self.home / "process", argv),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+        until(
+            f"machine {self.name}",
+            (self.home / "running.json").exists,
+            seconds=20,
+            log=log,
+            failed=lambda: launched.poll() is not None,
+        )
+
+    def keep_running(self, daemons: Sequence[Daemon]) -> None:
+        """Add daemons to the list and tell the supervisor. Those already on it are left alone."""
+        daemon.save(self.home / "daemons", daemons)
+        supervisor = self.holder().only_child()
+        if supervisor is None:
+            raise ClusterError(f"machine {self.name} has just died; its log: {self.log('supervisor')}")
+        os.kill(supervisor, SIGHUP)
+
+    def enter(self, *argv: str | Path, mounts: bool = False) -> list[str]:
+        """A command line that runs `argv` in the machine's network (and, if asked, among its mounts)."""
+        pid = self.holder().pid
+        also = [f"--mount=/proc/{pid}/ns/mnt"] if mounts else []
+        return ["nsenter", f"--net=/proc/{pid}/ns/net", *also, "--", *map(str, argv)]
+
+    def log(self, name: str) -> str:
+        """Path of a daemon's log."""
+        self.layout.logs.mkdir(parents=True, exist_ok=True)
+        return str(self.layout.logs / f"{self.name}-{name}.log")
+
+    def kill(self) -> None:
+        """End the machine and everything in it. Its folder stays."""
+        if found := self.process:
+            found.kill()
+        (self.home / "process").unlink(missing_ok=True)

@@ -1,0 +1,72 @@
+"""Run a command, keep what it said, and turn a failure into an error that shows it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from cluster.errors import ClusterError
+
+TAIL_LINES = 15
+DIE_WITH_PARENT = ("setpriv", "--pdeathsig", "KILL", "--")
+
+
+def tail(text: str, lines: int = TAIL_LINES) -> str:
+    """The last lines of an output, indented for an error message."""
+    return "\n".join("    " + line for line in text.strip().splitlines()[-lines:])
+
+
+def family(*argv: str | Path) -> list[str]:
+    """A command line whose children all end with it: a process namespace of its own.
+
+    For builds, which would otherwise go on without anybody when we are killed.
+    """
+    return ["unshare", "--pid", "--fork", "--kill-child", "--", *map(str, argv)]
+
+
+def run(
+    argv: Sequence[str | Path],
+    *,
+    stdin: str | None = None,
+    env: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+    log: Path | None = None,
+    orphan: bool = False,
+) -> str:
+    """Standard output of a command that must succeed.
+
+    The command dies with us, even if we are killed, unless it may be an `orphan`. With `log`, all that it says is
+    appended there instead, and the answer is empty. Raises ClusterError with the end of what it said and the log's
+    name.
+    """
+    words = [str(word) for word in argv]
+    whole = words if orphan else [*DIE_WITH_PARENT, *words]
+    full = {**os.environ, **(env or {})}
+    try:
+        if log is None:
+            done = subprocess.run(
+                whole, check=False, input=stdin, env=full, cwd=cwd, capture_output=True, text=True
+            )
+            said = done.stderr or done.stdout
+        else:
+            log.parent.mkdir(parents=True, exist_ok=True)
+            with log.open("a") as out:
+                done = subprocess.run(
+                    whole, check=False, input=stdin, env=full, cwd=cwd, stdout=out, stderr=out, text=True
+                )
+            said = log.read_text()
+    except FileNotFoundError as error:
+        raise ClusterError(f"{error.filename} is not installed (needed for: {' '.join(words[:4])})") from error
+    if done.returncode != 0:
+        where = f"\n  the whole log: {log}" if log else ""
+        raise ClusterError(f"{' '.join(words)} failed with exit code {done.returncode}:\n{tail(said)}{where}")
+    return done.stdout or ""
+
+
+def succeeds(argv: Sequence[str | Path], env: Mapping[str, str] | None = None) -> bool:
+    """Whether a command exits with 0; for probes, whose output does not matter."""
+    words = [*DIE_WITH_PARENT, *map(str, argv)]
+    done = subprocess.run(words, check=False, env={**os.environ, **(env or {})}, capture_output=True)
+    return done.returncode == 0

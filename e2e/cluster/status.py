@@ -1,0 +1,60 @@
+"""What runs and what does not, for people; and one answer for scripts."""
+
+from __future__ import annotations
+
+import json
+
+from cluster import registry
+from cluster.addons import ROLLOUTS
+from cluster.addresses import NODES
+from cluster.kubectl import Client
+from cluster.layout import Layout
+from cluster.lifecycle import HUB
+from cluster.machine import Machine
+
+WIDTH = 16
+
+
+def report(layout: Layout) -> bool:
+    """Print a line for each part; returns whether all of them are well."""
+    machines = [Machine(layout, name) for name in (HUB, *(node.name for node in NODES))]
+    lines = [machine_line(machine) for machine in machines]
+    if machines[0].process is not None:
+        lines += service_lines(Client(layout, machines[0]))
+    for name, well, text in lines:
+        print(f"{name:{WIDTH}} {'ok  ' if well else 'FAIL'} {text}")
+    return all(well for _, well, _ in lines)
+
+
+def machine_line(machine: Machine) -> tuple[str, bool, str]:
+    """A machine and its daemons: how often each was started is told where it was more than once."""
+    process = machine.process
+    if process is None:
+        return machine.name, False, "not running"
+    running = json.loads((machine.home / "running.json").read_text())
+    words = [
+        name if state["starts"] == 1 else f"{name} (started {state['starts']} times)"
+        for name, state in running.items()
+    ]
+    listed = {path.stem for path in (machine.home / "daemons").glob("*.json")}
+    absent = sorted(listed - running.keys())
+    words += [f"{name} is down, see {machine.log(name)}" for name in absent]
+    return machine.name, not absent, f"process {process.pid}: {', '.join(words)}"
+
+
+def service_lines(client: Client) -> list[tuple[str, bool, str]]:
+    """The API, the registry, each node and each addon."""
+    ready = client.can("get", "--raw=/readyz")
+    lines = [
+        ("API", ready, "answers" if ready else f"no answer, see {client.machine.log('kube-apiserver')}"),
+        ("registry", registry.answers(client.machine), registry.URL),
+    ]
+    if not ready:
+        return lines
+    for node in NODES:
+        well = client.can("wait", "--for=condition=Ready", f"node/{node.name}", "--timeout=1s")
+        lines.append((node.name, well, f"{node.address} {'Ready' if well else 'not Ready'}"))
+    for namespace, workload in ROLLOUTS:
+        well = client.can("rollout", "status", workload, "-n", namespace, "--timeout=1s")
+        lines.append((workload.split("/")[1], well, f"{workload} in {namespace}"))
+    return lines
