@@ -9,7 +9,7 @@ import pytest
 from plimsoll_gateway.table import Model, ObjectKey, Replica, build_table
 
 if TYPE_CHECKING:
-    from conftest import Behaviour, World
+    from tests.unit.gateway.conftest import Behaviour, World
 
 
 async def test_models_are_listed_with_their_state(world: World) -> None:

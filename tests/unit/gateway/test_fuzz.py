@@ -7,7 +7,7 @@ import random
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from conftest import Behaviour, World
+    from tests.unit.gateway.conftest import Behaviour, World
 
 REQUESTS = 500
 ABREAST = 20

@@ -16,7 +16,7 @@ import pytest
 from plimsoll_gateway.options import parse_options
 
 if TYPE_CHECKING:
-    from conftest import Behaviour, Request, Upstream, World
+    from tests.unit.gateway.conftest import Behaviour, Request, Upstream, World
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import aiohttp
 import pytest
 
 if TYPE_CHECKING:
-    from conftest import Behaviour, Request, World
+    from tests.unit.gateway.conftest import Behaviour, Request, World
 
 
 async def error_of(response: aiohttp.ClientResponse) -> dict[str, Any]:

@@ -1,0 +1,75 @@
+"""A stand-in for `plimsoll serve`: the same options and endpoints, no model. What it does is said in its MODEL.
+
+`demo://ok` answers; `demo://crash` ends with code 4 and last words; `demo://stuck` ignores SIGTERM while it loads.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+
+from aiohttp import web
+
+ANSWER = ["The capital ", "of France ", "is Paris."]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("model")
+    parser.add_argument("--name", action="append")
+    parser.add_argument("--host")
+    parser.add_argument("--port", type=int)
+    parser.add_argument("--threads", type=int)
+    parser.add_argument("--max-model-len", type=int)
+    args = parser.parse_args()
+    print(f"arguments {sys.argv[1:]}", flush=True)
+    if args.model == "demo://crash":
+        print("reading the files", flush=True)
+        Path(os.environ["PLIMSOLL_TERMINATION_LOG"]).write_text("unknown architecture 'Nonsense'\n")
+        sys.exit(4)
+    asyncio.run(serve(args))
+
+
+async def serve(args: argparse.Namespace) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    if args.model == "demo://stuck":
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    else:
+        loop.add_signal_handler(signal.SIGTERM, stop.set)
+    asks = 0
+
+    async def health(request: web.Request) -> web.Response:
+        nonlocal asks
+        asks += 1
+        if args.model == "demo://stuck" or asks <= 2:
+            body = {"status": "loading", "stage": "reading weights", "fraction": 0.25 * asks}
+            return web.json_response(body, status=503)
+        return web.json_response({"status": "ready"})
+
+    async def chat(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"content-type": "text/event-stream"})
+        await response.prepare(request)
+        for piece in ANSWER:
+            chunk = {"choices": [{"delta": {"content": piece}}]}
+            await response.write(f"data: {json.dumps(chunk)}\n\n".encode())
+        await response.write(b"data: [DONE]\n\n")
+        return response
+
+    app = web.Application()
+    app.router.add_get("/health", health)
+    app.router.add_post("/v1/chat/completions", chat)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, args.host, args.port).start()
+    await stop.wait()
+    await runner.cleanup()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,133 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.unit.local.conftest import thing
+
+from plimsoll_runtime.local.admission import admit
+from plimsoll_runtime.local.manifest import Document
+
+if TYPE_CHECKING:
+    from tests.unit.local.conftest import Refusals
+
+# Each line was compared with what an API server of Kubernetes 1.34 is written to say.
+CASES: list[tuple[dict[str, Any], str]] = [
+    (thing(low=-1), "spec.low: Invalid value: -1: spec.low in body should be greater than or equal to 0"),
+    (thing(low=11), "spec.low: Invalid value: 11: spec.low in body should be less than or equal to 10"),
+    (thing(high=100), "spec.high: Invalid value: 100: spec.high in body should be less than 100"),
+    (thing(low="x"), 'spec.low: Invalid value: "string": spec.low in body must be of type integer: "string"'),
+    (thing(low=1.5), 'spec.low: Invalid value: "number": spec.low in body must be of type integer: "number"'),
+    (thing(low=True), 'spec.low: Invalid value: "boolean": spec.low in body must be of type integer: "boolean"'),
+    (thing(env={}), 'spec.env: Invalid value: "object": spec.env in body must be of type array: "object"'),
+    (
+        thing(size=[]),
+        'spec.size: Invalid value: "array": spec.size in body must be of type integer,string: "array"',
+    ),
+    (thing(kind="huge"), 'spec.kind: Unsupported value: "huge": supported values: "small", "large"'),
+    (thing(ratio=0.3), "spec.ratio: Invalid value: 0.3: spec.ratio in body should be a multiple of 0.5"),
+    (thing(model={}), "spec.model.source: Required value"),
+    (
+        thing(model={"source": "s3://x"}),
+        "spec.model.source: Invalid value: \"s3://x\": spec.model.source in body should match '^(demo|hf)://.+$'",
+    ),
+    (thing(model={"source": "hf://" + "x" * 20}), "spec.model.source: Too long: may not be more than 20 bytes"),
+    (
+        thing(model={"source": "hf://x", "names": list("abcd")}),
+        "spec.model.names: Too many: 4: must have at most 3 items",
+    ),
+    (
+        thing(model={"source": "hf://x", "names": []}),
+        "spec.model.names: Invalid value: 0: spec.model.names in body should have at least 1 items",
+    ),
+    (thing(model={"source": "hf://x", "names": ["a", "a"]}), 'spec.model.names[1]: Duplicate value: "a"'),
+    (thing(env=[{"name": "a"}, {"name": "a"}]), 'spec.env[1]: Duplicate value: {"name":"a"}'),
+    (thing(env=[{"name": "a"}, {}]), "spec.env[1].name: Required value"),
+    (thing(tags={"a": "1", "b": "2", "c": "3"}), "spec.tags: Too many: 3: must have at most 2 items"),
+    (thing(tags={"a": "123456"}), "spec.tags.a: Too long: may not be more than 5 bytes"),
+    (thing(low=5, high=4), 'spec: Invalid value: "object": low is above high'),
+    (
+        thing(env=[{"name": "a", "value": "1", "valueFrom": {}}]),
+        "spec.env[0].valueFrom: Forbidden: not both for a",
+    ),
+]
+
+
+@pytest.mark.parametrize(("body", "line"), CASES)
+def test_an_error_in_the_api_servers_words(refusals: Refusals, body: dict[str, Any], line: str) -> None:
+    title, *errors = refusals(body)
+    assert title == 'f.yaml: The Thing "t" is invalid:'
+    assert errors[0] == f"* {line}"
+
+
+def test_a_valid_object_gets_its_defaults(small_crd: None) -> None:
+    body = thing(maybe=None, low=None, anything={"x": None})
+    spec = admit(Document("f.yaml", body))["spec"]
+    assert spec["kind"] == "small"
+    assert spec["nested"] == {"active": True}
+    assert spec["maybe"] is None
+    assert "low" not in spec
+    assert spec["anything"] == {"x": None}
+    assert "kind" not in body["spec"]
+
+
+def test_null_takes_the_default(small_crd: None) -> None:
+    assert admit(Document("f.yaml", thing(kind=None, nested={"active": None})))["spec"]["nested"] == {
+        "active": True
+    }
+
+
+def test_unknown_fields_are_all_named(refusals: Refusals) -> None:
+    body = thing(foo=1, model={"source": "hf://x", "bar": {"deep": 1}}, env=[{"name": "a", "nam": "b"}])
+    body["metadata"]["labls"] = {}
+    body["extra"] = 1
+    assert refusals(body) == [
+        'f.yaml: Thing "t": strict decoding error: unknown field "metadata.labls", '
+        'unknown field "spec.model.bar", unknown field "spec.foo", unknown field "spec.env[0].nam", '
+        'unknown field "extra"'
+    ]
+
+
+def test_everything_is_said_at_once(refusals: Refusals) -> None:
+    problems = refusals(thing(foo=1, low=-1, high=1000))
+    assert len(problems) == 4
+    assert "unknown field" in problems[0]
+    assert [line.split(":")[0] for line in problems[2:]] == ["* spec.high", "* spec.low"]
+
+
+def test_rules_wait_until_the_fields_are_right(refusals: Refusals) -> None:
+    problems = refusals(thing(low=5, high=4, kind="huge"))
+    assert not any("low is above high" in line for line in problems)
+    assert problems[-1].startswith('* <nil>: Invalid value: "": some validation rules were not checked')
+    assert any("low is above high" in line for line in refusals(thing(low=-5, high=-6)))
+
+
+@pytest.mark.parametrize(
+    ("metadata", "what"),
+    [
+        (None, "metadata.name: Required value: name or generateName is required"),
+        ({}, "metadata.name: Required value: name or generateName is required"),
+        ({"name": "Big"}, 'metadata.name: Invalid value: "Big": a lowercase RFC 1123 subdomain must consist'),
+        ({"name": 1}, "metadata.name: Invalid value: 1"),
+        ({"name": "a" * 254}, "must be no more than 253 characters"),
+        (
+            {"name": "a", "namespace": "a.b"},
+            'metadata.namespace: Invalid value: "a.b": a lowercase RFC 1123 label',
+        ),
+        ([], "metadata: Invalid value"),
+    ],
+)
+def test_names(refusals: Refusals, metadata: Any, what: str) -> None:
+    assert what in "\n".join(refusals(thing() | {"metadata": metadata}))
+
+
+@pytest.mark.parametrize("change", [{"kind": "Pod"}, {"apiVersion": "v1"}, {"kind": None}, {"apiVersion": ["x"]}])
+def test_other_kinds(refusals: Refusals, change: dict[str, Any]) -> None:
+    (problem,) = refusals(thing() | change)
+    assert "no matches for kind" in problem
+    assert "takes Thing of example.dev/v1" in problem
+
+
+@pytest.mark.parametrize("spec", [None, [], "x", 3])
+def test_a_spec_that_is_no_object(refusals: Refusals, spec: Any) -> None:
+    assert any("spec" in line for line in refusals(thing() | {"spec": spec}))

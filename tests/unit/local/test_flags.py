@@ -1,0 +1,34 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from plimsoll_runtime.local.flags import serve_arguments
+
+
+@pytest.mark.parametrize(
+    ("spec", "arguments"),
+    [
+        ({"model": {"source": "demo://gemma-3-270m"}}, ["demo://gemma-3-270m", "--name", "obj"]),
+        ({"model": {"source": "file:///models/a b"}}, ["/models/a b", "--name", "obj"]),
+        (
+            {"model": {"source": "hf://a/b", "revision": "main", "servedNames": ["x", "y"]}},
+            ["hf://a/b", "--revision", "main", "--name", "x", "--name", "y"],
+        ),
+        (
+            {
+                "model": {"source": "hf://a/b"},
+                "runtime": {"maxModelLen": 4096, "kvMemory": "40%", "drainSeconds": 5},
+            },
+            ["hf://a/b", "--name", "obj", "--drain-seconds", "5", "--kv-memory", "40%", "--max-model-len", "4096"],
+        ),
+        (
+            {"model": {"source": "hf://a/b"}, "runtime": {"prefixCaching": False}},
+            ["hf://a/b", "--name", "obj", "--no-prefix-caching"],
+        ),
+        ({"model": {"source": "hf://a/b"}, "runtime": {"prefixCaching": True}}, ["hf://a/b", "--name", "obj"]),
+    ],
+)
+def test_the_mechanical_rule(spec: dict[str, Any], arguments: list[str]) -> None:
+    assert serve_arguments("obj", spec) == tuple(arguments)

@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+
+from plimsoll_runtime.errors import UsageError
+from plimsoll_runtime.local.manifest import read_documents
+
+
+def read(text: str) -> list[tuple[str, object]]:
+    return [(document.origin, dict(document.body)) for document in read_documents(["-"], io.StringIO(text))]
+
+
+def test_several_documents_of_several_files(tmp_path: Path) -> None:
+    first, second = tmp_path / "a.yaml", tmp_path / "b.yaml"
+    first.write_text("a: 1\n---\n\n---\nb: 2\n")
+    second.write_text("c: 3\n")
+    documents = read_documents([str(first), "-", str(second)], io.StringIO("d: 4"))
+    assert [dict(document.body) for document in documents] == [{"a": 1}, {"b": 2}, {"d": 4}, {"c": 3}]
+    assert [document.origin for document in documents] == [
+        f"{first} (document 1)",
+        f"{first} (document 2)",
+        "standard input",
+        str(second),
+    ]
+
+
+def test_values_are_those_of_json() -> None:
+    ((_, body),) = read(
+        "{date: 2026-01-01, time: 12:30, sixty: 1:30.5, yes: no, 1: one, 2.5: x, n: ~, m: {<<: {k: v}}}"
+    )
+    assert body == {
+        "date": "2026-01-01",
+        "time": "12:30",
+        "sixty": "1:30.5",
+        "true": False,
+        "1": "one",
+        "2.5": "x",
+        "n": None,
+        "m": {"k": "v"},
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("", "no object found"),
+        ("# nothing\n---\n", "no object found"),
+        ("a: 1\nb: 2\na: 3\n", r'key "a" already set in map\n  in "<unicode string>", line 3'),
+        ("a: [1", "error converting YAML to JSON"),
+        ("- a\n", "expected an object with apiVersion and kind"),
+        ("just text", "expected an object"),
+        ("a: .inf", "cannot be written as JSON"),
+        ("a: !!binary aGk=", "cannot be written as JSON"),
+        ("a: !!set {x}", "cannot be written as JSON"),
+        ("a: !python/object:os.system {}", "could not determine a constructor"),
+        ("[a]: 1", "a key must be a string"),
+        ("a: *nowhere", "undefined alias"),
+        ("a: \x00", "not allowed"),
+        ("a: " + "[" * 5000, "nested too deeply"),
+    ],
+)
+def test_what_cannot_be_read_says_where(text: str, what: str) -> None:
+    with pytest.raises(UsageError, match=what) as refused:
+        read(text)
+    assert "standard input" in str(refused.value) or "-" in str(refused.value)
+
+
+def test_files_that_cannot_be_opened(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="No such file or directory"):
+        read_documents([str(tmp_path / "none.yaml")], io.StringIO())
+    with pytest.raises(UsageError, match="Is a directory"):
+        read_documents([str(tmp_path)], io.StringIO())
+    (tmp_path / "latin.yaml").write_bytes(b"a: \xff")
+    with pytest.raises(UsageError, match="not UTF-8"):
+        read_documents([str(tmp_path / "latin.yaml")], io.StringIO())
