@@ -1,0 +1,25 @@
+"""`plimsoll up` with a stand-in for `plimsoll serve`; takes the arguments of the real command."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from plimsoll_runtime.cli import up
+from plimsoll_runtime.cli.main import build_parser
+from plimsoll_runtime.errors import PlimsollError
+
+FAKE = (sys.executable, "-P", str(Path(__file__).with_name("fake_runtime.py")))
+
+
+def main() -> int:
+    args = build_parser().parse_args(["up", *sys.argv[1:]])
+    try:
+        return up.run(args, serve=FAKE)
+    except PlimsollError as error:
+        print(f"plimsoll: {error}", file=sys.stderr)
+        return error.kind.exit_code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,279 @@
+"""`plimsoll up`, `status` and `down` as processes, with a stand-in for the runtime."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pty
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+RUN_UP = Path(__file__).with_name("run_up.py")
+PATIENCE = 30.0
+
+
+def model(name: str, source: str, **spec: Any) -> dict[str, Any]:
+    return {
+        "apiVersion": "plimsoll.dev/v1alpha1",
+        "kind": "ModelDeployment",
+        "metadata": {"name": name},
+        "spec": {"model": {"source": source}, **spec},
+    }
+
+
+class Laptop:
+    """A state folder, files and commands of one test."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.environment = {**os.environ, "XDG_STATE_HOME": str(folder / "state"), "PLIMSOLL_API_KEY": ""}
+        self.running: list[subprocess.Popen[str]] = []
+
+    def write(self, *models: dict[str, Any]) -> str:
+        path = self.folder / "models.yaml"
+        path.write_text("\n---\n".join(map(json.dumps, models)))
+        return str(path)
+
+    def up(self, *arguments: str, **options: Any) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [sys.executable, "-P", str(RUN_UP), *arguments],
+            **{
+                "stdin": subprocess.DEVNULL,
+                "stdout": subprocess.PIPE,
+                "stderr": subprocess.PIPE,
+                "text": True,
+                "env": self.environment,
+                **options,
+            },
+        )
+        self.running.append(process)
+        return process
+
+    def plimsoll(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        code = "import sys; from plimsoll_runtime.cli.main import main; sys.exit(main())"
+        return subprocess.run(
+            [sys.executable, "-P", "-c", code, *arguments],
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+            check=False,
+        )
+
+    def record(self, port: int) -> dict[str, Any] | None:
+        path = self.folder / "state" / "plimsoll" / str(port) / "up.json"
+        with contextlib.suppress(FileNotFoundError):
+            found: dict[str, Any] = json.loads(path.read_text())
+            return found
+        return None
+
+    def until(self, port: int, holds: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+        """The record, once something is true of it."""
+        deadline = time.monotonic() + PATIENCE
+        while time.monotonic() < deadline:
+            record = self.record(port)
+            if record is not None and holds(record):
+                return record
+            time.sleep(0.05)
+        raise AssertionError(f"not in time: {self.record(port)}")
+
+
+def replicas(record: dict[str, Any]) -> list[dict[str, Any]]:
+    return [replica for one in record["models"] for replica in one["replicas"]]
+
+
+def all_ready(record: dict[str, Any]) -> bool:
+    return all(entry["phase"] == "ready" for entry in [*replicas(record), record["gateway"]])
+
+
+def get(url: str) -> Any:
+    with urllib.request.urlopen(url, timeout=10) as response:
+        return json.load(response)
+
+
+@pytest.fixture
+def laptop(tmp_path: Path) -> Iterator[Laptop]:
+    made = Laptop(tmp_path)
+    yield made
+    for process in made.running:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+
+
+@pytest.fixture
+def port(unused_tcp_port: int) -> int:
+    return unused_tcp_port
+
+
+def gone(pids: list[int]) -> bool:
+    _, alive = psutil.wait_procs([psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)], timeout=10)
+    return not alive
+
+
+def test_ask_once_prints_the_answer_and_leaves_nothing(laptop: Laptop, port: int) -> None:
+    file = laptop.write(model("gemma", "demo://gemma-3-270m", replicas=2, template={"nodeSelector": {"a": "b"}}))
+    process = laptop.up(file, "--port", str(port), "--ask", "What is the capital of France?", "--once")
+    answer, said = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 0, said
+    assert answer == "The capital of France is Paris.\n"
+    assert "gemma: without effect on a laptop: spec.template.nodeSelector" in said
+    assert "gemma-0: loading: reading weights 25%" in said
+    assert laptop.record(port) is None
+    assert "nothing runs" in laptop.plimsoll("status").stdout
+
+
+def test_serve_status_and_down(laptop: Laptop, port: int) -> None:
+    file = laptop.write(
+        model("gemma", "demo://gemma-3-270m", replicas=2, runtime={"maxModelLen": 512}),
+        model("off", "demo://x", replicas=0),
+    )
+    process = laptop.up(file, "--port", str(port))
+    record = laptop.until(port, all_ready)
+    url = f"http://127.0.0.1:{port}"
+    assert record["url"] == url
+    listed = {entry["id"]: entry for entry in get(f"{url}/v1/models")["data"]}
+    assert listed["off"]["message"] == "it is scaled to zero (spec.replicas: 0)"
+    log = Path(replicas(record)[0]["log"]).read_text()
+    cores = max(1, len(os.sched_getaffinity(0)) // 2)
+    assert f"'--max-model-len', '512', '--threads', '{cores}', '--host', '127.0.0.1'" in log
+
+    status = laptop.plimsoll("status")
+    assert status.returncode == 0
+    assert f"{url}/v1 (pid {process.pid}" in status.stdout
+    assert "gemma-1: ready" in status.stdout
+    assert json.loads(laptop.plimsoll("status", "--json").stdout)[0]["pid"] == process.pid
+    again = laptop.plimsoll("up", file, "--port", str(port))
+    assert again.returncode == 2
+    assert f"port {port} of 127.0.0.1 is in use" in again.stderr
+    assert f"plimsoll down --port {port}" in again.stderr
+
+    pids = [entry["pid"] for entry in [*replicas(record), record["gateway"]]]
+    down = laptop.plimsoll("down")
+    assert (down.returncode, down.stdout) == (0, f"stopped {url}\n")
+    _, said = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 0
+    assert f"curl {url}/v1/chat/completions" in said
+    assert gone(pids)
+    assert laptop.plimsoll("down").returncode == 1
+
+
+def test_what_dies_is_started_again(laptop: Laptop, port: int) -> None:
+    laptop.up(laptop.write(model("gemma", "demo://gemma-3-270m")), "--port", str(port))
+    record = laptop.until(port, all_ready)
+    (replica,) = replicas(record)
+    os.kill(replica["pid"], signal.SIGKILL)
+    os.kill(record["gateway"]["pid"], signal.SIGKILL)
+    later = laptop.until(
+        port,
+        lambda now: all_ready(now) and replicas(now)[0]["restarts"] == now["gateway"]["restarts"] == 1,
+    )
+    assert replicas(later)[0]["pid"] != replica["pid"]
+    assert get(f"http://127.0.0.1:{port}/v1/models/gemma")["owned_by"] == "default"
+
+
+def test_nothing_outlives_a_killed_up(laptop: Laptop, port: int) -> None:
+    process = laptop.up(laptop.write(model("gemma", "demo://stuck", replicas=2)), "--port", str(port))
+    record = laptop.until(port, lambda now: all(entry["phase"] == "loading" for entry in replicas(now)))
+    pids = [entry["pid"] for entry in [*replicas(record), record["gateway"]]]
+    process.kill()
+    assert gone(pids)
+    assert laptop.plimsoll("status").returncode == 1
+    with socket.create_server(("127.0.0.1", port)):
+        pass
+
+
+def test_a_second_signal_stops_at_once(laptop: Laptop, port: int) -> None:
+    process = laptop.up(laptop.write(model("gemma", "demo://stuck")), "--port", str(port))
+    record = laptop.until(port, lambda now: replicas(now)[0]["phase"] == "loading")
+    began = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=PATIENCE)
+    assert time.monotonic() - began < 4  # a runtime that ignores SIGTERM is given 5 s
+    assert gone([replicas(record)[0]["pid"]])
+
+
+def test_once_fails_with_the_reason(laptop: Laptop, port: int) -> None:
+    process = laptop.up(laptop.write(model("bad", "demo://crash")), "--port", str(port), "--ask", "?", "--once")
+    answer, said = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 4
+    assert answer == ""
+    assert "plimsoll up: bad-0 cannot be made ready: exited with code 4: unknown architecture 'Nonsense'" in said
+
+
+def test_one_bad_model_does_not_stop_the_others(laptop: Laptop, port: int) -> None:
+    file = laptop.write(model("gemma", "demo://gemma-3-270m"), model("bad", "demo://crash"))
+    laptop.up(file, "--port", str(port))
+    laptop.until(port, lambda now: replicas(now)[0]["phase"] == "ready" and replicas(now)[1]["restarts"] >= 2)
+    assert "unknown architecture" in laptop.plimsoll("status").stdout
+
+
+def test_a_terminal_gets_a_live_table_and_the_answer(laptop: Laptop, port: int) -> None:
+    main, side = pty.openpty()
+    file = laptop.write(model("gemma", "demo://gemma-3-270m"))
+    process = laptop.up(
+        *(file, "--port", str(port), "--ask", "What is the capital of France?", "--once"),
+        stdout=side,
+        stderr=side,
+        stdin=side,
+        env={**laptop.environment, "TERM": "xterm", "COLUMNS": "100"},
+    )
+    os.close(side)
+    shown = b""
+    with contextlib.suppress(OSError):  # EIO: the other side has closed
+        while piece := os.read(main, 4096):
+            shown += piece
+    os.close(main)
+    assert process.wait(timeout=PATIENCE) == 0
+    text = shown.decode()
+    assert "\x1b[" in text
+    assert "The capital of France is Paris." in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "what"),
+    [
+        (["--once"], "give one with --ask"),
+        (["--port", "99999"], "between 0 and 65535"),
+        (["--host", "203.0.113.1"], "cannot listen on 203.0.113.1"),
+    ],
+)
+def test_options_that_make_no_sense(laptop: Laptop, arguments: list[str], what: str) -> None:
+    done = laptop.plimsoll("up", laptop.write(model("gemma", "demo://gemma-3-270m")), *arguments)
+    assert done.returncode == 2
+    assert what in done.stderr
+
+
+def test_files_are_refused_as_a_whole(laptop: Laptop) -> None:
+    file = laptop.write(
+        model("a", "demo://x", replicas=-1),
+        model("b", "pvc://claim/path"),
+        model("c", "demo://x", foo=1),
+        model("d", "demo://x"),
+        model("d", "demo://x"),
+    )
+    done = laptop.plimsoll("up", file)
+    assert done.returncode == 2
+    assert "spec.replicas: Invalid value: -1" in done.stderr
+    assert "pvc://claim/path is a volume of a cluster" in done.stderr
+    assert 'unknown field "spec.foo"' in done.stderr
+    assert '"default/d" is given twice' in done.stderr
+
+
+def test_served_names_must_differ(laptop: Laptop) -> None:
+    names = {"source": "demo://x", "servedNames": ["same"]}
+    done = laptop.plimsoll("up", laptop.write(model("a", "", model=names), model("b", "", model=names)))
+    assert done.returncode == 2
+    assert 'the served name "same" is taken by "a"' in done.stderr
