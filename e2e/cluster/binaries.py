@@ -95,7 +95,7 @@ def build_missing(layout: Layout, progress: Progress) -> None:
             f"go is not installed, and {names} must be built: install Go (https://go.dev/dl) and try again"
         )
     for binary in wanted:
-        log = layout.logs / f"build-{binary.name}.log"
+        log = layout.build_logs / f"build-{binary.name}.log"
         with (
             progress.step(f"building {binary.name} {binary.key} (log: {log})"),
             installing(binary.path(layout)) as target,

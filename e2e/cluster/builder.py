@@ -67,7 +67,7 @@ def load_base(layout: Layout, progress: Progress) -> None:
     mark = layout.storage / f"loaded-{archive.name}"
     if mark.exists() and archive.exists():
         return
-    packages.install_missing(progress, layout.logs / "apt.log")
+    packages.install_missing(progress, layout.build_logs / "apt.log")
     layout.cache.mkdir(parents=True, exist_ok=True)
     with exclusive(layout.cache), buildah(layout) as tool:
         write_missing(layout, progress, [base])
@@ -82,7 +82,7 @@ def build_image(
 ) -> None:
     """Build `tag`; unchanged steps come from earlier builds. Raises ClusterError with the log's end."""
     load_base(layout, progress)
-    log = layout.logs / f"image-{tag.replace('/', '-').replace(':', '-')}.log"
+    log = layout.build_logs / f"image-{tag.replace('/', '-').replace(':', '-')}.log"
     with progress.step(f"building the image {tag} (log: {log})"), buildah(layout) as tool:
         found = pip_settings.read_settings(os.environ)
         bundle = BUNDLE if BUNDLE.exists() else None

@@ -40,6 +40,11 @@ class Layout:
         return self.state / "machines"
 
     @property
+    def build_logs(self) -> Path:
+        """Logs of what fills the cache. Not with the cluster's own: `down` may run during a build."""
+        return self.cache / "logs"
+
+    @property
     def binaries(self) -> Path:
         return self.cache / "bin"
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
+from functools import partial
 from pathlib import Path
 
 from cluster import addons, cgroups, control_plane, network, node, packages, registry
@@ -44,7 +46,7 @@ def require_root() -> None:
 def fill_cache(layout: Layout, progress: Progress) -> list[Path]:
     """Packages, binaries and images: all that `up` needs beside this checkout. Returns the images' archives."""
     require_root()
-    packages.install_missing(progress, layout.logs / "apt.log")
+    packages.install_missing(progress, layout.build_logs / "apt.log")
     layout.cache.mkdir(parents=True, exist_ok=True)
     with exclusive(layout.cache):
         sweep(layout.cache)
@@ -71,7 +73,7 @@ def up(layout: Layout, progress: Progress) -> None:
         hub.keep_running(control_plane.controllers(hub, kube, authority))
         for each, machine in machines.items():
             machine.keep_running(node.agents(machine, each, kube, machine.home / "etc"))
-        wait_nodes(client, machines.values())
+        wait_nodes(client, machines)
         progress.say(f"nodes {' '.join(each.name for each in NODES)} Ready")
         addons.install(client, contour_manifest(layout))
         addons.wait_ready(client)
@@ -124,12 +126,20 @@ def import_images(machine: Machine, archives: Sequence[Path]) -> None:
             write(mark, "")
 
 
-def wait_nodes(client: Client, machines: Iterable[Machine]) -> None:
-    """Wait until every node is there and Ready."""
-    names = [f"node/{each.name}" for each in NODES]
-    logs = " ".join(machine.log("kubelet") for machine in machines)
-    until("registration of the nodes", lambda: client.can("get", *names), seconds=NODE_SECONDS, log=logs)
+def wait_nodes(client: Client, machines: Mapping[Node, Machine]) -> None:
+    """Wait until every node is Ready, by its own word since it was started: a dead one stays Ready for a while."""
+    for each, machine in machines.items():
+        fresh = partial(has_renewed, client, each, machine.wired_at)
+        until(f"kubelet of {each.name}", fresh, seconds=NODE_SECONDS, log=machine.log("kubelet"))
+    names = [f"node/{each.name}" for each in machines]
     client.kubectl("wait", "--for=condition=Ready", *names, f"--timeout={NODE_SECONDS}s")
+
+
+def has_renewed(client: Client, each: Node, since: float) -> bool:
+    """Whether the kubelet has renewed its node's lease since then (seconds of the epoch)."""
+    lease = ("lease", each.name, "--namespace=kube-node-lease", "--ignore-not-found")
+    text = client.kubectl("get", *lease, "--output=jsonpath={.spec.renewTime}")
+    return bool(text) and datetime.fromisoformat(text).timestamp() > since
 
 
 def down(layout: Layout, progress: Progress) -> None:

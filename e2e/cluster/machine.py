@@ -103,7 +103,7 @@ class Machine:
         supervisor = self.holder().only_child()
         if supervisor is None:
             raise ClusterError(f"machine {self.name} has just died; its log: {self.log('supervisor')}")
-        os.kill(supervisor, SIGHUP)
+        os.kill(supervisor.pid, SIGHUP)
 
     def enter(self, *argv: str | Path, mounts: bool = False) -> list[str]:
         """A command line that runs `argv` in the machine's network (and, if asked, among its mounts)."""
@@ -115,6 +115,11 @@ class Machine:
         """Path of a daemon's log."""
         self.layout.logs.mkdir(parents=True, exist_ok=True)
         return str(self.layout.logs / f"{self.name}-{name}.log")
+
+    @property
+    def wired_at(self) -> float:
+        """When it was last wired, in seconds of the epoch."""
+        return (self.home / "wired").stat().st_mtime
 
     def kill(self) -> None:
         """End the machine and everything in it. Its folder stays."""

@@ -17,7 +17,7 @@ CONFIGURATION = "[req]\ndistinguished_name = subject\n[subject]\n"
 
 @dataclass(frozen=True)
 class Identity:
-    """What a certificate says: `subject` as openssl writes it (/O=group/CN=name), names like `DNS:x` and `IP:y`."""
+    """What a certificate says: `subject` as openssl writes it (/O=group/CN=name), names like `DNS:x`, `IP:y`."""
 
     name: str
     subject: str
@@ -63,6 +63,6 @@ class Authority:
         return self.folder / f"{name}.key"
 
     def _request(self, name: str, subject: str, options: Sequence[str | Path]) -> None:
-        request = ["openssl", "req", "-x509", "-days", DAYS, "-config", self.folder / "openssl.cnf", *CURVE]
-        outputs = ["-keyout", self.key_of(name), "-out", self.certificate_of(name)]
+        request = ["openssl", "req", "-x509", "-days", DAYS, "-config", f"{self.folder / 'openssl.cnf'}", *CURVE]
+        outputs = ["-keyout", f"{self.key_of(name)}", "-out", f"{self.certificate_of(name)}"]
         run([*request, "-subj", subject, *outputs, *options])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,45 +21,48 @@ class Process:
     pid: int
     started: int
 
-    @property
-    def alive(self) -> bool:
-        try:
-            now = parse_stat(Path(f"/proc/{self.pid}/stat").read_text())
-        except (FileNotFoundError, ProcessLookupError):
-            return False
-        return now == self
-
     def __str__(self) -> str:
         return f"{self.pid}@{self.started}"
 
-    def only_child(self) -> int | None:
-        """Process id of its child, or None while it has none."""
+    @property
+    def alive(self) -> bool:
+        """A zombie, which only waits for its parent to look, is not."""
+        return find_process(self.pid) == self
+
+    def only_child(self) -> Process | None:
+        """Its child, or None while it has none."""
         try:
             children = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()
         except (FileNotFoundError, ProcessLookupError):
             return None
-        return int(children[0]) if children else None
+        return find_process(int(children[0])) if children else None
 
     def kill(self) -> None:
-        """SIGKILL, and wait until the kernel has taken it apart. Raises ClusterError if it stays."""
+        """Kill it, and wait until it and its child (which dies with it) are gone. Raises ClusterError if not."""
+        if not self.alive:
+            return
+        family = [self, *filter(None, [self.only_child()])]
+        with suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGKILL)
         deadline = time.monotonic() + STOP_SECONDS
-        while self.alive:
+        while any(member.alive for member in family):
             if time.monotonic() > deadline:
                 raise ClusterError(f"process {self.pid} is still there {STOP_SECONDS:.0f} s after SIGKILL")
-            try:
-                os.kill(self.pid, signal.SIGKILL)
-                reap(self.pid)
-            except ProcessLookupError:
-                return
             time.sleep(0.02)
 
 
-def reap(pid: int) -> None:
-    """Collect the exit status if the process is our own child; somebody else's is left to its parent."""
+def find_process(pid: int) -> Process | None:
+    """The process that has this id now, unless it is a zombie."""
     try:
-        os.waitpid(pid, os.WNOHANG)
-    except ChildProcessError:
-        return
+        line = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    return None if state(line) in "ZX" else parse_stat(line)
+
+
+def state(line: str) -> str:
+    """The state's letter in a line of /proc/PID/stat."""
+    return line.rpartition(")")[2].split()[0]
 
 
 def parse_stat(line: str) -> Process:

@@ -57,7 +57,7 @@ def build_base_layer(layout: Layout, progress: Progress) -> Path:
     target = base_layer(layout)
     if target.exists():
         return target
-    log = layout.logs / "debootstrap.log"
+    log = layout.build_logs / "debootstrap.log"
     with progress.step(f"bootstrapping Debian {DEBIAN} with Python (log: {log})"), installing(target) as scratch:
         root = scratch.with_name("root")
         options = ("--variant=minbase", f"--include={','.join(PACKAGES)}")

@@ -49,17 +49,16 @@ def run(
             done = subprocess.run(
                 whole, check=False, input=stdin, env=full, cwd=cwd, capture_output=True, text=True
             )
-            said = done.stderr or done.stdout
         else:
             log.parent.mkdir(parents=True, exist_ok=True)
             with log.open("a") as out:
                 done = subprocess.run(
                     whole, check=False, input=stdin, env=full, cwd=cwd, stdout=out, stderr=out, text=True
                 )
-            said = log.read_text()
     except FileNotFoundError as error:
         raise ClusterError(f"{error.filename} is not installed (needed for: {' '.join(words[:4])})") from error
     if done.returncode != 0:
+        said = log.read_text() if log else done.stderr or done.stdout
         where = f"\n  the whole log: {log}" if log else ""
         raise ClusterError(f"{' '.join(words)} failed with exit code {done.returncode}:\n{tail(said)}{where}")
     return done.stdout or ""

@@ -93,7 +93,10 @@ def main(home: Path) -> None:
         binds={Path(target): Path(source) for target, source in settings["binds"].items()},
         keep=[Path(path) for path in settings["keep"]],
     )
-    cgroups.create(cgroups.complete(), Path(settings["group"]))
+    # A machine that died has left the groups of its containers, and the kubelet would look for those at length.
+    hierarchies, group = cgroups.complete(), Path(settings["group"])
+    cgroups.remove(hierarchies, group)
+    cgroups.create(hierarchies, group)
     Path("/proc/sys/net/ipv4/ip_forward").write_text("1")
     supervisor = Supervisor(home)
     while True:
