@@ -83,6 +83,7 @@ def build_image(
     """Build `tag`; unchanged steps come from earlier builds. Raises ClusterError with the log's end."""
     load_base(layout, progress)
     log = layout.build_logs / f"image-{tag.replace('/', '-').replace(':', '-')}.log"
+    log.unlink(missing_ok=True)
     with progress.step(f"building the image {tag} (log: {log})"), buildah(layout) as tool:
         found = pip_settings.read_settings(os.environ)
         bundle = BUNDLE if BUNDLE.exists() else None
