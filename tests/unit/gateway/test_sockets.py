@@ -1,0 +1,24 @@
+"""Nagle's algorithm must be off on both sides: with it, answers wait 40 ms for an acknowledgement."""
+
+from __future__ import annotations
+
+import socket
+
+from plimsoll_gateway.server import listen
+from plimsoll_gateway.upstream import open_session
+
+
+def test_what_is_accepted_is_known_to_be_tcp() -> None:
+    with listen("127.0.0.1", 0) as server, socket.create_connection(server.getsockname()):
+        accepted, _ = server.accept()
+        with accepted:
+            assert accepted.proto == socket.IPPROTO_TCP  # asyncio's condition for switching it off
+
+
+async def test_connections_to_replicas_send_at_once_and_are_probed() -> None:
+    async with open_session() as session:
+        factory = session.connector._socket_factory  # type: ignore[union-attr]
+        assert factory is not None
+        with factory((socket.AF_INET, socket.SOCK_STREAM, 0, "", ("127.0.0.1", 80))) as made:
+            assert made.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) != 0
+            assert made.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) != 0
