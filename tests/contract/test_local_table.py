@@ -1,0 +1,61 @@
+"""The table that laptop mode writes is the table that the gateway reads."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+
+from plimsoll_gateway.table_file import parse_table
+from plimsoll_runtime.local.board import Phase, Status
+from plimsoll_runtime.local.model import LocalModel
+from plimsoll_runtime.local.table import replica_slots, table_document
+
+BEGAN = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def model(name: str, replicas: int, *served: str, namespace: str = "default") -> LocalModel:
+    return LocalModel(
+        namespace=namespace,
+        name=name,
+        served_names=served or (name,),
+        replicas=replicas,
+        arguments=(),
+        sets_threads=False,
+        environment=(),
+        notes=(),
+        origin="f.yaml",
+    )
+
+
+def test_every_phase_of_a_replica() -> None:
+    one = model("gemma", 3, "gemma", "google/gemma")
+    first, second, third = replica_slots(one)
+    statuses = {
+        first: Status(),
+        second: Status(Phase.LOADING, url="http://127.0.0.1:1", pid=1, stage="reading weights", fraction=0.5),
+        third: Status(Phase.READY, url="http://127.0.0.1:2", pid=2),
+    }
+    table = parse_table(json.dumps(table_document([one], statuses, BEGAN)))
+    (entry,) = table.models
+    assert (str(entry.key), entry.served_names, entry.created) == (
+        "default/gemma",
+        ("gemma", "google/gemma"),
+        BEGAN.timestamp(),
+    )
+    assert [(replica.id, replica.ready) for replica in entry.replicas] == [(second, False), (third, True)]
+    assert [replica.url for replica in entry.ready_for("google/gemma")] == ["http://127.0.0.1:2"]
+    assert entry.message == ""
+
+
+def test_why_a_model_is_not_ready_reaches_its_clients() -> None:
+    models = [model("a", 1), model("b", 0), model("a", 1, "other", namespace="team")]
+    statuses = {
+        "a-0": Status(Phase.WAITING, error="exited with code 4: unknown architecture\nmore", code=4, wait=2.0),
+        "team.a-0": Status(Phase.LOADING, url="http://127.0.0.1:1", stage="reading weights", fraction=0.5),
+    }
+    table = parse_table(json.dumps(table_document(models, statuses, BEGAN)))
+    assert {str(entry.key): entry.message for entry in table.models} == {
+        "default/a": "exited with code 4: unknown architecture; starting again in 2.0 s",
+        "default/b": "it is scaled to zero (spec.replicas: 0)",
+        "team/a": "loading: reading weights 50%",
+    }

@@ -1,0 +1,128 @@
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import aiohttp
+import pytest
+from aiohttp import web
+
+from plimsoll_runtime.local.ask import AskError, ask
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class FakeGateway:
+    """Says that a model is ready after `unready` questions, and answers as told."""
+
+    def __init__(self) -> None:
+        self.url = ""
+        self.unready = 0
+        self.requests: list[tuple[dict[str, Any], str | None]] = []
+        self.answer: Handler
+
+    async def model(self, request: web.Request) -> web.Response:
+        self.unready -= 1
+        return web.json_response({"ready": self.unready < 0})
+
+    async def chat(self, request: web.Request) -> web.StreamResponse:
+        self.requests.append((await request.json(), request.headers.get("authorization")))
+        return await self.answer(request)
+
+
+@pytest.fixture
+async def gateway(unused_tcp_port: int) -> AsyncIterator[FakeGateway]:
+    made = FakeGateway()
+    app = web.Application()
+    app.router.add_get("/v1/models/{name:.+}", made.model)
+    app.router.add_post("/v1/chat/completions", made.chat)
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", unused_tcp_port).start()
+    made.url = f"http://127.0.0.1:{unused_tcp_port}"
+    yield made
+    await runner.cleanup()
+
+
+def events(*parts: str) -> Handler:
+    async def answer(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"content-type": "text/event-stream"})
+        await response.prepare(request)
+        for part in parts:
+            await response.write(f"data: {part}\n\n".encode())
+        return response
+
+    return answer
+
+
+def delta(text: str | None) -> str:
+    return json.dumps({"choices": [{"delta": {"content": text}}]})
+
+
+async def put(gateway: FakeGateway, key: str | None = None) -> str:
+    pieces: list[str] = []
+    async with aiohttp.ClientSession() as session:
+        await ask(session, gateway.url, "org/m", "Why?", key, pieces.append)
+    return "".join(pieces)
+
+
+async def test_the_answer_comes_in_pieces(gateway: FakeGateway) -> None:
+    gateway.unready = 2
+    usage = json.dumps({"choices": [], "usage": {}})
+    gateway.answer = events(delta(None), delta("Be"), delta("cause ü."), usage, "[DONE]")
+    assert await put(gateway, "secret") == "Because ü."
+    ((body, key),) = gateway.requests
+    assert body["model"] == "org/m"
+    assert body["messages"] == [{"role": "user", "content": "Why?"}]
+    assert body["stream"] is True
+    assert key == "Bearer secret"
+
+
+async def test_no_key_is_sent_where_there_is_none(gateway: FakeGateway) -> None:
+    gateway.answer = events("[DONE]")
+    assert await put(gateway) == ""
+    assert gateway.requests[0][1] is None
+
+
+async def test_answers_that_fail_say_why(gateway: FakeGateway) -> None:
+    gateway.answer = events(delta("Be"), json.dumps({"error": {"message": "its replica went away"}}))
+    with pytest.raises(AskError, match="its replica went away"):
+        await put(gateway)
+    gateway.answer = events(delta("Be"))
+    with pytest.raises(AskError, match="ended early"):
+        await put(gateway)
+
+    async def refuse(request: web.Request) -> web.StreamResponse:
+        return web.json_response({"error": {"message": "no key"}}, status=401)
+
+    gateway.answer = refuse
+    with pytest.raises(AskError, match="no key"):
+        await put(gateway)
+
+    async def plain(request: web.Request) -> web.StreamResponse:
+        return web.Response(status=500, text="oops")
+
+    gateway.answer = plain
+    with pytest.raises(AskError, match="oops"):
+        await put(gateway)
+
+
+async def test_a_gateway_that_never_finds_the_model(gateway: FakeGateway, monkeypatch: pytest.MonkeyPatch) -> None:
+    gateway.unready = 1_000_000
+    monkeypatch.setattr("plimsoll_runtime.local.ask.ROUTE_SECONDS", 0.05)
+    with pytest.raises(AskError, match="did not find the model ready"):
+        await put(gateway)
+
+
+async def test_a_connection_that_breaks(gateway: FakeGateway) -> None:
+    async def die(request: web.Request) -> web.StreamResponse:
+        assert request.transport is not None
+        request.transport.abort()
+        await asyncio.Event().wait()
+        return web.Response()
+
+    gateway.answer = die
+    with pytest.raises(AskError, match="the connection to the gateway broke"):
+        await put(gateway)
