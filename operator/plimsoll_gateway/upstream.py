@@ -14,8 +14,8 @@ from plimsoll_gateway.headers import RawHeaders, request_headers
 from plimsoll_gateway.table import Replica
 
 CONNECT_SECONDS = 5.0
-# Shorter than the 5 s after which a replica closes an idle connection, so that we rarely send into a closing one.
-KEEP_ALIVE_SECONDS = 4.0
+# Shorter than the 75 s after which a replica closes an idle connection, so that we rarely send into a closing one.
+KEEP_ALIVE_SECONDS = 30.0
 # A replica whose node has vanished sends nothing, not even a reset; generations may be silent for minutes.
 # Keep-alive probes find out: 15 s of silence, then 3 probes 5 s apart.
 PROBE_AFTER_SECONDS, PROBE_EVERY_SECONDS, PROBES = 15, 5, 3

@@ -14,7 +14,7 @@ from plimsoll_runtime.local.state import RunState
 
 # -P: the current folder may hold a file named like one of the modules that are imported.
 PYTHON = (sys.executable, "-P")
-SERVE = (*PYTHON, "-c", "import sys; from plimsoll_runtime.cli.main import main; sys.exit(main())", "serve")
+SERVE = (*PYTHON, "-m", "plimsoll_runtime", "serve")
 GATEWAY = (*PYTHON, "-m", "plimsoll_gateway")
 
 

@@ -61,9 +61,8 @@ class Laptop:
         return process
 
     def plimsoll(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        code = "import sys; from plimsoll_runtime.cli.main import main; sys.exit(main())"
         return subprocess.run(
-            [sys.executable, "-P", "-c", code, *arguments],
+            [sys.executable, "-P", "-m", "plimsoll_runtime", *arguments],
             env=self.environment,
             capture_output=True,
             text=True,
