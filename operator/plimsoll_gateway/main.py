@@ -42,7 +42,7 @@ async def _run(options: Options, sock: socket.socket) -> int:
         await asyncio.wait({server, source}, return_when=asyncio.FIRST_COMPLETED)
         if source.done():
             # A gateway whose table no longer changes would send requests to pods long gone: better to start anew.
-            log.error("the source of the table ended", exc_info=source.exception())
+            log.error("the table cannot be followed: %s", source.exception(), exc_info=source.exception())
             return 1
         source.cancel()
         await asyncio.wait({source})

@@ -162,11 +162,21 @@ def _within(namespace: str | None) -> str:
     return "" if namespace is None else f"/namespaces/{quote(namespace, safe='')}"
 
 
+class NoClusterError(Exception):
+    """There is no cluster to watch; the message says what was looked for."""
+
+
 async def follow_cluster(namespaces: list[str] | None, store: TableStore) -> None:
-    """Watch the cluster that this process runs in, or the one of the kubeconfig, for ever."""
+    """Watch the cluster that this process runs in, or the one of the kubeconfig, for ever.
+
+    Raises NoClusterError where neither is there.
+    """
     try:
         config.load_incluster_config()  # type: ignore[no-untyped-call]
     except config.ConfigException:
-        await config.load_kube_config()  # type: ignore[no-untyped-call]
+        try:
+            await config.load_kube_config()  # type: ignore[no-untyped-call]
+        except config.ConfigException as error:
+            raise NoClusterError(f"neither inside a pod nor with a usable kubeconfig ({error})") from error
     async with client.ApiClient() as api:
         await ClusterTable(api, namespaces, store).follow()
