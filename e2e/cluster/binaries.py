@@ -10,7 +10,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -86,9 +86,9 @@ CONTOUR_BINARY = Binary("contour", CONTOUR, released("github.com/projectcontour/
 ALL = (PAUSE_BINARY, KUBE, COREDNS_BINARY, CONTOUR_BINARY, HELM_BINARY)
 
 
-def build_missing(layout: Layout, progress: Progress) -> None:
+def build_missing(layout: Layout, progress: Progress, needed: Sequence[Binary] = ALL) -> None:
     """Build what the cache lacks, one after another: each build uses every processor by itself."""
-    wanted = [binary for binary in ALL if not binary.path(layout).exists()]
+    wanted = [binary for binary in needed if not binary.path(layout).exists()]
     if wanted and shutil.which("go") is None:
         names = ", ".join(binary.name for binary in wanted)
         raise ClusterError(

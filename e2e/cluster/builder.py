@@ -16,7 +16,6 @@ from pathlib import Path
 
 from cluster import packages, pip_settings
 from cluster.addresses import REGISTRY_PORT
-from cluster.errors import ClusterError
 from cluster.files import write
 from cluster.images import python, write_missing
 from cluster.layout import Layout
@@ -109,13 +108,13 @@ def build_image(
 def push_image(layout: Layout, hub: Machine, name: str) -> str:
     """Push a built image, uncompressed: on one machine the time goes into packing, not into the wire.
 
-    Returns the reference that pods use: REGISTRY/NAME:TAG@DIGEST.
+    `name` is the one it was built under, with or without the registry's. Returns the reference that pods use:
+    REGISTRY/NAME:TAG@DIGEST.
     """
-    if "@" in name or name.startswith(f"{REGISTRY}/"):
-        raise ClusterError(f"push by the name that it was built under, such as plimsoll-operator:e2e, not {name}")
+    path = name.removeprefix(f"{REGISTRY}/")
     with buildah(layout) as tool:
         digest = tool.scratch / "digest"
-        target = f"docker://127.0.0.1:{REGISTRY_PORT}/{name}"
+        target = f"docker://127.0.0.1:{REGISTRY_PORT}/{path}"
         options: list[str | Path] = [
             "--tls-verify=false",
             "--disable-compression",
@@ -124,4 +123,4 @@ def push_image(layout: Layout, hub: Machine, name: str) -> str:
             digest,
         ]
         run(hub.enter(*tool.argv("push", *options, name, target)), env=ENVIRONMENT)
-        return f"{REGISTRY}/{name}@{digest.read_text().strip()}"
+        return f"{REGISTRY}/{path}@{digest.read_text().strip()}"

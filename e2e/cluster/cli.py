@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from cluster import lifecycle, status, supervisor
+from cluster.binaries import HELM_BINARY
 from cluster.builder import build_image, load_base, push_image
 from cluster.errors import ClusterError
 from cluster.kubectl import Client
@@ -16,6 +17,8 @@ from cluster.layout import CACHE_VARIABLE, Layout, find_layout
 from cluster.progress import Progress
 
 THROUGH = ("kubectl", "helm", "run")
+# These look at charts only: they need no cluster, and no root.
+LOCAL_HELM = ("dependency", "lint", "package", "show", "template", "version")
 DESCRIPTION = "A real two-node Kubernetes on this machine."
 EPILOG = f"""The state lies under .cluster/ (logs in .cluster/logs), the cache under
 ${{XDG_CACHE_HOME:-~/.cache}}/plimsoll/cluster, or where {CACHE_VARIABLE} says. See README.md beside this tool."""
@@ -73,8 +76,12 @@ def pass_through(layout: Layout, verb: str, argv: list[str]) -> None:
     if not command:
         raise ClusterError("what to run? `python3 e2e/cluster run -- COMMAND...`")
     client = Client(layout, lifecycle.hub_machine(layout))
-    line = client.machine.enter(*command)
-    os.execvpe(line[0], line, {**os.environ, **client.environment()})
+    local = verb == "helm" and words[:1] and words[0] in LOCAL_HELM
+    if local:
+        lifecycle.build(layout, Progress(), HELM_BINARY)
+    line = command if local else client.machine.enter(*command)
+    environment = {**os.environ, **client.environment()}
+    os.execvpe(line[0], line, environment)
 
 
 def perform(layout: Layout, options: argparse.Namespace) -> int:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from cluster import addons, cgroups, control_plane, network, node, packages, registry
 from cluster.addresses import NODES, Node
-from cluster.binaries import KUBE, contour_manifest
+from cluster.binaries import KUBE, Binary, build_missing, contour_manifest
 from cluster.errors import ClusterError
 from cluster.files import sweep, write
 from cluster.images import prepare
@@ -51,6 +51,13 @@ def fill_cache(layout: Layout, progress: Progress) -> list[Path]:
     with exclusive(layout.cache):
         sweep(layout.cache)
         return prepare(layout, progress)
+
+
+def build(layout: Layout, progress: Progress, binary: Binary) -> None:
+    """One program alone, for what needs no cluster."""
+    layout.cache.mkdir(parents=True, exist_ok=True)
+    with exclusive(layout.cache):
+        build_missing(layout, progress, [binary])
 
 
 def up(layout: Layout, progress: Progress) -> None:

@@ -11,7 +11,6 @@ import pytest
 
 from cluster import cli
 from cluster.builder import push_image
-from cluster.errors import ClusterError
 from cluster.layout import SOURCE, Layout
 from cluster.machine import Machine
 
@@ -35,7 +34,7 @@ def test_it_starts_by_path_and_by_name_and_lists_its_verbs(start: list[str]) -> 
 
 
 @pytest.mark.usefixtures("layout")
-@pytest.mark.parametrize("argv", [["kubectl", "get", "pods"], ["helm", "--help"], ["run", "--", "true"]])
+@pytest.mark.parametrize("argv", [["kubectl", "get", "pods"], ["helm", "ls"], ["run", "--", "true"]])
 def test_a_command_for_a_cluster_that_is_down_says_how_to_start_it(
     argv: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -74,7 +73,29 @@ def test_up_without_root_says_so(
     assert not layout.state.exists()
 
 
-@pytest.mark.parametrize("name", ["registry.plimsoll.test/thing:v1", "thing@sha256:00"])
-def test_an_image_is_pushed_by_the_name_it_was_built_under(layout: Layout, name: str) -> None:
-    with pytest.raises(ClusterError, match="the name that it was built under"):
-        push_image(layout, Machine(layout, "hub"), name)
+@pytest.mark.parametrize("name", ["plimsoll-operator:e2e", "registry.plimsoll.test/plimsoll-operator:e2e"])
+def test_an_image_is_pushed_under_the_registrys_name_once(
+    layout: Layout, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    commands: list[list[str]] = []
+
+    def push(argv: list[str], env: dict[str, str]) -> str:
+        commands.append(argv)
+        Path(argv[argv.index("--digestfile") + 1]).write_text("sha256:00")
+        return ""
+
+    monkeypatch.setattr(Machine, "enter", lambda self, *argv, mounts=False: [str(word) for word in argv])
+    monkeypatch.setattr("cluster.builder.program", lambda name: name)
+    monkeypatch.setattr("cluster.builder.run", push)
+    reference = push_image(layout, Machine(layout, "hub"), name)
+    assert reference == "registry.plimsoll.test/plimsoll-operator:e2e@sha256:00"
+    assert commands[0][-2:] == [name, "docker://127.0.0.1:5000/plimsoll-operator:e2e"]
+
+
+def test_a_chart_is_linted_without_a_cluster(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
+    became: list[list[str]] = []
+    monkeypatch.setattr("cluster.lifecycle.build", lambda *arguments: became.append(["build"]))
+    monkeypatch.setattr(os, "execvpe", lambda file, argv, env: became.append(argv))
+    cli.main(["helm", "lint", "charts/x"])
+    assert became == [["build"], ["helm", "lint", "charts/x"]]
+    assert not layout.state.exists()

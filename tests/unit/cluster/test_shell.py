@@ -52,15 +52,11 @@ def test_only_the_last_lines_are_shown() -> None:
     assert tail("1\n2\n3\n", lines=2) == "    2\n    3"
 
 
-@pytest.mark.parametrize(
-    "last",
-    [
-        "exec sleep 600",  # the command itself
-        pytest.param(
-            "sleep 600; true", marks=pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
-        ),  # its child
-    ],
-)
+ITSELF = "exec sleep 600"
+ITS_CHILD = pytest.param("sleep 600; true", marks=pytest.mark.skipif(os.geteuid() != 0, reason="needs root"))
+
+
+@pytest.mark.parametrize("last", [ITSELF, ITS_CHILD])
 def test_a_command_dies_with_us_even_when_we_are_killed(tmp_path: Path, last: str) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
