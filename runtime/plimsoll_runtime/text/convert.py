@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from plimsoll_runtime.errors import ModelError
 from plimsoll_runtime.text.cache import cached_folder
-from plimsoll_runtime.text.gguf.metadata import read_metadata
 from plimsoll_runtime.text.gguf.write import CONVERTER_VERSION, write_tokenizer
+from plimsoll_runtime.weights.gguf.metadata import read_metadata
 
 if TYPE_CHECKING:
     from plimsoll_runtime.weights.files import ModelFiles

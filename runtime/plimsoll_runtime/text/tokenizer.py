@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import tokenizers
@@ -72,6 +73,11 @@ class Tokenizer:
     def eos_token_id(self) -> int | None:
         """Id of the token that ends a text (a model may have more ends: see ModelFiles.eos_token_ids)."""
         return self.token_id(self.eos_token) if self.eos_token else None
+
+    @cached_property
+    def longest_piece(self) -> int:
+        """No token stands for more characters than this, with room for what a normalizer may join."""
+        return 4 * max(map(len, self._backend.get_vocab(with_added_tokens=True)))
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Token ids of a text; special tokens written in it count as such. Raises TextError."""

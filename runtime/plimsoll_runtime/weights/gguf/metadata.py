@@ -1,7 +1,9 @@
 """GGUF metadata, read in one pass: a vocabulary of 262,144 pieces takes half a second instead of ten.
 
 Layout (little endian): "GGUF", version u32, tensor count u64, pair count u64, then the pairs: a key (u64 length
-and bytes), a type u32, a value. Arrays are a type, a count and the values.
+and bytes), a type u32, a value. Arrays are a type, a count and the values. After the pairs come the tensors: a
+name, the number of dimensions u32, the dimensions u64 (fastest first), a type u32, an offset u64 into the data,
+which begins at the next multiple of general.alignment.
 """
 
 from __future__ import annotations
@@ -18,15 +20,27 @@ from plimsoll_runtime.errors import ModelError
 
 _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 _STRING, _ARRAY = 8, 9
+DEFAULT_ALIGNMENT = 32
+MAX_DIMENSIONS = 4
 _U64 = struct.Struct("<Q")
 
 
 @dataclass(frozen=True, slots=True)
+class GgufTensor:
+    """Where a tensor lies: shape as torch has it (slowest dimension first), ggml type, byte offset in the file."""
+
+    shape: tuple[int, ...]
+    kind: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
 class GgufMetadata:
-    """The pairs of a file, and a digest of those that say anything about the tokenizer."""
+    """The pairs of a file, a digest of those that say anything about the tokenizer, and its tensors by name."""
 
     values: Mapping[str, Any]
     digest: str
+    tensors: Mapping[str, GgufTensor]
 
 
 def read_metadata(path: Path) -> GgufMetadata:
@@ -50,7 +64,7 @@ class _NotGgufError(ValueError):
 def _parse(view: mmap.mmap) -> GgufMetadata:
     if view[:4] != b"GGUF":
         raise _NotGgufError("it does not begin with GGUF")
-    version, _, pairs = struct.unpack_from("<IQQ", view, 4)
+    version, count, pairs = struct.unpack_from("<IQQ", view, 4)
     if version not in (2, 3):
         raise _NotGgufError(f"version {version} is not 2 or 3")
     position, values, digest = 24, {}, hashlib.sha256()
@@ -61,7 +75,22 @@ def _parse(view: mmap.mmap) -> GgufMetadata:
         values[key], position = _value(view, position + 4, kind)
         if key.startswith("tokenizer.") or key == "general.architecture":
             digest.update(view[start:position])
-    return GgufMetadata(values, digest.hexdigest()[:32])
+    tensors = _tensors(view, position, count, int(values.get("general.alignment", DEFAULT_ALIGNMENT)))
+    return GgufMetadata(values, digest.hexdigest()[:32], tensors)
+
+
+def _tensors(view: mmap.mmap, position: int, count: int, alignment: int) -> dict[str, GgufTensor]:
+    found: dict[str, tuple[tuple[int, ...], int, int]] = {}
+    for _ in range(count):
+        name, position = _string(view, position)
+        (dimensions,) = struct.unpack_from("<I", view, position)
+        if dimensions > MAX_DIMENSIONS:
+            raise _NotGgufError(f"{name} has {dimensions} dimensions")
+        *shape, kind, offset = struct.unpack_from(f"<{dimensions}QIQ", view, position + 4)
+        position += 16 + 8 * dimensions
+        found[name] = (tuple(reversed(shape)), kind, offset)
+    start = -(-position // alignment) * alignment
+    return {name: GgufTensor(shape, kind, start + offset) for name, (shape, kind, offset) in found.items()}
 
 
 def _value(view: mmap.mmap, position: int, kind: int) -> tuple[Any, int]:

@@ -1,0 +1,95 @@
+"""One decoder layer: attention and a gated MLP, each with its norms and its residual."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from plimsoll_runtime.models.linear import Linear
+from plimsoll_runtime.models.norm import RmsNorm
+from plimsoll_runtime.models.rope import rotate
+from plimsoll_runtime.models.spec import Activation, Attention, AttentionShape
+
+_ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
+    "silu": functional.silu,
+    "gelu_tanh": lambda x: functional.gelu(x, approximate="tanh"),
+}
+
+
+class AttentionBlock:
+    """Queries, keys and values in one product, norms over heads, rotation, attention, output."""
+
+    def __init__(self, shape: AttentionShape, qkv: Linear, output: Linear, qk_norm: QkNorm | None) -> None:
+        self._shape = shape
+        self._qkv = qkv
+        self._output = output
+        self._norm = qk_norm
+
+    def __call__(self, layer: int, x: Tensor, cos: Tensor, sin: Tensor, attention: Attention) -> Tensor:
+        """x [T, hidden] -> [T, hidden]."""
+        shape = self._shape
+        heads = self._qkv(x).view(x.shape[0], shape.heads + 2 * shape.kv_heads, shape.head_dim)
+        query_key, value = torch.split(heads, [shape.heads + shape.kv_heads, shape.kv_heads], dim=1)
+        if self._norm is not None:
+            query_key = self._norm(query_key)
+        query, key = torch.split(rotate(query_key, cos, sin), [shape.heads, shape.kv_heads], dim=1)
+        return self._output(attention(layer, query, key, value).reshape(x.shape[0], -1))
+
+
+class QkNorm:
+    """An RMS norm over each head, one weight for the queries and one for the keys, in one pass over both."""
+
+    def __init__(self, query: Tensor, key: Tensor, shape: AttentionShape, eps: float, *, offset: float) -> None:
+        weights = [query.expand(shape.heads, -1), key.expand(shape.kv_heads, -1)]
+        self._weight = torch.cat(weights).float() + offset
+        self._eps = eps
+
+    def __call__(self, heads: Tensor) -> Tensor:
+        """[T, heads + kv_heads, D] -> the same shape."""
+        normed = functional.rms_norm(heads.float(), (heads.shape[-1],), None, self._eps)
+        return (normed * self._weight).to(heads.dtype)
+
+
+class GatedMlp:
+    """down(activation(gate(x)) * up(x)), gate and up in one product (Shazeer, 2020)."""
+
+    def __init__(self, gate_up: Linear, down: Linear, activation: Activation) -> None:
+        self._gate_up = gate_up
+        self._down = down
+        self._activation = _ACTIVATIONS[activation]
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """x [T, hidden] -> [T, hidden]."""
+        gate, up = self._gate_up(x).chunk(2, dim=-1)
+        return self._down(self._activation(gate) * up)
+
+
+class DecoderLayer:
+    """x + attention(norm(x)), then x + mlp(norm(x)); Gemma norms what each adds as well."""
+
+    def __init__(
+        self,
+        attention: AttentionBlock,
+        mlp: GatedMlp,
+        *,
+        attention_norm: RmsNorm,
+        mlp_norm: RmsNorm,
+        attention_post_norm: RmsNorm | None = None,
+        mlp_post_norm: RmsNorm | None = None,
+    ) -> None:
+        self._attention = attention
+        self._mlp = mlp
+        self._attention_norm = attention_norm
+        self._mlp_norm = mlp_norm
+        self._attention_post_norm = attention_post_norm
+        self._mlp_post_norm = mlp_post_norm
+
+    def __call__(self, layer: int, x: Tensor, cos: Tensor, sin: Tensor, attention: Attention) -> Tensor:
+        """x [T, hidden] -> [T, hidden]."""
+        added = self._attention(layer, self._attention_norm(x), cos, sin, attention)
+        x = x + (added if self._attention_post_norm is None else self._attention_post_norm(added))
+        added = self._mlp(self._mlp_norm(x))
+        return x + (added if self._mlp_post_norm is None else self._mlp_post_norm(added))

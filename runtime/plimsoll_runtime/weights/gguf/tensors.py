@@ -1,0 +1,123 @@
+"""A GGUF file's tensors under the names of Transformers, decoded to the dtype that the model runs in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from plimsoll_runtime.errors import ModelError
+from plimsoll_runtime.weights.gguf.metadata import GgufTensor, read_metadata
+
+PIECE = 2**23
+"""Elements decoded at a time: the float32 copy of a large embedding never exists as a whole."""
+
+_TOP = {
+    "token_embd.weight": "model.embed_tokens.weight",
+    "output_norm.weight": "model.norm.weight",
+    "output.weight": "lm_head.weight",
+}
+_LAYER = {
+    "attn_norm": "input_layernorm",
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj",
+    "attn_q_norm": "self_attn.q_norm",
+    "attn_k_norm": "self_attn.k_norm",
+    "ffn_norm": "post_attention_layernorm",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+}
+_GEMMA3_LAYER = _LAYER | {
+    "post_attention_norm": "post_attention_layernorm",
+    "ffn_norm": "pre_feedforward_layernorm",
+    "post_ffw_norm": "post_feedforward_layernorm",
+}
+
+
+class GgufTensors:
+    """The tensors of one file. Raises ModelError naming a tensor that is cut short or of an unknown type.
+
+    What llama.cpp changes when it converts is undone: the order of the rotated dimensions of queries and keys
+    (Llama and Mistral), and the 1 that it adds to the norms (Gemma).
+    """
+
+    def __init__(self, path: Path, config: Mapping[str, Any]) -> None:
+        metadata = read_metadata(path)
+        self._path = path
+        self._arch = metadata.values["general.architecture"]
+        self._heads = {
+            "self_attn.q_proj": int(config["num_attention_heads"]),
+            "self_attn.k_proj": int(config["num_key_value_heads"]),
+        }
+        self._tensors = {_name(self._arch, name): t for name, t in metadata.tensors.items()}
+        self.shapes = {name: t.shape for name, t in self._tensors.items()}
+        self._data = np.memmap(path, dtype=np.uint8, mode="r")
+        for name, tensor in self._tensors.items():
+            self._check(name, tensor)
+
+    def read(self, name: str, dtype: torch.dtype) -> Tensor:
+        """One tensor, decoded piece by piece."""
+        tensor = self._tensors[name]
+        out = torch.empty(tensor.shape, dtype=dtype)
+        rows = out.view(-1, tensor.shape[-1])
+        kind = gguf.GGMLQuantizationType(tensor.kind)
+        stored = self._bytes(tensor).reshape(rows.shape[0], -1)
+        step = max(1, PIECE // tensor.shape[-1])
+        for first in range(0, rows.shape[0], step):
+            rows[first : first + step] = _decode(stored[first : first + step], kind)
+        return self._undo(name, out)
+
+    def _bytes(self, tensor: GgufTensor) -> NDArray[np.uint8]:
+        return self._data[tensor.offset : tensor.offset + _size(tensor)]
+
+    def _check(self, name: str, tensor: GgufTensor) -> None:
+        try:
+            end = tensor.offset + _size(tensor)
+        except (ValueError, KeyError) as error:
+            raise ModelError(f"{self._path.name}: {name} has the unknown type {tensor.kind}") from error
+        if end > self._data.size:
+            raise ModelError(f"{self._path.name} is cut short: {name} ends at byte {end}; fetch it again")
+
+    def _undo(self, name: str, tensor: Tensor) -> Tensor:
+        if self._arch == "gemma3" and name.endswith("norm.weight"):
+            return tensor - 1
+        if self._arch != "llama":
+            return tensor
+        heads = next((count for part, count in self._heads.items() if part in name), None)
+        if heads is None:
+            return tensor
+        paired = tensor.view(heads, tensor.shape[0] // heads // 2, 2, *tensor.shape[1:])
+        return paired.transpose(1, 2).reshape(tensor.shape)
+
+
+def _name(arch: str, name: str) -> str:
+    """Transformers' name; an unknown one stays as it is, and is refused as unexpected by whoever loads."""
+    if name in _TOP:
+        return _TOP[name]
+    parts = name.split(".")
+    layer = _GEMMA3_LAYER if arch == "gemma3" else _LAYER
+    if len(parts) == 4 and parts[0] == "blk" and parts[2] in layer:
+        return f"model.layers.{parts[1]}.{layer[parts[2]]}.{parts[3]}"
+    return name
+
+
+def _size(tensor: GgufTensor) -> int:
+    block, size = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType(tensor.kind)]
+    return prod(tensor.shape) // block * size
+
+
+def _decode(stored: NDArray[np.uint8], kind: gguf.GGMLQuantizationType) -> Tensor:
+    if kind is gguf.GGMLQuantizationType.BF16:
+        return torch.from_numpy(stored.copy()).view(torch.bfloat16)
+    decoded = gguf.dequantize(stored, kind)
+    return torch.from_numpy(decoded if decoded.flags.writeable else decoded.copy())
