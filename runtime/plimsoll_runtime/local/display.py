@@ -71,6 +71,8 @@ class Display:
 
     def _table(self) -> RenderableType:
         table = Table(box=None, pad_edge=False, show_header=False)
+        table.add_column(no_wrap=True)
+        table.add_column(no_wrap=True, overflow="ellipsis")
         for slot, status in self._board.statuses.items():
             table.add_row(slot, Text(status.detail, style=STYLES[status.phase]))
         return table
