@@ -1,0 +1,1 @@
+"""Attention over a paged key and value cache, and writing into it."""

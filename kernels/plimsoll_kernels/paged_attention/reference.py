@@ -1,0 +1,71 @@
+"""What paged attention means: plain torch, one sequence after the other. Tests and benchmarks compare with it."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+
+def paged_attention_reference(
+    query: Tensor,
+    key_cache: Tensor,
+    value_cache: Tensor,
+    query_lens: Tensor,
+    context_lens: Tensor,
+    block_tables: Tensor,
+    *,
+    scale: float,
+    window: int | None = None,
+    softcap: float | None = None,
+) -> Tensor:
+    """Each row attends to its sequence's cached tokens up to its own position.
+
+    query: `[T, heads, D]`, the rows of S sequences one after the other, `query_lens` `[S]` rows each; the last of
+        them stands at position `context_lens[i] - 1`.
+    key_cache, value_cache: `[kv_heads, num_blocks, block_size, D]`; heads / kv_heads queries share a KV head.
+    block_tables: `[S, width]`; entries beyond a sequence's context are not read.
+    window: tokens that a row sees, itself included; softcap: scores become softcap x tanh(score / softcap).
+
+    Computes in float32 (float64 for float64) and returns `[T, heads, D]` in the query's dtype.
+    """
+    outputs, row = [], 0
+    lengths = zip(query_lens.tolist(), context_lens.tolist(), block_tables.tolist(), strict=True)
+    for queries, context, table in lengths:
+        blocks = torch.tensor(table[: -(-context // key_cache.shape[2])], device=query.device)
+        key = key_cache[:, blocks].flatten(1, 2)[:, :context]
+        value = value_cache[:, blocks].flatten(1, 2)[:, :context]
+        rows = query[row : row + queries]
+        outputs.append(attention_reference(rows, key, value, scale=scale, window=window, softcap=softcap))
+        row += queries
+    return torch.cat(outputs)
+
+
+def attention_reference(
+    query: Tensor, key: Tensor, value: Tensor, *, scale: float, window: int | None, softcap: float | None
+) -> Tensor:
+    """One sequence: query `[Q, heads, D]`, the last Q of key and value's `[kv_heads, S, D]` -> `[Q, heads, D]`."""
+    wide = torch.promote_types(query.dtype, torch.float32)
+    queries, tokens, group = query.shape[0], key.shape[1], query.shape[1] // key.shape[0]
+    key, value = (x.to(wide).repeat_interleave(group, 0) for x in (key, value))
+    scores = query.to(wide).transpose(0, 1) @ key.transpose(1, 2) * scale  # [heads, Q, S]
+    if softcap is not None:
+        scores = softcap * torch.tanh(scores / softcap)
+    position = torch.arange(tokens - queries, tokens, device=query.device)[:, None]
+    token = torch.arange(tokens, device=query.device)
+    hidden = token > position
+    if window is not None:
+        hidden = hidden | (token <= position - window)
+    weights = torch.softmax(scores.masked_fill(hidden, -math.inf), -1)
+    return (weights @ value).transpose(0, 1).to(query.dtype)
+
+
+def write_cache_reference(
+    key: Tensor, value: Tensor, key_cache: Tensor, value_cache: Tensor, slot_mapping: Tensor
+) -> None:
+    """Put row t of key and value `[T, kv_heads, D]` into slot `slot_mapping[t]` (block x block_size + offset)."""
+    block_size = key_cache.shape[2]
+    blocks, offsets = slot_mapping // block_size, slot_mapping % block_size
+    key_cache[:, blocks, offsets] = key.transpose(0, 1)
+    value_cache[:, blocks, offsets] = value.transpose(0, 1)

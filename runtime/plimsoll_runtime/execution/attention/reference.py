@@ -1,0 +1,49 @@
+"""The backend that is right by inspection: no padding, no tiles, one sequence after the other, on any device."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from plimsoll_kernels.paged_attention.reference import paged_attention_reference, write_cache_reference
+from plimsoll_runtime.execution.attention.base import AttentionBatch
+from plimsoll_runtime.execution.attention.tables import step_tables
+from plimsoll_runtime.execution.kv_cache import KvCache
+from plimsoll_runtime.models.spec import Attention
+
+
+class ReferenceBackend:
+    """Slow; for comparing with, and for ruling attention out when an answer looks wrong."""
+
+    name: ClassVar[str] = "reference"
+
+    def __init__(self, cache: KvCache) -> None:
+        self._cache = cache
+
+    def begin(self, batch: AttentionBatch) -> Attention:
+        """Block tables and lengths as tensors."""
+        cache = self._cache
+        tables = step_tables(batch, cache.block_size, cache.num_blocks)
+        padded = tables.padded(int(tables.num_blocks.max()))
+        query_lens, context_lens, block_tables = (
+            torch.from_numpy(a).to(cache.device) for a in (tables.query_lens, tables.context_lens, padded)
+        )
+
+        def attention(layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+            keys, values, shape = cache.keys[layer], cache.values[layer], cache.shapes[layer]
+            write_cache_reference(key, value, keys, values, batch.slot_mapping)
+            return paged_attention_reference(
+                query,
+                keys,
+                values,
+                query_lens,
+                context_lens,
+                block_tables,
+                scale=shape.scale,
+                window=shape.window,
+                softcap=shape.softcap,
+            )
+
+        return attention

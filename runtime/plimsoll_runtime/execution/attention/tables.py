@@ -1,0 +1,59 @@
+"""A step's sequences as flat arrays: what the backends index with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import chain
+
+import numpy as np
+from numpy.typing import NDArray
+
+from plimsoll_runtime.execution.attention.base import AttentionBatch
+
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class StepTables:
+    """int64 arrays of S sequences: rows, context tokens, first row, and the block tables one after the other.
+
+    Sequence i's blocks are `blocks[first_blocks[i] :][: num_blocks[i]]`, as many as its context needs.
+    """
+
+    query_lens: Ints
+    context_lens: Ints
+    first_rows: Ints
+    num_blocks: Ints
+    first_blocks: Ints
+    blocks: Ints
+
+    def padded(self, width: int) -> Ints:
+        """Block tables `[S, width]`, filled up with block 0."""
+        columns = np.arange(width)
+        inside = columns < self.num_blocks[:, None]
+        flat = self.first_blocks[:, None] + np.minimum(columns, self.num_blocks[:, None] - 1)
+        return np.where(inside, self.blocks[flat], 0)
+
+
+def step_tables(batch: AttentionBatch, block_size: int, num_blocks: int) -> StepTables:
+    """Flatten a batch. Raises ValueError where a table is too short or names a block that does not exist."""
+    query_lens = np.array(batch.query_lens, dtype=np.int64)
+    context_lens = np.array(batch.context_lens, dtype=np.int64)
+    needed = -(-context_lens // block_size)
+    widths = np.array([len(table) for table in batch.block_tables], dtype=np.int64)
+    if (widths < needed).any():
+        short = int(np.argmax(widths < needed))
+        raise ValueError(
+            f"sequence {short} has {context_lens[short]} tokens in {widths[short]} blocks of {block_size}"
+        )
+    blocks = np.fromiter(chain.from_iterable(batch.block_tables), np.int64, int(widths.sum()))
+    if blocks.min() < 0 or blocks.max() >= num_blocks:
+        raise ValueError(f"a block table names a block outside 0..{num_blocks - 1}")
+    return StepTables(
+        query_lens=query_lens,
+        context_lens=context_lens,
+        first_rows=np.cumsum(query_lens) - query_lens,
+        num_blocks=needed,
+        first_blocks=np.cumsum(widths) - widths,
+        blocks=blocks,
+    )

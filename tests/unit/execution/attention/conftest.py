@@ -1,0 +1,113 @@
+"""Steps of several sequences through a backend, each row compared with attention over dense keys and values."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import pytest
+import torch
+from torch import Tensor
+
+from plimsoll_kernels.paged_attention.reference import attention_reference
+from plimsoll_runtime.execution.attention.base import AttentionBackend, AttentionBatch
+from plimsoll_runtime.execution.kv_cache import KvCache
+from plimsoll_runtime.models.spec import AttentionShape
+
+TOLERANCE = {torch.float32: 2e-5, torch.bfloat16: 1.6e-2, torch.float16: 2e-3}
+
+
+@dataclass
+class Sequenced:
+    """A sequence: its blocks, and all keys and values of each layer so far, dense."""
+
+    blocks: list[int] = field(default_factory=list)
+    keys: list[list[Tensor]] = field(default_factory=list)
+    values: list[list[Tensor]] = field(default_factory=list)
+    length: int = 0
+
+
+class Simulation:
+    """Sequences that grow step by step in a cache whose every other slot is NaN."""
+
+    def __init__(
+        self,
+        backend: type[AttentionBackend],
+        shapes: Sequence[AttentionShape],
+        dtype: torch.dtype,
+        block_size: int,
+        num_blocks: int,
+        device: str = "cpu",
+        seed: int = 0,
+    ) -> None:
+        self.cache = KvCache(shapes, num_blocks, block_size, dtype, torch.device(device))
+        for tensor in (*self.cache.keys, *self.cache.values):
+            tensor.fill_(float("nan"))
+        self.backend = backend(self.cache)
+        self.sequences: list[Sequenced] = []
+        self._random = random.Random(seed)
+        self._generator = torch.Generator().manual_seed(seed)
+        self._free = list(range(1, num_blocks))
+
+    def add(self) -> int:
+        self.sequences.append(
+            Sequenced(keys=[[] for _ in self.cache.shapes], values=[[] for _ in self.cache.shapes])
+        )
+        return len(self.sequences) - 1
+
+    def step(self, rows: dict[int, int]) -> None:
+        """Compute so many new tokens of each sequence, and compare all of them in every layer."""
+        chosen = [self.sequences[i] for i in rows]
+        slots: list[int] = []
+        size = self.cache.block_size
+        for sequence, count in zip(chosen, rows.values(), strict=True):
+            start, sequence.length = sequence.length, sequence.length + count
+            while len(sequence.blocks) * size < sequence.length:
+                sequence.blocks.append(self._free.pop(self._random.randrange(len(self._free))))
+            slots += [sequence.blocks[p // size] * size + p % size for p in range(start, sequence.length)]
+        batch = AttentionBatch(
+            query_lens=list(rows.values()),
+            context_lens=[s.length for s in chosen],
+            block_tables=[s.blocks for s in chosen],
+            slot_mapping=torch.tensor(slots, device=self.cache.device),
+        )
+        attention = self.backend.begin(batch)
+        for layer, shape in enumerate(self.cache.shapes):
+            query, key, value = (
+                torch.randn(len(slots), h, shape.head_dim, generator=self._generator).to(self.cache.dtype)
+                for h in (shape.heads, shape.kv_heads, shape.kv_heads)
+            )
+            expected = self._expected(layer, shape, chosen, list(rows.values()), query, key, value)
+            device = self.cache.device
+            actual = attention(layer, query.to(device), key.to(device), value.to(device)).cpu()
+            assert actual.shape == query.shape
+            assert actual.dtype == query.dtype
+            tolerance = TOLERANCE[self.cache.dtype]
+            torch.testing.assert_close(actual, expected, rtol=tolerance, atol=tolerance)
+
+    def _expected(
+        self,
+        layer: int,
+        shape: AttentionShape,
+        chosen: Sequence[Sequenced],
+        counts: Sequence[int],
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+    ) -> Tensor:
+        outputs = []
+        parts = (torch.split(x, list(counts)) for x in (query, key, value))
+        for sequence, q, k, v in zip(chosen, *parts, strict=True):
+            sequence.keys[layer].append(k.transpose(0, 1))
+            sequence.values[layer].append(v.transpose(0, 1))
+            dense = (torch.cat(x[layer], 1) for x in (sequence.keys, sequence.values))
+            outputs.append(
+                attention_reference(q, *dense, scale=shape.scale, window=shape.window, softcap=shape.softcap)
+            )
+        return torch.cat(outputs)
+
+
+@pytest.fixture
+def simulation() -> Callable[..., Simulation]:
+    return Simulation
