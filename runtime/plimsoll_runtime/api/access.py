@@ -1,0 +1,130 @@
+"""The outermost layer of the server: who may ask, when, and one line in the log for each request."""
+
+from __future__ import annotations
+
+import hmac
+import logging
+import re
+import time
+import uuid
+from collections.abc import Sequence
+from http import HTTPStatus
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from plimsoll_runtime.api.errors import ApiError, error_response
+from plimsoll_runtime.api.metrics import Metrics
+from plimsoll_runtime.api.record import RequestRecord
+from plimsoll_runtime.api.state import Phase, ServerState
+
+logger = logging.getLogger(__name__)
+
+OPEN_PATHS = frozenset({"/health", "/live", "/metrics"})
+ALWAYS_PATHS = OPEN_PATHS | {"/version"}
+CLIENT_GONE = 499
+_REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
+
+
+class Access:
+    """Authenticates, admits while ready, counts what is in flight, logs. An ASGI application around another."""
+
+    def __init__(self, app: ASGIApp, state: ServerState, metrics: Metrics) -> None:
+        self._app = app
+        self._state = state
+        self._metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Run as an ASGI application."""
+        if scope["type"] != "http":
+            return
+        headers = Headers(scope=scope)
+        record = RequestRecord(_request_id(headers))
+        scope["plimsoll.record"] = record
+        answer = _Answer(send, record.request_id, closing=self._state.phase is Phase.DRAINING)
+        try:
+            await self._guarded(scope, receive, answer, headers)
+        finally:
+            self._report(scope, record, answer)
+
+    async def _guarded(self, scope: Scope, receive: Receive, answer: _Answer, headers: Headers) -> None:
+        path = scope["path"]
+        try:
+            if path not in OPEN_PATHS:
+                check_key(headers.get("authorization"), self._state.api_keys)
+            if path in ALWAYS_PATHS:
+                await self._app(scope, receive, answer.send)
+                return
+            self._state.admit()
+        except ApiError as error:
+            await error_response(error)(scope, receive, answer.send)
+            return
+        try:
+            await self._app(scope, receive, answer.send)
+        finally:
+            self._state.release()
+
+    def _report(self, scope: Scope, record: RequestRecord, answer: _Answer) -> None:
+        if scope["path"] in ALWAYS_PATHS:
+            return
+        code = answer.status or CLIENT_GONE
+        route = scope.get("route")
+        self._metrics.observe(record, getattr(route, "path", "other"), code)
+        first = "-" if record.first_token is None else f"{(record.first_token - record.started) * 1e3:.0f}ms"
+        logger.info(
+            "%s %s %s %d in %.0fms, first token %s, %d prompt tokens (%d cached), %d generated, %s",
+            record.request_id,
+            scope["method"],
+            scope["path"][:200].encode("unicode_escape").decode(),
+            code,
+            (time.monotonic() - record.started) * 1e3,
+            first,
+            record.prompt_tokens,
+            record.cached_tokens,
+            record.completion_tokens,
+            ",".join(sorted(set(record.finish_reasons))) or "-",
+        )
+
+
+class _Answer:
+    """Watches an answer go out; adds the request's id, and closes the connection of a server that is leaving."""
+
+    def __init__(self, send: Send, request_id: str, *, closing: bool) -> None:
+        self._send = send
+        self._request_id = request_id
+        self._closing = closing
+        self.status: int | None = None
+
+    async def send(self, message: Message) -> None:
+        """ASGI's send."""
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            headers = MutableHeaders(scope=message)
+            headers["X-Request-Id"] = self._request_id
+            if self._closing:
+                headers["Connection"] = "close"
+        await self._send(message)
+
+
+def check_key(authorization: str | None, keys: Sequence[str]) -> None:
+    """Raises ApiError (401) unless there are no keys, or one of them is given. Takes the same time for any wrong
+    one.
+    """
+    if not keys:
+        return
+    scheme, _, given = (authorization or "").partition(" ")
+    token = given.strip().encode() if scheme.lower() == "bearer" else b""
+    matches = [hmac.compare_digest(token, key.encode()) for key in keys]
+    if not any(matches):
+        told = "Incorrect API key" if token else "Missing API key"
+        raise ApiError(
+            f"{told}: give a valid one in the header 'Authorization: Bearer KEY'.",
+            status=HTTPStatus.UNAUTHORIZED,
+            code="invalid_api_key",
+            headers={"WWW-Authenticate": "Bearer"},
+        )
+
+
+def _request_id(headers: Headers) -> str:
+    given = headers.get("x-request-id", "")
+    return given if _REQUEST_ID.fullmatch(given) else uuid.uuid4().hex

@@ -1,0 +1,112 @@
+"""The HTTP application: routes, and how errors become answers."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from http import HTTPStatus
+
+from fastapi import FastAPI
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import ASGIApp
+
+from plimsoll_runtime import __version__
+from plimsoll_runtime.api.access import CLIENT_GONE, Access
+from plimsoll_runtime.api.chat import chat
+from plimsoll_runtime.api.completions import completions
+from plimsoll_runtime.api.disconnect import ClientGoneError
+from plimsoll_runtime.api.errors import RETRY_AFTER, ApiError, error_response, json_response
+from plimsoll_runtime.api.metrics import CONTENT_TYPE, Metrics
+from plimsoll_runtime.api.models import list_models, show_model
+from plimsoll_runtime.api.record import RequestRecord
+from plimsoll_runtime.api.served import ServedModel
+from plimsoll_runtime.api.state import Phase, ServerState
+from plimsoll_runtime.api.tokens import detokenize, tokenize
+
+logger = logging.getLogger(__name__)
+
+Endpoint = Callable[[Request, ServedModel, RequestRecord], Awaitable[Response]]
+
+MODEL_ROUTES: tuple[tuple[str, str, Endpoint], ...] = (
+    ("GET", "/v1/models", list_models),
+    ("GET", "/v1/models/{name:path}", show_model),
+    ("POST", "/v1/chat/completions", chat),
+    ("POST", "/v1/completions", completions),
+    ("POST", "/tokenize", tokenize),
+    ("POST", "/detokenize", detokenize),
+)
+
+
+def build_app(state: ServerState) -> ASGIApp:
+    """The whole application of one server. The routes of the model are admitted only while the state is ready."""
+    app = FastAPI(title="Plimsoll runtime", version=__version__, docs_url=None, redoc_url=None, openapi_url=None)
+    metrics = Metrics(state)
+    for method, path, endpoint in MODEL_ROUTES:
+        app.add_api_route(path, _with_model(endpoint, state), methods=_methods(method), response_model=None)
+    _add_probes(app, state, metrics)
+    app.add_exception_handler(ApiError, _answer_api_error)
+    app.add_exception_handler(HTTPException, _answer_http_error)
+    app.add_exception_handler(ClientGoneError, _answer_gone)
+    return Access(app, state, metrics)
+
+
+def _with_model(endpoint: Endpoint, state: ServerState) -> Callable[[Request], Awaitable[Response]]:
+    async def route(request: Request) -> Response:
+        record: RequestRecord = request.scope["plimsoll.record"]
+        try:
+            return await endpoint(request, state.require_model(), record)
+        except (ApiError, ClientGoneError, HTTPException):
+            raise
+        except Exception:
+            logger.exception("request %s failed", record.request_id)
+            message = f"The server failed; its log says why (request {record.request_id})."
+            return error_response(ApiError(message, status=HTTPStatus.INTERNAL_SERVER_ERROR))
+
+    return route
+
+
+def _add_probes(app: FastAPI, state: ServerState, metrics: Metrics) -> None:
+    async def health(_request: Request) -> Response:
+        ready = state.phase is Phase.READY
+        status = HTTPStatus.OK if ready else HTTPStatus.SERVICE_UNAVAILABLE
+        return json_response(state.report, status, {} if ready else {"Retry-After": str(RETRY_AFTER)})
+
+    async def live(_request: Request) -> Response:
+        return json_response({"status": "live"})
+
+    async def show_metrics(_request: Request) -> Response:
+        return Response(metrics.render(), headers={"Content-Type": CONTENT_TYPE})
+
+    async def version(_request: Request) -> Response:
+        return json_response({"version": __version__})
+
+    probes = (("/health", health), ("/live", live), ("/metrics", show_metrics), ("/version", version))
+    for path, probe in probes:
+        app.add_api_route(path, probe, methods=_methods("GET"), response_model=None)
+
+
+def _methods(method: str) -> list[str]:
+    return ["GET", "HEAD"] if method == "GET" else [method]
+
+
+async def _answer_api_error(_request: Request, error: Exception) -> Response:
+    assert isinstance(error, ApiError)
+    return error_response(error)
+
+
+async def _answer_http_error(request: Request, error: Exception) -> Response:
+    """Unknown paths and methods, in OpenAI's shape."""
+    assert isinstance(error, HTTPException)
+    where = f"{request.method[:16]} {request.url.path[:200]}"
+    told = {
+        HTTPStatus.NOT_FOUND: f"Unknown path: {where}.",
+        HTTPStatus.METHOD_NOT_ALLOWED: f"Method not allowed: {where}.",
+    }.get(HTTPStatus(error.status_code), str(error.detail))
+    return error_response(ApiError(told, status=error.status_code, headers=error.headers))
+
+
+async def _answer_gone(_request: Request, _error: Exception) -> Response:
+    """Nobody reads this any more; the status is for the log."""
+    return Response(status_code=CLIENT_GONE)

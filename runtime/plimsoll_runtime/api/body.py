@@ -1,0 +1,104 @@
+"""Reads a request's JSON body into its schema, or says in OpenAI's terms what is wrong with it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from contextlib import suppress
+from http import HTTPStatus
+from typing import TypeVar
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+from starlette.requests import Request
+
+from plimsoll_runtime.api.errors import ApiError
+
+BODY_LIMIT = 32 * 2**20
+"""Bytes. The longest contexts of today as token ids take a quarter of it."""
+
+LINGER_BYTES = 64 * 2**20
+LINGER_SECONDS = 5.0
+
+SchemaT = TypeVar("SchemaT", bound=BaseModel)
+
+
+async def read_body(request: Request, schema: type[SchemaT]) -> SchemaT:
+    """The validated body. Raises ApiError: 413 when it is too large, 400 for everything else that is wrong."""
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/json" and not kind.endswith("+json"):
+        told = f"not {kind!r}" if kind else "which the request lacks"
+        raise ApiError(f"The body must be JSON: set the header Content-Type to application/json, {told}.")
+    return parse(await _read_bounded(request), schema)
+
+
+def parse(data: bytes, schema: type[SchemaT]) -> SchemaT:
+    """Validate JSON text strictly: no NaN, no numbers in strings, no unknown fields. Raises ApiError (400)."""
+    try:
+        return schema.model_validate_json(data, strict=True)
+    except ValidationError as error:
+        raise _refusal(error.errors(include_url=False, include_context=True)[0]) from error
+
+
+async def _read_bounded(request: Request) -> bytes:
+    declared = request.headers.get("content-length", "")
+    if declared.isdigit() and (len(declared) > 18 or int(declared) > BODY_LIMIT):
+        if "expect" not in request.headers:
+            await _linger(request)
+        raise _too_large()
+    data = bytearray()
+    async for chunk in request.stream():
+        data += chunk
+        if len(data) > BODY_LIMIT:
+            await _linger(request)
+            raise _too_large()
+    return bytes(data)
+
+
+async def _linger(request: Request) -> None:
+    """Read on for a while without keeping anything: a client that is still sending would miss the answer.
+
+    A connection closed with unread data is reset, and the reset may overtake the answer.
+    """
+    seen = 0
+    with suppress(TimeoutError):
+        async with asyncio.timeout(LINGER_SECONDS):
+            while seen < LINGER_BYTES:
+                message = await request.receive()
+                if message["type"] != "http.request" or not message.get("more_body"):
+                    return
+                seen += len(message["body"])
+
+
+def _too_large() -> ApiError:
+    return ApiError(
+        f"The body is larger than {BODY_LIMIT} bytes; send less.",
+        status=HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+        code="body_too_large",
+        headers={"Connection": "close"},
+    )
+
+
+def _refusal(detail: ErrorDetails) -> ApiError:
+    kind, where = detail["type"], _path(detail["loc"])
+    if kind == "json_invalid":
+        return ApiError(f"The body is not valid JSON: {detail['msg'].removeprefix('Invalid JSON: ')}.")
+    if not where:
+        return ApiError(f"The body must be a JSON object: {detail['msg']}.")
+    if kind == "extra_forbidden":
+        return ApiError(f"Unknown parameter: '{where}'.", param=where, code="unknown_parameter")
+    if kind == "missing":
+        return ApiError(f"Missing required parameter: '{where}'.", param=where, code="missing_required_parameter")
+    message = detail["msg"].removeprefix("Value error, ")
+    return ApiError(f"Invalid value for '{where}': {message}.", param=where, code="invalid_value")
+
+
+def _path(location: Iterable[int | str]) -> str:
+    """("messages", 0, "content") as messages[0].content, cut to a length that fits in a message."""
+    path = ""
+    for part in location:
+        if isinstance(part, int):
+            path += f"[{part}]"
+        else:
+            path += f".{part}" if path else part
+    return path if len(path) <= 200 else f"{path[:200]}..."

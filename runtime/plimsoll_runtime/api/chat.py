@@ -1,0 +1,160 @@
+"""POST /v1/chat/completions."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from plimsoll_runtime.api.body import read_body
+from plimsoll_runtime.api.choices import Choice, plan_choices
+from plimsoll_runtime.api.disconnect import unless_gone
+from plimsoll_runtime.api.errors import json_response
+from plimsoll_runtime.api.fingerprint import FINGERPRINT
+from plimsoll_runtime.api.generate import Piece, generate
+from plimsoll_runtime.api.logprobs import chat_logprobs, prompt_logprobs
+from plimsoll_runtime.api.prompts import check_prompt, check_token_ids, encode_chat
+from plimsoll_runtime.api.record import RequestRecord
+from plimsoll_runtime.api.schemas.answers import (
+    ChatAnswer,
+    ChatAnswerMessage,
+    ChatChoice,
+    ChatChunk,
+    ChatChunkChoice,
+    ChatDelta,
+    ChatLogprobs,
+)
+from plimsoll_runtime.api.schemas.chat import ChatRequest
+from plimsoll_runtime.api.served import ServedModel
+from plimsoll_runtime.api.sse import Events, open_stream
+from plimsoll_runtime.api.usage import UsageMeter
+
+
+@dataclass(frozen=True, slots=True)
+class ChatJob:
+    """A validated chat, ready to run."""
+
+    request: ChatRequest
+    model: ServedModel
+    choices: Sequence[Choice]
+    record: RequestRecord
+    created: int
+
+    @property
+    def id(self) -> str:
+        """The answer's id."""
+        return f"chatcmpl-{self.record.request_id}"
+
+
+async def chat(request: Request, model: ServedModel, record: RequestRecord) -> Response:
+    """Answer a chat, whole or as a stream. Raises ApiError, ClientGoneError."""
+    body = await read_body(request, ChatRequest)
+    job = await unless_gone(request.receive, prepare(body, model, record))
+    if body.stream:
+        return await open_stream(request, _chunks(job))
+    return json_response(await unless_gone(request.receive, _whole(job)))
+
+
+async def prepare(body: ChatRequest, model: ServedModel, record: RequestRecord) -> ChatJob:
+    """Check everything that can be known before the engine is asked. Raises ApiError."""
+    model.check_name(body.model)
+    body.check()
+    params = body.sampling_params(
+        max_tokens=body.token_limit,
+        logprobs=(body.top_logprobs or 0) if body.logprobs else None,
+        prompt_logprobs=body.prompt_logprobs,
+        stop=model.chat_stop,
+    )
+    check_token_ids(model, list(params.logit_bias), "logit_bias")
+    check_token_ids(model, params.stop_token_ids, "stop_token_ids")
+    ids = await encode_chat(
+        model,
+        body.messages,
+        add_generation_prompt=body.add_generation_prompt,
+        continue_final_message=body.continue_final_message,
+        variables=body.chat_template_kwargs,
+        add_special_tokens=body.add_special_tokens,
+    )
+    check_prompt(model, ids, body.token_limit, "messages")
+    choices = plan_choices(record.request_id, [ids], body.choices, params, body.cache_salt)
+    return ChatJob(body, model, choices, record, int(time.time()))
+
+
+async def _whole(job: ChatJob) -> ChatAnswer:
+    meter = UsageMeter(job.choices, job.record)
+    answers = [_Answer() for _ in job.choices]
+    answer = ChatAnswer(job.id, job.created, job.model.names[0], [], meter.usage(), FINGERPRINT)
+    async with aclosing(generate(job.model, job.choices, job.record)) as pieces:
+        async for piece in pieces:
+            meter.add(piece)
+            answers[piece.choice.index].add(piece)
+            if piece.prompt_logprobs is not None:
+                answer.prompt_logprobs = prompt_logprobs(piece.prompt_logprobs, job.model.tokenizer)
+    answer.choices = [built.choice(index, job) for index, built in enumerate(answers)]
+    answer.usage = meter.usage()
+    return answer
+
+
+class _Answer:
+    """One answer while it grows."""
+
+    def __init__(self) -> None:
+        self._pieces: list[Piece] = []
+
+    def add(self, piece: Piece) -> None:
+        self._pieces.append(piece)
+
+    def choice(self, index: int, job: ChatJob) -> ChatChoice:
+        entries = [entry for piece in self._pieces for entry in piece.logprobs]
+        last = self._pieces[-1].delta
+        return ChatChoice(
+            index,
+            ChatAnswerMessage("assistant", "".join(piece.delta.text for piece in self._pieces)),
+            chat_logprobs(entries, job.model.tokenizer) if job.request.logprobs else None,
+            last.finish_reason,
+            last.stop_reason,
+        )
+
+
+async def _chunks(job: ChatJob) -> Events:
+    """The role of each choice first, then its text, then why it ended; the usage at the very end."""
+    meter = UsageMeter(job.choices, job.record)
+    begun: set[int] = set()
+    async with aclosing(generate(job.model, job.choices, job.record)) as pieces:
+        async for piece in pieces:
+            meter.add(piece)
+            index, delta = piece.choice.index, piece.delta
+            if index not in begun:
+                begun.add(index)
+                yield _first_chunk(job, piece)
+            if delta.text or (piece.logprobs and job.request.logprobs):
+                logprobs = chat_logprobs(piece.logprobs, job.model.tokenizer) if job.request.logprobs else None
+                yield _chunk(job, _content(index, delta.text, logprobs))
+            if delta.finish_reason is not None:
+                stop = msgspec.UNSET if delta.stop_reason is None else delta.stop_reason
+                yield _chunk(job, ChatChunkChoice(index, ChatDelta(), None, delta.finish_reason, stop))
+    if job.request.include_usage:
+        chunk = _chunk(job)
+        chunk.usage = meter.usage()
+        yield chunk
+
+
+def _first_chunk(job: ChatJob, piece: Piece) -> ChatChunk:
+    chunk = _chunk(job, ChatChunkChoice(piece.choice.index, ChatDelta(role="assistant", content="")))
+    if piece.prompt_logprobs is not None:
+        chunk.prompt_logprobs = prompt_logprobs(piece.prompt_logprobs, job.model.tokenizer)
+    return chunk
+
+
+def _content(index: int, text: str, logprobs: ChatLogprobs | None) -> ChatChunkChoice:
+    return ChatChunkChoice(index, ChatDelta(content=text), logprobs)
+
+
+def _chunk(job: ChatJob, *choices: ChatChunkChoice) -> ChatChunk:
+    usage = None if job.request.include_usage else msgspec.UNSET
+    return ChatChunk(job.id, job.created, job.model.names[0], list(choices), FINGERPRINT, usage)

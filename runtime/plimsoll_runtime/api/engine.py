@@ -1,0 +1,32 @@
+"""What the server needs of an engine: the process's client has it, and so have the tests' stand-ins."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from typing import Protocol
+
+from plimsoll_runtime.engine.messages import AddRequest, EngineInfo, EngineStats, RequestOutput
+
+
+class Engine(Protocol):
+    """An engine that runs somewhere else.
+
+    When it dies, every generator raises EngineDeadError and `wait_dead` returns.
+    """
+
+    @property
+    def info(self) -> EngineInfo:
+        """Sizes and names, known since the start."""
+
+    @property
+    def stats(self) -> EngineStats:
+        """As of the last step."""
+
+    def generate(self, request: AddRequest) -> AsyncGenerator[RequestOutput, None]:
+        """The outputs of one request as they come; closing the generator early aborts the request."""
+
+    async def wait_dead(self) -> None:
+        """Return once the engine has died, for whatever reason."""
+
+    async def stop(self) -> None:
+        """End the engine; returns when its process is gone."""

@@ -1,0 +1,104 @@
+"""Runs the choices of one HTTP request on the engine and merges what comes of them, with text and timing."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from http import HTTPStatus
+
+from plimsoll_runtime.api.choices import Choice
+from plimsoll_runtime.api.errors import ApiError, engine_died
+from plimsoll_runtime.api.record import RequestRecord
+from plimsoll_runtime.api.served import ServedModel
+from plimsoll_runtime.engine.messages import LogprobEntry
+from plimsoll_runtime.errors import EngineDeadError
+from plimsoll_runtime.text.output import OutputText, TextDelta
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """What one step added to one choice. `logprobs` has an entry for each of the delta's tokens where asked
+    for.
+    """
+
+    choice: Choice
+    delta: TextDelta
+    logprobs: Sequence[LogprobEntry] = ()
+    prompt_logprobs: Sequence[LogprobEntry] | None = None
+    cached_tokens: int = 0
+
+
+async def generate(
+    model: ServedModel, choices: Sequence[Choice], record: RequestRecord
+) -> AsyncGenerator[Piece, None]:
+    """All pieces of all choices as they come. Closing it aborts what still runs. Raises ApiError."""
+    pieces = _answer(model, choices[0]) if len(choices) == 1 else _merged(model, choices)
+    try:
+        async with aclosing(pieces):
+            async for piece in pieces:
+                record.saw(piece.choice.index, len(piece.delta.token_ids), time.monotonic())
+                if piece.delta.finish_reason is not None:
+                    record.finished(piece.delta.finish_reason)
+                yield piece
+    except EngineDeadError as error:
+        raise engine_died(str(error)) from error
+
+
+async def _answer(model: ServedModel, choice: Choice) -> AsyncGenerator[Piece, None]:
+    text = OutputText(choice.request.params, model.tokenizer)
+    async with aclosing(model.engine.generate(choice.request)) as outputs:
+        async for output in outputs:
+            if output.error is not None or output.finish_reason in ("error", "abort"):
+                raise _failed(output.error or "the request was aborted")
+            delta = text.push(output)
+            yield Piece(
+                choice,
+                delta,
+                output.logprobs[: len(delta.token_ids)],
+                output.prompt_logprobs,
+                output.cached_tokens,
+            )
+            if delta.finish_reason is not None:
+                return
+    raise _failed("the engine ended the request without an answer")
+
+
+async def _merged(model: ServedModel, choices: Sequence[Choice]) -> AsyncGenerator[Piece, None]:
+    """The pieces of several choices, each pumped by a task of its own into one queue."""
+    queue: asyncio.Queue[Piece | BaseException | None] = asyncio.Queue()
+
+    async def pump(choice: Choice) -> None:
+        try:
+            async with aclosing(_answer(model, choice)) as pieces:
+                async for piece in pieces:
+                    queue.put_nowait(piece)
+            queue.put_nowait(None)
+        except (ApiError, EngineDeadError) as error:
+            queue.put_nowait(error)
+
+    pumps = [asyncio.create_task(pump(choice)) for choice in choices]
+    try:
+        running = len(pumps)
+        while running:
+            item = await queue.get()
+            if isinstance(item, BaseException):
+                raise item
+            if item is None:
+                running -= 1
+            else:
+                yield item
+    finally:
+        for task in pumps:
+            task.cancel()
+        await asyncio.gather(*pumps, return_exceptions=True)
+
+
+def _failed(reason: str) -> ApiError:
+    return ApiError(
+        f"The engine could not go on with the request: {reason}.",
+        status=HTTPStatus.INTERNAL_SERVER_ERROR,
+        code="engine_error",
+    )

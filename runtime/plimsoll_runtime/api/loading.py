@@ -1,0 +1,82 @@
+"""From a source's name to a model that answers: files, tokenizer, engine, with progress."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from plimsoll_runtime.api.config import ServerConfig
+from plimsoll_runtime.api.engine import Engine
+from plimsoll_runtime.api.served import ServedModel
+from plimsoll_runtime.api.state import ServerState
+from plimsoll_runtime.engine.config import EngineConfig
+from plimsoll_runtime.text.tokenizer import Tokenizer, load_tokenizer
+from plimsoll_runtime.weights.files import ModelFiles
+from plimsoll_runtime.weights.sources import resolve
+
+Progress = Callable[[str, float], None]
+StartEngine = Callable[[EngineConfig, Progress], Awaitable[Engine]]
+
+ResultT = TypeVar("ResultT")
+
+
+async def load_model(config: ServerConfig, state: ServerState, start_engine: StartEngine) -> ServedModel:
+    """Find the files, then load tokenizer and engine side by side. Raises PlimsollError.
+
+    Cancelling it ends an engine that has been started; a download in a thread is left to end with the process.
+    """
+    loop = asyncio.get_running_loop()
+
+    def from_thread(stage: str, fraction: float) -> None:
+        loop.call_soon_threadsafe(state.loading, stage, fraction)
+
+    def find() -> ModelFiles:
+        return resolve(config.engine.model, config.engine.revision, progress=from_thread)
+
+    def read() -> Tokenizer:
+        tokenizer = load_tokenizer(files)
+        _ = tokenizer.longest_piece
+        return tokenizer
+
+    files = await in_daemon_thread(find)
+    reading = asyncio.ensure_future(in_daemon_thread(read))
+    try:
+        engine = await start_engine(config.engine, state.loading)
+    except BaseException:
+        reading.cancel()
+        raise
+    try:
+        state.loading("tokenizer", 0.0)
+        tokenizer = await reading
+    except BaseException:
+        await engine.stop()
+        raise
+    return ServedModel(config.names, engine, tokenizer, int(time.time()), files.chat_stop)
+
+
+async def in_daemon_thread(work: Callable[[], ResultT]) -> ResultT:
+    """Run something slow in a thread that never keeps the process from ending."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[ResultT] = loop.create_future()
+
+    def settle(result: ResultT | None, error: BaseException | None) -> None:
+        if future.done():
+            return
+        if error is not None:
+            future.set_exception(error)
+        else:
+            future.set_result(result)  # type: ignore[arg-type]
+
+    def run() -> None:
+        try:
+            outcome: tuple[ResultT | None, BaseException | None] = (work(), None)
+        except BaseException as error:  # noqa: BLE001 - handed to whoever awaits
+            outcome = (None, error)
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(settle, *outcome)
+
+    threading.Thread(target=run, daemon=True).start()
+    return await future

@@ -1,0 +1,100 @@
+"""Log probabilities in the three shapes that clients know: chat, completions, and for whole prompts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from plimsoll_runtime.api.schemas.answers import (
+    ChatLogprob,
+    ChatLogprobs,
+    CompletionLogprobs,
+    PromptLogprobs,
+    TopLogprob,
+)
+from plimsoll_runtime.engine.messages import LogprobEntry
+from plimsoll_runtime.text.detokenizer import new_detokenizer
+from plimsoll_runtime.text.tokenizer import Tokenizer
+
+LOWEST = -9999.0
+"""Stands for minus infinity, which JSON cannot say."""
+
+
+def chat_logprobs(entries: Sequence[LogprobEntry], tokenizer: Tokenizer) -> ChatLogprobs:
+    """The shape of chat completions."""
+    return ChatLogprobs([_chat_token(entry, tokenizer) for entry in entries])
+
+
+def prompt_logprobs(entries: Sequence[LogprobEntry], tokenizer: Tokenizer) -> PromptLogprobs:
+    """By token id, None for the first token, which nothing precedes. The prompt's own token is always there."""
+    return [None, *(_by_token(entry, tokenizer) for entry in entries)]
+
+
+class CompletionLogprobsBuilder:
+    """The shape of the legacy completions, chunk by chunk: offsets go on from one to the next."""
+
+    def __init__(self, tokenizer: Tokenizer, *, skip_special_tokens: bool, at_start: bool) -> None:
+        self._tokenizer = tokenizer
+        self._detokenizer = new_detokenizer(tokenizer, skip_special_tokens=skip_special_tokens, at_start=at_start)
+        self._offset = 0
+
+    def prompt(self, ids: Sequence[int], entries: Sequence[LogprobEntry] | None) -> CompletionLogprobs:
+        """Of an echoed prompt; its first token has no probability, as nothing precedes it."""
+        first = self._built(ids[:1], [None])
+        return joined([first, self._built(ids[1:], list(entries or ()))])
+
+    def answer(self, ids: Sequence[int], entries: Sequence[LogprobEntry]) -> CompletionLogprobs:
+        """Of tokens that were generated."""
+        return self._built(ids, list(entries))
+
+    def _built(self, ids: Sequence[int], entries: Sequence[LogprobEntry | None]) -> CompletionLogprobs:
+        built = CompletionLogprobs([], [], [], [])
+        for token_id, entry in zip(ids, entries, strict=True):
+            built.text_offset.append(self._offset)
+            built.tokens.append(self._tokenizer.token_text(token_id))
+            built.token_logprobs.append(None if entry is None else _floor(entry.logprob))
+            built.top_logprobs.append(None if entry is None else self._top(entry))
+            self._offset += len(self._detokenizer.push(token_id))
+        return built
+
+    def _top(self, entry: LogprobEntry) -> dict[str, float]:
+        top: dict[str, float] = {}
+        for token_id, logprob in [*entry.top, (entry.token_id, entry.logprob)]:
+            top.setdefault(self._tokenizer.token_text(token_id), _floor(logprob))
+        return top
+
+
+def joined(parts: Sequence[CompletionLogprobs]) -> CompletionLogprobs:
+    """One after the other."""
+    return CompletionLogprobs(
+        [offset for part in parts for offset in part.text_offset],
+        [logprob for part in parts for logprob in part.token_logprobs],
+        [token for part in parts for token in part.tokens],
+        [top for part in parts for top in part.top_logprobs],
+    )
+
+
+def _chat_token(entry: LogprobEntry, tokenizer: Tokenizer) -> ChatLogprob:
+    top = [
+        TopLogprob(tokenizer.token_text(token_id), _floor(logprob), list(tokenizer.token_bytes(token_id)))
+        for token_id, logprob in entry.top
+    ]
+    return ChatLogprob(
+        tokenizer.token_text(entry.token_id),
+        _floor(entry.logprob),
+        list(tokenizer.token_bytes(entry.token_id)),
+        top,
+    )
+
+
+def _by_token(entry: LogprobEntry, tokenizer: Tokenizer) -> dict[str, dict[str, Any]]:
+    ranked = {token_id: (rank, logprob) for rank, (token_id, logprob) in enumerate(entry.top, start=1)}
+    ranked[entry.token_id] = (entry.rank, entry.logprob)
+    return {
+        str(token_id): {"logprob": _floor(logprob), "rank": rank, "decoded_token": tokenizer.token_text(token_id)}
+        for token_id, (rank, logprob) in ranked.items()
+    }
+
+
+def _floor(logprob: float) -> float:
+    return max(logprob, LOWEST)

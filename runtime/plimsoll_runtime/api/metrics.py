@@ -1,0 +1,126 @@
+"""What Prometheus scrapes: times and counts of requests, and the engine's own counters as of its last step."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from plimsoll_runtime.api.record import RequestRecord
+from plimsoll_runtime.api.state import Phase, ServerState
+from plimsoll_runtime.engine.messages import EngineStats
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+FIRST_TOKEN_SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
+TOKEN_SECONDS = (0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1, 2.5)
+REQUEST_SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
+TOKEN_COUNTS = (1, 8, 32, 128, 512, 2048, 8192, 32768, 131072)
+
+
+class Metrics:
+    """All series of one server, on a registry of their own; `model` is the first of its names."""
+
+    def __init__(self, state: ServerState) -> None:
+        self._model = state.names[0]
+        self.registry = CollectorRegistry()
+        self._requests = Counter(
+            "plimsoll_requests",
+            "Requests answered, by status code (499: the client hung up).",
+            ("model", "endpoint", "code"),
+            registry=self.registry,
+        )
+        self._finished = Counter(
+            "plimsoll_answers",
+            "Answers finished, by reason.",
+            ("model", "finish_reason"),
+            registry=self.registry,
+        )
+        self._first_token = self._histogram(
+            "plimsoll_time_to_first_token_seconds",
+            "From a request's arrival to its first token.",
+            FIRST_TOKEN_SECONDS,
+        )
+        self._gap = self._histogram(
+            "plimsoll_inter_token_seconds", "Between two tokens of one answer.", TOKEN_SECONDS
+        )
+        self._duration = self._histogram(
+            "plimsoll_request_seconds", "From a request's arrival to the end of its answer.", REQUEST_SECONDS
+        )
+        self._prompt = self._histogram(
+            "plimsoll_request_prompt_tokens", "Prompt tokens of a request.", TOKEN_COUNTS
+        )
+        self._completion = self._histogram(
+            "plimsoll_request_completion_tokens", "Generated tokens of a request.", TOKEN_COUNTS
+        )
+        self.registry.register(_EngineCollector(state))
+
+    def observe(self, record: RequestRecord, endpoint: str, code: int) -> None:
+        """Count a request that has ended. `endpoint` is a route, never what a client sent."""
+        self._requests.labels(self._model, endpoint, str(code)).inc()
+        for reason in record.finish_reasons:
+            self._finished.labels(self._model, reason).inc()
+        if record.first_token is None:
+            return
+        self._first_token.observe(record.first_token - record.started)
+        for seconds, tokens in record.token_gaps:
+            for _ in range(tokens):
+                self._gap.observe(seconds / tokens)
+        self._duration.observe(time.monotonic() - record.started)
+        self._prompt.observe(record.prompt_tokens)
+        self._completion.observe(record.completion_tokens)
+
+    def render(self) -> bytes:
+        """The text that Prometheus scrapes."""
+        return generate_latest(self.registry)
+
+    def _histogram(self, name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
+        histogram = Histogram(name, text, ("model",), buckets=buckets, registry=self.registry)
+        return histogram.labels(self._model)
+
+
+class _EngineCollector(Collector):
+    """Reads the engine's counters at the time of the scrape."""
+
+    def __init__(self, state: ServerState) -> None:
+        self._state = state
+
+    def collect(self) -> Iterator[Metric]:
+        """One family for each gauge and counter."""
+        name = self._state.names[0]
+        yield _gauge("plimsoll_ready", "1 while requests are taken.", name, self._state.phase is Phase.READY)
+        yield _gauge("plimsoll_requests_in_flight", "HTTP requests being answered.", name, self._state.in_flight)
+        if self._state.model is not None:
+            yield from _engine_metrics(name, self._state.model.engine.stats)
+
+
+def _engine_metrics(name: str, stats: EngineStats) -> Iterator[Metric]:
+    yield _gauge("plimsoll_sequences_running", "Sequences in the engine's batch.", name, stats.running)
+    yield _gauge("plimsoll_sequences_waiting", "Sequences that wait for room.", name, stats.waiting)
+    yield _gauge("plimsoll_kv_blocks", "Blocks of the KV cache.", name, stats.blocks_total)
+    yield _gauge("plimsoll_kv_blocks_used", "Blocks held by running sequences.", name, stats.blocks_used)
+    yield _gauge(
+        "plimsoll_kv_blocks_cached", "Free blocks that hold a reusable prefix.", name, stats.blocks_cached
+    )
+    usage = stats.blocks_used / stats.blocks_total if stats.blocks_total else 0.0
+    yield _gauge("plimsoll_kv_usage_ratio", "Share of the KV cache in use, from 0 to 1.", name, usage)
+    for series, text, value in (
+        ("plimsoll_engine_steps", "Steps of the engine.", stats.steps),
+        ("plimsoll_prompt_tokens", "Prompt tokens computed.", stats.prompt_tokens),
+        ("plimsoll_generated_tokens", "Tokens generated.", stats.generated_tokens),
+        ("plimsoll_prefix_query_tokens", "Prompt tokens looked up in the prefix cache.", stats.cache_query_tokens),
+        ("plimsoll_prefix_hit_tokens", "Prompt tokens found in the prefix cache.", stats.cache_hit_tokens),
+        ("plimsoll_preemptions", "Sequences put back for want of blocks.", stats.preemptions),
+        ("plimsoll_evictions", "Cached blocks given up for new ones.", stats.evictions),
+    ):
+        counter = CounterMetricFamily(series, text, labels=("model",))
+        counter.add_metric((name,), value)
+        yield counter
+
+
+def _gauge(series: str, text: str, model: str, value: float) -> GaugeMetricFamily:
+    family = GaugeMetricFamily(series, text, labels=("model",))
+    family.add_metric((model,), float(value))
+    return family

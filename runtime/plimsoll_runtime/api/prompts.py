@@ -1,0 +1,125 @@
+"""Prompts to token ids, off the event loop when they are long, refused when the model cannot hold them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from plimsoll_runtime.api.errors import ApiError
+from plimsoll_runtime.api.schemas.chat import ChatMessage
+from plimsoll_runtime.api.served import ServedModel
+from plimsoll_runtime.text.chat import ChatTemplateError
+from plimsoll_runtime.text.tokenizer import TextError
+
+SHORT_TEXT = 4096
+"""Characters that are tokenised in place: about a millisecond, less than handing them to a thread may take."""
+
+RESERVED = frozenset({"messages", "tools", "documents", "add_generation_prompt"})
+"""What a template is always given; `chat_template_kwargs` may not replace it."""
+
+ResultT = TypeVar("ResultT")
+
+
+async def encode_text(model: ServedModel, text: str, *, add_special_tokens: bool, param: str) -> list[int]:
+    """Token ids of a text. Raises ApiError."""
+    _check_length(model, text, param)
+
+    def encode() -> list[int]:
+        return model.tokenizer.encode(text, add_special_tokens=add_special_tokens)
+
+    return await _worked(encode, len(text), param)
+
+
+async def encode_chat(
+    model: ServedModel,
+    messages: Sequence[ChatMessage],
+    *,
+    add_generation_prompt: bool | None,
+    continue_final_message: bool | None,
+    variables: Mapping[str, Any] | None,
+    add_special_tokens: bool | None,
+) -> list[int]:
+    """Token ids of a chat, by the model's template (which writes the special tokens itself). Raises ApiError."""
+    template = model.tokenizer.chat_template
+    if template is None:
+        raise ApiError(
+            "The model has no chat template, so it cannot chat: use /v1/completions, "
+            "or add chat_template.jinja to the model's files.",
+            param="messages",
+            code="no_chat_template",
+        )
+    if reserved := sorted(RESERVED & set(variables or ())):
+        raise ApiError(
+            f"Invalid value for 'chat_template_kwargs': {reserved[0]!r} is a field of the request itself.",
+            param="chat_template_kwargs",
+            code="invalid_value",
+        )
+    rendered = [message.rendered(f"messages[{index}]") for index, message in enumerate(messages)]
+
+    def encode() -> list[int]:
+        text = template.render(
+            rendered,
+            add_generation_prompt=add_generation_prompt is not False,
+            continue_final_message=bool(continue_final_message),
+            variables=variables,
+        )
+        _check_length(model, text, "messages")
+        return model.tokenizer.encode(text, add_special_tokens=bool(add_special_tokens))
+
+    return await _worked(encode, sum(len(message["content"]) for message in rendered), "messages")
+
+
+def check_prompt(model: ServedModel, ids: Sequence[int], max_tokens: int | None, param: str) -> None:
+    """Raises ApiError when the model cannot take this prompt, or not with so long an answer."""
+    info = model.engine.info
+    if not ids:
+        raise ApiError(f"Invalid value for '{param}': it holds no tokens.", param=param, code="invalid_value")
+    largest = max(ids)
+    if largest >= info.vocab_size:
+        raise ApiError(
+            f"Invalid value for '{param}': token id {largest} is not in the vocabulary of {info.vocab_size}.",
+            param=param,
+            code="invalid_value",
+        )
+    wanted = max_tokens if max_tokens is not None else 1
+    if len(ids) + wanted > info.max_model_len:
+        asked = f" and asks for {max_tokens} more" if max_tokens is not None else ""
+        raise _too_long(
+            f"This model's context is {info.max_model_len} tokens; the prompt has {len(ids)}{asked}. "
+            "Shorten the prompt, or ask for fewer tokens.",
+            param,
+        )
+
+
+def check_token_ids(model: ServedModel, ids: Sequence[int], param: str) -> None:
+    """Raises ApiError when an id is not in the vocabulary."""
+    size = model.engine.info.vocab_size
+    if unknown := [token_id for token_id in ids if token_id >= size]:
+        raise ApiError(
+            f"Invalid value for '{param}': token id {unknown[0]} is not in the vocabulary of {size}.",
+            param=param,
+            code="invalid_value",
+        )
+
+
+def _check_length(model: ServedModel, text: str, param: str) -> None:
+    """Refuse what is certainly too long before seconds are spent on tokenising it."""
+    limit = model.engine.info.max_model_len * model.tokenizer.longest_piece
+    if len(text) > limit:
+        raise _too_long(
+            f"This model's context is {model.engine.info.max_model_len} tokens, which {len(text)} characters "
+            "certainly do not fit in. Shorten the prompt.",
+            param,
+        )
+
+
+def _too_long(message: str, param: str) -> ApiError:
+    return ApiError(message, param=param, code="context_length_exceeded")
+
+
+async def _worked(work: Callable[[], ResultT], size: int, param: str) -> ResultT:
+    try:
+        return work() if size <= SHORT_TEXT else await asyncio.to_thread(work)
+    except (ChatTemplateError, TextError) as error:
+        raise ApiError(f"Invalid value for '{param}': {error}.", param=param, code="invalid_value") from error

@@ -1,0 +1,37 @@
+"""What is known of one HTTP request: for its log line and the metrics. Never its text."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+
+
+@dataclass(slots=True)
+class RequestRecord:
+    """Counts and times of one request; times are of the monotonic clock, in seconds.
+
+    `token_gaps` are (seconds, tokens): the time since the choice's previous tokens, and how many came then.
+    """
+
+    request_id: str
+    started: float = field(default_factory=time.monotonic)
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    completion_tokens: int = 0
+    first_token: float | None = None
+    finish_reasons: list[str] = field(default_factory=list)
+    token_gaps: list[tuple[float, int]] = field(default_factory=list)
+    _last: dict[int, float] = field(default_factory=dict)
+
+    def saw(self, choice: int, tokens: int, now: float) -> None:
+        """Tokens of a choice arrived."""
+        self.completion_tokens += tokens
+        if self.first_token is None:
+            self.first_token = now
+        if choice in self._last and tokens:
+            self.token_gaps.append((now - self._last[choice], tokens))
+        self._last[choice] = now
+
+    def finished(self, reason: str) -> None:
+        """A choice ended."""
+        self.finish_reasons.append(reason)

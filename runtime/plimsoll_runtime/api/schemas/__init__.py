@@ -1,0 +1,1 @@
+"""The bodies of requests (pydantic, strict) and of answers (msgspec, fast)."""

@@ -1,0 +1,153 @@
+"""What chat and completions answer: whole, or in chunks. Field names and nulls are OpenAI's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+PromptLogprobs = list[dict[str, dict[str, Any]] | None]
+
+
+class PromptTokensDetails(msgspec.Struct):
+    """How many of the prompt's tokens came out of the prefix cache."""
+
+    cached_tokens: int
+
+
+class Usage(msgspec.Struct):
+    """What a request took. With n > 1 a prompt counts once."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: PromptTokensDetails
+
+
+class TopLogprob(msgspec.Struct):
+    """One alternative of a chat answer's token."""
+
+    token: str
+    logprob: float
+    bytes: list[int]
+
+
+class ChatLogprob(msgspec.Struct):
+    """One token of a chat answer and its alternatives."""
+
+    token: str
+    logprob: float
+    bytes: list[int]
+    top_logprobs: list[TopLogprob]
+
+
+class ChatLogprobs(msgspec.Struct):
+    """The tokens of a chat answer, or of a chunk of it."""
+
+    content: list[ChatLogprob]
+    refusal: None = None
+
+
+class ChatAnswerMessage(msgspec.Struct):
+    """What the model said."""
+
+    role: str
+    content: str
+    refusal: None = None
+
+
+class ChatChoice(msgspec.Struct):
+    """One whole answer. `stop_reason`: the stop string or token id that ended it."""
+
+    index: int
+    message: ChatAnswerMessage
+    logprobs: ChatLogprobs | None
+    finish_reason: str | None
+    stop_reason: str | int | None
+
+
+class ChatAnswer(msgspec.Struct, tag_field="object", tag="chat.completion"):
+    """All answers to a chat."""
+
+    id: str
+    created: int
+    model: str
+    choices: list[ChatChoice]
+    usage: Usage
+    system_fingerprint: str
+    prompt_logprobs: PromptLogprobs | msgspec.UnsetType | None = msgspec.UNSET
+
+
+class ChatDelta(msgspec.Struct):
+    """What a chunk adds to a message."""
+
+    role: str | msgspec.UnsetType = msgspec.UNSET
+    content: str | msgspec.UnsetType = msgspec.UNSET
+
+
+class ChatChunkChoice(msgspec.Struct):
+    """What a chunk adds to one answer."""
+
+    index: int
+    delta: ChatDelta
+    logprobs: ChatLogprobs | None = None
+    finish_reason: str | None = None
+    stop_reason: str | int | msgspec.UnsetType = msgspec.UNSET
+
+
+class ChatChunk(msgspec.Struct, tag_field="object", tag="chat.completion.chunk"):
+    """One event of a chat's stream."""
+
+    id: str
+    created: int
+    model: str
+    choices: list[ChatChunkChoice]
+    system_fingerprint: str
+    usage: Usage | msgspec.UnsetType | None = msgspec.UNSET
+    prompt_logprobs: PromptLogprobs | msgspec.UnsetType = msgspec.UNSET
+
+
+class CompletionLogprobs(msgspec.Struct):
+    """Tokens, with the offset of each in the choice's text."""
+
+    text_offset: list[int]
+    token_logprobs: list[float | None]
+    tokens: list[str]
+    top_logprobs: list[dict[str, float] | None]
+
+
+class CompletionChoice(msgspec.Struct):
+    """One whole completion, or what a chunk adds to it."""
+
+    index: int
+    text: str
+    logprobs: CompletionLogprobs | None = None
+    finish_reason: str | None = None
+    stop_reason: str | int | msgspec.UnsetType | None = msgspec.UNSET
+    prompt_logprobs: PromptLogprobs | msgspec.UnsetType | None = msgspec.UNSET
+
+
+class CompletionAnswer(msgspec.Struct, tag_field="object", tag="text_completion"):
+    """All completions, or one event of their stream."""
+
+    id: str
+    created: int
+    model: str
+    choices: list[CompletionChoice]
+    system_fingerprint: str
+    usage: Usage | msgspec.UnsetType | None = msgspec.UNSET
+
+
+class ModelCard(msgspec.Struct, tag_field="object", tag="model"):
+    """A name that requests may use."""
+
+    id: str
+    created: int
+    owned_by: str
+    max_model_len: int
+
+
+class ModelList(msgspec.Struct, tag_field="object", tag="list"):
+    """All names."""
+
+    data: list[ModelCard]

@@ -1,0 +1,125 @@
+"""POST /v1/chat/completions: the request."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field
+
+from plimsoll_runtime.api.errors import ApiError
+from plimsoll_runtime.api.schemas.sampling import Count, SamplingFields, Strict
+from plimsoll_runtime.engine.params import MAX_LOGPROBS
+
+MAX_MESSAGES = 4096
+_EMPTY: tuple[Any, ...] = (None, [], "", {})
+
+NOT_YET = {
+    "tools": "tools are not supported yet",
+    "functions": "functions are not supported yet",
+    "function_call": "functions are not supported yet",
+    "audio": "audio is not supported",
+    "prediction": "predicted outputs are not supported",
+    "reasoning_effort": "there are no reasoning levels; give the model's own switch in chat_template_kwargs",
+    "verbosity": "verbosity is not supported",
+    "web_search_options": "web search is not supported",
+}
+
+
+def _content(value: Any) -> Any:
+    """A text, or a list of text parts, which are joined by line ends."""
+    if not isinstance(value, list):
+        return value
+    texts = []
+    for part in value:
+        kind = part.get("type") if isinstance(part, dict) else None
+        if kind != "text":
+            raise ValueError(f"a part of the type {str(kind)[:40]!r} is not supported: this model reads text only")
+        if not isinstance(part.get("text"), str) or set(part) > {"type", "text"}:
+            raise ValueError('a text part must be {"type": "text", "text": "..."}')
+        texts.append(part["text"])
+    return "\n".join(texts)
+
+
+class ChatMessage(Strict):
+    """One message. Fields that clients send back from an answer may be there as long as they are empty."""
+
+    role: Literal["system", "developer", "user", "assistant", "tool", "function"]
+    content: Annotated[str | None, BeforeValidator(_content)] = None
+    name: Annotated[str, Field(max_length=256)] | None = None
+    reasoning_content: str | None = None
+    tool_calls: Any = None
+    tool_call_id: Any = None
+    function_call: Any = None
+    refusal: Any = None
+    annotations: Any = None
+    audio: Any = None
+
+    def rendered(self, where: str) -> dict[str, Any]:
+        """What a chat template sees. Raises ApiError for what no template here can show; `where` names the
+        message.
+        """
+        for field in ("tool_calls", "tool_call_id", "function_call", "refusal", "annotations", "audio"):
+            if getattr(self, field) not in _EMPTY:
+                raise _refusal(f"{where}.{field}", "it is not supported yet; leave it out")
+        if self.role in ("tool", "function"):
+            raise _refusal(f"{where}.role", f"messages of the role {self.role!r} are not supported yet")
+        if self.content is None:
+            raise _refusal(f"{where}.content", "it must be a text, or a list of text parts")
+        role = "system" if self.role == "developer" else self.role
+        optional = {"name": self.name, "reasoning_content": self.reasoning_content}
+        return {"role": role, "content": self.content} | {k: v for k, v in optional.items() if v is not None}
+
+
+class ChatRequest(SamplingFields):
+    """OpenAI's chat completion request, with our additions."""
+
+    messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=MAX_MESSAGES)]
+    max_completion_tokens: Count | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
+    response_format: dict[str, Any] | None = None
+    modalities: list[Literal["text"]] | None = None
+    tools: Any = None
+    tool_choice: Any = None
+    parallel_tool_calls: bool | None = None
+    functions: Any = None
+    function_call: Any = None
+    audio: Any = None
+    prediction: Any = None
+    reasoning_effort: Any = None
+    verbosity: Any = None
+    web_search_options: Any = None
+
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+
+    def check(self) -> None:
+        """Raises ApiError for what cannot be done, or contradicts itself."""
+        self.check_stream_options()
+        for field, reason in NOT_YET.items():
+            if getattr(self, field) not in _EMPTY and (field, self.function_call) != ("function_call", "none"):
+                raise _refusal(field, reason)
+        if self.tool_choice not in (None, "none"):
+            raise _refusal("tool_choice", "without tools only 'none' is allowed")
+        kind = (self.response_format or {"type": "text"}).get("type")
+        if kind != "text":
+            raise _refusal("response_format", f"only {{'type': 'text'}} is supported yet, not {str(kind)[:40]!r}")
+        if self.top_logprobs is not None and not self.logprobs:
+            raise _refusal("top_logprobs", "it needs 'logprobs': true")
+        if (
+            None not in (self.max_tokens, self.max_completion_tokens)
+            and self.max_tokens != self.max_completion_tokens
+        ):
+            raise _refusal("max_tokens", "it differs from 'max_completion_tokens', which replaces it")
+        if self.continue_final_message and self.add_generation_prompt:
+            raise _refusal("add_generation_prompt", "it contradicts 'continue_final_message'")
+
+    @property
+    def token_limit(self) -> int | None:
+        """How many tokens an answer may have; None up to the model's context."""
+        return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
+
+
+def _refusal(param: str, reason: str) -> ApiError:
+    return ApiError(f"Invalid value for '{param}': {reason}.", param=param, code="invalid_value")

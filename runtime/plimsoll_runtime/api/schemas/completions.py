@@ -1,0 +1,68 @@
+"""POST /v1/completions: the request."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field
+
+from plimsoll_runtime.api.errors import ApiError
+from plimsoll_runtime.api.schemas.sampling import COUNT_LIMIT, SamplingFields
+from plimsoll_runtime.engine.params import MAX_LOGPROBS
+
+DEFAULT_MAX_TOKENS = 16
+MAX_PROMPTS = 2048
+
+Prompt = str | list[int]
+
+
+def prompts(value: Any) -> list[Prompt]:
+    """A text, token ids, or a list of either, as a list. Raises ValueError."""
+    if isinstance(value, str):
+        return [value]
+    if not isinstance(value, list) or not value:
+        raise ValueError("must be a text, a list of texts, a list of token ids, or a list of such lists")
+    if _is_token(value[0]):
+        return [_tokens(value)]
+    if len(value) > MAX_PROMPTS:
+        raise ValueError(f"must hold at most {MAX_PROMPTS} prompts, not {len(value)}")
+    return [prompt if isinstance(prompt, str) else _tokens(prompt) for prompt in value]
+
+
+def _tokens(value: Any) -> list[int]:
+    if not isinstance(value, list) or not all(map(_is_token, value)):
+        raise ValueError("must not mix texts and token ids; token ids are whole numbers from 0")
+    return value
+
+
+def _is_token(value: Any) -> bool:
+    return type(value) is int and 0 <= value <= COUNT_LIMIT
+
+
+class CompletionRequest(SamplingFields):
+    """OpenAI's legacy completion request, with our additions."""
+
+    prompt: Annotated[Any, BeforeValidator(prompts)]
+    echo: bool | None = None
+    logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
+    best_of: Annotated[int, Field(ge=1, le=COUNT_LIMIT)] | None = None
+    suffix: str | None = None
+
+    def check(self) -> None:
+        """Raises ApiError for what cannot be done, or contradicts itself."""
+        self.check_stream_options()
+        if self.best_of not in (None, self.choices):
+            raise ApiError(
+                f"Invalid value for 'best_of': it must equal 'n' ({self.choices}); ranking more is not supported.",
+                param="best_of",
+                code="invalid_value",
+            )
+        if self.suffix:
+            raise ApiError(
+                "Invalid value for 'suffix': it is not supported.", param="suffix", code="invalid_value"
+            )
+
+    @property
+    def token_limit(self) -> int:
+        """How many tokens an answer may have; 0 only scores the prompt."""
+        return DEFAULT_MAX_TOKENS if self.max_tokens is None else self.max_tokens

@@ -1,0 +1,139 @@
+"""The fields that chat and completions share, and how they become sampling parameters."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+from plimsoll_runtime.api.errors import ApiError
+from plimsoll_runtime.engine.params import MAX_LOGPROBS, ParamsError, SamplingParams
+
+COUNT_LIMIT = 2**31 - 1
+MAX_CHOICES = 128
+MAX_STOPS = 64
+
+Count = Annotated[int, Field(ge=0, le=COUNT_LIMIT)]
+TokenId = Annotated[int, Field(ge=0, le=COUNT_LIMIT)]
+Seed = Annotated[int, Field(ge=-(2**63), lt=2**63)]
+
+
+class Strict(BaseModel):
+    """A body that refuses what it does not know."""
+
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+
+class StreamOptions(Strict):
+    """What a stream carries beside the answer."""
+
+    include_usage: bool | None = None
+    include_obfuscation: bool | None = None
+
+
+def _stops(value: Any) -> Any:
+    """A string or a list of strings, as a list."""
+    if value is None:
+        return []
+    stops = [value] if isinstance(value, str) else value
+    if not isinstance(stops, list) or not all(isinstance(stop, str) for stop in stops):
+        raise ValueError("must be a string or a list of strings")
+    if len(stops) > MAX_STOPS or not all(stops):
+        raise ValueError(f"must hold at most {MAX_STOPS} strings, none of them empty")
+    return stops
+
+
+class SamplingFields(Strict):
+    """OpenAI's fields, then ours. What is null or missing has OpenAI's default."""
+
+    model: str
+    max_tokens: Count | None = None
+    n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    seed: Seed | None = None
+    stop: Annotated[list[str], BeforeValidator(_stops)] = []
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    logit_bias: dict[TokenId, float] | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    user: str | None = None
+    metadata: dict[str, str] | None = None
+    store: bool | None = None
+    service_tier: Literal["auto", "default"] | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+    prompt_cache_retention: str | None = None
+
+    top_k: Annotated[int, Field(le=COUNT_LIMIT)] | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+    min_tokens: Count | None = None
+    stop_token_ids: Annotated[list[TokenId], Field(max_length=MAX_STOPS)] | None = None
+    include_stop_str_in_output: bool | None = None
+    ignore_eos: bool | None = None
+    prompt_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
+    skip_special_tokens: bool | None = None
+    add_special_tokens: bool | None = None
+    cache_salt: Annotated[str, Field(max_length=256)] | None = None
+
+    @property
+    def choices(self) -> int:
+        """How many answers each prompt gets."""
+        return self.n or 1
+
+    @property
+    def include_usage(self) -> bool:
+        """Whether a stream ends with the usage."""
+        return bool(self.stream_options and self.stream_options.include_usage)
+
+    def check_stream_options(self) -> None:
+        """Raises ApiError when there are options for a stream that was not asked for."""
+        if self.stream_options is not None and not self.stream:
+            raise ApiError(
+                "'stream_options' is only allowed with 'stream': true.",
+                param="stream_options",
+                code="invalid_value",
+            )
+
+    def sampling_params(
+        self,
+        *,
+        max_tokens: int | None,
+        logprobs: int | None,
+        prompt_logprobs: int | None,
+        stop: tuple[str, ...] = (),
+    ) -> SamplingParams:
+        """The engine's parameters; `stop` is added to the request's own. Raises ApiError naming the field."""
+        given = {name: getattr(self, name) for name in _SAME_NAME}
+        try:
+            return SamplingParams(
+                max_tokens=max_tokens,
+                logprobs=logprobs,
+                prompt_logprobs=prompt_logprobs,
+                stop=tuple(dict.fromkeys((*self.stop, *stop))),
+                stop_token_ids=tuple(self.stop_token_ids or ()),
+                **{name: value for name, value in given.items() if value is not None},
+            )
+        except ParamsError as error:
+            raise ApiError(
+                f"Invalid value for '{error.field}': {error}.", param=error.field, code="invalid_value"
+            ) from error
+
+
+_SAME_NAME = (
+    "temperature",
+    "top_p",
+    "seed",
+    "presence_penalty",
+    "frequency_penalty",
+    "logit_bias",
+    "top_k",
+    "min_p",
+    "repetition_penalty",
+    "min_tokens",
+    "include_stop_str_in_output",
+    "ignore_eos",
+    "skip_special_tokens",
+)

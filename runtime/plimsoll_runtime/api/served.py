@@ -1,0 +1,33 @@
+"""The model that this server serves, once it is loaded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from http import HTTPStatus
+
+from plimsoll_runtime.api.engine import Engine
+from plimsoll_runtime.api.errors import ApiError
+from plimsoll_runtime.text.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class ServedModel:
+    """A loaded model. `chat_stop` are strings that end a chat answer; `created` is when it was ready (Unix
+    time).
+    """
+
+    names: tuple[str, ...]
+    engine: Engine
+    tokenizer: Tokenizer
+    created: int
+    chat_stop: tuple[str, ...] = ()
+
+    def check_name(self, name: str) -> None:
+        """Raises ApiError (404) unless `name` is one of ours."""
+        if name not in self.names:
+            raise ApiError(
+                f"The model '{name[:200]}' does not exist; this server has {', '.join(self.names)}.",
+                status=HTTPStatus.NOT_FOUND,
+                param="model",
+                code="model_not_found",
+            )

@@ -1,0 +1,222 @@
+"""The server process: listens at once, loads, serves, drains, and tells by its exit code why it ended."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import socket
+from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+
+from plimsoll_runtime.api.app import build_app
+from plimsoll_runtime.api.config import ServerConfig
+from plimsoll_runtime.api.served import ServedModel
+from plimsoll_runtime.api.state import Phase, ServerState
+from plimsoll_runtime.errors import EngineDeadError, PlimsollError, UsageError
+
+logger = logging.getLogger(__name__)
+
+Load = Callable[[ServerConfig, ServerState], Coroutine[Any, Any, ServedModel]]
+
+LAST_WORDS_SECONDS = 5.0
+"""How long requests may take to hear of the engine's death before the process ends."""
+CLOSE_SECONDS = 2.0
+"""How long open connections may take to close once nothing is in flight."""
+KEEP_ALIVE_SECONDS = 75
+BACKLOG = 2048
+INTERRUPTED = 130
+TERMINATION_LOG_BYTES = 4096
+
+
+def serve(config: ServerConfig) -> int:
+    """Serve until a signal ends it (0 after a drain, 130 at once). Raises PlimsollError on a fatal error."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    try:
+        listener = listen(config.host, config.port)
+        return asyncio.run(Server(config, listener, load_and_start).run())
+    except Exception as error:
+        _write_last_words(config.termination_log, error)
+        raise
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A listening socket. Raises UsageError when the address cannot be had."""
+    try:
+        family, _, _, _, address = socket.getaddrinfo(
+            host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        listener = socket.create_server((str(address[0]), port), family=family, backlog=2048)
+    except OSError as error:
+        raise UsageError(f"cannot listen on {host}:{port} ({error}); choose another --host or --port") from error
+    # Opened again by its descriptor it knows that it is TCP; only then does asyncio switch Nagle's algorithm off
+    # for what it accepts. Otherwise the events of a stream wait for acknowledgements, 40 ms at a time.
+    listener = socket.socket(fileno=listener.detach())
+    listener.setblocking(False)
+    return listener
+
+
+async def load_and_start(config: ServerConfig, state: ServerState) -> ServedModel:
+    """The real thing: the engine in a process of its own."""
+    from plimsoll_runtime.api.loading import load_model
+    from plimsoll_runtime.driver.client import AsyncEngine
+
+    return await load_model(config, state, AsyncEngine.start)
+
+
+class Server:
+    """One server's life, from listening to its exit code."""
+
+    def __init__(self, config: ServerConfig, listener: socket.socket, load: Load) -> None:
+        self._config = config
+        self._listener = listener
+        self._load_model = load
+        self.state = ServerState(config.names, config.api_keys)
+        self._stop = asyncio.Event()
+        self._stop_now = asyncio.Event()
+        self._http = _HttpServer(
+            uvicorn.Config(
+                build_app(self.state),
+                lifespan="off",
+                ws="none",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                timeout_keep_alive=KEEP_ALIVE_SECONDS,
+                timeout_graceful_shutdown=int(CLOSE_SECONDS),
+            )
+        )
+
+    async def run(self) -> int:
+        """Serve; the exit code. Raises PlimsollError when the model cannot be loaded or the engine dies."""
+        self._handle_signals()
+        serving = asyncio.create_task(self._http.serve(sockets=[self._listener]))
+        host, port = self._listener.getsockname()[:2]
+        logger.info("listening on http://%s:%d, loading %s", host, port, self._config.engine.model)
+        try:
+            return await self._live()
+        finally:
+            self._http.should_exit = True
+            await serving
+
+    def stop(self) -> None:
+        """Begin to drain; at once the second time."""
+        if self._stop.is_set():
+            self._stop_now.set()
+        self._stop.set()
+
+    def _handle_signals(self) -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self.stop)
+
+    async def _live(self) -> int:
+        model = await self._load()
+        if model is None:
+            return 0
+        try:
+            return await self._serve(model)
+        finally:
+            await model.engine.stop()
+
+    async def _load(self) -> ServedModel | None:
+        """The loaded model, or None when a signal came first."""
+        loading = asyncio.create_task(self._load_model(self._config, self.state))
+        await _first(loading, self._stop.wait())
+        if not loading.done():
+            self.state.phase = Phase.DRAINING
+            loading.cancel()
+            await asyncio.gather(loading, return_exceptions=True)
+            return None
+        try:
+            model = loading.result()
+        except BaseException:
+            self.state.phase = Phase.FAILED
+            raise
+        self.state.ready(model)
+        _log_summary(model)
+        return model
+
+    async def _serve(self, model: ServedModel) -> int:
+        dead = asyncio.create_task(model.engine.wait_dead())
+        try:
+            await _first(dead, self._stop.wait())
+            if dead.done():
+                await self._tell_death()
+            return await self._drain(dead)
+        finally:
+            dead.cancel()
+
+    async def _tell_death(self) -> None:
+        """Every request in flight gets its error, then the process ends. Raises EngineDeadError."""
+        self.state.phase = Phase.FAILED
+        await _first(self.state.idle.wait(), asyncio.sleep(LAST_WORDS_SECONDS), self._stop_now.wait())
+        raise EngineDeadError("the engine process died; its log says why")
+
+    async def _drain(self, dead: asyncio.Task[None]) -> int:
+        """No new requests; those in flight may end within the time that is set."""
+        self.state.phase = Phase.DRAINING
+        logger.info(
+            "draining: %d requests in flight, at most %gs", self.state.in_flight, self._config.drain_seconds
+        )
+        limit = asyncio.sleep(self._config.drain_seconds)
+        await _first(self.state.idle.wait(), limit, self._stop_now.wait(), dead)
+        if self._stop_now.is_set():
+            self._http.force_exit = True
+            return INTERRUPTED
+        if dead.done():
+            await self._tell_death()
+        if self.state.in_flight:
+            logger.warning("%d requests did not end in time and are broken off", self.state.in_flight)
+        return 0
+
+
+class _HttpServer(uvicorn.Server):
+    """uvicorn without its own signal handling, which knows no drain."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+async def _first(*awaitables: object) -> None:
+    """Return when any is done. Coroutines are cancelled then, tasks are left alone."""
+    own = [asyncio.ensure_future(a) for a in awaitables if asyncio.iscoroutine(a)]
+    tasks = [a for a in awaitables if isinstance(a, asyncio.Task)]
+    try:
+        await asyncio.wait({*own, *tasks}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in own:
+            task.cancel()
+
+
+def _log_summary(model: ServedModel) -> None:
+    info = model.engine.info
+    logger.info(
+        "ready: %s (%s, %s on %s, attention %s), weights %.2f GiB, context %d, KV cache %d tokens in %.2f GiB",
+        ", ".join(model.names),
+        info.architecture,
+        info.dtype,
+        info.device,
+        info.attention_backend,
+        info.weight_bytes / 2**30,
+        info.max_model_len,
+        info.num_blocks * info.block_size,
+        info.kv_bytes / 2**30,
+    )
+
+
+def _write_last_words(path: str | None, error: Exception) -> None:
+    """One line in the file that the pod's status shows."""
+    if path is None:
+        return
+    kind = error.kind.value if isinstance(error, PlimsollError) else "internal"
+    line = " ".join(f"{kind}: {error}".split())
+    try:
+        Path(path).write_bytes(line.encode()[:TERMINATION_LOG_BYTES])
+    except OSError as problem:
+        logger.warning("the termination log %s cannot be written: %s", path, problem)

@@ -1,0 +1,69 @@
+"""Server-sent events: a stream of JSON, ended by [DONE], or by an error."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Any
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from plimsoll_runtime.api.disconnect import ClientGoneError, unless_gone
+from plimsoll_runtime.api.errors import ApiError
+
+logger = logging.getLogger(__name__)
+
+Events = AsyncGenerator[msgspec.Struct, None]
+HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+
+
+async def open_stream(request: Request, events: Events) -> EventStream:
+    """A response that begins once the first event is there, so that an earlier error still has its true status.
+
+    Raises what the first event raises, and ClientGoneError.
+    """
+    first = await unless_gone(request.receive, anext(events))
+    return EventStream(first, events)
+
+
+class EventStream(Response):
+    """Sends events as they come, and closes their source when the client goes away."""
+
+    media_type = "text/event-stream"
+
+    def __init__(self, first: msgspec.Struct, rest: Events) -> None:
+        super().__init__(headers=HEADERS)
+        del self.headers["content-length"]
+        self._first = first
+        self._rest = rest
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Run as an ASGI application."""
+        async with aclosing(self._rest):
+            await unless_gone(receive, self._send_all(send))
+
+    async def _send_all(self, send: Send) -> None:
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        await _send_event(send, self._first)
+        try:
+            async for event in self._rest:
+                await _send_event(send, event)
+            await _send_data(send, b"[DONE]", more=False)
+        except ApiError as error:
+            logger.warning("stream ended by an error: %s", error.message)
+            await _send_data(send, msgspec.json.encode(error.body), more=False)
+
+
+async def _send_event(send: Send, event: Any) -> None:
+    await _send_data(send, msgspec.json.encode(event))
+
+
+async def _send_data(send: Send, data: bytes, *, more: bool = True) -> None:
+    await send({"type": "http.response.body", "body": b"data: " + data + b"\n\n", "more_body": more})
+
+
+__all__ = ["ClientGoneError", "EventStream", "Events", "open_stream"]

@@ -1,0 +1,82 @@
+"""Where a server is in its life, and whether it may take a request."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+from plimsoll_runtime.api.errors import ApiError, unavailable
+from plimsoll_runtime.api.served import ServedModel
+
+
+class Phase(Enum):
+    """The value is what /health says."""
+
+    LOADING = "loading"
+    READY = "ready"
+    DRAINING = "draining"
+    FAILED = "failed"
+
+
+@dataclass
+class ServerState:
+    """One server's life. Changed on the event loop only."""
+
+    names: tuple[str, ...]
+    api_keys: tuple[str, ...] = ()
+    phase: Phase = Phase.LOADING
+    stage: str = "start"
+    fraction: float = 0.0
+    model: ServedModel | None = None
+    in_flight: int = 0
+    idle: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def __post_init__(self) -> None:
+        self.idle.set()
+
+    def loading(self, stage: str, fraction: float) -> None:
+        """A stage of the start, and how far it is from 0 to 1."""
+        self.stage, self.fraction = stage, fraction
+
+    def ready(self, model: ServedModel) -> None:
+        """The model is loaded. Too late when the server is already on its way out."""
+        if self.phase is Phase.LOADING:
+            self.phase, self.model = Phase.READY, model
+
+    def admit(self) -> None:
+        """A request begins. Raises ApiError (503) unless ready."""
+        if self.phase is not Phase.READY:
+            raise self.refusal()
+        self.in_flight += 1
+        self.idle.clear()
+
+    def release(self) -> None:
+        """An admitted request ended, one way or another."""
+        self.in_flight -= 1
+        if self.in_flight == 0:
+            self.idle.set()
+
+    def refusal(self) -> ApiError:
+        """Why no request is taken now."""
+        if self.phase is Phase.LOADING:
+            return unavailable(
+                f"The model is loading ({self.stage}, {self.fraction:.0%}); try again in some seconds."
+            )
+        if self.phase is Phase.DRAINING:
+            return unavailable("The server is shutting down; try another one, or again in some seconds.")
+        return unavailable("The engine has died and the server is about to restart; try again in some seconds.")
+
+    def require_model(self) -> ServedModel:
+        """The model of an admitted request."""
+        if self.model is None:
+            raise self.refusal()
+        return self.model
+
+    @property
+    def report(self) -> dict[str, Any]:
+        """What /health says."""
+        if self.phase is Phase.LOADING:
+            return {"status": self.phase.value, "stage": self.stage, "fraction": round(self.fraction, 3)}
+        return {"status": self.phase.value}

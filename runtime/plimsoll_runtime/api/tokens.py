@@ -1,0 +1,57 @@
+"""POST /tokenize and /detokenize: what the model's tokenizer makes of a text."""
+
+from __future__ import annotations
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from plimsoll_runtime.api.body import read_body
+from plimsoll_runtime.api.disconnect import unless_gone
+from plimsoll_runtime.api.errors import ApiError, json_response
+from plimsoll_runtime.api.prompts import encode_chat, encode_text
+from plimsoll_runtime.api.record import RequestRecord
+from plimsoll_runtime.api.schemas.tokens import (
+    DetokenizeAnswer,
+    DetokenizeRequest,
+    TokenizeAnswer,
+    TokenizeRequest,
+)
+from plimsoll_runtime.api.served import ServedModel
+
+
+async def tokenize(request: Request, model: ServedModel, record: RequestRecord) -> Response:
+    """Token ids of a text or a chat. Raises ApiError."""
+    body = await read_body(request, TokenizeRequest)
+    if body.model is not None:
+        model.check_name(body.model)
+    ids = await unless_gone(request.receive, _encode(body, model))
+    record.prompt_tokens = len(ids)
+    answer = TokenizeAnswer(len(ids), model.engine.info.max_model_len, ids)
+    if body.return_token_strs:
+        answer.token_strs = [model.tokenizer.token_text(token_id) for token_id in ids]
+    return json_response(answer)
+
+
+async def detokenize(request: Request, model: ServedModel, record: RequestRecord) -> Response:
+    """The text of token ids. Raises ApiError."""
+    body = await read_body(request, DetokenizeRequest)
+    if body.model is not None:
+        model.check_name(body.model)
+    record.prompt_tokens = len(body.tokens)
+    return json_response(DetokenizeAnswer(model.tokenizer.decode(body.tokens, skip_special_tokens=False)))
+
+
+async def _encode(body: TokenizeRequest, model: ServedModel) -> list[int]:
+    if (body.prompt is None) == (body.messages is None):
+        raise ApiError("Give either 'prompt' or 'messages'.", param="prompt", code="missing_required_parameter")
+    if body.prompt is not None:
+        special = body.add_special_tokens is not False
+        return await encode_text(model, body.prompt, add_special_tokens=special, param="prompt")
+    return await encode_chat(
+        model,
+        body.messages or (),
+        add_generation_prompt=body.add_generation_prompt,
+        continue_final_message=body.continue_final_message,
+        variables=body.chat_template_kwargs,
+        add_special_tokens=body.add_special_tokens,
+    )

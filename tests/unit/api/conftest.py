@@ -1,0 +1,239 @@
+"""A server on loopback with a stand-in for the engine, and a tokenizer of one token a byte."""
+
+import asyncio
+import json
+import math
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+import httpx
+import openai
+import pytest
+
+from plimsoll_runtime.api.config import ServerConfig
+from plimsoll_runtime.api.served import ServedModel
+from plimsoll_runtime.api.server import Server, listen
+from plimsoll_runtime.api.state import ServerState
+from plimsoll_runtime.engine.config import EngineConfig
+from plimsoll_runtime.engine.messages import AddRequest, EngineInfo, EngineStats, LogprobEntry, RequestOutput
+from plimsoll_runtime.errors import EngineDeadError
+from plimsoll_runtime.text.spelling import byte_of_character
+from plimsoll_runtime.text.tokenizer import Tokenizer, load_tokenizer
+from plimsoll_runtime.weights.files import ModelFiles
+
+BOS, EOS, USER, ASSISTANT = 256, 257, 258, 259
+SPECIALS = ["<s>", "</s>", "<|user|>", "<|assistant|>"]
+VOCAB_SIZE = 264  # more than the tokenizer has: models pad
+MAX_MODEL_LEN = 4096
+TEMPLATE = (
+    "{{ bos_token }}{% for m in messages %}{% if m.role == 'forbidden' %}{{ raise_exception('no') }}{% endif %}"
+    "<|{{ m.role }}|>{{ m.content }}{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
+
+
+@pytest.fixture(scope="session")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
+    folder = tmp_path_factory.mktemp("bytes")
+    vocabulary = byte_of_character() | {token: 256 + index for index, token in enumerate(SPECIALS)}
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
+    content = {
+        "version": "1.0",
+        "added_tokens": [
+            {"id": 256 + index, "content": token, **flags, "special": True} for index, token in enumerate(SPECIALS)
+        ],
+        "normalizer": None,
+        "pre_tokenizer": level,
+        "post_processor": None,
+        "decoder": level,
+        "model": {"type": "BPE", "vocab": vocabulary, "merges": []},
+    }
+    settings = {"bos_token": "<s>", "eos_token": "</s>", "add_bos_token": True, "chat_template": TEMPLATE}
+    (folder / "tokenizer.json").write_text(json.dumps(content))
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    return load_tokenizer(ModelFiles(name="m", root=folder, format="safetensors", config={}, weights=()))
+
+
+class FakeEngine:
+    """Answers every request with `answer`, a token a step, then the end token.
+
+    With `paused`, a step waits for `resume`. What was asked, what was aborted and what runs is kept for the tests.
+    """
+
+    def __init__(self) -> None:
+        self.info = EngineInfo(
+            model="fake",
+            architecture="Fake",
+            dtype="float32",
+            device="cpu",
+            attention_backend="none",
+            vocab_size=VOCAB_SIZE,
+            max_model_len=MAX_MODEL_LEN,
+            block_size=16,
+            num_blocks=100,
+            weight_bytes=1,
+            kv_bytes=1,
+            eos_token_ids=[EOS],
+        )
+        self.stats = EngineStats(running=1, blocks_total=100, blocks_used=25, preemptions=3)
+        self.answer = b"Hello!"
+        self.error: str | None = None
+        self.error_after = 0
+        self.asked: list[AddRequest] = []
+        self.running: set[str] = set()
+        self.aborted: list[str] = []
+        self.changed = asyncio.Event()
+        self.stopped = False
+        self._going = asyncio.Event()
+        self._going.set()
+        self._dead = asyncio.Event()
+
+    def pause(self) -> None:
+        self._going.clear()
+
+    def resume(self) -> None:
+        self._going.set()
+
+    def die(self) -> None:
+        self._dead.set()
+        self._going.set()
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Wait for something about requests to become true."""
+        while not condition():
+            self.changed.clear()
+            await asyncio.wait_for(self.changed.wait(), 10)
+
+    async def generate(self, request: AddRequest) -> AsyncGenerator[RequestOutput, None]:
+        self.asked.append(request)
+        self.running.add(request.request_id)
+        self.changed.set()
+        finished = False
+        try:
+            tokens = self._tokens(request)
+            for turn, token_id in enumerate(tokens):
+                await self._step()
+                if self.error is not None and turn == self.error_after:
+                    finished = True
+                    yield RequestOutput(request.request_id, finish_reason="error", error=self.error)
+                    return
+                last = turn == len(tokens) - 1
+                finished = finished or last
+                yield self._output(request, turn, token_id, last)
+        finally:
+            if not finished:
+                self.aborted.append(request.request_id)
+            self.running.discard(request.request_id)
+            self.changed.set()
+
+    async def wait_dead(self) -> None:
+        await self._dead.wait()
+
+    async def stop(self) -> None:
+        self.stopped = True
+        self._dead.set()
+        self._going.set()
+
+    async def _step(self) -> None:
+        await asyncio.sleep(0)
+        await self._going.wait()
+        if self._dead.is_set():
+            raise EngineDeadError("it was killed")
+
+    def _tokens(self, request: AddRequest) -> list[int]:
+        tokens = list(self.answer) if request.params.ignore_eos else [*self.answer, EOS]
+        return tokens[: request.params.max_tokens]
+
+    def _output(self, request: AddRequest, turn: int, token_id: int, last: bool) -> RequestOutput:
+        params = request.params
+        ends = token_id == EOS
+        return RequestOutput(
+            request.request_id,
+            [token_id],
+            [entry(token_id, params.logprobs)] if params.logprobs is not None else [],
+            [entry(i, params.prompt_logprobs) for i in request.prompt_token_ids[1:]]
+            if turn == 0 and params.prompt_logprobs is not None
+            else None,
+            ("stop" if ends else "length") if last else None,
+            token_id if ends else None,
+            cached_tokens=16 if turn == 0 else 0,
+        )
+
+
+def entry(token_id: int, count: int) -> LogprobEntry:
+    """A log probability that tells its token; the first alternative is the token itself, then its neighbours."""
+    top = [((token_id + step) % 256, -0.01 * token_id - step) for step in range(count)]
+    return LogprobEntry(token_id, -0.01 * token_id, 1, top) if token_id else LogprobEntry(0, -math.inf, 1, top)
+
+
+@dataclass(frozen=True)
+class Running:
+    """A server that listens, and ways to talk to it."""
+
+    server: Server
+    engine: FakeEngine
+    host: str
+    port: int
+    ended: "asyncio.Task[int]"
+    clients: list[openai.AsyncOpenAI] = field(default_factory=list)
+
+    @property
+    def url(self) -> str:
+        return f"http://{self.host}:{self.port}"
+
+    def openai(self, key: str = "none") -> openai.AsyncOpenAI:
+        client = openai.AsyncOpenAI(base_url=f"{self.url}/v1", api_key=key, max_retries=0, timeout=20)
+        self.clients.append(client)
+        return client
+
+    def http(self) -> httpx.AsyncClient:
+        return httpx.AsyncClient(base_url=self.url, timeout=20)
+
+
+Load = Callable[[ServerConfig, ServerState], Awaitable[ServedModel]]
+
+
+@asynccontextmanager
+async def running_server(
+    tokenizer: Tokenizer, load: Load | None = None, termination_log: Path | None = None, **options: object
+) -> AsyncIterator[Running]:
+    """A whole server with a fake engine; `options` are ServerConfig's."""
+    engine = FakeEngine()
+
+    async def loaded(config: ServerConfig, _state: ServerState) -> ServedModel:
+        return ServedModel(config.names, engine, tokenizer, 1_700_000_000, ("STOPCHAT",))
+
+    log = None if termination_log is None else str(termination_log)
+    config = ServerConfig(EngineConfig(model="fake"), ("fake", "alias"), port=0, termination_log=log, **options)  # type: ignore[arg-type]
+    listener = listen("127.0.0.1", 0)
+    server = Server(config, listener, load or loaded)  # type: ignore[arg-type]
+    host, port = listener.getsockname()
+    ended = asyncio.create_task(server.run())
+    try:
+        running = Running(server, engine, host, port, ended)
+        async with running.http() as http:
+            while load is None and (await http.get("/health")).status_code != 200:
+                assert not ended.done(), ended
+        yield running
+        for client in running.clients:
+            await client.close()
+    finally:
+        server.stop()
+        server.stop()
+        engine.resume()
+        await asyncio.gather(ended, return_exceptions=True)
+
+
+@pytest.fixture
+async def running(tokenizer: Tokenizer) -> AsyncIterator[Running]:
+    async with running_server(tokenizer) as server:
+        yield server
+
+
+@pytest.fixture
+def run_server(tokenizer: Tokenizer) -> Callable[..., AbstractAsyncContextManager[Running]]:
+    """For servers that are not the usual one: `async with run_server(api_keys=("k",)) as server`."""
+    return partial(running_server, tokenizer)

@@ -1,0 +1,208 @@
+"""Everything around the two big endpoints: probes, models, tokens, keys, limits, errors."""
+
+import logging
+from collections.abc import AsyncIterator
+from typing import Any
+
+import openai
+import pytest
+
+from plimsoll_runtime import __version__
+from plimsoll_runtime.api import body as body_module
+from plimsoll_runtime.api.errors import ApiError
+from plimsoll_runtime.api.schemas.completions import CompletionRequest
+
+BODY = {"model": "fake", "prompt": "Hi"}
+
+
+@pytest.fixture
+async def locked(run_server: Any) -> AsyncIterator[Any]:
+    async with run_server(api_keys=("first", "second")) as server:
+        yield server
+
+
+async def test_models(running: Any) -> None:
+    client = running.openai()
+    models = [model async for model in client.models.list()]
+    assert [(m.id, m.object, m.created, m.owned_by) for m in models] == [
+        ("fake", "model", 1_700_000_000, "plimsoll"),
+        ("alias", "model", 1_700_000_000, "plimsoll"),
+    ]
+    assert (await client.models.retrieve("alias")).model_extra["max_model_len"] == 4096
+    with pytest.raises(openai.NotFoundError):
+        await client.models.retrieve("org/other")
+
+
+async def test_probes_and_version(running: Any) -> None:
+    async with running.http() as http:
+        assert (await http.get("/health")).json() == {"status": "ready"}
+        assert (await http.head("/health")).status_code == 200
+        assert (await http.get("/live")).status_code == 200
+        assert (await http.get("/version")).json() == {"version": __version__}
+
+
+async def test_tokenize_and_detokenize(running: Any) -> None:
+    async with running.http() as http:
+        answer = await http.post("/tokenize", json={"model": "fake", "prompt": "Hi", "return_token_strs": True})
+        assert answer.json() == {
+            "count": 3,
+            "max_model_len": 4096,
+            "tokens": [256, 72, 105],
+            "token_strs": ["<s>", "H", "i"],
+        }
+        answer = await http.post("/tokenize", json={"prompt": "Hi", "add_special_tokens": False})
+        assert answer.json()["tokens"] == [72, 105]
+        answer = await http.post("/tokenize", json={"messages": [{"role": "user", "content": "Hi"}]})
+        assert answer.json()["tokens"] == [256, 258, 72, 105, 259]
+        answer = await http.post("/detokenize", json={"tokens": [256, 72, 105]})
+        assert answer.json() == {"prompt": "<s>Hi"}
+        for wrong in ({}, {"prompt": "a", "messages": [{"role": "user", "content": "Hi"}]}):
+            refused = await http.post("/tokenize", json=wrong)
+            assert (refused.status_code, refused.json()["error"]["param"]) == (400, "prompt")
+        assert (await http.post("/tokenize", json={"model": "x", "prompt": ""})).status_code == 404
+
+
+async def test_keys(locked: Any) -> None:
+    for key in ("first", "second"):
+        assert await locked.openai(key).completions.create(model="fake", prompt="a")
+    with pytest.raises(openai.AuthenticationError, match="Incorrect API key") as refused:
+        await locked.openai("third").completions.create(model="fake", prompt="a")
+    assert refused.value.code == "invalid_api_key"
+    async with locked.http() as http:
+        missing = await http.post("/v1/completions", json=BODY)
+        assert (missing.status_code, missing.headers["www-authenticate"]) == (401, "Bearer")
+        assert "Missing API key" in missing.json()["error"]["message"]
+        for wrong in ("first", "Basic first", "Bearer", "Bearer first second", "Bearer \u00e4"):
+            headers = {"Authorization": wrong.encode("latin-1")}
+            assert (await http.get("/v1/models", headers=headers)).status_code == 401, wrong
+        assert (await http.get("/v1/models", headers={"Authorization": "bearer second"})).status_code == 200
+        assert (await http.get("/no/such/path")).status_code == 401
+        for path in ("/health", "/live", "/metrics"):
+            assert (await http.get(path)).status_code == 200, path
+
+
+async def test_unknown_paths_and_methods_are_in_shape(running: Any) -> None:
+    async with running.http() as http:
+        unknown = await http.get("/v1/embeddings")
+        assert unknown.status_code == 404
+        assert unknown.json()["error"]["message"] == "Unknown path: GET /v1/embeddings."
+        wrong = await http.get("/v1/completions")
+        assert (wrong.status_code, wrong.headers["allow"]) == (405, "POST")
+        assert "Method not allowed" in wrong.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (b"", "not valid JSON"),
+        (b"{", "not valid JSON"),
+        (b"[]", "must be a JSON object"),
+        (b"null", "must be a JSON object"),
+        (b'{"model": "fake", "prompt": "a", "temperature": NaN}', "temperature"),
+        (b'{"model": "fake", "prompt": "a", "temperature": 1e999}', "temperature"),
+        (b'{"model": "fake", "prompt": "\\ud800"}', "not valid JSON"),
+        (b'{"model": "fake", "prompt": "\xff\xfe"}', "not valid JSON"),
+        (b'{"model": "fake", "prompt": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", "not valid JSON"),
+        (b'{"model": "fake", "prompt": "a", "seed": ' + b"9" * 10_000 + b"}", "number out of range"),
+        (b'{"model": "fake", "prompt": "a", "' + b"x" * 1000 + b'": 1}', "Unknown parameter"),
+    ],
+    ids=lambda value: None if isinstance(value, str) else f"{len(value)} bytes {value[:20]!r}",
+)
+def test_bodies_that_are_no_json_are_refused(content: bytes, told: str) -> None:
+    with pytest.raises(ApiError, match=told) as refused:
+        body_module.parse(content, CompletionRequest)
+    assert refused.value.status == 400
+    assert len(refused.value.message) < 500
+
+
+async def test_content_types(running: Any) -> None:
+    content = b'{"model": "fake", "prompt": "a"}'
+    async with running.http() as http:
+        for kind in ("application/json", "application/json; charset=utf-8", "application/vnd.api+json"):
+            answer = await http.post("/v1/completions", content=content, headers={"Content-Type": kind})
+            assert answer.status_code == 200, kind
+        for kind in ("text/plain", "multipart/form-data; boundary=x", ""):
+            answer = await http.post("/v1/completions", content=content, headers={"Content-Type": kind})
+            assert answer.status_code == 400
+            assert "Content-Type" in answer.json()["error"]["message"]
+
+
+async def test_large_bodies_are_refused(running: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(body_module, "BODY_LIMIT", 1000)
+    headers = {"Content-Type": "application/json"}
+
+    async def chunks() -> AsyncIterator[bytes]:
+        for _ in range(20):
+            yield b" " * 100
+
+    async with running.http() as http:
+        for content in (b" " * 2000, chunks()):
+            answer = await http.post("/v1/completions", content=content, headers=headers)
+            assert answer.status_code == 413
+            assert "larger than 1000 bytes" in answer.json()["error"]["message"]
+
+
+async def test_every_answer_has_a_request_id(running: Any) -> None:
+    async with running.http() as http:
+        made = (await http.post("/v1/completions", json=BODY)).headers["x-request-id"]
+        assert len(made) == 32
+        headers = {"X-Request-Id": "mine-1"}
+        answer = await http.post("/v1/completions", json=BODY, headers=headers)
+        assert (answer.headers["x-request-id"], answer.json()["id"]) == ("mine-1", "cmpl-mine-1")
+        headers = {"X-Request-Id": "two words"}
+        answer = await http.post("/v1/completions", json=BODY, headers=headers)
+        assert len(answer.headers["x-request-id"]) == 32
+
+
+async def test_the_log_has_a_line_for_each_request_and_no_prompt(
+    running: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "plimsoll_runtime")
+    async with running.http() as http:
+        await http.post("/v1/completions", json={"model": "fake", "prompt": "a secret"})
+        await http.get("/health")
+        await http.get("/v1/mod\u00e4ls")
+    lines = [r.getMessage() for r in caplog.records if r.name == "plimsoll_runtime.api.access"]
+    assert len(lines) == 2
+    assert "POST /v1/completions 200" in lines[0]
+    assert "9 prompt tokens (16 cached), 7 generated, stop" in lines[0]
+    assert "GET /v1/mod\\xe4ls 404" in lines[1]
+    assert "secret" not in caplog.text
+
+
+async def test_a_failure_of_ours_is_logged_and_in_shape(
+    running: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(_request: Any) -> None:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(running.engine, "generate", broken)
+    async with running.http() as http:
+        answer = await http.post("/v1/completions", json=BODY)
+    assert answer.status_code == 500
+    assert "The server failed; its log says why" in answer.json()["error"]["message"]
+    assert "a bug" in caplog.text
+
+
+async def test_metrics(running: Any) -> None:
+    async with running.http() as http:
+        await http.post("/v1/completions", json=BODY | {"n": 2})
+        await http.post("/v1/completions", json=BODY | {"n": 0})
+        await http.get("/nowhere")
+        text = (await http.get("/metrics")).text
+    for line in (
+        'plimsoll_requests_total{code="200",endpoint="/v1/completions",model="fake"} 1.0',
+        'plimsoll_requests_total{code="400",endpoint="/v1/completions",model="fake"} 1.0',
+        'plimsoll_requests_total{code="404",endpoint="other",model="fake"} 1.0',
+        'plimsoll_answers_total{finish_reason="stop",model="fake"} 2.0',
+        'plimsoll_time_to_first_token_seconds_count{model="fake"} 1.0',
+        'plimsoll_inter_token_seconds_count{model="fake"} 12.0',
+        'plimsoll_request_seconds_count{model="fake"} 1.0',
+        'plimsoll_request_prompt_tokens_sum{model="fake"} 3.0',
+        'plimsoll_request_completion_tokens_sum{model="fake"} 14.0',
+        'plimsoll_ready{model="fake"} 1.0',
+        'plimsoll_sequences_running{model="fake"} 1.0',
+        'plimsoll_kv_usage_ratio{model="fake"} 0.25',
+        'plimsoll_preemptions_total{model="fake"} 3.0',
+    ):
+        assert line in text.splitlines(), line
