@@ -1,0 +1,111 @@
+"""Gives sequences their KV blocks: from the prefix cache where it can, else from the pool."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from plimsoll_runtime.engine.block_pool import BlockPool
+from plimsoll_runtime.engine.prefix_cache import NO_HIT, Hit, PrefixCache
+from plimsoll_runtime.engine.sequence import SequenceState
+
+
+class Merge(NamedTuple):
+    """A block of a sequence whose contents another block has too; a reference to that one is held for the merge."""
+
+    sequence: SequenceState
+    epoch: int
+    index: int
+    block: int
+
+
+class KvAllocator:
+    """The block tables of all running sequences."""
+
+    def __init__(self, num_blocks: int, block_size: int, *, prefix_caching: bool) -> None:
+        self.block_size = block_size
+        self.pool = BlockPool(num_blocks)
+        self._cache = PrefixCache(self.pool, block_size) if prefix_caching else None
+        self._copies: list[tuple[int, int]] = []
+        self._merges: list[Merge] = []
+
+    def root(self, salt: str) -> list[bytes]:
+        """The beginning of a sequence's chain of block names."""
+        return [] if self._cache is None else [self._cache.root(salt)]
+
+    def begin_step(self) -> None:
+        """What is admitted and written from now on belongs to a new step."""
+        self._copies, self._merges = [], []
+        if self._cache is not None:
+            self._cache.begin_step()
+
+    def end_step(self) -> tuple[list[tuple[int, int]], list[Merge]]:
+        """The block copies (source, target) that the step starts with, and the merges to do once it is over."""
+        return self._copies, self._merges
+
+    def admit(self, sequence: SequenceState, spare: int) -> bool:
+        """Give a sequence blocks for all its known tokens, if `spare` blocks are left then; else change nothing.
+
+        Sets `computed` to what the prefix cache has already.
+        """
+        hit = NO_HIT if self._cache is None else self._cache.match(sequence)
+        pool = self.pool
+        takes_over = hit.partial is not None and pool.is_idle(hit.partial)
+        fresh = -(-len(sequence.token_ids) // self.block_size) - len(hit.blocks) - takes_over
+        revived = sum(map(pool.is_idle, hit.blocks)) + takes_over
+        if fresh + revived + spare > pool.available:
+            return False
+        for block in hit.blocks:
+            pool.share(block)
+        sequence.block_ids = hit.blocks
+        sequence.published = len(hit.blocks)
+        sequence.computed = hit.tokens
+        self._use_partial(sequence, hit, takes_over)
+        missing = -(-len(sequence.token_ids) // self.block_size) - len(sequence.block_ids)
+        sequence.block_ids.extend(pool.take() for _ in range(missing))
+        return True
+
+    def extend(self, sequence: SequenceState) -> None:
+        """One more block at the end of the table. Raises LookupError when none is available."""
+        sequence.block_ids.append(self.pool.take())
+
+    def publish(self, sequence: SequenceState) -> None:
+        """Make the full blocks among the first `computed` tokens findable."""
+        if self._cache is None or sequence.computed // self.block_size == sequence.published:
+            return
+        for index, block in self._cache.publish(sequence):
+            self.pool.share(block)
+            self._merges.append(Merge(sequence, sequence.epoch, index, block))
+
+    def merge(self, merges: list[Merge]) -> None:
+        """Let each sequence use the block that was there before its own, and give its own back."""
+        for sequence, epoch, index, block in merges:
+            if sequence.epoch == epoch:
+                own, sequence.block_ids[index] = sequence.block_ids[index], block
+                self.pool.release([own])
+            else:
+                self.pool.release([block])
+
+    def release(self, sequence: SequenceState) -> None:
+        """Take all blocks from a sequence; what it published stays findable until the blocks are used again."""
+        self.pool.release(sequence.block_ids)
+        sequence.block_ids = []
+        sequence.published = 0
+        sequence.computed = 0
+        sequence.epoch += 1
+
+    def disown(self, sequence: SequenceState) -> None:
+        """Make what a broken sequence computed unfindable, so that nobody else reads it."""
+        for block in sequence.block_ids:
+            self.pool.forget(block)
+
+    def _use_partial(self, sequence: SequenceState, hit: Hit, takes_over: bool) -> None:
+        if hit.partial is None:
+            return
+        if takes_over:
+            self.pool.share(hit.partial)
+            self.pool.forget(hit.partial)
+            sequence.block_ids.append(hit.partial)
+            return
+        target = self.pool.take()
+        self._copies.append((hit.partial, target))
+        sequence.block_ids.append(target)

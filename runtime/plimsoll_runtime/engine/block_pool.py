@@ -1,0 +1,139 @@
+"""The pool of KV blocks: reference counts, names, and the order in which blocks are used again.
+
+A block is in one of three states: *used* (somebody holds a reference), *idle* (nobody does, but it has a name, so
+its contents can still be found), or *empty* (neither). Empty blocks are handed out first, then the idle block that
+has been idle longest, which loses its name. Every operation is O(1) for each block it touches.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+
+PADDING_BLOCK = 0
+"""Never handed out: rows that pad a batch write here."""
+
+
+class BlockPool:
+    """Blocks 1 .. num_blocks - 1. A name stands for the contents of a block and belongs to at most one block."""
+
+    def __init__(self, num_blocks: int) -> None:
+        if num_blocks < 2:
+            raise ValueError(f"a pool needs a block beside the padding block, got {num_blocks}")
+        self._refs = [0] * num_blocks
+        self._names: list[bytes | None] = [None] * num_blocks
+        self._index: dict[bytes, int] = {}
+        self._empty = list(range(num_blocks - 1, PADDING_BLOCK, -1))
+        self._idle: OrderedDict[int, None] = OrderedDict()
+        self.evictions = 0
+
+    @property
+    def total(self) -> int:
+        """Blocks that can be handed out at all."""
+        return len(self._refs) - 1
+
+    @property
+    def available(self) -> int:
+        """Blocks that can be handed out now."""
+        return len(self._empty) + len(self._idle)
+
+    @property
+    def used(self) -> int:
+        """Blocks that somebody holds."""
+        return self.total - self.available
+
+    @property
+    def idle(self) -> int:
+        """Blocks that nobody holds and whose contents can still be found."""
+        return len(self._idle)
+
+    def is_idle(self, block: int) -> bool:
+        """Whether the block is named and nobody holds it."""
+        return block in self._idle
+
+    def references(self, block: int) -> int:
+        """How many hold the block."""
+        return self._refs[block]
+
+    def take(self) -> int:
+        """A block to write to, held by the caller alone. Raises LookupError when none is available."""
+        if self._empty:
+            block = self._empty.pop()
+        elif self._idle:
+            block, _ = self._idle.popitem(last=False)
+            self._drop_name(block)
+            self.evictions += 1
+        else:
+            raise LookupError(f"all {self.total} blocks are in use")
+        self._refs[block] = 1
+        return block
+
+    def share(self, block: int) -> None:
+        """Hold a block that is used or idle."""
+        if self._refs[block] == 0:
+            del self._idle[block]
+        self._refs[block] += 1
+
+    def release(self, blocks: Sequence[int]) -> None:
+        """Give back one reference to each block.
+
+        The last block becomes idle first, and so is handed out first: the head of a chain is worth more than its
+        tail, which cannot be found without it.
+        """
+        refs, names = self._refs, self._names
+        for block in reversed(blocks):
+            refs[block] -= 1
+            if refs[block] > 0:
+                continue
+            if refs[block] < 0:
+                raise ValueError(f"block {block} was given back more often than it was taken")
+            if names[block] is None:
+                self._empty.append(block)
+            else:
+                self._idle[block] = None
+
+    def find(self, name: bytes) -> int | None:
+        """The block with these contents."""
+        return self._index.get(name)
+
+    def publish(self, block: int, name: bytes) -> int:
+        """Give a used block its name; returns the block that bears it: this one, or one that did before."""
+        bearer = self._index.setdefault(name, block)
+        if bearer == block:
+            self._names[block] = name
+        return bearer
+
+    def forget(self, block: int) -> None:
+        """Make a block's contents unfindable, if they were findable."""
+        if self._names[block] is None:
+            return
+        self._drop_name(block)
+        if self._refs[block] == 0:
+            del self._idle[block]
+            self._empty.append(block)
+
+    def forget_all(self) -> None:
+        """Make the contents of every block unfindable."""
+        for block in list(self._index.values()):
+            self.forget(block)
+
+    def _drop_name(self, block: int) -> None:
+        name = self._names[block]
+        assert name is not None
+        del self._index[name]
+        self._names[block] = None
+
+    def check_integrity(self) -> None:
+        """Raises AssertionError where a block is in no state, or in two."""
+        empty = set(self._empty)
+        assert len(empty) == len(self._empty), "a block is empty twice"
+        assert not empty & self._idle.keys(), "a block is both empty and idle"
+        assert PADDING_BLOCK not in empty | self._idle.keys(), "the padding block is in circulation"
+        assert self._refs[PADDING_BLOCK] == 0, "the padding block is held"
+        for block in range(1, len(self._refs)):
+            free, named = self._refs[block] == 0, self._names[block] is not None
+            assert self._refs[block] >= 0, f"block {block} has {self._refs[block]} references"
+            assert (block in empty) == (free and not named), f"block {block} should be empty, or is and should not"
+            assert (block in self._idle) == (free and named), f"block {block} should be idle, or is and should not"
+        named_blocks = {name: block for block, name in enumerate(self._names) if name is not None}
+        assert named_blocks == self._index, "names and index disagree"

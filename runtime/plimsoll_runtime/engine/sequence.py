@@ -1,0 +1,78 @@
+"""A sequence: one request's tokens, where its KV lives, and how far it has come."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+from plimsoll_runtime.engine.messages import LogprobEntry
+from plimsoll_runtime.engine.params import SamplingParams
+
+
+class Phase(Enum):
+    """Where a sequence is in its life. A preemption leads from RUNNING back to WAITING."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    FINISHED = "finished"
+
+
+@dataclass(slots=True, eq=False)
+class SequenceState:
+    """What the scheduler knows of one request.
+
+    `token_ids` holds the prompt and, behind it, what was generated; the KV of the first `computed` of them is (or,
+    by the steps handed out, will be) in `block_ids`. `max_len` ends it with "length"; `stop_ids` end it with
+    "stop" once `min_len` tokens are there.
+
+    Set while it waits for the result of a step: `pending`. `epoch` grows whenever the blocks are given back, so
+    that what an earlier step still holds for this sequence can be told from what is true now.
+
+    For the prefix cache: `names` is the chain of block names behind the tenant's root, `published` how many of its
+    blocks are already findable. For prompt log probabilities: the first `scored` positions have been reported.
+    """
+
+    request_id: str
+    params: SamplingParams
+    seed: int
+    arrival: int
+    prompt_len: int
+    token_ids: list[int]
+    min_len: int
+    max_len: int
+    stop_ids: frozenset[int]
+    rank: tuple[float, ...] = ()
+    phase: Phase = Phase.WAITING
+    slot: int = -1
+    block_ids: list[int] = field(default_factory=list)
+    computed: int = 0
+    pending: bool = False
+    epoch: int = 0
+    names: list[bytes] = field(default_factory=list)
+    published: int = 0
+    admitted: bool = False
+    answered: bool = False
+    cached_tokens: int = 0
+    scored: int = 0
+    prompt_logprobs: list[LogprobEntry] | None = None
+
+    @property
+    def scores_prompt(self) -> bool:
+        """Whether log probabilities of prompt tokens are still to come."""
+        return self.prompt_logprobs is not None and self.scored < self.prompt_len - 1
+
+    @property
+    def reusable_tokens(self) -> int:
+        """How many leading tokens may come from the prefix cache.
+
+        The last known token is always computed, for its logits choose the next one; so is every position whose
+        logits are still to be reported.
+        """
+        return self.scored if self.scores_prompt else len(self.token_ids) - 1
+
+    def end_reason(self, token_id: int) -> str | None:
+        """Why the sequence ends with this token, which stands last in `token_ids`; None when it goes on."""
+        length = len(self.token_ids)
+        if token_id in self.stop_ids and length >= self.min_len:
+            return "stop"
+        return "length" if length >= self.max_len else None
