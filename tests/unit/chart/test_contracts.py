@@ -22,9 +22,7 @@ def pod(objects: list[Object], component: str) -> Object:
 
 
 @pytest.mark.parametrize(("watched", "namespaces"), [([], None), (["team-a", "team-b"], ("team-a", "team-b"))])
-def test_gateway_takes_its_arguments(
-    render: Render, watched: list[str], namespaces: tuple[str, ...] | None
-) -> None:
+def test_gateway_takes_its_arguments(render: Render, watched: list[str], namespaces: tuple[str, ...] | None) -> None:
     found = pod(render({"watchNamespaces": watched, "gateway": {"drainSeconds": 60}}), "gateway")
     (container,) = found["containers"]
     options = gateway_options(container["args"])
@@ -58,3 +56,36 @@ def test_gateway_may_read_what_it_watches(render: Render) -> None:
         {"apiGroups": [gateway_objects.GROUP], "resources": [gateway_objects.PLURAL], "verbs": ["list", "watch"]},
         {"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "watch"]},
     ]
+
+
+def granted(role: Object) -> set[tuple[str, str, str]]:
+    """Group, resource and verb of everything that a role allows."""
+    return {
+        (group, resource, verb)
+        for rule in role["rules"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+
+
+def test_operator_may_do_what_it_does_and_no_more(render: Render) -> None:
+    rights = pytest.importorskip("plimsoll_operator.rights")
+    (role,) = [
+        item
+        for item in render({"rbac": {"aggregate": False}})
+        if item["kind"] == "ClusterRole" and item["metadata"]["name"].endswith("-operator")
+    ]
+    assert granted(role) == rights.RIGHTS
+
+
+def test_operator_may_take_its_lease_and_make_no_other(render: Render) -> None:
+    objects = render({})
+    (role,) = [item for item in objects if item["kind"] == "Role"]
+    (lease,) = [item for item in objects if item["kind"] == "Lease"]
+    assert "spec" not in lease
+    assert [rule["resourceNames"] for rule in role["rules"]] == [[lease["metadata"]["name"]]]
+    assert granted(role) == {("coordination.k8s.io", "leases", verb) for verb in ("get", "update")}
+    arguments = pod(objects, "operator")["containers"][0]["args"]
+    assert f"--lease-name={lease['metadata']['name']}" in arguments
+    assert f"--lease-namespace={lease['metadata']['namespace']}" in arguments
