@@ -10,8 +10,9 @@ from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 
+from plimsoll_runtime.api.disconnect import ClientGoneError
 from plimsoll_runtime.api.errors import ApiError
 
 BODY_LIMIT = 32 * 2**20
@@ -24,7 +25,7 @@ SchemaT = TypeVar("SchemaT", bound=BaseModel)
 
 
 async def read_body(request: Request, schema: type[SchemaT]) -> SchemaT:
-    """The validated body. Raises ApiError: 413 when it is too large, 400 for everything else that is wrong."""
+    """The validated body. Raises ApiError: 413 when it is too large, 400 for all else that is wrong; ClientGoneError."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json" and not kind.endswith("+json"):
         told = f"not {kind!r}" if kind else "which the request lacks"
@@ -47,11 +48,14 @@ async def _read_bounded(request: Request) -> bytes:
             await _linger(request)
         raise _too_large()
     data = bytearray()
-    async for chunk in request.stream():
-        data += chunk
-        if len(data) > BODY_LIMIT:
-            await _linger(request)
-            raise _too_large()
+    try:
+        async for chunk in request.stream():
+            data += chunk
+            if len(data) > BODY_LIMIT:
+                await _linger(request)
+                raise _too_large()
+    except ClientDisconnect as error:
+        raise ClientGoneError from error
     return bytes(data)
 
 

@@ -80,9 +80,7 @@ async def prepare(body: CompletionRequest, model: ServedModel, record: RequestRe
 async def _encode(body: CompletionRequest, model: ServedModel, prompt: Prompt) -> list[int]:
     if not isinstance(prompt, str):
         return prompt
-    return await encode_text(
-        model, prompt, add_special_tokens=body.add_special_tokens is not False, param="prompt"
-    )
+    return await encode_text(model, prompt, add_special_tokens=body.add_special_tokens is not False, param="prompt")
 
 
 def _text(model: ServedModel, prompt: Prompt, ids: Sequence[int]) -> str:

@@ -31,9 +31,7 @@ class Piece:
     cached_tokens: int = 0
 
 
-async def generate(
-    model: ServedModel, choices: Sequence[Choice], record: RequestRecord
-) -> AsyncGenerator[Piece, None]:
+async def generate(model: ServedModel, choices: Sequence[Choice], record: RequestRecord) -> AsyncGenerator[Piece, None]:
     """All pieces of all choices as they come. Closing it aborts what still runs. Raises ApiError."""
     pieces = _answer(model, choices[0]) if len(choices) == 1 else _merged(model, choices)
     try:

@@ -43,15 +43,11 @@ class Metrics:
             "From a request's arrival to its first token.",
             FIRST_TOKEN_SECONDS,
         )
-        self._gap = self._histogram(
-            "plimsoll_inter_token_seconds", "Between two tokens of one answer.", TOKEN_SECONDS
-        )
+        self._gap = self._histogram("plimsoll_inter_token_seconds", "Between two tokens of one answer.", TOKEN_SECONDS)
         self._duration = self._histogram(
             "plimsoll_request_seconds", "From a request's arrival to the end of its answer.", REQUEST_SECONDS
         )
-        self._prompt = self._histogram(
-            "plimsoll_request_prompt_tokens", "Prompt tokens of a request.", TOKEN_COUNTS
-        )
+        self._prompt = self._histogram("plimsoll_request_prompt_tokens", "Prompt tokens of a request.", TOKEN_COUNTS)
         self._completion = self._histogram(
             "plimsoll_request_completion_tokens", "Generated tokens of a request.", TOKEN_COUNTS
         )
@@ -101,9 +97,7 @@ def _engine_metrics(name: str, stats: EngineStats) -> Iterator[Metric]:
     yield _gauge("plimsoll_sequences_waiting", "Sequences that wait for room.", name, stats.waiting)
     yield _gauge("plimsoll_kv_blocks", "Blocks of the KV cache.", name, stats.blocks_total)
     yield _gauge("plimsoll_kv_blocks_used", "Blocks held by running sequences.", name, stats.blocks_used)
-    yield _gauge(
-        "plimsoll_kv_blocks_cached", "Free blocks that hold a reusable prefix.", name, stats.blocks_cached
-    )
+    yield _gauge("plimsoll_kv_blocks_cached", "Free blocks that hold a reusable prefix.", name, stats.blocks_cached)
     usage = stats.blocks_used / stats.blocks_total if stats.blocks_total else 0.0
     yield _gauge("plimsoll_kv_usage_ratio", "Share of the KV cache in use, from 0 to 1.", name, usage)
     for series, text, value in (

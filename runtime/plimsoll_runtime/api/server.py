@@ -36,6 +36,7 @@ TERMINATION_LOG_BYTES = 4096
 def serve(config: ServerConfig) -> int:
     """Serve until a signal ends it (0 after a drain, 130 at once). Raises PlimsollError on a fatal error."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    logging.getLogger("uvicorn").setLevel(logging.ERROR)
     try:
         listener = listen(config.host, config.port)
         return asyncio.run(Server(config, listener, load_and_start).run())
@@ -160,9 +161,7 @@ class Server:
     async def _drain(self, dead: asyncio.Task[None]) -> int:
         """No new requests; those in flight may end within the time that is set."""
         self.state.phase = Phase.DRAINING
-        logger.info(
-            "draining: %d requests in flight, at most %gs", self.state.in_flight, self._config.drain_seconds
-        )
+        logger.info("draining: %d requests in flight, at most %gs", self.state.in_flight, self._config.drain_seconds)
         limit = asyncio.sleep(self._config.drain_seconds)
         await _first(self.state.idle.wait(), limit, self._stop_now.wait(), dead)
         if self._stop_now.is_set():

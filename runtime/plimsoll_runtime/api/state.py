@@ -61,9 +61,7 @@ class ServerState:
     def refusal(self) -> ApiError:
         """Why no request is taken now."""
         if self.phase is Phase.LOADING:
-            return unavailable(
-                f"The model is loading ({self.stage}, {self.fraction:.0%}); try again in some seconds."
-            )
+            return unavailable(f"The model is loading ({self.stage}, {self.fraction:.0%}); try again in some seconds.")
         if self.phase is Phase.DRAINING:
             return unavailable("The server is shutting down; try another one, or again in some seconds.")
         return unavailable("The engine has died and the server is about to restart; try again in some seconds.")

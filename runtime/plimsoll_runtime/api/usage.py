@@ -15,9 +15,7 @@ class UsageMeter:
 
     def __init__(self, choices: Sequence[Choice], record: RequestRecord) -> None:
         self._first = {c.prompt: c.index for c in reversed(choices)}
-        self._prompt_tokens = sum(
-            len(c.request.prompt_token_ids) for c in choices if self._first[c.prompt] == c.index
-        )
+        self._prompt_tokens = sum(len(c.request.prompt_token_ids) for c in choices if self._first[c.prompt] == c.index)
         self._completion_tokens = 0
         self._cached_tokens = 0
         self._record = record

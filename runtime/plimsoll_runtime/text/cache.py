@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 from plimsoll_runtime.errors import SourceError
+from plimsoll_runtime.weights.cache import cache_root, read_only_roots
 
 
 def cached_folder(key: str, build: Callable[[Path], None]) -> Path:
@@ -18,8 +18,8 @@ def cached_folder(key: str, build: Callable[[Path], None]) -> Path:
     it. When two processes build the same one, the first to finish wins. Raises SourceError when the cache cannot
     be written to.
     """
-    own = _cache_root() / "tokenizers"
-    for root in [*_read_only_roots(), own]:
+    own = cache_root() / "tokenizers"
+    for root in [*(root / "tokenizers" for root in read_only_roots()), own]:
         if (root / key).is_dir():
             return root / key
     try:
@@ -42,11 +42,3 @@ def _publish(work: Path, final: Path) -> Path:
         if not final.is_dir():
             raise
     return final
-
-
-def _cache_root() -> Path:
-    return Path(os.environ.get("PLIMSOLL_CACHE") or "~/.cache/plimsoll").expanduser()
-
-
-def _read_only_roots() -> list[Path]:
-    return [Path(p) / "tokenizers" for p in os.environ.get("PLIMSOLL_MODEL_PATH", "").split(os.pathsep) if p]

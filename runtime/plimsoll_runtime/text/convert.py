@@ -38,9 +38,7 @@ def tokenizer_folder(files: ModelFiles) -> Path:
     """A folder with tokenizer.json and its companions. Raises ModelError, SourceError."""
     if files.format == "gguf":
         metadata = read_metadata(files.weights[0])
-        return cached_folder(
-            f"gguf-{CONVERTER_VERSION}-{metadata.digest}", partial(write_tokenizer, metadata.values)
-        )
+        return cached_folder(f"gguf-{CONVERTER_VERSION}-{metadata.digest}", partial(write_tokenizer, metadata.values))
     if (files.root / "tokenizer.json").is_file():
         return files.root
     sources = [files.root / name for name in VOCABULARY_FILES if (files.root / name).is_file()]

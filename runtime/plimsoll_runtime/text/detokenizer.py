@@ -28,9 +28,7 @@ class Detokenizer(Protocol):
         """What was still held. Nothing may be pushed afterwards."""
 
 
-def new_detokenizer(
-    tokenizer: Tokenizer, *, skip_special_tokens: bool = True, at_start: bool = False
-) -> Detokenizer:
+def new_detokenizer(tokenizer: Tokenizer, *, skip_special_tokens: bool = True, at_start: bool = False) -> Detokenizer:
     """A detokenizer of the fitting kind.
 
     `at_start`: the ids are a whole text rather than the continuation of a prompt, so that the leading space which

@@ -46,11 +46,7 @@ def read_spelling(decoder: Mapping[str, Any] | None) -> Spelling | None:
         return Spelling(byte_level=True)
     strip = steps[-1] if kinds and kinds[-1] == "Strip" else None
     body = steps[:-1] if strip else steps
-    if (
-        not body
-        or body[-1].get("type") != "Fuse"
-        or (strip and (strip.get("content") != " " or strip.get("stop")))
-    ):
+    if not body or body[-1].get("type") != "Fuse" or (strip and (strip.get("content") != " " or strip.get("stop"))):
         return None
     known = {"ByteFallback": False, "Replace": False}
     for step in body[:-1]:

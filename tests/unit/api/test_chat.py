@@ -137,9 +137,7 @@ async def test_logprobs(running: Any) -> None:
 
 async def test_streamed_logprobs_come_with_their_tokens(running: Any) -> None:
     running.engine.answer = "é".encode()
-    stream = await running.openai().chat.completions.create(
-        model="fake", messages=HELLO, logprobs=True, stream=True
-    )
+    stream = await running.openai().chat.completions.create(model="fake", messages=HELLO, logprobs=True, stream=True)
     tokens = [t.token async for c in stream if c.choices[0].logprobs for t in c.choices[0].logprobs.content]
     assert tokens == ["bytes:\\xc3", "bytes:\\xa9", "</s>"]
 
@@ -289,9 +287,7 @@ async def test_a_long_prompt_is_refused_with_the_numbers(running: Any) -> None:
 
 async def test_a_template_that_refuses_is_a_bad_request(running: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     model = running.server.state.model
-    monkeypatch.setattr(
-        model.tokenizer, "chat_template", ChatTemplate("{{ raise_exception('roles must alternate') }}")
-    )
+    monkeypatch.setattr(model.tokenizer, "chat_template", ChatTemplate("{{ raise_exception('roles must alternate') }}"))
     with pytest.raises(openai.BadRequestError, match="roles must alternate"):
         await running.openai().chat.completions.create(model="fake", messages=HELLO)
     monkeypatch.setattr(model.tokenizer, "chat_template", None)

@@ -104,9 +104,7 @@ async def test_minus_infinity_has_a_number(running: Any) -> None:
 
 
 async def test_a_stream(running: Any) -> None:
-    stream = await create(
-        running, prompt=["a", "b"], stream=True, echo=True, stream_options={"include_usage": True}
-    )
+    stream = await create(running, prompt=["a", "b"], stream=True, echo=True, stream_options={"include_usage": True})
     texts, ends, usage = {0: "", 1: ""}, {}, None
     async for chunk in stream:
         usage = chunk.usage or usage

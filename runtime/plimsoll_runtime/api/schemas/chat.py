@@ -107,10 +107,7 @@ class ChatRequest(SamplingFields):
             raise _refusal("response_format", f"only {{'type': 'text'}} is supported yet, not {str(kind)[:40]!r}")
         if self.top_logprobs is not None and not self.logprobs:
             raise _refusal("top_logprobs", "it needs 'logprobs': true")
-        if (
-            None not in (self.max_tokens, self.max_completion_tokens)
-            and self.max_tokens != self.max_completion_tokens
-        ):
+        if None not in (self.max_tokens, self.max_completion_tokens) and self.max_tokens != self.max_completion_tokens:
             raise _refusal("max_tokens", "it differs from 'max_completion_tokens', which replaces it")
         if self.continue_final_message and self.add_generation_prompt:
             raise _refusal("add_generation_prompt", "it contradicts 'continue_final_message'")

@@ -58,9 +58,7 @@ class CompletionRequest(SamplingFields):
                 code="invalid_value",
             )
         if self.suffix:
-            raise ApiError(
-                "Invalid value for 'suffix': it is not supported.", param="suffix", code="invalid_value"
-            )
+            raise ApiError("Invalid value for 'suffix': it is not supported.", param="suffix", code="invalid_value")
 
     @property
     def token_limit(self) -> int:

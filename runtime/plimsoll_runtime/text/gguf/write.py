@@ -30,8 +30,7 @@ def write_tokenizer(values: Mapping[str, Any], target: Path) -> None:
     kind = values.get("tokenizer.ggml.model")
     if kind not in ("llama", "gpt2") or not values.get("tokenizer.ggml.tokens"):
         raise ModelError(
-            f"the GGUF file's tokenizer is of the kind {kind!r}; "
-            "known are llama (SentencePiece) and gpt2 (byte-level)"
+            f"the GGUF file's tokenizer is of the kind {kind!r}; known are llama (SentencePiece) and gpt2 (byte-level)"
         )
     content = _sentencepiece(values) if kind == "llama" else _byte_level(values)
     (target / "tokenizer.json").write_text(json.dumps(content, ensure_ascii=False), encoding="utf-8")

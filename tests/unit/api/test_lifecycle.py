@@ -1,0 +1,180 @@
+"""A server's life: loading, ready, draining, and every way to end."""
+
+import asyncio
+import socket
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+
+from plimsoll_runtime.api import server as server_module
+from plimsoll_runtime.api.config import ServerConfig
+from plimsoll_runtime.api.server import listen
+from plimsoll_runtime.cli.main import main
+from plimsoll_runtime.engine.config import EngineConfig
+from plimsoll_runtime.errors import EngineDeadError, SourceError, UsageError
+
+BODY = {"model": "fake", "prompt": "Hi"}
+
+
+class SlowLoad:
+    """A load that waits, then fails with `error`."""
+
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+        self.begun, self.go_on = asyncio.Event(), asyncio.Event()
+        self.cancelled = False
+
+    async def __call__(self, config: Any, state: Any) -> Any:
+        state.loading("weights", 0.25)
+        self.begun.set()
+        try:
+            await self.go_on.wait()
+        except asyncio.CancelledError:
+            self.cancelled = True
+            raise
+        raise self._error
+
+
+async def test_while_loading_every_request_is_told_to_come_back(run_server: Any) -> None:
+    load = SlowLoad(SourceError("the disk is on fire"))
+    async with run_server(load=load) as running, running.http() as http:
+        await load.begun.wait()
+        health = await http.get("/health")
+        assert (health.status_code, health.headers["retry-after"]) == (503, "5")
+        assert health.json() == {"status": "loading", "stage": "weights", "fraction": 0.25}
+        assert (await http.get("/live")).status_code == 200
+        assert 'plimsoll_ready{model="fake"} 0.0' in (await http.get("/metrics")).text
+        for path in ("/v1/completions", "/v1/chat/completions", "/tokenize"):
+            refused = await http.post(path, json=BODY)
+            assert (refused.status_code, refused.headers["retry-after"]) == (503, "5")
+            assert "loading (weights, 25%)" in refused.json()["error"]["message"]
+        load.go_on.set()
+        with pytest.raises(SourceError, match="the disk is on fire"):
+            await running.ended
+
+
+async def test_a_signal_while_loading_ends_it_cleanly(run_server: Any) -> None:
+    load = SlowLoad(SourceError("never"))
+    async with run_server(load=load) as running:
+        await load.begun.wait()
+        running.server.stop()
+        assert await running.ended == 0
+        assert load.cancelled
+
+
+async def test_a_drain_lets_running_requests_end_and_refuses_new_ones(running: Any) -> None:
+    running.engine.pause()
+    client = running.openai()
+    whole = asyncio.create_task(client.completions.create(model="fake", prompt="a"))
+    stream = asyncio.create_task(collect(client, prompt="b"))
+    await running.engine.until(lambda: len(running.engine.running) == 2)
+    running.server.stop()
+    async with running.http() as http:
+        while (health := await http.get("/health")).status_code == 200:
+            pass
+        assert health.json() == {"status": "draining"}
+        refused = await http.post("/v1/completions", json=BODY)
+        assert (refused.status_code, refused.headers["retry-after"]) == (503, "5")
+        assert refused.headers["connection"] == "close"
+        assert "shutting down" in refused.json()["error"]["message"]
+    assert not running.ended.done()
+    running.engine.resume()
+    assert (await whole).choices[0].text == "Hello!"
+    assert await stream == "Hello!"
+    assert await running.ended == 0
+    assert running.engine.stopped
+
+
+async def test_a_drain_ends_after_its_time(run_server: Any) -> None:
+    async with run_server(drain_seconds=0.05) as running:
+        running.engine.pause()
+        call = asyncio.create_task(running.openai().completions.create(model="fake", prompt="a"))
+        await running.engine.until(lambda: bool(running.engine.running))
+        running.server.stop()
+        with pytest.raises(openai.APIError):
+            await call
+        assert await running.ended == 0
+
+
+async def test_the_second_signal_ends_it_at_once(running: Any) -> None:
+    running.engine.pause()
+    call = asyncio.create_task(running.openai().completions.create(model="fake", prompt="a"))
+    await running.engine.until(lambda: bool(running.engine.running))
+    running.server.stop()
+    running.server.stop()
+    assert await running.ended == 130
+    with pytest.raises(openai.APIError):
+        await call
+
+
+async def test_a_dead_engine_is_told_to_everyone_and_ends_the_server(running: Any) -> None:
+    client = running.openai()
+    stream = await client.completions.create(model="fake", prompt="b", stream=True)
+    chunks = aiter(stream)
+    await anext(chunks)
+    running.engine.pause()
+    whole = asyncio.create_task(client.completions.create(model="fake", prompt="a"))
+    await running.engine.until(lambda: len(running.engine.running) == 2)
+    running.engine.die()
+    with pytest.raises(openai.APIError, match="the engine died"):
+        [chunk async for chunk in chunks]
+    with pytest.raises(openai.InternalServerError, match="the engine died: it was killed"):
+        await whole
+    with pytest.raises(EngineDeadError) as ended:
+        await running.ended
+    assert ended.value.kind.exit_code == 6
+
+
+def test_a_taken_port_says_what_to_do() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(UsageError, match=f"cannot listen on 127.0.0.1:{port}.*choose another --host or --port"):
+            listen("127.0.0.1", port)
+
+
+def test_an_address_of_nobody_says_what_to_do() -> None:
+    with pytest.raises(UsageError, match="choose another --host"):
+        listen("192.0.2.1", 0)
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "line"),
+    [
+        (SourceError("no such\nmodel"), 3, "model-source: no such model"),
+        (EngineDeadError("killed"), 6, "engine-died: killed"),
+    ],
+)
+def test_a_fatal_error_leaves_one_line_and_its_exit_code(
+    error: Exception,
+    code: int,
+    line: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    async def load(_config: Any, _state: Any) -> Any:
+        raise error
+
+    monkeypatch.setattr(server_module, "load_and_start", load)
+    monkeypatch.setenv("PLIMSOLL_TERMINATION_LOG", str(tmp_path / "log"))
+    assert main(["serve", "fake", "--port", "0"]) == code
+    assert (tmp_path / "log").read_text() == line
+    assert capsys.readouterr().err.splitlines()[-1:] == [f"plimsoll: {error}".splitlines()[-1]]
+
+
+def test_an_error_that_nobody_foresaw_is_told_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def load(_config: Any, _state: Any) -> Any:
+        raise KeyError("a bug")
+
+    monkeypatch.setattr(server_module, "load_and_start", load)
+    config = ServerConfig(EngineConfig(model="m"), ("m",), port=0, termination_log=str(tmp_path / "log"))
+    with pytest.raises(KeyError):
+        server_module.serve(config)
+    assert (tmp_path / "log").read_text() == "internal: 'a bug'"
+
+
+async def collect(client: openai.AsyncOpenAI, prompt: str) -> str:
+    stream = await client.completions.create(model="fake", prompt=prompt, stream=True)
+    return "".join([chunk.choices[0].text async for chunk in stream])

@@ -1,0 +1,365 @@
+"""500 malformed requests, the same ones every time: no failure of ours, no crash, every refusal says what was wrong."""
+
+import asyncio
+import copy
+import json
+import logging
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from plimsoll_runtime.api import body as body_module
+
+SEED = 20261121
+COUNT = 500
+
+CHAT = {
+    "model": "fake",
+    "messages": [{"role": "system", "content": "s"}, {"role": "user", "content": [{"type": "text", "text": "Hi"}]}],
+    "max_tokens": 5,
+    "temperature": 0.5,
+    "top_p": 0.9,
+    "n": 2,
+    "stop": ["x", "y"],
+    "logprobs": True,
+    "top_logprobs": 2,
+    "logit_bias": {"5": 1.0},
+    "seed": 1,
+    "stream": False,
+    "response_format": {"type": "text"},
+}
+COMPLETION = {
+    "model": "fake",
+    "prompt": ["a", [1, 2, 3]],
+    "max_tokens": 5,
+    "temperature": 0.5,
+    "logprobs": 2,
+    "echo": True,
+    "stop": "x",
+    "stop_token_ids": [7],
+    "stream": True,
+    "stream_options": {"include_usage": True},
+    "min_tokens": 1,
+    "cache_salt": "s",
+}
+TOKENIZE = {"model": "fake", "prompt": "Hi", "add_special_tokens": True}
+DETOKENIZE = {"model": "fake", "tokens": [1, 2, 3]}
+BODIES: dict[str, dict[str, Any]] = {
+    "/v1/chat/completions": CHAT,
+    "/v1/completions": COMPLETION,
+    "/tokenize": TOKENIZE,
+    "/detokenize": DETOKENIZE,
+}
+STRANGE: list[Any] = [
+    None,
+    True,
+    False,
+    0,
+    -1,
+    1.5,
+    -0.0,
+    1e308,
+    float("nan"),
+    float("inf"),
+    -float("inf"),
+    2**31,
+    2**63,
+    -(2**63),
+    2**64,
+    10**400,
+    "",
+    " ",
+    "\x00",
+    "\ud800",
+    "😀" * 50,
+    "x" * 10_000,
+    "{{ 1/0 }}",
+    "<|assistant|></s>",
+    [],
+    [[]],
+    [None],
+    [[[[[]]]]],
+    ["a", 1, None, {}],
+    {},
+    {"": ""},
+    {"type": None},
+    {"__class__": "x"},
+    {"a": {"b": {"c": [1, {"d": None}]}}},
+]
+
+
+@dataclass(frozen=True)
+class Malformed:
+    """One request as bytes. `answered`: whether its sender may expect an answer at all."""
+
+    kind: str
+    data: bytes
+    answered: bool = True
+
+
+def malformed_requests(seed: int, count: int) -> Iterator[Malformed]:
+    """`count` requests of all kinds, in turn."""
+    rng = random.Random(seed)
+    kinds: list[Callable[[random.Random], Malformed]] = [
+        changed_values,
+        changed_values,
+        changed_values,
+        changed_bytes,
+        nested,
+        changed_headers,
+        changed_target,
+        broken_framing,
+        garbage,
+    ]
+    for index in range(count):
+        yield kinds[index % len(kinds)](rng)
+
+
+def changed_values(rng: random.Random) -> Malformed:
+    """A valid body with one to three values replaced, removed or added."""
+    path, body = choose_body(rng)
+    for _ in range(rng.randint(1, 3)):
+        mutate(rng, body)
+    return Malformed("changed values", request("POST", path, json.dumps(body).encode()))
+
+
+def changed_bytes(rng: random.Random) -> Malformed:
+    """Valid JSON with bytes flipped, removed or added."""
+    path, body = choose_body(rng)
+    data = bytearray(json.dumps(body).encode())
+    for _ in range(rng.randint(1, 8)):
+        position = rng.randrange(len(data))
+        turn = rng.randrange(3)
+        if turn == 0:
+            data[position] = rng.randrange(256)
+        elif turn == 1:
+            del data[position]
+        else:
+            data[position:position] = rng.randbytes(rng.randint(1, 4))
+    return Malformed("changed bytes", request("POST", path, bytes(data)))
+
+
+def nested(rng: random.Random) -> Malformed:
+    """Deep nesting, long lists, long keys, many keys."""
+    path, body = choose_body(rng)
+    key = rng.choice(list(body))
+    size = rng.choice([50, 500, 20_000])
+    value = rng.choice(
+        [
+            b"[" * size + b"]" * size,
+            b'{"a":' * size + b"1" + b"}" * size,
+            b"[" + b"1," * size + b"1]",
+            b"{" + b",".join(b'"%d":%d' % (i, i) for i in range(size)) + b"}",
+            b'"' + b"\\u0000" * size + b'"',
+            b"-" * size,
+            b"9" * size,
+            b"0." + b"1" * size + b"e999",
+        ]
+    )
+    parts = [
+        b"%s:%s" % (json.dumps(k).encode(), value if k == key else json.dumps(v).encode()) for k, v in body.items()
+    ]
+    return Malformed("nested", request("POST", path, b"{" + b",".join(parts) + b"}"))
+
+
+def changed_headers(rng: random.Random) -> Malformed:
+    """A valid body under strange headers."""
+    path, body = choose_body(rng)
+    headers = rng.choice(
+        [
+            {"Content-Type": "text/plain"},
+            {"Content-Type": ""},
+            {"Content-Type": "application/json;" * 50},
+            {"Content-Type": "application/x-www-form-urlencoded"},
+            {"Content-Encoding": "gzip"},
+            {"Authorization": "Bearer \xff"},
+            {"X-Request-Id": "a b"},
+            {"X-Request-Id": "x" * 500},
+            {"Accept": "image/png"},
+            {"Expect": "100-continue"},
+            {"Upgrade": "websocket", "Connection": "Upgrade", "Sec-WebSocket-Key": "x"},
+            {"Upgrade": "h2c", "Connection": "Upgrade"},
+            {"Cookie": "=;=;" * 100},
+            {"Host": "\xff\xfe"},
+            {"Transfer-Encoding": "gzip"},
+            {"Content-Length": "-1"},
+            {"Content-Length": "abc"},
+            {"Content-Length": "99999999999999999999"},
+            {"Content-Length": str(2**40)},
+            {f"X-{i}": "y" * 100 for i in range(50)},
+            {"X-Long": "z" * 70_000},
+        ]
+    )
+    return Malformed("changed headers", request("POST", path, json.dumps(body).encode(), **headers))
+
+
+def changed_target(rng: random.Random) -> Malformed:
+    """Strange methods and paths."""
+    method = rng.choice(["GET", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "CONNECT", "HEAD", "FOO", "POST"])
+    path = rng.choice(
+        [
+            "/",
+            "//",
+            "/v1",
+            "/v1/models/%00",
+            "/v1/models/%ff%fe",
+            "/v1/models/../../etc/passwd",
+            "/v1/models/" + "x" * 5000,
+            "/v1/chat/completions/",
+            "/v1/completions?stream=true&a=%zz",
+            "/v1/embeddings",
+            "/health/../v1/models",
+            "/%2e%2e/%2e%2e",
+            "/metrics;x",
+            "*",
+            "http://elsewhere/v1/models",
+            "/\u00e4",
+        ]
+    )
+    return Malformed("changed target", request(method, path, b"{}"))
+
+
+def broken_framing(rng: random.Random) -> Malformed:
+    """Bodies that are not what their headers say."""
+    body = json.dumps(TOKENIZE).encode()
+    head = b"POST /tokenize HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\nConnection: close\r\n"
+    chunked = head + b"Transfer-Encoding: chunked\r\n\r\n"
+    data, answered = rng.choice(
+        [
+            (head + b"Content-Length: %d\r\n\r\n" % (len(body) + 50) + body, False),
+            (head + b"Content-Length: 5\r\n\r\n" + body, True),
+            (head + b"Content-Length: 5\r\nContent-Length: 7\r\n\r\n" + body, True),
+            (chunked + b"zz\r\n" + body, True),
+            (chunked + b"ffffffffffffffffffff\r\n" + body, False),
+            (chunked + b"5\r\nab", False),
+            (chunked + b"%x\r\n%s\r\n0\r\n\r\n" % (len(body), body), True),
+            (chunked + b"0\r\n\r\n", True),
+            (head + b"\r\n", True),
+            (head + b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", True),
+        ]
+    )
+    return Malformed("broken framing", data, answered)
+
+
+def garbage(rng: random.Random) -> Malformed:
+    """Bytes that are hardly HTTP."""
+    data = rng.choice(
+        [
+            rng.randbytes(rng.randint(1, 2000)),
+            b"\r\n\r\n",
+            b"GET\r\n\r\n",
+            b"GET / HTTP/9.9\r\n\r\n",
+            b"GET / HTTP/1.1\r\n\r\n",
+            b"GET /health HTTP/1.1\r\nHost h\r\n\r\n",
+            b"GET /health HTTP/1.1\r\n: empty\r\n\r\n",
+            b"POST /v1/completions HTTP/1.1\r\nHost: h\r\n",
+            b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + rng.randbytes(100),
+            b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+            b"A" * 100_000,
+            b"GET /health HTTP/1.1\r\nHost: h\r\n folded: header\r\n\r\n",
+        ]
+    )
+    return Malformed("garbage", data, answered=False)
+
+
+def choose_body(rng: random.Random) -> tuple[str, dict[str, Any]]:
+    path = rng.choice(list(BODIES))
+    return path, json.loads(json.dumps(BODIES[path]))
+
+
+def mutate(rng: random.Random, value: Any) -> None:
+    """Change one place of a body, at any depth."""
+    while True:
+        keys = list(value) if isinstance(value, dict) else list(range(len(value)))
+        if not keys:
+            return
+        key = rng.choice(keys)
+        if isinstance(value[key], dict | list) and value[key] and rng.random() < 0.5:
+            value = value[key]
+            continue
+        turn = rng.randrange(4)
+        if turn == 0:
+            del value[key]
+        elif turn == 1 and isinstance(value, dict):
+            value[rng.choice(["unknown", "", "\ud800", "tools", "x" * 300, str(key) + " "])] = copy.deepcopy(
+                rng.choice(STRANGE)
+            )
+        else:
+            value[key] = copy.deepcopy(rng.choice(STRANGE))
+        return
+
+
+def request(method: str, path: str, body: bytes, **headers: str) -> bytes:
+    """The bytes of a request; the usual headers, unless others are given."""
+    usual = {"Host": "h", "Content-Type": "application/json", "Content-Length": str(len(body)), "Connection": "close"}
+    lines = [f"{method} {path} HTTP/1.1", *(f"{k}: {v}" for k, v in (usual | headers).items()), "", ""]
+    return "\r\n".join(lines).encode("latin-1", "replace") + body
+
+
+async def exchange(running: Any, sent: Malformed) -> tuple[int | None, bytes]:
+    """Send a request and read the answer: its status and body. What is cut short is ended by hanging up."""
+    reader, writer = await asyncio.open_connection(running.host, running.port)
+    try:
+        writer.write(sent.data)
+        if not sent.answered:
+            writer.write_eof()
+        return await asyncio.wait_for(read_answer(reader, head_only=sent.data.startswith(b"HEAD")), 20)
+
+    except (ConnectionError, asyncio.IncompleteReadError):
+        return None, b""
+    finally:
+        writer.close()
+
+
+async def read_answer(reader: asyncio.StreamReader, *, head_only: bool) -> tuple[int, bytes]:
+    head = await reader.readuntil(b"\r\n\r\n")
+    if head.startswith(b"HTTP/1.1 100"):
+        head = await reader.readuntil(b"\r\n\r\n")
+    status, headers = int(head.split()[1]), head.lower()
+    if head_only:
+        return status, b""
+    if b"content-length: " in headers:
+        return status, await reader.readexactly(int(headers.split(b"content-length: ")[1].split()[0]))
+    if b"transfer-encoding: chunked" not in headers:
+        return status, await reader.read()
+    body = b""
+    while size := int(await reader.readuntil(b"\r\n"), 16):
+        body += (await reader.readexactly(size + 2))[:-2]
+    return status, body
+
+
+def message_of(body: bytes) -> str:
+    """What a refusal says: OpenAI's shape, or the plain text of the HTTP layer below ours."""
+    if not body.startswith(b"{"):
+        return body.decode()
+    error = json.loads(body)["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    assert error["type"] == "invalid_request_error"
+    return str(error["message"])
+
+
+async def test_malformed_requests_are_refused_with_a_reason(
+    running: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(body_module, "LINGER_SECONDS", 0.05)
+    statuses: Counter[int | None] = Counter()
+    for sent in malformed_requests(SEED, COUNT):
+        status, body = await exchange(running, sent)
+        statuses[status] += 1
+        told = (sent.kind, sent.data[:300], status, body[:300])
+        assert status is None or status < 500, told
+        assert status is not None or not sent.answered, told
+        if status is not None and status >= 400 and not sent.data.startswith(b"HEAD"):
+            assert len(message_of(body)) > 10, told
+    assert not running.ended.done()
+    assert not [r for r in caplog.records if r.levelno >= logging.ERROR]
+    await running.engine.until(lambda: not running.engine.running)
+    answer = await running.openai().completions.create(model="fake", prompt="still there?")
+    assert answer.choices[0].text == "Hello!"
+    assert statuses[400] > COUNT / 2
+    assert statuses[200] > 10, "some are harmless: the mutations must not all be absurd"
+    assert {404, 405, 413} <= statuses.keys()
