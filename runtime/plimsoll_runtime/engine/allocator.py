@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from plimsoll_runtime.engine.block_pool import BlockPool
-from plimsoll_runtime.engine.prefix_cache import NO_HIT, Hit, PrefixCache
+from plimsoll_runtime.engine.prefix_cache import Hit, PrefixCache
 from plimsoll_runtime.engine.sequence import SequenceState
 
 
@@ -14,7 +16,7 @@ class Merge(NamedTuple):
 
     sequence: SequenceState
     epoch: int
-    index: int
+    position: int
     block: int
 
 
@@ -47,7 +49,7 @@ class KvAllocator:
 
         Sets `computed` to what the prefix cache has already.
         """
-        hit = NO_HIT if self._cache is None else self._cache.match(sequence)
+        hit = Hit(0, [], None) if self._cache is None else self._cache.match(sequence)
         pool = self.pool
         takes_over = hit.partial is not None and pool.is_idle(hit.partial)
         fresh = -(-len(sequence.token_ids) // self.block_size) - len(hit.blocks) - takes_over
@@ -78,9 +80,9 @@ class KvAllocator:
 
     def merge(self, merges: list[Merge]) -> None:
         """Let each sequence use the block that was there before its own, and give its own back."""
-        for sequence, epoch, index, block in merges:
+        for sequence, epoch, position, block in merges:
             if sequence.epoch == epoch:
-                own, sequence.block_ids[index] = sequence.block_ids[index], block
+                own, sequence.block_ids[position] = sequence.block_ids[position], block
                 self.pool.release([own])
             else:
                 self.pool.release([block])
@@ -109,3 +111,18 @@ class KvAllocator:
         target = self.pool.take()
         self._copies.append((hit.partial, target))
         sequence.block_ids.append(target)
+
+    def check_integrity(self, running: Sequence[SequenceState], merges: Sequence[Merge]) -> None:
+        """Raises AssertionError when a block is leaked, shared while somebody writes to it, or missing."""
+        self.pool.check_integrity()
+        holders = Counter(block for sequence in running for block in sequence.block_ids)
+        held = holders + Counter(merge.block for merge in merges)
+        for block in range(1, self.pool.total + 1):
+            references = self.pool.references(block)
+            assert references == held[block], f"block {block}: {references} references, {held[block]} holders"
+        for sequence in running:
+            table = sequence.block_ids
+            assert len(set(table)) == len(table), f"{sequence.request_id} has a block twice"
+            assert len(table) * self.block_size >= sequence.computed, f"{sequence.request_id} lacks a block"
+            for block in table[sequence.computed // self.block_size :]:
+                assert holders[block] == 1, f"block {block} is shared and {sequence.request_id} will write to it"

@@ -15,7 +15,7 @@ def check_request(request: AddRequest, info: EngineInfo) -> None:
     """Raises UsageError for a request that could never be served, with the numbers."""
     prompt, limit = request.prompt_token_ids, longest_sequence(info)
     if not prompt:
-        raise UsageError("the prompt has no tokens; give at least one")
+        raise UsageError("the prompt is empty; give at least one token")
     if len(prompt) >= limit:
         raise UsageError(
             f"the prompt has {len(prompt)} tokens, but prompt and answer together may have {limit} "

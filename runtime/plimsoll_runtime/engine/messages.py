@@ -22,11 +22,15 @@ class AbortRequests(msgspec.Struct, frozen=True, tag="abort"):
     request_ids: list[str]
 
 
+class ResetPrefixCache(msgspec.Struct, frozen=True, tag="reset-prefix-cache"):
+    """Forget every cached prefix; requests that run are not affected."""
+
+
 class Shutdown(msgspec.Struct, frozen=True, tag="shutdown"):
     """End the engine process now; whoever wants to drain has waited before."""
 
 
-Command = AddRequest | AbortRequests | Shutdown
+Command = AddRequest | AbortRequests | ResetPrefixCache | Shutdown
 
 
 class LogprobEntry(msgspec.Struct, frozen=True, array_like=True):

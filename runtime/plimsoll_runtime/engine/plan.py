@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import msgspec
+
 from plimsoll_runtime.engine.params import SamplingParams
 
 
@@ -27,9 +29,8 @@ class SlotInit:
     output_ids: Sequence[int] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class ScheduledSequence:
-    """The tokens of one sequence to compute in this step.
+class ScheduledSequence(msgspec.Struct, frozen=True):
+    """The tokens of one sequence to compute in this step (a Struct: made for every sequence in every step).
 
     `token_ids` stand at positions start .. start + len(token_ids) - 1; `block_ids` is the sequence's block table,
     long enough for all of them. With `sample`, the last position's logits choose the next token.
@@ -47,7 +48,12 @@ class ScheduledSequence:
 
 @dataclass(frozen=True, slots=True)
 class StepPlan:
-    """One step: free slots, fill slots, copy blocks (source, target), then compute `sequences`."""
+    """One step: free slots, fill slots, copy blocks (source, target), then compute `sequences`.
+
+    Steps run in the order in which they were planned. No block is both a source and a target of `block_copies`. A
+    sequence may read blocks that another one fills in the same step, for all keys and values of a layer are written
+    before any row attends.
+    """
 
     sequences: Sequence[ScheduledSequence]
     freed_slots: Sequence[int] = ()
@@ -70,8 +76,7 @@ class TokenLogprob:
     top: Sequence[tuple[int, float]] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class SequenceOutput:
+class SequenceOutput(msgspec.Struct, frozen=True):
     """What came of one scheduled sequence. `error` says why it cannot go on (NaN in its logits, say)."""
 
     token_id: int | None = None

@@ -27,9 +27,6 @@ class Hit(NamedTuple):
     partial: int | None
 
 
-NO_HIT = Hit(0, [], None)
-
-
 class PrefixCache:
     """Finds and publishes the blocks of sequences in a pool."""
 

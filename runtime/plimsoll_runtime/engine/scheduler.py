@@ -1,263 +1,376 @@
-"""The scheduler: which sequences compute which tokens in the next step. Integers in, integers out.
+"""The scheduler: which sequences compute which tokens in the next step, and what came of it.
 
-Each step has a budget of tokens. Every sequence that decodes gets its one token; what is left goes to prompts, in
-chunks if need be, the oldest first; then waiting requests are admitted while slots and blocks last. When blocks run
-out, the sequence that was admitted last gives up its own and waits again, its tokens to be computed anew. The oldest
-is never the victim of another, and every admitted request fits in an empty pool: so it always finishes.
+A step is planned oldest first: decodes, then prompts that are under way, then new arrivals, each with what is left
+of the token budget. A sequence gets all blocks that its known tokens need when it is admitted, so only decodes ever
+ask for more; when none is left the newest running sequence gives up its blocks and waits to be computed again. The
+oldest is therefore never held up by a newer one, and every request ends.
+
+`schedule` and `commit` are separate: a step may be planned while earlier ones run, as long as they run and are
+committed in the order in which they were planned. A sequence whose token is still to come is left out until then.
 """
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Sequence as ReadOnly
+import random
+from bisect import insort
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
-from plimsoll_runtime.engine.block_pool import BlockPool
-from plimsoll_runtime.engine.plan import ScheduledSequence, SlotInit, StepPlan
-from plimsoll_runtime.engine.policy import Policy
-from plimsoll_runtime.engine.prefix_cache import BlockName, PrefixCache
-from plimsoll_runtime.engine.sequence import NO_SLOT, Phase, Sequence
+from plimsoll_runtime.engine.allocator import KvAllocator, Merge
+from plimsoll_runtime.engine.messages import AddRequest, EngineStats, LogprobEntry, RequestOutput
+from plimsoll_runtime.engine.plan import (
+    ScheduledSequence,
+    SequenceOutput,
+    SlotInit,
+    StepPlan,
+    StepResult,
+    TokenLogprob,
+)
+from plimsoll_runtime.engine.policy import FirstComeFirstServed, Policy
+from plimsoll_runtime.engine.sequence import Phase, SequenceState
+from plimsoll_runtime.engine.slots import SlotPool
 from plimsoll_runtime.engine.waiting import WaitingQueue
+from plimsoll_runtime.errors import UsageError
+
+SEED_BITS = 63
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What the scheduler works with, in tokens unless they say blocks or sequences."""
+
+    num_blocks: int
+    block_size: int
+    max_len: int
+    max_batch_tokens: int
+    max_sequences: int
+    eos_token_ids: frozenset[int] = frozenset()
+    prefix_caching: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A plan, and what `commit` must know of it: the sequences in the plan's order, blocks to merge afterwards."""
+
+    plan: StepPlan
+    sequences: list[SequenceState]
+    merges: list[Merge]
 
 
 class Scheduler:
-    """Sequences, their slots and their blocks. `schedule` and `commit` alternate; `add` and `remove` go between."""
+    """Sequences that wait, sequences that run, and the blocks and slots they hold."""
 
-    def __init__(
-        self,
-        *,
-        num_blocks: int,
-        block_size: int,
-        max_batch_tokens: int,
-        max_sequences: int,
-        prefix_caching: bool,
-        policy: Policy,
-    ) -> None:
-        self.block_size = block_size
-        self._budget = max_batch_tokens
-        self._prefix_caching = prefix_caching
-        self.cache = PrefixCache()
-        self.pool = BlockPool(num_blocks, on_take=self.cache.forget)
-        self._waiting = WaitingQueue(policy)
-        self._running: list[Sequence] = []
-        self._free_slots = list(range(min(max_sequences, max_batch_tokens)))
-        self._num_slots = len(self._free_slots)
-        self._freed: list[int] = []
-        self.preemptions = 0
-        self.cache_query_tokens = 0
-        self.cache_hit_tokens = 0
+    def __init__(self, limits: Limits, policy: Policy | None = None) -> None:
+        _check_limits(limits)
+        self._limits = limits
+        self._policy = policy or FirstComeFirstServed()
+        self._kv = KvAllocator(limits.num_blocks, limits.block_size, prefix_caching=limits.prefix_caching)
+        self._slots = SlotPool(limits.max_sequences)
+        self._sequences: dict[str, SequenceState] = {}
+        self._waiting = WaitingQueue()
+        self._running: list[SequenceState] = []
+        self._counters = _Counters()
+        self._seeds = random.Random()
 
-    @property
-    def num_running(self) -> int:
-        """Sequences with a slot."""
-        return len(self._running)
+    def __len__(self) -> int:
+        return len(self._sequences)
 
-    @property
-    def num_waiting(self) -> int:
-        """Sequences without one."""
-        return len(self._waiting)
-
-    @property
-    def has_work(self) -> bool:
-        """Whether there is any sequence."""
-        return bool(self._running or len(self._waiting))
-
-    def add(self, sequence: Sequence) -> None:
-        """A sequence waits from now on. The caller has seen to it that it fits in an empty pool."""
+    def add(self, request: AddRequest) -> None:
+        """Queue a request. Raises UsageError for an id that is in use; `limits.check_request` has done the rest."""
+        if request.request_id in self._sequences:
+            raise UsageError(f"request id {request.request_id!r} is in use; every request needs an id of its own")
+        sequence = self._new_sequence(request)
+        self._counters.arrivals += 1
+        self._sequences[sequence.request_id] = sequence
         self._waiting.push(sequence)
 
-    def remove(self, sequence: Sequence) -> None:
-        """A sequence is over, whether it runs or waits."""
-        if sequence.phase is Phase.RUNNING:
-            self._running.remove(sequence)
-            self._give_up(sequence)
-            sequence.phase = Phase.DONE
-        elif sequence.phase is Phase.WAITING:
-            sequence.phase = Phase.DONE
-            self._waiting.discard()
+    def abort(self, request_ids: Iterable[str]) -> None:
+        """Forget requests; unknown ids are ignored. A step that is under way for them comes to nothing."""
+        for request_id in request_ids:
+            sequence = self._sequences.get(request_id)
+            if sequence is not None:
+                self._finish(sequence)
+        self._drop_finished()
 
-    def reset_prefix_cache(self) -> None:
-        """Forget all cached prefixes; what runs keeps its blocks."""
-        self.cache.clear()
-        for sequence in self._running:
-            sequence.num_named = sequence.num_computed // self.block_size
+    def forget_prefixes(self) -> None:
+        """Make everything in the prefix cache unfindable."""
+        self._kv.pool.forget_all()
 
-    def schedule(self) -> tuple[StepPlan, list[Sequence]]:
-        """The next step, and its sequences in the plan's order."""
-        new_slots: list[SlotInit] = []
-        copies: list[tuple[int, int]] = []
-        chosen = self._schedule_running()
-        if sum(count for _, count in chosen) < self._budget:
-            self._admit(chosen, new_slots, copies)
-        chosen.sort(key=lambda item: item[1] > 1)
-        plan = StepPlan(
-            sequences=[self._scheduled(s, count) for s, count in chosen],
-            freed_slots=self._freed,
-            new_slots=new_slots,
-            block_copies=copies,
+    def schedule(self) -> Step | None:
+        """Plan the next step; None when nothing can be computed before another step is committed."""
+        self._kv.begin_step()
+        build = _StepBuilder(self._limits.max_batch_tokens)
+        preemptions = self._counters.preemptions
+        prompts = self._plan_decodes(build)
+        for sequence in prompts:
+            if build.budget > 0 and sequence.phase is Phase.RUNNING:
+                self._plan_prompt(sequence, build)
+        if preemptions == self._counters.preemptions:
+            self._admit(build)
+        if not build.entries:
+            return None
+        copies, merges = self._kv.end_step()
+        plan = StepPlan(build.entries, self._slots.collect_freed(), build.new_slots, copies)
+        return Step(plan, build.sequences, merges)
+
+    def commit(self, step: Step, result: StepResult) -> list[RequestOutput]:
+        """Take over what a step computed. Steps are committed in the order in which they were planned."""
+        if len(result.outputs) != len(step.sequences):
+            raise ValueError(f"{len(result.outputs)} outputs came for {len(step.sequences)} sequences")
+        self._counters.steps += 1
+        self._kv.merge(step.merges)
+        outputs: list[RequestOutput] = []
+        finished = False
+        for sequence, entry, output in zip(step.sequences, step.plan.sequences, result.outputs, strict=True):
+            if sequence.phase is Phase.FINISHED:
+                continue
+            if output.error is not None:
+                outputs.append(self._break_off(sequence, output.error))
+                finished = True
+                continue
+            if output.prompt_logprobs:
+                _record_prompt_logprobs(sequence, entry, output)
+            if entry.sample:
+                message = self._append(sequence, output)
+                outputs.append(message)
+                finished = finished or message.finish_reason is not None
+        if finished:
+            self._drop_finished()
+        return outputs
+
+    def stats(self) -> EngineStats:
+        """Gauges and counters as of now."""
+        counters, pool = self._counters, self._kv.pool
+        return EngineStats(
+            running=len(self._running),
+            waiting=len(self._waiting),
+            blocks_total=pool.total,
+            blocks_used=pool.used,
+            blocks_cached=pool.idle,
+            steps=counters.steps,
+            prompt_tokens=counters.prompt_tokens,
+            generated_tokens=counters.generated_tokens,
+            cache_query_tokens=counters.cache_query_tokens,
+            cache_hit_tokens=counters.cache_hit_tokens,
+            preemptions=counters.preemptions,
+            evictions=pool.evictions,
         )
-        self._freed = []
-        return plan, [s for s, _ in chosen]
 
-    def commit(self, sequence: Sequence, computed: int) -> None:
-        """A step has computed `computed` more tokens of a sequence: its full blocks can be shared from now on."""
-        sequence.num_computed += computed
-        if not self._prefix_caching:
-            return
-        full = sequence.num_computed // self.block_size
-        if full > sequence.num_named:
-            names = sequence.names_up_to(full * self.block_size, self.block_size)
-            for index in range(sequence.num_named, full):
-                self.cache.add(names[index], sequence.block_ids[index])
-            sequence.num_named = full
+    def _new_sequence(self, request: AddRequest) -> SequenceState:
+        limits, params = self._limits, request.params
+        prompt_len = len(request.prompt_token_ids)
+        max_tokens = limits.max_len if params.max_tokens is None else params.max_tokens
+        stop_ids = frozenset(params.stop_token_ids)
+        sequence = SequenceState(
+            request_id=request.request_id,
+            params=params,
+            seed=self._seeds.getrandbits(SEED_BITS) if params.seed is None else params.seed,
+            arrival=self._counters.arrivals,
+            prompt_len=prompt_len,
+            token_ids=list(request.prompt_token_ids),
+            min_len=prompt_len + params.min_tokens,
+            max_len=min(prompt_len + max_tokens, limits.max_len),
+            stop_ids=stop_ids if params.ignore_eos else stop_ids | limits.eos_token_ids,
+            names=self._kv.root(request.cache_salt),
+            prompt_logprobs=None if params.prompt_logprobs is None else [],
+        )
+        sequence.rank = self._policy.rank(sequence)
+        return sequence
 
-    def check_integrity(self) -> None:
-        """Raises AssertionError when any two of the records disagree."""
-        running = self._running
-        self.pool.check_integrity(s.block_ids for s in running)
-        assert all(s.phase is Phase.RUNNING for s in running), "a sequence runs and does not know it"
-        slots = [s.slot for s in running]
-        assert sorted([*slots, *self._free_slots]) == list(range(self._num_slots)), "slots are lost or shared"
-        true_names: dict[int, BlockName] = {}
-        for s in running:
-            assert len(s.block_ids) * self.block_size >= s.num_computed, "a sequence lacks blocks"
-            names = s.names_up_to(s.num_computed, self.block_size)
-            for block, name in zip(s.block_ids, names, strict=False):
-                assert true_names.setdefault(block, name) == name, "two prefixes share a block"
-            self._check_private_tail(s, len(names))
-        self.cache.check_integrity(true_names.get)
+    def _plan_decodes(self, build: _StepBuilder) -> list[SequenceState]:
+        """Plan the sequences of which one token is to be computed; returns those with more."""
+        prompts = []
+        size = self._kv.block_size
+        for sequence in self._running:
+            if sequence.pending:
+                continue
+            start = sequence.computed
+            if len(sequence.token_ids) - start > 1:
+                prompts.append(sequence)
+                continue
+            if build.budget == 0 or (start == len(sequence.block_ids) * size and not self._make_room(sequence)):
+                continue
+            self._plan_chunk(sequence, 1, build)
+        return prompts
 
-    def _check_private_tail(self, sequence: Sequence, full: int) -> None:
-        """Blocks that are still written to belong to one sequence only and have no name."""
-        tail = set(sequence.block_ids[full:])
-        for other in self._running:
-            assert other is sequence or tail.isdisjoint(other.block_ids), "a block that is written to is shared"
-        assert not any(self.cache.holds(block) for block in tail), "a block that is written to is in the cache"
+    def _make_room(self, sequence: SequenceState) -> bool:
+        """Give a decode its next block, if need be by preempting the newest; False when that is the decode itself.
 
-    def _schedule_running(self) -> list[tuple[Sequence, int]]:
-        """Tokens of the sequences that have a slot, the oldest first; the newest are preempted for blocks."""
-        chosen: list[tuple[Sequence, int]] = []
-        budget = self._budget
-        decodes = sum(s.num_left == 1 for s in self._running)
-        index = 0
-        while index < len(self._running) and budget > 0:
-            sequence = self._running[index]
-            decodes -= sequence.num_left == 1
-            count = min(sequence.num_left, max(budget - decodes, 1))
-            if not self._provide_blocks(sequence, sequence.num_computed + count):
-                break
-            chosen.append((sequence, count))
-            budget -= count
-            index += 1
-        return chosen
-
-    def _provide_blocks(self, sequence: Sequence, num_tokens: int) -> bool:
-        """Blocks for so many tokens; False when the sequence itself had to be preempted for want of them."""
-        missing = -(-num_tokens // self.block_size) - len(sequence.block_ids)
-        while missing > self.pool.num_free:
-            victim = self._running[-1]
+        Only the end of `_running` is touched, where no decode has been planned yet in this step.
+        """
+        while not self._kv.pool.available:
+            victim = self._running.pop()
             self._preempt(victim)
             if victim is sequence:
                 return False
-        if missing > 0:
-            sequence.block_ids.extend(self.pool.take(missing))
+        self._kv.extend(sequence)
         return True
 
-    def _preempt(self, sequence: Sequence) -> None:
-        self._running.remove(sequence)
-        self._give_up(sequence)
-        sequence.phase = Phase.WAITING
-        sequence.num_computed = sequence.num_named = 0
-        self._waiting.push(sequence)
-        self.preemptions += 1
+    def _preempt(self, victim: SequenceState) -> None:
+        self._leave(victim)
+        victim.phase = Phase.WAITING
+        self._waiting.push(victim)
+        self._counters.preemptions += 1
 
-    def _give_up(self, sequence: Sequence) -> None:
-        """Return a running sequence's blocks and slot."""
-        self.pool.release(sequence.block_ids, worthless=lambda block: not self.cache.holds(block))
-        sequence.block_ids = []
-        heapq.heappush(self._free_slots, sequence.slot)
-        self._freed.append(sequence.slot)
-        sequence.slot = NO_SLOT
+    def _plan_prompt(self, sequence: SequenceState, build: _StepBuilder) -> None:
+        self._plan_chunk(sequence, min(len(sequence.token_ids) - sequence.computed, build.budget), build)
 
-    def _admit(
-        self, chosen: list[tuple[Sequence, int]], new_slots: list[SlotInit], copies: list[tuple[int, int]]
-    ) -> None:
-        """Waiting sequences take slots while there are slots, blocks and tokens left."""
-        budget = self._budget - sum(count for _, count in chosen)
-        while budget > 0 and self._free_slots and len(chosen) == len(self._running):
-            sequence = self._waiting.first()
-            if sequence is None:
-                return
-            shared, copied = self._cached(sequence)
-            total = -(-len(sequence.tokens) // self.block_size)
-            revived = sum(self.pool.is_free(block) for block in shared)
-            margin = len(self._running)
-            if self._running and total - len(shared) + revived + margin > self.pool.num_free:
+    def _plan_chunk(self, sequence: SequenceState, count: int, build: _StepBuilder) -> None:
+        """Compute the next `count` known tokens; with the last of them, choose the one after."""
+        tokens, start = sequence.token_ids, sequence.computed
+        end = start + count
+        sample = end == len(tokens)
+        entry = ScheduledSequence(
+            sequence.slot,
+            start,
+            tokens[start:end],
+            sequence.block_ids.copy(),
+            sample,
+            tokens[start + 1 : min(end + 1, sequence.prompt_len)] if sequence.scores_prompt else (),
+        )
+        build.add(sequence, entry)
+        sequence.computed = end
+        sequence.pending = sample
+        self._kv.publish(sequence)
+
+    def _admit(self, build: _StepBuilder) -> None:
+        """Let sequences in while there are budget, slots and blocks; those that run keep a spare block each."""
+        while build.budget > 0 and self._slots.available:
+            sequence = self._waiting.peek()
+            if sequence is None or sequence.pending or not self._kv.admit(sequence, spare=len(self._running)):
                 return
             self._waiting.pop()
-            self._start(sequence, shared, copied, total, copies)
-            new_slots.append(self._slot_init(sequence))
-            count = min(sequence.num_left, budget)
-            chosen.append((sequence, count))
-            budget -= count
+            self._enter(sequence, build)
+            self._plan_prompt(sequence, build)
 
-    def _cached(self, sequence: Sequence) -> tuple[list[int], int | None]:
-        """Blocks that a sequence can share, and one to copy when all of its tokens are cached.
-
-        The last token is computed in any case, for its logits: it must not be written into a shared block.
-        """
-        if not self._prefix_caching:
-            return [], None
-        usable = len(sequence.prompt_logprobs) if sequence.wants_prompt_logprobs else len(sequence.tokens)
-        found = self.cache.find(sequence.names_up_to(usable, self.block_size))
-        if found and len(found) * self.block_size == len(sequence.tokens):
-            return found[:-1], found[-1]
-        return found, None
-
-    def _start(
-        self,
-        sequence: Sequence,
-        shared: list[int],
-        copied: int | None,
-        total: int,
-        copies: list[tuple[int, int]],
-    ) -> None:
-        self.pool.share(shared)
-        sequence.block_ids = [*shared, *self.pool.take(total - len(shared))]
-        sequence.num_computed = len(shared) * self.block_size
-        sequence.num_named = len(shared)
-        if copied is not None:
-            copies.append((copied, sequence.block_ids[-1]))
-            sequence.num_computed = len(sequence.tokens) - 1
-        self.cache_query_tokens += len(sequence.tokens)
-        self.cache_hit_tokens += sequence.num_computed
-        if sequence.num_outputs == 0:
-            sequence.cached_tokens = sequence.num_computed
+    def _enter(self, sequence: SequenceState, build: _StepBuilder) -> None:
+        """A sequence that has its blocks takes a slot."""
         sequence.phase = Phase.RUNNING
-        sequence.slot = heapq.heappop(self._free_slots)
-        self._running.append(sequence)
-
-    @staticmethod
-    def _slot_init(sequence: Sequence) -> SlotInit:
-        return SlotInit(
-            slot=sequence.slot,
-            params=sequence.params,
-            seed=sequence.seed,
-            prompt_ids=sequence.tokens[: sequence.prompt_len],
-            output_ids=sequence.tokens[sequence.prompt_len :],
+        sequence.slot = self._slots.take()
+        insort(self._running, sequence, key=lambda s: s.rank)
+        prompt_len, tokens = sequence.prompt_len, sequence.token_ids
+        build.new_slots.append(
+            SlotInit(sequence.slot, sequence.params, sequence.seed, tokens[:prompt_len], tokens[prompt_len:])
         )
+        if not sequence.admitted:
+            sequence.admitted = True
+            sequence.cached_tokens = sequence.computed
+            self._counters.prompt_tokens += prompt_len
+            self._counters.cache_query_tokens += prompt_len
+            self._counters.cache_hit_tokens += sequence.computed
 
-    @staticmethod
-    def _scheduled(sequence: Sequence, count: int) -> ScheduledSequence:
-        start = sequence.num_computed
-        end = start + count
-        targets: ReadOnly[int] = ()
-        if sequence.wants_prompt_logprobs:
-            targets = sequence.tokens[start + 1 : min(end + 1, sequence.prompt_len)]
-        return ScheduledSequence(
-            slot=sequence.slot,
-            start=start,
-            token_ids=sequence.tokens[start:end],
-            block_ids=list(sequence.block_ids),
-            sample=end == len(sequence.tokens),
-            prompt_targets=targets,
-        )
+    def _append(self, sequence: SequenceState, output: SequenceOutput) -> RequestOutput:
+        """Add the token that was chosen; what its client hears of it."""
+        token = output.token_id
+        if token is None:
+            raise ValueError(f"no token came for sequence {sequence.request_id!r}, and no error")
+        sequence.token_ids.append(token)
+        sequence.pending = False
+        self._counters.generated_tokens += 1
+        reason = sequence.end_reason(token)
+        message = _message(sequence, token, output.logprob, reason)
+        if reason is not None:
+            self._finish(sequence)
+        return message
+
+    def _break_off(self, sequence: SequenceState, error: str) -> RequestOutput:
+        """End a sequence that cannot go on. Its KV may be as broken as its logits: nobody is to find it."""
+        self._kv.disown(sequence)
+        self._finish(sequence)
+        return RequestOutput(sequence.request_id, finish_reason="error", error=error)
+
+    def _finish(self, sequence: SequenceState) -> None:
+        """End a sequence. Whoever calls this drops it from the running ones afterwards."""
+        was, sequence.phase = sequence.phase, Phase.FINISHED
+        del self._sequences[sequence.request_id]
+        if was is Phase.WAITING:
+            self._waiting.discard(sequence)
+        else:
+            self._leave(sequence)
+
+    def _leave(self, sequence: SequenceState) -> None:
+        """Give blocks and slot back."""
+        self._kv.release(sequence)
+        self._slots.release(sequence.slot)
+        sequence.slot = -1
+
+    def _drop_finished(self) -> None:
+        self._running = [s for s in self._running if s.phase is Phase.RUNNING]
+
+    def check_integrity(self, under_way: Sequence[Step] = ()) -> None:
+        """Raises AssertionError where blocks, slots and sequences disagree; `under_way` are steps not committed."""
+        self._kv.check_integrity(self._running, [m for step in under_way for m in step.merges])
+        self._slots.check_integrity([s.slot for s in self._running])
+        ranks = [s.rank for s in self._running]
+        assert ranks == sorted(ranks), "running sequences are out of order"
+        phases = [s.phase for s in self._sequences.values()]
+        assert phases.count(Phase.RUNNING) == len(self._running), "a running sequence is lost"
+        assert phases.count(Phase.WAITING) == len(self._waiting), "a waiting sequence is lost"
+
+
+@dataclass(slots=True)
+class _Counters:
+    arrivals: int = 0
+    steps: int = 0
+    prompt_tokens: int = 0
+    generated_tokens: int = 0
+    cache_query_tokens: int = 0
+    cache_hit_tokens: int = 0
+    preemptions: int = 0
+
+
+class _StepBuilder:
+    """A plan while it grows."""
+
+    __slots__ = ("budget", "entries", "new_slots", "sequences")
+
+    def __init__(self, budget: int) -> None:
+        self.budget = budget
+        self.entries: list[ScheduledSequence] = []
+        self.sequences: list[SequenceState] = []
+        self.new_slots: list[SlotInit] = []
+
+    def add(self, sequence: SequenceState, entry: ScheduledSequence) -> None:
+        """Plan a chunk of a sequence."""
+        self.entries.append(entry)
+        self.sequences.append(sequence)
+        self.budget -= len(entry.token_ids)
+
+
+def _check_limits(limits: Limits) -> None:
+    for name in ("block_size", "max_len", "max_batch_tokens", "max_sequences"):
+        if getattr(limits, name) < 1:
+            raise UsageError(f"{name} must be at least 1, not {getattr(limits, name)}")
+    capacity = (limits.num_blocks - 1) * limits.block_size
+    if limits.max_len > capacity:
+        raise UsageError(f"a sequence may have {limits.max_len} tokens, but the KV cache holds only {capacity}")
+
+
+def _message(sequence: SequenceState, token: int, logprob: TokenLogprob | None, reason: str | None) -> RequestOutput:
+    """The first of a request also carries what is told once."""
+    stop_token_id = token if reason == "stop" else None
+    logprobs = [] if logprob is None else [_entry(logprob)]
+    if sequence.answered:
+        return RequestOutput(sequence.request_id, [token], logprobs, None, reason, stop_token_id)
+    sequence.answered = True
+    return RequestOutput(
+        sequence.request_id,
+        [token],
+        logprobs,
+        sequence.prompt_logprobs,
+        reason,
+        stop_token_id,
+        sequence.cached_tokens,
+    )
+
+
+def _record_prompt_logprobs(sequence: SequenceState, entry: ScheduledSequence, output: SequenceOutput) -> None:
+    """Keep what is new: after a preemption positions may be computed again that were reported before."""
+    assert sequence.prompt_logprobs is not None
+    new = output.prompt_logprobs[max(0, sequence.scored - entry.start) :]
+    sequence.prompt_logprobs.extend(map(_entry, new))
+    sequence.scored += len(new)
+
+
+def _entry(logprob: TokenLogprob) -> LogprobEntry:
+    return LogprobEntry(logprob.token_id, logprob.logprob, logprob.rank, list(logprob.top))

@@ -44,6 +44,3 @@ class WaitingQueue:
         """Note that a waiting sequence has just been finished by somebody else."""
         assert sequence.phase is Phase.FINISHED
         self._length -= 1
-
-    def __iter__(self) -> list[SequenceState]:  # type: ignore[override]
-        raise TypeError
