@@ -13,7 +13,7 @@ from plimsoll_runtime.errors import UsageError
 if TYPE_CHECKING:
     from plimsoll_runtime.api.config import ServerConfig
 
-ATTENTION_BACKENDS = ("auto", "sdpa", "triton")
+ATTENTION_BACKENDS = ("auto", "cpu", "triton", "reference")
 DEFAULTS = EngineConfig(model="")
 
 
