@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import torch
 from torch import Tensor
+
+from plimsoll_kernels.paged_attention.batch import PagedBatch
 
 
 def paged_attention_reference(
     query: Tensor,
     key_cache: Tensor,
     value_cache: Tensor,
-    query_lens: Tensor,
-    context_lens: Tensor,
-    block_tables: Tensor,
+    batch: PagedBatch,
     *,
     scale: float,
     window: int | None = None,
@@ -22,23 +23,22 @@ def paged_attention_reference(
 ) -> Tensor:
     """Each row attends to its sequence's cached tokens up to its own position.
 
-    query: `[T, heads, D]`, the rows of S sequences one after the other, `query_lens` `[S]` rows each; the last of
-        them stands at position `context_lens[i] - 1`.
+    query: `[T, heads, D]`, the rows of the batch's sequences one after the other.
     key_cache, value_cache: `[kv_heads, num_blocks, block_size, D]`; heads / kv_heads queries share a KV head.
-    block_tables: `[S, width]`; entries beyond a sequence's context are not read.
     window: tokens that a row sees, itself included; softcap: scores become softcap x tanh(score / softcap).
 
     Computes in float32 (float64 for float64) and returns `[T, heads, D]` in the query's dtype.
     """
-    outputs, row = [], 0
-    lengths = zip(query_lens.tolist(), context_lens.tolist(), block_tables.tolist(), strict=True)
-    for queries, context, table in lengths:
+    outputs = []
+    bounds = itertools.pairwise(batch.query_starts.tolist())
+    for (start, end), context, table in zip(
+        bounds, batch.context_lens.tolist(), batch.block_tables.tolist(), strict=True
+    ):
         blocks = torch.tensor(table[: -(-context // key_cache.shape[2])], device=query.device)
         key = key_cache[:, blocks].flatten(1, 2)[:, :context]
         value = value_cache[:, blocks].flatten(1, 2)[:, :context]
-        rows = query[row : row + queries]
+        rows = query[start:end]
         outputs.append(attention_reference(rows, key, value, scale=scale, window=window, softcap=softcap))
-        row += queries
     return torch.cat(outputs)
 
 

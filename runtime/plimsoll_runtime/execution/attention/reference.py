@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-import torch
 from torch import Tensor
 
 from plimsoll_kernels.paged_attention.reference import paged_attention_reference, write_cache_reference
 from plimsoll_runtime.execution.attention.base import AttentionBatch
-from plimsoll_runtime.execution.attention.tables import step_tables
+from plimsoll_runtime.execution.attention.paged import paged_batch
 from plimsoll_runtime.execution.kv_cache import KvCache
 from plimsoll_runtime.models.spec import Attention
 
@@ -25,11 +24,7 @@ class ReferenceBackend:
     def begin(self, batch: AttentionBatch) -> Attention:
         """Block tables and lengths as tensors."""
         cache = self._cache
-        tables = step_tables(batch, cache.block_size, cache.num_blocks)
-        padded = tables.padded(int(tables.num_blocks.max()))
-        query_lens, context_lens, block_tables = (
-            torch.from_numpy(a).to(cache.device) for a in (tables.query_lens, tables.context_lens, padded)
-        )
+        paged = paged_batch(batch, cache)
 
         def attention(layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
             keys, values, shape = cache.keys[layer], cache.values[layer], cache.shapes[layer]
@@ -38,9 +33,7 @@ class ReferenceBackend:
                 query,
                 keys,
                 values,
-                query_lens,
-                context_lens,
-                block_tables,
+                paged,
                 scale=shape.scale,
                 window=shape.window,
                 softcap=shape.softcap,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 
 import torch
 
@@ -43,6 +44,14 @@ def _no_cpu(device: torch.device, shapes: Sequence[AttentionShape]) -> str | Non
     return None if device.type == "cpu" else f"computes on a CPU, and the model is on {device.type}"
 
 
+def _no_triton(device: torch.device, shapes: Sequence[AttentionShape]) -> str | None:
+    if device.type != "cuda":
+        return f"needs a CUDA or ROCm device, and the model is on {device.type}"
+    if find_spec("triton") is None:
+        return "needs the package triton, which is not installed"
+    return None
+
+
 def _always(device: torch.device, shapes: Sequence[AttentionShape]) -> str | None:
     return None
 
@@ -53,6 +62,12 @@ def _cpu() -> type[AttentionBackend]:
     return CpuBackend
 
 
+def _triton() -> type[AttentionBackend]:
+    from plimsoll_runtime.execution.attention.triton import TritonBackend
+
+    return TritonBackend
+
+
 def _reference() -> type[AttentionBackend]:
     from plimsoll_runtime.execution.attention.reference import ReferenceBackend
 
@@ -61,6 +76,7 @@ def _reference() -> type[AttentionBackend]:
 
 _ENTRIES = {
     "cpu": _Entry(_no_cpu, _cpu),
+    "triton": _Entry(_no_triton, _triton),
     "reference": _Entry(_always, _reference),
 }
-_PREFERENCE = ("cpu",)
+_PREFERENCE = ("triton", "cpu")

@@ -43,9 +43,7 @@ def step_tables(batch: AttentionBatch, block_size: int, num_blocks: int) -> Step
     widths = np.array([len(table) for table in batch.block_tables], dtype=np.int64)
     if (widths < needed).any():
         short = int(np.argmax(widths < needed))
-        raise ValueError(
-            f"sequence {short} has {context_lens[short]} tokens in {widths[short]} blocks of {block_size}"
-        )
+        raise ValueError(f"sequence {short} has {context_lens[short]} tokens in {widths[short]} blocks of {block_size}")
     blocks = np.fromiter(chain.from_iterable(batch.block_tables), np.int64, int(widths.sum()))
     if blocks.min() < 0 or blocks.max() >= num_blocks:
         raise ValueError(f"a block table names a block outside 0..{num_blocks - 1}")

@@ -51,9 +51,7 @@ class Simulation:
         self._free = list(range(1, num_blocks))
 
     def add(self) -> int:
-        self.sequences.append(
-            Sequenced(keys=[[] for _ in self.cache.shapes], values=[[] for _ in self.cache.shapes])
-        )
+        self.sequences.append(Sequenced(keys=[[] for _ in self.cache.shapes], values=[[] for _ in self.cache.shapes]))
         return len(self.sequences) - 1
 
     def step(self, rows: dict[int, int]) -> None:

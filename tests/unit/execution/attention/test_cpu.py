@@ -39,9 +39,7 @@ def test_mixed_batches_over_several_steps(
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("head_dim", [64, 96, 128, 256])
-def test_head_sizes_soft_cap_and_layers_that_differ(
-    simulation: Simulate, dtype: torch.dtype, head_dim: int
-) -> None:
+def test_head_sizes_soft_cap_and_layers_that_differ(simulation: Simulate, dtype: torch.dtype, head_dim: int) -> None:
     shapes = [shape(4, 1, head_dim, softcap=5.0), shape(6, 3, 64, window=7, softcap=20.0), shape(4, 1, head_dim)]
     run = simulation(CpuBackend, shapes, dtype, 16, 60)
     a, b = run.add(), run.add()
@@ -51,9 +49,7 @@ def test_head_sizes_soft_cap_and_layers_that_differ(
 
 @settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
-    st.lists(
-        st.dictionaries(st.integers(0, 7), st.one_of(st.just(1), st.integers(1, 300)), min_size=1), max_size=4
-    ),
+    st.lists(st.dictionaries(st.integers(0, 7), st.one_of(st.just(1), st.integers(1, 300)), min_size=1), max_size=4),
     st.sampled_from([None, 1, 9, 150]),
     st.sampled_from([4, 16, 32]),
 )

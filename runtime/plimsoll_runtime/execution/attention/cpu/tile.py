@@ -86,9 +86,7 @@ class Tile:
             weights.div_(self._shape.softcap).tanh_().mul_(self._shape.softcap)
         if self._mask is not None:
             n, queries, tokens = self._size
-            weights.view(n, -1, queries, weights.shape[1] // queries, tokens)[..., self._masked_from :].add_(
-                self._mask
-            )
+            weights.view(n, -1, queries, weights.shape[1] // queries, tokens)[..., self._masked_from :].add_(self._mask)
 
 
 def _mask(position: Ints, first_token: Ints, tokens: int, window: int | None) -> tuple[Tensor | None, int]:

@@ -1,0 +1,92 @@
+"""Paged attention and cache writes, checked, by kernel or reference."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from plimsoll_kernels.dispatch import Implementation, check_floats, check_shape, use_triton
+from plimsoll_kernels.paged_attention.batch import PagedBatch
+from plimsoll_kernels.paged_attention.reference import paged_attention_reference, write_cache_reference
+
+
+def paged_attention(
+    query: Tensor,
+    key_cache: Tensor,
+    value_cache: Tensor,
+    batch: PagedBatch,
+    *,
+    scale: float,
+    window: int | None = None,
+    softcap: float | None = None,
+    implementation: Implementation = "auto",
+) -> Tensor:
+    """Each row attends to its sequence's cached tokens up to its own position; see the reference for the terms.
+
+    query `[T, heads, D]`, caches `[kv_heads, num_blocks, block_size, D]` -> contiguous `[T, heads, D]`.
+    Raises ValueError for shapes, dtypes and devices that do not fit. What the batch's tensors say (rows,
+    lengths, blocks) is not checked: reading it back would stall a GPU.
+    """
+    _check_caches(query, key_cache, value_cache)
+    heads, kv_heads = query.shape[1], key_cache.shape[0]
+    if heads % kv_heads:
+        raise ValueError(f"{heads} query heads do not divide among {kv_heads} KV heads")
+    if window is not None and window < 1:
+        raise ValueError(f"a window of {window} tokens would hide a row from itself")
+    if softcap is not None and softcap <= 0:
+        raise ValueError(f"a soft cap of {softcap} is not positive")
+    _check_batch(batch, query.device)
+    if not use_triton(implementation, query):
+        return paged_attention_reference(
+            query, key_cache, value_cache, batch, scale=scale, window=window, softcap=softcap
+        )
+    from plimsoll_kernels.paged_attention.kernel import launch_paged_attention
+
+    return launch_paged_attention(query, key_cache, value_cache, batch, scale=scale, window=window, softcap=softcap)
+
+
+def write_cache(
+    key: Tensor,
+    value: Tensor,
+    key_cache: Tensor,
+    value_cache: Tensor,
+    slot_mapping: Tensor,
+    *,
+    implementation: Implementation = "auto",
+) -> None:
+    """Put row t of key and value `[T, kv_heads, D]` into slot `slot_mapping[t]` (block x block_size + offset)."""
+    _check_caches(key, key_cache, value_cache)
+    check_floats(key=key, value=value)
+    check_shape("key", key, key.shape[0], key_cache.shape[0], key_cache.shape[3])
+    check_shape("value", value, *key.shape)
+    check_shape("slot_mapping", slot_mapping, key.shape[0])
+    if slot_mapping.dtype != torch.int64 or slot_mapping.device != key.device:
+        raise ValueError(f"slot_mapping is {slot_mapping.dtype} on {slot_mapping.device}; expected int64 beside key")
+    if not use_triton(implementation, key):
+        write_cache_reference(key, value, key_cache, value_cache, slot_mapping)
+        return
+    from plimsoll_kernels.paged_attention.kernel import launch_write_cache
+
+    launch_write_cache(key, value, key_cache, value_cache, slot_mapping)
+
+
+def _check_caches(rows: Tensor, key_cache: Tensor, value_cache: Tensor) -> None:
+    if rows.dim() != 3 or key_cache.dim() != 4 or rows.shape[2] != key_cache.shape[3]:
+        raise ValueError(
+            f"rows {list(rows.shape)} and cache {list(key_cache.shape)} do not go together: expected [T, heads, D] "
+            "and [kv_heads, num_blocks, block_size, D]"
+        )
+    check_floats(rows=rows, key_cache=key_cache, value_cache=value_cache)
+    check_shape("value_cache", value_cache, *key_cache.shape)
+    if value_cache.stride() != key_cache.stride():
+        raise ValueError(f"the caches have strides {key_cache.stride()} and {value_cache.stride()}; they must agree")
+
+
+def _check_batch(batch: PagedBatch, device: torch.device) -> None:
+    sequences = batch.context_lens.shape[0]
+    check_shape("query_starts", batch.query_starts, sequences + 1)
+    check_shape("block_tables", batch.block_tables, sequences, batch.block_tables.shape[-1])
+    for name in ("query_starts", "context_lens", "block_tables"):
+        tensor: Tensor = getattr(batch, name)
+        if tensor.dtype != torch.int32 or tensor.device != device or tensor.stride(-1) != 1:
+            raise ValueError(f"{name} is {tensor.dtype} on {tensor.device}; expected contiguous int32 on {device}")

@@ -1,0 +1,48 @@
+"""The norm, checked, by kernel or reference."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from plimsoll_kernels.dispatch import Implementation, check_floats, check_shape, use_triton
+from plimsoll_kernels.rms_norm.reference import add_rms_norm_reference, rms_norm_reference
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float, *, implementation: Implementation = "auto") -> Tensor:
+    """x / sqrt(mean(x^2) + eps) * weight over the last dimension, in float32, rounded once to x's dtype.
+
+    x `[..., D]`, weight `[D]` of any float dtype. Raises ValueError for shapes and dtypes that do not fit.
+    """
+    _check(x, weight)
+    if not use_triton(implementation, x):
+        return rms_norm_reference(x, weight, eps)
+    from plimsoll_kernels.rms_norm.kernel import launch_rms_norm
+
+    return launch_rms_norm(_rows(x), None, weight, eps)[0].view(x.shape)
+
+
+def add_rms_norm(
+    x: Tensor, residual: Tensor, weight: Tensor, eps: float, *, implementation: Implementation = "auto"
+) -> tuple[Tensor, Tensor]:
+    """(rms_norm(x + residual), x + residual): a decoder's residual sum and the norm after it in one pass."""
+    _check(x, weight)
+    check_floats(x=x, residual=residual)
+    check_shape("residual", residual, *x.shape)
+    if not use_triton(implementation, x):
+        return add_rms_norm_reference(x, residual, weight, eps)
+    from plimsoll_kernels.rms_norm.kernel import launch_rms_norm
+
+    normed, total = launch_rms_norm(_rows(x), _rows(residual), weight, eps)
+    return normed.view(x.shape), total.view(x.shape)
+
+
+def _check(x: Tensor, weight: Tensor) -> None:
+    check_floats(x=x)
+    check_floats(weight=weight)
+    check_shape("weight", weight, x.shape[-1])
+    if weight.device != x.device:
+        raise ValueError(f"weight is on {weight.device}, but x is on {x.device}")
+
+
+def _rows(x: Tensor) -> Tensor:
+    return x.reshape(-1, x.shape[-1])

@@ -1,0 +1,35 @@
+"""Triton's kernels run here wherever they can: on a GPU, or interpreted on the CPU."""
+
+from __future__ import annotations
+
+import os
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+GPU_DEVICES = (Path("/dev/nvidiactl"), Path("/dev/kfd"))
+
+if not any(device.exists() for device in GPU_DEVICES):
+    # Triton reads this when it is imported, and decides then what every kernel of the process becomes.
+    os.environ.setdefault("TRITON_INTERPRET", "1")
+
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+
+
+@pytest.fixture(params=["interpreter", pytest.param("gpu", marks=pytest.mark.gpu)])
+def triton_device(request: pytest.FixtureRequest) -> str:
+    """The device on which Triton's kernels are tried: "cpu", interpreted, and "cuda"."""
+    if find_spec("triton") is None:
+        pytest.skip("triton is not installed")
+    if request.param == "interpreter":
+        if not INTERPRETED:
+            pytest.skip("there is a GPU: set TRITON_INTERPRET=1 to interpret the kernels instead")
+        return "cpu"
+    import torch
+
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA or ROCm device")
+    if INTERPRETED:
+        pytest.skip("TRITON_INTERPRET=1 is set")
+    return "cuda"

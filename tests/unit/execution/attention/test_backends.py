@@ -1,0 +1,52 @@
+"""Every backend but the CPU's own equals dense attention over several steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from plimsoll_runtime.execution.attention.reference import ReferenceBackend
+from plimsoll_runtime.models.spec import AttentionShape
+
+Simulate = Callable[..., Any]
+
+
+def shape(heads: int, kv_heads: int, head_dim: int, **more: Any) -> AttentionShape:
+    return AttentionShape(heads=heads, kv_heads=kv_heads, head_dim=head_dim, scale=head_dim**-0.5, **more)
+
+
+def several_steps(run: Any) -> None:
+    a, b, c = (run.add() for _ in range(3))
+    run.step({a: 21, b: 1})
+    run.step({b: 1, a: 1, c: 30})
+    run.step({c: 37, a: 1})
+    run.step({a: 1, b: 1, c: 1})
+
+
+def test_reference(simulation: Simulate) -> None:
+    shapes = [shape(4, 2, 16), shape(6, 2, 24, window=9, softcap=3.0)]
+    several_steps(simulation(ReferenceBackend, shapes, torch.float32, 16, 30))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize(
+    ("block_size", "shapes"),
+    [
+        (8, [shape(2, 2, 64), shape(2, 2, 64, window=11)]),
+        (16, [shape(4, 1, 128, window=16), shape(4, 2, 64, softcap=4.0)]),
+        (32, [shape(8, 1, 256, window=512)]),
+        (16, [shape(3, 1, 80)]),
+    ],
+    ids=["group-1", "group-4-and-2", "group-8", "odd-sizes"],
+)
+def test_triton(
+    simulation: Simulate, triton_device: str, dtype: torch.dtype, block_size: int, shapes: list[AttentionShape]
+) -> None:
+    from plimsoll_runtime.execution.attention.triton import TritonBackend
+
+    if dtype is torch.bfloat16 and triton_device == "cpu":
+        pytest.skip("Triton's interpreter multiplies the bits of bfloat16 as integers")
+    several_steps(simulation(TritonBackend, shapes, dtype, block_size, 40, device=triton_device))

@@ -1,0 +1,31 @@
+"""What the tests of all kernels share."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+TOLERANCES = {torch.float32: 1e-5, torch.bfloat16: 1e-2, torch.float16: 1e-3}
+
+
+@pytest.fixture(autouse=True)
+def _poisoned_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a kernel does not write is NaN: fresh memory is never right by luck."""
+    plain_empty = torch.empty
+
+    def poisoned(*args: object, **kwargs: object) -> torch.Tensor:
+        tensor: torch.Tensor = plain_empty(*args, **kwargs)  # type: ignore[call-overload]
+        return tensor.fill_(float("nan")) if tensor.is_floating_point() else tensor
+
+    monkeypatch.setattr(torch, "empty", poisoned)
+
+
+@pytest.fixture(params=list(TOLERANCES), ids=str)
+def dtype(request: pytest.FixtureRequest) -> torch.dtype:
+    chosen: torch.dtype = request.param
+    return chosen
+
+
+@pytest.fixture
+def tolerance(dtype: torch.dtype) -> float:
+    return TOLERANCES[dtype]
