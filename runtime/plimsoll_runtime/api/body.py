@@ -25,7 +25,7 @@ SchemaT = TypeVar("SchemaT", bound=BaseModel)
 
 
 async def read_body(request: Request, schema: type[SchemaT]) -> SchemaT:
-    """The validated body. Raises ApiError: 413 when it is too large, 400 for all else that is wrong; ClientGoneError."""
+    """The validated body. Raises ApiError (413 when it is too large, 400 for all else), ClientGoneError."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json" and not kind.endswith("+json"):
         told = f"not {kind!r}" if kind else "which the request lacks"

@@ -81,7 +81,7 @@ async def prepare(body: ChatRequest, model: ServedModel, record: RequestRecord) 
         add_special_tokens=body.add_special_tokens,
     )
     check_prompt(model, ids, body.token_limit, "messages")
-    choices = plan_choices(record.request_id, [ids], body.choices, params, body.cache_salt)
+    choices = plan_choices([ids], body.choices, params, body.cache_salt)
     return ChatJob(body, model, choices, record, int(time.time()))
 
 

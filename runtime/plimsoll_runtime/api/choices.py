@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -24,12 +25,11 @@ class Choice:
     request: AddRequest
 
 
-def plan_choices(
-    request_id: str, prompts: Sequence[list[int]], n: int, params: SamplingParams, cache_salt: str | None
-) -> list[Choice]:
+def plan_choices(prompts: Sequence[list[int]], n: int, params: SamplingParams, cache_salt: str | None) -> list[Choice]:
     """All answers of a request, in the order of their index. Of a seed, each of n answers gets its own successor.
 
-    Raises ApiError when they are too many.
+    The engine's ids are ours alone: what a client calls its request may not be unique. Raises ApiError when they
+    are too many.
     """
     if len(prompts) * n > MAX_SEQUENCES:
         raise ApiError(
@@ -37,12 +37,13 @@ def plan_choices(
             param="n",
             code="invalid_value",
         )
+    engine_id = uuid.uuid4().hex
     choices = []
     for prompt, ids in enumerate(prompts):
         for turn in range(n):
             index = prompt * n + turn
             own = params if turn == 0 or params.seed is None else _reseeded(params, params.seed + turn)
-            added = AddRequest(f"{request_id}-{index}", ids, own, cache_salt or "")
+            added = AddRequest(f"{engine_id}-{index}", ids, own, cache_salt or "")
             choices.append(Choice(index, prompt, added))
     return choices
 

@@ -72,7 +72,7 @@ async def prepare(body: CompletionRequest, model: ServedModel, record: RequestRe
     prompts = [await _encode(body, model, prompt) for prompt in body.prompt]
     for ids in prompts:
         check_prompt(model, ids, body.token_limit, "prompt")
-    choices = plan_choices(record.request_id, prompts, body.choices, params, body.cache_salt)
+    choices = plan_choices(prompts, body.choices, params, body.cache_salt)
     echoes = [_text(model, p, ids) for p, ids in zip(body.prompt, prompts, strict=True)] if body.echo else []
     return CompletionJob(body, model, choices, echoes, record, int(time.time()))
 

@@ -9,6 +9,7 @@ from plimsoll_runtime.api.errors import json_response
 from plimsoll_runtime.api.record import RequestRecord
 from plimsoll_runtime.api.schemas.answers import ModelCard, ModelList
 from plimsoll_runtime.api.served import ServedModel
+from plimsoll_runtime.engine.limits import longest_sequence
 
 OWNER = "plimsoll"
 
@@ -26,4 +27,4 @@ async def show_model(request: Request, model: ServedModel, _record: RequestRecor
 
 
 def _card(name: str, model: ServedModel) -> ModelCard:
-    return ModelCard(name, model.created, OWNER, model.engine.info.max_model_len)
+    return ModelCard(name, model.created, OWNER, longest_sequence(model.engine.info))

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from plimsoll_runtime.api.errors import ApiError
 from plimsoll_runtime.api.schemas.chat import ChatMessage
 from plimsoll_runtime.api.served import ServedModel
+from plimsoll_runtime.engine.limits import longest_sequence
 from plimsoll_runtime.text.chat import ChatTemplateError
 from plimsoll_runtime.text.tokenizer import TextError
 
@@ -83,10 +84,11 @@ def check_prompt(model: ServedModel, ids: Sequence[int], max_tokens: int | None,
             code="invalid_value",
         )
     wanted = max_tokens if max_tokens is not None else 1
-    if len(ids) + wanted > info.max_model_len:
+    limit = longest_sequence(info)
+    if len(ids) + wanted > limit:
         asked = f" and asks for {max_tokens} more" if max_tokens is not None else ""
         raise _too_long(
-            f"This model's context is {info.max_model_len} tokens; the prompt has {len(ids)}{asked}. "
+            f"This model's context is {limit} tokens; the prompt has {len(ids)}{asked}. "
             "Shorten the prompt, or ask for fewer tokens.",
             param,
         )
@@ -105,10 +107,10 @@ def check_token_ids(model: ServedModel, ids: Sequence[int], param: str) -> None:
 
 def _check_length(model: ServedModel, text: str, param: str) -> None:
     """Refuse what is certainly too long before seconds are spent on tokenising it."""
-    limit = model.engine.info.max_model_len * model.tokenizer.longest_piece
-    if len(text) > limit:
+    limit = longest_sequence(model.engine.info)
+    if len(text) > limit * model.tokenizer.longest_piece:
         raise _too_long(
-            f"This model's context is {model.engine.info.max_model_len} tokens, which {len(text)} characters "
+            f"This model's context is {limit} tokens, which {len(text)} characters "
             "certainly do not fit in. Shorten the prompt.",
             param,
         )

@@ -17,6 +17,7 @@ from plimsoll_runtime.api.schemas.tokens import (
     TokenizeRequest,
 )
 from plimsoll_runtime.api.served import ServedModel
+from plimsoll_runtime.engine.limits import longest_sequence
 
 
 async def tokenize(request: Request, model: ServedModel, record: RequestRecord) -> Response:
@@ -26,7 +27,7 @@ async def tokenize(request: Request, model: ServedModel, record: RequestRecord) 
         model.check_name(body.model)
     ids = await unless_gone(request.receive, _encode(body, model))
     record.prompt_tokens = len(ids)
-    answer = TokenizeAnswer(len(ids), model.engine.info.max_model_len, ids)
+    answer = TokenizeAnswer(len(ids), longest_sequence(model.engine.info), ids)
     if body.return_token_strs:
         answer.token_strs = [model.tokenizer.token_text(token_id) for token_id in ids]
     return json_response(answer)

@@ -73,12 +73,12 @@ class FakeEngine:
             vocab_size=VOCAB_SIZE,
             max_model_len=MAX_MODEL_LEN,
             block_size=16,
-            num_blocks=100,
+            num_blocks=1000,
             weight_bytes=1,
             kv_bytes=1,
             eos_token_ids=[EOS],
         )
-        self.stats = EngineStats(running=1, blocks_total=100, blocks_used=25, preemptions=3)
+        self.stats = EngineStats(running=1, blocks_total=1000, blocks_used=250, preemptions=3)
         self.answer = b"Hello!"
         self.error: str | None = None
         self.error_after = 0

@@ -149,6 +149,7 @@ async def test_every_answer_has_a_request_id(running: Any) -> None:
         headers = {"X-Request-Id": "mine-1"}
         answer = await http.post("/v1/completions", json=BODY, headers=headers)
         assert (answer.headers["x-request-id"], answer.json()["id"]) == ("mine-1", "cmpl-mine-1")
+        assert "mine" not in running.engine.asked[-1].request_id
         headers = {"X-Request-Id": "two words"}
         answer = await http.post("/v1/completions", json=BODY, headers=headers)
         assert len(answer.headers["x-request-id"]) == 32
