@@ -1,0 +1,62 @@
+"""Names that bind objects together: keys, labels, and how children say whose they are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+GROUP, VERSION, PLURAL, KIND = "plimsoll.dev", "v1alpha1", "modeldeployments", "ModelDeployment"
+API_VERSION = f"{GROUP}/{VERSION}"
+OWNER_LABEL = "plimsoll.dev/model-deployment"
+HASH_LABEL = "plimsoll.dev/pod-hash"
+NAME_LABEL, RUNTIME_NAME = "app.kubernetes.io/name", "plimsoll-runtime"
+MANAGED_LABEL, MANAGER = "app.kubernetes.io/managed-by", "plimsoll-operator"
+CONTAINER = "runtime"
+PORT = 8000
+
+Object = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class ObjectKey:
+    """An object of one kind: its namespace and its name."""
+
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """The ModelDeployment that children belong to; the cluster deletes them with it."""
+
+    key: ObjectKey
+    uid: str
+
+    def reference(self) -> dict[str, Any]:
+        """The entry of a child's ownerReferences."""
+        return {"apiVersion": API_VERSION, "kind": KIND, "name": self.key.name, "uid": self.uid, "controller": True}
+
+
+def selector_labels(name: str) -> dict[str, str]:
+    """Labels that all pods of a ModelDeployment have and nothing else."""
+    return {NAME_LABEL: RUNTIME_NAME, MANAGED_LABEL: MANAGER, OWNER_LABEL: name}
+
+
+def selector(name: str) -> str:
+    """The same as a selector's text."""
+    return ",".join(f"{key}={value}" for key, value in selector_labels(name).items())
+
+
+def key_of(item: Object) -> ObjectKey:
+    """The key of an object."""
+    return ObjectKey(item["metadata"]["namespace"], item["metadata"]["name"])
+
+
+def is_controlled_by(child: Object, uid: str) -> bool:
+    """Whether an object's controller is the one with this uid: a label alone outlives its owner."""
+    owners = child["metadata"].get("ownerReferences") or []
+    return any(owner.get("controller") and owner["uid"] == uid for owner in owners)

@@ -1,0 +1,55 @@
+"""Why a condition is what it is, in one word for programs. This is all there are."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class Reason(StrEnum):
+    """Reasons of conditions and events; docs/operator.md says what to do about each."""
+
+    READY = "Ready"
+    NOT_READY = "NotReady"
+    STOPPED = "Stopped"
+    INVALID_SPEC = "InvalidSpec"
+    REJECTED = "Rejected"
+
+    SCHEDULED = "Scheduled"
+    WAITING_FOR_PODS = "WaitingForPods"
+    UNSCHEDULABLE = "Unschedulable"
+
+    LOADED = "Loaded"
+    LOADING = "Loading"
+    IMAGE_NOT_PULLED = "ImageNotPulled"
+    CONTAINER_NOT_STARTED = "ContainerNotStarted"
+    INVALID_OPTIONS = "InvalidOptions"
+    MODEL_SOURCE_NOT_FOUND = "ModelSourceNotFound"
+    MODEL_INVALID = "ModelInvalid"
+    OUT_OF_MEMORY = "OutOfMemory"
+    ENGINE_DIED = "EngineDied"
+    CRASHED = "Crashed"
+
+    ROUTABLE = "Routable"
+    NO_READY_REPLICA = "NoReadyReplica"
+    SERVED_NAME_TAKEN = "ServedNameTaken"
+    SERVICE_NAME_TAKEN = "ServiceNameTaken"
+
+    SETTLED = "Settled"
+    SCALING = "Scaling"
+    ROLLING = "Rolling"
+    FAILING = "Failing"
+
+    POD_CREATED = "PodCreated"
+    POD_DELETED = "PodDeleted"
+    SERVICE_APPLIED = "ServiceApplied"
+
+
+EXIT_REASONS = {
+    2: Reason.INVALID_OPTIONS,
+    3: Reason.MODEL_SOURCE_NOT_FOUND,
+    4: Reason.MODEL_INVALID,
+    5: Reason.OUT_OF_MEMORY,
+    6: Reason.ENGINE_DIED,
+    137: Reason.CRASHED,
+}
+"""What the runtime's exit codes mean (plimsoll_runtime.errors; a contract test compares)."""

@@ -1,0 +1,127 @@
+"""What a ModelDeployment asks for, as a frozen record; or why it cannot be had."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from plimsoll_operator.identity import Object, ObjectKey, Owner, key_of
+
+NAME = re.compile(r"[a-z]([-a-z0-9]{0,50}[a-z0-9])?")
+DRAIN_SECONDS = 30
+RESERVED_PATHS = ("/cache", "/tmp", "/models")
+
+
+class SpecError(Exception):
+    """The API server's schema let it pass, and still it cannot be served; the message says what to change."""
+
+
+@dataclass(frozen=True, slots=True)
+class Accelerator:
+    """An extended resource and how many of it."""
+
+    resource: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """Additions to each pod, as they stand in the object."""
+
+    labels: Mapping[str, str] = field(default_factory=dict)
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    env: tuple[Mapping[str, Any], ...] = ()
+    volumes: tuple[Mapping[str, Any], ...] = ()
+    volume_mounts: tuple[Mapping[str, Any], ...] = ()
+    scheduling: Mapping[str, Any] = field(default_factory=dict)
+    service_account: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """One ModelDeployment, read."""
+
+    owner: Owner
+    created: datetime
+    generation: int
+    source: str
+    revision: str | None
+    served_names: tuple[str, ...]
+    replicas: int
+    cpu: str | None
+    memory: str | None
+    accelerator: Accelerator | None
+    options: Mapping[str, Any]
+    template: Template
+
+    @property
+    def key(self) -> ObjectKey:
+        """Namespace and name."""
+        return self.owner.key
+
+    @property
+    def drain_seconds(self) -> int:
+        """How long running requests may go on when a pod stops."""
+        return int(self.options.get("drainSeconds", DRAIN_SECONDS))
+
+
+def served_names(item: Object) -> tuple[str, ...]:
+    """Names that requests use for an object, whatever else may be wrong with it."""
+    return tuple(item["spec"]["model"].get("servedNames") or [item["metadata"]["name"]])
+
+
+def created(item: Object) -> datetime:
+    """When an object was made."""
+    return datetime.fromisoformat(item["metadata"]["creationTimestamp"])
+
+
+def read_spec(item: Object) -> Spec:
+    """Read an object that the API server accepted. Raises SpecError."""
+    spec, key = item["spec"], key_of(item)
+    if not NAME.fullmatch(key.name):
+        raise SpecError(
+            f"the name {key.name!r} cannot be a Service's: use at most 52 of a-z, 0-9, -, a letter first"
+        )
+    resources = spec.get("resources", {})
+    accelerator = resources.get("accelerator")
+    return Spec(
+        owner=Owner(key, item["metadata"]["uid"]),
+        created=created(item),
+        generation=item["metadata"]["generation"],
+        source=spec["model"]["source"],
+        revision=spec["model"].get("revision"),
+        served_names=served_names(item),
+        replicas=spec.get("replicas", 1),
+        cpu=_text(resources.get("cpu")),
+        memory=_text(resources.get("memory")),
+        accelerator=Accelerator(accelerator["resource"], accelerator.get("count", 1)) if accelerator else None,
+        options=spec.get("runtime", {}),
+        template=_template(spec.get("template", {})),
+    )
+
+
+def _template(values: Mapping[str, Any]) -> Template:
+    for mount in values.get("volumeMounts", ()):
+        path = mount["mountPath"].rstrip("/") or "/"
+        if any(path == reserved or path.startswith(reserved + "/") for reserved in RESERVED_PATHS):
+            raise SpecError(f"template.volumeMounts: {path} is the runtime's own; mount it elsewhere")
+    return Template(
+        labels=values.get("labels", {}),
+        annotations=values.get("annotations", {}),
+        env=tuple(values.get("env", ())),
+        volumes=tuple(values.get("volumes", ())),
+        volume_mounts=tuple(values.get("volumeMounts", ())),
+        scheduling={
+            name: values[name]
+            for name in ("nodeSelector", "tolerations", "affinity", "priorityClassName")
+            if values.get(name)
+        },
+        service_account=values.get("serviceAccountName"),
+    )
+
+
+def _text(quantity: object) -> str | None:
+    return None if quantity is None else str(quantity)
