@@ -14,9 +14,7 @@ def model_list(table: Table | None) -> bytes:
     """All names, as JSON. Raises Refusal before the first table."""
     if table is None:
         raise no_table()
-    return json.dumps(
-        {"object": "list", "data": [_entry(name, table.owners[name]) for name in table.names()]}
-    ).encode()
+    return json.dumps({"object": "list", "data": [_entry(name, table.owners[name]) for name in table.names()]}).encode()
 
 
 def one_model(table: Table | None, name: str) -> bytes:

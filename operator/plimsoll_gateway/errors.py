@@ -75,9 +75,7 @@ def wrong_method(method: str, path: str, allowed: str) -> Refusal:
 def unknown_model(name: str, known: Sequence[str]) -> Refusal:
     """404 with the names that would work."""
     shown = name if len(name) <= 200 else name[:200] + "..."
-    return Refusal(
-        404, f"The model '{shown}' does not exist. {_listed(known)}", code="model_not_found", param="model"
-    )
+    return Refusal(404, f"The model '{shown}' does not exist. {_listed(known)}", code="model_not_found", param="model")
 
 
 def _listed(known: Sequence[str]) -> str:
@@ -121,6 +119,4 @@ def shutting_down() -> Refusal:
 
 def internal_error() -> Refusal:
     """500: a fault of ours; the log has the traceback."""
-    return Refusal(
-        500, "The gateway failed while it handled this request. Its log says why.", code="internal_error"
-    )
+    return Refusal(500, "The gateway failed while it handled this request. Its log says why.", code="internal_error")

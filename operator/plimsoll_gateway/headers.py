@@ -33,9 +33,7 @@ REQUEST_ID = re.compile(rb"[\x21-\x7e]{1,128}")
 def request_headers(headers: RawHeaders, request_id: str) -> list[tuple[str, str]]:
     """What to send upstream; names are lower case already (ASGI)."""
     kept = _without(headers, HOP_BY_HOP | REQUEST_ONLY)
-    return [(name.decode("latin-1"), value.decode("latin-1")) for name, value in kept] + [
-        ("x-request-id", request_id)
-    ]
+    return [(name.decode("latin-1"), value.decode("latin-1")) for name, value in kept] + [("x-request-id", request_id)]
 
 
 def response_headers(headers: RawHeaders, request_id: str) -> list[tuple[bytes, bytes]]:
@@ -48,9 +46,7 @@ def response_headers(headers: RawHeaders, request_id: str) -> list[tuple[bytes, 
 
 def _without(headers: RawHeaders, dropped: frozenset[bytes]) -> Iterable[tuple[bytes, bytes]]:
     """Leave out `dropped` and whatever the Connection header names."""
-    named = {
-        token.strip().lower() for name, value in headers if name == b"connection" for token in value.split(b",")
-    }
+    named = {token.strip().lower() for name, value in headers if name == b"connection" for token in value.split(b",")}
     return [(name, value) for name, value in headers if name not in dropped and name not in named]
 
 

@@ -64,9 +64,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--namespace", action="append", default=[], metavar="NS", help="watch NS (repeatable)")
     parser.add_argument("--all-namespaces", action="store_true", help="watch the whole cluster")
-    parser.add_argument(
-        "--table", type=Path, metavar="FILE", help="take the models from a file, without a cluster"
-    )
+    parser.add_argument("--table", type=Path, metavar="FILE", help="take the models from a file, without a cluster")
     parser.add_argument("--host", default="0.0.0.0", help="address to listen on (%(default)s)")
     parser.add_argument("--port", type=_port, default=8080, help="port to listen on (%(default)s)")
     parser.add_argument("--fd", type=int, metavar="N", help="listen on this inherited socket instead")

@@ -103,9 +103,7 @@ class Relay:
     def _choose(self, ready: Sequence[Replica], failures: Sequence[Failure]) -> Replica | None:
         """Another replica than those that failed; where there is none, one whose connection merely broke."""
         other = self._picker.pick(ready, {failure.replica.id for failure in failures})
-        return other or self._picker.pick(
-            ready, {failure.replica.id for failure in failures if not failure.same_again}
-        )
+        return other or self._picker.pick(ready, {failure.replica.id for failure in failures if not failure.same_again})
 
     async def _ask(self, call: Call, replica: Replica, may_retry: bool) -> aiohttp.ClientResponse | Failure:
         """Send, and wait for the headers of the answer. A 503 is an answer unless another replica can be asked."""

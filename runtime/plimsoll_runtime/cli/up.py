@@ -23,9 +23,7 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
         "cluster would. The files are checked against the same schema as the cluster's.",
         allow_abbrev=False,
     )
-    parser.add_argument(
-        "files", nargs="+", metavar="FILE", help="YAML of one or more ModelDeployments; - for stdin"
-    )
+    parser.add_argument("files", nargs="+", metavar="FILE", help="YAML of one or more ModelDeployments; - for stdin")
     parser.add_argument("--host", default="127.0.0.1", help="address of the endpoint (default: %(default)s)")
     parser.add_argument(
         "--port", type=values.port, default=8000, help="port of the endpoint, 0 for any (default: %(default)s)"

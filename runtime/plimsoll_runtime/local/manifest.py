@@ -14,6 +14,8 @@ import yaml
 from plimsoll_runtime.errors import UsageError
 
 STDIN = "-"
+# Kubernetes holds whole numbers in 64 bits and everything beyond as floating point.
+INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 # YAML 1.1 as Kubernetes reads it: no dates, no sexagesimal numbers.
 UNREAD_TAGS = ("tag:yaml.org,2002:timestamp",)
 
@@ -107,7 +109,10 @@ def _construct_map(loader: _Loader, node: yaml.MappingNode) -> dict[str, Any]:
 
 def _construct_int(loader: _Loader, node: yaml.ScalarNode) -> Any:
     text = str(node.value)
-    return text if ":" in text else yaml.SafeLoader.construct_yaml_int(loader, node)
+    if ":" in text:
+        return text
+    number = yaml.SafeLoader.construct_yaml_int(loader, node)
+    return number if INT64_MIN <= number <= INT64_MAX else float(number)
 
 
 def _construct_float(loader: _Loader, node: yaml.ScalarNode) -> Any:

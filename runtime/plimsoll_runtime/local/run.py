@@ -108,9 +108,7 @@ class Run:
         """Wait until Ready, put the question, tell how to go on; returns only with `once`."""
         options = self._options
         asked = options.models[0]
-        await self._board.until(
-            lambda: self._is_ready(asked) or (options.once and self._failure(asked) is not None)
-        )
+        await self._board.until(lambda: self._is_ready(asked) or (options.once and self._failure(asked) is not None))
         if options.once and (failure := self._failure(asked)) is not None:
             slot, status = failure
             self._display.line(f"plimsoll up: {slot} cannot be made ready: {status.error}", "red")

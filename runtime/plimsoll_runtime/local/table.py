@@ -16,9 +16,7 @@ def replica_slots(model: LocalModel) -> tuple[str, ...]:
     return tuple(f"{stem}-{index}" for index in range(model.replicas))
 
 
-def table_document(
-    models: Sequence[LocalModel], statuses: Mapping[str, Status], began: datetime
-) -> dict[str, Any]:
+def table_document(models: Sequence[LocalModel], statuses: Mapping[str, Status], began: datetime) -> dict[str, Any]:
     """The table. All models are as old as the run: their names do not conflict, so their age decides nothing."""
     return {"models": [_entry(model, statuses, began) for model in models]}
 

@@ -100,7 +100,5 @@ def test_a_name_that_is_still_rolling_out_waits_for_the_new_pods() -> None:
 
 @given(st.permutations(range(4)))
 def test_the_order_of_events_does_not_matter(order: list[int]) -> None:
-    pods = [
-        changed(POD, "metadata", value=POD["metadata"] | {"uid": f"p-{i}", "name": f"n-{i}"}) for i in range(4)
-    ]
+    pods = [changed(POD, "metadata", value=POD["metadata"] | {"uid": f"p-{i}", "name": f"n-{i}"}) for i in range(4)]
     assert table_of([DEPLOYMENT], [pods[i] for i in order]) == table_of([DEPLOYMENT], pods)

@@ -256,9 +256,7 @@ async def test_a_kept_alive_connection_that_was_just_closed_is_tried_again(world
     assert len(upstream.requests) == 3
 
 
-async def test_a_single_replica_that_is_unavailable_speaks_for_itself(
-    world: World, unavailable: Behaviour
-) -> None:
+async def test_a_single_replica_that_is_unavailable_speaks_for_itself(world: World, unavailable: Behaviour) -> None:
     upstream = await world.model(unavailable)
     async with world.post() as response:
         assert response.status == 503

@@ -69,9 +69,7 @@ def replace(path: Path, content: str) -> None:
     fresh.replace(path)
 
 
-def test_a_changed_file_is_read_and_a_broken_one_is_not_used(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_changed_file_is_read_and_a_broken_one_is_not_used(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path, store = tmp_path / "table.json", TableStore()
     source = TableFile(path, store)
     source.refresh()

@@ -72,9 +72,7 @@ def test_a_valid_object_gets_its_defaults(small_crd: None) -> None:
 
 
 def test_null_takes_the_default(small_crd: None) -> None:
-    assert admit(Document("f.yaml", thing(kind=None, nested={"active": None})))["spec"]["nested"] == {
-        "active": True
-    }
+    assert admit(Document("f.yaml", thing(kind=None, nested={"active": None})))["spec"]["nested"] == {"active": True}
 
 
 def test_unknown_fields_are_all_named(refusals: Refusals) -> None:

@@ -215,7 +215,7 @@ def test_once_fails_with_the_reason(laptop: Laptop, port: int) -> None:
 def test_one_bad_model_does_not_stop_the_others(laptop: Laptop, port: int) -> None:
     file = laptop.write(model("gemma", "demo://gemma-3-270m"), model("bad", "demo://crash"))
     laptop.up(file, "--port", str(port))
-    laptop.until(port, lambda now: replicas(now)[0]["phase"] == "ready" and replicas(now)[1]["restarts"] >= 2)
+    laptop.until(port, lambda now: replicas(now)[0]["phase"] == "ready" and replicas(now)[1]["restarts"] >= 1)
     assert "unknown architecture" in laptop.plimsoll("status").stdout
 
 

@@ -1,0 +1,170 @@
+"""Laptop mode and the cluster's schema: every rule can be evaluated, every runtime field is a flag that exists."""
+
+from __future__ import annotations
+
+import io
+import json
+import random
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from plimsoll_runtime.cli.main import build_parser
+from plimsoll_runtime.errors import UsageError
+from plimsoll_runtime.local import crd
+from plimsoll_runtime.local.admission import RefusedError, admit
+from plimsoll_runtime.local.flags import serve_arguments
+from plimsoll_runtime.local.manifest import Document, read_documents
+from plimsoll_runtime.local.rules import compiled
+
+REPOSITORY = Path(__file__).parents[2]
+MALFORMED = 200
+
+
+def minimal(**spec: Any) -> dict[str, Any]:
+    return {
+        "apiVersion": crd.api_version(),
+        "kind": crd.kind(),
+        "metadata": {"name": "gemma"},
+        "spec": {"model": {"source": "demo://gemma-3-270m"}, **spec},
+    }
+
+
+def rules(node: Any) -> Iterator[dict[str, Any]]:
+    if isinstance(node, dict):
+        yield from node.get("x-kubernetes-validations", [])
+        for inner in node.values():
+            yield from rules(inner)
+    elif isinstance(node, list):
+        for inner in node:
+            yield from rules(inner)
+
+
+def runtime_fields() -> dict[str, Any]:
+    fields: dict[str, Any] = crd.schema()["properties"]["spec"]["properties"]["runtime"]["properties"]
+    return fields
+
+
+def test_the_schema_is_the_clusters_own() -> None:
+    assert (crd.kind(), crd.api_version()) == ("ModelDeployment", "plimsoll.dev/v1alpha1")
+    assert crd.PLACES[1] == REPOSITORY / "crds"
+    assert (crd.PLACES[1] / crd.FILE).is_file()
+
+
+@pytest.mark.parametrize("rule", list(rules(crd.schema())), ids=lambda rule: rule["rule"])
+def test_every_rule_can_be_evaluated_here(rule: dict[str, Any]) -> None:
+    compiled(rule["rule"])
+    if "messageExpression" in rule:
+        compiled(rule["messageExpression"])
+
+
+@pytest.mark.parametrize("path", sorted((REPOSITORY / "examples").glob("*.yaml")), ids=lambda path: path.name)
+def test_the_examples_are_accepted(path: Path) -> None:
+    for body in yaml.safe_load_all(path.read_text()):
+        admit(Document(path.name, body))
+
+
+def test_the_readmes_first_deployment_is_accepted() -> None:
+    blocks = re.findall(r"```yaml\n(.*?)```", (REPOSITORY / "README.md").read_text(), re.DOTALL)
+    assert blocks
+    for block in blocks:
+        admit(Document("README.md", yaml.safe_load(block)))
+
+
+SAMPLES: dict[str, Any] = {"kvMemory": "40%", "revision": "main"}
+
+
+def samples(field: str) -> list[Any]:
+    """Values that the schema accepts: all of an enumeration, else the ends of the range, or one."""
+    schema = runtime_fields()[field]
+    if field in SAMPLES:
+        return [SAMPLES[field]]
+    if "enum" in schema:
+        return list(schema["enum"])
+    return [True, False] if schema["type"] == "boolean" else [schema["minimum"], schema["maximum"]]
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [(field, value) for field in sorted(runtime_fields()) for value in samples(field)]
+)
+def test_every_runtime_field_is_a_flag_of_serve(field: str, value: Any) -> None:
+    accelerator = {"accelerator": {"resource": "nvidia.com/gpu"}}
+    spec = admit(Document("f", minimal(runtime={field: value}, resources=accelerator)))["spec"]
+    parsed = vars(build_parser().parse_args(["serve", *serve_arguments("gemma", spec)]))
+    name = re.sub(r"[A-Z]", lambda letter: f"_{letter[0].lower()}", field)
+    assert parsed[name] == value
+    assert parsed["model"] == "demo://gemma-3-270m"
+    assert parsed["name"] == ["gemma"]
+
+
+def test_a_spec_without_runtime_says_nothing_to_serve() -> None:
+    """Defaults live in the runtime: the schema's own must not differ from them."""
+    spec = admit(Document("f", minimal()))["spec"]
+    parsed = vars(build_parser().parse_args(["serve", *serve_arguments("gemma", spec)]))
+    plain = vars(build_parser().parse_args(["serve", "demo://gemma-3-270m", "--name", "gemma"]))
+    assert parsed == plain
+
+
+VALUES: list[Any] = [
+    None,
+    True,
+    -1,
+    0,
+    2**63,
+    1.5,
+    "",
+    "x",
+    "demo://x",
+    "../..",
+    "a" * 70_000,
+    [],
+    [None],
+    {},
+    {"a": 1},
+    "🦆",
+]
+
+
+def mutate(rng: random.Random, node: Any) -> Any:
+    """Change, add or remove something, somewhere."""
+    if isinstance(node, dict) and node and rng.random() < 0.8:
+        key = rng.choice(sorted(node))
+        return {**node, key: mutate(rng, node[key])}
+    if isinstance(node, dict):
+        choice = rng.random()
+        if choice < 0.4 and node:
+            gone = rng.choice(sorted(node))
+            return {key: value for key, value in node.items() if key != gone}
+        return {**node, rng.choice(["foo", "model", "spec", "replicas", "name", ""]): rng.choice(VALUES)}
+    if isinstance(node, list) and node and rng.random() < 0.5:
+        return [*node, mutate(rng, node[0])]
+    return rng.choice(VALUES)
+
+
+def test_malformed_objects_are_refused_with_a_reason() -> None:
+    rng = random.Random(270)
+    whole = minimal(
+        replicas=2,
+        runtime={"maxModelLen": 4096, "kvMemory": "40%", "prefixCaching": False, "dtype": "float32"},
+        resources={"cpu": "4", "memory": "8Gi"},
+        template={"labels": {"a": "b"}, "env": [{"name": "A", "value": "1"}], "nodeSelector": {"a": "b"}},
+    )
+    admit(Document("f", whole))
+    reasons: list[list[str]] = []
+    for _ in range(MALFORMED):
+        body = whole
+        for _ in range(rng.randrange(1, 4)):
+            body = mutate(rng, body)
+        try:
+            for document in read_documents(["-"], io.StringIO(json.dumps(body))):
+                admit(document)
+        except RefusedError as error:
+            reasons.append(error.problems)
+        except UsageError as error:
+            reasons.append([str(error)])
+    assert len(reasons) > MALFORMED * 0.8
+    assert all(problems and all(len(problem) > 10 for problem in problems) for problems in reasons)
