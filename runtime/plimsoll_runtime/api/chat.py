@@ -56,7 +56,7 @@ async def chat(request: Request, model: ServedModel, record: RequestRecord) -> R
     body = await read_body(request, ChatRequest)
     job = await unless_gone(request.receive, prepare(body, model, record))
     if body.stream:
-        return await open_stream(request, _chunks(job))
+        return await open_stream(request, _chunks(job), record)
     return json_response(await unless_gone(request.receive, _whole(job)))
 
 

@@ -53,7 +53,7 @@ async def completions(request: Request, model: ServedModel, record: RequestRecor
     body = await read_body(request, CompletionRequest)
     job = await unless_gone(request.receive, prepare(body, model, record))
     if body.stream:
-        return await open_stream(request, _chunks(job))
+        return await open_stream(request, _chunks(job), record)
     return json_response(await unless_gone(request.receive, _whole(job)))
 
 

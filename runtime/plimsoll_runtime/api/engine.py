@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator
 from typing import Protocol
 
 from plimsoll_runtime.engine.messages import AddRequest, EngineInfo, EngineStats, RequestOutput
+from plimsoll_runtime.errors import PlimsollError
 
 
 class Engine(Protocol):
@@ -21,6 +22,10 @@ class Engine(Protocol):
     @property
     def stats(self) -> EngineStats:
         """As of the last step."""
+
+    @property
+    def failure(self) -> PlimsollError | None:
+        """Why it is dead, None while it lives."""
 
     def generate(self, request: AddRequest) -> AsyncGenerator[RequestOutput, None]:
         """The outputs of one request as they come; closing the generator early aborts the request."""

@@ -33,5 +33,5 @@ class RequestRecord:
         self._last[choice] = now
 
     def finished(self, reason: str) -> None:
-        """A choice ended."""
+        """A choice ended, or the client hung up in a stream ("disconnect")."""
         self.finish_reasons.append(reason)

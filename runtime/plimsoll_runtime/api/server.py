@@ -15,6 +15,7 @@ import uvicorn
 
 from plimsoll_runtime.api.app import build_app
 from plimsoll_runtime.api.config import ServerConfig
+from plimsoll_runtime.api.engine import Engine
 from plimsoll_runtime.api.served import ServedModel
 from plimsoll_runtime.api.state import Phase, ServerState
 from plimsoll_runtime.errors import EngineDeadError, PlimsollError, UsageError
@@ -147,18 +148,18 @@ class Server:
         try:
             await _first(dead, self._stop.wait())
             if dead.done():
-                await self._tell_death()
-            return await self._drain(dead)
+                await self._tell_death(model.engine)
+            return await self._drain(model.engine, dead)
         finally:
             dead.cancel()
 
-    async def _tell_death(self) -> None:
-        """Every request in flight gets its error, then the process ends. Raises EngineDeadError."""
+    async def _tell_death(self, engine: Engine) -> None:
+        """Every request in flight gets its error, then the process ends. Raises what the engine died of."""
         self.state.phase = Phase.FAILED
         await _first(self.state.idle.wait(), asyncio.sleep(LAST_WORDS_SECONDS), self._stop_now.wait())
-        raise EngineDeadError("the engine process died; its log says why")
+        raise engine.failure or EngineDeadError("the engine process died; its log says why")
 
-    async def _drain(self, dead: asyncio.Task[None]) -> int:
+    async def _drain(self, engine: Engine, dead: asyncio.Task[None]) -> int:
         """No new requests; those in flight may end within the time that is set."""
         self.state.phase = Phase.DRAINING
         logger.info("draining: %d requests in flight, at most %gs", self.state.in_flight, self._config.drain_seconds)
@@ -168,7 +169,7 @@ class Server:
             self._http.force_exit = True
             return INTERRUPTED
         if dead.done():
-            await self._tell_death()
+            await self._tell_death(engine)
         if self.state.in_flight:
             logger.warning("%d requests did not end in time and are broken off", self.state.in_flight)
         return 0

@@ -14,6 +14,7 @@ from starlette.types import Receive, Scope, Send
 
 from plimsoll_runtime.api.disconnect import ClientGoneError, unless_gone
 from plimsoll_runtime.api.errors import ApiError
+from plimsoll_runtime.api.record import RequestRecord
 
 logger = logging.getLogger(__name__)
 
@@ -21,13 +22,13 @@ Events = AsyncGenerator[msgspec.Struct, None]
 HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 
 
-async def open_stream(request: Request, events: Events) -> EventStream:
+async def open_stream(request: Request, events: Events, record: RequestRecord) -> EventStream:
     """A response that begins once the first event is there, so that an earlier error still has its true status.
 
     Raises what the first event raises, and ClientGoneError.
     """
     first = await unless_gone(request.receive, anext(events))
-    return EventStream(first, events)
+    return EventStream(first, events, record)
 
 
 class EventStream(Response):
@@ -35,16 +36,20 @@ class EventStream(Response):
 
     media_type = "text/event-stream"
 
-    def __init__(self, first: msgspec.Struct, rest: Events) -> None:
+    def __init__(self, first: msgspec.Struct, rest: Events, record: RequestRecord) -> None:
         super().__init__(headers=HEADERS)
         del self.headers["content-length"]
         self._first = first
         self._rest = rest
+        self._record = record
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Run as an ASGI application."""
-        async with aclosing(self._rest):
-            await unless_gone(receive, self._send_all(send))
+        try:
+            async with aclosing(self._rest):
+                await unless_gone(receive, self._send_all(send))
+        except ClientGoneError:
+            self._record.finished("disconnect")
 
     async def _send_all(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
@@ -64,6 +69,3 @@ async def _send_event(send: Send, event: Any) -> None:
 
 async def _send_data(send: Send, data: bytes, *, more: bool = True) -> None:
     await send({"type": "http.response.body", "body": b"data: " + data + b"\n\n", "more_body": more})
-
-
-__all__ = ["ClientGoneError", "EventStream", "Events", "open_stream"]

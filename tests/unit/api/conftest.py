@@ -87,6 +87,7 @@ class FakeEngine:
         self.aborted: list[str] = []
         self.changed = asyncio.Event()
         self.stopped = False
+        self.failure: EngineDeadError | None = None
         self._going = asyncio.Event()
         self._going.set()
         self._dead = asyncio.Event()
@@ -98,6 +99,7 @@ class FakeEngine:
         self._going.set()
 
     def die(self) -> None:
+        self.failure = EngineDeadError("it was killed")
         self._dead.set()
         self._going.set()
 
@@ -141,7 +143,7 @@ class FakeEngine:
         await asyncio.sleep(0)
         await self._going.wait()
         if self._dead.is_set():
-            raise EngineDeadError("it was killed")
+            raise self.failure or EngineDeadError("it was stopped")
 
     def _tokens(self, request: AddRequest) -> list[int]:
         tokens = list(self.answer) if request.params.ignore_eos else [*self.answer, EOS]

@@ -122,7 +122,7 @@ async def test_a_dead_engine_is_told_to_everyone_and_ends_the_server(running: An
         [chunk async for chunk in chunks]
     with pytest.raises(openai.InternalServerError, match="the engine died: it was killed"):
         await whole
-    with pytest.raises(EngineDeadError) as ended:
+    with pytest.raises(EngineDeadError, match="it was killed") as ended:
         await running.ended
     assert ended.value.kind.exit_code == 6
 
