@@ -82,9 +82,7 @@ def read_spec(item: Object) -> Spec:
     """Read an object that the API server accepted. Raises SpecError."""
     spec, key = item["spec"], key_of(item)
     if not NAME.fullmatch(key.name):
-        raise SpecError(
-            f"the name {key.name!r} cannot be a Service's: use at most 52 of a-z, 0-9, -, a letter first"
-        )
+        raise SpecError(f"the name {key.name!r} cannot be a Service's: use at most 52 of a-z, 0-9, -, a letter first")
     resources = spec.get("resources", {})
     accelerator = resources.get("accelerator")
     return Spec(

@@ -1,0 +1,7 @@
+"""`python -m plimsoll_operator`."""
+
+import sys
+
+from plimsoll_operator.main import main
+
+sys.exit(main())

@@ -1,0 +1,52 @@
+"""The operator's command line."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from plimsoll_operator.build.pod import Image
+from plimsoll_operator.identity import ObjectKey
+
+PULL_POLICIES = ("Always", "IfNotPresent", "Never")
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the operator is started with. `namespaces` None means all."""
+
+    image: Image
+    namespaces: tuple[str, ...] | None
+    lease: ObjectKey
+    health_port: int
+    log_level: str
+
+
+def parse_options(arguments: Sequence[str] | None = None) -> Options:
+    """Read a command line; exits with 2 and a usage message when it is wrong."""
+    parser = argparse.ArgumentParser(
+        prog="plimsoll-operator", description="Turns ModelDeployments into runtime pods, and reports what came of it."
+    )
+    parser.add_argument("--runtime-image", required=True, metavar="IMAGE", help="image of the runtime pods")
+    parser.add_argument(
+        "--image-pull-policy", choices=PULL_POLICIES, default="IfNotPresent", help="when the kubelet pulls it"
+    )
+    parser.add_argument(
+        "--namespace", action="append", metavar="NS", help="watch this namespace; repeat for more (default: all)"
+    )
+    parser.add_argument("--all-namespaces", action="store_true", help="watch all namespaces")
+    parser.add_argument("--lease-namespace", required=True, metavar="NS", help="namespace of the Lease")
+    parser.add_argument("--lease-name", default="plimsoll-operator", metavar="NAME", help="name of the Lease")
+    parser.add_argument("--health-port", type=int, default=8080, metavar="PORT", help="/live, /health and /metrics")
+    parser.add_argument("--log-level", choices=("DEBUG", "INFO", "WARNING", "ERROR"), default="INFO")
+    args = parser.parse_args(arguments)
+    if args.namespace and args.all_namespaces:
+        parser.error("give either --namespace or --all-namespaces")
+    return Options(
+        image=Image(args.runtime_image, args.image_pull_policy),
+        namespaces=tuple(args.namespace) if args.namespace else None,
+        lease=ObjectKey(args.lease_namespace, args.lease_name),
+        health_port=args.health_port,
+        log_level=args.log_level,
+    )
