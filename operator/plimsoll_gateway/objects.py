@@ -11,7 +11,6 @@ from plimsoll_gateway.table import Model, ObjectKey, Replica, Table, build_table
 
 GROUP, VERSION, PLURAL = "plimsoll.dev", "v1alpha1", "modeldeployments"
 POD_SELECTOR = "app.kubernetes.io/name=plimsoll-runtime,app.kubernetes.io/managed-by=plimsoll-operator"
-MODEL_LABEL = "plimsoll.dev/model-deployment"
 CONTAINER = "runtime"
 PORT = 8000
 

@@ -1,0 +1,106 @@
+"""What the operator makes is what the gateway routes to, and what laptop mode would run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from plimsoll_gateway.objects import POD_SELECTOR, table_of
+from plimsoll_operator import identity
+from plimsoll_operator.build.arguments import serve_arguments as operator_arguments
+from plimsoll_operator.build.pod import Image, build_pod
+from plimsoll_operator.names import NameRegistry
+from plimsoll_operator.spec import read_spec
+from plimsoll_runtime.cli.main import build_parser
+from plimsoll_runtime.local.admission import admit
+from plimsoll_runtime.local.flags import serve_arguments as laptop_arguments
+from plimsoll_runtime.local.manifest import Document
+
+SPECS: list[dict[str, Any]] = [
+    {"model": {"source": "demo://gemma-3-270m"}},
+    {"model": {"source": "file:///srv/models/a b", "servedNames": ["a", "org/a"]}},
+    {"model": {"source": "hf://org/name", "revision": "v1.0"}},
+    {
+        "model": {"source": "demo://gemma-3-270m"},
+        "runtime": {
+            "dtype": "float32",
+            "maxModelLen": 4096,
+            "maxBatchTokens": 512,
+            "maxSequences": 4,
+            "kvMemory": "40%",
+            "blockSize": 32,
+            "threads": 2,
+            "prefixCaching": False,
+            "attentionBackend": "auto",
+            "drainSeconds": 7,
+        },
+    },
+    {"model": {"source": "demo://gemma-3-270m"}, "runtime": {"prefixCaching": True}},
+]
+
+
+def stored(name: str, spec: dict[str, Any]) -> dict[str, Any]:
+    """The object as the API server returns it."""
+    body = {"apiVersion": identity.API_VERSION, "kind": identity.KIND, "metadata": {"name": name}, "spec": spec}
+    filled = admit(Document("test", body))
+    filled["metadata"] |= {
+        "namespace": "team",
+        "uid": "u",
+        "generation": 1,
+        "creationTimestamp": "2026-01-01T00:00:00Z",
+    }
+    return filled
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_a_pod_and_a_laptop_run_the_same(spec: dict[str, Any]) -> None:
+    item = stored("gemma", spec)
+    pod = vars(build_parser().parse_args(operator_arguments(read_spec(item))))
+    laptop = vars(build_parser().parse_args(["serve", *laptop_arguments("gemma", item["spec"])]))
+    address = {"host", "port"}
+    assert {key: pod[key] for key in pod.keys() - address} == {key: laptop[key] for key in laptop.keys() - address}
+    assert (pod["host"], pod["port"]) == ("0.0.0.0", identity.PORT)
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_the_gateway_routes_to_the_operators_pods(spec: dict[str, Any]) -> None:
+    item = stored("gemma", spec)
+    pod = build_pod(read_spec(item), Image("runtime:1"), "x1")
+    pod["metadata"] |= {"uid": "p"}
+    pod["status"] = {"podIP": "198.18.0.9", "conditions": [{"type": "Ready", "status": "True"}]}
+    labels = pod["metadata"]["labels"]
+    assert all(labels[key] == value for key, _, value in (part.partition("=") for part in POD_SELECTOR.split(",")))
+    (model,) = table_of([item], [pod]).models
+    (replica,) = model.replicas
+    assert replica.url == f"http://198.18.0.9:{identity.PORT}"
+    assert replica.names == frozenset(model.served_names)
+    assert all(model.ready_for(name) == (replica,) for name in model.served_names)
+
+
+TIMES = st.sampled_from(["2026-01-01T00:00:00Z", "2026-01-01T00:00:01Z"])
+CLAIMS = st.lists(st.tuples(TIMES, st.sets(st.sampled_from("abc"), min_size=1)), max_size=5)
+
+
+@given(CLAIMS, st.randoms(use_true_random=False))
+def test_both_give_a_name_to_the_same_object(claims: list[tuple[str, set[str]]], random: Any) -> None:
+    template = stored("m", SPECS[0])
+    items = []
+    for index, (created, names) in enumerate(claims):
+        meta = {"name": f"m{index}", "uid": f"u{index}", "creationTimestamp": created}
+        spec = {"model": {"source": "demo://x", "servedNames": sorted(names)}}
+        items.append({**template, "metadata": template["metadata"] | meta, "spec": spec})
+    random.shuffle(items)
+    registry = NameRegistry()
+    for item in items:
+        registry.note(item)
+    table = table_of(items, [])
+    for item in items:
+        spec = read_spec(item)
+        lost = dict(registry.holders(spec))
+        for name in spec.served_names:
+            owner = table.find(name)
+            assert owner is not None
+            assert str(owner.key) == lost.get(name, str(spec.key))
