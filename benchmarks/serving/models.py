@@ -36,6 +36,7 @@ def _make(folder: Path) -> None:
         max_position_embeddings=4096,
         tie_word_embeddings=True,
     )
-    LlamaForCausalLM(config).to(torch.bfloat16).save_pretrained(folder)
+    config.dtype = torch.bfloat16
+    LlamaForCausalLM(config).bfloat16().save_pretrained(folder)
     words = {f"w{i}": i for i in range(VOCAB)}
     Tokenizer(models.WordLevel(words, unk_token="w0")).save(str(folder / "tokenizer.json"))

@@ -51,7 +51,7 @@ class TransformersStatic:
         from transformers import AutoModelForCausalLM
 
         torch.set_num_threads(threads)
-        self._model = AutoModelForCausalLM.from_pretrained(model, dtype=torch.bfloat16).eval()
+        self._model: Any = AutoModelForCausalLM.from_pretrained(model, dtype=torch.bfloat16)
 
     def run(self, workload: Workload) -> dict[str, Any]:
         """Batch after batch; only the tokens that were asked for count."""

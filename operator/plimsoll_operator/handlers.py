@@ -10,7 +10,7 @@ from plimsoll_operator.identity import GROUP, MANAGED_LABEL, MANAGER, OWNER_LABE
 from plimsoll_operator.names import NameRegistry
 from plimsoll_operator.work import WorkQueue
 
-CHILD_LABELS = {MANAGED_LABEL: MANAGER, OWNER_LABEL: kopf.PRESENT}
+CHILD_LABELS: dict[str, Any] = {MANAGED_LABEL: MANAGER, OWNER_LABEL: kopf.PRESENT}
 
 
 def make_registry(queue: WorkQueue, names: NameRegistry) -> kopf.OperatorRegistry:

@@ -22,7 +22,7 @@ Pass = Callable[[ObjectKey], Awaitable[bool]]
 
 
 class WorkQueue:
-    """Objects that wait for a pass, each once however often it changed; one that changes during its pass waits again."""
+    """Objects that wait for a pass, each once; one that changes during its pass waits again."""
 
     def __init__(self) -> None:
         self._ready: asyncio.Queue[ObjectKey] = asyncio.Queue()

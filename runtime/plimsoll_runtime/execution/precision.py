@@ -15,7 +15,7 @@ NAMES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.
 def bfloat16_is_native(device: torch.device) -> bool:
     """Whether the device multiplies bfloat16 in hardware (else it is slower than float32)."""
     if device.type == "cuda":
-        return torch.cuda.is_bf16_supported()
+        return bool(torch.cuda.is_bf16_supported())
     return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 

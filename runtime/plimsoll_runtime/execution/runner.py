@@ -1,0 +1,103 @@
+"""The runner: computes a step's plan and chooses the tokens. It knows slots and blocks, never requests."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from plimsoll_runtime.engine.plan import ScheduledSequence, SequenceOutput, StepPlan, StepResult, TokenLogprob
+from plimsoll_runtime.execution.attention.base import AttentionBackend, AttentionBatch
+from plimsoll_runtime.execution.inputs import step_inputs
+from plimsoll_runtime.execution.kv_cache import KvCache
+from plimsoll_runtime.execution.sampling.logprobs import token_logprobs
+from plimsoll_runtime.execution.sampling.sampler import Sampler
+from plimsoll_runtime.models.decoder import Decoder
+
+PROMPT_LOGITS = 2**25
+"""Most logits (rows x vocabulary) held at once for prompt log probabilities: 128 MiB of float32."""
+
+
+class ModelRunner:
+    """Runs one decoder on one device over one paged cache."""
+
+    def __init__(self, decoder: Decoder, backend: AttentionBackend, cache: KvCache, sampler: Sampler) -> None:
+        self._decoder = decoder
+        self._backend = backend
+        self._cache = cache
+        self._sampler = sampler
+
+    @torch.inference_mode()
+    def run(self, plan: StepPlan) -> StepResult:
+        """Compute one step; the outputs stand in the order of the plan's sequences."""
+        for slot in plan.freed_slots:
+            self._sampler.free(slot)
+        for init in plan.new_slots:
+            self._sampler.fill(init)
+        if plan.block_copies:
+            self._cache.copy_blocks(plan.block_copies)
+        if not plan.sequences:
+            return StepResult(())
+        hidden, last_rows = self._forward(plan.sequences, plan)
+        sampled = self._sample(plan.sequences, hidden, last_rows)
+        reports = self._prompt_reports(plan.sequences, hidden, last_rows)
+        return StepResult([_merge(s, sampled, reports) for s in plan.sequences])
+
+    def _forward(self, sequences: Sequence[ScheduledSequence], plan: StepPlan) -> tuple[Tensor, list[int]]:
+        """Hidden states [T, H] of all rows, and the index of each sequence's last row."""
+        inputs = step_inputs(plan, self._cache.block_size, self._cache.device)
+        batch = AttentionBatch(
+            query_lens=inputs.query_lens,
+            context_lens=inputs.context_lens,
+            block_tables=[s.block_ids for s in sequences],
+            slot_mapping=inputs.slot_mapping,
+        )
+        hidden = self._decoder(inputs.token_ids, inputs.positions, self._backend.begin(batch))
+        last_rows, row = [], -1
+        for length in inputs.query_lens:
+            row += length
+            last_rows.append(row)
+        return hidden, last_rows
+
+    def _sample(
+        self, sequences: Sequence[ScheduledSequence], hidden: Tensor, last_rows: Sequence[int]
+    ) -> dict[int, SequenceOutput]:
+        """The output of each sequence that samples, by slot."""
+        chosen = [(s.slot, row) for s, row in zip(sequences, last_rows, strict=True) if s.sample]
+        if not chosen:
+            return {}
+        slots, rows = [slot for slot, _ in chosen], [row for _, row in chosen]
+        picked = hidden if len(rows) == hidden.shape[0] else hidden[torch.tensor(rows, device=hidden.device)]
+        return dict(zip(slots, self._sampler.sample(self._decoder.logits(picked), slots), strict=True))
+
+    def _prompt_reports(
+        self, sequences: Sequence[ScheduledSequence], hidden: Tensor, last_rows: Sequence[int]
+    ) -> dict[int, list[TokenLogprob]]:
+        """Log probabilities of prompt tokens, by slot, in pieces that bound the memory for logits."""
+        reports: dict[int, list[TokenLogprob]] = {}
+        for sequence, last in zip(sequences, last_rows, strict=True):
+            targets = sequence.prompt_targets
+            if not targets:
+                continue
+            first = last + 1 - len(sequence.token_ids)
+            count = self._sampler.prompt_logprob_count(sequence.slot)
+            step = max(1, PROMPT_LOGITS // self._decoder.spec.vocab_size)
+            report = reports.setdefault(sequence.slot, [])
+            for start in range(0, len(targets), step):
+                part = torch.tensor(targets[start : start + step], device=hidden.device)
+                logits = self._decoder.logits(hidden[first + start : first + start + len(part)])
+                report.extend(token_logprobs(logits, part, [count] * len(part)))
+        return reports
+
+
+def _merge(
+    sequence: ScheduledSequence, sampled: dict[int, SequenceOutput], reports: dict[int, list[TokenLogprob]]
+) -> SequenceOutput:
+    output = sampled.get(sequence.slot) if sequence.sample else None
+    prompt = reports.get(sequence.slot, ())
+    if output is None:
+        return SequenceOutput(prompt_logprobs=prompt)
+    if not prompt:
+        return output
+    return SequenceOutput(output.token_id, output.logprob, prompt, output.error)

@@ -1,0 +1,197 @@
+"""Offline use: `LLM(model).generate(prompts, params)`, on the engine that the server runs too."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Literal, Self
+
+import msgspec
+
+from plimsoll_runtime.driver.blocking import BlockingEngine
+from plimsoll_runtime.driver.build import build_engine
+from plimsoll_runtime.engine.config import EngineConfig
+from plimsoll_runtime.engine.core import EngineCore
+from plimsoll_runtime.engine.messages import AddRequest, EngineInfo, EngineStats, LogprobEntry, RequestOutput
+from plimsoll_runtime.engine.params import SamplingParams
+from plimsoll_runtime.errors import UsageError
+from plimsoll_runtime.text.output import OutputText
+from plimsoll_runtime.text.tokenizer import load_tokenizer
+from plimsoll_runtime.weights.sources import resolve
+
+Prompt = str | Sequence[int]
+Message = Mapping[str, Any]
+
+
+@dataclass(slots=True)
+class Completion:
+    """One generated answer. `logprobs` has an entry for each of `token_ids` where they were asked for."""
+
+    text: str = ""
+    token_ids: list[int] = field(default_factory=list)
+    finish_reason: str | None = None
+    stop_reason: str | int | None = None
+    logprobs: list[LogprobEntry] | None = None
+
+
+@dataclass(slots=True)
+class Generation:
+    """A prompt and what was generated for it. `prompt_logprobs[i]` belongs to prompt token i + 1."""
+
+    prompt: str | None
+    prompt_token_ids: list[int]
+    outputs: list[Completion]
+    prompt_logprobs: list[LogprobEntry] | None = None
+    cached_tokens: int = 0
+
+
+class LLM:
+    """A model, loaded and ready to generate.
+
+    `model` is a folder, a .gguf file, demo://NAME or a Hugging Face id; `options` are those of `EngineConfig`.
+    With `engine="child"` it computes in a process of its own, which leaves the caller's to its own work.
+    Raises PlimsollError (SourceError, ModelError, MemoryLimitError, UsageError) when it cannot be loaded.
+    """
+
+    def __init__(self, model: str, *, engine: Literal["here", "child"] = "here", **options: Any) -> None:
+        config = _config(model, options)
+        files = resolve(model, config.revision)
+        self._tokenizer = load_tokenizer(files)
+        self._chat_stop = files.chat_stop
+        self._engine: EngineCore | BlockingEngine = (
+            build_engine(config, _silent) if engine == "here" else BlockingEngine(config)
+        )
+        self._ids = itertools.count()
+
+    @property
+    def info(self) -> EngineInfo:
+        """What was loaded: dtype, sizes, backend."""
+        return self._engine.info
+
+    @property
+    def stats(self) -> EngineStats:
+        """The engine's counters: tokens, prefix hits, preemptions."""
+        return self._engine.stats
+
+    def generate(
+        self, prompts: Prompt | Sequence[Prompt], params: SamplingParams | Sequence[SamplingParams] | None = None
+    ) -> list[Generation]:
+        """Generate for each prompt (a text or token ids), with one set of parameters or one for each.
+
+        The results stand in the order of the prompts. Raises UsageError for a prompt that cannot be served, before
+        anything is generated.
+        """
+        batch = _as_batch(prompts)
+        chosen = _spread(params if params is not None else SamplingParams(), len(batch))
+        requests = [self._request(prompt, p) for prompt, p in zip(batch, chosen, strict=True)]
+        texts = [prompt if isinstance(prompt, str) else None for prompt in batch]
+        return self._run(requests, texts)
+
+    def chat(
+        self,
+        conversations: Sequence[Message] | Sequence[Sequence[Message]],
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
+    ) -> list[Generation]:
+        """Generate the next message of each conversation, by the model's own chat template."""
+        batch: Sequence[Any] = conversations
+        if batch and isinstance(batch[0], Mapping):
+            batch = [batch]
+        chosen = _spread(params if params is not None else SamplingParams(max_tokens=None), len(batch))
+        chosen = [msgspec.structs.replace(p, stop=(*p.stop, *self._chat_stop)) for p in chosen]
+        template = self._tokenizer.chat_template
+        if template is None:
+            raise UsageError("the model has no chat template: use generate(), or add chat_template.jinja to its files")
+        prompts = [self._tokenizer.encode(template.render(messages), add_special_tokens=False) for messages in batch]
+        return self.generate(prompts, chosen)
+
+    def reset_prefix_cache(self) -> None:
+        """Forget every cached prefix (only while nothing is being generated)."""
+        self._engine.reset_prefix_cache()
+
+    def close(self) -> None:
+        """End the engine; the object is of no use afterwards."""
+        if isinstance(self._engine, BlockingEngine):
+            self._engine.stop()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _request(self, prompt: Prompt, params: SamplingParams) -> AddRequest:
+        ids = self._tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
+        return AddRequest(request_id=str(next(self._ids)), prompt_token_ids=ids, params=params)
+
+    def _run(self, requests: Sequence[AddRequest], texts: Sequence[str | None]) -> list[Generation]:
+        under_way = {r.request_id: _Progress(r, text, self._tokenizer) for r, text in zip(requests, texts, strict=True)}
+        results = [p.result for p in under_way.values()]
+        try:
+            for request in requests:
+                self._engine.add(request)
+            while under_way:
+                for output in self._engine.step().outputs:
+                    progress = under_way.get(output.request_id)
+                    if progress is None or not progress.push(output):
+                        continue
+                    del under_way[output.request_id]
+                    if output.finish_reason is None:
+                        self._engine.abort([output.request_id])
+        finally:
+            self._engine.abort(list(under_way))
+        return results
+
+
+class _Progress:
+    """One request while it runs."""
+
+    def __init__(self, request: AddRequest, text: str | None, tokenizer: Any) -> None:
+        wanted = request.params.logprobs is not None
+        self._completion = Completion(logprobs=[] if wanted else None)
+        self._output = OutputText(request.params, tokenizer)
+        self.result = Generation(text, request.prompt_token_ids, [self._completion])
+
+    def push(self, output: RequestOutput) -> bool:
+        """Add a step's output; True when the request is over."""
+        if output.error is not None:
+            raise UsageError(output.error)
+        delta = self._output.push(output)
+        completion = self._completion
+        completion.text += delta.text
+        completion.token_ids.extend(delta.token_ids)
+        if completion.logprobs is not None:
+            completion.logprobs.extend(output.logprobs[: len(delta.token_ids)])
+        if output.prompt_logprobs is not None:
+            self.result.prompt_logprobs = output.prompt_logprobs
+        self.result.cached_tokens = max(self.result.cached_tokens, output.cached_tokens)
+        completion.finish_reason, completion.stop_reason = delta.finish_reason, delta.stop_reason
+        return delta.finish_reason is not None
+
+
+def _config(model: str, options: Mapping[str, Any]) -> EngineConfig:
+    known = set(EngineConfig.__struct_fields__) - {"model"}
+    if unknown := sorted(set(options) - known):
+        raise UsageError(f"unknown option {', '.join(unknown)}; LLM takes {', '.join(sorted(known))}")
+    return EngineConfig(model=model, **options)
+
+
+def _as_batch(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
+    if isinstance(prompts, str) or (prompts and isinstance(prompts[0], int)):
+        return [prompts]  # type: ignore[list-item]
+    return list(prompts)  # type: ignore[arg-type]
+
+
+def _spread(params: SamplingParams | Sequence[SamplingParams], count: int) -> list[SamplingParams]:
+    if isinstance(params, SamplingParams):
+        return [params] * count
+    if len(params) != count:
+        raise UsageError(f"{len(params)} sampling params for {count} prompts; give one, or one for each prompt")
+    return list(params)
+
+
+def _silent(stage: str, fraction: float) -> None:
+    """A library shows no progress unless it is asked to."""
