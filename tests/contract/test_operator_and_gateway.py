@@ -90,8 +90,8 @@ def test_both_give_a_name_to_the_same_object(claims: list[tuple[str, set[str]]],
     items = []
     for index, (created, names) in enumerate(claims):
         meta = {"name": f"m{index}", "uid": f"u{index}", "creationTimestamp": created}
-        spec = {"model": {"source": "demo://x", "servedNames": sorted(names)}}
-        items.append({**template, "metadata": template["metadata"] | meta, "spec": spec})
+        model = {"source": "demo://x", "servedNames": sorted(names)}
+        items.append({**template, "metadata": template["metadata"] | meta, "spec": {"model": model}})
     random.shuffle(items)
     registry = NameRegistry()
     for item in items:
