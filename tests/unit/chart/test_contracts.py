@@ -7,6 +7,8 @@ import pytest
 
 from plimsoll_gateway import objects as gateway_objects
 from plimsoll_gateway.options import parse_options as gateway_options
+from plimsoll_operator.options import parse_options as operator_options
+from plimsoll_operator.rights import RIGHTS
 
 Object = dict[str, Any]
 Render = Callable[[Object], list[Object]]
@@ -30,6 +32,17 @@ def test_gateway_takes_its_arguments(render: Render, watched: list[str], namespa
     assert options.port == container["ports"][0]["containerPort"]
     assert options.stop.grace == 60
     assert found["terminationGracePeriodSeconds"] > options.stop.lame_duck + options.stop.grace
+
+
+@pytest.mark.parametrize(("watched", "namespaces"), [([], None), (["team-a", "team-b"], ("team-a", "team-b"))])
+def test_operator_takes_its_arguments(render: Render, watched: list[str], namespaces: tuple[str, ...] | None) -> None:
+    image = {"registry": "reg.example.com", "repository": "rt", "tag": "7", "pullPolicy": "Always"}
+    (container,) = pod(render({"watchNamespaces": watched, "runtime": {"image": image}}), "operator")["containers"]
+    options = operator_options(container["args"])
+    assert (options.image.reference, options.image.pull_policy) == ("reg.example.com/rt:7", "Always")
+    assert options.namespaces == namespaces
+    assert options.health_port == container["ports"][0]["containerPort"]
+    assert str(options.lease) == "serving/pl-plimsoll-operator"
 
 
 def test_policies_select_the_pods_that_the_gateway_watches(render: Render) -> None:
@@ -70,13 +83,12 @@ def granted(role: Object) -> set[tuple[str, str, str]]:
 
 
 def test_operator_may_do_what_it_does_and_no_more(render: Render) -> None:
-    rights = pytest.importorskip("plimsoll_operator.rights")
     (role,) = [
         item
         for item in render({"rbac": {"aggregate": False}})
         if item["kind"] == "ClusterRole" and item["metadata"]["name"].endswith("-operator")
     ]
-    assert granted(role) == rights.RIGHTS
+    assert granted(role) == RIGHTS
 
 
 def test_operator_may_take_its_lease_and_make_no_other(render: Render) -> None:

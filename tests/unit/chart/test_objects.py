@@ -21,7 +21,7 @@ VALUES: dict[str, Object] = {
         "runtime": {"image": {"tag": "0.2.0", "pullPolicy": "Always"}},
         "operator": {
             "replicas": 2,
-            "extraArgs": ["--log-level=debug"],
+            "extraArgs": ["--log-level=DEBUG"],
             "extraEnv": [{"name": "TZ", "value": "UTC"}],
             "podLabels": {"tier": "control"},
             "podAnnotations": {"example.com/note": "yes"},
