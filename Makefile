@@ -66,15 +66,15 @@ cluster-down: ## Stop it and leave nothing behind
 
 .PHONY: e2e
 e2e: setup ## Prove everything on a real cluster (KUBECONFIG=... REGISTRY=... for your own)
-	@$(BIN)/python e2e/run.py $(E2E_ARGS)
+	@$(BIN)/python e2e/prove.py $(E2E_ARGS)
 
 .PHONY: bench
 bench: setup ## Measure W1 to W4 against Transformers and the roofline
-	@$(BIN)/python benchmarks/run.py $(BENCH_ARGS)
+	@$(BIN)/python benchmarks/bench.py $(BENCH_ARGS)
 
 .PHONY: bench-gpu
 bench-gpu: setup ## The same questions on a GPU
-	@$(BIN)/python benchmarks/run.py --device cuda $(BENCH_ARGS)
+	@$(BIN)/python benchmarks/bench.py --device cuda $(BENCH_ARGS)
 
 .PHONY: clean
 clean: ## Remove caches and builds (not .venv, not the cluster)

@@ -1,4 +1,4 @@
-"""Where the cluster and its parts are; `e2e/run.py` fills it in, through the environment."""
+"""Where the cluster and its parts are; `e2e/prove.py` fills it in, through the environment."""
 
 from __future__ import annotations
 
