@@ -27,14 +27,14 @@ LABEL_HELP = (
 SKIPPED = FieldError(
     "",
     "Invalid value",
-    "",
+    None,
     "some validation rules were not checked because the object was invalid; correct the existing errors to "
     "complete validation",
 )
 
 
 class RefusedError(Exception):
-    """The object would not be accepted; `problems` are lines to print."""
+    """The object would not be accepted; `problems` are texts to print."""
 
     def __init__(self, problems: list[str]) -> None:
         super().__init__("\n".join(problems))
@@ -56,8 +56,8 @@ def admit(document: Document) -> dict[str, Any]:
     errors = _name_errors(filled) + schema_errors(filled, schema)
     errors += [SKIPPED] if any(error.blocks_rules for error in errors) else rule_errors(filled, schema)
     if errors:
-        problems.append(f"{document.origin}: The {kind} {_title(body)} is invalid:")
-        problems += [f"* {error}" for error in errors]
+        listed = f" {errors[0]}" if len(errors) == 1 else "".join(f"\n* {error}" for error in errors)
+        problems.append(f"{document.origin}: The {kind} {_title(body)} is invalid:{listed}")
     if problems:
         raise RefusedError(problems)
     return filled

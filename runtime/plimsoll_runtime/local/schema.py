@@ -69,7 +69,7 @@ def _translate(error: ValidationError) -> Iterator[FieldError]:
             "oneOf": "must validate one and only one schema (oneOf)",
         }
         detail = must.get(word, f"must validate at least one schema ({word})")
-        yield FieldError(path, "Invalid value", "", f"{_in_body(path)} {detail}")
+        yield FieldError("", "Invalid value", "", f'"{path}" {detail}')
         return
     if word in _TRANSLATIONS:
         yield _TRANSLATIONS[word](path, error)
