@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from tokenizers import AddedToken, Tokenizer
-from tokenizers.processors import TemplateProcessing
 
 from plimsoll_runtime.errors import ModelError
 
-NAMES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 _FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
 
 
@@ -21,33 +19,28 @@ _FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
 class TokenizerSettings:
     """What tokenizer_config.json and its companions say beyond tokenizer.json.
 
-    `tokens`: special tokens by name. `added`: tokens by id. `add_bos`, `add_eos`: None where nothing is said, so
-    that tokenizer.json's own post-processor stands. `templates`: chat templates by name.
+    `tokens`: special tokens by name (bos_token, ...). `extra`: special tokens without a name. `added`: tokens by id.
+    `templates`: chat templates by name. What is put before and after a text is tokenizer.json's own affair:
+    add_bos_token and add_eos_token beside it mean nothing, as in Transformers.
     """
 
     tokens: Mapping[str, str] = field(default_factory=dict)
+    extra: Sequence[str] = ()
     added: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
-    add_bos: bool | None = None
-    add_eos: bool | None = None
     templates: Mapping[str, str] = field(default_factory=dict)
 
 
 def read_settings(folder: Path, template: str | None = None) -> TokenizerSettings:
     """The settings in a model's folder; `template` goes before the folder's own. Raises ModelError."""
     config = _read_json(folder / "tokenizer_config.json")
-    fallback = _read_json(folder / "special_tokens_map.json")
-    tokens = {}
-    for name in NAMES:
-        value = config.get(name) or fallback.get(name)
-        content = value.get("content") if isinstance(value, dict) else value
-        if isinstance(content, str):
-            tokens[name] = content
-    says_ends = "add_bos_token" in config or "add_eos_token" in config
+    if "added_tokens_decoder" not in config:
+        config |= {k: v for k, v in _read_json(folder / "special_tokens_map.json").items() if v}
+    named = {key: _content(value) for key, value in config.items() if key.endswith("_token")}
+    extra = config.get("extra_special_tokens") or config.get("additional_special_tokens") or []
     return TokenizerSettings(
-        tokens=tokens,
+        tokens={key: content for key, content in named.items() if content is not None},
+        extra=[content for content in map(_content, extra) if content is not None],
         added={int(key): value for key, value in (config.get("added_tokens_decoder") or {}).items()},
-        add_bos=bool(config.get("add_bos_token")) if says_ends else None,
-        add_eos=bool(config.get("add_eos_token")) if says_ends else None,
         templates={"default": template} if template else _read_templates(folder, config),
     )
 
@@ -63,25 +56,15 @@ def apply_settings(backend: Tokenizer, settings: TokenizerSettings) -> None:
             add = backend.add_special_tokens if flags.get("special") else backend.add_tokens
             add([AddedToken(token["content"], **flags)])
             known.add(token["content"])
-    in_vocabulary = [text for text in settings.tokens.values() if backend.token_to_id(text) is not None]
     special = {t.content for t in backend.get_added_tokens_decoder().values() if t.special}
-    backend.add_special_tokens(
-        [AddedToken(text, special=True, normalized=False) for text in in_vocabulary if text not in special]
-    )
-    if settings.add_bos is not None or settings.add_eos is not None:
-        backend.post_processor = _ends(backend, settings)
+    wanted = [t for t in (*settings.tokens.values(), *settings.extra) if backend.token_to_id(t) is not None]
+    backend.add_special_tokens([AddedToken(t, special=True, normalized=False) for t in wanted if t not in special])
 
 
-def _ends(backend: Tokenizer, settings: TokenizerSettings) -> TemplateProcessing:
-    bos = settings.tokens.get("bos_token") if settings.add_bos else None
-    eos = settings.tokens.get("eos_token") if settings.add_eos else None
-    for text in (bos, eos):
-        if text is not None and backend.token_to_id(text) is None:
-            raise ModelError(f"tokenizer_config.json asks for the token {text!r}, which is not in the vocabulary")
-    return TemplateProcessing(
-        single=[*([bos] if bos else []), "$A", *([eos] if eos else [])],
-        special_tokens=[(text, backend.token_to_id(text)) for text in dict.fromkeys((bos, eos)) if text],
-    )
+def _content(token: Any) -> str | None:
+    """A token's text, written as it is or as an object."""
+    content = token.get("content") if isinstance(token, dict) else token
+    return content if isinstance(content, str) else None
 
 
 def _read_templates(folder: Path, config: Mapping[str, Any]) -> dict[str, str]:

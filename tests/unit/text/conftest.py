@@ -82,9 +82,7 @@ def byte_level(byte_level_backend: tokenizers.Tokenizer, tmp_path_factory: pytes
 
 
 @pytest.fixture(scope="session")
-def sentencepiece(
-    sentencepiece_backend: tokenizers.Tokenizer, tmp_path_factory: pytest.TempPathFactory
-) -> Tokenizer:
+def sentencepiece(sentencepiece_backend: tokenizers.Tokenizer, tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
     return load(sentencepiece_backend, tmp_path_factory.mktemp("sentencepiece"))
 
 

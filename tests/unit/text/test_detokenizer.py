@@ -20,17 +20,13 @@ def deltas(tokenizer: Tokenizer, ids: list[int], *, at_start: bool = True, skip:
 
 @quick
 @given(data=st.data(), skip=st.booleans())
-def test_deltas_concatenate_to_the_text_of_all_ids(
-    any_tokenizer: Tokenizer, data: st.DataObject, skip: bool
-) -> None:
+def test_deltas_concatenate_to_the_text_of_all_ids(any_tokenizer: Tokenizer, data: st.DataObject, skip: bool) -> None:
     ids = data.draw(st.lists(st.integers(0, any_tokenizer.vocab_size + 2), max_size=40))
     if any_tokenizer.spelling is None:
         kept = [i for i in ids if not (skip and i in any_tokenizer.special_ids)]
         expected = any_tokenizer.decode_pieces(kept)
     else:
-        spelled = b"".join(
-            any_tokenizer.token_bytes(i) for i in ids if not (skip and i in any_tokenizer.special_ids)
-        )
+        spelled = b"".join(any_tokenizer.token_bytes(i) for i in ids if not (skip and i in any_tokenizer.special_ids))
         expected = spelled.decode("utf-8", "replace")
         leading = any_tokenizer.spelling.leading_spaces
         expected = expected[1:] if leading and expected.startswith(" ") else expected

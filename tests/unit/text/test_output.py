@@ -30,9 +30,7 @@ def total(deltas: list[TextDelta]) -> tuple[str, list[int], str | int | None]:
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(text=st.text(alphabet="ab 😀.", min_size=1, max_size=30), cuts=st.lists(st.integers(1, 5), min_size=1))
-def test_the_answer_is_the_same_however_the_steps_cut_it(
-    byte_level: Tokenizer, text: str, cuts: list[int]
-) -> None:
+def test_the_answer_is_the_same_however_the_steps_cut_it(byte_level: Tokenizer, text: str, cuts: list[int]) -> None:
     ids = byte_level.encode(text)
     params = SamplingParams(max_tokens=100, stop=(".", "a b", "😀😀"))
     one_by_one = answer(params, byte_level, steps(ids))

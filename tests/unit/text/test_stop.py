@@ -21,9 +21,7 @@ def naive(text: str, stop: list[str], include: bool) -> tuple[str, str | None]:
 
 @settings(max_examples=400, deadline=None)
 @given(text=texts, stop=stops, include=st.booleans(), cuts=st.lists(st.integers(1, 7), min_size=1, max_size=8))
-def test_any_chunking_equals_the_naive_definition(
-    text: str, stop: list[str], include: bool, cuts: list[int]
-) -> None:
+def test_any_chunking_equals_the_naive_definition(text: str, stop: list[str], include: bool, cuts: list[int]) -> None:
     matcher = StopMatcher(stop, include=include)
     expected, matched = naive(text, stop, include)
     given_out, position, turn = "", 0, 0

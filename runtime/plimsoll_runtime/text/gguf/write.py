@@ -17,7 +17,7 @@ from plimsoll_runtime.errors import ModelError
 from plimsoll_runtime.text.gguf.pre import PRE_TOKENIZERS, PreTokenizer
 from plimsoll_runtime.text.spelling import SPACE, byte_of_character
 
-CONVERTER_VERSION = 1
+CONVERTER_VERSION = 2
 """Part of the cache's key: raise it when the same metadata gives another tokenizer."""
 
 _CONTROL, _USER_DEFINED = 3, 4
@@ -33,6 +33,7 @@ def write_tokenizer(values: Mapping[str, Any], target: Path) -> None:
             f"the GGUF file's tokenizer is of the kind {kind!r}; known are llama (SentencePiece) and gpt2 (byte-level)"
         )
     content = _sentencepiece(values) if kind == "llama" else _byte_level(values)
+    content["post_processor"] = _ends(values)
     (target / "tokenizer.json").write_text(json.dumps(content, ensure_ascii=False), encoding="utf-8")
     settings = json.dumps(_settings(values), ensure_ascii=False, indent=2)
     (target / "tokenizer_config.json").write_text(settings, encoding="utf-8")
@@ -167,17 +168,30 @@ def _special(values: Mapping[str, Any]) -> dict[str, str]:
     return {name: tokens[index] for name, index in found.items() if index is not None and index < len(tokens)}
 
 
-def _settings(values: Mapping[str, Any]) -> dict[str, Any]:
+def _ends(values: Mapping[str, Any]) -> dict[str, Any] | None:
+    """What puts the begin token before each text, and the end token after it, where the file says so."""
     sentencepiece = values["tokenizer.ggml.model"] == "llama"
-    default = sentencepiece or _pre_tokenizer(values).add_bos
-    settings: dict[str, Any] = {
-        **_special(values),
-        "add_bos_token": bool(values.get("tokenizer.ggml.add_bos_token", default)),
-        "add_eos_token": bool(values.get("tokenizer.ggml.add_eos_token", False)),
+    add_bos = values.get("tokenizer.ggml.add_bos_token", sentencepiece or _pre_tokenizer(values).add_bos)
+    add_eos = values.get("tokenizer.ggml.add_eos_token", False)
+    special = _special(values)
+    before = [special["bos_token"]] if add_bos and "bos_token" in special else []
+    after = [special["eos_token"]] if add_eos and "eos_token" in special else []
+    if not before and not after:
+        return None
+    tokens: Sequence[str] = values["tokenizer.ggml.tokens"]
+    text = {"Sequence": {"id": "A", "type_id": 0}}
+    return {
+        "type": "TemplateProcessing",
+        "single": [*map(_piece, before), text, *map(_piece, after)],
+        "pair": [text, {"Sequence": {"id": "B", "type_id": 1}}],
+        "special_tokens": {t: {"id": t, "ids": [tokens.index(t)], "tokens": [t]} for t in (*before, *after)},
     }
-    if not settings.get("bos_token"):
-        settings["add_bos_token"] = False
-    if not settings.get("eos_token"):
-        settings["add_eos_token"] = False
+
+
+def _piece(token: str) -> dict[str, Any]:
+    return {"SpecialToken": {"id": token, "type_id": 0}}
+
+
+def _settings(values: Mapping[str, Any]) -> dict[str, Any]:
     template = values.get("tokenizer.chat_template")
-    return settings | ({"chat_template": template} if template else {})
+    return _special(values) | ({"chat_template": template} if template else {})
