@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from cluster.files import installing
 from cluster.layout import SOURCE, Layout
 from cluster.progress import Progress
 from cluster.shell import family, run
-from cluster.versions import CONTOUR, COREDNS, HELM, KUBERNETES
+from cluster.versions import CONTOUR, HELM
 
 # -buildvcs=false: the state of this checkout must not be stamped into (and so change) the binary.
 BUILD = ("-trimpath", "-buildvcs=false")
@@ -44,6 +45,14 @@ def source_key(folder: Path) -> str:
     for path in sorted(folder.glob("*.*")):
         digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
     return digest.hexdigest()[:12]
+
+
+def pinned(go_mod: Path, module_name: str) -> str:
+    """The version of a module that a go.mod requires."""
+    found = re.search(rf"^\s*(?:require )?{re.escape(module_name)} (v\S+)", go_mod.read_text(), re.MULTILINE)
+    if found is None:
+        raise ClusterError(f"{go_mod} does not require {module_name}")
+    return found[1]
 
 
 def version_flags(version: str) -> str:
@@ -76,12 +85,11 @@ def released(package: str, version: str) -> Callable[[Path, Path], None]:
     return build
 
 
-KUBE = Binary(
-    "kube", f"{KUBERNETES}-{source_key(SOURCE / 'kube')}", module(SOURCE / "kube", version_flags(KUBERNETES))
-)
+KUBERNETES = pinned(SOURCE / "kube" / "go.mod", "k8s.io/kubernetes")
+KUBE = Binary("kube", f"{KUBERNETES}-{source_key(SOURCE / 'kube')}", module(SOURCE / "kube", version_flags(KUBERNETES)))
 PAUSE_BINARY = Binary("pause", source_key(SOURCE / "pause"), module(SOURCE / "pause"))
 HELM_BINARY = Binary("helm", HELM, released("helm.sh/helm/v3/cmd/helm", HELM))
-COREDNS_BINARY = Binary("coredns", COREDNS, released("github.com/coredns/coredns", COREDNS))
+COREDNS_BINARY = Binary("coredns", source_key(SOURCE / "dns"), module(SOURCE / "dns"))
 CONTOUR_BINARY = Binary("contour", CONTOUR, released("github.com/projectcontour/contour/cmd/contour", CONTOUR))
 ALL = (PAUSE_BINARY, KUBE, COREDNS_BINARY, CONTOUR_BINARY, HELM_BINARY)
 
@@ -130,9 +138,7 @@ def contour_manifest(layout: Layout) -> Path:
     """Contour's own manifest for its release, from its module's folder, kept in the cache."""
     target = layout.cache / "manifests" / f"contour-{CONTOUR}.yaml"
     if not target.exists():
-        source = (
-            module_folder("github.com/projectcontour/contour", CONTOUR) / "examples" / "render" / "contour.yaml"
-        )
+        source = module_folder("github.com/projectcontour/contour", CONTOUR) / "examples" / "render" / "contour.yaml"
         with installing(target) as scratch:
             shutil.copyfile(source, scratch)
     return target

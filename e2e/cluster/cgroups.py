@@ -19,7 +19,7 @@ from cluster.shell import run
 
 ROOT = Path("/sys/fs/cgroup")
 REMOVE_SECONDS = 20.0
-SETTLE_SECONDS = 3.0
+SETTLE_SECONDS = 1.0
 
 
 def group_counts(proc_cgroups: str) -> dict[str, int]:

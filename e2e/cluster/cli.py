@@ -39,9 +39,7 @@ def parser() -> argparse.ArgumentParser:
     build.add_argument("--build-arg", action="append", default=[], metavar="KEY=VALUE")
     build.add_argument("-f", "--file", type=Path, required=True, metavar="DOCKERFILE")
     build.add_argument("context", type=Path, metavar="CONTEXT")
-    push = verbs.add_parser(
-        "push-image", help="push it to the cluster's registry; prints its reference with digest"
-    )
+    push = verbs.add_parser("push-image", help="push it to the cluster's registry; prints its reference with digest")
     push.add_argument("name", metavar="NAME")
     return top
 

@@ -20,8 +20,7 @@ IDENTITIES = (
     Identity(
         "apiserver",
         "/CN=kube-apiserver",
-        [f"IP:{address}" for address in ("127.0.0.1", CONTROL_PLANE, API_SERVICE)]
-        + [f"DNS:{n}" for n in API_NAMES],
+        [f"IP:{address}" for address in ("127.0.0.1", CONTROL_PLANE, API_SERVICE)] + [f"DNS:{n}" for n in API_NAMES],
     ),
     Identity("kubelet-client", "/O=system:masters/CN=kube-apiserver-kubelet-client"),
     Identity("admin", "/O=system:masters/CN=admin"),
@@ -29,9 +28,7 @@ IDENTITIES = (
     Identity("scheduler", "/CN=system:kube-scheduler"),
     Identity("proxy", "/CN=system:kube-proxy"),
     *(
-        Identity(
-            f"node-{n.name}", f"/O=system:nodes/CN=system:node:{n.name}", [f"DNS:{n.name}", f"IP:{n.address}"]
-        )
+        Identity(f"node-{n.name}", f"/O=system:nodes/CN=system:node:{n.name}", [f"DNS:{n.name}", f"IP:{n.address}"])
         for n in NODES
     ),
 )

@@ -85,9 +85,7 @@ def up(layout: Layout, progress: Progress) -> None:
         addons.install(client, contour_manifest(layout))
         addons.wait_ready(client)
         progress.say("DNS and ingress ready")
-    progress.say(
-        f"the cluster is up; kubeconfig: {layout.kubeconfig} (reach it through `python3 e2e/cluster run`)"
-    )
+    progress.say(f"the cluster is up; kubeconfig: {layout.kubeconfig} (reach it through `python3 e2e/cluster run`)")
 
 
 def start_hub(layout: Layout, authority: Authority, progress: Progress) -> Machine:

@@ -151,9 +151,7 @@ def agents(machine: Machine, node: Node, kube: Path, etc: Path) -> list[Daemon]:
     )
     return [
         Daemon("kubelet", (str(kube), "kubelet", *kubelet), machine.log("kubelet")),
-        Daemon(
-            "kube-proxy", (str(kube), "kube-proxy", f"--config={etc / 'proxy.json'}"), machine.log("kube-proxy")
-        ),
+        Daemon("kube-proxy", (str(kube), "kube-proxy", f"--config={etc / 'proxy.json'}"), machine.log("kube-proxy")),
     ]
 
 

@@ -66,9 +66,7 @@ def install_missing(progress: Progress, log: Path) -> None:
     if not wanted:
         return
     if find("apt-get") is None:
-        raise ClusterError(
-            f"this machine has no apt-get; install what holds these Debian packages: {' '.join(wanted)}"
-        )
+        raise ClusterError(f"this machine has no apt-get; install what holds these Debian packages: {' '.join(wanted)}")
     quiet = {"DEBIAN_FRONTEND": "noninteractive"}
     apt = ["apt-get", "-q", "-y", "-o", f"DPkg::Lock::Timeout={LOCK_SECONDS}"]
     with progress.step(f"installing {' '.join(wanted)} (log: {log})"), services_stay_off():

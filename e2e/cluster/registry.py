@@ -60,6 +60,4 @@ def tidy(layout: Layout, config: Path, progress: Progress) -> None:
 
 def answers(machine: Machine) -> bool:
     """Whether the registry can be reached."""
-    return succeeds(
-        machine.enter(sys.executable, "-c", f"import urllib.request as r; r.urlopen({URL!r}, timeout=5)")
-    )
+    return succeeds(machine.enter(sys.executable, "-c", f"import urllib.request as r; r.urlopen({URL!r}, timeout=5)"))

@@ -46,9 +46,7 @@ def run(
     full = {**os.environ, **(env or {})}
     try:
         if log is None:
-            done = subprocess.run(
-                whole, check=False, input=stdin, env=full, cwd=cwd, capture_output=True, text=True
-            )
+            done = subprocess.run(whole, check=False, input=stdin, env=full, cwd=cwd, capture_output=True, text=True)
         else:
             log.parent.mkdir(parents=True, exist_ok=True)
             with log.open("a") as out:

@@ -33,8 +33,7 @@ def machine_line(machine: Machine) -> tuple[str, bool, str]:
         return machine.name, False, "not running"
     running = json.loads((machine.home / "running.json").read_text())
     words = [
-        name if state["starts"] == 1 else f"{name} (started {state['starts']} times)"
-        for name, state in running.items()
+        name if state["starts"] == 1 else f"{name} (started {state['starts']} times)" for name, state in running.items()
     ]
     listed = {path.stem for path in (machine.home / "daemons").glob("*.json")}
     absent = sorted(listed - running.keys())

@@ -50,9 +50,7 @@ def test_the_paragraph_form_skips_what_is_off_and_joins_continued_lines() -> Non
 def test_both_forms_are_looked_for_where_apt_looks(tmp_path: Path) -> None:
     (tmp_path / "sources.list.d").mkdir()
     (tmp_path / "sources.list.d" / "debian.sources").write_text(SOURCES)
-    (tmp_path / "sources.list.d" / "old.list.disabled").write_text(
-        "deb http://disabled.example/debian bookworm main"
-    )
+    (tmp_path / "sources.list.d" / "old.list.disabled").write_text("deb http://disabled.example/debian bookworm main")
     assert find_mirror("bookworm", apt=tmp_path) == "http://one.example/debian"
     (tmp_path / "sources.list").write_text(LIST)
     assert find_mirror("bookworm", apt=tmp_path) == "http://mirror.example/debian"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import tomllib
 from pathlib import Path
 
@@ -10,10 +11,10 @@ import pytest
 
 from cluster.addons import dns_manifest
 from cluster.addresses import CONTROL_PLANE, NODES
-from cluster.binaries import source_key, version_flags
+from cluster.binaries import pinned, source_key, version_flags
 from cluster.errors import ClusterError
 from cluster.images import envoy_reference
-from cluster.layout import Layout, find_layout
+from cluster.layout import SOURCE, Layout, find_layout
 from cluster.node import containerd_config, kubelet_config, node_machine, pod_network, registry_hosts
 from cluster.pki import Authority
 from cluster.versions import PAUSE_IMAGE, REGISTRY
@@ -75,6 +76,17 @@ def test_the_version_is_stamped_as_releases_do() -> None:
     stamped = version_flags("v1.34.3")
     assert "-X k8s.io/component-base/version.gitVersion=v1.34.3" in stamped
     assert "-X k8s.io/client-go/pkg/version.gitMinor=34" in stamped
+
+
+def test_every_module_of_kubernetes_is_of_the_one_release() -> None:
+    """The release's other modules are replaced one by one, with v0.X.Y for v1.X.Y."""
+    release = pinned(SOURCE / "kube" / "go.mod", "k8s.io/kubernetes")
+    text = (SOURCE / "kube" / "go.mod").read_text()
+    replaced = re.findall(r"^\s*(k8s\.io/\S+) => (\S+) (\S+)$", text, re.MULTILINE)
+    assert len(replaced) > 25
+    assert all(old == new and "v1" + version.removeprefix("v0") == release for old, new, version in replaced)
+    with pytest.raises(ClusterError, match=r"does not require example\.test/absent"):
+        pinned(SOURCE / "kube" / "go.mod", "example.test/absent")
 
 
 def test_the_cache_is_where_the_user_says() -> None:

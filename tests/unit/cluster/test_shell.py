@@ -84,7 +84,5 @@ def test_waiting_ends_with_the_log_to_read() -> None:
 
 
 def test_packages_are_missing_by_what_they_bring(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        "cluster.packages.NEEDED", {"sh": "dash", "/no/such/file": "absent", "no-such-command": "gone"}
-    )
+    monkeypatch.setattr("cluster.packages.NEEDED", {"sh": "dash", "/no/such/file": "absent", "no-such-command": "gone"})
     assert missing() == ["absent", "gone"]
