@@ -1,0 +1,45 @@
+"""The command line of the runtime: each field of `spec.runtime` is the camelCase of a flag of `plimsoll serve`."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from plimsoll_operator.identity import PORT
+from plimsoll_operator.spec import Spec
+
+CLAIMS = "/models"
+
+
+def serve_arguments(spec: Spec) -> list[str]:
+    """What follows `plimsoll`."""
+    arguments = ["serve", model_argument(spec.source), "--host", "0.0.0.0", "--port", str(PORT)]
+    if spec.revision:
+        arguments += ["--revision", spec.revision]
+    for name in spec.served_names:
+        arguments += ["--name", name]
+    for field, value in sorted(spec.options.items()):
+        arguments += _option(field, value)
+    return arguments
+
+
+def model_argument(source: str) -> str:
+    """MODEL: a claim's path is where it is mounted, a file's path is itself, the rest is for the runtime to resolve."""
+    if claim := claim_name(source):
+        path = source.removeprefix(f"pvc://{claim}").strip("/")
+        return f"{CLAIMS}/{claim}" + (f"/{path}" if path else "")
+    return source.removeprefix("file://") if source.startswith("file://") else source
+
+
+def claim_name(source: str) -> str | None:
+    """The PersistentVolumeClaim of a pvc:// source."""
+    return source.removeprefix("pvc://").split("/")[0] if source.startswith("pvc://") else None
+
+
+def _option(field: str, value: Any) -> list[str]:
+    flag = "--" + re.sub(r"[A-Z]", lambda letter: f"-{letter[0].lower()}", field)
+    if value is True:
+        return []
+    if value is False:
+        return [f"--no-{flag.removeprefix('--')}"]
+    return [flag, str(value)]

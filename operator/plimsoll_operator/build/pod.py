@@ -1,0 +1,144 @@
+"""A runtime pod: restricted in every way that Pod Security asks for, and drained before it goes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from plimsoll_operator.build.arguments import CLAIMS, claim_name, serve_arguments
+from plimsoll_operator.identity import CONTAINER, HASH_LABEL, PORT, selector_labels
+from plimsoll_operator.spec import Spec
+
+USER = 65532
+TERMINATION_LOG = "/dev/termination-log"
+CACHE = "/cache"
+GRACE_BEYOND_DRAIN = 15
+START_SECONDS = 3600
+HASH_LENGTH = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """The runtime's image and when the kubelet pulls it."""
+
+    reference: str
+    pull_policy: str = "IfNotPresent"
+
+
+def build_pod(spec: Spec, image: Image, suffix: str) -> dict[str, Any]:
+    """One replica. Two pods of one spec and image differ in `suffix` only."""
+    body = _pod_spec(spec, image)
+    metadata: dict[str, Any] = {
+        "name": f"{spec.key.name}-{suffix}",
+        "namespace": spec.key.namespace,
+        "labels": {**spec.template.labels, **selector_labels(spec.key.name), HASH_LABEL: pod_hash(spec, image)},
+        "ownerReferences": [spec.owner.reference()],
+    }
+    if spec.template.annotations:
+        metadata["annotations"] = dict(spec.template.annotations)
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": body}
+
+
+def pod_hash(spec: Spec, image: Image) -> str:
+    """A name for everything in which two pods of an object can differ: another hash means that it rolls."""
+    content = {
+        "spec": _pod_spec(spec, image),
+        "labels": dict(spec.template.labels),
+        "annotations": dict(spec.template.annotations),
+    }
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:HASH_LENGTH]
+
+
+def _pod_spec(spec: Spec, image: Image) -> dict[str, Any]:
+    body: dict[str, Any] = {
+        "automountServiceAccountToken": False,
+        "containers": [_container(spec, image)],
+        "enableServiceLinks": False,
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": USER,
+            "runAsGroup": USER,
+            "fsGroup": USER,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "terminationGracePeriodSeconds": spec.drain_seconds + GRACE_BEYOND_DRAIN,
+        "volumes": _volumes(spec),
+        **spec.template.scheduling,
+    }
+    if spec.template.service_account:
+        body["serviceAccountName"] = spec.template.service_account
+    return body
+
+
+def _container(spec: Spec, image: Image) -> dict[str, Any]:
+    mounts = [{"name": "cache", "mountPath": CACHE}, {"name": "tmp", "mountPath": "/tmp"}]
+    if claim := claim_name(spec.source):
+        mounts.append({"name": "model", "mountPath": f"{CLAIMS}/{claim}", "readOnly": True})  # type: ignore[dict-item]
+    return {
+        "name": CONTAINER,
+        "image": image.reference,
+        "imagePullPolicy": image.pull_policy,
+        "args": serve_arguments(spec),
+        "env": _environment(spec),
+        "ports": [{"name": "http", "containerPort": PORT, "protocol": "TCP"}],
+        "resources": _resources(spec),
+        "startupProbe": _probe("/health", period=2, failures=START_SECONDS // 2),
+        "readinessProbe": _probe("/health", period=2, failures=2),
+        "livenessProbe": _probe("/live", period=10, failures=6),
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "capabilities": {"drop": ["ALL"]},
+            "readOnlyRootFilesystem": True,
+            "runAsNonRoot": True,
+        },
+        "terminationMessagePath": TERMINATION_LOG,
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "volumeMounts": [*mounts, *(dict(m) for m in spec.template.volume_mounts)],
+    }
+
+
+def _environment(spec: Spec) -> list[dict[str, Any]]:
+    """Ours first; a variable of the template replaces ours of the same name."""
+    ours = {
+        "PLIMSOLL_CACHE": CACHE,
+        "HF_HOME": f"{CACHE}/huggingface",
+        "PLIMSOLL_TERMINATION_LOG": TERMINATION_LOG,
+    }
+    theirs = {entry["name"] for entry in spec.template.env}
+    kept = [{"name": name, "value": value} for name, value in ours.items() if name not in theirs]
+    return [*kept, *(dict(entry) for entry in spec.template.env)]
+
+
+def _resources(spec: Spec) -> dict[str, Any]:
+    """Memory is requested and limited alike, so that a pod is never killed for what another one took."""
+    requests: dict[str, str] = {}
+    limits: dict[str, str] = {}
+    if spec.cpu:
+        requests["cpu"] = spec.cpu
+    if spec.memory:
+        requests["memory"] = limits["memory"] = spec.memory
+    if spec.accelerator:
+        count = str(spec.accelerator.count)
+        requests[spec.accelerator.resource] = limits[spec.accelerator.resource] = count
+    found: Mapping[str, dict[str, str]] = {"requests": requests, "limits": limits}
+    return {name: values for name, values in found.items() if values}
+
+
+def _volumes(spec: Spec) -> list[dict[str, Any]]:
+    volumes: list[dict[str, Any]] = [{"name": "cache", "emptyDir": {}}, {"name": "tmp", "emptyDir": {}}]
+    if claim := claim_name(spec.source):
+        volumes.append({"name": "model", "persistentVolumeClaim": {"claimName": claim, "readOnly": True}})
+    return [*volumes, *(dict(v) for v in spec.template.volumes)]
+
+
+def _probe(path: str, *, period: int, failures: int) -> dict[str, Any]:
+    return {
+        "httpGet": {"path": path, "port": "http"},
+        "periodSeconds": period,
+        "timeoutSeconds": 5,
+        "failureThreshold": failures,
+    }
