@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import socket
+import sys
 from dataclasses import dataclass
 
 import aiohttp
@@ -55,9 +56,10 @@ def _probed_socket(address: aiohttp.AddrInfoType) -> socket.socket:
     # asyncio does this only where the address says that it is TCP; with Nagle's algorithm a request waits 40 ms.
     made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    made.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, PROBE_AFTER_SECONDS)
-    made.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, PROBE_EVERY_SECONDS)
-    made.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, PROBES)
+    if sys.platform == "linux":  # elsewhere there is only the one machine of laptop mode to lose
+        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, PROBE_AFTER_SECONDS)
+        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, PROBE_EVERY_SECONDS)
+        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, PROBES)
     return made
 
 
