@@ -17,6 +17,10 @@ def make_registry(queue: WorkQueue, names: NameRegistry) -> kopf.OperatorRegistr
     """Handlers of raw watch events only: kopf then keeps no state on objects, and adds no finalizer."""
     registry = kopf.OperatorRegistry()
 
+    @kopf.on.login(registry=registry)
+    async def login(**options: Any) -> Any:
+        return kopf.login_with_service_account(**options) or kopf.login_with_kubeconfig(**options)
+
     @kopf.on.event(GROUP, VERSION, PLURAL, registry=registry)
     async def model_changed(event: Any, body: Any, **_: Any) -> None:
         key = key_of(body)
