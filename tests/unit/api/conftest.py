@@ -12,6 +12,7 @@ from pathlib import Path
 import httpx
 import openai
 import pytest
+import pytest_asyncio
 
 from plimsoll_runtime.api.config import ServerConfig
 from plimsoll_runtime.api.served import ServedModel
@@ -47,11 +48,16 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
         ],
         "normalizer": None,
         "pre_tokenizer": level,
-        "post_processor": None,
+        "post_processor": {
+            "type": "TemplateProcessing",
+            "single": [{"SpecialToken": {"id": "<s>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
+            "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}],
+            "special_tokens": {"<s>": {"id": "<s>", "ids": [256], "tokens": ["<s>"]}},
+        },
         "decoder": level,
         "model": {"type": "BPE", "vocab": vocabulary, "merges": []},
     }
-    settings = {"bos_token": "<s>", "eos_token": "</s>", "add_bos_token": True, "chat_template": TEMPLATE}
+    settings = {"bos_token": "<s>", "eos_token": "</s>", "chat_template": TEMPLATE}
     (folder / "tokenizer.json").write_text(json.dumps(content))
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
     return load_tokenizer(ModelFiles(name="m", root=folder, format="safetensors", config={}, weights=()))
@@ -79,18 +85,22 @@ class FakeEngine:
             eos_token_ids=[EOS],
         )
         self.stats = EngineStats(running=1, blocks_total=1000, blocks_used=250, preemptions=3)
-        self.answer = b"Hello!"
-        self.error: str | None = None
-        self.error_after = 0
-        self.asked: list[AddRequest] = []
         self.running: set[str] = set()
-        self.aborted: list[str] = []
         self.changed = asyncio.Event()
         self.stopped = False
         self.failure: EngineDeadError | None = None
         self._going = asyncio.Event()
-        self._going.set()
         self._dead = asyncio.Event()
+        self.reset()
+
+    def reset(self) -> None:
+        """Answer as at first, and forget what was asked."""
+        self.answer = b"Hello!"
+        self.error: str | None = None
+        self.error_after = 0
+        self.asked: list[AddRequest] = []
+        self.aborted: list[str] = []
+        self._going.set()
 
     def pause(self) -> None:
         self._going.clear()
@@ -229,8 +239,22 @@ async def running_server(
         await asyncio.gather(ended, return_exceptions=True)
 
 
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def shared(tokenizer: Tokenizer) -> AsyncIterator[Running]:
+    async with running_server(tokenizer) as server:
+        yield server
+
+
 @pytest.fixture
-async def running(tokenizer: Tokenizer) -> AsyncIterator[Running]:
+def running(shared: Running) -> Running:
+    """The module's server, with its engine as it was at first. A test's loop must be the module's too."""
+    shared.engine.reset()
+    return shared
+
+
+@pytest.fixture
+async def fresh(tokenizer: Tokenizer) -> AsyncIterator[Running]:
+    """A server for one test, which may end it."""
     async with running_server(tokenizer) as server:
         yield server
 

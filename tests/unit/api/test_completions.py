@@ -4,6 +4,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
 BOS = 256
 
 

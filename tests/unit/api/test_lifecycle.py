@@ -1,6 +1,7 @@
 """A server's life: loading, ready, draining, and every way to end."""
 
 import asyncio
+import logging
 import socket
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.errors import EngineDeadError, SourceError, UsageError
 
 BODY = {"model": "fake", "prompt": "Hi"}
+HELLO: list[Any] = [{"role": "user", "content": "Hi"}]
 
 
 class SlowLoad:
@@ -64,14 +66,14 @@ async def test_a_signal_while_loading_ends_it_cleanly(run_server: Any) -> None:
         assert load.cancelled
 
 
-async def test_a_drain_lets_running_requests_end_and_refuses_new_ones(running: Any) -> None:
-    running.engine.pause()
-    client = running.openai()
+async def test_a_drain_lets_running_requests_end_and_refuses_new_ones(fresh: Any) -> None:
+    fresh.engine.pause()
+    client = fresh.openai()
     whole = asyncio.create_task(client.completions.create(model="fake", prompt="a"))
     stream = asyncio.create_task(collect(client, prompt="b"))
-    await running.engine.until(lambda: len(running.engine.running) == 2)
-    running.server.stop()
-    async with running.http() as http:
+    await fresh.engine.until(lambda: len(fresh.engine.running) == 2)
+    fresh.server.stop()
+    async with fresh.http() as http:
         while (health := await http.get("/health")).status_code == 200:
             pass
         assert health.json() == {"status": "draining"}
@@ -79,12 +81,12 @@ async def test_a_drain_lets_running_requests_end_and_refuses_new_ones(running: A
         assert (refused.status_code, refused.headers["retry-after"]) == (503, "5")
         assert refused.headers["connection"] == "close"
         assert "shutting down" in refused.json()["error"]["message"]
-    assert not running.ended.done()
-    running.engine.resume()
+    assert not fresh.ended.done()
+    fresh.engine.resume()
     assert (await whole).choices[0].text == "Hello!"
     assert await stream == "Hello!"
-    assert await running.ended == 0
-    assert running.engine.stopped
+    assert await fresh.ended == 0
+    assert fresh.engine.stopped
 
 
 async def test_a_drain_ends_after_its_time(run_server: Any) -> None:
@@ -98,32 +100,32 @@ async def test_a_drain_ends_after_its_time(run_server: Any) -> None:
         assert await running.ended == 0
 
 
-async def test_the_second_signal_ends_it_at_once(running: Any) -> None:
-    running.engine.pause()
-    call = asyncio.create_task(running.openai().completions.create(model="fake", prompt="a"))
-    await running.engine.until(lambda: bool(running.engine.running))
-    running.server.stop()
-    running.server.stop()
-    assert await running.ended == 130
+async def test_the_second_signal_ends_it_at_once(fresh: Any) -> None:
+    fresh.engine.pause()
+    call = asyncio.create_task(fresh.openai().completions.create(model="fake", prompt="a"))
+    await fresh.engine.until(lambda: bool(fresh.engine.running))
+    fresh.server.stop()
+    fresh.server.stop()
+    assert await fresh.ended == 130
     with pytest.raises(openai.APIError):
         await call
 
 
-async def test_a_dead_engine_is_told_to_everyone_and_ends_the_server(running: Any) -> None:
-    client = running.openai()
+async def test_a_dead_engine_is_told_to_everyone_and_ends_the_server(fresh: Any) -> None:
+    client = fresh.openai()
     stream = await client.completions.create(model="fake", prompt="b", stream=True)
     chunks = aiter(stream)
     await anext(chunks)
-    running.engine.pause()
+    fresh.engine.pause()
     whole = asyncio.create_task(client.completions.create(model="fake", prompt="a"))
-    await running.engine.until(lambda: len(running.engine.running) == 2)
-    running.engine.die()
+    await fresh.engine.until(lambda: len(fresh.engine.running) == 2)
+    fresh.engine.die()
     with pytest.raises(openai.APIError, match="the engine died"):
         [chunk async for chunk in chunks]
     with pytest.raises(openai.InternalServerError, match="the engine died: it was killed"):
         await whole
     with pytest.raises(EngineDeadError, match="it was killed") as ended:
-        await running.ended
+        await fresh.ended
     assert ended.value.kind.exit_code == 6
 
 
@@ -173,6 +175,23 @@ def test_an_error_that_nobody_foresaw_is_told_too(tmp_path: Path, monkeypatch: p
     with pytest.raises(KeyError):
         server_module.serve(config)
     assert (tmp_path / "log").read_text() == "internal: 'a bug'"
+
+
+async def test_a_client_that_leaves_in_the_middle_of_a_stream_ends_the_work(
+    fresh: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    fresh.engine.answer = b"x" * 3000
+    async with fresh.openai() as client:
+        stream = await client.chat.completions.create(model="fake", messages=HELLO, stream=True)
+        await anext(aiter(stream))
+        fresh.engine.pause()
+        await stream.close()
+    await fresh.engine.until(lambda: len(fresh.engine.aborted) == 1)
+    fresh.server.stop()
+    await fresh.ended
+    assert not [r for r in caplog.records if r.levelno >= logging.ERROR]
+    assert any(r.getMessage().endswith("generated, disconnect") for r in caplog.records)
 
 
 async def collect(client: openai.AsyncOpenAI, prompt: str) -> str:

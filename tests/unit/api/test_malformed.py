@@ -343,22 +343,22 @@ def message_of(body: bytes) -> str:
 
 
 async def test_malformed_requests_are_refused_with_a_reason(
-    running: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    fresh: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(body_module, "LINGER_SECONDS", 0.05)
     statuses: Counter[int | None] = Counter()
     for sent in malformed_requests(SEED, COUNT):
-        status, body = await exchange(running, sent)
+        status, body = await exchange(fresh, sent)
         statuses[status] += 1
         told = (sent.kind, sent.data[:300], status, body[:300])
         assert status is None or status < 500, told
         assert status is not None or not sent.answered, told
         if status is not None and status >= 400 and not sent.data.startswith(b"HEAD"):
             assert len(message_of(body)) > 10, told
-    assert not running.ended.done()
+    assert not fresh.ended.done()
     assert not [r for r in caplog.records if r.levelno >= logging.ERROR]
-    await running.engine.until(lambda: not running.engine.running)
-    answer = await running.openai().completions.create(model="fake", prompt="still there?")
+    await fresh.engine.until(lambda: not fresh.engine.running)
+    answer = await fresh.openai().completions.create(model="fake", prompt="still there?")
     assert answer.choices[0].text == "Hello!"
     assert statuses[400] > COUNT / 2
     assert statuses[200] > 10, "some are harmless: the mutations must not all be absurd"
