@@ -13,14 +13,14 @@ import (
 	_ "github.com/coredns/coredns/plugin/kubernetes"
 	_ "github.com/coredns/coredns/plugin/loadbalance"
 	_ "github.com/coredns/coredns/plugin/log"
-	_ "github.com/coredns/coredns/plugin/loop"
 	_ "github.com/coredns/coredns/plugin/ready"
+	_ "github.com/coredns/coredns/plugin/template"
 )
 
 func init() {
 	// The order in which a request passes the plugins, as in the stock program.
 	dnsserver.Directives = []string{
-		"health", "ready", "log", "errors", "cache", "loadbalance", "loop", "kubernetes",
+		"ready", "health", "errors", "log", "loadbalance", "cache", "template", "kubernetes",
 	}
 }
 

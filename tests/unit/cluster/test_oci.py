@@ -46,6 +46,7 @@ def test_everything_in_an_archive_is_what_its_descriptor_says(tmp_path: Path) ->
         contents = [blob(archive, layer) for layer in manifest["layers"]]
     assert contents == [layer.read_bytes() for layer in layers]
     assert config["rootfs"]["diff_ids"] == [layer["digest"] for layer in manifest["layers"]]
+    assert len(config["history"]) == len(layers), "buildah builds on no image whose history lacks a layer"
     assert config["config"]["Cmd"] == ["/bin/one"]
     assert "LANG=C.UTF-8" in config["config"]["Env"]
     assert config["os"] == "linux"
