@@ -126,3 +126,4 @@ class KvAllocator:
             assert len(table) * self.block_size >= sequence.computed, f"{sequence.request_id} lacks a block"
             for block in table[sequence.computed // self.block_size :]:
                 assert holders[block] == 1, f"block {block} is shared and {sequence.request_id} will write to it"
+                assert not self.pool.is_named(block), f"block {block} can be found before it is full"

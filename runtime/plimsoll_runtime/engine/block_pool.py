@@ -51,6 +51,10 @@ class BlockPool:
         """Whether the block is named and nobody holds it."""
         return block in self._idle
 
+    def is_named(self, block: int) -> bool:
+        """Whether the block's contents can be found."""
+        return self._names[block] is not None
+
     def references(self, block: int) -> int:
         """How many hold the block."""
         return self._refs[block]

@@ -1,79 +1,215 @@
-"""A runner without a model: the next token is a hash of what it finds in the cache through the block table.
+"""A runner without a model, whose tokens are a hash of everything that attention would have read.
 
-It keeps a simulated cache, (token, position) for each slot of each block, written when a token is scheduled. Any
-aliasing, missing block, forgotten copy or wrong start changes what a sequence sees, and so its text.
+It keeps a cache of two layers. What the first one holds of a token depends on the token, its position and its
+tenant; what the second one holds depends on all that the first one shows through the block table, up to that position; a
+token is chosen by all that the second one shows. So any block that is missing, stale, aliased, copied wrongly, found
+for the wrong prefix or the wrong tenant changes the text, and the text is compared with one computed in a straight
+line, with no blocks and no batch.
+
+As in a real runner, a layer of all sequences is written before any of them reads it, and copies come before all.
 """
 
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from hashlib import blake2b
 
-from plimsoll_runtime.engine.plan import ScheduledSequence, SequenceOutput, StepPlan, StepResult, TokenLogprob
+from plimsoll_runtime.engine.messages import AddRequest
+from plimsoll_runtime.engine.params import SamplingParams
+from plimsoll_runtime.engine.plan import (
+    ScheduledSequence,
+    SequenceOutput,
+    SlotInit,
+    StepPlan,
+    StepResult,
+    TokenLogprob,
+)
 
 VOCAB = 50
-Cell = tuple[int, int]
+EOS = 7
+POISON = 49
+"""A prompt with this token has logits that are not finite."""
 
 
-def next_token(context: list[Cell]) -> int:
-    digest = blake2b(repr(context).encode(), digest_size=4).digest()
-    return int.from_bytes(digest, "little") % VOCAB
+def tenant_of(params: SamplingParams) -> str:
+    """The tenant, which tests hide in the stop strings: the engine never reads those."""
+    return params.stop[0] if params.stop else ""
 
 
-def oracle(prompt: list[int], count: int, ends: frozenset[int] = frozenset()) -> list[int]:
-    """The tokens that follow a prompt, computed one after the other with nothing in between."""
-    context = [(token, position) for position, token in enumerate(prompt)]
-    out: list[int] = []
-    while len(out) < count and not (out and out[-1] in ends):
-        out.append(next_token(context))
-        context.append((out[-1], len(context)))
-    return out
+def first_layer(token: int, position: int, tenant: str) -> bytes:
+    """What a token leaves in the first layer's cache."""
+    return _digest(b"%d/%d/" % (token, position), tenant.encode())
+
+
+def second_layer(context: Iterable[bytes], start: int) -> list[bytes]:
+    """What the tokens from `start` on leave in the second layer's, given the first layer's of all up to them."""
+    state, cells = blake2b(digest_size=8), []
+    for position, cell in enumerate(context):
+        state.update(cell)
+        if position >= start:
+            cells.append(state.digest())
+    return cells
+
+
+def report(context: Sequence[bytes], target: int) -> TokenLogprob:
+    """The log probability of the token that follows a context."""
+    number = int.from_bytes(_digest(*context), "little")
+    return TokenLogprob(target, -float(number % 1000) / 100, 1 + number % VOCAB)
+
+
+def choose(context: Sequence[bytes], params: SamplingParams, seed: int, index: int) -> int | None:
+    """Output token `index` after a context; None where the logits are not finite."""
+    if POISON in params.stop_token_ids:
+        return None
+    draw = b"" if params.greedy else b"%d/%d" % (seed, index)
+    token = int.from_bytes(_digest(draw, *context), "little") % VOCAB
+    forbidden = set(params.stop_token_ids) | (set() if params.ignore_eos else {EOS})
+    while index < params.min_tokens and token in forbidden:
+        token = (token + 1) % VOCAB
+    return token
+
+
+@dataclass
+class Answer:
+    """All that a request is told, from its first token to its last."""
+
+    token_ids: list[int] = field(default_factory=list)
+    finish_reason: str | None = None
+    prompt_logprobs: list[float] | None = None
+
+
+def oracle(request: AddRequest, max_len: int) -> Answer:
+    """The answer to a request, computed in a straight line. Greedy, or with a seed."""
+    params, tokens = request.params, list(request.prompt_token_ids)
+    tenant, answer = tenant_of(params), Answer()
+    limit = max_len - len(tokens)
+    limit = limit if params.max_tokens is None else min(limit, params.max_tokens)
+    ends = set(params.stop_token_ids) | (set() if params.ignore_eos else {EOS})
+    context = _context(tokens, tenant)
+    if params.prompt_logprobs is not None:
+        answer.prompt_logprobs = [report(context[:i], tokens[i]).logprob for i in range(1, len(tokens))]
+    while answer.finish_reason is None:
+        token = choose(_context(tokens, tenant), params, params.seed or 0, len(answer.token_ids))
+        if token is None:
+            return Answer(finish_reason="error")
+        tokens.append(token)
+        answer.token_ids.append(token)
+        if token in ends and len(answer.token_ids) >= params.min_tokens:
+            answer.finish_reason = "stop"
+        elif len(answer.token_ids) == limit:
+            answer.finish_reason = "length"
+    return answer
+
+
+@dataclass
+class Slot:
+    """What the runner remembers of the sequence in a slot."""
+
+    init: SlotInit
+    outputs: int
+    next_start: int | None = None
 
 
 class SimulatedRunner:
-    def __init__(self, num_blocks: int, block_size: int, max_batch_tokens: int) -> None:
+    """Checks every plan as it runs it. `computed_tokens` counts the rows of all steps."""
+
+    def __init__(self, num_blocks: int, block_size: int, max_batch_tokens: int, max_sequences: int) -> None:
         self.block_size = block_size
-        self.budget = max_batch_tokens
-        self.cells: list[list[Cell | None]] = [[None] * block_size for _ in range(num_blocks)]
-        self.slots: set[int] = set()
-        self.fail = False
+        self.max_batch_tokens = max_batch_tokens
+        self.max_sequences = max_sequences
+        self.layers: list[list[list[bytes | None]]] = [
+            [[None] * block_size for _ in range(num_blocks)] for _ in range(2)
+        ]
+        self.slots: dict[int, Slot] = {}
+        self.computed_tokens = 0
+        self.copies = 0
+        self.failure: Exception | None = None
 
     def run(self, plan: StepPlan) -> StepResult:
-        if self.fail:
-            raise RuntimeError("the device is gone")
-        assert 0 < plan.num_tokens <= self.budget
-        for slot in plan.freed_slots:
-            self.slots.remove(slot)
-        for init in plan.new_slots:
-            assert init.slot not in self.slots
-            self.slots.add(init.slot)
-        old = {source: list(self.cells[source]) for source, _ in plan.block_copies}
-        for source, target in plan.block_copies:
-            self.cells[target] = list(old[source])
-        assert len({s.slot for s in plan.sequences}) == len(plan.sequences)
+        if self.failure is not None:
+            raise self.failure
+        assert 0 < plan.num_tokens <= self.max_batch_tokens
+        self._fill_slots(plan)
+        self._copy_blocks(plan)
         for sequence in plan.sequences:
-            self._write(sequence)
-        return StepResult([self._output(s) for s in plan.sequences])
+            self._check(sequence)
+            self._write_first(sequence)
+        for sequence in plan.sequences:
+            self._write_second(sequence)
+        self.computed_tokens += plan.num_tokens
+        return StepResult([self._output(sequence) for sequence in plan.sequences])
 
-    def _write(self, sequence: ScheduledSequence) -> None:
-        assert sequence.slot in self.slots
-        for offset, token in enumerate(sequence.token_ids):
-            position = sequence.start + offset
-            block = sequence.block_ids[position // self.block_size]
-            assert block != 0
-            self.cells[block][position % self.block_size] = (token, position)
+    def _fill_slots(self, plan: StepPlan) -> None:
+        for slot in plan.freed_slots:
+            del self.slots[slot]
+        for init in plan.new_slots:
+            assert init.slot not in self.slots, "a slot is taken twice"
+            assert 0 <= init.slot < self.max_sequences
+            self.slots[init.slot] = Slot(init, len(init.output_ids))
+        names = [s.slot for s in plan.sequences]
+        assert len(set(names)) == len(names), "a sequence is in the plan twice"
 
-    def _context(self, sequence: ScheduledSequence, end: int) -> list[Cell]:
+    def _copy_blocks(self, plan: StepPlan) -> None:
+        sources, targets = {s for s, _ in plan.block_copies}, [t for _, t in plan.block_copies]
+        assert len(set(targets)) == len(targets)
+        assert sources.isdisjoint(targets)
+        for source, target in plan.block_copies:
+            for layer in self.layers:
+                layer[target] = list(layer[source])
+        self.copies += len(plan.block_copies)
+
+    def _check(self, sequence: ScheduledSequence) -> None:
+        slot, end = self.slots[sequence.slot], sequence.start + len(sequence.token_ids)
+        assert sequence.token_ids, "a sequence with nothing to compute"
+        assert slot.next_start in (None, sequence.start), "a position is left out or computed again"
+        assert len(sequence.block_ids) * self.block_size >= end, "the block table is too short"
+        assert 0 not in sequence.block_ids, "the padding block is in a block table"
+        assert len(set(sequence.block_ids)) == len(sequence.block_ids)
+        slot.next_start = end
+
+    def _write_first(self, sequence: ScheduledSequence) -> None:
+        tenant = tenant_of(self.slots[sequence.slot].init.params)
+        for position, token in enumerate(sequence.token_ids, sequence.start):
+            self._write(0, sequence, position, first_layer(token, position, tenant))
+
+    def _write_second(self, sequence: ScheduledSequence) -> None:
+        end = sequence.start + len(sequence.token_ids)
+        for position, cell in enumerate(second_layer(self._read(0, sequence, end), sequence.start), sequence.start):
+            self._write(1, sequence, position, cell)
+
+    def _write(self, layer: int, sequence: ScheduledSequence, position: int, cell: bytes) -> None:
+        block, offset = divmod(position, self.block_size)
+        self.layers[layer][sequence.block_ids[block]][offset] = cell
+
+    def _read(self, layer: int, sequence: ScheduledSequence, end: int) -> list[bytes]:
         cells = []
         for position in range(end):
-            cell = self.cells[sequence.block_ids[position // self.block_size]][position % self.block_size]
-            assert cell is not None
-            assert cell[1] == position
+            block, offset = divmod(position, self.block_size)
+            cell = self.layers[layer][sequence.block_ids[block]][offset]
+            assert cell is not None, "a position is read that was never written"
             cells.append(cell)
         return cells
 
     def _output(self, sequence: ScheduledSequence) -> SequenceOutput:
+        slot, end = self.slots[sequence.slot], sequence.start + len(sequence.token_ids)
+        context = self._read(1, sequence, end)
         reports = [
-            TokenLogprob(token, -float(sequence.start + i), 1) for i, token in enumerate(sequence.prompt_targets)
+            report(context[: sequence.start + i + 1], target) for i, target in enumerate(sequence.prompt_targets)
         ]
         if not sequence.sample:
             return SequenceOutput(prompt_logprobs=reports)
-        token = next_token(self._context(sequence, sequence.start + len(sequence.token_ids)))
-        return SequenceOutput(token_id=token, prompt_logprobs=reports)
+        token = choose(context, slot.init.params, slot.init.seed, slot.outputs)
+        if token is None:
+            return SequenceOutput(error="the logits are not finite")
+        slot.outputs += 1
+        wanted = slot.init.params.logprobs is not None
+        return SequenceOutput(token, report(context, token) if wanted else None, reports)
+
+
+def _context(tokens: Sequence[int], tenant: str) -> list[bytes]:
+    return second_layer([first_layer(token, position, tenant) for position, token in enumerate(tokens)], 0)
+
+
+def _digest(*parts: bytes) -> bytes:
+    return blake2b(b"".join(parts), digest_size=8).digest()

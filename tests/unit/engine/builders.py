@@ -1,0 +1,68 @@
+"""What the tests of the scheduler and the core are made of."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from simulated import EOS, VOCAB, SimulatedRunner
+
+from plimsoll_runtime.engine.config import EngineConfig
+from plimsoll_runtime.engine.core import EngineCore
+from plimsoll_runtime.engine.messages import AddRequest, EngineInfo, RequestOutput
+from plimsoll_runtime.engine.params import SamplingParams
+
+
+def make_core(
+    *, num_blocks: int = 65, block_size: int = 4, max_model_len: int | None = None, **options: Any
+) -> tuple[EngineCore, SimulatedRunner]:
+    """A core over a simulated runner, which checks its own integrity after every step."""
+    defaults = {"max_batch_tokens": 16, "max_sequences": 4, "check_integrity": True}
+    config = EngineConfig(model="simulated", **(defaults | options))
+    info = EngineInfo(
+        model="simulated",
+        architecture="none",
+        dtype="none",
+        device="cpu",
+        attention_backend="none",
+        vocab_size=VOCAB,
+        max_model_len=max_model_len or (num_blocks - 1) * block_size,
+        block_size=block_size,
+        num_blocks=num_blocks,
+        weight_bytes=0,
+        kv_bytes=0,
+        eos_token_ids=[EOS],
+    )
+    runner = SimulatedRunner(num_blocks, block_size, config.max_batch_tokens, config.max_sequences)
+    return EngineCore(config, info, runner), runner
+
+
+def request(
+    name: str,
+    prompt: list[int],
+    *,
+    salt: str = "",
+    max_tokens: int | None = 8,
+    ignore_eos: bool = True,
+    temperature: float = 0.0,
+    **params: Any,
+) -> AddRequest:
+    """A greedy request that runs to its limit, unless told otherwise."""
+    stop = (salt,) if salt else ()
+    chosen = SamplingParams(temperature=temperature, max_tokens=max_tokens, ignore_eos=ignore_eos, stop=stop, **params)
+    return AddRequest(name, prompt, chosen, salt)
+
+
+def drain(core: EngineCore, limit: int = 2000) -> dict[str, list[RequestOutput]]:
+    """Step until nothing is left; what each request was told."""
+    outputs: dict[str, list[RequestOutput]] = {}
+    for _ in range(limit):
+        if not core.has_work:
+            return outputs
+        for output in core.step().outputs:
+            outputs.setdefault(output.request_id, []).append(output)
+    raise AssertionError("requests are still running")
+
+
+def tokens_of(outputs: list[RequestOutput]) -> list[int]:
+    """All tokens of a request's outputs."""
+    return [token for output in outputs for token in output.token_ids]

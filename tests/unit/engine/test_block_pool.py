@@ -1,0 +1,138 @@
+"""The pool against a model of it, and the order in which blocks come back."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from plimsoll_runtime.engine.block_pool import PADDING_BLOCK, BlockPool
+
+
+class Pool(RuleBasedStateMachine):
+    """Blocks are taken, shared, named, forgotten and given back; a model says who holds what and what is findable."""
+
+    @initialize(count=st.integers(2, 12))
+    def start(self, count: int) -> None:
+        self.pool = BlockPool(count)
+        self.count = count
+        self.held: Counter[int] = Counter()
+        self.names: dict[bytes, int] = {}
+        self.idle: list[int] = []
+
+    @precondition(lambda self: self.pool.available)
+    @rule()
+    def take(self) -> None:
+        empty = self.pool.available > len(self.idle)
+        block = self.pool.take()
+        assert block != PADDING_BLOCK
+        assert self.held[block] == 0
+        if not empty:
+            assert block == self.idle.pop(0), "not the one that was idle longest"
+            self.names = {name: named for name, named in self.names.items() if named != block}
+        assert block not in self.names.values()
+        self.held[block] = 1
+
+    @precondition(lambda self: not self.pool.available)
+    @rule()
+    def take_from_nothing(self) -> None:
+        with pytest.raises(LookupError, match="in use"):
+            self.pool.take()
+
+    @precondition(lambda self: +self.held or self.idle)
+    @rule(data=st.data())
+    def share(self, data: st.DataObject) -> None:
+        block = data.draw(st.sampled_from(sorted({*+self.held, *self.idle})))
+        self.pool.share(block)
+        self.held[block] += 1
+        if block in self.idle:
+            self.idle.remove(block)
+
+    @precondition(lambda self: +self.held)
+    @rule(data=st.data())
+    def release(self, data: st.DataObject) -> None:
+        blocks = data.draw(st.lists(st.sampled_from(sorted(+self.held)), min_size=1, unique=True))
+        self.pool.release(blocks)
+        for block in reversed(blocks):
+            self.held[block] -= 1
+            if not self.held[block] and block in self.names.values():
+                self.idle.append(block)
+
+    @precondition(lambda self: +self.held)
+    @rule(data=st.data(), number=st.integers(0, 6))
+    def publish(self, data: st.DataObject, number: int) -> None:
+        unnamed = sorted(set(+self.held) - set(self.names.values()))
+        if not unnamed:
+            return
+        block, name = data.draw(st.sampled_from(unnamed)), b"%d" % number
+        assert self.pool.publish(block, name) == self.names.setdefault(name, block)
+
+    @rule(data=st.data())
+    def forget(self, data: st.DataObject) -> None:
+        block = data.draw(st.integers(1, self.count - 1))
+        self.pool.forget(block)
+        self._forgotten(block)
+
+    @rule()
+    def forget_all(self) -> None:
+        self.pool.forget_all()
+        for block in list(self.names.values()):
+            self._forgotten(block)
+
+    @invariant()
+    def agrees_with_the_model(self) -> None:
+        if not hasattr(self, "pool"):
+            return
+        self.pool.check_integrity()
+        for number in range(7):
+            assert self.pool.find(b"%d" % number) == self.names.get(b"%d" % number)
+        assert [self.pool.references(b) for b in range(self.count)] == [self.held[b] for b in range(self.count)]
+        assert [b for b in range(self.count) if self.pool.is_idle(b)] == sorted(self.idle)
+        assert (self.pool.used, self.pool.idle) == (len(+self.held), len(self.idle))
+        assert self.pool.available == self.pool.total - self.pool.used == self.count - 1 - len(+self.held)
+
+    def _forgotten(self, block: int) -> None:
+        self.names = {name: named for name, named in self.names.items() if named != block}
+        if block in self.idle:
+            self.idle.remove(block)
+
+
+TestPool = Pool.TestCase
+TestPool.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+
+
+def test_what_is_given_back_too_often_is_noticed() -> None:
+    pool = BlockPool(3)
+    block = pool.take()
+    pool.release([block])
+    with pytest.raises(ValueError, match="more often"):
+        pool.release([block])
+
+
+def test_a_pool_needs_a_block_beside_the_padding() -> None:
+    with pytest.raises(ValueError, match="beside"):
+        BlockPool(1)
+
+
+def test_blocks_that_hold_nothing_are_used_before_cached_ones() -> None:
+    pool = BlockPool(5)
+    chain = [pool.take(), pool.take()]
+    for block in chain:
+        pool.publish(block, b"%d" % block)
+    pool.release(chain)
+    fresh = [pool.take(), pool.take()]
+    assert pool.evictions == 0
+    assert set(fresh).isdisjoint(chain)
+    assert [pool.take(), pool.take()] == chain[::-1], "the tail of a chain goes first"
+    assert pool.evictions == 2
+
+
+def test_integrity_is_not_taken_for_granted() -> None:
+    pool = BlockPool(3)
+    pool.check_integrity()
+    pool._refs[1] = 1
+    with pytest.raises(AssertionError, match="block 1"):
+        pool.check_integrity()

@@ -1,0 +1,316 @@
+"""What the scheduler plans: who computes when, what is shared, who gives way."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from builders import drain, make_core, request, tokens_of
+from simulated import SimulatedRunner, oracle
+
+from plimsoll_runtime.engine.plan import StepPlan, StepResult
+from plimsoll_runtime.engine.scheduler import Limits, Scheduler, Step
+from plimsoll_runtime.errors import UsageError
+
+
+class Bench:
+    """A scheduler and a runner whose steps can be looked at and held back."""
+
+    def __init__(self, num_blocks: int = 65, block_size: int = 4, budget: int = 16, sequences: int = 4) -> None:
+        max_len = (num_blocks - 1) * block_size
+        self.scheduler = Scheduler(Limits(num_blocks, block_size, max_len, budget, sequences))
+        self.runner = SimulatedRunner(num_blocks, block_size, budget, sequences)
+
+    def add(self, name: str, prompt: Sequence[int], max_tokens: int = 8, **params: object) -> None:
+        self.scheduler.add(request(name, list(prompt), max_tokens=max_tokens, **params))  # type: ignore[arg-type]
+
+    def plan(self) -> Step:
+        step = self.scheduler.schedule()
+        assert step is not None
+        return step
+
+    def run(self, step: Step | None = None) -> StepPlan:
+        """Run and commit a step, the next one by default."""
+        step = step or self.plan()
+        self.scheduler.commit(step, self.runner.run(step.plan))
+        self.scheduler.check_integrity()
+        return step.plan
+
+
+def sizes(plan: StepPlan) -> list[tuple[int, int]]:
+    """(slot, tokens) of each scheduled sequence."""
+    return [(s.slot, len(s.token_ids)) for s in plan.sequences]
+
+
+def test_decodes_come_first_and_prompts_take_what_is_left() -> None:
+    bench = Bench()
+    bench.add("talker", [1, 2])
+    assert sizes(bench.run()) == [(0, 2)]
+    bench.add("reader", range(40))
+    bench.add("late", [1])
+    assert sizes(bench.run()) == [(0, 1), (1, 15)]
+    assert sizes(bench.run()) == [(0, 1), (1, 15)]
+    last = bench.run()
+    assert sizes(last) == [(0, 1), (1, 10), (2, 1)]
+    assert [s.sample for s in last.sequences] == [True, True, True]
+
+
+def test_only_the_last_chunk_of_a_prompt_samples() -> None:
+    bench = Bench()
+    bench.add("reader", range(40))
+    assert [bench.run().sequences[0].sample for _ in range(4)] == [False, False, True, True]
+
+
+def test_a_budget_smaller_than_the_batch_serves_the_oldest() -> None:
+    bench = Bench(budget=2)
+    for name in "abc":
+        bench.add(name, [1], max_tokens=3)
+    assert sizes(bench.run()) == [(0, 1), (1, 1)]
+    assert sizes(bench.run()) == [(0, 1), (1, 1)]
+    assert sizes(bench.run()) == [(0, 1), (1, 1)]
+    plan = bench.run()
+    assert sizes(plan) == [(0, 1)]
+    assert sorted(plan.freed_slots) == [0, 1]
+
+
+def test_slots_are_taken_from_the_smallest() -> None:
+    bench = Bench()
+    bench.add("long", [1], max_tokens=9)
+    bench.add("short", [1], max_tokens=1)
+    bench.add("other", [1], max_tokens=9)
+    assert [s.slot for s in bench.run().sequences] == [0, 1, 2]
+    bench.add("next", [1])
+    plan = bench.run()
+    assert plan.freed_slots == [1]
+    assert [init.slot for init in plan.new_slots] == [1]
+
+
+def test_requests_that_arrive_together_compute_a_common_prefix_once() -> None:
+    """64 requests, 96 tokens in common, 4 of their own: in one step, and less than a tenth of the common work."""
+    core, runner = make_core(num_blocks=1000, max_batch_tokens=1000, max_sequences=64)
+    common = [i % 40 for i in range(96)]
+    for i in range(64):
+        core.add(request(f"r{i}", [*common, 40, i % 40, i // 40, 41], max_tokens=1))
+    outputs = core.step().outputs
+    assert len(outputs) == 64
+    assert runner.computed_tokens == 96 + 64 * 4
+    assert sum(o.cached_tokens for o in outputs) == 63 * 96
+
+
+def test_a_second_request_shares_the_first_ones_prefix() -> None:
+    core, runner = make_core()
+    prompt = list(range(22))
+    core.add(request("first", prompt))
+    first = drain(core)["first"]
+    before = runner.computed_tokens
+    core.add(request("second", prompt))
+    second = drain(core)["second"]
+    assert (first[0].cached_tokens, second[0].cached_tokens) == (0, 20)
+    assert runner.computed_tokens - before == 2 + 7
+    assert tokens_of(first) == tokens_of(second)
+
+
+def test_an_answer_is_a_prefix_too() -> None:
+    core, _ = make_core()
+    prompt = list(range(10))
+    core.add(request("turn-1", prompt, max_tokens=9))
+    answer = tokens_of(drain(core)["turn-1"])
+    core.add(request("turn-2", [*prompt, *answer, 3, 4]))
+    assert drain(core)["turn-2"][0].cached_tokens == 16
+
+
+def test_a_prompt_that_is_cached_whole_takes_the_last_block_over_when_nobody_holds_it() -> None:
+    core, runner = make_core()
+    prompt = list(range(20))
+    for name in ("first", "second", "third"):
+        core.add(request(name, prompt))
+        outputs = drain(core)[name]
+        assert tokens_of(outputs) == oracle(request(name, prompt), 256).token_ids
+    assert outputs[0].cached_tokens == 19
+    assert runner.copies == 0
+
+
+def test_a_prompt_that_is_cached_whole_copies_the_last_block_when_it_is_held() -> None:
+    bench = Bench()
+    prompt = list(range(8))
+    bench.add("first", prompt)
+    first = bench.run().sequences[0]
+    bench.add("second", prompt)
+    plan = bench.run()
+    second = plan.sequences[1]
+    assert (second.start, list(second.token_ids)) == (7, [7])
+    assert plan.block_copies == [(first.block_ids[1], second.block_ids[1])]
+    merged = bench.run().sequences[1]
+    assert merged.block_ids[:2] == first.block_ids[:2], "the copy has become equal, so it is given back"
+
+
+def test_a_block_that_is_written_in_the_same_step_is_shared_but_not_copied() -> None:
+    bench = Bench(budget=40)
+    bench.add("first", range(8))
+    bench.add("second", range(8))
+    plan = bench.run()
+    first, second = plan.sequences
+    assert plan.block_copies == []
+    assert (second.start, len(second.token_ids)) == (4, 4)
+    assert second.block_ids[0] == first.block_ids[0]
+    assert second.block_ids[1] != first.block_ids[1]
+
+
+def test_equal_answers_are_merged_while_they_run() -> None:
+    core, _ = make_core()
+    for i in range(4):
+        core.add(request(f"r{i}", [1, 2, 3, 4], max_tokens=33))
+    for _ in range(32):
+        core.step()
+    assert core.stats.blocks_used == 8 + 4, "8 full blocks in common, and one of its own for each"
+
+
+def test_a_salt_shares_nothing_with_another() -> None:
+    core, _ = make_core()
+    cached = []
+    for name, salt in (("a", "tenant-a"), ("b", "tenant-b"), ("none", ""), ("again", "tenant-a")):
+        core.add(request(name, list(range(20)), salt=salt))
+        cached.append(drain(core)[name][0].cached_tokens)
+    assert cached == [0, 0, 0, 19]
+
+
+def test_without_prefix_caching_nothing_is_found() -> None:
+    core, _ = make_core(prefix_caching=False)
+    for name in ("a", "b"):
+        core.add(request(name, list(range(20))))
+        assert drain(core)[name][0].cached_tokens == 0
+    assert core.stats.blocks_cached == 0
+
+
+def test_forgotten_prefixes_are_not_found() -> None:
+    core, _ = make_core()
+    core.add(request("a", list(range(20))))
+    drain(core)
+    core.reset_prefix_cache()
+    core.add(request("b", list(range(20))))
+    assert drain(core)["b"][0].cached_tokens == 0
+
+
+def test_prompt_logprobs_need_every_position_computed() -> None:
+    core, _ = make_core()
+    core.add(request("a", list(range(20))))
+    drain(core)
+    wanted = request("b", list(range(20)), prompt_logprobs=0)
+    core.add(wanted)
+    first = drain(core)["b"][0]
+    assert first.cached_tokens == 0
+    assert first.prompt_logprobs is not None
+    assert [p.logprob for p in first.prompt_logprobs] == oracle(wanted, 256).prompt_logprobs
+
+
+@pytest.mark.parametrize("caching", [True, False])
+def test_prompt_logprobs_survive_a_preemption_amid_the_prompt(caching: bool) -> None:
+    core, _ = make_core(num_blocks=9, max_batch_tokens=4, prefix_caching=caching)
+    core.add(request("old", [9, 8, 7], max_tokens=20))
+    core.step()
+    wanted = request("scored", list(range(22)), max_tokens=2, prompt_logprobs=0)
+    core.add(wanted)
+    told = [core.step() for _ in range(8)]
+    assert told[-1].stats.preemptions == 1
+    assert not any(o.request_id == "scored" for t in told for o in t.outputs), "it was amid its prompt"
+    outputs = drain(core)
+    first = outputs["scored"][0]
+    assert first.prompt_logprobs is not None
+    assert [p.logprob for p in first.prompt_logprobs] == oracle(wanted, 32).prompt_logprobs
+    assert tokens_of(outputs["scored"]) == oracle(wanted, 32).token_ids
+
+
+def test_the_newest_gives_way_when_blocks_run_out() -> None:
+    bench = Bench(num_blocks=7)
+    bench.add("old", [1, 2, 3], max_tokens=20)
+    bench.add("new", [4, 5, 6], max_tokens=20)
+    bench.run()
+    plans = []
+    while len(bench.scheduler):
+        plans.append(bench.run())
+    assert bench.scheduler.stats().preemptions == 1
+    alone = next(p for p in plans if p.freed_slots)
+    assert [s.slot for s in alone.sequences] == [0]
+    assert alone.freed_slots == [1]
+    init = next(p.new_slots[0] for p in plans if p.new_slots)
+    assert list(init.prompt_ids) == [4, 5, 6]
+    assert len(init.output_ids) > 1, "what was generated before is not generated again"
+
+
+def test_blocks_run_out_and_everyone_still_finishes() -> None:
+    core, _ = make_core(num_blocks=11)
+    wanted = [request(f"r{i}", [i, i + 1, i + 2], max_tokens=20) for i in range(6)]
+    for add in wanted:
+        core.add(add)
+    outputs = drain(core)
+    assert core.stats.preemptions > 0
+    assert {n: tokens_of(o) for n, o in outputs.items()} == {r.request_id: oracle(r, 40).token_ids for r in wanted}
+
+
+def test_whoever_is_preempted_finds_its_own_blocks_again() -> None:
+    core, runner = make_core(num_blocks=13, max_batch_tokens=32)
+    core.add(request("old", [1, 2, 3], max_tokens=30))
+    core.add(request("new", [4, 5, 6], max_tokens=30))
+    drain(core)
+    assert core.stats.preemptions > 0
+    assert runner.computed_tokens < 3 + 3 + 30 + 30 + core.stats.preemptions * 24
+
+
+def test_a_step_can_be_planned_while_another_runs() -> None:
+    bench = Bench(budget=8)
+    bench.add("talker", [1, 2])
+    bench.add("reader", range(20))
+    first = bench.plan()
+    second = bench.plan()
+    assert sizes(first.plan) == [(0, 2), (1, 6)]
+    assert sizes(second.plan) == [(1, 8)], "the talker's next token is not known yet"
+    bench.run(first)
+    third = bench.plan()
+    assert sizes(third.plan) == [(0, 1), (1, 6)]
+    bench.run(second)
+    bench.run(third)
+
+
+def test_nothing_can_be_planned_while_every_token_is_still_to_come() -> None:
+    bench = Bench()
+    bench.add("talker", [1, 2])
+    step = bench.plan()
+    assert bench.scheduler.schedule() is None
+    bench.run(step)
+    assert sizes(bench.run()) == [(0, 1)]
+
+
+def test_an_abort_while_a_step_runs_makes_its_result_void() -> None:
+    bench = Bench()
+    bench.add("gone", [1, 2])
+    bench.add("stays", [3])
+    step = bench.plan()
+    bench.scheduler.abort(["gone"])
+    outputs = bench.scheduler.commit(step, bench.runner.run(step.plan))
+    assert [o.request_id for o in outputs] == ["stays"]
+    assert len(bench.scheduler) == 1
+
+
+def test_an_abort_while_a_block_waits_to_be_merged_leaks_nothing() -> None:
+    bench = Bench()
+    bench.add("first", range(8))
+    bench.run()
+    bench.add("second", range(8), prompt_logprobs=0)
+    step = bench.plan()
+    assert step.merges
+    bench.scheduler.check_integrity([step])
+    bench.scheduler.abort(["first", "second"])
+    bench.run(step)
+    assert bench.scheduler.stats().blocks_used == 0
+
+
+def test_a_result_of_the_wrong_length_is_refused() -> None:
+    bench = Bench()
+    bench.add("r", [1])
+    with pytest.raises(ValueError, match="0 outputs came for 1"):
+        bench.scheduler.commit(bench.plan(), StepResult([]))
+
+
+def test_a_cache_smaller_than_a_sequence_is_refused() -> None:
+    with pytest.raises(UsageError, match="100 tokens, but the KV cache holds only 36"):
+        Scheduler(Limits(num_blocks=10, block_size=4, max_len=100, max_batch_tokens=8, max_sequences=1))

@@ -1,0 +1,209 @@
+"""Whatever comes, in whatever order: every request gets the answer that it would get alone, and gets it in time."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from simulated import EOS, POISON, VOCAB, Answer, SimulatedRunner, oracle
+
+from plimsoll_runtime.engine.messages import AddRequest, RequestOutput
+from plimsoll_runtime.engine.params import SamplingParams
+from plimsoll_runtime.engine.scheduler import Limits, Scheduler, Step
+
+SHARED = [3 * i % VOCAB for i in range(60)]
+"""Prompts begin with a piece of this, so that many share a prefix."""
+
+
+@dataclass
+class Expectation:
+    """What a request is to be told, what it has been told, and the step by which it must be over."""
+
+    answer: Answer
+    deadline: int
+    work: int
+    told: Answer
+
+
+@dataclass
+class Shape:
+    """A request before the sizes of the engine are known."""
+
+    follows: int
+    length: int
+    whole_blocks: bool
+    tail: list[int]
+    salt: str
+    params: SamplingParams
+
+
+@st.composite
+def request_shapes(draw: st.DrawFn) -> Shape:
+    salt = draw(st.sampled_from(["", "", "", "a"]))
+    max_tokens = draw(st.sampled_from([None, 24, 24]) | st.integers(1, 24))
+    min_tokens = draw(st.sampled_from([0, 0, 3]))
+    seed = draw(st.none() | st.none() | st.integers(-3, 3))
+    params = SamplingParams(
+        temperature=0.0 if seed is None else 1.0,
+        max_tokens=max_tokens,
+        min_tokens=min(min_tokens, max_tokens or min_tokens),
+        stop_token_ids=draw(st.sampled_from([(), (), (), (), (1, 2, 3), (POISON,)])),
+        stop=(salt,) if salt else (),
+        seed=seed,
+        ignore_eos=draw(st.sampled_from([True, True, False])),
+        prompt_logprobs=draw(st.sampled_from([None, None, None, 0])),
+    )
+    return Shape(
+        follows=draw(st.integers(0, 3)),
+        length=draw(st.sampled_from([4, 8, 8, 60]) | st.integers(0, 24)),
+        whole_blocks=draw(st.booleans()),
+        tail=draw(st.just([]) | st.lists(st.integers(0, POISON - 1), max_size=4)),
+        salt=salt,
+        params=params,
+    )
+
+
+class Engine(RuleBasedStateMachine):
+    """Requests with shared prefixes and salts come, go and are aborted while steps run in pools that are too small.
+
+    Up to `depth` steps are planned before the first of them is run and committed.
+    """
+
+    @initialize(
+        num_blocks=st.integers(2, 24),
+        block_size=st.sampled_from([1, 2, 2, 4]),
+        budget=st.integers(1, 40),
+        sequences=st.sampled_from([1, 2, 4, 8]),
+        caching=st.sampled_from([True, True, True, False]),
+        depth=st.sampled_from([1, 1, 2, 3]),
+    )
+    def start(self, num_blocks: int, block_size: int, budget: int, sequences: int, caching: bool, depth: int) -> None:
+        self.limits = Limits(
+            num_blocks=num_blocks,
+            block_size=block_size,
+            max_len=(num_blocks - 1) * block_size,
+            max_batch_tokens=budget,
+            max_sequences=sequences,
+            eos_token_ids=frozenset({EOS}),
+            prefix_caching=caching,
+        )
+        self.scheduler = Scheduler(self.limits)
+        self.runner = SimulatedRunner(num_blocks, block_size, budget, sequences)
+        self.depth = depth
+        self.steps: deque[Step] = deque()
+        self.live: dict[str, Expectation] = {}
+        self.conversations = [SHARED]
+        self.committed = 0
+        self.count = 0
+
+    @rule(requests=st.lists(request_shapes(), min_size=1, max_size=4))
+    def add(self, requests: list[Shape]) -> None:
+        for shape in requests:
+            prompt = self._prompt(shape)
+            if prompt:
+                self._add(AddRequest(f"r{self.count}", prompt, shape.params, shape.salt))
+
+    def _prompt(self, shape: Shape) -> list[int]:
+        """A piece of what all share or of a conversation that was had before, often of whole blocks, and a tail."""
+        base = self.conversations[shape.follows % len(self.conversations)]
+        piece = base[: shape.length]
+        if shape.whole_blocks and len(piece) > self.limits.block_size:
+            piece = piece[: len(piece) // self.limits.block_size * self.limits.block_size]
+        return (piece + shape.tail)[: self.limits.max_len - 1]
+
+    def _add(self, request: AddRequest) -> None:
+        self.count += 1
+        self.scheduler.add(request)
+        answer = oracle(request, self.limits.max_len)
+        self.conversations.append(request.prompt_token_ids + answer.token_ids)
+        work = len(request.prompt_token_ids) + len(answer.token_ids) + 1
+        # The oldest computes a token in every step in which it is not waiting for its last one. Whoever comes later
+        # cannot hold it up, so a request is over once all before it and it itself would be, one after the other.
+        before = sum(e.work for e in self.live.values())
+        deadline = self.committed + self.depth * (before + work)
+        self.live[request.request_id] = Expectation(answer, deadline, work, Answer())
+
+    @precondition(lambda self: self.live)
+    @rule(data=st.data())
+    def abort(self, data: st.DataObject) -> None:
+        name = data.draw(st.sampled_from(sorted(self.live)))
+        self.scheduler.abort([name, "unknown"])
+        del self.live[name]
+
+    @rule(count=st.integers(1, 8))
+    def step(self, count: int) -> None:
+        for _ in range(count):
+            self._step()
+
+    @rule()
+    def forget_prefixes(self) -> None:
+        self.scheduler.forget_prefixes()
+        assert self.scheduler.stats().blocks_cached == 0
+
+    @invariant()
+    def records_agree(self) -> None:
+        if hasattr(self, "scheduler"):
+            self.scheduler.check_integrity(self.steps)
+
+    def teardown(self) -> None:
+        """Everyone finishes, nothing is left behind."""
+        if not hasattr(self, "scheduler"):
+            return
+        while self.live:
+            self._step()
+        while self.steps:
+            self._commit()
+        self.records_agree()
+        stats = self.scheduler.stats()
+        assert (stats.running, stats.waiting, stats.blocks_used, len(self.scheduler)) == (0, 0, 0, 0)
+        assert stats.blocks_total == self.limits.num_blocks - 1
+
+    def _step(self) -> None:
+        """Plan until `depth` steps are under way or no more can be planned, then run and commit the first."""
+        while len(self.steps) < self.depth:
+            step = self.scheduler.schedule()
+            self.records_agree_with(step)
+            if step is None:
+                break
+            self.steps.append(step)
+        if self.steps:
+            self._commit()
+        assert self.steps or not self.live or self.scheduler.stats().running + self.scheduler.stats().waiting
+
+    def records_agree_with(self, step: Step | None) -> None:
+        self.scheduler.check_integrity([*self.steps, *([step] if step is not None else [])])
+
+    def _commit(self) -> None:
+        step = self.steps.popleft()
+        outputs = self.scheduler.commit(step, self.runner.run(step.plan))
+        self.committed += 1
+        names = [output.request_id for output in outputs]
+        assert len(set(names)) == len(names), "a request is told twice in one step"
+        for output in outputs:
+            self._tell(output)
+        for name, expectation in self.live.items():
+            assert self.committed <= expectation.deadline, f"{name} starves"
+
+    def _tell(self, output: RequestOutput) -> None:
+        expectation = self.live[output.request_id]
+        told = expectation.told
+        if output.prompt_logprobs is not None:
+            assert not told.token_ids, "prompt log probabilities come with the first token"
+            told.prompt_logprobs = [entry.logprob for entry in output.prompt_logprobs]
+        told.token_ids.extend(output.token_ids)
+        assert told.token_ids == expectation.answer.token_ids[: len(told.token_ids)]
+        if output.finish_reason is not None:
+            told.finish_reason = output.finish_reason
+            assert told == expectation.answer
+            assert (output.stop_token_id is not None) == (output.finish_reason == "stop")
+            assert (output.error is not None) == (output.finish_reason == "error")
+            del self.live[output.request_id]
+
+
+TestEngine = Engine.TestCase
+TestEngine.settings = settings(
+    max_examples=150, stateful_step_count=30, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
