@@ -13,7 +13,7 @@ from plimsoll_runtime.engine.limits import longest_sequence
 from plimsoll_runtime.text.chat import ChatTemplateError
 from plimsoll_runtime.text.tokenizer import TextError
 
-SHORT_TEXT = 4096
+SHORT_TEXT = 2048
 """Characters that are tokenised in place: about a millisecond, less than handing them to a thread may take."""
 
 RESERVED = frozenset({"messages", "tools", "documents", "add_generation_prompt"})

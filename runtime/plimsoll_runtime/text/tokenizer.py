@@ -80,9 +80,12 @@ class Tokenizer:
         return 4 * max(map(len, self._backend.get_vocab(with_added_tokens=True)))
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
-        """Token ids of a text; special tokens written in it count as such. Raises TextError."""
+        """Token ids of a text; special tokens written in it count as such. Raises TextError.
+
+        The library's batch interface is used because it alone lets other threads run meanwhile.
+        """
         try:
-            encoding = self._backend.encode(text, add_special_tokens=add_special_tokens)
+            encoding = self._backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0]
         except (UnicodeEncodeError, TypeError) as error:
             raise TextError("the text holds a lone surrogate, which is not a character") from error
         return list(encoding.ids)

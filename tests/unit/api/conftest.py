@@ -36,7 +36,12 @@ TEMPLATE = (
 
 
 @pytest.fixture(scope="session")
-def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
+def tokenizer(tokenizer_folder: Path) -> Tokenizer:
+    return load_tokenizer(ModelFiles(name="m", root=tokenizer_folder, format="safetensors", config={}, weights=()))
+
+
+@pytest.fixture(scope="session")
+def tokenizer_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("bytes")
     vocabulary = byte_of_character() | {token: 256 + index for index, token in enumerate(SPECIALS)}
     flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
@@ -60,7 +65,7 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
     settings = {"bos_token": "<s>", "eos_token": "</s>", "chat_template": TEMPLATE}
     (folder / "tokenizer.json").write_text(json.dumps(content))
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
-    return load_tokenizer(ModelFiles(name="m", root=folder, format="safetensors", config={}, weights=()))
+    return folder
 
 
 class FakeEngine:

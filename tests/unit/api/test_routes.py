@@ -1,6 +1,8 @@
 """Everything around the two big endpoints: probes, models, tokens, keys, limits, errors."""
 
+import asyncio
 import logging
+import threading
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -61,6 +63,25 @@ async def test_tokenize_and_detokenize(running: Any) -> None:
             refused = await http.post("/tokenize", json=wrong)
             assert (refused.status_code, refused.json()["error"]["param"]) == (400, "prompt")
         assert (await http.post("/tokenize", json={"model": "x", "prompt": ""})).status_code == 404
+
+
+async def test_a_long_text_is_tokenised_beside_the_event_loop(running: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, go_on = asyncio.Event(), threading.Event()
+    loop = asyncio.get_running_loop()
+
+    def slow(_text: str, *, add_special_tokens: bool) -> list[int]:
+        loop.call_soon_threadsafe(begun.set)
+        go_on.wait(10)
+        return [int(add_special_tokens)]
+
+    monkeypatch.setattr(running.server.state.model.tokenizer, "encode", slow)
+    async with running.http() as http:
+        call = asyncio.create_task(http.post("/tokenize", json={"prompt": "x" * 4000}))
+        await begun.wait()
+        assert (await http.get("/live")).status_code == 200
+        assert not call.done()
+        go_on.set()
+        assert (await call).json()["tokens"] == [1]
 
 
 async def test_keys(locked: Any) -> None:

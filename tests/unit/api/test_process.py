@@ -1,0 +1,158 @@
+"""`plimsoll serve` as a process of its own, with the real engine and a tiny random model."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import openai
+import psutil
+import pytest
+from safetensors.numpy import save_file
+
+HIDDEN, INNER, HEADS, KV_HEADS, LAYERS, VOCAB = 32, 64, 4, 2, 2, 264
+CONFIG = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "hidden_size": HIDDEN,
+    "intermediate_size": INNER,
+    "num_attention_heads": HEADS,
+    "num_key_value_heads": KV_HEADS,
+    "num_hidden_layers": LAYERS,
+    "vocab_size": VOCAB,
+    "max_position_embeddings": 2048,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 10000.0,
+    "hidden_act": "silu",
+    "tie_word_embeddings": False,
+    "bos_token_id": 256,
+    "eos_token_id": 257,
+    "torch_dtype": "float32",
+}
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def model(tokenizer_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("tiny")
+    rng = np.random.default_rng(0)
+
+    def weight(rows: int, columns: int) -> np.ndarray[Any, np.dtype[np.float32]]:
+        made: np.ndarray[Any, np.dtype[np.float32]] = rng.standard_normal((rows, columns)).astype(np.float32)
+        return made / np.float32(columns**0.5)
+
+    head = HIDDEN // HEADS
+    tensors = {"model.embed_tokens.weight": weight(VOCAB, HIDDEN), "lm_head.weight": weight(VOCAB, HIDDEN)}
+    tensors["model.norm.weight"] = np.ones(HIDDEN, np.float32)
+    for layer in range(LAYERS):
+        shapes = {
+            "self_attn.q_proj": (HEADS * head, HIDDEN),
+            "self_attn.k_proj": (KV_HEADS * head, HIDDEN),
+            "self_attn.v_proj": (KV_HEADS * head, HIDDEN),
+            "self_attn.o_proj": (HIDDEN, HEADS * head),
+            "mlp.gate_proj": (INNER, HIDDEN),
+            "mlp.up_proj": (INNER, HIDDEN),
+            "mlp.down_proj": (HIDDEN, INNER),
+        }
+        tensors |= {f"model.layers.{layer}.{name}.weight": weight(*shape) for name, shape in shapes.items()}
+        for norm in ("input_layernorm", "post_attention_layernorm"):
+            tensors[f"model.layers.{layer}.{norm}.weight"] = np.ones(HIDDEN, np.float32)
+    save_file(tensors, folder / "model.safetensors")
+    (folder / "config.json").write_text(json.dumps(CONFIG))
+    for file in tokenizer_folder.iterdir():
+        (folder / file.name).write_bytes(file.read_bytes())
+    return folder
+
+
+@dataclass(frozen=True)
+class Served:
+    process: subprocess.Popen[str]
+    client: openai.OpenAI
+    termination_log: Path
+    lines: list[str]
+
+    def end(self) -> int:
+        """Read what it still says until it ends; its exit code."""
+        assert self.process.stderr is not None
+        self.lines.extend(self.process.stderr)
+        return self.process.wait(30)
+
+
+@pytest.fixture
+def serve(model: Path, tmp_path: Path) -> Iterator[Callable[..., Served]]:
+    started: list[Served] = []
+
+    def start(*options: str) -> Served:
+        command = [sys.executable, "-m", "plimsoll_runtime", "serve", str(model), "--name", "tiny", "--port", "0"]
+        command += ["--kv-memory", "8MiB", "--threads", "1", *options]
+        log = tmp_path / "termination-log"
+        environment = os.environ | {"PLIMSOLL_TERMINATION_LOG": str(log)}
+        process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
+        assert process.stderr is not None
+        lines: list[str] = []
+        for line in process.stderr:
+            lines.append(line)
+            if " ready: " in line:
+                break
+        port = re.search(r"listening on http://127.0.0.1:(\d+)", "".join(lines))
+        assert port is not None, lines
+        url = f"http://127.0.0.1:{port.group(1)}/v1"
+        started.append(Served(process, openai.OpenAI(base_url=url, api_key="-", max_retries=0), log, lines))
+        return started[-1]
+
+    yield start
+    for served in started:
+        served.client.close()
+        served.process.kill()
+        served.process.wait()
+        assert served.process.stderr is not None
+        served.process.stderr.close()
+
+
+def ask(served: Served, tokens: int) -> Any:
+    return served.client.completions.create(
+        model="tiny",
+        prompt="Hello",
+        max_tokens=tokens,
+        temperature=0,
+        stream=True,
+        extra_body={"ignore_eos": True, "skip_special_tokens": False},
+    )
+
+
+def test_a_drain_ends_with_every_answer_whole(serve: Callable[..., Served]) -> None:
+    served = serve()
+    scored = served.client.completions.create(model="tiny", prompt="Hi", max_tokens=0, echo=True, logprobs=0)
+    assert scored.choices[0].logprobs is not None
+    assert scored.choices[0].logprobs.tokens == ["<s>", "H", "i"]
+    expected = "".join(chunk.choices[0].text for chunk in ask(served, 400))
+    answer = iter(ask(served, 400))
+    text = next(answer).choices[0].text
+    served.process.send_signal(signal.SIGTERM)
+    text += "".join(chunk.choices[0].text for chunk in answer)
+    assert text == expected
+    assert served.end() == 0
+    assert not served.termination_log.exists()
+    assert any("draining: 1 requests in flight" in line for line in served.lines)
+
+
+def test_a_killed_engine_ends_the_server_and_every_answer(serve: Callable[..., Served]) -> None:
+    served = serve()
+    answer = iter(ask(served, 1900))
+    next(answer)
+    (engine,) = psutil.Process(served.process.pid).children()
+    engine.kill()
+    with pytest.raises(openai.APIError, match="the engine died: the engine process was killed by signal 9"):
+        list(answer)
+    assert served.end() == 6
+    assert served.termination_log.read_text().startswith("engine-died: the engine process was killed by signal 9")
+    assert served.lines[-1].startswith("plimsoll: the engine process was killed by signal 9")
+    assert not [line for line in served.lines if "Traceback" in line]
