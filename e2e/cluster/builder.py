@@ -52,9 +52,10 @@ class Buildah:
 def buildah(layout: Layout) -> Iterator[Buildah]:
     """Buildah with the cache's storage."""
     layout.storage.mkdir(parents=True, exist_ok=True)
-    scratch = Path(tempfile.mkdtemp(prefix="plimsoll-buildah-"))
+    scratch = Path(tempfile.mkdtemp(prefix=".build-", dir=layout.cache))
     try:
-        yield Buildah(layout, scratch)
+        with exclusive(scratch):  # for `sweep`, which removes what nobody holds any more
+            yield Buildah(layout, scratch)
     finally:
         shutil.rmtree(scratch)
 

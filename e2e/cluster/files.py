@@ -6,8 +6,13 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+
+from cluster.locks import InUseError, exclusive
+
+# Where in the cache something is installed or built: beside its target.
+SCRATCH = (".*", "images/.*", "manifests/.*", "bin/.*", "bin/*/.*")
 
 
 @contextmanager
@@ -33,6 +38,10 @@ def write(path: Path, text: str, mode: int = 0o644) -> Path:
 
 
 def sweep(folder: Path) -> None:
-    """Remove the scratch folders that interrupted installs left. The caller sees to it that none is under way."""
-    for scratch in [*folder.glob(".*"), *folder.glob("*/.*"), *folder.glob("bin/*/.*")]:
-        shutil.rmtree(scratch)
+    """Remove the scratch folders that killed installs and builds left.
+
+    The caller sees to it that no install is under way; a build holds a lock on its folder.
+    """
+    for scratch in [found for pattern in SCRATCH for found in folder.glob(pattern)]:
+        with suppress(InUseError), exclusive(scratch, wait=False):
+            shutil.rmtree(scratch)

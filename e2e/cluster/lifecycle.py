@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -20,7 +21,7 @@ from cluster.images import prepare
 from cluster.kubeconfig import write_kubeconfig
 from cluster.kubectl import Client
 from cluster.layout import SOURCE, Layout
-from cluster.locks import exclusive
+from cluster.locks import InUseError, exclusive
 from cluster.machine import Machine
 from cluster.pki import Authority
 from cluster.progress import Progress
@@ -30,7 +31,6 @@ from cluster.wait import until
 HUB = "control-plane"
 API_SECONDS = 90
 NODE_SECONDS = 90
-BUSY = "another `up` or `down` of this checkout's cluster is running"
 
 
 def hub_machine(layout: Layout) -> Machine:
@@ -41,6 +41,16 @@ def hub_machine(layout: Layout) -> Machine:
 def require_root() -> None:
     if os.geteuid() != 0:
         raise ClusterError("this makes network and mount namespaces, which needs root: run it with sudo")
+
+
+@contextmanager
+def alone() -> Iterator[None]:
+    """Of all `up` and `down` of this checkout, one at a time."""
+    try:
+        with exclusive(SOURCE, wait=False):
+            yield
+    except InUseError as error:
+        raise ClusterError("another `up` or `down` of this checkout's cluster is running: wait for it") from error
 
 
 def fill_cache(layout: Layout, progress: Progress) -> list[Path]:
@@ -63,7 +73,7 @@ def build(layout: Layout, progress: Progress, binary: Binary) -> None:
 def up(layout: Layout, progress: Progress) -> None:
     """Start the cluster, or finish and heal one that is partly there."""
     require_root()
-    with exclusive(SOURCE, otherwise=BUSY):
+    with alone():
         archives = fill_cache(layout, progress)
         authority = Authority(layout.pki)
         if not layout.kubeconfig.exists():
@@ -150,7 +160,7 @@ def has_renewed(client: Client, each: Node, since: float) -> bool:
 def down(layout: Layout, progress: Progress) -> None:
     """Remove everything but the cache, whatever state it is in."""
     require_root()
-    with exclusive(SOURCE, otherwise=BUSY):
+    with alone():
         packages.remove_policy()
         if not layout.state.exists():
             progress.say("the cluster is down already")

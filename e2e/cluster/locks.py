@@ -11,15 +11,19 @@ from pathlib import Path
 from cluster.errors import ClusterError
 
 
+class InUseError(ClusterError):
+    """Somebody else holds the lock."""
+
+
 @contextmanager
-def exclusive(path: Path, otherwise: str | None = None) -> Iterator[None]:
-    """Hold a lock on a file or folder. Waits for it, or raises ClusterError(otherwise) if that is given."""
+def exclusive(path: Path, *, wait: bool = True) -> Iterator[None]:
+    """Hold a lock on a file or folder. Waits for it; without `wait`, raises InUseError where it is held already."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | (fcntl.LOCK_NB if otherwise else 0))
+        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
     except BlockingIOError as error:
         os.close(descriptor)
-        raise ClusterError(str(otherwise)) from error
+        raise InUseError(f"{path} is in use by another process") from error
     try:
         yield
     finally:

@@ -8,10 +8,9 @@ from pathlib import Path
 
 from cluster.addresses import REGISTRY_PORT
 from cluster.daemon import Daemon
-from cluster.errors import ClusterError
 from cluster.files import write
 from cluster.layout import Layout
-from cluster.locks import exclusive
+from cluster.locks import InUseError, exclusive
 from cluster.machine import Machine
 from cluster.packages import program
 from cluster.progress import Progress
@@ -52,10 +51,10 @@ def tidy(layout: Layout, config: Path, progress: Progress) -> None:
     if not (layout.registry / REPOSITORIES).exists():
         return
     try:
-        with exclusive(layout.registry, otherwise="in use"):
+        with exclusive(layout.registry, wait=False):
             run([program("docker-registry"), "garbage-collect", "--delete-untagged", config])
-    except ClusterError as error:
-        progress.say(f"the registry's blobs are not tidied: {error}")
+    except InUseError:
+        progress.say("the registry's blobs are not tidied: another checkout's cluster uses them")
 
 
 def answers(machine: Machine) -> bool:

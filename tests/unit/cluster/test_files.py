@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from cluster.files import installing, sweep, write
+from cluster.locks import exclusive
 
 
 def test_an_install_appears_under_its_name_when_it_is_finished(tmp_path: Path) -> None:
@@ -39,6 +40,16 @@ def test_sweeping_removes_what_killed_installs_left_and_nothing_else(tmp_path: P
         path.touch()
     sweep(tmp_path)
     assert sorted(path for path in tmp_path.rglob("*") if path.is_file()) == sorted(kept)
+
+
+def test_sweeping_spares_the_folder_of_a_build_that_runs(tmp_path: Path) -> None:
+    scratch = tmp_path / ".build-x1"
+    scratch.mkdir()
+    with exclusive(scratch):
+        sweep(tmp_path)
+        assert scratch.exists()
+    sweep(tmp_path)
+    assert not scratch.exists()
 
 
 def test_a_secret_is_never_readable_by_others(tmp_path: Path) -> None:

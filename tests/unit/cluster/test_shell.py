@@ -11,7 +11,7 @@ import pytest
 
 from cluster.errors import ClusterError
 from cluster.layout import SOURCE
-from cluster.locks import exclusive
+from cluster.locks import InUseError, exclusive
 from cluster.packages import missing
 from cluster.shell import run, succeeds, tail
 from cluster.wait import until
@@ -69,9 +69,9 @@ def test_a_command_dies_with_us_even_when_we_are_killed(tmp_path: Path, last: st
 
 
 def test_a_lock_is_held_by_one_at_a_time(tmp_path: Path) -> None:
-    with exclusive(tmp_path), pytest.raises(ClusterError, match="busy"), exclusive(tmp_path, otherwise="busy"):
+    with exclusive(tmp_path), pytest.raises(InUseError, match="in use"), exclusive(tmp_path, wait=False):
         pytest.fail("two held it")
-    with exclusive(tmp_path, otherwise="busy"):
+    with exclusive(tmp_path, wait=False):
         pass
 
 
