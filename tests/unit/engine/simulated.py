@@ -1,7 +1,7 @@
 """A runner without a model, whose tokens are a hash of everything that attention would have read.
 
 It keeps a cache of two layers. What the first one holds of a token depends on the token, its position and its
-tenant; what the second one holds depends on all that the first one shows through the block table, up to that position; a
+tenant; what the second one holds depends on all that the first one shows through the block table up to there; a
 token is chosen by all that the second one shows. So any block that is missing, stale, aliased, copied wrongly, found
 for the wrong prefix or the wrong tenant changes the text, and the text is compared with one computed in a straight
 line, with no blocks and no batch.

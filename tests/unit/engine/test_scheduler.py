@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from builders import drain, make_core, request, tokens_of
@@ -21,8 +22,8 @@ class Bench:
         self.scheduler = Scheduler(Limits(num_blocks, block_size, max_len, budget, sequences))
         self.runner = SimulatedRunner(num_blocks, block_size, budget, sequences)
 
-    def add(self, name: str, prompt: Sequence[int], max_tokens: int = 8, **params: object) -> None:
-        self.scheduler.add(request(name, list(prompt), max_tokens=max_tokens, **params))  # type: ignore[arg-type]
+    def add(self, name: str, prompt: Sequence[int], max_tokens: int = 8, **params: Any) -> None:
+        self.scheduler.add(request(name, list(prompt), max_tokens=max_tokens, **params))
 
     def plan(self) -> Step:
         step = self.scheduler.schedule()
