@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import io
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -43,6 +45,15 @@ def test_values_are_those_of_json() -> None:
     }
 
 
+@pytest.fixture
+def plain_recursion_limit() -> Iterator[None]:
+    """Python's own limit, whatever a test before this one has made of it."""
+    before = sys.getrecursionlimit()
+    sys.setrecursionlimit(1000)
+    yield
+    sys.setrecursionlimit(before)
+
+
 @pytest.mark.parametrize(
     ("text", "what"),
     [
@@ -62,7 +73,7 @@ def test_values_are_those_of_json() -> None:
         ("a: " + "[" * 1000, "nested too deeply"),
     ],
 )
-def test_what_cannot_be_read_says_where(text: str, what: str) -> None:
+def test_what_cannot_be_read_says_where(text: str, what: str, plain_recursion_limit: None) -> None:
     with pytest.raises(UsageError, match=what) as refused:
         read(text)
     assert "standard input" in str(refused.value) or "-" in str(refused.value)
