@@ -25,6 +25,7 @@ from plimsoll_runtime.engine.messages import (
     AddRequest,
     Command,
     EngineFailed,
+    EngineStats,
     Event,
     LoadProgress,
     RequestOutput,
@@ -71,6 +72,7 @@ class EngineProcess:
         return 0
 
     def _loop(self, core: EngineCore) -> None:
+        told = EngineStats()
         while os.getppid() == self._parent:
             refused: list[RequestOutput] = []
             timeout = 0 if core.has_work else IDLE_MS
@@ -81,7 +83,8 @@ class EngineProcess:
                 refused.extend(_apply(core, command))
                 timeout = 0
             stepped = core.step() if core.has_work else StepOutputs([], core.stats)
-            if refused or stepped.outputs or core.has_work:
+            if refused or stepped.outputs or stepped.stats != told:
+                told = stepped.stats
                 self._send(StepOutputs([*refused, *stepped.outputs], stepped.stats))
 
     def _send(self, event: Event) -> None:

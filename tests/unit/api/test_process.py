@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import httpx
 import numpy as np
 import openai
 import psutil
@@ -133,6 +134,12 @@ def test_a_drain_ends_with_every_answer_whole(serve: Callable[..., Served]) -> N
     scored = served.client.completions.create(model="tiny", prompt="Hi", max_tokens=0, echo=True, logprobs=0)
     assert scored.choices[0].logprobs is not None
     assert scored.choices[0].logprobs.tokens == ["<s>", "H", "i"]
+    with ask(served, 1900) as left:
+        next(iter(left))
+    gauges: set[str] = set()
+    while 'plimsoll_sequences_running{model="tiny"} 0.0' not in gauges:
+        gauges = set(httpx.get(str(served.client.base_url).replace("/v1/", "/metrics")).text.splitlines())
+        assert 'plimsoll_generated_tokens_total{model="tiny"} 1900.0' not in gauges
     expected = "".join(chunk.choices[0].text for chunk in ask(served, 400))
     answer = iter(ask(served, 400))
     text = next(answer).choices[0].text
