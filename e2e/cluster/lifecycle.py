@@ -74,6 +74,9 @@ def up(layout: Layout, progress: Progress) -> None:
     """Start the cluster, or finish and heal one that is partly there."""
     require_root()
     with alone():
+        names = (HUB, *(each.name for each in NODES))
+        if all(Machine(layout, name).process for name in names):
+            progress.say("every machine runs already; checking what is in them")
         archives = fill_cache(layout, progress)
         authority = Authority(layout.pki)
         if not layout.kubeconfig.exists():
