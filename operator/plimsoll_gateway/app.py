@@ -70,7 +70,8 @@ class Gateway:
         except Refusal as refusal:
             await stream.fail(refusal)
         except ClientGone:
-            exchange.code = CLIENT_GONE
+            if not stream.said_all:  # many clients hang up as soon as they have read the last event
+                exchange.code = CLIENT_GONE
         except Exception:
             log.exception("%s: unexpected error", stream.request_id)
             await stream.fail(internal_error())

@@ -10,6 +10,7 @@ from plimsoll_gateway.sse import EventAligner
 
 Send = Callable[[Message], Awaitable[None]]
 Headers = Sequence[tuple[bytes, bytes]]
+DONE = b"data: [DONE]\n\n"
 
 
 class Stream:
@@ -21,6 +22,7 @@ class Stream:
         self._aligner: EventAligner | None = None
         self._complete = False
         self.status: int | None = None  # of what was sent; None while nothing was
+        self.said_all = False  # the last event has been sent, and only the end of the body is missing
 
     async def start(self, status: int, headers: Headers, *, events: bool = False) -> None:
         """Send status and headers; `events` marks a body of server-sent events."""
@@ -32,6 +34,7 @@ class Stream:
         """Pass on a piece of the body; returns when the client's buffers have room for more."""
         ready = chunk if self._aligner is None else self._aligner.push(chunk)
         if ready:
+            self.said_all = self._aligner is not None and ready.endswith(DONE)
             await self._send({"type": "http.response.body", "body": ready, "more_body": True})
 
     async def finish(self, last: bytes = b"") -> None:

@@ -130,6 +130,21 @@ async def test_a_client_that_hangs_up_cancels_upstream_at_once(world: World) -> 
     assert await world.metric('plimsoll_gateway_requests_total{code="499",model="m",namespace="ns"}') == 1
 
 
+async def test_a_client_that_has_read_the_last_event_is_not_counted_as_gone(world: World) -> None:
+    async def behave(request: Request) -> None:
+        request.begin_events()
+        request.chunk("data: 0\n\n")
+        request.chunk("data: [DONE]\n\n")
+
+    upstream = await world.model(behave)
+    response = await world.client.post(f"{world.url}/v1/completions", json={"model": "m"})
+    await response.content.readuntil(b"[DONE]\n\n")
+    response.close()
+    async with asyncio.timeout(5):
+        await upstream.requests[0].hung_up.wait()
+    assert await world.metric('plimsoll_gateway_requests_total{code="200",model="m",namespace="ns"}') == 1
+
+
 async def test_a_client_that_hangs_up_before_the_answer_cancels_too(world: World) -> None:
     arrived = asyncio.Event()
 
