@@ -7,13 +7,12 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from plimsoll_runtime.cli import values
-from plimsoll_runtime.engine.config import DTYPES, EngineConfig
+from plimsoll_runtime.engine.config import ATTENTION_BACKENDS, DTYPES, EngineConfig
 from plimsoll_runtime.errors import UsageError
 
 if TYPE_CHECKING:
     from plimsoll_runtime.api.config import ServerConfig
 
-ATTENTION_BACKENDS = ("auto", "cpu", "triton", "reference")
 DEFAULTS = EngineConfig(model="")
 
 
