@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
@@ -16,9 +17,15 @@ from kubernetes.aio import client, config
 from plimsoll_operator.identity import GROUP, PLURAL, VERSION, Object, ObjectKey, selector
 
 FIELD_MANAGER = "plimsoll-operator"
-TIMEOUT = aiohttp.ClientTimeout(total=30, sock_connect=10)
+READ_SECONDS = 30.0
+WRITE_SECONDS = 8.0
+"""A write ends, well or not, within this time: who loses the Lease still counts on it (see lease.py)."""
+LEASE_SECONDS = 4.0
 JSON, APPLY = "application/json", "application/apply-patch+yaml"
 MODELS = f"/apis/{GROUP}/{VERSION}"
+MANAGED = {"fieldManager": FIELD_MANAGER}
+REFUSALS = frozenset({400, 403, 413, 422})
+PASSING = frozenset({None, 401, 404, 409, 410, 429, 503, 504})
 
 
 class ApiError(Exception):
@@ -30,8 +37,13 @@ class ApiError(Exception):
 
     @property
     def is_refusal(self) -> bool:
-        """Whether the same request would be refused again (not a conflict, a limit on requests or an outage)."""
-        return self.code in (400, 403, 422)
+        """Whether the same request would be refused again until somebody changes something."""
+        return self.code in REFUSALS
+
+    @property
+    def is_passing(self) -> bool:
+        """Whether it says nothing about the request itself: an outage, a conflict, too many requests."""
+        return self.code in PASSING
 
 
 class NoClusterError(Exception):
@@ -50,12 +62,50 @@ async def connect() -> client.ApiClient:
     return client.ApiClient()
 
 
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """How this process reaches the API server, for the library that watches."""
+
+    server: str
+    insecure: bool
+    ca_path: str | None
+    certificate_path: str | None
+    private_key_path: str | None
+    authorization: str | None
+
+    @property
+    def scheme(self) -> str | None:
+        """The first word of the Authorization header."""
+        return self.authorization.split(" ", 1)[0].capitalize() if self.authorization else None
+
+    @property
+    def token(self) -> str | None:
+        """What follows it."""
+        return self.authorization.split(" ", 1)[1].strip() if self.authorization else None
+
+
 class Api:
-    """Requests for ModelDeployments and their children. Every method raises ApiError. `writes` counts changes."""
+    """Requests for ModelDeployments and their children. Every method raises ApiError."""
 
     def __init__(self, api: client.ApiClient) -> None:
         self._client = api
-        self.writes = 0
+
+    async def credentials(self) -> Credentials:
+        """What is used now; tokens are read anew where they rotate."""
+        settings = self._client.configuration
+        return Credentials(
+            server=settings.host,
+            insecure=not settings.verify_ssl,
+            ca_path=settings.ssl_ca_cert,
+            certificate_path=settings.cert_file,
+            private_key_path=settings.key_file,
+            authorization=await settings.get_api_key_with_prefix("BearerToken"),
+        )
+
+    async def serves_models(self) -> bool:
+        """Whether the API server knows what a ModelDeployment is, and says so to clients."""
+        found = await self._find(MODELS)
+        return found is not None and any(kind["name"] == PLURAL for kind in found["resources"])
 
     async def model(self, key: ObjectKey) -> Object | None:
         """A ModelDeployment, None when it is gone."""
@@ -76,14 +126,15 @@ class Api:
         return await self._find(f"/api/v1/namespaces/{key.namespace}/services/{key.name}")
 
     async def create_pod(self, pod: Object) -> None:
-        """Create a pod; one that exists already is left as it is (409 is an ApiError)."""
-        await self._write("POST", f"/api/v1/namespaces/{pod['metadata']['namespace']}/pods", pod)
+        """Create a pod. One that exists already is left as it is (409), one with unknown fields is refused (400)."""
+        path = f"/api/v1/namespaces/{pod['metadata']['namespace']}/pods"
+        await self._ask("POST", path, pod, query=MANAGED | {"fieldValidation": "Strict"})
 
     async def delete_pod(self, key: ObjectKey, uid: str) -> None:
         """Delete the pod with this uid; nothing happens when it is gone or another one has its name."""
         path = f"/api/v1/namespaces/{key.namespace}/pods/{key.name}"
         try:
-            await self._write("DELETE", path, {"preconditions": {"uid": uid}})
+            await self._ask("DELETE", path, {"preconditions": {"uid": uid}})
         except ApiError as error:
             if error.code not in (404, 409):
                 raise
@@ -111,35 +162,28 @@ class Api:
 
     async def create_event(self, event: Object) -> None:
         """Record an event."""
-        await self._write("POST", f"/apis/events.k8s.io/v1/namespaces/{event['metadata']['namespace']}/events", event)
+        path = f"/apis/events.k8s.io/v1/namespaces/{event['metadata']['namespace']}/events"
+        await self._ask("POST", path, event, query=MANAGED)
 
     async def lease(self, key: ObjectKey) -> Object | None:
         """A Lease, None when there is none."""
-        return await self._find(f"/apis/coordination.k8s.io/v1/namespaces/{key.namespace}/leases/{key.name}")
+        return await self._find(_lease_path(key.namespace, key.name), seconds=LEASE_SECONDS)
 
     async def replace_lease(self, lease: Object) -> Object:
         """Replace a Lease as it was read: a change by somebody else in between is a 409."""
-        meta = lease["metadata"]
-        path = f"/apis/coordination.k8s.io/v1/namespaces/{meta['namespace']}/leases/{meta['name']}"
-        return await self._ask("PUT", path, lease)
+        path = _lease_path(lease["metadata"]["namespace"], lease["metadata"]["name"])
+        return await self._ask("PUT", path, lease, seconds=LEASE_SECONDS)
 
     async def create_lease(self, lease: Object) -> Object:
         """Create a Lease; an existing one is a 409."""
-        namespace = lease["metadata"]["namespace"]
-        return await self._ask("POST", f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases", lease)
+        return await self._ask("POST", _lease_path(lease["metadata"]["namespace"]), lease, seconds=LEASE_SECONDS)
 
     async def _apply(self, path: str, body: Object) -> None:
-        self.writes += 1
-        query = {"fieldManager": FIELD_MANAGER, "force": "true"}
-        await self._ask("PATCH", path, body, kind=APPLY, query=query)
+        await self._ask("PATCH", path, body, kind=APPLY, query=MANAGED | {"force": "true"})
 
-    async def _write(self, method: str, path: str, body: Object) -> None:
-        self.writes += 1
-        await self._ask(method, path, body)
-
-    async def _find(self, path: str) -> Object | None:
+    async def _find(self, path: str, *, seconds: float | None = None) -> Object | None:
         try:
-            return await self._ask("GET", path)
+            return await self._ask("GET", path, seconds=seconds)
         except ApiError as error:
             if error.code == 404:
                 return None
@@ -153,7 +197,10 @@ class Api:
         *,
         kind: str = JSON,
         query: Mapping[str, str] | None = None,
+        seconds: float | None = None,
     ) -> dict[str, Any]:
+        """One request; `seconds` is its time limit where the method's own is too long."""
+        limit = seconds or (READ_SECONDS if method == "GET" else WRITE_SECONDS)
         try:
             verb, url, headers, content, _ = await self._client.param_serialize(
                 method,
@@ -163,7 +210,8 @@ class Api:
                 body=body,
                 auth_settings=["BearerToken"],
             )
-            answer = await self._client.call_api(verb, url, headers, content, _request_timeout=TIMEOUT)
+            timeout = aiohttp.ClientTimeout(total=limit)
+            answer = await self._client.call_api(verb, url, headers, content, _request_timeout=timeout)
             response: aiohttp.ClientResponse = answer.response
             async with response:
                 text = await response.text()
@@ -173,6 +221,10 @@ class Api:
             raise ApiError(response.status, _message(text))
         answered: dict[str, Any] = json.loads(text)
         return answered
+
+
+def _lease_path(namespace: str, name: str = "") -> str:
+    return f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/{name}".rstrip("/")
 
 
 def _message(text: str) -> str:

@@ -1,4 +1,4 @@
-"""Whether the operator is well: /live (a pass or a stand-by lately), /health (started), /metrics."""
+"""Whether the operator is well: /live (a pass has succeeded lately, or it stands by), /health (it runs), /metrics."""
 
 from __future__ import annotations
 
@@ -8,14 +8,20 @@ from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 
-async def serve_health(port: int, is_live: Callable[[], bool], is_started: Callable[[], bool]) -> web.AppRunner:
-    """Listen until the runner that is returned is cleaned up."""
+class HealthError(Exception):
+    """The port cannot be listened on."""
+
+
+async def serve_health(port: int, is_live: Callable[[], bool]) -> web.AppRunner:
+    """Listen until the runner that is returned is cleaned up. Raises HealthError."""
 
     async def live(_: web.Request) -> web.Response:
-        return _answer(is_live(), "no pass has succeeded lately")
+        return (
+            web.Response(text="ok\n") if is_live() else web.Response(status=503, text="no pass has succeeded lately\n")
+        )
 
     async def health(_: web.Request) -> web.Response:
-        return _answer(is_started(), "starting")
+        return web.Response(text="ok\n")
 
     async def metrics(_: web.Request) -> web.Response:
         return web.Response(body=generate_latest(), headers={"Content-Type": CONTENT_TYPE_LATEST})
@@ -24,9 +30,9 @@ async def serve_health(port: int, is_live: Callable[[], bool], is_started: Calla
     app.add_routes([web.get("/live", live), web.get("/health", health), web.get("/metrics", metrics)])
     runner = web.AppRunner(app, access_log=None)
     await runner.setup()
-    await web.TCPSite(runner, port=port).start()
+    try:
+        await web.TCPSite(runner, port=port).start()
+    except OSError as error:
+        await runner.cleanup()
+        raise HealthError(f"cannot listen on port {port} ({error.strerror}); choose another --health-port") from error
     return runner
-
-
-def _answer(well: bool, why_not: str) -> web.Response:
-    return web.Response(text="ok\n") if well else web.Response(status=503, text=why_not + "\n")

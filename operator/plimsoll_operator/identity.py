@@ -56,7 +56,7 @@ def key_of(item: Object) -> ObjectKey:
     return ObjectKey(item["metadata"]["namespace"], item["metadata"]["name"])
 
 
-def is_controlled_by(child: Object, uid: str) -> bool:
-    """Whether an object's controller is the one with this uid: a label alone outlives its owner."""
-    owners = child["metadata"].get("ownerReferences") or []
-    return any(owner.get("controller") and owner["uid"] == uid for owner in owners)
+def controller_of(child: Object) -> Mapping[str, Any]:
+    """The owner that manages an object, {} for none: a label alone outlives its owner."""
+    owners = child["metadata"].get("ownerReferences") or ()
+    return next((owner for owner in owners if owner.get("controller")), {})

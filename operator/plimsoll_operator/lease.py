@@ -1,7 +1,11 @@
 """Who of several operators acts: the holder of a Lease (coordination.k8s.io), and only while it is sure of it.
 
-Clocks of different machines are never compared: another's lease counts as expired when *we* have seen no change of it
-for its whole duration. Our own hold ends, by our monotonic clock, before anybody else could think so.
+Clocks of different machines are never compared: another's Lease counts as expired when *we* have seen no change of it
+for its whole duration. Our own hold ends, by our monotonic clock, so early that a write which began while we held it
+has ended before anybody else could act (`MARGIN` is longer than a write may take).
+
+The Lease is the chart's, empty: one without a holder is taken at once. A missing one is made, after it has been missing
+for a whole duration: somebody may have deleted it while its holder still acted.
 """
 
 from __future__ import annotations
@@ -14,14 +18,14 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
-from plimsoll_operator.api import Api, ApiError
+from plimsoll_operator.api import WRITE_SECONDS, Api, ApiError
 from plimsoll_operator.identity import Object, ObjectKey
 
 logger = logging.getLogger(__name__)
 
-DURATION = 15
-RENEW_EVERY = 4.0
-MARGIN = 4.0
+DURATION = 20
+MARGIN = WRITE_SECONDS + 1.0
+RENEW_EVERY = 3.0
 RETRY_EVERY = 2.0
 
 
@@ -42,78 +46,95 @@ class Lease:
 
     @property
     def held(self) -> bool:
-        """Whether this process may act now."""
+        """Whether this process may begin a write now."""
         return self._clock() < self._held_until
 
     async def acquire(self) -> None:
         """Return once the Lease is ours."""
-        waiting_for = ""
+        said = ""
         while True:
             try:
-                holder = await self._try_once()
+                holder = await self.take()
+                news = f"standing by: {holder or 'nobody yet'} holds the Lease {self._key}"
             except ApiError as error:
-                logger.warning("the Lease %s cannot be had: %s", self._key, error)
-                holder = None
+                news = f"standing by: the Lease {self._key} cannot be had: {error}"
             if self.held:
                 logger.info("this operator (%s) holds the Lease %s", self._identity, self._key)
                 return
-            if holder and holder != waiting_for:
-                waiting_for = holder
-                logger.info("standing by: %s holds the Lease %s", holder, self._key)
+            if news != said:
+                said = news
+                logger.info(news)
             await asyncio.sleep(RETRY_EVERY)
 
     async def keep(self) -> None:
         """Renew for ever. Raises LeaseLostError when it cannot, or somebody else has it."""
         while True:
             await asyncio.sleep(RENEW_EVERY)
-            try:
-                holder = await self._try_once()
-            except ApiError as error:
-                logger.warning("the Lease %s could not be renewed: %s", self._key, error)
-                holder = self._identity
-            if not self.held or holder not in (self._identity, None):
-                raise LeaseLostError(f"the Lease {self._key} is held by {holder}")
+            await self.renew()
+
+    async def renew(self) -> None:
+        """Stay the holder. One request that fails is not the end yet. Raises LeaseLostError."""
+        started = self._clock()
+        try:
+            lease = await self._api.lease(self._key)
+            if lease is None:
+                raise self._lost("has been deleted")
+            if (holder := _holder(lease)) != self._identity:
+                raise self._lost(f"is held by {holder or 'nobody'}")
+            await self._put(lease, started)
+        except ApiError as error:
+            logger.warning("the Lease %s could not be renewed: %s", self._key, error)
+        if not self.held:
+            raise self._lost(f"could not be renewed for {DURATION - MARGIN:.0f} s")
 
     async def release(self) -> None:
-        """Let the next one have it at once."""
-        if not self.held:
+        """Let the next one have it at once. Nothing may be written after this."""
+        if self._held_until == float("-inf"):
             return
         self._held_until = float("-inf")
         with contextlib.suppress(ApiError):
             lease = await self._api.lease(self._key)
-            if lease is not None and lease.get("spec", {}).get("holderIdentity") == self._identity:
+            if lease is not None and _holder(lease) == self._identity:
                 spec = {**lease["spec"], "holderIdentity": "", "leaseDurationSeconds": 1}
                 await self._api.replace_lease({**lease, "spec": spec})
 
-    async def _try_once(self) -> str | None:
-        """Take or renew the Lease if that is possible; returns who holds it then. Raises ApiError."""
+    async def take(self) -> str:
+        """Take the Lease if it is free; returns who holds it then, "" when nobody does yet. Raises ApiError."""
         started = self._clock()
         lease = await self._api.lease(self._key)
         if lease is None:
-            await self._api.create_lease(self._record({"metadata": self._metadata()}))
-        else:
-            holder = lease.get("spec", {}).get("holderIdentity")
-            if holder and holder != self._identity and not self._expired(lease):
-                return str(holder)
-            try:
-                await self._api.replace_lease(self._record(lease))
-            except ApiError as error:
-                if error.code == 409:
-                    return None
-                raise
-        self._held_until = started + DURATION - MARGIN
+            if not self._unchanged("missing", DURATION):
+                return ""
+            metadata = {"name": self._key.name, "namespace": self._key.namespace}
+            await self._api.create_lease(self._record({"metadata": metadata}))
+            self._held_until = started + DURATION - MARGIN
+            return self._identity
+        holder = _holder(lease)
+        if holder and holder != self._identity and not self._expired(lease):
+            return holder
+        await self._put(lease, started)
         return self._identity
+
+    def _lost(self, why: str) -> LeaseLostError:
+        self._held_until = float("-inf")
+        return LeaseLostError(f"the Lease {self._key} {why}")
+
+    async def _put(self, lease: Object, started: float) -> None:
+        """Write ourselves down as the holder; a change by somebody else since `lease` was read is a 409."""
+        await self._api.replace_lease(self._record(lease))
+        self._held_until = started + DURATION - MARGIN
 
     def _expired(self, lease: Object) -> bool:
         spec = lease["spec"]
-        mark = (spec.get("holderIdentity"), spec.get("renewTime"), lease["metadata"].get("resourceVersion"))
-        if self._seen is None or self._seen[0] != mark:
-            self._seen = (mark, self._clock())
-            return False
-        return self._clock() - self._seen[1] > float(spec.get("leaseDurationSeconds") or DURATION)
+        mark = (lease["metadata"].get("uid"), lease["metadata"].get("resourceVersion"))
+        return self._unchanged(mark, float(spec.get("leaseDurationSeconds") or DURATION))
 
-    def _metadata(self) -> dict[str, Any]:
-        return {"name": self._key.name, "namespace": self._key.namespace}
+    def _unchanged(self, mark: object, seconds: float) -> bool:
+        """Whether this is what was seen all the time for longer than so many seconds."""
+        now = self._clock()
+        if self._seen is None or self._seen[0] != mark:
+            self._seen = (mark, now)
+        return now - self._seen[1] > seconds
 
     def _record(self, lease: Object) -> dict[str, Any]:
         old = lease.get("spec") or {}
@@ -131,3 +152,7 @@ class Lease:
                 "leaseTransitions": int(old.get("leaseTransitions") or 0) + (0 if ours else 1),
             },
         }
+
+
+def _holder(lease: Object) -> str:
+    return str((lease.get("spec") or {}).get("holderIdentity") or "")

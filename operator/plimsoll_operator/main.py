@@ -10,131 +10,139 @@ import socket
 import sys
 import time
 import uuid
-from collections.abc import Sequence
-
-import kopf
+from collections.abc import Callable, Sequence
 
 from plimsoll_operator.api import Api, ApiError, NoClusterError, connect
-from plimsoll_operator.handlers import make_registry, make_settings
-from plimsoll_operator.health import serve_health
+from plimsoll_operator.health import HealthError, serve_health
 from plimsoll_operator.identity import key_of
 from plimsoll_operator.lease import Lease, LeaseLostError
 from plimsoll_operator.metrics import LEADER
 from plimsoll_operator.names import NameRegistry
 from plimsoll_operator.options import Options, parse_options
 from plimsoll_operator.reconcile import NotLeaderError, Reconciler
+from plimsoll_operator.watch import WatchError, watch
 from plimsoll_operator.work import RESYNC_SECONDS, WORKERS, WorkQueue
 
 logger = logging.getLogger(__name__)
 
 STALE_SECONDS = 5 * RESYNC_SECONDS
+RETRY_SECONDS = 2.0
+ENDS = (LeaseLostError, NotLeaderError, WatchError)
+"""What ends an operator for good: its pod is started again, and stands by."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run until a signal: 0. Without a cluster, or once the Lease is lost: 1."""
+    """Run until a signal: 0. Without a cluster, or once the Lease or the watch is lost: 1."""
     options = parse_options(arguments)
     logging.basicConfig(level=options.log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     logging.getLogger("kopf").setLevel(logging.WARNING)
     try:
         return asyncio.run(_run(options))
-    except NoClusterError as error:
+    except (NoClusterError, HealthError) as error:
         print(f"plimsoll-operator: {error}", file=sys.stderr)  # noqa: T201
         return 1
-
-
-class StoppedError(Exception):
-    """A signal asked the process to end."""
 
 
 class Operator:
     """One process that is, or may become, the one that acts."""
 
-    def __init__(self, options: Options, api: Api) -> None:
+    def __init__(self, options: Options, api: Api, instance: str, identity: str) -> None:
         self._options = options
         self._api = api
+        self._instance = instance
         self._names = NameRegistry()
         self._queue = WorkQueue()
-        self._instance = f"{os.environ.get('POD_NAME') or socket.gethostname()}"
-        self.lease = Lease(api, options.lease, f"{self._instance}_{uuid.uuid4().hex[:8]}")
         self._acting = False
+        self.lease = Lease(api, options.lease, identity)
 
     def is_live(self) -> bool:
         """Standing by, or a pass has succeeded lately."""
         return not self._acting or time.monotonic() - self._queue.last_success < STALE_SECONDS
 
-    async def run(self) -> None:
-        """Wait for the Lease, then act for ever. Raises LeaseLostError or NotLeaderError."""
+    async def run(self, arm_signals: Callable[[], None]) -> None:
+        """Wait for the Lease, then act for ever. What ends that is raised in a group; see ENDS."""
         await self.lease.acquire()
-        await self._learn_names()
-        self._queue.last_success = time.monotonic()
-        self._acting = True
-        LEADER.set(1)
-        reconciler = Reconciler(
-            self._api, self._options.image, self._names, self._instance, may_act=lambda: self.lease.held
-        )
         async with asyncio.TaskGroup() as group:
             group.create_task(self.lease.keep())
-            group.create_task(self._watch())
+            await self._learn_names()
+            self._queue.last_success = time.monotonic()
+            self._acting = True
+            LEADER.set(1)
+            reconciler = Reconciler(
+                self._api,
+                self._options.image,
+                self._names,
+                self._instance,
+                may_act=lambda: self.lease.held,
+                wake=self._queue.add,
+            )
             group.create_task(self._queue.resync())
             for _ in range(WORKERS):
                 group.create_task(self._queue.work(reconciler.reconcile))
+            group.create_task(watch(self._api, self._queue, self._options.namespaces, arm_signals))
 
     async def _learn_names(self) -> None:
         """Know every claim to a name before the first pass decides by them."""
-        for namespace in self._options.namespaces or (None,):
-            while True:
-                try:
-                    for item in await self._api.models(namespace):
-                        self._names.note(item)
-                        self._queue.known.add(key_of(item))
-                    break
-                except ApiError as error:
-                    hint = " (is the ModelDeployment definition installed?)" if error.code == 404 else ""
-                    logger.warning("ModelDeployments cannot be listed: %s%s", error, hint)
-                    await asyncio.sleep(2)
+        unknown: list[str | None] = list(self._options.namespaces or (None,))
+        while True:
+            unknown = [namespace for namespace in unknown if not await self._learn_names_of(namespace)]
+            if not unknown:
+                return
+            await asyncio.sleep(RETRY_SECONDS)
 
-    async def _watch(self) -> None:
-        namespaces = self._options.namespaces
-        await kopf.operator(
-            registry=make_registry(self._queue, self._names),
-            settings=make_settings(),
-            namespaces=list(namespaces or ()),
-            clusterwide=namespaces is None,
-            standalone=True,
-        )
-        raise StoppedError  # kopf takes SIGTERM and SIGINT, and returns
+    async def _learn_names_of(self, namespace: str | None) -> bool:
+        try:
+            if not await self._api.serves_models():
+                logger.warning("the API server does not know ModelDeployments: apply the crds/ of this release")
+                return False
+            items = await self._api.models(namespace)
+        except ApiError as error:
+            logger.warning("ModelDeployments cannot be listed: %s", error)
+            return False
+        for item in items:
+            self._names.note(item)
+            self._queue.add(key_of(item))
+        return True
+
+
+def _identities() -> tuple[str, str]:
+    """Our name in events, and in the Lease: a pod's name is its own, so that a restarted container goes on at once."""
+    pod = os.environ.get("POD_NAME")
+    host = socket.gethostname()
+    return (pod, pod) if pod else (host, f"{host}_{uuid.uuid4().hex[:8]}")
 
 
 async def _run(options: Options) -> int:
+    loop = asyncio.get_running_loop()
     async with await connect() as client:
-        operator = Operator(options, Api(client))
-        health = await serve_health(options.health_port, operator.is_live, lambda: True)
-        task = asyncio.create_task(operator.run())
-        for number in (signal.SIGTERM, signal.SIGINT):
-            asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+        operator = Operator(options, Api(client), *_identities())
+        health = await serve_health(options.health_port, operator.is_live)
+
+        def arm_signals() -> None:
+            for number in (signal.SIGTERM, signal.SIGINT):
+                loop.add_signal_handler(number, task.cancel)
+
+        task = asyncio.create_task(operator.run(arm_signals))
+        arm_signals()
         try:
-            await task
-        except asyncio.CancelledError:
-            logger.info("stopping")
-            return 0
-        except ExceptionGroup as group:
-            return _exit_code(group)
+            return await _end_of(task)
         finally:
             await operator.lease.release()
             await health.cleanup()
-    return 1
 
 
-def _exit_code(group: ExceptionGroup) -> int:
-    """0 after a signal, 1 once the Lease is lost. Raises what is neither."""
-    _, failures = group.split(StoppedError)
-    if failures is None:
+async def _end_of(task: asyncio.Task[None]) -> int:
+    """Wait for it: 0 after a signal, 1 after one of ENDS, and what is neither is raised."""
+    try:
+        await task
+    except asyncio.CancelledError:
         logger.info("stopping")
         return 0
-    lost, others = failures.split((LeaseLostError, NotLeaderError))
-    if others is not None:
-        raise others
-    logger.error("ending, so that only one operator acts: %s", lost)
+    except ExceptionGroup as group:
+        _, others = group.split(ENDS)
+        if others is not None:
+            raise
+        logger.error("ending: %s", "; ".join(map(str, group.exceptions)))
     return 1
 
 

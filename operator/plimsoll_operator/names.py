@@ -18,16 +18,16 @@ class NameRegistry:
         self._claims: dict[ObjectKey, tuple[Rank, frozenset[str]]] = {}
 
     def note(self, item: Object) -> set[ObjectKey]:
-        """Take note of an object; returns the others that share a name with what it claims or claimed."""
+        """Take note of an object; returns the others whose names this may give or take."""
         key = key_of(item)
-        before = self._claims.get(key, (None, frozenset()))[1]
-        names = frozenset(served_names(item))
-        self._claims[key] = ((created(item), key), names)
-        return self._sharing(before ^ names, key)
+        before = self._claims.get(key, (None, frozenset[str]()))
+        now = ((created(item), key), frozenset(served_names(item)))
+        self._claims[key] = now
+        return set() if now == before else self._sharing(before[1] | now[1], key)
 
     def forget(self, key: ObjectKey) -> set[ObjectKey]:
         """An object is gone; returns those that may have its names now."""
-        _, names = self._claims.pop(key, (None, frozenset()))
+        _, names = self._claims.pop(key, (None, frozenset[str]()))
         return self._sharing(names, key)
 
     def holders(self, spec: Spec) -> tuple[tuple[str, str], ...]:

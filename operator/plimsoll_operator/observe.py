@@ -2,31 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import Enum
 from typing import Any
 
-from plimsoll_operator.identity import CONTAINER, HASH_LABEL, Object, is_controlled_by
-from plimsoll_operator.reasons import EXIT_REASONS, Reason
+from plimsoll_operator.failure import Failure, failure_of
+from plimsoll_operator.identity import HASH_LABEL, KIND, Object, controller_of
 
-PULL_FAILURES = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull")
-START_FAILURES = ("CreateContainerConfigError", "CreateContainerError", "RunContainerError", "StartError")
-OOM_KILLED = "OOMKilled"
-
-
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """Why a pod cannot serve."""
-
-    reason: Reason
-    message: str
+LOST_AFTER = timedelta(seconds=60)
 
 
 @dataclass(frozen=True, slots=True)
 class Pod:
-    """One runtime pod. `dead`: it will never run again. `stopping`: it has been deleted and drains."""
+    """One runtime pod.
+
+    `stopping`: it has been deleted and drains. `lost`: it should be gone for long, but its node does not say so.
+    `dead`: it will never run again, and ended at `ended`.
+    """
 
     name: str
     uid: str
@@ -35,17 +29,25 @@ class Pod:
     scheduled: bool
     ready: bool
     stopping: bool
+    lost: bool
     dead: bool
+    ended: datetime
     failure: Failure | None = None
+
+    @property
+    def live(self) -> bool:
+        """Whether it counts as a replica."""
+        return not self.stopping and not self.dead
 
 
 class ServiceState(Enum):
     """The Service of a model, as found."""
 
     MISSING = "missing"
-    OURS = "ours"
-    CHANGED = "changed"
-    FOREIGN = "foreign"
+    OURS = "as it should be"
+    CHANGED = "not as it should be"
+    LEFT_OVER = "of an object of this name that was deleted, and about to go"
+    FOREIGN = "somebody else's"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +56,13 @@ class Observed:
 
     pods: tuple[Pod, ...]
     service: ServiceState
+    now: datetime
     name_holders: tuple[tuple[str, str], ...] = ()
 
 
-def observe_pods(items: Iterable[Object], owner_uid: str) -> tuple[Pod, ...]:
+def observe_pods(items: Iterable[Object], owner_uid: str, now: datetime) -> tuple[Pod, ...]:
     """The pods that this owner made, oldest first."""
-    pods = (_pod(item) for item in items if is_controlled_by(item, owner_uid))
+    pods = (_pod(item, now) for item in items if controller_of(item).get("uid") == owner_uid)
     return tuple(sorted(pods, key=lambda pod: (pod.created, pod.name)))
 
 
@@ -67,12 +70,15 @@ def observe_service(item: Object | None, wanted: Object) -> ServiceState:
     """Whether the Service is there, is ours, and says what it should."""
     if item is None:
         return ServiceState.MISSING
-    if not is_controlled_by(item, wanted["metadata"]["ownerReferences"][0]["uid"]):
-        return ServiceState.FOREIGN
+    owner, ours = controller_of(item), controller_of(wanted)
+    if owner.get("uid") != ours["uid"]:
+        same_name = (owner.get("kind"), owner.get("name")) == (KIND, ours["name"])
+        return ServiceState.LEFT_OVER if same_name else ServiceState.FOREIGN
+    labels, expected = item["metadata"].get("labels") or {}, wanted["metadata"]["labels"]
     same = (
-        _includes(item["spec"].get("selector"), wanted["spec"]["selector"])
-        and _includes(item["metadata"].get("labels"), wanted["metadata"]["labels"])
-        and _ports(item) == _ports(wanted)
+        item["spec"].get("selector") == wanted["spec"]["selector"]
+        and all(labels.get(key) == value for key, value in expected.items())
+        and set(_ports(wanted)) <= set(_ports(item))
     )
     return ServiceState.OURS if same else ServiceState.CHANGED
 
@@ -81,55 +87,36 @@ def _ports(service: Object) -> list[tuple[Any, ...]]:
     return [(p.get("name"), p["port"], p.get("targetPort")) for p in service["spec"].get("ports", [])]
 
 
-def _includes(found: Any, wanted: Any) -> bool:
-    return all((found or {}).get(key) == value for key, value in wanted.items())
-
-
-def _pod(item: Object) -> Pod:
-    meta, status = item["metadata"], item.get("status", {})
+def _pod(item: Object, now: datetime) -> Pod:
+    meta, status = item["metadata"], item.get("status") or {}
     conditions = {c["type"]: c for c in status.get("conditions") or ()}
-    scheduled = bool(item["spec"].get("nodeName"))
-    stopping = "deletionTimestamp" in meta
+    gone_by = meta.get("deletionTimestamp")
     dead = status.get("phase") in ("Failed", "Succeeded")
+    created = _time(meta["creationTimestamp"])
     return Pod(
         name=meta["name"],
         uid=meta["uid"],
-        hash=meta.get("labels", {}).get(HASH_LABEL, ""),
-        created=datetime.fromisoformat(meta["creationTimestamp"]),
-        scheduled=scheduled,
-        ready=not stopping and not dead and conditions.get("Ready", {}).get("status") == "True",
-        stopping=stopping,
+        hash=(meta.get("labels") or {}).get(HASH_LABEL, ""),
+        created=created,
+        scheduled=bool(item["spec"].get("nodeName")),
+        ready=gone_by is None and not dead and conditions.get("Ready", {}).get("status") == "True",
+        stopping=gone_by is not None,
+        lost=gone_by is not None and now > _time(gone_by) + LOST_AFTER,
         dead=dead,
-        failure=_failure(status, conditions),
+        ended=max([created, *_ends(status, conditions)]),
+        failure=failure_of(status, conditions),
     )
 
 
-def _failure(status: Object, conditions: dict[str, Any]) -> Failure | None:
-    placed = conditions.get("PodScheduled", {})
-    if placed.get("status") == "False" and placed.get("reason") == "Unschedulable":
-        return Failure(Reason.UNSCHEDULABLE, str(placed.get("message") or "no node fits"))
-    if status.get("phase") == "Failed" and status.get("reason"):
-        return Failure(Reason.CRASHED, f"{status['reason']}: {status.get('message', '')}".strip(": "))
-    for container in status.get("containerStatuses") or ():
-        if container["name"] == CONTAINER:
-            return _container_failure(container)
-    return None
+def _ends(status: Object, conditions: Mapping[str, Any]) -> list[datetime]:
+    """Times at which a pod that has ended may have done so: the latest is near enough."""
+    stamps = [c.get("lastTransitionTime") for c in conditions.values()]
+    stamps += [
+        ((c.get("state") or {}).get("terminated") or {}).get("finishedAt")
+        for c in status.get("containerStatuses") or ()
+    ]
+    return [_time(stamp) for stamp in stamps if stamp]
 
 
-def _container_failure(container: Object) -> Failure | None:
-    """From the waiting state, or from how the container ended the last time, as long as it is not ready again."""
-    state = container.get("state") or {}
-    waiting = state.get("waiting") or {}
-    word, message = waiting.get("reason"), waiting.get("message") or ""
-    if word in PULL_FAILURES:
-        return Failure(Reason.IMAGE_NOT_PULLED, message or f"{word}: {container.get('image')}")
-    if word in START_FAILURES:
-        return Failure(Reason.CONTAINER_NOT_STARTED, message or str(word))
-    ended = state.get("terminated") or (container.get("lastState") or {}).get("terminated")
-    if ended is None or container.get("ready") or not ended.get("exitCode"):
-        return None
-    code = ended["exitCode"]
-    reason = Reason.OUT_OF_MEMORY if ended.get("reason") == OOM_KILLED else EXIT_REASONS.get(code, Reason.CRASHED)
-    text = (ended.get("message") or "").strip() or f"the runtime ended with code {code} ({ended.get('reason')})"
-    restarts = container.get("restartCount", 0)
-    return Failure(reason, f"{text} ({restarts} restart{'' if restarts == 1 else 's'})")
+def _time(stamp: str) -> datetime:
+    return datetime.fromisoformat(stamp)

@@ -9,7 +9,6 @@ class Reason(StrEnum):
     """Reasons of conditions and events; docs/operator.md says what to do about each."""
 
     READY = "Ready"
-    NOT_READY = "NotReady"
     STOPPED = "Stopped"
     INVALID_SPEC = "InvalidSpec"
     REJECTED = "Rejected"
@@ -17,6 +16,7 @@ class Reason(StrEnum):
     SCHEDULED = "Scheduled"
     WAITING_FOR_PODS = "WaitingForPods"
     UNSCHEDULABLE = "Unschedulable"
+    EVICTED = "Evicted"
 
     LOADED = "Loaded"
     LOADING = "Loading"
@@ -50,6 +50,27 @@ EXIT_REASONS = {
     4: Reason.MODEL_INVALID,
     5: Reason.OUT_OF_MEMORY,
     6: Reason.ENGINE_DIED,
-    137: Reason.CRASHED,
 }
 """What the runtime's exit codes mean (plimsoll_runtime.errors; a contract test compares)."""
+
+NOT_PLACED = frozenset({Reason.UNSCHEDULABLE, Reason.EVICTED})
+"""Failures of a pod to have a node."""
+
+NOT_LOADED = frozenset(EXIT_REASONS.values()) | {
+    Reason.IMAGE_NOT_PULLED,
+    Reason.CONTAINER_NOT_STARTED,
+    Reason.CRASHED,
+}
+"""Failures of a pod to load its model: its kubelet tries again, ever more slowly, until somebody mends it."""
+
+CALM = frozenset(
+    {
+        Reason.LOADING,
+        Reason.NO_READY_REPLICA,
+        Reason.ROLLING,
+        Reason.SCALING,
+        Reason.STOPPED,
+        Reason.WAITING_FOR_PODS,
+    }
+)
+"""Why something does not hold yet, or is not meant to."""

@@ -6,120 +6,173 @@ import logging
 import random
 import string
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from plimsoll_operator.api import Api, ApiError
 from plimsoll_operator.build.pod import Image, build_pod, pod_hash
 from plimsoll_operator.build.service import build_service
-from plimsoll_operator.events import build_event, is_warning, worth_telling
+from plimsoll_operator.conditions import Condition, news, with_times
+from plimsoll_operator.events import build_event
 from plimsoll_operator.identity import Object, ObjectKey
 from plimsoll_operator.names import NameRegistry
 from plimsoll_operator.observe import Observed, observe_pods, observe_service
 from plimsoll_operator.plan import Action, ApplyService, CreatePod, DeletePod, plan
 from plimsoll_operator.reasons import Reason
 from plimsoll_operator.spec import Spec, SpecError, read_spec
-from plimsoll_operator.status import Condition, describe, describe_invalid, transitions, with_times
+from plimsoll_operator.status import Rejections, describe, describe_invalid, view
 
 logger = logging.getLogger(__name__)
 
 SUFFIX = string.ascii_lowercase + string.digits
 SUFFIX_LENGTH = 5
+SOON = timedelta(seconds=0.5)
 
 
 class NotLeaderError(Exception):
     """The Lease was lost in the middle of a pass: nothing more may be written."""
 
 
-class Reconciler:
-    """Brings objects to their specs. `may_act` is asked before every change."""
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a pass came to: whether the object is gone, and when it needs another pass though nothing tells us."""
 
-    def __init__(self, api: Api, image: Image, names: NameRegistry, instance: str, may_act: Callable[[], bool]) -> None:
+    gone: bool = False
+    again: timedelta | None = None
+
+
+def utc_now() -> datetime:
+    """The time of day."""
+    return datetime.now(UTC)
+
+
+class Reconciler:
+    """Brings objects to their specs.
+
+    `may_act` is asked before every change; `wake` is told of other objects that need a pass because of this one.
+    """
+
+    def __init__(
+        self,
+        api: Api,
+        image: Image,
+        names: NameRegistry,
+        instance: str,
+        *,
+        may_act: Callable[[], bool],
+        wake: Callable[[ObjectKey], None],
+        clock: Callable[[], datetime] = utc_now,
+    ) -> None:
         self._api = api
         self._image = image
         self._names = names
         self._instance = instance
         self._may_act = may_act
+        self._wake = wake
+        self._clock = clock
 
-    async def reconcile(self, key: ObjectKey) -> bool:
-        """One pass. Returns whether anything was changed beside the status: another pass will see more then.
-
-        Raises ApiError when the API server fails (a later pass goes on from there) and NotLeaderError.
-        """
+    async def reconcile(self, key: ObjectKey) -> Outcome:
+        """One pass. Raises ApiError when the API server fails (a later pass goes on from there) and NotLeaderError."""
         item = await self._api.model(key)
-        if item is None or "deletionTimestamp" in item["metadata"]:
-            return False
+        for neighbour in self._names.forget(key) if item is None else self._names.note(item):
+            self._wake(neighbour)
+        if item is None:
+            return Outcome(gone=True)
+        if "deletionTimestamp" in item["metadata"]:
+            return Outcome()
         pods = await self._api.pods(key)
         try:
             spec = read_spec(item)
         except SpecError as error:
-            observed_pods = observe_pods(pods, item["metadata"]["uid"])
-            fields, conditions = describe_invalid(item["metadata"]["generation"], key.name, observed_pods, str(error))
-            await self._write_status(item, fields, conditions)
-            return False
-        wanted_service = build_service(spec)
+            await self._report_invalid(item, pods, error)
+            return Outcome()
+        return await self._bring_closer(item, spec, pods)
+
+    async def _bring_closer(self, item: Object, spec: Spec, pods: Sequence[Object]) -> Outcome:
+        now, service = self._clock(), build_service(spec)
         observed = Observed(
-            pods=observe_pods(pods, spec.owner.uid),
-            service=observe_service(await self._api.service(key), wanted_service),
+            pods=observe_pods(pods, spec.owner.uid, now),
+            service=observe_service(await self._api.service(spec.key), service),
+            now=now,
             name_holders=self._names.holders(spec),
         )
         present = pod_hash(spec, self._image)
-        actions = plan(spec, present, observed)
-        rejection = await self._apply(item, spec, actions, wanted_service)
-        fields, conditions = describe(spec, present, observed, rejection)
+        planned = plan(spec, present, observed)
+        rejections, failure = await self._apply(item, spec, planned.actions, service)
+        fields, conditions = describe(view(spec, present, observed), rejections)
         await self._write_status(item, fields, conditions)
-        return bool(actions) and rejection is None
+        if failure is not None:
+            raise failure
+        changed = planned.actions and rejections == Rejections()
+        return Outcome(again=SOON if changed else planned.wait)
 
     async def _apply(
         self, item: Object, spec: Spec, actions: Sequence[Action], service: Mapping[str, Any]
-    ) -> str | None:
-        """Carry a plan out. Returns the API server's words when it refuses a pod for what it is."""
+    ) -> tuple[Rejections, ApiError | None]:
+        """Carry a plan out as far as the API server lets us.
+
+        Returns its words where it refuses something for what it is, and the error that a later try may not meet. An
+        outage or a conflict is raised at once.
+        """
+        rejections, failure = Rejections(), None
         for action in actions:
-            self._check_leader()
+            if not self._may_act():
+                raise NotLeaderError("the Lease is lost")
             logger.info("%s: %s", spec.key, action)
-            if isinstance(action, CreatePod):
-                suffix = "".join(random.choices(SUFFIX, k=SUFFIX_LENGTH))
-                pod = build_pod(spec, self._image, suffix)
-                try:
-                    await self._api.create_pod(pod)
-                except ApiError as error:
-                    if error.is_refusal:
-                        return str(error)
+            try:
+                await self._act(item, spec, action, service)
+            except ApiError as error:
+                if error.is_passing:
                     raise
-                await self._tell(item, Reason.POD_CREATED, f"created pod {pod['metadata']['name']}: {action.why}")
-            elif isinstance(action, DeletePod):
-                await self._api.delete_pod(ObjectKey(spec.key.namespace, action.name), action.uid)
-                await self._tell(item, Reason.POD_DELETED, f"deleted pod {action.name}: {action.why}")
-            elif isinstance(action, ApplyService):
+                if isinstance(action, ApplyService):
+                    rejections = replace(rejections, service=str(error))
+                elif isinstance(action, CreatePod):
+                    rejections = replace(rejections, pod=str(error))
+                if not error.is_refusal or isinstance(action, DeletePod):
+                    failure = error
+        return rejections, failure
+
+    async def _act(self, item: Object, spec: Spec, action: Action, service: Mapping[str, Any]) -> None:
+        match action:
+            case CreatePod(why):
+                pod = build_pod(spec, self._image, "".join(random.choices(SUFFIX, k=SUFFIX_LENGTH)))
+                await self._api.create_pod(pod)
+                await self._tell(item, Reason.POD_CREATED, f"created pod {pod['metadata']['name']}: {why}")
+            case DeletePod(name, uid, why):
+                await self._api.delete_pod(ObjectKey(spec.key.namespace, name), uid)
+                await self._tell(item, Reason.POD_DELETED, f"deleted pod {name}: {why}")
+            case ApplyService(why):
                 await self._api.apply_service(service)
-                await self._tell(item, Reason.SERVICE_APPLIED, f"applied Service {spec.key.name}: {action.why}")
-        return None
+                await self._tell(item, Reason.SERVICE_APPLIED, f"applied Service {spec.key.name}: {why}")
+
+    async def _report_invalid(self, item: Object, pods: Sequence[Object], error: SpecError) -> None:
+        meta = item["metadata"]
+        found = observe_pods(pods, meta["uid"], self._clock())
+        before = item.get("status") or {}
+        await self._write_status(item, *describe_invalid(meta["generation"], meta["name"], found, before, str(error)))
 
     async def _write_status(self, item: Object, fields: dict[str, Any], conditions: Sequence[Condition]) -> None:
         """Write the status if it says anything new, and an event for each transition."""
         before = item.get("status") or {}
         known = before.get("conditions") or []
-        generation = item["metadata"]["generation"]
-        status = {**fields, "conditions": with_times(conditions, known, generation, datetime.now(UTC))}
+        status = {**fields, "conditions": with_times(conditions, known, item["metadata"]["generation"], self._clock())}
         if _same(status, before):
             return
-        self._check_leader()
+        if not self._may_act():
+            raise NotLeaderError("the Lease is lost")
         await self._api.apply_status(item, status)
-        for condition in transitions(conditions, known):
-            if worth_telling(condition):
-                note = f"{condition.type} is {condition.status}: {condition.message}"
-                await self._tell(item, condition.reason, note, warning=is_warning(condition))
+        for condition in news(conditions, known):
+            note = f"{condition.type} is {condition.word}: {condition.message}"
+            await self._tell(item, condition.reason, note, warning=condition.is_warning)
 
     async def _tell(self, item: Object, reason: Reason, note: str, *, warning: bool = False) -> None:
         """Events inform people; one that cannot be written stops nothing."""
         try:
-            await self._api.create_event(build_event(item, self._instance, reason, note, warning=warning))
+            event = build_event(item, self._instance, reason, note, self._clock(), warning=warning)
+            await self._api.create_event(event)
         except ApiError as error:
             logger.warning("the event %r could not be written: %s", note, error)
-
-    def _check_leader(self) -> None:
-        if not self._may_act():
-            raise NotLeaderError("the Lease is lost")
 
 
 def _same(status: Mapping[str, Any], before: Mapping[str, Any]) -> bool:

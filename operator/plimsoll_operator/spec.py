@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
 from plimsoll_operator.identity import Object, ObjectKey, Owner, key_of
+from plimsoll_operator.quantity import byte_count
 
-NAME = re.compile(r"[a-z]([-a-z0-9]{0,50}[a-z0-9])?")
 DRAIN_SECONDS = 30
-RESERVED_PATHS = ("/cache", "/tmp", "/models")
+"""What the runtime takes when it is not told (a contract test compares)."""
 
 
 class SpecError(Exception):
@@ -36,6 +35,7 @@ class Template:
     env: tuple[Mapping[str, Any], ...] = ()
     volumes: tuple[Mapping[str, Any], ...] = ()
     volume_mounts: tuple[Mapping[str, Any], ...] = ()
+    tolerations: tuple[Mapping[str, Any], ...] = ()
     scheduling: Mapping[str, Any] = field(default_factory=dict)
     service_account: str | None = None
 
@@ -81,10 +81,9 @@ def created(item: Object) -> datetime:
 def read_spec(item: Object) -> Spec:
     """Read an object that the API server accepted. Raises SpecError."""
     spec, key = item["spec"], key_of(item)
-    if not NAME.fullmatch(key.name):
-        raise SpecError(f"the name {key.name!r} cannot be a Service's: use at most 52 of a-z, 0-9, -, a letter first")
-    resources = spec.get("resources", {})
+    resources, options = spec.get("resources", {}), spec.get("runtime", {})
     accelerator = resources.get("accelerator")
+    _check_memory(resources.get("memory"), None if accelerator else options.get("kvMemory"))
     return Spec(
         owner=Owner(key, item["metadata"]["uid"]),
         created=created(item),
@@ -96,26 +95,32 @@ def read_spec(item: Object) -> Spec:
         cpu=_text(resources.get("cpu")),
         memory=_text(resources.get("memory")),
         accelerator=Accelerator(accelerator["resource"], accelerator.get("count", 1)) if accelerator else None,
-        options=spec.get("runtime", {}),
+        options=options,
         template=_template(spec.get("template", {})),
     )
 
 
+def _check_memory(memory: str | int | None, kv_memory: str | None) -> None:
+    """The KV cache of a model on CPUs is part of the pod's memory; a share (40%) always fits."""
+    if memory is None or kv_memory is None or kv_memory.endswith("%"):
+        return
+    if byte_count(kv_memory) >= byte_count(str(memory)):
+        raise SpecError(
+            f"runtime.kvMemory {kv_memory} leaves nothing of resources.memory {memory} for the weights: "
+            "lower the one or raise the other"
+        )
+
+
 def _template(values: Mapping[str, Any]) -> Template:
-    for mount in values.get("volumeMounts", ()):
-        path = mount["mountPath"].rstrip("/") or "/"
-        if any(path == reserved or path.startswith(reserved + "/") for reserved in RESERVED_PATHS):
-            raise SpecError(f"template.volumeMounts: {path} is the runtime's own; mount it elsewhere")
     return Template(
         labels=values.get("labels", {}),
         annotations=values.get("annotations", {}),
         env=tuple(values.get("env", ())),
         volumes=tuple(values.get("volumes", ())),
         volume_mounts=tuple(values.get("volumeMounts", ())),
+        tolerations=tuple(values.get("tolerations", ())),
         scheduling={
-            name: values[name]
-            for name in ("nodeSelector", "tolerations", "affinity", "priorityClassName")
-            if values.get(name)
+            name: values[name] for name in ("nodeSelector", "affinity", "priorityClassName") if values.get(name)
         },
         service_account=values.get("serviceAccountName"),
     )

@@ -6,11 +6,12 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 
 from plimsoll_operator.api import ApiError
 from plimsoll_operator.identity import ObjectKey
 from plimsoll_operator.metrics import FAILURES, PASSES, QUEUE, SECONDS
+from plimsoll_operator.reconcile import NotLeaderError, Outcome
 
 logger = logging.getLogger(__name__)
 
@@ -18,24 +19,26 @@ FIRST_DELAY, LONGEST_DELAY = 0.5, 60.0
 RESYNC_SECONDS = 60.0
 WORKERS = 4
 
-Pass = Callable[[ObjectKey], Awaitable[bool]]
+Pass = Callable[[ObjectKey], Awaitable[Outcome]]
 
 
 class WorkQueue:
     """Objects that wait for a pass, each once; one that changes during its pass waits again."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
         self._ready: asyncio.Queue[ObjectKey] = asyncio.Queue()
         self._waiting: set[ObjectKey] = set()
         self._busy: set[ObjectKey] = set()
         self._again: set[ObjectKey] = set()
         self._failures: dict[ObjectKey, int] = {}
         self._timers: dict[ObjectKey, asyncio.TimerHandle] = {}
-        self.known: set[ObjectKey] = set()
-        self.last_success = time.monotonic()
+        self._known: set[ObjectKey] = set()
+        self.last_success = clock()
 
     def add(self, key: ObjectKey) -> None:
         """An object needs a pass, as soon as may be."""
+        self._known.add(key)
         if timer := self._timers.pop(key, None):
             timer.cancel()
         if key in self._busy:
@@ -45,20 +48,21 @@ class WorkQueue:
             self._ready.put_nowait(key)
             QUEUE.set(len(self._waiting))
 
+    def add_all(self, keys: Iterable[ObjectKey]) -> None:
+        """Each of them needs a pass."""
+        for key in keys:
+            self.add(key)
+
     def add_later(self, key: ObjectKey, seconds: float) -> None:
         """An object needs a pass after a while, unless it gets one before."""
-        if key in self._waiting or key in self._timers:
+        if key in self._waiting or key in self._again:
             return
-        loop = asyncio.get_running_loop()
-        self._timers[key] = loop.call_later(seconds, self._due, key)
-
-    def forget(self, key: ObjectKey) -> None:
-        """An object is gone."""
-        self.known.discard(key)
-        self._failures.pop(key, None)
+        if timer := self._timers.pop(key, None):
+            timer.cancel()
+        self._timers[key] = asyncio.get_running_loop().call_later(seconds, self._due, key)
 
     async def work(self, make_pass: Pass) -> None:
-        """Make passes for ever; several may run side by side. What is not an ApiError ends the worker."""
+        """Make passes for ever; several may run side by side. Raises NotLeaderError."""
         while True:
             key = await self._ready.get()
             self._waiting.discard(key)
@@ -68,36 +72,58 @@ class WorkQueue:
                 await self._one(key, make_pass)
             finally:
                 self._busy.discard(key)
-                if key in self._again:
-                    self._again.discard(key)
-                    self.add(key)
+            if key in self._again:
+                self._again.discard(key)
+                self.add(key)
 
     async def resync(self) -> None:
         """Give every known object a pass now and then: no lost event is lost for good."""
         while True:
             await asyncio.sleep(RESYNC_SECONDS * random.uniform(0.9, 1.1))
-            for key in list(self.known):
-                self.add(key)
-            if not self.known:
-                self.last_success = time.monotonic()
+            self.add_all(list(self._known))
+            if not self._known:
+                self.last_success = self._clock()
+
+    def check_integrity(self) -> None:
+        """Raise AssertionError where an object is in two places at once, or in none that brings it a pass."""
+        assert not self._waiting & self._busy
+        assert self._again <= self._busy
+        assert not self._waiting & self._timers.keys()
+        assert self._ready.qsize() == len(self._waiting)
+        assert self._waiting | self._busy | self._timers.keys() <= self._known
 
     async def _one(self, key: ObjectKey, make_pass: Pass) -> None:
         started = time.perf_counter()
         try:
-            changed = await make_pass(key)
+            outcome = await make_pass(key)
+        except NotLeaderError:
+            raise
         except ApiError as error:
-            count = self._failures[key] = self._failures.get(key, 0) + 1
-            delay = min(LONGEST_DELAY, FIRST_DELAY * 2 ** (count - 1)) * random.uniform(0.5, 1.0)
-            FAILURES.inc()
-            logger.warning("%s: %s; trying again in %.1f s", key, error, delay)
-            self.add_later(key, delay)
+            self._failed(key, str(error))
+            return
+        except Exception:  # one odd object must not stop the work on all others
+            logger.exception("%s: the pass broke", key)
+            self._failed(key, "an error of the operator itself; please report it")
             return
         self._failures.pop(key, None)
-        self.last_success = time.monotonic()
+        self.last_success = self._clock()
         PASSES.inc()
         SECONDS.observe(time.perf_counter() - started)
-        if changed:
-            self.add_later(key, FIRST_DELAY)
+        if outcome.gone:
+            self._forget(key)
+        elif outcome.again is not None:
+            self.add_later(key, outcome.again.total_seconds())
+
+    def _failed(self, key: ObjectKey, why: str) -> None:
+        count = self._failures[key] = self._failures.get(key, 0) + 1
+        delay = min(LONGEST_DELAY, FIRST_DELAY * 2 ** min(count - 1, 16)) * random.uniform(0.5, 1.0)
+        FAILURES.inc()
+        logger.warning("%s: %s; trying again in %.1f s", key, why, delay)
+        self.add_later(key, delay)
+
+    def _forget(self, key: ObjectKey) -> None:
+        if key not in self._again:
+            self._known.discard(key)
 
     def _due(self, key: ObjectKey) -> None:
         self._timers.pop(key, None)

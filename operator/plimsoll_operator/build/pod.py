@@ -18,6 +18,9 @@ CACHE = "/cache"
 GRACE_BEYOND_DRAIN = 15
 START_SECONDS = 3600
 HASH_LENGTH = 10
+NODE_LOST = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
+NODE_LOST_SECONDS = 60
+"""How long a pod may stay on a node that does not answer. The cluster's own 300 s are long for requests to wait."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +69,7 @@ def _pod_spec(spec: Spec, image: Image) -> dict[str, Any]:
             "seccompProfile": {"type": "RuntimeDefault"},
         },
         "terminationGracePeriodSeconds": spec.drain_seconds + GRACE_BEYOND_DRAIN,
+        "tolerations": _tolerations(spec),
         "volumes": _volumes(spec),
         **spec.template.scheduling,
     }
@@ -126,6 +130,16 @@ def _resources(spec: Spec) -> dict[str, Any]:
         requests[spec.accelerator.resource] = limits[spec.accelerator.resource] = count
     found: Mapping[str, dict[str, str]] = {"requests": requests, "limits": limits}
     return {name: values for name, values in found.items() if values}
+
+
+def _tolerations(spec: Spec) -> list[dict[str, Any]]:
+    """The template's, and ours where it says nothing about a lost node."""
+    theirs = [dict(toleration) for toleration in spec.template.tolerations]
+    known = {toleration.get("key") for toleration in theirs}
+    if None in known or "" in known:  # tolerates everything
+        return theirs
+    ours = {"operator": "Exists", "effect": "NoExecute", "tolerationSeconds": NODE_LOST_SECONDS}
+    return theirs + [{"key": key, **ours} for key in NODE_LOST if key not in known]
 
 
 def _volumes(spec: Spec) -> list[dict[str, Any]]:
