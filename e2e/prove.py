@@ -78,9 +78,7 @@ def _own_cluster() -> Target:
 def _given_cluster(args: argparse.Namespace) -> Target:
     registry = os.environ.get("REGISTRY")
     if not registry or not args.url:
-        raise SystemExit(
-            "e2e: with KUBECONFIG, set REGISTRY=host/path to push to, and --url to the ingress's address"
-        )
+        raise SystemExit("e2e: with KUBECONFIG, set REGISTRY=host/path to push to, and --url to the ingress's address")
     return Target(registry, args.url, own=False)
 
 
@@ -130,9 +128,7 @@ def _scenarios(target: Target, extra: Sequence[str]) -> int:
 def _uninstall(target: Target) -> list[str]:
     """Uninstall and list what is left of the release: objects with its label, the definitions aside."""
     _run([*_helm(target), "uninstall", RELEASE, "--namespace", NAMESPACE, "--wait"])
-    kinds = (
-        "all,serviceaccounts,configmaps,secrets,roles,rolebindings,ingresses,networkpolicies,poddisruptionbudgets"
-    )
+    kinds = "all,serviceaccounts,configmaps,secrets,roles,rolebindings,ingresses,networkpolicies,poddisruptionbudgets"
     cluster_kinds = "clusterroles,clusterrolebindings"
     selector = ["--selector", f"app.kubernetes.io/instance={RELEASE}", "--output", "name"]
     left = [
@@ -142,9 +138,7 @@ def _uninstall(target: Target) -> list[str]:
     ]
     definitions = _kubectl(target, "get", "crd", "--output", "name")
     if not any("modeldeployments.plimsoll.dev" in name for name in definitions):
-        left.append(
-            "the ModelDeployment definition is gone; uninstall must leave it (and every object of its kind)"
-        )
+        left.append("the ModelDeployment definition is gone; uninstall must leave it (and every object of its kind)")
     return left
 
 

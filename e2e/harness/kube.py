@@ -95,10 +95,7 @@ class Kube:
         """One condition of a ModelDeployment's status, if it speaks of the present generation."""
         found = self.model(name)
         for condition in found.get("status", {}).get("conditions", []):
-            if (
-                condition["type"] == kind
-                and condition.get("observedGeneration") == found["metadata"]["generation"]
-            ):
+            if condition["type"] == kind and condition.get("observedGeneration") == found["metadata"]["generation"]:
                 return dict(condition)
         return None
 

@@ -23,7 +23,7 @@ def expected() -> str:
 
 
 def test_a_model_deployment_answers(
-    kube: Kube, client: openai.OpenAI, demo: dict[str, Any], expected: str
+    kube: Kube, client: openai.OpenAI, demo: dict[str, Any], expected: Expected
 ) -> None:
     demo["spec"]["runtime"] = {"dtype": "float32", "maxModelLen": 1024, "kvMemory": "256MiB", "threads": 2}
     kube.apply(demo)

@@ -53,9 +53,7 @@ def test_two_operators_never_act_at_once(kube: Kube, release: Kube, tiny: dict[s
         until("one operator", lambda: len(release.component_pods("operator")) == 1, timeout=60)
 
 
-def test_serving_goes_on_without_an_operator(
-    kube: Kube, release: Kube, serving: dict[str, Any], client: Any
-) -> None:
+def test_serving_goes_on_without_an_operator(kube: Kube, release: Kube, serving: dict[str, Any], client: Any) -> None:
     release.scale_component("operator", 0)
     try:
         until("no operator", lambda: not release.component_pods("operator"), timeout=60)
