@@ -41,7 +41,7 @@ MODEL_ROUTES: tuple[tuple[str, str, Endpoint], ...] = (
 
 def build_app(state: ServerState) -> ASGIApp:
     """The whole application of one server. The routes of the model are admitted only while the state is ready."""
-    app = FastAPI(title="Plimsoll runtime", version=__version__, docs_url=None, redoc_url=None, openapi_url=None)
+    app = FastAPI(title="Plimsoll runtime", redirect_slashes=False, docs_url=None, redoc_url=None, openapi_url=None)
     metrics = Metrics(state)
     for method, path, endpoint in MODEL_ROUTES:
         app.add_api_route(path, _with_model(endpoint, state), methods=_methods(method), response_model=None)

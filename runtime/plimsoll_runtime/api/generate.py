@@ -14,7 +14,7 @@ from plimsoll_runtime.api.errors import ApiError, engine_died
 from plimsoll_runtime.api.record import RequestRecord
 from plimsoll_runtime.api.served import ServedModel
 from plimsoll_runtime.engine.messages import LogprobEntry
-from plimsoll_runtime.errors import EngineDeadError
+from plimsoll_runtime.errors import EngineDeadError, PlimsollError, UsageError
 from plimsoll_runtime.text.output import OutputText, TextDelta
 
 
@@ -43,6 +43,8 @@ async def generate(model: ServedModel, choices: Sequence[Choice], record: Reques
                 yield piece
     except EngineDeadError as error:
         raise engine_died(str(error)) from error
+    except UsageError as error:
+        raise ApiError(f"The request cannot be served: {error}.", code="invalid_value") from error
 
 
 async def _answer(model: ServedModel, choice: Choice) -> AsyncGenerator[Piece, None]:
@@ -74,7 +76,7 @@ async def _merged(model: ServedModel, choices: Sequence[Choice]) -> AsyncGenerat
                 async for piece in pieces:
                     queue.put_nowait(piece)
             queue.put_nowait(None)
-        except (ApiError, EngineDeadError) as error:
+        except (ApiError, PlimsollError) as error:
             queue.put_nowait(error)
 
     pumps = [asyncio.create_task(pump(choice)) for choice in choices]

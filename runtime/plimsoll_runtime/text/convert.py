@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from functools import partial
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,6 +33,7 @@ VOCABULARY_FILES = (
     "tokenizer_config.json",
     "config.json",
 )
+SENTENCEPIECE_NEEDS = ("sentencepiece", "protobuf")
 
 
 def tokenizer_folder(files: ModelFiles) -> Path:
@@ -50,6 +52,14 @@ def tokenizer_folder(files: ModelFiles) -> Path:
     return cached_folder(f"slow-{_digest(sources)}", partial(_convert_slow, files.root))
 
 
+def _installed(package: str) -> bool:
+    try:
+        version(package)
+    except PackageNotFoundError:
+        return False
+    return True
+
+
 def _digest(paths: list[Path]) -> str:
     digest = hashlib.sha256()
     for path in paths:
@@ -60,6 +70,11 @@ def _digest(paths: list[Path]) -> str:
 
 def _convert_slow(root: Path, target: Path) -> None:
     """Let Transformers read the vocabulary and write a tokenizer.json."""
+    if (root / "tokenizer.model").is_file() and (missing := [n for n in SENTENCEPIECE_NEEDS if not _installed(n)]):
+        raise ModelError(
+            f"{root / 'tokenizer.model'} is a SentencePiece model, and reading it needs what is not installed: "
+            f"pip install {' '.join(missing)}"
+        )
     from transformers import AutoTokenizer
 
     try:

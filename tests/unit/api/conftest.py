@@ -20,7 +20,7 @@ from plimsoll_runtime.api.server import Server, listen
 from plimsoll_runtime.api.state import ServerState
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.engine.messages import AddRequest, EngineInfo, EngineStats, LogprobEntry, RequestOutput
-from plimsoll_runtime.errors import EngineDeadError
+from plimsoll_runtime.errors import EngineDeadError, UsageError
 from plimsoll_runtime.text.spelling import byte_of_character
 from plimsoll_runtime.text.tokenizer import Tokenizer, load_tokenizer
 from plimsoll_runtime.weights.files import ModelFiles
@@ -103,6 +103,7 @@ class FakeEngine:
         self.answer = b"Hello!"
         self.error: str | None = None
         self.error_after = 0
+        self.refusal: str | None = None
         self.asked: list[AddRequest] = []
         self.aborted: list[str] = []
         self._going.set()
@@ -126,6 +127,8 @@ class FakeEngine:
 
     async def generate(self, request: AddRequest) -> AsyncGenerator[RequestOutput, None]:
         self.asked.append(request)
+        if self.refusal is not None:
+            raise UsageError(self.refusal)
         self.running.add(request.request_id)
         self.changed.set()
         finished = False

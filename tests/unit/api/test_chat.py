@@ -314,6 +314,13 @@ async def test_an_engines_error_in_a_stream_is_an_event(running: Any) -> None:
     assert seen == ["", "H", "e", "l"]
 
 
+async def test_what_the_engine_refuses_is_a_bad_request(running: Any) -> None:
+    running.engine.refusal = "the cache is too small"
+    for n in (1, 2):
+        with pytest.raises(openai.BadRequestError, match="the cache is too small"):
+            await running.openai().chat.completions.create(model="fake", messages=HELLO, n=n)
+
+
 async def test_one_failing_answer_of_several_ends_the_others(running: Any) -> None:
     running.engine.error = "broken"
     with pytest.raises(openai.InternalServerError):

@@ -11,6 +11,7 @@ import tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from plimsoll_runtime.errors import ModelError, SourceError
+from plimsoll_runtime.text import convert
 from plimsoll_runtime.text.cache import cached_folder
 from plimsoll_runtime.text.tokenizer import TextError, load_tokenizer
 from plimsoll_runtime.weights.files import ModelFiles
@@ -134,6 +135,16 @@ def test_vocabulary_files_are_converted_once(
     assert tokenizer.encode("The capital") == byte_level_backend.encode("The capital").ids
     monkeypatch.setattr("transformers.AutoTokenizer.from_pretrained", None)
     assert load_tokenizer(files).encode("The capital") == tokenizer.encode("The capital")
+
+
+def test_a_sentencepiece_model_says_what_reading_it_needs(
+    model_files: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PLIMSOLL_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(convert, "SENTENCEPIECE_NEEDS", ("no-such-package", "pytest"))
+    (tmp_path / "tokenizer.model").write_bytes(b"")
+    with pytest.raises(ModelError, match=r"tokenizer\.model is a SentencePiece model.*pip install no-such-package$"):
+        load_tokenizer(model_files())
 
 
 def test_a_cache_is_built_once_and_read_only_ones_go_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
