@@ -24,6 +24,7 @@ REPOSITORY = HERE.parent
 CLUSTER = [sys.executable, str(HERE / "cluster")]
 KUBECONFIG = REPOSITORY / ".cluster" / "kubeconfig"
 OWN_REGISTRY = "registry.plimsoll.test"
+STOP_SECONDS = 90
 RELEASE, NAMESPACE, HOST = "plimsoll", "plimsoll-system", "models.plimsoll.test"
 IMAGES = {
     "plimsoll-operator": ("operator/Dockerfile", {}),
@@ -128,18 +129,24 @@ def _scenarios(target: Target, extra: Sequence[str]) -> int:
 def _uninstall(target: Target) -> list[str]:
     """Uninstall and list what is left of the release: objects with its label, the definitions aside."""
     _run([*_helm(target), "uninstall", RELEASE, "--namespace", NAMESPACE, "--wait"])
-    kinds = "all,serviceaccounts,configmaps,secrets,roles,rolebindings,ingresses,networkpolicies,poddisruptionbudgets"
-    cluster_kinds = "clusterroles,clusterrolebindings"
-    selector = ["--selector", f"app.kubernetes.io/instance={RELEASE}", "--output", "name"]
-    left = [
-        *_kubectl(target, "get", kinds, "--namespace", NAMESPACE, *selector),
-        *_kubectl(target, "get", cluster_kinds, *selector),
-        *_kubectl(target, "get", "leases", "--namespace", NAMESPACE, "--output", "name"),
-    ]
+    deadline = time.monotonic() + STOP_SECONDS
+    while (left := _of_the_release(target)) and time.monotonic() < deadline:
+        time.sleep(1)
     definitions = _kubectl(target, "get", "crd", "--output", "name")
     if not any("modeldeployments.plimsoll.dev" in name for name in definitions):
         left.append("the ModelDeployment definition is gone; uninstall must leave it (and every object of its kind)")
     return left
+
+
+def _of_the_release(target: Target) -> list[str]:
+    kinds = "all,serviceaccounts,configmaps,secrets,roles,rolebindings,ingresses,networkpolicies,poddisruptionbudgets"
+    cluster_kinds = "clusterroles,clusterrolebindings"
+    selector = ["--selector", f"app.kubernetes.io/instance={RELEASE}", "--output", "name"]
+    return [
+        *_kubectl(target, "get", kinds, "--namespace", NAMESPACE, *selector),
+        *_kubectl(target, "get", cluster_kinds, *selector),
+        *_kubectl(target, "get", "leases", "--namespace", NAMESPACE, "--output", "name"),
+    ]
 
 
 def _helm(target: Target) -> list[str]:

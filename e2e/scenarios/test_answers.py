@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import openai
@@ -11,15 +12,25 @@ from harness.kube import Kube
 from plimsoll_runtime import LLM, SamplingParams
 
 QUESTION: Any = [{"role": "user", "content": "What is the capital of France?"}]
+PROMPT = "The three largest cities of France are"
 TOKENS = 24
 
 
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """The answer to the question, and how the prompt goes on."""
+
+    answer: str
+    continued: str
+
+
 @pytest.fixture(scope="module")
-def expected() -> str:
-    """What `LLM` answers in this process, with the example's options."""
+def expected() -> Expected:
+    """What `LLM` says in this process, with the options of the ModelDeployment below."""
     llm = LLM("demo://gemma-3-270m", dtype="float32", max_model_len=1024, kv_memory="256MiB", threads=2)
     [result] = llm.chat([QUESTION], SamplingParams(temperature=0, max_tokens=TOKENS))
-    return str(result.outputs[0].text)
+    [continued] = llm.generate(PROMPT, SamplingParams(temperature=0, max_tokens=TOKENS, ignore_eos=True))
+    return Expected(result.outputs[0].text, continued.outputs[0].text)
 
 
 def test_a_model_deployment_answers(
@@ -39,7 +50,7 @@ def test_a_model_deployment_answers(
 
     whole: Any = client.chat.completions.create(model=name, messages=QUESTION, temperature=0, max_tokens=TOKENS)
     assert "Paris" in whole.choices[0].message.content
-    assert whole.choices[0].message.content == expected
+    assert whole.choices[0].message.content == expected.answer
     assert whole.usage.completion_tokens > 0
 
     chunks: Any = client.chat.completions.create(
@@ -51,9 +62,15 @@ def test_a_model_deployment_answers(
         stream_options={"include_usage": True},
     )
     pieces = list(chunks)
-    assert "".join(c.choices[0].delta.content or "" for c in pieces if c.choices) == expected
+    assert "".join(c.choices[0].delta.content or "" for c in pieces if c.choices) == expected.answer
     assert pieces[-1].usage.completion_tokens == whole.usage.completion_tokens
-    assert len([c for c in pieces if c.choices and c.choices[0].delta.content]) > 1
+
+    long: Any = client.completions.create(
+        model=name, prompt=PROMPT, temperature=0, max_tokens=TOKENS, stream=True, extra_body={"ignore_eos": True}
+    )
+    texts = [c.choices[0].text for c in long if c.choices]
+    assert "".join(texts) == expected.continued
+    assert len([t for t in texts if t]) > TOKENS / 2, "the answer came in a few lumps, so something buffers it"
 
     with pytest.raises(openai.NotFoundError, match=name):
         client.chat.completions.create(model="nobody", messages=QUESTION)
