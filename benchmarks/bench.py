@@ -144,12 +144,8 @@ def _table(rows: list[dict[str, Any]]) -> Table:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument(
-        "--rounds", type=int, default=3, help="rounds per workload; medians are reported (default 3)"
-    )
-    parser.add_argument(
-        "--threads", type=int, default=len(os.sched_getaffinity(0)), help="threads of every system"
-    )
+    parser.add_argument("--rounds", type=int, default=3, help="rounds per workload; medians are reported (default 3)")
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="threads of every system")
     parser.add_argument("--only", action="append", metavar="W", help="only this workload (repeatable)")
     parser.add_argument("--scale", type=float, default=1.0, help="smaller workloads for a quick look, e.g. 0.1")
     parser.add_argument("--json", metavar="FILE", help="write the result, with hardware, versions and command")

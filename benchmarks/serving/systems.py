@@ -31,9 +31,7 @@ class Plimsoll:
         from plimsoll_runtime import SamplingParams
 
         self._llm.reset_prefix_cache()
-        params = [
-            SamplingParams(temperature=0.0, max_tokens=r.output_len, ignore_eos=True) for r in workload.requests
-        ]
+        params = [SamplingParams(temperature=0.0, max_tokens=r.output_len, ignore_eos=True) for r in workload.requests]
         start = time.perf_counter()
         results = self._llm.generate([list(r.prompt) for r in workload.requests], params)
         seconds = time.perf_counter() - start

@@ -38,9 +38,7 @@ def workloads(scale: float = 1.0) -> list[Workload]:
         return max(2, round(count * scale))
 
     rng = random.Random(0)
-    mixed = tuple(
-        _request(rng, rng.randint(16, 256), rng.randint(16, n(256) + 16 * (scale < 1))) for _ in range(n(64))
-    )
+    mixed = tuple(_request(rng, rng.randint(16, 256), rng.randint(16, n(256) + 16 * (scale < 1))) for _ in range(n(64)))
     prefix = _tokens(rng, 512)
     shared = tuple(Request(prefix + _tokens(rng, 16), n(32)) for _ in range(n(64)))
     stream = tuple(_request(rng, rng.randint(16, 256), rng.randint(16, n(256) + 16)) for _ in range(n(128)))

@@ -46,7 +46,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def load(model: Path, **options: Any) -> LLM:
-    defaults = {
+    defaults: dict[str, Any] = {
         "dtype": "float32",
         "threads": 1,
         "kv_memory": "8MiB",

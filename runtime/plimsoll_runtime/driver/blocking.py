@@ -2,103 +2,116 @@
 
 from __future__ import annotations
 
-import subprocess
+import time
 from collections.abc import Iterable
 
-import msgspec
 import zmq
 
-from plimsoll_runtime.driver.spawn import Launch, died, failure, prepare
+from plimsoll_runtime.driver.child import LAST_WORDS_SECONDS, EngineChild, failure
+from plimsoll_runtime.driver.start import BUILD
 from plimsoll_runtime.engine.config import EngineConfig
+from plimsoll_runtime.engine.limits import check_request
 from plimsoll_runtime.engine.messages import (
     AbortRequests,
     AddRequest,
-    Command,
     EngineFailed,
     EngineInfo,
     EngineStats,
     Event,
-    LoadProgress,
     ResetPrefixCache,
     Shutdown,
     StepOutputs,
 )
-from plimsoll_runtime.errors import PlimsollError
+from plimsoll_runtime.errors import UsageError
 
-POLL_MS = 200
-STOP_SECONDS = 5
+STOP_SECONDS = 5.0
 
 
 class BlockingEngine:
     """An engine in a child process that is driven like a core of one's own: add, step, abort."""
 
-    def __init__(self, config: EngineConfig, *, factory: str | None = None) -> None:
+    def __init__(self, config: EngineConfig, *, factory: str = BUILD) -> None:
         """Start and wait until the model is loaded. Raises what it could not start for."""
-        self._launch: Launch = prepare(config, factory)
-        self._socket: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.PAIR)
-        for option in (zmq.LINGER, zmq.SNDHWM, zmq.RCVHWM):
-            self._socket.set(option, 0)
-        self._socket.bind(self._launch.address)
-        self._decoder = msgspec.msgpack.Decoder(Event)
-        self._process = subprocess.Popen(self._launch.command, env=self._launch.environment)
-        self._socket.send(msgspec.msgpack.encode(config))
+        self._child = EngineChild(config, factory)
+        self._poller = zmq.Poller()
+        self._poller.register(self._child.events, zmq.POLLIN)
+        self._poller.register(self._child.ended_fd, zmq.POLLIN)
+        self._under_way: set[str] = set()
         self.stats = EngineStats()
         try:
             self.info = self._wait_ready()
         except BaseException:
-            self.stop()
+            self._child.close()
             raise
 
+    @property
+    def pid(self) -> int:
+        """Of the engine's process."""
+        return self._child.pid
+
+    @property
+    def has_work(self) -> bool:
+        """Whether a request is under way."""
+        return bool(self._under_way)
+
     def add(self, request: AddRequest) -> None:
-        """Send a request; what the engine says against it comes as an output with an error."""
-        self._send(request)
+        """Send a request. Raises UsageError when it could never be served."""
+        check_request(request, self.info)
+        if request.request_id in self._under_way:
+            raise UsageError(f"request id {request.request_id!r} is in use; every request needs an id of its own")
+        self._under_way.add(request.request_id)
+        self._child.send(request)
 
     def abort(self, request_ids: Iterable[str]) -> None:
-        """Forget requests."""
-        if ids := list(request_ids):
-            self._send(AbortRequests(ids))
+        """Forget requests; unknown or finished ids are ignored."""
+        known = self._under_way.intersection(request_ids)
+        if known:
+            self._under_way -= known
+            self._child.send(AbortRequests(sorted(known)))
 
     def reset_prefix_cache(self) -> None:
         """Forget every cached prefix."""
-        self._send(ResetPrefixCache())
+        self._child.send(ResetPrefixCache())
 
     def step(self) -> StepOutputs:
-        """Wait for the next step's outputs. Raises EngineDeadError when the process ends."""
-        while True:
-            event = self._next()
-            if isinstance(event, StepOutputs):
-                self.stats = event.stats
-                return event
+        """Wait for the outputs of the next step that has any; empty without work.
+
+        Raises EngineDeadError when the process ends.
+        """
+        while self._under_way:
+            event = self._next_event()
+            if not isinstance(event, StepOutputs):
+                continue
+            self.stats = event.stats
+            outputs = [o for o in event.outputs if o.request_id in self._under_way]
+            self._under_way.difference_update(o.request_id for o in outputs if o.finish_reason is not None)
+            if outputs:
+                return StepOutputs(outputs, event.stats)
+        return StepOutputs([], self.stats)
 
     def stop(self) -> None:
-        """End the process."""
-        if self._process.poll() is None:
-            self._send(Shutdown())
-            try:
-                self._process.wait(STOP_SECONDS)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait()
-        self._socket.close()
-        self._launch.folder.cleanup()
+        """End the process; the object is of no use afterwards."""
+        self._under_way.clear()
+        self._child.send(Shutdown())
+        self._child.wait(STOP_SECONDS)
+        self._child.close()
 
     def _wait_ready(self) -> EngineInfo:
         while True:
-            event = self._next()
+            event = self._next_event()
             if isinstance(event, EngineInfo):
                 return event
-            if not isinstance(event, LoadProgress):
-                raise PlimsollError(f"the engine said {type(event).__name__} before it was ready")
 
-    def _next(self) -> Event:
-        while not self._socket.poll(POLL_MS):
-            code = self._process.poll()
-            if code is not None and not self._socket.poll(0):
-                raise died(code)
-        event: Event = self._decoder.decode(self._socket.recv())
+    def _next_event(self) -> Event:
+        """Wait for an event. Raises what the engine failed with, or EngineDeadError when it ended without a word."""
+        deadline: float | None = None
+        while (event := self._child.receive()) is None:
+            if deadline is None:
+                ready = dict(self._poller.poll())
+                if self._child.ended_fd in ready:
+                    deadline = time.monotonic() + (LAST_WORDS_SECONDS if self._child.owes_a_reason else 0.0)
+            elif not self._child.events.poll(max(0, int(1000 * (deadline - time.monotonic())))):
+                raise self._child.death()
         if isinstance(event, EngineFailed):
             raise failure(event)
         return event
-
-    def _send(self, command: Command) -> None:
-        self._socket.send(msgspec.msgpack.encode(command))

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import AsyncGenerator, Callable
 
-import msgspec
-import zmq
-import zmq.asyncio
-
-from plimsoll_runtime.driver.spawn import Launch, died, failure, prepare
+from plimsoll_runtime.driver.child import LAST_WORDS_SECONDS, EngineChild, failure
+from plimsoll_runtime.driver.mailbox import Mailbox
+from plimsoll_runtime.driver.start import BUILD
 from plimsoll_runtime.engine.config import EngineConfig
+from plimsoll_runtime.engine.limits import check_request
 from plimsoll_runtime.engine.messages import (
     AbortRequests,
     AddRequest,
-    Command,
     EngineFailed,
     EngineInfo,
     EngineStats,
@@ -25,57 +22,50 @@ from plimsoll_runtime.engine.messages import (
     Shutdown,
     StepOutputs,
 )
-from plimsoll_runtime.errors import EngineDeadError, PlimsollError
+from plimsoll_runtime.errors import EngineDeadError, PlimsollError, UsageError
 
 STOP_SECONDS = 5.0
-LAST_WORDS_SECONDS = 0.2
-"""How long what a dead process sent is still read: its reason is better than its exit code."""
+"""How long the process may take to end by itself."""
+EVENTS_AT_ONCE = 64
+"""Events handled before the loop's other work gets its turn."""
 
 Progress = Callable[[str, float], None]
 
 
 class AsyncEngine:
-    """An engine in a child process. When it dies, every generator raises and `wait_dead` returns.
+    """An engine in a child process, for the event loop that started it.
 
-    Each request has a queue of its own: a slow reader holds up nobody.
+    When the process ends, for whatever reason, every generator raises and `wait_dead` returns.
     """
 
-    def __init__(
-        self, launch: Launch, process: asyncio.subprocess.Process, socket: zmq.asyncio.Socket, on_progress: Progress
-    ) -> None:
-        self._launch = launch
-        self._process = process
-        self._socket = socket
+    def __init__(self, child: EngineChild, on_progress: Progress | None) -> None:
+        self._child = child
         self._on_progress = on_progress
-        self._encoder = msgspec.msgpack.Encoder()
-        self._queues: dict[str, asyncio.Queue[RequestOutput | PlimsollError]] = {}
-        self._info: asyncio.Future[EngineInfo] = asyncio.get_running_loop().create_future()
+        self._loop = asyncio.get_running_loop()
+        self._ready: asyncio.Future[EngineInfo] = self._loop.create_future()
         self._dead = asyncio.Event()
+        self._gone = asyncio.Event()
         self._error: PlimsollError | None = None
-        self._stopping = False
-        self.stats = EngineStats()
-        self._tasks = [asyncio.create_task(self._receive()), asyncio.create_task(self._watch())]
+        self._mailboxes: dict[str, Mailbox] = {}
+        self._stats = EngineStats()
+        self._events_fd = child.events_fd
+        self._loop.add_reader(self._events_fd, self._read_events)
+        self._loop.add_reader(child.ended_fd, self._on_end)
+        self._read_events()
 
     @classmethod
     async def start(
-        cls, config: EngineConfig, on_progress: Progress | None = None, *, factory: str | None = None
+        cls, config: EngineConfig, on_progress: Progress | None = None, *, factory: str = BUILD
     ) -> AsyncEngine:
-        """Start a process, wait until its model is loaded.
+        """Start a process and wait until its model is loaded. Cancelling ends the process.
 
+        `factory` ("module:function") builds the engine in the process.
         Raises what the engine could not start for: SourceError, ModelError, MemoryLimitError, UsageError, or
-        EngineDeadError. Cancelling ends the process.
+        EngineDeadError.
         """
-        launch = prepare(config, factory)
-        socket = zmq.asyncio.Context.instance().socket(zmq.PAIR)
-        socket.set(zmq.LINGER, 0)
-        socket.set(zmq.SNDHWM, 0)
-        socket.set(zmq.RCVHWM, 0)
-        socket.bind(launch.address)
-        process = await asyncio.create_subprocess_exec(*launch.command, env=launch.environment)
-        engine = cls(launch, process, socket, on_progress or _ignore)
+        engine = cls(EngineChild(config, factory), on_progress)
         try:
-            await socket.send(msgspec.msgpack.encode(config))
-            await asyncio.shield(engine._info)
+            await asyncio.shield(engine._ready)
         except BaseException:
             await engine.stop()
             raise
@@ -84,103 +74,113 @@ class AsyncEngine:
     @property
     def info(self) -> EngineInfo:
         """Sizes and names of what was loaded."""
-        return self._info.result()
+        return self._ready.result()
+
+    @property
+    def stats(self) -> EngineStats:
+        """As of the last step."""
+        return self._stats
 
     @property
     def alive(self) -> bool:
         """Whether requests can be served."""
-        return self._error is None and not self._stopping
+        return self._error is None
 
     @property
     def failure(self) -> PlimsollError | None:
-        """Why it is not alive, once it has died or failed."""
+        """Why it can serve nothing any more; None while it can."""
         return self._error
 
+    @property
+    def pid(self) -> int:
+        """Of the engine's process."""
+        return self._child.pid
+
     async def generate(self, request: AddRequest) -> AsyncGenerator[RequestOutput, None]:
-        """The outputs of one request. Closing early aborts it. Raises EngineDeadError when the engine dies."""
+        """The outputs of one request as they come, several joined into one for a slow reader.
+
+        Closing it early aborts the request. Raises UsageError for a request that cannot be served, EngineDeadError
+        when the engine dies.
+        """
         if self._error is not None:
             raise self._error
-        queue: asyncio.Queue[RequestOutput | PlimsollError] = asyncio.Queue()
-        self._queues[request.request_id] = queue
+        check_request(request, self.info)
+        if request.request_id in self._mailboxes:
+            raise UsageError(f"request id {request.request_id!r} is in use; every request needs an id of its own")
+        mailbox = self._mailboxes[request.request_id] = Mailbox()
+        self._child.send(request)
         finished = False
         try:
-            await self._send(request)
             while not finished:
-                item = await queue.get()
-                if isinstance(item, PlimsollError):
-                    raise item
-                finished = item.finish_reason is not None
-                yield item
+                output = await mailbox.take()
+                finished = output.finish_reason is not None
+                yield output
         finally:
-            self._queues.pop(request.request_id, None)
-            if not finished and self._error is None:
-                self._send_soon(AbortRequests([request.request_id]))
+            del self._mailboxes[request.request_id]
+            if not finished and self.alive:
+                self._child.send(AbortRequests([request.request_id]))
 
     async def wait_dead(self) -> None:
-        """Return once the engine has ended, whoever ended it."""
+        """Return once the engine can serve nothing any more, whoever ended it."""
         await self._dead.wait()
 
     async def stop(self) -> None:
-        """End the process; requests under way get EngineDeadError."""
-        if not self._stopping:
-            self._stopping = True
-            if self._error is None:
-                self._send_soon(Shutdown())
-            self._lose(EngineDeadError("the engine was stopped"))
+        """End the process; returns when it is gone. Requests under way get EngineDeadError."""
+        loaded = self._ready.done() and not self._ready.cancelled() and self._ready.exception() is None
+        self._lose(EngineDeadError("the engine was stopped"))
+        self._child.send(Shutdown())
         try:
-            await asyncio.wait_for(self._process.wait(), STOP_SECONDS)
+            await asyncio.wait_for(self._gone.wait(), STOP_SECONDS if loaded else 0)
         except TimeoutError:
-            with contextlib.suppress(ProcessLookupError):
-                self._process.kill()
-            await self._process.wait()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._dead.set()
-        self._socket.close()
-        self._launch.folder.cleanup()
+            self._child.kill()
+            await self._gone.wait()
+        finally:
+            self._loop.remove_reader(self._events_fd)
+            self._child.close()
 
-    async def _send(self, command: Command) -> None:
-        await self._socket.send(self._encoder.encode(command))
+    def _read_events(self) -> None:
+        """Handle what has come. ZeroMQ's descriptor tells of changes only: it must be read until nothing is left."""
+        for _ in range(EVENTS_AT_ONCE):
+            event = self._child.receive()
+            if event is None:
+                return
+            self._handle(event)
+        self._loop.call_soon(self._read_events)
 
-    def _send_soon(self, command: Command) -> None:
-        """Queue a command from where nothing can be awaited; the pair has no limit, so it never blocks."""
-        with contextlib.suppress(zmq.Again):
-            self._socket.send(self._encoder.encode(command), flags=zmq.NOBLOCK)
-
-    async def _receive(self) -> None:
-        decoder = msgspec.msgpack.Decoder(Event)
-        while True:
-            event = decoder.decode(await self._socket.recv())
-            if isinstance(event, StepOutputs):
-                self.stats = event.stats
-                for output in event.outputs:
-                    if (queue := self._queues.get(output.request_id)) is not None:
-                        queue.put_nowait(output)
-            elif isinstance(event, LoadProgress):
+    def _handle(self, event: Event) -> None:
+        if isinstance(event, StepOutputs):
+            self._stats = event.stats
+            for output in event.outputs:
+                if (mailbox := self._mailboxes.get(output.request_id)) is not None:
+                    mailbox.put(output)
+        elif isinstance(event, LoadProgress):
+            if self._on_progress is not None:
                 self._on_progress(event.stage, event.fraction)
-            elif isinstance(event, EngineInfo):
-                self._info.set_result(event)
-            elif isinstance(event, EngineFailed):
-                self._lose(failure(event))
+        elif isinstance(event, EngineInfo):
+            self._ready.set_result(event)
+        elif isinstance(event, EngineFailed):
+            self._lose(failure(event))
 
-    async def _watch(self) -> None:
-        """The process is gone: what it still said comes first, then everyone who waits is told."""
-        code = await self._process.wait()
-        await asyncio.wait({self._tasks[0]}, timeout=LAST_WORDS_SECONDS)
-        self._lose(died(code))
-        self._dead.set()
+    def _on_end(self) -> None:
+        """The process is gone. If it ended with an error of ours, its reason is still on the way."""
+        self._loop.remove_reader(self._child.ended_fd)
+        self._gone.set()
+        if self._child.owes_a_reason:
+            self._loop.call_later(LAST_WORDS_SECONDS, self._lose_silently)
+        else:
+            self._lose_silently()
+
+    def _lose_silently(self) -> None:
+        self._lose(self._child.death())
 
     def _lose(self, error: PlimsollError) -> None:
+        """Tell everyone who waits. Only the first reason counts."""
         if self._error is not None:
             return
         self._error = error
-        if not self._info.done():
-            self._info.set_exception(error)
-            self._info.exception()
-        for queue in self._queues.values():
-            queue.put_nowait(error)
-
-
-def _ignore(stage: str, fraction: float) -> None:
-    """Nobody asked to see progress."""
+        if not self._ready.done():
+            self._ready.set_exception(error)
+            self._ready.exception()
+        for mailbox in self._mailboxes.values():
+            mailbox.fail(error)
+        self._dead.set()

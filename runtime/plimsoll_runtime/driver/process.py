@@ -1,23 +1,27 @@
-"""The engine's own process: commands in, one message a step out, over a ZeroMQ pair.
+"""The engine's own process: commands in, one message a step out.
 
-Started as `python -m plimsoll_runtime.driver.process ADDRESS PARENT [FACTORY]`; the first message is the
-`EngineConfig`. Signals meant for the server's group are ignored here: the parent says when to stop. The process never
-outlives its parent.
+Started as `python -m plimsoll_runtime.driver.process` with a `Start` record on its standard input, which stays open
+for as long as the parent lives: its end is ours. (A death signal from the kernel would follow the *thread* that
+started us, not the process.) Signals are the parent's business; here they are ignored.
 """
 
 from __future__ import annotations
 
-import ctypes
+import gc
 import importlib
 import logging
 import os
+import select
 import signal
 import sys
+import threading
 from collections.abc import Callable
+from typing import NoReturn
 
 import msgspec
 import zmq
 
+from plimsoll_runtime.driver.start import Start
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.engine.core import EngineCore
 from plimsoll_runtime.engine.messages import (
@@ -38,89 +42,157 @@ from plimsoll_runtime.errors import ErrorKind, PlimsollError, UsageError
 logger = logging.getLogger(__name__)
 
 Factory = Callable[[EngineConfig, Callable[[str, float], None]], EngineCore]
-BUILD = "plimsoll_runtime.driver.build:build_engine"
-IDLE_MS = 1000
-PR_SET_PDEATHSIG = 1
+
+STDIN = 0
+PARENT_CHECK_SECONDS = 5.0
+"""How often to look whether the parent lives, in case something it has forked still holds our standard input."""
+PROGRESS_STEP = 0.01
+LINGER_MS = 5000
 
 
 class EngineProcess:
     """The loop: take every command that is there, step while there is work, wait while there is none."""
 
-    def __init__(self, address: str, parent: int) -> None:
-        self._parent = parent
-        self._socket: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.PAIR)
-        self._socket.set(zmq.SNDHWM, 0)
-        self._socket.set(zmq.LINGER, 1000)
-        self._socket.connect(address)
-        self._commands = msgspec.msgpack.Decoder(Command)
+    def __init__(self, start: Start) -> None:
+        self._start = start
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._commands = self._context.socket(zmq.PULL)
+        self._events = self._context.socket(zmq.PUSH)
+        for socket in (self._commands, self._events):
+            socket.set(zmq.SNDHWM, 0)
+            socket.set(zmq.RCVHWM, 0)
+            socket.set(zmq.LINGER, LINGER_MS)
+        self._commands.connect(start.commands)
+        self._events.connect(start.events)
+        self._decoder = msgspec.msgpack.Decoder(Command)
         self._encoder = msgspec.msgpack.Encoder()
+        self._progress = ("", 0.0)
+        self._told = EngineStats()
 
-    def run(self, factory: Factory) -> int:
-        """Serve until told to stop; the exit code."""
+    def run(self) -> int:
+        """Load and serve until told to stop; the exit code. What goes wrong is sent to the parent before the end."""
         try:
-            config = msgspec.msgpack.decode(self._socket.recv(), type=EngineConfig)
-            core = factory(config, lambda stage, fraction: self._send(LoadProgress(stage, fraction)))
+            core = _factory(self._start.factory)(self._start.config, self._report)
+            # What was loaded stays for good: the collector need not look at it in the middle of a step.
+            gc.collect()
+            gc.freeze()
             self._send(core.info)
-            self._loop(core)
+            while self._take_commands(core):
+                self._step(core)
         except PlimsollError as error:
             return self._fail(error.kind, str(error))
-        except MemoryError as error:
-            return self._fail(ErrorKind.MEMORY, f"out of memory: {error}")
         except Exception as error:
             logger.exception("the engine failed")
-            return self._fail(ErrorKind.ENGINE, f"{type(error).__name__}: {error}")
+            kind = ErrorKind.MEMORY if _is_out_of_memory(error) else ErrorKind.ENGINE
+            return self._fail(kind, f"{type(error).__name__}: {error}")
         return 0
 
-    def _loop(self, core: EngineCore) -> None:
-        told = EngineStats()
-        while os.getppid() == self._parent:
-            refused: list[RequestOutput] = []
-            timeout = 0 if core.has_work else IDLE_MS
-            while self._socket.poll(timeout):
-                command = self._commands.decode(self._socket.recv())
-                if isinstance(command, Shutdown):
-                    return
-                refused.extend(_apply(core, command))
-                timeout = 0
-            stepped = core.step() if core.has_work else StepOutputs([], core.stats)
-            if refused or stepped.outputs or stepped.stats != told:
-                told = stepped.stats
-                self._send(StepOutputs([*refused, *stepped.outputs], stepped.stats))
+    def close(self) -> None:
+        """Let what was said get out, then close."""
+        self._context.destroy(LINGER_MS)
+
+    def _report(self, stage: str, fraction: float) -> None:
+        """Pass on progress, in steps that somebody can see."""
+        last_stage, last = self._progress
+        if stage != last_stage or fraction >= last + PROGRESS_STEP or last < fraction == 1.0:
+            self._progress = (stage, fraction)
+            self._send(LoadProgress(stage, fraction))
+
+    def _take_commands(self, core: EngineCore) -> bool:
+        """Carry out all commands that have come; without work, wait for one. False once it is time to end."""
+        if not core.has_work:
+            self._commands.poll()
+        refused: list[RequestOutput] = []
+        while (command := self._next_command()) is not None:
+            if isinstance(command, Shutdown):
+                return False
+            if isinstance(command, AddRequest):
+                refused.extend(_add(core, command))
+            elif isinstance(command, AbortRequests):
+                core.abort(command.request_ids)
+            elif isinstance(command, ResetPrefixCache):
+                core.reset_prefix_cache()
+        if refused or not core.has_work:
+            self._tell(refused, core.stats)
+        return True
+
+    def _next_command(self) -> Command | None:
+        try:
+            command: Command = self._decoder.decode(self._commands.recv(zmq.NOBLOCK))
+        except zmq.Again:
+            return None
+        return command
+
+    def _step(self, core: EngineCore) -> None:
+        if core.has_work:
+            done = core.step()
+            self._tell(done.outputs, done.stats)
+
+    def _tell(self, outputs: list[RequestOutput], stats: EngineStats) -> None:
+        """Send what is new, if anything is."""
+        if outputs or stats != self._told:
+            self._told = stats
+            self._send(StepOutputs(outputs, stats))
 
     def _send(self, event: Event) -> None:
-        self._socket.send(self._encoder.encode(event))
+        self._events.send(self._encoder.encode(event))
 
     def _fail(self, kind: ErrorKind, message: str) -> int:
         self._send(EngineFailed(kind.value, message))
-        self._socket.close()
         return kind.exit_code
 
 
-def _apply(core: EngineCore, command: Command) -> list[RequestOutput]:
-    """Carry a command out; a request that cannot be served is answered at once."""
-    if isinstance(command, AbortRequests):
-        core.abort(command.request_ids)
-    elif isinstance(command, ResetPrefixCache):
-        core.reset_prefix_cache()
-    elif isinstance(command, AddRequest):
-        try:
-            core.add(command)
-        except UsageError as error:
-            return [RequestOutput(command.request_id, finish_reason="error", error=str(error))]
+def _add(core: EngineCore, request: AddRequest) -> list[RequestOutput]:
+    """Queue a request; one that cannot be served is answered at once."""
+    try:
+        core.add(request)
+    except UsageError as error:
+        return [RequestOutput(request.request_id, finish_reason="error", error=str(error))]
     return []
+
+
+def _factory(path: str) -> Factory:
+    module, _, name = path.partition(":")
+    factory: Factory = getattr(importlib.import_module(module), name)
+    return factory
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    """Python's own error, or torch's for a device, which is told by its name: this module does not import torch."""
+    return isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
+
+
+def _read_start() -> Start:
+    line = bytearray()
+    while not line.endswith(b"\n"):
+        piece = os.read(STDIN, 65536)
+        if not piece:
+            sys.exit("plimsoll_runtime.driver.process is started by an engine's client, not by hand")
+        line += piece
+    return msgspec.json.decode(line, type=Start)
+
+
+def _end_with_parent(parent: int) -> NoReturn:
+    """End this process when the parent has gone, whatever the main thread is doing."""
+    while os.getppid() == parent:
+        readable, _, _ = select.select([STDIN], [], [], PARENT_CHECK_SECONDS)
+        if readable and not os.read(STDIN, 1):
+            break
+    os._exit(ErrorKind.ENGINE.exit_code)
 
 
 def main() -> int:
     """Entry point of the process."""
-    address, parent, *factory = sys.argv[1:]
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    module, _, name = (factory[0] if factory else BUILD).partition(":")
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    process = EngineProcess(address, int(parent))
-    return process.run(getattr(importlib.import_module(module), name))
+    start = _read_start()
+    threading.Thread(target=_end_with_parent, args=(start.parent,), daemon=True).start()
+    logging.basicConfig(level=start.log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    process = EngineProcess(start)
+    try:
+        return process.run()
+    finally:
+        process.close()
 
 
 if __name__ == "__main__":

@@ -100,13 +100,10 @@ class Scheduler:
         """Plan the next step; None when nothing can be computed before another step is committed."""
         self._kv.begin_step()
         build = _StepBuilder(self._limits.max_batch_tokens)
-        preemptions = self._counters.preemptions
-        prompts = self._plan_decodes(build)
-        for sequence in prompts:
-            if build.budget > 0 and sequence.phase is Phase.RUNNING:
+        for sequence in self._plan_decodes(build):
+            if build.budget > 0:
                 self._plan_prompt(sequence, build)
-        if preemptions == self._counters.preemptions:
-            self._admit(build)
+        self._admit(build)
         if not build.entries:
             return None
         copies, merges = self._kv.end_step()

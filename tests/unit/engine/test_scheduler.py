@@ -281,6 +281,38 @@ def test_nothing_can_be_planned_while_every_token_is_still_to_come() -> None:
     assert sizes(bench.run()) == [(0, 1)]
 
 
+def test_whoever_is_preempted_with_a_token_to_come_waits_for_it() -> None:
+    bench = Bench(num_blocks=6, block_size=1)
+    bench.add("old", [1])
+    bench.run()
+    old = bench.plan()
+    bench.add("new", [3])
+    new = bench.plan()
+    for _ in range(2):
+        bench.run(old)
+        old = bench.plan()
+        if bench.scheduler.stats().preemptions:
+            break
+        bench.run(new)
+        new = bench.plan()
+    assert bench.scheduler.stats().preemptions == 1
+    bench.scheduler.abort(["old"])
+    assert bench.scheduler.schedule() is None, "its last token is not known yet"
+    bench.run(new)
+    bench.run(old)
+    init = bench.run().new_slots[0]
+    assert [*init.prompt_ids, *init.output_ids] == [3, *oracle(request("new", [3], max_tokens=2), 5).token_ids]
+
+
+def test_those_that_run_keep_a_spare_block_each() -> None:
+    bench = Bench(num_blocks=6)
+    bench.add("old", [1, 2, 3])
+    bench.add("small", [4] * 8)
+    bench.add("large", [5] * 8)
+    assert sizes(bench.run()) == [(0, 3), (1, 8)]
+    assert bench.scheduler.stats().waiting == 1, "two blocks are free, and two sequences may need them"
+
+
 def test_an_abort_while_a_step_runs_makes_its_result_void() -> None:
     bench = Bench()
     bench.add("gone", [1, 2])

@@ -79,9 +79,7 @@ def test_more_than_is_free_is_refused() -> None:
 def test_a_cgroup_limit_counts_and_file_pages_do_not(tmp_path: Path, version: str) -> None:
     folder = tmp_path if version == "v2" else tmp_path / "memory"
     folder.mkdir(exist_ok=True)
-    names = (
-        ("memory.max", "memory.current") if version == "v2" else ("memory.limit_in_bytes", "memory.usage_in_bytes")
-    )
+    names = ("memory.max", "memory.current") if version == "v2" else ("memory.limit_in_bytes", "memory.usage_in_bytes")
     key = "inactive_file" if version == "v2" else "total_inactive_file"
     for name, text in zip((*names, "memory.stat"), ("1000\n", "700\n", f"anon 5\n{key} 100\n"), strict=True):
         (folder / name).write_text(text)

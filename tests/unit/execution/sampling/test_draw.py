@@ -85,9 +85,7 @@ def test_no_token_outside_the_filters_and_flat_rows_too(
     logits = torch.randn(vocab, generator=torch.Generator().manual_seed(seed)) * scale
     expected = oracle(logits, temperature=1.0, top_k=top_k, top_p=top_p, min_p=min_p)
     noise = torch.from_numpy(uniforms(np.full(64, seed, dtype=np.int64), np.arange(64, dtype=np.int64)))
-    tokens = draw(
-        logits.expand(64, -1).contiguous(), params(64, vocab, top_k=top_k, top_p=top_p, min_p=min_p), noise
-    )
+    tokens = draw(logits.expand(64, -1).contiguous(), params(64, vocab, top_k=top_k, top_p=top_p, min_p=min_p), noise)
     plain = torch.softmax(logits, -1)
     tie_at_the_border = plain[tokens] > 0.999 * plain[expected > 0].min()
     assert bool(((expected[tokens] > 0) | tie_at_the_border).all())

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-import numpy as np
-import torch
 from torch import Tensor
 
 from plimsoll_runtime.execution.attention.base import AttentionBatch
-from plimsoll_runtime.execution.attention.cpu.products import Scratch, compute_dtype
+from plimsoll_runtime.execution.attention.cpu.scratch import Scratch
 from plimsoll_runtime.execution.attention.cpu.segments import TileCosts, plan_tiles
-from plimsoll_runtime.execution.attention.cpu.tile import Tile
+from plimsoll_runtime.execution.attention.cpu.step import StepTiles
 from plimsoll_runtime.execution.attention.cpu.writes import CacheWrites
 from plimsoll_runtime.execution.attention.tables import StepTables, step_tables
 from plimsoll_runtime.execution.kv_cache import KvCache
@@ -25,7 +23,6 @@ class CpuBackend:
 
     def __init__(self, cache: KvCache) -> None:
         self._cache = cache
-        self._compute_dtype = compute_dtype(cache.dtype)
         self._costs = {shape: TileCosts.of(shape, cache.dtype.itemsize) for shape in set(cache.shapes)}
         self._scratch = Scratch()
 
@@ -40,37 +37,10 @@ class CpuBackend:
             keys, values = self._cache.keys[layer], self._cache.values[layer]
             writes.write(keys, key)
             writes.write(values, value)
-            return layers[layer].attend(query, keys, values, self._compute_dtype, self._scratch)
+            return layers[layer].attend(query, keys, values)
 
         return attention
 
     def _plan(self, shape: AttentionShape, batch: AttentionBatch, tables: StepTables) -> StepTiles:
-        size, blocks = self._cache.block_size, self._cache.num_blocks
-        plans = plan_tiles(batch.query_lens, batch.context_lens, size, self._costs[shape])
-        return StepTiles([Tile(plan, tables, shape, blocks, size) for plan in plans], int(tables.query_lens.sum()))
-
-
-class StepTiles:
-    """All tiles of a step for one attention shape."""
-
-    def __init__(self, tiles: list[Tile], num_rows: int) -> None:
-        rows = np.concatenate([tile.rows for tile in tiles])
-        in_order = len(rows) == num_rows and bool((rows == np.arange(num_rows)).all())
-        self._rows = None if in_order else torch.from_numpy(rows)
-        ends = np.cumsum([len(tile.rows) for tile in tiles])
-        self._tiles = [
-            (tile, slice(int(end) - len(tile.rows), int(end))) for tile, end in zip(tiles, ends, strict=True)
-        ]
-
-    def attend(self, query: Tensor, keys: Tensor, values: Tensor, dtype: torch.dtype, scratch: Scratch) -> Tensor:
-        """query `[T, heads, D]`, a layer's cache -> `[T, heads, D]`; the products read `dtype`."""
-        gathered = query if self._rows is None else query.index_select(0, self._rows)
-        gathered = gathered.to(dtype).contiguous()
-        result = torch.empty(gathered.shape, dtype=query.dtype)
-        keys, values = keys.flatten(2).flatten(0, 1), values.flatten(2).flatten(0, 1)
-        for tile, rows in self._tiles:
-            tile.attend(gathered[rows], keys, values, result[rows], scratch)
-        if self._rows is None:
-            return result
-        # Rows that stand in a tile twice were computed from the same numbers: either copy is right.
-        return torch.empty(query.shape, dtype=query.dtype).index_copy_(0, self._rows, result)
+        plans = plan_tiles(batch.query_lens, batch.context_lens, self._cache.block_size, self._costs[shape])
+        return StepTiles(plans, tables, shape, self._cache, self._scratch)

@@ -1,4 +1,4 @@
-"""Scores and weighted sums of a tile, as batched matrix products in the fastest form that keeps float32's scores.
+"""The arithmetic of a tile: batched matrix products in the fastest form that keeps float32's scores.
 
 bfloat16 through oneDNN runs at twice float32's speed, but a product comes back rounded to bfloat16: a score of
 10 would be off by 0.03. The rounding error is itself a product, q k^T - round(q k^T), which `baddbmm`
@@ -12,54 +12,104 @@ gathered blocks are widened to float32 instead.
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import torch
 from torch import Tensor
 
+from plimsoll_runtime.execution.attention.cpu.scratch import Scratch
+from plimsoll_runtime.models.spec import AttentionShape
 
+
+@lru_cache(None)
 def compute_dtype(dtype: torch.dtype) -> torch.dtype:
-    """The dtype that a tile's products read: the cache's own, or float32 where that is faster."""
+    """The dtype that the products read: the cache's own, or float32 where that is faster."""
     if dtype is torch.bfloat16 and torch.ops.mkldnn._is_mkldnn_bf16_supported():
         return dtype
     return torch.float32
 
 
-class Scratch:
-    """Memory that tiles reuse: fresh pages for each tile's scores would cost more than the scores."""
+class GatheredBlocks:
+    """Blocks of a layer's cache, gathered as `[N, S, D]` in the compute dtype.
 
-    def __init__(self) -> None:
-        self._buffers: dict[str, Tensor] = {}
+    `index` int64 [N x width] names rows of a cache seen as `[kv_heads x num_blocks, block_size x D]`. Keys and
+    values may take turns in one buffer; `name` tells buffers apart that are needed at once.
+    """
 
-    def take(self, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-        """A contiguous tensor of unknown content. It shares memory with whatever else was taken by that name."""
-        count = 1
-        for size in shape:
-            count *= size
-        buffer = self._buffers.get(name)
-        if buffer is None or buffer.numel() < count or buffer.dtype != dtype:
-            with torch.inference_mode(False):
-                buffer = self._buffers[name] = torch.empty(count, dtype=dtype)
-        return buffer[:count].view(shape)
+    def __init__(
+        self,
+        index: Tensor,
+        count: int,
+        block_size: int,
+        head_dim: int,
+        cached: torch.dtype,
+        scratch: Scratch,
+        name: str = "blocks",
+    ) -> None:
+        rows = (len(index), block_size * head_dim)
+        self._index = index
+        self._blocks = scratch.take(name, rows, cached)
+        computed = compute_dtype(cached)
+        self._widened = None if computed is cached else scratch.take(f"widened {name}", rows, computed)
+        self.tensor = (self._blocks if self._widened is None else self._widened).view(count, -1, head_dim)
+
+    def load(self, cache: Tensor) -> None:
+        """Fill `tensor` from a cache."""
+        torch.index_select(cache, 0, self._index, out=self._blocks)
+        if self._widened is not None:
+            self._widened.copy_(self._blocks)
 
 
-def scores(query: Tensor, key: Tensor, scale: float, scratch: Scratch) -> Tensor:
-    """scale x query key^T in float32: `[N, M, D]`, `[N, S, D]` -> `[N, M, S]`, in scratch memory."""
-    shape = (query.shape[0], query.shape[1], key.shape[1])
-    transposed = key.transpose(1, 2)
-    result = scratch.take("scores", shape, torch.float32)
-    if query.dtype is torch.float32:
-        return result.baddbmm_(query, transposed, beta=0, alpha=scale)
-    product = scratch.take("narrow", shape, query.dtype)
-    product.baddbmm_(query, transposed, beta=0, alpha=scale)
-    result.copy_(product)
-    product.baddbmm_(query, transposed, beta=-1, alpha=scale)
-    return result.add_(scratch.take("wide", shape, torch.float32).copy_(product))
+class FoldedAttention:
+    """softmax(scale q k^T + mask) v for N pairs of a segment and a KV head, M = queries x group rows each.
 
+    query and out: `[N, M, D]` in the compute dtype, read and written at each call.
+    """
 
-def weighted(weights: Tensor, value: Tensor, out: Tensor, scratch: Scratch) -> None:
-    """out = weights value: float32 `[N, M, S]`, `[N, S, D]` -> `[N, M, D]`, in whatever dtype out has."""
-    if value.dtype is not torch.float32:
-        weights = scratch.take("narrow", tuple(weights.shape), value.dtype).copy_(weights)
-    if out.dtype is value.dtype:
-        torch.bmm(weights, value, out=out)
-    else:
-        out.copy_(torch.bmm(weights, value))
+    def __init__(
+        self,
+        blocks: GatheredBlocks,
+        query: Tensor,
+        out: Tensor,
+        shape: AttentionShape,
+        scratch: Scratch,
+    ) -> None:
+        size = (query.shape[0], query.shape[1], blocks.tensor.shape[1])
+        self._blocks = blocks
+        self._query = query
+        self._out = out
+        self._transposed = blocks.tensor.transpose(1, 2)
+        self._scale = shape.scale
+        self._softcap = shape.softcap
+        self._narrow = query.dtype is not torch.float32
+        self.scores = scratch.take("scores", size, torch.float32)
+        self._product = scratch.take("product", size, query.dtype) if self._narrow else self.scores
+        self._rest = scratch.take("rest", size, torch.float32) if self._narrow else self.scores
+        self._hidden: tuple[Tensor, Tensor] | None = None
+
+    def hide(self, scores: Tensor, mask: Tensor) -> None:
+        """Add the mask, 0 or -inf, to this view of `scores` in every call."""
+        self._hidden = (scores, mask)
+
+    def __call__(self, keys: Tensor, values: Tensor) -> None:
+        """keys and values: a layer's cache as `[kv_heads x num_blocks, block_size x D]`."""
+        self._blocks.load(keys)
+        self._score()
+        scores = self.scores
+        if self._softcap is not None:
+            scores.div_(self._softcap).tanh_().mul_(self._softcap)
+        if self._hidden is not None:
+            hidden, mask = self._hidden
+            hidden.add_(mask)
+        torch.softmax(scores, -1, out=scores)
+        self._blocks.load(values)
+        weights = self._product.copy_(scores) if self._narrow else scores
+        torch.bmm(weights, self._blocks.tensor, out=self._out)
+
+    def _score(self) -> None:
+        """scores = scale x query key^T."""
+        self._product.baddbmm_(self._query, self._transposed, beta=0, alpha=self._scale)
+        if self._narrow:
+            self.scores.copy_(self._product)
+            self._product.baddbmm_(self._query, self._transposed, beta=-1, alpha=self._scale)
+            self.scores.add_(self._rest.copy_(self._product))

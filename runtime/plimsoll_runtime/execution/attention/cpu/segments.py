@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from plimsoll_runtime.models.spec import AttentionShape
 
@@ -21,7 +22,7 @@ MAX_QUERIES, MIN_QUERIES = 128, 16
 QUERY_CLASSES = (1, 2, 4, 8, 16, 32, 64, 128)
 COUNT_CLASSES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 MIN_TOKENS = 64
-CLASSES_PER_OCTAVE = 4
+CLASSES_PER_OCTAVE = 8
 TILE_BYTES = 2**20
 """Gathered keys of a tile: they stay in the second-level cache until they are multiplied."""
 TILE_SCORES = 2**19
@@ -91,8 +92,10 @@ class TileCosts:
 
     def longest_segment(self, tokens: int) -> int:
         """Rows of a segment over so many tokens, so that one KV head's scores stay in the cache."""
-        wanted = min(MAX_QUERIES, max(MIN_QUERIES, self.segment_scores // tokens))
-        return max(c for c in QUERY_CLASSES if c <= wanted)
+        longest = MAX_QUERIES
+        while longest > MIN_QUERIES and longest * tokens > self.segment_scores:
+            longest //= 2
+        return longest
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,12 +157,14 @@ def _joined(sized: Sequence[_Sized], start: int, costs: TileCosts) -> tuple[int,
     return len(sized) - start, tokens
 
 
+@lru_cache(None)
 def _query_class(queries: int) -> int:
     return next(c for c in QUERY_CLASSES if c >= queries)
 
 
+@lru_cache(4096)
 def _token_class(tokens: int) -> int:
-    """At least `tokens`: one of four sizes in each octave."""
+    """At least `tokens`: one of eight sizes in each octave."""
     if tokens <= MIN_TOKENS:
         return MIN_TOKENS
     octave = 1 << ((tokens - 1).bit_length() - 1)
@@ -167,6 +172,7 @@ def _token_class(tokens: int) -> int:
     return -(-tokens // step) * step
 
 
+@lru_cache(None)
 def _count_class(count: int) -> int:
     largest = COUNT_CLASSES[-1]
     return next((c for c in COUNT_CLASSES if c >= count), -(-count // largest) * largest)

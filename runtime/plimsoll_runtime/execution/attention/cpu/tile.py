@@ -1,4 +1,4 @@
-"""A tile of a step: indices and masks made once, used by every layer of the same shape."""
+"""A tile of a step: its indices, masks and views, made once and used by every layer of the same shape."""
 
 from __future__ import annotations
 
@@ -8,100 +8,112 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from plimsoll_runtime.execution.attention.cpu.products import Scratch, scores, weighted
+from plimsoll_runtime.execution.attention.cpu.products import FoldedAttention, GatheredBlocks
+from plimsoll_runtime.execution.attention.cpu.scratch import Scratch
 from plimsoll_runtime.execution.attention.cpu.segments import TILE_SCORES, TilePlan
 from plimsoll_runtime.execution.attention.tables import Ints, StepTables
+from plimsoll_runtime.execution.kv_cache import KvCache
 from plimsoll_runtime.models.spec import AttentionShape
 
 
-class Tile:
-    """n segments of Q rows each (shorter ones repeat their last row) over S = width x block_size cached tokens.
+class TileIndex:
+    """Where the rows and tokens of a tile are: n segments of Q rows (shorter ones repeat their last), S tokens.
 
-    `rows` int64 [n x Q]: which row of the step each of the tile's rows is.
+    rows: `[n, Q]`, rows of the step; position: `[n, Q]`, theirs in their sequence; first_token: `[n, 1]`, position
+    of the first gathered token; blocks: `[n, width]`, a segment's last block again where it has fewer.
+    """
+
+    def __init__(self, plan: TilePlan, tables: StepTables, window: int | None, block_size: int) -> None:
+        facts = [(s.sequence, s.row, s.queries, s.context, s.first_token(window)) for s in plan.segments]
+        sequence, row, own, context, first = np.array(facts, dtype=np.int64).T[:, :, None]
+        step = np.minimum(np.arange(plan.queries), own - 1)
+        first_block = first // block_size
+        columns = np.minimum(first_block + np.arange(plan.width), (context - 1) // block_size)
+        self.rows: Ints = row + step
+        self.position: Ints = context - own + step
+        self.first_token: Ints = first_block * block_size
+        self.blocks: Ints = tables.blocks[tables.first_blocks[sequence] + columns]
+        self.tokens = plan.width * block_size
+
+    def cache_rows(self, kv_heads: int, num_blocks: int) -> Tensor:
+        """int64 [n x kv_heads x width]: rows of a cache seen as `[kv_heads x num_blocks, block_size x D]`."""
+        heads = np.arange(kv_heads)[:, None] * num_blocks
+        return torch.from_numpy((self.blocks[:, None, :] + heads).reshape(-1))
+
+    def mask(self, window: int | None) -> tuple[Tensor, int] | None:
+        """What must not be seen, 0 or -inf: `[n, 1, Q, 1, S - start]`, and start: all see the columns before it."""
+        start = 0
+        if window is None:
+            start = min(self.tokens, int((self.position[:, 0] - self.first_token[:, 0]).min()) + 1)
+        token = (self.first_token + np.arange(start, self.tokens))[:, None, :]
+        position = self.position[:, :, None]
+        hidden = token > position
+        if window is not None:
+            hidden |= token <= position - window
+        if not hidden.any():
+            return None
+        mask = torch.zeros(hidden.shape).masked_fill_(torch.from_numpy(hidden), -math.inf)
+        return mask[:, None, :, None, :], start
+
+
+class Tile:
+    """Attention of a tile's rows, over whichever layer's cache it is called with.
+
+    query and out: `[n x Q, heads, D]` in the compute dtype, the tile's rows in its own order, the same memory at
+    every call.
     """
 
     def __init__(
-        self, plan: TilePlan, tables: StepTables, shape: AttentionShape, num_blocks: int, block_size: int
+        self,
+        index: TileIndex,
+        shape: AttentionShape,
+        cache: KvCache,
+        query: Tensor,
+        out: Tensor,
+        scratch: Scratch,
     ) -> None:
-        n, queries, width = len(plan.segments), plan.queries, plan.width
-        sequence, row, own, context = np.array(
-            [(s.sequence, s.row, s.queries, s.context) for s in plan.segments], dtype=np.int64
-        ).T[:, :, None]
-        step = np.minimum(np.arange(queries), own - 1)  # [n, Q]
-        position = context - own + step
-        first = np.array([s.first_token(shape.window) // block_size for s in plan.segments])[:, None]
-        last = (context - 1) // block_size
-        columns = np.minimum(first + np.arange(width), last)  # [n, width]
-        blocks = tables.blocks[tables.first_blocks[sequence] + columns]
-        heads = np.arange(shape.kv_heads) * num_blocks
-        self.rows = (row + step).reshape(-1)
-        self._shape = shape
-        self._size = (n, queries, width * block_size)
-        self._index = torch.from_numpy((blocks[:, None, :] + heads[:, None]).reshape(-1))
-        self._width = width
-        scores_per_head = queries * shape.heads // shape.kv_heads * self._size[2]
-        self._part = len(heads) * n if n > 1 else max(1, min(len(heads), TILE_SCORES // scores_per_head))
-        self._mask, self._masked_from = _mask(position, first * block_size, width * block_size, shape.window)
-
-    def attend(self, query: Tensor, keys: Tensor, values: Tensor, out: Tensor, scratch: Scratch) -> None:
-        """Attend the tile's rows.
-
-        query and out: `[n x Q, heads, D]`; keys and values: the layer's cache as
-        `[kv_heads x num_blocks, block_size x D]`.
-        """
-        shape, (n, queries, _) = self._shape, self._size
-        group = shape.heads // shape.kv_heads
+        (n, queries), group = index.rows.shape, shape.heads // shape.kv_heads
         folded = (n * shape.kv_heads, queries * group, shape.head_dim)
+        self._before: tuple[Tensor, Tensor] | None = None
+        self._after: tuple[Tensor, Tensor] | None = None
         if queries == 1:
-            self._attend(query.view(folded), keys, values, out.view(folded), scratch)
-            return
-        split = (n, queries, shape.kv_heads, group, shape.head_dim)
-        swapped = (n, shape.kv_heads, queries, group, shape.head_dim)
-        result = scratch.take("result", folded, out.dtype)
-        self._attend(query.view(split).transpose(1, 2).reshape(folded), keys, values, result, scratch)
-        out.view(split).copy_(result.view(swapped).transpose(1, 2))
+            query, out = query.view(folded), out.view(folded)
+        else:
+            split = (n, queries, shape.kv_heads, group, shape.head_dim)
+            swapped = (n, shape.kv_heads, queries, group, shape.head_dim)
+            outer, outer_out = query.view(split).transpose(1, 2), out.view(split).transpose(1, 2)
+            query, out = (scratch.take(name, folded, query.dtype) for name in ("folded query", "folded out"))
+            self._before = (query.view(swapped), outer)
+            self._after = (outer_out, out.view(swapped))
+        self._parts = _parts(index, shape, cache, query, out, scratch)
 
-    def _attend(self, query: Tensor, keys: Tensor, values: Tensor, out: Tensor, scratch: Scratch) -> None:
-        """query and out `[n x kv_heads, Q x group, D]`. What a part gathers and scores fits the cache."""
-        for start in range(0, len(query), self._part):
-            rows = slice(start, start + self._part)
-            index = self._index[start * self._width : (start + self._part) * self._width]
-            part = query[rows]
-            weights = scores(part, self._gather(keys, index, part, scratch), self._shape.scale, scratch)
-            self._adjust(weights)
-            torch.softmax(weights, -1, out=weights)
-            weighted(weights, self._gather(values, index, part, scratch), out[rows], scratch)
-
-    def _gather(self, cache: Tensor, index: Tensor, query: Tensor, scratch: Scratch) -> Tensor:
-        """Blocks of the cache as `[N, S, D]` in the query's dtype. Keys and values take turns in one buffer."""
-        blocks = scratch.take("blocks", (len(index), cache.shape[1]), cache.dtype)
-        torch.index_select(cache, 0, index, out=blocks)
-        if query.dtype != cache.dtype:
-            blocks = scratch.take("widened", tuple(blocks.shape), query.dtype).copy_(blocks)
-        return blocks.view(len(query), self._size[2], self._shape.head_dim)
-
-    def _adjust(self, weights: Tensor) -> None:
-        """Soft cap, then mask, in place: `[N, Q x group, S]`."""
-        if self._shape.softcap is not None:
-            weights.div_(self._shape.softcap).tanh_().mul_(self._shape.softcap)
-        if self._mask is not None:
-            n, queries, tokens = self._size
-            weights.view(n, -1, queries, weights.shape[1] // queries, tokens)[..., self._masked_from :].add_(self._mask)
+    def __call__(self, keys: Tensor, values: Tensor) -> None:
+        """keys and values: a layer's cache as `[kv_heads x num_blocks, block_size x D]`."""
+        if self._before is not None:
+            self._before[0].copy_(self._before[1])
+        for part in self._parts:
+            part(keys, values)
+        if self._after is not None:
+            self._after[0].copy_(self._after[1])
 
 
-def _mask(position: Ints, first_token: Ints, tokens: int, window: int | None) -> tuple[Tensor | None, int]:
-    """What each row must not see, 0 or -inf: `[n, 1, Q, 1, S - start]`, and start: columns before it are all seen.
-
-    position `[n, Q]` of the rows, first_token `[n, 1]` of the gathered blocks. None where everything is seen.
-    """
-    start = 0
-    if window is None:
-        start = min(tokens, int((position[:, 0] - first_token[:, 0]).min()) + 1)
-    key = (first_token + np.arange(start, tokens))[:, None, :]
-    hidden = key > position[:, :, None]
-    if window is not None:
-        hidden |= key <= position[:, :, None] - window
-    if not hidden.any():
-        return None, 0
-    mask = torch.zeros(hidden.shape).masked_fill_(torch.from_numpy(hidden), -math.inf)
-    return mask[:, None, :, None, :], start
+def _parts(
+    index: TileIndex, shape: AttentionShape, cache: KvCache, query: Tensor, out: Tensor, scratch: Scratch
+) -> list[FoldedAttention]:
+    """All of a tile at once; a lone segment head by head where one head's scores fill the cache already."""
+    n, count = len(index.rows), len(query)
+    size = count if n > 1 else max(1, min(count, TILE_SCORES // (query.shape[1] * index.tokens)))
+    cache_rows = index.cache_rows(shape.kv_heads, cache.num_blocks).view(count, -1)
+    hidden = index.mask(shape.window)
+    parts = []
+    for start in range(0, count, size):
+        chosen = slice(start, start + size)
+        rows = cache_rows[chosen]
+        blocks = GatheredBlocks(rows.view(-1), len(rows), cache.block_size, shape.head_dim, cache.dtype, scratch)
+        part = FoldedAttention(blocks, query[chosen], out[chosen], shape, scratch)
+        if hidden is not None:
+            mask, first = hidden
+            per_row = part.scores.view(n, -1, index.rows.shape[1], shape.heads // shape.kv_heads, index.tokens)
+            part.hide(per_row[..., first:], mask)
+        parts.append(part)
+    return parts

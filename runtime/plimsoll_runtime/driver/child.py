@@ -1,0 +1,180 @@
+"""What both clients need of an engine's process: to start it, to talk to it, and to hear at once that it has ended.
+
+The two processes are tied to each other by what the kernel closes when one of them goes, however it goes: the child
+ends when its standard input does, the parent sees a pipe become readable. Neither asks the other in turns.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+from pathlib import Path
+from typing import IO
+
+import msgspec
+import zmq
+
+from plimsoll_runtime.driver.start import BUILD, Start
+from plimsoll_runtime.engine.config import EngineConfig
+from plimsoll_runtime.engine.messages import Command, EngineFailed, Event
+from plimsoll_runtime.errors import (
+    EngineDeadError,
+    ErrorKind,
+    MemoryLimitError,
+    ModelError,
+    PlimsollError,
+    SourceError,
+    UsageError,
+)
+
+SOCKET_PATH_LIMIT = 100
+"""Longest path of a Unix socket that every kernel takes, less the end that ZeroMQ may add."""
+LAST_WORDS_SECONDS = 2.0
+"""How long an ended process's reason may take to come out of the socket."""
+
+_ERRORS: dict[ErrorKind, type[PlimsollError]] = {
+    ErrorKind.USAGE: UsageError,
+    ErrorKind.SOURCE: SourceError,
+    ErrorKind.MODEL: ModelError,
+    ErrorKind.MEMORY: MemoryLimitError,
+    ErrorKind.ENGINE: EngineDeadError,
+}
+
+
+class EngineChild:
+    """A started engine process, its two sockets, and a file descriptor that says when it is gone.
+
+    `ended_fd` becomes readable when the process has ended; `exit_code` is known then.
+    """
+
+    def __init__(self, config: EngineConfig, factory: str = BUILD) -> None:
+        self._folder = _private_folder()
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self.commands = self._bind(zmq.PUSH, "commands")
+        self.events = self._bind(zmq.PULL, "events")
+        self._encoder = msgspec.msgpack.Encoder()
+        self._decoder = msgspec.msgpack.Decoder(Event)
+        self.ended_fd, self._ending_fd = os.pipe()
+        self._closed = False
+        self._process, self._lifeline = self._spawn(config, factory)
+        self._waiter = threading.Thread(target=self._wait, name="plimsoll-engine-end", daemon=True)
+        self._waiter.start()
+
+    @property
+    def pid(self) -> int:
+        """The process's id."""
+        return self._process.pid
+
+    @property
+    def exit_code(self) -> int | None:
+        """None while it runs; negative when a signal ended it."""
+        return self._process.returncode
+
+    @property
+    def events_fd(self) -> int:
+        """Becomes readable when events may have come; read them until there are none, for it tells of changes only."""
+        return int(self.events.get(zmq.FD))
+
+    def send(self, command: Command) -> None:
+        """Queue a command; never blocks. One for a process that is gone, or not yet there, is dropped."""
+        if not self._closed:
+            # A PUSH socket takes any number of messages for a peer (there is no limit), and none without one.
+            with contextlib.suppress(zmq.Again):
+                self.commands.send(self._encoder.encode(command), zmq.NOBLOCK)
+
+    def receive(self) -> Event | None:
+        """The next event if there is one; never blocks."""
+        try:
+            event: Event = self._decoder.decode(self.events.recv(zmq.NOBLOCK))
+        except zmq.Again:
+            return None
+        return event
+
+    def kill(self) -> None:
+        """End the process now."""
+        self._process.kill()
+
+    def wait(self, seconds: float | None = None) -> bool:
+        """Wait for the process's end; whether it has come."""
+        self._waiter.join(seconds)
+        return not self._waiter.is_alive()
+
+    def close(self) -> None:
+        """Kill what still runs, give everything back. May be called again."""
+        if self._closed:
+            return
+        self._closed = True
+        self.kill()
+        self.wait()
+        self._lifeline.close()
+        os.close(self.ended_fd)
+        self._context.destroy(linger=0)
+        shutil.rmtree(self._folder)
+
+    def death(self) -> EngineDeadError:
+        """The error for a process that has ended without a word."""
+        code = self.exit_code
+        how = f"was killed by signal {-code}" if code is not None and code < 0 else f"ended with code {code}"
+        hint = "; the kernel kills what uses more memory than there is" if code == -9 else ""
+        return EngineDeadError(f"the engine process {how}{hint}")
+
+    @property
+    def owes_a_reason(self) -> bool:
+        """Whether it ended with the code of an error, whose message must then be on its way."""
+        return self.exit_code in {kind.exit_code for kind in ErrorKind}
+
+    def _bind(self, kind: int, name: str) -> zmq.Socket[bytes]:
+        socket = self._context.socket(kind)
+        for option in (zmq.SNDHWM, zmq.RCVHWM, zmq.LINGER):
+            socket.set(option, 0)
+        socket.bind(self._address(name))
+        return socket
+
+    def _address(self, name: str) -> str:
+        return f"ipc://{self._folder}/{name}"
+
+    def _spawn(self, config: EngineConfig, factory: str) -> tuple[subprocess.Popen[bytes], IO[bytes]]:
+        """The process and its standard input, which has to stay open.
+
+        It is in a process group of its own: what a terminal sends to ours (Ctrl-C) is for us to handle.
+        """
+        start = Start(
+            config=config,
+            factory=factory,
+            commands=self._address("commands"),
+            events=self._address("events"),
+            parent=os.getpid(),
+            log_level=logging.getLogger().getEffectiveLevel(),
+        )
+        environment = dict(os.environ)
+        if config.threads is not None:
+            environment["OMP_NUM_THREADS"] = str(config.threads)
+        command = [sys.executable, "-P", "-m", "plimsoll_runtime.driver.process"]
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, env=environment, process_group=0, bufsize=0)
+        assert process.stdin is not None
+        process.stdin.write(msgspec.json.encode(start) + b"\n")
+        return process, process.stdin
+
+    def _wait(self) -> None:
+        self._process.wait()
+        os.close(self._ending_fd)
+
+
+def failure(event: EngineFailed) -> PlimsollError:
+    """The error that the engine ended with, of the class that it had there."""
+    return _ERRORS[ErrorKind(event.kind)](event.message)
+
+
+def _private_folder() -> Path:
+    """A folder for sockets that only this user can enter, with a path short enough for them."""
+    folder = Path(tempfile.mkdtemp(prefix="plimsoll-"))
+    if len(str(folder / "commands")) > SOCKET_PATH_LIMIT:
+        folder.rmdir()
+        folder = Path(tempfile.mkdtemp(prefix="plimsoll-", dir="/tmp"))
+    return folder

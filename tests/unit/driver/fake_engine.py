@@ -1,0 +1,82 @@
+"""Engines for the child process in tests. The model's name says how the engine behaves."""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from builders import make_core
+
+from plimsoll_runtime.engine.config import EngineConfig
+from plimsoll_runtime.engine.core import EngineCore
+from plimsoll_runtime.engine.plan import StepPlan, StepResult
+from plimsoll_runtime.errors import MemoryLimitError, ModelError, SourceError, UsageError
+
+FACTORY = "fake_engine:build"
+POISON_PROMPT = 40
+"""A prompt that begins with this token makes the runner do what the model's name says."""
+
+LOAD_ERRORS = {
+    "source": SourceError("no such model"),
+    "model": ModelError("an unexpected tensor"),
+    "memory": MemoryLimitError("it needs 2 GiB"),
+    "usage": UsageError("cannot be"),
+    "bug": ValueError("a bug"),
+    "host-memory": MemoryError("no memory"),
+}
+
+
+class OutOfMemoryError(RuntimeError):
+    """What torch raises for a device."""
+
+
+class TroubledRunner:
+    """Computes plans like the runner that it wraps, until the prompt comes that means trouble."""
+
+    def __init__(self, inner: Callable[[StepPlan], StepResult], trouble: str) -> None:
+        self._inner = inner
+        self._trouble = trouble
+
+    def run(self, plan: StepPlan) -> StepResult:
+        if any(init.prompt_ids[0] == POISON_PROMPT for init in plan.new_slots):
+            self._make_trouble()
+        return self._inner(plan)
+
+    def _make_trouble(self) -> None:
+        if self._trouble == "raises":
+            raise RuntimeError("the device is gone")
+        if self._trouble == "device-memory":
+            raise OutOfMemoryError("the device is full")
+        if self._trouble == "exits":
+            os._exit(77)
+        if self._trouble == "hangs":
+            time.sleep(1000)
+
+
+def build(config: EngineConfig, progress: Callable[[str, float], None]) -> EngineCore:
+    """An engine over a simulated runner, in trouble as `config.model` says."""
+    if config.model in LOAD_ERRORS:
+        raise LOAD_ERRORS[config.model]
+    for percent in range(1001):
+        progress("weights", percent / 1000)
+    progress("warm-up", 1.0)
+    if config.model.startswith("loads-for-ever:"):
+        Path(config.model.partition(":")[2]).write_text(str(os.getpid()))
+        time.sleep(1000)
+    if config.model == "killed-while-loading":
+        os.kill(os.getpid(), 9)
+    if config.model == "speaks":
+        os.write(1, b"standard output is not the channel\n")
+    core, runner = make_core(
+        num_blocks=2000, max_batch_tokens=config.max_batch_tokens, max_sequences=config.max_sequences
+    )
+    core._runner = TroubledRunner(runner.run, config.model)
+    return core
+
+
+def missing(config: EngineConfig, progress: Callable[[str, float], None]) -> EngineCore:
+    """What an operating system says, which is nobody's kind."""
+    raise OSError(errno.ENOSPC, "no space left")

@@ -1,0 +1,254 @@
+"""The asyncio client and a real child process, in good days and bad ones."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import stat
+import tempfile
+from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing, asynccontextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+from builders import request, tokens_of
+from fake_engine import FACTORY, POISON_PROMPT
+from simulated import oracle
+
+from plimsoll_runtime.driver.client import AsyncEngine
+from plimsoll_runtime.engine.config import EngineConfig
+from plimsoll_runtime.engine.messages import AddRequest, RequestOutput
+from plimsoll_runtime.errors import EngineDeadError, ErrorKind, PlimsollError, UsageError
+
+MAX_LEN = 1999 * 4
+
+
+@asynccontextmanager
+async def running(
+    model: str = "fine", on_progress: Callable[[str, float], None] | None = None, max_sequences: int = 64
+) -> AsyncIterator[AsyncEngine]:
+    config = EngineConfig(model=model, max_batch_tokens=256, max_sequences=max_sequences)
+    engine = await AsyncEngine.start(config, on_progress, factory=FACTORY)
+    try:
+        yield engine
+    finally:
+        await engine.stop()
+
+
+async def answer(engine: AsyncEngine, wanted: AddRequest) -> list[RequestOutput]:
+    return [output async for output in engine.generate(wanted)]
+
+
+async def begun(engine: AsyncEngine, wanted: AddRequest) -> tuple[asyncio.Task[list[RequestOutput]], asyncio.Event]:
+    """A request that runs in a task; the event tells of its first output."""
+    first = asyncio.Event()
+
+    async def run() -> list[RequestOutput]:
+        outputs = []
+        async for output in engine.generate(wanted):
+            outputs.append(output)
+            first.set()
+        return outputs
+
+    return asyncio.create_task(run()), first
+
+
+async def test_an_answer_comes_as_it_is_made() -> None:
+    async with running() as engine:
+        wanted = request("r", [1, 2, 3], max_tokens=20)
+        outputs = await answer(engine, wanted)
+        assert tokens_of(outputs) == oracle(wanted, MAX_LEN).token_ids
+        assert outputs[-1].finish_reason == "length"
+        assert engine.alive
+        assert engine.info.num_blocks == 2000
+        assert engine.stats.generated_tokens == 20
+
+
+async def test_progress_is_told_in_steps_that_can_be_seen() -> None:
+    seen: list[tuple[str, float]] = []
+    async with running(on_progress=lambda stage, fraction: seen.append((stage, fraction))):
+        pass
+    weights = [fraction for stage, fraction in seen if stage == "weights"]
+    assert weights == sorted(weights)
+    assert weights[-1] == 1.0
+    assert 90 <= len(weights) <= 110
+    assert seen[-1] == ("warm-up", 1.0)
+
+
+async def test_a_thousand_requests_at_once() -> None:
+    wanted = [request(f"r{i}", [i % 40, i // 40, 1], max_tokens=3 + i % 5) for i in range(1000)]
+    async with running() as engine:
+        answers = await asyncio.gather(*(answer(engine, w) for w in wanted))
+        for w, outputs in zip(wanted, answers, strict=True):
+            assert tokens_of(outputs) == oracle(w, MAX_LEN).token_ids
+        assert engine.stats.waiting == 0
+
+
+async def test_a_reader_who_is_slow_holds_up_nobody_and_misses_nothing() -> None:
+    async with running() as engine:
+        slow_request = request("slow", [1, 2], max_tokens=100, logprobs=0)
+        async with aclosing(engine.generate(slow_request)) as slow:
+            first = await anext(slow)
+            await answer(engine, request("quick", [3], max_tokens=200))
+            rest = [output async for output in slow]
+        assert len(rest) < 10
+        assert tokens_of([first, *rest]) == oracle(slow_request, MAX_LEN).token_ids
+        assert sum(len(o.logprobs) for o in [first, *rest]) == 100
+
+
+async def test_closing_an_answer_aborts_it() -> None:
+    async with running(max_sequences=1) as engine:
+        async with aclosing(engine.generate(request("endless", [1], max_tokens=None))) as outputs:
+            await anext(outputs)
+        wanted = request("next", [2], max_tokens=5)
+        assert len(tokens_of(await answer(engine, wanted))) == 5
+        assert engine.stats.running == 0
+
+
+async def test_gauges_fall_when_the_last_request_is_aborted() -> None:
+    async with running() as engine:
+        async with aclosing(engine.generate(request("endless", [1], max_tokens=None))) as outputs:
+            await anext(outputs)
+        async with asyncio.timeout(20):
+            while engine.stats.running:
+                await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "message"),
+    [(request("r", []), "empty"), (request("r", [1] * MAX_LEN), "tokens"), (request("r", [99]), "vocabulary")],
+)
+async def test_what_cannot_be_served_is_refused_here(wanted: AddRequest, message: str) -> None:
+    async with running() as engine:
+        with pytest.raises(UsageError, match=message):
+            await answer(engine, wanted)
+        assert await answer(engine, request("r", [1]))
+
+
+async def test_an_id_in_use_is_refused_and_the_other_goes_on() -> None:
+    async with running() as engine, aclosing(engine.generate(request("r", [1], max_tokens=50))) as outputs:
+        await anext(outputs)
+        with pytest.raises(UsageError, match="in use"):
+            await answer(engine, request("r", [2]))
+        assert [o async for o in outputs][-1].finish_reason == "length"
+
+
+async def test_a_killed_engine_is_told_to_everyone_at_once() -> None:
+    async with running() as engine:
+        tasks = [await begun(engine, request(f"r{i}", [i], max_tokens=None)) for i in range(8)]
+        for _, first in tasks:
+            await first.wait()
+        os.kill(engine.pid, signal.SIGKILL)
+        async with asyncio.timeout(10):
+            results = await asyncio.gather(*(task for task, _ in tasks), return_exceptions=True)
+            await engine.wait_dead()
+        assert all(isinstance(r, EngineDeadError) and "killed by signal 9" in str(r) for r in results)
+        assert not engine.alive
+        with pytest.raises(EngineDeadError):
+            await answer(engine, request("late", [1]))
+
+
+@pytest.mark.parametrize(
+    ("trouble", "message", "kind"),
+    [
+        ("raises", "a step failed with RuntimeError: the device is gone", ErrorKind.ENGINE),
+        ("device-memory", "OutOfMemoryError: the device is full", ErrorKind.ENGINE),
+        ("exits", "ended with code 77", ErrorKind.ENGINE),
+    ],
+)
+async def test_an_engine_that_fails_is_told_with_its_reason(trouble: str, message: str, kind: ErrorKind) -> None:
+    async with running(trouble) as engine:
+        other, first = await begun(engine, request("other", [1], max_tokens=None))
+        await first.wait()
+        with pytest.raises(EngineDeadError, match=message) as caught:
+            await answer(engine, request("r", [POISON_PROMPT]))
+        assert caught.value.kind is kind
+        with pytest.raises(EngineDeadError, match=message):
+            await other
+
+
+@pytest.mark.parametrize(
+    ("model", "kind", "message"),
+    [
+        ("source", ErrorKind.SOURCE, "no such model"),
+        ("model", ErrorKind.MODEL, "an unexpected tensor"),
+        ("memory", ErrorKind.MEMORY, "it needs 2 GiB"),
+        ("usage", ErrorKind.USAGE, "cannot be"),
+        ("bug", ErrorKind.ENGINE, "ValueError: a bug"),
+        ("host-memory", ErrorKind.MEMORY, "MemoryError: no memory"),
+        ("killed-while-loading", ErrorKind.ENGINE, "killed by signal 9"),
+    ],
+)
+async def test_why_it_could_not_be_loaded(model: str, kind: ErrorKind, message: str) -> None:
+    with pytest.raises(PlimsollError, match=message) as caught:
+        await AsyncEngine.start(EngineConfig(model=model), factory=FACTORY)
+    assert caught.value.kind is kind
+
+
+async def test_a_cancelled_start_leaves_no_process(tmp_path: Path) -> None:
+    mark = tmp_path / "pid"
+    start = asyncio.create_task(AsyncEngine.start(EngineConfig(model=f"loads-for-ever:{mark}"), factory=FACTORY))
+    async with asyncio.timeout(20):
+        while not (mark.exists() and mark.read_text()):
+            await asyncio.sleep(0.02)
+    start.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await start
+    assert not psutil.pid_exists(int(mark.read_text()))
+
+
+async def test_stop_ends_the_process_and_whoever_waits() -> None:
+    async with running() as engine:
+        task, first = await begun(engine, request("r", [1], max_tokens=None))
+        await first.wait()
+        await engine.stop()
+        with pytest.raises(EngineDeadError, match="was stopped"):
+            await task
+        await engine.wait_dead()
+        assert not psutil.pid_exists(engine.pid)
+
+
+async def test_stop_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("plimsoll_runtime.driver.client.STOP_SECONDS", 0.2)
+    async with running("hangs") as engine:
+        task, _ = await begun(engine, request("r", [POISON_PROMPT]))
+        await asyncio.sleep(0)
+        async with asyncio.timeout(10):
+            await engine.stop()
+        with pytest.raises(EngineDeadError):
+            await task
+
+
+async def test_signals_to_the_engine_are_the_servers_business() -> None:
+    async with running() as engine:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            os.kill(engine.pid, number)
+        assert await answer(engine, request("r", [1]))
+        assert os.getpgid(engine.pid) != os.getpgid(0), "Ctrl-C does not reach it either"
+
+
+async def test_nobody_else_can_reach_the_sockets_and_nothing_is_left(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    deep = tmp_path / ("d" * 100)
+    deep.mkdir()
+    for folder in (tmp_path, deep):
+        monkeypatch.setattr(tempfile, "tempdir", str(folder))
+        async with running() as engine:
+            made = engine._child._folder
+            assert stat.S_IMODE(made.stat().st_mode) == 0o700
+            assert (made.parent == tmp_path) == (folder == tmp_path), "a path too long for a socket is avoided"
+            assert await answer(engine, request("r", [1]))
+        assert not made.exists()
+
+
+async def test_descriptors_are_given_back() -> None:
+    async with running():
+        pass
+    before = psutil.Process().num_fds()
+    for _ in range(3):
+        async with running():
+            pass
+    assert psutil.Process().num_fds() <= before

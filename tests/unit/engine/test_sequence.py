@@ -1,0 +1,23 @@
+"""When a sequence ends."""
+
+import pytest
+
+from plimsoll_runtime.engine.params import SamplingParams
+from plimsoll_runtime.engine.sequence import SequenceState
+
+
+@pytest.mark.parametrize(
+    ("tokens", "reason"),
+    [
+        ([1, 2, 3], None),
+        ([1, 2, 9], None),
+        ([1, 2, 3, 9], "stop"),
+        ([1, 2, 3, 4], None),
+        ([1, 2, 3, 4, 5], "length"),
+        ([1, 2, 3, 4, 9], "stop"),
+    ],
+)
+def test_end_reason(tokens: list[int], reason: str | None) -> None:
+    """Two tokens of prompt; 9 ends it from the second generated one on, the third generated one in any case."""
+    sequence = SequenceState("r", SamplingParams(), 0, 0, 2, tokens, min_len=4, max_len=5, stop_ids=frozenset({9}))
+    assert sequence.end_reason(tokens[-1]) == reason
