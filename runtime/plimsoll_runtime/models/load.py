@@ -74,9 +74,7 @@ def check_tensors(spec: DecoderSpec, found: Mapping[str, tuple[int, ...]]) -> No
     expected = expected_tensors(spec)
     ignored = {HEAD} if spec.tied_embeddings else set()
     unexpected = [n for n in found if n not in expected and n not in ignored and not n.endswith(_DERIVED)]
-    wrong = [
-        f"{n} {list(found[n])} instead of {list(s)}" for n, s in expected.items() if n in found and found[n] != s
-    ]
+    wrong = [f"{n} {list(found[n])} instead of {list(s)}" for n, s in expected.items() if n in found and found[n] != s]
     missing = [n for n in expected if n not in found]
     for problem, names in (
         ("lack", missing),

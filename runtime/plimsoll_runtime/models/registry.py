@@ -34,9 +34,7 @@ def describe(config: Mapping[str, Any]) -> DecoderSpec:
     """The spec of a config.json. Raises ModelError naming the architecture or the field that is not supported."""
     if quantisation := config.get("quantization_config"):
         method = quantisation.get("quant_method", "unknown") if isinstance(quantisation, Mapping) else quantisation
-        raise ModelError(
-            f"config.json: quantization_config ({method}) is not supported yet; use unquantised weights"
-        )
+        raise ModelError(f"config.json: quantization_config ({method}) is not supported yet; use unquantised weights")
     name = _architecture(config)
     plugins = {e.name: e for e in entry_points(group=ENTRY_POINTS)}
     if name in plugins:

@@ -69,6 +69,4 @@ def _yarn(plain: Tensor, rope: RopeSpec) -> Tensor:
 
 def _turns_dimension(turns: float, rope: RopeSpec) -> float:
     """The dimension whose angle makes this many turns over the original context."""
-    return (
-        rope.head_dim * math.log(rope.original_max_positions / (turns * 2 * math.pi)) / (2 * math.log(rope.theta))
-    )
+    return rope.head_dim * math.log(rope.original_max_positions / (turns * 2 * math.pi)) / (2 * math.log(rope.theta))

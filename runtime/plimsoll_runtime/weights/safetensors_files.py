@@ -59,9 +59,7 @@ def _check_header(path: Path) -> dict[str, tuple[int, ...]]:
         except (KeyError, TypeError, ValueError) as error:
             raise ModelError(f"{path.name}: the header's entry for {name} is malformed") from error
         if kind not in FLOAT_BYTES:
-            raise ModelError(
-                f"{path.name}: {name} is stored as {kind}; only {', '.join(FLOAT_BYTES)} are supported"
-            )
+            raise ModelError(f"{path.name}: {name} is stored as {kind}; only {', '.join(FLOAT_BYTES)} are supported")
         if end - start != FLOAT_BYTES[kind] * prod(shape):
             raise ModelError(f"{path.name}: {name} has {end - start} bytes, but {kind} {list(shape)} needs others")
         if not 0 <= start <= end <= size:

@@ -26,9 +26,7 @@ def resolve(model: str, revision: str | None = None, progress: Progress | None =
     """
     scheme, _, rest = model.rpartition("://")
     if scheme not in ("", "demo", "hf", "file"):
-        raise SourceError(
-            f"{model!r}: unknown kind of source; use a folder, a .gguf file, demo://, hf:// or file://"
-        )
+        raise SourceError(f"{model!r}: unknown kind of source; use a folder, a .gguf file, demo://, hf:// or file://")
     if revision is not None and (scheme in ("demo", "file") or (not scheme and Path(model).exists())):
         raise SourceError(f"--revision {revision} goes with a Hugging Face id, not with {model}")
     if scheme == "demo":
@@ -44,9 +42,7 @@ def resolve(model: str, revision: str | None = None, progress: Progress | None =
     if path.is_file():
         return open_gguf(path)
     if scheme == "file" or path.is_absolute() or model.startswith((".", "~")) or model.endswith(".gguf"):
-        raise SourceError(
-            f"{rest} does not exist: check the path (in a pod, the volume that should be mounted there)"
-        )
+        raise SourceError(f"{rest} does not exist: check the path (in a pod, the volume that should be mounted there)")
     return open_folder(fetch_snapshot(model, revision), model)
 
 

@@ -16,9 +16,7 @@ def describe(values: Mapping[str, Any]) -> DecoderSpec:
     config = Config(values)
     config.refuse_unless(use_mrope=False)
     spec = llama.describe({**values, "attention_bias": False, "mlp_bias": False})
-    return replace(
-        spec, architecture="Qwen2ForCausalLM", qkv_bias=True, attention=windowed(config, spec.attention)
-    )
+    return replace(spec, architecture="Qwen2ForCausalLM", qkv_bias=True, attention=windowed(config, spec.attention))
 
 
 def windowed(config: Config, shapes: tuple[AttentionShape, ...]) -> tuple[AttentionShape, ...]:

@@ -50,9 +50,7 @@ def translate(metadata: Mapping[str, Any], tensor_names: frozenset[str]) -> dict
         "eos_token_id": _ends(metadata),
     }
     if metadata.get(f"{arch}.rope.dimension_count", config["head_dim"]) != config["head_dim"]:
-        raise ModelError(
-            f"the GGUF file rotates {arch}.rope.dimension_count of a head's dimensions: not supported"
-        )
+        raise ModelError(f"the GGUF file rotates {arch}.rope.dimension_count of a head's dimensions: not supported")
     if arch == "gemma3":
         config |= _gemma3(metadata, config)
     return config
@@ -67,9 +65,7 @@ def _ends(metadata: Mapping[str, Any]) -> list[int] | None:
 def _rope_scaling(metadata: Mapping[str, Any], arch: str, names: frozenset[str]) -> dict[str, Any] | None:
     """llama.cpp bakes llama3's scaling into a tensor of factors, from which its parameters cannot be had back."""
     if "rope_freqs.weight" in names:
-        raise ModelError(
-            "the GGUF file scales its rope by rope_freqs.weight (Llama 3.1 and later): not supported yet"
-        )
+        raise ModelError("the GGUF file scales its rope by rope_freqs.weight (Llama 3.1 and later): not supported yet")
     kind = metadata.get(f"{arch}.rope.scaling.type", "none")
     if kind == "none":
         return None
@@ -88,8 +84,7 @@ def _gemma3(metadata: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str,
         else config["head_dim"],
         "sliding_window": metadata["gemma3.attention.sliding_window"],
         "layer_types": [
-            "full_attention" if (i + 1) % GEMMA3_LAYERS_PER_PATTERN == 0 else "sliding_attention"
-            for i in range(layers)
+            "full_attention" if (i + 1) % GEMMA3_LAYERS_PER_PATTERN == 0 else "sliding_attention" for i in range(layers)
         ],
         "final_logit_softcapping": metadata.get("gemma3.final_logit_softcapping"),
     }
