@@ -2,7 +2,8 @@
 
 It is level-triggered: run twice over the same state it gives the same plan, and over the state that its plan leads to
 an empty one. While ready pods of an older spec serve, a roll adds one pod at a time and takes away only what is not
-needed to keep `replicas` pods ready.
+needed to keep `replicas` pods ready. Pods go before others are made: an operator that is killed in between leaves fewer
+pods than it meant to, never more than the cluster was to hold.
 
 A container that crashes is started again by its kubelet, which backs off. A pod that has ended for good (evicted,
 refused by its node) is replaced by us: the first at once, further ones after ever longer waits. The dead pods are the
@@ -73,11 +74,12 @@ def plan(spec: Spec, pod_hash: str, observed: Observed) -> Plan:
     room = spec.replicas + (SURGE if older else 0) - (len(live) - len(removed))
     missing = max(0, min(spec.replicas - kept, room))
     wait = _wait(ended, spec.replicas, observed) if missing else None
-    if wait is None:
-        actions += [CreatePod(_why(spec, live, older, ended))] * missing
     buried = _buried(dead, ended, ready=sum(p.ready for p in current), replicas=spec.replicas)
     removed += [(p, "it has ended for good") for p in buried]
-    return Plan((*actions, *(DeletePod(p.name, p.uid, why) for p, why in removed)), wait)
+    actions += [DeletePod(p.name, p.uid, why) for p, why in removed]
+    if wait is None:
+        actions += [CreatePod(_why(spec, live, older, ended))] * missing
+    return Plan(tuple(actions), wait)
 
 
 def _surplus(current: Sequence[Pod], replicas: int) -> list[Pod]:

@@ -1,0 +1,151 @@
+"""A cluster that a test can hold in its hand: pods of one ModelDeployment, and what may become of them.
+
+It keeps pods as the API server's JSON, so that a plan is made from what the operator really reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from enum import Enum
+
+from operator_support.objects import EPOCH, UID, Json, stamp
+
+from plimsoll_operator.identity import API_VERSION, CONTAINER, HASH_LABEL, KIND
+from plimsoll_operator.observe import Observed, ServiceState, observe_pods
+from plimsoll_operator.plan import Action, ApplyService, CreatePod, DeletePod
+
+DRAIN = timedelta(seconds=45)
+
+
+class State(Enum):
+    """What a pod is at."""
+
+    UNSCHEDULED = "no node yet"
+    UNSCHEDULABLE = "no node fits"
+    LOADING = "loads its model"
+    READY = "serves"
+    CRASHING = "its container ends and is started again"
+    DEAD = "evicted"
+    DONE = "its container has ended well, and is not started again"
+
+
+@dataclass
+class SimulatedPod:
+    """One pod and its true state."""
+
+    name: str
+    hash: str
+    state: State
+    created: datetime
+    owner: str = UID
+    gone_by: datetime | None = None
+    ended: datetime | None = None
+
+    @property
+    def live(self) -> bool:
+        return self.gone_by is None and self.state not in (State.DEAD, State.DONE)
+
+    @property
+    def ready(self) -> bool:
+        return self.live and self.state is State.READY
+
+    def become(self, state: State, now: datetime) -> None:
+        """Whatever it was, it is this now."""
+        self.state = state
+        if state in (State.DEAD, State.DONE):
+            self.ended = now
+
+    def json(self) -> Json:
+        owner = {"apiVersion": API_VERSION, "kind": KIND, "name": "gemma", "uid": self.owner, "controller": True}
+        meta: Json = {
+            "name": self.name,
+            "namespace": "team",
+            "uid": f"uid-{self.name}",
+            "labels": {HASH_LABEL: self.hash},
+            "creationTimestamp": stamp(self.created),
+            "ownerReferences": [owner] if self.owner else [],
+        }
+        if self.gone_by is not None:
+            meta["deletionTimestamp"] = stamp(self.gone_by)
+        placed = self.state not in (State.UNSCHEDULED, State.UNSCHEDULABLE)
+        return {"metadata": meta, "spec": {"nodeName": "n1"} if placed else {}, "status": self._status()}
+
+    def _status(self) -> Json:
+        ready = {"type": "Ready", "status": str(self.state is State.READY)}
+        match self.state:
+            case State.UNSCHEDULED:
+                return {"phase": "Pending"}
+            case State.UNSCHEDULABLE:
+                why = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/2 nodes"}
+                return {"phase": "Pending", "conditions": [why]}
+            case State.CRASHING:
+                state = {"waiting": {"reason": "CrashLoopBackOff"}}
+                last = {"terminated": {"exitCode": 4, "message": "no such tensor"}}
+                container = {"name": CONTAINER, "ready": False, "restartCount": 3, "state": state, "lastState": last}
+                return {"phase": "Running", "conditions": [ready], "containerStatuses": [container]}
+            case State.DEAD | State.DONE:
+                ready["lastTransitionTime"] = stamp(self.ended or self.created)
+                failed = {"phase": "Failed", "reason": "Evicted", "message": "the node was low on memory"}
+                return {**(failed if self.state is State.DEAD else {"phase": "Succeeded"}), "conditions": [ready]}
+            case State.LOADING | State.READY:
+                return {"phase": "Running", "conditions": [ready]}
+
+
+@dataclass
+class World:
+    """The pods that carry one object's labels, and its Service."""
+
+    pods: list[SimulatedPod] = field(default_factory=list)
+    service: ServiceState = ServiceState.MISSING
+    now: datetime = EPOCH
+    _made: int = 0
+
+    def observed(self) -> Observed:
+        """What the operator sees."""
+        return Observed(observe_pods([p.json() for p in self.pods], UID, self.now), self.service, self.now)
+
+    def ours(self) -> list[SimulatedPod]:
+        return [p for p in self.pods if p.owner == UID]
+
+    @property
+    def live(self) -> int:
+        return sum(p.live for p in self.ours())
+
+    @property
+    def ready(self) -> int:
+        return sum(p.ready for p in self.ours())
+
+    def apply(self, actions: Iterable[Action], pod_hash: str) -> None:
+        """What the API server does when it is asked."""
+        for action in actions:
+            match action:
+                case CreatePod():
+                    self._made += 1
+                    self.pods.append(SimulatedPod(f"made-{self._made}", pod_hash, State.UNSCHEDULED, self.now))
+                case DeletePod(name, uid, _):
+                    (pod,) = [p for p in self.pods if p.name == name]
+                    assert pod.json()["metadata"]["uid"] == uid
+                    assert pod.owner == UID, "a pod of somebody else"
+                    self._delete(pod)
+                case ApplyService():
+                    assert self.service in (ServiceState.MISSING, ServiceState.CHANGED)
+                    self.service = ServiceState.OURS
+
+    def proceed(self, pod: SimulatedPod) -> None:
+        """The next thing that happens to a pod when all goes well."""
+        if pod.gone_by is not None:
+            self.pods.remove(pod)
+        elif pod.state in (State.UNSCHEDULED, State.UNSCHEDULABLE):
+            pod.state = State.LOADING
+        elif pod.state in (State.LOADING, State.CRASHING):
+            pod.state = State.READY
+
+    def _delete(self, pod: SimulatedPod) -> None:
+        """A pod without a node is gone at once, one that has ended too; others drain."""
+        assert pod.gone_by is None, "deleted twice"
+        if pod.state in (State.UNSCHEDULED, State.UNSCHEDULABLE, State.DEAD, State.DONE):
+            self.pods.remove(pod)
+        else:
+            pod.gone_by = self.now + DRAIN
