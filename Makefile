@@ -74,7 +74,7 @@ bench: setup ## Measure W1 to W4 against Transformers and the roofline
 
 .PHONY: bench-gpu
 bench-gpu: setup ## The same questions on a GPU
-	@$(BIN)/python benchmarks/bench.py --device cuda $(BENCH_ARGS)
+	@$(BIN)/python benchmarks/bench.py --gpu $(BENCH_ARGS)
 
 .PHONY: clean
 clean: ## Remove caches and builds (not .venv, not the cluster)

@@ -62,6 +62,9 @@ class Worker:
 def main() -> int:
     """Measure, print the table, write the result; 1 when a goal is missed."""
     args = _arguments()
+    if args.gpu and roofline.device().type != "cuda":
+        print("bench: --gpu, and torch sees no GPU here", file=sys.stderr)
+        return 2
     chosen = [w for w in workloads(args.scale) if not args.only or w.name in args.only]
     model, console = small_model(), Console()
     with contextlib.ExitStack() as stack:
@@ -148,6 +151,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="threads of every system")
     parser.add_argument("--only", action="append", metavar="W", help="only this workload (repeatable)")
     parser.add_argument("--scale", type=float, default=1.0, help="smaller workloads for a quick look, e.g. 0.1")
+    parser.add_argument("--gpu", action="store_true", help="refuse to measure without one")
     parser.add_argument("--json", metavar="FILE", help="write the result, with hardware, versions and command")
     return parser.parse_args()
 

@@ -8,6 +8,7 @@ import json
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
@@ -35,22 +36,19 @@ def server(model: Path, threads: int) -> Iterator[str]:
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         port = s.getsockname()[1]
-    command = [
-        str(Path(sys.executable).parent / "plimsoll"),
-        "serve",
-        str(model),
-        "--name",
-        NAME,
-        "--port",
-        str(port),
-    ]
+    program = str(Path(sys.executable).parent / "plimsoll")
+    command = [program, "serve", str(model), "--name", NAME, "--port", str(port)]
     command += ["--dtype", "bfloat16", "--kv-memory", "2GiB", "--max-model-len", "2048", "--threads", str(threads)]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
+    with tempfile.TemporaryFile("w+") as log, subprocess.Popen(command, stdout=log, stderr=log) as process:
         try:
             yield f"http://127.0.0.1:{port}"
+        except (aiohttp.ClientError, TimeoutError):
+            log.seek(0)
+            print(log.read()[-3000:], file=sys.stderr)
+            raise
         finally:
             process.terminate()
-            process.communicate(timeout=60)
+            process.wait(timeout=60)
 
 
 def run(workload: Workload, url: str) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-VOCAB = 32000
+VOCAB, PREFIX = 32000, 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,12 +18,21 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """Requests that arrive together; `users` of them at a time over HTTP when that is set."""
+    """Requests that arrive together; `users` of them at a time over HTTP when that is set.
+
+    The first `shared` tokens of every prompt are the same.
+    """
 
     name: str
     title: str
     requests: tuple[Request, ...]
     users: int | None = None
+    shared: int = 0
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Tokens of prompts that have to be computed, what they share once."""
+        return sum(len(r.prompt) - self.shared for r in self.requests) + self.shared
 
     @property
     def output_tokens(self) -> int:
@@ -38,14 +47,15 @@ def workloads(scale: float = 1.0) -> list[Workload]:
         return max(2, round(count * scale))
 
     rng = random.Random(0)
-    mixed = tuple(_request(rng, rng.randint(16, 256), rng.randint(16, n(256) + 16 * (scale < 1))) for _ in range(n(64)))
-    prefix = _tokens(rng, 512)
+    longest = max(32, n(256))
+    mixed = tuple(_request(rng, rng.randint(16, 256), rng.randint(16, longest)) for _ in range(n(64)))
+    prefix = _tokens(rng, PREFIX)
     shared = tuple(Request(prefix + _tokens(rng, 16), n(32)) for _ in range(n(64)))
-    stream = tuple(_request(rng, rng.randint(16, 256), rng.randint(16, n(256) + 16)) for _ in range(n(128)))
+    stream = tuple(_request(rng, rng.randint(16, 256), rng.randint(16, longest)) for _ in range(n(128)))
     return [
         Workload("W1", "batch 1, 128 in, 128 out", (_request(rng, 128, n(128)),)),
         Workload("W2", "64 mixed requests at once", mixed),
-        Workload("W3", "64 requests, one prefix of 512", shared),
+        Workload("W3", "64 requests, one prefix of 512", shared, shared=PREFIX),
         Workload("W4", "64 users streaming 128 requests over HTTP", stream, users=n(64)),
     ]
 

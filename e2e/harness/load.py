@@ -24,7 +24,7 @@ class Outcome:
 
 @contextlib.contextmanager
 def load(client: openai.AsyncOpenAI, model: str, *, users: int, prompt: str, tokens: int) -> Iterator[Outcome]:
-    """Keep `users` streaming requests under way while the body runs; all have ended when this returns."""
+    """Keep `users` streaming requests under way while the body runs; when it returns all have ended, and the client."""
     outcome, stop = Outcome(), threading.Event()
     thread = threading.Thread(
         target=lambda: asyncio.run(_users(client, model, users, prompt, tokens, outcome, stop)), name="load"
@@ -56,7 +56,8 @@ async def _users(
             except (openai.OpenAIError, AssertionError) as error:
                 outcome.failures.append(f"{type(error).__name__}: {error}")
 
-    await asyncio.gather(*(user() for _ in range(users)))
+    async with client:
+        await asyncio.gather(*(user() for _ in range(users)))
 
 
 async def _ask(client: openai.AsyncOpenAI, model: str, prompt: str, tokens: int) -> str:
