@@ -1,0 +1,120 @@
+"""What the operator makes, to the letter. A change here rolls every pod of every cluster, so it is made on purpose.
+
+PLIMSOLL_UPDATE_SNAPSHOTS=1 writes the snapshots anew.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from operator_support.objects import FULL, Json, model, spec_of
+
+from plimsoll_operator.build.pod import Image, build_pod, pod_hash
+from plimsoll_operator.build.service import build_service
+from plimsoll_operator.identity import HASH_LABEL
+from plimsoll_operator.spec import read_spec
+
+SNAPSHOTS = Path(__file__).parent / "snapshots"
+UPDATE = "PLIMSOLL_UPDATE_SNAPSHOTS"
+IMAGE = Image("registry.example/runtime:1.0")
+SPECS: dict[str, Json] = {
+    "least": {},
+    "full": FULL,
+    "file": {"model": {"source": "file:///srv/a model"}, "runtime": {"prefixCaching": True}, "resources": {"cpu": 2}},
+    "hub": {
+        "model": {"source": "hf://org/name", "revision": "v1.0"},
+        "template": {"tolerations": [{"operator": "Exists"}]},
+    },
+}
+
+
+def assert_snapshot(name: str, found: Json) -> None:
+    path = SNAPSHOTS / f"{name}.yaml"
+    text = yaml.safe_dump(found, sort_keys=False, width=120)
+    if os.environ.get(UPDATE) == "1":
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+    assert path.exists(), f"no snapshot {path.name}: run this test with {UPDATE}=1 and read what it wrote"
+    assert text == path.read_text(), f"{path.name} is not what is built; if that is meant, run with {UPDATE}=1"
+
+
+@pytest.mark.parametrize("case", SPECS)
+def test_pod(case: str) -> None:
+    assert_snapshot(f"pod-{case}", build_pod(spec_of(**SPECS[case]), IMAGE, "x1y2z"))
+
+
+@pytest.mark.parametrize("case", ["least", "full"])
+def test_service(case: str) -> None:
+    assert_snapshot(f"service-{case}", build_service(spec_of(**SPECS[case])))
+
+
+@pytest.mark.parametrize("case", SPECS)
+def test_building_changes_nothing_and_repeats_itself(case: str) -> None:
+    item = model(**SPECS[case])
+    before = copy.deepcopy(item)
+    spec = read_spec(item)
+    first = build_pod(spec, IMAGE, "a")
+    second = build_pod(spec, IMAGE, "b")
+    assert build_service(spec) == build_service(spec)
+    second["metadata"]["name"] = first["metadata"]["name"]
+    assert first == second
+    first["spec"]["containers"][0]["env"][0]["value"] = "changed"
+    assert item == before
+
+
+CHANGES: dict[str, Json] = {
+    "source": {"model": {**FULL["model"], "source": "pvc://weights/llama/70b"}},
+    "served names": {"model": {**FULL["model"], "servedNames": ["llama"]}},
+    "resources": {"resources": {**FULL["resources"], "memory": "32Gi"}},
+    **{
+        f"runtime.{field}": {"runtime": {k: v for k, v in FULL["runtime"].items() if k != field}}
+        for field in FULL["runtime"]
+    },
+    **{
+        f"template.{field}": {"template": {k: v for k, v in FULL["template"].items() if k != field}}
+        for field in FULL["template"]
+    },
+}
+
+
+@pytest.mark.parametrize("case", CHANGES)
+def test_a_change_that_pods_can_see_rolls_them(case: str) -> None:
+    assert pod_hash(spec_of(**{**FULL, **CHANGES[case]}), IMAGE) != pod_hash(spec_of(**FULL), IMAGE)
+
+
+@pytest.mark.parametrize("image", [Image("registry.example/runtime:1.1"), Image(IMAGE.reference, "Always")])
+def test_another_image_rolls_them(image: Image) -> None:
+    assert pod_hash(spec_of(**FULL), image) != pod_hash(spec_of(**FULL), IMAGE)
+
+
+@pytest.mark.parametrize("changes", [{"replicas": 7}, {"generation": 9}], ids=str)
+def test_what_pods_cannot_see_does_not_roll_them(changes: dict[str, Any]) -> None:
+    assert pod_hash(spec_of(**{**FULL, **changes}), IMAGE) == pod_hash(spec_of(**FULL), IMAGE)
+
+
+def test_the_order_of_fields_does_not_roll_them() -> None:
+    turned: Json = {
+        key: dict(reversed(value.items())) if isinstance(value, dict) else value for key, value in FULL.items()
+    }
+    assert pod_hash(spec_of(**turned), IMAGE) == pod_hash(spec_of(**FULL), IMAGE)
+
+
+def test_labels_of_the_template_never_hide_ours() -> None:
+    theirs = dict.fromkeys((HASH_LABEL, "app.kubernetes.io/managed-by", "plimsoll.dev/model-deployment", "mine"), "x")
+    plain, labelled = (build_pod(spec_of(template={"labels": labels}), IMAGE, "a") for labels in ({}, theirs))
+    assert labelled["metadata"]["labels"] == {
+        **plain["metadata"]["labels"],
+        "mine": "x",
+        HASH_LABEL: pod_hash(spec_of(template={"labels": theirs}), IMAGE),
+    }
+
+
+def test_the_service_selects_its_pods() -> None:
+    spec = spec_of(**FULL)
+    labels = build_pod(spec, IMAGE, "a")["metadata"]["labels"]
+    assert build_service(spec)["spec"]["selector"].items() <= labels.items()

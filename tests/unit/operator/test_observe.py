@@ -1,0 +1,131 @@
+"""What is read from pods and Services, whatever else they carry."""
+
+from __future__ import annotations
+
+import copy
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from operator_support.objects import EPOCH, UID, Json, spec_of, stamp
+from operator_support.world import SimulatedPod, State
+
+from plimsoll_operator.build.service import build_service
+from plimsoll_operator.identity import KIND
+from plimsoll_operator.observe import LOST_AFTER, Pod, ServiceState, observe_pods, observe_service
+from plimsoll_operator.reasons import Reason
+
+NOW = EPOCH + timedelta(hours=1)
+
+
+def seen(pod: SimulatedPod) -> Pod:
+    (found,) = observe_pods([pod.json()], UID, NOW)
+    return found
+
+
+def pod(state: State = State.READY, name: str = "a", age: int = 60, **more: Any) -> SimulatedPod:
+    return SimulatedPod(name, "h", state, NOW - timedelta(seconds=age), **more)
+
+
+@pytest.mark.parametrize(
+    ("state", "scheduled", "ready", "dead", "reason"),
+    [
+        (State.UNSCHEDULED, False, False, False, None),
+        (State.UNSCHEDULABLE, False, False, False, Reason.UNSCHEDULABLE),
+        (State.LOADING, True, False, False, None),
+        (State.READY, True, True, False, None),
+        (State.CRASHING, True, False, False, Reason.MODEL_INVALID),
+        (State.DEAD, True, False, True, Reason.EVICTED),
+        (State.DONE, True, False, True, None),
+    ],
+)
+def test_what_a_pod_is_at(state: State, scheduled: bool, ready: bool, dead: bool, reason: Reason | None) -> None:
+    found = seen(pod(state))
+    assert (found.scheduled, found.ready, found.dead, found.stopping) == (scheduled, ready, dead, False)
+    assert found.live is not dead
+    assert (found.failure and found.failure.reason) == reason
+
+
+def test_a_pod_that_drains_is_no_replica_though_it_says_ready() -> None:
+    found = seen(pod(gone_by=NOW + timedelta(seconds=30)))
+    assert (found.stopping, found.ready, found.live, found.lost) == (True, False, False, False)
+
+
+def test_a_pod_that_should_be_long_gone_is_lost() -> None:
+    assert not seen(pod(gone_by=NOW - LOST_AFTER)).lost
+    assert seen(pod(gone_by=NOW - LOST_AFTER - timedelta(seconds=1))).lost
+
+
+def test_only_our_own_oldest_first() -> None:
+    pods = [pod(name="b"), pod(name="a"), pod(name="c", age=90), pod(name="x", owner="u2"), pod(name="y", owner="")]
+    assert [p.name for p in observe_pods([p.json() for p in pods], UID, NOW)] == ["c", "a", "b"]
+
+
+def test_an_owner_that_does_not_control_is_no_owner() -> None:
+    item = pod().json()
+    item["metadata"]["ownerReferences"][0]["controller"] = False
+    assert observe_pods([item], UID, NOW) == ()
+
+
+def test_a_pod_with_next_to_nothing() -> None:
+    meta = {"name": "a", "uid": "u", "creationTimestamp": stamp(NOW)}
+    meta |= {"ownerReferences": [{"uid": UID, "controller": True}]}  # type: ignore[dict-item]
+    (found,) = observe_pods([{"metadata": meta, "spec": {}}], UID, NOW)
+    assert (found.hash, found.scheduled, found.ready, found.failure) == ("", False, False, None)
+
+
+def test_when_it_ended_is_the_last_thing_known_of_it() -> None:
+    dead = pod(State.DEAD, age=600, ended=NOW - timedelta(seconds=30))
+    item = dead.json()
+    assert seen(dead).ended == NOW - timedelta(seconds=30)
+    finished = {"state": {"terminated": {"exitCode": 1, "finishedAt": stamp(NOW - timedelta(seconds=10))}}}
+    item["status"]["containerStatuses"] = [{"name": "runtime", **finished}, {"name": "sidecar", "state": None}]
+    (found,) = observe_pods([item], UID, NOW)
+    assert found.ended == NOW - timedelta(seconds=10)
+
+
+WANTED = build_service(spec_of())
+
+
+def changed(*path: str | int, value: Any) -> Json:
+    item = copy.deepcopy(WANTED)
+    at: Any = item
+    for step in path[:-1]:
+        at = at[step]
+    at[path[-1]] = value
+    return item
+
+
+def filled() -> Json:
+    """As the API server returns it: with fields that nobody asked for."""
+    item = changed("spec", "ports", 0, "nodePort", value=30080)
+    item["spec"] |= {"clusterIP": "198.19.0.7", "type": "ClusterIP", "sessionAffinity": "None"}
+    item["metadata"]["labels"]["theirs"] = "too"
+    return item
+
+
+OWNER = WANTED["metadata"]["ownerReferences"][0]
+
+
+@pytest.mark.parametrize(
+    ("item", "state"),
+    [
+        (None, ServiceState.MISSING),
+        (WANTED, ServiceState.OURS),
+        (filled(), ServiceState.OURS),
+        (changed("spec", "selector", value={"app": "x"}), ServiceState.CHANGED),
+        (changed("spec", "selector", value=None), ServiceState.CHANGED),
+        (changed("spec", "ports", value=[]), ServiceState.CHANGED),
+        (changed("spec", "ports", 0, "targetPort", value=9), ServiceState.CHANGED),
+        (changed("metadata", "labels", value={}), ServiceState.CHANGED),
+        (changed("metadata", "labels", value=None), ServiceState.CHANGED),
+        (changed("metadata", "ownerReferences", value=[]), ServiceState.FOREIGN),
+        (changed("metadata", "ownerReferences", value=None), ServiceState.FOREIGN),
+        (changed("metadata", "ownerReferences", value=[{**OWNER, "kind": "App", "uid": "u2"}]), ServiceState.FOREIGN),
+        (changed("metadata", "ownerReferences", value=[{**OWNER, "name": "b", "uid": "u2"}]), ServiceState.FOREIGN),
+        (changed("metadata", "ownerReferences", value=[{**OWNER, "uid": "u2"}]), ServiceState.LEFT_OVER),
+    ],
+)
+def test_the_service(item: Json | None, state: ServiceState) -> None:
+    assert OWNER["kind"] == KIND
+    assert observe_service(item, WANTED) is state
