@@ -1,0 +1,237 @@
+"""Log probabilities equal those of Transformers on the same folder: each architecture, each thing a config can say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from model_support.forward import largest_difference, of_engine, of_transformers
+from model_support.tiny import edit_config, make_model, prompts, save_model
+from torch import Tensor
+
+from plimsoll_runtime.models import load, registry
+from plimsoll_runtime.models.spec import DecoderSpec
+
+TOLERANCE = 1e-3
+VISIBLE = 0.05
+"""What a mistake has to change: far more than the tolerance, or the model could not show the mistake."""
+PROMPTS = prompts((1, 17, 40, 90, 200))
+"""Past every window (16) and every rope border (a context of 32, stretched) below."""
+
+Spec = Callable[[DecoderSpec], DecoderSpec]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model to compare: its config, how it is saved, and a mistake that its logits would show."""
+
+    config: str
+    values: Mapping[str, Any] = field(default_factory=dict)
+    mistake: Spec | None = None
+    save: Mapping[str, Any] = field(default_factory=dict)
+    drop: tuple[str, ...] = ()
+    edit: Mapping[str, Any] = field(default_factory=dict)
+
+
+def wider_window(spec: DecoderSpec) -> DecoderSpec:
+    shapes = tuple(s if s.window is None else replace(s, window=s.window + 1) for s in spec.attention)
+    assert shapes != spec.attention
+    return replace(spec, attention=shapes)
+
+
+def windows_shifted(spec: DecoderSpec) -> DecoderSpec:
+    assert len(set(spec.attention)) > 1
+    return replace(spec, attention=(*spec.attention[1:], spec.attention[0]))
+
+
+def plain_rope(spec: DecoderSpec) -> DecoderSpec:
+    ropes = tuple(type(r)(r.head_dim, r.theta) for r in spec.ropes)
+    assert ropes != spec.ropes
+    return replace(spec, ropes=ropes)
+
+
+def one_rope(spec: DecoderSpec) -> DecoderSpec:
+    assert len(set(spec.ropes)) > 1
+    return replace(spec, ropes=(spec.ropes[0],) * spec.num_layers)
+
+
+def other_theta(spec: DecoderSpec) -> DecoderSpec:
+    return replace(spec, ropes=tuple(replace(r, theta=r.theta * 1.5) for r in spec.ropes))
+
+
+def no_attention_factor(spec: DecoderSpec) -> DecoderSpec:
+    assert spec.ropes[0].attention_factor != 1.0
+    return replace(spec, ropes=tuple(replace(r, attention_factor=1.0) for r in spec.ropes))
+
+
+def no_softcap(spec: DecoderSpec) -> DecoderSpec:
+    assert spec.final_softcap is not None
+    return replace(spec, final_softcap=None)
+
+
+def default_scale(spec: DecoderSpec) -> DecoderSpec:
+    shapes = tuple(replace(s, scale=s.head_dim**-0.5) for s in spec.attention)
+    assert shapes != spec.attention
+    return replace(spec, attention=shapes)
+
+
+def other_eps(spec: DecoderSpec) -> DecoderSpec:
+    return replace(spec, norm_eps=1e-6)
+
+
+def yarn(**values: Any) -> dict[str, Any]:
+    rope = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 8.0, "original_max_position_embeddings": 32}
+    return {"rope_parameters": rope | values}
+
+
+LLAMA3 = {
+    "rope_type": "llama3",
+    "rope_theta": 5e4,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 32,
+}
+GEMMA: Mapping[str, Any] = {
+    "head_dim": 16,
+    "sliding_window": 16,
+    "num_hidden_layers": 4,
+    "layer_types": ["sliding_attention", "sliding_attention", "full_attention", "sliding_attention"],
+    "query_pre_attn_scalar": 16,
+}
+GEMMA_ROPES = {
+    "sliding_attention": {"rope_type": "default", "rope_theta": 1e2},
+    "full_attention": {"rope_type": "linear", "rope_theta": 1e4, "factor": 8.0},
+}
+QWEN_WINDOW: Mapping[str, Any] = {"use_sliding_window": True, "sliding_window": 16, "max_window_layers": 1}
+
+CASES: Mapping[str, Case] = {
+    "llama": Case("LlamaConfig", {"rms_norm_eps": 1e-1}, other_eps),
+    "llama-theta": Case("LlamaConfig", {"rope_parameters": {"rope_type": "default", "rope_theta": 1e3}}, other_theta),
+    "llama-tied": Case("LlamaConfig", {"tie_word_embeddings": True}),
+    "llama-biases": Case("LlamaConfig", {"attention_bias": True, "mlp_bias": True}),
+    "llama-one-kv-head": Case("LlamaConfig", {"num_key_value_heads": 1, "head_dim": 8}),
+    "llama-all-kv-heads": Case("LlamaConfig", {"num_key_value_heads": 4, "head_dim": 32}),
+    "llama-kv-heads-unsaid": Case("LlamaConfig", {"num_key_value_heads": 4}, drop=("num_key_value_heads", "head_dim")),
+    "llama-shards": Case("LlamaConfig", save={"max_shard_size": "12KB"}),
+    "llama-linear": Case(
+        "LlamaConfig", {"rope_parameters": {"rope_type": "linear", "rope_theta": 1e4, "factor": 4.0}}, plain_rope
+    ),
+    "llama-llama3": Case("LlamaConfig", {"head_dim": 16, "rope_parameters": LLAMA3}, plain_rope),
+    "llama-llama3-as-older-configs-say-it": Case(
+        "LlamaConfig",
+        {"head_dim": 16, "rope_parameters": LLAMA3},
+        plain_rope,
+        drop=("rope_parameters",),
+        edit={"rope_theta": 5e4, "rope_scaling": {k: v for k, v in LLAMA3.items() if k != "rope_theta"}},
+    ),
+    "llama-linear-as-oldest-configs-say-it": Case(
+        "LlamaConfig",
+        {},
+        plain_rope,
+        drop=("rope_parameters",),
+        edit={"rope_scaling": {"type": "linear", "factor": 4.0}},
+    ),
+    "llama-yarn": Case("LlamaConfig", {"head_dim": 32, **yarn()}, plain_rope),
+    "llama-yarn-factor": Case("LlamaConfig", {"head_dim": 32, **yarn(attention_factor=1.5)}, no_attention_factor),
+    "llama-yarn-mscale": Case("LlamaConfig", {"head_dim": 32, **yarn(mscale=1.5, mscale_all_dim=0.5)}, plain_rope),
+    "llama-yarn-betas": Case(
+        "LlamaConfig", {"head_dim": 32, **yarn(beta_fast=16, beta_slow=2, truncate=False)}, plain_rope
+    ),
+    "mistral": Case("MistralConfig", {"sliding_window": None}),
+    "mistral-window": Case("MistralConfig", {"sliding_window": 16, "head_dim": 16}, wider_window),
+    "mistral-window-unsaid": Case("MistralConfig", drop=("sliding_window",)),
+    "mistral-yarn": Case("MistralConfig", {"sliding_window": None, "head_dim": 32, **yarn()}, plain_rope),
+    "qwen2": Case("Qwen2Config", {"num_key_value_heads": 1}),
+    "qwen2-tied": Case("Qwen2Config", {"tie_word_embeddings": True, "num_key_value_heads": 4}),
+    "qwen2-window": Case("Qwen2Config", {**QWEN_WINDOW}, wider_window),
+    "qwen2-window-off": Case("Qwen2Config", {**QWEN_WINDOW, "use_sliding_window": False}),
+    "qwen2-layer-types": Case(
+        "Qwen2Config",
+        {**QWEN_WINDOW, "layer_types": ["sliding_attention", "full_attention", "sliding_attention"]},
+        windows_shifted,
+    ),
+    "qwen2-window-as-older-configs-say-it": Case(
+        "Qwen2Config", {**QWEN_WINDOW}, windows_shifted, drop=("layer_types",)
+    ),
+    "qwen2-yarn": Case("Qwen2Config", {**yarn(rope_theta=1e6)}, plain_rope),
+    "qwen3": Case("Qwen3Config", {"head_dim": 16}),
+    "qwen3-biases-tied": Case("Qwen3Config", {"head_dim": 24, "attention_bias": True, "tie_word_embeddings": True}),
+    "qwen3-window": Case("Qwen3Config", {"head_dim": 16, "num_key_value_heads": 4, **QWEN_WINDOW}, wider_window),
+    "qwen3-yarn-shards": Case(
+        "Qwen3Config", {"head_dim": 16, "num_key_value_heads": 1, **yarn()}, plain_rope, save={"max_shard_size": "20KB"}
+    ),
+    "gemma3": Case("Gemma3TextConfig", {**GEMMA}, wider_window),
+    "gemma3-two-ropes": Case("Gemma3TextConfig", {**GEMMA, "rope_parameters": GEMMA_ROPES}, one_rope),
+    "gemma3-scaled-rope": Case("Gemma3TextConfig", {**GEMMA, "rope_parameters": GEMMA_ROPES}, plain_rope),
+    "gemma3-ropes-as-older-configs-say-it": Case(
+        "Gemma3TextConfig",
+        {**GEMMA},
+        plain_rope,
+        drop=("rope_parameters", "layer_types"),
+        edit={
+            "rope_theta": 1e4,
+            "rope_local_base_freq": 1e2,
+            "rope_scaling": {"rope_type": "linear", "factor": 8.0},
+            "sliding_window_pattern": 2,
+        },
+    ),
+    "gemma3-layers-unsaid": Case(
+        "Gemma3TextConfig",
+        {**GEMMA, "num_hidden_layers": 7, "layer_types": None},
+        windows_shifted,
+        drop=("layer_types", "sliding_window_pattern", "_sliding_window_pattern"),
+    ),
+    "gemma3-scale": Case("Gemma3TextConfig", {**GEMMA, "query_pre_attn_scalar": 48}, default_scale),
+    "gemma3-untied-biases": Case(
+        "Gemma3TextConfig", {**GEMMA, "tie_word_embeddings": False, "attention_bias": True, "num_key_value_heads": 1}
+    ),
+    "gemma3-softcap": Case("Gemma3TextConfig", {**GEMMA, "final_logit_softcapping": 5.0}, no_softcap),
+}
+
+
+@pytest.fixture(scope="session")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Path, list[Tensor]]]:
+    """The folder of a case's model, and what Transformers computes once it has loaded that folder."""
+    from transformers import AutoModelForCausalLM
+
+    @cache
+    def make(name: str) -> tuple[Path, list[Tensor]]:
+        case = CASES[name]
+        folder = tmp_path_factory.mktemp(name)
+        save_model(make_model(case.config, case.values), folder, **case.save)
+        edit_config(folder, drop=case.drop, **case.edit)
+        reference = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+        return folder, of_transformers(reference, PROMPTS)
+
+    return make
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("tokens", [2048, 24], ids=["whole", "chunked"])
+def test_logits_equal_transformers(name: str, tokens: int, saved: Callable[[str], tuple[Path, list[Tensor]]]) -> None:
+    folder, expected = saved(name)
+    actual = of_engine(str(folder), PROMPTS, max_batch_tokens=tokens)
+    assert largest_difference(actual, expected) < TOLERANCE
+
+
+@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.mistake is not None])
+def test_a_mistake_would_show(
+    name: str, saved: Callable[[str], tuple[Path, list[Tensor]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The comparison above is worth something: with one detail of the spec wrong, the logits are far off."""
+    mistake = CASES[name].mistake
+    assert mistake is not None
+    monkeypatch.setattr(load, "describe", lambda config: mistake(registry.describe(config)))
+    folder, expected = saved(name)
+    assert largest_difference(of_engine(str(folder), PROMPTS), expected) > VISIBLE
+
+
+def test_shards_are_many(saved: Callable[[str], tuple[Path, list[Tensor]]]) -> None:
+    folder, _ = saved("llama-shards")
+    assert len(list(folder.glob("*.safetensors"))) > 10

@@ -1,0 +1,70 @@
+"""Log probabilities of every next token at every position of a prompt: Transformers', and ours."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from plimsoll_runtime import LLM, SamplingParams
+from plimsoll_runtime.execution.attention.base import AttentionBatch
+from plimsoll_runtime.execution.attention.select import select
+from plimsoll_runtime.execution.kv_cache import KvCache
+from plimsoll_runtime.models.load import load_decoder
+from plimsoll_runtime.weights.files import ModelFiles
+
+CPU = torch.device("cpu")
+BLOCK = 16
+
+
+def of_transformers(model: Any, prompts: Sequence[Sequence[int]]) -> list[Tensor]:
+    """float64 [T, vocab] for each prompt, one forward pass each."""
+    with torch.inference_mode():
+        return [model(torch.tensor([list(p)])).logits[0].double().log_softmax(-1) for p in prompts]
+
+
+def of_engine(model: str, prompts: Sequence[Sequence[int]], **options: Any) -> list[Tensor]:
+    """float64 [T, vocab] for each prompt, as the engine reports them; the vocabulary must be as small as a report."""
+    llm = LLM(model, **{"dtype": "float32", "threads": 1, "kv_memory": "4MiB", "check_integrity": True, **options})
+    wanted = llm.info.vocab_size
+    params = SamplingParams(temperature=0.0, max_tokens=1, ignore_eos=True, logprobs=wanted, prompt_logprobs=wanted)
+    results = []
+    for result in llm.generate([list(p) for p in prompts], params):
+        assert result.prompt_logprobs is not None
+        assert result.outputs[0].logprobs is not None
+        rows = [dict(r.top) for r in (*result.prompt_logprobs, *result.outputs[0].logprobs)]
+        results.append(torch.tensor([[row[i] for i in range(wanted)] for row in rows], dtype=torch.float64))
+    return results
+
+
+def of_decoder(files: ModelFiles, prompts: Sequence[Sequence[int]], *, chunk: int) -> list[Tensor]:
+    """float64 [T, vocab] for each prompt, from the decoder itself, float32, so many tokens of a prompt a step."""
+    decoder = load_decoder(files, torch.float32, device=CPU)
+    shapes = decoder.spec.attention
+    results = []
+    for prompt in prompts:
+        blocks = -(-len(prompt) // BLOCK)
+        cache = KvCache(shapes, blocks + 1, BLOCK, torch.float32, CPU)
+        backend = select("auto", CPU, shapes)(cache)
+        table = list(range(blocks, 0, -1))
+        rows = []
+        for start in range(0, len(prompt), chunk):
+            ids = list(prompt[start : start + chunk])
+            positions = torch.arange(start, start + len(ids))
+            slots = torch.tensor([table[p // BLOCK] * BLOCK + p % BLOCK for p in positions.tolist()])
+            batch = AttentionBatch([len(ids)], [start + len(ids)], [table], slots)
+            with torch.inference_mode():
+                hidden = decoder(torch.tensor(ids), positions, backend.begin(batch))
+                rows.append(decoder.logits(hidden).double().log_softmax(-1))
+        results.append(torch.cat(rows))
+    return results
+
+
+def largest_difference(one: Sequence[Tensor], other: Sequence[Tensor]) -> float:
+    """The largest difference of two log probabilities, over all prompts, positions and tokens."""
+    assert [a.shape for a in one] == [b.shape for b in other]
+    differences = [float((a - b).abs().max()) for a, b in zip(one, other, strict=True)]
+    assert all(d == d for d in differences), "not a number"
+    return max(differences)

@@ -1,0 +1,77 @@
+"""Small random models, saved as Transformers saves them, in which every part of the arithmetic can be seen.
+
+Fresh models hide mistakes: their norms are ones, their biases zeros, and their weights so small that no rope and no
+window shows in the logits. Here all of them are random, and as large as a trained model's.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers import Tokenizer, models, pre_tokenizers
+from torch import Tensor
+
+VOCAB = 20
+"""As many log probabilities as a request may ask for: a report then holds the whole distribution."""
+
+COMMON: Mapping[str, Any] = {
+    "vocab_size": VOCAB,
+    "hidden_size": 48,
+    "intermediate_size": 80,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 256,
+    "pad_token_id": None,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+
+
+def make_model(config_class: str, overrides: Mapping[str, Any], *, seed: int = 0) -> Any:
+    """A Transformers model in float32 with random weights, biases and norms."""
+    import transformers
+
+    config = getattr(transformers, config_class)(**{**COMMON, **overrides})
+    model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            parameter.copy_(_random(name, parameter, config, generator))
+    return model.eval()
+
+
+def _random(name: str, parameter: Tensor, config: Any, generator: torch.Generator) -> Tensor:
+    noise = torch.randn(parameter.shape, generator=generator)
+    if name.endswith("norm.weight"):
+        return 0.3 * noise + (0.0 if config.model_type == "gemma3_text" else 1.0)
+    if name.endswith("bias"):
+        return 0.5 * noise
+    if "embed_tokens" in name:
+        return noise * (config.hidden_size**-0.5 if config.model_type == "gemma3_text" else 0.5)
+    return noise * 1.5 * parameter.shape[-1] ** -0.5
+
+
+def save_model(model: Any, folder: Path, **options: Any) -> None:
+    """Save a model, and a tokenizer of VOCAB words, in a folder."""
+    model.save_pretrained(folder, **options)
+    tokenizer = Tokenizer(models.WordLevel({f"w{i}": i for i in range(VOCAB)}, unk_token="w0"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.save(str(folder / "tokenizer.json"))
+
+
+def edit_config(folder: Path, *, drop: tuple[str, ...] = (), **values: Any) -> None:
+    """Change config.json: keys to drop, and keys to set."""
+    path = folder / "config.json"
+    config = {k: v for k, v in json.loads(path.read_text()).items() if k not in drop}
+    path.write_text(json.dumps(config | values))
+
+
+def prompts(lengths: tuple[int, ...], *, seed: int = 1, vocab: int = VOCAB) -> list[list[int]]:
+    """Random token ids."""
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.randint(0, vocab, (n,), generator=generator).tolist() for n in lengths]
