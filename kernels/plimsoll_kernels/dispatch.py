@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from importlib.util import find_spec
 from typing import Literal
 
@@ -20,10 +21,9 @@ def use_triton(wanted: Implementation, tensor: Tensor) -> bool:
     """
     if wanted == "reference":
         return False
-    installed = find_spec("triton") is not None
     if wanted == "auto":
-        return tensor.is_cuda and installed
-    if not installed:
+        return tensor.is_cuda and _installed()
+    if not _installed():
         raise ValueError("the Triton kernel was asked for, but the package triton is not installed")
     if not tensor.is_cuda and not _interpreted():
         raise ValueError(
@@ -52,6 +52,11 @@ def check_shape(name: str, tensor: Tensor, *expected: int) -> None:
     """The exact shape, else ValueError."""
     if tuple(tensor.shape) != expected:
         raise ValueError(f"{name} is {list(tensor.shape)}, expected {list(expected)}")
+
+
+@lru_cache(maxsize=1)
+def _installed() -> bool:
+    return find_spec("triton") is not None
 
 
 def _interpreted() -> bool:

@@ -15,9 +15,13 @@ def _rms_norm(
     x,
     residual,
     weight,
-    x_stride,
-    residual_stride,
+    x_outer,
+    x_inner,
+    residual_outer,
+    residual_inner,
     eps,
+    INNER: tl.constexpr,
+    WEIGHTS: tl.constexpr,
     SIZE: tl.constexpr,
     PADDED: tl.constexpr,
     ADD: tl.constexpr,
@@ -25,32 +29,39 @@ def _rms_norm(
     row = tl.program_id(0).to(tl.int64)
     column = tl.arange(0, PADDED)
     inside = column < SIZE
-    value = tl.load(x + row * x_stride + column, mask=inside, other=0.0)
+    outer, inner = row // INNER, row % INNER
+    value = tl.load(x + outer * x_outer + inner * x_inner + column, mask=inside, other=0.0)
     if ADD:
-        other = tl.load(residual + row * residual_stride + column, mask=inside, other=0.0)
+        other = tl.load(residual + outer * residual_outer + inner * residual_inner + column, mask=inside, other=0.0)
         value = (value.to(tl.float32) + other.to(tl.float32)).to(value.dtype)
         tl.store(total_out + row * SIZE + column, value, mask=inside)
     wide = value.to(tl.float32)
     scale = 1.0 / tl.sqrt(tl.sum(wide * wide, 0) / SIZE + eps)
-    factor = tl.load(weight + column, mask=inside, other=0.0).to(tl.float32)
+    factor = tl.load(weight + (row % WEIGHTS) * SIZE + column, mask=inside, other=0.0).to(tl.float32)
     tl.store(out + row * SIZE + column, (wide * scale * factor).to(value.dtype), mask=inside)
 
 
 def launch_rms_norm(x: Tensor, residual: Tensor | None, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    """x and residual `[rows, D]` with contiguous rows -> (norm, sum), both contiguous; without residual sum is x."""
-    rows, size = x.shape
-    out = torch.empty((rows, size), dtype=x.dtype, device=x.device)
+    """x and residual `[A, B, D]` with contiguous rows, weight contiguous `[D]` or `[B, D]` -> (norm, sum), contiguous.
+
+    Without a residual the sum is x.
+    """
+    outer, inner, size = x.shape
+    out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     total = x if residual is None else torch.empty_like(out)
+    other = x if residual is None else residual
     padded = triton.next_power_of_2(size)
-    _rms_norm[(rows,)](
+    _rms_norm[(outer * inner,)](
         out,
         total,
         x,
-        x if residual is None else residual,
+        other,
         weight,
-        x.stride(0),
-        0 if residual is None else residual.stride(0),
+        *x.stride()[:2],
+        *other.stride()[:2],
         eps,
+        INNER=inner,
+        WEIGHTS=weight.numel() // size,
         SIZE=size,
         PADDED=padded,
         ADD=residual is not None,

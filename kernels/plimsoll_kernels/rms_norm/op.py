@@ -11,14 +11,15 @@ from plimsoll_kernels.rms_norm.reference import add_rms_norm_reference, rms_norm
 def rms_norm(x: Tensor, weight: Tensor, eps: float, *, implementation: Implementation = "auto") -> Tensor:
     """x / sqrt(mean(x^2) + eps) * weight over the last dimension, in float32, rounded once to x's dtype.
 
-    x `[..., D]`, weight `[D]` of any float dtype. Raises ValueError for shapes and dtypes that do not fit.
+    x `[..., D]`, weight `[D]`, or `[H, D]` for x `[..., H, D]` (a weight for each head), of any float dtype. Raises
+    ValueError for shapes and dtypes that do not fit.
     """
     _check(x, weight)
     if not use_triton(implementation, x):
         return rms_norm_reference(x, weight, eps)
     from plimsoll_kernels.rms_norm.kernel import launch_rms_norm
 
-    return launch_rms_norm(_rows(x), None, weight, eps)[0].view(x.shape)
+    return launch_rms_norm(_rows(x), None, weight.contiguous(), eps)[0].view(x.shape)
 
 
 def add_rms_norm(
@@ -32,17 +33,18 @@ def add_rms_norm(
         return add_rms_norm_reference(x, residual, weight, eps)
     from plimsoll_kernels.rms_norm.kernel import launch_rms_norm
 
-    normed, total = launch_rms_norm(_rows(x), _rows(residual), weight, eps)
+    normed, total = launch_rms_norm(_rows(x), _rows(residual), weight.contiguous(), eps)
     return normed.view(x.shape), total.view(x.shape)
 
 
 def _check(x: Tensor, weight: Tensor) -> None:
     check_floats(x=x)
     check_floats(weight=weight)
-    check_shape("weight", weight, x.shape[-1])
+    check_shape("weight", weight, *x.shape[-2 if weight.dim() == 2 else -1 :])
     if weight.device != x.device:
         raise ValueError(f"weight is on {weight.device}, but x is on {x.device}")
 
 
 def _rows(x: Tensor) -> Tensor:
-    return x.reshape(-1, x.shape[-1])
+    """x as `[A, B, D]`: three dimensions stay as they lie in memory, others are brought to them."""
+    return x if x.dim() == 3 else x.reshape(-1, x.shape[-2] if x.dim() > 1 else 1, x.shape[-1])

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from plimsoll_runtime.models.linear import Linear
-from plimsoll_runtime.models.norm import RmsNorm
+from plimsoll_runtime.models.norm import QkNorm, RmsNorm
 from plimsoll_runtime.models.rope import rotate
 from plimsoll_runtime.models.spec import Activation, Attention, AttentionShape
 
@@ -37,20 +37,6 @@ class AttentionBlock:
             query_key = self._norm(query_key)
         query, key = torch.split(rotate(query_key, cos, sin), [shape.heads, shape.kv_heads], dim=1)
         return self._output(attention(layer, query, key, value).reshape(x.shape[0], -1))
-
-
-class QkNorm:
-    """An RMS norm over each head, one weight for the queries and one for the keys, in one pass over both."""
-
-    def __init__(self, query: Tensor, key: Tensor, shape: AttentionShape, eps: float, *, offset: float) -> None:
-        weights = [query.expand(shape.heads, -1), key.expand(shape.kv_heads, -1)]
-        self._weight = torch.cat(weights).float() + offset
-        self._eps = eps
-
-    def __call__(self, heads: Tensor) -> Tensor:
-        """[T, heads + kv_heads, D] -> the same shape."""
-        normed = functional.rms_norm(heads.float(), (heads.shape[-1],), None, self._eps)
-        return (normed * self._weight).to(heads.dtype)
 
 
 class GatedMlp:

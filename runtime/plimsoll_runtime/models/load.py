@@ -9,9 +9,9 @@ from torch import Tensor
 
 from plimsoll_runtime.errors import ModelError
 from plimsoll_runtime.models.decoder import Decoder
-from plimsoll_runtime.models.layer import AttentionBlock, DecoderLayer, GatedMlp, QkNorm
+from plimsoll_runtime.models.layer import AttentionBlock, DecoderLayer, GatedMlp
 from plimsoll_runtime.models.linear import Linear
-from plimsoll_runtime.models.norm import RmsNorm
+from plimsoll_runtime.models.norm import QkNorm, RmsNorm
 from plimsoll_runtime.models.registry import describe
 from plimsoll_runtime.models.spec import DecoderSpec
 from plimsoll_runtime.weights.files import ModelFiles
@@ -124,7 +124,9 @@ class _Loader:
         qk_norm = None
         if spec.qk_norm:
             query, key = (self._read(f"{prefix}.self_attn.{x}_norm.weight") for x in ("q", "k"))
-            qk_norm = QkNorm(query, key, shape, spec.norm_eps, offset=spec.norm_offset)
+            qk_norm = QkNorm(
+                query, key, heads=shape.heads, kv_heads=shape.kv_heads, eps=spec.norm_eps, offset=spec.norm_offset
+            )
         attention = AttentionBlock(
             shape,
             self._linear(spec.qkv_bias, *(f"{prefix}.self_attn.{x}_proj" for x in ("q", "k", "v"))),

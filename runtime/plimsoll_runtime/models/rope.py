@@ -7,6 +7,7 @@ import math
 import torch
 from torch import Tensor
 
+from plimsoll_kernels.rotary.op import rotary
 from plimsoll_runtime.models.spec import RopeSpec
 
 
@@ -31,14 +32,17 @@ class RopeTable:
         self._factor = rope.attention_factor
 
     def __call__(self, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """positions int64 [T] -> cos and sin [T, 1, head_dim / 2], rounded once to `dtype`."""
+        """positions int64 [T] -> cos and sin [T, head_dim / 2], rounded once to `dtype`."""
         angles = positions.float()[:, None] * self._frequencies
         cos, sin = angles.cos() * self._factor, angles.sin() * self._factor
-        return cos[:, None].to(dtype), sin[:, None].to(dtype)
+        return cos.to(dtype), sin.to(dtype)
 
 
 def rotate(heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotate [T, H, D] by tables [T, 1, D / 2]: dimension i turns with dimension i + D / 2."""
+    """Rotate [T, H, D] by tables [T, D / 2]: dimension i turns with dimension i + D / 2."""
+    if heads.is_cuda:
+        return rotary(heads, cos, sin)
+    cos, sin = cos[:, None], sin[:, None]
     first, second = heads.chunk(2, dim=-1)
     return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
 

@@ -20,7 +20,7 @@ def test_without_the_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_without_triton(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dispatch, "find_spec", lambda name: None)
+    monkeypatch.setattr(dispatch, "_installed", lambda: False)
     assert not use_triton("auto", torch.ones(1))
     with pytest.raises(ValueError, match="triton is not installed"):
         use_triton("triton", torch.ones(1))

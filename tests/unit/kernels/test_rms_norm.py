@@ -38,6 +38,14 @@ def test_kernel_adds_the_residual(triton_device: str, dtype: torch.dtype, tolera
     torch.testing.assert_close(actual, expected, rtol=tolerance, atol=tolerance)
 
 
+def test_kernel_takes_a_weight_for_each_head(triton_device: str, dtype: torch.dtype, tolerance: float) -> None:
+    heads = torch.randn(6, 5, 48, device=triton_device).to(dtype)[:, :3]  # the rest are another tensor's heads
+    weight = torch.randn(3, 48, device=triton_device)
+    actual = rms_norm(heads, weight, EPS, implementation="triton")
+    expected = [rms_norm(heads[:, i], weight[i], EPS, implementation="reference") for i in range(3)]
+    torch.testing.assert_close(actual, torch.stack(expected, 1), rtol=tolerance, atol=tolerance)
+
+
 @settings(deadline=None, max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(rows=st.integers(1, 9), columns=st.integers(1, 300), seed=st.integers(0, 99))
 def test_any_shape(triton_device: str, rows: int, columns: int, seed: int) -> None:
@@ -51,6 +59,7 @@ def test_any_shape(triton_device: str, rows: int, columns: int, seed: int) -> No
     ("x", "weight", "message"),
     [
         (torch.ones(2, 4), torch.ones(5), r"weight is \[5\], expected \[4\]"),
+        (torch.ones(2, 4), torch.ones(3, 4), r"weight is \[3, 4\], expected \[2, 4\]"),
         (torch.ones(2, 4, dtype=torch.int64), torch.ones(4), "x is torch.int64; kernels take float32"),
         (torch.ones(4, 2).T, torch.ones(4), "last dimension of x has stride 2"),
         (torch.ones(2, 4), torch.ones(4, device="meta"), "weight is on meta, but x is on cpu"),
