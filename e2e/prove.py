@@ -26,6 +26,7 @@ KUBECONFIG = REPOSITORY / ".cluster" / "kubeconfig"
 OWN_REGISTRY = "registry.plimsoll.test"
 STOP_SECONDS = 90
 RELEASE, NAMESPACE, HOST = "plimsoll", "plimsoll-system", "models.plimsoll.test"
+RESTRICTED = "pod-security.kubernetes.io/enforce=restricted"
 IMAGES = {
     "plimsoll-operator": ("operator/Dockerfile", {}),
     "plimsoll-runtime": ("runtime/Dockerfile", {"DEMO": "1", "COMPILER": "0"}),
@@ -110,7 +111,10 @@ def _install(target: Target) -> None:
         "ingress.className": "contour" if target.own else "",
     }
     flags = [item for key, value in values.items() if value for item in ("--set", f"{key}={value}")]
-    command = ["upgrade", "--install", RELEASE, "charts/plimsoll", "--namespace", NAMESPACE, "--create-namespace"]
+    if f"namespace/{NAMESPACE}" not in _kubectl(target, "get", "namespaces", "--output", "name"):
+        _kubectl(target, "create", "namespace", NAMESPACE)
+    _kubectl(target, "label", "--overwrite", "namespace", NAMESPACE, RESTRICTED)
+    command = ["upgrade", "--install", RELEASE, "charts/plimsoll", "--namespace", NAMESPACE]
     _run([*_helm(target), *command, "--wait", "--timeout", "5m", *flags])
 
 
