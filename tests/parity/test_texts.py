@@ -125,9 +125,7 @@ def test_the_small_pool_really_preempts(model: Path) -> None:
 
 def test_seeds_repeat_in_any_company(model: Path) -> None:
     llm = load(model)
-    params = [
-        SamplingParams(temperature=1.0, seed=i, max_tokens=12, ignore_eos=True) for i in range(len(prompts()))
-    ]
+    params = [SamplingParams(temperature=1.0, seed=i, max_tokens=12, ignore_eos=True) for i in range(len(prompts()))]
     together = [r.outputs[0].token_ids for r in llm.generate(prompts(), params)]
     alone = [llm.generate([p], s)[0].outputs[0].token_ids for p, s in zip(prompts(), params, strict=True)]
     assert together == alone
