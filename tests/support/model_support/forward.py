@@ -12,17 +12,20 @@ from plimsoll_runtime import LLM, SamplingParams
 from plimsoll_runtime.execution.attention.base import AttentionBatch
 from plimsoll_runtime.execution.attention.select import select
 from plimsoll_runtime.execution.kv_cache import KvCache
+from plimsoll_runtime.models.decoder import Decoder
 from plimsoll_runtime.models.load import load_decoder
 from plimsoll_runtime.weights.files import ModelFiles
 
 CPU = torch.device("cpu")
 BLOCK = 16
+ROWS = 64
+"""Rows of logits held at once where the vocabulary is a real one."""
 
 
 def of_transformers(model: Any, prompts: Sequence[Sequence[int]]) -> list[Tensor]:
     """float64 [T, vocab] for each prompt, one forward pass each."""
     with torch.inference_mode():
-        return [model(torch.tensor([list(p)])).logits[0].double().log_softmax(-1) for p in prompts]
+        return [_log_probabilities(model(torch.tensor([list(p)])).logits[0]) for p in prompts]
 
 
 def of_engine(model: str, prompts: Sequence[Sequence[int]], **options: Any) -> list[Tensor]:
@@ -42,29 +45,45 @@ def of_engine(model: str, prompts: Sequence[Sequence[int]], **options: Any) -> l
 def of_decoder(files: ModelFiles, prompts: Sequence[Sequence[int]], *, chunk: int) -> list[Tensor]:
     """float64 [T, vocab] for each prompt, from the decoder itself, float32, so many tokens of a prompt a step."""
     decoder = load_decoder(files, torch.float32, device=CPU)
+    return [_log_probabilities(decoder.logits(hidden_states(decoder, p, chunk))) for p in prompts]
+
+
+def hidden_states(decoder: Decoder, prompt: Sequence[int], chunk: int) -> Tensor:
+    """[T, hidden] of one prompt, so many tokens a step, over a paged cache whose blocks lie in disorder."""
+    blocks = -(-len(prompt) // BLOCK)
+    table = list(range(blocks, 0, -1))
     shapes = decoder.spec.attention
-    results = []
-    for prompt in prompts:
-        blocks = -(-len(prompt) // BLOCK)
-        cache = KvCache(shapes, blocks + 1, BLOCK, torch.float32, CPU)
-        backend = select("auto", CPU, shapes)(cache)
-        table = list(range(blocks, 0, -1))
-        rows = []
-        for start in range(0, len(prompt), chunk):
-            ids = list(prompt[start : start + chunk])
-            positions = torch.arange(start, start + len(ids))
-            slots = torch.tensor([table[p // BLOCK] * BLOCK + p % BLOCK for p in positions.tolist()])
-            batch = AttentionBatch([len(ids)], [start + len(ids)], [table], slots)
-            with torch.inference_mode():
-                hidden = decoder(torch.tensor(ids), positions, backend.begin(batch))
-                rows.append(decoder.logits(hidden).double().log_softmax(-1))
-        results.append(torch.cat(rows))
-    return results
+    backend = select("auto", CPU, shapes)(KvCache(shapes, blocks + 1, BLOCK, torch.float32, CPU))
+    steps = []
+    for start in range(0, len(prompt), chunk):
+        ids = torch.tensor(list(prompt[start : start + chunk]))
+        positions = torch.arange(start, start + len(ids))
+        slots = torch.tensor([table[p // BLOCK] * BLOCK + p % BLOCK for p in positions.tolist()])
+        batch = AttentionBatch([len(ids)], [start + len(ids)], [table], slots)
+        with torch.inference_mode():
+            steps.append(decoder(ids, positions, backend.begin(batch)))
+    return torch.cat(steps)
 
 
 def largest_difference(one: Sequence[Tensor], other: Sequence[Tensor]) -> float:
     """The largest difference of two log probabilities, over all prompts, positions and tokens."""
     assert [a.shape for a in one] == [b.shape for b in other]
-    differences = [float((a - b).abs().max()) for a, b in zip(one, other, strict=True)]
-    assert all(d == d for d in differences), "not a number"
-    return max(differences)
+    differences = torch.stack([(a - b).abs().max() for a, b in zip(one, other, strict=True)])
+    assert not differences.isnan().any()
+    return float(differences.max())
+
+
+def largest_difference_of_prompt(model: Any, decoder: Decoder, prompt: Sequence[int], *, chunk: int) -> float:
+    """The same for one prompt and a large vocabulary, some rows at a time."""
+    with torch.inference_mode():
+        theirs: Tensor = model.model(torch.tensor([list(prompt)])).last_hidden_state[0]
+        ours = hidden_states(decoder, prompt, chunk)
+        assert theirs.shape == ours.shape
+        return max(
+            largest_difference([_log_probabilities(decoder.logits(b))], [_log_probabilities(model.lm_head(a))])
+            for a, b in zip(torch.split(theirs, ROWS), torch.split(ours, ROWS), strict=True)
+        )
+
+
+def _log_probabilities(logits: Tensor) -> Tensor:
+    return logits.double().log_softmax(-1)

