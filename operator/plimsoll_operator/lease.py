@@ -4,8 +4,9 @@ Clocks of different machines are never compared: another's Lease counts as expir
 for its whole duration. Our own hold ends, by our monotonic clock, so early that a write which began while we held it
 has ended before anybody else could act (`MARGIN` is longer than a write may take).
 
-The Lease is the chart's, empty: one without a holder is taken at once. A missing one is made, after it has been missing
-for a whole duration: somebody may have deleted it while its holder still acted.
+The Lease is the chart's, empty: one without a holder is taken at once. A missing one is made, but for nobody: somebody
+may have deleted it while its holder still acts, and only once there is a Lease again can that one not renew. Who takes
+the new one waits for it to expire, like any other.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ DURATION = 20
 MARGIN = WRITE_SECONDS + 1.0
 RENEW_EVERY = 3.0
 RETRY_EVERY = 2.0
+NOBODY = "nobody-yet"
+"""Whom a Lease is made for that had been missing."""
 
 
 class LeaseLostError(Exception):
@@ -103,15 +106,12 @@ class Lease:
         started = self._clock()
         lease = await self._api.lease(self._key)
         if lease is None:
-            if not self._unchanged("missing", DURATION):
-                return ""
             metadata = {"name": self._key.name, "namespace": self._key.namespace}
-            await self._api.create_lease(self._record({"metadata": metadata}))
-            self._held_until = started + DURATION - MARGIN
-            return self._identity
+            await self._api.create_lease(self._record({"metadata": metadata}, NOBODY))
+            return ""
         holder = _holder(lease)
         if holder and holder != self._identity and not self._expired(lease):
-            return holder
+            return "" if holder == NOBODY else holder
         await self._put(lease, started)
         return self._identity
 
@@ -121,35 +121,30 @@ class Lease:
 
     async def _put(self, lease: Object, started: float) -> None:
         """Write ourselves down as the holder; a change by somebody else since `lease` was read is a 409."""
-        await self._api.replace_lease(self._record(lease))
+        await self._api.replace_lease(self._record(lease, self._identity))
         self._held_until = started + DURATION - MARGIN
 
     def _expired(self, lease: Object) -> bool:
-        spec = lease["spec"]
-        mark = (lease["metadata"].get("uid"), lease["metadata"].get("resourceVersion"))
-        return self._unchanged(mark, float(spec.get("leaseDurationSeconds") or DURATION))
-
-    def _unchanged(self, mark: object, seconds: float) -> bool:
-        """Whether this is what was seen all the time for longer than so many seconds."""
-        now = self._clock()
+        """Whether we have seen this very state of the Lease for longer than its duration."""
+        now, mark = self._clock(), (lease["metadata"].get("uid"), lease["metadata"].get("resourceVersion"))
         if self._seen is None or self._seen[0] != mark:
             self._seen = (mark, now)
-        return now - self._seen[1] > seconds
+        return now - self._seen[1] > float(lease["spec"].get("leaseDurationSeconds") or DURATION)
 
-    def _record(self, lease: Object) -> dict[str, Any]:
+    def _record(self, lease: Object, holder: str) -> dict[str, Any]:
         old = lease.get("spec") or {}
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-        ours = old.get("holderIdentity") == self._identity
+        same = old.get("holderIdentity") == holder
         return {
             "apiVersion": "coordination.k8s.io/v1",
             "kind": "Lease",
             "metadata": lease["metadata"],
             "spec": {
-                "holderIdentity": self._identity,
+                "holderIdentity": holder,
                 "leaseDurationSeconds": DURATION,
-                "acquireTime": old.get("acquireTime") if ours else now,
+                "acquireTime": old.get("acquireTime") if same else now,
                 "renewTime": now,
-                "leaseTransitions": int(old.get("leaseTransitions") or 0) + (0 if ours else 1),
+                "leaseTransitions": int(old.get("leaseTransitions") or 0) + (0 if same else 1),
             },
         }
 

@@ -1,0 +1,215 @@
+"""What the Lease says, and to whom; test_lease_machine.py has several operators contend for it."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+from typing import Any
+
+import pytest
+
+from plimsoll_operator import lease as module
+from plimsoll_operator.api import Api, ApiError
+from plimsoll_operator.identity import Object, ObjectKey
+from plimsoll_operator.lease import DURATION, MARGIN, NOBODY, Lease, LeaseLostError
+
+KEY = ObjectKey("system", "lease")
+
+
+class StoredLease(Api):
+    """The Lease as it is stored. `errors` are raised in turn before anything else is done."""
+
+    def __init__(self, spec: dict[str, Any] | None = None, *, there: bool = True) -> None:
+        self.version = 1
+        self.errors: list[ApiError] = []
+        metadata = {"name": KEY.name, "namespace": KEY.namespace, "labels": {"app": "plimsoll"}, "resourceVersion": "1"}
+        self.stored: dict[str, Any] | None = (
+            {"metadata": metadata, **({"spec": spec} if spec else {})} if there else None
+        )
+
+    async def lease(self, key: ObjectKey) -> Object | None:
+        assert key == KEY
+        if self.errors:
+            raise self.errors.pop(0)
+        return copy.deepcopy(self.stored)
+
+    async def replace_lease(self, lease: Object) -> Object:
+        if self.stored is None or lease["metadata"]["resourceVersion"] != self.stored["metadata"]["resourceVersion"]:
+            raise ApiError(409, "the object has been modified")
+        return self._keep(lease)
+
+    async def create_lease(self, lease: Object) -> Object:
+        assert self.stored is None
+        return self._keep(lease)
+
+    @property
+    def spec(self) -> dict[str, Any]:
+        assert self.stored is not None
+        return dict(self.stored["spec"])
+
+    def _keep(self, lease: Object) -> Object:
+        self.version += 1
+        self.stored = {**lease, "metadata": {**lease["metadata"], "resourceVersion": str(self.version)}}
+        return self.stored
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+async def test_the_charts_empty_lease_is_taken_at_once_and_stays_the_charts(clock: Clock) -> None:
+    stored = StoredLease()
+    lease = Lease(stored, KEY, "us", clock)
+    assert await lease.take() == "us"
+    assert lease.held
+    assert (stored.spec["holderIdentity"], stored.spec["leaseDurationSeconds"]) == ("us", DURATION)
+    assert stored.spec["leaseTransitions"] == 1
+    assert stored.stored is not None
+    assert stored.stored["metadata"]["labels"] == {"app": "plimsoll"}
+
+
+async def test_the_hold_ends_before_anybody_else_may_take_it(clock: Clock) -> None:
+    lease = Lease(StoredLease(), KEY, "us", clock)
+    await lease.take()
+    clock.now += DURATION - MARGIN - 0.01
+    assert lease.held
+    clock.now += 0.01
+    assert not lease.held
+
+
+async def test_renewing_keeps_when_it_was_acquired(clock: Clock) -> None:
+    stored = StoredLease()
+    lease = Lease(stored, KEY, "us", clock)
+    await lease.take()
+    before = stored.spec
+    clock.now += 3
+    await lease.renew()
+    after = stored.spec
+    assert (after["acquireTime"], after["leaseTransitions"]) == (before["acquireTime"], before["leaseTransitions"])
+    clock.now += DURATION - MARGIN - 1
+    assert lease.held
+
+
+async def test_anothers_lease_is_left_alone_until_it_has_not_changed_for_its_duration(clock: Clock) -> None:
+    stored = StoredLease({"holderIdentity": "them", "leaseDurationSeconds": 30, "renewTime": "1970-01-01T00:00:00Z"})
+    lease = Lease(stored, KEY, "us", clock)
+    for _ in range(11):
+        assert await lease.take() == "them"
+        clock.now += 3
+    assert await lease.take() == "us"
+    assert lease.held
+
+
+async def test_a_restarted_pod_goes_on_at_once(clock: Clock) -> None:
+    stored = StoredLease({"holderIdentity": "us", "leaseDurationSeconds": DURATION, "leaseTransitions": 4})
+    assert await Lease(stored, KEY, "us", clock).take() == "us"
+    assert stored.spec["leaseTransitions"] == 4
+
+
+async def test_a_missing_lease_is_made_for_nobody_and_taken_after_its_duration(clock: Clock) -> None:
+    stored = StoredLease(there=False)
+    lease = Lease(stored, KEY, "us", clock)
+    for _ in range(4):
+        assert await lease.take() == ""
+        assert not lease.held
+        assert stored.spec["holderIdentity"] == NOBODY
+        clock.now += DURATION / 4
+    clock.now += DURATION
+    assert await lease.take() == "us"
+
+
+async def test_a_holder_gives_it_up_so_that_the_next_one_need_not_wait(clock: Clock) -> None:
+    stored = StoredLease()
+    first, second = Lease(stored, KEY, "us", clock), Lease(stored, KEY, "them", clock)
+    await first.take()
+    assert await second.take() == "us"
+    await first.release()
+    assert not first.held
+    assert await second.take() == "them"
+
+
+async def test_who_does_not_hold_it_releases_nothing(clock: Clock) -> None:
+    stored = StoredLease()
+    holder, other = Lease(stored, KEY, "us", clock), Lease(stored, KEY, "them", clock)
+    await holder.take()
+    await other.release()
+    assert stored.spec["holderIdentity"] == "us"
+
+
+async def test_an_outage_at_the_end_stops_nobody_from_ending(clock: Clock) -> None:
+    stored = StoredLease()
+    lease = Lease(stored, KEY, "us", clock)
+    await lease.take()
+    stored.errors = [ApiError(None, "unreachable")]
+    await lease.release()
+    assert not lease.held
+
+
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [(None, "has been deleted"), ({"holderIdentity": "them"}, "is held by them"), ({}, "is held by nobody")],
+)
+async def test_a_lease_that_is_not_ours_any_more_is_lost(clock: Clock, spec: dict[str, Any] | None, words: str) -> None:
+    stored = StoredLease()
+    lease = Lease(stored, KEY, "us", clock)
+    await lease.take()
+    stored.stored = None if spec is None else {**(stored.stored or {}), "spec": spec}
+    with pytest.raises(LeaseLostError, match=words):
+        await lease.renew()
+    assert not lease.held
+
+
+async def test_requests_that_fail_are_borne_as_long_as_the_hold_lasts(clock: Clock) -> None:
+    stored = StoredLease()
+    lease = Lease(stored, KEY, "us", clock)
+    await lease.take()
+    stored.errors = [ApiError(503, "overloaded"), ApiError(None, "unreachable"), ApiError(403, "forbidden")]
+    clock.now += 5
+    await lease.renew()
+    await lease.renew()
+    clock.now += DURATION - MARGIN
+    with pytest.raises(LeaseLostError, match="could not be renewed for 11 s"):
+        await lease.renew()
+
+
+async def test_standing_by_is_told_once_for_each_reason(
+    clock: Clock, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "RETRY_EVERY", 0)
+    stored = StoredLease({"holderIdentity": "them", "leaseDurationSeconds": DURATION})
+    lease = Lease(stored, KEY, "us", clock)
+    stored.errors = [ApiError(403, "forbidden")] * 3
+    with caplog.at_level("INFO"):
+        waiting = asyncio.create_task(lease.acquire())
+        for _ in range(30):
+            await asyncio.sleep(0)
+        clock.now += DURATION + 1
+        await waiting
+    assert [record.getMessage() for record in caplog.records] == [
+        "standing by: the Lease system/lease cannot be had: forbidden",
+        "standing by: them holds the Lease system/lease",
+        "this operator (us) holds the Lease system/lease",
+    ]
+    assert lease.held
+
+
+async def test_keeping_it_ends_when_it_is_lost(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "RENEW_EVERY", 0)
+    stored = StoredLease()
+    lease = Lease(stored, KEY, "us", clock)
+    await lease.take()
+    keeping = asyncio.create_task(lease.keep())
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert not keeping.done()
+    stored.stored = None
+    with pytest.raises(LeaseLostError):
+        await keeping
