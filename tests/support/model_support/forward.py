@@ -80,7 +80,7 @@ def largest_difference_of_prompt(model: Any, decoder: Decoder, prompt: Sequence[
         ours = hidden_states(decoder, prompt, chunk)
         assert theirs.shape == ours.shape
         return max(
-            largest_difference([_log_probabilities(decoder.logits(b))], [_log_probabilities(model.lm_head(a))])
+            largest_difference([decoder.logits(b).log_softmax(-1)], [model.lm_head(a).log_softmax(-1)])
             for a, b in zip(torch.split(theirs, ROWS), torch.split(ours, ROWS), strict=True)
         )
 

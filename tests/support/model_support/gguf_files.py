@@ -1,4 +1,4 @@
-"""GGUF files as another library reads them: the reference that our own reader is held to."""
+"""GGUF files of Transformers models, written and read by the gguf package: what our own reader is held to."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from typing import Any
 import gguf
 import numpy as np
 import torch
+from gguf import GGMLQuantizationType as Kind
+from numpy.typing import NDArray
 from torch import Tensor
 
 from plimsoll_runtime.weights.gguf.metadata import GgufTensor
@@ -21,6 +23,24 @@ ARCHITECTURES = {
     "Gemma3TextConfig": gguf.MODEL_ARCH.GEMMA3,
 }
 
+SCALES: Mapping[Kind, tuple[int, float]] = {
+    Kind.Q2_K: (80, 1.5),
+    Kind.Q3_K: (108, 0.0),
+    Kind.Q4_K: (0, 7.5),
+    Kind.Q5_K: (0, 15.5),
+    Kind.Q6_K: (208, 0.0),
+    Kind.IQ1_S: (0, 0.0),
+    Kind.IQ2_XXS: (0, 0.0),
+    Kind.IQ2_XS: (0, 0.0),
+    Kind.IQ2_S: (0, 0.0),
+    Kind.IQ3_XXS: (0, 0.0),
+    Kind.IQ3_S: (0, 0.0),
+    Kind.IQ4_NL: (0, 0.0),
+    Kind.IQ4_XS: (0, 0.0),
+}
+"""Types that the gguf package decodes but cannot make: the place of a block's float16 scale, and where a second one
+follows for what is subtracted, how many times the first makes the values' mean about zero."""
+
 
 def gguf_name(config: Any, name: str) -> str:
     """What llama.cpp calls a parameter of Transformers."""
@@ -29,6 +49,69 @@ def gguf_name(config: Any, name: str) -> str:
     found = names.get_name(name, try_suffixes=(".weight", ".bias"))
     assert found is not None, name
     return str(found)
+
+
+def write_gguf(model: Any, path: Path, kind: Kind, **extra: Any) -> None:
+    """Save a Transformers model as llama.cpp's converter does: matrices in one type, vectors in float32.
+
+    `extra` are calls of GGUFWriter by name (rope_scaling_factor=8.0 for add_rope_scaling_factor(8.0)).
+    """
+    config = model.config
+    writer = gguf.GGUFWriter(path, gguf.MODEL_ARCH_NAMES[ARCHITECTURES[type(config).__name__]])
+    for key, value in (_metadata(config) | extra).items():
+        getattr(writer, f"add_{key}")(value)
+    for name, parameter in model.named_parameters():
+        values = to_llama_cpp(config, name, parameter.detach())
+        stored = Kind.F32 if values.dim() == 1 else kind
+        writer.add_tensor(gguf_name(config, name), encode(values, stored), raw_dtype=stored)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def _metadata(config: Any) -> dict[str, Any]:
+    ropes = config.rope_parameters
+    metadata = {
+        "context_length": config.max_position_embeddings,
+        "embedding_length": config.hidden_size,
+        "block_count": config.num_hidden_layers,
+        "feed_forward_length": config.intermediate_size,
+        "head_count": config.num_attention_heads,
+        "head_count_kv": config.num_key_value_heads,
+        "layer_norm_rms_eps": config.rms_norm_eps,
+        "rope_freq_base": ropes.get("full_attention", ropes)["rope_theta"],
+        "vocab_size": config.vocab_size,
+        "token_list": [f"w{i}" for i in range(config.vocab_size)],
+    }
+    if head_dim := getattr(config, "head_dim", None):
+        metadata |= {"key_length": head_dim, "value_length": head_dim}
+    if config.model_type == "gemma3_text":
+        metadata["sliding_window"] = config.sliding_window
+    return metadata
+
+
+def encode(values: Tensor, kind: Kind) -> NDArray[Any]:
+    """Values as a type stores them. Where the gguf package cannot quantise, random blocks of about their size do."""
+    if kind in SCALES:
+        return random_blocks(kind, values.shape[0], values.shape[1], spread=float(values.std()))
+    stored: NDArray[Any] = gguf.quantize(values.numpy(), kind)
+    return stored
+
+
+def random_blocks(kind: Kind, rows: int, columns: int, *, spread: float, seed: int = 0) -> NDArray[np.uint8]:
+    """Random bytes that are valid blocks: every scale positive, the values' standard deviation about `spread`."""
+    block, size = gguf.GGML_QUANT_SIZES[kind]
+    blocks = np.random.default_rng(seed).integers(0, 256, (rows * columns // block, size), np.uint8)
+    place, zero_point = SCALES[kind]
+
+    def scaled(scale: float) -> NDArray[np.uint8]:
+        blocks[:, place : place + 2] = np.array([scale], np.float16).view(np.uint8)
+        if zero_point:
+            blocks[:, place + 2 : place + 4] = np.array([scale * zero_point], np.float16).view(np.uint8)
+        return blocks.reshape(rows, -1)
+
+    return scaled(spread / float(gguf.dequantize(scaled(1.0), kind).std()))
 
 
 def decoded_by_gguf(path: Path) -> dict[str, Tensor]:
@@ -42,9 +125,9 @@ def decoded_by_place(path: Path, places: Mapping[str, GgufTensor]) -> dict[str, 
     stored = np.memmap(path, np.uint8, "r")
     decoded = {}
     for name, place in places.items():
-        block, size = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType(place.kind)]
+        block, size = gguf.GGML_QUANT_SIZES[Kind(place.kind)]
         rows = stored[place.offset : place.offset + prod(place.shape) // block * size]
-        values = gguf.dequantize(rows.reshape(prod(place.shape[:-1]), -1), gguf.GGMLQuantizationType(place.kind))
+        values = gguf.dequantize(rows.reshape(prod(place.shape[:-1]), -1), Kind(place.kind))
         decoded[name] = torch.from_numpy(values.copy()).reshape(place.shape)
     return decoded
 

@@ -1,0 +1,242 @@
+"""Passes against a real API server: what they make, what they report, and that they come to rest."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from operator_support.direct import Direct
+from operator_support.objects import FULL, Json
+from operator_support.recording import IMAGE, Operator, RecordingClient
+
+from plimsoll_operator.build.pod import Image
+from plimsoll_operator.identity import HASH_LABEL, ObjectKey
+from plimsoll_operator.reconcile import NotLeaderError
+
+SOURCE = {"model": {"source": "demo://gemma-3-270m"}}
+
+
+def conditions(direct: Direct, name: str = "m") -> dict[str, tuple[str, str]]:
+    found = direct.model(name)["status"]["conditions"]
+    return {c["type"]: (c["status"], c["reason"]) for c in found}
+
+
+def reasons(direct: Direct, name: str = "m") -> list[str]:
+    return [reason for _, reason, _ in direct.events(name)]
+
+
+@pytest.fixture
+def key(direct: Direct) -> ObjectKey:
+    return ObjectKey(direct.namespace, "m")
+
+
+async def serve(operator: Operator, direct: Direct, key: ObjectKey) -> None:
+    """Passes and kubelets in turn until nothing changes."""
+    for _ in range(12):
+        await operator.until_quiet(key)
+        direct.make_ready(key.name)
+        before = len(operator.http.writes)
+        await operator.until_quiet(key)
+        if len(operator.http.writes) == before and conditions(direct, key.name)["Progressing"][1] == "Settled":
+            return
+    raise AssertionError(f"not settled: {direct.model(key.name)['status']}")
+
+
+async def test_from_nothing_to_ready(operator: Operator, direct: Direct, key: ObjectKey) -> None:
+    created = direct.create_model("m", {**SOURCE, "replicas": 2})
+    await operator.until_quiet(key)
+    assert conditions(direct) == {
+        "Ready": ("False", "WaitingForPods"),
+        "Progressing": ("True", "Scaling"),
+        "Placed": ("False", "WaitingForPods"),
+        "Loaded": ("False", "Loading"),
+        "Routable": ("False", "NoReadyReplica"),
+    }
+    pods = direct.pods("m")
+    assert len(pods) == 2
+    for child in (*pods, direct.service("m")):
+        (owner,) = child["metadata"]["ownerReferences"]
+        assert (owner["uid"], owner["controller"]) == (created["metadata"]["uid"], True)
+        (manager,) = {entry["manager"] for entry in child["metadata"]["managedFields"]}
+        assert manager == "plimsoll-operator"
+    for pod in pods:
+        direct.bind(pod)
+        direct.report(pod, {"running": {}})
+    await operator.until_quiet(key)
+    assert conditions(direct)["Placed"] == ("True", "Scheduled")
+    assert direct.model("m")["status"]["phase"] == "Loading"
+    direct.make_ready("m")
+    await operator.until_quiet(key)
+    status = direct.model("m")["status"]
+    assert {kind: state for kind, (state, _) in conditions(direct).items()} == {
+        "Ready": "True",
+        "Progressing": "False",
+        "Placed": "True",
+        "Loaded": "True",
+        "Routable": "True",
+    }
+    assert (status["replicas"], status["readyReplicas"], status["phase"]) == (2, 2, "Ready")
+    assert reasons(direct) == [
+        "ServiceApplied",
+        "PodCreated",
+        "PodCreated",
+        "Scheduled",
+        "Ready",
+        "Settled",
+        "Loaded",
+        "Routable",
+    ]
+
+
+@pytest.mark.parametrize("spec", [SOURCE, {k: v for k, v in FULL.items() if k != "template"}], ids=["least", "most"])
+async def test_a_settled_object_is_read_and_never_written(
+    operator: Operator, direct: Direct, key: ObjectKey, spec: Json
+) -> None:
+    direct.create_model("m", spec)
+    await serve(operator, direct, key)
+    operator.http.requests.clear()
+    for _ in range(3):
+        outcome = await operator.one_pass(key)
+        assert outcome.again is None
+    fresh = Operator(operator.http)
+    await fresh.one_pass(key)
+    assert operator.http.writes == []
+    assert len(operator.http.requests) == 4 * 3
+
+
+async def test_a_crash_loop_is_told_once_and_healed(operator: Operator, direct: Direct, key: ObjectKey) -> None:
+    direct.create_model("m", SOURCE)
+    await operator.until_quiet(key)
+    (pod,) = direct.pods("m")
+    direct.bind(pod)
+    last = {"terminated": {"exitCode": 3, "reason": "Error", "message": "there is no demo model of this name"}}
+    for restarts in (1, 2):
+        direct.report(pod, {"waiting": {"reason": "CrashLoopBackOff"}}, restarts=restarts, last=last)
+        await operator.until_quiet(key)
+    found = {c["type"]: c for c in direct.model("m")["status"]["conditions"]}
+    assert (found["Loaded"]["status"], found["Loaded"]["reason"]) == ("False", "ModelSourceNotFound")
+    assert found["Loaded"]["message"] == f"{pod['metadata']['name']}: there is no demo model of this name (2 restarts)"
+    assert found["Progressing"]["reason"] == "Failing"
+    assert direct.model("m")["status"]["phase"] == "Failed"
+    warnings = [(reason, note) for kind, reason, note in direct.events("m") if kind == "Warning"]
+    assert [reason for reason, _ in warnings] == ["ModelSourceNotFound"]
+    assert "there is no demo model of this name" in warnings[0][1]
+    assert len(direct.pods("m")) == 1, "its kubelet starts it again, not we"
+    direct.report(pod, {"running": {}}, ready=True, restarts=3, last=last)
+    await operator.until_quiet(key)
+    assert conditions(direct)["Ready"] == ("True", "Ready")
+    assert reasons(direct)[-1] == "Routable"
+
+
+async def test_times_change_with_the_status_only(operator: Operator, direct: Direct, key: ObjectKey) -> None:
+    direct.create_model("m", SOURCE)
+    await serve(operator, direct, key)
+    before = {c["type"]: c for c in direct.model("m")["status"]["conditions"]}
+    direct.change_model("m", replicas=2)
+    await operator.until_quiet(key)
+    after = {c["type"]: c for c in direct.model("m")["status"]["conditions"]}
+    assert {c["observedGeneration"] for c in after.values()} == {2}
+    assert after["Routable"]["lastTransitionTime"] == before["Routable"]["lastTransitionTime"]
+    assert (before["Placed"]["status"], after["Placed"]["status"]) == ("True", "False")
+
+
+async def test_a_roll_never_goes_below_what_is_wanted(
+    http: RecordingClient, operator: Operator, direct: Direct, key: ObjectKey
+) -> None:
+    direct.create_model("m", {**SOURCE, "replicas": 2})
+    await serve(operator, direct, key)
+    old = {pod["metadata"]["uid"] for pod in direct.pods("m")}
+    newer = Operator(http, image=Image("registry.example/runtime:2"))
+    for _ in range(20):
+        await newer.one_pass(key)
+        live = [pod for pod in direct.pods("m") if "deletionTimestamp" not in pod["metadata"]]
+        ready = [p for p in live if {"type": "Ready", "status": "True"}.items() <= _ready(p).items()]
+        assert len(ready) >= 2
+        assert len(live) <= 3
+        direct.make_ready("m")
+        if conditions(direct)["Progressing"][1] == "Settled":
+            break
+    assert old.isdisjoint({pod["metadata"]["uid"] for pod in direct.pods("m")})
+    assert conditions(direct)["Progressing"] == ("False", "Settled")
+
+
+def _ready(pod: Json) -> dict[str, Any]:
+    return next((c for c in pod["status"].get("conditions", ()) if c["type"] == "Ready"), {})
+
+
+async def test_a_changed_service_is_put_right_and_a_deleted_one_made_again(
+    operator: Operator, direct: Direct, key: ObjectKey
+) -> None:
+    direct.create_model("m", SOURCE)
+    await serve(operator, direct, key)
+    wanted = direct.service("m")["spec"]["selector"]
+    direct.change_service("m", selector={"app": "theirs", **dict.fromkeys(wanted)})
+    await operator.until_quiet(key)
+    assert direct.service("m")["spec"]["selector"] == wanted
+    direct.delete_service("m")
+    await operator.until_quiet(key)
+    assert direct.service("m")["spec"]["selector"] == wanted
+
+
+async def test_somebody_elses_service_is_left_alone(operator: Operator, direct: Direct, key: ObjectKey) -> None:
+    theirs = direct.create_service("m")
+    direct.create_model("m", SOURCE)
+    await operator.until_quiet(key)
+    assert conditions(direct)["Routable"] == ("False", "ServiceNameTaken")
+    assert direct.service("m") == theirs
+    direct.delete_service("m")
+    await operator.until_quiet(key)
+    assert conditions(direct)["Routable"] == ("False", "NoReadyReplica")
+
+
+async def test_of_two_that_claim_a_name_the_older_has_it(operator: Operator, direct: Direct, key: ObjectKey) -> None:
+    named = {"model": {**SOURCE["model"], "servedNames": ["gemma"]}}
+    direct.create_model("m", named)
+    direct.create_model("n", named)
+    other = ObjectKey(direct.namespace, "n")
+    for each in (other, key, other):
+        await operator.until_quiet(each)
+    assert conditions(direct, "n")["Routable"] == ("False", "ServedNameTaken")
+    assert conditions(direct, "m")["Routable"] == ("False", "NoReadyReplica")
+    assert direct.model("n")["status"]["servedNames"] == []
+    direct.delete_model("m")
+    operator.woken.clear()
+    assert (await operator.one_pass(key)).gone
+    assert operator.woken == [other]
+    await operator.until_quiet(other)
+    assert conditions(direct, "n")["Routable"] == ("False", "NoReadyReplica")
+
+
+async def test_an_evicted_pod_is_replaced(operator: Operator, direct: Direct, key: ObjectKey) -> None:
+    direct.create_model("m", SOURCE)
+    await serve(operator, direct, key)
+    (pod,) = direct.pods("m")
+    direct.write_status(pod, {"phase": "Failed", "reason": "Evicted", "message": "low on memory"})
+    await operator.until_quiet(key)
+    assert conditions(direct)["Placed"] in (("False", "WaitingForPods"), ("False", "Evicted"))
+    await serve(operator, direct, key)
+    (replacement,) = direct.pods("m")
+    assert replacement["metadata"]["uid"] != pod["metadata"]["uid"]
+    assert replacement["metadata"]["labels"][HASH_LABEL] == pod["metadata"]["labels"][HASH_LABEL]
+
+
+async def test_an_invalid_change_leaves_what_serves(operator: Operator, direct: Direct, key: ObjectKey) -> None:
+    direct.create_model("m", {**SOURCE, "resources": {"memory": "8Gi"}})
+    await serve(operator, direct, key)
+    direct.change_model("m", runtime={"kvMemory": "9GiB"})
+    await operator.until_quiet(key)
+    status = direct.model("m")["status"]
+    assert conditions(direct)["Ready"] == ("False", "InvalidSpec")
+    assert (status["phase"], status["readyReplicas"], status["servedNames"]) == ("Degraded", 1, ["m"])
+    assert direct.events("m")[-1][:2] == ("Warning", "InvalidSpec")
+    direct.change_model("m", runtime={"kvMemory": "2GiB"})
+    await serve(operator, direct, key)
+    assert conditions(direct)["Ready"] == ("True", "Ready")
+
+
+async def test_who_does_not_lead_writes_nothing(http: RecordingClient, direct: Direct, key: ObjectKey) -> None:
+    direct.create_model("m", SOURCE)
+    idle = Operator(http, image=IMAGE, may_act=lambda: False)
+    with pytest.raises(NotLeaderError):
+        await idle.one_pass(key)
+    assert http.writes == []

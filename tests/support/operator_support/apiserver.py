@@ -1,0 +1,197 @@
+"""etcd and kube-apiserver on loopback, from the binary that the test cluster's tool builds."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import ssl
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from cluster.layout import find_layout
+from cluster.packages import find
+from cluster.shell import DIE_WITH_PARENT
+
+ADMIN, FIRST, SECOND = "admin", "operator-1", "operator-2"
+"""Users; each one's token is its name."""
+OPERATORS = "operators"
+GROUPS = {ADMIN: "system:masters", FIRST: OPERATORS, SECOND: OPERATORS}
+AUDIT_POLICY = {
+    "apiVersion": "audit.k8s.io/v1",
+    "kind": "Policy",
+    "omitStages": ["RequestReceived"],
+    "rules": [
+        {"level": "Metadata", "users": [FIRST, SECOND], "verbs": ["create", "update", "patch", "delete"]},
+        {"level": "None"},
+    ],
+}
+START_SECONDS = 90.0
+POLL_SECONDS = 0.1
+
+
+class Missing(Exception):
+    """A program is not there; the message says where it would come from."""
+
+
+@dataclass(frozen=True)
+class Programs:
+    """Paths of the programs."""
+
+    kube: Path
+    etcd: Path
+
+
+def find_programs() -> Programs:
+    """Raises Missing."""
+    built = sorted(
+        find_layout(os.environ, Path.home()).binaries.glob("kube-*/kube"), key=lambda path: path.stat().st_mtime
+    )
+    etcd = find("etcd")
+    if not built or etcd is None:
+        raise Missing("needs kube-apiserver and etcd: `make cluster` builds and installs them")
+    if shutil.which(DIE_WITH_PARENT[0]) is None:
+        raise Missing(f"needs {DIE_WITH_PARENT[0]} (util-linux)")
+    return Programs(built[-1], Path(etcd))
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@dataclass
+class ApiServer:
+    """A context: the server is ready inside and gone, with its data, after it."""
+
+    programs: Programs
+    folder: Path
+    port: int = field(default_factory=free_port)
+    _stack: ExitStack = field(default_factory=ExitStack)
+
+    @property
+    def url(self) -> str:
+        return f"https://127.0.0.1:{self.port}"
+
+    def __enter__(self) -> ApiServer:
+        storage, peers = (f"http://127.0.0.1:{free_port()}" for _ in range(2))
+        key = self.folder / "service-accounts.key"
+        subprocess.run(
+            ["openssl", "ecparam", "-name", "prime256v1", "-genkey", "-noout", "-out", str(key)],
+            check=True,
+            capture_output=True,
+        )
+        users = [f"{name},{name},{name},{group}" for name, group in GROUPS.items()]
+        (self.folder / "tokens.csv").write_text("\n".join(users))
+        (self.folder / "audit.json").write_text(json.dumps(AUDIT_POLICY))
+        with ExitStack() as starting:
+            starting.callback(shutil.rmtree, self.folder / "etcd", ignore_errors=True)
+            self._spawn(
+                starting,
+                "etcd",
+                [
+                    str(self.programs.etcd),
+                    f"--data-dir={self.folder / 'etcd'}",
+                    f"--listen-client-urls={storage}",
+                    f"--advertise-client-urls={storage}",
+                    f"--listen-peer-urls={peers}",
+                    "--unsafe-no-fsync",
+                ],
+            )
+            api = self._spawn(
+                starting,
+                "kube-apiserver",
+                [
+                    str(self.programs.kube),
+                    "kube-apiserver",
+                    f"--etcd-servers={storage}",
+                    f"--secure-port={self.port}",
+                    "--bind-address=127.0.0.1",
+                    f"--cert-dir={self.folder / 'certificates'}",
+                    f"--token-auth-file={self.folder / 'tokens.csv'}",
+                    "--authorization-mode=RBAC",
+                    f"--audit-policy-file={self.folder / 'audit.json'}",
+                    f"--audit-log-path={self.folder / 'audit.log'}",
+                    "--audit-log-mode=blocking",
+                    "--service-cluster-ip-range=198.19.0.0/24",
+                    "--service-account-issuer=https://tests.invalid",
+                    f"--service-account-key-file={key}",
+                    f"--service-account-signing-key-file={key}",
+                    # It wants a token for each namespace's default account, which a controller would make.
+                    "--disable-admission-plugins=ServiceAccount",
+                ],
+            )
+            self._await_ready(api)
+            self._stack = starting.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.close()
+
+    def writes(self, user: str) -> list[dict[str, Any]]:
+        """What a user has asked the API server to change, oldest first, as audit events."""
+        lines = (self.folder / "audit.log").read_text().splitlines()
+        return [event for event in map(json.loads, lines) if event["user"]["username"] == user]
+
+    def kubeconfig(self, user: str) -> Path:
+        """A kubeconfig for one of the users."""
+        path = self.folder / f"{user}.kubeconfig"
+        cluster = {"server": self.url, "insecure-skip-tls-verify": True}
+        document = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{"name": "test", "cluster": cluster}],
+            "users": [{"name": user, "user": {"token": user}}],
+            "contexts": [{"name": "test", "context": {"cluster": "test", "user": user}}],
+            "current-context": "test",
+        }
+        path.write_text(json.dumps(document))
+        return path
+
+    def _spawn(self, stack: ExitStack, name: str, command: list[str]) -> subprocess.Popen[bytes]:
+        log = stack.enter_context((self.folder / f"{name}.log").open("wb"))
+        process = subprocess.Popen([*DIE_WITH_PARENT, *command], stdout=log, stderr=log, cwd=self.folder)
+        stack.callback(process.wait)
+        stack.callback(process.kill)  # nothing that it has is to be kept
+        return process
+
+    def _await_ready(self, api: subprocess.Popen[bytes]) -> None:
+        request = urllib.request.Request(f"{self.url}/readyz", headers={"Authorization": f"Bearer {ADMIN}"})
+        context = ssl._create_unverified_context()
+
+        def ready() -> bool:
+            try:
+                with urllib.request.urlopen(request, timeout=5, context=context):
+                    return True
+            except (urllib.error.URLError, OSError):
+                if api.poll() is not None:
+                    raise RuntimeError(f"kube-apiserver has ended:\n{self._log()}") from None
+                return False
+
+        if not until(ready):
+            raise RuntimeError(f"kube-apiserver is not ready:\n{self._log()}")
+
+    def _log(self) -> str:
+        return (self.folder / "kube-apiserver.log").read_text()[-3000:]
+
+
+def until(holds: Callable[[], bool], seconds: float = START_SECONDS) -> bool:
+    """Ask until it holds: other processes tell nobody when they are there. False when it does not in time."""
+    deadline = time.monotonic() + seconds
+    while not holds():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(POLL_SECONDS)
+    return True

@@ -1,0 +1,132 @@
+"""A test's own hands on the API server: plain requests as its administrator, and the part of a kubelet."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any
+
+import httpx
+from operator_support.objects import Json
+
+from plimsoll_operator.identity import API_VERSION, CONTAINER, KIND, selector
+
+MODELS = f"/apis/{API_VERSION}/namespaces/{{}}/modeldeployments"
+MERGE = "application/merge-patch+json"
+STRATEGIC = "application/strategic-merge-patch+json"
+
+
+class Refused(Exception):
+    """The API server refused a request; its words."""
+
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(f"{code}: {message}")
+        self.code, self.message = code, message
+
+
+class Direct:
+    """Requests in one namespace. Every method raises Refused."""
+
+    def __init__(self, url: str, token: str, namespace: str) -> None:
+        headers = {"Authorization": f"Bearer {token}"}
+        self._client = httpx.Client(base_url=url, headers=headers, verify=False, timeout=30)
+        self.namespace = namespace
+
+    def __enter__(self) -> Direct:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._client.close()
+
+    def ask(self, method: str, path: str, body: Any = None, kind: str = "application/json", **query: str) -> Json:
+        """One request."""
+        answer = self._client.request(method, path, json=body, headers={"Content-Type": kind}, params=query)
+        is_json = answer.headers.get("Content-Type", "").startswith("application/json")
+        found: Json = answer.json() if is_json else {"message": answer.text}
+        if not answer.is_success:
+            raise Refused(answer.status_code, found.get("message", ""))
+        return found
+
+    def create_model(self, name: Any, spec: Any, **metadata: Any) -> Json:
+        """As `kubectl create` does it: unknown fields are refused."""
+        body = {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": name, **metadata}, "spec": spec}
+        return self.create_object(body)
+
+    def create_object(self, body: Any) -> Json:
+        """A whole ModelDeployment."""
+        return self.ask("POST", self._models(), body, fieldValidation="Strict")
+
+    def model(self, name: str) -> Json:
+        return self.ask("GET", self._models(name))
+
+    def change_model(self, name: str, **spec: Any) -> Json:
+        """Merge into its spec."""
+        return self.ask("PATCH", self._models(name), {"spec": spec}, MERGE)
+
+    def delete_model(self, name: str) -> None:
+        self.ask("DELETE", self._models(name), {"propagationPolicy": "Background"})
+
+    def pods(self, name: str) -> list[Json]:
+        found: list[Json] = self.ask("GET", self._core("pods"), labelSelector=selector(name))["items"]
+        return sorted(found, key=lambda pod: str(pod["metadata"]["creationTimestamp"] + pod["metadata"]["name"]))
+
+    def service(self, name: str) -> Json:
+        return self.ask("GET", self._core("services", name))
+
+    def create_service(self, name: str) -> Json:
+        """Somebody's own."""
+        spec = {"ports": [{"port": 80}], "selector": {"app": "theirs"}}
+        return self.ask("POST", self._core("services"), {"metadata": {"name": name}, "spec": spec})
+
+    def change_service(self, name: str, **spec: Any) -> Json:
+        return self.ask("PATCH", self._core("services", name), {"spec": spec}, MERGE)
+
+    def delete_service(self, name: str) -> None:
+        self.ask("DELETE", self._core("services", name))
+
+    def events(self, name: str) -> list[tuple[str, str, str]]:
+        """(type, reason, note) of the events about an object, oldest first."""
+        found = self.ask("GET", f"/apis/events.k8s.io/v1/namespaces/{self.namespace}/events")["items"]
+        ours = sorted((e for e in found if e["regarding"]["name"] == name), key=lambda e: str(e["eventTime"]))
+        return [(e["type"], e["reason"], e["note"]) for e in ours]
+
+    def bind(self, pod: Json) -> None:
+        """What the scheduler does."""
+        target = {"apiVersion": "v1", "kind": "Node", "name": "node-1"}
+        body = {"metadata": {"name": pod["metadata"]["name"]}, "target": target}
+        self.ask("POST", self._core("pods", pod["metadata"]["name"], "binding"), body)
+
+    def report(
+        self, pod: Json, state: Json, *, ready: bool = False, restarts: int = 0, last: Json | None = None
+    ) -> None:
+        """What a kubelet says of a running pod and its container."""
+        container = {"name": CONTAINER, "ready": ready, "restartCount": restarts, "image": "i", "imageID": "i"}
+        container |= {"state": state, "lastState": last or {}}
+        condition = {"type": "Ready", "status": str(ready)}
+        self.write_status(pod, {"phase": "Running", "conditions": [condition], "containerStatuses": [container]})
+
+    def write_status(self, pod: Json, status: Mapping[str, Any]) -> None:
+        self.ask("PATCH", self._core("pods", pod["metadata"]["name"], "status"), {"status": status}, STRATEGIC)
+
+    def end(self, pod: Json) -> None:
+        """What a kubelet does once a deleted pod has drained."""
+        self.ask("DELETE", self._core("pods", pod["metadata"]["name"]), {"gracePeriodSeconds": 0})
+
+    def make_ready(self, name: str) -> None:
+        """Everything that scheduler and kubelets have to do for an object's pods: place, start, and end."""
+        for pod in self.pods(name):
+            if "deletionTimestamp" in pod["metadata"]:
+                self.end(pod)
+                continue
+            if "nodeName" not in pod["spec"]:
+                self.bind(pod)
+            if not any(c["type"] == "Ready" and c["status"] == "True" for c in pod["status"].get("conditions", ())):
+                self.report(pod, {"running": {}}, ready=True)
+
+    def _models(self, name: str = "") -> str:
+        return f"{MODELS.format(self.namespace)}/{name}".rstrip("/")
+
+    def _core(self, *path: str) -> str:
+        return "/".join(("/api/v1/namespaces", self.namespace, *path))
