@@ -48,7 +48,7 @@ def describe(config: Mapping[str, Any]) -> DecoderSpec:
 
 def _architecture(config: Mapping[str, Any]) -> str:
     names = config.get("architectures") or []
-    if names:
+    if isinstance(names, list) and names:
         return str(names[0])
     kind = str(config.get("model_type"))
     return MODEL_TYPES.get(kind, kind)

@@ -8,7 +8,7 @@ from typing import Literal, Protocol
 from torch import Tensor
 
 Activation = Literal["silu", "gelu_tanh"]
-RopeKind = Literal["default", "linear", "llama3", "yarn"]
+RopeKind = Literal["default", "linear", "llama3", "yarn", "frequency_factors"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class RopeSpec:
     """Rotary position embedding over the whole head (Su et al., 2021; halves rotated as GPT-NeoX does).
 
     `factor` and what follows belong to the scaled kinds: linear (Chen et al., 2023), llama3 (Dubey et al., 2024),
-    yarn (Peng et al., 2023).
+    yarn (Peng et al., 2023). `frequency_factors` divide the plain frequencies, one each (as GGUF files store llama3).
     """
 
     head_dim: int
@@ -42,6 +42,7 @@ class RopeSpec:
     beta_slow: float = 1.0
     attention_factor: float = 1.0
     truncate: bool = True
+    frequency_factors: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

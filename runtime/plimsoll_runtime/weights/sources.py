@@ -12,7 +12,7 @@ from plimsoll_runtime.errors import ModelError, SourceError
 from plimsoll_runtime.weights.demo import fetch_demo, find_demo
 from plimsoll_runtime.weights.files import ModelFiles
 from plimsoll_runtime.weights.gguf.config import translate
-from plimsoll_runtime.weights.gguf.metadata import read_metadata
+from plimsoll_runtime.weights.gguf.metadata import ROPE_FACTORS, read_floats, read_metadata
 from plimsoll_runtime.weights.hub import fetch_snapshot
 
 Progress = Callable[[str, float], None]
@@ -70,7 +70,10 @@ def open_folder(root: Path, name: str) -> ModelFiles:
 def open_gguf(path: Path) -> ModelFiles:
     """A GGUF file; its metadata is translated to the vocabulary of config.json."""
     metadata = read_metadata(path)
-    config = translate(metadata.values, frozenset(metadata.tensors))
+    factors = metadata.tensors.get(ROPE_FACTORS)
+    config = translate(
+        metadata.values, frozenset(metadata.tensors), None if factors is None else read_floats(path, factors)
+    )
     return ModelFiles(name=path.stem, root=path.parent, format="gguf", config=config, weights=(path,))
 
 

@@ -60,6 +60,8 @@ def write_gguf(model: Any, path: Path, kind: Kind, **extra: Any) -> None:
     writer = gguf.GGUFWriter(path, gguf.MODEL_ARCH_NAMES[ARCHITECTURES[type(config).__name__]])
     for key, value in (_metadata(config) | extra).items():
         getattr(writer, f"add_{key}")(value)
+    if config.rope_parameters.get("rope_type") == "llama3":
+        writer.add_tensor("rope_freqs.weight", rope_factors(model).numpy())
     for name, parameter in model.named_parameters():
         values = to_llama_cpp(config, name, parameter.detach())
         stored = Kind.F32 if values.dim() == 1 else kind
@@ -68,6 +70,14 @@ def write_gguf(model: Any, path: Path, kind: Kind, **extra: Any) -> None:
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
+
+
+def rope_factors(model: Any) -> Tensor:
+    """By what llama3's scaling divides each of the rope's frequencies, which is how llama.cpp keeps it."""
+    config = model.config
+    exponents = torch.arange(0, config.head_dim, 2) / config.head_dim
+    factors: Tensor = config.rope_parameters["rope_theta"] ** -exponents / model.model.rotary_emb.inv_freq
+    return factors
 
 
 def _metadata(config: Any) -> dict[str, Any]:

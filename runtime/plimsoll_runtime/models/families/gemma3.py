@@ -3,36 +3,49 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
+from plimsoll_runtime.errors import ModelError
 from plimsoll_runtime.models.families.reading import Config, rope_spec
 from plimsoll_runtime.models.spec import AttentionShape, DecoderSpec, RopeSpec
 
 LOCAL_THETA, GLOBAL_THETA = 10_000.0, 1_000_000.0
+LAYER_TYPES = ("full_attention", "sliding_attention")
+DEFAULTS = {
+    "num_key_value_heads": 4,
+    "head_dim": 256,
+    "sliding_window": 4096,
+    "sliding_window_pattern": 6,
+    "max_position_embeddings": 131_072,
+}
+"""What a field that is missing means."""
 
 
 def describe(values: Mapping[str, Any]) -> DecoderSpec:
     """Gemma3ForCausalLM."""
+    values = {**DEFAULTS, **values}
     config = Config(values)
     config.refuse_unless(
         hidden_activation="gelu_pytorch_tanh",
         hidden_act="gelu_pytorch_tanh",
         use_bidirectional_attention=False,
+        attn_logit_softcapping=0.0,
     )
     heads, kv_heads, head_dim = config.heads()
-    pattern = config.get("sliding_window_pattern", int, 6)
-    layers = config.get("num_hidden_layers", int)
+    pattern = config.get("sliding_window_pattern", int)
+    if not pattern:
+        raise ModelError("config.json: sliding_window_pattern is 0")
     types = config.layer_types(
-        ["full_attention" if (i + 1) % pattern == 0 else "sliding_attention" for i in range(layers)]
+        ["full_attention" if (i + 1) % pattern == 0 else "sliding_attention" for i in range(config.layers())]
     )
-    scale = config.get("query_pre_attn_scalar", float, 256.0) ** -0.5
-    window = config.get("sliding_window", int, 4096)
-    softcap = config.get("attn_logit_softcapping", float, 0.0) or None
-    shapes = {
-        "full_attention": AttentionShape(heads, kv_heads, head_dim, scale, softcap=softcap),
-        "sliding_attention": AttentionShape(heads, kv_heads, head_dim, scale, window, softcap),
-    }
-    ropes = {kind: _rope(config, kind, head_dim) for kind in shapes}
+    scalar = config.get("query_pre_attn_scalar", float, 256.0)
+    if not scalar:
+        raise ModelError("config.json: query_pre_attn_scalar is 0")
+    scale = scalar**-0.5
+    full = AttentionShape(heads, kv_heads, head_dim, scale)
+    shapes = {"full_attention": full, "sliding_attention": replace(full, window=config.get("sliding_window", int))}
+    ropes = {kind: _rope(config, kind, head_dim) for kind in LAYER_TYPES}
     hidden = config.get("hidden_size", int)
     bias = config.get("attention_bias", bool, default=False)
     return DecoderSpec(
@@ -42,7 +55,7 @@ def describe(values: Mapping[str, Any]) -> DecoderSpec:
         intermediate_size=config.get("intermediate_size", int),
         attention=tuple(shapes[kind] for kind in types),
         ropes=tuple(ropes[kind] for kind in types),
-        max_positions=config.get("max_position_embeddings", int, 131_072),
+        max_positions=config.get("max_position_embeddings", int),
         norm_eps=config.get("rms_norm_eps", float, 1e-6),
         norm_offset=1.0,
         post_norms=True,
@@ -58,12 +71,12 @@ def describe(values: Mapping[str, Any]) -> DecoderSpec:
 
 def _rope(config: Config, kind: str, head_dim: int) -> RopeSpec:
     """Newer configs have a dictionary for each layer type; older ones scale the global rope only."""
-    nested = config.values.get("rope_parameters") or {}
-    if kind in nested:
-        default = GLOBAL_THETA if kind == "full_attention" else LOCAL_THETA
-        return config.rope(head_dim, layer_type=kind, default_theta=default)
-    limit = config.get("max_position_embeddings", int, 131_072)
+    nested = config.mapping("rope_parameters")
+    if unknown := set(nested) - set(LAYER_TYPES):
+        raise ModelError(f"config.json: rope_parameters has {sorted(unknown)}, which are no types of layers")
+    values = Config(nested).mapping(kind)
+    limit = config.get("max_position_embeddings", int)
     if kind == "sliding_attention":
-        return rope_spec({}, head_dim, config.get("rope_local_base_freq", float, LOCAL_THETA), limit)
-    theta = config.get("rope_theta", float, GLOBAL_THETA)
-    return rope_spec(config.values.get("rope_scaling") or nested, head_dim, theta, limit)
+        return rope_spec(values, head_dim, config.get("rope_local_base_freq", float, LOCAL_THETA), limit)
+    values = {**values, **config.mapping("rope_scaling")}
+    return rope_spec(values, head_dim, config.get("rope_theta", float, GLOBAL_THETA), limit)

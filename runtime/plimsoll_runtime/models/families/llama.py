@@ -14,7 +14,7 @@ def describe(values: Mapping[str, Any]) -> DecoderSpec:
     config = Config(values)
     config.refuse_unless(hidden_act="silu", pretraining_tp=1)
     heads, kv_heads, head_dim = config.heads()
-    layers = config.get("num_hidden_layers", int)
+    layers = config.layers()
     bias = config.get("attention_bias", bool, default=False)
     return DecoderSpec(
         architecture="LlamaForCausalLM",

@@ -10,9 +10,13 @@ from plimsoll_runtime.models.families import llama
 from plimsoll_runtime.models.families.reading import Config
 from plimsoll_runtime.models.spec import DecoderSpec
 
+DEFAULTS = {"num_key_value_heads": 8, "sliding_window": 4096, "max_position_embeddings": 131_072}
+"""What a field that is missing means; one that is null has no window, and as many key and value heads as others."""
+
 
 def describe(values: Mapping[str, Any]) -> DecoderSpec:
     """MistralForCausalLM."""
+    values = {**DEFAULTS, **values}
     config = Config(values)
     spec = llama.describe({**values, "attention_bias": False, "mlp_bias": False})
     window = config.get("sliding_window", int, default=0) or None

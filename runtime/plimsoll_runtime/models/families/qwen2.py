@@ -10,9 +10,13 @@ from plimsoll_runtime.models.families import llama
 from plimsoll_runtime.models.families.reading import Config
 from plimsoll_runtime.models.spec import AttentionShape, DecoderSpec
 
+DEFAULTS = {"num_key_value_heads": 32, "sliding_window": 4096, "max_position_embeddings": 32_768}
+"""What a field that is missing means (null: no window, as many key and value heads as others)."""
+
 
 def describe(values: Mapping[str, Any]) -> DecoderSpec:
     """Qwen2ForCausalLM."""
+    values = {**DEFAULTS, **values}
     config = Config(values)
     config.refuse_unless(use_mrope=False)
     spec = llama.describe({**values, "attention_bias": False, "mlp_bias": False})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from math import log
 from typing import Any, TypeVar
 
@@ -11,13 +12,17 @@ from plimsoll_runtime.models.spec import RopeSpec
 
 T = TypeVar("T", int, float, bool, str)
 
+MAX_NUMBER = 2**63
+MAX_LAYERS = 4096
+"""More than any model has: a config that says more is damaged, and would fill the memory with descriptions."""
 SUPPORTED_ROPES = "default, linear, llama3, yarn"
 _ROPE_NOTES = {"rope_type", "type", "rope_theta", "factor", "original_max_position_embeddings", "truncate"}
-_ROPE_KEYS = {
-    "default": set(),
-    "linear": set(),
-    "llama3": {"low_freq_factor", "high_freq_factor"},
-    "yarn": {"beta_fast", "beta_slow", "attention_factor", "mscale", "mscale_all_dim"},
+_ROPE_KEYS: Mapping[str, frozenset[str]] = {
+    "default": frozenset(),
+    "linear": frozenset(),
+    "llama3": frozenset({"low_freq_factor", "high_freq_factor"}),
+    "yarn": frozenset({"beta_fast", "beta_slow", "attention_factor", "mscale", "mscale_all_dim"}),
+    "frequency_factors": frozenset({"frequency_factors"}),
 }
 
 
@@ -29,25 +34,13 @@ class Config:
 
     def get(self, field: str, kind: type[T], default: T | None = None) -> T:
         """A field of a kind; null or missing is the default, and an error when there is none."""
-        value = self.values.get(field)
-        if value is None:
-            if default is None:
-                raise ModelError(f"config.json: {field} is missing")
-            return default
-        if kind is float and isinstance(value, int) and not isinstance(value, bool):
-            value = float(value)
-        if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-            raise ModelError(f"config.json: {field} is {value!r}, which is no {kind.__name__}")
-        if kind in (int, float) and value < 0:
-            raise ModelError(f"config.json: {field} is {value!r}, which is negative")
-        return value
+        return _typed(self.values, field, kind, default, "")
 
     def refuse_unless(self, **expected: Any) -> None:
         """Refuse a field that says anything but what is computed here; missing and null are fine."""
         for field, wanted in expected.items():
             value = self.values.get(field)
-            allowed = wanted if isinstance(wanted, tuple) else (wanted,)
-            if value is not None and value not in allowed:
+            if value is not None and value != wanted:
                 raise ModelError(f"config.json: {field} = {value!r} is not supported (only {wanted!r})")
 
     def heads(self) -> tuple[int, int, int]:
@@ -58,65 +51,133 @@ class Config:
         head_dim = self.get("head_dim", int, hidden // max(1, heads))
         if not heads or not kv_heads or heads % kv_heads:
             raise ModelError(f"config.json: {heads} heads cannot share {kv_heads} key and value heads evenly")
+        if not head_dim or head_dim % 2:
+            raise ModelError(f"config.json: head_dim is {head_dim}; a rotary embedding needs pairs of dimensions")
         return heads, kv_heads, head_dim
+
+    def layers(self) -> int:
+        """How many decoder layers there are."""
+        layers = self.get("num_hidden_layers", int)
+        if not 1 <= layers <= MAX_LAYERS:
+            raise ModelError(f"config.json: num_hidden_layers is {layers}, and not from 1 to {MAX_LAYERS}")
+        return layers
 
     def layer_types(self, default: list[str]) -> list[str]:
         """ "full_attention" or "sliding_attention" for each layer."""
         types = self.values.get("layer_types") or default
-        if unknown := set(types) - {"full_attention", "sliding_attention"}:
-            raise ModelError(f"config.json: layer_types has {sorted(unknown)}, which are not supported")
-        if len(types) != self.get("num_hidden_layers", int):
-            raise ModelError(f"config.json: layer_types names {len(types)} layers")
+        if not isinstance(types, list):
+            raise ModelError(f"config.json: layer_types is {types!r}, which is no list")
+        if unknown := [kind for kind in types if kind not in ("full_attention", "sliding_attention")]:
+            raise ModelError(f"config.json: layer_types has {unknown[0]!r}, which is not supported")
+        if len(types) != self.layers():
+            raise ModelError(f"config.json: layer_types names {len(types)} layers, num_hidden_layers {self.layers()}")
         return list(types)
 
-    def rope(self, head_dim: int, *, layer_type: str | None = None, default_theta: float = 10_000.0) -> RopeSpec:
-        """The rotary embedding, written as rope_parameters (for each layer type or for all) or rope_scaling."""
-        values = self.values.get("rope_parameters") or self.values.get("rope_scaling") or {}
-        if layer_type is not None and layer_type in values:
-            values = values[layer_type] or {}
-        theta = values.get("rope_theta") or self.values.get("rope_theta") or default_theta
+    def mapping(self, field: str) -> Mapping[str, Any]:
+        """A field that holds an object; null or missing is an empty one."""
+        value = self.values.get(field) or {}
+        if not isinstance(value, Mapping):
+            raise ModelError(f"config.json: {field} is {value!r}, which is no object")
+        return value
+
+    def rope(self, head_dim: int) -> RopeSpec:
+        """The rotary embedding of all layers, written as rope_parameters or, by older configs, as rope_scaling."""
+        newer, older = self.mapping("rope_parameters"), self.mapping("rope_scaling")
+        if newer and older and newer != older:
+            raise ModelError("config.json: rope_parameters and rope_scaling say different things; keep one of them")
+        values = dict(newer or older)
         self.refuse_unless(partial_rotary_factor=1.0)
-        return rope_spec(values, head_dim, float(theta), self.get("max_position_embeddings", int, 2048))
+        if (original := self.values.get("original_max_position_embeddings")) is not None:
+            values["original_max_position_embeddings"] = original
+        theta = self.get("rope_theta", float, 10_000.0)
+        return rope_spec(values, head_dim, theta, self.get("max_position_embeddings", int, 2048))
 
 
 def rope_spec(values: Mapping[str, Any], head_dim: int, theta: float, max_positions: int) -> RopeSpec:
-    """A RopeSpec from one dictionary of rope parameters. Unknown kinds and parameters are refused by name."""
+    """A RopeSpec from one dictionary of rope parameters; `theta` is for one that does not say it.
+
+    Unknown kinds and parameters are refused by name.
+    """
     kind = values.get("rope_type") or values.get("type") or "default"
-    if kind not in _ROPE_KEYS:
+    if not isinstance(kind, str) or kind not in _ROPE_KEYS:
         raise ModelError(f"config.json: rope type {kind!r} is not supported (only {SUPPORTED_ROPES})")
-    if unknown := {k for k, v in values.items() if v is not None} - _ROPE_NOTES - _ROPE_KEYS[kind]:
+    neutral = {"partial_rotary_factor"} if values.get("partial_rotary_factor") == 1.0 else set()
+    given = {key for key, value in values.items() if value is not None}
+    if unknown := given - _ROPE_NOTES - _ROPE_KEYS[kind] - neutral:
         raise ModelError(f"config.json: rope parameters {sorted(unknown)} are unknown for rope type {kind!r}")
+    plain = RopeSpec(head_dim, _positive(values, "rope_theta", theta))
     if kind == "default":
-        return RopeSpec(head_dim, theta)
-    factor = values.get("factor")
-    if not isinstance(factor, int | float) or factor <= 0:
-        raise ModelError(f"config.json: rope type {kind!r} needs a positive factor, not {factor!r}")
+        return plain
+    if kind == "frequency_factors":
+        return replace(plain, kind="frequency_factors", frequency_factors=_factors(values, head_dim))
+    scaled = replace(plain, factor=_positive(values, "factor"))
     if kind == "linear":
-        return RopeSpec(head_dim, theta, "linear", float(factor))
-    original = int(values.get("original_max_position_embeddings") or max_positions)
-    if kind == "llama3":
-        low, high = float(values["low_freq_factor"]), float(values["high_freq_factor"])
-        return RopeSpec(head_dim, theta, "llama3", float(factor), original, low, high)
-    return RopeSpec(
-        head_dim,
-        theta,
-        "yarn",
-        float(factor),
-        original,
-        beta_fast=float(values.get("beta_fast") or 32.0),
-        beta_slow=float(values.get("beta_slow") or 1.0),
-        attention_factor=_yarn_attention_factor(values, float(factor)),
-        truncate=values.get("truncate") is not False,
+        return replace(scaled, kind="linear")
+    original = _typed(values, "original_max_position_embeddings", int, max_positions, "rope parameter ")
+    if not original:
+        raise ModelError("config.json: rope parameter original_max_position_embeddings is 0")
+    scaled = replace(scaled, original_max_positions=original)
+    return _llama3(scaled, values) if kind == "llama3" else _yarn(scaled, values)
+
+
+def _llama3(scaled: RopeSpec, values: Mapping[str, Any]) -> RopeSpec:
+    low, high = _positive(values, "low_freq_factor"), _positive(values, "high_freq_factor")
+    if low >= high:
+        raise ModelError(f"config.json: rope parameter low_freq_factor {low} is not below high_freq_factor {high}")
+    return replace(scaled, kind="llama3", low_freq_factor=low, high_freq_factor=high)
+
+
+def _yarn(scaled: RopeSpec, values: Mapping[str, Any]) -> RopeSpec:
+    if scaled.theta == 1.0:
+        raise ModelError("config.json: rope parameter rope_theta is 1, so that every pair turns alike: not for yarn")
+    return replace(
+        scaled,
+        kind="yarn",
+        beta_fast=_positive(values, "beta_fast", 32.0),
+        beta_slow=_positive(values, "beta_slow", 1.0),
+        attention_factor=_yarn_attention_factor(values, scaled.factor),
+        truncate=_typed(values, "truncate", bool, default=True, what="rope parameter "),
     )
 
 
 def _yarn_attention_factor(values: Mapping[str, Any], factor: float) -> float:
+    """As given; else of the two scales where both are, which DeepSeek introduced; else YaRN's own."""
     if values.get("attention_factor") is not None:
-        return float(values["attention_factor"])
+        return _typed(values, "attention_factor", float, None, "rope parameter ")
 
     def scale(mscale: float) -> float:
         return 0.1 * mscale * log(factor) + 1.0 if factor > 1 else 1.0
 
     if values.get("mscale") and values.get("mscale_all_dim"):
-        return scale(float(values["mscale"])) / scale(float(values["mscale_all_dim"]))
+        return scale(_positive(values, "mscale")) / scale(_positive(values, "mscale_all_dim"))
     return scale(1.0)
+
+
+def _factors(values: Mapping[str, Any], head_dim: int) -> tuple[float, ...]:
+    factors = values.get("frequency_factors")
+    if not isinstance(factors, list) or len(factors) != head_dim // 2:
+        count = len(factors) if isinstance(factors, list) else 0
+        raise ModelError(f"the rope has {count} frequency factors, but heads of {head_dim} dimensions")
+    return tuple(_positive({"frequency_factors": factor}, "frequency_factors") for factor in factors)
+
+
+def _positive(values: Mapping[str, Any], field: str, default: float | None = None) -> float:
+    value = _typed(values, field, float, default, "rope parameter ")
+    if value == 0:
+        raise ModelError(f"config.json: rope parameter {field} is 0")
+    return value
+
+
+def _typed(values: Mapping[str, Any], field: str, kind: type[T], default: T | None, what: str) -> T:
+    value = values.get(field)
+    if value is None:
+        if default is None:
+            raise ModelError(f"config.json: {what}{field} is missing")
+        return default
+    if kind is float and isinstance(value, int) and not isinstance(value, bool) and abs(value) < MAX_NUMBER:
+        value = float(value)
+    if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+        raise ModelError(f"config.json: {what}{field} is {value!r}, which is no {kind.__name__}")
+    if isinstance(value, int | float) and not 0 <= value < MAX_NUMBER:
+        raise ModelError(f"config.json: {what}{field} is {value!r}, which is negative or beyond all use")
+    return value

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
 
 from plimsoll_runtime.errors import ModelError
+
+T = TypeVar("T", int, float, bool, str)
 
 ARCHITECTURES = {
     "llama": "LlamaForCausalLM",
@@ -15,76 +17,178 @@ ARCHITECTURES = {
 }
 GEMMA3_LAYERS_PER_PATTERN = 6
 GEMMA3_27B_LAYERS = 62
+_NEUTRAL: Mapping[str, Any] = {
+    "attention.causal": True,
+    "attention.sliding_window": 0,
+    "attention.clamp_kqv": 0.0,
+    "expert_count": 0,
+    "expert_used_count": 0,
+    "rope.scaling.attn_factor": 1.0,
+    "rope.scaling.yarn_attn_factor": 1.0,
+    "rope.scaling.yarn_ext_factor": 1.0,
+    "rope.scaling.yarn_log_multiplier": 0.0,
+    "embedding_scale": 1.0,
+    "residual_scale": 1.0,
+    "logit_scale": 1.0,
+    "attn_logit_softcapping": 0.0,
+    "final_logit_softcapping": 0.0,
+    "use_parallel_residual": False,
+}
+"""Keys that are not computed here, with the value that changes nothing."""
+_NOTES = frozenset({"tensor_data_layout", "rope.scaling.finetuned", "rope.scaling.original_context_length"})
+"""Keys that say nothing about the numbers by themselves."""
 
 
-def translate(metadata: Mapping[str, Any], tensor_names: frozenset[str]) -> dict[str, Any]:
-    """The config of a file. Raises ModelError naming what is unknown or missing.
+def translate(
+    metadata: Mapping[str, Any], tensor_names: frozenset[str], rope_factors: Sequence[float] | None = None
+) -> dict[str, Any]:
+    """The config of a file. Raises ModelError naming what is unknown, missing or not of its type.
 
-    Whether embeddings are tied is not in the metadata: they are where the file has no output.weight.
+    `rope_factors` are the values of the tensor rope_freqs.weight. Whether embeddings are tied and which layers have
+    biases is not in the metadata: the tensors' names say it.
     """
     arch = metadata.get("general.architecture")
-    if arch not in ARCHITECTURES:
+    if not isinstance(arch, str) or arch not in ARCHITECTURES:
         raise ModelError(f"GGUF architecture {arch!r} is not supported; known are {', '.join(ARCHITECTURES)}")
-
-    def need(key: str) -> Any:
-        if f"{arch}.{key}" not in metadata:
-            raise ModelError(f"the GGUF file has no {arch}.{key}")
-        return metadata[f"{arch}.{key}"]
-
-    heads, hidden = need("attention.head_count"), need("embedding_length")
-    config: dict[str, Any] = {
+    pairs = _Pairs(metadata, arch)
+    config = _decoder(pairs, tensor_names) | {
         "architectures": [ARCHITECTURES[arch]],
-        "hidden_size": hidden,
-        "intermediate_size": need("feed_forward_length"),
-        "num_hidden_layers": need("block_count"),
-        "num_attention_heads": heads,
-        "num_key_value_heads": metadata.get(f"{arch}.attention.head_count_kv", heads),
-        "head_dim": metadata.get(f"{arch}.attention.key_length", hidden // heads),
-        "max_position_embeddings": need("context_length"),
-        "rms_norm_eps": need("attention.layer_norm_rms_epsilon"),
-        "vocab_size": metadata.get(f"{arch}.vocab_size", len(metadata.get("tokenizer.ggml.tokens", []))),
-        "tie_word_embeddings": "output.weight" not in tensor_names,
-        "rope_theta": metadata.get(f"{arch}.rope.freq_base", 10_000.0),
-        "rope_scaling": _rope_scaling(metadata, arch, tensor_names),
+        "rope_theta": pairs.get("rope.freq_base", float, 10_000.0),
+        "rope_scaling": _rope_scaling(pairs, rope_factors),
         "bos_token_id": metadata.get("tokenizer.ggml.bos_token_id"),
         "eos_token_id": _ends(metadata),
     }
-    if metadata.get(f"{arch}.rope.dimension_count", config["head_dim"]) != config["head_dim"]:
-        raise ModelError(f"the GGUF file rotates {arch}.rope.dimension_count of a head's dimensions: not supported")
     if arch == "gemma3":
-        config |= _gemma3(metadata, config)
+        config |= _gemma3(pairs, config)
+    pairs.refuse_others()
     return config
+
+
+class _Pairs:
+    """An architecture's pairs, typed, and what of them was read."""
+
+    def __init__(self, metadata: Mapping[str, Any], arch: str) -> None:
+        self._arch = arch
+        self._values = {k.removeprefix(arch + "."): v for k, v in metadata.items() if k.startswith(arch + ".")}
+        self._read: set[str] = set()
+        tokens = metadata.get("tokenizer.ggml.tokens")
+        self.tokens = len(tokens) if isinstance(tokens, list) else 0
+
+    def get(self, key: str, kind: type[T], default: T | None = None) -> T:
+        """A value of a kind; a missing one is the default, and an error when there is none."""
+        self._read.add(key)
+        if key not in self._values:
+            if default is None:
+                raise ModelError(f"the GGUF file has no {self._arch}.{key}")
+            return default
+        value = self._values[key]
+        if kind is float and isinstance(value, int) and not isinstance(value, bool):
+            value = float(value)
+        if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+            raise ModelError(f"GGUF: {self._arch}.{key} is {_shown(value)}, which is no {kind.__name__}")
+        return value
+
+    def has(self, key: str) -> bool:
+        return key in self._values
+
+    def raw(self, key: str) -> Any:
+        """A value of any kind, or None."""
+        self._read.add(key)
+        return self._values.get(key)
+
+    def refuse_others(self) -> None:
+        """Refuse what nobody read: it could change the numbers."""
+        for key, value in self._values.items():
+            if key in self._read or key in _NOTES or (key in _NEUTRAL and value == _NEUTRAL[key]):
+                continue
+            raise ModelError(f"GGUF: {self._arch}.{key} = {_shown(value)} is not supported")
+
+
+def _decoder(pairs: _Pairs, names: frozenset[str]) -> dict[str, Any]:
+    heads, hidden = pairs.get("attention.head_count", int), pairs.get("embedding_length", int)
+    if heads < 1:
+        raise ModelError(f"GGUF: attention.head_count is {heads}")
+    head_dim = pairs.get("attention.key_length", int, hidden // heads)
+    for key in ("attention.value_length", "rope.dimension_count"):
+        if (value := pairs.get(key, int, head_dim)) != head_dim:
+            raise ModelError(f"GGUF: {key} is {value}, but a head has {head_dim} dimensions: not supported")
+    layers = pairs.get("block_count", int)
+    if layers > len(names):
+        raise ModelError(f"GGUF: block_count is {layers}, but the file has {len(names)} tensors")
+    return {
+        "hidden_size": hidden,
+        "intermediate_size": pairs.get("feed_forward_length", int),
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "num_key_value_heads": pairs.get("attention.head_count_kv", int, heads),
+        "head_dim": head_dim,
+        "max_position_embeddings": pairs.get("context_length", int),
+        "rms_norm_eps": pairs.get("attention.layer_norm_rms_epsilon", float),
+        "vocab_size": pairs.get("vocab_size", int, pairs.tokens),
+        "tie_word_embeddings": "output.weight" not in names,
+        "attention_bias": "blk.0.attn_output.bias" in names,
+        "mlp_bias": "blk.0.ffn_down.bias" in names,
+    }
 
 
 def _ends(metadata: Mapping[str, Any]) -> list[int] | None:
     keys = ("eos_token_id", "eot_token_id", "eom_token_id")
-    ids = {metadata[f"tokenizer.ggml.{key}"] for key in keys if f"tokenizer.ggml.{key}" in metadata}
-    return sorted(ids) or None
+    found = [metadata.get(f"tokenizer.ggml.{key}") for key in keys]
+    return sorted({value for value in found if isinstance(value, int)}) or None
 
 
-def _rope_scaling(metadata: Mapping[str, Any], arch: str, names: frozenset[str]) -> dict[str, Any] | None:
-    """llama.cpp bakes llama3's scaling into a tensor of factors, from which its parameters cannot be had back."""
-    if "rope_freqs.weight" in names:
-        raise ModelError("the GGUF file scales its rope by rope_freqs.weight (Llama 3.1 and later): not supported yet")
-    kind = metadata.get(f"{arch}.rope.scaling.type", "none")
+def _rope_scaling(pairs: _Pairs, factors: Sequence[float] | None) -> dict[str, Any] | None:
+    """llama.cpp bakes llama3's scaling into a tensor of factors; linear and yarn scaling have keys."""
+    kind = pairs.get("rope.scaling.type", str, "none")
+    if factors is not None:
+        if kind != "none":
+            raise ModelError(f"the GGUF file scales its rope twice: by rope_freqs.weight and as {kind!r}")
+        return {"rope_type": "frequency_factors", "frequency_factors": list(factors)}
     if kind == "none":
         return None
-    if kind != "linear":
-        raise ModelError(f"GGUF rope scaling {kind!r} is not supported (only linear)")
-    return {"rope_type": "linear", "factor": metadata[f"{arch}.rope.scaling.factor"]}
+    scaling: dict[str, Any] = {"rope_type": kind, "factor": pairs.get("rope.scaling.factor", float)}
+    if kind == "linear":
+        return scaling
+    if kind != "yarn":
+        raise ModelError(f"GGUF rope scaling {kind!r} is not supported (only linear and yarn)")
+    original = pairs.get("rope.scaling.original_context_length", int)
+    return scaling | {
+        "original_max_position_embeddings": original,
+        "beta_fast": pairs.get("rope.scaling.yarn_beta_fast", float, 32.0),
+        "beta_slow": pairs.get("rope.scaling.yarn_beta_slow", float, 1.0),
+    }
 
 
-def _gemma3(metadata: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
+def _gemma3(pairs: _Pairs, config: Mapping[str, Any]) -> dict[str, Any]:
     """The 27B model alone scales queries by its hidden size over its heads; no key says so."""
     layers = config["num_hidden_layers"]
     large = layers == GEMMA3_27B_LAYERS
+    softcap = pairs.get("final_logit_softcapping", float, 0.0)
     return {
         "query_pre_attn_scalar": config["hidden_size"] // config["num_attention_heads"]
         if large
         else config["head_dim"],
-        "sliding_window": metadata["gemma3.attention.sliding_window"],
-        "layer_types": [
-            "full_attention" if (i + 1) % GEMMA3_LAYERS_PER_PATTERN == 0 else "sliding_attention" for i in range(layers)
-        ],
-        "final_logit_softcapping": metadata.get("gemma3.final_logit_softcapping"),
+        "sliding_window": pairs.get("attention.sliding_window", int),
+        "rope_local_base_freq": pairs.get("rope.freq_base_swa", float, 10_000.0),
+        "layer_types": _layer_types(pairs.raw("attention.sliding_window_pattern"), layers),
+        "final_logit_softcapping": softcap or None,
     }
+
+
+def _layer_types(pattern: Any, layers: int) -> list[str]:
+    """Which layers slide: every n-th does not, or a list says so for each; six where nothing is said."""
+    if pattern is None:
+        pattern = GEMMA3_LAYERS_PER_PATTERN
+    if isinstance(pattern, int) and pattern > 0:
+        sliding = [(i + 1) % pattern != 0 for i in range(layers)]
+    elif isinstance(pattern, list):
+        sliding = [bool(slides) for slides in pattern]
+    else:
+        raise ModelError(f"GGUF: attention.sliding_window_pattern is {_shown(pattern)}, which is no pattern")
+    return ["sliding_attention" if slides else "full_attention" for slides in sliding]
+
+
+def _shown(value: Any) -> str:
+    """A value in an error, however long it is."""
+    text = repr(value)
+    return text if len(text) < 40 else text[:36] + " ..."

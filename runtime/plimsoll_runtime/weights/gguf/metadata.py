@@ -13,6 +13,7 @@ import mmap
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,12 @@ from plimsoll_runtime.errors import ModelError
 
 _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 _STRING, _ARRAY = 8, 9
+_F32 = 0
+MAX_FLOATS = 2**16
 DEFAULT_ALIGNMENT = 32
 MAX_DIMENSIONS = 4
+ROPE_FACTORS = "rope_freqs.weight"
+"""A tensor that is metadata in truth: by what each of the rope's frequencies is divided."""
 _U64 = struct.Struct("<Q")
 
 
@@ -53,8 +58,21 @@ def read_metadata(path: Path) -> GgufMetadata:
         with view:
             try:
                 return _parse(view)
-            except (struct.error, UnicodeDecodeError, KeyError, _NotGgufError) as error:
+            except (struct.error, UnicodeDecodeError, OverflowError, _NotGgufError) as error:
                 raise ModelError(f"{path} is not a readable GGUF file: {error}") from error
+
+
+def read_floats(path: Path, tensor: GgufTensor) -> tuple[float, ...]:
+    """The values of a small float32 tensor. Raises ModelError when it is none, or is cut short."""
+    count = prod(tensor.shape)
+    if tensor.kind != _F32 or count > MAX_FLOATS:
+        raise ModelError(f"{path.name}: a tensor of {count} values of type {tensor.kind} is no list of float32 factors")
+    with path.open("rb") as file:
+        file.seek(min(tensor.offset, path.stat().st_size))
+        stored = file.read(4 * count)
+    if len(stored) < 4 * count:
+        raise ModelError(f"{path.name} is cut short; fetch it again")
+    return struct.unpack(f"<{count}f", stored)
 
 
 class _NotGgufError(ValueError):
@@ -75,7 +93,10 @@ def _parse(view: mmap.mmap) -> GgufMetadata:
         values[key], position = _value(view, position + 4, kind)
         if key.startswith("tokenizer.") or key == "general.architecture":
             digest.update(view[start:position])
-    tensors = _tensors(view, position, count, int(values.get("general.alignment", DEFAULT_ALIGNMENT)))
+    alignment = values.get("general.alignment", DEFAULT_ALIGNMENT)
+    if not isinstance(alignment, int) or alignment < 1:
+        raise _NotGgufError(f"general.alignment is {alignment!r}")
+    tensors = _tensors(view, position, count, alignment)
     return GgufMetadata(values, digest.hexdigest()[:32], tensors)
 
 
@@ -88,6 +109,8 @@ def _tensors(view: mmap.mmap, position: int, count: int, alignment: int) -> dict
             raise _NotGgufError(f"{name} has {dimensions} dimensions")
         *shape, kind, offset = struct.unpack_from(f"<{dimensions}QIQ", view, position + 4)
         position += 16 + 8 * dimensions
+        if name in found:
+            raise _NotGgufError(f"{name} is in it twice")
         found[name] = (tuple(reversed(shape)), kind, offset)
     start = -(-position // alignment) * alignment
     return {name: GgufTensor(shape, kind, start + offset) for name, (shape, kind, offset) in found.items()}
@@ -98,6 +121,8 @@ def _value(view: mmap.mmap, position: int, kind: int) -> tuple[Any, int]:
         return _string(view, position)
     if kind == _ARRAY:
         return _array(view, position)
+    if kind not in _SCALARS:
+        raise _NotGgufError(f"a value of the unknown type {kind}")
     scalar = struct.Struct("<" + _SCALARS[kind])
     return scalar.unpack_from(view, position)[0], position + scalar.size
 
@@ -111,11 +136,7 @@ def _array(view: mmap.mmap, position: int) -> tuple[list[Any], int]:
         values = struct.Struct(f"<{count}{_SCALARS[kind]}")
         return list(values.unpack_from(view, position)), position + values.size
     if kind != _STRING:
-        items: list[Any] = []
-        for _ in range(count):
-            item, position = _value(view, position, kind)
-            items.append(item)
-        return items, position
+        raise _NotGgufError(f"an array of the unknown type {kind}")
     return _strings(view, position, count)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from plimsoll_runtime.errors import ModelError
-from plimsoll_runtime.weights.gguf.metadata import GgufTensor, read_metadata
+from plimsoll_runtime.weights.gguf.metadata import ROPE_FACTORS, GgufTensor, read_metadata
 
 PIECE = 2**23
 """Elements decoded at a time: the float32 copy of a large embedding never exists as a whole."""
@@ -59,7 +60,7 @@ class GgufTensors:
             "self_attn.q_proj": int(config["num_attention_heads"]),
             "self_attn.k_proj": int(config["num_key_value_heads"]),
         }
-        self._tensors = {_name(self._arch, name): t for name, t in metadata.tensors.items()}
+        self._tensors = {_name(self._arch, name): t for name, t in metadata.tensors.items() if name != ROPE_FACTORS}
         self.shapes = {name: t.shape for name, t in self._tensors.items()}
         self._data = np.memmap(path, dtype=np.uint8, mode="r")
         for name, tensor in self._tensors.items():
@@ -81,10 +82,15 @@ class GgufTensors:
         return self._data[tensor.offset : tensor.offset + _size(tensor)]
 
     def _check(self, name: str, tensor: GgufTensor) -> None:
-        try:
-            end = tensor.offset + _size(tensor)
-        except (ValueError, KeyError) as error:
-            raise ModelError(f"{self._path.name}: {name} has the unknown type {tensor.kind}") from error
+        if not _can_decode(tensor.kind):
+            raise ModelError(f"{self._path.name}: {name} is of type {_kind_name(tensor.kind)}, which cannot be decoded")
+        block, _ = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType(tensor.kind)]
+        if not tensor.shape or prod(tensor.shape) == 0 or tensor.shape[-1] % block:
+            raise ModelError(
+                f"{self._path.name}: {name} has the shape {list(tensor.shape)}, which {_kind_name(tensor.kind)} cannot"
+                f" hold: its rows are stored in blocks of {block}"
+            )
+        end = tensor.offset + _size(tensor)
         if end > self._data.size:
             raise ModelError(f"{self._path.name} is cut short: {name} ends at byte {end}; fetch it again")
 
@@ -114,6 +120,22 @@ def _name(arch: str, name: str) -> str:
 def _size(tensor: GgufTensor) -> int:
     block, size = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType(tensor.kind)]
     return prod(tensor.shape) // block * size
+
+
+@cache
+def _can_decode(kind: int) -> bool:
+    """Whether the gguf package can decode a type; it says so only when tried."""
+    try:
+        known = gguf.GGMLQuantizationType(kind)
+        gguf.dequantize(np.zeros((1, gguf.GGML_QUANT_SIZES[known][1]), np.uint8), known)
+    except (ValueError, KeyError, NotImplementedError):
+        return False
+    return True
+
+
+def _kind_name(kind: int) -> str:
+    known = {k.value: k.name for k in gguf.GGMLQuantizationType}
+    return known.get(kind, f"{kind} (unknown)")
 
 
 def _decode(stored: NDArray[np.uint8], kind: gguf.GGMLQuantizationType) -> Tensor:
