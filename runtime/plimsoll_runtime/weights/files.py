@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, BinaryIO, Literal
+
+from plimsoll_runtime.errors import ModelError, SourceError
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +31,22 @@ class ModelFiles:
 
     @property
     def eos_token_ids(self) -> tuple[int, ...]:
-        """Ids that end a generation: of generation_config.json, else of config.json; may be empty."""
+        """Ids that end a generation: of generation_config.json, else of config.json; may be empty.
+
+        Raises ModelError when they are no ids.
+        """
         value = self.generation_config.get("eos_token_id", self.config.get("eos_token_id"))
         if value is None:
             return ()
-        return tuple(value) if isinstance(value, list | tuple) else (int(value),)
+        ids = tuple(value) if isinstance(value, list | tuple) else (value,)
+        if not all(type(i) is int and i >= 0 for i in ids):
+            raise ModelError(f"{self.name}: eos_token_id is {value!r}, and not a token id or a list of them")
+        return ids
+
+
+def opened(path: Path) -> BinaryIO:
+    """A model's file, open for reading. Raises SourceError when it cannot be opened."""
+    try:
+        return path.open("rb")
+    except OSError as error:
+        raise SourceError(f"{path} cannot be read: {error}") from error

@@ -50,11 +50,7 @@ def open_folder(root: Path, name: str) -> ModelFiles:
     """A folder as Transformers saves it: config.json beside safetensors, single or with an index."""
     config = _read_json(root / "config.json", needed=True)
     index = root / INDEX
-    if index.is_file():
-        shards = sorted(set(_read_json(index, needed=True).get("weight_map", {}).values()))
-        weights = tuple(root / shard for shard in shards)
-    else:
-        weights = (root / "model.safetensors",)
+    weights = _shards(index) if index.is_file() else (root / "model.safetensors",)
     if missing := [w.name for w in weights if not w.is_file()]:
         raise ModelError(f"{root} has no {missing[0]}; only safetensors and GGUF weights are read")
     return ModelFiles(
@@ -65,6 +61,17 @@ def open_folder(root: Path, name: str) -> ModelFiles:
         weights=weights,
         generation_config=_read_json(root / "generation_config.json"),
     )
+
+
+def _shards(index: Path) -> tuple[Path, ...]:
+    """The files that an index names; all lie beside it."""
+    weight_map = _read_json(index, needed=True).get("weight_map")
+    if not isinstance(weight_map, dict) or not weight_map:
+        raise ModelError(f"{index} has no weight_map")
+    for shard in weight_map.values():
+        if not isinstance(shard, str) or Path(shard).name != shard:
+            raise ModelError(f"{index} names {shard!r}, which is no file beside it")
+    return tuple(index.parent / shard for shard in sorted(set(weight_map.values())))
 
 
 def open_gguf(path: Path) -> ModelFiles:
@@ -84,7 +91,9 @@ def _read_json(path: Path, *, needed: bool = False) -> dict[str, Any]:
         return {}
     try:
         values = json.loads(path.read_text())
-    except ValueError as error:
+    except OSError as error:
+        raise SourceError(f"{path} cannot be read: {error}") from error
+    except (ValueError, RecursionError) as error:
         raise ModelError(f"{path} is not JSON: {error}") from error
     if not isinstance(values, dict):
         raise ModelError(f"{path} holds no JSON object")

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from plimsoll_runtime.errors import ModelError
+from plimsoll_runtime.weights.files import opened
 
 _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 _STRING, _ARRAY = 8, 9
@@ -49,8 +50,11 @@ class GgufMetadata:
 
 
 def read_metadata(path: Path) -> GgufMetadata:
-    """Read a file's metadata. Raises ModelError when it is not a GGUF file, or is cut short."""
-    with path.open("rb") as file:
+    """Read a file's metadata.
+
+    Raises ModelError when it is not a GGUF file, or is cut short; SourceError when it cannot be read at all.
+    """
+    with opened(path) as file:
         try:
             view = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         except ValueError as error:
@@ -67,7 +71,7 @@ def read_floats(path: Path, tensor: GgufTensor) -> tuple[float, ...]:
     count = prod(tensor.shape)
     if tensor.kind != _F32 or count > MAX_FLOATS:
         raise ModelError(f"{path.name}: a tensor of {count} values of type {tensor.kind} is no list of float32 factors")
-    with path.open("rb") as file:
+    with opened(path) as file:
         file.seek(min(tensor.offset, path.stat().st_size))
         stored = file.read(4 * count)
     if len(stored) < 4 * count:
