@@ -126,7 +126,7 @@ def _scenarios(target: Target, extra: Sequence[str]) -> int:
         release_namespace=NAMESPACE,
         shared_files=str(REPOSITORY / ".cluster" / "shared") if target.own else None,
     )
-    command = [sys.executable, "-m", "pytest", "e2e/scenarios", "-p", "no:cacheprovider", "--timeout=900", *extra]
+    command = [sys.executable, "-m", "pytest", "e2e/scenarios", "-p", "no:cacheprovider", "--timeout=1500", *extra]
     return _run([*target.prefix, *command], check=False, env=os.environ | settings.environment())
 
 

@@ -14,7 +14,7 @@ from harness.waiting import until
 Object = dict[str, Any]
 GROUP = "plimsoll.dev/v1alpha1"
 OWNED = "plimsoll.dev/model-deployment"
-READY_SECONDS = 600
+READY_SECONDS = 900
 """The first pod on a node pulls an image of several gigabytes."""
 
 

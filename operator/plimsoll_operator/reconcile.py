@@ -117,6 +117,8 @@ class Reconciler:
         """
         rejections, failure = Rejections(), None
         for action in actions:
+            if isinstance(action, CreatePod) and rejections.pod is not None:
+                continue  # it would be refused in the same words
             if not self._may_act():
                 raise NotLeaderError("the Lease is lost")
             logger.info("%s: %s", spec.key, action)
@@ -136,15 +138,24 @@ class Reconciler:
     async def _act(self, item: Object, spec: Spec, action: Action, service: Mapping[str, Any]) -> None:
         match action:
             case CreatePod(why):
-                pod = build_pod(spec, self._image, "".join(random.choices(SUFFIX, k=SUFFIX_LENGTH)))
-                await self._api.create_pod(pod)
-                await self._tell(item, Reason.POD_CREATED, f"created pod {pod['metadata']['name']}: {why}")
+                name = await self._create_pod(spec)
+                await self._tell(item, Reason.POD_CREATED, f"created pod {name}: {why}")
             case DeletePod(name, uid, why):
                 await self._api.delete_pod(ObjectKey(spec.key.namespace, name), uid)
                 await self._tell(item, Reason.POD_DELETED, f"deleted pod {name}: {why}")
             case ApplyService(why):
                 await self._api.apply_service(service)
                 await self._tell(item, Reason.SERVICE_APPLIED, f"applied Service {spec.key.name}: {why}")
+
+    async def _create_pod(self, spec: Spec) -> str:
+        """Returns its name. A refusal does not tell it: a message that differs each time is a write in every pass."""
+        pod = build_pod(spec, self._image, "".join(random.choices(SUFFIX, k=SUFFIX_LENGTH)))
+        name: str = pod["metadata"]["name"]
+        try:
+            await self._api.create_pod(pod)
+        except ApiError as error:
+            raise ApiError(error.code, str(error).replace(name, spec.key.name)) from error
+        return name
 
     async def _report_invalid(self, item: Object, pods: Sequence[Object], error: SpecError) -> None:
         meta = item["metadata"]

@@ -240,3 +240,21 @@ async def test_who_does_not_lead_writes_nothing(http: RecordingClient, direct: D
     with pytest.raises(NotLeaderError):
         await idle.one_pass(key)
     assert http.writes == []
+
+
+async def test_a_pod_that_is_refused_is_asked_for_once_a_pass_and_told_once(
+    operator: Operator, direct: Direct, key: ObjectKey
+) -> None:
+    direct.create_model("m", {**SOURCE, "replicas": 4, "template": {"priorityClassName": "no-such-class"}})
+    await operator.until_quiet(key)
+    found = {c["type"]: c for c in direct.model("m")["status"]["conditions"]}
+    assert (found["Placed"]["status"], found["Placed"]["reason"]) == ("False", "Rejected")
+    assert "no-such-class" in found["Placed"]["message"]
+    assert found["Progressing"]["reason"] == "Failing"
+    operator.http.requests.clear()
+    for _ in range(3):
+        await operator.one_pass(key)
+    assert [url.partition("?")[0].rpartition("/")[2] for _, url in operator.http.writes] == ["pods"] * 3
+    direct.change_model("m", template={"priorityClassName": None})
+    await serve(operator, direct, key)
+    assert conditions(direct)["Ready"] == ("True", "Ready")

@@ -123,7 +123,7 @@ class ApiServer:
                     f"--audit-policy-file={self.folder / 'audit.json'}",
                     f"--audit-log-path={self.folder / 'audit.log'}",
                     "--audit-log-mode=blocking",
-                    "--service-cluster-ip-range=198.19.0.0/24",
+                    "--service-cluster-ip-range=198.19.0.0/16",
                     "--service-account-issuer=https://tests.invalid",
                     f"--service-account-key-file={key}",
                     f"--service-account-signing-key-file={key}",

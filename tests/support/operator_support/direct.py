@@ -114,16 +114,20 @@ class Direct:
         """What a kubelet does once a deleted pod has drained."""
         self.ask("DELETE", self._core("pods", pod["metadata"]["name"]), {"gracePeriodSeconds": 0})
 
-    def make_ready(self, name: str) -> None:
-        """Everything that scheduler and kubelets have to do for an object's pods: place, start, and end."""
-        for pod in self.pods(name):
-            if "deletionTimestamp" in pod["metadata"]:
-                self.end(pod)
-                continue
-            if "nodeName" not in pod["spec"]:
-                self.bind(pod)
-            if not any(c["type"] == "Ready" and c["status"] == "True" for c in pod["status"].get("conditions", ())):
-                self.report(pod, {"running": {}}, ready=True)
+    def make_ready(self, name: str) -> bool:
+        """What scheduler and kubelets have to do for an object's pods: place, start, end. Whether there was any."""
+        return sum(self._go_on(pod) for pod in self.pods(name)) > 0
+
+    def _go_on(self, pod: Json) -> bool:
+        if "deletionTimestamp" in pod["metadata"]:
+            self.end(pod)
+            return True
+        if any(c["type"] == "Ready" and c["status"] == "True" for c in pod["status"].get("conditions", ())):
+            return False
+        if "nodeName" not in pod["spec"]:
+            self.bind(pod)
+        self.report(pod, {"running": {}}, ready=True)
+        return True
 
     def _models(self, name: str = "") -> str:
         return f"{MODELS.format(self.namespace)}/{name}".rstrip("/")

@@ -23,25 +23,26 @@ class Killed(BaseException):
 
 
 class RecordingClient(client.ApiClient):
-    """`kill_at`: the request at which it ends, counted from 1; `after` it was carried out, or before."""
+    """`changes` counts the writes that were carried out.
+
+    `kill_after`: the write, counted from 1, after which the process ends without having seen the answer.
+    """
 
     def __init__(self, settings: client.Configuration) -> None:
         super().__init__(settings)
         self.requests: list[tuple[str, str]] = []
-        self.kill_at: int | None = None
-        self.after = False
+        self.changes = 0
+        self.kill_after: int | None = None
 
     @property
     def writes(self) -> list[tuple[str, str]]:
         return [(method, url) for method, url in self.requests if method != "GET"]
 
     async def call_api(self, method: str, url: str, *args: Any, **more: Any) -> Any:
-        self.requests.append((method, url))
-        dies = len(self.requests) == self.kill_at
-        if dies and not self.after:
-            raise Killed
         answer = await super().call_api(method, url, *args, **more)
-        if dies:
+        self.requests.append((method, url))
+        self.changes += method != "GET" and answer.status < 300
+        if method != "GET" and len(self.writes) == self.kill_after:
             answer.response.close()
             raise Killed
         return answer
@@ -71,8 +72,8 @@ class Operator:
     async def until_quiet(self, key: ObjectKey) -> None:
         """Passes until one changes nothing."""
         for _ in range(QUIET_PASSES):
-            before = len(self.http.writes)
+            before = self.http.changes
             await self.one_pass(key)
-            if len(self.http.writes) == before:
+            if self.http.changes == before:
                 return
         raise AssertionError(f"it never comes to rest: {self.http.writes[-8:]}")
