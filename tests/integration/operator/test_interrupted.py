@@ -1,0 +1,94 @@
+"""Killed anywhere: the next process ends where one that was never killed does.
+
+A process remembers nothing, so all that a kill leaves is what the API server has: being killed anywhere between two
+writes is the same as being killed right after the first of them, and before the first write it is as if it had not run.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from operator_support.direct import Direct
+from operator_support.objects import Json
+from operator_support.recording import IMAGE, Killed, Operator, RecordingClient
+
+from plimsoll_operator.build.pod import Image
+from plimsoll_operator.identity import ObjectKey
+
+NEWER = Image("registry.example/runtime:2")
+REPLICAS = 2
+CYCLES = 16
+
+
+@dataclass
+class Story:
+    """An object is created, loads, and is rolled to another image; each step is made until nothing changes."""
+
+    http: RecordingClient
+    direct: Direct
+    key: ObjectKey
+    most_live: int = 0
+    killed: bool = False
+
+    async def tell(self) -> None:
+        """Each pass by a fresh process: it remembers nothing, so killing one is like leaving a pass undone."""
+        self.direct.create_model(self.key.name, {"model": {"source": "demo://gemma-3-270m"}, "replicas": REPLICAS})
+        for image in (IMAGE, NEWER):
+            await self._settle(image)
+
+    async def _settle(self, image: Image) -> None:
+        for _ in range(CYCLES):
+            before = len(self.http.writes)
+            try:
+                await Operator(self.http, image=image).one_pass(self.key)
+            except Killed:
+                self.killed = True
+                continue
+            if any("/pods?" in url for _, url in self.http.writes[before:]):
+                pods = self.direct.pods(self.key.name)
+                self.most_live = max(self.most_live, sum("deletionTimestamp" not in pod["metadata"] for pod in pods))
+            elif len(self.http.writes) == before and not self.direct.make_ready(self.key.name):
+                return
+        raise AssertionError(f"it does not come to rest: {self.http.requests[-10:]}")
+
+    def forget(self) -> None:
+        """Delete everything, as the cluster's controllers do with an object's children."""
+        self.direct.delete_model(self.key.name)
+        self.direct.delete_service(self.key.name)
+        for pod in self.direct.pods(self.key.name):
+            self.direct.end(pod)
+
+    def end(self) -> dict[str, Any]:
+        """What is there, without names and times."""
+        status = self.direct.model(self.key.name)["status"]
+        service = self.direct.service(self.key.name)
+        return {
+            "pods": [_without_identity(pod) for pod in self.direct.pods(self.key.name)],
+            "service": {key: service["spec"][key] for key in ("selector", "ports")},
+            "conditions": {c["type"]: (c["status"], c["reason"], c["message"]) for c in status.pop("conditions")},
+            **{key: value for key, value in status.items() if key not in ("selector", "servedNames")},
+        }
+
+
+def _without_identity(pod: Json) -> tuple[str, str, bool]:
+    (container,) = pod["spec"]["containers"]
+    return (container["image"], pod["status"]["phase"], "deletionTimestamp" in pod["metadata"])
+
+
+async def test_killed_after_any_write(http: RecordingClient, direct: Direct) -> None:
+    key = ObjectKey(direct.namespace, "m")
+    whole = Story(http, direct, key)
+    await whole.tell()
+    writes, expected = len(http.writes), whole.end()
+    assert [image for image, *_ in expected["pods"]] == [NEWER.reference] * REPLICAS
+    assert whole.most_live == REPLICAS + 1
+    for number in range(1, writes + 1):
+        whole.forget()
+        http.requests.clear()
+        http.kill_after = number
+        story = Story(http, direct, key)
+        await story.tell()
+        assert story.killed
+        assert story.end() == expected, f"killed after write {number}"
+        assert story.most_live <= REPLICAS + 1

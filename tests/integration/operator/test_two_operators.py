@@ -1,0 +1,105 @@
+"""Two real processes: only the one that holds the Lease writes, even when it slept and wakes up again."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from operator_support.apiserver import FIRST, SECOND, ApiServer, free_port, until
+from operator_support.direct import Direct
+
+LEASE = "plimsoll-operator"
+LEASES = "/apis/coordination.k8s.io/v1/namespaces/{}/leases"
+WAIT_SECONDS = 45.0
+
+
+@contextmanager
+def operator(server: ApiServer, direct: Direct, user: str, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A process of the operator. It is gone afterwards."""
+    command = [sys.executable, "-m", "plimsoll_operator", "--runtime-image", "registry.example/runtime:1"]
+    command += [
+        "--namespace",
+        direct.namespace,
+        "--lease-namespace",
+        direct.namespace,
+        "--health-port",
+        str(free_port()),
+    ]
+    environment = {**os.environ, "KUBECONFIG": str(server.kubeconfig(user)), "POD_NAME": user}
+    with (folder / f"{user}.log").open("wb") as log:
+        process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
+        try:
+            yield process
+        finally:
+            process.kill()
+            process.wait()
+
+
+def holder(direct: Direct) -> str:
+    spec = direct.ask("GET", f"{LEASES.format(direct.namespace)}/{LEASE}").get("spec") or {}
+    return str(spec.get("holderIdentity") or "")
+
+
+def changes(server: ApiServer, direct: Direct, user: str) -> list[str]:
+    """What a user wrote in the test's namespace, other than the Lease."""
+    targets = [event["objectRef"] for event in server.writes(user)]
+    return [t["resource"] for t in targets if t["namespace"] == direct.namespace and t["resource"] != "leases"]
+
+
+@pytest.fixture
+def lease(direct: Direct) -> None:
+    """As the chart makes it: empty."""
+    direct.ask("POST", LEASES.format(direct.namespace), {"metadata": {"name": LEASE}})
+
+
+@pytest.mark.usefixtures("lease")
+def test_only_the_holder_writes(server: ApiServer, direct: Direct, tmp_path: Path) -> None:
+    with operator(server, direct, FIRST, tmp_path) as first:
+        assert until(lambda: holder(direct) == FIRST, WAIT_SECONDS)
+        with operator(server, direct, SECOND, tmp_path) as second:
+            direct.create_model("m", {"model": {"source": "demo://gemma-3-270m"}})
+            assert until(lambda: _is_ready(direct, "m"), WAIT_SECONDS)
+            assert "pods" in changes(server, direct, FIRST)
+            assert changes(server, direct, SECOND) == []
+
+            first.send_signal(signal.SIGSTOP)
+            direct.create_model("n", {"model": {"source": "demo://gemma-3-270m"}})
+            assert until(lambda: holder(direct) == SECOND, WAIT_SECONDS)
+            assert until(lambda: _is_ready(direct, "n"), WAIT_SECONDS)
+            before = changes(server, direct, FIRST)
+            first.send_signal(signal.SIGCONT)
+            assert first.wait(WAIT_SECONDS) == 1, "who lost the Lease ends, to be started again"
+            assert changes(server, direct, FIRST) == before
+            assert len(direct.pods("n")) == 1
+
+            second.send_signal(signal.SIGTERM)
+            assert second.wait(WAIT_SECONDS) == 0
+            assert holder(direct) == "", "the next one need not wait"
+
+
+def _is_ready(direct: Direct, name: str) -> bool:
+    """Play the kubelet until the object says that it is ready."""
+    direct.make_ready(name)
+    conditions = direct.model(name).get("status", {}).get("conditions", [])
+    return any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
+
+
+@pytest.mark.usefixtures("lease")
+def test_the_process_itself_does_not_loop(server: ApiServer, direct: Direct, tmp_path: Path) -> None:
+    """Its own writes come back to it as changes: they must not make it write again."""
+    with operator(server, direct, FIRST, tmp_path):
+        direct.create_model("good", {"model": {"source": "demo://gemma-3-270m"}})
+        direct.create_model(
+            "bad", {"model": {"source": "demo://x"}, "template": {"priorityClassName": "no-such-class"}}
+        )
+        assert until(lambda: _is_ready(direct, "good"), WAIT_SECONDS)
+        assert until(lambda: "Rejected" in str(direct.model("bad").get("status")), WAIT_SECONDS)
+        marker = direct.create_model("last", {"model": {"source": "demo://gemma-3-270m"}})
+        assert until(lambda: "status" in direct.model(marker["metadata"]["name"]), WAIT_SECONDS)
+        assert len(changes(server, direct, FIRST)) < 40, changes(server, direct, FIRST)
