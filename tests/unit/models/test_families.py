@@ -1,0 +1,233 @@
+"""From config.json to a spec: what is unsaid means what it means to Transformers, the unknown is refused by name."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from plimsoll_runtime.errors import ModelError
+from plimsoll_runtime.models.families.reading import MAX_LAYERS
+from plimsoll_runtime.models.registry import FAMILIES, MODEL_TYPES, describe
+from plimsoll_runtime.models.rope import inverse_frequencies
+from plimsoll_runtime.models.spec import RopeSpec
+
+Values = Mapping[str, Any]
+
+NEEDED: Values = {
+    "vocab_size": 64,
+    "hidden_size": 128,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 32,
+}
+YARN: Values = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
+LLAMA3: Values = {"rope_type": "llama3", "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+CONFIGS = {
+    "LlamaForCausalLM": "LlamaConfig",
+    "MistralForCausalLM": "MistralConfig",
+    "Qwen2ForCausalLM": "Qwen2Config",
+    "Qwen3ForCausalLM": "Qwen3Config",
+    "Gemma3ForCausalLM": "Gemma3TextConfig",
+}
+
+
+def config(architecture: str = "LlamaForCausalLM", **values: Any) -> dict[str, Any]:
+    return {**NEEDED, "head_dim": 16, "architectures": [architecture], **values}
+
+
+@pytest.mark.parametrize("architecture", FAMILIES)
+def test_what_is_unsaid_means_what_it_means_to_transformers(architecture: str) -> None:
+    import transformers
+
+    theirs = getattr(transformers, CONFIGS[architecture])(**NEEDED)
+    spec = describe({**NEEDED, "architectures": [architecture]})
+    shape = spec.attention[0]
+    assert spec.architecture == architecture
+    assert (shape.heads, shape.kv_heads) == (32, theirs.num_key_value_heads)
+    assert shape.head_dim == (getattr(theirs, "head_dim", None) or NEEDED["hidden_size"] // 32)
+    assert spec.max_positions == theirs.max_position_embeddings
+    assert spec.norm_eps == theirs.rms_norm_eps
+    assert spec.tied_embeddings == theirs.tie_word_embeddings
+    assert shape.window == getattr(theirs, "sliding_window", None)
+    theta = theirs.rope_parameters.get("sliding_attention", theirs.rope_parameters)["rope_theta"]
+    assert spec.ropes[0] == RopeSpec(shape.head_dim, theta)
+    gemma = architecture == "Gemma3ForCausalLM"
+    assert shape.scale == (theirs.query_pre_attn_scalar if gemma else shape.head_dim) ** -0.5
+
+
+@pytest.mark.parametrize(("model_type", "architecture"), MODEL_TYPES.items())
+def test_a_config_without_architectures_goes_by_its_model_type(model_type: str, architecture: str) -> None:
+    unsaid: list[Values] = [{}, {"architectures": None}, {"architectures": []}]
+    for missing in unsaid:
+        assert describe({**NEEDED, "model_type": model_type, **missing}).architecture == architecture
+
+
+def test_null_is_not_missing() -> None:
+    spec = describe(config("MistralForCausalLM", sliding_window=None, num_key_value_heads=None))
+    assert (spec.attention[0].window, spec.attention[0].kv_heads) == (None, 32)
+    with pytest.raises(ModelError, match="sliding_window is missing"):
+        describe(config("Gemma3ForCausalLM", sliding_window=None))
+
+
+def test_a_window_that_is_switched_off() -> None:
+    window = {"sliding_window": 8, "max_window_layers": 1}
+    windows = [a.window for a in describe(config("Qwen2ForCausalLM", use_sliding_window=True, **window)).attention]
+    assert windows == [None, 8]
+    assert {a.window for a in describe(config("Qwen3ForCausalLM", **window)).attention} == {None}
+
+
+@pytest.mark.parametrize(
+    "same",
+    [
+        {"rope_parameters": {**YARN, "rope_theta": 5e5}},
+        {"rope_scaling": YARN, "rope_theta": 5e5},
+        {"rope_scaling": {**YARN, "type": "yarn", "rope_type": None}, "rope_theta": 500_000},
+        {"rope_scaling": {**YARN, "rope_theta": 5e5}, "rope_theta": 1e4},
+        {"rope_scaling": YARN, "rope_parameters": YARN, "rope_theta": 5e5},
+        {
+            "rope_parameters": {**YARN, "rope_theta": 5e5, "original_max_position_embeddings": 32},
+            "original_max_position_embeddings": 64,
+        },
+        {
+            "rope_parameters": {"rope_type": "yarn", "factor": 4, "rope_theta": 5e5, "partial_rotary_factor": 1.0},
+            "max_position_embeddings": 64,
+        },
+    ],
+    ids=["new", "old", "oldest", "theta-twice", "twice-the-same", "context-outside", "context-unsaid"],
+)
+def test_the_spellings_of_one_rope(same: Values) -> None:
+    expected = RopeSpec(16, 5e5, "yarn", 4.0, 64, attention_factor=0.1 * math.log(4.0) + 1.0)
+    assert describe(config(**same)).ropes == (expected, expected)
+
+
+REFUSED: Mapping[str, tuple[Values, str]] = {
+    "architecture": ({"architectures": ["GPT2LMHeadModel"]}, "architecture GPT2LMHeadModel is not supported; known"),
+    "no-architecture": ({"architectures": None}, "architecture None is not supported"),
+    "architectures-text": ({"architectures": "LlamaForCausalLM"}, "architecture None is not supported"),
+    "quantised": ({"quantization_config": {"quant_method": "gptq"}}, r"quantization_config \(gptq\) is not supported"),
+    "activation": ({"hidden_act": "gelu"}, "hidden_act = 'gelu' is not supported"),
+    "partial-rotary": ({"partial_rotary_factor": 0.5}, r"partial_rotary_factor = 0\.5 is not supported"),
+    "partial-rope": (
+        {"rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.5}},
+        "partial_rotary_factor.* unknown for rope type 'default'",
+    ),
+    "tensor-parallel": ({"pretraining_tp": 2}, "pretraining_tp = 2 is not supported"),
+    "dynamic": ({"rope_scaling": {"type": "dynamic", "factor": 2.0}}, "rope type 'dynamic' is not supported"),
+    "longrope": ({"rope_parameters": {"rope_type": "longrope"}}, "rope type 'longrope' is not supported"),
+    "rope-list": ({"rope_parameters": {"rope_type": ["yarn"]}}, r"rope type \['yarn'\] is not supported"),
+    "rope-text": ({"rope_parameters": "yarn"}, "rope_parameters is 'yarn', which is no object"),
+    "rope-unknown": ({"rope_parameters": {**YARN, "twist": 2}}, r"rope parameters \['twist'\] are unknown"),
+    "rope-twice": ({"rope_parameters": YARN, "rope_scaling": LLAMA3}, "say different things"),
+    "factor-missing": ({"rope_parameters": {"rope_type": "linear"}}, "rope parameter factor is missing"),
+    "factor-zero": ({"rope_parameters": {"rope_type": "linear", "factor": 0}}, "rope parameter factor is 0"),
+    "factor-text": ({"rope_parameters": {"rope_type": "linear", "factor": "2"}}, "factor is '2', which is no float"),
+    "llama3-low": ({"rope_parameters": {"rope_type": "llama3", "factor": 2.0}}, "low_freq_factor is missing"),
+    "llama3-equal": ({"rope_parameters": {**LLAMA3, "high_freq_factor": 1.0}}, "is not below high_freq_factor"),
+    "yarn-theta": ({"rope_parameters": {**YARN, "rope_theta": 1.0}}, "rope_theta is 1"),
+    "yarn-context": ({"rope_parameters": {**YARN, "original_max_position_embeddings": 0}}, "embeddings is 0"),
+    "theta": ({"rope_theta": float("nan")}, "rope_theta is nan"),
+    "missing": ({"hidden_size": None}, "hidden_size is missing"),
+    "text": ({"hidden_size": "32"}, "hidden_size is '32', which is no int"),
+    "bool": ({"intermediate_size": True}, "intermediate_size is True, which is no int"),
+    "negative": ({"vocab_size": -1}, "vocab_size is -1, which is negative"),
+    "infinite": ({"rms_norm_eps": float("inf")}, "rms_norm_eps is inf"),
+    "number-for-bool": ({"attention_bias": 1}, "attention_bias is 1, which is no bool"),
+    "no-heads": ({"num_attention_heads": 0}, "0 heads cannot share"),
+    "uneven-heads": ({"num_key_value_heads": 5}, "32 heads cannot share 5"),
+    "odd-head": ({"head_dim": 15}, "head_dim is 15"),
+    "no-layers": ({"num_hidden_layers": 0}, "num_hidden_layers is 0"),
+    "too-many-layers": ({"num_hidden_layers": MAX_LAYERS + 1}, "num_hidden_layers is 4097"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_would_change_the_numbers_is_refused(name: str) -> None:
+    values, message = REFUSED[name]
+    with pytest.raises(ModelError, match=message):
+        describe(config(**values))
+
+
+@pytest.mark.parametrize(
+    ("architecture", "values", "message"),
+    [
+        ("Qwen2ForCausalLM", {"use_mrope": True}, "use_mrope = True is not supported"),
+        ("Qwen2ForCausalLM", {"use_sliding_window": True, "layer_types": ["sliding_attention"]}, "names 1 layers"),
+        ("Qwen3ForCausalLM", {"use_sliding_window": True, "layer_types": [["x"], "y"]}, r"layer_types has \['x'\]"),
+        ("Qwen3ForCausalLM", {"use_sliding_window": True, "layer_types": "full"}, "layer_types is 'full'"),
+        ("Gemma3ForCausalLM", {"layer_types": ["linear_attention"] * 2}, "has 'linear_attention', which is not supp"),
+        ("Gemma3ForCausalLM", {"use_bidirectional_attention": True}, "use_bidirectional_attention = True"),
+        ("Gemma3ForCausalLM", {"hidden_activation": "gelu"}, "hidden_activation = 'gelu' is not supported"),
+        ("Gemma3ForCausalLM", {"attn_logit_softcapping": 50.0}, r"attn_logit_softcapping = 50\.0 is not supported"),
+        ("Gemma3ForCausalLM", {"sliding_window_pattern": 0}, "sliding_window_pattern is 0"),
+        ("Gemma3ForCausalLM", {"query_pre_attn_scalar": 0}, "query_pre_attn_scalar is 0"),
+        ("Gemma3ForCausalLM", {"rope_parameters": {"rope_type": "linear"}}, r"\['rope_type'\], which are no types of"),
+        ("Gemma3ForCausalLM", {"rope_parameters": {"full_attention": 3}}, "full_attention is 3, which is no object"),
+        ("Gemma3ForCausalLM", {"rope_scaling": {"rope_type": "dynamic"}}, "rope type 'dynamic' is not supported"),
+    ],
+)
+def test_what_a_family_refuses(architecture: str, values: Values, message: str) -> None:
+    with pytest.raises(ModelError, match=message):
+        describe(config(architecture, **values))
+
+
+def test_gemma3_ropes_of_two_kinds() -> None:
+    theta = {"rope_theta": 3e6, "rope_local_base_freq": 2e4}
+    types = ["sliding_attention", "full_attention"]
+    older = config("Gemma3ForCausalLM", layer_types=types, rope_scaling={"type": "linear", "factor": 8}, **theta)
+    expected = (RopeSpec(16, 2e4), RopeSpec(16, 3e6, "linear", 8.0))
+    assert describe(older).ropes == expected
+    nested = {"full_attention": {"rope_type": "linear", "factor": 8.0}, "sliding_attention": {"rope_type": "default"}}
+    newer = config("Gemma3ForCausalLM", layer_types=types, rope_parameters=nested, **theta)
+    assert describe(newer).ropes == expected, "a theta that is not in its dictionary stands beside it"
+
+
+scalars = st.none() | st.booleans() | st.integers() | st.integers(0, 64) | st.floats() | st.text(max_size=6)
+words = st.sampled_from(["yarn", "llama3", "linear", "default", "full_attention", "sliding_attention", "silu"])
+KINDS = ["default", "linear", "llama3", "yarn", "frequency_factors", "dynamic"]
+NUMBERS = ["factor", "rope_theta", "original_max_position_embeddings", "low_freq_factor", "high_freq_factor"]
+YARNS = ["beta_fast", "beta_slow", "mscale", "mscale_all_dim", "attention_factor", "truncate"]
+rope_keys = st.sampled_from([*NUMBERS, *YARNS, "rope_type", "type", "full_attention", "sliding_attention"])
+values = st.recursive(
+    scalars | words,
+    lambda v: st.lists(v, max_size=3) | st.dictionaries(rope_keys | st.text(max_size=4), v, max_size=6),
+    max_leaves=8,
+)
+numbers = st.integers(0, 100) | st.floats(0, 1e6) | st.sampled_from([1, 1.0, 5e-324, 1e300])
+ropes = st.fixed_dictionaries(
+    {"rope_type": st.sampled_from(KINDS), **dict.fromkeys(NUMBERS, numbers)},
+    optional={key: numbers | st.booleans() | st.none() for key in YARNS},
+) | st.dictionaries(rope_keys, values, max_size=5)
+fields = st.sampled_from(
+    sorted(
+        {*NEEDED, "architectures", "head_dim", "num_key_value_heads", "max_position_embeddings", "rms_norm_eps"}
+        | {"tie_word_embeddings", "attention_bias", "mlp_bias", "hidden_act", "hidden_activation", "layer_types"}
+        | {"rope_parameters", "rope_scaling", "rope_theta", "rope_local_base_freq", "partial_rotary_factor"}
+        | {"sliding_window", "sliding_window_pattern", "use_sliding_window", "max_window_layers"}
+        | {"query_pre_attn_scalar", "final_logit_softcapping", "quantization_config", "pretraining_tp"}
+    )
+)
+
+
+@given(
+    architecture=st.sampled_from(sorted(FAMILIES)),
+    changes=st.dictionaries(fields, values, max_size=4),
+    rope=ropes,
+)
+@settings(max_examples=500, deadline=None)
+def test_any_config(architecture: str, changes: dict[str, Any], rope: dict[str, Any]) -> None:
+    """It is described, and then its ropes can be computed, or an error of ours says why not."""
+    nested = architecture == "Gemma3ForCausalLM"
+    parameters = {"full_attention": rope} if nested else rope
+    try:
+        spec = describe({**config(architecture), "rope_parameters": parameters, **changes})
+    except ModelError:
+        return
+    assert spec.num_layers == len(spec.ropes)
+    for kind in set(spec.ropes):
+        if kind.head_dim <= 256:
+            assert inverse_frequencies(kind).shape == (kind.head_dim // 2,)

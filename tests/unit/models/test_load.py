@@ -1,0 +1,116 @@
+"""Every tensor accounted for: what is missing, unexpected or of another shape is named."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from model_support.tiny import edit_config, make_model, save_model
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from plimsoll_runtime.errors import ModelError
+from plimsoll_runtime.models.load import load_decoder
+from plimsoll_runtime.weights.sources import resolve
+
+CPU = torch.device("cpu")
+QUERY = "model.layers.1.self_attn.q_proj.weight"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    save_model(make_model("LlamaConfig", {}), tmp_path)
+    return tmp_path
+
+
+def load(folder: Path, dtype: torch.dtype = torch.float32) -> Any:
+    return load_decoder(resolve(str(folder)), dtype, device=CPU)
+
+
+def change(folder: Path, tensors: Mapping[str, Tensor | None]) -> None:
+    """Put tensors into a model's file, or take out those that are None."""
+    path = folder / "model.safetensors"
+    changed = {**load_file(path), **tensors}
+    save_file({name: t for name, t in changed.items() if t is not None}, path, {"format": "pt"})
+
+
+def test_a_missing_tensor(folder: Path) -> None:
+    change(folder, {QUERY: None})
+    with pytest.raises(ModelError, match=f"LlamaForCausalLM: the weights lack {QUERY}$"):
+        load(folder)
+
+
+def test_many_missing_tensors_are_counted(folder: Path) -> None:
+    edit_config(folder, num_hidden_layers=4)
+    with pytest.raises(ModelError, match=r"lack model\.layers\.3\..* and 4 more$"):
+        load(folder)
+
+
+def test_a_missing_head(folder: Path) -> None:
+    change(folder, {"lm_head.weight": None})
+    with pytest.raises(ModelError, match=r"lack lm_head\.weight"):
+        load(folder)
+
+
+@pytest.mark.parametrize(
+    "name", ["model.layers.1.self_attn.q_proj.bias", "model.layers.3.input_layernorm.weight", "visual.proj"]
+)
+def test_an_unexpected_tensor(folder: Path, name: str) -> None:
+    change(folder, {name: torch.zeros(48)})
+    with pytest.raises(ModelError, match=f"unexpected tensors: {name}$"):
+        load(folder)
+
+
+def test_biases_that_the_config_asks_for(folder: Path) -> None:
+    edit_config(folder, attention_bias=True)
+    with pytest.raises(ModelError, match=r"lack model\.layers\.0\.self_attn\.q_proj\.bias"):
+        load(folder)
+
+
+def test_a_wrong_shape(folder: Path) -> None:
+    change(folder, {QUERY: torch.zeros(48, 32)})
+    with pytest.raises(ModelError, match=rf"wrong shape: {QUERY} \[48, 32\] instead of \[48, 48\]$"):
+        load(folder)
+
+
+def test_what_is_computed_anyway_is_ignored(folder: Path) -> None:
+    change(folder, {"model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(6)})
+    load(folder)
+
+
+def test_the_copy_of_a_tied_head_is_ignored(folder: Path) -> None:
+    weights = load_file(folder / "model.safetensors")
+    change(folder, {"lm_head.weight": weights["model.embed_tokens.weight"].clone()})
+    edit_config(folder, tie_word_embeddings=True)
+    load(folder)
+
+
+def test_progress_ends_at_one(folder: Path) -> None:
+    seen: list[tuple[str, float]] = []
+    load_decoder(resolve(str(folder)), torch.float32, device=CPU, progress=lambda *at: seen.append(at))
+    assert seen == [("load weights", i / 3) for i in range(4)]
+
+
+def test_weights_are_counted_in_the_dtype_that_they_run_in(folder: Path) -> None:
+    parameters = sum(t.numel() for t in load_file(folder / "model.safetensors").values())
+    assert load(folder).weight_bytes == 4 * parameters
+    half = load(folder, torch.bfloat16)
+    assert (half.weight_bytes, half.dtype) == (2 * parameters, torch.bfloat16)
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"architectures": ["LlamaForCausalLM"]}'])
+def test_a_config_that_is_none(folder: Path, content: str) -> None:
+    (folder / "config.json").write_text(content)
+    with pytest.raises(ModelError, match=r"config\.json"):
+        load(folder)
+
+
+def test_an_index_that_names_a_missing_file(folder: Path) -> None:
+    shards = {"weight_map": {"a": "model-00001-of-00002.safetensors"}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(shards))
+    with pytest.raises(ModelError, match=r"has no model-00001-of-00002\.safetensors"):
+        load(folder)

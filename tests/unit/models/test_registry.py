@@ -1,0 +1,43 @@
+"""Third parties add architectures by entry point."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib.metadata import EntryPoint, EntryPoints
+from typing import Any
+
+import pytest
+
+from plimsoll_runtime.errors import ModelError
+from plimsoll_runtime.models import registry
+from plimsoll_runtime.models.families import llama
+from plimsoll_runtime.models.spec import DecoderSpec
+
+CONFIG: Mapping[str, Any] = {
+    "vocab_size": 8,
+    "hidden_size": 8,
+    "intermediate_size": 8,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+}
+
+
+def describe_granite(config: Mapping[str, Any]) -> DecoderSpec:
+    return llama.describe({**config, "num_hidden_layers": 3})
+
+
+@pytest.fixture
+def plugin(monkeypatch: pytest.MonkeyPatch) -> None:
+    point = EntryPoint("GraniteForCausalLM", "granite", registry.ENTRY_POINTS)
+    monkeypatch.setattr(EntryPoint, "load", lambda self: describe_granite)
+    monkeypatch.setattr(registry, "entry_points", lambda group: EntryPoints([point] if "plimsoll" in group else []))
+
+
+def test_a_plugin_describes_its_architecture(plugin: None) -> None:
+    assert registry.describe({**CONFIG, "architectures": ["GraniteForCausalLM"]}).num_layers == 3
+    assert registry.describe({**CONFIG, "architectures": ["LlamaForCausalLM"]}).num_layers == 1
+
+
+def test_known_architectures_are_listed_with_those_of_plugins(plugin: None) -> None:
+    with pytest.raises(ModelError, match="known are Gemma3ForCausalLM, GraniteForCausalLM, LlamaForCausalLM"):
+        registry.describe({**CONFIG, "architectures": ["OlmoForCausalLM"]})
