@@ -1,0 +1,131 @@
+"""The door to the API server: its errors in our words, and the ones that are no errors to us."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+from kubernetes.aio import client
+
+from plimsoll_operator import api as module
+from plimsoll_operator.api import Api, ApiError
+from plimsoll_operator.identity import ObjectKey
+
+KEY = ObjectKey("team", "gemma")
+ITEM = {
+    "apiVersion": "plimsoll.dev/v1alpha1",
+    "kind": "ModelDeployment",
+    "metadata": {"name": "gemma", "namespace": "team", "uid": "u"},
+}
+
+
+@dataclass
+class ApiServer:
+    """Answers every request alike."""
+
+    status: int = 200
+    text: str = "{}"
+    hangs_up: bool = False
+    requests: list[tuple[str, str, str]] = field(default_factory=list)
+
+    async def answer(self, request: web.Request) -> web.Response:
+        self.requests.append((request.method, request.path_qs, await request.text()))
+        if self.hangs_up:
+            assert request.transport is not None
+            request.transport.close()
+        return web.Response(status=self.status, text=self.text, content_type="application/json")
+
+
+@pytest.fixture
+def server() -> ApiServer:
+    return ApiServer()
+
+
+@pytest.fixture
+async def api(server: ApiServer) -> AsyncIterator[Api]:
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", server.answer)
+    async with (
+        TestServer(app) as running,
+        client.ApiClient(client.Configuration(host=str(running.make_url("")).rstrip("/"))) as http,
+    ):
+        yield Api(http)
+
+
+@pytest.mark.parametrize(
+    ("code", "refusal", "passing"),
+    [
+        (400, True, False),
+        (401, False, True),
+        (403, True, False),
+        (404, False, True),
+        (409, False, True),
+        (422, True, False),
+        (429, False, True),
+        (500, False, False),
+        (503, False, True),
+        (504, False, True),
+    ],
+)
+async def test_errors(api: Api, server: ApiServer, code: int, refusal: bool, passing: bool) -> None:
+    server.status, server.text = code, '{"kind": "Status", "message": "what is wrong"}'
+    with pytest.raises(ApiError, match=r"^what is wrong$") as raised:
+        await api.pods(KEY)
+    assert (raised.value.code, raised.value.is_refusal, raised.value.is_passing) == (code, refusal, passing)
+
+
+@pytest.mark.parametrize("text", ["bad gateway", "[]", "null", '{"message": null}'])
+async def test_an_error_of_something_in_between(api: Api, server: ApiServer, text: str) -> None:
+    server.status, server.text = 502, text
+    with pytest.raises(ApiError) as raised:
+        await api.pods(KEY)
+    assert str(raised.value) == text
+
+
+async def test_nobody_answers(api: Api, server: ApiServer) -> None:
+    server.hangs_up = True
+    with pytest.raises(ApiError, match="cannot be reached") as raised:
+        await api.create_pod({"metadata": {"namespace": "team"}})
+    assert raised.value.code is None
+    assert raised.value.is_passing
+
+
+async def test_too_slow(api: Api, server: ApiServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "LEASE_SECONDS", 1e-9)
+    with pytest.raises(ApiError, match="cannot be reached"):
+        await api.lease(KEY)
+
+
+async def test_what_is_not_there_is_none(api: Api, server: ApiServer) -> None:
+    server.status = 404
+    assert (await api.model(KEY), await api.service(KEY), await api.lease(KEY)) == (None, None, None)
+    assert not await api.serves_models()
+
+
+@pytest.mark.parametrize("code", [404, 409])
+async def test_what_is_gone_needs_no_deleting_and_no_status(api: Api, server: ApiServer, code: int) -> None:
+    server.status = code
+    await api.delete_pod(KEY, "u")
+    await api.apply_status(ITEM, {"phase": "Ready"})
+    assert [method for method, *_ in server.requests] == ["DELETE", "PATCH"]
+    assert '"uid": "u"' in server.requests[0][2]
+    assert '"uid": "u"' in server.requests[1][2]
+
+
+async def test_other_errors_of_them_are_told(api: Api, server: ApiServer) -> None:
+    server.status = 403
+    with pytest.raises(ApiError):
+        await api.delete_pod(KEY, "u")
+    with pytest.raises(ApiError):
+        await api.apply_status(ITEM, {})
+
+
+async def test_typing_errors_in_a_pod_are_refused_by_the_server(api: Api, server: ApiServer) -> None:
+    await api.create_pod({"metadata": {"namespace": "team"}})
+    assert server.requests[0][:2] == (
+        "POST",
+        "/api/v1/namespaces/team/pods?fieldManager=plimsoll-operator&fieldValidation=Strict",
+    )

@@ -1,0 +1,79 @@
+"""How the process ends, and what its health says."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+
+import aiohttp
+import pytest
+
+from plimsoll_operator import main as module
+from plimsoll_operator.api import NoClusterError
+from plimsoll_operator.health import HealthError, serve_health
+from plimsoll_operator.lease import LeaseLostError
+from plimsoll_operator.main import main
+from plimsoll_operator.watch import WatchError
+
+LEAST = ["--runtime-image", "reg/rt:1", "--lease-namespace", "system"]
+
+
+async def ending(error: BaseException) -> int:
+    async def run() -> None:
+        async with asyncio.TaskGroup():
+            raise error
+
+    return await module._end_of(asyncio.create_task(run()))
+
+
+@pytest.mark.parametrize("error", [LeaseLostError("lost"), WatchError("ended")])
+async def test_what_ends_it_for_good_is_told(error: Exception, caplog: pytest.LogCaptureFixture) -> None:
+    assert await ending(error) == 1
+    assert str(error) in caplog.text
+
+
+async def test_a_signal_is_a_good_end() -> None:
+    async def wait() -> None:
+        await asyncio.Event().wait()
+
+    task = asyncio.create_task(wait())
+    await asyncio.sleep(0)
+    task.cancel()
+    assert await module._end_of(task) == 0
+
+
+async def test_a_bug_is_not_hidden() -> None:
+    with pytest.raises(ExceptionGroup) as raised:
+        await ending(ValueError("a bug"))
+    assert raised.group_contains(ValueError)
+
+
+def test_without_a_cluster(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    async def connect() -> None:
+        raise NoClusterError("neither inside a pod nor with a usable kubeconfig")
+
+    monkeypatch.setattr(module, "connect", connect)
+    assert main(LEAST) == 1
+    assert capsys.readouterr().err == "plimsoll-operator: neither inside a pod nor with a usable kubeconfig\n"
+
+
+async def test_health() -> None:
+    live = True
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        port = probe.getsockname()[1]
+    runner = await serve_health(port, lambda: live)
+    try:
+        async with aiohttp.ClientSession(f"http://127.0.0.1:{port}") as session:
+            assert [await status(session, path) for path in ("/live", "/health", "/metrics")] == [200, 200, 200]
+            live = False
+            assert [await status(session, path) for path in ("/live", "/health")] == [503, 200]
+        with pytest.raises(HealthError, match=f"port {port} .*choose another --health-port"):
+            await serve_health(port, lambda: True)
+    finally:
+        await runner.cleanup()
+
+
+async def status(session: aiohttp.ClientSession, path: str) -> int:
+    async with session.get(path) as answer:
+        return answer.status

@@ -1,0 +1,41 @@
+"""The command line of the operator."""
+
+from __future__ import annotations
+
+import pytest
+
+from plimsoll_operator.identity import ObjectKey
+from plimsoll_operator.options import parse_options
+
+LEAST = ["--runtime-image", "reg/rt:1", "--lease-namespace", "system"]
+
+
+def test_the_least() -> None:
+    options = parse_options(LEAST)
+    assert (options.image.reference, options.image.pull_policy) == ("reg/rt:1", "IfNotPresent")
+    assert options.namespaces is None
+    assert options.lease == ObjectKey("system", "plimsoll-operator")
+    assert options.health_port == 8080
+
+
+def test_namespaces_add_up() -> None:
+    assert parse_options([*LEAST, "--namespace", "a", "--namespace", "b"]).namespaces == ("a", "b")
+    assert parse_options([*LEAST, "--all-namespaces"]).namespaces is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--lease-namespace", "system"], "--runtime-image"),
+        (["--runtime-image", "reg/rt:1"], "--lease-namespace"),
+        ([*LEAST, "--namespace", "a", "--all-namespaces"], "either --namespace or --all-namespaces"),
+        ([*LEAST, "--image-pull-policy", "Sometimes"], "Sometimes"),
+        ([*LEAST, "--health-port", "http"], "--health-port"),
+        ([*LEAST, "--no-such-option"], "--no-such-option"),
+    ],
+)
+def test_what_is_wrong_is_named(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        parse_options(arguments)
+    assert end.value.code == 2
+    assert words in capsys.readouterr().err
