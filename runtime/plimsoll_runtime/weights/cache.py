@@ -24,11 +24,11 @@ def read_only_roots() -> list[Path]:
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[None]:
     """Hold an exclusive lock, a file beside `path`, whose folder is made. Raises SourceError when it cannot."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        lock = (path.parent / f".{path.name}.lock").open("w")
-    except OSError as error:
-        raise SourceError(f"the cache {path.parent} cannot be written to ({error}); set PLIMSOLL_CACHE") from error
-    with lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with contextlib.ExitStack() as stack:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            lock = stack.enter_context((path.parent / f".{path.name}.lock").open("w"))
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        except OSError as error:
+            raise SourceError(f"the cache {path.parent} cannot be written to ({error}); set PLIMSOLL_CACHE") from error
         yield

