@@ -20,7 +20,7 @@ from plimsoll_runtime.models.spec import DecoderSpec
 TOLERANCE = 1e-3
 VISIBLE = 0.05
 """What a mistake has to change: far more than the tolerance, or the model could not show the mistake."""
-PROMPTS = prompts((1, 17, 40, 90, 200))
+PROMPTS = prompts((1, 17, 40, 90, 300))
 """Past every window (16) and every rope border (a context of 32, stretched) below."""
 
 Spec = Callable[[DecoderSpec], DecoderSpec]

@@ -25,7 +25,7 @@ COMMON: Mapping[str, Any] = {
     "num_hidden_layers": 3,
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
-    "max_position_embeddings": 256,
+    "max_position_embeddings": 512,
     "pad_token_id": None,
     "bos_token_id": 1,
     "eos_token_id": 2,

@@ -45,7 +45,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     for number, content in enumerate(PARTS):
         (root / f"part{number}").write_bytes(content)
     monkeypatch.syspath_prepend(str(root.parent))
-    monkeypatch.setenv("PYTHONPATH", str(root.parent))
+    monkeypatch.setenv("PYTHONPATH", str(root.parent), prepend=os.pathsep)
     monkeypatch.setenv("PLIMSOLL_CACHE", str(tmp_path / "cache"))
     monkeypatch.delenv("PLIMSOLL_MODEL_PATH", raising=False)
     yield root
