@@ -121,15 +121,8 @@ def _measure(
 
 
 def _table(rows: list[dict[str, Any]]) -> Table:
-    table = Table(title="Output tokens per second, medians of rounds taken in turn")
-    for heading in (
-        "workload",
-        "Plimsoll",
-        "Transformers, static 64",
-        "ratio",
-        "of the roofline",
-        "TTFT p50/p99 ms",
-    ):
+    table = Table(title="Output tokens per second, medians of rounds taken in turn; the peer in static batches of 64")
+    for heading in ("workload", "Plimsoll", "Transformers", "ratio", "of roofline", "TTFT p50/p99 ms"):
         table.add_column(heading, justify="left" if heading == "workload" else "right")
     for row in rows:
         speeds, last = row["tokens_per_second"], row["rounds"][-1][US]

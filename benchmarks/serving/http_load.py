@@ -32,7 +32,7 @@ class Timeline:
 
 @contextlib.contextmanager
 def server(model: Path, threads: int) -> Iterator[str]:
-    """`plimsoll serve` on a free loopback port; yields its URL."""
+    """`plimsoll serve` on a free loopback port; yields its URL once it is ready."""
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         port = s.getsockname()[1]
@@ -40,8 +40,10 @@ def server(model: Path, threads: int) -> Iterator[str]:
     command = [program, "serve", str(model), "--name", NAME, "--port", str(port)]
     command += ["--dtype", "bfloat16", "--kv-memory", "2GiB", "--max-model-len", "2048", "--threads", str(threads)]
     with tempfile.TemporaryFile("w+") as log, subprocess.Popen(command, stdout=log, stderr=log) as process:
+        url = f"http://127.0.0.1:{port}"
         try:
-            yield f"http://127.0.0.1:{port}"
+            asyncio.run(_ready(url))
+            yield url
         except (aiohttp.ClientError, TimeoutError):
             log.seek(0)
             print(log.read()[-3000:], file=sys.stderr)
@@ -58,7 +60,6 @@ def run(workload: Workload, url: str) -> dict[str, Any]:
 
 async def _run(workload: Workload, url: str) -> dict[str, Any]:
     async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=None)) as session:
-        await _ready(session, url)
         todo = iter(workload.requests)
         timelines: list[Timeline] = []
 
@@ -74,14 +75,15 @@ async def _run(workload: Workload, url: str) -> dict[str, Any]:
     return {"seconds": seconds, "ttft_ms": _percentiles(first), "itl_ms": _percentiles(gaps)}
 
 
-async def _ready(session: aiohttp.ClientSession, url: str) -> None:
+async def _ready(url: str) -> None:
     deadline = time.monotonic() + START_SECONDS
-    while time.monotonic() < deadline:
-        with contextlib.suppress(aiohttp.ClientError):
-            async with session.get(f"{url}/health") as response:
-                if response.status == 200:
-                    return
-        await asyncio.sleep(0.2)
+    async with aiohttp.ClientSession() as session:
+        while time.monotonic() < deadline:
+            with contextlib.suppress(aiohttp.ClientError):
+                async with session.get(f"{url}/health") as response:
+                    if response.status == 200:
+                        return
+            await asyncio.sleep(0.2)
     raise TimeoutError(f"{url} was not ready within {START_SECONDS} s")
 
 
