@@ -9,7 +9,6 @@ import os
 import statistics
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -87,13 +86,11 @@ def _measure(
     workload: Workload, workers: dict[str, Worker], url: str, args: argparse.Namespace, console: Console
 ) -> dict[str, Any]:
     """Rounds of one workload: the systems in turn, the machine's limits probed before each round."""
-    ours: Callable[[Workload], dict[str, Any]] = workers[US].run
-    if workload.users:
-        ours = lambda w: http_load.run(w, url)  # noqa: E731
     rounds = []
     for number in range(1, args.rounds + 1):
         machine = roofline.measure(args.threads)
-        mine, theirs = ours(workload), workers[PEER].run(workload)
+        mine = http_load.run(workload, url, f"round {number}") if workload.users else workers[US].run(workload)
+        theirs = workers[PEER].run(workload)
         floor = roofline.floor_seconds(workload, machine)
         rounds.append(
             {

@@ -53,19 +53,22 @@ def server(model: Path, threads: int) -> Iterator[str]:
             process.wait(timeout=60)
 
 
-def run(workload: Workload, url: str) -> dict[str, Any]:
-    """Stream every request with `users` at a time; throughput and the client's latencies."""
-    return asyncio.run(_run(workload, url))
+def run(workload: Workload, url: str, salt: str) -> dict[str, Any]:
+    """Stream every request with `users` at a time; throughput and the client's latencies.
+
+    What an earlier run left in the prefix cache serves only those with the same `salt`.
+    """
+    return asyncio.run(_run(workload, url, salt))
 
 
-async def _run(workload: Workload, url: str) -> dict[str, Any]:
+async def _run(workload: Workload, url: str, salt: str) -> dict[str, Any]:
     async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=None)) as session:
         todo = iter(workload.requests)
         timelines: list[Timeline] = []
 
         async def user() -> None:
             for request in todo:
-                timelines.append(await _stream(session, url, request))
+                timelines.append(await _stream(session, url, request, salt))
 
         start = time.perf_counter()
         await asyncio.gather(*(user() for _ in range(workload.users or 1)))
@@ -87,7 +90,7 @@ async def _ready(url: str) -> None:
     raise TimeoutError(f"{url} was not ready within {START_SECONDS} s")
 
 
-async def _stream(session: aiohttp.ClientSession, url: str, request: Request) -> Timeline:
+async def _stream(session: aiohttp.ClientSession, url: str, request: Request, salt: str) -> Timeline:
     body = {
         "model": NAME,
         "prompt": list(request.prompt),
@@ -95,16 +98,19 @@ async def _stream(session: aiohttp.ClientSession, url: str, request: Request) ->
         "temperature": 0,
         "ignore_eos": True,
         "stream": True,
+        "cache_salt": salt,
         "stream_options": {"include_usage": True},
     }
-    timeline, start = Timeline(), time.perf_counter()
+    timeline, generated, start = Timeline(), 0, time.perf_counter()
     async with session.post(f"{url}/v1/completions", json=body) as response:
         response.raise_for_status()
         async for event in _events(response):
             if event["choices"]:
                 timeline.arrivals.append(time.perf_counter() - start)
-            if (usage := event.get("usage")) and usage["completion_tokens"] != request.output_len:
-                raise RuntimeError(f"{usage['completion_tokens']} tokens came instead of {request.output_len}")
+            if (usage := event.get("usage")) is not None:
+                generated = usage["completion_tokens"]
+    if generated != request.output_len:
+        raise RuntimeError(f"{generated} tokens came instead of {request.output_len}")
     return timeline
 
 
