@@ -11,6 +11,7 @@ from plimsoll_runtime.engine.messages import AddRequest, EngineInfo, EngineStats
 from plimsoll_runtime.engine.plan import StepPlan, StepResult
 from plimsoll_runtime.engine.policy import new_policy
 from plimsoll_runtime.engine.scheduler import Limits, Scheduler
+from plimsoll_runtime.engine.timeline import StepPhase, Timeline
 from plimsoll_runtime.errors import EngineDeadError
 
 
@@ -22,11 +23,17 @@ class Runner(Protocol):
 
 
 class EngineCore:
-    """A scheduler and a runner, joined: each step is schedule, run, commit."""
+    """A scheduler and a runner, joined: each step is schedule, run, commit.
 
-    def __init__(self, config: EngineConfig, info: EngineInfo, runner: Runner) -> None:
+    With a `timeline` (the runner's too) it marks where each of them ends.
+    """
+
+    def __init__(
+        self, config: EngineConfig, info: EngineInfo, runner: Runner, timeline: Timeline | None = None
+    ) -> None:
         self.info = info
         self._runner = runner
+        self._timeline = timeline
         self._scheduler = Scheduler(_limits(config, info), new_policy(config.policy))
         self._check = config.check_integrity
         self._failure: str | None = None
@@ -62,9 +69,14 @@ class EngineCore:
         device holds is no longer known.
         """
         self._raise_if_failed()
+        timeline = self._timeline
+        if timeline is not None:
+            timeline.begin()
         step = self._scheduler.schedule()
         if step is None:
             return StepOutputs([], self._scheduler.stats())
+        if timeline is not None:
+            timeline.lap(StepPhase.SCHEDULE)
         try:
             outputs = self._scheduler.commit(step, self._runner.run(step.plan))
         except Exception as error:
@@ -72,7 +84,10 @@ class EngineCore:
             raise EngineDeadError(self._failure) from error
         if self._check:
             self.check_integrity()
-        return StepOutputs(outputs, self._scheduler.stats())
+        done = StepOutputs(outputs, self._scheduler.stats())
+        if timeline is not None:
+            timeline.lap(StepPhase.COMMIT)
+        return done
 
     def check_integrity(self) -> None:
         """Raises AssertionError when the records of blocks, slots and sequences disagree."""

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from plimsoll_runtime.engine.plan import ScheduledSequence, SequenceOutput, StepPlan, StepResult, TokenLogprob
+from plimsoll_runtime.engine.timeline import StepPhase, Timeline
 from plimsoll_runtime.execution.attention.base import AttentionBackend, AttentionBatch
 from plimsoll_runtime.execution.inputs import step_inputs
 from plimsoll_runtime.execution.kv_cache import KvCache
@@ -22,11 +23,19 @@ PROMPT_LOGITS = 2**25
 class ModelRunner:
     """Runs one decoder on one device over one paged cache."""
 
-    def __init__(self, decoder: Decoder, backend: AttentionBackend, cache: KvCache, sampler: Sampler) -> None:
+    def __init__(
+        self,
+        decoder: Decoder,
+        backend: AttentionBackend,
+        cache: KvCache,
+        sampler: Sampler,
+        timeline: Timeline | None = None,
+    ) -> None:
         self._decoder = decoder
         self._backend = backend
         self._cache = cache
         self._sampler = sampler
+        self._timeline = timeline
 
     @torch.inference_mode()
     def run(self, plan: StepPlan) -> StepResult:
@@ -42,7 +51,9 @@ class ModelRunner:
         hidden, last_rows = self._forward(plan.sequences, plan)
         sampled = self._sample(plan.sequences, hidden, last_rows)
         reports = self._prompt_reports(plan.sequences, hidden, last_rows)
-        return StepResult([_merge(s, sampled, reports) for s in plan.sequences])
+        result = StepResult([_merge(s, sampled, reports) for s in plan.sequences])
+        self._lap(StepPhase.SAMPLE)
+        return result
 
     def _forward(self, sequences: Sequence[ScheduledSequence], plan: StepPlan) -> tuple[Tensor, list[int]]:
         """Hidden states [T, H] of all rows, and the index of each sequence's last row."""
@@ -53,7 +64,10 @@ class ModelRunner:
             block_tables=[s.block_ids for s in sequences],
             slot_mapping=inputs.slot_mapping,
         )
-        hidden = self._decoder(inputs.token_ids, inputs.positions, self._backend.begin(batch))
+        attention = self._backend.begin(batch)
+        self._lap(StepPhase.INPUTS)
+        hidden = self._decoder(inputs.token_ids, inputs.positions, attention)
+        self._lap(StepPhase.FORWARD)
         last_rows, row = [], -1
         for length in inputs.query_lens:
             row += length
@@ -69,7 +83,9 @@ class ModelRunner:
             return {}
         slots, rows = [slot for slot, _ in chosen], [row for _, row in chosen]
         picked = hidden if len(rows) == hidden.shape[0] else hidden[torch.tensor(rows, device=hidden.device)]
-        return dict(zip(slots, self._sampler.sample(self._decoder.logits(picked), slots), strict=True))
+        logits = self._decoder.logits(picked)
+        self._lap(StepPhase.HEAD)
+        return dict(zip(slots, self._sampler.sample(logits, slots), strict=True))
 
     def _prompt_reports(
         self, sequences: Sequence[ScheduledSequence], hidden: Tensor, last_rows: Sequence[int]
@@ -89,6 +105,10 @@ class ModelRunner:
                 logits = self._decoder.logits(hidden[first + start : first + start + len(part)])
                 report.extend(token_logprobs(logits, part, [count] * len(part)))
         return reports
+
+    def _lap(self, phase: StepPhase) -> None:
+        if self._timeline is not None:
+            self._timeline.lap(phase)
 
 
 def _merge(

@@ -1,0 +1,123 @@
+"""The timeline: phases that touch each other, a ring that forgets the oldest, and a core that marks its phases."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+
+import pytest
+from builders import drain, make_core, request
+from hypothesis import given
+from hypothesis import strategies as st
+from simulated import SimulatedRunner
+
+from plimsoll_runtime.engine.core import EngineCore
+from plimsoll_runtime.engine.plan import StepPlan, StepResult
+from plimsoll_runtime.engine.timeline import PhaseSpan, StepPhase, Timeline
+
+
+class Clock:
+    """Goes on only when it is told to."""
+
+    def __init__(self) -> None:
+        self.now = 1000
+
+    def __call__(self) -> int:
+        return self.now
+
+
+def test_phases_touch_and_leave_nothing_out() -> None:
+    clock = Clock()
+    timeline = Timeline(8, clock)
+    for _ in range(2):
+        clock.now += 500  # between steps: nobody's
+        timeline.begin()
+        for phase, duration in ((StepPhase.SCHEDULE, 10), (StepPhase.FORWARD, 300), (StepPhase.COMMIT, 0)):
+            clock.now += duration
+            timeline.lap(phase)
+    assert timeline.take() == [
+        PhaseSpan(1, StepPhase.SCHEDULE, 1500, 1510),
+        PhaseSpan(1, StepPhase.FORWARD, 1510, 1810),
+        PhaseSpan(1, StepPhase.COMMIT, 1810, 1810),
+        PhaseSpan(2, StepPhase.SCHEDULE, 2310, 2320),
+        PhaseSpan(2, StepPhase.FORWARD, 2320, 2620),
+        PhaseSpan(2, StepPhase.COMMIT, 2620, 2620),
+    ]
+    assert timeline.take() == []
+    assert timeline.dropped == 0
+
+
+def test_a_span_in_seconds() -> None:
+    assert PhaseSpan(1, StepPhase.HEAD, 5, 1_500_000_005).seconds == 1.5
+
+
+@pytest.mark.parametrize("capacity", [0, -1])
+def test_a_ring_needs_room(capacity: int) -> None:
+    with pytest.raises(ValueError, match=f"not {capacity}"):
+        Timeline(capacity)
+
+
+@given(
+    capacity=st.integers(1, 7),
+    actions=st.lists(st.one_of(st.just("begin"), st.just("take"), st.sampled_from(StepPhase)), max_size=60),
+)
+def test_the_ring_keeps_the_newest(capacity: int, actions: list[str | StepPhase]) -> None:
+    clock = Clock()
+    timeline = Timeline(capacity, clock)
+    timeline.begin()
+    kept: list[StepPhase] = []
+    for action in actions:
+        clock.now += 7
+        if isinstance(action, StepPhase):
+            timeline.lap(action)
+            kept.append(action)
+        elif action == "begin":
+            timeline.begin()
+        else:
+            assert timeline.dropped == max(0, len(kept) - capacity)
+            assert [span.phase for span in timeline.take()] == kept[-capacity:]
+            kept = []
+        timeline.check_integrity()
+
+
+class MarkingRunner:
+    """A runner that marks its phases, as the real one does."""
+
+    def __init__(self, inner: SimulatedRunner, timeline: Timeline) -> None:
+        self._inner = inner
+        self._timeline = timeline
+
+    def run(self, plan: StepPlan) -> StepResult:
+        result = self._inner.run(plan)
+        self._timeline.lap(StepPhase.FORWARD)
+        return result
+
+
+@pytest.fixture
+def timed() -> Iterator[tuple[EngineCore, Timeline]]:
+    timeline = Timeline()
+    core, runner = make_core(max_batch_tokens=8, max_sequences=2)
+    core._timeline = timeline
+    core._runner = MarkingRunner(runner, timeline)
+    yield core, timeline
+    timeline.check_integrity()
+
+
+def test_each_step_of_a_core_is_schedule_run_commit(timed: tuple[EngineCore, Timeline]) -> None:
+    core, timeline = timed
+    for i in range(3):
+        core.add(request(f"r{i}", [1, 2, 3], max_tokens=5))
+    drain(core)
+    spans = timeline.take()
+    steps = sorted({span.step for span in spans})
+    assert len(steps) == core.stats.steps
+    for step in steps:
+        own = [span for span in spans if span.step == step]
+        assert [span.phase for span in own] == [StepPhase.SCHEDULE, StepPhase.FORWARD, StepPhase.COMMIT]
+        assert all(before.end_ns == after.start_ns for before, after in pairwise(own))
+
+
+def test_a_step_without_work_leaves_no_span(timed: tuple[EngineCore, Timeline]) -> None:
+    core, timeline = timed
+    core.step()
+    assert timeline.take() == []
