@@ -8,7 +8,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 QUESTION ?= What is the capital of France?
-SOURCES := operator runtime kernels charts e2e tests benchmarks
+SOURCES := hatch_build.py operator runtime kernels charts e2e tests benchmarks
 
 .PHONY: help
 help: ## List the targets
@@ -17,7 +17,10 @@ help: ## List the targets
 .PHONY: setup
 setup: $(STAMP) ## Make .venv with everything in it
 
-$(STAMP): pyproject.toml constraints.txt
+CPU_KERNELS := kernels/plimsoll_kernels/cpu
+
+# What is compiled into the editable install is made anew when its sources change.
+$(STAMP): pyproject.toml constraints.txt hatch_build.py $(wildcard $(CPU_KERNELS)/source/*) $(CPU_KERNELS)/compile.py
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "Installing into $(VENV) (PyTorch is large: some minutes the first time)"
 	@$(BIN)/python -m pip install --quiet --upgrade pip

@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from attention.cases import Case
 from plimsoll_runtime.execution.attention.base import AttentionBatch
-from plimsoll_runtime.execution.attention.select import select
+from plimsoll_runtime.execution.attention.select import Target, select
 from plimsoll_runtime.execution.kv_cache import KvCache
 
 LAYERS = 12
@@ -40,7 +40,7 @@ def paged(case: Case, dtype: torch.dtype) -> tuple[Callable[[], object], Callabl
         block_tables=tables,
         slot_mapping=torch.tensor(slots),
     )
-    backend = select("auto", CPU, cache.shapes)(cache)
+    backend = select("auto", Target(CPU, dtype, cache.shapes, BLOCK_SIZE))(cache)
     attention = backend.begin(batch)
     query, key, value = (
         torch.randn(len(slots), heads, case.shape.head_dim).to(dtype)

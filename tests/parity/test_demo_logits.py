@@ -6,11 +6,12 @@ from importlib.util import find_spec
 
 import pytest
 import torch
-from model_support.forward import CPU, largest_difference_of_prompt
+from model_support.forward import CPU, backend_of, largest_difference_of_prompt
 from model_support.gguf_files import decoded_by_place, reference_of
 from model_support.tiny import prompts
 
 from plimsoll_runtime.models.load import load_decoder
+from plimsoll_runtime.models.registry import describe
 from plimsoll_runtime.weights.gguf.metadata import read_metadata
 from plimsoll_runtime.weights.sources import resolve
 
@@ -24,7 +25,8 @@ WINDOW, VOCAB = 512, 262_144
 SENTENCE = [818, 5279, 529, 7001, 563, 9079, 236761, 669, 5279, 529, 9405, 563, 15687, 236761]
 
 
-def test_logits_equal_transformers() -> None:
+@pytest.mark.parametrize("wanted", ["auto", "torch"])
+def test_logits_equal_transformers(wanted: str) -> None:
     """A prompt longer than the window, half language and half noise, in chunks that end within the window."""
     from transformers import Gemma3TextConfig
 
@@ -46,5 +48,6 @@ def test_logits_equal_transformers() -> None:
     assert len(prompt) > WINDOW
     path = files.weights[0]
     reference = reference_of(config, decoded_by_place(path, read_metadata(path).tensors))
-    decoder = load_decoder(files, torch.float32, device=CPU)
-    assert largest_difference_of_prompt(reference, decoder, prompt, chunk=200) < 1e-3
+    backend = backend_of(files, torch.float32, wanted)
+    decoder = load_decoder(files, describe(files.config), torch.float32, device=CPU, fused=backend.fused)
+    assert largest_difference_of_prompt(reference, decoder, backend, prompt, chunk=200) < 1e-3

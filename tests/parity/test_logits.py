@@ -14,7 +14,8 @@ from model_support.forward import largest_difference, of_engine, of_transformers
 from model_support.tiny import edit_config, make_model, prompts, save_model
 from torch import Tensor
 
-from plimsoll_runtime.models import load, registry
+from plimsoll_runtime.driver import build
+from plimsoll_runtime.models import registry
 from plimsoll_runtime.models.spec import DecoderSpec
 
 TOLERANCE = 1e-3
@@ -227,7 +228,7 @@ def test_a_mistake_would_show(
     """The comparison above is worth something: with one detail of the spec wrong, the logits are far off."""
     mistake = CASES[name].mistake
     assert mistake is not None
-    monkeypatch.setattr(load, "describe", lambda config: mistake(registry.describe(config)))
+    monkeypatch.setattr(build, "describe", lambda config: mistake(registry.describe(config)))
     folder, expected = saved(name)
     assert largest_difference(of_engine(str(folder), PROMPTS), expected) > VISIBLE
 

@@ -8,12 +8,13 @@ from collections.abc import Callable, Sequence
 
 import torch
 
+from plimsoll_runtime.driver.probe import Probe
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.engine.core import EngineCore
 from plimsoll_runtime.engine.messages import EngineInfo
 from plimsoll_runtime.engine.params import SamplingParams
 from plimsoll_runtime.engine.plan import ScheduledSequence, SlotInit, StepPlan
-from plimsoll_runtime.execution.attention.select import select
+from plimsoll_runtime.execution.attention.select import Target, select
 from plimsoll_runtime.execution.kv_cache import KvCache
 from plimsoll_runtime.execution.memory import (
     DEFAULT_SHARE_CPU,
@@ -27,6 +28,7 @@ from plimsoll_runtime.execution.runner import ModelRunner
 from plimsoll_runtime.execution.sampling.sampler import Sampler
 from plimsoll_runtime.models.decoder import Decoder
 from plimsoll_runtime.models.load import load_decoder
+from plimsoll_runtime.models.registry import describe
 from plimsoll_runtime.models.spec import DecoderSpec
 from plimsoll_runtime.weights.sources import resolve
 
@@ -36,8 +38,8 @@ Progress = Callable[[str, float], None]
 """Called with a stage's name and how far it is, from 0 to 1."""
 
 
-def build_engine(config: EngineConfig, progress: Progress) -> EngineCore:
-    """Load a model and make it ready to step.
+def build_engine(config: EngineConfig, progress: Progress, probe: Probe | None = None) -> EngineCore:
+    """Load a model and make it ready to step; `probe` may look into it.
 
     Raises SourceError, ModelError, MemoryLimitError or UsageError (see `errors`), each with what to do.
     """
@@ -45,12 +47,16 @@ def build_engine(config: EngineConfig, progress: Progress) -> EngineCore:
     _set_threads(config.threads)
     files = resolve(config.model, config.revision, progress=progress)
     dtype = choose_dtype(config.dtype, files.config, device, quantised=files.format == "gguf")
-    decoder = load_decoder(files, dtype, device=device, progress=progress)
-    budget = _budget(config, decoder.spec, dtype, device)
-    backend = select(config.attention_backend, device, decoder.spec.attention)
-    cache = KvCache(decoder.spec.attention, budget.num_blocks, config.block_size, dtype, device)
-    sampler = Sampler(decoder.spec.vocab_size, files.eos_token_ids)
-    runner = ModelRunner(decoder, backend(cache), cache, sampler)
+    spec = describe(files.config)
+    backend = select(config.attention_backend, Target(device, dtype, spec.attention, config.block_size))
+    decoder = load_decoder(files, spec, dtype, device=device, progress=progress, fused=backend.fused)
+    if probe is not None:
+        decoder = probe.watch_decoder(decoder)
+    budget = _budget(config, spec, dtype, device)
+    cache = KvCache(spec.attention, budget.num_blocks, config.block_size, dtype, device)
+    sampler = Sampler(spec.vocab_size, files.eos_token_ids)
+    timeline = None if probe is None else probe.timeline
+    runner = ModelRunner(decoder, backend(cache), cache, sampler, timeline)
     progress("warm-up", 0.0)
     _warm_up(runner, min(config.max_batch_tokens, budget.max_model_len - 1, 64), config.block_size)
     progress("warm-up", 1.0)
@@ -65,7 +71,7 @@ def build_engine(config: EngineConfig, progress: Progress) -> EngineCore:
         info.block_size,
         info.kv_bytes / 2**30,
     )
-    return EngineCore(config, info, runner)
+    return EngineCore(config, info, runner if probe is None else probe.watch_runner(runner), timeline)
 
 
 def _set_threads(threads: int | None) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
-ATTENTION_BACKENDS = ("auto", "cpu", "triton", "reference")
+ATTENTION_BACKENDS = ("auto", "cpu", "torch", "triton", "reference")
 
 
 class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):

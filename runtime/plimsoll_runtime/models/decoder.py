@@ -1,8 +1,8 @@
-"""The decoder: token ids to hidden states to logits, by its spec."""
+"""The decoder: token ids to hidden states to logits, by its spec; here with torch, on any device."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -13,30 +13,39 @@ from plimsoll_runtime.models.linear import Linear
 from plimsoll_runtime.models.norm import RmsNorm
 from plimsoll_runtime.models.rope import RopeTable
 from plimsoll_runtime.models.spec import Attention, DecoderSpec
+from plimsoll_runtime.models.weights import WeightReader
 
 
-class Decoder:
+class Decoder(Protocol):
     """A loaded model. It computes and keeps no state between calls: the cache belongs to the attention."""
 
-    def __init__(
-        self,
-        spec: DecoderSpec,
-        embedding: Tensor,
-        layers: Sequence[DecoderLayer],
-        norm: RmsNorm,
-        head: Linear,
-        weight_bytes: int,
-    ) -> None:
+    spec: DecoderSpec
+    dtype: torch.dtype
+    weight_bytes: int
+
+    def __call__(self, token_ids: Tensor, positions: Tensor, attention: Attention) -> Tensor:
+        """token_ids and positions int64 [T] -> final hidden states [T, hidden], normed."""
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """hidden [R, hidden] -> float32 [R, vocab]."""
+
+
+class TorchDecoder:
+    """A decoder of torch's ops, one after the other."""
+
+    def __init__(self, reader: WeightReader) -> None:
+        spec = reader.spec
         self.spec = spec
-        self.weight_bytes = weight_bytes
-        self.dtype = embedding.dtype
-        self._embedding = embedding
-        self._layers = layers
-        self._norm = norm
-        self._head = head
-        self._ropes = {rope: RopeTable(rope, embedding.device) for rope in set(spec.ropes)}
-        scale = spec.embedding_scale
-        self._scale = None if scale is None else float(torch.tensor(scale).to(embedding.dtype))
+        self.dtype = reader.dtype
+        self._embedding = reader.embedding()
+        self._head = Linear(reader.head(self._embedding))
+        self._layers = [
+            DecoderLayer(spec, shape, weights) for shape, weights in zip(spec.attention, reader.layers(), strict=True)
+        ]
+        self._norm = RmsNorm(reader.final_norm(), spec.norm_eps, offset=spec.norm_offset)
+        self._ropes = {rope: RopeTable(rope, reader.device) for rope in set(spec.ropes)}
+        self._scale = rounded_scale(spec, reader.dtype)
+        self.weight_bytes = reader.nbytes
 
     def __call__(self, token_ids: Tensor, positions: Tensor, attention: Attention) -> Tensor:
         """token_ids and positions int64 [T] -> final hidden states [T, hidden], normed."""
@@ -51,7 +60,16 @@ class Decoder:
 
     def logits(self, hidden: Tensor) -> Tensor:
         """hidden [R, hidden] -> float32 [R, vocab]."""
-        out = self._head(hidden).float()
-        if self.spec.final_softcap is not None:
-            out = torch.tanh(out / self.spec.final_softcap) * self.spec.final_softcap
-        return out
+        return capped(self.spec, self._head(hidden).float())
+
+
+def rounded_scale(spec: DecoderSpec, dtype: torch.dtype) -> float | None:
+    """What embeddings are multiplied by, rounded to the dtype of the run."""
+    return None if spec.embedding_scale is None else float(torch.tensor(spec.embedding_scale).to(dtype))
+
+
+def capped(spec: DecoderSpec, logits: Tensor) -> Tensor:
+    """Logits below the cap that the spec may set, softly."""
+    if spec.final_softcap is None:
+        return logits
+    return torch.tanh(logits / spec.final_softcap) * spec.final_softcap

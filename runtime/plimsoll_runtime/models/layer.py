@@ -11,7 +11,8 @@ from torch.nn import functional
 from plimsoll_runtime.models.linear import Linear
 from plimsoll_runtime.models.norm import QkNorm, RmsNorm
 from plimsoll_runtime.models.rope import rotate
-from plimsoll_runtime.models.spec import Activation, Attention, AttentionShape
+from plimsoll_runtime.models.spec import Activation, Attention, AttentionShape, DecoderSpec
+from plimsoll_runtime.models.weights import LayerWeights, LinearWeights
 
 _ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
     "silu": functional.silu,
@@ -22,11 +23,11 @@ _ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
 class AttentionBlock:
     """Queries, keys and values in one product, norms over heads, rotation, attention, output."""
 
-    def __init__(self, shape: AttentionShape, qkv: Linear, output: Linear, qk_norm: QkNorm | None) -> None:
+    def __init__(self, spec: DecoderSpec, shape: AttentionShape, weights: LayerWeights) -> None:
         self._shape = shape
-        self._qkv = qkv
-        self._output = output
-        self._norm = qk_norm
+        self._qkv = _linear(weights.query_key_value)
+        self._output = _linear(weights.output)
+        self._norm = None if weights.head_norms is None else QkNorm(spec, shape, *weights.head_norms)
 
     def __call__(self, layer: int, x: Tensor, cos: Tensor, sin: Tensor, attention: Attention) -> Tensor:
         """x [T, hidden] -> [T, hidden]."""
@@ -42,10 +43,12 @@ class AttentionBlock:
 class GatedMlp:
     """down(activation(gate(x)) * up(x)), gate and up in one product (Shazeer, 2020)."""
 
-    def __init__(self, gate_up: Linear, down: Linear, activation: Activation) -> None:
-        self._gate_up = gate_up
-        self._down = down
-        self._activation = _ACTIVATIONS[activation]
+    def __init__(self, spec: DecoderSpec, weights: LayerWeights) -> None:
+        gate, up = weights.gate, weights.up
+        bias = None if gate.bias is None or up.bias is None else torch.cat([gate.bias, up.bias])
+        self._gate_up = Linear(torch.cat([gate.weight, up.weight]), bias)
+        self._down = _linear(weights.down)
+        self._activation = _ACTIVATIONS[spec.activation]
 
     def __call__(self, x: Tensor) -> Tensor:
         """x [T, hidden] -> [T, hidden]."""
@@ -56,22 +59,16 @@ class GatedMlp:
 class DecoderLayer:
     """x + attention(norm(x)), then x + mlp(norm(x)); Gemma norms what each adds as well."""
 
-    def __init__(
-        self,
-        attention: AttentionBlock,
-        mlp: GatedMlp,
-        *,
-        attention_norm: RmsNorm,
-        mlp_norm: RmsNorm,
-        attention_post_norm: RmsNorm | None = None,
-        mlp_post_norm: RmsNorm | None = None,
-    ) -> None:
-        self._attention = attention
-        self._mlp = mlp
-        self._attention_norm = attention_norm
-        self._mlp_norm = mlp_norm
-        self._attention_post_norm = attention_post_norm
-        self._mlp_post_norm = mlp_post_norm
+    def __init__(self, spec: DecoderSpec, shape: AttentionShape, weights: LayerWeights) -> None:
+        norms = [RmsNorm(weight, spec.norm_eps, offset=spec.norm_offset) for weight in weights.norms]
+        self._attention = AttentionBlock(spec, shape, weights)
+        self._mlp = GatedMlp(spec, weights)
+        self._attention_post_norm: RmsNorm | None = None
+        self._mlp_post_norm: RmsNorm | None = None
+        if spec.post_norms:
+            self._attention_norm, self._attention_post_norm, self._mlp_norm, self._mlp_post_norm = norms
+        else:
+            self._attention_norm, self._mlp_norm = norms
 
     def __call__(self, layer: int, x: Tensor, cos: Tensor, sin: Tensor, attention: Attention) -> Tensor:
         """x [T, hidden] -> [T, hidden]."""
@@ -79,3 +76,7 @@ class DecoderLayer:
         x = x + (added if self._attention_post_norm is None else self._attention_post_norm(added))
         added = self._mlp(self._mlp_norm(x))
         return x + (added if self._mlp_post_norm is None else self._mlp_post_norm(added))
+
+
+def _linear(weights: LinearWeights) -> Linear:
+    return Linear(weights.weight, weights.bias)

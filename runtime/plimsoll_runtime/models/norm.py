@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from plimsoll_kernels.rms_norm.op import rms_norm
+from plimsoll_runtime.models.spec import AttentionShape, DecoderSpec
 
 
 class RmsNorm:
@@ -26,10 +27,10 @@ class RmsNorm:
 class QkNorm:
     """An RMS norm over each head, one weight for the queries and one for the keys, in one pass over both."""
 
-    def __init__(self, query: Tensor, key: Tensor, *, heads: int, kv_heads: int, eps: float, offset: float) -> None:
-        weights = [query.expand(heads, -1), key.expand(kv_heads, -1)]
-        self._weight = torch.cat(weights).float() + offset
-        self._eps = eps
+    def __init__(self, spec: DecoderSpec, shape: AttentionShape, query: Tensor, key: Tensor) -> None:
+        weights = [query.expand(shape.heads, -1), key.expand(shape.kv_heads, -1)]
+        self._weight = torch.cat(weights).float() + spec.norm_offset
+        self._eps = spec.norm_eps
 
     def __call__(self, heads: Tensor) -> Tensor:
         """[T, heads + kv_heads, D] -> the same shape."""

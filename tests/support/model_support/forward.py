@@ -9,11 +9,12 @@ import torch
 from torch import Tensor
 
 from plimsoll_runtime import LLM, SamplingParams
-from plimsoll_runtime.execution.attention.base import AttentionBatch
-from plimsoll_runtime.execution.attention.select import select
+from plimsoll_runtime.execution.attention.base import AttentionBackend, AttentionBatch
+from plimsoll_runtime.execution.attention.select import Target, select
 from plimsoll_runtime.execution.kv_cache import KvCache
 from plimsoll_runtime.models.decoder import Decoder
 from plimsoll_runtime.models.load import load_decoder
+from plimsoll_runtime.models.registry import describe
 from plimsoll_runtime.weights.files import ModelFiles
 
 CPU = torch.device("cpu")
@@ -42,18 +43,26 @@ def of_engine(model: str, prompts: Sequence[Sequence[int]], **options: Any) -> l
     return results
 
 
-def of_decoder(files: ModelFiles, prompts: Sequence[Sequence[int]], *, chunk: int) -> list[Tensor]:
+def backend_of(files: ModelFiles, dtype: torch.dtype, wanted: str = "auto") -> type[AttentionBackend]:
+    """The attention backend for a model on a CPU."""
+    return select(wanted, Target(CPU, dtype, describe(files.config).attention, BLOCK))
+
+
+def of_decoder(
+    files: ModelFiles, prompts: Sequence[Sequence[int]], *, chunk: int, backend: str = "auto"
+) -> list[Tensor]:
     """float64 [T, vocab] for each prompt, from the decoder itself, float32, so many tokens of a prompt a step."""
-    decoder = load_decoder(files, torch.float32, device=CPU)
-    return [_log_probabilities(decoder.logits(hidden_states(decoder, p, chunk))) for p in prompts]
+    chosen = backend_of(files, torch.float32, backend)
+    decoder = load_decoder(files, describe(files.config), torch.float32, device=CPU, fused=chosen.fused)
+    return [_log_probabilities(decoder.logits(hidden_states(decoder, chosen, p, chunk))) for p in prompts]
 
 
-def hidden_states(decoder: Decoder, prompt: Sequence[int], chunk: int) -> Tensor:
+def hidden_states(decoder: Decoder, chosen: type[AttentionBackend], prompt: Sequence[int], chunk: int) -> Tensor:
     """[T, hidden] of one prompt, so many tokens a step, over a paged cache whose blocks lie in disorder."""
     blocks = -(-len(prompt) // BLOCK)
     table = list(range(blocks, 0, -1))
     shapes = decoder.spec.attention
-    backend = select("auto", CPU, shapes)(KvCache(shapes, blocks + 1, BLOCK, torch.float32, CPU))
+    backend = chosen(KvCache(shapes, blocks + 1, BLOCK, decoder.dtype, CPU))
     steps = []
     for start in range(0, len(prompt), chunk):
         ids = torch.tensor(list(prompt[start : start + chunk]))
@@ -73,11 +82,13 @@ def largest_difference(one: Sequence[Tensor], other: Sequence[Tensor]) -> float:
     return float(differences.max())
 
 
-def largest_difference_of_prompt(model: Any, decoder: Decoder, prompt: Sequence[int], *, chunk: int) -> float:
+def largest_difference_of_prompt(
+    model: Any, decoder: Decoder, backend: type[AttentionBackend], prompt: Sequence[int], *, chunk: int
+) -> float:
     """The same for one prompt and a large vocabulary, some rows at a time."""
     with torch.inference_mode():
         theirs: Tensor = model.model(torch.tensor([list(prompt)])).last_hidden_state[0]
-        ours = hidden_states(decoder, prompt, chunk)
+        ours = hidden_states(decoder, backend, prompt, chunk)
         assert theirs.shape == ours.shape
         return max(
             largest_difference([decoder.logits(b).log_softmax(-1)], [model.lm_head(a).log_softmax(-1)])

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from plimsoll_runtime.errors import ModelError
 from plimsoll_runtime.models.load import load_decoder
+from plimsoll_runtime.models.registry import describe
 from plimsoll_runtime.weights.sources import resolve
 
 CPU = torch.device("cpu")
@@ -27,8 +28,9 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def load(folder: Path, dtype: torch.dtype = torch.float32) -> Any:
-    return load_decoder(resolve(str(folder)), dtype, device=CPU)
+def load(folder: Path, dtype: torch.dtype = torch.float32, **options: Any) -> Any:
+    files = resolve(str(folder))
+    return load_decoder(files, describe(files.config), dtype, device=CPU, **options)
 
 
 def change(folder: Path, tensors: Mapping[str, Tensor | None]) -> None:
@@ -91,7 +93,7 @@ def test_the_copy_of_a_tied_head_is_ignored(folder: Path) -> None:
 
 def test_progress_ends_at_one(folder: Path) -> None:
     seen: list[tuple[str, float]] = []
-    load_decoder(resolve(str(folder)), torch.float32, device=CPU, progress=lambda *at: seen.append(at))
+    load(folder, progress=lambda *at: seen.append(at))
     assert seen == [("load weights", i / 3) for i in range(4)]
 
 

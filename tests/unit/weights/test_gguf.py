@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from model_support.gguf_files import SCALES, random_blocks
 
 from plimsoll_runtime.errors import ModelError, PlimsollError, SourceError
-from plimsoll_runtime.models.load import check_tensors
+from plimsoll_runtime.models.names import check_tensors
 from plimsoll_runtime.models.registry import describe
 from plimsoll_runtime.weights.gguf import tensors as module
 from plimsoll_runtime.weights.gguf.metadata import read_metadata

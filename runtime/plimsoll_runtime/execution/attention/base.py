@@ -47,6 +47,8 @@ class AttentionBackend(Protocol):
     """A way to compute attention over one cache."""
 
     name: ClassVar[str]
+    fused: ClassVar[bool]
+    """Whether its steps are for decoders that attend by themselves (`models/fused.py`); others can call them too."""
 
     def __init__(self, cache: KvCache) -> None: ...
 

@@ -17,6 +17,7 @@ class ReferenceBackend:
     """Slow; for comparing with, and for ruling attention out when an answer looks wrong."""
 
     name: ClassVar[str] = "reference"
+    fused: ClassVar[bool] = False
 
     def __init__(self, cache: KvCache) -> None:
         self._cache = cache

@@ -17,6 +17,7 @@ class TritonBackend:
     """One kernel for prompts' chunks and decodes alike."""
 
     name: ClassVar[str] = "triton"
+    fused: ClassVar[bool] = False
 
     def __init__(self, cache: KvCache) -> None:
         self._cache = cache

@@ -109,3 +109,9 @@ class Simulation:
 @pytest.fixture
 def simulation() -> Callable[..., Simulation]:
     return Simulation
+
+
+@pytest.fixture(scope="session")
+def simulation_class() -> Callable[..., Simulation]:
+    """The same for tests that hypothesis calls many times."""
+    return Simulation

@@ -1,1 +1,1 @@
-"""Attention on a CPU with stock torch: gathered blocks, batched matrix products, no kernel of our own."""
+"""Attention on a CPU with our own kernels, and the steps that a fused decoder computes whole."""

@@ -1,46 +1,63 @@
-"""The CPU backend: one plan for each distinct attention shape, a few tiles for each plan."""
+"""The CPU backend: our own kernels over a paged cache whose blocks lie as they read them."""
 
 from __future__ import annotations
 
 from typing import ClassVar
 
+import numpy as np
 from torch import Tensor
 
+from plimsoll_kernels.cpu.library import KernelsRecord, LayerRecord, kernels
+from plimsoll_kernels.cpu.step import PagedCache, PagedStep, Workspace, paged_attention
 from plimsoll_runtime.execution.attention.base import AttentionBatch
-from plimsoll_runtime.execution.attention.cpu.scratch import Scratch
-from plimsoll_runtime.execution.attention.cpu.segments import TileCosts, plan_tiles
-from plimsoll_runtime.execution.attention.cpu.step import StepTiles
-from plimsoll_runtime.execution.attention.cpu.writes import CacheWrites
-from plimsoll_runtime.execution.attention.tables import StepTables, step_tables
+from plimsoll_runtime.execution.attention.tables import step_tables
 from plimsoll_runtime.execution.kv_cache import KvCache
-from plimsoll_runtime.models.spec import Attention, AttentionShape
+from plimsoll_runtime.models.fused import FusedStep, attention_record
 
 
 class CpuBackend:
-    """Paged attention with stock torch on a CPU, in any float dtype (see the package)."""
+    """One kernel for prompts' chunks and decodes alike; a fused decoder reads its steps and never calls it."""
 
     name: ClassVar[str] = "cpu"
+    fused: ClassVar[bool] = True
 
     def __init__(self, cache: KvCache) -> None:
+        found = kernels(cache.dtype)
+        if found is None:
+            raise ValueError(f"no CPU kernels for {cache.dtype} run here")
+        self._kernels = found
         self._cache = cache
-        self._costs = {shape: TileCosts.of(shape, cache.dtype.itemsize) for shape in set(cache.shapes)}
-        self._scratch = Scratch()
+        self._paged = PagedCache(cache.keys, cache.values)
+        self._shapes = [attention_record(shape, rope=0) for shape in cache.shapes]
+        self._workspace = Workspace()
 
-    def begin(self, batch: AttentionBatch) -> Attention:
-        """Indices and masks of the step, shared by the layers of one shape."""
+    def begin(self, batch: AttentionBatch) -> FusedStep:
+        """The batch's tables as the kernels read them."""
         tables = step_tables(batch, self._cache.block_size, self._cache.num_blocks)
-        plans = {shape: self._plan(shape, batch, tables) for shape in self._costs}
-        writes = CacheWrites(batch, self._cache.block_size)
-        layers = [plans[shape] for shape in self._cache.shapes]
+        rows = batch.slot_mapping.numel()
+        step = PagedStep(
+            self._paged,
+            batch.slot_mapping,
+            np.append(tables.first_rows, rows).astype(np.int32),
+            tables.context_lens.astype(np.int32),
+            tables.blocks.astype(np.int32),
+            tables.first_blocks.astype(np.int32),
+        )
+        return CpuAttention(self._kernels, self._shapes, step, self._workspace)
 
-        def attention(layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-            keys, values = self._cache.keys[layer], self._cache.values[layer]
-            writes.write(keys, key)
-            writes.write(values, value)
-            return layers[layer].attend(query, keys, values)
 
-        return attention
+class CpuAttention:
+    """One step's attention, layer by layer for a decoder that asks so, or `paged` as a whole."""
 
-    def _plan(self, shape: AttentionShape, batch: AttentionBatch, tables: StepTables) -> StepTiles:
-        plans = plan_tiles(batch.query_lens, batch.context_lens, self._cache.block_size, self._costs[shape])
-        return StepTiles(plans, tables, shape, self._cache, self._scratch)
+    def __init__(
+        self, kernels: KernelsRecord, shapes: list[LayerRecord], paged: PagedStep, workspace: Workspace
+    ) -> None:
+        self._kernels = kernels
+        self._shapes = shapes
+        self._workspace = workspace
+        self.paged = paged
+
+    def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """query [T, heads, D], key and value [T, kv_heads, D] -> [T, heads, D]."""
+        shape = self._shapes[layer]
+        return paged_attention(self._kernels, layer, shape, query, key, value, self.paged, self._workspace)

@@ -6,11 +6,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from plimsoll_runtime.execution.attention.cpu.products import compute_dtype
-from plimsoll_runtime.execution.attention.cpu.scratch import Scratch
-from plimsoll_runtime.execution.attention.cpu.segments import TilePlan
-from plimsoll_runtime.execution.attention.cpu.single import Single, suits
-from plimsoll_runtime.execution.attention.cpu.tile import Tile, TileIndex
+from plimsoll_runtime.execution.attention.gathered.products import compute_dtype
+from plimsoll_runtime.execution.attention.gathered.scratch import Scratch
+from plimsoll_runtime.execution.attention.gathered.segments import TilePlan
+from plimsoll_runtime.execution.attention.gathered.single import Single, suits
+from plimsoll_runtime.execution.attention.gathered.tile import Tile, TileIndex
 from plimsoll_runtime.execution.attention.tables import StepTables
 from plimsoll_runtime.execution.kv_cache import KvCache
 from plimsoll_runtime.models.spec import AttentionShape

@@ -9,9 +9,9 @@ from __future__ import annotations
 from torch import Tensor
 from torch.nn import functional
 
-from plimsoll_runtime.execution.attention.cpu.products import GatheredBlocks
-from plimsoll_runtime.execution.attention.cpu.scratch import Scratch
-from plimsoll_runtime.execution.attention.cpu.tile import TileIndex
+from plimsoll_runtime.execution.attention.gathered.products import GatheredBlocks
+from plimsoll_runtime.execution.attention.gathered.scratch import Scratch
+from plimsoll_runtime.execution.attention.gathered.tile import TileIndex
 from plimsoll_runtime.execution.kv_cache import KvCache
 from plimsoll_runtime.models.spec import AttentionShape
 

@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from plimsoll_runtime.execution.attention.cpu.products import FoldedAttention, GatheredBlocks
-from plimsoll_runtime.execution.attention.cpu.scratch import Scratch
-from plimsoll_runtime.execution.attention.cpu.segments import TILE_SCORES, TilePlan
+from plimsoll_runtime.execution.attention.gathered.products import FoldedAttention, GatheredBlocks
+from plimsoll_runtime.execution.attention.gathered.scratch import Scratch
+from plimsoll_runtime.execution.attention.gathered.segments import TILE_SCORES, TilePlan
 from plimsoll_runtime.execution.attention.tables import Ints, StepTables
 from plimsoll_runtime.execution.kv_cache import KvCache
 from plimsoll_runtime.models.spec import AttentionShape

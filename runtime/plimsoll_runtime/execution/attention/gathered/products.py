@@ -17,7 +17,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from plimsoll_runtime.execution.attention.cpu.scratch import Scratch
+from plimsoll_runtime.execution.attention.gathered.scratch import Scratch
 from plimsoll_runtime.models.spec import AttentionShape
 
 

@@ -1,0 +1,5 @@
+"""Kernels for CPUs, in C++: a library with a plain C interface, and what Python needs to call it.
+
+`source/` holds them, `compile.py` makes the library where a C++ compiler is, `library.py` finds and describes it.
+Where there is none, callers compute with stock torch: the results are the same up to rounding.
+"""

@@ -1,0 +1,95 @@
+"""Makes the library of CPU kernels: `python -m plimsoll_kernels.cpu.compile`, and a step of building the wheel.
+
+Each instruction set is a file of its own with flags of its own; the library asks the processor which it may run, so
+one build serves every x86-64 machine. It imports nothing beyond the standard library: builds have nothing else.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+HERE = Path(__file__).parent
+SOURCE = HERE / "source"
+LIBRARY = HERE / "libplimsoll_cpu.so"
+FLAGS = (
+    *("-std=c++20", "-O3", "-fPIC", "-fopenmp", "-fvisibility=hidden", "-fno-exceptions", "-fno-rtti"),
+    *("-ffp-contract=fast", "-Wall", "-Wextra", "-Wno-psabi"),
+)
+INSTRUCTIONS = {
+    "choose": (),
+    "avx2": ("-march=x86-64-v3",),
+    "avx512": ("-march=x86-64-v4",),
+    "avx512_bf16": ("-march=x86-64-v4", "-mavx512bf16"),
+}
+
+
+class CompileError(Exception):
+    """The library cannot be made here; the message says why."""
+
+
+def compile_library(target: Path = LIBRARY) -> None:
+    """Compile and link into `target`, which appears whole or not at all. Raises CompileError."""
+    machine = platform.machine()
+    if sys.platform != "linux" or machine not in ("x86_64", "AMD64"):
+        raise CompileError(f"the CPU kernels are written for Linux on x86-64, this is {sys.platform} on {machine}")
+    compiler = _compiler()
+    with tempfile.TemporaryDirectory() as folder:
+        objects = {name: Path(folder) / f"{name}.o" for name in INSTRUCTIONS}
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            list(pool.map(lambda name: _compile(compiler, name, objects[name]), INSTRUCTIONS))
+        linked = target.with_name(f".{target.name}.{os.getpid()}")
+        try:
+            _call([compiler, "-shared", "-fopenmp", "-o", str(linked), *map(str, objects.values())])
+            linked.replace(target)
+        finally:
+            linked.unlink(missing_ok=True)
+
+
+def is_current(target: Path = LIBRARY) -> bool:
+    """Whether the library is there and no source is newer."""
+    if not target.is_file():
+        return False
+    made = target.stat().st_mtime
+    return all(path.stat().st_mtime <= made for path in (*SOURCE.iterdir(), Path(__file__)))
+
+
+def _compiler() -> str:
+    wanted = os.environ.get("CXX", "g++")
+    found = shutil.which(wanted)
+    if found is None:
+        raise CompileError(f"there is no C++ compiler {wanted!r} (Debian: apt-get install g++; or set CXX)")
+    return found
+
+
+def _compile(compiler: str, name: str, target: Path) -> None:
+    _call([compiler, *FLAGS, *INSTRUCTIONS[name], "-c", str(SOURCE / f"{name}.cpp"), "-o", str(target)])
+
+
+def _call(command: Sequence[str]) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise CompileError(f"{' '.join(command)} failed with {done.returncode}:\n{done.stderr[-4000:]}")
+
+
+def main() -> int:
+    """Make the library unless it is current; 1 where it cannot be made."""
+    if is_current():
+        return 0
+    try:
+        compile_library()
+    except CompileError as error:
+        sys.stderr.write(f"No CPU kernels, plain torch will do: {error}\n")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

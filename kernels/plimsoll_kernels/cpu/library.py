@@ -1,0 +1,129 @@
+"""The library as Python sees it: its records and functions (source/interface.h), and which kernels may run here."""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+from ctypes import POINTER, Structure, c_char_p, c_double, c_float, c_int32, c_int64, c_void_p
+from functools import lru_cache
+
+import torch
+
+from plimsoll_kernels.cpu.compile import LIBRARY
+
+logger = logging.getLogger(__name__)
+
+DTYPES = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
+OPS = ("embed", "norm", "qkv", "rope", "attention", "output", "gate_up", "down")
+
+
+class LinearRecord(Structure):
+    """PlimsollLinear."""
+
+    _fields_ = (("weight", c_void_p), ("bias", c_void_p), ("inputs", c_int32), ("columns", c_int32))
+
+
+class LayerRecord(Structure):
+    """PlimsollLayer."""
+
+    _fields_ = (
+        *((name, LinearRecord) for name in ("query_key_value", "output", "gate_up", "down")),
+        *((name, c_void_p) for name in ("attention_norm", "mlp_norm", "attention_post_norm", "mlp_post_norm")),
+        *((name, c_void_p) for name in ("query_norm", "key_norm")),
+        *((name, c_int32) for name in ("rope", "heads", "kv_heads", "head_dim", "window")),
+        ("scale", c_float),
+        ("softcap", c_float),
+    )
+
+
+class ModelRecord(Structure):
+    """PlimsollModel."""
+
+    _fields_ = (
+        ("layers", POINTER(LayerRecord)),
+        *((name, c_int32) for name in ("num_layers", "vocab", "hidden", "inner")),
+        ("embedding", c_void_p),
+        ("final_norm", c_void_p),
+        ("norm_eps", c_float),
+        ("embedding_scale", c_float),
+        ("activation", c_int32),
+        ("max_heads_width", c_int32),
+    )
+
+
+class CacheRecord(Structure):
+    """PlimsollCache."""
+
+    _fields_ = (
+        ("keys", POINTER(c_void_p)),
+        ("values", POINTER(c_void_p)),
+        ("num_blocks", c_int32),
+        ("block_size", c_int32),
+    )
+
+
+class StepRecord(Structure):
+    """PlimsollStep."""
+
+    _fields_ = (
+        ("rows", c_int32),
+        ("sequences", c_int32),
+        ("tokens", c_void_p),
+        ("slots", c_void_p),
+        ("cosines", POINTER(c_void_p)),
+        ("sines", POINTER(c_void_p)),
+        *((name, c_void_p) for name in ("first_rows", "contexts", "blocks", "first_blocks")),
+        *((name, c_void_p) for name in ("hidden", "workspace")),
+        ("seconds", POINTER(c_double)),
+    )
+
+
+_ATTENTION = (
+    *(c_void_p, c_void_p, c_void_p, c_void_p, POINTER(LayerRecord), c_int32),
+    *(POINTER(CacheRecord), POINTER(StepRecord), c_int32),
+)
+
+
+class KernelsRecord(Structure):
+    """PlimsollKernels: the functions of one instruction set."""
+
+    _fields_ = (
+        ("name", c_char_p),
+        ("lanes", c_int32),
+        ("packed_elements", ctypes.CFUNCTYPE(c_int64, c_int32, c_int32, c_int32)),
+        ("pack", ctypes.CFUNCTYPE(None, c_void_p, c_int32, c_int32, c_void_p, c_int32)),
+        ("pack_gated", ctypes.CFUNCTYPE(None, c_void_p, c_void_p, c_int32, c_int32, c_void_p, c_int32)),
+        ("linear", ctypes.CFUNCTYPE(None, c_void_p, c_int32, POINTER(LinearRecord), c_void_p, c_int32)),
+        ("workspace", ctypes.CFUNCTYPE(c_int64, POINTER(ModelRecord), c_int32, c_int32)),
+        (
+            "forward",
+            ctypes.CFUNCTYPE(None, POINTER(ModelRecord), POINTER(CacheRecord), POINTER(StepRecord), c_int32),
+        ),
+        ("attention_workspace", ctypes.CFUNCTYPE(c_int64, c_int32, c_int32)),
+        ("attention", ctypes.CFUNCTYPE(None, *_ATTENTION)),
+    )
+
+
+@lru_cache
+def kernels(dtype: torch.dtype, name: str | None = None) -> KernelsRecord | None:
+    """The kernels for a dtype, those of the instruction set `name` or the best; None where none can run here."""
+    library = _library()
+    if library is None or dtype not in DTYPES:
+        return None
+    found = library.plimsoll_kernels(DTYPES[dtype].encode(), None if name is None else name.encode())
+    return found.contents if found else None
+
+
+@lru_cache(maxsize=1)
+def _library() -> ctypes.CDLL | None:
+    """The library, if it was built. It shares torch's OpenMP threads: torch is imported, so its runtime is loaded."""
+    if not LIBRARY.is_file():
+        logger.warning(
+            "the CPU kernels were not built, stock torch computes instead (slower, same results): "
+            "install a C++ compiler, then python -m plimsoll_kernels.cpu.compile"
+        )
+        return None
+    library = ctypes.CDLL(str(LIBRARY))
+    library.plimsoll_kernels.argtypes = [c_char_p, c_char_p]
+    library.plimsoll_kernels.restype = POINTER(KernelsRecord)
+    return library

@@ -1,0 +1,215 @@
+// Attention over the paged cache, a tile of queries at a time, with softmax computed as the keys go by (Milakov and
+// Gimelshein, 2018; Dao et al., 2022).
+//
+// The cache keeps SUB tokens together in the shape that products read: keys [head_dim / PAIR][SUB] words, values
+// [SUB / PAIR][head_dim] words. A block holds block_size / SUB of those. Keys are taken in spans of SPAN tokens that
+// begin at multiples of SPAN, so that a row's result is the same alone, in a batch, and in whatever chunks its prompt
+// was cut.
+#pragma once
+
+#include "interface.h"
+#include "product.h"
+
+namespace PLIMSOLL_ISA {
+
+constexpr int SUB = 16;
+constexpr int SPAN = 128;
+constexpr int SUBS = SPAN / SUB;
+
+// Where one token's key and value begin, and how their elements are spaced.
+template <class T>
+struct Place {
+  typename T::element *keys, *values;
+
+  Place(const PlimsollCache &cache, int layer, int head, int head_dim, int64_t slot) {
+    const int64_t block = slot / cache.block_size, offset = slot % cache.block_size;
+    const int64_t size = static_cast<int64_t>(cache.block_size) * head_dim;
+    const int64_t base = (static_cast<int64_t>(head) * cache.num_blocks + block) * size +
+                         offset / SUB * (static_cast<int64_t>(SUB) * head_dim);
+    const int in = static_cast<int>(offset % SUB);
+    keys = static_cast<typename T::element *>(cache.keys[layer]) + base + in * T::PAIR;
+    values = static_cast<typename T::element *>(cache.values[layer]) + base +
+             static_cast<int64_t>(in / T::PAIR) * head_dim * T::PAIR + in % T::PAIR;
+  }
+
+  void write_key(int dim, float x) const { put(keys + (dim / T::PAIR) * SUB * T::PAIR + dim % T::PAIR, x); }
+  void write_value(int dim, float x) const { put(values + dim * T::PAIR, x); }
+};
+
+// A sequence's blocks of one layer and head.
+template <class T>
+struct Reader {
+  const typename T::element *keys, *values;
+  const int32_t *blocks;
+  int subs_per_block;
+  int64_t block_elements, sub_elements;
+
+  Reader(const PlimsollCache &cache, int layer, int head, int head_dim, const int32_t *table)
+      : blocks(table),
+        subs_per_block(cache.block_size / SUB),
+        block_elements(static_cast<int64_t>(cache.block_size) * head_dim),
+        sub_elements(static_cast<int64_t>(SUB) * head_dim) {
+    const int64_t base = static_cast<int64_t>(head) * cache.num_blocks * block_elements;
+    keys = static_cast<const typename T::element *>(cache.keys[layer]) + base;
+    values = static_cast<const typename T::element *>(cache.values[layer]) + base;
+  }
+
+  int64_t at(int sub) const {
+    return blocks[sub / subs_per_block] * block_elements + sub % subs_per_block * sub_elements;
+  }
+};
+
+// What the rows of a tile share. Row r stands at position[r]; `query` is [R, head_dim] elements.
+struct Window {
+  int size;  // 0: all
+  float scale, softcap;
+
+  int first_key(int position) const { return size > 0 && position >= size ? position - size + 1 : 0; }
+};
+
+// Memory of one thread for a tile.
+template <class T>
+struct TileMemory {
+  typename T::element *query;    // [ROWS, head_dim]
+  float *sums;                   // [ROWS, head_dim]
+  float *scores;                 // [ROWS, SPAN]
+  typename T::element *weights;  // [ROWS, SPAN]
+
+  static size_t bytes(int head_dim) {
+    const size_t dims = static_cast<size_t>(ROWS) * head_dim, span = static_cast<size_t>(ROWS) * SPAN;
+    return (dims + span) * (sizeof(float) + sizeof(typename T::element));
+  }
+
+  TileMemory(char *memory, int head_dim) {
+    const size_t dims = static_cast<size_t>(ROWS) * head_dim, span = static_cast<size_t>(ROWS) * SPAN;
+    sums = reinterpret_cast<float *>(memory);
+    scores = sums + dims;
+    query = reinterpret_cast<typename T::element *>(scores + span);
+    weights = query + dims;
+  }
+};
+
+// The scores of one span's sub-blocks [begin, end): scale q k^T, capped.
+template <class T, int R>
+inline void score(const TileMemory<T> &memory, const Reader<T> &reader, const Window &window, int head_dim, int span,
+                  int begin, int end) {
+  const auto *rows = reinterpret_cast<const typename T::word *>(memory.query);
+  constexpr int VECTORS = SUB / LANES;  // of a sub-block's keys: 1 or 2
+  for (int sub = begin; sub < end; sub += 2 / VECTORS) {
+    floats sums[R][2] = {};
+    const auto *first = reader.keys + reader.at(sub);
+    const auto *second = VECTORS == 2 ? first + LANES * T::PAIR : sub + 1 < end ? reader.keys + reader.at(sub + 1) : first;
+    const typename T::element *const columns[2] = {first, second};
+    multiply<T, R, 2>(sums, rows, head_dim / T::PAIR, columns, SUB * T::PAIR, head_dim / T::PAIR);
+    float *out = memory.scores + (sub - span * SUBS) * SUB;
+    for (int r = 0; r < R; r++) {
+      for (int v = 0; v < 2; v++) {
+        if (VECTORS == 1 && v == 1 && sub + 1 >= end) break;
+        floats s = sums[r][v] * window.scale;
+        if (window.softcap > 0) s = window.softcap * hyperbolic_tangent(s / window.softcap);
+        store(out + r * SPAN + v * LANES, s);
+      }
+    }
+  }
+}
+
+// Hides keys of one row outside [first, last] among the span's sub-blocks [begin, end).
+inline void hide(float *scores, int span, int begin, int end, int first, int last) {
+  const int base = span * SPAN, from = begin * SUB, to = end * SUB;
+  for (int key = from; key < first && key < to; key++) scores[key - base] = -INFINITE;
+  for (int key = last + 1 > from ? last + 1 : from; key < to; key++) scores[key - base] = -INFINITE;
+}
+
+// A row's running maximum and sum of weights, and what to multiply its earlier sums by.
+struct Softmax {
+  float maximum = -INFINITE, total = 0, factor = 1;
+};
+
+// scores -> weights of one row over sub-blocks [begin, end).
+template <class T>
+inline void weigh(Softmax &row, const float *scores, typename T::element *weights, int begin, int end, int span) {
+  const int from = (begin - span * SUBS) * SUB, to = (end - span * SUBS) * SUB;
+  floats highest = broadcast(-INFINITE);
+  for (int i = from; i < to; i += LANES) highest = largest(highest, load(scores + i));
+  const float now = maximum(highest);
+  const float before = row.maximum;
+  row.maximum = now > before ? now : before;
+  if (row.maximum == -INFINITE) {  // every key so far is hidden
+    for (int i = from; i < to; i += LANES) store(weights + i, floats{});
+    row.factor = 1;
+    return;
+  }
+  floats total{};
+  for (int i = from; i < to; i += LANES) {
+    const floats weight = exponential(load(scores + i) - row.maximum);
+    total += weight;
+    store(weights + i, weight);
+  }
+  // e^-inf is 0: before the first visible key nothing was summed.
+  row.factor = exponential(broadcast(before - row.maximum))[0];
+  row.total = row.total * row.factor + sum(total);
+}
+
+// sums = sums x factor + weights x values, V vectors of dimensions at a time.
+template <class T, int R, int V>
+inline void accumulate(const TileMemory<T> &memory, const Reader<T> &reader, const Softmax (&rows)[R], int head_dim,
+                       int dim, int span, int begin, int end) {
+  floats sums[R][V];
+  for (int r = 0; r < R; r++)
+    for (int v = 0; v < V; v++)
+      sums[r][v] = load(memory.sums + r * head_dim + dim + v * LANES) * rows[r].factor;
+  for (int sub = begin; sub < end; sub++) {
+    const auto *values = reader.values + reader.at(sub) + static_cast<int64_t>(dim) * T::PAIR;
+    const typename T::element *columns[V];
+    for (int v = 0; v < V; v++) columns[v] = values + v * LANES * T::PAIR;
+    const auto *weights = memory.weights + (sub - span * SUBS) * SUB;
+    const typename T::element *const(&fixed)[V] = columns;
+    multiply<T, R, V>(sums, reinterpret_cast<const typename T::word *>(weights), SPAN / T::PAIR, fixed,
+                      static_cast<size_t>(head_dim) * T::PAIR, SUB / T::PAIR);
+  }
+  for (int r = 0; r < R; r++)
+    for (int v = 0; v < V; v++) store(memory.sums + r * head_dim + dim + v * LANES, sums[r][v]);
+}
+
+// Attends R rows whose queries are in memory; afterwards memory.sums holds the results.
+template <class T, int R>
+void attend(const TileMemory<T> &memory, const Reader<T> &reader, const Window &window, int head_dim,
+            const int *positions) {
+  Softmax rows[R];
+  int lowest = positions[0], highest = positions[0];
+  for (int r = 1; r < R; r++) {
+    lowest = positions[r] < lowest ? positions[r] : lowest;
+    highest = positions[r] > highest ? positions[r] : highest;
+  }
+  std::memset(memory.sums, 0, sizeof(float) * R * head_dim);
+  const int first_sub = window.first_key(lowest) / SUB, last_sub = highest / SUB;
+  for (int span = first_sub / SUBS; span <= last_sub / SUBS; span++) {
+    const int begin = span * SUBS > first_sub ? span * SUBS : first_sub;
+    const int end = (span + 1) * SUBS < last_sub + 1 ? (span + 1) * SUBS : last_sub + 1;
+    score<T, R>(memory, reader, window, head_dim, span, begin, end);
+    const bool whole = end * SUB - 1 <= lowest && window.first_key(highest) <= begin * SUB;
+    for (int r = 0; r < R; r++) {
+      float *scores = memory.scores + r * SPAN;
+      if (!whole) hide(scores, span, begin, end, window.first_key(positions[r]), positions[r]);
+      weigh<T>(rows[r], scores, memory.weights + r * SPAN, begin, end, span);
+    }
+    int dim = 0;
+    for (; dim + 2 * LANES <= head_dim; dim += 2 * LANES)
+      accumulate<T, R, 2>(memory, reader, rows, head_dim, dim, span, begin, end);
+    if (dim < head_dim) accumulate<T, R, 1>(memory, reader, rows, head_dim, dim, span, begin, end);
+  }
+  for (int r = 0; r < R; r++)
+    for (int d = 0; d < head_dim; d += LANES)
+      store(memory.sums + r * head_dim + d, load(memory.sums + r * head_dim + d) / rows[r].total);
+}
+
+template <class T, int R = ROWS>
+void attend_rows(int count, const TileMemory<T> &memory, const Reader<T> &reader, const Window &window, int head_dim,
+                 const int *positions) {
+  if constexpr (R >= 1) {
+    if (count == R) return attend<T, R>(memory, reader, window, head_dim, positions);
+    attend_rows<T, R - 1>(count, memory, reader, window, head_dim, positions);
+  }
+}
+
+}  // namespace PLIMSOLL_ISA

@@ -1,0 +1,344 @@
+// A whole step of a decoder: token ids to hidden states, by all threads together, a barrier between phases.
+//
+// The residual stream, queries, keys and values before rotation, scores and sums are float32; what a product reads is
+// rounded to elements once.
+#pragma once
+
+#include <omp.h>
+#include <time.h>
+
+#include "paged.h"
+
+namespace PLIMSOLL_ISA {
+
+// The memory of one call, laid out the same for the same rows.
+template <class T>
+struct Workspace {
+  using element = typename T::element;
+  size_t hidden_stride, heads_stride, attended_stride, inner_stride;
+  float *residual;    // [rows, hidden]
+  float *heads;       // [rows, widest qkv]; what a post-norm reads goes here too
+  float *added;       // [rows, hidden], for post-norms
+  element *normed;    // [rows, hidden]
+  element *queries;   // [rows, widest qkv]
+  element *attended;  // [rows, widest qkv]
+  element *gated;     // [rows, inner]
+  char *tiles;        // for each thread
+  size_t tile_bytes, bytes;
+
+  Workspace(const PlimsollModel &model, int rows, int threads, char *memory) {
+    int widest_head = 0;
+    for (int i = 0; i < model.num_layers; i++)
+      widest_head = model.layers[i].head_dim > widest_head ? model.layers[i].head_dim : widest_head;
+    hidden_stride = padded<T>(model.hidden);
+    heads_stride = attended_stride = padded<T>(model.max_heads_width);
+    inner_stride = padded<T>(model.inner);
+    char *at = memory;
+    auto take = [&](size_t size) {
+      char *here = at;
+      at += (size + 63) / 64 * 64;
+      return here;
+    };
+    const size_t n = rows;
+    residual = reinterpret_cast<float *>(take(n * model.hidden * sizeof(float)));
+    added = reinterpret_cast<float *>(take(n * model.hidden * sizeof(float)));
+    heads = reinterpret_cast<float *>(take(n * model.max_heads_width * sizeof(float)));
+    normed = reinterpret_cast<element *>(take(n * hidden_stride * sizeof(element)));
+    queries = reinterpret_cast<element *>(take(n * heads_stride * sizeof(element)));
+    attended = reinterpret_cast<element *>(take(n * attended_stride * sizeof(element)));
+    gated = reinterpret_cast<element *>(take(n * inner_stride * sizeof(element)));
+    tile_bytes = (TileMemory<T>::bytes(widest_head) + 127) / 64 * 64;
+    tiles = take(tile_bytes * threads);
+    bytes = at - memory;
+  }
+};
+
+// x / rms(x) x weight, each row in float32 (Zhang and Sennrich, 2019).
+template <class Out>
+inline void normalise(const float *x, const float *weight, int width, float eps, const Out &out) {
+  floats squares{};
+  int i = 0;
+  for (; i + LANES <= width; i += LANES) squares += load(x + i) * load(x + i);
+  float total = sum(squares);
+  for (; i < width; i++) total += x[i] * x[i];
+  const float scale = 1.0f / std::sqrt(total / static_cast<float>(width) + eps);
+  for (i = 0; i + LANES <= width; i += LANES) out(i, load(x + i) * scale * load(weight + i));
+  for (; i < width; i++) out(i, x[i] * scale * weight[i]);
+}
+
+// Writes floats or vectors of them to elements at `row`.
+template <class E>
+struct Row {
+  E *row;
+  void operator()(int i, floats v) const { store(row + i, v); }
+  void operator()(int i, float v) const { put(row + i, v); }
+};
+
+// Adds floats or vectors of them to `row`.
+struct Sum {
+  float *row;
+  void operator()(int i, floats v) const { store(row + i, load(row + i) + v); }
+  void operator()(int i, float v) const { row[i] += v; }
+};
+
+// A tile's sums with their bias, handed on in whole vectors or, at the end of a weight, one by one.
+template <int R, class Out>
+inline void spread(const floats (&sums)[R][2], const float *bias, int column, int columns, const Out &out) {
+  for (int v = 0; v < 2; v++) {
+    const int first = column + v * LANES;
+    if (first + LANES <= columns) {
+      const floats b = bias ? load(bias + first) : floats{};
+      for (int r = 0; r < R; r++) out(r, first, sums[r][v] + b);
+    } else {
+      for (int i = first; i < columns; i++)
+        for (int r = 0; r < R; r++) out(r, i, sums[r][v][i - first] + (bias ? bias[i] : 0.0f));
+    }
+  }
+}
+
+// out = x W^T + b in float32, or out += it.
+template <bool ADD>
+struct ToFloats {
+  float *out;
+  size_t stride;
+  const float *bias;
+  int columns;
+
+  struct Panel {
+    const ToFloats *to;
+    int panel;
+
+    template <int R>
+    void operator()(int row, const floats (&sums)[R][2]) const {
+      const ToFloats &t = *to;
+      struct {
+        float *base;
+        size_t stride;
+        void operator()(int r, int i, floats v) const {
+          float *at = base + r * stride + i;
+          store(at, ADD ? load(at) + v : v);
+        }
+        void operator()(int r, int i, float v) const {
+          float *at = base + r * stride + i;
+          *at = ADD ? *at + v : v;
+        }
+      } out{t.out + row * t.stride, t.stride};
+      spread<R>(sums, t.bias, panel * PANEL, t.columns, out);
+    }
+  };
+
+  Panel operator()(int panel) const { return {this, panel}; }
+};
+
+// out = activation(gate) x up, rounded to elements: a panel's first vector is of the gate, its second of the other.
+template <class T>
+struct ToGated {
+  typename T::element *out;
+  size_t stride;
+  const float *bias;
+  int columns;
+  bool gelu;
+
+  struct Panel {
+    const ToGated *to;
+    int panel;
+
+    template <int R>
+    void operator()(int row, const floats (&sums)[R][2]) const {
+      const ToGated &t = *to;
+      const int first = panel * LANES;
+      const int real = t.columns - first < LANES ? t.columns - first : LANES;
+      float gate_bias[LANES] = {}, up_bias[LANES] = {};
+      if (t.bias) {
+        std::memcpy(gate_bias, t.bias + first, sizeof(float) * real);
+        std::memcpy(up_bias, t.bias + t.columns + first, sizeof(float) * real);
+      }
+      for (int r = 0; r < R; r++) {
+        const floats gate = sums[r][0] + load(gate_bias);
+        const floats value = (t.gelu ? gelu_tanh(gate) : silu(gate)) * (sums[r][1] + load(up_bias));
+        typename T::element *at = t.out + (row + r) * t.stride + first;
+        if (real == LANES)
+          store(at, value);
+        else
+          for (int i = 0; i < real; i++) put(at + i, value[i]);
+      }
+    }
+  };
+
+  Panel operator()(int panel) const { return {this, panel}; }
+};
+
+template <class T>
+class Decoder {
+ public:
+  using element = typename T::element;
+
+  Decoder(const PlimsollModel &model, const PlimsollCache &cache, const PlimsollStep &step, const Workspace<T> &space,
+          std::atomic<int> *next, Team team)
+      : model_(model),
+        step_(step),
+        space_(space),
+        next_(next),
+        team_(team),
+        attention_(cache, step, team, space.tiles + space.tile_bytes * team.id),
+        since_(now()) {}
+
+  void run() {
+    embed();
+    phase(PLIMSOLL_EMBED);
+    for (int i = 0; i < model_.num_layers; i++) layer(i);
+    finish();
+    phase(PLIMSOLL_NORM);
+  }
+
+ private:
+  const PlimsollModel &model_;
+  const PlimsollStep &step_;
+  const Workspace<T> &space_;
+  std::atomic<int> *next_;  // of each layer: the next piece of attention to take
+  const Team team_;
+  const Attention<T> attention_;
+  double since_;
+
+  static double now() {
+    timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_nsec) * 1e-9;
+  }
+
+  // Everybody waits for everybody; the time since the last phase goes to `op`.
+  void phase(PlimsollOp op) {
+    team_.meet();
+    if (step_.seconds && team_.id == 0) {
+      const double t = now();
+      step_.seconds[op] += t - since_;
+      since_ = t;
+    }
+  }
+
+  void embed() {
+    const Range mine = team_.share(step_.rows);
+    const auto *table = static_cast<const element *>(model_.embedding);
+    for (int r = mine.begin; r < mine.end; r++) {
+      const element *from = table + step_.tokens[r] * model_.hidden;
+      float *to = space_.residual + static_cast<size_t>(r) * model_.hidden;
+      for (int i = 0; i < model_.hidden; i++) to[i] = widen(from[i]) * model_.embedding_scale;
+    }
+    clear_padding(mine);
+  }
+
+  // What lies between a row's end and the next word is read by products: it must be finite.
+  void clear_padding(Range mine) {
+    for (int r = mine.begin; r < mine.end; r++) {
+      clear(space_.normed + r * space_.hidden_stride, model_.hidden, space_.hidden_stride);
+      clear(space_.gated + r * space_.inner_stride, model_.inner, space_.inner_stride);
+    }
+  }
+
+  static void clear(element *row, int width, size_t stride) {
+    for (size_t i = width; i < stride; i++) row[i] = element{};
+  }
+
+  void layer(int index) {
+    const PlimsollLayer &layer = model_.layers[index];
+    norm(layer.attention_norm);
+    phase(PLIMSOLL_NORM);
+    const int width = (layer.heads + 2 * layer.kv_heads) * layer.head_dim;
+    to_floats<false>(space_.normed, space_.hidden_stride, layer.query_key_value, space_.heads, width);
+    phase(PLIMSOLL_QKV);
+    rotate(index, layer);
+    phase(PLIMSOLL_ROPE);
+    attention_.attend(next_[index], index, layer, space_.queries, space_.heads_stride, space_.attended,
+                      space_.attended_stride);
+    phase(PLIMSOLL_ATTENTION);
+    add(space_.attended, space_.attended_stride, layer.output, layer.attention_post_norm, PLIMSOLL_OUTPUT);
+    norm(layer.mlp_norm);
+    phase(PLIMSOLL_NORM);
+    gate(layer);
+    phase(PLIMSOLL_GATE_UP);
+    add(space_.gated, space_.inner_stride, layer.down, layer.mlp_post_norm, PLIMSOLL_DOWN);
+  }
+
+  void norm(const float *weight) {
+    const Range mine = team_.share(step_.rows);
+    for (int r = mine.begin; r < mine.end; r++)
+      normalise(space_.residual + static_cast<size_t>(r) * model_.hidden, weight, model_.hidden, model_.norm_eps,
+                Row<element>{space_.normed + r * space_.hidden_stride});
+  }
+
+  template <bool ADD>
+  void to_floats(const element *x, size_t stride, const PlimsollLinear &linear, float *out, size_t out_stride) {
+    multiply_panels<T>(team_, x, stride, step_.rows, static_cast<const element *>(linear.weight), linear.inputs,
+                       panels(linear.columns), ToFloats<ADD>{out, out_stride, linear.bias, linear.columns});
+  }
+
+  // residual += x W^T, or += norm(x W^T).
+  void add(const element *x, size_t stride, const PlimsollLinear &linear, const float *post_norm, PlimsollOp op) {
+    if (!post_norm) {
+      to_floats<true>(x, stride, linear, space_.residual, model_.hidden);
+      phase(op);
+      return;
+    }
+    to_floats<false>(x, stride, linear, space_.added, model_.hidden);
+    phase(op);
+    const Range mine = team_.share(step_.rows);
+    for (int r = mine.begin; r < mine.end; r++) {
+      const size_t at = static_cast<size_t>(r) * model_.hidden;
+      normalise(space_.added + at, post_norm, model_.hidden, model_.norm_eps, Sum{space_.residual + at});
+    }
+    // The norm that follows takes the same rows in the same thread: nobody needs to wait.
+  }
+
+  void gate(const PlimsollLayer &layer) {
+    const int columns = layer.gate_up.columns;
+    multiply_panels<T>(team_, space_.normed, space_.hidden_stride, step_.rows,
+                       static_cast<const element *>(layer.gate_up.weight), layer.gate_up.inputs,
+                       (columns + LANES - 1) / LANES,
+                       ToGated<T>{space_.gated, space_.inner_stride, layer.gate_up.bias, columns,
+                                  model_.activation == 1});
+  }
+
+  // Norms over heads, the rotation, queries to elements, keys and values into the cache: for each row and head.
+  void rotate(int index, const PlimsollLayer &layer) {
+    const int heads = layer.heads + 2 * layer.kv_heads;
+    const int64_t items = static_cast<int64_t>(step_.rows) * heads;
+    const int64_t begin = items * team_.id / team_.count, end = items * (team_.id + 1) / team_.count;
+    for (int64_t item = begin; item < end; item++) head(index, layer, static_cast<int>(item / heads), item % heads);
+    attention_.clear_fresh(index, layer);
+  }
+
+  void head(int index, const PlimsollLayer &layer, int row, int head) {
+    const int dim = layer.head_dim, half = dim / 2, keys = layer.heads, values = keys + layer.kv_heads;
+    float *x = space_.heads + (static_cast<size_t>(row) * (values + layer.kv_heads) + head) * dim;
+    if (head >= values) {
+      attention_.write_value(index, head - values, dim, row, x);
+      return;
+    }
+    const float *weight = head < keys ? layer.query_norm : layer.key_norm;
+    if (weight) normalise(x, weight, dim, model_.norm_eps, Row<float>{x});
+    const float *cosine = step_.cosines[layer.rope] + static_cast<size_t>(row) * half;
+    const float *sine = step_.sines[layer.rope] + static_cast<size_t>(row) * half;
+    for (int d = 0; d < half; d++) {
+      const float first = x[d], second = x[d + half];
+      x[d] = first * cosine[d] - second * sine[d];
+      x[d + half] = second * cosine[d] + first * sine[d];
+    }
+    if (head < keys) {
+      element *to = space_.queries + row * space_.heads_stride + static_cast<size_t>(head) * dim;
+      for (int d = 0; d < dim; d++) put(to + d, x[d]);
+      return;
+    }
+    attention_.write_key(index, head - keys, dim, row, x);
+  }
+
+  void finish() {
+    const Range mine = team_.share(step_.rows);
+    for (int r = mine.begin; r < mine.end; r++) {
+      const size_t at = static_cast<size_t>(r) * model_.hidden;
+      normalise(space_.residual + at, model_.final_norm, model_.hidden, model_.norm_eps,
+                Row<element>{static_cast<element *>(step_.hidden) + at});
+    }
+  }
+};
+
+}  // namespace PLIMSOLL_ISA

@@ -1,0 +1,118 @@
+// The functions of the interface for elements T in the instruction set that is being compiled.
+#pragma once
+
+#include <cstdlib>
+#include <new>
+
+#include "decoder.h"
+
+namespace PLIMSOLL_ISA {
+
+template <class T>
+struct Kernels {
+  using element = typename T::element;
+
+  static int64_t packed_elements(int32_t columns, int32_t inputs, int32_t gated) {
+    const int count = gated ? (columns + LANES - 1) / LANES : panels(columns);
+    return static_cast<int64_t>(count) * panel_elements<T>(inputs);
+  }
+
+  static void pack(const void *weight, int32_t columns, int32_t inputs, void *packed, int32_t threads) {
+    const size_t size = panel_elements<T>(inputs);
+#pragma omp parallel for num_threads(threads) schedule(static)
+    for (int p = 0; p < panels(columns); p++)
+      for (int half = 0; half < 2; half++)
+        pack_half<T>(static_cast<const element *>(weight), p * PANEL + half * LANES, columns, inputs,
+                     static_cast<element *>(packed) + p * size, half);
+  }
+
+  static void pack_gated(const void *gate, const void *up, int32_t columns, int32_t inputs, void *packed,
+                         int32_t threads) {
+    const size_t size = panel_elements<T>(inputs);
+#pragma omp parallel for num_threads(threads) schedule(static)
+    for (int p = 0; p < (columns + LANES - 1) / LANES; p++)
+      for (int half = 0; half < 2; half++)
+        pack_half<T>(static_cast<const element *>(half ? up : gate), p * LANES, columns, inputs,
+                     static_cast<element *>(packed) + p * size, half);
+  }
+
+  // x is [rows, inputs], dense; out float32 [rows, columns].
+  static void linear(const void *x, int32_t rows, const PlimsollLinear *linear, float *out, int32_t threads) {
+    const size_t stride = padded<T>(linear->inputs);
+    auto *copy = static_cast<element *>(std::aligned_alloc(64, rows * stride * sizeof(element)));
+    Barrier barrier(threads);
+#pragma omp parallel num_threads(threads)
+    {
+      const Team team{omp_get_thread_num(), threads, &barrier};
+      const Range mine = team.share(rows);
+      for (int r = mine.begin; r < mine.end; r++) {
+        const element *from = static_cast<const element *>(x) + static_cast<size_t>(r) * linear->inputs;
+        element *to = copy + r * stride;
+        std::memcpy(to, from, sizeof(element) * linear->inputs);
+        for (size_t i = linear->inputs; i < stride; i++) to[i] = element{};
+      }
+      team.meet();
+      multiply_panels<T>(team, copy, stride, rows, static_cast<const element *>(linear->weight), linear->inputs,
+                         panels(linear->columns),
+                         ToFloats<false>{out, static_cast<size_t>(linear->columns), linear->bias, linear->columns});
+    }
+    std::free(copy);
+  }
+
+  static int64_t workspace(const PlimsollModel *model, int32_t rows, int32_t threads) {
+    const size_t counters = (sizeof(std::atomic<int>) * model->num_layers + 63) / 64 * 64;
+    return Workspace<T>(*model, rows, threads, nullptr).bytes + counters;
+  }
+
+  static void forward(const PlimsollModel *model, const PlimsollCache *cache, const PlimsollStep *step,
+                      int32_t threads) {
+    char *memory = static_cast<char *>(step->workspace);
+    auto *next = reinterpret_cast<std::atomic<int> *>(memory);
+    for (int i = 0; i < model->num_layers; i++) new (next + i) std::atomic<int>(0);
+    const size_t counters = (sizeof(std::atomic<int>) * model->num_layers + 63) / 64 * 64;
+    const Workspace<T> space(*model, step->rows, threads, memory + counters);
+    Barrier barrier(threads);
+#pragma omp parallel num_threads(threads)
+    Decoder<T>(*model, *cache, *step, space, next, Team{omp_get_thread_num(), threads, &barrier}).run();
+  }
+
+  static int64_t attention_workspace(int32_t head_dim, int32_t threads) {
+    return 64 + static_cast<int64_t>(tile_bytes(head_dim)) * threads;
+  }
+
+  // Attention alone, for decoders that are not PlimsollModels: query [rows, heads, head_dim], key and value
+  // [rows, kv_heads, head_dim] and out like query, elements. Of `layer` only what attention needs is read, of `step`
+  // not the tokens, ropes and hidden states.
+  static void attention(const void *query, const void *key, const void *value, void *out, const PlimsollLayer *layer,
+                        int32_t index, const PlimsollCache *cache, const PlimsollStep *step, int32_t threads) {
+    char *memory = static_cast<char *>(step->workspace);
+    auto *next = new (memory) std::atomic<int>(0);
+    const size_t key_width = static_cast<size_t>(layer->kv_heads) * layer->head_dim;
+    const size_t width = static_cast<size_t>(layer->heads) * layer->head_dim;
+    Barrier barrier(threads);
+#pragma omp parallel num_threads(threads)
+    {
+      const Team team{omp_get_thread_num(), threads, &barrier};
+      const Attention<T> attention(*cache, *step, team, memory + 64 + tile_bytes(layer->head_dim) * team.id);
+      const Range mine = team.share(step->rows);
+      for (int r = mine.begin; r < mine.end; r++)
+        for (int h = 0; h < layer->kv_heads; h++) {
+          const size_t at = r * key_width + static_cast<size_t>(h) * layer->head_dim;
+          attention.write_key(index, h, layer->head_dim, r, static_cast<const element *>(key) + at);
+          attention.write_value(index, h, layer->head_dim, r, static_cast<const element *>(value) + at);
+        }
+      attention.clear_fresh(index, *layer);
+      team.meet();
+      attention.attend(*next, index, *layer, static_cast<const element *>(query), width,
+                       static_cast<element *>(out), width);
+    }
+  }
+
+  static size_t tile_bytes(int head_dim) { return (TileMemory<T>::bytes(head_dim) + 127) / 64 * 64; }
+
+  static constexpr PlimsollKernels table(const char *name) {
+    return {name, LANES, packed_elements, pack, pack_gated, linear, workspace, forward, attention_workspace, attention};
+  }
+};
+
+}  // namespace PLIMSOLL_ISA

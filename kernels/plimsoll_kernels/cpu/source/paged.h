@@ -1,0 +1,95 @@
+// Attention of all sequences of a step, by all threads: keys and values into the cache, then tiles of queries.
+#pragma once
+
+#include "attention.h"
+
+namespace PLIMSOLL_ISA {
+
+template <class T>
+class Attention {
+ public:
+  using element = typename T::element;
+
+  // `memory` is this thread's, TileMemory<T>::bytes of it.
+  Attention(const PlimsollCache &cache, const PlimsollStep &step, const Team &team, char *memory)
+      : cache_(cache), step_(step), team_(team), memory_(memory) {}
+
+  template <class X>
+  void write_key(int layer, int head, int dim, int row, const X *key) const {
+    const Place<T> place(cache_, layer, head, dim, step_.slots[row]);
+    for (int d = 0; d < dim; d++) place.write_key(d, widen(key[d]));
+  }
+
+  template <class X>
+  void write_value(int layer, int head, int dim, int row, const X *value) const {
+    const Place<T> place(cache_, layer, head, dim, step_.slots[row]);
+    for (int d = 0; d < dim; d++) place.write_value(d, widen(value[d]));
+  }
+
+  // A sub-block that begins in this step is read to its end: values of tokens to come are made zeros, whatever an
+  // earlier owner left there (a NaN times a weight of 0 is a NaN).
+  void clear_fresh(int index, const PlimsollLayer &layer) const {
+    const Range mine = team_.share(step_.sequences);
+    for (int s = mine.begin; s < mine.end; s++) {
+      const int last = step_.first_rows[s + 1] - 1, rows = last + 1 - step_.first_rows[s];
+      const int in = static_cast<int>(step_.slots[last] % SUB);
+      if (rows <= in) continue;
+      for (int h = 0; h < layer.kv_heads; h++)
+        for (int ahead = 1; in + ahead < SUB; ahead++) {
+          const Place<T> place(cache_, index, h, layer.head_dim, step_.slots[last] + ahead);
+          for (int d = 0; d < layer.head_dim; d++) place.write_value(d, 0.0f);
+        }
+    }
+  }
+
+  // A piece is a sequence's tile of up to ROWS pairs of a row and a query head that share a key head. Threads take
+  // pieces as they get ready, those at the end of a sequence, which see most keys, first. Queries and results are
+  // [rows, heads x head_dim], rows `stride` elements apart.
+  void attend(std::atomic<int> &next, int index, const PlimsollLayer &layer, const element *queries,
+              size_t query_stride, element *out, size_t out_stride) const {
+    const int group = layer.heads / layer.kv_heads;
+    int piece = next.fetch_add(1, std::memory_order_relaxed), passed = 0;
+    for (int s = 0; s < step_.sequences; s++) {
+      const int pairs = (step_.first_rows[s + 1] - step_.first_rows[s]) * group;
+      const int tiles = (pairs + ROWS - 1) / ROWS, pieces = tiles * layer.kv_heads;
+      for (; piece < passed + pieces; piece = next.fetch_add(1, std::memory_order_relaxed)) {
+        const int tile = tiles - 1 - (piece - passed) / layer.kv_heads, head = (piece - passed) % layer.kv_heads;
+        const int begin = static_cast<int64_t>(pairs) * tile / tiles;
+        const int end = static_cast<int64_t>(pairs) * (tile + 1) / tiles;
+        attend_tile(index, layer, s, head, {begin, end}, queries, query_stride, out, out_stride);
+      }
+      passed += pieces;
+    }
+  }
+
+ private:
+  const PlimsollCache &cache_;
+  const PlimsollStep &step_;
+  const Team team_;
+  char *memory_;
+
+  // Pair i of a sequence and key head is its row i / group and the i % group-th query head of that key head.
+  void attend_tile(int index, const PlimsollLayer &layer, int sequence, int kv_head, Range pairs,
+                   const element *queries, size_t query_stride, element *out, size_t out_stride) const {
+    const int group = layer.heads / layer.kv_heads, dim = layer.head_dim, count = pairs.end - pairs.begin;
+    const TileMemory<T> memory(memory_, dim);
+    const int first_row = step_.first_rows[sequence];
+    const int start = step_.contexts[sequence] - (step_.first_rows[sequence + 1] - first_row);
+    int positions[ROWS];
+    size_t rows[ROWS], columns[ROWS];
+    for (int r = 0; r < count; r++) {
+      const int pair = pairs.begin + r;
+      positions[r] = start + pair / group;
+      rows[r] = first_row + pair / group;
+      columns[r] = static_cast<size_t>(kv_head * group + pair % group) * dim;
+      std::memcpy(memory.query + r * dim, queries + rows[r] * query_stride + columns[r], sizeof(element) * dim);
+    }
+    const Reader<T> reader(cache_, index, kv_head, dim, step_.blocks + step_.first_blocks[sequence]);
+    attend_rows<T>(count, memory, reader, Window{layer.window, layer.scale, layer.softcap}, dim, positions);
+    for (int r = 0; r < count; r++)
+      for (int d = 0; d < dim; d += LANES)
+        store(out + rows[r] * out_stride + columns[r] + d, load(memory.sums + r * dim + d));
+  }
+};
+
+}  // namespace PLIMSOLL_ISA

@@ -1,0 +1,120 @@
+// Matrix products with packed weights: y = x W^T.
+//
+// A weight [N, K] lies in panels of PANEL columns: panel p holds, for each word of K in order, PANEL words, one for
+// each of the rows p * PANEL ... of W. Columns beyond N and a last half word are zeros. A *tile* is up to ROWS rows of
+// x times one panel, all sums in registers. Each sum runs over K in order, whatever else is computed beside it: a
+// row's result does not depend on the batch it is in, nor on the number of threads.
+#pragma once
+
+#include "element.h"
+#include "team.h"
+
+namespace PLIMSOLL_ISA {
+
+constexpr int PANEL = 2 * LANES;
+// Sums of ROWS x 2 vectors, two operands and a spread word have to fit into the registers.
+constexpr int ROWS = LANES == 16 ? 12 : 6;
+// Rows that are taken through all panels together: their words should stay in the second level cache.
+constexpr int CHUNK_BYTES = 384 * 1024;
+
+template <class T>
+constexpr int words(int k) {
+  return (k + T::PAIR - 1) / T::PAIR;
+}
+
+template <class T>
+constexpr size_t panel_elements(int k) {
+  return static_cast<size_t>(words<T>(k)) * PANEL * T::PAIR;
+}
+
+// Rows are a whole number of cache lines apart, and an odd one: rows of a tile then never fall on one set of the cache.
+template <class T>
+constexpr size_t padded(int width) {
+  constexpr size_t line = 64 / sizeof(typename T::element);
+  return ((static_cast<size_t>(width) + line - 1) / line | 1) * line;
+}
+
+constexpr int panels(int n) { return (n + PANEL - 1) / PANEL; }
+
+// sums[r][v] += rows[r] x columns[v]: `count` words of each row, columns[v] advancing by `step` elements a word.
+// PREFETCH lines a word are fetched from `ahead` on.
+template <class T, int R, int V, int PREFETCH = 0>
+inline __attribute__((always_inline)) void multiply(floats (&sums)[R][V], const typename T::word *rows, size_t stride,
+                                                    const typename T::element *const (&columns)[V], size_t step,
+                                                    int count, const char *ahead = nullptr) {
+  for (int k = 0; k < count; k++) {
+#pragma GCC unroll 4
+    for (int p = 0; p < PREFETCH; p++)
+      _mm_prefetch(ahead + (static_cast<size_t>(k) * PREFETCH + p) * 64, _MM_HINT_T1);
+#pragma GCC unroll 16
+    for (int r = 0; r < R; r++)
+#pragma GCC unroll 4
+      for (int v = 0; v < V; v++)
+        sums[r][v] = T::multiply_add(sums[r][v], rows[r * stride + k], columns[v] + k * step);
+  }
+}
+
+// One tile of a weight's panel, given to emit(first row, column of the panel, sums).
+template <class T, int R, int PREFETCH, class Emit>
+inline void tile(const typename T::element *x, size_t stride, int row, const typename T::element *panel, int k,
+                 const char *ahead, const Emit &emit) {
+  floats sums[R][2] = {};
+  const typename T::element *const columns[2] = {panel, panel + LANES * T::PAIR};
+  multiply<T, R, 2, PREFETCH>(sums, reinterpret_cast<const typename T::word *>(x + row * stride), stride / T::PAIR,
+                              columns, PANEL * T::PAIR, words<T>(k), ahead);
+  emit.template operator()<R>(row, sums);
+}
+
+template <class T, int PREFETCH, class Emit, int R = ROWS>
+inline void tile_of(int rows, const typename T::element *x, size_t stride, int row,
+                    const typename T::element *panel, int k, const char *ahead, const Emit &emit) {
+  if constexpr (R >= 1) {
+    if (rows == R) return tile<T, R, PREFETCH>(x, stride, row, panel, k, ahead, emit);
+    tile_of<T, PREFETCH, Emit, R - 1>(rows, x, stride, row, panel, k, ahead, emit);
+  }
+}
+
+// This thread's share of x [rows, k] W^T, `count` panels in all. Rows of x are `stride` elements apart, a multiple of
+// PAIR, and padded with zeros to whole words. emit(panel).operator()<R>(row, sums) gets each tile.
+template <class T, class Emit>
+void multiply_panels(const Team &team, const typename T::element *x, size_t stride, int rows,
+                     const typename T::element *weight, int k, int count, const Emit &emit) {
+  const Range mine = team.share(count);
+  const size_t size = panel_elements<T>(k);
+  const int fits = CHUNK_BYTES / static_cast<int>(stride * sizeof(typename T::element));
+  const int chunk = (fits > ROWS ? fits / ROWS : 1) * ROWS;
+  for (int first = 0; first < rows; first += chunk) {
+    const int here = rows - first < chunk ? rows - first : chunk;
+    const int tiles = (here + ROWS - 1) / ROWS;
+    for (int p = mine.begin; p < mine.end; p++) {
+      const typename T::element *panel = weight + p * size;
+      const char *next = reinterpret_cast<const char *>(panel + size);
+      const size_t bytes = size * sizeof(typename T::element) / 2;
+      for (int t = 0; t < tiles; t++) {
+        const int begin = static_cast<int64_t>(here) * t / tiles, end = static_cast<int64_t>(here) * (t + 1) / tiles;
+        // The next panel comes in beside the arithmetic of this one: one line a word, so two tiles fetch it all.
+        if (tiles == 1)
+          tile_of<T, 2>(end - begin, x, stride, first + begin, panel, k, next, emit(p));
+        else if (t < 2 && p + 1 < mine.end)
+          tile_of<T, 1>(end - begin, x, stride, first + begin, panel, k, next + t * bytes, emit(p));
+        else
+          tile_of<T, 0>(end - begin, x, stride, first + begin, panel, k, nullptr, emit(p));
+      }
+    }
+  }
+}
+
+// Packs rows [first, first + LANES) of a weight into vector `half` of a panel; rows beyond `n` are zeros.
+template <class T>
+void pack_half(const typename T::element *weight, int first, int n, int k, typename T::element *panel, int half) {
+  for (int lane = 0; lane < LANES; lane++) {
+    const bool real = first + lane < n;
+    const typename T::element *row = weight + static_cast<size_t>(first + lane) * k;
+    for (int i = 0; i < words<T>(k) * T::PAIR; i++) {
+      const size_t at = (static_cast<size_t>(i / T::PAIR) * PANEL + half * LANES + lane) * T::PAIR + i % T::PAIR;
+      panel[at] = real && i < k ? row[i] : typename T::element{};
+    }
+  }
+}
+
+}  // namespace PLIMSOLL_ISA

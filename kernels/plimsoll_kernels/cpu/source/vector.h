@@ -1,0 +1,129 @@
+// Vectors of one instruction set: LANES floats, their loads, stores, reductions and elementary functions.
+//
+// Every translation unit that includes this defines PLIMSOLL_ISA (a namespace of its own) and LANES before, and is
+// compiled with the instruction set that it names: nothing here may be called before the processor was asked.
+#pragma once
+
+#include <immintrin.h>
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+
+namespace PLIMSOLL_ISA {
+
+using floats = float __attribute__((vector_size(LANES * 4)));
+using ints = int32_t __attribute__((vector_size(LANES * 4)));
+using halves = uint16_t __attribute__((vector_size(LANES * 2)));
+
+constexpr float INFINITE = std::numeric_limits<float>::infinity();
+
+template <class To, class From>
+inline To bits(From from) {
+  static_assert(sizeof(To) == sizeof(From));
+  To to;
+  std::memcpy(&to, &from, sizeof to);
+  return to;
+}
+
+inline floats broadcast(float x) { return floats{} + x; }
+
+inline floats load(const float *p) {
+  floats v;
+  std::memcpy(&v, p, sizeof v);
+  return v;
+}
+
+inline void store(float *p, floats v) { std::memcpy(p, &v, sizeof v); }
+
+// bfloat16 is the upper half of a float.
+inline floats load(const uint16_t *p) {
+  halves h;
+  std::memcpy(&h, p, sizeof h);
+  return bits<floats>(__builtin_convertvector(h, ints) << 16);
+}
+
+inline float widen(uint16_t x) { return bits<float>(static_cast<uint32_t>(x) << 16); }
+inline float widen(float x) { return x; }
+
+// Rounds to the nearest bfloat16, ties to even; a NaN stays one.
+inline uint16_t narrow(float x) {
+  const uint32_t u = bits<uint32_t>(x);
+  if (x != x) return static_cast<uint16_t>((u >> 16) | 0x40);
+  return static_cast<uint16_t>((u + 0x7fff + ((u >> 16) & 1)) >> 16);
+}
+
+inline void store(uint16_t *p, floats v) {
+#if defined(__AVX512BF16__)
+  const __m256bh h = _mm512_cvtneps_pbh(bits<__m512>(v));
+  std::memcpy(p, &h, sizeof h);
+#else
+  ints u = bits<ints>(v);
+  const ints rounded = u + 0x7fff + ((u >> 16) & 1);
+  u = (v != v) ? (u | 0x400000) : rounded;
+  const halves h = __builtin_convertvector(u >> 16, halves);
+  std::memcpy(p, &h, sizeof h);
+#endif
+}
+
+template <class T>
+inline void put(T *p, float x);
+template <>
+inline void put<float>(float *p, float x) { *p = x; }
+template <>
+inline void put<uint16_t>(uint16_t *p, float x) { *p = narrow(x); }
+
+inline floats largest(floats a, floats b) { return a > b ? a : b; }
+
+// Always in the same order, so that a row's result does not depend on where it lies.
+inline float sum(floats v) {
+  float parts[LANES];
+  store(parts, v);
+  for (int half = LANES / 2; half > 0; half /= 2)
+    for (int i = 0; i < half; i++) parts[i] += parts[i + half];
+  return parts[0];
+}
+
+inline float maximum(floats v) {
+  float parts[LANES];
+  store(parts, v);
+  for (int half = LANES / 2; half > 0; half /= 2)
+    for (int i = 0; i < half; i++) parts[i] = parts[i] > parts[i + half] ? parts[i] : parts[i + half];
+  return parts[0];
+}
+
+// e^x to about 2 units in the last place: x = n ln 2 + r, a polynomial in r (Cephes), and n into the exponent.
+// Below -87 the result is 0, so that e^-inf is.
+inline floats exponential(floats x) {
+  const floats low = broadcast(-87.0f), high = broadcast(88.0f);
+  const ints none = x < low;
+  x = x > high ? high : x;
+  x = none ? low : x;
+  const floats magic = broadcast(12582912.0f);  // 1.5 x 2^23: adding it rounds to an integer
+  const floats n = (x * 1.44269504088896341f + magic) - magic;
+  const floats r = (x - n * 0.693359375f) + n * 2.12194440e-4f;
+  floats p = broadcast(1.9875691500e-4f);
+  p = p * r + 1.3981999507e-3f;
+  p = p * r + 8.3334519073e-3f;
+  p = p * r + 4.1665795894e-2f;
+  p = p * r + 1.6666665459e-1f;
+  p = p * r + 5.0000001201e-1f;
+  p = p * (r * r) + r + 1.0f;
+  const ints scale = (__builtin_convertvector(n, ints) + 127) << 23;
+  const floats result = p * bits<floats>(scale);
+  return none ? floats{} : result;
+}
+
+// tanh(x) = 1 - 2 / (e^2x + 1): near 0 it loses relative accuracy, never absolute.
+inline floats hyperbolic_tangent(floats x) { return 1.0f - 2.0f / (exponential(x + x) + 1.0f); }
+
+inline floats silu(floats x) { return x / (exponential(-x) + 1.0f); }
+
+inline floats gelu_tanh(floats x) {
+  const floats inner = 0.7978845608028654f * (x + 0.044715f * (x * x * x));
+  return 0.5f * x * (1.0f + hyperbolic_tangent(inner));
+}
+
+}  // namespace PLIMSOLL_ISA

@@ -1,0 +1,108 @@
+"""The paged cache and the sequences of one step, as the CPU kernels read them."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from plimsoll_kernels.cpu.library import CacheRecord, KernelsRecord, LayerRecord, StepRecord
+
+SUB_BLOCK = 16
+"""Tokens that lie together in the cache: a block's size has to be a multiple."""
+
+Integers = NDArray[np.int32]
+
+
+class PagedCache:
+    """Keys and values of all layers, `[kv_heads, num_blocks, block_size, head_dim]` each.
+
+    Within a block the kernels keep an order of their own: nobody else can read what they write. Blocks may be copied
+    whole.
+    """
+
+    def __init__(self, keys: Sequence[Tensor], values: Sequence[Tensor]) -> None:
+        _, num_blocks, block_size, _ = keys[0].shape
+        self._tensors = (*keys, *values)
+        self._keys = pointers(keys)
+        self._values = pointers(values)
+        self.record = CacheRecord(self._keys, self._values, num_blocks, block_size)
+
+
+class PagedStep:
+    """The rows of S sequences, one sequence after the other, T in all.
+
+    slots: int64 `[T]`, where each row's key and value go (block x block_size + offset).
+    first_rows: `[S + 1]`, contexts: `[S]` (tokens in the cache after this step).
+    blocks: the block tables one after the other, first_blocks: `[S]`, where each begins.
+    """
+
+    def __init__(
+        self,
+        cache: PagedCache,
+        slots: Tensor,
+        first_rows: Integers,
+        contexts: Integers,
+        blocks: Integers,
+        first_blocks: Integers,
+    ) -> None:
+        self.cache = cache
+        self._arrays = (first_rows, contexts, blocks, first_blocks)
+        self._slots = slots
+        self.record = StepRecord(
+            rows=slots.numel(),
+            sequences=len(contexts),
+            slots=slots.data_ptr(),
+            first_rows=first_rows.ctypes.data,
+            contexts=contexts.ctypes.data,
+            blocks=blocks.ctypes.data,
+            first_blocks=first_blocks.ctypes.data,
+        )
+
+
+class Workspace:
+    """Memory that calls share, one after the other; it grows to what the largest of them needs."""
+
+    def __init__(self) -> None:
+        self._memory = torch.empty(0, dtype=torch.uint8)
+
+    def pointer(self, size: int) -> int:
+        """At least `size` bytes, aligned to 64."""
+        if self._memory.numel() < size + 64:
+            self._memory = torch.empty(size + 64, dtype=torch.uint8)
+        return -(-self._memory.data_ptr() // 64) * 64
+
+
+def paged_attention(
+    kernels: KernelsRecord,
+    layer: int,
+    shape: LayerRecord,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    step: PagedStep,
+    workspace: Workspace,
+) -> Tensor:
+    """Write a layer's keys and values to the cache, then attend each row to its sequence's tokens up to itself.
+
+    query `[T, heads, head_dim]`, key and value `[T, kv_heads, head_dim]` in the kernels' dtype -> like query. Of
+    `shape` the fields that describe attention count.
+    """
+    query, key, value = query.contiguous(), key.contiguous(), value.contiguous()
+    out = torch.empty_like(query)
+    threads = torch.get_num_threads()
+    step.record.workspace = workspace.pointer(kernels.attention_workspace(shape.head_dim, threads))
+    kernels.attention(
+        *(x.data_ptr() for x in (query, key, value, out)),
+        *(ctypes.byref(shape), layer, ctypes.byref(step.cache.record), ctypes.byref(step.record), threads),
+    )
+    return out
+
+
+def pointers(tensors: Sequence[Tensor]) -> ctypes.Array[ctypes.c_void_p]:
+    """An array of the addresses of tensors."""
+    return (ctypes.c_void_p * len(tensors))(*(t.data_ptr() for t in tensors))

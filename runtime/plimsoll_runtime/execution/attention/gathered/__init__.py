@@ -1,0 +1,1 @@
+"""Attention on a CPU with stock torch: gathered blocks, batched matrix products, no kernel of our own."""

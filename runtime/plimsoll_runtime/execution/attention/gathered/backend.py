@@ -1,0 +1,47 @@
+"""The CPU backend: one plan for each distinct attention shape, a few tiles for each plan."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from torch import Tensor
+
+from plimsoll_runtime.execution.attention.base import AttentionBatch
+from plimsoll_runtime.execution.attention.gathered.scratch import Scratch
+from plimsoll_runtime.execution.attention.gathered.segments import TileCosts, plan_tiles
+from plimsoll_runtime.execution.attention.gathered.step import StepTiles
+from plimsoll_runtime.execution.attention.gathered.writes import CacheWrites
+from plimsoll_runtime.execution.attention.tables import StepTables, step_tables
+from plimsoll_runtime.execution.kv_cache import KvCache
+from plimsoll_runtime.models.spec import Attention, AttentionShape
+
+
+class GatheredBackend:
+    """Paged attention with stock torch on a CPU, in any float dtype (see the package)."""
+
+    name: ClassVar[str] = "torch"
+    fused: ClassVar[bool] = False
+
+    def __init__(self, cache: KvCache) -> None:
+        self._cache = cache
+        self._costs = {shape: TileCosts.of(shape, cache.dtype.itemsize) for shape in set(cache.shapes)}
+        self._scratch = Scratch()
+
+    def begin(self, batch: AttentionBatch) -> Attention:
+        """Indices and masks of the step, shared by the layers of one shape."""
+        tables = step_tables(batch, self._cache.block_size, self._cache.num_blocks)
+        plans = {shape: self._plan(shape, batch, tables) for shape in self._costs}
+        writes = CacheWrites(batch, self._cache.block_size)
+        layers = [plans[shape] for shape in self._cache.shapes]
+
+        def attention(layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+            keys, values = self._cache.keys[layer], self._cache.values[layer]
+            writes.write(keys, key)
+            writes.write(values, value)
+            return layers[layer].attend(query, keys, values)
+
+        return attention
+
+    def _plan(self, shape: AttentionShape, batch: AttentionBatch, tables: StepTables) -> StepTiles:
+        plans = plan_tiles(batch.query_lens, batch.context_lens, self._cache.block_size, self._costs[shape])
+        return StepTiles(plans, tables, shape, self._cache, self._scratch)

@@ -1,0 +1,112 @@
+"""The decoder on a CPU with our own kernels: a step is one call, not one call for each op of each layer."""
+
+from __future__ import annotations
+
+from typing import Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from plimsoll_kernels.cpu.decoder import CpuDecoder, Layer
+from plimsoll_kernels.cpu.library import KernelsRecord, LayerRecord, kernels
+from plimsoll_kernels.cpu.linear import PackedGatedLinear, PackedLinear
+from plimsoll_kernels.cpu.step import PagedStep
+from plimsoll_runtime.models.decoder import capped, rounded_scale
+from plimsoll_runtime.models.rope import RopeTable
+from plimsoll_runtime.models.spec import Attention, AttentionShape, DecoderSpec
+from plimsoll_runtime.models.weights import LayerWeights, LinearWeights, WeightReader
+
+
+@runtime_checkable
+class FusedStep(Attention, Protocol):
+    """A step's attention that a fused decoder computes by itself, from `paged`."""
+
+    paged: PagedStep
+
+
+class FusedDecoder:
+    """A loaded model, like `Decoder`; it attends by itself over the cache of the backend `cpu`."""
+
+    def __init__(self, reader: WeightReader) -> None:
+        found = kernels(reader.dtype)
+        if found is None:
+            raise ValueError(f"no CPU kernels for {reader.dtype} run here")
+        spec = reader.spec
+        self.spec = spec
+        self.dtype = reader.dtype
+        ropes = tuple(dict.fromkeys(spec.ropes))
+        self._ropes = [RopeTable(rope, reader.device) for rope in ropes]
+        embedding = reader.embedding()
+        self._head = PackedLinear(found, reader.head(embedding))
+        layers = [
+            _layer(found, spec, weights, attention_record(shape, rope=ropes.index(rope)))
+            for shape, rope, weights in zip(spec.attention, spec.ropes, reader.layers(), strict=True)
+        ]
+        scale = rounded_scale(spec, reader.dtype)
+        self._decoder = CpuDecoder(
+            found,
+            layers,
+            embedding=embedding,
+            embedding_scale=1.0 if scale is None else scale,
+            final_norm=_norm(spec, reader.final_norm()),
+            norm_eps=spec.norm_eps,
+            inner=spec.intermediate_size,
+            gelu=spec.activation == "gelu_tanh",
+        )
+        self.weight_bytes = reader.nbytes
+
+    def __call__(self, token_ids: Tensor, positions: Tensor, attention: Attention) -> Tensor:
+        """token_ids and positions int64 [T] -> final hidden states [T, hidden], normed."""
+        if not isinstance(attention, FusedStep):
+            raise TypeError(f"a fused decoder needs a step of the backend cpu, not {type(attention).__name__}")
+        tables = [table(positions, torch.float32) for table in self._ropes]
+        return self._decoder(token_ids, [c for c, _ in tables], [s for _, s in tables], attention.paged)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """hidden [R, hidden] -> float32 [R, vocab]."""
+        return capped(self.spec, self._head(hidden))
+
+    def take_seconds(self) -> dict[str, float]:
+        """See models.op_times.TimesOps: what each op took since the last call."""
+        return self._decoder.take_seconds()
+
+
+def attention_record(shape: AttentionShape, *, rope: int) -> LayerRecord:
+    """The attention of a layer as the kernels read it; `rope` is the index of its table."""
+    return LayerRecord(
+        rope=rope,
+        heads=shape.heads,
+        kv_heads=shape.kv_heads,
+        head_dim=shape.head_dim,
+        window=shape.window or 0,
+        scale=shape.scale,
+        softcap=shape.softcap or 0.0,
+    )
+
+
+def _layer(found: KernelsRecord, spec: DecoderSpec, weights: LayerWeights, record: LayerRecord) -> Layer:
+    gate, up = weights.gate, weights.up
+    bias = None if gate.bias is None or up.bias is None else torch.cat([gate.bias, up.bias])
+    norms = [_norm(spec, norm) for norm in weights.norms]
+    query_norm, key_norm = (None, None) if weights.head_norms is None else (_norm(spec, n) for n in weights.head_norms)
+    return Layer.of(
+        query_key_value=_linear(found, weights.query_key_value),
+        output=_linear(found, weights.output),
+        gate_up=PackedGatedLinear(found, gate.weight, up.weight, bias),
+        down=_linear(found, weights.down),
+        attention_norm=norms[0],
+        attention_post_norm=norms[1] if spec.post_norms else None,
+        mlp_norm=norms[2] if spec.post_norms else norms[1],
+        mlp_post_norm=norms[3] if spec.post_norms else None,
+        query_norm=query_norm,
+        key_norm=key_norm,
+        shape=record,
+    )
+
+
+def _linear(found: KernelsRecord, weights: LinearWeights) -> PackedLinear:
+    return PackedLinear(found, weights.weight, weights.bias)
+
+
+def _norm(spec: DecoderSpec, weight: Tensor) -> Tensor:
+    return weight.float() + spec.norm_offset

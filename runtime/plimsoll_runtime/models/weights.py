@@ -1,0 +1,100 @@
+"""A decoder's weights as they are read: layer by layer, so that never more than one layer exists twice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from plimsoll_runtime.models.names import EMBEDDING, FINAL_NORM, HEAD, norm_names
+from plimsoll_runtime.models.spec import DecoderSpec
+from plimsoll_runtime.weights.tensors import TensorSource
+
+Progress = Callable[[str, float], None]
+STAGE = "load weights"
+
+
+@dataclass(frozen=True, slots=True)
+class LinearWeights:
+    """weight [out, in] and bias [out]."""
+
+    weight: Tensor
+    bias: Tensor | None
+
+
+@dataclass(frozen=True, slots=True)
+class LayerWeights:
+    """One layer's, with `norms` in the order in which they come, and the norms over each head of queries and keys."""
+
+    query_key_value: LinearWeights
+    output: LinearWeights
+    gate: LinearWeights
+    up: LinearWeights
+    down: LinearWeights
+    norms: tuple[Tensor, ...]
+    head_norms: tuple[Tensor, Tensor] | None
+
+
+class WeightReader:
+    """Reads what a spec needs, in the dtype and on the device of the run. `nbytes` counts what was read so far."""
+
+    def __init__(
+        self, spec: DecoderSpec, source: TensorSource, dtype: torch.dtype, device: torch.device, progress: Progress
+    ) -> None:
+        self.spec = spec
+        self.dtype = dtype
+        self.device = device
+        self.nbytes = 0
+        self._source = source
+        self._progress = progress
+        progress(STAGE, 0.0)
+
+    def embedding(self) -> Tensor:
+        """[vocab, hidden]."""
+        return self._read(EMBEDDING)
+
+    def head(self, embedding: Tensor) -> Tensor:
+        """[vocab, hidden]: the embedding itself where the two are tied."""
+        return embedding if self.spec.tied_embeddings else self._read(HEAD)
+
+    def final_norm(self) -> Tensor:
+        """[hidden]."""
+        return self._read(FINAL_NORM)
+
+    def layers(self) -> Iterator[LayerWeights]:
+        """One after the other; a layer is read when it is asked for."""
+        for index in range(self.spec.num_layers):
+            yield self._layer(f"model.layers.{index}")
+            self._progress(STAGE, (index + 1) / self.spec.num_layers)
+
+    def _layer(self, prefix: str) -> LayerWeights:
+        spec = self.spec
+        head_norms = None
+        if spec.qk_norm:
+            query, key = (self._read(f"{prefix}.self_attn.{x}_norm.weight") for x in ("q", "k"))
+            head_norms = (query, key)
+        return LayerWeights(
+            query_key_value=self._linear(spec.qkv_bias, *(f"{prefix}.self_attn.{x}_proj" for x in ("q", "k", "v"))),
+            output=self._linear(spec.output_bias, f"{prefix}.self_attn.o_proj"),
+            gate=self._linear(spec.mlp_bias, f"{prefix}.mlp.gate_proj"),
+            up=self._linear(spec.mlp_bias, f"{prefix}.mlp.up_proj"),
+            down=self._linear(spec.mlp_bias, f"{prefix}.mlp.down_proj"),
+            norms=tuple(self._read(f"{prefix}.{name}.weight") for name in norm_names(spec)),
+            head_norms=head_norms,
+        )
+
+    def _linear(self, biased: bool, *names: str) -> LinearWeights:
+        """Several weights that read the same input are one."""
+        weight = _join([self._read(f"{name}.weight") for name in names])
+        return LinearWeights(weight, _join([self._read(f"{name}.bias") for name in names]) if biased else None)
+
+    def _read(self, name: str) -> Tensor:
+        tensor = self._source.read(name, self.dtype).to(self.device)
+        self.nbytes += tensor.nbytes
+        return tensor
+
+
+def _join(tensors: list[Tensor]) -> Tensor:
+    return tensors[0] if len(tensors) == 1 else torch.cat(tensors)
