@@ -30,7 +30,7 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
         help="a folder, a .gguf file, demo://gemma-3-270m or a Hugging Face id (hf://ORG/NAME)",
     )
     _add_server_options(parser)
-    _add_engine_options(parser)
+    add_engine_options(parser)
     parser.set_defaults(func=run)
 
 
@@ -108,7 +108,8 @@ def _add_server_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _add_engine_options(parser: argparse.ArgumentParser) -> None:
+def add_engine_options(parser: argparse.ArgumentParser) -> None:
+    """Add what `engine_config` reads, all but the model."""
     group = parser.add_argument_group("engine")
     group.add_argument("--revision", metavar="R", help="branch, tag or commit of a Hugging Face model")
     group.add_argument("--dtype", choices=DTYPES, default=DEFAULTS.dtype, help="(default: %(default)s)")

@@ -1,0 +1,111 @@
+"""`plimsoll profile MODEL`: where a step's time goes, by phase and by op, beside what the machine allows."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from plimsoll_runtime.cli import values
+from plimsoll_runtime.cli.serve import add_engine_options, engine_config
+from plimsoll_runtime.errors import UsageError
+from plimsoll_runtime.profiling.workload import WORKLOADS, Workload
+
+if TYPE_CHECKING:
+    from plimsoll_runtime.profiling.run import ProfileOptions
+
+DESCRIPTION = """\
+Run the engine in this process on a synthetic batch and report, for prefill and decode steps apart:
+  - each phase: schedule, inputs, forward, head, sample, commit; and what a server adds: message,
+    detokenise, events (all but the sockets; in a server they run beside the next step)
+  - each op of the forward pass: time, bytes, operations, and its share of the roofline, which is
+    the larger of bytes / bandwidth and operations / rate, both probed on this machine
+"""
+EXPLAINED = "\n".join(f"  {name:13}  {what}" for name, what in WORKLOADS.items())
+EPILOG = f"""\
+workloads:
+{EXPLAINED}
+
+examples:
+  plimsoll profile demo://gemma-3-270m
+  plimsoll profile MODEL --batch 64 --workload mixed --prompt-len 256 --output-len 256 --trace step.json
+
+Open a trace in https://ui.perfetto.dev. Profile a quiet machine: a process beside takes bandwidth, and
+the probes see it too.
+"""
+
+
+def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
+    """Add `profile` to the command line."""
+    parser = subparsers.add_parser(
+        "profile",
+        help="show where the time of a model's steps goes",
+        description=DESCRIPTION,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("model", metavar="MODEL", help="a folder, a .gguf file, demo://NAME or a Hugging Face id")
+    group = parser.add_argument_group("workload")
+    group.add_argument("--workload", choices=WORKLOADS, default="uniform", help="see below (default: %(default)s)")
+    for option, default, what in (
+        ("--batch", 1, "requests, all at once"),
+        ("--prompt-len", 128, "tokens of a prompt"),
+        ("--output-len", 128, "tokens to generate, EOS ignored"),
+    ):
+        group.add_argument(
+            option, type=values.positive, default=default, metavar="N", help=f"{what} (default: {default})"
+        )
+    group = parser.add_argument_group("results")
+    group.add_argument(
+        "--trace",
+        type=Path,
+        metavar="FILE",
+        help="write a Chrome trace of a second, shorter run with torch's own events (the figures are not from it)",
+    )
+    group.add_argument("--json", type=Path, metavar="FILE", help="write all figures, with hardware and versions")
+    add_engine_options(parser)
+    parser.set_defaults(func=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Profile and print; 0 once everything is written."""
+    # Torch's profiler logs to standard error from C++ as it is loaded; only this can tell it not to.
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")
+    options = profile_options(args)
+    from rich.console import Console
+
+    from plimsoll_runtime.cli.progress import console_progress
+    from plimsoll_runtime.profiling.run import run_profile
+    from plimsoll_runtime.profiling.table import print_report
+
+    with console_progress(sys.stderr) as progress:
+        report = run_profile(options, progress)
+    print_report(report, Console(width=None if sys.stdout.isatty() else 120))
+    return 0
+
+
+def profile_options(args: argparse.Namespace) -> ProfileOptions:
+    """The record of the whole command line. Raises UsageError for what cannot be run or written."""
+    from plimsoll_runtime.profiling.run import ProfileOptions
+
+    for option, path in (("--trace", args.trace), ("--json", args.json)):
+        if path is not None:
+            _check_writable(option, path)
+    config = engine_config(args)
+    workload = Workload(args.workload, args.batch, args.prompt_len, args.output_len)
+    workload.check(config)
+    return ProfileOptions(config, workload, args.trace, args.json)
+
+
+def _check_writable(option: str, path: Path) -> None:
+    """Before minutes of work, not after."""
+    folder = path.parent
+    if path.is_dir():
+        raise UsageError(f"{option} {path} is a folder; name a file")
+    if not folder.is_dir():
+        raise UsageError(f"{option} {path}: there is no folder {folder}; make it first")
+    if not os.access(path if path.exists() else folder, os.W_OK):
+        raise UsageError(f"{option} {path} cannot be written; choose another place")

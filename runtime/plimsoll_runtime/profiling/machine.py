@@ -1,0 +1,72 @@
+"""What the machine allows: bytes a second out of memory, and operations a second in a matrix product."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from plimsoll_runtime.models.cost import OpCost
+from plimsoll_runtime.models.linear import Linear
+
+READ_BYTES = 2**29
+"""More than any cache holds."""
+CPU_PRODUCT = (512, 2048, 4096)
+CUDA_PRODUCT = (8192, 8192, 8192)
+REPEATS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """Measured limits: `bandwidth` in bytes per second read from memory, `rate` in operations per second."""
+
+    bandwidth: float
+    rate: float
+
+    def floor_seconds(self, cost: OpCost) -> float:
+        """The least time that this cost can take: its bytes or its operations, whichever is slower."""
+        return max(cost.bytes / self.bandwidth, cost.flops / self.rate)
+
+    def bound(self, cost: OpCost) -> str:
+        """Which of the two it is: "memory" or "compute"."""
+        return "memory" if cost.bytes / self.bandwidth >= cost.flops / self.rate else "compute"
+
+    def best_of(self, other: Machine) -> Machine:
+        """The higher of each limit: a probe that something else disturbed is too low, never too high."""
+        return Machine(max(self.bandwidth, other.bandwidth), max(self.rate, other.rate))
+
+
+def measure(device: torch.device, dtype: torch.dtype) -> Machine:
+    """Read memory and multiply matrices in `dtype`, with as many threads as torch has; the best of several.
+
+    The product is stock torch's (packed by oneDNN on a CPU): kernels that are better than it pass the "roofline".
+    """
+    return Machine(_bandwidth(device), _rate(device, dtype))
+
+
+def _bandwidth(device: torch.device) -> float:
+    data = torch.ones(READ_BYTES // 4, device=device)
+    return data.nbytes / _best_seconds(data.sum)
+
+
+def _rate(device: torch.device, dtype: torch.dtype) -> float:
+    rows, inputs, outputs = CUDA_PRODUCT if device.type == "cuda" else CPU_PRODUCT
+    x = torch.randn(rows, inputs, device=device, dtype=dtype)
+    product = Linear(torch.randn(outputs, inputs, device=device, dtype=dtype))
+    return 2 * rows * inputs * outputs / _best_seconds(lambda: product(x))
+
+
+@torch.inference_mode()
+def _best_seconds(work: Callable[[], Tensor]) -> float:
+    """Of some calls, after one that nobody counts."""
+    best = float("inf")
+    for attempt in range(REPEATS + 1):
+        start = time.perf_counter()
+        if work().is_cuda:
+            torch.cuda.synchronize()
+        if attempt:
+            best = min(best, time.perf_counter() - start)
+    return best

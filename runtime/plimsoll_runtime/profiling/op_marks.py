@@ -1,0 +1,167 @@
+"""Times a torch decoder op by op, by marks that are put between its parts while it is profiled, and only then."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from itertools import pairwise
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from torch.profiler import record_function
+
+from plimsoll_runtime.models.decoder import TorchDecoder
+from plimsoll_runtime.models.op_times import OpKind
+from plimsoll_runtime.models.spec import Attention
+
+RANGE_PREFIX = "plimsoll::"
+
+_LAYER_PARTS = {
+    "_attention_norm": OpKind.NORM,
+    "_attention_post_norm": OpKind.NORM,
+    "_mlp_norm": OpKind.NORM,
+    "_mlp_post_norm": OpKind.NORM,
+}
+_ATTENTION_PARTS = {"_qkv": OpKind.QKV, "_output": OpKind.OUTPUT}
+_MLP_PARTS = {"_gate_up": OpKind.GATE_UP, "_down": OpKind.DOWN}
+
+
+class OpListener(Protocol):
+    """Is told which op begins; None: the last one ends and no other begins."""
+
+    def switch(self, kind: OpKind | None) -> None:
+        """From now on it is this one."""
+
+
+class OpTimer(OpListener, Protocol):
+    """Keeps the seconds of each op."""
+
+    def take_seconds(self) -> Mapping[str, float]:
+        """By kind, since the last call."""
+
+
+class HostOpTimer:
+    """Times ops that are done when their call returns."""
+
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._clock = clock
+        self._seconds: defaultdict[str, float] = defaultdict(float)
+        self._kind: OpKind | None = None
+        self._since = 0.0
+
+    def switch(self, kind: OpKind | None) -> None:
+        """See OpListener."""
+        now = self._clock()
+        if self._kind is not None:
+            self._seconds[self._kind] += now - self._since
+        self._kind, self._since = kind, now
+
+    def take_seconds(self) -> Mapping[str, float]:
+        """See OpTimer."""
+        taken, self._seconds = dict(self._seconds), defaultdict(float)
+        return taken
+
+
+class CudaOpTimer:
+    """Times ops on the device's own stream; a stream that waits for its next launch counts as the op before."""
+
+    def __init__(self) -> None:
+        self._marks: list[tuple[OpKind | None, Any]] = []
+
+    def switch(self, kind: OpKind | None) -> None:
+        """See OpListener."""
+        event: Any = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        event.record()
+        self._marks.append((kind, event))
+
+    def take_seconds(self) -> Mapping[str, float]:
+        """See OpTimer. Waits for the device."""
+        torch.cuda.synchronize()
+        seconds: defaultdict[str, float] = defaultdict(float)
+        for (kind, start), (_, end) in pairwise(self._marks):
+            if kind is not None:
+                seconds[kind] += start.elapsed_time(end) / 1e3
+        self._marks.clear()
+        return seconds
+
+
+class OpRanges:
+    """Shows the ops as ranges in a trace of torch's profiler."""
+
+    def __init__(self) -> None:
+        self._open: Any = None
+
+    def switch(self, kind: OpKind | None) -> None:
+        """See OpListener."""
+        if self._open is not None:
+            self._open.__exit__(None, None, None)
+        self._open = None if kind is None else record_function(RANGE_PREFIX + kind)
+        if self._open is not None:
+            self._open.__enter__()
+
+
+class MarkedDecoder:
+    """A torch decoder that says which op begins. The decoder passed in is changed: its parts are wrapped in place."""
+
+    def __init__(self, decoder: TorchDecoder, timer: OpTimer) -> None:
+        self.spec = decoder.spec
+        self.dtype = decoder.dtype
+        self.weight_bytes = decoder.weight_bytes
+        self._decoder = decoder
+        self._timer = timer
+        self._listeners: tuple[OpListener, ...] = (timer,)
+        for layer in decoder._layers:
+            self._mark(layer, _LAYER_PARTS)
+            self._mark(layer._attention, _ATTENTION_PARTS)
+            self._mark(layer._mlp, _MLP_PARTS)
+        self._mark(decoder, {"_norm": OpKind.NORM})
+
+    def __call__(self, token_ids: Tensor, positions: Tensor, attention: Attention) -> Tensor:
+        """As the decoder's own."""
+
+        def marked(layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+            self.switch(OpKind.ATTENTION)
+            return attention(layer, query, key, value)
+
+        self.switch(OpKind.EMBED)
+        try:
+            return self._decoder(token_ids, positions, marked)
+        finally:
+            self.switch(None)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """As the decoder's own."""
+        return self._decoder.logits(hidden)
+
+    def take_seconds(self) -> Mapping[str, float]:
+        """See models.op_times.TimesOps."""
+        return self._timer.take_seconds()
+
+    def show_ranges(self, shown: bool) -> None:
+        """Whether torch's profiler is to see the ops as ranges."""
+        self._listeners = (self._timer, OpRanges()) if shown else (self._timer,)
+
+    def switch(self, kind: OpKind | None) -> None:
+        """Tell everybody which op begins."""
+        for listener in self._listeners:
+            listener.switch(kind)
+
+    def _mark(self, owner: object, parts: Mapping[str, OpKind]) -> None:
+        for name, kind in parts.items():
+            part = getattr(owner, name)
+            if part is not None:
+                setattr(owner, name, self._marked(part, kind))
+
+    def _marked(self, part: Callable[[Tensor], Tensor], kind: OpKind) -> Callable[[Tensor], Tensor]:
+        """The rotation is no part of its own: it begins where the product of queries and keys ends."""
+
+        def call(x: Tensor) -> Tensor:
+            self.switch(kind)
+            out = part(x)
+            if kind is OpKind.QKV:
+                self.switch(OpKind.ROPE)
+            return out
+
+        return call

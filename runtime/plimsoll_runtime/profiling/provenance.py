@@ -1,0 +1,38 @@
+"""Where figures come from: without it they mean nothing on another machine."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+
+import torch
+
+from plimsoll_runtime import __version__
+
+CPU_INFO = Path("/proc/cpuinfo")
+
+
+def provenance() -> dict[str, str | int]:
+    """Hardware, versions, command and day."""
+    return {
+        "date": datetime.now(UTC).date().isoformat(),
+        "command": " ".join(["plimsoll", *sys.argv[1:]]),
+        "cpu": _cpu(),
+        "cores": len(os.sched_getaffinity(0)),
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else "none",
+        "python": platform.python_version(),
+        "torch": version("torch"),
+        "plimsoll": __version__,
+    }
+
+
+def _cpu() -> str:
+    try:
+        lines = CPU_INFO.read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())

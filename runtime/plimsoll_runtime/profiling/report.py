@@ -1,0 +1,29 @@
+"""Everything that a profile found, as one record: what the table shows and the JSON file holds."""
+
+from __future__ import annotations
+
+import msgspec
+
+from plimsoll_runtime.profiling.summary import StepFigures
+
+
+class Report(msgspec.Struct, frozen=True):
+    """Seconds, bytes, operations and tokens. `bandwidth` and `rate` are the machine's, probed before and after."""
+
+    model: str
+    architecture: str
+    dtype: str
+    device: str
+    attention_backend: str
+    threads: int
+    workload: str
+    batch: int
+    prompt_len: int
+    output_len: int
+    prompt_tokens: int
+    output_tokens: int
+    seconds: float
+    bandwidth: float
+    rate: float
+    steps: list[StepFigures]
+    provenance: dict[str, str | int]

@@ -1,0 +1,126 @@
+"""A profile from its options to its report."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import torch
+
+from plimsoll_runtime.driver.build import build_engine
+from plimsoll_runtime.engine.config import EngineConfig
+from plimsoll_runtime.engine.core import EngineCore
+from plimsoll_runtime.engine.messages import AddRequest
+from plimsoll_runtime.profiling.machine import Machine, measure
+from plimsoll_runtime.profiling.provenance import provenance
+from plimsoll_runtime.profiling.record import StepRecord, record_steps
+from plimsoll_runtime.profiling.report import Report
+from plimsoll_runtime.profiling.server_path import ServerPath
+from plimsoll_runtime.profiling.summary import SERVER_PHASES, summarise
+from plimsoll_runtime.profiling.trace import with_torch_events, write_trace
+from plimsoll_runtime.profiling.watch import Watch
+from plimsoll_runtime.profiling.workload import Workload, prompt_tokens
+from plimsoll_runtime.text.tokenizer import Tokenizer, load_tokenizer
+from plimsoll_runtime.weights.sources import resolve
+
+Progress = Callable[[str, float], None]
+WARM_OUTPUT = 3
+TRACED_OUTPUT = 16
+"""Tokens of each answer in the traced run: torch's profiler keeps every op of every step in memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileOptions:
+    """What to load, what to ask of it, and where to write; files are None where nobody wants them."""
+
+    engine: EngineConfig
+    workload: Workload
+    trace: Path | None = None
+    report: Path | None = None
+
+
+def run_profile(options: ProfileOptions, progress: Progress) -> Report:
+    """Load, probe, warm up, measure, probe again, and trace if asked to. Writes the files that are wanted.
+
+    Raises what `build_engine` raises, and UsageError for a workload that the loaded engine cannot hold.
+    """
+    watch = Watch()
+    core = build_engine(options.engine, progress, watch)
+    options.workload.check_fits(core.info)
+    tokenizer = load_tokenizer(resolve(options.engine.model, options.engine.revision))
+    session = _Session(core, watch, tokenizer, options.workload)
+    progress("profile", 0.0)
+    device, dtype = torch.device(core.info.device), watch.decoder.dtype
+    machine = measure(device, dtype)
+    session.serve(longest_output=WARM_OUTPUT)
+    gc.collect()
+    gc.freeze()  # as the engine's process does
+    try:
+        requests, records = session.serve()
+    finally:
+        gc.unfreeze()
+    machine = machine.best_of(measure(device, dtype))
+    if options.trace is not None:
+        write_trace(options.trace, session.trace())
+    progress("profile", 1.0)
+    report = _report(options.workload, core, requests, records, machine)
+    if options.report is not None:
+        options.report.write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n")
+    return report
+
+
+class _Session:
+    """An engine that serves one workload again and again, its prefix cache emptied each time."""
+
+    def __init__(self, core: EngineCore, watch: Watch, tokenizer: Tokenizer, workload: Workload) -> None:
+        self._core = core
+        self._watch = watch
+        self._tokenizer = tokenizer
+        self._workload = workload
+
+    def serve(self, *, longest_output: int | None = None) -> tuple[list[AddRequest], list[StepRecord]]:
+        """The requests, and what was seen of each step."""
+        requests = self._workload.requests(self._core.info.vocab_size, longest_output=longest_output)
+        self._core.reset_prefix_cache()
+        server = ServerPath(requests, self._tokenizer, self._watch.timeline)
+        return requests, record_steps(self._core, self._watch, requests, server)
+
+    def trace(self) -> list[dict[str, object]]:
+        """The events of a run with short answers under torch's profiler."""
+        self._watch.show_ranges(True)
+        try:
+            return with_torch_events(lambda: self.serve(longest_output=TRACED_OUTPUT)[1])
+        finally:
+            self._watch.show_ranges(False)
+
+
+def _report(
+    workload: Workload,
+    core: EngineCore,
+    requests: Sequence[AddRequest],
+    records: Sequence[StepRecord],
+    machine: Machine,
+) -> Report:
+    info = core.info
+    return Report(
+        model=info.model,
+        architecture=info.architecture,
+        dtype=info.dtype,
+        device=info.device,
+        attention_backend=info.attention_backend,
+        threads=torch.get_num_threads(),
+        workload=workload.name,
+        batch=workload.batch,
+        prompt_len=workload.prompt_len,
+        output_len=workload.output_len,
+        prompt_tokens=prompt_tokens(requests),
+        output_tokens=sum(r.params.max_tokens or 0 for r in requests),
+        seconds=sum(s.seconds for r in records for s in r.spans if s.phase not in SERVER_PHASES),
+        bandwidth=machine.bandwidth,
+        rate=machine.rate,
+        steps=summarise(records, machine),
+        provenance=provenance(),
+    )

@@ -1,0 +1,90 @@
+"""A trace in Chrome's format (Perfetto reads it): steps and phases, the server's work, ops, and torch's own events.
+
+The native decoder tells sums, no moments: on the track of ops the sums of a step lie end to end from where its forward
+pass began. Times are microseconds; ours are moved to torch's clock where there are events of torch.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from time import perf_counter_ns
+from typing import Any
+
+import torch
+from torch.profiler import ProfilerActivity, profile, record_function
+
+from plimsoll_runtime.engine.timeline import StepPhase
+from plimsoll_runtime.profiling.record import StepRecord
+from plimsoll_runtime.profiling.summary import FORWARD_OPS, SERVER_PHASES
+
+Event = dict[str, Any]
+
+PROCESS = 10**9
+"""Beyond every process id and every device number, which torch's events use."""
+STEPS, SERVER, OPS = 1, 2, 3
+TRACKS = {STEPS: "engine: steps and their phases", SERVER: "server path", OPS: "ops of the forward pass, end to end"}
+ANCHOR = "plimsoll::anchor"
+
+
+def timeline_events(records: Sequence[StepRecord], *, zero_ns: int, zero_us: float = 0.0) -> list[Event]:
+    """Our own tracks; `zero_ns` of the timeline's clock is `zero_us` of the trace."""
+
+    def span(name: str, track: int, start_ns: float, end_ns: float, **args: Any) -> Event:
+        start = zero_us + (start_ns - zero_ns) / 1e3
+        duration = (end_ns - start_ns) / 1e3
+        return {
+            **{"ph": "X", "cat": "plimsoll", "name": name, "pid": PROCESS, "tid": track},
+            **{"ts": start, "dur": duration, "args": args},
+        }
+
+    events = list(_names())
+    for number, record in enumerate(records, 1):
+        engine = [s for s in record.spans if s.phase not in SERVER_PHASES]
+        kind = "prefill" if record.prefill else "decode"
+        about = {"tokens": record.tokens, "sequences": record.sequences}
+        events.append(span(f"{kind} {number}", STEPS, engine[0].start_ns, engine[-1].end_ns, **about))
+        for phase in record.spans:
+            track = SERVER if phase.phase in SERVER_PHASES else STEPS
+            events.append(span(phase.phase.name.lower(), track, phase.start_ns, phase.end_ns))
+            if phase.phase is StepPhase.FORWARD:
+                at = float(phase.start_ns)
+                for op in FORWARD_OPS:
+                    seconds, cost = record.op_seconds.get(op, 0.0), record.costs[op]
+                    if seconds:
+                        events.append(span(op, OPS, at, at + seconds * 1e9, bytes=cost.bytes, flops=cost.flops))
+                        at += seconds * 1e9
+    return events
+
+
+def with_torch_events(run: Callable[[], Sequence[StepRecord]]) -> list[Event]:
+    """Call `run` under torch's profiler: its events and ours, on one clock."""
+    activities = [ProfilerActivity.CPU]
+    if torch.cuda.is_available():
+        activities.append(ProfilerActivity.CUDA)
+    with profile(activities=activities) as profiler:
+        for _ in range(2):  # the first range of a profile takes a while
+            anchor_ns = perf_counter_ns()
+            with record_function(ANCHOR):
+                pass
+        records = run()
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "torch.json"
+        profiler.export_chrome_trace(str(path))
+        theirs: list[Event] = json.loads(path.read_text())["traceEvents"]
+    anchor_us = max(event["ts"] for event in theirs if event.get("name") == ANCHOR)
+    return [*theirs, *timeline_events(records, zero_ns=anchor_ns, zero_us=anchor_us)]
+
+
+def write_trace(path: Path, events: Sequence[Event]) -> None:
+    """A file that chrome://tracing and ui.perfetto.dev open."""
+    path.write_text(json.dumps({"displayTimeUnit": "ms", "traceEvents": events}))
+
+
+def _names() -> Iterator[Event]:
+    yield {"ph": "M", "name": "process_name", "pid": PROCESS, "tid": 0, "args": {"name": "plimsoll"}}
+    yield {"ph": "M", "name": "process_sort_index", "pid": PROCESS, "tid": 0, "args": {"sort_index": -1}}
+    for track, name in TRACKS.items():
+        yield {"ph": "M", "name": "thread_name", "pid": PROCESS, "tid": track, "args": {"name": name}}
