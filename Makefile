@@ -72,12 +72,16 @@ e2e: setup ## Prove everything on a real cluster (KUBECONFIG=... REGISTRY=... fo
 	@$(BIN)/python e2e/prove.py $(E2E_ARGS)
 
 .PHONY: bench
-bench: setup ## Measure W1 to W4 against Transformers and the roofline
-	@$(BIN)/python benchmarks/bench.py $(BENCH_ARGS)
+bench: setup ## Measure us beside the peers and the machine's limits (`make bench-peers` first)
+	@PYTHONPATH=benchmarks $(BIN)/python -m serving.run $(BENCH_ARGS)
+
+.PHONY: bench-peers
+bench-peers: setup ## Install what bench measures beside us (in ~/.cache/plimsoll/peers; some minutes)
+	@$(BIN)/python benchmarks/peers/install.py $(PEERS_ARGS)
 
 .PHONY: bench-gpu
 bench-gpu: setup ## The same questions on a GPU
-	@$(BIN)/python benchmarks/bench.py --gpu $(BENCH_ARGS)
+	@PYTHONPATH=benchmarks $(BIN)/python -m serving.run --gpu $(BENCH_ARGS)
 
 .PHONY: clean
 clean: ## Remove caches and builds (not .venv, not the cluster)

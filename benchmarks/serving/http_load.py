@@ -1,4 +1,4 @@
-"""Our server under streaming users: started as a person would, measured from the client's side."""
+"""A server with OpenAI's completions under streaming users: started as a person would, measured by its client."""
 
 from __future__ import annotations
 
@@ -7,111 +7,124 @@ import contextlib
 import json
 import socket
 import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Iterator
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections.abc import AsyncIterator
 from typing import Any
 
 import aiohttp
 
+from serving.latency import Timeline, expect, latencies
 from serving.workloads import Request, Workload
 
-NAME = "small"
 START_SECONDS = 120
+LOG_TAIL = 3000
 
 
-@dataclass(slots=True)
-class Timeline:
-    """When the tokens of one request arrived, in seconds since it was sent."""
+class HttpServer:
+    """A server's process on a free loopback port, and its users."""
 
-    arrivals: list[float] = field(default_factory=list)
+    model = "measured"
 
-
-@contextlib.contextmanager
-def server(model: Path, threads: int) -> Iterator[str]:
-    """`plimsoll serve` on a free loopback port; yields its URL once it is ready."""
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port = s.getsockname()[1]
-    program = str(Path(sys.executable).parent / "plimsoll")
-    command = [program, "serve", str(model), "--name", NAME, "--port", str(port)]
-    command += ["--dtype", "bfloat16", "--kv-memory", "2GiB", "--max-model-len", "2048", "--threads", str(threads)]
-    with tempfile.TemporaryFile("w+") as log, subprocess.Popen(command, stdout=log, stderr=log) as process:
-        url = f"http://127.0.0.1:{port}"
+    def __init__(self, command: list[str]) -> None:
+        port = free_port()
+        self.url = f"http://127.0.0.1:{port}"
+        self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115 (open as long as the process)
+        self._process = subprocess.Popen([*command, "--port", str(port)], stdout=self._log, stderr=self._log)
         try:
-            asyncio.run(_ready(url))
-            yield url
-        except (aiohttp.ClientError, TimeoutError):
-            log.seek(0)
-            print(log.read()[-3000:], file=sys.stderr)
+            asyncio.run(self._ready())
+        except BaseException:
+            self.close()
             raise
-        finally:
-            process.terminate()
-            process.wait(timeout=60)
 
+    def run(self, workload: Workload) -> dict[str, Any]:
+        """As many requests at a time as there are users (streaming), or all at once (not streaming)."""
+        return asyncio.run(self._run(workload))
 
-def run(workload: Workload, url: str, salt: str) -> dict[str, Any]:
-    """Stream every request with `users` at a time; throughput and the client's latencies.
+    def close(self) -> None:
+        """End the process."""
+        self._process.terminate()
+        self._process.wait(timeout=60)
+        self._log.close()
 
-    What an earlier run left in the prefix cache serves only those with the same `salt`.
-    """
-    return asyncio.run(_run(workload, url, salt))
+    async def _run(self, workload: Workload) -> dict[str, Any]:
+        timeout = aiohttp.ClientTimeout(total=None)
+        # A connection for each request: a server may close an idle one just when the next request goes out.
+        connector = aiohttp.TCPConnector(limit=0, force_close=True)
+        async with aiohttp.ClientSession(timeout=timeout, connector=connector) as session:
+            if workload.primer is not None:
+                await self._answer(session, workload.primer)
+            start = time.perf_counter()
+            timelines = await self._serve(session, workload)
+            seconds = time.perf_counter() - start
+        measured = latencies(timelines, workload.users) if workload.users else {}
+        return {"seconds": seconds, **measured}
 
-
-async def _run(workload: Workload, url: str, salt: str) -> dict[str, Any]:
-    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=None)) as session:
-        todo = iter(workload.requests)
-        timelines: list[Timeline] = []
+    async def _serve(self, session: aiohttp.ClientSession, workload: Workload) -> list[Timeline]:
+        """When each request's tokens came, in the order in which the requests were sent."""
+        if workload.users is None:
+            await asyncio.gather(*(self._answer(session, request) for request in workload.requests))
+            return []
+        todo, timelines = iter(workload.requests), list[Timeline]()
 
         async def user() -> None:
             for request in todo:
-                timelines.append(await _stream(session, url, request, salt))
+                timelines.append(Timeline(time.perf_counter()))
+                await self._stream(session, request, timelines[-1])
 
-        start = time.perf_counter()
-        await asyncio.gather(*(user() for _ in range(workload.users or 1)))
-        seconds = time.perf_counter() - start
-    first = sorted(t.arrivals[0] for t in timelines)
-    gaps = sorted(b - a for t in timelines for a, b in zip(t.arrivals, t.arrivals[1:], strict=False))
-    return {"seconds": seconds, "ttft_ms": _percentiles(first), "itl_ms": _percentiles(gaps)}
+        await asyncio.gather(*(user() for _ in range(workload.users)))
+        return timelines
+
+    async def _ready(self) -> None:
+        deadline = time.monotonic() + START_SECONDS
+        async with aiohttp.ClientSession() as session:
+            while time.monotonic() < deadline:
+                if self._process.poll() is not None:
+                    raise RuntimeError(f"the server ended with {self._process.returncode}: {self._tail()}")
+                with contextlib.suppress(aiohttp.ClientError):
+                    async with session.get(f"{self.url}/health") as response:
+                        if response.status == 200:
+                            return
+                await asyncio.sleep(0.2)
+        raise TimeoutError(f"{self.url} was not ready within {START_SECONDS} s: {self._tail()}")
+
+    async def _answer(self, session: aiohttp.ClientSession, request: Request) -> None:
+        async with session.post(f"{self.url}/v1/completions", json=self._body(request)) as response:
+            await _raise_for_status(response)
+            expect((await response.json())["usage"]["completion_tokens"], request.output_len)
+
+    async def _stream(self, session: aiohttp.ClientSession, request: Request, timeline: Timeline) -> None:
+        body = self._body(request) | {"stream": True, "stream_options": {"include_usage": True}}
+        generated = 0
+        async with session.post(f"{self.url}/v1/completions", json=body) as response:
+            await _raise_for_status(response)
+            async for event in _events(response):
+                if event["choices"]:
+                    timeline.arrivals.append(time.perf_counter())
+                if (usage := event.get("usage")) is not None:
+                    generated = usage["completion_tokens"]
+        expect(generated, request.output_len)
+
+    def _body(self, request: Request) -> dict[str, Any]:
+        return {
+            "model": self.model,
+            "prompt": list(request.prompt),
+            "max_tokens": request.output_len,
+            "temperature": 0,
+            "ignore_eos": True,
+        }
+
+    def _tail(self) -> str:
+        self._log.seek(0)
+        return self._log.read()[-LOG_TAIL:]
 
 
-async def _ready(url: str) -> None:
-    deadline = time.monotonic() + START_SECONDS
-    async with aiohttp.ClientSession() as session:
-        while time.monotonic() < deadline:
-            with contextlib.suppress(aiohttp.ClientError):
-                async with session.get(f"{url}/health") as response:
-                    if response.status == 200:
-                        return
-            await asyncio.sleep(0.2)
-    raise TimeoutError(f"{url} was not ready within {START_SECONDS} s")
-
-
-async def _stream(session: aiohttp.ClientSession, url: str, request: Request, salt: str) -> Timeline:
-    body = {
-        "model": NAME,
-        "prompt": list(request.prompt),
-        "max_tokens": request.output_len,
-        "temperature": 0,
-        "ignore_eos": True,
-        "stream": True,
-        "cache_salt": salt,
-        "stream_options": {"include_usage": True},
-    }
-    timeline, generated, start = Timeline(), 0, time.perf_counter()
-    async with session.post(f"{url}/v1/completions", json=body) as response:
-        response.raise_for_status()
-        async for event in _events(response):
-            if event["choices"]:
-                timeline.arrivals.append(time.perf_counter() - start)
-            if (usage := event.get("usage")) is not None:
-                generated = usage["completion_tokens"]
-    if generated != request.output_len:
-        raise RuntimeError(f"{generated} tokens came instead of {request.output_len}")
-    return timeline
+def free_port() -> int:
+    """A loopback port that nobody listens on."""
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port: int = s.getsockname()[1]
+        return port
 
 
 async def _events(response: aiohttp.ClientResponse) -> AsyncIterator[dict[str, Any]]:
@@ -121,5 +134,6 @@ async def _events(response: aiohttp.ClientResponse) -> AsyncIterator[dict[str, A
             yield json.loads(data)
 
 
-def _percentiles(values: list[float]) -> dict[str, float]:
-    return {f"p{p}": round(1000 * values[min(len(values) - 1, len(values) * p // 100)], 2) for p in (50, 80, 99)}
+async def _raise_for_status(response: aiohttp.ClientResponse) -> None:
+    if response.status != 200:
+        raise RuntimeError(f"the server answered {response.status}: {(await response.text())[:LOG_TAIL]}")

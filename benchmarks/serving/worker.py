@@ -1,25 +1,98 @@
-"""A child process that holds one system and runs workloads as they are named on standard input."""
+"""A process that holds one system and runs workloads as they are named, and the side that asks it."""
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import subprocess
 import sys
+import tempfile
 from pathlib import Path
+from typing import Any
 
+from serving.models import SHAPES, Shape
 from serving.systems import SYSTEMS
-from serving.workloads import workloads
+from serving.workloads import Workload, workload
+
+HERE = Path(__file__).resolve().parent.parent
+LOG_TAIL = 2000
+
+
+class SystemFailed(RuntimeError):
+    """A system could not be loaded or ended in the middle; `reason` is the last line that it wrote."""
+
+    def __init__(self, system: str, status: int, log: str) -> None:
+        super().__init__(f"{system} ended with {status}:\n{log}")
+        self.reason = (log.strip().splitlines() or [f"ended with {status}"])[-1]
+
+
+class Worker:
+    """One system in a child process."""
+
+    def __init__(self, system: str, shape: Shape, threads: int) -> None:
+        entry = SYSTEMS[system]
+        self._name = system
+        self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115 (open as long as the process)
+        command = [str(entry.python()), "-W", "ignore", "-m", "serving.worker", system, shape.name]
+        environment = os.environ | {"PYTHONPATH": str(HERE), "OMP_NUM_THREADS": str(threads)}
+        self._process = subprocess.Popen(
+            [*command, entry.prepare(shape), str(threads)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            text=True,
+            env=environment,
+        )
+        try:
+            self._answer()
+        except BaseException:
+            self.close()
+            raise
+
+    def run(self, name: str, scale: float, number: int) -> dict[str, Any]:
+        """One round of a workload. Raises SystemFailed."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{name} {scale} {number}\n")
+        self._process.stdin.flush()
+        return self._answer()
+
+    def close(self) -> None:
+        """End the child."""
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()
+        self._process.wait(timeout=90)
+        self._log.close()
+
+    def _answer(self) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            self._log.seek(0)
+            raise SystemFailed(self._name, self._process.wait(), self._log.read()[-LOG_TAIL:])
+        answer: dict[str, Any] = json.loads(line)
+        return answer
 
 
 def main() -> None:
-    """`python -m serving.worker SYSTEM MODEL THREADS SCALE`: one line in, one line of JSON out."""
-    name, model, threads, scale = sys.argv[1:]
-    answers = sys.stdout
-    sys.stdout = sys.stderr
-    system = SYSTEMS[name](Path(model), int(threads))
-    known = {w.name: w for w in workloads(float(scale))}
-    print(json.dumps({"ready": True}), file=answers, flush=True)
-    for line in sys.stdin:
-        print(json.dumps(system.run(known[line.strip()])), file=answers, flush=True)
+    """`python -m serving.worker SYSTEM SHAPE MODEL THREADS`: one line in, one line of JSON out."""
+    name, shape, model, threads = sys.argv[1:]
+    # What a library prints belongs to the log, also from code that is not Python's.
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    system = SYSTEMS[name].load(SHAPES[shape], model, int(threads))
+    try:
+        print(json.dumps({"ready": True}), file=answers, flush=True)
+        for line in sys.stdin:
+            print(json.dumps(system.run(_parse(line))), file=answers, flush=True)
+    finally:
+        system.close()
+
+
+def _parse(line: str) -> Workload:
+    name, scale, number = line.split()
+    return workload(name, float(scale), int(number))
 
 
 if __name__ == "__main__":

@@ -1,11 +1,17 @@
-"""The workloads: who asks what. All greedy, EOS ignored, the same prompts for every system."""
+"""The workloads: who asks what. All greedy, EOS ignored, the same prompts for every system.
+
+Lengths are the same in every round and the tokens are new ones, so that no system finds an earlier round's prompts
+in its cache.
+"""
 
 from __future__ import annotations
 
 import random
 from dataclasses import dataclass
 
-VOCAB, PREFIX = 32000, 512
+from serving.models import DEMO, SMALL, Shape
+
+PREFIX, FIRST_TOKEN = 512, 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,9 +24,9 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """Requests that arrive together; `users` of them at a time over HTTP when that is set.
+    """Requests that arrive together; `users` of them at a time, streaming, when that is set.
 
-    The first `shared` tokens of every prompt are the same.
+    The first `shared` tokens of every prompt are the same; `primer` is answered before the clock starts.
     """
 
     name: str
@@ -28,11 +34,14 @@ class Workload:
     requests: tuple[Request, ...]
     users: int | None = None
     shared: int = 0
+    primer: Request | None = None
+    shape: Shape = SMALL
 
     @property
     def prompt_tokens(self) -> int:
-        """Tokens of prompts that have to be computed, what they share once."""
-        return sum(len(r.prompt) - self.shared for r in self.requests) + self.shared
+        """Tokens of prompts that have to be computed: what they share once, or never when it was primed."""
+        once = 0 if self.primer is not None else self.shared
+        return sum(len(r.prompt) - self.shared for r in self.requests) + once
 
     @property
     def output_tokens(self) -> int:
@@ -40,29 +49,48 @@ class Workload:
         return sum(r.output_len for r in self.requests)
 
 
-def workloads(scale: float = 1.0) -> list[Workload]:
-    """W1 to W4. `scale` below 1 cuts requests and lengths for a quick look; results are only recorded at 1."""
+def workloads(scale: float = 1.0, number: int = 1) -> list[Workload]:
+    """W1 to W4 and the demo model's, with the tokens of round `number`.
+
+    `scale` below 1 cuts requests and lengths for a quick look; results are only recorded at 1.
+    """
 
     def n(count: int) -> int:
         return max(2, round(count * scale))
 
-    rng = random.Random(0)
+    lengths, tokens = random.Random(0), random.Random(number)
     longest = max(32, n(256))
-    mixed = tuple(_request(rng, rng.randint(16, 256), rng.randint(16, longest)) for _ in range(n(64)))
-    prefix = _tokens(rng, PREFIX)
-    shared = tuple(Request(prefix + _tokens(rng, 16), n(32)) for _ in range(n(64)))
-    stream = tuple(_request(rng, rng.randint(16, 256), rng.randint(16, longest)) for _ in range(n(128)))
+
+    def mixed(count: int, shape: Shape = SMALL) -> tuple[Request, ...]:
+        sizes = [(lengths.randint(16, 256), lengths.randint(16, longest)) for _ in range(count)]
+        return tuple(_request(tokens, i, o, shape) for i, o in sizes)
+
+    def shared() -> tuple[Request, ...]:
+        prefix = _tokens(tokens, PREFIX, SMALL)
+        return tuple(Request(prefix + _tokens(tokens, 16, SMALL), n(32)) for _ in range(n(64)))
+
+    burst, late = shared(), shared()
+    primer = Request(late[0].prompt[:PREFIX] + _tokens(tokens, 16, SMALL), 1)
     return [
-        Workload("W1", "batch 1, 128 in, 128 out", (_request(rng, 128, n(128)),)),
-        Workload("W2", "64 mixed requests at once", mixed),
-        Workload("W3", "64 requests, one prefix of 512", shared, shared=PREFIX),
-        Workload("W4", "64 users streaming 128 requests over HTTP", stream, users=n(64)),
+        Workload("W1", "batch 1, 128 in, 128 out", (_request(tokens, 128, n(128)),)),
+        Workload("W2", "64 mixed requests at once", mixed(n(64))),
+        Workload("W3", "64 requests, one prefix of 512", burst, shared=PREFIX),
+        Workload("W3p", "the same, the prefix primed", late, shared=PREFIX, primer=primer),
+        Workload("W4", "64 users streaming 128 requests", mixed(n(128)), users=n(64)),
+        Workload("D1", "Gemma 3 270M, one user", (_request(tokens, 128, n(128), DEMO),), users=1, shape=DEMO),
+        Workload("D16", "Gemma 3 270M, 16 users, 48 requests", mixed(n(48), DEMO), users=n(16), shape=DEMO),
     ]
 
 
-def _request(rng: random.Random, prompt_len: int, output_len: int) -> Request:
-    return Request(_tokens(rng, prompt_len), output_len)
+def workload(name: str, scale: float, number: int) -> Workload:
+    """One of them, as round `number` has it."""
+    return next(w for w in workloads(scale, number) if w.name == name)
 
 
-def _tokens(rng: random.Random, count: int) -> tuple[int, ...]:
-    return tuple(rng.randrange(3, VOCAB) for _ in range(count))
+def _request(rng: random.Random, prompt_len: int, output_len: int, shape: Shape = SMALL) -> Request:
+    return Request(_tokens(rng, prompt_len, shape), output_len)
+
+
+def _tokens(rng: random.Random, count: int, shape: Shape) -> tuple[int, ...]:
+    """Tokens past those that a vocabulary keeps for bytes and control."""
+    return tuple(rng.randrange(FIRST_TOKEN, shape.vocab) for _ in range(count))

@@ -1,0 +1,133 @@
+"""The measured models as GGUF, which llama.cpp and OpenVINO GenAI both read: the very weights that we load."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from pathlib import Path
+from typing import Any, Literal
+
+import gguf
+import torch
+from safetensors.torch import load_file
+from tokenizers.pre_tokenizers import ByteLevel
+from torch import Tensor
+
+from peers import places
+
+FloatType = Literal["BF16", "F16"]
+FORMATS: dict[FloatType, torch.dtype] = {"BF16": torch.bfloat16, "F16": torch.float16}
+TENSORS = {
+    "input_layernorm": "attn_norm",
+    "post_attention_layernorm": "ffn_norm",
+    "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output",
+    "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
+}
+OUTER = {
+    "model.embed_tokens.weight": "token_embd.weight",
+    "model.norm.weight": "output_norm.weight",
+    "lm_head.weight": "output.weight",
+}
+
+
+def from_llama(folder: Path, form: FloatType) -> Path:
+    """A Llama of safetensors as one GGUF beside them, made if it is not there (or older than the weights)."""
+    weights, target = folder / "model.safetensors", folder / f"model-{form.lower()}.gguf"
+    if target.is_file() and target.stat().st_mtime > weights.stat().st_mtime:
+        return target
+    config = json.loads((folder / "config.json").read_text())
+    unfinished = target.with_suffix(".part")
+    writer = gguf.GGUFWriter(unfinished, "llama")
+    _metadata(writer, config, form)
+    for name, tensor in load_file(weights).items():
+        _add(writer, _name(name), _llama_order(name, tensor, config), form)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    unfinished.rename(target)
+    return target
+
+
+def in_bfloat16(quantised: Path, folder: Path) -> Path:
+    """A quantised GGUF with its weights in bfloat16, the same numbers, made in `folder` if it is not there."""
+    target = folder / f"{quantised.stem}-bf16.gguf"
+    if target.is_file() and target.stat().st_mtime > quantised.stat().st_mtime:
+        return target
+    if not places.has_llama_cpp():
+        raise places.NotInstalled("llama.cpp")
+    folder.mkdir(parents=True, exist_ok=True)
+    unfinished = target.with_suffix(".part")
+    command = [str(places.program("llama-quantize")), "--allow-requantize", str(quantised), str(unfinished), "BF16"]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    if result.returncode:
+        raise RuntimeError(f"llama-quantize ended with {result.returncode}: {result.stderr[-1000:]}")
+    unfinished.rename(target)
+    return target
+
+
+def _metadata(writer: Any, config: dict[str, Any], form: FloatType) -> None:
+    writer.add_file_type(gguf.LlamaFileType[f"MOSTLY_{form}"])
+    writer.add_vocab_size(config["vocab_size"])
+    writer.add_context_length(config["max_position_embeddings"])
+    writer.add_embedding_length(config["hidden_size"])
+    writer.add_block_count(config["num_hidden_layers"])
+    writer.add_feed_forward_length(config["intermediate_size"])
+    writer.add_head_count(config["num_attention_heads"])
+    writer.add_head_count_kv(config["num_key_value_heads"])
+    writer.add_rope_dimension_count(config["hidden_size"] // config["num_attention_heads"])
+    writer.add_rope_freq_base(config["rope_parameters"]["rope_theta"])
+    writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+    _vocabulary(writer, config["vocab_size"])
+
+
+def _vocabulary(writer: Any, size: int) -> None:
+    """Made-up words in a byte-level BPE: requests are token ids, but a server must be able to spell its answer."""
+    letters = sorted(ByteLevel.alphabet())
+    words = ["<unk>", "<s>", "</s>", *letters, letters[0] + letters[1]]
+    kinds = [gguf.TokenType.UNKNOWN, gguf.TokenType.CONTROL, gguf.TokenType.CONTROL]
+    kinds += [gguf.TokenType.NORMAL] * (size - len(kinds))
+    words += [f"w{number}" for number in range(len(words), size)]
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("gpt-2")
+    writer.add_token_list(words)
+    writer.add_token_types(kinds)
+    writer.add_token_merges([f"{letters[0]} {letters[1]}"])
+    writer.add_bos_token_id(1)
+    writer.add_eos_token_id(2)
+    writer.add_add_bos_token(False)
+    writer.add_chat_template("{{ messages[0]['content'] }}")
+
+
+def _name(name: str) -> str:
+    """GGUF's name of a tensor."""
+    if name in OUTER:
+        return OUTER[name]
+    match = re.fullmatch(r"model\.layers\.(\d+)\.(.+)\.weight", name)
+    if match is None or match[2] not in TENSORS:
+        raise ValueError(f"{name} is no tensor of a Llama")
+    return f"blk.{match[1]}.{TENSORS[match[2]]}.weight"
+
+
+def _llama_order(name: str, tensor: Tensor, config: dict[str, Any]) -> Tensor:
+    """Rows of queries and keys as llama.cpp rotates them: neighbours in pairs, where Transformers pairs halves."""
+    heads = {"q_proj": config["num_attention_heads"], "k_proj": config["num_key_value_heads"]}
+    count = next((n for part, n in heads.items() if part in name), None)
+    if count is None:
+        return tensor
+    halves = tensor.view(count, 2, tensor.shape[0] // count // 2, tensor.shape[1])
+    return halves.transpose(1, 2).reshape(tensor.shape)
+
+
+def _add(writer: Any, name: str, tensor: Tensor, form: FloatType) -> None:
+    if tensor.dim() == 1:
+        writer.add_tensor(name, tensor.float().numpy())
+        return
+    data = tensor.to(FORMATS[form]).contiguous().view(torch.uint8).numpy()
+    writer.add_tensor(name, data, raw_dtype=gguf.GGMLQuantizationType[form])

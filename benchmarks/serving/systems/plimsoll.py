@@ -1,0 +1,58 @@
+"""Ourselves: the `LLM` class in process, and the server as a person would start it."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from serving.http_load import HttpServer
+from serving.latency import expect
+from serving.models import Shape
+from serving.systems.base import KV_TOKENS
+from serving.workloads import Request, Workload
+
+MAX_LEN = 2048
+
+
+class PlimsollOffline:
+    """Our `LLM`, in process."""
+
+    def __init__(self, shape: Shape, model: str, threads: int) -> None:
+        from plimsoll_runtime import LLM
+
+        kv = str(KV_TOKENS * shape.kv_bytes)
+        self._llm = LLM(model, dtype="bfloat16", threads=threads, kv_memory=kv, max_model_len=MAX_LEN)
+
+    def run(self, workload: Workload) -> dict[str, Any]:
+        """All requests at once, offline. What earlier rounds left in the prefix cache is gone."""
+        self._llm.reset_prefix_cache()
+        if workload.primer is not None:
+            self._generate([workload.primer])
+        start = time.perf_counter()
+        tokens = self._generate(workload.requests)
+        seconds = time.perf_counter() - start
+        expect(tokens, workload.output_tokens)
+        return {"seconds": seconds}
+
+    def close(self) -> None:
+        """The process ends with it."""
+        self._llm.close()
+
+    def _generate(self, requests: tuple[Request, ...] | list[Request]) -> int:
+        from plimsoll_runtime import SamplingParams
+
+        params = [SamplingParams(temperature=0.0, max_tokens=r.output_len, ignore_eos=True) for r in requests]
+        results = self._llm.generate([list(r.prompt) for r in requests], params)
+        return sum(len(r.outputs[0].token_ids) for r in results)
+
+
+class PlimsollServer(HttpServer):
+    """`plimsoll serve` on a free loopback port."""
+
+    def __init__(self, shape: Shape, model: str, threads: int) -> None:
+        program = str(Path(sys.executable).parent / "plimsoll")
+        kv = str(KV_TOKENS * shape.kv_bytes)
+        command = [program, "serve", model, "--name", self.model, "--dtype", "bfloat16", "--kv-memory", kv]
+        super().__init__([*command, "--max-model-len", str(MAX_LEN), "--threads", str(threads)])

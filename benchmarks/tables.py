@@ -1,0 +1,85 @@
+"""Results as tables: the same rows for a terminal and for a document."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from serving.systems import SYSTEMS
+
+NOT_APPLICABLE = "-"
+WIDTH = 150
+PAST_ROOFLINE = (
+    "* Past 100 %: the rate beside it is that of stock oneDNN's product, which a kernel of one's own may beat; "
+    "or something disturbed the probe."
+)
+
+
+def console() -> Console:
+    """A terminal as wide as it is; a file or a pipe wide enough for the tables."""
+    return Console() if sys.stdout.isatty() else Console(width=WIDTH)
+
+
+@dataclass(frozen=True, slots=True)
+class Sheet:
+    """A table without a form: headings (the first column is text, the rest are figures) and rows of cells."""
+
+    title: str
+    headings: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    note: str = ""
+
+    def rich(self) -> Table:
+        """For a terminal."""
+        table = Table(title=self.title, caption=self.note or None)
+        for index, heading in enumerate(self.headings):
+            table.add_column(heading, justify="right" if index else "left")
+        for row in self.rows:
+            table.add_row(*row)
+        return table
+
+    def markdown(self) -> str:
+        """For a document."""
+        rule = ["---", *("---:" for _ in self.headings[1:])]
+        lines = [self.headings, rule, *self.rows]
+        table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+        return "\n\n".join(part for part in (f"{self.title}.", table, self.note) if part)
+
+
+def serving(rows: Sequence[Mapping[str, Any]]) -> Sheet:
+    """Tokens per second, and in brackets how many times a peer's ours are."""
+    peers = list(dict.fromkeys(name for row in rows for name in (*row["ratios"], *row["absent"])))
+    headings = ["workload", "Plimsoll", *(SYSTEMS[name].title for name in peers), "of roofline", "TTFT p50 / p99 ms"]
+    cells = [
+        [
+            f"{row['name']}: {row['title']}",
+            f"{row['tokens_per_second'][row['us']]:.0f}",
+            *(_peer(row, name) for name in peers),
+            _share(row["of_roofline"]),
+            _first_token(row),
+        ]
+        for row in rows
+    ]
+    note = PAST_ROOFLINE if any(row["of_roofline"] > 1 for row in rows) else ""
+    title = "Output tokens per second (in brackets: how many times the peer's ours are), medians"
+    return Sheet(title, headings, cells, note)
+
+
+def _peer(row: Mapping[str, Any], name: str) -> str:
+    if name in row["ratios"]:
+        return f"{row['tokens_per_second'][name]:.0f} ({row['ratios'][name]:.2f}x)"
+    return str(row["absent"].get(name, NOT_APPLICABLE))
+
+
+def _share(value: float) -> str:
+    return f"{value:.0%}" + (" *" if value > 1 else "")
+
+
+def _first_token(row: Mapping[str, Any]) -> str:
+    last = row["rounds"][-1]["systems"][row["us"]]
+    return f"{last['ttft_ms']['p50']:.0f} / {last['ttft_ms']['p99']:.0f}" if "ttft_ms" in last else NOT_APPLICABLE
