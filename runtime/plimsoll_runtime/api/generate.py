@@ -33,7 +33,7 @@ class Piece:
 
 async def generate(model: ServedModel, choices: Sequence[Choice], record: RequestRecord) -> AsyncGenerator[Piece, None]:
     """All pieces of all choices as they come. Closing it aborts what still runs. Raises ApiError."""
-    pieces = _answer(model, choices[0]) if len(choices) == 1 else _merged(model, choices)
+    pieces = _answer(model, choices[0], record) if len(choices) == 1 else _merged(model, choices, record)
     try:
         async with aclosing(pieces):
             async for piece in pieces:
@@ -47,13 +47,15 @@ async def generate(model: ServedModel, choices: Sequence[Choice], record: Reques
         raise ApiError(f"The request cannot be served: {error}.", code="invalid_value") from error
 
 
-async def _answer(model: ServedModel, choice: Choice) -> AsyncGenerator[Piece, None]:
+async def _answer(model: ServedModel, choice: Choice, record: RequestRecord) -> AsyncGenerator[Piece, None]:
     text = OutputText(choice.request.params, model.tokenizer)
     async with aclosing(model.engine.generate(choice.request)) as outputs:
         async for output in outputs:
             if output.error is not None or output.finish_reason in ("error", "abort"):
                 raise _failed(output.error or "the request was aborted")
+            started = time.perf_counter()
             delta = text.push(output)
+            record.text_seconds += time.perf_counter() - started
             yield Piece(
                 choice,
                 delta,
@@ -66,13 +68,13 @@ async def _answer(model: ServedModel, choice: Choice) -> AsyncGenerator[Piece, N
     raise _failed("the engine ended the request without an answer")
 
 
-async def _merged(model: ServedModel, choices: Sequence[Choice]) -> AsyncGenerator[Piece, None]:
+async def _merged(model: ServedModel, choices: Sequence[Choice], record: RequestRecord) -> AsyncGenerator[Piece, None]:
     """The pieces of several choices, each pumped by a task of its own into one queue."""
     queue: asyncio.Queue[Piece | BaseException | None] = asyncio.Queue()
 
     async def pump(choice: Choice) -> None:
         try:
-            async with aclosing(_answer(model, choice)) as pieces:
+            async with aclosing(_answer(model, choice, record)) as pieces:
                 async for piece in pieces:
                     queue.put_nowait(piece)
             queue.put_nowait(None)

@@ -12,12 +12,16 @@ from prometheus_client.registry import Collector
 from plimsoll_runtime.api.record import RequestRecord
 from plimsoll_runtime.api.state import Phase, ServerState
 from plimsoll_runtime.engine.messages import EngineStats
+from plimsoll_runtime.engine.timeline import StepPhase
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 FIRST_TOKEN_SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
 TOKEN_SECONDS = (0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1, 2.5)
 REQUEST_SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 TOKEN_COUNTS = (1, 8, 32, 128, 512, 2048, 8192, 32768, 131072)
+
+ENGINE_PHASES = tuple(phase.name.lower() for phase in StepPhase if phase <= StepPhase.MESSAGE)
+"""Those that an engine's process measures: what a server does with a step comes after them."""
 
 
 class Metrics:
@@ -51,6 +55,12 @@ class Metrics:
         self._completion = self._histogram(
             "plimsoll_request_completion_tokens", "Generated tokens of a request.", TOKEN_COUNTS
         )
+        self._work = Counter(
+            "plimsoll_answer_seconds",
+            "Seconds of the server's work on answers: detokenise (stop strings too), send (waiting for readers too).",
+            ("model", "phase"),
+            registry=self.registry,
+        )
         self.registry.register(_EngineCollector(state))
 
     def observe(self, record: RequestRecord, endpoint: str, code: int) -> None:
@@ -58,6 +68,8 @@ class Metrics:
         self._requests.labels(self._model, endpoint, str(code)).inc()
         for reason in record.finish_reasons:
             self._finished.labels(self._model, reason).inc()
+        self._work.labels(self._model, "detokenise").inc(record.text_seconds)
+        self._work.labels(self._model, "send").inc(record.send_seconds)
         if record.first_token is None:
             return
         self._first_token.observe(record.first_token - record.started)
@@ -112,6 +124,14 @@ def _engine_metrics(name: str, stats: EngineStats) -> Iterator[Metric]:
         counter = CounterMetricFamily(series, text, labels=("model",))
         counter.add_metric((name,), value)
         yield counter
+    phases = CounterMetricFamily(
+        "plimsoll_step_seconds",
+        "Seconds of the engine's steps by phase; divided by plimsoll_engine_steps_total, of a mean step.",
+        labels=("model", "phase"),
+    )
+    for phase, seconds in zip(ENGINE_PHASES, stats.phase_seconds, strict=False):
+        phases.add_metric((name, phase), seconds)
+    yield phases
 
 
 def _gauge(series: str, text: str, model: str, value: float) -> GaugeMetricFamily:

@@ -11,6 +11,8 @@ class RequestRecord:
     """Counts and times of one request; times are of the monotonic clock, in seconds.
 
     `token_gaps` are (seconds, tokens): the time since the choice's previous tokens, and how many came then.
+    `text_seconds` went into detokenising and stop strings, `send_seconds` into encoding and sending a stream's events,
+    waiting for a slow reader included.
     """
 
     request_id: str
@@ -19,6 +21,8 @@ class RequestRecord:
     cached_tokens: int = 0
     completion_tokens: int = 0
     first_token: float | None = None
+    text_seconds: float = 0.0
+    send_seconds: float = 0.0
     finish_reasons: list[str] = field(default_factory=list)
     token_gaps: list[tuple[float, int]] = field(default_factory=list)
     _last: dict[int, float] = field(default_factory=dict)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from typing import Any
 
 import msgspec
 from starlette.requests import Request
@@ -53,18 +53,19 @@ class EventStream(Response):
 
     async def _send_all(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        await _send_event(send, self._first)
+        await self._send_event(send, self._first)
         try:
             async for event in self._rest:
-                await _send_event(send, event)
+                await self._send_event(send, event)
             await _send_data(send, b"[DONE]", more=False)
         except ApiError as error:
             logger.warning("stream ended by an error: %s", error.message)
             await _send_data(send, msgspec.json.encode(error.body), more=False)
 
-
-async def _send_event(send: Send, event: Any) -> None:
-    await _send_data(send, msgspec.json.encode(event))
+    async def _send_event(self, send: Send, event: msgspec.Struct) -> None:
+        started = time.perf_counter()
+        await _send_data(send, msgspec.json.encode(event))
+        self._record.send_seconds += time.perf_counter() - started
 
 
 async def _send_data(send: Send, data: bytes, *, more: bool = True) -> None:

@@ -14,6 +14,7 @@ from plimsoll_runtime.engine.core import EngineCore
 from plimsoll_runtime.engine.messages import EngineInfo
 from plimsoll_runtime.engine.params import SamplingParams
 from plimsoll_runtime.engine.plan import ScheduledSequence, SlotInit, StepPlan
+from plimsoll_runtime.engine.timeline import Timeline
 from plimsoll_runtime.execution.attention.select import Target, select
 from plimsoll_runtime.execution.kv_cache import KvCache
 from plimsoll_runtime.execution.memory import (
@@ -55,7 +56,7 @@ def build_engine(config: EngineConfig, progress: Progress, probe: Probe | None =
     budget = _budget(config, spec, dtype, device)
     cache = KvCache(spec.attention, budget.num_blocks, config.block_size, dtype, device)
     sampler = Sampler(spec.vocab_size, files.eos_token_ids)
-    timeline = None if probe is None else probe.timeline
+    timeline = Timeline() if probe is None else probe.timeline
     runner = ModelRunner(decoder, backend(cache), cache, sampler, timeline)
     progress("warm-up", 0.0)
     _warm_up(runner, min(config.max_batch_tokens, budget.max_model_len - 1, 64), config.block_size)

@@ -37,6 +37,7 @@ from plimsoll_runtime.engine.messages import (
     Shutdown,
     StepOutputs,
 )
+from plimsoll_runtime.engine.timeline import StepPhase
 from plimsoll_runtime.errors import ErrorKind, PlimsollError, UsageError
 
 logger = logging.getLogger(__name__)
@@ -127,6 +128,8 @@ class EngineProcess:
         if core.has_work:
             done = core.step()
             self._tell(done.outputs, done.stats)
+            if core.timeline is not None:
+                core.timeline.lap(StepPhase.MESSAGE)
 
     def _tell(self, outputs: list[RequestOutput], stats: EngineStats) -> None:
         """Send what is new, if anything is."""

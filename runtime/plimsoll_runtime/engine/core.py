@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Protocol
 
+import msgspec
+
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.engine.limits import check_request, longest_sequence
 from plimsoll_runtime.engine.messages import AddRequest, EngineInfo, EngineStats, StepOutputs
@@ -33,7 +35,7 @@ class EngineCore:
     ) -> None:
         self.info = info
         self._runner = runner
-        self._timeline = timeline
+        self.timeline = timeline
         self._scheduler = Scheduler(_limits(config, info), new_policy(config.policy))
         self._check = config.check_integrity
         self._failure: str | None = None
@@ -46,7 +48,10 @@ class EngineCore:
     @property
     def stats(self) -> EngineStats:
         """Gauges and counters as of now."""
-        return self._scheduler.stats()
+        stats = self._scheduler.stats()
+        if self.timeline is None:
+            return stats
+        return msgspec.structs.replace(stats, phase_seconds=self.timeline.totals())
 
     def add(self, request: AddRequest) -> None:
         """Queue a request. Raises UsageError when it could never be served, EngineDeadError after a failure."""
@@ -69,12 +74,12 @@ class EngineCore:
         device holds is no longer known.
         """
         self._raise_if_failed()
-        timeline = self._timeline
+        timeline = self.timeline
         if timeline is not None:
             timeline.begin()
         step = self._scheduler.schedule()
         if step is None:
-            return StepOutputs([], self._scheduler.stats())
+            return StepOutputs([], self.stats)
         if timeline is not None:
             timeline.lap(StepPhase.SCHEDULE)
         try:
@@ -84,7 +89,7 @@ class EngineCore:
             raise EngineDeadError(self._failure) from error
         if self._check:
             self.check_integrity()
-        done = StepOutputs(outputs, self._scheduler.stats())
+        done = StepOutputs(outputs, self.stats)
         if timeline is not None:
             timeline.lap(StepPhase.COMMIT)
         return done

@@ -62,7 +62,10 @@ class RequestOutput(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class EngineStats(msgspec.Struct, frozen=True):
-    """Gauges and counters of an engine, taken after a step. Counters only grow."""
+    """Gauges and counters of an engine, taken after a step. Counters only grow.
+
+    `phase_seconds`: seconds spent in each `timeline.StepPhase`; empty where nobody times the steps.
+    """
 
     running: int = 0
     waiting: int = 0
@@ -76,6 +79,7 @@ class EngineStats(msgspec.Struct, frozen=True):
     cache_hit_tokens: int = 0
     preemptions: int = 0
     evictions: int = 0
+    phase_seconds: tuple[float, ...] = ()
 
 
 class LoadProgress(msgspec.Struct, frozen=True, tag="progress"):

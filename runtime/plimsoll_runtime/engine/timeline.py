@@ -51,7 +51,10 @@ class Timeline:
     reads a result waits for it.
     """
 
-    __slots__ = ("_capacity", "_clock", "_ends", "_mark", "_phases", "_starts", "_step", "_steps", "_taken", "_written")
+    __slots__ = (
+        *("_capacity", "_clock", "_ends", "_mark", "_phases", "_starts"),
+        *("_step", "_steps", "_taken", "_totals", "_written"),
+    )
 
     def __init__(self, capacity: int = CAPACITY, clock: Callable[[], int] = time.perf_counter_ns) -> None:
         if capacity < 1:
@@ -60,6 +63,7 @@ class Timeline:
         self._clock = clock
         self._phases = array("b", bytes(capacity))
         self._steps, self._starts, self._ends = (array("q", bytes(8 * capacity)) for _ in range(3))
+        self._totals = [0] * len(StepPhase)
         self._step = 0
         self._mark = 0
         self._written = 0
@@ -82,8 +86,14 @@ class Timeline:
         self._phases[index] = phase
         self._steps[index] = self._step
         self._starts[index] = self._mark
-        self._ends[index] = self._mark = now
+        self._ends[index] = now
+        self._totals[phase] += now - self._mark
+        self._mark = now
         self._written += 1
+
+    def totals(self) -> tuple[float, ...]:
+        """Seconds of each phase since the start, in the order of StepPhase."""
+        return tuple([total / 1e9 for total in self._totals])
 
     def take(self) -> list[PhaseSpan]:
         """The spans that are there and were not taken before, oldest first."""

@@ -205,5 +205,26 @@ async def test_metrics(fresh: Any) -> None:
         'plimsoll_sequences_running{model="fake"} 1.0',
         'plimsoll_kv_usage_ratio{model="fake"} 0.25',
         'plimsoll_preemptions_total{model="fake"} 3.0',
+        'plimsoll_step_seconds_total{model="fake",phase="schedule"} 0.5',
+        'plimsoll_step_seconds_total{model="fake",phase="forward"} 8.0',
+        'plimsoll_step_seconds_total{model="fake",phase="message"} 0.5',
     ):
         assert line in text.splitlines(), line
+    assert 'phase="events"' not in text
+
+
+@pytest.mark.asyncio(loop_scope="function")
+async def test_metrics_of_the_servers_own_work(fresh: Any) -> None:
+    async def seconds(http: Any, phase: str) -> float:
+        name = f'plimsoll_answer_seconds_total{{model="fake",phase="{phase}"}} '
+        lines = (await http.get("/metrics")).text.splitlines()
+        return float(next((line.removeprefix(name) for line in lines if line.startswith(name)), 0))
+
+    async with fresh.http() as http:
+        await http.post("/v1/completions", json=BODY)
+        whole = await seconds(http, "detokenise")
+        assert 0 < whole < 60
+        assert await seconds(http, "send") == 0
+        await http.post("/v1/completions", json=BODY | {"stream": True})
+        assert 0 < await seconds(http, "send") < 60
+        assert await seconds(http, "detokenise") > whole

@@ -45,6 +45,7 @@ def test_phases_touch_and_leave_nothing_out() -> None:
     ]
     assert timeline.take() == []
     assert timeline.dropped == 0
+    assert timeline.totals()[: StepPhase.FORWARD + 1] == (20e-9, 0.0, 600e-9)
 
 
 def test_a_span_in_seconds() -> None:
@@ -97,7 +98,7 @@ class MarkingRunner:
 def timed() -> Iterator[tuple[EngineCore, Timeline]]:
     timeline = Timeline()
     core, runner = make_core(max_batch_tokens=8, max_sequences=2)
-    core._timeline = timeline
+    core.timeline = timeline
     core._runner = MarkingRunner(runner, timeline)
     yield core, timeline
     timeline.check_integrity()
@@ -108,6 +109,7 @@ def test_each_step_of_a_core_is_schedule_run_commit(timed: tuple[EngineCore, Tim
     for i in range(3):
         core.add(request(f"r{i}", [1, 2, 3], max_tokens=5))
     drain(core)
+    assert core.stats.phase_seconds == timeline.totals()
     spans = timeline.take()
     steps = sorted({span.step for span in spans})
     assert len(steps) == core.stats.steps
@@ -115,6 +117,24 @@ def test_each_step_of_a_core_is_schedule_run_commit(timed: tuple[EngineCore, Tim
         own = [span for span in spans if span.step == step]
         assert [span.phase for span in own] == [StepPhase.SCHEDULE, StepPhase.FORWARD, StepPhase.COMMIT]
         assert all(before.end_ns == after.start_ns for before, after in pairwise(own))
+
+
+def test_totals_outlive_the_ring() -> None:
+    clock = Clock()
+    timeline = Timeline(1, clock)
+    timeline.begin()
+    for phase in (*StepPhase, *StepPhase):
+        clock.now += 1 + phase
+        timeline.lap(phase)
+    assert timeline.totals() == tuple(2 * (1 + phase) / 1e9 for phase in StepPhase)
+    assert [span.phase for span in timeline.take()] == [list(StepPhase)[-1]]
+
+
+def test_a_core_without_a_timeline_tells_no_times() -> None:
+    core, _ = make_core()
+    core.add(request("r", [1]))
+    drain(core)
+    assert core.stats.phase_seconds == ()
 
 
 def test_a_step_without_work_leaves_no_span(timed: tuple[EngineCore, Timeline]) -> None:
