@@ -27,7 +27,8 @@ class Runner(Protocol):
 class EngineCore:
     """A scheduler and a runner, joined: each step is schedule, run, commit.
 
-    With a `timeline` (the runner's too) it marks where each of them ends.
+    With a `timeline` (the runner's too) it marks where each of them ends. What the runner has marked before, while it
+    warmed up, is forgotten.
     """
 
     def __init__(
@@ -36,6 +37,8 @@ class EngineCore:
         self.info = info
         self._runner = runner
         self.timeline = timeline
+        if timeline is not None:
+            timeline.clear()
         self._scheduler = Scheduler(_limits(config, info), new_policy(config.policy))
         self._check = config.check_integrity
         self._failure: str | None = None

@@ -63,16 +63,18 @@ class Timeline:
         self._clock = clock
         self._phases = array("b", bytes(capacity))
         self._steps, self._starts, self._ends = (array("q", bytes(8 * capacity)) for _ in range(3))
-        self._totals = [0] * len(StepPhase)
-        self._step = 0
-        self._mark = 0
-        self._written = 0
-        self._taken = 0
+        self.clear()
 
     @property
     def dropped(self) -> int:
         """Spans that were overwritten before anybody took them."""
         return max(0, self._written - self._taken - self._capacity)
+
+    def clear(self) -> None:
+        """Forget everything: the next step is the first."""
+        self._totals = [0] * len(StepPhase)
+        self._step = self._written = self._taken = 0
+        self._mark = self._clock()
 
     def begin(self) -> None:
         """A step begins now."""

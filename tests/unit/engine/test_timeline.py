@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from simulated import SimulatedRunner
 
+from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.engine.core import EngineCore
 from plimsoll_runtime.engine.plan import StepPlan, StepResult
 from plimsoll_runtime.engine.timeline import PhaseSpan, StepPhase, Timeline
@@ -128,6 +129,23 @@ def test_totals_outlive_the_ring() -> None:
         timeline.lap(phase)
     assert timeline.totals() == tuple(2 * (1 + phase) / 1e9 for phase in StepPhase)
     assert [span.phase for span in timeline.take()] == [list(StepPhase)[-1]]
+
+
+def test_what_a_runner_marked_while_it_warmed_up_is_no_steps() -> None:
+    clock = Clock()
+    timeline = Timeline(4, clock)
+    clock.now += 10**15
+    timeline.lap(StepPhase.INPUTS)
+    assert timeline.totals()[StepPhase.INPUTS] == 10**6
+    plain, runner = make_core()
+    core = EngineCore(EngineConfig(model="simulated"), plain.info, runner, timeline)
+    assert set(core.stats.phase_seconds) == {0.0}
+    assert timeline.take() == []
+    core.add(request("r", [1], max_tokens=1))
+    clock.now += 10**15
+    core.step()
+    assert [span.step for span in timeline.take()] == [1, 1]
+    assert set(core.stats.phase_seconds) == {0.0}
 
 
 def test_a_core_without_a_timeline_tells_no_times() -> None:
