@@ -27,7 +27,10 @@ Message = Mapping[str, Any]
 
 @dataclass(slots=True)
 class Completion:
-    """One generated answer. `logprobs` has an entry for each of `token_ids` where they were asked for."""
+    """One generated answer. `logprobs` has an entry for each of `token_ids` where they were asked for.
+
+    `finish_reason` is "stop", "length", or "deadline": then it is empty, as its first token came too late.
+    """
 
     text: str = ""
     token_ids: list[int] = field(default_factory=list)
@@ -157,6 +160,9 @@ class _Progress:
 
     def push(self, output: RequestOutput) -> bool:
         """Add a step's output; True when the request is over."""
+        if output.finish_reason == "deadline":
+            self._completion.finish_reason = output.finish_reason
+            return True
         if output.error is not None:
             raise UsageError(output.error)
         delta = self._output.push(output)

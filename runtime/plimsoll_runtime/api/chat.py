@@ -70,6 +70,7 @@ async def prepare(body: ChatRequest, model: ServedModel, record: RequestRecord) 
         prompt_logprobs=body.prompt_logprobs,
         stop=model.chat_stop,
     )
+    model.check_priority(params)
     check_token_ids(model, list(params.logit_bias), "logit_bias")
     check_token_ids(model, params.stop_token_ids, "stop_token_ids")
     ids = await encode_chat(
@@ -81,7 +82,7 @@ async def prepare(body: ChatRequest, model: ServedModel, record: RequestRecord) 
         add_special_tokens=body.add_special_tokens,
     )
     check_prompt(model, ids, body.token_limit, "messages")
-    choices = plan_choices([ids], body.choices, params, body.cache_salt)
+    choices = plan_choices([ids], body.choices, params, body.cache_salt, record.started)
     return ChatJob(body, model, choices, record, int(time.time()))
 
 

@@ -25,11 +25,13 @@ class Choice:
     request: AddRequest
 
 
-def plan_choices(prompts: Sequence[list[int]], n: int, params: SamplingParams, cache_salt: str | None) -> list[Choice]:
+def plan_choices(
+    prompts: Sequence[list[int]], n: int, params: SamplingParams, cache_salt: str | None, arrived: float
+) -> list[Choice]:
     """All answers of a request, in the order of their index. Of a seed, each of n answers gets its own successor.
 
-    The engine's ids are ours alone: what a client calls its request may not be unique. Raises ApiError when they
-    are too many.
+    `arrived`: when the request came, in seconds of the monotonic clock; deadlines count from there. The engine's ids
+    are ours alone: what a client calls its request may not be unique. Raises ApiError when they are too many.
     """
     if len(prompts) * n > MAX_SEQUENCES:
         raise ApiError(
@@ -43,7 +45,7 @@ def plan_choices(prompts: Sequence[list[int]], n: int, params: SamplingParams, c
         for turn in range(n):
             index = prompt * n + turn
             own = params if turn == 0 or params.seed is None else _reseeded(params, params.seed + turn)
-            added = AddRequest(f"{engine_id}-{index}", ids, own, cache_salt or "")
+            added = AddRequest(f"{engine_id}-{index}", ids, own, cache_salt or "", int(arrived * 1e9))
             choices.append(Choice(index, prompt, added))
     return choices
 

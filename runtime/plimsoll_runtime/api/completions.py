@@ -67,12 +67,13 @@ async def prepare(body: CompletionRequest, model: ServedModel, record: RequestRe
         logprobs=body.logprobs,
         prompt_logprobs=body.prompt_logprobs if scored is None else max(scored, body.prompt_logprobs or 0),
     )
+    model.check_priority(params)
     check_token_ids(model, list(params.logit_bias), "logit_bias")
     check_token_ids(model, params.stop_token_ids, "stop_token_ids")
     prompts = [await _encode(body, model, prompt) for prompt in body.prompt]
     for ids in prompts:
         check_prompt(model, ids, body.token_limit, "prompt")
-    choices = plan_choices(prompts, body.choices, params, body.cache_salt)
+    choices = plan_choices(prompts, body.choices, params, body.cache_salt, record.started)
     echoes = [_text(model, p, ids) for p, ids in zip(body.prompt, prompts, strict=True)] if body.echo else []
     return CompletionJob(body, model, choices, echoes, record, int(time.time()))
 

@@ -51,6 +51,8 @@ async def _answer(model: ServedModel, choice: Choice, record: RequestRecord) -> 
     text = OutputText(choice.request.params, model.tokenizer)
     async with aclosing(model.engine.generate(choice.request)) as outputs:
         async for output in outputs:
+            if output.finish_reason == "deadline":
+                raise _too_late(output.error or "its deadline passed")
             if output.error is not None or output.finish_reason in ("error", "abort"):
                 raise _failed(output.error or "the request was aborted")
             started = time.perf_counter()
@@ -96,6 +98,16 @@ async def _merged(model: ServedModel, choices: Sequence[Choice], record: Request
         for task in pumps:
             task.cancel()
         await asyncio.gather(*pumps, return_exceptions=True)
+
+
+def _too_late(reason: str) -> ApiError:
+    """The answer would have been of no use: OpenAI's clients are told not to try again by themselves."""
+    return ApiError(
+        f"The request was given up: {reason}. Allow more time, or send less.",
+        status=HTTPStatus.GATEWAY_TIMEOUT,
+        code="deadline_exceeded",
+        headers={"x-should-retry": "false"},
+    )
 
 
 def _failed(reason: str) -> ApiError:

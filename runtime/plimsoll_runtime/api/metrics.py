@@ -120,6 +120,7 @@ def _engine_metrics(name: str, stats: EngineStats) -> Iterator[Metric]:
         ("plimsoll_prefix_hit_tokens", "Prompt tokens found in the prefix cache.", stats.cache_hit_tokens),
         ("plimsoll_preemptions", "Sequences put back for want of blocks.", stats.preemptions),
         ("plimsoll_evictions", "Cached blocks given up for new ones.", stats.evictions),
+        ("plimsoll_expired", "Requests whose deadline passed before their first token.", stats.expired),
     ):
         counter = CounterMetricFamily(series, text, labels=("model",))
         counter.add_metric((name,), value)

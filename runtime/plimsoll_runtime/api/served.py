@@ -7,6 +7,9 @@ from http import HTTPStatus
 
 from plimsoll_runtime.api.engine import Engine
 from plimsoll_runtime.api.errors import ApiError
+from plimsoll_runtime.engine.limits import check_priority
+from plimsoll_runtime.engine.params import SamplingParams
+from plimsoll_runtime.errors import UsageError
 from plimsoll_runtime.text.tokenizer import Tokenizer
 
 
@@ -21,6 +24,13 @@ class ServedModel:
     tokenizer: Tokenizer
     created: int
     chat_stop: tuple[str, ...] = ()
+
+    def check_priority(self, params: SamplingParams) -> None:
+        """Raises ApiError for a priority that the engine would ignore."""
+        try:
+            check_priority(params, self.engine.info)
+        except UsageError as error:
+            raise ApiError(f"Invalid value for 'priority': {error}.", param="priority", code="invalid_value") from error
 
     def check_name(self, name: str) -> None:
         """Raises ApiError (404) unless `name` is one of ours."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from plimsoll_runtime.cli import values
 from plimsoll_runtime.engine.config import ATTENTION_BACKENDS, DTYPES, EngineConfig
+from plimsoll_runtime.engine.policy import POLICIES
 from plimsoll_runtime.errors import UsageError
 
 if TYPE_CHECKING:
@@ -77,6 +78,7 @@ def engine_config(args: argparse.Namespace) -> EngineConfig:
         threads=args.threads,
         prefix_caching=args.prefix_caching,
         attention_backend=args.attention_backend,
+        policy=args.policy,
     )
 
 
@@ -158,4 +160,11 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
         choices=ATTENTION_BACKENDS,
         default=DEFAULTS.attention_backend,
         help="(default: %(default)s)",
+    )
+    group.add_argument(
+        "--policy",
+        choices=tuple(POLICIES),
+        default=DEFAULTS.policy,
+        help="who is served first: first come, by the requests' priority or deadline, the shortest job, or the "
+        "longest cached prefix (default: %(default)s)",
     )

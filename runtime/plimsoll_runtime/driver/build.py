@@ -131,4 +131,5 @@ def _info(
         weight_bytes=decoder.weight_bytes,
         kv_bytes=budget.kv_bytes,
         eos_token_ids=list(eos_token_ids),
+        policy=config.policy,
     )

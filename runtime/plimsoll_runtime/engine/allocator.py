@@ -10,6 +10,9 @@ from plimsoll_runtime.engine.block_pool import BlockPool
 from plimsoll_runtime.engine.prefix_cache import Hit, PrefixCache
 from plimsoll_runtime.engine.sequence import SequenceState
 
+PROBE_LOOKUPS = 64
+"""Blocks that are looked up at a time for a sequence that waits."""
+
 
 class Merge(NamedTuple):
     """A block of a sequence whose contents another block has too; a reference to that one is held for the merge."""
@@ -51,11 +54,9 @@ class KvAllocator:
         """
         hit = Hit(0, [], None) if self._cache is None else self._cache.match(sequence)
         pool = self.pool
-        takes_over = hit.partial is not None and pool.is_idle(hit.partial)
-        fresh = -(-len(sequence.token_ids) // self.block_size) - len(hit.blocks) - takes_over
-        revived = sum(map(pool.is_idle, hit.blocks)) + takes_over
-        if fresh + revived + spare > pool.available:
+        if self._demand(sequence, hit) + spare > pool.available:
             return False
+        takes_over = hit.partial is not None and pool.is_idle(hit.partial)
         for block in hit.blocks:
             pool.share(block)
         sequence.block_ids = hit.blocks
@@ -65,6 +66,19 @@ class KvAllocator:
         missing = -(-len(sequence.token_ids) // self.block_size) - len(sequence.block_ids)
         sequence.block_ids.extend(pool.take() for _ in range(missing))
         return True
+
+    def lacking(self, sequence: SequenceState, spare: int) -> int:
+        """How many more blocks would have to be available for `admit` to succeed; 0 when it would."""
+        hit = Hit(0, [], None) if self._cache is None else self._cache.match(sequence)
+        return max(0, self._demand(sequence, hit) + spare - self.pool.available)
+
+    def growth(self, sequence: SequenceState) -> int:
+        """Blocks that are kept for a running sequence: a spare one, and one that it takes in the next step."""
+        return 1 + (sequence.computed == len(sequence.block_ids) * self.block_size)
+
+    def probe(self, sequence: SequenceState) -> int:
+        """How many of a waiting sequence's leading tokens are cached; bounded work, as it goes on from `prefix`."""
+        return 0 if self._cache is None else self._cache.probe(sequence, sequence.prefix, PROBE_LOOKUPS)
 
     def extend(self, sequence: SequenceState) -> None:
         """One more block at the end of the table. Raises LookupError when none is available."""
@@ -99,6 +113,11 @@ class KvAllocator:
         """Make what a broken sequence computed unfindable, so that nobody else reads it."""
         for block in sequence.block_ids:
             self.pool.forget(block)
+
+    def _demand(self, sequence: SequenceState, hit: Hit) -> int:
+        """Available blocks that the sequence would use up: fresh ones, and found ones that nobody holds."""
+        shared = sum(not self.pool.is_idle(block) for block in hit.blocks)
+        return -(-len(sequence.token_ids) // self.block_size) - shared
 
     def _use_partial(self, sequence: SequenceState, hit: Hit, takes_over: bool) -> None:
         if hit.partial is None:

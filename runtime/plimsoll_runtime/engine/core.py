@@ -80,13 +80,14 @@ class EngineCore:
         timeline = self.timeline
         if timeline is not None:
             timeline.begin()
+        expired = self._scheduler.expire()
         step = self._scheduler.schedule()
         if step is None:
-            return StepOutputs([], self.stats)
+            return StepOutputs(expired, self.stats)
         if timeline is not None:
             timeline.lap(StepPhase.SCHEDULE)
         try:
-            outputs = self._scheduler.commit(step, self._runner.run(step.plan))
+            outputs = expired + self._scheduler.commit(step, self._runner.run(step.plan))
         except Exception as error:
             self._failure = f"a step failed with {type(error).__name__}: {error}"
             raise EngineDeadError(self._failure) from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from plimsoll_runtime.engine.messages import AddRequest, EngineInfo
+from plimsoll_runtime.engine.params import SamplingParams
 from plimsoll_runtime.errors import UsageError
 
 
@@ -26,3 +27,13 @@ def check_request(request: AddRequest, info: EngineInfo) -> None:
     if lowest < 0 or highest >= info.vocab_size:
         wrong = lowest if lowest < 0 else highest
         raise UsageError(f"token id {wrong} is not in the vocabulary of {info.vocab_size} tokens")
+    check_priority(request.params, info)
+
+
+def check_priority(params: SamplingParams, info: EngineInfo) -> None:
+    """Raises UsageError for a priority that would be ignored: whoever gives one counts on it."""
+    if params.priority and info.policy != "priority":
+        raise UsageError(
+            f"the priority {params.priority} would be ignored, because the engine's policy is {info.policy!r}; "
+            "leave it out, or start the engine with --policy priority"
+        )

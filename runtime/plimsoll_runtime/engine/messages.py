@@ -8,12 +8,16 @@ from plimsoll_runtime.engine.params import SamplingParams
 
 
 class AddRequest(msgspec.Struct, frozen=True, tag="add"):
-    """A tokenised prompt. `cache_salt` keeps tenants' prefix caches apart; ids are unique per engine."""
+    """A tokenised prompt. `cache_salt` keeps tenants' prefix caches apart; ids are unique per engine.
+
+    `arrived_ns`: when it came, by the monotonic clock that all processes of a machine share; 0 means just now.
+    """
 
     request_id: str
     prompt_token_ids: list[int]
     params: SamplingParams
     cache_salt: str = ""
+    arrived_ns: int = 0
 
 
 class AbortRequests(msgspec.Struct, frozen=True, tag="abort"):
@@ -45,7 +49,8 @@ class LogprobEntry(msgspec.Struct, frozen=True, array_like=True):
 class RequestOutput(msgspec.Struct, frozen=True, omit_defaults=True):
     """What one step added to one request.
 
-    `finish_reason`: None while it runs; "stop" (EOS or a stop token), "length", "abort" or "error".
+    `finish_reason`: None while it runs; "stop" (EOS or a stop token), "length", "abort", "error" or "deadline" (the
+    first token was not there in time; `error` says so in words).
     `stop_token_id` names the stop token that ended it (it is the last of `token_ids`).
     `prompt_logprobs` comes once, with the first token: entry i belongs to prompt token i + 1.
     `cached_tokens` (with the first token): prompt tokens whose KV came from the prefix cache.
@@ -79,6 +84,7 @@ class EngineStats(msgspec.Struct, frozen=True):
     cache_hit_tokens: int = 0
     preemptions: int = 0
     evictions: int = 0
+    expired: int = 0
     phase_seconds: tuple[float, ...] = ()
 
 
@@ -104,6 +110,7 @@ class EngineInfo(msgspec.Struct, frozen=True, tag="ready"):
     weight_bytes: int
     kv_bytes: int
     eos_token_ids: list[int]
+    policy: str = "fcfs"
 
 
 class EngineFailed(msgspec.Struct, frozen=True, tag="failed"):

@@ -9,6 +9,10 @@ import msgspec
 SEED_LIMIT = 2**63
 MAX_LOGPROBS = 20
 
+PRIORITY_LIMIT = 100
+DEADLINE_LIMIT = 3600.0
+"""Seconds. Both limits bound how long a request may be put off for others."""
+
 
 class ParamsError(ValueError):
     """A sampling parameter is out of its range; `field` names it."""
@@ -29,6 +33,9 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     - `seed` makes a request repeatable whatever else is in its batch; None draws a fresh one.
     - `logprobs` None reports none, 0 the chosen token's, k also the k most likely; likewise `prompt_logprobs`.
       Log probabilities are those of the model's own distribution (before penalties, bias, temperature, filters).
+    - `priority`: lower is served earlier, under the policy "priority" only (elsewhere any but 0 is refused).
+    - `deadline`: seconds from the request's arrival within which its first token is wanted. A request that has none by
+      then fails; one that has goes on to its end. None: whenever. The policy "deadline" also orders by it.
     - `stop` strings end the text before themselves unless `include_stop_str_in_output`.
     """
 
@@ -50,11 +57,14 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     logprobs: int | None = None
     prompt_logprobs: int | None = None
     skip_special_tokens: bool = True
+    priority: int = 0
+    deadline: float | None = None
 
     def __post_init__(self) -> None:
         self._check_lengths()
         self._check_distribution()
         self._check_reports()
+        self._check_urgency()
 
     @property
     def greedy(self) -> bool:
@@ -91,6 +101,14 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
         for field, count in (("logprobs", self.logprobs), ("prompt_logprobs", self.prompt_logprobs)):
             if count is not None and not 0 <= count <= MAX_LOGPROBS:
                 raise ParamsError(field, f"must be between 0 and {MAX_LOGPROBS}, not {count}")
+
+    def _check_urgency(self) -> None:
+        if not -PRIORITY_LIMIT <= self.priority <= PRIORITY_LIMIT:
+            raise ParamsError(
+                "priority", f"must be from -{PRIORITY_LIMIT} (first) to {PRIORITY_LIMIT} (last), not {self.priority}"
+            )
+        if self.deadline is not None:
+            _within("deadline", self.deadline, 0.0, DEADLINE_LIMIT, open_low=True)
 
 
 def _within(field: str, value: float, low: float, high: float, *, open_low: bool = False) -> None:

@@ -1,33 +1,138 @@
-"""In which order requests are served."""
+"""In which order requests are served, and who gives way.
+
+Every policy turns a sequence into a rank, and the scheduler serves by rank. Ranks are positions on a line that moves
+on for everybody at the same speed (arrivals, time, or tokens computed): what a policy favours, it moves ahead by a
+bounded distance. So nobody's rank has to be taken anew because time has passed, a rank costs O(1), and nobody
+starves: whoever arrives later than that distance ranks behind. `docs/scheduling.md` says which policy is for whom.
+"""
 
 from __future__ import annotations
 
 from typing import Protocol
 
+from plimsoll_runtime.engine.lengths import LengthEstimator
 from plimsoll_runtime.engine.sequence import SequenceState
 from plimsoll_runtime.errors import UsageError
+
+SECOND_NS = 1_000_000_000
+
+PRIORITY_SECONDS = 10
+"""How many seconds of waiting one level of priority is worth."""
+
+DEFAULT_DEADLINE_SECONDS = 60
+"""Where a request without a deadline is ranked among those that have one. It never fails for being late."""
+
+TOKENS_PER_EXPECTED_TOKEN = 256
+"""How far a longer job is put behind, in tokens computed by the engine for each token that it is expected to take."""
+
+TOKENS_PER_CACHED_TOKEN = 64
+"""How far a cached prefix brings a request ahead, in tokens computed by the engine for each cached token."""
+
+REFRESHES = 16
+"""Waiting sequences whose cached prefix is looked up again in each step."""
 
 
 class Policy(Protocol):
     """Orders sequences by rank: the lowest is admitted first, the highest is preempted first.
 
-    A rank is taken once, when the request arrives. Two sequences never share one, and what arrives later must in
-    the long run rank later, or somebody starves.
+    Two sequences never share a rank, and what arrives later must in the long run rank later, or somebody starves. A
+    rank is taken when a request arrives; with `refreshes` above 0 it is taken again for that many waiting sequences
+    in each step, and never while a sequence runs. With `preempts`, a running sequence gives up its place to a
+    waiting one that ranks before it.
     """
 
-    def rank(self, sequence: SequenceState) -> tuple[float, ...]:
+    preempts: bool
+    refreshes: int
+
+    def rank(self, sequence: SequenceState) -> tuple[int, ...]:
         """Where the sequence stands."""
 
+    def learn(self, sequence: SequenceState) -> None:
+        """Take note of a sequence that has come to its end."""
 
-class FirstComeFirstServed:
+
+class _Static:
+    """What most policies are: ranks that stay, nobody preempted for a newcomer, nothing learnt."""
+
+    preempts = False
+    refreshes = 0
+
+    def learn(self, sequence: SequenceState) -> None:
+        """Nothing: the order does not depend on it."""
+
+
+class FirstComeFirstServed(_Static):
     """By arrival."""
 
-    def rank(self, sequence: SequenceState) -> tuple[float, ...]:
+    def rank(self, sequence: SequenceState) -> tuple[int, ...]:
         """The number of requests that came before."""
         return (sequence.arrival,)
 
 
-POLICIES: dict[str, type[Policy]] = {"fcfs": FirstComeFirstServed}
+class ByPriority(_Static):
+    """The lowest `priority` first; a level is worth `PRIORITY_SECONDS` of waiting, so the others get their turn."""
+
+    preempts = True
+
+    def __init__(self, level_ns: int = PRIORITY_SECONDS * SECOND_NS) -> None:
+        self._level_ns = level_ns
+
+    def rank(self, sequence: SequenceState) -> tuple[int, ...]:
+        """The arrival in nanoseconds, later by so much for each level."""
+        return sequence.arrived_ns + sequence.params.priority * self._level_ns, sequence.arrival
+
+
+class EarliestDeadline(_Static):
+    """The earliest `deadline` first."""
+
+    preempts = True
+
+    def __init__(self, default_ns: int = DEFAULT_DEADLINE_SECONDS * SECOND_NS) -> None:
+        self._default_ns = default_ns
+
+    def rank(self, sequence: SequenceState) -> tuple[int, ...]:
+        """The time, in nanoseconds, by which the first token is wanted."""
+        due = sequence.due_ns
+        return (sequence.arrived_ns + self._default_ns if due is None else due), sequence.arrival
+
+
+class ShortestJob(_Static):
+    """The fewest tokens first: the prompt's and, of the answer's, as many as `max_tokens` and experience say."""
+
+    def __init__(self, stretch: int = TOKENS_PER_EXPECTED_TOKEN) -> None:
+        self._lengths = LengthEstimator()
+        self._stretch = stretch
+
+    def rank(self, sequence: SequenceState) -> tuple[int, ...]:
+        """The engine's tokens at the arrival, later by a multiple of what the request is expected to take."""
+        expected = sequence.prompt_len + self._lengths.expect(sequence)
+        return sequence.arrived_tokens + self._stretch * expected, sequence.arrival
+
+    def learn(self, sequence: SequenceState) -> None:
+        """Remember how long the answer was."""
+        self._lengths.learn(sequence)
+
+
+class LongestPrefix(_Static):
+    """The longest cached prefix first, before the cache needs its blocks for something else."""
+
+    refreshes = REFRESHES
+
+    def __init__(self, worth: int = TOKENS_PER_CACHED_TOKEN) -> None:
+        self._worth = worth
+
+    def rank(self, sequence: SequenceState) -> tuple[int, ...]:
+        """The engine's tokens at the arrival, earlier by a multiple of what is cached."""
+        return sequence.arrived_tokens - self._worth * sequence.prefix, sequence.arrival
+
+
+POLICIES: dict[str, type[Policy]] = {
+    "fcfs": FirstComeFirstServed,
+    "priority": ByPriority,
+    "sjf": ShortestJob,
+    "prefix": LongestPrefix,
+    "deadline": EarliestDeadline,
+}
 
 
 def new_policy(name: str) -> Policy:

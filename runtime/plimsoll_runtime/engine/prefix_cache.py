@@ -65,6 +65,19 @@ class PrefixCache:
             return Hit(len(blocks) * size, blocks, None)
         return Hit(limit, blocks, partial)
 
+    def probe(self, sequence: SequenceState, tokens: int, lookups: int) -> int:
+        """How many leading tokens are in the pool, in whole blocks, looking from `tokens` on, where it was last time.
+
+        After so many lookups it says how far it has come: the next call goes on from there.
+        """
+        size, find = self._block_size, self._pool.find
+        count, last = tokens // size, sequence.reusable_tokens // size
+        while count and lookups and find(self._name(sequence, count - 1)) is None:
+            count, lookups = count - 1, lookups - 1
+        while count < last and lookups and find(self._name(sequence, count)) is not None:
+            count, lookups = count + 1, lookups - 1
+        return count * size
+
     def publish(self, sequence: SequenceState) -> list[tuple[int, int]]:
         """Name the blocks that the sequence has filled since the last time.
 

@@ -1,9 +1,12 @@
 """The scheduler: which sequences compute which tokens in the next step, and what came of it.
 
-A step is planned oldest first: decodes, then prompts that are under way, then new arrivals, each with what is left
-of the token budget. A sequence gets all blocks that its known tokens need when it is admitted, so only decodes ever
-ask for more; when none is left the newest running sequence gives up its blocks and waits to be computed again. The
-oldest is therefore never held up by a newer one, and every request ends.
+A step is planned in the order of the policy's ranks (arrival, if it is first come, first served): decodes, then
+prompts that are under way and new arrivals, each with what is left of the token budget. A sequence gets all blocks
+that its known tokens need when it is admitted, so only decodes ever ask for more; when none is left the last of the
+running sequences gives up its blocks and waits to be computed again. Nobody is admitted before the first in line.
+
+So the first of all, once it runs, is never held up; until then the sequences that run before it finish one by one,
+or give way at once where the policy preempts. As ranks favour nobody for ever, every request ends.
 
 `schedule` and `commit` are separate: a step may be planned while earlier ones run, as long as they run and are
 committed in the order in which they were planned. A sequence whose token is still to come is left out until then.
@@ -12,11 +15,13 @@ committed in the order in which they were planned. A sequence whose token is sti
 from __future__ import annotations
 
 import random
-from bisect import insort
-from collections.abc import Iterable, Sequence
+import time
+from bisect import bisect_right, insort
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from plimsoll_runtime.engine.allocator import KvAllocator, Merge
+from plimsoll_runtime.engine.deadlines import DeadlineQueue
 from plimsoll_runtime.engine.messages import AddRequest, EngineStats, LogprobEntry, RequestOutput
 from plimsoll_runtime.engine.plan import (
     ScheduledSequence,
@@ -26,7 +31,7 @@ from plimsoll_runtime.engine.plan import (
     StepResult,
     TokenLogprob,
 )
-from plimsoll_runtime.engine.policy import FirstComeFirstServed, Policy
+from plimsoll_runtime.engine.policy import SECOND_NS, FirstComeFirstServed, Policy
 from plimsoll_runtime.engine.sequence import Phase, SequenceState
 from plimsoll_runtime.engine.slots import SlotPool
 from plimsoll_runtime.engine.waiting import WaitingQueue
@@ -58,16 +63,23 @@ class Step:
 
 
 class Scheduler:
-    """Sequences that wait, sequences that run, and the blocks and slots they hold."""
+    """Sequences that wait, sequences that run, and the blocks and slots they hold.
 
-    def __init__(self, limits: Limits, policy: Policy | None = None) -> None:
+    `clock` gives nanoseconds and is the one by which requests say when they arrived.
+    """
+
+    def __init__(
+        self, limits: Limits, policy: Policy | None = None, clock: Callable[[], int] = time.monotonic_ns
+    ) -> None:
         _check_limits(limits)
         self._limits = limits
         self._policy = policy or FirstComeFirstServed()
         self._kv = KvAllocator(limits.num_blocks, limits.block_size, prefix_caching=limits.prefix_caching)
         self._slots = SlotPool(limits.max_sequences)
         self._sequences: dict[str, SequenceState] = {}
-        self._waiting = WaitingQueue()
+        self._clock = clock
+        self._waiting = WaitingQueue(self._rerank if self._policy.refreshes else None)
+        self._deadlines = DeadlineQueue()
         self._running: list[SequenceState] = []
         self._counters = _Counters()
         self._seeds = random.Random()
@@ -82,6 +94,7 @@ class Scheduler:
         sequence = self._new_sequence(request)
         self._counters.arrivals += 1
         self._sequences[sequence.request_id] = sequence
+        self._deadlines.add(sequence)
         self._waiting.push(sequence)
 
     def abort(self, request_ids: Iterable[str]) -> None:
@@ -92,6 +105,18 @@ class Scheduler:
                 self._finish(sequence)
         self._drop_finished()
 
+    def expire(self) -> list[RequestOutput]:
+        """End the requests whose deadline has passed before their first token; what their clients hear."""
+        if not self._deadlines:
+            return []
+        missed = self._deadlines.pop_missed(self._clock())
+        for sequence in missed:
+            self._finish(sequence)
+        if missed:
+            self._counters.expired += len(missed)
+            self._drop_finished()
+        return [RequestOutput(s.request_id, finish_reason="deadline", error=_missed(s)) for s in missed]
+
     def forget_prefixes(self) -> None:
         """Make everything in the prefix cache unfindable."""
         self._kv.pool.forget_all()
@@ -99,13 +124,17 @@ class Scheduler:
     def schedule(self) -> Step | None:
         """Plan the next step; None when nothing can be computed before another step is committed."""
         self._kv.begin_step()
+        if self._waiting:
+            self._prepare_admission()
         build = _StepBuilder(self._limits.max_batch_tokens)
         for sequence in self._plan_decodes(build):
+            self._admit(build, before=sequence)
             if build.budget > 0:
                 self._plan_prompt(sequence, build)
         self._admit(build)
         if not build.entries:
             return None
+        self._counters.computed_tokens += self._limits.max_batch_tokens - build.budget
         copies, merges = self._kv.end_step()
         plan = StepPlan(build.entries, self._slots.collect_freed(), build.new_slots, copies)
         return Step(plan, build.sequences, merges)
@@ -151,6 +180,7 @@ class Scheduler:
             cache_hit_tokens=counters.cache_hit_tokens,
             preemptions=counters.preemptions,
             evictions=pool.evictions,
+            expired=counters.expired,
         )
 
     def _new_sequence(self, request: AddRequest) -> SequenceState:
@@ -158,6 +188,7 @@ class Scheduler:
         prompt_len = len(request.prompt_token_ids)
         max_tokens = limits.max_len if params.max_tokens is None else params.max_tokens
         stop_ids = frozenset(params.stop_token_ids)
+        arrived_ns = request.arrived_ns or self._clock()
         sequence = SequenceState(
             request_id=request.request_id,
             params=params,
@@ -170,9 +201,47 @@ class Scheduler:
             stop_ids=stop_ids if params.ignore_eos else stop_ids | limits.eos_token_ids,
             names=self._kv.root(request.cache_salt),
             prompt_logprobs=None if params.prompt_logprobs is None else [],
+            arrived_ns=arrived_ns,
+            arrived_tokens=self._counters.computed_tokens,
+            due_ns=None if params.deadline is None else arrived_ns + int(params.deadline * SECOND_NS),
         )
-        sequence.rank = self._policy.rank(sequence)
+        self._rerank(sequence)
         return sequence
+
+    def _rerank(self, sequence: SequenceState) -> None:
+        if self._policy.refreshes:
+            sequence.prefix = self._kv.probe(sequence)
+        sequence.rank = self._policy.rank(sequence)
+
+    def _prepare_admission(self) -> None:
+        """See to it that the first in line is that still, and if the policy preempts, that there is room for it."""
+        if self._policy.refreshes:
+            self._waiting.refresh(self._policy.refreshes)
+        first = self._waiting.peek()
+        if self._policy.preempts and first is not None and not first.pending:
+            self._make_way(first)
+
+    def _make_way(self, first: SequenceState) -> None:
+        """Preempt running sequences that rank behind the first in line, if that lets it in.
+
+        What several of them share is counted several times: then it gets in only with a later step, when more have
+        given way.
+        """
+        outranked = len(self._running) - bisect_right(self._running, first.rank, key=_rank)
+        if not outranked:
+            return
+        lacking = self._kv.lacking(first, sum(map(self._kv.growth, self._running)))
+        if sum(map(self._given_up, self._running[-outranked:])) < lacking:
+            return
+        while outranked and (lacking > 0 or not self._slots.available):
+            victim = self._running.pop()
+            outranked -= 1
+            lacking -= self._given_up(victim)
+            self._preempt(victim)
+
+    def _given_up(self, victim: SequenceState) -> int:
+        """Blocks that a running sequence has, or that are kept for it."""
+        return len(victim.block_ids) + self._kv.growth(victim)
 
     def _plan_decodes(self, build: _StepBuilder) -> list[SequenceState]:
         """Plan the sequences of which one token is to be computed; returns those with more."""
@@ -230,11 +299,16 @@ class Scheduler:
         sequence.pending = sample
         self._kv.publish(sequence)
 
-    def _admit(self, build: _StepBuilder) -> None:
-        """Let sequences in while there are budget, slots and blocks; those that run keep a spare block each."""
+    def _admit(self, build: _StepBuilder, before: SequenceState | None = None) -> None:
+        """Let sequences in while there are budget, slots and blocks; those that run keep a spare block each.
+
+        Only those that rank before a running one, if it is given.
+        """
         while build.budget > 0 and self._slots.available:
             sequence = self._waiting.peek()
-            if sequence is None or sequence.pending or not self._kv.admit(sequence, spare=len(self._running)):
+            if sequence is None or sequence.pending or (before is not None and sequence.rank > before.rank):
+                return
+            if not self._kv.admit(sequence, spare=len(self._running)):
                 return
             self._waiting.pop()
             self._enter(sequence, build)
@@ -244,7 +318,7 @@ class Scheduler:
         """A sequence that has its blocks takes a slot."""
         sequence.phase = Phase.RUNNING
         sequence.slot = self._slots.take()
-        insort(self._running, sequence, key=lambda s: s.rank)
+        insort(self._running, sequence, key=_rank)
         prompt_len, tokens = sequence.prompt_len, sequence.token_ids
         build.new_slots.append(
             SlotInit(sequence.slot, sequence.params, sequence.seed, tokens[:prompt_len], tokens[prompt_len:])
@@ -267,6 +341,7 @@ class Scheduler:
         reason = sequence.end_reason(token)
         message = _message(sequence, token, output.logprob, reason)
         if reason is not None:
+            self._policy.learn(sequence)
             self._finish(sequence)
         return message
 
@@ -303,6 +378,8 @@ class Scheduler:
         phases = [s.phase for s in self._sequences.values()]
         assert phases.count(Phase.RUNNING) == len(self._running), "a running sequence is lost"
         assert phases.count(Phase.WAITING) == len(self._waiting), "a waiting sequence is lost"
+        self._waiting.check_integrity()
+        self._deadlines.check_integrity(list(self._sequences.values()))
 
 
 @dataclass(slots=True)
@@ -314,6 +391,8 @@ class _Counters:
     cache_query_tokens: int = 0
     cache_hit_tokens: int = 0
     preemptions: int = 0
+    computed_tokens: int = 0
+    expired: int = 0
 
 
 class _StepBuilder:
@@ -341,6 +420,15 @@ def _check_limits(limits: Limits) -> None:
     capacity = (limits.num_blocks - 1) * limits.block_size
     if limits.max_len > capacity:
         raise UsageError(f"a sequence may have {limits.max_len} tokens, but the KV cache holds only {capacity}")
+
+
+def _rank(sequence: SequenceState) -> tuple[int, ...]:
+    return sequence.rank
+
+
+def _missed(sequence: SequenceState) -> str:
+    place = "in the prompt" if sequence.admitted else "in the queue"
+    return f"its deadline of {sequence.params.deadline:g} s passed before the first token, when it was {place}"
 
 
 def _message(sequence: SequenceState, token: int, logprob: TokenLogprob | None, reason: str | None) -> RequestOutput:

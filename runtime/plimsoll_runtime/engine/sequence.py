@@ -25,6 +25,11 @@ class SequenceState:
     by the steps handed out, will be) in `block_ids`. `max_len` ends it with "length"; `stop_ids` end it with
     "stop" once `min_len` tokens are there.
 
+    For the policy: `rank`, and what it is made from: when it arrived, as a number among all requests (`arrival`), as a
+    time (`arrived_ns`) and in tokens that the engine had computed (`arrived_tokens`); when it must have its first
+    token (`due_ns`, None: whenever); how many of its tokens were in the prefix cache the last time somebody looked
+    (`prefix`).
+
     Set while it waits for the result of a step: `pending`. `epoch` grows whenever the blocks are given back, so
     that what an earlier step still holds for this sequence can be told from what is true now.
 
@@ -41,7 +46,11 @@ class SequenceState:
     min_len: int
     max_len: int
     stop_ids: frozenset[int]
-    rank: tuple[float, ...] = ()
+    arrived_ns: int = 0
+    arrived_tokens: int = 0
+    due_ns: int | None = None
+    prefix: int = 0
+    rank: tuple[int, ...] = ()
     phase: Phase = Phase.WAITING
     slot: int = -1
     block_ids: list[int] = field(default_factory=list)

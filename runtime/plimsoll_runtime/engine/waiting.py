@@ -2,31 +2,44 @@
 
 from __future__ import annotations
 
-from heapq import heappop, heappush
+from collections import OrderedDict
+from collections.abc import Callable
+from heapq import heapify, heappop, heappush
 
 from plimsoll_runtime.engine.sequence import Phase, SequenceState
 
+SLACK = 64
+
 
 class WaitingQueue:
-    """A heap by rank. What is aborted while it waits is skipped when it comes up: removal costs nothing."""
+    """A heap by rank. Entries of those that have been aborted or moved are skipped: removal costs nothing.
 
-    def __init__(self) -> None:
-        self._heap: list[tuple[tuple[float, ...], int, SequenceState]] = []
+    They are dropped when they come up, or before they are the most. With `rerank`, which takes a sequence's rank
+    anew, the queue can be told to move some of its sequences.
+    """
+
+    def __init__(self, rerank: Callable[[SequenceState], None] | None = None) -> None:
+        self._heap: list[tuple[tuple[int, ...], int, SequenceState]] = []
+        self._limit = SLACK
         self._length = 0
+        self._rerank = rerank
+        self._turns: OrderedDict[int, SequenceState] = OrderedDict()
 
     def __len__(self) -> int:
         return self._length
 
     def push(self, sequence: SequenceState) -> None:
         """Add a sequence in phase WAITING."""
-        heappush(self._heap, (sequence.rank, sequence.arrival, sequence))
         self._length += 1
+        self._enter(sequence)
+        if self._rerank is not None:
+            self._turns[sequence.arrival] = sequence
 
     def peek(self) -> SequenceState | None:
         """The first in line, which stays there."""
         while self._heap:
-            sequence = self._heap[0][2]
-            if sequence.phase is Phase.WAITING:
+            rank, _, sequence = self._heap[0]
+            if sequence.phase is Phase.WAITING and sequence.rank == rank:
                 return sequence
             heappop(self._heap)
         return None
@@ -44,3 +57,40 @@ class WaitingQueue:
         """Note that a waiting sequence has just been finished by somebody else."""
         assert sequence.phase is Phase.FINISHED
         self._length -= 1
+
+    def refresh(self, count: int) -> None:
+        """Take the rank of the first in line anew, and of the next `count` whose turn it is."""
+        first = self.peek()
+        if first is None:
+            return
+        self._move(first)
+        for _ in range(min(count, len(self._turns))):
+            arrival, sequence = self._turns.popitem(last=False)
+            if sequence.phase is Phase.WAITING:
+                self._turns[arrival] = sequence
+                self._move(sequence)
+
+    def _move(self, sequence: SequenceState) -> None:
+        assert self._rerank is not None
+        before = sequence.rank
+        self._rerank(sequence)
+        if sequence.rank != before:
+            self._enter(sequence)
+
+    def _enter(self, sequence: SequenceState) -> None:
+        heappush(self._heap, (sequence.rank, sequence.arrival, sequence))
+        if len(self._heap) > self._limit:
+            entries = {s.arrival: (rank, s.arrival, s) for rank, _, s in self._heap if _is_true(rank, s)}
+            self._heap = list(entries.values())
+            heapify(self._heap)
+            self._limit = 2 * len(self._heap) + SLACK
+
+    def check_integrity(self) -> None:
+        """Raises AssertionError when somebody who waits cannot be found, or dead entries pile up."""
+        found = {sequence.arrival for rank, _, sequence in self._heap if _is_true(rank, sequence)}
+        assert len(found) == self._length, f"{self._length} wait, {len(found)} can be found"
+        assert len(self._heap) <= self._limit, "dead entries pile up"
+
+
+def _is_true(rank: tuple[int, ...], sequence: SequenceState) -> bool:
+    return sequence.phase is Phase.WAITING and sequence.rank == rank

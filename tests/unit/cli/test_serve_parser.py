@@ -23,7 +23,7 @@ def test_every_flag_reaches_its_field() -> None:
     words = (
         "/models/claim/m --name a --name b --host 0.0.0.0 --port 9 --dtype bfloat16 --max-model-len 4096 "
         "--max-batch-tokens 512 --max-sequences 7 --kv-memory 40% --block-size 32 --threads 3 --no-prefix-caching "
-        "--attention-backend cpu --api-key k1 --api-key k2 --revision main --drain-seconds 2.5"
+        "--attention-backend cpu --policy sjf --api-key k1 --api-key k2 --revision main --drain-seconds 2.5"
     )
     config = parse(*words.split())
     assert config.engine == EngineConfig(
@@ -38,6 +38,7 @@ def test_every_flag_reaches_its_field() -> None:
         threads=3,
         prefix_caching=False,
         attention_backend="cpu",
+        policy="sjf",
     )
     assert (config.names, config.host, config.port) == (("a", "b"), "0.0.0.0", 9)
     assert (config.api_keys, config.drain_seconds) == (("k1", "k2"), 2.5)

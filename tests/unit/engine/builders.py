@@ -31,6 +31,7 @@ def make_core(
         weight_bytes=0,
         kv_bytes=0,
         eos_token_ids=[EOS],
+        policy=config.policy,
     )
     runner = SimulatedRunner(num_blocks, block_size, config.max_batch_tokens, config.max_sequences)
     return EngineCore(config, info, runner), runner

@@ -193,7 +193,9 @@ def test_impossible_options_are_refused(option: str) -> None:
 
 
 def test_an_unknown_policy_is_refused() -> None:
-    with pytest.raises(UsageError, match="unknown scheduling policy 'best'; there are fcfs"):
+    with pytest.raises(
+        UsageError, match="unknown scheduling policy 'best'; there are deadline, fcfs, prefix, priority, sjf"
+    ):
         make_core(policy="best")
 
 

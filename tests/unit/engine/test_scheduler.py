@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import msgspec
 import pytest
 from builders import drain, make_core, request, tokens_of
-from simulated import SimulatedRunner, oracle
+from simulated import POISON, SimulatedRunner, oracle
 
+from plimsoll_runtime.engine.allocator import PROBE_LOOKUPS
+from plimsoll_runtime.engine.lengths import ENOUGH
 from plimsoll_runtime.engine.plan import StepPlan, StepResult
+from plimsoll_runtime.engine.policy import REFRESHES, SECOND_NS, new_policy
 from plimsoll_runtime.engine.scheduler import Limits, Scheduler, Step
 from plimsoll_runtime.errors import UsageError
 
@@ -17,9 +22,18 @@ from plimsoll_runtime.errors import UsageError
 class Bench:
     """A scheduler and a runner whose steps can be looked at and held back."""
 
-    def __init__(self, num_blocks: int = 65, block_size: int = 4, budget: int = 16, sequences: int = 4) -> None:
+    def __init__(
+        self,
+        num_blocks: int = 65,
+        block_size: int = 4,
+        budget: int = 16,
+        sequences: int = 4,
+        policy: str = "fcfs",
+        clock: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
         max_len = (num_blocks - 1) * block_size
-        self.scheduler = Scheduler(Limits(num_blocks, block_size, max_len, budget, sequences))
+        limits = Limits(num_blocks, block_size, max_len, budget, sequences)
+        self.scheduler = Scheduler(limits, new_policy(policy), clock)
         self.runner = SimulatedRunner(num_blocks, block_size, budget, sequences)
 
     def add(self, name: str, prompt: Sequence[int], max_tokens: int = 8, **params: Any) -> None:
@@ -347,3 +361,225 @@ def test_a_result_of_the_wrong_length_is_refused() -> None:
 def test_a_cache_smaller_than_a_sequence_is_refused() -> None:
     with pytest.raises(UsageError, match="100 tokens, but the KV cache holds only 36"):
         Scheduler(Limits(num_blocks=10, block_size=4, max_len=100, max_batch_tokens=8, max_sequences=1))
+
+
+class Clock:
+    """Goes on only when it is told to."""
+
+    def __init__(self) -> None:
+        self.now_ns = SECOND_NS
+
+    def __call__(self) -> int:
+        return self.now_ns
+
+    def wait(self, seconds: float) -> None:
+        self.now_ns += int(seconds * SECOND_NS)
+
+
+def names(bench: Bench, plan: StepPlan) -> list[str]:
+    """The prompts' first tokens stand for the requests."""
+    return [chr(bench.runner.slots[s.slot].init.prompt_ids[0] % 20 + ord("a")) for s in plan.sequences]
+
+
+def test_the_urgent_takes_a_slot_from_the_last_that_it_outranks() -> None:
+    bench = Bench(sequences=2, policy="priority")
+    bench.add("a", [0], priority=1)
+    bench.add("b", [1], priority=2)
+    assert names(bench, bench.run()) == ["a", "b"]
+    bench.add("c", [2])
+    bench.add("d", [3], priority=1)
+    assert names(bench, bench.run()) == ["a", "c"]
+    assert bench.scheduler.stats().preemptions == 1
+    assert names(bench, bench.run()) == ["c", "a"], "the more urgent first"
+    rest = []
+    while len(bench.scheduler):
+        rest.append(names(bench, bench.run()))
+    assert "b" in rest[-1], "whoever gave way is served in the end"
+
+
+def test_the_urgent_takes_blocks_from_those_that_it_outranks_as_many_as_it_needs() -> None:
+    bench = Bench(num_blocks=15, budget=64, policy="priority")
+    bench.add("a", [0] * 12)
+    bench.add("b", [1] * 12, priority=1)
+    bench.add("c", [2] * 12, priority=2)
+    bench.run()
+    bench.add("d", [3] * 14)
+    plan = bench.run()
+    assert names(bench, plan) == ["a", "b", "d"]
+    assert bench.scheduler.stats().preemptions == 1
+
+
+def test_several_give_way_in_one_step() -> None:
+    bench = Bench(num_blocks=12, budget=64, policy="priority")
+    for i, name in enumerate("abc"):
+        bench.add(name, [i] * 10, priority=1)
+    bench.run()
+    bench.add("d", [3] * 20)
+    assert names(bench, bench.run()) == ["a", "d"]
+    assert bench.scheduler.stats().preemptions == 2
+
+
+def test_nobody_gives_way_when_that_would_not_let_the_urgent_in() -> None:
+    bench = Bench(num_blocks=11, budget=64, policy="priority")
+    bench.add("a", [0] * 20)
+    bench.add("b", [1] * 8, priority=1)
+    bench.run()
+    bench.add("c", [2] * 30)
+    assert names(bench, bench.run()) == ["a", "b"]
+    assert bench.scheduler.stats().preemptions == 0
+
+
+@pytest.mark.parametrize("policy", ["fcfs", "sjf", "prefix"])
+def test_other_policies_leave_a_running_sequence_its_place(policy: str) -> None:
+    bench = Bench(sequences=1, policy=policy)
+    bench.add("a", [0], max_tokens=20)
+    bench.run()
+    bench.add("b", [1], max_tokens=1)
+    assert names(bench, bench.run()) == ["a"]
+
+
+def test_the_shortest_job_is_told_by_those_that_have_ended() -> None:
+    bench = Bench(sequences=1, policy="sjf")
+    for i in range(ENOUGH):
+        bench.add(f"r{i}", [i], max_tokens=64, stop_token_ids=tuple(range(POISON)), ignore_eos=False)
+        bench.run()
+    bench.add("short", [0], max_tokens=2, ignore_eos=True)
+    bench.add("learnt", [1], max_tokens=64, ignore_eos=False, stop_token_ids=tuple(range(POISON)))
+    assert names(bench, bench.run()) == ["b"]
+
+
+@pytest.mark.parametrize(
+    ("policy", "first", "second", "victim"),
+    [
+        ("fcfs", {}, {}, "b"),
+        ("priority", {"priority": 1}, {}, "a"),
+        ("deadline", {"deadline": 50}, {"deadline": 40}, "a"),
+        ("sjf", {"max_tokens": 24}, {"max_tokens": 20}, "a"),
+    ],
+)
+def test_who_gives_way_when_blocks_run_out(
+    policy: str, first: dict[str, Any], second: dict[str, Any], victim: str
+) -> None:
+    bench = Bench(num_blocks=7, policy=policy)
+    bench.add("a", [0, 5, 6], **({"max_tokens": 20} | first))
+    bench.add("b", [1, 5, 6], **({"max_tokens": 20} | second))
+    while not bench.scheduler.stats().preemptions:
+        left = names(bench, bench.run())
+    assert left == sorted({"a", "b"} - {victim})
+
+
+def test_the_urgent_reads_before_a_long_prompt_goes_on() -> None:
+    bench = Bench(policy="priority")
+    bench.add("a", [0] * 60)
+    bench.run()
+    bench.add("b", [1] * 4, priority=-1)
+    assert sizes(bench.run()) == [(1, 4), (0, 12)]
+
+
+def test_the_longest_cached_prefix_goes_first_even_if_it_is_cached_later() -> None:
+    bench = Bench(sequences=1, policy="prefix")
+    bench.add("a", [*range(12), 19], max_tokens=2)
+    bench.run()
+    bench.add("b", [41] * 13, max_tokens=1)
+    bench.add("c", [*range(12), 18], max_tokens=1)
+    bench.run()
+    assert list(bench.run().new_slots[0].prompt_ids)[-1] == 18
+    assert list(bench.run().new_slots[0].prompt_ids)[-1] == 41
+
+
+def test_a_prefix_that_is_evicted_brings_nobody_ahead() -> None:
+    bench = Bench(sequences=1, policy="prefix")
+    bench.add("a", [*range(12), 19], max_tokens=1)
+    bench.run()
+    bench.add("b", [41] * 13, max_tokens=1)
+    bench.add("c", [*range(12), 18], max_tokens=1)
+    bench.scheduler.forget_prefixes()
+    assert list(bench.run().new_slots[0].prompt_ids)[-1] == 41
+
+
+def test_looking_for_prefixes_is_bounded_in_each_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench(sequences=1, policy="prefix")
+    bench.add("a", [0], max_tokens=90)
+    for i in range(200):
+        bench.add(f"r{i}", [1 + i % 40] * 60)
+    looked_up: list[bytes] = []
+    find = bench.scheduler._kv.pool.find
+
+    def noted(name: bytes) -> int | None:
+        looked_up.append(name)
+        return find(name)
+
+    monkeypatch.setattr(bench.scheduler._kv.pool, "find", noted)
+    for _ in range(30):
+        bench.run()
+    assert len(looked_up) <= 30 * (REFRESHES + 1) * PROBE_LOOKUPS
+    assert len(looked_up) >= 30 * REFRESHES
+
+
+def test_a_deadline_that_passes_in_the_queue_ends_the_request() -> None:
+    clock = Clock()
+    bench = Bench(sequences=1, clock=clock)
+    bench.add("a", [0])
+    bench.add("b", [1], deadline=2.5)
+    bench.run()
+    clock.wait(2.4)
+    assert bench.scheduler.expire() == []
+    clock.wait(0.1)
+    (output,) = bench.scheduler.expire()
+    assert (output.request_id, output.finish_reason, output.token_ids) == ("b", "deadline", [])
+    assert output.error == "its deadline of 2.5 s passed before the first token, when it was in the queue"
+    assert (len(bench.scheduler), bench.scheduler.stats().expired) == (1, 1)
+    assert bench.scheduler.expire() == []
+
+
+def test_a_deadline_that_passes_amid_the_prompt_gives_everything_back() -> None:
+    clock = Clock()
+    bench = Bench(clock=clock)
+    bench.add("a", [0] * 40, deadline=1)
+    bench.run()
+    under_way = bench.plan()
+    clock.wait(1)
+    (output,) = bench.scheduler.expire()
+    assert "when it was in the prompt" in str(output.error)
+    assert bench.scheduler.commit(under_way, bench.runner.run(under_way.plan)) == []
+    assert (bench.scheduler.stats().blocks_used, len(bench.scheduler)) == (0, 0)
+
+
+def test_an_answer_that_has_begun_goes_on_past_its_deadline() -> None:
+    clock = Clock()
+    bench = Bench(clock=clock)
+    bench.add("a", [0], max_tokens=3, deadline=1)
+    bench.run()
+    clock.wait(100)
+    assert bench.scheduler.expire() == []
+    bench.run()
+    bench.run()
+    assert len(bench.scheduler) == 0
+
+
+def test_a_deadline_counts_from_the_arrival() -> None:
+    clock = Clock()
+    bench = Bench(clock=clock)
+    arrived = request("a", [0], deadline=3)
+    bench.scheduler.add(msgspec.structs.replace(arrived, arrived_ns=clock.now_ns - 2 * SECOND_NS))
+    clock.wait(1)
+    assert len(bench.scheduler.expire()) == 1
+
+
+def test_deadlines_that_were_met_are_forgotten() -> None:
+    clock = Clock()
+    bench = Bench(clock=clock)
+    for i in range(500):
+        bench.add(f"r{i}", [1], max_tokens=1, deadline=3600)
+        bench.run()
+    assert len(bench.scheduler._deadlines._heap) <= 2 * 64
+
+
+def test_aborted_requests_do_not_pile_up_in_the_queue() -> None:
+    bench = Bench(sequences=1)
+    bench.add("runs", [0], max_tokens=200)
+    for i in range(1000):
+        bench.add(f"r{i}", [1])
+        bench.scheduler.abort([f"r{i}"])
+    bench.run()
+    assert len(bench.scheduler._waiting._heap) <= 2 * 64

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from hypothesis import HealthCheck, settings
@@ -12,7 +13,17 @@ from simulated import EOS, POISON, VOCAB, Answer, SimulatedRunner, oracle
 
 from plimsoll_runtime.engine.messages import AddRequest, RequestOutput
 from plimsoll_runtime.engine.params import SamplingParams
+from plimsoll_runtime.engine.policy import (
+    SECOND_NS,
+    ByPriority,
+    EarliestDeadline,
+    FirstComeFirstServed,
+    LongestPrefix,
+    Policy,
+    ShortestJob,
+)
 from plimsoll_runtime.engine.scheduler import Limits, Scheduler, Step
+from plimsoll_runtime.engine.sequence import SequenceState
 
 SHARED = [3 * i % VOCAB for i in range(60)]
 """Prompts begin with a piece of this, so that many share a prefix."""
@@ -23,9 +34,22 @@ class Expectation:
     """What a request is to be told, what it has been told, and the step by which it must be over."""
 
     answer: Answer
-    deadline: int
+    last_step: int
     work: int
     told: Answer
+    sequence: SequenceState
+
+
+WORTH = 2
+
+POLICIES: dict[str, Callable[[], Policy]] = {
+    "fcfs": FirstComeFirstServed,
+    "priority": lambda: ByPriority(level_ns=5 * SECOND_NS),
+    "deadline": lambda: EarliestDeadline(default_ns=20 * SECOND_NS),
+    "sjf": lambda: ShortestJob(stretch=2),
+    "prefix": lambda: LongestPrefix(worth=WORTH),
+}
+"""Favours so small that they end within a test."""
 
 
 @dataclass
@@ -55,6 +79,8 @@ def request_shapes(draw: st.DrawFn) -> Shape:
         seed=seed,
         ignore_eos=draw(st.sampled_from([True, True, False])),
         prompt_logprobs=draw(st.sampled_from([None, None, None, 0])),
+        priority=draw(st.integers(-2, 2)),
+        deadline=draw(st.none() | st.none() | st.integers(1, 60)),
     )
     return Shape(
         follows=draw(st.integers(0, 3)),
@@ -69,8 +95,10 @@ def request_shapes(draw: st.DrawFn) -> Shape:
 class Engine(RuleBasedStateMachine):
     """Requests with shared prefixes and salts come, go and are aborted while steps run in pools that are too small.
 
-    Up to `depth` steps are planned before the first of them is run and committed.
+    Up to `depth` steps are planned before the first of them is run and committed. A step takes a second.
     """
+
+    policy = "fcfs"
 
     @initialize(
         num_blocks=st.integers(2, 24),
@@ -90,7 +118,8 @@ class Engine(RuleBasedStateMachine):
             eos_token_ids=frozenset({EOS}),
             prefix_caching=caching,
         )
-        self.scheduler = Scheduler(self.limits)
+        self.now_ns = SECOND_NS
+        self.scheduler = Scheduler(self.limits, POLICIES[self.policy](), lambda: self.now_ns)
         self.runner = SimulatedRunner(num_blocks, block_size, budget, sequences)
         self.depth = depth
         self.steps: deque[Step] = deque()
@@ -119,12 +148,25 @@ class Engine(RuleBasedStateMachine):
         self.scheduler.add(request)
         answer = oracle(request, self.limits.max_len)
         self.conversations.append(request.prompt_token_ids + answer.token_ids)
+        sequence = self.scheduler._sequences[request.request_id]
         work = len(request.prompt_token_ids) + len(answer.token_ids) + 1
-        # The oldest computes a token in every step in which it is not waiting for its last one. Whoever comes later
-        # cannot hold it up, so a request is over once all before it and it itself would be, one after the other.
+        # The first in rank computes a token in every step in which it is not waiting for its last one, once those
+        # that ran when it came and rank behind it have let it in. Whoever ranks behind later cannot hold it up. So a
+        # request is over once all that were there before it, all that came later and rank before it, and it itself
+        # would be, one after the other, each with those that it had to wait for.
+        behind = sum(e.work for e in self.live.values() if self._may_precede(sequence, work, e.sequence))
+        for other in self.live.values():
+            if self._may_precede(sequence, work, other.sequence):
+                other.last_step += self.depth * (work + behind)
         before = sum(e.work for e in self.live.values())
-        deadline = self.committed + self.depth * (before + work)
-        self.live[request.request_id] = Expectation(answer, deadline, work, Answer())
+        last_step = self.committed + self.depth * (before + work + behind)
+        self.live[request.request_id] = Expectation(answer, last_step, work, Answer(), sequence)
+
+    def _may_precede(self, new: SequenceState, work: int, old: SequenceState) -> bool:
+        """Whether what has just come can ever rank before what was there: a prefix may be found later."""
+        if self.policy == "prefix":
+            return new.arrived_tokens - WORTH * work < old.arrived_tokens
+        return new.rank < old.rank
 
     @precondition(lambda self: self.live)
     @rule(data=st.data())
@@ -163,6 +205,9 @@ class Engine(RuleBasedStateMachine):
 
     def _step(self) -> None:
         """Plan until `depth` steps are under way or no more can be planned, then run and commit the first."""
+        for output in self.scheduler.expire():
+            self._tell(output)
+        assert all(self._in_time(e) for e in self.live.values())
         while len(self.steps) < self.depth:
             step = self.scheduler.schedule()
             self.records_agree_with(step)
@@ -180,15 +225,25 @@ class Engine(RuleBasedStateMachine):
         step = self.steps.popleft()
         outputs = self.scheduler.commit(step, self.runner.run(step.plan))
         self.committed += 1
+        self.now_ns += SECOND_NS
         names = [output.request_id for output in outputs]
         assert len(set(names)) == len(names), "a request is told twice in one step"
         for output in outputs:
             self._tell(output)
         for name, expectation in self.live.items():
-            assert self.committed <= expectation.deadline, f"{name} starves"
+            assert self.committed <= expectation.last_step, f"{name} starves"
+
+    def _in_time(self, expectation: Expectation) -> bool:
+        due = expectation.sequence.due_ns
+        return due is None or self.now_ns < due or bool(expectation.told.token_ids)
 
     def _tell(self, output: RequestOutput) -> None:
         expectation = self.live[output.request_id]
+        if output.finish_reason == "deadline":
+            assert not self._in_time(expectation)
+            assert output.error is not None
+            del self.live[output.request_id]
+            return
         told = expectation.told
         if output.prompt_logprobs is not None:
             assert not told.token_ids, "prompt log probabilities come with the first token"
@@ -203,7 +258,25 @@ class Engine(RuleBasedStateMachine):
             del self.live[output.request_id]
 
 
-TestEngine = Engine.TestCase
-TestEngine.settings = settings(
-    max_examples=150, stateful_step_count=30, deadline=None, suppress_health_check=[HealthCheck.too_slow]
-)
+class Priority(Engine):
+    policy = "priority"
+
+
+class Deadline(Engine):
+    policy = "deadline"
+
+
+class Shortest(Engine):
+    policy = "sjf"
+
+
+class Prefix(Engine):
+    policy = "prefix"
+
+
+for machine in (Engine, Priority, Deadline, Shortest, Prefix):
+    machine.TestCase.settings = settings(
+        max_examples=60, stateful_step_count=30, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    )
+TestFcfs, TestPriority, TestDeadline = Engine.TestCase, Priority.TestCase, Deadline.TestCase
+TestShortest, TestPrefix = Shortest.TestCase, Prefix.TestCase

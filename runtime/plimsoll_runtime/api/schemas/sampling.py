@@ -77,6 +77,8 @@ class SamplingFields(Strict):
     skip_special_tokens: bool | None = None
     add_special_tokens: bool | None = None
     cache_salt: Annotated[str, Field(max_length=256)] | None = None
+    priority: int | None = None
+    deadline: float | None = None
 
     @property
     def choices(self) -> int:
@@ -136,4 +138,6 @@ _SAME_NAME = (
     "include_stop_str_in_output",
     "ignore_eos",
     "skip_special_tokens",
+    "priority",
+    "deadline",
 )
