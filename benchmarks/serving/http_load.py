@@ -9,7 +9,7 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import aiohttp
@@ -41,6 +41,10 @@ class HttpServer:
         """As many requests at a time as there are users (streaming), or all at once (not streaming)."""
         return asyncio.run(self._run(workload))
 
+    def batch(self, requests: Sequence[Request], users: int) -> float:
+        """Seconds in which `users` clients get all answers, each whole and the next asked for at once."""
+        return asyncio.run(self._batch(requests, users))
+
     def close(self) -> None:
         """End the process."""
         self._process.terminate()
@@ -48,10 +52,7 @@ class HttpServer:
         self._log.close()
 
     async def _run(self, workload: Workload) -> dict[str, Any]:
-        timeout = aiohttp.ClientTimeout(total=None)
-        # A connection for each request: a server may close an idle one just when the next request goes out.
-        connector = aiohttp.TCPConnector(limit=0, force_close=True)
-        async with aiohttp.ClientSession(timeout=timeout, connector=connector) as session:
+        async with _session() as session:
             if workload.primer is not None:
                 await self._answer(session, workload.primer)
             start = time.perf_counter()
@@ -59,6 +60,18 @@ class HttpServer:
             seconds = time.perf_counter() - start
         measured = latencies(timelines, workload.users) if workload.users else {}
         return {"seconds": seconds, **measured}
+
+    async def _batch(self, requests: Sequence[Request], users: int) -> float:
+        todo = iter(requests)
+
+        async def user(session: aiohttp.ClientSession) -> None:
+            for request in todo:
+                await self._answer(session, request)
+
+        async with _session() as session:
+            start = time.perf_counter()
+            await asyncio.gather(*(user(session) for _ in range(users)))
+            return time.perf_counter() - start
 
     async def _serve(self, session: aiohttp.ClientSession, workload: Workload) -> list[Timeline]:
         """When each request's tokens came, in the order in which the requests were sent."""
@@ -125,6 +138,12 @@ def free_port() -> int:
         s.bind(("127.0.0.1", 0))
         port: int = s.getsockname()[1]
         return port
+
+
+def _session() -> aiohttp.ClientSession:
+    """A connection for each request: a server may close an idle one just when the next request goes out."""
+    timeout = aiohttp.ClientTimeout(total=None)
+    return aiohttp.ClientSession(timeout=timeout, connector=aiohttp.TCPConnector(limit=0, force_close=True))
 
 
 async def _events(response: aiohttp.ClientResponse) -> AsyncIterator[dict[str, Any]]:

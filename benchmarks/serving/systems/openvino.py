@@ -27,7 +27,8 @@ class OpenVinoGenAi:
         scheduler.max_num_batched_tokens = MAX_BATCH_TOKENS
         scheduler.dynamic_split_fuse = True
         scheduler.enable_prefix_caching = True
-        options = {"INFERENCE_NUM_THREADS": threads, "INFERENCE_PRECISION_HINT": "bf16"}
+        options: dict[str, Any] = {"INFERENCE_NUM_THREADS": threads, "INFERENCE_PRECISION_HINT": "bf16"}
+        options["KV_CACHE_PRECISION"] = "bf16"
         self._pipeline = genai.ContinuousBatchingPipeline(model, scheduler, "CPU", options)
         self._next = 0
 

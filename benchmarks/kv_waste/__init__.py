@@ -1,0 +1,1 @@
+"""How much of the allocated KV cache holds nothing?"""

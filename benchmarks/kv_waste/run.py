@@ -1,0 +1,106 @@
+"""`python -m kv_waste.run`: the share of allocated KV cache without a token, over lengths like ShareGPT's.
+
+The real scheduler and its block pool, over a runner that computes nothing: only integers are at stake.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import sys
+from typing import Any
+
+import options
+import tables
+from options import Options
+from plimsoll_runtime.engine.config import EngineConfig
+from plimsoll_runtime.engine.core import EngineCore
+from plimsoll_runtime.engine.messages import AddRequest, EngineInfo
+from plimsoll_runtime.engine.params import SamplingParams
+from plimsoll_runtime.engine.plan import SequenceOutput, StepPlan, StepResult
+from tables import Sheet
+
+REQUESTS, VOCAB, MAX_LEN, TOKENS_OF_CACHE = 1000, 32000, 4096, 131072
+MEAN_PROMPT, MEAN_OUTPUT, SPREAD = 161, 338, 1.0
+"""Means of ShareGPT's turns as the PagedAttention paper gives them (its figure 11); log-normal around them."""
+
+
+class Watcher:
+    """A runner that answers every sequence with some token, and counts what the plan's blocks hold."""
+
+    def __init__(self, block_size: int) -> None:
+        self._block_size = block_size
+        self.allocated = 0
+        self.held = 0
+
+    def run(self, plan: StepPlan) -> StepResult:
+        """One token for each sequence that wants one."""
+        self.allocated += self._block_size * len({b for s in plan.sequences for b in s.block_ids})
+        self.held += sum(s.start + len(s.token_ids) for s in plan.sequences)
+        return StepResult([SequenceOutput(token_id=3 if s.sample else None) for s in plan.sequences])
+
+
+def main() -> int:
+    """Measure, print, write."""
+    chosen = options.from_arguments(options.parser(__doc__).parse_args())
+    result = measure(chosen)
+    tables.console().print(table(result).rich())
+    options.write(chosen, result)
+    return 0
+
+
+def measure(chosen: Options) -> dict[str, Any]:
+    """Waste over all steps, for the engine's block size. The draw is fixed: a second round would give the same."""
+    config = EngineConfig(model="none", prefix_caching=False)
+    watcher = Watcher(config.block_size)
+    core = EngineCore(config, _info(config), watcher)
+    rng = random.Random(0)
+    lengths = [(_length(rng, MEAN_PROMPT), _length(rng, MEAN_OUTPUT)) for _ in range(round(REQUESTS * chosen.scale))]
+    for number, (prompt, output) in enumerate(lengths):
+        params = SamplingParams(temperature=0.0, max_tokens=output, ignore_eos=True)
+        core.add(AddRequest(str(number), [rng.randrange(3, VOCAB) for _ in range(prompt)], params))
+    while core.has_work:
+        core.step()
+    return {
+        "block_size": config.block_size,
+        "requests": len(lengths),
+        "mean_prompt": round(sum(p for p, _ in lengths) / len(lengths), 1),
+        "mean_output": round(sum(o for _, o in lengths) / len(lengths), 1),
+        "waste": 1 - watcher.held / watcher.allocated,
+        "preemptions": core.stats.preemptions,
+    }
+
+
+def table(result: dict[str, Any]) -> Sheet:
+    """One row."""
+    row = [f"{result['requests']} requests", f"{result['mean_prompt']} / {result['mean_output']}"]
+    headings = ["requests", "mean prompt / output", "block", "waste"]
+    title = "Allocated KV cache that holds no token, over all steps"
+    return Sheet(title, headings, [[*row, str(result["block_size"]), f"{result['waste']:.2%}"]])
+
+
+def _length(rng: random.Random, mean: int) -> int:
+    """Log-normal with this mean, cut to what fits half the longest sequence."""
+    drawn = rng.lognormvariate(math.log(mean) - SPREAD**2 / 2, SPREAD)
+    return min(MAX_LEN // 2, max(4, round(drawn)))
+
+
+def _info(config: EngineConfig) -> EngineInfo:
+    return EngineInfo(
+        model="none",
+        architecture="none",
+        dtype="none",
+        device="cpu",
+        attention_backend="none",
+        vocab_size=VOCAB,
+        max_model_len=MAX_LEN,
+        block_size=config.block_size,
+        num_blocks=1 + TOKENS_OF_CACHE // config.block_size,
+        weight_bytes=0,
+        kv_bytes=0,
+        eos_token_ids=[2],
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

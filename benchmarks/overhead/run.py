@@ -1,0 +1,101 @@
+"""`python -m overhead.run`: scheduler, batch building, sampling and commit, a step of 64 sequences on one core.
+
+The model is "tiny", so that its arithmetic hides nothing; what the step spends in the model itself is left out.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+import statistics
+import sys
+from typing import Any
+
+import msgspec
+
+import options
+import tables
+from options import Options
+from plimsoll_runtime.driver.build import build_engine
+from plimsoll_runtime.engine.config import EngineConfig
+from plimsoll_runtime.engine.core import EngineCore
+from plimsoll_runtime.engine.messages import AddRequest
+from plimsoll_runtime.engine.params import SamplingParams
+from plimsoll_runtime.engine.timeline import StepPhase
+from serving import models, quiet
+from tables import Sheet
+
+BATCH, PROMPT, STEPS = 64, 32, 256
+COUNTED = (StepPhase.SCHEDULE, StepPhase.INPUTS, StepPhase.SAMPLE, StepPhase.COMMIT)
+MODEL_PHASES = (StepPhase.FORWARD, StepPhase.HEAD)
+
+
+def main() -> int:
+    """Measure, print, write."""
+    chosen = options.from_arguments(options.parser(__doc__).parse_args())
+    result = measure(chosen)
+    tables.console().print(table(result).rich())
+    options.write(chosen, result)
+    return 0
+
+
+def measure(chosen: Options) -> dict[str, Any]:
+    """Milliseconds of each phase a step, greedy and with sampling, medians of rounds of their medians."""
+    config = EngineConfig(
+        model=models.source(models.TINY),
+        dtype="bfloat16",
+        threads=1,
+        kv_memory="256MiB",
+        max_model_len=1024,
+        max_sequences=BATCH,
+    )
+    engine = build_engine(config, lambda stage, fraction: None)
+    count = max(8, round(STEPS * chosen.scale))
+    names = itertools.count()
+    kinds = {
+        "greedy": SamplingParams(temperature=0.0),
+        "sampled": SamplingParams(temperature=0.8, top_p=0.95, top_k=40),
+    }
+    rounds: list[dict[str, Any]] = []
+    for number in range(chosen.rounds):
+        busy = quiet.cores_in_use()
+        figures = {kind: _round(engine, params, count, number, names) for kind, params in kinds.items()}
+        rounds.append({**figures, "cores_used_by_others": round(busy, 2)})
+    medians = {kind: {p: statistics.median(r[kind][p] for r in rounds) for p in rounds[0][kind]} for kind in kinds}
+    return {"batch": BATCH, "steps": count, "ms": medians, "rounds": rounds}
+
+
+def _round(
+    engine: EngineCore, params: SamplingParams, count: int, number: int, names: itertools.count[int]
+) -> dict[str, float]:
+    """Median milliseconds of each counted phase over `count` steps in which every sequence decodes."""
+    rng = random.Random(number)
+    wanted = msgspec.structs.replace(params, max_tokens=count + 2, ignore_eos=True)
+    for _ in range(BATCH):
+        prompt = [rng.randrange(300, models.TINY.vocab) for _ in range(PROMPT)]
+        engine.add(AddRequest(str(next(names)), prompt, wanted))
+    while len(engine.step().outputs) < BATCH:
+        pass
+    before, steps = engine.stats.phase_seconds, list[tuple[float, ...]]()
+    for _ in range(count):
+        engine.step()
+        now = engine.stats.phase_seconds
+        steps.append(tuple(b - a for a, b in zip(before, now, strict=True)))
+        before = now
+    while engine.has_work:
+        engine.step()
+    phases = {p.name.lower(): statistics.median(1000 * step[p] for step in steps) for p in (*COUNTED, *MODEL_PHASES)}
+    totals = sorted(1000 * sum(step[p] for p in COUNTED) for step in steps)
+    return {**phases, "overhead": statistics.median(totals), "overhead_p99": totals[len(totals) * 99 // 100]}
+
+
+def table(result: dict[str, Any]) -> Sheet:
+    """A row for greedy decoding and one for sampling."""
+    columns = [*(p.name.lower() for p in COUNTED), "overhead", "overhead_p99"]
+    rows = [[kind, *(f"{figures[c]:.3f}" for c in columns)] for kind, figures in result["ms"].items()]
+    title = f"Milliseconds a step besides the model, {result['batch']} sequences, one core"
+    return Sheet(title, ["decoding", *(c.replace("_", " ") for c in columns)], rows)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

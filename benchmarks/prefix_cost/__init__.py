@@ -1,0 +1,1 @@
+"""What does prefix caching cost when nothing is ever shared?"""

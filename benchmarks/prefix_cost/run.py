@@ -1,0 +1,82 @@
+"""`python -m prefix_cost.run`: 64 mixed requests that share nothing, with the prefix cache on and off.
+
+Two engines in one process; in each round on, off, off, on, so that a machine that slows down favours neither.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import time
+from typing import Any
+
+import options
+import tables
+from options import Options
+from plimsoll_runtime import LLM, SamplingParams
+from serving import models, quiet
+from serving.systems.base import KV_TOKENS
+from serving.workloads import Workload, workload
+from tables import Sheet
+
+TURNS = (True, False, False, True)
+
+
+def main() -> int:
+    """Measure, print, write."""
+    chosen = options.from_arguments(options.parser(__doc__).parse_args())
+    result = measure(chosen)
+    tables.console().print(table(result).rich())
+    options.write(chosen, result)
+    return 0
+
+
+def measure(chosen: Options) -> dict[str, Any]:
+    """What the cache adds to the time, as a share, median of rounds."""
+    engines = {caching: _load(chosen.threads, caching) for caching in (True, False)}
+    for llm in engines.values():
+        _seconds(llm, workload("W2", min(chosen.scale, 0.1), 0))
+    rounds = []
+    for number in range(1, chosen.rounds + 1):
+        busy, seconds = quiet.cores_in_use(), {True: 0.0, False: 0.0}
+        for turn, caching in enumerate(TURNS):
+            # New tokens each time, or the cache would find those of the turn before.
+            seconds[caching] += _seconds(engines[caching], workload("W2", chosen.scale, len(TURNS) * number + turn))
+        cost = seconds[True] / seconds[False] - 1
+        rounds.append(
+            {"on": seconds[True], "off": seconds[False], "cost": cost, "cores_used_by_others": round(busy, 2)}
+        )
+    stats = engines[True].stats
+    if stats.cache_hit_tokens:
+        raise RuntimeError(f"{stats.cache_hit_tokens} tokens were found in the cache: this is not the question")
+    return {"cost": statistics.median(float(r["cost"]) for r in rounds), "rounds": rounds}
+
+
+def table(result: dict[str, Any]) -> Sheet:
+    """One row."""
+    seconds = [statistics.median(r[name] for r in result["rounds"]) / 2 for name in ("on", "off")]
+    row = ["W2", *(f"{s:.2f}" for s in seconds), f"{result['cost']:+.2%}"]
+    return Sheet("Prefix caching when nothing is shared", ["requests", "on, s", "off, s", "cost"], [row])
+
+
+def _load(threads: int, caching: bool) -> LLM:
+    kv = str(KV_TOKENS * models.SMALL.kv_bytes)
+    return LLM(
+        models.source(models.SMALL),
+        dtype="bfloat16",
+        threads=threads,
+        kv_memory=kv,
+        max_model_len=2048,
+        prefix_caching=caching,
+    )
+
+
+def _seconds(llm: LLM, work: Workload) -> float:
+    params = [SamplingParams(temperature=0.0, max_tokens=r.output_len, ignore_eos=True) for r in work.requests]
+    start = time.perf_counter()
+    llm.generate([list(r.prompt) for r in work.requests], params)
+    return time.perf_counter() - start
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,111 @@
+"""`python -m startup.run`: from the start of `plimsoll serve` to the first token of "medium", imports included.
+
+The files are in the page cache after the first round, as on a machine that served the model before.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import options
+import tables
+from options import Options
+from serving import models, quiet
+from serving.http_load import free_port
+from tables import Sheet
+
+LIMIT_SECONDS, POLL_SECONDS = 120, 0.01
+PROMPT = list(range(300, 332))
+
+
+def main() -> int:
+    """Measure, print, write."""
+    chosen = options.from_arguments(options.parser(__doc__).parse_args())
+    result = measure(chosen)
+    tables.console().print(table(result).rich())
+    options.write(chosen, result)
+    return 0
+
+
+def measure(chosen: Options) -> dict[str, Any]:
+    """Seconds until the server is ready and until its first token, by round."""
+    model = models.source(models.MEDIUM)
+    _start(model, chosen.threads)
+    rounds = []
+    for _ in range(chosen.rounds):
+        busy = quiet.cores_in_use()
+        rounds.append({**_start(model, chosen.threads), "cores_used_by_others": round(busy, 2)})
+    medians = {name: statistics.median(r[name] for r in rounds) for name in ("ready_seconds", "first_token_seconds")}
+    return {**medians, "rounds": rounds}
+
+
+def table(result: dict[str, Any]) -> Sheet:
+    """One row."""
+    row = ["medium", f"{result['ready_seconds']:.2f}", f"{result['first_token_seconds']:.2f}"]
+    return Sheet("Seconds from the start of a server, median", ["model", "ready", "first token"], [row])
+
+
+def _start(model: str, threads: int) -> dict[str, float]:
+    """One start, and its end."""
+    port = free_port()
+    program = str(Path(sys.executable).parent / "plimsoll")
+    command = [program, "serve", model, "--name", "medium", "--port", str(port), "--threads", str(threads)]
+    command += ["--dtype", "bfloat16", "--kv-memory", "512MiB", "--max-model-len", "2048"]
+    with tempfile.TemporaryFile("w+") as log:
+        start = time.perf_counter()
+        with subprocess.Popen(command, stdout=log, stderr=log) as process:
+            try:
+                _wait(process, port, start)
+                ready = time.perf_counter() - start
+                _first_token(port)
+                return {"ready_seconds": ready, "first_token_seconds": time.perf_counter() - start}
+            except (RuntimeError, TimeoutError):
+                log.seek(0)
+                print(log.read()[-3000:], file=sys.stderr)
+                raise
+            finally:
+                process.terminate()
+
+
+def _wait(process: subprocess.Popen[bytes], port: int, start: float) -> None:
+    while time.perf_counter() - start < LIMIT_SECONDS:
+        if process.poll() is not None:
+            raise RuntimeError(f"the server ended with {process.returncode}")
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+        try:
+            connection.request("GET", "/health")
+            if connection.getresponse().status == 200:
+                return
+        except OSError:
+            # Nobody listens yet.
+            time.sleep(POLL_SECONDS)
+            continue
+        finally:
+            connection.close()
+        time.sleep(POLL_SECONDS)
+    raise TimeoutError(f"not ready within {LIMIT_SECONDS} s")
+
+
+def _first_token(port: int) -> None:
+    """Raises RuntimeError when no token comes."""
+    body = {"model": "medium", "prompt": PROMPT, "max_tokens": 1, "temperature": 0, "ignore_eos": True, "stream": True}
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    connection.request("POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"})
+    response = connection.getresponse()
+    while line := response.readline():
+        if line.startswith(b"data: {") and json.loads(line.removeprefix(b"data: ")).get("choices"):
+            connection.close()
+            return
+    raise RuntimeError(f"no token came, status {response.status}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
