@@ -22,12 +22,13 @@ class CpuKernels(BuildHookInterface):  # type: ignore[type-arg]
             return
         compiling = _load(folder / "compile.py")
         try:
-            if not compiling.is_current():
-                compiling.compile_library()
+            library = compiling.library_path()
+            if not library.is_file():
+                library = compiling.compile_library()
         except compiling.CompileError as error:
             self.app.display_warning(f"the CPU kernels are left out, stock torch will compute instead: {error}")
             return
-        build_data["artifacts"].append(f"/{FOLDER}/{compiling.LIBRARY.name}")
+        build_data["artifacts"].append(f"/{FOLDER}/{library.name}")
         build_data["pure_python"] = False
         build_data["tag"] = "py3-none-linux_x86_64"
 

@@ -1,11 +1,13 @@
 """Makes the library of CPU kernels: `python -m plimsoll_kernels.cpu.compile`, and a step of building the wheel.
 
+The library's name carries a digest of what it was made of: one that was made of other sources is never loaded.
 Each instruction set is a file of its own with flags of its own; the library asks the processor which it may run, so
 one build serves every x86-64 machine. It imports nothing beyond the standard library: builds have nothing else.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 import platform
 import shutil
@@ -18,7 +20,7 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 SOURCE = HERE / "source"
-LIBRARY = HERE / "libplimsoll_cpu.so"
+PREFIX = "libplimsoll_cpu-"
 FLAGS = (
     *("-std=c++20", "-O3", "-fPIC", "-fopenmp", "-fvisibility=hidden", "-fno-exceptions", "-fno-rtti"),
     *("-ffp-contract=fast", "-Wall", "-Wextra", "-Wno-psabi"),
@@ -35,8 +37,17 @@ class CompileError(Exception):
     """The library cannot be made here; the message says why."""
 
 
-def compile_library(target: Path = LIBRARY) -> None:
-    """Compile and link into `target`, which appears whole or not at all. Raises CompileError."""
+def library_path() -> Path:
+    """Where the library of these sources and flags is, or would be."""
+    digest = hashlib.sha256(Path(__file__).read_bytes())
+    for path in sorted(SOURCE.iterdir()):
+        digest.update(path.name.encode() + path.read_bytes())
+    return HERE / f"{PREFIX}{digest.hexdigest()[:16]}.so"
+
+
+def compile_library() -> Path:
+    """Compile and link; the library appears whole or not at all, and replaces older ones. Raises CompileError."""
+    target = library_path()
     machine = platform.machine()
     if sys.platform != "linux" or machine not in ("x86_64", "AMD64"):
         raise CompileError(f"the CPU kernels are written for Linux on x86-64, this is {sys.platform} on {machine}")
@@ -51,14 +62,10 @@ def compile_library(target: Path = LIBRARY) -> None:
             linked.replace(target)
         finally:
             linked.unlink(missing_ok=True)
-
-
-def is_current(target: Path = LIBRARY) -> bool:
-    """Whether the library is there and no source is newer."""
-    if not target.is_file():
-        return False
-    made = target.stat().st_mtime
-    return all(path.stat().st_mtime <= made for path in (*SOURCE.iterdir(), Path(__file__)))
+    for other in HERE.glob(f"{PREFIX}*.so"):
+        if other != target:
+            other.unlink()
+    return target
 
 
 def _compiler() -> str:
@@ -80,8 +87,8 @@ def _call(command: Sequence[str]) -> None:
 
 
 def main() -> int:
-    """Make the library unless it is current; 1 where it cannot be made."""
-    if is_current():
+    """Make the library unless it is there; 1 where it cannot be made."""
+    if library_path().is_file():
         return 0
     try:
         compile_library()

@@ -86,15 +86,16 @@ class CpuDecoder:
             max_heads_width=max(layer.record.query_key_value.columns for layer in layers),
         )
 
-    def __call__(
-        self, token_ids: Tensor, cosines: Sequence[Tensor], sines: Sequence[Tensor], step: PagedStep
-    ) -> Tensor:
-        """token_ids int64 `[T]`, for each rope float32 `[T, head_dim / 2]` -> `[T, hidden]`."""
+    def __call__(self, token_ids: Tensor, positions: Tensor, turns: Sequence[Tensor], step: PagedStep) -> Tensor:
+        """token_ids and positions int64 `[T]` -> `[T, hidden]`.
+
+        turns: for each rope float32 `[P, 2, head_dim / 2]`, cosines and sines of the positions below P.
+        """
         rows, threads = token_ids.numel(), torch.get_num_threads()
         hidden = torch.empty(rows, self._hidden, dtype=self._dtype)
         record = step.record
         record.tokens = token_ids.data_ptr()
-        record.cosines, record.sines = pointers(cosines), pointers(sines)
+        record.positions, record.turns = positions.data_ptr(), pointers(turns)
         record.hidden = hidden.data_ptr()
         record.workspace = self._workspace.pointer(self._kernels.workspace(ctypes.byref(self._model), rows, threads))
         record.seconds = self._seconds

@@ -9,7 +9,7 @@ from functools import lru_cache
 
 import torch
 
-from plimsoll_kernels.cpu.compile import LIBRARY
+from plimsoll_kernels.cpu.compile import library_path
 
 logger = logging.getLogger(__name__)
 
@@ -70,8 +70,8 @@ class StepRecord(Structure):
         ("sequences", c_int32),
         ("tokens", c_void_p),
         ("slots", c_void_p),
-        ("cosines", POINTER(c_void_p)),
-        ("sines", POINTER(c_void_p)),
+        ("positions", c_void_p),
+        ("turns", POINTER(c_void_p)),
         *((name, c_void_p) for name in ("first_rows", "contexts", "blocks", "first_blocks")),
         *((name, c_void_p) for name in ("hidden", "workspace")),
         ("seconds", POINTER(c_double)),
@@ -100,6 +100,7 @@ class KernelsRecord(Structure):
             ctypes.CFUNCTYPE(None, POINTER(ModelRecord), POINTER(CacheRecord), POINTER(StepRecord), c_int32),
         ),
         ("attention_workspace", ctypes.CFUNCTYPE(c_int64, c_int32, c_int32)),
+        ("row_maximum", ctypes.CFUNCTYPE(None, c_void_p, c_int32, c_int32, c_void_p, c_void_p, c_int32)),
         ("attention", ctypes.CFUNCTYPE(None, *_ATTENTION)),
     )
 
@@ -117,13 +118,14 @@ def kernels(dtype: torch.dtype, name: str | None = None) -> KernelsRecord | None
 @lru_cache(maxsize=1)
 def _library() -> ctypes.CDLL | None:
     """The library, if it was built. It shares torch's OpenMP threads: torch is imported, so its runtime is loaded."""
-    if not LIBRARY.is_file():
+    path = library_path()
+    if not path.is_file():
         logger.warning(
-            "the CPU kernels were not built, stock torch computes instead (slower, same results): "
+            "the CPU kernels of this version were not built, stock torch computes instead (slower, same results): "
             "install a C++ compiler, then python -m plimsoll_kernels.cpu.compile"
         )
         return None
-    library = ctypes.CDLL(str(LIBRARY))
+    library = ctypes.CDLL(str(path))
     library.plimsoll_kernels.argtypes = [c_char_p, c_char_p]
     library.plimsoll_kernels.restype = POINTER(KernelsRecord)
     return library

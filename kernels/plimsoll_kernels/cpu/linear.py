@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import ctypes
-import mmap
 
 import torch
 from torch import Tensor
 
+from plimsoll_kernels.cpu.huge_pages import allocate
 from plimsoll_kernels.cpu.library import KernelsRecord, LinearRecord
-
-HUGE_PAGE = 2 << 20
 
 
 class PackedLinear:
@@ -22,7 +20,7 @@ class PackedLinear:
     def __init__(self, kernels: KernelsRecord, weight: Tensor, bias: Tensor | None = None) -> None:
         columns, inputs = weight.shape
         self._kernels = kernels
-        self._packed = allocate(kernels.packed_elements(columns, inputs, 0), weight.dtype)
+        self._packed = allocate([kernels.packed_elements(columns, inputs, 0)], weight.dtype)
         kernels.pack(weight.data_ptr(), columns, inputs, self._packed.data_ptr(), torch.get_num_threads())
         self._bias = None if bias is None else bias.float().contiguous()
         self.record = _record(self._packed, self._bias, inputs, columns)
@@ -43,21 +41,11 @@ class PackedGatedLinear:
 
     def __init__(self, kernels: KernelsRecord, gate: Tensor, up: Tensor, bias: Tensor | None = None) -> None:
         columns, inputs = gate.shape
-        self._packed = allocate(kernels.packed_elements(columns, inputs, 1), gate.dtype)
+        self._packed = allocate([kernels.packed_elements(columns, inputs, 1)], gate.dtype)
         threads = torch.get_num_threads()
         kernels.pack_gated(gate.data_ptr(), up.data_ptr(), columns, inputs, self._packed.data_ptr(), threads)
         self._bias = None if bias is None else bias.float().contiguous()
         self.record = _record(self._packed, self._bias, inputs, columns)
-
-
-def allocate(count: int, dtype: torch.dtype) -> Tensor:
-    """Memory on huge pages, where the kernel has them: fewer address translations while weights stream by."""
-    size = count * dtype.itemsize
-    if size < HUGE_PAGE:
-        return torch.zeros(count, dtype=dtype)
-    memory = mmap.mmap(-1, -(-size // HUGE_PAGE) * HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    memory.madvise(mmap.MADV_HUGEPAGE)
-    return torch.frombuffer(memory, dtype=dtype, count=count)
 
 
 def _record(packed: Tensor, bias: Tensor | None, inputs: int, columns: int) -> LinearRecord:

@@ -51,6 +51,7 @@ class PagedStep:
         first_blocks: Integers,
     ) -> None:
         self.cache = cache
+        self.longest = int(contexts.max())
         self._arrays = (first_rows, contexts, blocks, first_blocks)
         self._slots = slots
         self.record = StepRecord(

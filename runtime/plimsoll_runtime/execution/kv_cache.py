@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
+from plimsoll_kernels.cpu.huge_pages import allocate
 from plimsoll_runtime.models.spec import AttentionShape
 
 
@@ -38,8 +39,8 @@ class KvCache:
         # Zeros and not `empty`: what was never written is then finite, and on a CPU the pages are not taken before
         # they are written.
         sizes = [(s.kv_heads, num_blocks, block_size, s.head_dim) for s in self.shapes]
-        self.keys = [torch.zeros(size, dtype=dtype, device=device) for size in sizes]
-        self.values = [torch.zeros(size, dtype=dtype, device=device) for size in sizes]
+        self.keys = [_zeros(size, dtype, device) for size in sizes]
+        self.values = [_zeros(size, dtype, device) for size in sizes]
 
     @property
     def nbytes(self) -> int:
@@ -53,3 +54,7 @@ class KvCache:
         sources, targets = torch.tensor(list(pairs), dtype=torch.int64, device=self.device).unbind(1)
         for tensor in (*self.keys, *self.values):
             tensor.index_copy_(1, targets, tensor.index_select(1, sources))
+
+
+def _zeros(size: Sequence[int], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    return allocate(size, dtype) if device.type == "cpu" else torch.zeros(*size, dtype=dtype, device=device)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -13,8 +14,10 @@ from plimsoll_kernels.cpu.linear import PackedGatedLinear, PackedLinear
 from plimsoll_kernels.cpu.step import PagedStep
 from plimsoll_runtime.models.decoder import capped, rounded_scale
 from plimsoll_runtime.models.rope import RopeTable
-from plimsoll_runtime.models.spec import Attention, AttentionShape, DecoderSpec
+from plimsoll_runtime.models.spec import Attention, AttentionShape, DecoderSpec, RopeSpec
 from plimsoll_runtime.models.weights import LayerWeights, LinearWeights, WeightReader
+
+FIRST_POSITIONS = 2048
 
 
 @runtime_checkable
@@ -35,7 +38,7 @@ class FusedDecoder:
         self.spec = spec
         self.dtype = reader.dtype
         ropes = tuple(dict.fromkeys(spec.ropes))
-        self._ropes = [RopeTable(rope, reader.device) for rope in ropes]
+        self._turns = _Turns(ropes)
         embedding = reader.embedding()
         self._head = PackedLinear(found, reader.head(embedding))
         layers = [
@@ -59,8 +62,8 @@ class FusedDecoder:
         """token_ids and positions int64 [T] -> final hidden states [T, hidden], normed."""
         if not isinstance(attention, FusedStep):
             raise TypeError(f"a fused decoder needs a step of the backend cpu, not {type(attention).__name__}")
-        tables = [table(positions, torch.float32) for table in self._ropes]
-        return self._decoder(token_ids, [c for c, _ in tables], [s for _, s in tables], attention.paged)
+        turns = self._turns.below(attention.paged.longest)
+        return self._decoder(token_ids, positions, turns, attention.paged)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """hidden [R, hidden] -> float32 [R, vocab]."""
@@ -69,6 +72,23 @@ class FusedDecoder:
     def take_seconds(self) -> dict[str, float]:
         """See models.op_times.TimesOps: what each op took since the last call."""
         return self._decoder.take_seconds()
+
+
+class _Turns:
+    """Cosines and sines of each rope for all positions so far, twice as many whenever a sequence gets longer."""
+
+    def __init__(self, ropes: Sequence[RopeSpec]) -> None:
+        self._tables = [RopeTable(rope, torch.device("cpu")) for rope in ropes]
+        self._turns: list[Tensor] = []
+        self._length = 0
+
+    def below(self, length: int) -> Sequence[Tensor]:
+        """For each rope float32 [at least `length`, 2, head_dim / 2]."""
+        if length > self._length:
+            self._length = max(FIRST_POSITIONS, 1 << (length - 1).bit_length())
+            positions = torch.arange(self._length)
+            self._turns = [torch.stack(table(positions, torch.float32), dim=1) for table in self._tables]
+        return self._turns
 
 
 def attention_record(shape: AttentionShape, *, rope: int) -> LayerRecord:

@@ -32,8 +32,16 @@ struct Place {
              static_cast<int64_t>(in / T::PAIR) * head_dim * T::PAIR + in % T::PAIR;
   }
 
-  void write_key(int dim, float x) const { put(keys + (dim / T::PAIR) * SUB * T::PAIR + dim % T::PAIR, x); }
-  void write_value(int dim, float x) const { put(values + dim * T::PAIR, x); }
+  void write_key(const typename T::element *from, int head_dim) const {
+    for (int d = 0; d < head_dim; d += T::PAIR)
+      std::memcpy(keys + static_cast<size_t>(d) * SUB, from + d, sizeof(typename T::word));
+  }
+  void write_value(const typename T::element *from, int head_dim) const {
+    for (int d = 0; d < head_dim; d++) values[d * T::PAIR] = from[d];
+  }
+  void clear_value(int head_dim) const {
+    for (int d = 0; d < head_dim; d++) values[d * T::PAIR] = typename T::element{};
+  }
 };
 
 // A sequence's blocks of one layer and head.
@@ -52,6 +60,16 @@ struct Reader {
     const int64_t base = static_cast<int64_t>(head) * cache.num_blocks * block_elements;
     keys = static_cast<const typename T::element *>(cache.keys[layer]) + base;
     values = static_cast<const typename T::element *>(cache.values[layer]) + base;
+  }
+
+  // Sub-blocks [begin, end) of keys or values into the second level cache: they lie anywhere, so the processor cannot
+  // guess where the next one begins.
+  void prefetch(const typename T::element *from, int begin, int end) const {
+    const int64_t bytes = sub_elements * static_cast<int64_t>(sizeof *from);
+    for (int sub = begin; sub < end; sub++) {
+      const char *lines = reinterpret_cast<const char *>(from + at(sub));
+      for (int64_t i = 0; i < bytes; i += 64) _mm_prefetch(lines + i, _MM_HINT_T1);
+    }
   }
 
   int64_t at(int sub) const {
@@ -186,6 +204,8 @@ void attend(const TileMemory<T> &memory, const Reader<T> &reader, const Window &
   for (int span = first_sub / SUBS; span <= last_sub / SUBS; span++) {
     const int begin = span * SUBS > first_sub ? span * SUBS : first_sub;
     const int end = (span + 1) * SUBS < last_sub + 1 ? (span + 1) * SUBS : last_sub + 1;
+    reader.prefetch(reader.values, begin, end);
+    reader.prefetch(reader.keys, end, end + SUBS < last_sub + 1 ? end + SUBS : last_sub + 1);
     score<T, R>(memory, reader, window, head_dim, span, begin, end);
     const bool whole = end * SUB - 1 <= lowest && window.first_key(highest) <= begin * SUB;
     for (int r = 0; r < R; r++) {

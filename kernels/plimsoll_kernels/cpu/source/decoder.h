@@ -11,6 +11,8 @@
 
 namespace PLIMSOLL_ISA {
 
+constexpr int MAX_HEAD = 1024;
+
 // The memory of one call, laid out the same for the same rows.
 template <class T>
 struct Workspace {
@@ -311,24 +313,36 @@ class Decoder {
     const int dim = layer.head_dim, half = dim / 2, keys = layer.heads, values = keys + layer.kv_heads;
     float *x = space_.heads + (static_cast<size_t>(row) * (values + layer.kv_heads) + head) * dim;
     if (head >= values) {
-      attention_.write_value(index, head - values, dim, row, x);
+      element rounded[MAX_HEAD];
+      for (int d = 0; d < dim; d += LANES) store(rounded + d, load(x + d));
+      attention_.write_value(index, head - values, dim, row, rounded);
       return;
     }
     const float *weight = head < keys ? layer.query_norm : layer.key_norm;
     if (weight) normalise(x, weight, dim, model_.norm_eps, Row<float>{x});
-    const float *cosine = step_.cosines[layer.rope] + static_cast<size_t>(row) * half;
-    const float *sine = step_.sines[layer.rope] + static_cast<size_t>(row) * half;
-    for (int d = 0; d < half; d++) {
-      const float first = x[d], second = x[d + half];
-      x[d] = first * cosine[d] - second * sine[d];
-      x[d + half] = second * cosine[d] + first * sine[d];
-    }
+    const float *turns = step_.turns[layer.rope] + static_cast<size_t>(step_.positions[row]) * dim;
     if (head < keys) {
-      element *to = space_.queries + row * space_.heads_stride + static_cast<size_t>(head) * dim;
-      for (int d = 0; d < dim; d++) put(to + d, x[d]);
+      turn(x, turns, half, space_.queries + row * space_.heads_stride + static_cast<size_t>(head) * dim);
       return;
     }
-    attention_.write_key(index, head - keys, dim, row, x);
+    element rounded[MAX_HEAD];
+    turn(x, turns, half, rounded);
+    attention_.write_key(index, head - keys, dim, row, rounded);
+  }
+
+  // Dimension d turns with dimension d + half; `turns` are half cosines, then half sines.
+  static void turn(const float *x, const float *turns, int half, element *out) {
+    int d = 0;
+    for (; d + LANES <= half; d += LANES) {
+      const floats first = load(x + d), second = load(x + half + d);
+      const floats cosine = load(turns + d), sine = load(turns + half + d);
+      store(out + d, first * cosine - second * sine);
+      store(out + half + d, second * cosine + first * sine);
+    }
+    for (; d < half; d++) {
+      put(out + d, x[d] * turns[d] - x[half + d] * turns[half + d]);
+      put(out + half + d, x[half + d] * turns[d] + x[d] * turns[half + d]);
+    }
   }
 
   void finish() {

@@ -49,8 +49,8 @@ struct PlimsollStep {
   int32_t rows, sequences;
   const int64_t *tokens;              // [rows]
   const int64_t *slots;               // [rows] block x block_size + offset
-  const float *const *cosines;        // for each rope [rows, head_dim / 2]
-  const float *const *sines;
+  const int64_t *positions;           // [rows]
+  const float *const *turns;          // for each rope [positions, 2, head_dim / 2]: cosines, then sines
   const int32_t *first_rows;          // [sequences + 1]
   const int32_t *contexts;            // [sequences] tokens in the cache after this step
   const int32_t *blocks;              // block tables, one after the other
@@ -84,6 +84,7 @@ struct PlimsollKernels {
   void (*forward)(const struct PlimsollModel *model, const struct PlimsollCache *cache, const struct PlimsollStep *step,
                   int32_t threads);
   int64_t (*attention_workspace)(int32_t head_dim, int32_t threads);
+  void (*row_maximum)(const float *rows, int32_t count, int32_t width, float *values, int64_t *indices, int32_t threads);
   void (*attention)(const void *query, const void *key, const void *value, void *out, const struct PlimsollLayer *layer,
                     int32_t index, const struct PlimsollCache *cache, const struct PlimsollStep *step, int32_t threads);
 };

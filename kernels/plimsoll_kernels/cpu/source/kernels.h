@@ -110,8 +110,42 @@ struct Kernels {
 
   static size_t tile_bytes(int head_dim) { return (TileMemory<T>::bytes(head_dim) + 127) / 64 * 64; }
 
+  // The largest of each row and where it is (the first of equals); a NaN is the largest of all, as in torch.
+  static void row_maximum(const float *rows, int32_t count, int32_t width, float *values, int64_t *indices,
+                          int32_t threads) {
+#pragma omp parallel for num_threads(threads) schedule(static)
+    for (int r = 0; r < count; r++) {
+      const float *row = rows + static_cast<size_t>(r) * width;
+      floats best = broadcast(-INFINITE), strange{};
+      int i = 0;
+      for (; i + LANES <= width; i += LANES) {
+        const floats v = load(row + i);
+        best = largest(best, v);
+        strange += v * 0.0f;  // a NaN or an infinity leaves a NaN here
+      }
+      float top = maximum(best);
+      bool plain = sum(strange) == 0.0f;
+      for (; i < width; i++) {
+        top = row[i] > top ? row[i] : top;
+        plain = plain && row[i] * 0.0f == 0.0f;
+      }
+      if (!plain)
+        for (i = 0; i < width; i++)
+          if (row[i] != row[i]) top = row[i];
+      i = 0;
+      if (top == top) {
+        for (; i + LANES <= width && !any(load(row + i) == top); i += LANES) continue;
+        while (row[i] != top) i++;
+      } else {
+        while (row[i] == row[i]) i++;
+      }
+      values[r] = top;
+      indices[r] = i;
+    }
+  }
+
   static constexpr PlimsollKernels table(const char *name) {
-    return {name, LANES, packed_elements, pack, pack_gated, linear, workspace, forward, attention_workspace, attention};
+    return {name, LANES, packed_elements, pack, pack_gated, linear, workspace, forward, attention_workspace, row_maximum, attention};
   }
 };
 

@@ -14,16 +14,12 @@ class Attention {
   Attention(const PlimsollCache &cache, const PlimsollStep &step, const Team &team, char *memory)
       : cache_(cache), step_(step), team_(team), memory_(memory) {}
 
-  template <class X>
-  void write_key(int layer, int head, int dim, int row, const X *key) const {
-    const Place<T> place(cache_, layer, head, dim, step_.slots[row]);
-    for (int d = 0; d < dim; d++) place.write_key(d, widen(key[d]));
+  void write_key(int layer, int head, int dim, int row, const element *key) const {
+    Place<T>(cache_, layer, head, dim, step_.slots[row]).write_key(key, dim);
   }
 
-  template <class X>
-  void write_value(int layer, int head, int dim, int row, const X *value) const {
-    const Place<T> place(cache_, layer, head, dim, step_.slots[row]);
-    for (int d = 0; d < dim; d++) place.write_value(d, widen(value[d]));
+  void write_value(int layer, int head, int dim, int row, const element *value) const {
+    Place<T>(cache_, layer, head, dim, step_.slots[row]).write_value(value, dim);
   }
 
   // A sub-block that begins in this step is read to its end: values of tokens to come are made zeros, whatever an
@@ -35,10 +31,8 @@ class Attention {
       const int in = static_cast<int>(step_.slots[last] % SUB);
       if (rows <= in) continue;
       for (int h = 0; h < layer.kv_heads; h++)
-        for (int ahead = 1; in + ahead < SUB; ahead++) {
-          const Place<T> place(cache_, index, h, layer.head_dim, step_.slots[last] + ahead);
-          for (int d = 0; d < layer.head_dim; d++) place.write_value(d, 0.0f);
-        }
+        for (int ahead = 1; in + ahead < SUB; ahead++)
+          Place<T>(cache_, index, h, layer.head_dim, step_.slots[last] + ahead).clear_value(layer.head_dim);
     }
   }
 
@@ -47,18 +41,16 @@ class Attention {
   // [rows, heads x head_dim], rows `stride` elements apart.
   void attend(std::atomic<int> &next, int index, const PlimsollLayer &layer, const element *queries,
               size_t query_stride, element *out, size_t out_stride) const {
-    const int group = layer.heads / layer.kv_heads;
-    int piece = next.fetch_add(1, std::memory_order_relaxed), passed = 0;
-    for (int s = 0; s < step_.sequences; s++) {
-      const int pairs = (step_.first_rows[s + 1] - step_.first_rows[s]) * group;
-      const int tiles = (pairs + ROWS - 1) / ROWS, pieces = tiles * layer.kv_heads;
-      for (; piece < passed + pieces; piece = next.fetch_add(1, std::memory_order_relaxed)) {
-        const int tile = tiles - 1 - (piece - passed) / layer.kv_heads, head = (piece - passed) % layer.kv_heads;
-        const int begin = static_cast<int64_t>(pairs) * tile / tiles;
-        const int end = static_cast<int64_t>(pairs) * (tile + 1) / tiles;
-        attend_tile(index, layer, s, head, {begin, end}, queries, query_stride, out, out_stride);
-      }
-      passed += pieces;
+    Cursor here(step_, layer), ahead(step_, layer);
+    for (;;) {
+      const int piece = next.fetch_add(1, std::memory_order_relaxed);
+      if (!here.find(piece)) return;
+      if (ahead.find(piece + team_.count)) prefetch(index, layer, ahead);
+      const int tile = here.tiles - 1 - here.piece / layer.kv_heads;
+      const int begin = static_cast<int64_t>(here.pairs) * tile / here.tiles;
+      const int end = static_cast<int64_t>(here.pairs) * (tile + 1) / here.tiles;
+      attend_tile(index, layer, here.sequence, here.piece % layer.kv_heads, {begin, end}, queries, query_stride, out,
+                  out_stride);
     }
   }
 
@@ -67,6 +59,45 @@ class Attention {
   const PlimsollStep &step_;
   const Team team_;
   char *memory_;
+
+  // Finds the sequence of a piece; pieces are asked for in order.
+  struct Cursor {
+    const PlimsollStep &step;
+    const PlimsollLayer &layer;
+    int sequence = -1, passed = 0, pieces = 0;
+    int piece = 0, pairs = 0, tiles = 0;  // the piece's number within its sequence, and what that consists of
+
+    Cursor(const PlimsollStep &of, const PlimsollLayer &in) : step(of), layer(in) {}
+
+    bool find(int number) {
+      while (number >= passed + pieces) {
+        if (++sequence >= step.sequences) {
+          sequence--;
+          return false;
+        }
+        passed += pieces;
+        pairs = (step.first_rows[sequence + 1] - step.first_rows[sequence]) * (layer.heads / layer.kv_heads);
+        tiles = (pairs + ROWS - 1) / ROWS;
+        pieces = tiles * layer.kv_heads;
+      }
+      piece = number - passed;
+      return true;
+    }
+  };
+
+  // The first keys of a piece: its own span is too late to ask for them.
+  void prefetch(int index, const PlimsollLayer &layer, const Cursor &at) const {
+    if (at.tiles > 1) return;  // of a prompt: the tiles before have just read them
+    const Reader<T> reader = read(index, layer, at.sequence, at.piece % layer.kv_heads);
+    const int context = step_.contexts[at.sequence], last = (context - 1) / SUB;
+    const int first = Window{layer.window, 0, 0}.first_key(context - at.pairs / (layer.heads / layer.kv_heads)) / SUB;
+    const int end = (first / SUBS + 1) * SUBS;
+    reader.prefetch(reader.keys, first, end < last + 1 ? end : last + 1);
+  }
+
+  Reader<T> read(int index, const PlimsollLayer &layer, int sequence, int kv_head) const {
+    return {cache_, index, kv_head, layer.head_dim, step_.blocks + step_.first_blocks[sequence]};
+  }
 
   // Pair i of a sequence and key head is its row i / group and the i % group-th query head of that key head.
   void attend_tile(int index, const PlimsollLayer &layer, int sequence, int kv_head, Range pairs,
@@ -84,7 +115,7 @@ class Attention {
       columns[r] = static_cast<size_t>(kv_head * group + pair % group) * dim;
       std::memcpy(memory.query + r * dim, queries + rows[r] * query_stride + columns[r], sizeof(element) * dim);
     }
-    const Reader<T> reader(cache_, index, kv_head, dim, step_.blocks + step_.first_blocks[sequence]);
+    const Reader<T> reader = read(index, layer, sequence, kv_head);
     attend_rows<T>(count, memory, reader, Window{layer.window, layer.scale, layer.softcap}, dim, positions);
     for (int r = 0; r < count; r++)
       for (int d = 0; d < dim; d += LANES)

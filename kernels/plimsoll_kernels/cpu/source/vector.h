@@ -77,21 +77,49 @@ inline void put<uint16_t>(uint16_t *p, float x) { *p = narrow(x); }
 
 inline floats largest(floats a, floats b) { return a > b ? a : b; }
 
-// Always in the same order, so that a row's result does not depend on where it lies.
+inline float sum(__m128 v) {
+  v = _mm_add_ps(v, _mm_movehl_ps(v, v));
+  return _mm_cvtss_f32(_mm_add_ss(v, _mm_movehdup_ps(v)));
+}
+
+inline float maximum(__m128 v) {
+  v = _mm_max_ps(v, _mm_movehl_ps(v, v));
+  return _mm_cvtss_f32(_mm_max_ss(v, _mm_movehdup_ps(v)));
+}
+
+inline __m256 upper(floats v) {
+#if LANES == 16
+  return _mm256_castpd_ps(_mm512_extractf64x4_pd(bits<__m512d>(v), 1));
+#else
+  return bits<__m256>(v);
+#endif
+}
+
+// Halves are added to halves, always in the same order.
 inline float sum(floats v) {
-  float parts[LANES];
-  store(parts, v);
-  for (int half = LANES / 2; half > 0; half /= 2)
-    for (int i = 0; i < half; i++) parts[i] += parts[i + half];
-  return parts[0];
+#if LANES == 16
+  const __m256 half = _mm256_add_ps(_mm512_castps512_ps256(bits<__m512>(v)), upper(v));
+#else
+  const __m256 half = upper(v);
+#endif
+  return sum(_mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1)));
 }
 
 inline float maximum(floats v) {
-  float parts[LANES];
-  store(parts, v);
-  for (int half = LANES / 2; half > 0; half /= 2)
-    for (int i = 0; i < half; i++) parts[i] = parts[i] > parts[i + half] ? parts[i] : parts[i + half];
-  return parts[0];
+#if LANES == 16
+  const __m256 half = _mm256_max_ps(_mm512_castps512_ps256(bits<__m512>(v)), upper(v));
+#else
+  const __m256 half = upper(v);
+#endif
+  return maximum(_mm_max_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1)));
+}
+
+inline bool any(ints mask) {
+  int32_t parts[LANES];
+  std::memcpy(parts, &mask, sizeof mask);
+  int32_t found = 0;
+  for (int i = 0; i < LANES; i++) found |= parts[i];
+  return found != 0;
 }
 
 // e^x to about 2 units in the last place: x = n ln 2 + r, a polynomial in r (Cephes), and n into the exponent.

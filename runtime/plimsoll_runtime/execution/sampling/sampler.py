@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from plimsoll_kernels.row_maximum.op import row_maximum
 from plimsoll_runtime.engine.plan import SequenceOutput, SlotInit, TokenLogprob
 from plimsoll_runtime.execution.sampling.adjust import adjust
 from plimsoll_runtime.execution.sampling.draw import DrawParams, draw
@@ -68,7 +69,7 @@ class Sampler:
         if rows.adjusted:
             raw = logits.clone() if rows.reported else logits
             adjust(logits, rows.states)
-        best, tokens = logits.max(dim=-1)
+        best, tokens = row_maximum(logits)
         finite = torch.isfinite(best)
         if rows.draw_params is not None:
             self._draw_into(tokens, logits, finite, rows)

@@ -1,0 +1,1 @@
+"""The largest value of each row, and where it is."""
