@@ -73,7 +73,7 @@ e2e: setup ## Prove everything on a real cluster (KUBECONFIG=... REGISTRY=... fo
 
 .PHONY: bench
 bench: setup ## Measure us beside the peers and the machine's limits (`make bench-peers` first)
-	@PYTHONPATH=benchmarks $(BIN)/python -m serving.run $(BENCH_ARGS)
+	@$(BIN)/python benchmarks/bench.py $(BENCH_ARGS)
 
 .PHONY: bench-peers
 bench-peers: setup ## Install what bench measures beside us (in ~/.cache/plimsoll/peers; some minutes)

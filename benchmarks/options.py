@@ -49,7 +49,7 @@ def write(options: Options, results: Mapping[str, Any]) -> None:
         return
     settings = {"rounds": options.rounds, "threads": options.threads, "scale": options.scale}
     options.json.parent.mkdir(parents=True, exist_ok=True)
-    options.json.write_text(json.dumps({**provenance(), **settings, **results}, indent=2) + "\n")
+    options.json.write_text(json.dumps({"run": {**provenance(), **settings}, **results}, indent=2) + "\n")
 
 
 def _at_least_one(text: str) -> int:

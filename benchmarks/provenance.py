@@ -11,6 +11,9 @@ from typing import Any
 
 import psutil
 
+from peers import places
+
+ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("plimsoll-serving", "torch", "transformers", "triton", "numpy")
 
 
@@ -18,14 +21,21 @@ def provenance() -> dict[str, Any]:
     """A record that says on what and with what a measurement was made."""
     return {
         "date": datetime.now(UTC).date().isoformat(),
-        "command": " ".join(["python", *sys.argv]),
+        "command": " ".join(["python", _program(), *sys.argv[1:]]),
         "cpu": _cpu(),
         "cores": psutil.cpu_count(),
         "memory_gib": round(psutil.virtual_memory().total / 2**30, 1),
         "gpu": _gpu(),
         "python": platform.python_version(),
         "versions": {name: _version(name) for name in PACKAGES},
+        "peers": places.versions(),
     }
+
+
+def _program() -> str:
+    """What runs, without the folders of this machine."""
+    path = Path(sys.argv[0])
+    return str(path.resolve().relative_to(ROOT)) if path.resolve().is_relative_to(ROOT) else path.name
 
 
 def _cpu() -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from goals import Status
 from serving.systems import SYSTEMS
 
 NOT_APPLICABLE = "-"
@@ -83,3 +85,25 @@ def _share(value: float) -> str:
 def _first_token(row: Mapping[str, Any]) -> str:
     last = row["rounds"][-1]["systems"][row["us"]]
     return f"{last['ttft_ms']['p50']:.0f} / {last['ttft_ms']['p99']:.0f}" if "ttft_ms" in last else NOT_APPLICABLE
+
+
+def limits(rows: Sequence[Mapping[str, Any]]) -> Sheet:
+    """What the probes beside the rounds said of the machine, and how much of it others used."""
+    names = {
+        "bandwidth_gb_s": "memory, GB/s",
+        "gemm_gflop_s": "bfloat16 product, GFLOP/s",
+        "cores_used_by_others": "others, cores",
+    }
+    cells = [[row["name"], *(_range([r[name] for r in row["rounds"]]) for name in names)] for row in rows]
+    return Sheet("The machine beside the rounds: least, median, most", ["workload", *names.values()], cells)
+
+
+def goals(records: Sequence[Mapping[str, Any]]) -> Sheet:
+    """The goals as they are recorded, one a row."""
+    cells = [[r["work"], r["goal"], r["figure"], r["status"]] for r in records]
+    counts = ", ".join(f"{sum(r['status'] == status for r in records)} {status}" for status in Status)
+    return Sheet(f"Goals: {counts}", ["work", "goal", "measured", "status"], cells)
+
+
+def _range(values: Sequence[float]) -> str:
+    return " / ".join(f"{v:g}" for v in (min(values), statistics.median(values), max(values)))

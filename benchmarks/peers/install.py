@@ -70,7 +70,7 @@ def install_packages(*, again: bool = False) -> None:
 
 def build_llama_cpp(jobs: int, *, again: bool = False) -> None:
     """`llama-server`, `llama-bench` and `llama-quantize`, compiled for this CPU."""
-    stamp = places.home() / "bin" / ".version"
+    stamp = places.stamp()
     if not again and stamp.is_file() and stamp.read_text() == LLAMA_CPP_PYTHON and places.has_llama_cpp():
         print("llama.cpp: installed")
         return

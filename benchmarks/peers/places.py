@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 HINT = "not installed: make bench-peers"
+PROGRAMS = ("llama-server", "llama-bench", "llama-quantize")
 
 
 class NotInstalled(RuntimeError):
@@ -45,4 +46,16 @@ def has_llama_cpp() -> bool:
     return all(program(name).is_file() for name in PROGRAMS)
 
 
-PROGRAMS = ("llama-server", "llama-bench", "llama-quantize")
+def stamp() -> Path:
+    """Says which llama.cpp was built."""
+    return home() / "bin" / ".version"
+
+
+def versions() -> dict[str, str]:
+    """The peers that are installed; llama.cpp by the distribution whose sources it was built from."""
+    found = {}
+    for info in (home() / "venv").glob("lib/python*/site-packages/openvino_genai-*.dist-info"):
+        found["openvino-genai"] = info.name.removeprefix("openvino_genai-").removesuffix(".dist-info")
+    if has_llama_cpp() and stamp().is_file():
+        found["llama-cpp-python (sources)"] = stamp().read_text().strip()
+    return found

@@ -1,0 +1,107 @@
+"""`make bench`: us beside the peers and the machine's limits, and which goals are met, missed or not measured.
+
+Every question runs in a process of its own. `--only` takes workloads (W1 to W4, W3p, D1, D16) and questions.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import goals
+import options
+import tables
+from options import Options
+from serving.run import LINES
+
+HERE = Path(__file__).resolve().parent
+QUESTIONS = ("overhead", "offline", "prefix_cost", "kv_waste", "startup")
+
+
+class QuestionFailed(RuntimeError):
+    """A bench ended badly; what it printed is above."""
+
+
+def main() -> int:
+    """Run, print, write: 0 when no goal is missed, 1 when one is, 2 when a bench failed."""
+    parser = options.parser(__doc__)
+    chosen = _chosen(parser, parser.parse_args())
+    console = tables.console()
+    workloads: list[dict[str, Any]] = []
+    questions: dict[str, dict[str, Any]] = {}
+    failed = []
+    for name, only in _plan(chosen.only):
+        console.rule(name)
+        try:
+            result = _ask(name, only, chosen)
+        except QuestionFailed as error:
+            console.print(str(error))
+            failed.append(name)
+            continue
+        if name == "serving":
+            workloads = result["workloads"]
+        else:
+            questions[name] = result
+    verdicts = goals.judge(goals.Results(workloads, questions))
+    records = [_record(v) for v in verdicts]
+    if workloads:
+        console.print(tables.serving(workloads).rich())
+    console.print(tables.goals(records).rich())
+    if chosen.scale < 1:
+        console.print(f"At scale {chosen.scale} this is a look, not a result.")
+    options.write(chosen, {"workloads": workloads, "questions": questions, "goals": records})
+    if failed:
+        console.print(f"Failed: {', '.join(failed)}")
+        return 2
+    return 1 if any(v.status is goals.Status.MISSED for v in verdicts) else 0
+
+
+def _chosen(parser: argparse.ArgumentParser, args: argparse.Namespace) -> Options:
+    known = (*LINES, *QUESTIONS)
+    if unknown := sorted(set(args.only) - set(known)):
+        parser.error(f"nothing is called {', '.join(unknown)}; there is {', '.join(known)}")
+    return options.from_arguments(args)
+
+
+def _plan(only: Sequence[str]) -> list[tuple[str, tuple[str, ...]]]:
+    """The benches to run, each with the workloads it is asked for."""
+    workloads = tuple(name for name in LINES if name in only)
+    serving = [("serving", workloads)] if workloads or not only else []
+    return serving + [(name, ()) for name in QUESTIONS if name in only or not only]
+
+
+def _ask(name: str, only: Sequence[str], chosen: Options) -> dict[str, Any]:
+    """One bench in its own process. Raises QuestionFailed."""
+    with tempfile.TemporaryDirectory() as folder:
+        answer = Path(folder) / "answer.json"
+        command = [sys.executable, "-W", "ignore", "-m", f"{name}.run", "--json", str(answer)]
+        command += ["--rounds", str(chosen.rounds), "--threads", str(chosen.threads), "--scale", str(chosen.scale)]
+        command += [part for workload in only for part in ("--only", workload)]
+        status = subprocess.run(command, env=os.environ | {"PYTHONPATH": str(HERE)}, check=False).returncode
+        if status or not answer.is_file():
+            raise QuestionFailed(f"{name} ended with {status}")
+        result: dict[str, Any] = json.loads(answer.read_text())
+        # The whole run states once where it comes from.
+        del result["run"]
+        return result
+
+
+def _record(verdict: goals.Verdict) -> dict[str, Any]:
+    return {
+        "work": verdict.goal.work,
+        "goal": verdict.goal.wanted,
+        "status": str(verdict.status),
+        "value": verdict.value,
+        "figure": verdict.figure,
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())

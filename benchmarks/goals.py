@@ -1,0 +1,179 @@
+"""The goals: what must hold, judged from the results. The one home of their figures.
+
+A goal whose bench did not run, or whose peer took no part, is not measured. It is never met by default.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from serving.systems import LLAMA_CPP, OPENVINO, SYSTEMS, US_HTTP
+
+
+class Status(StrEnum):
+    """What became of a goal."""
+
+    MET = "met"
+    MISSED = "missed"
+    NOT_MEASURED = "not measured"
+
+
+class NotMeasured(Exception):
+    """There is no figure to judge, and why."""
+
+
+class Results:
+    """What the benches left: rows of workloads by name, and the other questions' results by name."""
+
+    def __init__(self, workloads: Sequence[Mapping[str, Any]], questions: Mapping[str, Mapping[str, Any]]) -> None:
+        self._rows = {row["name"]: row for row in workloads}
+        self._questions = questions
+
+    def row(self, workload: str) -> Mapping[str, Any]:
+        """A workload's row. Raises NotMeasured."""
+        if workload not in self._rows:
+            raise NotMeasured(f"{workload} did not run")
+        return self._rows[workload]
+
+    def question(self, name: str) -> Mapping[str, Any]:
+        """A question's result. Raises NotMeasured."""
+        if name not in self._questions:
+            raise NotMeasured(f"{name} did not run")
+        return self._questions[name]
+
+    def ratio(self, workload: str, peer: str) -> float:
+        """How many times the peer's speed ours is, the median of rounds. Raises NotMeasured."""
+        row = self.row(workload)
+        if peer in row["absent"]:
+            raise NotMeasured(f"{SYSTEMS[peer].title} {row['absent'][peer]}")
+        return float(row["ratios"][peer])
+
+    def against_best(self, workload: str) -> float:
+        """The ratio to the fastest peer. Raises NotMeasured when one of them took no part: it may be the fastest."""
+        row = self.row(workload)
+        return min(self.ratio(workload, peer) for peer in (*row["ratios"], *row["absent"]))
+
+    def over_rounds(self, workload: str, figure: Callable[[Mapping[str, Any]], float]) -> float:
+        """The median of a figure of each round. Raises NotMeasured where a round lacks what it takes."""
+        row = self.row(workload)
+        try:
+            return statistics.median(figure(r) for r in row["rounds"])
+        except KeyError as missing:
+            raise NotMeasured(f"{missing.args[0]} took no part in {workload}") from missing
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """`value(results)` must be at least (or, with `most`, at most) `limit`."""
+
+    work: str
+    wanted: str
+    limit: float
+    value: Callable[[Results], float]
+    most: bool = False
+    form: str = "{:.2f}"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """A goal and what became of it; `reason` says why there is no value."""
+
+    goal: Goal
+    status: Status
+    value: float | None = None
+    reason: str = ""
+
+    @property
+    def figure(self) -> str:
+        """The value as it is shown."""
+        return self.reason if self.value is None else self.goal.form.format(self.value)
+
+
+def judge(results: Results) -> list[Verdict]:
+    """Every goal, in order."""
+    return [_judge(goal, results) for goal in GOALS]
+
+
+def _judge(goal: Goal, results: Results) -> Verdict:
+    try:
+        value = goal.value(results)
+    except NotMeasured as why:
+        return Verdict(goal, Status.NOT_MEASURED, reason=str(why))
+    met = value <= goal.limit if goal.most else value >= goal.limit
+    return Verdict(goal, Status.MET if met else Status.MISSED, value)
+
+
+def _burst_p99_of_bound(results: Results) -> float:
+    """p99 of the first burst's waits for a token, over the time that all its prompts take at the matrix rate."""
+    return results.over_rounds("W4", lambda r: float(_burst(r, US_HTTP)["p99"] / r["burst_bound_ms"]))
+
+
+def _burst_p50_of_openvino(results: Results) -> float:
+    results.ratio("W4", OPENVINO)
+    return results.over_rounds("W4", lambda r: float(_burst(r, US_HTTP)["p50"] / _burst(r, OPENVINO)["p50"]))
+
+
+def _burst(round_: Mapping[str, Any], system: str) -> Mapping[str, float]:
+    figures: Mapping[str, float] = round_["systems"][system]["ttft_burst_ms"]
+    return figures
+
+
+def _later_p99_seconds(results: Results) -> float:
+    return results.over_rounds("W4", lambda r: float(r["systems"][US_HTTP]["ttft_later_ms"]["p99"] / 1000))
+
+
+def _itl_p99_of_median(results: Results) -> float:
+    def figure(round_: Mapping[str, Any]) -> float:
+        gaps = round_["systems"][US_HTTP]["itl_ms"]
+        return float(gaps["p99"] / gaps["p50"])
+
+    return results.over_rounds("W4", figure)
+
+
+def _figure(question: str, name: str) -> Callable[[Results], float]:
+    return lambda results: float(results.question(question)[name])
+
+
+def _step_overhead(results: Results) -> float:
+    """Greedy, as the workloads are; what sampling adds stands in the bench's own table."""
+    return float(results.question("overhead")["ms"]["greedy"]["overhead"])
+
+
+def _offline(model: str, figure: str) -> Callable[[Results], float]:
+    return lambda results: float(results.question("offline")["models"][model][figure])
+
+
+def _worst_offline(figure: str) -> Callable[[Results], float]:
+    return lambda results: max(float(r[figure]) for r in results.question("offline")["models"].values())
+
+
+TIMES, SHARE = "{:.2f}x", "{:.1%}"
+
+GOALS = (
+    Goal("W1", "1.2x llama.cpp", 1.2, lambda r: r.ratio("W1", LLAMA_CPP), form=TIMES),
+    Goal("W1", "60 % of the roofline", 0.60, lambda r: float(r.row("W1")["of_roofline"]), form=SHARE),
+    Goal("W2", "1.1x OpenVINO GenAI", 1.1, lambda r: r.ratio("W2", OPENVINO), form=TIMES),
+    Goal("W2", "65 % of the roofline", 0.65, lambda r: float(r.row("W2")["of_roofline"]), form=SHARE),
+    Goal("W3", "5x the best peer", 5.0, lambda r: r.against_best("W3"), form=TIMES),
+    Goal("W3p", "1x the best peer, all primed", 1.0, lambda r: r.against_best("W3p"), form=TIMES),
+    Goal("W4", "1.1x OpenVINO GenAI in process", 1.1, lambda r: r.ratio("W4", OPENVINO), form=TIMES),
+    Goal("W4", "first burst: TTFT p99 at most 1.15x its prompts' bound", 1.15, _burst_p99_of_bound, True, TIMES),
+    Goal("W4", "first burst: TTFT p50 at most OpenVINO GenAI's", 1.0, _burst_p50_of_openvino, True, TIMES),
+    Goal("W4", "afterwards: TTFT p99 at most 1 s", 1.0, _later_p99_seconds, True, "{:.2f} s"),
+    Goal("W4", "ITL p99 at most 3x its median", 3.0, _itl_p99_of_median, True, TIMES),
+    Goal("D1", "1x llama.cpp", 1.0, lambda r: r.ratio("D1", LLAMA_CPP), form=TIMES),
+    Goal("D16", "1x llama.cpp", 1.0, lambda r: r.ratio("D16", LLAMA_CPP), form=TIMES),
+    Goal("overhead", "a step of 64 at most 1 ms besides the model", 1.0, _step_overhead, True, "{:.3f} ms"),
+    Goal("offline", '"small": 1.2x 64 HTTP clients', 1.2, _offline("small", "ratio"), form=TIMES),
+    Goal("offline", '"small": 65 % of the roofline', 0.65, _offline("small", "of_roofline"), form=SHARE),
+    Goal("offline", '"tiny": 3x 8 HTTP clients', 3.0, _offline("tiny", "ratio"), form=TIMES),
+    Goal("offline", "10,000 take 5x as long as 2,000, within 10 %", 1.1, _worst_offline("linearity"), True, TIMES),
+    Goal("offline", "memory: the peak grows at most 5 %", 0.05, _worst_offline("memory_growth"), True, SHARE),
+    Goal("prefix_cost", "at most 1 % without hits", 0.01, _figure("prefix_cost", "cost"), True, "{:+.2%}"),
+    Goal("kv_waste", "at most 4 %", 0.04, _figure("kv_waste", "waste"), True, "{:.2%}"),
+    Goal("startup", "first token within 5 s", 5.0, _figure("startup", "first_token_seconds"), True, "{:.2f} s"),
+)

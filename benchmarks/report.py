@@ -1,0 +1,85 @@
+"""`python benchmarks/report.py`: write the newest results into the marked section of docs/performance.md.
+
+With --check nothing is written, and the exit status is 1 where the document is not what the results say.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import tables
+from tables import Sheet
+
+HERE = Path(__file__).resolve().parent
+RESULTS, DOCUMENT = HERE / "results", HERE.parent / "docs" / "performance.md"
+BEGIN, END = "<!-- results: written by benchmarks/report.py -->", "<!-- end of results -->"
+NOTHING = "Nothing was measured in full yet: `make bench BENCH_ARGS='--json benchmarks/results/cpu.json'`."
+
+
+class ReportError(RuntimeError):
+    """The document cannot be written; the message says what to do."""
+
+
+def main() -> int:
+    """Write or check."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true", help="write nothing, fail where the document is out of date")
+    args = parser.parse_args()
+    try:
+        before = DOCUMENT.read_text()
+        after = place(before, section(read_runs(RESULTS)))
+    except ReportError as error:
+        print(f"report: {error}", file=sys.stderr)
+        return 2
+    if args.check:
+        return 0 if after == before else 1
+    DOCUMENT.write_text(after)
+    return 0
+
+
+def read_runs(folder: Path) -> list[Mapping[str, Any]]:
+    """The results of whole runs in a folder, by file name; results of single benches are not for the document."""
+    runs = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
+    return [run for run in runs if "goals" in run]
+
+
+def section(runs: Sequence[Mapping[str, Any]]) -> str:
+    """The text between the marks. Raises ReportError for a run that was only a look."""
+    return "\n\n".join(_run(run) for run in runs) or NOTHING
+
+
+def place(document: str, text: str) -> str:
+    """The document with `text` between its marks. Raises ReportError when it has not each of them once."""
+    if document.count(BEGIN) != 1 or document.count(END) != 1 or document.index(BEGIN) > document.index(END):
+        raise ReportError(f"{DOCUMENT.name} needs the lines {BEGIN} and {END}, once each and in this order")
+    head, rest = document.split(BEGIN)
+    return f"{head}{BEGIN}\n\n{text}\n\n{END}{rest.split(END)[1]}"
+
+
+def _run(run: Mapping[str, Any]) -> str:
+    """One run: where, with what, and its tables. Raises ReportError for a run that was only a look."""
+    where = run["run"]
+    if where["scale"] != 1:
+        raise ReportError(f"a run at scale {where['scale']} is a look, not a result: remove its file, or measure at 1")
+    gpu = f", {where['gpu']}" if where["gpu"] else ""
+    versions = {"Python": where["python"], **where["versions"], **where["peers"]}
+    title = f"### {where['cpu']}, {where['cores']} cores, {where['memory_gib']} GiB{gpu}, {where['date']}"
+    setting = f"`{where['command']}`; {where['rounds']} rounds, {where['threads']} threads; "
+    setting += ", ".join(f"{name} {version}" for name, version in versions.items() if version) + "."
+    return "\n\n".join([title, setting, *(sheet.markdown() for sheet in _sheets(run))])
+
+
+def _sheets(run: Mapping[str, Any]) -> list[Sheet]:
+    sheets = [tables.goals(run["goals"])]
+    if run["workloads"]:
+        sheets += [tables.serving(run["workloads"]), tables.limits(run["workloads"])]
+    return sheets
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+import pytest
+
+from serving.models import SMALL, TINY
+from serving.roofline import Machine, burst_seconds, floor_seconds
+from serving.workloads import Request, Workload
+
+SLOW_MEMORY = Machine(bandwidth=1e9, flops=1e30)
+SLOW_PRODUCT = Machine(bandwidth=1e30, flops=1e9)
+
+
+def ask(*lengths: tuple[int, int], users: int | None = None, shared: int = 0, primed: bool = False) -> Workload:
+    requests = tuple(Request((300,) * prompt, output) for prompt, output in lengths)
+    primer = Request((300,), 1) if primed else None
+    return Workload("W", "", requests, users=users, shared=shared, primer=primer, shape=TINY)
+
+
+def test_small_has_107_million_parameters() -> None:
+    assert round((SMALL.body + SMALL.head) / 1e6) == 107
+
+
+def test_a_single_token_costs_all_weights_once() -> None:
+    assert floor_seconds(ask((8, 1)), SLOW_MEMORY) == pytest.approx(TINY.weight_bytes / 1e9)
+
+
+def test_each_further_token_reads_weights_and_the_cache_so_far() -> None:
+    expected = 2 * TINY.weight_bytes + TINY.kv_bytes * 9
+    assert floor_seconds(ask((8, 2)), SLOW_MEMORY) == pytest.approx(expected / 1e9)
+
+
+def test_the_output_layer_counts_only_where_a_token_is_chosen() -> None:
+    expected = 2 * (TINY.body * 8 + TINY.head) + 2 * (TINY.body + TINY.head)
+    assert floor_seconds(ask((8, 2)), SLOW_PRODUCT) == pytest.approx(expected / 1e9)
+
+
+def test_a_shared_prefix_is_computed_once_and_a_primed_one_never() -> None:
+    apart, shared = ask((12, 1), (12, 1)), ask((12, 1), (12, 1), shared=8)
+    primed = ask((12, 1), (12, 1), shared=8, primed=True)
+
+    costs = [floor_seconds(w, SLOW_PRODUCT) for w in (apart, shared, primed)]
+
+    assert costs[0] - costs[1] == pytest.approx(2 * TINY.body * 8 / 1e9)
+    assert costs[1] - costs[2] == pytest.approx(2 * TINY.body * 8 / 1e9)
+
+
+def test_more_requests_than_users_take_more_steps() -> None:
+    together, in_turn = ask((8, 4), (8, 4)), ask((8, 4), (8, 4), users=1)
+
+    assert floor_seconds(in_turn, SLOW_MEMORY) > 1.5 * floor_seconds(together, SLOW_MEMORY)
+
+
+def test_the_burst_is_the_prefill_of_those_that_arrive_first() -> None:
+    expected = 2 * (TINY.body * 24 + 2 * TINY.head)
+    assert burst_seconds(ask((8, 4), (16, 4), (500, 4), users=2), SLOW_PRODUCT) == pytest.approx(expected / 1e9)
