@@ -26,7 +26,8 @@ def paged(case: Case, dtype: torch.dtype) -> tuple[Callable[[], object], Callabl
     free = list(range(1, sum(needed) + 1))
     random.Random(0).shuffle(free)
     tables = [[free.pop() for _ in range(count)] for count in needed]
-    cache = KvCache([case.shape] * LAYERS, sum(needed) + 1, BLOCK_SIZE, dtype, CPU)
+    chosen = select("auto", Target(CPU, dtype, [case.shape] * LAYERS, BLOCK_SIZE))
+    cache = KvCache([case.shape] * LAYERS, sum(needed) + 1, BLOCK_SIZE, dtype, CPU, paired=chosen.fused)
     for tensor in (*cache.keys, *cache.values):
         tensor.normal_()
     slots = [
@@ -40,7 +41,7 @@ def paged(case: Case, dtype: torch.dtype) -> tuple[Callable[[], object], Callabl
         block_tables=tables,
         slot_mapping=torch.tensor(slots),
     )
-    backend = select("auto", Target(CPU, dtype, cache.shapes, BLOCK_SIZE))(cache)
+    backend = chosen(cache)
     attention = backend.begin(batch)
     query, key, value = (
         torch.randn(len(slots), heads, case.shape.head_dim).to(dtype)

@@ -57,7 +57,8 @@ class CacheRecord(Structure):
     _fields_ = (
         ("keys", POINTER(c_void_p)),
         ("values", POINTER(c_void_p)),
-        ("num_blocks", c_int32),
+        ("head_strides", POINTER(c_int64)),
+        ("block_strides", POINTER(c_int64)),
         ("block_size", c_int32),
     )
 

@@ -15,22 +15,28 @@ from plimsoll_kernels.cpu.library import CacheRecord, KernelsRecord, LayerRecord
 SUB_BLOCK = 16
 """Tokens that lie together in the cache: a block's size has to be a multiple."""
 
+MAX_HEAD_DIM = 1024
+
 Integers = NDArray[np.int32]
 
 
 class PagedCache:
-    """Keys and values of all layers, `[kv_heads, num_blocks, block_size, head_dim]` each.
+    """Keys and values of all layers, `[kv_heads, num_blocks, block_size, head_dim]` each, blocks contiguous.
 
     Within a block the kernels keep an order of their own: nobody else can read what they write. Blocks may be copied
     whole.
     """
 
     def __init__(self, keys: Sequence[Tensor], values: Sequence[Tensor]) -> None:
-        _, num_blocks, block_size, _ = keys[0].shape
+        if any(k.stride() != v.stride() or k[0, 0].is_contiguous() is False for k, v in zip(keys, values, strict=True)):
+            raise ValueError("keys and values of a layer lie alike, each block contiguous")
         self._tensors = (*keys, *values)
-        self._keys = pointers(keys)
-        self._values = pointers(values)
-        self.record = CacheRecord(self._keys, self._values, num_blocks, block_size)
+        self.record = CacheRecord(
+            pointers(keys),
+            pointers(values),
+            *((ctypes.c_int64 * len(keys))(*(k.stride(d) for k in keys)) for d in (0, 1)),
+            keys[0].shape[2],
+        )
 
 
 class PagedStep:

@@ -54,7 +54,7 @@ def build_engine(config: EngineConfig, progress: Progress, probe: Probe | None =
     if probe is not None:
         decoder = probe.watch_decoder(decoder)
     budget = _budget(config, spec, dtype, device)
-    cache = KvCache(spec.attention, budget.num_blocks, config.block_size, dtype, device)
+    cache = KvCache(spec.attention, budget.num_blocks, config.block_size, dtype, device, paired=backend.fused)
     sampler = Sampler(spec.vocab_size, files.eos_token_ids)
     timeline = Timeline() if probe is None else probe.timeline
     runner = ModelRunner(decoder, backend(cache), cache, sampler, timeline)

@@ -15,7 +15,8 @@ class KvCache:
 
     A token's slot is block x block_size + offset, the same in every layer. Heads come first so that one block of
     one head is contiguous: reading a sequence copies whole runs of block_size x head_dim elements.
-    Block 0 belongs to nobody: padding may point at it.
+    Block 0 belongs to nobody: padding may point at it. `paired` lays all heads' keys and values of a block together, for
+    backends that read them in one stream (on a CPU).
     """
 
     def __init__(
@@ -25,6 +26,8 @@ class KvCache:
         block_size: int,
         dtype: torch.dtype,
         device: torch.device,
+        *,
+        paired: bool = False,
     ) -> None:
         if num_blocks < 2 or block_size < 1:
             raise ValueError(
@@ -39,8 +42,12 @@ class KvCache:
         # Zeros and not `empty`: what was never written is then finite, and on a CPU the pages are not taken before
         # they are written.
         sizes = [(s.kv_heads, num_blocks, block_size, s.head_dim) for s in self.shapes]
-        self.keys = [_zeros(size, dtype, device) for size in sizes]
-        self.values = [_zeros(size, dtype, device) for size in sizes]
+        if paired:
+            pairs = [_paired(size, dtype) for size in sizes]
+            self.keys, self.values = [k for k, _ in pairs], [v for _, v in pairs]
+        else:
+            self.keys = [torch.zeros(size, dtype=dtype, device=device) for size in sizes]
+            self.values = [torch.zeros(size, dtype=dtype, device=device) for size in sizes]
 
     @property
     def nbytes(self) -> int:
@@ -56,5 +63,9 @@ class KvCache:
             tensor.index_copy_(1, targets, tensor.index_select(1, sources))
 
 
-def _zeros(size: Sequence[int], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    return allocate(size, dtype) if device.type == "cpu" else torch.zeros(*size, dtype=dtype, device=device)
+def _paired(size: tuple[int, int, int, int], dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+    """Keys and values as views of one tensor, block by block."""
+    heads, blocks, tokens, dims = size
+    both = allocate((blocks, heads, 2, tokens, dims), dtype)
+    keys, values = both.permute(1, 0, 2, 3, 4).unbind(2)
+    return keys, values

@@ -62,7 +62,7 @@ def hidden_states(decoder: Decoder, chosen: type[AttentionBackend], prompt: Sequ
     blocks = -(-len(prompt) // BLOCK)
     table = list(range(blocks, 0, -1))
     shapes = decoder.spec.attention
-    backend = chosen(KvCache(shapes, blocks + 1, BLOCK, decoder.dtype, CPU))
+    backend = chosen(KvCache(shapes, blocks + 1, BLOCK, decoder.dtype, CPU, paired=chosen.fused))
     steps = []
     for start in range(0, len(prompt), chunk):
         ids = torch.tensor(list(prompt[start : start + chunk]))

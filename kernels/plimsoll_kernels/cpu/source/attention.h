@@ -23,8 +23,7 @@ struct Place {
 
   Place(const PlimsollCache &cache, int layer, int head, int head_dim, int64_t slot) {
     const int64_t block = slot / cache.block_size, offset = slot % cache.block_size;
-    const int64_t size = static_cast<int64_t>(cache.block_size) * head_dim;
-    const int64_t base = (static_cast<int64_t>(head) * cache.num_blocks + block) * size +
+    const int64_t base = head * cache.head_strides[layer] + block * cache.block_strides[layer] +
                          offset / SUB * (static_cast<int64_t>(SUB) * head_dim);
     const int in = static_cast<int>(offset % SUB);
     keys = static_cast<typename T::element *>(cache.keys[layer]) + base + in * T::PAIR;
@@ -55,25 +54,29 @@ struct Reader {
   Reader(const PlimsollCache &cache, int layer, int head, int head_dim, const int32_t *table)
       : blocks(table),
         subs_per_block(cache.block_size / SUB),
-        block_elements(static_cast<int64_t>(cache.block_size) * head_dim),
+        block_elements(cache.block_strides[layer]),
         sub_elements(static_cast<int64_t>(SUB) * head_dim) {
-    const int64_t base = static_cast<int64_t>(head) * cache.num_blocks * block_elements;
+    const int64_t base = head * cache.head_strides[layer];
     keys = static_cast<const typename T::element *>(cache.keys[layer]) + base;
     values = static_cast<const typename T::element *>(cache.values[layer]) + base;
   }
 
-  // Sub-blocks [begin, end) of keys or values into the second level cache: they lie anywhere, so the processor cannot
-  // guess where the next one begins.
-  void prefetch(const typename T::element *from, int begin, int end) const {
-    const int64_t bytes = sub_elements * static_cast<int64_t>(sizeof *from);
-    for (int sub = begin; sub < end; sub++) {
-      const char *lines = reinterpret_cast<const char *>(from + at(sub));
-      for (int64_t i = 0; i < bytes; i += 64) _mm_prefetch(lines + i, _MM_HINT_T1);
-    }
-  }
+  const char *values_of(int sub) const { return reinterpret_cast<const char *>(values + at(sub)); }
 
   int64_t at(int sub) const {
     return blocks[sub / subs_per_block] * block_elements + sub % subs_per_block * sub_elements;
+  }
+};
+
+// Keys that will be read next: sub-blocks lie anywhere, so the processor cannot guess where the next one begins, and
+// asked for all at once they would queue up. Each product with values fetches the keys of one.
+template <class T>
+struct Upcoming {
+  const Reader<T> *reader = nullptr;
+  int next = 0, end = 0;
+
+  const char *take(const typename T::element *otherwise) {
+    return reinterpret_cast<const char *>(next < end ? reader->keys + reader->at(next++) : otherwise);
   }
 };
 
@@ -118,7 +121,8 @@ inline void score(const TileMemory<T> &memory, const Reader<T> &reader, const Wi
     const auto *first = reader.keys + reader.at(sub);
     const auto *second = VECTORS == 2 ? first + LANES * T::PAIR : sub + 1 < end ? reader.keys + reader.at(sub + 1) : first;
     const typename T::element *const columns[2] = {first, second};
-    multiply<T, R, 2>(sums, rows, head_dim / T::PAIR, columns, SUB * T::PAIR, head_dim / T::PAIR);
+    const Ahead<2> values = {{reader.values_of(sub), reader.values_of(sub + 1 < end ? sub + 1 : sub)}};
+    multiply<T, R, 2>(sums, rows, head_dim / T::PAIR, columns, SUB * T::PAIR, head_dim / T::PAIR, values);
     float *out = memory.scores + (sub - span * SUBS) * SUB;
     for (int r = 0; r < R; r++) {
       for (int v = 0; v < 2; v++) {
@@ -168,10 +172,11 @@ inline void weigh(Softmax &row, const float *scores, typename T::element *weight
   row.total = row.total * row.factor + sum(total);
 }
 
-// sums = sums x factor + weights x values, V vectors of dimensions at a time.
+// sums = sums x factor + weights x values, V vectors of dimensions at a time. `ahead[i]` are the keys to fetch beside
+// the i-th sub-block.
 template <class T, int R, int V>
 inline void accumulate(const TileMemory<T> &memory, const Reader<T> &reader, const Softmax (&rows)[R], int head_dim,
-                       int dim, int span, int begin, int end) {
+                       int dim, int span, int begin, int end, const char *const *ahead) {
   floats sums[R][V];
   for (int r = 0; r < R; r++)
     for (int v = 0; v < V; v++)
@@ -182,8 +187,13 @@ inline void accumulate(const TileMemory<T> &memory, const Reader<T> &reader, con
     for (int v = 0; v < V; v++) columns[v] = values + v * LANES * T::PAIR;
     const auto *weights = memory.weights + (sub - span * SUBS) * SUB;
     const typename T::element *const(&fixed)[V] = columns;
+    // A product with V vectors of dimensions has as much to fetch as it reads: 64 x V bytes of each word.
+    const char *next = ahead[sub - begin] + static_cast<size_t>(dim) * SUB * sizeof(*weights);
+    constexpr int LINES = V * LANES * 4 / 64 > 0 ? V * LANES * 4 / 64 : 1;
+    Ahead<LINES> keys;
+    for (int i = 0; i < LINES; i++) keys.from[i] = next + static_cast<size_t>(i) * (SUB / T::PAIR) * 64;
     multiply<T, R, V>(sums, reinterpret_cast<const typename T::word *>(weights), SPAN / T::PAIR, fixed,
-                      static_cast<size_t>(head_dim) * T::PAIR, SUB / T::PAIR);
+                      static_cast<size_t>(head_dim) * T::PAIR, SUB / T::PAIR, keys);
   }
   for (int r = 0; r < R; r++)
     for (int v = 0; v < V; v++) store(memory.sums + r * head_dim + dim + v * LANES, sums[r][v]);
@@ -192,7 +202,7 @@ inline void accumulate(const TileMemory<T> &memory, const Reader<T> &reader, con
 // Attends R rows whose queries are in memory; afterwards memory.sums holds the results.
 template <class T, int R>
 void attend(const TileMemory<T> &memory, const Reader<T> &reader, const Window &window, int head_dim,
-            const int *positions) {
+            const int *positions, Upcoming<T> after) {
   Softmax rows[R];
   int lowest = positions[0], highest = positions[0];
   for (int r = 1; r < R; r++) {
@@ -204,8 +214,10 @@ void attend(const TileMemory<T> &memory, const Reader<T> &reader, const Window &
   for (int span = first_sub / SUBS; span <= last_sub / SUBS; span++) {
     const int begin = span * SUBS > first_sub ? span * SUBS : first_sub;
     const int end = (span + 1) * SUBS < last_sub + 1 ? (span + 1) * SUBS : last_sub + 1;
-    reader.prefetch(reader.values, begin, end);
-    reader.prefetch(reader.keys, end, end + SUBS < last_sub + 1 ? end + SUBS : last_sub + 1);
+    Upcoming<T> same{&reader, end, last_sub + 1};
+    Upcoming<T> &upcoming = end <= last_sub ? same : after;
+    const char *ahead[SUBS];
+    for (int sub = begin; sub < end; sub++) ahead[sub - begin] = upcoming.take(reader.keys + reader.at(sub));
     score<T, R>(memory, reader, window, head_dim, span, begin, end);
     const bool whole = end * SUB - 1 <= lowest && window.first_key(highest) <= begin * SUB;
     for (int r = 0; r < R; r++) {
@@ -215,8 +227,8 @@ void attend(const TileMemory<T> &memory, const Reader<T> &reader, const Window &
     }
     int dim = 0;
     for (; dim + 2 * LANES <= head_dim; dim += 2 * LANES)
-      accumulate<T, R, 2>(memory, reader, rows, head_dim, dim, span, begin, end);
-    if (dim < head_dim) accumulate<T, R, 1>(memory, reader, rows, head_dim, dim, span, begin, end);
+      accumulate<T, R, 2>(memory, reader, rows, head_dim, dim, span, begin, end, ahead);
+    if (dim < head_dim) accumulate<T, R, 1>(memory, reader, rows, head_dim, dim, span, begin, end, ahead);
   }
   for (int r = 0; r < R; r++)
     for (int d = 0; d < head_dim; d += LANES)
@@ -225,10 +237,10 @@ void attend(const TileMemory<T> &memory, const Reader<T> &reader, const Window &
 
 template <class T, int R = ROWS>
 void attend_rows(int count, const TileMemory<T> &memory, const Reader<T> &reader, const Window &window, int head_dim,
-                 const int *positions) {
+                 const int *positions, const Upcoming<T> &after) {
   if constexpr (R >= 1) {
-    if (count == R) return attend<T, R>(memory, reader, window, head_dim, positions);
-    attend_rows<T, R - 1>(count, memory, reader, window, head_dim, positions);
+    if (count == R) return attend<T, R>(memory, reader, window, head_dim, positions, after);
+    attend_rows<T, R - 1>(count, memory, reader, window, head_dim, positions, after);
   }
 }
 

@@ -38,11 +38,14 @@ struct PlimsollModel {
   int32_t max_heads_width;  // the widest query_key_value of all layers, in columns
 };
 
-// The paged cache: for each layer keys and values, elements [kv_heads, num_blocks, block_size x head_dim].
+// The paged cache: for each layer keys and values, elements [kv_heads, num_blocks, block_size x head_dim], of which
+// the last dimension is contiguous and the others are so many elements apart.
 struct PlimsollCache {
   void *const *keys;
   void *const *values;
-  int32_t num_blocks, block_size;
+  const int64_t *head_strides;   // of each layer
+  const int64_t *block_strides;
+  int32_t block_size;
 };
 
 struct PlimsollStep {

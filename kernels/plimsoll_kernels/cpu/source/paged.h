@@ -45,12 +45,13 @@ class Attention {
     for (;;) {
       const int piece = next.fetch_add(1, std::memory_order_relaxed);
       if (!here.find(piece)) return;
-      if (ahead.find(piece + team_.count)) prefetch(index, layer, ahead);
+      const bool more = ahead.find(piece + team_.count);
       const int tile = here.tiles - 1 - here.piece / layer.kv_heads;
       const int begin = static_cast<int64_t>(here.pairs) * tile / here.tiles;
       const int end = static_cast<int64_t>(here.pairs) * (tile + 1) / here.tiles;
+      const Reader<T> then = read(index, layer, ahead.sequence, ahead.piece % layer.kv_heads);
       attend_tile(index, layer, here.sequence, here.piece % layer.kv_heads, {begin, end}, queries, query_stride, out,
-                  out_stride);
+                  out_stride, more ? upcoming(then, layer, ahead) : Upcoming<T>{});
     }
   }
 
@@ -85,14 +86,11 @@ class Attention {
     }
   };
 
-  // The first keys of a piece: its own span is too late to ask for them.
-  void prefetch(int index, const PlimsollLayer &layer, const Cursor &at) const {
-    if (at.tiles > 1) return;  // of a prompt: the tiles before have just read them
-    const Reader<T> reader = read(index, layer, at.sequence, at.piece % layer.kv_heads);
-    const int context = step_.contexts[at.sequence], last = (context - 1) / SUB;
-    const int first = Window{layer.window, 0, 0}.first_key(context - at.pairs / (layer.heads / layer.kv_heads)) / SUB;
-    const int end = (first / SUBS + 1) * SUBS;
-    reader.prefetch(reader.keys, first, end < last + 1 ? end : last + 1);
+  // The first keys of a piece, to be fetched beside the one before it.
+  Upcoming<T> upcoming(const Reader<T> &reader, const PlimsollLayer &layer, const Cursor &at) const {
+    if (at.tiles > 1) return {};  // of a prompt: the tiles before have just read them
+    const int context = step_.contexts[at.sequence], rows = at.pairs / (layer.heads / layer.kv_heads);
+    return {&reader, Window{layer.window, 0, 0}.first_key(context - rows) / SUB, (context - 1) / SUB + 1};
   }
 
   Reader<T> read(int index, const PlimsollLayer &layer, int sequence, int kv_head) const {
@@ -101,7 +99,8 @@ class Attention {
 
   // Pair i of a sequence and key head is its row i / group and the i % group-th query head of that key head.
   void attend_tile(int index, const PlimsollLayer &layer, int sequence, int kv_head, Range pairs,
-                   const element *queries, size_t query_stride, element *out, size_t out_stride) const {
+                   const element *queries, size_t query_stride, element *out, size_t out_stride,
+                   const Upcoming<T> &after) const {
     const int group = layer.heads / layer.kv_heads, dim = layer.head_dim, count = pairs.end - pairs.begin;
     const TileMemory<T> memory(memory_, dim);
     const int first_row = step_.first_rows[sequence];
@@ -116,7 +115,7 @@ class Attention {
       std::memcpy(memory.query + r * dim, queries + rows[r] * query_stride + columns[r], sizeof(element) * dim);
     }
     const Reader<T> reader = read(index, layer, sequence, kv_head);
-    attend_rows<T>(count, memory, reader, Window{layer.window, layer.scale, layer.softcap}, dim, positions);
+    attend_rows<T>(count, memory, reader, Window{layer.window, layer.scale, layer.softcap}, dim, positions, after);
     for (int r = 0; r < count; r++)
       for (int d = 0; d < dim; d += LANES)
         store(out + rows[r] * out_stride + columns[r] + d, load(memory.sums + r * dim + d));

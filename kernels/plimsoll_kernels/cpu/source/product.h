@@ -36,16 +36,28 @@ constexpr size_t padded(int width) {
 
 constexpr int panels(int n) { return (n + PANEL - 1) / PANEL; }
 
+// What comes next into the second level cache beside a product: from each of LINES places one line a word.
+template <int LINES>
+struct Ahead {
+  const char *from[LINES];
+
+  void fetch(int k) const {
+#pragma GCC unroll 4
+    for (int i = 0; i < LINES; i++) _mm_prefetch(from[i] + static_cast<size_t>(k) * 64, _MM_HINT_T1);
+  }
+};
+
+struct Nothing {
+  void fetch(int) const {}
+};
+
 // sums[r][v] += rows[r] x columns[v]: `count` words of each row, columns[v] advancing by `step` elements a word.
-// PREFETCH lines a word are fetched from `ahead` on.
-template <class T, int R, int V, int PREFETCH = 0>
+template <class T, int R, int V, class Prefetch = Nothing>
 inline __attribute__((always_inline)) void multiply(floats (&sums)[R][V], const typename T::word *rows, size_t stride,
                                                     const typename T::element *const (&columns)[V], size_t step,
-                                                    int count, const char *ahead = nullptr) {
+                                                    int count, const Prefetch &ahead = {}) {
   for (int k = 0; k < count; k++) {
-#pragma GCC unroll 4
-    for (int p = 0; p < PREFETCH; p++)
-      _mm_prefetch(ahead + (static_cast<size_t>(k) * PREFETCH + p) * 64, _MM_HINT_T1);
+    ahead.fetch(k);
 #pragma GCC unroll 16
     for (int r = 0; r < R; r++)
 #pragma GCC unroll 4
@@ -55,22 +67,22 @@ inline __attribute__((always_inline)) void multiply(floats (&sums)[R][V], const 
 }
 
 // One tile of a weight's panel, given to emit(first row, column of the panel, sums).
-template <class T, int R, int PREFETCH, class Emit>
+template <class T, int R, class Prefetch, class Emit>
 inline void tile(const typename T::element *x, size_t stride, int row, const typename T::element *panel, int k,
-                 const char *ahead, const Emit &emit) {
+                 const Prefetch &ahead, const Emit &emit) {
   floats sums[R][2] = {};
   const typename T::element *const columns[2] = {panel, panel + LANES * T::PAIR};
-  multiply<T, R, 2, PREFETCH>(sums, reinterpret_cast<const typename T::word *>(x + row * stride), stride / T::PAIR,
-                              columns, PANEL * T::PAIR, words<T>(k), ahead);
+  multiply<T, R, 2>(sums, reinterpret_cast<const typename T::word *>(x + row * stride), stride / T::PAIR,
+                    columns, PANEL * T::PAIR, words<T>(k), ahead);
   emit.template operator()<R>(row, sums);
 }
 
-template <class T, int PREFETCH, class Emit, int R = ROWS>
+template <class T, class Prefetch, class Emit, int R = ROWS>
 inline void tile_of(int rows, const typename T::element *x, size_t stride, int row,
-                    const typename T::element *panel, int k, const char *ahead, const Emit &emit) {
+                    const typename T::element *panel, int k, const Prefetch &ahead, const Emit &emit) {
   if constexpr (R >= 1) {
-    if (rows == R) return tile<T, R, PREFETCH>(x, stride, row, panel, k, ahead, emit);
-    tile_of<T, PREFETCH, Emit, R - 1>(rows, x, stride, row, panel, k, ahead, emit);
+    if (rows == R) return tile<T, R>(x, stride, row, panel, k, ahead, emit);
+    tile_of<T, Prefetch, Emit, R - 1>(rows, x, stride, row, panel, k, ahead, emit);
   }
 }
 
@@ -89,16 +101,16 @@ void multiply_panels(const Team &team, const typename T::element *x, size_t stri
     for (int p = mine.begin; p < mine.end; p++) {
       const typename T::element *panel = weight + p * size;
       const char *next = reinterpret_cast<const char *>(panel + size);
-      const size_t bytes = size * sizeof(typename T::element) / 2;
+      const size_t half = size * sizeof(typename T::element) / 2;
       for (int t = 0; t < tiles; t++) {
         const int begin = static_cast<int64_t>(here) * t / tiles, end = static_cast<int64_t>(here) * (t + 1) / tiles;
         // The next panel comes in beside the arithmetic of this one: one line a word, so two tiles fetch it all.
         if (tiles == 1)
-          tile_of<T, 2>(end - begin, x, stride, first + begin, panel, k, next, emit(p));
+          tile_of<T>(end - begin, x, stride, first + begin, panel, k, Ahead<2>{{next, next + half}}, emit(p));
         else if (t < 2 && p + 1 < mine.end)
-          tile_of<T, 1>(end - begin, x, stride, first + begin, panel, k, next + t * bytes, emit(p));
+          tile_of<T>(end - begin, x, stride, first + begin, panel, k, Ahead<1>{{next + t * half}}, emit(p));
         else
-          tile_of<T, 0>(end - begin, x, stride, first + begin, panel, k, nullptr, emit(p));
+          tile_of<T>(end - begin, x, stride, first + begin, panel, k, Nothing{}, emit(p));
       }
     }
   }

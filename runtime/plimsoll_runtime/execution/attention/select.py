@@ -9,7 +9,7 @@ from importlib.util import find_spec
 import torch
 
 from plimsoll_kernels.cpu.library import kernels
-from plimsoll_kernels.cpu.step import SUB_BLOCK
+from plimsoll_kernels.cpu.step import MAX_HEAD_DIM, SUB_BLOCK
 from plimsoll_runtime.errors import UsageError
 from plimsoll_runtime.execution.attention.base import AttentionBackend
 from plimsoll_runtime.models.spec import AttentionShape
@@ -58,9 +58,11 @@ def _no_cpu(target: Target) -> str | None:
         return reason
     if target.block_size % SUB_BLOCK:
         return f"needs blocks of a multiple of {SUB_BLOCK} tokens, and --block-size is {target.block_size}"
-    odd = sorted({s.head_dim for s in target.shapes if s.head_dim % SUB_BLOCK})
+    odd = sorted({s.head_dim for s in target.shapes if s.head_dim % SUB_BLOCK or s.head_dim > MAX_HEAD_DIM})
     if odd:
-        return f"takes heads of a multiple of {SUB_BLOCK} dimensions, and the model's have {odd[0]}"
+        return (
+            f"takes heads of a multiple of {SUB_BLOCK} dimensions up to {MAX_HEAD_DIM}, and the model's have {odd[0]}"
+        )
     if kernels(target.dtype) is None:
         dtype = str(target.dtype).removeprefix("torch.")
         return f"has no kernels for {dtype} that this processor can run, or they were not built"

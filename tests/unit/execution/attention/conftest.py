@@ -41,7 +41,7 @@ class Simulation:
         device: str = "cpu",
         seed: int = 0,
     ) -> None:
-        self.cache = KvCache(shapes, num_blocks, block_size, dtype, torch.device(device))
+        self.cache = KvCache(shapes, num_blocks, block_size, dtype, torch.device(device), paired=backend.fused)
         for tensor in (*self.cache.keys, *self.cache.values):
             tensor.fill_(float("nan"))
         self.backend = backend(self.cache)
