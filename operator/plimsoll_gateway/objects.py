@@ -19,16 +19,24 @@ Object = Mapping[str, Any]
 
 def table_of(deployments: Iterable[Object], pods: Iterable[Object]) -> Table:
     """The table of ModelDeployments and runtime pods, in whatever order they come."""
-    by_owner: dict[str, list[Object]] = {}
+    by_owner: dict[tuple[str, str], list[Object]] = {}
     for pod in pods:
-        by_owner.setdefault(_controller_uid(pod), []).append(pod)
-    return build_table(_model(item, by_owner.get(item["metadata"]["uid"], [])) for item in deployments)
+        by_owner.setdefault(_owner(pod), []).append(pod)
+    return build_table(_model(item, by_owner.get(_identity(item), [])) for item in deployments)
 
 
-def _controller_uid(pod: Object) -> str:
-    """The object that made this pod. A label alone is not enough: it outlives a deleted model of the same name."""
+def _identity(item: Object) -> tuple[str, str]:
+    return item["metadata"]["namespace"], item["metadata"]["uid"]
+
+
+def _owner(pod: Object) -> tuple[str, str]:
+    """Namespace and uid of the object that made this pod.
+
+    A label alone is not enough: it outlives a deleted model of the same name. Nor is the uid: whoever may make pods
+    in another namespace could write it into one and be sent this model's requests.
+    """
     owners = pod["metadata"].get("ownerReferences") or []
-    return next((owner["uid"] for owner in owners if owner.get("controller")), "")
+    return pod["metadata"]["namespace"], next((owner["uid"] for owner in owners if owner.get("controller")), "")
 
 
 def _model(item: Object, pods: Iterable[Object]) -> Model:

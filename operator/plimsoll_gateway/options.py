@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,7 +68,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--table", type=Path, metavar="FILE", help="take the models from a file, without a cluster")
     parser.add_argument("--host", default="0.0.0.0", help="address to listen on (%(default)s)")
     parser.add_argument("--port", type=_port, default=8080, help="port to listen on (%(default)s)")
-    parser.add_argument("--fd", type=int, metavar="N", help="listen on this inherited socket instead")
+    parser.add_argument("--fd", type=_descriptor, metavar="N", help="listen on this inherited socket instead")
     parser.add_argument(
         "--max-body-bytes",
         type=_positive,
@@ -88,21 +89,28 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _port(text: str) -> int:
-    port = int(text)
-    if not 0 <= port <= 65535:
-        raise argparse.ArgumentTypeError(f"{port} is not a port (0 to 65535)")
-    return port
+    return _whole(text, 0, 65535)
+
+
+def _descriptor(text: str) -> int:
+    return _whole(text, 0, 2**31 - 1)
 
 
 def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError("must be at least 1")
-    return value
+    return _whole(text, 1, 2**62)
+
+
+def _whole(text: str, low: int, high: int) -> int:
+    if not text.isascii() or not text.isdigit() or not low <= int(text[:20]) <= high:
+        raise argparse.ArgumentTypeError(f"{text[:64]!r} is not a whole number from {low} to {high}")
+    return int(text)
 
 
 def _seconds(text: str) -> float:
-    value = float(text)
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
     if not 0 <= value <= 86_400:
-        raise argparse.ArgumentTypeError("must be from 0 to 86400 seconds")
+        raise argparse.ArgumentTypeError(f"{text[:64]!r} is not a number of seconds from 0 to 86400")
     return value

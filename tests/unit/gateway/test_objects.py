@@ -76,6 +76,12 @@ def test_pods_that_take_no_requests() -> None:
     assert [replica.ready for replica in model.replicas] == [False]
 
 
+def test_a_pod_of_another_namespace_is_not_ours_whatever_it_says() -> None:
+    spoofed = changed(POD, "metadata", "namespace", value="elsewhere")
+    (model,) = table_of([DEPLOYMENT], [spoofed]).models
+    assert model.replicas == ()
+
+
 def test_a_pod_of_an_earlier_object_of_the_same_name_is_not_ours() -> None:
     orphan = changed(POD, "metadata", "ownerReferences", value=[{"uid": "u-0", "controller": True}])
     bystander = changed(POD, "metadata", "ownerReferences", value=[{"uid": "u-1"}])
