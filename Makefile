@@ -28,8 +28,8 @@ $(STAMP): pyproject.toml constraints.txt hatch_build.py $(wildcard $(CPU_KERNELS
 	@touch $@
 
 .PHONY: run
-run: setup ## Serve the demo model on this machine and ask it a question (ONCE=1 ends after the answer)
-	@$(BIN)/plimsoll up examples/gemma.yaml --ask "$(QUESTION)" $(if $(ONCE),--once)
+run: setup ## Serve the demo model on this machine and ask it a question (ONCE=1 ends after the answer, PORT=8001)
+	@$(BIN)/plimsoll up examples/gemma.yaml --ask "$(QUESTION)" $(if $(PORT),--port $(PORT)) $(if $(ONCE),--once)
 
 .PHONY: test
 test: setup ## Run the tests (no GPU, no cluster)

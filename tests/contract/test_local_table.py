@@ -17,6 +17,7 @@ def model(name: str, replicas: int, *served: str, namespace: str = "default") ->
     return LocalModel(
         namespace=namespace,
         name=name,
+        source="demo://gemma-3-270m",
         served_names=served or (name,),
         replicas=replicas,
         arguments=(),

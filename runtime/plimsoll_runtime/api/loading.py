@@ -43,6 +43,7 @@ async def load_model(config: ServerConfig, state: ServerState, start_engine: Sta
 
     files = await in_daemon_thread(find)
     reading = asyncio.ensure_future(in_daemon_thread(read))
+    state.loading("start the engine", 0.0)
     try:
         engine = await start_engine(config.engine, state.loading)
     except BaseException:

@@ -114,7 +114,13 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
     """Add what `engine_config` reads, all but the model."""
     group = parser.add_argument_group("engine")
     group.add_argument("--revision", metavar="R", help="branch, tag or commit of a Hugging Face model")
-    group.add_argument("--dtype", choices=DTYPES, default=DEFAULTS.dtype, help="(default: %(default)s)")
+    group.add_argument(
+        "--dtype",
+        choices=DTYPES,
+        default=DEFAULTS.dtype,
+        help="what weights and activations are computed in; auto: the model's own where the device is fast at it "
+        "(default: %(default)s)",
+    )
     group.add_argument(
         "--max-model-len",
         type=values.positive,
@@ -159,7 +165,7 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
         "--attention-backend",
         choices=ATTENTION_BACKENDS,
         default=DEFAULTS.attention_backend,
-        help="(default: %(default)s)",
+        help="what computes attention; auto: the fastest that runs here (default: %(default)s)",
     )
     group.add_argument(
         "--policy",

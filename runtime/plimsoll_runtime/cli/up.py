@@ -54,6 +54,7 @@ def run(args: argparse.Namespace, serve: Sequence[str] | None = None) -> int:
     from plimsoll_runtime.local.ports import base_url, listen
     from plimsoll_runtime.local.run import Run, RunOptions
     from plimsoll_runtime.local.state import RunState
+    from plimsoll_runtime.weights.demo import unseen_terms
 
     if args.once and args.ask is None:
         raise UsageError("--once ends after the answer to a question: give one with --ask")
@@ -63,6 +64,9 @@ def run(args: argparse.Namespace, serve: Sequence[str] | None = None) -> int:
     console = Console(stderr=True, highlight=False)
     for note in (note for model in models for note in model.notes):
         console.print(note, style="yellow", markup=False, soft_wrap=True)
+    for terms in dict.fromkeys(unseen_terms(model.source) for model in models):
+        if terms is not None:  # the runtime says so too, in its log, where nobody looks
+            console.print(terms, markup=False, soft_wrap=True)
     with listen(args.host, args.port) as sock:
         port = sock.getsockname()[1]
         options = RunOptions(

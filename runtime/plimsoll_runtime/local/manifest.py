@@ -45,7 +45,7 @@ def _read(source: str, stdin: TextIO) -> list[Document]:
     except UnicodeDecodeError as error:
         raise UsageError(f"{title}: not UTF-8 text (byte {error.start})") from None
     try:
-        bodies = list(_parse(text))
+        bodies = list(_parse(text, title))
     except yaml.YAMLError as error:
         raise UsageError(f"{title}: error converting YAML to JSON: {error}") from None
     except RecursionError:
@@ -63,9 +63,10 @@ def _object(title: str, body: Any) -> Mapping[str, Any]:
     return body
 
 
-def _parse(text: str) -> Iterator[Any]:
-    """The documents that are not empty."""
+def _parse(text: str, title: str) -> Iterator[Any]:
+    """The documents that are not empty; errors name the place as one in `title`."""
     loader = _Loader(text)
+    loader.name = title
     try:
         while loader.check_data():  # type: ignore[no-untyped-call]
             body = loader.get_data()

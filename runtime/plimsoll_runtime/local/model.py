@@ -21,6 +21,7 @@ class LocalModel:
 
     namespace: str
     name: str
+    source: str
     served_names: tuple[str, ...]
     replicas: int
     arguments: tuple[str, ...]
@@ -57,6 +58,7 @@ def _model(document: Document) -> LocalModel:
     return LocalModel(
         namespace=meta.get("namespace", "default"),
         name=meta["name"],
+        source=source,
         served_names=served,
         replicas=spec.get("replicas", 1),
         arguments=serve_arguments(meta["name"], spec),

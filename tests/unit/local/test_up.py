@@ -37,7 +37,13 @@ class Laptop:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.environment = {**os.environ, "XDG_STATE_HOME": str(folder / "state"), "PLIMSOLL_API_KEY": ""}
+        self.environment = {
+            **os.environ,
+            "XDG_STATE_HOME": str(folder / "state"),
+            "PLIMSOLL_CACHE": str(folder / "cache"),
+            "PLIMSOLL_MODEL_PATH": "",
+            "PLIMSOLL_API_KEY": "",
+        }
         self.running: list[subprocess.Popen[str]] = []
 
     def write(self, *models: dict[str, Any]) -> str:
@@ -129,6 +135,7 @@ def test_ask_once_prints_the_answer_and_leaves_nothing(laptop: Laptop, port: int
     assert answer == "The capital of France is Paris.\n"
     assert "gemma: without effect on a laptop: spec.template.nodeSelector" in said
     assert "gemma-0: loading: reading weights 25%" in said
+    assert said.count("Gemma Terms of Use") == 1, "nobody looks for them in the runtime's log"
     assert laptop.record(port) is None
     assert "nothing runs" in laptop.plimsoll("status").stdout
 

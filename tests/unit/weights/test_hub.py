@@ -203,7 +203,9 @@ def test_a_token_opens_what_is_private(hub: Hub, tmp_path: Path) -> None:
 def test_a_hub_that_cannot_be_reached(hub: Hub, tmp_path: Path) -> None:
     [nobody] = fetch(hub, tmp_path, "org/model", HF_ENDPOINT="http://127.0.0.1:9")
     assert nobody.startswith("SourceError hf://org/model is not in the cache and the hub cannot be reached (Got: Conn")
-    assert nobody.endswith("check the network, HF_ENDPOINT, HF_HUB_OFFLINE and HF_HOME")
+    assert nobody.endswith(
+        "check the network, HF_ENDPOINT, HF_HUB_OFFLINE and HF_HOME; if you meant a folder, it is not there"
+    )
     [offline] = fetch(hub, tmp_path, "org/model", HF_HUB_OFFLINE="1")
     assert "is not in the cache and the hub cannot be reached" in offline
 
