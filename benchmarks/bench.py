@@ -51,8 +51,6 @@ def main() -> int:
             questions[name] = result
     verdicts = goals.judge(goals.Results(workloads, questions))
     records = [_record(v) for v in verdicts]
-    if workloads:
-        console.print(tables.serving(workloads).rich())
     console.print(tables.goals(records).rich())
     if chosen.scale < 1:
         console.print(f"At scale {chosen.scale} this is a look, not a result.")

@@ -29,25 +29,26 @@ def console() -> Console:
 
 @dataclass(frozen=True, slots=True)
 class Sheet:
-    """A table without a form: headings (the first column is text, the rest are figures) and rows of cells."""
+    """A table without a form: headings (the first `texts` columns hold text, the rest figures) and rows of cells."""
 
     title: str
     headings: Sequence[str]
     rows: Sequence[Sequence[str]]
     note: str = ""
+    texts: int = 1
 
     def rich(self) -> Table:
         """For a terminal."""
         table = Table(title=self.title, caption=self.note or None)
         for index, heading in enumerate(self.headings):
-            table.add_column(heading, justify="right" if index else "left")
+            table.add_column(heading, justify="left" if index < self.texts else "right")
         for row in self.rows:
             table.add_row(*row)
         return table
 
     def markdown(self) -> str:
         """For a document."""
-        rule = ["---", *("---:" for _ in self.headings[1:])]
+        rule = ["---" if index < self.texts else "---:" for index in range(len(self.headings))]
         lines = [self.headings, rule, *self.rows]
         table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
         return "\n\n".join(part for part in (f"{self.title}.", table, self.note) if part)
@@ -102,7 +103,7 @@ def goals(records: Sequence[Mapping[str, Any]]) -> Sheet:
     """The goals as they are recorded, one a row."""
     cells = [[r["work"], r["goal"], r["figure"], r["status"]] for r in records]
     counts = ", ".join(f"{sum(r['status'] == status for r in records)} {status}" for status in Status)
-    return Sheet(f"Goals: {counts}", ["work", "goal", "measured", "status"], cells)
+    return Sheet(f"Goals: {counts}", ["work", "goal", "measured", "status"], cells, texts=2)
 
 
 def _range(values: Sequence[float]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -28,32 +29,42 @@ LINES = {
 """Who takes part in what. OpenVINO GenAI brings no server: in W4 its users are loops in its own process."""
 
 
+GPU_LINES = {
+    "W1": (US, TRANSFORMERS),
+    "W2": (US, TRANSFORMERS),
+    "W3": (US, TRANSFORMERS),
+    "W4": (US_HTTP, TRANSFORMERS),
+}
+"""On a GPU: the other peers were built for the processor. In W4 Transformers has all requests before it, no users."""
+
+
 def main() -> int:
     """Measure, print, write."""
     parser = options.parser(__doc__)
     parser.add_argument("--gpu", action="store_true", help="refuse to measure without one")
     args = parser.parse_args()
-    if unknown := sorted(set(args.only) - set(LINES)):
-        parser.error(f"no workload {', '.join(unknown)}; there is {', '.join(LINES)}")
+    lines = GPU_LINES if args.gpu else LINES
+    if unknown := sorted(set(args.only) - set(lines)):
+        parser.error(f"no workload {', '.join(unknown)}; there is {', '.join(lines)}")
     if args.gpu and roofline.device().type != "cuda":
         print("bench: --gpu, and torch sees no GPU here", file=sys.stderr)
         return 2
     chosen, console = options.from_arguments(args), tables.console()
-    rows = run(chosen, console)
+    rows = run(lines, chosen, console)
     console.print(tables.serving(rows).rich())
     options.write(chosen, {"workloads": rows})
     return 0
 
 
-def run(chosen: Options, console: Console) -> list[dict[str, Any]]:
+def run(lines: Mapping[str, Sequence[str]], chosen: Options, console: Console) -> list[dict[str, Any]]:
     """The chosen workloads, shape after shape: only the systems of one shape are in memory."""
-    names = [n for n in LINES if not chosen.only or n in chosen.only]
+    names = [n for n in lines if not chosen.only or n in chosen.only]
     shapes = {w.name: w.shape for w in workloads(chosen.scale)}
     rows = []
     for shape in dict.fromkeys(shapes[n] for n in names):
         with Pool(chosen.threads) as pool:
             mine = [n for n in names if shapes[n] is shape]
-            rows += [measure(n, LINES[n], pool, chosen, console.print) for n in mine]
+            rows += [measure(n, lines[n], pool, chosen, console.print) for n in mine]
     return rows
 
 
