@@ -118,7 +118,7 @@ def _engine_metrics(name: str, stats: EngineStats) -> Iterator[Metric]:
         ("plimsoll_generated_tokens", "Tokens generated.", stats.generated_tokens),
         ("plimsoll_prefix_query_tokens", "Prompt tokens looked up in the prefix cache.", stats.cache_query_tokens),
         ("plimsoll_prefix_hit_tokens", "Prompt tokens found in the prefix cache.", stats.cache_hit_tokens),
-        ("plimsoll_preemptions", "Sequences put back for want of blocks.", stats.preemptions),
+        ("plimsoll_preemptions", "Sequences put back for want of blocks, or for more urgent ones.", stats.preemptions),
         ("plimsoll_evictions", "Cached blocks given up for new ones.", stats.evictions),
         ("plimsoll_expired", "Requests whose deadline passed before their first token.", stats.expired),
     ):

@@ -19,14 +19,21 @@ SECOND_NS = 1_000_000_000
 PRIORITY_SECONDS = 10
 """How many seconds of waiting one level of priority is worth."""
 
-DEFAULT_DEADLINE_SECONDS = 60
+DEFAULT_DEADLINE_SECONDS = 30
 """Where a request without a deadline is ranked among those that have one. It never fails for being late."""
 
-TOKENS_PER_EXPECTED_TOKEN = 256
-"""How far a longer job is put behind, in tokens computed by the engine for each token that it is expected to take."""
+TOKENS_PER_EXPECTED_TOKEN = 64
+"""How far a longer job is put behind, in tokens computed by the engine for each token that it is expected to take.
+
+With a batch of so many, by about as long as it will run. In simulated bursts (benchmarks/scheduling) 8 to 4096 give
+the same mean wait, and the more, the longer the longest.
+"""
 
 TOKENS_PER_CACHED_TOKEN = 64
-"""How far a cached prefix brings a request ahead, in tokens computed by the engine for each cached token."""
+"""How far a cached prefix brings a request ahead, in tokens computed by the engine for each cached token.
+
+In the simulated traffic of many tenants 4 leaves 65 % hits, 16 79 %, 64 89 %, and more than that no more.
+"""
 
 REFRESHES = 16
 """Waiting sequences whose cached prefix is looked up again in each step."""

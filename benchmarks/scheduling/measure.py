@@ -1,0 +1,93 @@
+"""Steps of the real engine, timed: what the cost model is fitted to."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import statistics
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+
+from plimsoll_runtime.driver.build import build_engine
+from plimsoll_runtime.engine.config import EngineConfig
+from plimsoll_runtime.engine.core import EngineCore, Runner
+from plimsoll_runtime.engine.messages import AddRequest
+from plimsoll_runtime.engine.params import SamplingParams
+from plimsoll_runtime.engine.plan import StepPlan, StepResult
+from plimsoll_runtime.engine.timeline import Timeline
+from plimsoll_runtime.models.decoder import Decoder
+from scheduling.cost import StepWork, work_of
+from serving import models
+
+MODEL = models.SMALL
+PROMPTS = (16, 64, 128, 256, 512, 1024)
+BATCHES = ((1, 32), (1, 1024), (4, 256), (8, 64), (8, 512), (16, 128), (32, 32), (32, 256), (64, 16), (64, 128))
+"""Sequences that decode together, and the length of their prompts."""
+DECODES, REPEATS = 8, 3
+
+
+class Recorder:
+    """Looks into an engine: what the last step consisted of."""
+
+    def __init__(self) -> None:
+        self.timeline = Timeline()
+        self.work: StepWork | None = None
+        self._runner: Runner | None = None
+
+    def watch_decoder(self, decoder: Decoder) -> Decoder:
+        """The decoder is left alone."""
+        return decoder
+
+    def watch_runner(self, runner: Runner) -> Runner:
+        """Stand before the runner."""
+        self._runner = runner
+        return self
+
+    def run(self, plan: StepPlan) -> StepResult:
+        """Note the work, and have it done."""
+        assert self._runner is not None
+        self.work = work_of(plan)
+        return self._runner.run(plan)
+
+
+def measure(threads: int) -> list[tuple[StepWork, float]]:
+    """Seconds of steps of many shapes, from schedule to commit; medians where a shape came several times."""
+    recorder = Recorder()
+    config = EngineConfig(
+        model=models.source(MODEL),
+        dtype="bfloat16",
+        threads=threads,
+        max_batch_tokens=1024,
+        kv_memory="1GiB",
+        max_model_len=2048,
+        prefix_caching=False,
+    )
+    core = build_engine(config, lambda stage, fraction: None, recorder)
+    seen: dict[StepWork, list[float]] = defaultdict(list)
+    ids, tokens = itertools.count(), random.Random(0)
+
+    def run(count: int, prompt: int, answer: int) -> None:
+        for _ in range(count):
+            params = SamplingParams(temperature=0.0, max_tokens=answer, ignore_eos=True)
+            ask = [tokens.randrange(models.SMALL.vocab) for _ in range(prompt)]
+            core.add(AddRequest(str(next(ids)), ask, params))
+        for work, seconds in _steps(core, recorder):
+            seen[work].append(seconds)
+
+    run(1, 64, 4)
+    seen.clear()
+    for prompt in PROMPTS * REPEATS:
+        run(1, prompt, 1)
+    for count, prompt in BATCHES:
+        run(count, prompt, DECODES)
+    return [(work, statistics.median(times)) for work, times in seen.items()]
+
+
+def _steps(core: EngineCore, recorder: Recorder) -> Iterator[tuple[StepWork, float]]:
+    while core.has_work:
+        started = time.perf_counter()
+        core.step()
+        seconds = time.perf_counter() - started
+        assert recorder.work is not None
+        yield recorder.work, seconds
