@@ -39,7 +39,7 @@ class Access:
         if scope["type"] != "http":
             return
         headers = Headers(scope=scope)
-        record = RequestRecord(_request_id(headers))
+        record = RequestRecord(request_id(headers))
         scope["plimsoll.record"] = record
         answer = _Answer(send, record.request_id, closing=self._state.phase is Phase.DRAINING)
         try:
@@ -113,7 +113,8 @@ def check_key(authorization: str | None, keys: Sequence[str]) -> None:
     if not keys:
         return
     scheme, _, given = (authorization or "").partition(" ")
-    token = given.strip().encode() if scheme.lower() == "bearer" else b""
+    # Headers come as Latin-1, whatever the client wrote; its bytes are what is compared.
+    token = given.strip().encode("latin-1") if scheme.lower() == "bearer" else b""
     matches = [hmac.compare_digest(token, key.encode()) for key in keys]
     if not any(matches):
         told = "Incorrect API key" if token else "Missing API key"
@@ -125,6 +126,7 @@ def check_key(authorization: str | None, keys: Sequence[str]) -> None:
         )
 
 
-def _request_id(headers: Headers) -> str:
+def request_id(headers: Headers) -> str:
+    """The client's own id where it is short and plain (the gateway keeps the same ones), else a new one."""
     given = headers.get("x-request-id", "")
     return given if _REQUEST_ID.fullmatch(given) else uuid.uuid4().hex

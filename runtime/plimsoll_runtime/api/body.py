@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import AsyncGenerator, Iterable
 from contextlib import suppress
 from http import HTTPStatus
 from typing import TypeVar
@@ -18,6 +18,8 @@ from plimsoll_runtime.api.errors import ApiError
 BODY_LIMIT = 32 * 2**20
 """Bytes. The longest contexts of today as token ids take a quarter of it."""
 
+IDLE_SECONDS = 60.0
+"""How long a body may pause: a client that stalls would otherwise count as a request in flight for ever."""
 LINGER_BYTES = 64 * 2**20
 LINGER_SECONDS = 5.0
 
@@ -25,7 +27,9 @@ SchemaT = TypeVar("SchemaT", bound=BaseModel)
 
 
 async def read_body(request: Request, schema: type[SchemaT]) -> SchemaT:
-    """The validated body. Raises ApiError (413 when it is too large, 400 for all else), ClientGoneError."""
+    """The validated body. Raises ApiError (413 when it is too large, 408 when it stalls, 400 for all else),
+    ClientGoneError.
+    """
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json" and not kind.endswith("+json"):
         told = f"not {kind!r}" if kind else "which the request lacks"
@@ -48,8 +52,9 @@ async def _read_bounded(request: Request) -> bytes:
             await _linger(request)
         raise _too_large()
     data = bytearray()
+    chunks = request.stream()
     try:
-        async for chunk in request.stream():
+        while (chunk := await _next(chunks)) is not None:
             data += chunk
             if len(data) > BODY_LIMIT:
                 await _linger(request)
@@ -57,6 +62,20 @@ async def _read_bounded(request: Request) -> bytes:
     except ClientDisconnect as error:
         raise ClientGoneError from error
     return bytes(data)
+
+
+async def _next(chunks: AsyncGenerator[bytes, None]) -> bytes | None:
+    """The next piece of a body, None at its end."""
+    try:
+        async with asyncio.timeout(IDLE_SECONDS):
+            return await anext(chunks, None)
+    except TimeoutError:
+        raise ApiError(
+            f"Nothing more of the body arrived for {IDLE_SECONDS:g} s.",
+            status=HTTPStatus.REQUEST_TIMEOUT,
+            code="request_timeout",
+            headers={"Connection": "close"},
+        ) from None
 
 
 async def _linger(request: Request) -> None:

@@ -84,6 +84,27 @@ async def test_a_long_text_is_tokenised_beside_the_event_loop(running: Any, monk
         assert (await call).json()["tokens"] == [1]
 
 
+async def test_a_key_of_any_letters(run_server: Any) -> None:
+    async with run_server(api_keys=("ключ",)) as server, server.http() as http:
+        right = await http.post("/v1/completions", json=BODY, headers={"Authorization": "Bearer ключ".encode()})
+        wrong = await http.post("/v1/completions", json=BODY, headers={"Authorization": "Bearer ключи".encode()})
+        assert (right.status_code, wrong.status_code) == (200, 401)
+
+
+async def test_a_body_that_stalls_is_given_up(running: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(body_module, "IDLE_SECONDS", 0.05)
+    reader, writer = await asyncio.open_connection(running.host, running.port)
+    writer.write(
+        b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 99\r\n\r\n{"
+    )
+    async with asyncio.timeout(10):
+        answer = await reader.read()  # to the end: the connection is closed
+    writer.close()
+    assert answer.startswith(b"HTTP/1.1 408 ")
+    assert b"Nothing more of the body arrived for 0.05 s." in answer
+    assert running.server.state.in_flight == 0
+
+
 async def test_keys(locked: Any) -> None:
     for key in ("first", "second"):
         assert await locked.openai(key).completions.create(model="fake", prompt="a")

@@ -48,7 +48,7 @@ async def test_request_and_answer_pass_unchanged(world: World) -> None:
     assert not {"x-private", "te"} & set(request.headers)
 
 
-@pytest.mark.parametrize("given", ["", "two words", "x" * 200, "ümlaut"])
+@pytest.mark.parametrize("given", ["", "two words", "x" * 65, "a/b", "ümlaut"])
 async def test_a_poor_request_id_is_replaced(world: World, ok: Behaviour, given: str) -> None:
     upstream = await world.model(ok)
     async with world.post(headers={"x-request-id": given}) as response:
