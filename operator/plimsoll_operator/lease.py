@@ -12,7 +12,6 @@ the new one waits for it to expire, like any other.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import time
 from collections.abc import Callable
@@ -95,11 +94,13 @@ class Lease:
         if self._held_until == float("-inf"):
             return
         self._held_until = float("-inf")
-        with contextlib.suppress(ApiError):
+        try:
             lease = await self._api.lease(self._key)
             if lease is not None and _holder(lease) == self._identity:
                 spec = {**lease["spec"], "holderIdentity": "", "leaseDurationSeconds": 1}
                 await self._api.replace_lease({**lease, "spec": spec})
+        except ApiError as error:
+            logger.warning("the Lease %s is not given back and has to expire: %s", self._key, error)
 
     async def take(self) -> str:
         """Take the Lease if it is free; returns who holds it then, "" when nobody does yet. Raises ApiError."""

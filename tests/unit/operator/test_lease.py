@@ -144,13 +144,14 @@ async def test_who_does_not_hold_it_releases_nothing(clock: Clock) -> None:
     assert stored.spec["holderIdentity"] == "us"
 
 
-async def test_an_outage_at_the_end_stops_nobody_from_ending(clock: Clock) -> None:
+async def test_an_outage_at_the_end_stops_nobody_from_ending(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
     stored = StoredLease()
     lease = Lease(stored, KEY, "us", clock)
     await lease.take()
     stored.errors = [ApiError(None, "unreachable")]
     await lease.release()
     assert not lease.held
+    assert "is not given back and has to expire: unreachable" in caplog.text
 
 
 @pytest.mark.parametrize(
