@@ -48,9 +48,10 @@ def draw(traces: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _headings(drawn: Sequence[Column]) -> str:
+    """The arrow says where better is."""
     return "\n".join(
         f'<text class="small" x="{LEFT + number * (PANEL + GAP)}" y="16">{escape(column.heading)} '
-        f"({'less' if column.less else 'more'} is better)</text>"
+        f"{'\u2193' if column.less else '\u2191'}</text>"
         for number, column in enumerate(drawn)
     )
 
