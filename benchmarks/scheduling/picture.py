@@ -51,7 +51,7 @@ def _headings(drawn: Sequence[Column]) -> str:
     """The arrow says where better is."""
     return "\n".join(
         f'<text class="small" x="{LEFT + number * (PANEL + GAP)}" y="16">{escape(column.heading)} '
-        f"{'\u2193' if column.less else '\u2191'}</text>"
+        f"{'↓' if column.less else '↑'}</text>"
         for number, column in enumerate(drawn)
     )
 
