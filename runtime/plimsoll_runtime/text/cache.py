@@ -31,6 +31,10 @@ def cached_folder(key: str, build: Callable[[Path], None]) -> Path:
         build(work)
         work.chmod(0o755)
         return _publish(work, own / key)
+    except OSError as error:
+        raise SourceError(
+            f"the tokenizer cannot be written to the cache {own} ({error}); free some space or set PLIMSOLL_CACHE"
+        ) from error
     finally:
         shutil.rmtree(work, ignore_errors=True)
 

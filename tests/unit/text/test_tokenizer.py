@@ -1,5 +1,6 @@
 """Tokenizers from folders: what the files beside tokenizer.json change is what Transformers makes of them."""
 
+import errno
 import os
 import threading
 from collections.abc import Callable
@@ -174,6 +175,18 @@ def test_a_build_that_fails_leaves_nothing_behind(tmp_path: Path, monkeypatch: p
         raise ModelError("broken")
 
     with pytest.raises(ModelError, match="broken"):
+        cached_folder("key", build)
+    assert list((tmp_path / "tokenizers").iterdir()) == []
+
+
+def test_a_full_disk_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PLIMSOLL_CACHE", str(tmp_path))
+
+    def build(folder: Path) -> None:
+        (folder / "half").write_text("")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.raises(SourceError, match="No space left on device.*free some space or set PLIMSOLL_CACHE"):
         cached_folder("key", build)
     assert list((tmp_path / "tokenizers").iterdir()) == []
 
