@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -101,7 +102,7 @@ def _positive(text: str) -> int:
 
 
 def _whole(text: str, low: int, high: int) -> int:
-    if not text.isascii() or not text.isdigit() or not low <= int(text[:20]) <= high:
+    if re.fullmatch("[0-9]{1,19}", text) is None or not low <= int(text) <= high:
         raise argparse.ArgumentTypeError(f"{text[:64]!r} is not a whole number from {low} to {high}")
     return int(text)
 

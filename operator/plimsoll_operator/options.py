@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -26,7 +27,9 @@ class Options:
 def parse_options(arguments: Sequence[str] | None = None) -> Options:
     """Read a command line; exits with 2 and a usage message when it is wrong."""
     parser = argparse.ArgumentParser(
-        prog="plimsoll-operator", description="Turns ModelDeployments into runtime pods, and reports what came of it."
+        prog="plimsoll-operator",
+        description="Turns ModelDeployments into runtime pods, and reports what came of it.",
+        allow_abbrev=False,
     )
     parser.add_argument("--runtime-image", required=True, metavar="IMAGE", help="image of the runtime pods")
     parser.add_argument(
@@ -38,7 +41,7 @@ def parse_options(arguments: Sequence[str] | None = None) -> Options:
     parser.add_argument("--all-namespaces", action="store_true", help="watch all namespaces")
     parser.add_argument("--lease-namespace", required=True, metavar="NS", help="namespace of the Lease")
     parser.add_argument("--lease-name", default="plimsoll-operator", metavar="NAME", help="name of the Lease")
-    parser.add_argument("--health-port", type=int, default=8080, metavar="PORT", help="/live, /health and /metrics")
+    parser.add_argument("--health-port", type=_port, default=8080, metavar="PORT", help="/live, /health and /metrics")
     parser.add_argument("--log-level", choices=("DEBUG", "INFO", "WARNING", "ERROR"), default="INFO")
     args = parser.parse_args(arguments)
     if args.namespace and args.all_namespaces:
@@ -50,3 +53,9 @@ def parse_options(arguments: Sequence[str] | None = None) -> Options:
         health_port=args.health_port,
         log_level=args.log_level,
     )
+
+
+def _port(text: str) -> int:
+    if re.fullmatch("[0-9]{1,5}", text) is None or int(text) > 65535:
+        raise argparse.ArgumentTypeError(f"{text[:64]!r} is not a port, a whole number from 0 to 65535")
+    return int(text)

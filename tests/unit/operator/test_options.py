@@ -26,12 +26,14 @@ def test_namespaces_add_up() -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--lease-namespace", "system"], "--runtime-image"),
-        (["--runtime-image", "reg/rt:1"], "--lease-namespace"),
+        (["--lease-namespace", "system"], "arguments are required: --runtime-image"),
+        (["--runtime-image", "reg/rt:1"], "arguments are required: --lease-namespace"),
         ([*LEAST, "--namespace", "a", "--all-namespaces"], "either --namespace or --all-namespaces"),
-        ([*LEAST, "--image-pull-policy", "Sometimes"], "Sometimes"),
-        ([*LEAST, "--health-port", "http"], "--health-port"),
+        ([*LEAST, "--image-pull-policy", "Sometimes"], "invalid choice: 'Sometimes'"),
         ([*LEAST, "--no-such-option"], "--no-such-option"),
+        ([*LEAST, "--health-port", "99999"], "'99999' is not a port"),
+        ([*LEAST, "--health-port", "http"], "'http' is not a port"),
+        ([*LEAST, "--all-name"], "unrecognized arguments"),
     ],
 )
 def test_what_is_wrong_is_named(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
