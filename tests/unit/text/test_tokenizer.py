@@ -186,7 +186,7 @@ def test_a_full_disk_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyP
         (folder / "half").write_text("")
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    with pytest.raises(SourceError, match="No space left on device.*free some space or set PLIMSOLL_CACHE"):
+    with pytest.raises(SourceError, match=r"No space left on device.*free some space or set PLIMSOLL_CACHE"):
         cached_folder("key", build)
     assert list((tmp_path / "tokenizers").iterdir()) == []
 
