@@ -18,6 +18,7 @@ def add_parser(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
         "fetch",
         help="download a model, or join the demo's parts, without serving it",
         description="Find MODEL, download or join what is missing, convert its tokenizer, print where it lies.",
+        allow_abbrev=False,
     )
     parser.add_argument("model", metavar="MODEL", help="a Hugging Face id, hf://ID or demo://NAME")
     parser.add_argument("--revision", help="branch, tag or commit (hf:// only)")

@@ -94,6 +94,26 @@ def test_options_that_contradict_each_other_are_refused(capsys: pytest.CaptureFi
         parse("m", "--max-model-len", "1")
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["up", "f", "--onc"],
+        ["status", "--js"],
+        ["down", "--no"],
+        ["fetch", "m", "--rev", "r"],
+        ["profile", "m", "--js", "f"],
+    ],
+)
+def test_no_command_guesses_what_an_option_means(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    assert ended.value.code == 2
+    assert (
+        f"unrecognized arguments: {words[2] if words[0] in ('up', 'fetch', 'profile') else words[1]}"
+        in capsys.readouterr().err
+    )
+
+
 def test_a_command_is_needed(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main([])
