@@ -22,11 +22,21 @@ HERE = Path(__file__).parent
 SOURCE = HERE / "source"
 PREFIX = "libplimsoll_cpu-"
 FLAGS = (
-    *("-std=c++20", "-O3", "-fPIC", "-fopenmp", "-fvisibility=hidden", "-fno-exceptions", "-fno-rtti"),
+    *(
+        "-std=c++20",
+        "-O3",
+        "-fPIC",
+        "-pthread",
+        "-fvisibility=hidden",
+        "-fno-exceptions",
+        "-fno-rtti",
+        "-fno-threadsafe-statics",
+    ),
     *("-ffp-contract=fast", "-Wall", "-Wextra", "-Wno-psabi"),
 )
 INSTRUCTIONS = {
     "choose": (),
+    "crew": (),
     "avx2": ("-march=x86-64-v3",),
     "avx512": ("-march=x86-64-v4",),
     "avx512_bf16": ("-march=x86-64-v4", "-mavx512bf16"),
@@ -58,7 +68,7 @@ def compile_library() -> Path:
             list(pool.map(lambda name: _compile(compiler, name, objects[name]), INSTRUCTIONS))
         linked = target.with_name(f".{target.name}.{os.getpid()}")
         try:
-            _call([compiler, "-shared", "-fopenmp", "-o", str(linked), *map(str, objects.values())])
+            _call([compiler, "-shared", "-pthread", "-o", str(linked), *map(str, objects.values())])
             linked.replace(target)
         finally:
             linked.unlink(missing_ok=True)

@@ -118,7 +118,7 @@ def kernels(dtype: torch.dtype, name: str | None = None) -> KernelsRecord | None
 
 @lru_cache(maxsize=1)
 def _library() -> ctypes.CDLL | None:
-    """The library, if it was built. It shares torch's OpenMP threads: torch is imported, so its runtime is loaded."""
+    """The library, if it was built."""
     path = library_path()
     if not path.is_file():
         logger.warning(

@@ -38,6 +38,12 @@ struct Place {
   void write_value(const typename T::element *from, int head_dim) const {
     for (int d = 0; d < head_dim; d++) values[d * T::PAIR] = from[d];
   }
+  // Its lines are scattered over the whole sub-block, and stores wait for one after the other.
+  void prefetch(int head_dim) const {
+    for (int d = 0; d < head_dim; d += T::PAIR) __builtin_prefetch(keys + static_cast<size_t>(d) * SUB, 1);
+    constexpr int LINE = 64 / sizeof(typename T::element) / T::PAIR;
+    for (int d = 0; d < head_dim; d += LINE) __builtin_prefetch(values + d * T::PAIR, 1);
+  }
   void clear_value(int head_dim) const {
     for (int d = 0; d < head_dim; d++) values[d * T::PAIR] = typename T::element{};
   }

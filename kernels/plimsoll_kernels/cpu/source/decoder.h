@@ -1,10 +1,9 @@
-// A whole step of a decoder: token ids to hidden states, by all threads together, a barrier between phases.
+// A whole step of a decoder: token ids to hidden states, a phase after the other, each by all threads.
 //
 // The residual stream, queries, keys and values before rotation, scores and sums are float32; what a product reads is
 // rounded to elements once.
 #pragma once
 
-#include <omp.h>
 #include <time.h>
 
 #include "paged.h"
@@ -176,29 +175,35 @@ class Decoder {
   using element = typename T::element;
 
   Decoder(const PlimsollModel &model, const PlimsollCache &cache, const PlimsollStep &step, const Workspace<T> &space,
-          std::atomic<int> *next, Team team)
+          const Crew &crew)
       : model_(model),
         step_(step),
         space_(space),
-        next_(next),
-        team_(team),
-        attention_(cache, step, team, space.tiles + space.tile_bytes * team.id),
+        crew_(crew),
+        attention_(cache, step, crew, space.tiles, space.tile_bytes),
         since_(now()) {}
 
   void run() {
     embed();
-    phase(PLIMSOLL_EMBED);
     for (int i = 0; i < model_.num_layers; i++) layer(i);
-    finish();
-    phase(PLIMSOLL_NORM);
+    crew_.each(step_.rows, FEW_ROWS, [&](int begin, int end, int) {
+      for (int r = begin; r < end; r++) {
+        const size_t at = static_cast<size_t>(r) * model_.hidden;
+        normalise(space_.residual + at, model_.final_norm, model_.hidden, model_.norm_eps,
+                  Row<element>{static_cast<element *>(step_.hidden) + at});
+      }
+    });
+    lap(PLIMSOLL_NORM);
   }
 
  private:
+  // What is not worth handing to another thread.
+  static constexpr int FEW_ROWS = 4, FEW_HEADS = 16;
+
   const PlimsollModel &model_;
   const PlimsollStep &step_;
   const Workspace<T> &space_;
-  std::atomic<int> *next_;  // of each layer: the next piece of attention to take
-  const Team team_;
+  const Crew &crew_;
   const Attention<T> attention_;
   double since_;
 
@@ -208,33 +213,27 @@ class Decoder {
     return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_nsec) * 1e-9;
   }
 
-  // Everybody waits for everybody; the time since the last phase goes to `op`.
-  void phase(PlimsollOp op) {
-    team_.meet();
-    if (step_.seconds && team_.id == 0) {
-      const double t = now();
-      step_.seconds[op] += t - since_;
-      since_ = t;
-    }
+  // The time since the last lap goes to `op`.
+  void lap(PlimsollOp op) {
+    if (!step_.seconds) return;
+    const double t = now();
+    step_.seconds[op] += t - since_;
+    since_ = t;
   }
 
   void embed() {
-    const Range mine = team_.share(step_.rows);
-    const auto *table = static_cast<const element *>(model_.embedding);
-    for (int r = mine.begin; r < mine.end; r++) {
-      const element *from = table + step_.tokens[r] * model_.hidden;
-      float *to = space_.residual + static_cast<size_t>(r) * model_.hidden;
-      for (int i = 0; i < model_.hidden; i++) to[i] = widen(from[i]) * model_.embedding_scale;
-    }
-    clear_padding(mine);
-  }
-
-  // What lies between a row's end and the next word is read by products: it must be finite.
-  void clear_padding(Range mine) {
-    for (int r = mine.begin; r < mine.end; r++) {
-      clear(space_.normed + r * space_.hidden_stride, model_.hidden, space_.hidden_stride);
-      clear(space_.gated + r * space_.inner_stride, model_.inner, space_.inner_stride);
-    }
+    crew_.each(step_.rows, FEW_ROWS, [&](int begin, int end, int) {
+      const auto *table = static_cast<const element *>(model_.embedding);
+      for (int r = begin; r < end; r++) {
+        const element *from = table + step_.tokens[r] * model_.hidden;
+        float *to = space_.residual + static_cast<size_t>(r) * model_.hidden;
+        for (int i = 0; i < model_.hidden; i++) to[i] = widen(from[i]) * model_.embedding_scale;
+        // What lies between a row's end and the next word is read by products: it must be finite.
+        clear(space_.normed + r * space_.hidden_stride, model_.hidden, space_.hidden_stride);
+        clear(space_.gated + r * space_.inner_stride, model_.inner, space_.inner_stride);
+      }
+    });
+    lap(PLIMSOLL_EMBED);
   }
 
   static void clear(element *row, int width, size_t stride) {
@@ -244,33 +243,32 @@ class Decoder {
   void layer(int index) {
     const PlimsollLayer &layer = model_.layers[index];
     norm(layer.attention_norm);
-    phase(PLIMSOLL_NORM);
     const int width = (layer.heads + 2 * layer.kv_heads) * layer.head_dim;
     to_floats<false>(space_.normed, space_.hidden_stride, layer.query_key_value, space_.heads, width);
-    phase(PLIMSOLL_QKV);
+    lap(PLIMSOLL_QKV);
     rotate(index, layer);
-    phase(PLIMSOLL_ROPE);
-    attention_.attend(next_[index], index, layer, space_.queries, space_.heads_stride, space_.attended,
-                      space_.attended_stride);
-    phase(PLIMSOLL_ATTENTION);
+    lap(PLIMSOLL_ROPE);
+    attention_.attend(index, layer, space_.queries, space_.heads_stride, space_.attended, space_.attended_stride);
+    lap(PLIMSOLL_ATTENTION);
     add(space_.attended, space_.attended_stride, layer.output, layer.attention_post_norm, PLIMSOLL_OUTPUT);
     norm(layer.mlp_norm);
-    phase(PLIMSOLL_NORM);
     gate(layer);
-    phase(PLIMSOLL_GATE_UP);
+    lap(PLIMSOLL_GATE_UP);
     add(space_.gated, space_.inner_stride, layer.down, layer.mlp_post_norm, PLIMSOLL_DOWN);
   }
 
   void norm(const float *weight) {
-    const Range mine = team_.share(step_.rows);
-    for (int r = mine.begin; r < mine.end; r++)
-      normalise(space_.residual + static_cast<size_t>(r) * model_.hidden, weight, model_.hidden, model_.norm_eps,
-                Row<element>{space_.normed + r * space_.hidden_stride});
+    crew_.each(step_.rows, FEW_ROWS, [&](int begin, int end, int) {
+      for (int r = begin; r < end; r++)
+        normalise(space_.residual + static_cast<size_t>(r) * model_.hidden, weight, model_.hidden, model_.norm_eps,
+                  Row<element>{space_.normed + r * space_.hidden_stride});
+    });
+    lap(PLIMSOLL_NORM);
   }
 
   template <bool ADD>
   void to_floats(const element *x, size_t stride, const PlimsollLinear &linear, float *out, size_t out_stride) {
-    multiply_panels<T>(team_, x, stride, step_.rows, static_cast<const element *>(linear.weight), linear.inputs,
+    multiply_panels<T>(crew_, x, stride, step_.rows, static_cast<const element *>(linear.weight), linear.inputs,
                        panels(linear.columns), ToFloats<ADD>{out, out_stride, linear.bias, linear.columns});
   }
 
@@ -278,35 +276,39 @@ class Decoder {
   void add(const element *x, size_t stride, const PlimsollLinear &linear, const float *post_norm, PlimsollOp op) {
     if (!post_norm) {
       to_floats<true>(x, stride, linear, space_.residual, model_.hidden);
-      phase(op);
+      lap(op);
       return;
     }
     to_floats<false>(x, stride, linear, space_.added, model_.hidden);
-    phase(op);
-    const Range mine = team_.share(step_.rows);
-    for (int r = mine.begin; r < mine.end; r++) {
-      const size_t at = static_cast<size_t>(r) * model_.hidden;
-      normalise(space_.added + at, post_norm, model_.hidden, model_.norm_eps, Sum{space_.residual + at});
-    }
-    // The norm that follows takes the same rows in the same thread: nobody needs to wait.
+    lap(op);
+    crew_.each(step_.rows, FEW_ROWS, [&](int begin, int end, int) {
+      for (int r = begin; r < end; r++) {
+        const size_t at = static_cast<size_t>(r) * model_.hidden;
+        normalise(space_.added + at, post_norm, model_.hidden, model_.norm_eps, Sum{space_.residual + at});
+      }
+    });
+    lap(PLIMSOLL_NORM);
   }
 
   void gate(const PlimsollLayer &layer) {
     const int columns = layer.gate_up.columns;
-    multiply_panels<T>(team_, space_.normed, space_.hidden_stride, step_.rows,
+    multiply_panels<T>(crew_, space_.normed, space_.hidden_stride, step_.rows,
                        static_cast<const element *>(layer.gate_up.weight), layer.gate_up.inputs,
                        (columns + LANES - 1) / LANES,
                        ToGated<T>{space_.gated, space_.inner_stride, layer.gate_up.bias, columns,
                                   model_.activation == 1});
   }
 
-  // Norms over heads, the rotation, queries to elements, keys and values into the cache: for each row and head.
+  // Norms over heads, the rotation, queries to elements, keys and values into the cache: for each row and head; then,
+  // for each sequence, what its last sub-block still lacks.
   void rotate(int index, const PlimsollLayer &layer) {
     const int heads = layer.heads + 2 * layer.kv_heads;
-    const int64_t items = static_cast<int64_t>(step_.rows) * heads;
-    const int64_t begin = items * team_.id / team_.count, end = items * (team_.id + 1) / team_.count;
-    for (int64_t item = begin; item < end; item++) head(index, layer, static_cast<int>(item / heads), item % heads);
-    attention_.clear_fresh(index, layer);
+    crew_.each(step_.rows * heads, FEW_HEADS, [&](int begin, int end, int) {
+      for (int item = begin; item < end; item++) head(index, layer, item / heads, item % heads);
+    });
+    crew_.each(step_.sequences, FEW_HEADS, [&](int begin, int end, int) {
+      for (int s = begin; s < end; s++) attention_.clear_fresh(index, layer, s);
+    });
   }
 
   void head(int index, const PlimsollLayer &layer, int row, int head) {
@@ -321,6 +323,8 @@ class Decoder {
     const float *weight = head < keys ? layer.query_norm : layer.key_norm;
     if (weight) normalise(x, weight, dim, model_.norm_eps, Row<float>{x});
     const float *turns = step_.turns[layer.rope] + static_cast<size_t>(step_.positions[row]) * dim;
+    // While a row's queries turn, the places for its keys and values come in.
+    if (head < layer.kv_heads) attention_.prefetch(index, head, dim, row);
     if (head < keys) {
       turn(x, turns, half, space_.queries + row * space_.heads_stride + static_cast<size_t>(head) * dim);
       return;
@@ -342,15 +346,6 @@ class Decoder {
     for (; d < half; d++) {
       put(out + d, x[d] * turns[d] - x[half + d] * turns[half + d]);
       put(out + half + d, x[half + d] * turns[d] + x[d] * turns[half + d]);
-    }
-  }
-
-  void finish() {
-    const Range mine = team_.share(step_.rows);
-    for (int r = mine.begin; r < mine.end; r++) {
-      const size_t at = static_cast<size_t>(r) * model_.hidden;
-      normalise(space_.residual + at, model_.final_norm, model_.hidden, model_.norm_eps,
-                Row<element>{static_cast<element *>(step_.hidden) + at});
     }
   }
 };

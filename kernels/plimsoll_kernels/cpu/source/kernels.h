@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdlib>
-#include <new>
 
 #include "decoder.h"
 
@@ -19,65 +18,57 @@ struct Kernels {
 
   static void pack(const void *weight, int32_t columns, int32_t inputs, void *packed, int32_t threads) {
     const size_t size = panel_elements<T>(inputs);
-#pragma omp parallel for num_threads(threads) schedule(static)
-    for (int p = 0; p < panels(columns); p++)
-      for (int half = 0; half < 2; half++)
-        pack_half<T>(static_cast<const element *>(weight), p * PANEL + half * LANES, columns, inputs,
-                     static_cast<element *>(packed) + p * size, half);
+    Crew(threads).each(panels(columns), 1, [&](int begin, int end, int) {
+      for (int p = begin; p < end; p++)
+        for (int half = 0; half < 2; half++)
+          pack_half<T>(static_cast<const element *>(weight), p * PANEL + half * LANES, columns, inputs,
+                       static_cast<element *>(packed) + p * size, half);
+    });
   }
 
   static void pack_gated(const void *gate, const void *up, int32_t columns, int32_t inputs, void *packed,
                          int32_t threads) {
     const size_t size = panel_elements<T>(inputs);
-#pragma omp parallel for num_threads(threads) schedule(static)
-    for (int p = 0; p < (columns + LANES - 1) / LANES; p++)
-      for (int half = 0; half < 2; half++)
-        pack_half<T>(static_cast<const element *>(half ? up : gate), p * LANES, columns, inputs,
-                     static_cast<element *>(packed) + p * size, half);
+    Crew(threads).each((columns + LANES - 1) / LANES, 1, [&](int begin, int end, int) {
+      for (int p = begin; p < end; p++)
+        for (int half = 0; half < 2; half++)
+          pack_half<T>(static_cast<const element *>(half ? up : gate), p * LANES, columns, inputs,
+                       static_cast<element *>(packed) + p * size, half);
+    });
   }
 
   // x is [rows, inputs], dense; out float32 [rows, columns].
   static void linear(const void *x, int32_t rows, const PlimsollLinear *linear, float *out, int32_t threads) {
     const size_t stride = padded<T>(linear->inputs);
     auto *copy = static_cast<element *>(std::aligned_alloc(64, rows * stride * sizeof(element)));
-    Barrier barrier(threads);
-#pragma omp parallel num_threads(threads)
-    {
-      const Team team{omp_get_thread_num(), threads, &barrier};
-      const Range mine = team.share(rows);
-      for (int r = mine.begin; r < mine.end; r++) {
-        const element *from = static_cast<const element *>(x) + static_cast<size_t>(r) * linear->inputs;
-        element *to = copy + r * stride;
-        std::memcpy(to, from, sizeof(element) * linear->inputs);
-        for (size_t i = linear->inputs; i < stride; i++) to[i] = element{};
-      }
-      team.meet();
-      multiply_panels<T>(team, copy, stride, rows, static_cast<const element *>(linear->weight), linear->inputs,
-                         panels(linear->columns),
-                         ToFloats<false>{out, static_cast<size_t>(linear->columns), linear->bias, linear->columns});
+    const Crew crew(threads);
+    for (int r = 0; r < rows; r++) {
+      element *to = copy + r * stride;
+      std::memcpy(to, static_cast<const element *>(x) + static_cast<size_t>(r) * linear->inputs,
+                  sizeof(element) * linear->inputs);
+      for (size_t i = linear->inputs; i < stride; i++) to[i] = element{};
     }
+    multiply_panels<T>(crew, copy, stride, rows, static_cast<const element *>(linear->weight), linear->inputs,
+                       panels(linear->columns),
+                       ToFloats<false>{out, static_cast<size_t>(linear->columns), linear->bias, linear->columns});
     std::free(copy);
   }
 
   static int64_t workspace(const PlimsollModel *model, int32_t rows, int32_t threads) {
-    const size_t counters = (sizeof(std::atomic<int>) * model->num_layers + 63) / 64 * 64;
-    return Workspace<T>(*model, rows, threads, nullptr).bytes + counters;
+    return Workspace<T>(*model, rows, threads, nullptr).bytes;
   }
 
   static void forward(const PlimsollModel *model, const PlimsollCache *cache, const PlimsollStep *step,
                       int32_t threads) {
-    char *memory = static_cast<char *>(step->workspace);
-    auto *next = reinterpret_cast<std::atomic<int> *>(memory);
-    for (int i = 0; i < model->num_layers; i++) new (next + i) std::atomic<int>(0);
-    const size_t counters = (sizeof(std::atomic<int>) * model->num_layers + 63) / 64 * 64;
-    const Workspace<T> space(*model, step->rows, threads, memory + counters);
-    Barrier barrier(threads);
-#pragma omp parallel num_threads(threads)
-    Decoder<T>(*model, *cache, *step, space, next, Team{omp_get_thread_num(), threads, &barrier}).run();
+    const Workspace<T> space(*model, step->rows, threads, static_cast<char *>(step->workspace));
+    const Crew crew(threads);
+    Decoder<T>(*model, *cache, *step, space, crew).run();
   }
 
+  static size_t tile_bytes(int head_dim) { return (TileMemory<T>::bytes(head_dim) + 127) / 64 * 64; }
+
   static int64_t attention_workspace(int32_t head_dim, int32_t threads) {
-    return 64 + static_cast<int64_t>(tile_bytes(head_dim)) * threads;
+    return static_cast<int64_t>(tile_bytes(head_dim)) * threads;
   }
 
   // Attention alone, for decoders that are not PlimsollModels: query [rows, heads, head_dim], key and value
@@ -85,63 +76,53 @@ struct Kernels {
   // not the tokens, ropes and hidden states.
   static void attention(const void *query, const void *key, const void *value, void *out, const PlimsollLayer *layer,
                         int32_t index, const PlimsollCache *cache, const PlimsollStep *step, int32_t threads) {
-    char *memory = static_cast<char *>(step->workspace);
-    auto *next = new (memory) std::atomic<int>(0);
-    const size_t key_width = static_cast<size_t>(layer->kv_heads) * layer->head_dim;
-    const size_t width = static_cast<size_t>(layer->heads) * layer->head_dim;
-    Barrier barrier(threads);
-#pragma omp parallel num_threads(threads)
-    {
-      const Team team{omp_get_thread_num(), threads, &barrier};
-      const Attention<T> attention(*cache, *step, team, memory + 64 + tile_bytes(layer->head_dim) * team.id);
-      const Range mine = team.share(step->rows);
-      for (int r = mine.begin; r < mine.end; r++)
+    const int dim = layer->head_dim;
+    const size_t width = static_cast<size_t>(layer->heads) * dim;
+    const Crew crew(threads);
+    const Attention<T> attention(*cache, *step, crew, static_cast<char *>(step->workspace), tile_bytes(dim));
+    crew.each(step->rows, 1, [&](int begin, int end, int) {
+      for (int r = begin; r < end; r++)
         for (int h = 0; h < layer->kv_heads; h++) {
-          const size_t at = r * key_width + static_cast<size_t>(h) * layer->head_dim;
-          attention.write_key(index, h, layer->head_dim, r, static_cast<const element *>(key) + at);
-          attention.write_value(index, h, layer->head_dim, r, static_cast<const element *>(value) + at);
+          const size_t at = (static_cast<size_t>(r) * layer->kv_heads + h) * dim;
+          attention.write_key(index, h, dim, r, static_cast<const element *>(key) + at);
+          attention.write_value(index, h, dim, r, static_cast<const element *>(value) + at);
         }
-      attention.clear_fresh(index, *layer);
-      team.meet();
-      attention.attend(*next, index, *layer, static_cast<const element *>(query), width,
-                       static_cast<element *>(out), width);
-    }
+    });
+    for (int s = 0; s < step->sequences; s++) attention.clear_fresh(index, *layer, s);
+    attention.attend(index, *layer, static_cast<const element *>(query), width, static_cast<element *>(out), width);
   }
-
-  static size_t tile_bytes(int head_dim) { return (TileMemory<T>::bytes(head_dim) + 127) / 64 * 64; }
 
   // The largest of each row and where it is (the first of equals); a NaN is the largest of all, as in torch.
   static void row_maximum(const float *rows, int32_t count, int32_t width, float *values, int64_t *indices,
                           int32_t threads) {
-#pragma omp parallel for num_threads(threads) schedule(static)
-    for (int r = 0; r < count; r++) {
-      const float *row = rows + static_cast<size_t>(r) * width;
-      floats best = broadcast(-INFINITE), strange{};
-      int i = 0;
-      for (; i + LANES <= width; i += LANES) {
-        const floats v = load(row + i);
-        best = largest(best, v);
-        strange += v * 0.0f;  // a NaN or an infinity leaves a NaN here
-      }
-      float top = maximum(best);
-      bool plain = sum(strange) == 0.0f;
-      for (; i < width; i++) {
-        top = row[i] > top ? row[i] : top;
-        plain = plain && row[i] * 0.0f == 0.0f;
-      }
-      if (!plain)
-        for (i = 0; i < width; i++)
-          if (row[i] != row[i]) top = row[i];
-      i = 0;
-      if (top == top) {
-        for (; i + LANES <= width && !any(load(row + i) == top); i += LANES) continue;
-        while (row[i] != top) i++;
-      } else {
-        while (row[i] == row[i]) i++;
-      }
-      values[r] = top;
-      indices[r] = i;
+    Crew(threads).each(count, 1, [&](int begin, int end, int) {
+      for (int r = begin; r < end; r++) indices[r] = find_maximum(rows + static_cast<size_t>(r) * width, width, values + r);
+    });
+  }
+
+  static int find_maximum(const float *row, int width, float *value) {
+    floats best = broadcast(-INFINITE), strange{};
+    int i = 0;
+    for (; i + LANES <= width; i += LANES) {
+      const floats v = load(row + i);
+      best = largest(best, v);
+      strange += v * 0.0f;  // a NaN or an infinity leaves a NaN here
     }
+    float top = maximum(best);
+    bool plain = sum(strange) == 0.0f;
+    for (; i < width; i++) {
+      top = row[i] > top ? row[i] : top;
+      plain = plain && row[i] * 0.0f == 0.0f;
+    }
+    for (i = 0; !plain && i < width; i++)
+      if (row[i] != row[i]) {
+        *value = row[i];
+        return i;
+      }
+    *value = top;
+    for (i = 0; i + LANES <= width && !any(load(row + i) == top); i += LANES) continue;
+    while (row[i] != top) i++;
+    return i;
   }
 
   static constexpr PlimsollKernels table(const char *name) {

@@ -1,4 +1,4 @@
-// Attention of all sequences of a step, by all threads: keys and values into the cache, then tiles of queries.
+// Attention of all sequences of a step: keys and values into the cache, then tiles of queries.
 #pragma once
 
 #include "attention.h"
@@ -10,9 +10,9 @@ class Attention {
  public:
   using element = typename T::element;
 
-  // `memory` is this thread's, TileMemory<T>::bytes of it.
-  Attention(const PlimsollCache &cache, const PlimsollStep &step, const Team &team, char *memory)
-      : cache_(cache), step_(step), team_(team), memory_(memory) {}
+  // `memory` has `tile_bytes` for each member of the crew.
+  Attention(const PlimsollCache &cache, const PlimsollStep &step, const Crew &crew, char *memory, size_t tile_bytes)
+      : cache_(cache), step_(step), crew_(crew), memory_(memory), tile_bytes_(tile_bytes) {}
 
   void write_key(int layer, int head, int dim, int row, const element *key) const {
     Place<T>(cache_, layer, head, dim, step_.slots[row]).write_key(key, dim);
@@ -22,44 +22,51 @@ class Attention {
     Place<T>(cache_, layer, head, dim, step_.slots[row]).write_value(value, dim);
   }
 
-  // A sub-block that begins in this step is read to its end: values of tokens to come are made zeros, whatever an
-  // earlier owner left there (a NaN times a weight of 0 is a NaN).
-  void clear_fresh(int index, const PlimsollLayer &layer) const {
-    const Range mine = team_.share(step_.sequences);
-    for (int s = mine.begin; s < mine.end; s++) {
-      const int last = step_.first_rows[s + 1] - 1, rows = last + 1 - step_.first_rows[s];
-      const int in = static_cast<int>(step_.slots[last] % SUB);
-      if (rows <= in) continue;
-      for (int h = 0; h < layer.kv_heads; h++)
-        for (int ahead = 1; in + ahead < SUB; ahead++)
-          Place<T>(cache_, index, h, layer.head_dim, step_.slots[last] + ahead).clear_value(layer.head_dim);
-    }
+  void prefetch(int layer, int head, int dim, int row) const {
+    Place<T>(cache_, layer, head, dim, step_.slots[row]).prefetch(dim);
   }
 
-  // A piece is a sequence's tile of up to ROWS pairs of a row and a query head that share a key head. Threads take
-  // pieces as they get ready, those at the end of a sequence, which see most keys, first. Queries and results are
-  // [rows, heads x head_dim], rows `stride` elements apart.
-  void attend(std::atomic<int> &next, int index, const PlimsollLayer &layer, const element *queries,
-              size_t query_stride, element *out, size_t out_stride) const {
-    Cursor here(step_, layer), ahead(step_, layer);
-    for (;;) {
-      const int piece = next.fetch_add(1, std::memory_order_relaxed);
-      if (!here.find(piece)) return;
-      const bool more = ahead.find(piece + team_.count);
-      const int tile = here.tiles - 1 - here.piece / layer.kv_heads;
-      const int begin = static_cast<int64_t>(here.pairs) * tile / here.tiles;
-      const int end = static_cast<int64_t>(here.pairs) * (tile + 1) / here.tiles;
-      const Reader<T> then = read(index, layer, ahead.sequence, ahead.piece % layer.kv_heads);
-      attend_tile(index, layer, here.sequence, here.piece % layer.kv_heads, {begin, end}, queries, query_stride, out,
-                  out_stride, more ? upcoming(then, layer, ahead) : Upcoming<T>{});
-    }
+  // A sub-block that begins in this step is read to its end: values of tokens to come are made zeros, whatever an
+  // earlier owner left there (a NaN times a weight of 0 is a NaN).
+  void clear_fresh(int index, const PlimsollLayer &layer, int sequence) const {
+    const int last = step_.first_rows[sequence + 1] - 1, rows = last + 1 - step_.first_rows[sequence];
+    const int in = static_cast<int>(step_.slots[last] % SUB);
+    if (rows <= in) return;
+    for (int h = 0; h < layer.kv_heads; h++)
+      for (int ahead = 1; in + ahead < SUB; ahead++)
+        Place<T>(cache_, index, h, layer.head_dim, step_.slots[last] + ahead).clear_value(layer.head_dim);
+  }
+
+  // A piece is a sequence's tile of up to ROWS pairs of a row and a query head that share a key head; those at the end
+  // of a sequence, which see most keys, come first. Queries and results are [rows, heads x head_dim], rows `stride`
+  // elements apart.
+  void attend(int index, const PlimsollLayer &layer, const element *queries, size_t query_stride, element *out,
+              size_t out_stride) const {
+    const int group = layer.heads / layer.kv_heads;
+    int pieces = 0;
+    for (int s = 0; s < step_.sequences; s++)
+      pieces += ((step_.first_rows[s + 1] - step_.first_rows[s]) * group + ROWS - 1) / ROWS * layer.kv_heads;
+    crew_.each(pieces, 1, [&](int begin, int end, int member) {
+      Cursor here(step_, layer), ahead(step_, layer);
+      for (int piece = begin; piece < end; piece++) {
+        here.find(piece);
+        const bool more = piece + 1 < end && ahead.find(piece + 1);
+        const int tile = here.tiles - 1 - here.piece / layer.kv_heads;
+        const int first = static_cast<int64_t>(here.pairs) * tile / here.tiles;
+        const int last = static_cast<int64_t>(here.pairs) * (tile + 1) / here.tiles;
+        const Reader<T> then = read(index, layer, more ? ahead.sequence : 0, ahead.piece % layer.kv_heads);
+        attend_tile(index, layer, here.sequence, here.piece % layer.kv_heads, first, last, queries, query_stride, out,
+                    out_stride, memory_ + tile_bytes_ * member, more ? upcoming(then, layer, ahead) : Upcoming<T>{});
+      }
+    });
   }
 
  private:
   const PlimsollCache &cache_;
   const PlimsollStep &step_;
-  const Team team_;
+  const Crew &crew_;
   char *memory_;
+  size_t tile_bytes_;
 
   // Finds the sequence of a piece; pieces are asked for in order.
   struct Cursor {
@@ -98,17 +105,17 @@ class Attention {
   }
 
   // Pair i of a sequence and key head is its row i / group and the i % group-th query head of that key head.
-  void attend_tile(int index, const PlimsollLayer &layer, int sequence, int kv_head, Range pairs,
+  void attend_tile(int index, const PlimsollLayer &layer, int sequence, int kv_head, int begin, int end,
                    const element *queries, size_t query_stride, element *out, size_t out_stride,
-                   const Upcoming<T> &after) const {
-    const int group = layer.heads / layer.kv_heads, dim = layer.head_dim, count = pairs.end - pairs.begin;
-    const TileMemory<T> memory(memory_, dim);
+                   char *tile_memory, const Upcoming<T> &after) const {
+    const int group = layer.heads / layer.kv_heads, dim = layer.head_dim, count = end - begin;
+    const TileMemory<T> memory(tile_memory, dim);
     const int first_row = step_.first_rows[sequence];
     const int start = step_.contexts[sequence] - (step_.first_rows[sequence + 1] - first_row);
     int positions[ROWS];
     size_t rows[ROWS], columns[ROWS];
     for (int r = 0; r < count; r++) {
-      const int pair = pairs.begin + r;
+      const int pair = begin + r;
       positions[r] = start + pair / group;
       rows[r] = first_row + pair / group;
       columns[r] = static_cast<size_t>(kv_head * group + pair % group) * dim;

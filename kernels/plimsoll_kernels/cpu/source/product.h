@@ -6,10 +6,12 @@
 // row's result does not depend on the batch it is in, nor on the number of threads.
 #pragma once
 
+#include "crew.h"
 #include "element.h"
-#include "team.h"
 
 namespace PLIMSOLL_ISA {
+
+using plimsoll::Crew;
 
 constexpr int PANEL = 2 * LANES;
 // Sums of ROWS x 2 vectors, two operands and a spread word have to fit into the registers.
@@ -86,34 +88,33 @@ inline void tile_of(int rows, const typename T::element *x, size_t stride, int r
   }
 }
 
-// This thread's share of x [rows, k] W^T, `count` panels in all. Rows of x are `stride` elements apart, a multiple of
-// PAIR, and padded with zeros to whole words. emit(panel).operator()<R>(row, sums) gets each tile.
+// All of x [rows, k] W^T, `count` panels in all. Rows of x are `stride` elements apart, a multiple of PAIR, and padded
+// with zeros to whole words. emit(panel).operator()<R>(row, sums) gets each tile.
 template <class T, class Emit>
-void multiply_panels(const Team &team, const typename T::element *x, size_t stride, int rows,
+void multiply_panels(const Crew &crew, const typename T::element *x, size_t stride, int rows,
                      const typename T::element *weight, int k, int count, const Emit &emit) {
-  const Range mine = team.share(count);
-  const size_t size = panel_elements<T>(k);
+  const size_t size = panel_elements<T>(k), half = size * sizeof(typename T::element) / 2;
   const int fits = CHUNK_BYTES / static_cast<int>(stride * sizeof(typename T::element));
-  const int chunk = (fits > ROWS ? fits / ROWS : 1) * ROWS;
-  for (int first = 0; first < rows; first += chunk) {
-    const int here = rows - first < chunk ? rows - first : chunk;
-    const int tiles = (here + ROWS - 1) / ROWS;
-    for (int p = mine.begin; p < mine.end; p++) {
+  const int chunk = (fits > ROWS ? fits / ROWS : 1) * ROWS, chunks = (rows + chunk - 1) / chunk;
+  crew.each(chunks * count, 1, [&](int begin, int end, int) {
+    for (int item = begin; item < end; item++) {
+      const int p = item % count, first = item / count * chunk;
+      const int here = rows - first < chunk ? rows - first : chunk, tiles = (here + ROWS - 1) / ROWS;
       const typename T::element *panel = weight + p * size;
       const char *next = reinterpret_cast<const char *>(panel + size);
-      const size_t half = size * sizeof(typename T::element) / 2;
+      const bool more = item + 1 < end && p + 1 < count;
       for (int t = 0; t < tiles; t++) {
-        const int begin = static_cast<int64_t>(here) * t / tiles, end = static_cast<int64_t>(here) * (t + 1) / tiles;
+        const int from = static_cast<int64_t>(here) * t / tiles, to = static_cast<int64_t>(here) * (t + 1) / tiles;
         // The next panel comes in beside the arithmetic of this one: one line a word, so two tiles fetch it all.
-        if (tiles == 1)
-          tile_of<T>(end - begin, x, stride, first + begin, panel, k, Ahead<2>{{next, next + half}}, emit(p));
-        else if (t < 2 && p + 1 < mine.end)
-          tile_of<T>(end - begin, x, stride, first + begin, panel, k, Ahead<1>{{next + t * half}}, emit(p));
+        if (tiles == 1 && more)
+          tile_of<T>(to - from, x, stride, first + from, panel, k, Ahead<2>{{next, next + half}}, emit(p));
+        else if (t < 2 && more)
+          tile_of<T>(to - from, x, stride, first + from, panel, k, Ahead<1>{{next + t * half}}, emit(p));
         else
-          tile_of<T>(end - begin, x, stride, first + begin, panel, k, Nothing{}, emit(p));
+          tile_of<T>(to - from, x, stride, first + from, panel, k, Nothing{}, emit(p));
       }
     }
-  }
+  });
 }
 
 // Packs rows [first, first + LANES) of a weight into vector `half` of a panel; rows beyond `n` are zeros.

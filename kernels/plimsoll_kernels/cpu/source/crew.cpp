@@ -1,0 +1,149 @@
+#include "crew.h"
+
+#include <immintrin.h>
+#include <linux/futex.h>
+#include <pthread.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <climits>
+
+namespace plimsoll {
+
+namespace {
+
+constexpr int MOST_THREADS = 1024;
+// Pauses before a thread sleeps: some tens of microseconds. Phases follow each other faster, steps do not.
+constexpr int PATIENCE = 2000;
+// A thread takes at most one of so many parts of its even share at once.
+constexpr int PARTS = 8;
+constexpr uint32_t CLOSED = UINT32_MAX;
+
+using Word = std::atomic<uint32_t>;
+
+void sleep_while(Word &word, uint32_t value) {
+  syscall(SYS_futex, reinterpret_cast<uint32_t *>(&word), FUTEX_WAIT_PRIVATE, value, nullptr, nullptr, 0);
+}
+
+void wake(Word &word) {
+  syscall(SYS_futex, reinterpret_cast<uint32_t *>(&word), FUTEX_WAKE_PRIVATE, INT_MAX, nullptr, nullptr, 0);
+}
+
+// What there is to do. `claim` holds the phase and the next item. It is closed before the other fields change, so
+// that whoever read some of them before and some after fails to claim.
+struct Board {
+  alignas(64) std::atomic<uint64_t> claim{CLOSED};
+  alignas(64) Word finished{0};
+  alignas(64) Word phase{0};
+  Word sleepers{0}, leader_asleep{0};
+  alignas(64) std::atomic<int> items{0}, least{1}, threads{1};
+  std::atomic<void (*)(const void *, int, int, int)> call{nullptr};
+  std::atomic<const void *> context{nullptr};
+};
+
+Board board;
+pthread_mutex_t leading = PTHREAD_MUTEX_INITIALIZER;
+int helpers = 0;  // started so far; guarded by `leading`
+
+struct Range {
+  int begin, end;
+};
+
+// The next range of the current phase; empty when nothing is left, or nothing for this member.
+Range claim(int member) {
+  uint64_t seen = board.claim.load(std::memory_order_acquire);
+  for (;;) {
+    const uint32_t next = static_cast<uint32_t>(seen);
+    if (next == CLOSED) return {0, 0};
+    const int items = board.items.load(std::memory_order_acquire);
+    const int threads = board.threads.load(std::memory_order_acquire);
+    const int begin = static_cast<int>(next), left = items - begin;
+    if (left <= 0 || member >= threads) return {0, 0};
+    const int even = left / (2 * threads), most = items / (threads * PARTS);
+    int size = even < most ? even : most;
+    const int least = board.least.load(std::memory_order_acquire);
+    size = size > least ? size : least;
+    size = size < left ? size : left;
+    if (board.claim.compare_exchange_weak(seen, seen + size, std::memory_order_acq_rel, std::memory_order_acquire))
+      return {begin, begin + size};
+  }
+}
+
+// Takes ranges until none is left.
+void work(int member) {
+  for (Range mine = claim(member); mine.end > mine.begin; mine = claim(member)) {
+    board.call.load(std::memory_order_relaxed)(board.context.load(std::memory_order_relaxed), mine.begin, mine.end,
+                                               member);
+    board.finished.fetch_add(mine.end - mine.begin, std::memory_order_seq_cst);
+    if (member > 0 && board.leader_asleep.load(std::memory_order_seq_cst)) wake(board.finished);
+  }
+}
+
+void *help(void *argument) {
+  const int member = static_cast<int>(reinterpret_cast<intptr_t>(argument));
+  for (;;) {
+    const uint32_t phase = board.phase.load(std::memory_order_acquire);
+    work(member);
+    int spins = 0;
+    while (board.phase.load(std::memory_order_acquire) == phase && spins++ < PATIENCE) _mm_pause();
+    if (spins <= PATIENCE) continue;
+    board.sleepers.fetch_add(1, std::memory_order_seq_cst);
+    sleep_while(board.phase, phase);
+    board.sleepers.fetch_sub(1, std::memory_order_seq_cst);
+  }
+  return nullptr;
+}
+
+// Fewer helpers than wanted is no error: whoever is there does the work.
+void hire(int wanted) {
+  while (helpers < wanted) {
+    pthread_t thread;
+    if (pthread_create(&thread, nullptr, help, reinterpret_cast<void *>(static_cast<intptr_t>(helpers + 1)))) return;
+    pthread_detach(thread);
+    helpers++;
+  }
+}
+
+// The helpers of a process do not follow into its copy.
+void after_fork() {
+  helpers = 0;
+  pthread_mutex_init(&leading, nullptr);
+  board.sleepers.store(0);
+  board.leader_asleep.store(0);
+}
+
+}  // namespace
+
+Crew::Crew(int threads) : threads_(threads < 1 ? 1 : threads > MOST_THREADS ? MOST_THREADS : threads) {
+  static pthread_once_t once = PTHREAD_ONCE_INIT;
+  pthread_once(&once, [] { pthread_atfork(nullptr, nullptr, after_fork); });
+  pthread_mutex_lock(&leading);
+  hire(threads_ - 1);
+}
+
+Crew::~Crew() { pthread_mutex_unlock(&leading); }
+
+void Crew::run(int items, int least, Call call, const void *context) const {
+  const uint32_t phase = board.phase.load(std::memory_order_relaxed) + 1;
+  board.items.store(items, std::memory_order_release);
+  board.least.store(least, std::memory_order_release);
+  board.threads.store(threads_, std::memory_order_release);
+  board.call.store(call, std::memory_order_relaxed);
+  board.context.store(context, std::memory_order_relaxed);
+  board.finished.store(0, std::memory_order_relaxed);
+  board.claim.store(static_cast<uint64_t>(phase) << 32, std::memory_order_release);
+  board.phase.store(phase, std::memory_order_seq_cst);
+  if (board.sleepers.load(std::memory_order_seq_cst) > 0) wake(board.phase);
+  work(0);
+  const uint32_t all = static_cast<uint32_t>(items);
+  for (int spins = 0; board.finished.load(std::memory_order_acquire) != all && spins < PATIENCE; spins++) _mm_pause();
+  if (board.finished.load(std::memory_order_acquire) != all) {
+    board.leader_asleep.store(1, std::memory_order_seq_cst);
+    uint32_t done;
+    while ((done = board.finished.load(std::memory_order_seq_cst)) != all) sleep_while(board.finished, done);
+    board.leader_asleep.store(0, std::memory_order_relaxed);
+  }
+  board.claim.store(static_cast<uint64_t>(phase) << 32 | CLOSED, std::memory_order_seq_cst);
+}
+
+}  // namespace plimsoll
