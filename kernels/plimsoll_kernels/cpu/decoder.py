@@ -9,9 +9,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from plimsoll_kernels.cpu.huge_pages import Buffer
 from plimsoll_kernels.cpu.library import OPS, KernelsRecord, LayerRecord, ModelRecord
 from plimsoll_kernels.cpu.linear import PackedGatedLinear, PackedLinear
-from plimsoll_kernels.cpu.step import PagedStep, Workspace, pointers
+from plimsoll_kernels.cpu.step import PagedStep, pointers
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +71,7 @@ class CpuDecoder:
         self._kept = (layers, records, embedding, final_norm)
         self._dtype = embedding.dtype
         self._hidden = hidden
-        self._workspace = Workspace()
+        self._workspace = Buffer()
         self._seconds = (ctypes.c_double * len(OPS))()
         self._model = ModelRecord(
             layers=records,

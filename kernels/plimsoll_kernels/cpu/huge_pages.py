@@ -6,14 +6,23 @@ are dearer still in a virtual machine (attention over scattered blocks was measu
 
 from __future__ import annotations
 
+import ctypes
+import logging
 import math
 import mmap
+import os
+import threading
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
+logger = logging.getLogger(__name__)
+
 HUGE_PAGE = 2 << 20
+PIECE = 2 * HUGE_PAGE
+MADV_POPULATE_WRITE = 23
+IDLE = 19
 
 
 def allocate(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
@@ -25,3 +34,45 @@ def allocate(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
     memory = mmap.mmap(-1, -(-size // HUGE_PAGE) * HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     memory.madvise(mmap.MADV_HUGEPAGE)
     return torch.frombuffer(memory, dtype=dtype, count=count).view(*shape)
+
+
+def populate(tensors: Sequence[Tensor]) -> None:
+    """Take the pages of tensors ahead of their first use: a thread that gives way to all others goes through them.
+
+    What is written meanwhile stays. Pages that cannot be taken are left to be taken when they are first written.
+    """
+    threading.Thread(target=_populate, args=(tensors,), name="populate", daemon=True).start()
+
+
+class Buffer:
+    """Memory that calls use one after the other; it grows to what the largest of them needs."""
+
+    def __init__(self) -> None:
+        self._memory = torch.empty(0, dtype=torch.uint8)
+
+    def pointer(self, size: int) -> int:
+        """The address of at least `size` bytes, aligned to 64."""
+        if self._memory.numel() < size + 64:
+            self._memory = allocate([size + 64], torch.uint8)
+        return -(-self._memory.data_ptr() // 64) * 64
+
+    def floats(self, rows: int, columns: int) -> Tensor:
+        """float32 `[rows, columns]`, with whatever the last call left there."""
+        size = 4 * rows * columns
+        skipped = self.pointer(size) - self._memory.data_ptr()
+        return self._memory[skipped : skipped + size].view(torch.float32).view(rows, columns)
+
+
+def _populate(tensors: Sequence[Tensor]) -> None:
+    os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), IDLE)
+    madvise = ctypes.CDLL(None, use_errno=True).madvise
+    madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+    longest = max((tensor.nbytes for tensor in tensors), default=0)
+    for start in range(0, longest, PIECE):
+        for tensor in tensors:
+            begin = -(-(tensor.data_ptr() + start) // mmap.PAGESIZE) * mmap.PAGESIZE
+            size = min(PIECE, tensor.data_ptr() + tensor.nbytes - begin) // mmap.PAGESIZE * mmap.PAGESIZE
+            if size > 0 and madvise(begin, size, MADV_POPULATE_WRITE):
+                reason = os.strerror(ctypes.get_errno())
+                logger.debug("the cache's pages are taken when they are written, not ahead of it: %s", reason)
+                return

@@ -7,7 +7,7 @@ import ctypes
 import torch
 from torch import Tensor
 
-from plimsoll_kernels.cpu.huge_pages import allocate
+from plimsoll_kernels.cpu.huge_pages import Buffer, allocate
 from plimsoll_kernels.cpu.library import KernelsRecord, LinearRecord
 
 
@@ -25,10 +25,14 @@ class PackedLinear:
         self._bias = None if bias is None else bias.float().contiguous()
         self.record = _record(self._packed, self._bias, inputs, columns)
 
-    def __call__(self, x: Tensor) -> Tensor:
-        """x `[T, inputs]` in the kernels' dtype -> float32 `[T, columns]`, never rounded between."""
+    def __call__(self, x: Tensor, buffer: Buffer | None = None) -> Tensor:
+        """x `[T, inputs]` in the kernels' dtype -> float32 `[T, columns]`, never rounded between.
+
+        With a buffer the result lies there, until it is used again.
+        """
         x = x.contiguous()
-        out = torch.empty(x.shape[0], self.record.columns)
+        shape = (x.shape[0], self.record.columns)
+        out = torch.empty(shape) if buffer is None else buffer.floats(*shape)
         if x.shape[0]:
             self._kernels.linear(
                 x.data_ptr(), x.shape[0], ctypes.byref(self.record), out.data_ptr(), torch.get_num_threads()

@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from plimsoll_kernels.cpu.huge_pages import Buffer
 from plimsoll_kernels.cpu.library import CacheRecord, KernelsRecord, LayerRecord, StepRecord
 
 SUB_BLOCK = 16
@@ -71,19 +72,6 @@ class PagedStep:
         )
 
 
-class Workspace:
-    """Memory that calls share, one after the other; it grows to what the largest of them needs."""
-
-    def __init__(self) -> None:
-        self._memory = torch.empty(0, dtype=torch.uint8)
-
-    def pointer(self, size: int) -> int:
-        """At least `size` bytes, aligned to 64."""
-        if self._memory.numel() < size + 64:
-            self._memory = torch.empty(size + 64, dtype=torch.uint8)
-        return -(-self._memory.data_ptr() // 64) * 64
-
-
 def paged_attention(
     kernels: KernelsRecord,
     layer: int,
@@ -92,7 +80,7 @@ def paged_attention(
     key: Tensor,
     value: Tensor,
     step: PagedStep,
-    workspace: Workspace,
+    workspace: Buffer,
 ) -> Tensor:
     """Write a layer's keys and values to the cache, then attend each row to its sequence's tokens up to itself.
 

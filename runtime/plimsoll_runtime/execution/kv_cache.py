@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from plimsoll_kernels.cpu.huge_pages import allocate
+from plimsoll_kernels.cpu.huge_pages import allocate, populate
 from plimsoll_runtime.models.spec import AttentionShape
 
 
@@ -15,8 +15,8 @@ class KvCache:
 
     A token's slot is block x block_size + offset, the same in every layer. Heads come first so that one block of
     one head is contiguous: reading a sequence copies whole runs of block_size x head_dim elements.
-    Block 0 belongs to nobody: padding may point at it. `paired` lays all heads' keys and values of a block together, for
-    backends that read them in one stream (on a CPU).
+    Block 0 belongs to nobody: padding may point at it. `paired` lays all heads' keys and values of a block together,
+    for backends that read them in one stream (on a CPU).
     """
 
     def __init__(
@@ -43,8 +43,9 @@ class KvCache:
         # they are written.
         sizes = [(s.kv_heads, num_blocks, block_size, s.head_dim) for s in self.shapes]
         if paired:
-            pairs = [_paired(size, dtype) for size in sizes]
-            self.keys, self.values = [k for k, _ in pairs], [v for _, v in pairs]
+            both = [allocate((blocks, heads, 2, tokens, dims), dtype) for heads, blocks, tokens, dims in sizes]
+            populate(both)
+            self.keys, self.values = ([t[:, :, i].transpose(0, 1) for t in both] for i in (0, 1))
         else:
             self.keys = [torch.zeros(size, dtype=dtype, device=device) for size in sizes]
             self.values = [torch.zeros(size, dtype=dtype, device=device) for size in sizes]
@@ -61,11 +62,3 @@ class KvCache:
         sources, targets = torch.tensor(list(pairs), dtype=torch.int64, device=self.device).unbind(1)
         for tensor in (*self.keys, *self.values):
             tensor.index_copy_(1, targets, tensor.index_select(1, sources))
-
-
-def _paired(size: tuple[int, int, int, int], dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
-    """Keys and values as views of one tensor, block by block."""
-    heads, blocks, tokens, dims = size
-    both = allocate((blocks, heads, 2, tokens, dims), dtype)
-    keys, values = both.permute(1, 0, 2, 3, 4).unbind(2)
-    return keys, values

@@ -27,7 +27,7 @@ class Decoder(Protocol):
         """token_ids and positions int64 [T] -> final hidden states [T, hidden], normed."""
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """hidden [R, hidden] -> float32 [R, vocab]."""
+        """hidden [R, hidden] -> float32 [R, vocab], valid until the next call."""
 
 
 class TorchDecoder:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from plimsoll_kernels.cpu.decoder import CpuDecoder, Layer
+from plimsoll_kernels.cpu.huge_pages import Buffer
 from plimsoll_kernels.cpu.library import KernelsRecord, LayerRecord, kernels
 from plimsoll_kernels.cpu.linear import PackedGatedLinear, PackedLinear
 from plimsoll_kernels.cpu.step import PagedStep
@@ -41,6 +42,7 @@ class FusedDecoder:
         self._turns = _Turns(ropes)
         embedding = reader.embedding()
         self._head = PackedLinear(found, reader.head(embedding))
+        self._logits = Buffer()
         layers = [
             _layer(found, spec, weights, attention_record(shape, rope=ropes.index(rope)))
             for shape, rope, weights in zip(spec.attention, spec.ropes, reader.layers(), strict=True)
@@ -66,8 +68,8 @@ class FusedDecoder:
         return self._decoder(token_ids, positions, turns, attention.paged)
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """hidden [R, hidden] -> float32 [R, vocab]."""
-        return capped(self.spec, self._head(hidden))
+        """hidden [R, hidden] -> float32 [R, vocab], which the next call overwrites: fresh pages each step cost more."""
+        return capped(self.spec, self._head(hidden, self._logits))
 
     def take_seconds(self) -> dict[str, float]:
         """See models.op_times.TimesOps: what each op took since the last call."""

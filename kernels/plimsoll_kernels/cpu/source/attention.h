@@ -40,9 +40,9 @@ struct Place {
   }
   // Its lines are scattered over the whole sub-block, and stores wait for one after the other.
   void prefetch(int head_dim) const {
-    for (int d = 0; d < head_dim; d += T::PAIR) __builtin_prefetch(keys + static_cast<size_t>(d) * SUB, 1);
+    for (int d = 0; d < head_dim; d += T::PAIR) prefetch_to_write(keys + static_cast<size_t>(d) * SUB);
     constexpr int LINE = 64 / sizeof(typename T::element) / T::PAIR;
-    for (int d = 0; d < head_dim; d += LINE) __builtin_prefetch(values + d * T::PAIR, 1);
+    for (int d = 0; d < head_dim; d += LINE) prefetch_to_write(values + d * T::PAIR);
   }
   void clear_value(int head_dim) const {
     for (int d = 0; d < head_dim; d++) values[d * T::PAIR] = typename T::element{};
@@ -123,7 +123,8 @@ inline void score(const TileMemory<T> &memory, const Reader<T> &reader, const Wi
   const auto *rows = reinterpret_cast<const typename T::word *>(memory.query);
   constexpr int VECTORS = SUB / LANES;  // of a sub-block's keys: 1 or 2
   for (int sub = begin; sub < end; sub += 2 / VECTORS) {
-    floats sums[R][2] = {};
+    floats sums[R][2];
+    clear(sums);
     const auto *first = reader.keys + reader.at(sub);
     const auto *second = VECTORS == 2 ? first + LANES * T::PAIR : sub + 1 < end ? reader.keys + reader.at(sub + 1) : first;
     const typename T::element *const columns[2] = {first, second};

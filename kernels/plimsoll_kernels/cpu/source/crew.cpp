@@ -12,10 +12,10 @@ namespace plimsoll {
 
 namespace {
 
-constexpr int MOST_THREADS = 1024;
+constexpr int MOST_THREADS = 256;
 // Pauses before a thread sleeps: some tens of microseconds. Phases follow each other faster, steps do not.
 constexpr int PATIENCE = 2000;
-// A thread takes at most one of so many parts of its even share at once.
+// A thread takes at most one of so many parts of an even share at once.
 constexpr int PARTS = 8;
 constexpr uint32_t CLOSED = UINT32_MAX;
 
@@ -29,10 +29,15 @@ void wake(Word &word) {
   syscall(SYS_futex, reinterpret_cast<uint32_t *>(&word), FUTEX_WAKE_PRIVATE, INT_MAX, nullptr, nullptr, 0);
 }
 
-// What there is to do. `claim` holds the phase and the next item. It is closed before the other fields change, so
-// that whoever read some of them before and some after fails to claim.
+// The phase and the next item of one member's even share.
+struct alignas(64) Claim {
+  std::atomic<uint64_t> word{CLOSED};
+};
+
+// What there is to do. Claims are closed before the other fields change, so that whoever read some of them before and
+// some after fails to claim.
 struct Board {
-  alignas(64) std::atomic<uint64_t> claim{CLOSED};
+  Claim claims[MOST_THREADS];
   alignas(64) Word finished{0};
   alignas(64) Word phase{0};
   Word sleepers{0}, leader_asleep{0};
@@ -49,24 +54,40 @@ struct Range {
   int begin, end;
 };
 
-// The next range of the current phase; empty when nothing is left, or nothing for this member.
-Range claim(int member) {
-  uint64_t seen = board.claim.load(std::memory_order_acquire);
+int share_begin(int items, int threads, int member) {
+  return static_cast<int>(static_cast<int64_t>(items) * member / threads);
+}
+
+// The next range of a member's share; empty when nothing is left of it.
+Range claim_of(int owner) {
+  std::atomic<uint64_t> &word = board.claims[owner].word;
+  uint64_t seen = word.load(std::memory_order_acquire);
   for (;;) {
     const uint32_t next = static_cast<uint32_t>(seen);
     if (next == CLOSED) return {0, 0};
     const int items = board.items.load(std::memory_order_acquire);
     const int threads = board.threads.load(std::memory_order_acquire);
-    const int begin = static_cast<int>(next), left = items - begin;
-    if (left <= 0 || member >= threads) return {0, 0};
-    const int even = left / (2 * threads), most = items / (threads * PARTS);
-    int size = even < most ? even : most;
     const int least = board.least.load(std::memory_order_acquire);
+    const int begin = static_cast<int>(next), left = share_begin(items, threads, owner + 1) - begin;
+    if (left <= 0) return {0, 0};
+    int size = left / 2, most = items / (threads * PARTS);
+    size = size < most ? size : most;
     size = size > least ? size : least;
     size = size < left ? size : left;
-    if (board.claim.compare_exchange_weak(seen, seen + size, std::memory_order_acq_rel, std::memory_order_acquire))
+    if (word.compare_exchange_weak(seen, seen + size, std::memory_order_acq_rel, std::memory_order_acquire))
       return {begin, begin + size};
   }
+}
+
+// The next range for a member: of its own share, which it goes through in order, else of somebody who is slower.
+Range claim(int member) {
+  const int threads = board.threads.load(std::memory_order_acquire);
+  if (member >= threads) return {0, 0};
+  for (int i = 0; i < threads; i++) {
+    const Range range = claim_of((member + i) % threads);
+    if (range.end > range.begin) return range;
+  }
+  return {0, 0};
 }
 
 // Takes ranges until none is left.
@@ -131,7 +152,9 @@ void Crew::run(int items, int least, Call call, const void *context) const {
   board.call.store(call, std::memory_order_relaxed);
   board.context.store(context, std::memory_order_relaxed);
   board.finished.store(0, std::memory_order_relaxed);
-  board.claim.store(static_cast<uint64_t>(phase) << 32, std::memory_order_release);
+  const uint64_t tag = static_cast<uint64_t>(phase) << 32;
+  for (int member = 0; member < threads_; member++)
+    board.claims[member].word.store(tag | share_begin(items, threads_, member), std::memory_order_release);
   board.phase.store(phase, std::memory_order_seq_cst);
   if (board.sleepers.load(std::memory_order_seq_cst) > 0) wake(board.phase);
   work(0);
@@ -143,7 +166,8 @@ void Crew::run(int items, int least, Call call, const void *context) const {
     while ((done = board.finished.load(std::memory_order_seq_cst)) != all) sleep_while(board.finished, done);
     board.leader_asleep.store(0, std::memory_order_relaxed);
   }
-  board.claim.store(static_cast<uint64_t>(phase) << 32 | CLOSED, std::memory_order_seq_cst);
+  for (int member = 0; member < threads_; member++)
+    board.claims[member].word.store(tag | CLOSED, std::memory_order_seq_cst);
 }
 
 }  // namespace plimsoll

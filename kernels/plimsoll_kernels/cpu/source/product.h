@@ -41,16 +41,31 @@ constexpr int panels(int n) { return (n + PANEL - 1) / PANEL; }
 // What comes next into the second level cache beside a product: from each of LINES places one line a word.
 template <int LINES>
 struct Ahead {
-  const char *from[LINES];
+  const char *from[LINES > 0 ? LINES : 1];
 
-  void fetch(int k) const {
+  inline __attribute__((always_inline)) void fetch(int k) const {
 #pragma GCC unroll 4
-    for (int i = 0; i < LINES; i++) _mm_prefetch(from[i] + static_cast<size_t>(k) * 64, _MM_HINT_T1);
+    for (int i = 0; i < LINES; i++) prefetch_far(from[i] + static_cast<size_t>(k) * 64);
+  }
+};
+
+// The same beside a product with a panel, whose own lines come into the first level cache shortly before they are due.
+template <class T, int LINES>
+struct PanelAhead {
+  static constexpr int WORD = PANEL * T::PAIR * sizeof(typename T::element), DISTANCE = 12;
+
+  Ahead<LINES> next;
+  const char *panel;
+
+  inline __attribute__((always_inline)) void fetch(int k) const {
+    next.fetch(k);
+    for (int line = 0; line < WORD; line += 64)
+      prefetch_near(panel + static_cast<size_t>(k + DISTANCE) * WORD + line);
   }
 };
 
 struct Nothing {
-  void fetch(int) const {}
+  inline __attribute__((always_inline)) void fetch(int) const {}
 };
 
 // sums[r][v] += rows[r] x columns[v]: `count` words of each row, columns[v] advancing by `step` elements a word.
@@ -58,21 +73,42 @@ template <class T, int R, int V, class Prefetch = Nothing>
 inline __attribute__((always_inline)) void multiply(floats (&sums)[R][V], const typename T::word *rows, size_t stride,
                                                     const typename T::element *const (&columns)[V], size_t step,
                                                     int count, const Prefetch &ahead = {}) {
+  // One pointer for three rows, the others a stride or two away: with one for each row the integer registers run out.
+  // The empty asm keeps the compiler from undoing that.
+  constexpr int POINTERS = (R + 2) / 3;
+  const char *at[POINTERS];
+#pragma GCC unroll 16
+  for (int p = 0; p < POINTERS; p++) at[p] = reinterpret_cast<const char *>(rows + 3 * p * stride);
+  const size_t apart = stride * sizeof(typename T::word);
   for (int k = 0; k < count; k++) {
     ahead.fetch(k);
 #pragma GCC unroll 16
-    for (int r = 0; r < R; r++)
+    for (int p = 0; p < POINTERS; p++) asm("" : "+r"(at[p]));
+#pragma GCC unroll 16
+    for (int r = 0; r < R; r++) {
+      const auto word = *reinterpret_cast<const typename T::word *>(at[r / 3] + r % 3 * apart);
 #pragma GCC unroll 4
-      for (int v = 0; v < V; v++)
-        sums[r][v] = T::multiply_add(sums[r][v], rows[r * stride + k], columns[v] + k * step);
+      for (int v = 0; v < V; v++) sums[r][v] = T::multiply_add(sums[r][v], word, columns[v] + k * step);
+    }
+#pragma GCC unroll 16
+    for (int p = 0; p < POINTERS; p++) at[p] += sizeof(typename T::word);
   }
+}
+
+template <int R, int V>
+inline __attribute__((always_inline)) void clear(floats (&sums)[R][V]) {
+#pragma GCC unroll 16
+  for (int r = 0; r < R; r++)
+#pragma GCC unroll 4
+    for (int v = 0; v < V; v++) sums[r][v] = floats{};
 }
 
 // One tile of a weight's panel, given to emit(first row, column of the panel, sums).
 template <class T, int R, class Prefetch, class Emit>
 inline void tile(const typename T::element *x, size_t stride, int row, const typename T::element *panel, int k,
                  const Prefetch &ahead, const Emit &emit) {
-  floats sums[R][2] = {};
+  floats sums[R][2];
+  clear(sums);
   const typename T::element *const columns[2] = {panel, panel + LANES * T::PAIR};
   multiply<T, R, 2>(sums, reinterpret_cast<const typename T::word *>(x + row * stride), stride / T::PAIR,
                     columns, PANEL * T::PAIR, words<T>(k), ahead);
@@ -101,17 +137,17 @@ void multiply_panels(const Crew &crew, const typename T::element *x, size_t stri
       const int p = item % count, first = item / count * chunk;
       const int here = rows - first < chunk ? rows - first : chunk, tiles = (here + ROWS - 1) / ROWS;
       const typename T::element *panel = weight + p * size;
-      const char *next = reinterpret_cast<const char *>(panel + size);
-      const bool more = item + 1 < end && p + 1 < count;
+      const char *own = reinterpret_cast<const char *>(panel), *next = own + 2 * half;
+      const bool more = p + 1 < count;
       for (int t = 0; t < tiles; t++) {
         const int from = static_cast<int64_t>(here) * t / tiles, to = static_cast<int64_t>(here) * (t + 1) / tiles;
         // The next panel comes in beside the arithmetic of this one: one line a word, so two tiles fetch it all.
         if (tiles == 1 && more)
           tile_of<T>(to - from, x, stride, first + from, panel, k, Ahead<2>{{next, next + half}}, emit(p));
         else if (t < 2 && more)
-          tile_of<T>(to - from, x, stride, first + from, panel, k, Ahead<1>{{next + t * half}}, emit(p));
+          tile_of<T>(to - from, x, stride, first + from, panel, k, PanelAhead<T, 1>{{{next + t * half}}, own}, emit(p));
         else
-          tile_of<T>(to - from, x, stride, first + from, panel, k, Nothing{}, emit(p));
+          tile_of<T>(to - from, x, stride, first + from, panel, k, PanelAhead<T, 0>{{{nullptr}}, own}, emit(p));
       }
     }
   });

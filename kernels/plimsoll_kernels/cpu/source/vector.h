@@ -114,6 +114,18 @@ inline float maximum(floats v) {
   return maximum(_mm_max_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1)));
 }
 
+// Into the first or the second level cache. Not the compiler's own: it drops those where it thinks that a function
+// with nothing else in it has no effect.
+inline __attribute__((always_inline)) void prefetch_near(const void *p) {
+  asm volatile("prefetcht0 (%0)" : : "r"(p));
+}
+inline __attribute__((always_inline)) void prefetch_far(const void *p) {
+  asm volatile("prefetcht1 (%0)" : : "r"(p));
+}
+inline __attribute__((always_inline)) void prefetch_to_write(const void *p) {
+  asm volatile("prefetchw (%0)" : : "r"(p));
+}
+
 inline bool any(ints mask) {
   int32_t parts[LANES];
   std::memcpy(parts, &mask, sizeof mask);

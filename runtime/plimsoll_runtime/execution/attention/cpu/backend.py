@@ -7,8 +7,9 @@ from typing import ClassVar
 import numpy as np
 from torch import Tensor
 
+from plimsoll_kernels.cpu.huge_pages import Buffer
 from plimsoll_kernels.cpu.library import KernelsRecord, LayerRecord, kernels
-from plimsoll_kernels.cpu.step import PagedCache, PagedStep, Workspace, paged_attention
+from plimsoll_kernels.cpu.step import PagedCache, PagedStep, paged_attention
 from plimsoll_runtime.execution.attention.base import AttentionBatch
 from plimsoll_runtime.execution.attention.tables import step_tables
 from plimsoll_runtime.execution.kv_cache import KvCache
@@ -29,7 +30,7 @@ class CpuBackend:
         self._cache = cache
         self._paged = PagedCache(cache.keys, cache.values)
         self._shapes = [attention_record(shape, rope=0) for shape in cache.shapes]
-        self._workspace = Workspace()
+        self._workspace = Buffer()
 
     def begin(self, batch: AttentionBatch) -> FusedStep:
         """The batch's tables as the kernels read them."""
@@ -49,9 +50,7 @@ class CpuBackend:
 class CpuAttention:
     """One step's attention, layer by layer for a decoder that asks so, or `paged` as a whole."""
 
-    def __init__(
-        self, kernels: KernelsRecord, shapes: list[LayerRecord], paged: PagedStep, workspace: Workspace
-    ) -> None:
+    def __init__(self, kernels: KernelsRecord, shapes: list[LayerRecord], paged: PagedStep, workspace: Buffer) -> None:
         self._kernels = kernels
         self._shapes = shapes
         self._workspace = workspace
