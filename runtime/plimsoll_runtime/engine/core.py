@@ -116,4 +116,5 @@ def _limits(config: EngineConfig, info: EngineInfo) -> Limits:
         max_sequences=config.max_sequences,
         eos_token_ids=frozenset(info.eos_token_ids),
         prefix_caching=config.prefix_caching,
+        paced=info.device == "cpu",
     )

@@ -38,6 +38,10 @@ from plimsoll_runtime.engine.waiting import WaitingQueue
 from plimsoll_runtime.errors import UsageError
 
 SEED_BITS = 63
+DECODES_PER_NEWCOMER = 4
+PROMPT_TOKENS_PER_DECODE = 2
+LEAST_PROMPT_TOKENS = 64
+"""A paced step: where at least so many decode for each that does not yet, so many tokens of prompts for each decode."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +55,8 @@ class Limits:
     max_sequences: int
     eos_token_ids: frozenset[int] = frozenset()
     prefix_caching: bool = True
+    paced: bool = False
+    """Whether few prompts are cut small beside many decodes: for devices on which every token costs time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,14 +133,17 @@ class Scheduler:
         if self._waiting:
             self._prepare_admission()
         build = _StepBuilder(self._limits.max_batch_tokens)
-        for sequence in self._plan_decodes(build):
+        prompts = self._plan_decodes(build)
+        if self._limits.paced:
+            self._pace(build, len(prompts) + len(self._waiting))
+        for sequence in prompts:
             self._admit(build, before=sequence)
             if build.budget > 0:
                 self._plan_prompt(sequence, build)
         self._admit(build)
         if not build.entries:
             return None
-        self._counters.computed_tokens += self._limits.max_batch_tokens - build.budget
+        self._counters.computed_tokens += build.tokens
         copies, merges = self._kv.end_step()
         plan = StepPlan(build.entries, self._slots.collect_freed(), build.new_slots, copies)
         return Step(plan, build.sequences, merges)
@@ -258,6 +267,15 @@ class Scheduler:
                 continue
             self._plan_chunk(sequence, 1, build)
         return prompts
+
+    def _pace(self, build: _StepBuilder, others: int) -> None:
+        """Beside many that stream their answers a few newcomers must not take a step many times as long.
+
+        While more wait, as in a burst, they come first: whole steps serve them best.
+        """
+        decodes = len(build.entries)
+        if others and decodes >= DECODES_PER_NEWCOMER * others:
+            build.budget = min(build.budget, max(LEAST_PROMPT_TOKENS, PROMPT_TOKENS_PER_DECODE * decodes))
 
     def _make_room(self, sequence: SequenceState) -> bool:
         """Give a decode its next block, if need be by preempting the newest; False when that is the decode itself.
@@ -398,10 +416,11 @@ class _Counters:
 class _StepBuilder:
     """A plan while it grows."""
 
-    __slots__ = ("budget", "entries", "new_slots", "sequences")
+    __slots__ = ("budget", "entries", "new_slots", "sequences", "tokens")
 
     def __init__(self, budget: int) -> None:
         self.budget = budget
+        self.tokens = 0
         self.entries: list[ScheduledSequence] = []
         self.sequences: list[SequenceState] = []
         self.new_slots: list[SlotInit] = []
@@ -411,6 +430,7 @@ class _StepBuilder:
         self.entries.append(entry)
         self.sequences.append(sequence)
         self.budget -= len(entry.token_ids)
+        self.tokens += len(entry.token_ids)
 
 
 def _check_limits(limits: Limits) -> None:

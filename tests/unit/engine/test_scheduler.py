@@ -30,9 +30,10 @@ class Bench:
         sequences: int = 4,
         policy: str = "fcfs",
         clock: Callable[[], int] = time.monotonic_ns,
+        paced: bool = False,
     ) -> None:
         max_len = (num_blocks - 1) * block_size
-        limits = Limits(num_blocks, block_size, max_len, budget, sequences)
+        limits = Limits(num_blocks, block_size, max_len, budget, sequences, paced=paced)
         self.scheduler = Scheduler(limits, new_policy(policy), clock)
         self.runner = SimulatedRunner(num_blocks, block_size, budget, sequences)
 
@@ -68,6 +69,30 @@ def test_decodes_come_first_and_prompts_take_what_is_left() -> None:
     last = bench.run()
     assert sizes(last) == [(0, 1), (1, 10), (2, 1)]
     assert [s.sample for s in last.sequences] == [True, True, True]
+
+
+def test_a_paced_step_cuts_few_prompts_small_beside_many_decodes() -> None:
+    bench = Bench(num_blocks=2000, budget=512, sequences=64, paced=True)
+    for i in range(40):
+        bench.add(f"talker-{i}", [i, 100], max_tokens=50)
+    assert len(bench.run().sequences) == 40
+    bench.add("reader", range(1000, 1200))
+    assert sizes(bench.run())[40:] == [(40, 80)]
+    assert sizes(bench.run())[40:] == [(40, 80)]
+    assert sizes(bench.run())[40:] == [(40, 40)]
+    assert len(bench.run().sequences) == 41
+
+
+def test_a_paced_step_is_whole_while_many_wait_or_few_decode() -> None:
+    bench = Bench(num_blocks=2000, budget=512, sequences=64, paced=True)
+    for i in range(7):
+        bench.add(f"talker-{i}", [i, 100], max_tokens=50)
+    bench.run()
+    for i in range(2):
+        bench.add(f"reader-{i}", range(1000 * i, 1000 * i + 300))
+    assert sizes(bench.run())[7:] == [(7, 300), (8, 205)]
+    assert sizes(bench.run())[8:] == [(8, 64)]
+    assert sizes(bench.run())[8:] == [(8, 31)]
 
 
 def test_only_the_last_chunk_of_a_prompt_samples() -> None:
