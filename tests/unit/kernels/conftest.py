@@ -5,7 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 
-TOLERANCES = {torch.float32: 1e-5, torch.bfloat16: 1e-2, torch.float16: 1e-3}
+TOLERANCES = {torch.float32: 1e-5, torch.bfloat16: 1.6e-2, torch.float16: 2e-3}
+"""Two units in the last place: Triton's interpreter cuts where a GPU and torch round, and a sum and its norm do twice."""
+
+
+@pytest.fixture(autouse=True)
+def _same_numbers() -> None:
+    torch.manual_seed(0)
 
 
 @pytest.fixture(autouse=True)
