@@ -6,7 +6,7 @@ import pytest
 import torch
 
 TOLERANCES = {torch.float32: 1e-5, torch.bfloat16: 1.6e-2, torch.float16: 2e-3}
-"""Two units in the last place: Triton's interpreter cuts where a GPU and torch round, and a sum and its norm do twice."""
+"""Two units in the last place: Triton's interpreter cuts where torch rounds, and a sum and its norm do so twice."""
 
 
 @pytest.fixture(autouse=True)
