@@ -7,6 +7,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+CPU_KERNELS := kernels/plimsoll_kernels/cpu
 QUESTION ?= What is the capital of France?
 SOURCES := hatch_build.py operator runtime kernels charts e2e tests benchmarks
 
@@ -16,8 +17,6 @@ help: ## List the targets
 
 .PHONY: setup
 setup: $(STAMP) ## Make .venv with everything in it
-
-CPU_KERNELS := kernels/plimsoll_kernels/cpu
 
 # What is compiled into the editable install is made anew when its sources change.
 $(STAMP): pyproject.toml constraints.txt hatch_build.py $(wildcard $(CPU_KERNELS)/source/*) $(CPU_KERNELS)/compile.py

@@ -12,6 +12,7 @@ from typing import Any
 import psutil
 
 from peers import places
+from plimsoll_runtime.profiling.provenance import cpu_name
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("plimsoll-serving", "torch", "transformers", "triton", "numpy")
@@ -22,7 +23,7 @@ def provenance() -> dict[str, Any]:
     return {
         "date": datetime.now(UTC).date().isoformat(),
         "command": " ".join(["python", _program(), *sys.argv[1:]]),
-        "cpu": _cpu(),
+        "cpu": cpu_name(),
         "cores": psutil.cpu_count(),
         "memory_gib": round(psutil.virtual_memory().total / 2**30, 1),
         "gpu": _gpu(),
@@ -36,13 +37,6 @@ def _program() -> str:
     """What runs, without the folders of this machine."""
     path = Path(sys.argv[0])
     return str(path.resolve().relative_to(ROOT)) if path.resolve().is_relative_to(ROOT) else path.name
-
-
-def _cpu() -> str:
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            return line.split(":", 1)[1].strip()
-    return platform.processor()
 
 
 def _gpu() -> str | None:

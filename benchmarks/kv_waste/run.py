@@ -10,8 +10,7 @@ import random
 import sys
 from typing import Any
 
-import options
-import tables
+import question
 from options import Options
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.engine.core import EngineCore
@@ -38,15 +37,6 @@ class Watcher:
         self.allocated += self._block_size * len({b for s in plan.sequences for b in s.block_ids})
         self.held += sum(s.start + len(s.token_ids) for s in plan.sequences)
         return StepResult([SequenceOutput(token_id=3 if s.sample else None) for s in plan.sequences])
-
-
-def main() -> int:
-    """Measure, print, write."""
-    chosen = options.from_arguments(options.parser(__doc__).parse_args())
-    result = measure(chosen)
-    tables.console().print(table(result).rich())
-    options.write(chosen, result)
-    return 0
 
 
 def measure(chosen: Options) -> dict[str, Any]:
@@ -103,4 +93,4 @@ def _info(config: EngineConfig) -> EngineInfo:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(question.main(__doc__, measure, table))

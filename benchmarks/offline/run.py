@@ -11,8 +11,7 @@ import statistics
 import sys
 from typing import Any
 
-import options
-import tables
+import question
 from offline import memory
 from options import Options
 from serving import models, quiet, roofline
@@ -26,16 +25,12 @@ MANY, PER_ROUND, OVER_HTTP = 10_000, 2_000, 1_000
 CLIENTS = {models.SMALL: 64, models.TINY: 8}
 
 
-def main() -> int:
-    """Measure, print, write."""
-    chosen = options.from_arguments(options.parser(__doc__).parse_args())
-    result = {"models": {shape.name: measure(shape, clients, chosen) for shape, clients in CLIENTS.items()}}
-    tables.console().print(table(result).rich())
-    options.write(chosen, result)
-    return 0
+def measure(chosen: Options) -> dict[str, Any]:
+    """Both models."""
+    return {"models": {shape.name: _measure(shape, clients, chosen) for shape, clients in CLIENTS.items()}}
 
 
-def measure(shape: Shape, clients: int, chosen: Options) -> dict[str, Any]:
+def _measure(shape: Shape, clients: int, chosen: Options) -> dict[str, Any]:
     """Requests per second both ways, what 10,000 at once cost beside 2,000, and what they do to memory."""
     model = models.source(shape)
     offline = PlimsollOffline(shape, model, chosen.threads)
@@ -117,4 +112,4 @@ def _work(shape: Shape, count: int, seed: int) -> Workload:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(question.main(__doc__, measure, table))

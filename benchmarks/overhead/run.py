@@ -13,8 +13,7 @@ from typing import Any
 
 import msgspec
 
-import options
-import tables
+import question
 from options import Options
 from plimsoll_runtime.driver.build import build_engine
 from plimsoll_runtime.engine.config import EngineConfig
@@ -28,15 +27,6 @@ from tables import Sheet
 BATCH, PROMPT, STEPS = 64, 32, 256
 COUNTED = (StepPhase.SCHEDULE, StepPhase.INPUTS, StepPhase.SAMPLE, StepPhase.COMMIT)
 MODEL_PHASES = (StepPhase.FORWARD, StepPhase.HEAD)
-
-
-def main() -> int:
-    """Measure, print, write."""
-    chosen = options.from_arguments(options.parser(__doc__).parse_args())
-    result = measure(chosen)
-    tables.console().print(table(result).rich())
-    options.write(chosen, result)
-    return 0
 
 
 def measure(chosen: Options) -> dict[str, Any]:
@@ -98,4 +88,4 @@ def table(result: dict[str, Any]) -> Sheet:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(question.main(__doc__, measure, table))

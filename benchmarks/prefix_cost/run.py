@@ -10,8 +10,7 @@ import sys
 import time
 from typing import Any
 
-import options
-import tables
+import question
 from options import Options
 from plimsoll_runtime import LLM, SamplingParams
 from serving import models, quiet
@@ -20,15 +19,6 @@ from serving.workloads import Workload, workload
 from tables import Sheet
 
 TURNS = (True, False, False, True)
-
-
-def main() -> int:
-    """Measure, print, write."""
-    chosen = options.from_arguments(options.parser(__doc__).parse_args())
-    result = measure(chosen)
-    tables.console().print(table(result).rich())
-    options.write(chosen, result)
-    return 0
 
 
 def measure(chosen: Options) -> dict[str, Any]:
@@ -79,4 +69,4 @@ def _seconds(llm: LLM, work: Workload) -> float:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(question.main(__doc__, measure, table))

@@ -15,8 +15,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-import options
-import tables
+import question
 from options import Options
 from serving import models, quiet
 from serving.http_load import free_port
@@ -24,15 +23,6 @@ from tables import Sheet
 
 LIMIT_SECONDS, POLL_SECONDS = 120, 0.01
 PROMPT = list(range(300, 332))
-
-
-def main() -> int:
-    """Measure, print, write."""
-    chosen = options.from_arguments(options.parser(__doc__).parse_args())
-    result = measure(chosen)
-    tables.console().print(table(result).rich())
-    options.write(chosen, result)
-    return 0
 
 
 def measure(chosen: Options) -> dict[str, Any]:
@@ -108,4 +98,4 @@ def _first_token(port: int) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(question.main(__doc__, measure, table))

@@ -29,7 +29,7 @@ class PagedCache:
     """
 
     def __init__(self, keys: Sequence[Tensor], values: Sequence[Tensor]) -> None:
-        if any(k.stride() != v.stride() or k[0, 0].is_contiguous() is False for k, v in zip(keys, values, strict=True)):
+        if any(k.stride() != v.stride() or not k[0, 0].is_contiguous() for k, v in zip(keys, values, strict=True)):
             raise ValueError("keys and values of a layer lie alike, each block contiguous")
         self._tensors = (*keys, *values)
         self.record = CacheRecord(

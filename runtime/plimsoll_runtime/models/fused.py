@@ -107,14 +107,12 @@ def attention_record(shape: AttentionShape, *, rope: int) -> LayerRecord:
 
 
 def _layer(found: KernelsRecord, spec: DecoderSpec, weights: LayerWeights, record: LayerRecord) -> Layer:
-    gate, up = weights.gate, weights.up
-    bias = None if gate.bias is None or up.bias is None else torch.cat([gate.bias, up.bias])
     norms = [_norm(spec, norm) for norm in weights.norms]
     query_norm, key_norm = (None, None) if weights.head_norms is None else (_norm(spec, n) for n in weights.head_norms)
     return Layer.of(
         query_key_value=_linear(found, weights.query_key_value),
         output=_linear(found, weights.output),
-        gate_up=PackedGatedLinear(found, gate.weight, up.weight, bias),
+        gate_up=PackedGatedLinear(found, weights.gate.weight, weights.up.weight, weights.gate_up_bias),
         down=_linear(found, weights.down),
         attention_norm=norms[0],
         attention_post_norm=norms[1] if spec.post_norms else None,

@@ -44,9 +44,7 @@ class GatedMlp:
     """down(activation(gate(x)) * up(x)), gate and up in one product (Shazeer, 2020)."""
 
     def __init__(self, spec: DecoderSpec, weights: LayerWeights) -> None:
-        gate, up = weights.gate, weights.up
-        bias = None if gate.bias is None or up.bias is None else torch.cat([gate.bias, up.bias])
-        self._gate_up = Linear(torch.cat([gate.weight, up.weight]), bias)
+        self._gate_up = Linear(torch.cat([weights.gate.weight, weights.up.weight]), weights.gate_up_bias)
         self._down = _linear(weights.down)
         self._activation = _ACTIVATIONS[spec.activation]
 

@@ -36,6 +36,13 @@ class LayerWeights:
     norms: tuple[Tensor, ...]
     head_norms: tuple[Tensor, Tensor] | None
 
+    @property
+    def gate_up_bias(self) -> Tensor | None:
+        """The gate's bias, then the one of what it opens."""
+        if self.gate.bias is None or self.up.bias is None:
+            return None
+        return torch.cat([self.gate.bias, self.up.bias])
+
 
 class WeightReader:
     """Reads what a spec needs, in the dtype and on the device of the run. `nbytes` counts what was read so far."""

@@ -21,7 +21,7 @@ def provenance() -> dict[str, str | int]:
     return {
         "date": datetime.now(UTC).date().isoformat(),
         "command": " ".join(["plimsoll", *sys.argv[1:]]),
-        "cpu": _cpu(),
+        "cpu": cpu_name(),
         "cores": len(os.sched_getaffinity(0)),
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else "none",
         "python": platform.python_version(),
@@ -30,7 +30,8 @@ def provenance() -> dict[str, str | int]:
     }
 
 
-def _cpu() -> str:
+def cpu_name() -> str:
+    """The processor's model, as far as the machine says."""
     try:
         lines = CPU_INFO.read_text().splitlines()
     except OSError:

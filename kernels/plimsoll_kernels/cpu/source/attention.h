@@ -102,9 +102,10 @@ struct TileMemory {
   float *scores;                 // [ROWS, SPAN]
   typename T::element *weights;  // [ROWS, SPAN]
 
+  // Whole cache lines, and one more: no two threads share one.
   static size_t bytes(int head_dim) {
     const size_t dims = static_cast<size_t>(ROWS) * head_dim, span = static_cast<size_t>(ROWS) * SPAN;
-    return (dims + span) * (sizeof(float) + sizeof(typename T::element));
+    return ((dims + span) * (sizeof(float) + sizeof(typename T::element)) + 127) / 64 * 64;
   }
 
   TileMemory(char *memory, int head_dim) {

@@ -16,9 +16,9 @@ constexpr int MAX_HEAD = 1024;
 template <class T>
 struct Workspace {
   using element = typename T::element;
-  size_t hidden_stride, heads_stride, attended_stride, inner_stride;
+  size_t hidden_stride, heads_stride, inner_stride;
   float *residual;    // [rows, hidden]
-  float *heads;       // [rows, widest qkv]; what a post-norm reads goes here too
+  float *heads;       // [rows, widest qkv]
   float *added;       // [rows, hidden], for post-norms
   element *normed;    // [rows, hidden]
   element *queries;   // [rows, widest qkv]
@@ -32,7 +32,7 @@ struct Workspace {
     for (int i = 0; i < model.num_layers; i++)
       widest_head = model.layers[i].head_dim > widest_head ? model.layers[i].head_dim : widest_head;
     hidden_stride = padded<T>(model.hidden);
-    heads_stride = attended_stride = padded<T>(model.max_heads_width);
+    heads_stride = padded<T>(model.max_heads_width);
     inner_stride = padded<T>(model.inner);
     char *at = memory;
     auto take = [&](size_t size) {
@@ -46,9 +46,9 @@ struct Workspace {
     heads = reinterpret_cast<float *>(take(n * model.max_heads_width * sizeof(float)));
     normed = reinterpret_cast<element *>(take(n * hidden_stride * sizeof(element)));
     queries = reinterpret_cast<element *>(take(n * heads_stride * sizeof(element)));
-    attended = reinterpret_cast<element *>(take(n * attended_stride * sizeof(element)));
+    attended = reinterpret_cast<element *>(take(n * heads_stride * sizeof(element)));
     gated = reinterpret_cast<element *>(take(n * inner_stride * sizeof(element)));
-    tile_bytes = (TileMemory<T>::bytes(widest_head) + 127) / 64 * 64;
+    tile_bytes = TileMemory<T>::bytes(widest_head);
     tiles = take(tile_bytes * threads);
     bytes = at - memory;
   }
@@ -248,9 +248,9 @@ class Decoder {
     lap(PLIMSOLL_QKV);
     rotate(index, layer);
     lap(PLIMSOLL_ROPE);
-    attention_.attend(index, layer, space_.queries, space_.heads_stride, space_.attended, space_.attended_stride);
+    attention_.attend(index, layer, space_.queries, space_.heads_stride, space_.attended, space_.heads_stride);
     lap(PLIMSOLL_ATTENTION);
-    add(space_.attended, space_.attended_stride, layer.output, layer.attention_post_norm, PLIMSOLL_OUTPUT);
+    add(space_.attended, space_.heads_stride, layer.output, layer.attention_post_norm, PLIMSOLL_OUTPUT);
     norm(layer.mlp_norm);
     gate(layer);
     lap(PLIMSOLL_GATE_UP);
@@ -294,7 +294,7 @@ class Decoder {
     const int columns = layer.gate_up.columns;
     multiply_panels<T>(crew_, space_.normed, space_.hidden_stride, step_.rows,
                        static_cast<const element *>(layer.gate_up.weight), layer.gate_up.inputs,
-                       (columns + LANES - 1) / LANES,
+                       gated_panels(columns),
                        ToGated<T>{space_.gated, space_.inner_stride, layer.gate_up.bias, columns,
                                   model_.activation == 1});
   }

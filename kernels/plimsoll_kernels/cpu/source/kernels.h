@@ -12,7 +12,7 @@ struct Kernels {
   using element = typename T::element;
 
   static int64_t packed_elements(int32_t columns, int32_t inputs, int32_t gated) {
-    const int count = gated ? (columns + LANES - 1) / LANES : panels(columns);
+    const int count = gated ? gated_panels(columns) : panels(columns);
     return static_cast<int64_t>(count) * panel_elements<T>(inputs);
   }
 
@@ -29,7 +29,7 @@ struct Kernels {
   static void pack_gated(const void *gate, const void *up, int32_t columns, int32_t inputs, void *packed,
                          int32_t threads) {
     const size_t size = panel_elements<T>(inputs);
-    Crew(threads).each((columns + LANES - 1) / LANES, 1, [&](int begin, int end, int) {
+    Crew(threads).each(gated_panels(columns), 1, [&](int begin, int end, int) {
       for (int p = begin; p < end; p++)
         for (int half = 0; half < 2; half++)
           pack_half<T>(static_cast<const element *>(half ? up : gate), p * LANES, columns, inputs,
@@ -65,10 +65,8 @@ struct Kernels {
     Decoder<T>(*model, *cache, *step, space, crew).run();
   }
 
-  static size_t tile_bytes(int head_dim) { return (TileMemory<T>::bytes(head_dim) + 127) / 64 * 64; }
-
   static int64_t attention_workspace(int32_t head_dim, int32_t threads) {
-    return static_cast<int64_t>(tile_bytes(head_dim)) * threads;
+    return static_cast<int64_t>(TileMemory<T>::bytes(head_dim)) * threads;
   }
 
   // Attention alone, for decoders that are not PlimsollModels: query [rows, heads, head_dim], key and value
@@ -79,7 +77,7 @@ struct Kernels {
     const int dim = layer->head_dim;
     const size_t width = static_cast<size_t>(layer->heads) * dim;
     const Crew crew(threads);
-    const Attention<T> attention(*cache, *step, crew, static_cast<char *>(step->workspace), tile_bytes(dim));
+    const Attention<T> attention(*cache, *step, crew, static_cast<char *>(step->workspace), TileMemory<T>::bytes(dim));
     crew.each(step->rows, 1, [&](int begin, int end, int) {
       for (int r = begin; r < end; r++)
         for (int h = 0; h < layer->kv_heads; h++) {

@@ -38,6 +38,9 @@ constexpr size_t padded(int width) {
 
 constexpr int panels(int n) { return (n + PANEL - 1) / PANEL; }
 
+// Of two weights that take turns: a panel has a vector of each.
+constexpr int gated_panels(int n) { return (n + LANES - 1) / LANES; }
+
 // What comes next into the second level cache beside a product: from each of LINES places one line a word.
 template <int LINES>
 struct Ahead {
