@@ -51,7 +51,7 @@ def load(model: Path, **options: Any) -> LLM:
         "threads": 1,
         "kv_memory": "8MiB",
         "max_model_len": 256,
-        "check_integrity": True,
+        "check_integrity_every": 1,
     }
     return LLM(str(model), **(defaults | options))
 

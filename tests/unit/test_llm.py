@@ -13,7 +13,7 @@ from plimsoll_runtime.errors import UsageError
 def llm(tmp_path_factory: pytest.TempPathFactory) -> LLM:
     folder = tmp_path_factory.mktemp("model")
     save_model(make_model("LlamaConfig", {}), folder)
-    return load(str(folder), policy="priority", max_sequences=1, check_integrity=True)
+    return load(str(folder), policy="priority", max_sequences=1, check_integrity_every=1)
 
 
 def load(model: str, **options: Any) -> LLM:

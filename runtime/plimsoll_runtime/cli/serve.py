@@ -79,6 +79,7 @@ def engine_config(args: argparse.Namespace) -> EngineConfig:
         prefix_caching=args.prefix_caching,
         attention_backend=args.attention_backend,
         policy=args.policy,
+        check_integrity_every=args.check_integrity_every,
     )
 
 
@@ -173,4 +174,12 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
         default=DEFAULTS.policy,
         help="who is served first: first come, by the requests' priority or deadline, the shortest job, or the "
         "longest cached prefix (default: %(default)s)",
+    )
+    group.add_argument(
+        "--check-integrity-every",
+        type=values.count,
+        default=DEFAULTS.check_integrity_every,
+        metavar="STEPS",
+        help="compare the engine's records of blocks, slots and sequences after so many steps, and end with an error "
+        "where they disagree; 0 is never (default: %(default)s)",
     )

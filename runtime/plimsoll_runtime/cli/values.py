@@ -18,6 +18,11 @@ def positive(text: str) -> int:
     return _whole(text, 1, LIMIT)
 
 
+def count(text: str) -> int:
+    """A whole number, zero allowed."""
+    return _whole(text, 0, LIMIT)
+
+
 def port(text: str) -> int:
     """A TCP port; 0 lets the system choose one."""
     return _whole(text, 0, 65535)

@@ -13,6 +13,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     `kv_memory` is a text such as "2GiB" or "40%" (of the memory that is free once the weights are loaded).
     `model` is a folder, a .gguf file, demo://NAME or a Hugging Face id (hf://ID too).
+    `check_integrity_every`: steps after which the records of blocks, slots and sequences are compared; 0 is never.
     """
 
     model: str
@@ -27,4 +28,4 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     prefix_caching: bool = True
     attention_backend: str = "auto"
     policy: str = "fcfs"
-    check_integrity: bool = False
+    check_integrity_every: int = 0

@@ -40,7 +40,7 @@ class EngineCore:
         if timeline is not None:
             timeline.clear()
         self._scheduler = Scheduler(_limits(config, info), new_policy(config.policy))
-        self._check = config.check_integrity
+        self._check_every = config.check_integrity_every
         self._failure: str | None = None
 
     @property
@@ -91,9 +91,10 @@ class EngineCore:
         except Exception as error:
             self._failure = f"a step failed with {type(error).__name__}: {error}"
             raise EngineDeadError(self._failure) from error
-        if self._check:
+        stats = self.stats
+        if self._check_every and stats.steps % self._check_every == 0:
             self.check_integrity()
-        done = StepOutputs(outputs, self.stats)
+        done = StepOutputs(outputs, stats)
         if timeline is not None:
             timeline.lap(StepPhase.COMMIT)
         return done

@@ -31,7 +31,7 @@ def of_transformers(model: Any, prompts: Sequence[Sequence[int]]) -> list[Tensor
 
 def of_engine(model: str, prompts: Sequence[Sequence[int]], **options: Any) -> list[Tensor]:
     """float64 [T, vocab] for each prompt, as the engine reports them; the vocabulary must be as small as a report."""
-    llm = LLM(model, **{"dtype": "float32", "threads": 1, "kv_memory": "4MiB", "check_integrity": True, **options})
+    llm = LLM(model, **{"dtype": "float32", "threads": 1, "kv_memory": "4MiB", "check_integrity_every": 1, **options})
     wanted = llm.info.vocab_size
     params = SamplingParams(temperature=0.0, max_tokens=1, ignore_eos=True, logprobs=wanted, prompt_logprobs=wanted)
     results = []

@@ -23,7 +23,8 @@ def test_every_flag_reaches_its_field() -> None:
     words = (
         "/models/claim/m --name a --name b --host 0.0.0.0 --port 9 --dtype bfloat16 --max-model-len 4096 "
         "--max-batch-tokens 512 --max-sequences 7 --kv-memory 40% --block-size 32 --threads 3 --no-prefix-caching "
-        "--attention-backend cpu --policy sjf --api-key k1 --api-key k2 --revision main --drain-seconds 2.5"
+        "--attention-backend cpu --policy sjf --api-key k1 --api-key k2 --revision main --drain-seconds 2.5 "
+        "--check-integrity-every 1000"
     )
     config = parse(*words.split())
     assert config.engine == EngineConfig(
@@ -39,6 +40,7 @@ def test_every_flag_reaches_its_field() -> None:
         prefix_caching=False,
         attention_backend="cpu",
         policy="sjf",
+        check_integrity_every=1000,
     )
     assert (config.names, config.host, config.port) == (("a", "b"), "0.0.0.0", 9)
     assert (config.api_keys, config.drain_seconds) == (("k1", "k2"), 2.5)
@@ -57,6 +59,7 @@ def test_keys_of_the_environment_join_those_of_the_command_line(monkeypatch: pyt
     [
         (["--threads", "0"], "0 is not between 1"),
         (["--threads", "two"], "'two' is not a whole number"),
+        (["--check-integrity-every", "-1"], "-1 is not between 0"),
         (["--port", "65536"], "65536 is not between 0 and 65535"),
         (["--port", "-1"], "-1 is not between"),
         (["--block-size", "17"], "17 is not one of 8, 16, 32, 64, 128, 256"),

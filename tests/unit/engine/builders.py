@@ -16,7 +16,7 @@ def make_core(
     *, num_blocks: int = 65, block_size: int = 4, max_model_len: int | None = None, **options: Any
 ) -> tuple[EngineCore, SimulatedRunner]:
     """A core over a simulated runner, which checks its own integrity after every step."""
-    defaults = {"max_batch_tokens": 16, "max_sequences": 4, "check_integrity": True}
+    defaults = {"max_batch_tokens": 16, "max_sequences": 4, "check_integrity_every": 1}
     config = EngineConfig(model="simulated", **(defaults | options))
     info = EngineInfo(
         model="simulated",

@@ -160,6 +160,16 @@ def test_a_step_without_work_computes_nothing() -> None:
     assert core.stats.steps == 0
 
 
+@pytest.mark.parametrize(("every", "checks"), [(0, 0), (1, 9), (3, 3), (100, 0)])
+def test_the_records_are_compared_after_so_many_steps(every: int, checks: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    core, _ = make_core(check_integrity_every=every)
+    seen: list[int] = []
+    monkeypatch.setattr(core, "check_integrity", lambda: seen.append(core.stats.steps))
+    core.add(request("r", [1, 2], max_tokens=9))
+    drain(core)
+    assert seen == [every * (i + 1) for i in range(checks)]
+
+
 def test_seeds_repeat_and_their_absence_does_not() -> None:
     core, _ = make_core()
     for i in range(4):
