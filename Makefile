@@ -82,6 +82,10 @@ bench-peers: setup ## Install what bench measures beside us (in ~/.cache/plimsol
 bench-gpu: setup ## The same questions on a GPU
 	@PYTHONPATH=benchmarks $(BIN)/python -m serving.run --gpu $(BENCH_ARGS)
 
+.PHONY: soak
+soak: setup ## An hour of mixed load on a real server: leaks, drift, answers that change (SOAK_ARGS="--minutes 1" to try)
+	@PYTHONPATH=benchmarks $(BIN)/python -m soak.run $(SOAK_ARGS)
+
 .PHONY: clean
 clean: ## Remove caches and builds (not .venv, not the cluster)
 	@rm -rf dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

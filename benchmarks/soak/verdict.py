@@ -1,0 +1,72 @@
+"""What must hold after a soak: pure rules over what was measured, each with a complaint in words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from soak.growth import FEWEST, Reading, growth
+from soak.server import Footprint
+
+IDLE = (
+    "plimsoll_kv_blocks_used",
+    "plimsoll_sequences_running",
+    "plimsoll_sequences_waiting",
+    "plimsoll_requests_in_flight",
+)
+"""Gauges that are zero while nobody asks anything."""
+REACHED = (
+    "plimsoll_preemptions_total",
+    "plimsoll_evictions_total",
+    "plimsoll_prefix_hit_tokens_total",
+    "plimsoll_expired_total",
+)
+"""Counters of what the load is there to provoke: a soak in which one stays at zero has proved less than it says."""
+
+
+def of_idleness(metrics: Mapping[str, float]) -> list[str]:
+    """Complaints about what an idle server still holds."""
+    return [f"{name} is {metrics[name]:g} though nothing is asked" for name in IDLE if metrics[name]]
+
+
+def of_reach(metrics: Mapping[str, float]) -> list[str]:
+    """Complaints about what the load did not provoke."""
+    return [f"{name} is 0: the load was too small to show anything about it" for name in REACHED if not metrics[name]]
+
+
+def of_checks(metrics: Mapping[str, float], every: int) -> list[str]:
+    """Complaints when the engine never compared its records; where they disagree it ends by itself."""
+    steps = metrics["plimsoll_engine_steps_total"]
+    return [f"{steps:g} steps are too few for a check each {every}"] if steps < every else []
+
+
+def of_memory(readings: Mapping[str, Sequence[Reading]]) -> list[str]:
+    """Complaints about processes that grow."""
+    found = []
+    for name, series in readings.items():
+        if len(series) < FEWEST:
+            found.append(f"{name}: {len(series)} readings are too few to judge its memory; run longer")
+        elif complaint := growth(series).complaint:
+            found.append(f"{name}: {complaint}")
+    return found
+
+
+def of_handles(before: Mapping[str, Footprint], after: Mapping[str, Footprint], spare_threads: int) -> list[str]:
+    """Complaints about descriptors and threads that an idle process holds and did not hold before.
+
+    `spare_threads`: a pool of threads grows up to its size when it is first used by so many at once.
+    """
+    found = []
+    for name, now in after.items():
+        was = before[name]
+        if now.descriptors > was.descriptors:
+            found.append(f"{name}: {now.descriptors} open descriptors, {was.descriptors} before the load")
+        if now.threads > was.threads + spare_threads:
+            found.append(f"{name}: {now.threads} threads, {was.threads} before the load")
+    return found
+
+
+def of_end(exit_code: int, log: str) -> list[str]:
+    """Complaints about how the server ended, and about what its log says of itself."""
+    found = [] if exit_code == 0 else [f"the server ended with {exit_code}"]
+    bad = [line for line in log.splitlines() if " ERROR " in line or line.startswith("Traceback")]
+    return [*found, f"the log has {len(bad)} errors, first: {bad[0][:300]}"] if bad else found
