@@ -176,4 +176,5 @@ GOALS = (
     Goal("prefix_cost", "at most 1 % without hits", 0.01, _figure("prefix_cost", "cost"), True, "{:+.2%}"),
     Goal("kv_waste", "at most 4 %", 0.04, _figure("kv_waste", "waste"), True, "{:.2%}"),
     Goal("startup", "first token within 5 s", 5.0, _figure("startup", "first_token_seconds"), True, "{:.2f} s"),
+    Goal("loading", "the peak at most 1.15x what is kept", 1.15, _figure("loading", "worst"), True, TIMES),
 )

@@ -1,4 +1,8 @@
-"""A decoder's weights as they are read: layer by layer, so that never more than one layer exists twice."""
+"""A decoder's weights as they are read: layer by layer, so that never more than one layer exists twice.
+
+Matrices are packed straight from where their source has them, which may be the mapped file; what a decoder keeps as
+it is (embedding, norms) gets memory of its own.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +64,7 @@ class WeightReader:
 
     def embedding(self) -> Tensor:
         """[vocab, hidden]."""
-        return self._read(EMBEDDING)
+        return self._read(EMBEDDING, keep=True)
 
     def head(self, embedding: Tensor) -> Tensor:
         """[vocab, hidden]: the embedding itself where the two are tied."""
@@ -68,7 +72,7 @@ class WeightReader:
 
     def final_norm(self) -> Tensor:
         """[hidden]."""
-        return self._read(FINAL_NORM)
+        return self._read(FINAL_NORM, keep=True)
 
     def layers(self) -> Iterator[LayerWeights]:
         """One after the other; a layer is read when it is asked for."""
@@ -80,7 +84,7 @@ class WeightReader:
         spec = self.spec
         head_norms = None
         if spec.qk_norm:
-            query, key = (self._read(f"{prefix}.self_attn.{x}_norm.weight") for x in ("q", "k"))
+            query, key = (self._read(f"{prefix}.self_attn.{x}_norm.weight", keep=True) for x in ("q", "k"))
             head_norms = (query, key)
         return LayerWeights(
             query_key_value=self._linear(spec.qkv_bias, *(f"{prefix}.self_attn.{x}_proj" for x in ("q", "k", "v"))),
@@ -88,17 +92,18 @@ class WeightReader:
             gate=self._linear(spec.mlp_bias, f"{prefix}.mlp.gate_proj"),
             up=self._linear(spec.mlp_bias, f"{prefix}.mlp.up_proj"),
             down=self._linear(spec.mlp_bias, f"{prefix}.mlp.down_proj"),
-            norms=tuple(self._read(f"{prefix}.{name}.weight") for name in norm_names(spec)),
+            norms=tuple(self._read(f"{prefix}.{name}.weight", keep=True) for name in norm_names(spec)),
             head_norms=head_norms,
         )
 
     def _linear(self, biased: bool, *names: str) -> LinearWeights:
         """Several weights that read the same input are one."""
         weight = _join([self._read(f"{name}.weight") for name in names])
-        return LinearWeights(weight, _join([self._read(f"{name}.bias") for name in names]) if biased else None)
+        bias = _join([self._read(f"{name}.bias", keep=True) for name in names]) if biased else None
+        return LinearWeights(weight, bias)
 
-    def _read(self, name: str) -> Tensor:
-        tensor = self._source.read(name, self.dtype).to(self.device)
+    def _read(self, name: str, *, keep: bool = False) -> Tensor:
+        tensor = self._source.read(name, self.dtype, keep=keep and self.device.type == "cpu").to(self.device)
         self.nbytes += tensor.nbytes
         return tensor
 

@@ -36,15 +36,15 @@ class SafetensorsFiles:
                 self._home[name] = path
                 self.shapes[name] = shape
 
-    def read(self, name: str, dtype: torch.dtype) -> Tensor:
-        """One tensor, copied out of the file and converted."""
+    def read(self, name: str, dtype: torch.dtype, *, keep: bool = False) -> Tensor:
+        """One tensor: a view of the file, which is mapped anew for each, unless it is converted or kept."""
         path = self._home[name]
         try:
             with safe_open(path, framework="pt") as file:
                 tensor: Tensor = file.get_tensor(name)
         except (SafetensorError, OSError) as error:
             raise ModelError(f"{path.name}: {name} cannot be read: {error}") from error
-        return tensor.to(dtype)
+        return tensor.to(dtype, copy=keep)
 
 
 def _check_header(path: Path) -> dict[str, tuple[int, ...]]:

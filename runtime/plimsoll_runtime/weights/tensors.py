@@ -18,8 +18,12 @@ class TensorSource(Protocol):
     def shapes(self) -> Mapping[str, tuple[int, ...]]:
         """Every tensor in the files, with its shape."""
 
-    def read(self, name: str, dtype: torch.dtype) -> Tensor:
-        """One tensor on the CPU, converted; nothing of it stays behind in the source."""
+    def read(self, name: str, dtype: torch.dtype, *, keep: bool = False) -> Tensor:
+        """One tensor on the CPU, converted. It is not to be written to: it may be the file itself, mapped.
+
+        What is to be kept for good gets memory of its own: a view keeps its file mapped for as long as it lives, and
+        where memory is short each look into it would read the disk again.
+        """
 
 
 def open_tensors(files: ModelFiles) -> TensorSource:

@@ -40,6 +40,16 @@ def test_every_float_type_is_read(tmp_path: Path, stored: torch.dtype) -> None:
     assert float(files.read("scalar", torch.bfloat16)) == 2.5
 
 
+def test_what_is_kept_is_no_view_of_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "model.safetensors"
+    save_file({"a": torch.ones(4096)}, path)
+    kept = SafetensorsFiles([path]).read("a", torch.float32, keep=True)
+    with path.open("r+b") as file:
+        file.seek(-4 * 4096, 2)
+        file.write(bytes(4 * 4096))
+    assert torch.equal(kept, torch.ones(4096))
+
+
 def test_shards_are_one_source(tmp_path: Path) -> None:
     for name in ("a", "b"):
         save_file({name: torch.full((2,), float(ord(name)))}, tmp_path / f"{name}.safetensors")

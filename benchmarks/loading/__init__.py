@@ -1,0 +1,1 @@
+"""How much more memory than it keeps does loading a model take?"""

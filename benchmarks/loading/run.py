@@ -1,0 +1,95 @@
+"""`python -m loading.run`: the most memory that a load takes, over what it keeps, by the weights' format.
+
+Each load has a process of its own, whose high-water mark of resident memory counts, mapped files included. `ratio` is
+peak over final of the whole process; `of_weights` leaves out what the process held before, and so cannot hide in it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import question
+from options import Options
+from peers import gguf_files
+from serving import models
+from tables import Sheet
+
+HERE = Path(__file__).resolve().parent.parent
+MIB = 2**20
+SHARD = "64MB"
+
+
+def measure(chosen: Options) -> dict[str, Any]:
+    """Every case, and the worst ratio of them all."""
+    wanted = {name: make for name, make in CASES.items() if not chosen.only or name in chosen.only}
+    cases = [_case(name, make(), chosen) for name, make in wanted.items()]
+    return {"worst": max(case["ratio"] for case in cases), "cases": cases}
+
+
+def table(result: dict[str, Any]) -> Sheet:
+    """One row a case."""
+    rows = [
+        [
+            case["name"],
+            *(f"{case[key] / MIB:.0f}" for key in ("weights", "base", "peak", "final")),
+            *(f"{case[key]:.3f}" for key in ("ratio", "of_weights")),
+            f"{case['seconds']:.2f}",
+        ]
+        for case in result["cases"]
+    ]
+    headings = ["weights", "MiB", "before", "peak", "after", "peak / after", "of the load alone", "seconds"]
+    return Sheet("Resident memory around a load, MiB; the worst round of each", headings, rows)
+
+
+def _case(name: str, model: str, chosen: Options) -> dict[str, Any]:
+    rounds = [load(model, chosen.threads) for _ in range(chosen.rounds)]
+    worst = max(rounds, key=lambda r: r["peak"] / r["final"])
+    seconds = statistics.median(r["seconds"] for r in rounds)
+    return {
+        "name": name,
+        **worst,
+        "seconds": seconds,
+        "ratio": round(worst["peak"] / worst["final"], 4),
+        "of_weights": round((worst["peak"] - worst["base"]) / (worst["final"] - worst["base"]), 4),
+    }
+
+
+def load(model: str, threads: int, *more: str) -> dict[str, Any]:
+    """One load in a fresh process. Raises CalledProcessError when it ends badly."""
+    command = [sys.executable, "-m", "loading.worker", model, "--threads", str(threads), *more]
+    path = os.pathsep.join(filter(None, (str(HERE), os.environ.get("PYTHONPATH"))))
+    done = subprocess.run(command, env=os.environ | {"PYTHONPATH": path}, check=True, stdout=subprocess.PIPE, text=True)
+    answer: dict[str, Any] = json.loads(done.stdout)
+    return answer
+
+
+def _sharded() -> str:
+    """ "small" again, in several files."""
+    whole = models.folder(models.SMALL)
+    target = whole.with_name(f"{whole.name}-shards")
+    if not (target / "model.safetensors.index.json").is_file():
+        import transformers
+
+        auto: Any = transformers.AutoModelForCausalLM
+        auto.from_pretrained(whole).save_pretrained(target, max_shard_size=SHARD)
+    return str(target)
+
+
+CASES: Mapping[str, Callable[[], str]] = {
+    "small, safetensors": lambda: models.source(models.SMALL),
+    "small, shards": _sharded,
+    "small, GGUF BF16": lambda: str(gguf_files.from_llama(models.folder(models.SMALL), "BF16")),
+    "medium, safetensors": lambda: models.source(models.MEDIUM),
+    "demo, GGUF Q4_K_M": lambda: models.source(models.DEMO),
+}
+
+
+if __name__ == "__main__":
+    sys.exit(question.main(__doc__, measure, table))

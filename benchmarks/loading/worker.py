@@ -1,0 +1,65 @@
+"""`python -m loading.worker MODEL`: loads one model in a fresh process and writes what it took as JSON.
+
+Resident memory is counted whole: anonymous pages and the pages of mapped files, those of libraries too. `base` is
+what the process held before it opened the model's files.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import sys
+import time
+from pathlib import Path
+
+import torch
+
+import plimsoll_runtime.models.fused
+import plimsoll_runtime.weights.gguf.tensors
+import plimsoll_runtime.weights.safetensors_files  # noqa: F401 - what a load imports is no part of what it takes
+from offline.memory import forget_peak, peak_bytes
+from plimsoll_runtime.execution.attention.select import Target, select
+from plimsoll_runtime.models.load import load_decoder
+from plimsoll_runtime.models.registry import describe
+from plimsoll_runtime.weights.sources import resolve
+
+STATUS = Path("/proc/self/status")
+CPU = torch.device("cpu")
+BLOCK_SIZE = 16
+
+
+def main() -> int:
+    """Load, and write one line of JSON: sizes in bytes, and seconds."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("model")
+    parser.add_argument("--dtype", default="bfloat16")
+    parser.add_argument("--backend", default="cpu")
+    parser.add_argument("--threads", type=int, default=1)
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads)
+    files = resolve(args.model)
+    spec, dtype = describe(files.config), getattr(torch, args.dtype)
+    backend = select(args.backend, Target(CPU, dtype, spec.attention, BLOCK_SIZE))
+    gc.collect()
+    base = resident()
+    forget_peak()
+    start = time.perf_counter()
+    decoder = load_decoder(files, spec, dtype, device=CPU, fused=backend.fused)
+    seconds = time.perf_counter() - start
+    peak = peak_bytes()
+    gc.collect()
+    kept = resident()
+    answer = {"weights": decoder.weight_bytes, "base": base["VmRSS"], "peak": peak, "seconds": round(seconds, 3)}
+    print(json.dumps({**answer, "final": kept["VmRSS"], "files_mapped": kept["RssFile"] - base["RssFile"]}))
+    return 0
+
+
+def resident() -> dict[str, int]:
+    """Bytes held now: all of it, and by kind, as /proc names them."""
+    rows = (line.split() for line in STATUS.read_text().splitlines())
+    return {row[0].rstrip(":"): 1024 * int(row[1]) for row in rows if row[0].startswith(("VmRSS", "Rss"))}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,34 @@
+"""A load takes little more memory than it keeps: the bench's own measure, on a small model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from gguf import GGMLQuantizationType as Kind
+from model_support.gguf_files import write_gguf
+from model_support.tiny import make_model, save_model
+
+from loading.run import load
+
+SIZES = {"hidden_size": 256, "intermediate_size": 1024, "num_hidden_layers": 12, "num_key_value_heads": 4}
+"""50 MB in float32, of which a layer, which exists twice for a moment, is a twelfth."""
+BOUND = 1.3
+
+
+@pytest.fixture(params=["shards", "Q8_0"])
+def model(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    made = make_model("LlamaConfig", SIZES)
+    if request.param in Kind.__members__:
+        write_gguf(made, tmp_path / "m.gguf", Kind[request.param])
+        return tmp_path / "m.gguf"
+    save_model(made, tmp_path, max_shard_size="10MB")
+    assert len(list(tmp_path.glob("*.safetensors"))) == 6
+    return tmp_path
+
+
+def test_the_peak_of_a_load(model: Path) -> None:
+    taken = load(str(model), 1, "--dtype", "float32", "--backend", "auto")
+    kept = taken["final"] - taken["base"]
+    assert kept > 0.9 * taken["weights"]
+    assert taken["peak"] - taken["base"] < BOUND * kept
