@@ -101,6 +101,13 @@ def test_every_runtime_field_is_a_flag_of_serve(field: str, value: Any) -> None:
     assert parsed["name"] == ["gemma"]
 
 
+def test_a_policy_that_there_is_not_is_refused_with_those_that_there_are() -> None:
+    with pytest.raises(RefusedError) as caught:
+        admit(Document("f", minimal(runtime={"policy": "best"})))
+    known = '"fcfs", "priority", "sjf", "prefix", "deadline"'
+    assert f'spec.runtime.policy: Unsupported value: "best": supported values: {known}\n' in str(caught.value)
+
+
 def test_a_spec_without_runtime_says_nothing_to_serve() -> None:
     """Defaults live in the runtime: the schema's own must not differ from them."""
     spec = admit(Document("f", minimal()))["spec"]

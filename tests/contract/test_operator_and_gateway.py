@@ -35,6 +35,7 @@ SPECS: list[dict[str, Any]] = [
             "threads": 2,
             "prefixCaching": False,
             "attentionBackend": "auto",
+            "policy": "deadline",
             "drainSeconds": 7,
         },
     },

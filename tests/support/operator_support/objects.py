@@ -64,6 +64,7 @@ FULL: Json = {
         "threads": 2,
         "prefixCaching": False,
         "attentionBackend": "triton",
+        "policy": "priority",
         "drainSeconds": 7,
     },
     "template": {

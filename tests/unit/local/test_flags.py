@@ -19,9 +19,12 @@ from plimsoll_runtime.local.flags import serve_arguments
         (
             {
                 "model": {"source": "hf://a/b"},
-                "runtime": {"maxModelLen": 4096, "kvMemory": "40%", "drainSeconds": 5},
+                "runtime": {"maxModelLen": 4096, "kvMemory": "40%", "drainSeconds": 5, "policy": "sjf"},
             },
-            ["hf://a/b", "--name", "obj", "--drain-seconds", "5", "--kv-memory", "40%", "--max-model-len", "4096"],
+            [
+                *("hf://a/b", "--name", "obj", "--drain-seconds", "5", "--kv-memory", "40%", "--max-model-len", "4096"),
+                *("--policy", "sjf"),
+            ],
         ),
         (
             {"model": {"source": "hf://a/b"}, "runtime": {"prefixCaching": False}},
