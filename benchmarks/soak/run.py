@@ -144,10 +144,10 @@ def summary(result: Mapping[str, Any]) -> str:
     lines = [
         f"{result['requests']} requests, {result['probes_compared']} probes compared; {engine}",
         *(
-            f"{name}: {memory['start_mib']:.0f} to {memory['end_mib']:.0f} MiB, rise {memory['rise_mib']:+.1f} MiB, "
-            f"peak +{memory['peak_mib']:.1f} MiB"
+            f"{name}: {memory['start_mib']:.0f} to {memory['end_mib']:.0f} MiB, "
+            f"{memory['late_rise_mib']:+.1f} MiB in the second half, peak +{memory['peak_mib']:.1f} MiB"
             for name, memory in result["memory"].items()
-            if "rise_mib" in memory
+            if "late_rise_mib" in memory
         ),
         *(f"WRONG {finding}" for finding in result["findings"]),
         "passed" if result["passed"] else f"FAILED: {len(result['findings'])} findings",
@@ -164,7 +164,7 @@ def _memory(soaked: Soaked, name: str) -> dict[str, Any]:
         judged = {
             "start_mib": series[0][1],
             "end_mib": series[-1][1],
-            "rise_mib": round(found.over_series / MIB, 2),
+            "late_rise_mib": round(found.over_half / MIB, 2),
             "rise_mib_per_hour": round(found.per_hour / MIB, 2),
             "peak_mib": round(found.peak / MIB, 2),
         }

@@ -14,6 +14,8 @@ FIRST_TOKEN, VOCAB = 300, 8000
 """Ids of prompts: plain words of every model that is soaked."""
 
 WHOLE, HUNG_UP, TOO_LATE = "whole", "hung up", "504 deadline_exceeded"
+TOO_LATE_IN_STREAM = "in the stream deadline_exceeded"
+"""One of several answers in a stream was too late, when another had begun."""
 PREFIXES, PREFIX_TOKENS = 4, 256
 SALTS = ("tenant-a", "tenant-b")
 PROBE_SEED = 20261121
@@ -138,7 +140,9 @@ class Traffic:
     def _hurried(self, ask: Ask) -> Ask:
         assert isinstance(ask.body, dict)
         body = ask.body | {"deadline": self._rng.choice((0.001, 0.05, 0.5, 30.0))}
-        return replace(ask, kind="deadline", body=body, expected=frozenset({WHOLE, TOO_LATE}))
+        several = ask.streams and len(ask.body["prompt"]) > 1
+        late = {TOO_LATE, TOO_LATE_IN_STREAM} if several else {TOO_LATE}
+        return replace(ask, kind="deadline", body=body, expected=frozenset({WHOLE, *late}))
 
     def _refused(self) -> Ask:
         return self._rng.choice(refusals(self.policy))
