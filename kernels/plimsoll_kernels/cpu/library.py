@@ -79,6 +79,18 @@ class StepRecord(Structure):
     )
 
 
+class SamplingRecord(Structure):
+    """PlimsollSampling."""
+
+    _fields_ = (
+        ("rows", c_int32),
+        ("width", c_int32),
+        ("stride", c_int64),
+        *((name, c_void_p) for name in ("logits", "temperature", "top_k", "top_p", "min_p", "uniform")),
+        *((name, c_void_p) for name in ("best", "tokens", "workspace")),
+    )
+
+
 _ATTENTION = (
     *(c_void_p, c_void_p, c_void_p, c_void_p, POINTER(LayerRecord), c_int32),
     *(POINTER(CacheRecord), POINTER(StepRecord), c_int32),
@@ -101,8 +113,9 @@ class KernelsRecord(Structure):
             ctypes.CFUNCTYPE(None, POINTER(ModelRecord), POINTER(CacheRecord), POINTER(StepRecord), c_int32),
         ),
         ("attention_workspace", ctypes.CFUNCTYPE(c_int64, c_int32, c_int32)),
-        ("row_maximum", ctypes.CFUNCTYPE(None, c_void_p, c_int32, c_int32, c_void_p, c_void_p, c_int32)),
         ("attention", ctypes.CFUNCTYPE(None, *_ATTENTION)),
+        ("sampling_workspace", ctypes.CFUNCTYPE(c_int64, c_int32, c_int32)),
+        ("sample", ctypes.CFUNCTYPE(None, POINTER(SamplingRecord), c_int32)),
     )
 
 

@@ -75,6 +75,21 @@ enum PlimsollOp {
   PLIMSOLL_OPS
 };
 
+// Rows of logits and what is asked of each; `best` and `tokens` are the result.
+struct PlimsollSampling {
+  int32_t rows, width;
+  int64_t stride;            // floats from a row to the next
+  const float *logits;
+  const float *temperature;  // [rows] 0, or no normal float: take the largest
+  const int32_t *top_k;      // [rows] 0, or the width and more: all
+  const float *top_p;        // [rows] 1: all
+  const float *min_p;        // [rows] 0: all
+  const double *uniform;     // [rows] in [0, 1)
+  float *best;               // [rows] the largest logit, NaN if there is one
+  int64_t *tokens;           // [rows]
+  void *workspace;           // sampling_workspace bytes, aligned to 64
+};
+
 // One instruction set's functions.
 struct PlimsollKernels {
   const char *name;
@@ -87,9 +102,10 @@ struct PlimsollKernels {
   void (*forward)(const struct PlimsollModel *model, const struct PlimsollCache *cache, const struct PlimsollStep *step,
                   int32_t threads);
   int64_t (*attention_workspace)(int32_t head_dim, int32_t threads);
-  void (*row_maximum)(const float *rows, int32_t count, int32_t width, float *values, int64_t *indices, int32_t threads);
   void (*attention)(const void *query, const void *key, const void *value, void *out, const struct PlimsollLayer *layer,
                     int32_t index, const struct PlimsollCache *cache, const struct PlimsollStep *step, int32_t threads);
+  int64_t (*sampling_workspace)(int32_t width, int32_t threads);
+  void (*sample)(const struct PlimsollSampling *batch, int32_t threads);
 };
 
 }  // extern "C"

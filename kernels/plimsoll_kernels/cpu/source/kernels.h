@@ -4,6 +4,7 @@
 #include <cstdlib>
 
 #include "decoder.h"
+#include "sampling.h"
 
 namespace PLIMSOLL_ISA {
 
@@ -90,41 +91,9 @@ struct Kernels {
     attention.attend(index, *layer, static_cast<const element *>(query), width, static_cast<element *>(out), width);
   }
 
-  // The largest of each row and where it is (the first of equals); a NaN is the largest of all, as in torch.
-  static void row_maximum(const float *rows, int32_t count, int32_t width, float *values, int64_t *indices,
-                          int32_t threads) {
-    Crew(threads).each(count, 1, [&](int begin, int end, int) {
-      for (int r = begin; r < end; r++) indices[r] = find_maximum(rows + static_cast<size_t>(r) * width, width, values + r);
-    });
-  }
-
-  static int find_maximum(const float *row, int width, float *value) {
-    floats best = broadcast(-INFINITE), strange{};
-    int i = 0;
-    for (; i + LANES <= width; i += LANES) {
-      const floats v = load(row + i);
-      best = largest(best, v);
-      strange += v * 0.0f;  // a NaN or an infinity leaves a NaN here
-    }
-    float top = maximum(best);
-    bool plain = sum(strange) == 0.0f;
-    for (; i < width; i++) {
-      top = row[i] > top ? row[i] : top;
-      plain = plain && row[i] * 0.0f == 0.0f;
-    }
-    for (i = 0; !plain && i < width; i++)
-      if (row[i] != row[i]) {
-        *value = row[i];
-        return i;
-      }
-    *value = top;
-    for (i = 0; i + LANES <= width && !any(load(row + i) == top); i += LANES) continue;
-    while (row[i] != top) i++;
-    return i;
-  }
-
   static constexpr PlimsollKernels table(const char *name) {
-    return {name, LANES, packed_elements, pack, pack_gated, linear, workspace, forward, attention_workspace, row_maximum, attention};
+    return {name, LANES, packed_elements, pack, pack_gated, linear, workspace, forward, attention_workspace, attention,
+            sampling_workspace, sample};
   }
 };
 

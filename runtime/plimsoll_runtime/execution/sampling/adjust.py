@@ -6,71 +6,54 @@ number of tensor operations does not grow with the batch. Logits are float32 [R,
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from plimsoll_runtime.execution.sampling.history import TokenCounts
 from plimsoll_runtime.execution.sampling.state import SlotState
 
-_Pairs = tuple[NDArray[np.int64], NDArray[np.int64]]
 
-
-def adjust(logits: Tensor, states: Sequence[SlotState]) -> None:
-    """Apply the penalties, then the bias, then the mask of `states[i]` to row i."""
-    penalised = [i for i, s in enumerate(states) if s.penalised]
+def adjust(logits: Tensor, states: Mapping[int, SlotState], num_outputs: NDArray[np.int64]) -> None:
+    """Apply the penalties, then the bias, then the mask of `states` to their rows; num_outputs int64 [R]."""
+    penalised = [(row, s, s.history) for row, s in states.items() if s.history is not None and s.history.tokens.size]
     if penalised:
-        _repetition(logits, states, penalised)
-        _presence_and_frequency(logits, states, penalised)
-    if biased := [i for i, s in enumerate(states) if s.bias_ids.size]:
-        _bias(logits, states, biased)
-    if unfinished := [i for i, s in enumerate(states) if s.must_go_on]:
-        rows, tokens = _pairs([(i, states[i].forbidden_ids) for i in unfinished])
-        logits[_on(logits, rows), _on(logits, tokens)] = -torch.inf
+        _penalise(logits, penalised)
+    if biased := [(row, s) for row, s in states.items() if s.bias_ids.size]:
+        rows, tokens = _pairs(logits, [(row, s.bias_ids) for row, s in biased])
+        logits[rows, tokens] += torch.from_numpy(np.concatenate([s.bias for _, s in biased])).to(logits.device)
+    unfinished = [(row, s.forbidden_ids) for row, s in states.items() if num_outputs[row] < s.params.min_tokens]
+    if unfinished:
+        logits[_pairs(logits, unfinished)] = -torch.inf
 
 
-def _repetition(logits: Tensor, states: Sequence[SlotState], chosen: Sequence[int]) -> None:
-    """Divide positive and multiply negative logits of tokens seen in prompt or output (Keskar et al., 2019)."""
-    seen = []
-    factors = []
-    for i in chosen:
-        if states[i].params.repetition_penalty != 1.0:
-            ids = np.union1d(states[i].prompt_ids, np.fromiter(states[i].counts, np.int64))
-            seen.append((i, ids))
-            factors.append(np.full(ids.size, states[i].params.repetition_penalty, dtype=np.float32))
-    if not seen:
-        return
-    rows, tokens = (_on(logits, a) for a in _pairs(seen))
-    factor = torch.from_numpy(np.concatenate(factors)).to(logits.device)
-    values = logits[rows, tokens]
-    logits[rows, tokens] = torch.where(values > 0, values / factor, values * factor)
+def _penalise(logits: Tensor, chosen: Sequence[tuple[int, SlotState, TokenCounts]]) -> None:
+    """Penalties of what was seen: first for repetition, then for presence and frequency.
+
+    Repetition divides positive and multiplies negative logits of tokens in prompt or output (Keskar et al., 2019).
+    The others subtract a constant and a multiple of the count from tokens generated before (OpenAI's definition).
+    """
+    sizes = [history.tokens.size for _, _, history in chosen]
+    wanted = np.array([_strengths(state) for _, state, _ in chosen], dtype=np.float32)
+    repetition, presence, frequency = np.repeat(wanted, sizes, axis=0).T
+    counts = np.concatenate([history.counts for _, _, history in chosen])
+    factor = torch.from_numpy(np.ascontiguousarray(repetition)).to(logits.device)
+    amount = torch.from_numpy(np.where(counts > 0, presence + frequency * counts, np.float32(0.0))).to(logits.device)
+    pairs = _pairs(logits, [(row, history.tokens) for row, _, history in chosen])
+    values = logits[pairs]
+    logits[pairs] = torch.where(values > 0, values / factor, values * factor) - amount
 
 
-def _presence_and_frequency(logits: Tensor, states: Sequence[SlotState], chosen: Sequence[int]) -> None:
-    """Subtract a constant and a multiple of the count from tokens generated before (OpenAI's definition)."""
-    generated = []
-    amounts = []
-    for i in chosen:
-        counts, params = states[i].counts, states[i].params
-        generated.append((i, np.fromiter(counts, np.int64)))
-        times = np.fromiter(counts.values(), np.float32)
-        amounts.append(params.presence_penalty + params.frequency_penalty * times)
-    rows, tokens = (_on(logits, a) for a in _pairs(generated))
-    amount = torch.from_numpy(np.concatenate(amounts)).to(logits)
-    logits[rows, tokens] -= amount
+def _strengths(state: SlotState) -> tuple[float, float, float]:
+    params = state.params
+    return params.repetition_penalty, params.presence_penalty, params.frequency_penalty
 
 
-def _bias(logits: Tensor, states: Sequence[SlotState], chosen: Sequence[int]) -> None:
-    rows, tokens = (_on(logits, a) for a in _pairs([(i, states[i].bias_ids) for i in chosen]))
-    logits[rows, tokens] += torch.from_numpy(np.concatenate([states[i].bias for i in chosen])).to(logits.device)
-
-
-def _pairs(ids_by_row: Sequence[tuple[int, NDArray[np.int64]]]) -> _Pairs:
-    rows = np.concatenate([np.full(ids.size, row, dtype=np.int64) for row, ids in ids_by_row])
-    return rows, np.concatenate([ids for _, ids in ids_by_row])
-
-
-def _on(logits: Tensor, indices: NDArray[np.int64]) -> Tensor:
-    return torch.from_numpy(indices).to(logits.device)
+def _pairs(logits: Tensor, ids_by_row: Sequence[tuple[int, NDArray[np.int64]]]) -> tuple[Tensor, Tensor]:
+    """Rows and tokens, pair by pair, as an index into the logits."""
+    rows = np.repeat([row for row, _ in ids_by_row], [ids.size for _, ids in ids_by_row])
+    tokens = np.concatenate([ids for _, ids in ids_by_row])
+    return torch.from_numpy(rows).to(logits.device), torch.from_numpy(tokens).to(logits.device)

@@ -2,38 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from plimsoll_kernels.row_maximum.op import row_maximum
+from plimsoll_kernels.sampling.op import sample
+from plimsoll_kernels.sampling.params import RowParams
 from plimsoll_runtime.engine.plan import SequenceOutput, SlotInit, TokenLogprob
 from plimsoll_runtime.execution.sampling.adjust import adjust
-from plimsoll_runtime.execution.sampling.draw import DrawParams, draw
 from plimsoll_runtime.execution.sampling.logprobs import token_logprobs
 from plimsoll_runtime.execution.sampling.noise import uniforms
+from plimsoll_runtime.execution.sampling.slots import SlotArrays
 from plimsoll_runtime.execution.sampling.state import SlotState, new_slot_state
 
 NOT_FINITE = "the model's logits are not finite (NaN or infinity): its weights or the chosen dtype are at fault"
 
-COLDEST = 1e-4
-"""Temperatures below this would overflow float32 when logits are divided by them, and are greedy anyway."""
+_FAILED = -1
 
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """What is fixed while the same slots are sampled: built once, used for every step of a steady batch."""
+    """What is fixed while the same slots are sampled: picked once, used for every step of a steady batch.
+
+    `places` are the rows' slots. `adjusted` are the states of the rows whose logits change, by row. `reported` are the
+    rows that want log probabilities, on the logits' device, and `alternatives` how many each of them wants.
+    """
 
     slots: tuple[int, ...]
-    states: tuple[SlotState, ...]
-    adjusted: bool
-    drawn: tuple[int, ...]
-    draw_params: DrawParams | None
-    seeds: np.ndarray[tuple[int], np.dtype[np.int64]]
-    reported: tuple[int, ...]
+    places: NDArray[np.int64]
+    params: RowParams
+    drawn: bool
+    adjusted: Mapping[int, SlotState]
+    reported: Tensor | None
+    alternatives: tuple[int, ...]
 
 
 class Sampler:
@@ -42,22 +47,34 @@ class Sampler:
     def __init__(self, vocab_size: int, eos_token_ids: tuple[int, ...]) -> None:
         self._vocab_size = vocab_size
         self._eos = eos_token_ids
+        self._arrays = SlotArrays()
         self._states: dict[int, SlotState] = {}
+        self._reports: dict[int, int] = {}
+        self._prompt_reports: dict[int, int] = {}
         self._rows: _Rows | None = None
 
     def fill(self, init: SlotInit) -> None:
         """A sequence takes a slot."""
-        self._states[init.slot] = new_slot_state(init, self._eos, self._vocab_size)
+        self._arrays.fill(init, self._vocab_size)
+        state = new_slot_state(init, self._eos, self._vocab_size)
+        if state is not None:
+            self._states[init.slot] = state
+        if init.params.logprobs is not None:
+            self._reports[init.slot] = init.params.logprobs
+        if init.params.prompt_logprobs is not None:
+            self._prompt_reports[init.slot] = init.params.prompt_logprobs
         self._rows = None
 
     def free(self, slot: int) -> None:
         """A slot is empty again."""
-        del self._states[slot]
+        self._arrays.free(slot)
+        for kept in (self._states, self._reports, self._prompt_reports):
+            kept.pop(slot, None)
         self._rows = None
 
     def prompt_logprob_count(self, slot: int) -> int:
         """How many alternatives a prompt position of this slot reports."""
-        return self._states[slot].params.prompt_logprobs or 0
+        return self._prompt_reports.get(slot, 0)
 
     def sample(self, logits: Tensor, slots: Sequence[int]) -> list[SequenceOutput]:
         """Choose a token for each row (logits float32 [R, V], which may be changed) and record it.
@@ -67,69 +84,60 @@ class Sampler:
         rows = self._rows_for(tuple(slots), logits.device)
         raw = logits
         if rows.adjusted:
-            raw = logits.clone() if rows.reported else logits
-            adjust(logits, rows.states)
-        best, tokens = row_maximum(logits)
-        finite = torch.isfinite(best)
-        if rows.draw_params is not None:
-            self._draw_into(tokens, logits, finite, rows)
-        reports = _report(raw, tokens, rows)
-        outputs = []
-        for i, (state, token, fine) in enumerate(zip(rows.states, tokens.tolist(), finite.tolist(), strict=True)):
-            if not fine:
-                outputs.append(SequenceOutput(error=NOT_FINITE))
-                continue
-            state.record(token)
-            outputs.append(SequenceOutput(token_id=token, logprob=reports.get(i)))
-        return outputs
+            raw = logits.clone() if rows.reported is not None else logits
+            adjust(logits, rows.adjusted, self._arrays.num_outputs[rows.places])
+        best, chosen = sample(logits, rows.params, self._uniforms(rows, logits.device))
+        reports = None if rows.reported is None else _report(raw, chosen, rows.reported, rows.alternatives)
+        tokens = torch.where(best.isfinite(), chosen, _FAILED).cpu().numpy()
+        return self._record(rows, tokens, reports)
 
-    def _draw_into(self, tokens: Tensor, logits: Tensor, finite: Tensor, rows: _Rows) -> None:
-        assert rows.draw_params is not None
-        indices = np.array([rows.states[i].num_outputs for i in rows.drawn], dtype=np.int64)
-        uniform = torch.from_numpy(uniforms(rows.seeds, indices)).to(logits.device)
-        everyone = len(rows.drawn) == len(rows.slots)
-        chosen = slice(None) if everyone else torch.tensor(rows.drawn, device=logits.device)
-        wanted = torch.where(finite[chosen, None], logits[chosen], torch.zeros((), device=logits.device))
-        tokens[chosen] = draw(wanted, rows.draw_params, uniform)
+    def _record(
+        self, rows: _Rows, tokens: NDArray[np.int64], reports: Mapping[int, TokenLogprob] | None
+    ) -> list[SequenceOutput]:
+        """Take note of the chosen tokens, and wrap them up."""
+        self._arrays.num_outputs[rows.places] += tokens != _FAILED
+        for row, state in rows.adjusted.items():
+            if state.history is not None and tokens[row] != _FAILED:
+                state.history.add(int(tokens[row]))
+        if reports is None and tokens.min(initial=0) != _FAILED:
+            return [SequenceOutput(token) for token in tokens.tolist()]
+        reports = reports or {}
+        return [
+            SequenceOutput(error=NOT_FINITE) if token == _FAILED else SequenceOutput(token, reports.get(row))
+            for row, token in enumerate(tokens.tolist())
+        ]
+
+    def _uniforms(self, rows: _Rows, device: torch.device) -> Tensor:
+        """A number in [0, 1) for each row's next token, float64 [R]; nobody reads them where nothing is drawn."""
+        if not rows.drawn:
+            return torch.zeros(len(rows.slots), dtype=torch.float64, device=device)
+        arrays = self._arrays
+        return torch.from_numpy(uniforms(arrays.seeds[rows.places], arrays.num_outputs[rows.places])).to(device)
 
     def _rows_for(self, slots: tuple[int, ...], device: torch.device) -> _Rows:
         if self._rows is None or self._rows.slots != slots:
-            self._rows = _describe(slots, tuple(self._states[s] for s in slots), self._vocab_size, device)
+            self._rows = self._pick(slots, device)
         return self._rows
 
-
-def _describe(slots: tuple[int, ...], states: tuple[SlotState, ...], vocab: int, device: torch.device) -> _Rows:
-    drawn = tuple(i for i, s in enumerate(states) if not s.params.greedy)
-    return _Rows(
-        slots=slots,
-        states=states,
-        adjusted=any(s.penalised or s.bias_ids.size or s.params.min_tokens for s in states),
-        drawn=drawn,
-        draw_params=_draw_params([states[i] for i in drawn], vocab, device) if drawn else None,
-        seeds=np.array([states[i].seed for i in drawn], dtype=np.int64),
-        reported=tuple(i for i, s in enumerate(states) if s.params.logprobs is not None),
-    )
-
-
-def _draw_params(states: Sequence[SlotState], vocab: int, device: torch.device) -> DrawParams:
-    params = [s.params for s in states]
-    top_k = [min(p.top_k, vocab) if p.top_k > 0 else vocab for p in params]
-    limited = [k for k in top_k if k < vocab]
-    return DrawParams(
-        temperature=torch.tensor([max(p.temperature, COLDEST) for p in params], device=device),
-        top_k=torch.tensor(top_k, device=device),
-        top_p=torch.tensor([p.top_p for p in params], device=device),
-        min_p=torch.tensor([p.min_p for p in params], device=device),
-        filtered=bool(limited) or any(p.top_p < 1.0 for p in params),
-        floored=any(p.min_p > 0.0 for p in params),
-        max_top_k=max(limited, default=0),
-    )
+    def _pick(self, slots: tuple[int, ...], device: torch.device) -> _Rows:
+        places = self._arrays.places(slots)
+        reported = [row for row, slot in enumerate(slots) if slot in self._reports] if self._reports else []
+        states = self._states
+        return _Rows(
+            slots=slots,
+            places=places,
+            params=self._arrays.params(places, device),
+            drawn=bool(self._arrays.temperature[places].any()),
+            adjusted={row: states[slot] for row, slot in enumerate(slots) if slot in states} if states else {},
+            reported=torch.tensor(reported, device=device) if reported else None,
+            alternatives=tuple(self._reports[slots[row]] for row in reported),
+        )
 
 
-def _report(raw: Tensor, tokens: Tensor, rows: _Rows) -> dict[int, TokenLogprob]:
+def _report(raw: Tensor, tokens: Tensor, rows: Tensor, alternatives: Sequence[int]) -> dict[int, TokenLogprob]:
     """Log probabilities of the rows that asked for them, by row."""
-    if not rows.reported:
-        return {}
-    chosen = torch.tensor(rows.reported, device=raw.device)
-    top = [rows.states[i].params.logprobs or 0 for i in rows.reported]
-    return dict(zip(rows.reported, token_logprobs(raw[chosen], tokens[chosen], top), strict=True))
+    everyone = len(alternatives) == raw.shape[0]
+    found = (
+        token_logprobs(raw, tokens, alternatives) if everyone else token_logprobs(raw[rows], tokens[rows], alternatives)
+    )
+    return dict(zip(rows.tolist(), found, strict=True))

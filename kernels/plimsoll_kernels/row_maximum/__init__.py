@@ -1,1 +1,0 @@
-"""The largest value of each row, and where it is."""

@@ -1,0 +1,60 @@
+"""The choice, checked, by our own kernels or the reference."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from plimsoll_kernels.cpu.library import kernels
+from plimsoll_kernels.dispatch import Implementation, check_shape, use_triton
+from plimsoll_kernels.sampling.params import RowParams
+from plimsoll_kernels.sampling.reference import sample_reference
+
+MOST_TOKENS = 2**19
+
+
+def sample(
+    logits: Tensor, params: RowParams, uniform: Tensor, *, implementation: Implementation = "auto"
+) -> tuple[Tensor, Tensor]:
+    """One token for each row, as its parameters want it, and the row's largest logit.
+
+    logits float32 `[R, V]` with contiguous rows, uniform float64 `[R]` in [0, 1) -> float32 `[R]`, int64 `[R]`. The
+    uniform number alone decides which token a row draws: the first, in the vocabulary's order, at which the cumulative
+    weight of what the filters keep passes that share of it. Tokens with a logit of -infinity are never drawn.
+
+    A row whose largest logit is not finite (NaN where there is any) is the caller's to refuse: its token means nothing.
+    Raises ValueError for shapes and dtypes that do not fit.
+    """
+    _check(logits, params, uniform)
+    if use_triton(implementation, logits):
+        from plimsoll_kernels.sampling.kernel import launch_sample
+
+        return launch_sample(logits, params, uniform)
+    found = kernels(torch.float32) if implementation == "auto" and logits.device.type == "cpu" else None
+    if found is None:
+        return sample_reference(logits, params, uniform)
+    from plimsoll_kernels.cpu.sampling import sample_rows
+
+    return sample_rows(found, logits, params, uniform)
+
+
+def _check(logits: Tensor, params: RowParams, uniform: Tensor) -> None:
+    if logits.dim() != 2 or logits.dtype is not torch.float32 or logits.stride(-1) != 1:
+        raise ValueError(f"logits are float32 [R, V] with contiguous rows, got {logits.dtype} {list(logits.shape)}")
+    rows, vocab = logits.shape
+    if not 0 < vocab <= MOST_TOKENS:
+        raise ValueError(f"a vocabulary has 1 to {MOST_TOKENS} tokens, got {vocab}")
+    _check_rows("temperature", params.temperature, torch.float32, rows, logits)
+    _check_rows("top_k", params.top_k, torch.int32, rows, logits)
+    _check_rows("top_p", params.top_p, torch.float32, rows, logits)
+    _check_rows("min_p", params.min_p, torch.float32, rows, logits)
+    _check_rows("uniform", uniform, torch.float64, rows, logits)
+
+
+def _check_rows(name: str, tensor: Tensor, dtype: torch.dtype, rows: int, logits: Tensor) -> None:
+    check_shape(name, tensor, rows)
+    if tensor.dtype is not dtype or tensor.device != logits.device or not tensor.is_contiguous():
+        raise ValueError(
+            f"{name} must be contiguous {dtype} on {logits.device}, got {tensor.dtype} on {tensor.device}, "
+            f"stride {tensor.stride(0)}"
+        )

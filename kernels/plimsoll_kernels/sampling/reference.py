@@ -1,0 +1,92 @@
+"""The choice in plain torch: filters over sorted tokens, then the inverse of the cumulative distribution.
+
+The cumulative sums run in float64 and in two levels (over groups of tokens, then inside one): a single float32 sum over
+a vocabulary of 262,144 would lose the tail.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from plimsoll_kernels.sampling.params import SMALLEST_TEMPERATURE, RowParams
+
+GROUP = 512
+SHORTLIST = 1024
+"""Filters look at this many of the most likely tokens first; a full sort is the exception (flat distributions)."""
+
+
+def sample_reference(logits: Tensor, params: RowParams, uniform: Tensor) -> tuple[Tensor, Tensor]:
+    """The largest logit of each row `[R]` and the chosen tokens, int64 `[R]` (op.py says what of)."""
+    best, tokens = logits.max(dim=-1)
+    rows = (best.isfinite() & (params.temperature >= SMALLEST_TEMPERATURE)).nonzero().squeeze(-1)
+    if rows.numel():
+        tokens[rows] = _draw(logits[rows] - best[rows, None], params.rows(rows), uniform[rows])
+    return best, tokens
+
+
+def _draw(logits: Tensor, params: RowParams, uniform: Tensor) -> Tensor:
+    """Tokens int64 `[R]` for logits `[R, V]` relative to the row's largest."""
+    weights = torch.softmax(logits / params.temperature[:, None], dim=-1)
+    floor = weights.amax(dim=-1, keepdim=True) * params.min_p[:, None]
+    if bool(((params.top_k > 0) & (params.top_k < logits.shape[-1]) | (params.top_p < 1.0)).any()):
+        weights = _keep_top(logits, weights, params)
+    return _invert(weights.masked_fill(weights < floor, 0.0), uniform)
+
+
+def _keep_top(logits: Tensor, weights: Tensor, params: RowParams) -> Tensor:
+    """Zero what lies outside the top-k, then outside the smallest set whose renormalised mass reaches top-p."""
+    vocab = logits.shape[-1]
+    top_k = torch.where((params.top_k > 0) & (params.top_k < vocab), params.top_k, vocab)
+    limited = torch.where(top_k < vocab, top_k, 0).amax()
+    wanted = min(vocab, max(SHORTLIST, int(limited) + 1))
+    tokens = torch.topk(logits, wanted, dim=-1, sorted=False).indices.sort(dim=-1).values
+    values, order = torch.sort(logits.gather(-1, tokens), dim=-1, descending=True, stable=True)
+    tokens = tokens.gather(-1, order)
+    kept, count = _nucleus(weights.gather(-1, tokens), top_k, params.top_p)
+    out = torch.zeros_like(weights).scatter_(-1, tokens, kept)
+    if wanted < vocab:
+        # What stays ends above the shortlist's last logit: neither more of them nor their equals would change it.
+        settled = (count < wanted) & (values.gather(-1, count[:, None] - 1).squeeze(-1) > values[:, -1])
+        if rows := (~settled).nonzero().squeeze(-1).tolist():
+            tokens = torch.sort(logits[rows], dim=-1, descending=True, stable=True).indices
+            kept, _ = _nucleus(weights[rows].gather(-1, tokens), top_k[rows], params.top_p[rows])
+            out[rows] = torch.zeros_like(kept).scatter_(-1, tokens, kept)
+    return out
+
+
+def _nucleus(weights: Tensor, top_k: Tensor, top_p: Tensor) -> tuple[Tensor, Tensor]:
+    """Filter weights in the order of their tokens `[R, K]`; also how many stay `[R]`, at least 1.
+
+    A row's mass is that of its top-k: where that is off or not all in sight it is 1, since the weights are a softmax.
+    """
+    width = weights.shape[-1]
+    order = torch.arange(width, device=weights.device)
+    inside = weights.masked_fill(order >= top_k[:, None], 0.0)
+    sums = inside.double().cumsum(dim=-1)
+    mass = torch.where(top_k <= width, sums[:, -1], 1.0)
+    target = top_p.double() * mass
+    nucleus = (sums - inside < target[:, None]) | (top_p >= 1.0)[:, None]
+    nucleus[:, 0] = True
+    nucleus &= order < top_k[:, None]
+    return weights.masked_fill(~nucleus, 0.0), nucleus.sum(dim=-1)
+
+
+def _invert(weights: Tensor, uniform: Tensor) -> Tensor:
+    """The token at which the cumulative weight passes uniform x total; never one of weight zero."""
+    rows, vocab = weights.shape
+    groups = functional.pad(weights, (0, -vocab % GROUP)).view(rows, -1, GROUP)
+    sums = groups.sum(dim=-1, dtype=torch.float64).cumsum(dim=-1)
+    target = uniform[:, None] * sums[:, -1:]
+    group = _first_beyond(sums, target)
+    before = torch.where(group > 0, sums.gather(-1, (group - 1).clamp(min=0)), torch.zeros_like(target))
+    inside = groups.gather(1, group[:, :, None].expand(-1, -1, GROUP)).squeeze(1)
+    offset = _first_beyond(inside.cumsum(dim=-1, dtype=torch.float64), target - before)
+    return (group * GROUP + offset).squeeze(-1)
+
+
+def _first_beyond(sums: Tensor, target: Tensor) -> Tensor:
+    """First index whose cumulative sum exceeds the target, at most the last one that adds anything (`[R, 1]`)."""
+    last = torch.searchsorted(sums, sums[:, -1:].contiguous())
+    return torch.minimum(torch.searchsorted(sums, target, right=True), last)
