@@ -17,6 +17,7 @@ class PagedBatch:
     context_lens: `[S]`, cached tokens, the step's own included: the last row stands at position context_len - 1.
     block_tables: `[S, width]`; entries beyond a sequence's context are not read.
     max_query_len, max_context_len: the largest of each, known to the host.
+    decodes: sequences with one row, known to the host.
     """
 
     query_starts: Tensor
@@ -24,6 +25,7 @@ class PagedBatch:
     block_tables: Tensor
     max_query_len: int
     max_context_len: int
+    decodes: int
 
     @classmethod
     def of(
@@ -45,4 +47,5 @@ class PagedBatch:
             block_tables=torch.tensor(padded, dtype=torch.int32, device=device),
             max_query_len=max(query_lens),
             max_context_len=max(context_lens),
+            decodes=sum(length == 1 for length in query_lens),
         )

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from plimsoll_kernels.dispatch import Implementation, check_floats, check_shape, use_triton
 from plimsoll_kernels.paged_attention.batch import PagedBatch
+from plimsoll_kernels.paged_attention.configs import DEFAULTS, PagedConfigs
 from plimsoll_kernels.paged_attention.reference import paged_attention_reference, write_cache_reference
 
 
@@ -19,6 +20,7 @@ def paged_attention(
     scale: float,
     window: int | None = None,
     softcap: float | None = None,
+    configs: PagedConfigs = DEFAULTS,
     implementation: Implementation = "auto",
 ) -> Tensor:
     """Each row attends to its sequence's cached tokens up to its own position; see the reference for the terms.
@@ -26,6 +28,9 @@ def paged_attention(
     query `[T, heads, D]`, caches `[kv_heads, num_blocks, block_size, D]` -> contiguous `[T, heads, D]`.
     Raises ValueError for shapes, dtypes and devices that do not fit. What the batch's tensors say (rows,
     lengths, blocks) is not checked: reading it back would stall a GPU.
+
+    Decodes and chunks are two launches: a decode waits for memory and wants few rows and many programs, a chunk
+    multiplies and wants many rows. In a mixed batch each launch passes over the other's sequences, in any order.
     """
     _check_caches(query, key_cache, value_cache)
     heads, kv_heads = query.shape[1], key_cache.shape[0]
@@ -35,14 +40,24 @@ def paged_attention(
         raise ValueError(f"a window of {window} tokens would hide a row from itself")
     if softcap is not None and softcap <= 0:
         raise ValueError(f"a soft cap of {softcap} is not positive")
+    if scale <= 0:
+        raise ValueError(f"a scale of {scale} is not positive")
     _check_batch(batch, query.device)
     if not use_triton(implementation, query):
         return paged_attention_reference(
             query, key_cache, value_cache, batch, scale=scale, window=window, softcap=softcap
         )
-    from plimsoll_kernels.paged_attention.kernel import launch_paged_attention
+    out = torch.empty(query.shape, dtype=query.dtype, device=query.device)
+    arguments = (out, query, key_cache, value_cache, batch)
+    if batch.decodes:
+        from plimsoll_kernels.paged_attention.decode.kernel import launch_decode
 
-    return launch_paged_attention(query, key_cache, value_cache, batch, scale=scale, window=window, softcap=softcap)
+        launch_decode(*arguments, scale=scale, window=window, softcap=softcap, config=configs.decode)
+    if batch.max_query_len > 1:
+        from plimsoll_kernels.paged_attention.prefill.kernel import launch_prefill
+
+        launch_prefill(*arguments, scale=scale, window=window, softcap=softcap, config=configs.prefill)
+    return out
 
 
 def write_cache(

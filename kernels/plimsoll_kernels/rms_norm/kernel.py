@@ -66,5 +66,6 @@ def launch_rms_norm(x: Tensor, residual: Tensor | None, weight: Tensor, eps: flo
         PADDED=padded,
         ADD=residual is not None,
         num_warps=min(16, max(1, padded // 512)),
+        enable_fp_fusion=True,
     )
     return out, total

@@ -62,5 +62,6 @@ def launch_rotary(heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         HALF_PADDED=triton.next_power_of_2(half),
         REST_PADDED=triton.next_power_of_2(rest) if rest else 0,
         num_warps=4,
+        enable_fp_fusion=True,
     )
     return out

@@ -108,16 +108,21 @@ def test_windows_and_soft_caps(triton_device: str, options: dict[str, Any]) -> N
     torch.testing.assert_close(case.run("triton", **options), case.run("reference", **options), rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("splits", [2, 8])
+@pytest.mark.parametrize("splits", [1, 2, 8, 32])
 @pytest.mark.parametrize("window", [None, 100])
 def test_a_decode_split_among_programs(triton_device: str, splits: int, window: int | None) -> None:
-    from plimsoll_kernels.paged_attention.kernel import launch_paged_attention
+    """Also into more splits than there are tiles of keys: the rest have nothing to do, and nothing is read of them."""
+    from plimsoll_kernels.paged_attention.decode.kernel import launch_decode
 
-    case = make([(1, 1), (1, 700), (1, 65), (1, 130)], device=triton_device)
-    actual = launch_paged_attention(
-        case.query, case.keys, case.values, case.batch, scale=0.2, window=window, softcap=None, splits=splits
+    case = make([(1, 1), (1, 700), (3, 65), (1, 130)], device=triton_device)
+    expected = case.run("reference", scale=0.2, window=window)
+    actual = torch.empty_like(expected).fill_(math.nan)
+    launch_decode(
+        actual, case.query, case.keys, case.values, case.batch, scale=0.2, window=window, softcap=None, splits=splits
     )
-    torch.testing.assert_close(actual, case.run("reference", scale=0.2, window=window), rtol=1e-5, atol=1e-5)
+    assert actual[2:5].isnan().all(), "a chunk's rows are the prefill's"
+    decodes = [0, 1, 5]
+    torch.testing.assert_close(actual[decodes], expected[decodes], rtol=1e-5, atol=1e-5)
 
 
 @settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -174,6 +179,7 @@ def refusals() -> list[Any]:
         (replace(case, batch=longs), {}, "query_starts is torch.int64 on cpu; expected contiguous int32"),
         (case, {"window": 0}, "a window of 0 tokens"),
         (case, {"softcap": -1.0}, "not positive"),
+        (case, {"scale": 0.0}, "a scale of 0.0 is not positive"),
     ]
 
 

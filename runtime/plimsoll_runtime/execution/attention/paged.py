@@ -21,4 +21,5 @@ def paged_batch(batch: AttentionBatch, cache: KvCache) -> PagedBatch:
         block_tables=padded.to(cache.device, torch.int32),
         max_query_len=int(tables.query_lens.max()),
         max_context_len=int(tables.context_lens.max()),
+        decodes=int((tables.query_lens == 1).sum()),
     )

@@ -1,0 +1,271 @@
+"""Decodes in Triton: a program reads a part of one sequence's keys and values of one KV head, once for all its queries.
+
+Splits of a long context leave partial sums, which a second kernel joins (flash decoding, Dao et al., 2023). How many
+there are is fixed by the launch, so that a CUDA graph may hold it; which of them have work follows from the context on
+the device, and the others end at once. Sequences with more than one row are left to the prefill kernel.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from plimsoll_kernels.paged_attention.batch import PagedBatch
+from plimsoll_kernels.paged_attention.decode.splits import decode_splits
+from plimsoll_kernels.tuning.config import LaunchConfig
+
+
+@triton.jit
+def _bounds(context, WINDOW: tl.constexpr, BLOCK_N: tl.constexpr, SPLITS: tl.constexpr):
+    """(first token read, tokens of a split), both multiples of BLOCK_N."""
+    low = 0
+    if WINDOW > 0:
+        low = tl.maximum(0, context - WINDOW) // BLOCK_N * BLOCK_N
+    return low, tl.cdiv(tl.cdiv(context - low, BLOCK_N), SPLITS) * BLOCK_N
+
+
+@triton.jit
+def _decode(
+    out,
+    partial,
+    partial_max,
+    partial_sum,
+    query,
+    keys,
+    values,
+    query_starts,
+    context_lens,
+    block_tables,
+    table_stride,
+    query_stride,
+    query_head_stride,
+    head_stride,
+    block_stride,
+    slot_stride,
+    scale,
+    softcap,
+    HEADS: tl.constexpr,
+    GROUP: tl.constexpr,
+    SIZE: tl.constexpr,
+    SIZE_PADDED: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+    WINDOW: tl.constexpr,
+    SOFTCAP: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    SPLITS: tl.constexpr,
+):
+    kv_head = tl.program_id(0)
+    sequence = tl.program_id(1).to(tl.int64)
+    split = tl.program_id(2)
+    start = tl.load(query_starts + sequence)
+    if tl.load(query_starts + sequence + 1) - start != 1:
+        return
+    context = tl.load(context_lens + sequence)
+    low, share = _bounds(context, WINDOW, BLOCK_N, SPLITS)
+    low += split * share
+    high = tl.minimum(context, low + share)
+    if low >= high:
+        return
+
+    member = tl.arange(0, BLOCK_M)
+    head = kv_head * GROUP + member
+    valid = member < GROUP
+    d = tl.arange(0, SIZE_PADDED)
+    fits = d < SIZE
+    row = query + start.to(tl.int64) * query_stride
+    q = tl.load(row + head[:, None] * query_head_stride + d[None, :], mask=valid[:, None] & fits[None, :], other=0.0)
+    table = block_tables + sequence * table_stride
+    keys += kv_head.to(tl.int64) * head_stride
+    values += kv_head.to(tl.int64) * head_stride
+
+    factor = 1.4426950408889634  # log2(e)
+    if not SOFTCAP:
+        factor *= scale
+    largest = tl.full([BLOCK_M], float("-inf"), tl.float32)
+    total = tl.zeros([BLOCK_M], tl.float32)
+    acc = tl.zeros([BLOCK_M, SIZE_PADDED], tl.float32)
+    for n in range(low, high, BLOCK_N):
+        token = n + tl.arange(0, BLOCK_N)
+        inside = token < high
+        block = tl.load(table + token // BLOCK_SIZE, mask=inside, other=0).to(tl.int64)
+        slot = block * block_stride + (token % BLOCK_SIZE) * slot_stride
+        k = tl.load(keys + slot[:, None] + d[None, :], mask=inside[:, None] & fits[None, :], other=0.0)
+        v = tl.load(values + slot[:, None] + d[None, :], mask=inside[:, None] & fits[None, :], other=0.0)
+        score = tl.dot(q, tl.trans(k), input_precision="ieee")
+        if SOFTCAP:
+            score = softcap * (2.0 * tl.sigmoid(2.0 * scale * score / softcap) - 1.0)
+        seen = inside
+        if WINDOW > 0:
+            seen = seen & (token >= context - WINDOW)
+        score = tl.where(seen[None, :], score, float("-inf"))
+        # A split's first tile holds a token that is seen (it has one, or the window begins in it), so from there on
+        # the largest score is finite, and -inf - -inf never happens.
+        new_largest = tl.maximum(largest, tl.max(score, 1) * factor)
+        weight = tl.exp2(score * factor - new_largest[:, None])
+        decay = tl.exp2(largest - new_largest)
+        acc = tl.dot(weight.to(v.dtype), v, acc * decay[:, None], input_precision="ieee")
+        total = total * decay + tl.sum(weight, 1)
+        largest = new_largest
+
+    if SPLITS == 1:
+        target = start.to(tl.int64) * HEADS + head
+        stored = valid[:, None] & fits[None, :]
+        tl.store(
+            out + target[:, None] * SIZE + d[None, :], (acc / total[:, None]).to(out.dtype.element_ty), mask=stored
+        )
+    else:
+        place = (sequence * HEADS + head) * SPLITS + split
+        tl.store(partial + place[:, None] * SIZE_PADDED + d[None, :], acc, mask=valid[:, None])
+        tl.store(partial_max + place, largest, mask=valid)
+        tl.store(partial_sum + place, total, mask=valid)
+
+
+@triton.jit
+def _join(
+    out,
+    partial,
+    partial_max,
+    partial_sum,
+    query_starts,
+    context_lens,
+    HEADS: tl.constexpr,
+    SIZE: tl.constexpr,
+    SIZE_PADDED: tl.constexpr,
+    WINDOW: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    SPLITS: tl.constexpr,
+):
+    """Join the splits of one sequence and head: only those that had work wrote anything."""
+    head = tl.program_id(0)
+    sequence = tl.program_id(1).to(tl.int64)
+    start = tl.load(query_starts + sequence)
+    if tl.load(query_starts + sequence + 1) - start != 1:
+        return
+    context = tl.load(context_lens + sequence)
+    low, share = _bounds(context, WINDOW, BLOCK_N, SPLITS)
+    split = tl.arange(0, SPLITS)
+    worked = low + split * share < context
+    place = (sequence * HEADS + head) * SPLITS + split
+    d = tl.arange(0, SIZE_PADDED)
+    largest = tl.load(partial_max + place, mask=worked, other=float("-inf"))
+    weight = tl.exp2(largest - tl.max(largest, 0))
+    total = tl.sum(tl.load(partial_sum + place, mask=worked, other=0.0) * weight, 0)
+    acc = tl.load(partial + place[:, None] * SIZE_PADDED + d[None, :], mask=worked[:, None], other=0.0)
+    result = tl.sum(acc * weight[:, None], 0) / total
+    target = (start.to(tl.int64) * HEADS + head) * SIZE
+    tl.store(out + target + d, result.to(out.dtype.element_ty), mask=d < SIZE)
+
+
+def default_config(size: int, group: int, itemsize: int) -> LaunchConfig:
+    """Fits every device since sm_80: two stages of keys and values take 64 KiB at most."""
+    padded = max(16, triton.next_power_of_2(size))
+    return LaunchConfig(
+        block_m=max(16, triton.next_power_of_2(group)),
+        block_n=max(16, min(64, 2**14 // (padded * itemsize))),
+        num_warps=4,
+        num_stages=2,
+    )
+
+
+def candidates(size: int, group: int, itemsize: int) -> list[LaunchConfig]:
+    """What is worth trying: more bytes in flight against more programs at once. The default comes first.
+
+    The block table stands between the loop and its keys, so that two stages are one tile ahead and five are two.
+    """
+    default = default_config(size, group, itemsize)
+    tried = [
+        LaunchConfig(default.block_m, block_n, num_warps, num_stages)
+        for block_n, num_warps, num_stages in (
+            (default.block_n, 4, 3),
+            (default.block_n, 4, 5),
+            (default.block_n, 2, 5),
+            (2 * default.block_n, 4, 3),
+            (2 * default.block_n, 8, 5),
+            (max(16, default.block_n // 2), 2, 5),
+        )
+    ]
+    return list(dict.fromkeys([default, *tried]))
+
+
+def launch_decode(
+    out: Tensor,
+    query: Tensor,
+    key_cache: Tensor,
+    value_cache: Tensor,
+    batch: PagedBatch,
+    *,
+    scale: float,
+    window: int | None,
+    softcap: float | None,
+    config: LaunchConfig | None = None,
+    splits: int | None = None,
+) -> None:
+    """Write to `out` `[T, heads, D]` the rows of the batch's sequences that have one; arguments as `op` checked them.
+
+    `splits`, a power of two, overrides among how many programs a context is divided.
+    """
+    _, heads, size = query.shape
+    kv_heads = key_cache.shape[0]
+    sequences, group, padded = batch.context_lens.shape[0], heads // kv_heads, max(16, triton.next_power_of_2(size))
+    chosen = config or default_config(size, group, query.element_size())
+    splits = splits or decode_splits(sequences * kv_heads, batch.max_context_len, _processors(query.device))
+    partial, extremes, sums = out, out, out
+    if splits > 1:
+        partial = torch.empty((sequences, heads, splits, padded), dtype=torch.float32, device=query.device)
+        extremes, sums = torch.empty((2, sequences, heads, splits), dtype=torch.float32, device=query.device)
+    _decode[(kv_heads, sequences, splits)](
+        out,
+        partial,
+        extremes,
+        sums,
+        query,
+        key_cache,
+        value_cache,
+        batch.query_starts,
+        batch.context_lens,
+        batch.block_tables,
+        batch.block_tables.stride(0),
+        query.stride(0),
+        query.stride(1),
+        *key_cache.stride()[:3],
+        scale,
+        softcap or 0.0,
+        HEADS=heads,
+        GROUP=group,
+        SIZE=size,
+        SIZE_PADDED=padded,
+        BLOCK_SIZE=key_cache.shape[2],
+        WINDOW=window or 0,
+        SOFTCAP=softcap is not None,
+        BLOCK_M=chosen.block_m,
+        BLOCK_N=chosen.block_n,
+        SPLITS=splits,
+        num_warps=chosen.num_warps,
+        enable_fp_fusion=True,
+        num_stages=chosen.num_stages,
+    )
+    if splits > 1:
+        _join[(heads, sequences)](
+            out,
+            partial,
+            extremes,
+            sums,
+            batch.query_starts,
+            batch.context_lens,
+            HEADS=heads,
+            SIZE=size,
+            SIZE_PADDED=padded,
+            WINDOW=window or 0,
+            BLOCK_N=chosen.block_n,
+            SPLITS=splits,
+            num_warps=4,
+            enable_fp_fusion=True,
+        )
+
+
+def _processors(device: torch.device) -> int:
+    """Multiprocessors; one where kernels are interpreted, whose programs run one after the other."""
+    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1

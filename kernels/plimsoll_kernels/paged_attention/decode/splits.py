@@ -1,0 +1,20 @@
+"""Among how many programs the context of a decode is divided."""
+
+from __future__ import annotations
+
+MIN_SPLIT_TOKENS = 128
+MAX_SPLITS = 64
+WAVES = 2
+"""Programs that a multiprocessor holds at once: what their tiles of keys and values leave room for."""
+
+
+def decode_splits(programs: int, longest: int, processors: int) -> int:
+    """A power of two: enough to fill the device, and so few that each has `MIN_SPLIT_TOKENS` of the longest context.
+
+    programs: sequences x KV heads; longest: tokens of the longest context; processors: the device's multiprocessors.
+    Only powers of two, since each is a kernel (and in a CUDA graph a capture) of its own.
+    """
+    if min(programs, longest, processors) < 1:
+        raise ValueError(f"{programs} programs, {longest} tokens and {processors} processors: each must be at least 1")
+    wanted = min(WAVES * processors // programs, longest // MIN_SPLIT_TOKENS, MAX_SPLITS)
+    return 1 << (max(1, wanted).bit_length() - 1)

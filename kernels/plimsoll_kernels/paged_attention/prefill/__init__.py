@@ -1,0 +1,1 @@
+"""Paged attention of sequences with several new rows: bound by the products."""

@@ -1,0 +1,262 @@
+"""Prompts' chunks in Triton: a program holds a few rows of one sequence, for all queries that share a KV head.
+
+The queries of a group stand side by side in a program, so each key and value is read once for all of them. What no row
+of the program sees is not read; where all rows see all tokens nothing is masked, and only the tiles at the diagonal and
+at the window's edge are. Softmax runs online in base 2 (Dao et al., 2022). Programs with the most to do start first.
+Sequences with one row are left to the decode kernel.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from plimsoll_kernels.paged_attention.batch import PagedBatch
+from plimsoll_kernels.tuning.config import LaunchConfig
+
+
+@triton.jit
+def _sequence_of(query_starts, num_sequences, tile, ROWS: tl.constexpr):
+    """The sequence of a tile. Sequence i has its first tile at start // ROWS + i: at least as many as it needs."""
+    left = 0
+    right = num_sequences
+    while left < right:
+        middle = (left + right) // 2
+        if tl.load(query_starts + middle) // ROWS + middle <= tile:
+            left = middle + 1
+        else:
+            right = middle
+    return left - 1
+
+
+@triton.jit
+def _span(
+    acc,
+    total,
+    largest,
+    q,
+    position,
+    keys,
+    values,
+    table,
+    block_stride,
+    slot_stride,
+    low,
+    high,
+    scale,
+    softcap,
+    SIZE: tl.constexpr,
+    SIZE_PADDED: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+    WINDOW: tl.constexpr,
+    SOFTCAP: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    MASKED: tl.constexpr,
+):
+    """Attend to the tokens from low to high; without MASKED that is a multiple of BLOCK_N and all rows see all."""
+    d = tl.arange(0, SIZE_PADDED)
+    factor = 1.4426950408889634  # log2(e)
+    if not SOFTCAP:
+        factor *= scale
+    for n in range(low, high, BLOCK_N):
+        token = n + tl.arange(0, BLOCK_N)
+        readable = (token < high)[:, None] & (d < SIZE)[None, :]
+        if MASKED:
+            block = tl.load(table + token // BLOCK_SIZE, mask=token < high, other=0).to(tl.int64)
+        else:
+            block = tl.load(table + token // BLOCK_SIZE).to(tl.int64)
+        slot = (block * block_stride + (token % BLOCK_SIZE) * slot_stride)[:, None] + d[None, :]
+        if MASKED or SIZE != SIZE_PADDED:
+            k = tl.load(keys + slot, mask=readable, other=0.0)
+            v = tl.load(values + slot, mask=readable, other=0.0)
+        else:
+            k = tl.load(keys + slot)
+            v = tl.load(values + slot)
+        score = tl.dot(q, tl.trans(k), input_precision="ieee")
+        if SOFTCAP:
+            score = softcap * (2.0 * tl.sigmoid(2.0 * scale * score / softcap) - 1.0)
+        if MASKED:
+            seen = (token < high)[None, :] & (token[None, :] <= position[:, None])
+            if WINDOW > 0:
+                seen = seen & (token[None, :] > position[:, None] - WINDOW)
+            score = tl.where(seen, score, float("-inf"))
+        new_largest = tl.maximum(largest, tl.max(score, 1) * factor)
+        # A row that has seen nothing yet keeps -inf: subtract 0 then, -inf - -inf would be NaN.
+        anchor = tl.where(new_largest == float("-inf"), 0.0, new_largest)
+        weight = tl.exp2(score * factor - anchor[:, None])
+        decay = tl.exp2(largest - anchor)
+        acc = tl.dot(weight.to(v.dtype), v, acc * decay[:, None], input_precision="ieee")
+        total = total * decay + tl.sum(weight, 1)
+        largest = new_largest
+    return acc, total, largest
+
+
+@triton.jit
+def _prefill(
+    out,
+    query,
+    keys,
+    values,
+    query_starts,
+    context_lens,
+    block_tables,
+    num_sequences,
+    table_stride,
+    query_stride,
+    query_head_stride,
+    head_stride,
+    block_stride,
+    slot_stride,
+    scale,
+    softcap,
+    HEADS: tl.constexpr,
+    GROUP: tl.constexpr,
+    SIZE: tl.constexpr,
+    SIZE_PADDED: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+    WINDOW: tl.constexpr,
+    SOFTCAP: tl.constexpr,
+    ROWS: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+):
+    tile = tl.num_programs(0) - 1 - tl.program_id(0)
+    kv_head = tl.program_id(1)
+    sequence = _sequence_of(query_starts, num_sequences, tile, ROWS)
+    start = tl.load(query_starts + sequence)
+    queries = tl.load(query_starts + sequence + 1) - start
+    first_row = (tile - start // ROWS - sequence) * ROWS
+    if (first_row >= queries) | (queries == 1):
+        return
+    context = tl.load(context_lens + sequence)
+
+    member = tl.arange(0, BLOCK_M)
+    row = first_row + member // GROUP
+    head = kv_head * GROUP + member % GROUP
+    valid = (member < ROWS * GROUP) & (row < queries)
+    d = tl.arange(0, SIZE_PADDED)
+    stored = valid[:, None] & (d < SIZE)[None, :]
+    row64 = (start + row).to(tl.int64)
+    q_offset = row64 * query_stride + head * query_head_stride
+    q = tl.load(query + q_offset[:, None] + d[None, :], mask=stored, other=0.0)
+    table = block_tables + sequence.to(tl.int64) * table_stride
+    keys += kv_head.to(tl.int64) * head_stride
+    values += kv_head.to(tl.int64) * head_stride
+
+    first_position = context - queries + first_row
+    position = context - queries + row
+    high = tl.minimum(context, first_position + ROWS)
+    whole_high = (first_position + 1) // BLOCK_N * BLOCK_N  # up to here every row sees every token
+    low = 0
+    whole_low = 0
+    if WINDOW > 0:
+        low = tl.maximum(0, first_position - WINDOW + 1) // BLOCK_N * BLOCK_N
+        # From here on every row's window has begun: the last row's begins last.
+        whole_low = tl.cdiv(tl.maximum(0, high - WINDOW), BLOCK_N) * BLOCK_N
+        whole_low = tl.minimum(tl.maximum(whole_low, low), tl.maximum(whole_high, low))
+        whole_high = tl.maximum(whole_high, whole_low)
+
+    largest = tl.full([BLOCK_M], float("-inf"), tl.float32)
+    total = tl.zeros([BLOCK_M], tl.float32)
+    acc = tl.zeros([BLOCK_M, SIZE_PADDED], tl.float32)
+    if WINDOW > 0:
+        acc, total, largest = _span(
+            acc, total, largest, q, position, keys, values, table, block_stride, slot_stride, low, whole_low, scale,
+            softcap, SIZE, SIZE_PADDED, BLOCK_SIZE, WINDOW, SOFTCAP, BLOCK_N, True,
+        )  # fmt: skip
+    acc, total, largest = _span(
+        acc, total, largest, q, position, keys, values, table, block_stride, slot_stride, whole_low, whole_high, scale,
+        softcap, SIZE, SIZE_PADDED, BLOCK_SIZE, WINDOW, SOFTCAP, BLOCK_N, False,
+    )  # fmt: skip
+    acc, total, largest = _span(
+        acc, total, largest, q, position, keys, values, table, block_stride, slot_stride, whole_high, high, scale,
+        softcap, SIZE, SIZE_PADDED, BLOCK_SIZE, WINDOW, SOFTCAP, BLOCK_N, True,
+    )  # fmt: skip
+
+    result = acc / tl.where(valid, total, 1.0)[:, None]
+    target = row64 * HEADS + head
+    tl.store(out + target[:, None] * SIZE + d[None, :], result.to(out.dtype.element_ty), mask=stored)
+
+
+def default_config(size: int, group: int, itemsize: int) -> LaunchConfig:
+    """Fits every device since sm_80: queries and two stages of keys and values take 96 KiB at most."""
+    padded = max(16, triton.next_power_of_2(size))
+    block_m = 64 if padded * itemsize <= 256 else 32
+    return LaunchConfig(
+        block_m=max(block_m, triton.next_power_of_2(group)),
+        block_n=64 if padded * itemsize <= 256 else 32 if padded * itemsize <= 512 else 16,
+        num_warps=4,
+        num_stages=2,
+    )
+
+
+def candidates(size: int, group: int, itemsize: int) -> list[LaunchConfig]:
+    """What is worth trying: larger tiles, and more of keys and values in flight. The default comes first.
+
+    The block table stands between the loop and its keys, so that two stages are one tile ahead and five are two.
+    """
+    default = default_config(size, group, itemsize)
+    wide = default.block_n
+    tried = [
+        LaunchConfig(max(block_m, default.block_m), block_n, num_warps, num_stages)
+        for block_m, block_n, num_warps, num_stages in (
+            (64, wide, 4, 3),
+            (64, wide, 4, 5),
+            (128, wide, 8, 3),
+            (128, wide, 8, 5),
+            (128, 2 * wide, 8, 3),
+            (128, wide // 2, 4, 5),
+        )
+        if block_n >= 16
+    ]
+    return list(dict.fromkeys([default, *tried]))
+
+
+def launch_prefill(
+    out: Tensor,
+    query: Tensor,
+    key_cache: Tensor,
+    value_cache: Tensor,
+    batch: PagedBatch,
+    *,
+    scale: float,
+    window: int | None,
+    softcap: float | None,
+    config: LaunchConfig | None = None,
+) -> None:
+    """Write to `out` `[T, heads, D]` the rows of sequences that have several; arguments as `op` checked them."""
+    rows, heads, size = query.shape
+    kv_heads = key_cache.shape[0]
+    sequences, group, padded = batch.context_lens.shape[0], heads // kv_heads, max(16, triton.next_power_of_2(size))
+    chosen = config or default_config(size, group, query.element_size())
+    tile_rows = chosen.block_m // group
+    _prefill[(rows // tile_rows + sequences, kv_heads)](
+        out,
+        query,
+        key_cache,
+        value_cache,
+        batch.query_starts,
+        batch.context_lens,
+        batch.block_tables,
+        sequences,
+        batch.block_tables.stride(0),
+        query.stride(0),
+        query.stride(1),
+        *key_cache.stride()[:3],
+        scale,
+        softcap or 0.0,
+        HEADS=heads,
+        GROUP=group,
+        SIZE=size,
+        SIZE_PADDED=padded,
+        BLOCK_SIZE=key_cache.shape[2],
+        WINDOW=window or 0,
+        SOFTCAP=softcap is not None,
+        ROWS=tile_rows,
+        BLOCK_M=chosen.block_m,
+        BLOCK_N=chosen.block_n,
+        num_warps=chosen.num_warps,
+        enable_fp_fusion=True,
+        num_stages=chosen.num_stages,
+    )

@@ -1,0 +1,109 @@
+"""`python -m kernel_support.ahead TARGET...`: compile every Triton kernel for a device that is not here.
+
+The project's own launches run over tensors on the CPU, with a driver that only says which device it is: what is
+compiled is what would be launched there, with its types, alignments and constants. Prints one JSON object a line.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from kernel_support.launches import LAUNCHES
+from triton.backends.compiler import GPUTarget
+from triton.runtime.driver import driver
+from triton.runtime.jit import JITFunction
+
+TARGETS = {
+    "sm_80": GPUTarget("cuda", 80, 32),
+    "sm_90": GPUTarget("cuda", 90, 32),
+    "gfx942": GPUTarget("hip", "gfx942", 64),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """A kernel as a launch has it compiled: bytes of shared memory and of code, and what NVIDIA's assembly shows."""
+
+    launch: str
+    target: str
+    kernel: str
+    shared: int
+    binary_bytes: int
+    asynchronous_copies: bool
+    warp_group_products: bool
+
+    @classmethod
+    def of(cls, launch: str, target: str, kernel: str, compiled: Any) -> Compiled:
+        """From Triton's own record."""
+        binary = compiled.asm["hsaco" if target.startswith("gfx") else "cubin"]
+        assembly = compiled.asm.get("ptx", "")
+        return cls(
+            launch,
+            target,
+            kernel,
+            shared=int(compiled.metadata.shared),
+            binary_bytes=len(binary),
+            asynchronous_copies="cp.async." in assembly,
+            warp_group_products="wgmma.mma_async" in assembly,
+        )
+
+
+class NoDevice:
+    """A driver without a device: the target is all that compiling asks for."""
+
+    def __init__(self, target: GPUTarget) -> None:
+        self._target = target
+
+    def get_current_target(self) -> GPUTarget:
+        return self._target
+
+    def get_current_device(self) -> int:
+        """A number of its own: what launches keep, they keep by device."""
+        return list(TARGETS.values()).index(self._target)
+
+    def get_current_stream(self, device: int) -> int:
+        return 0
+
+
+@contextmanager
+def compiling(target: GPUTarget, found: list[tuple[str, Any]]) -> Iterator[None]:
+    """Launches compile and do not launch; `found` gets the kernels' names and what became of them."""
+    plain = JITFunction.run
+
+    def run(self: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> Any:
+        kernel = plain(self, *args, grid=grid, warmup=True, **options)
+        found.append((self.fn.__name__, kernel))
+        return kernel
+
+    driver.set_active(NoDevice(target))
+    JITFunction.run = run
+    try:
+        yield
+    finally:
+        JITFunction.run = plain
+
+
+def compile_all(target: str) -> Iterator[Compiled]:
+    """Every launch for one target, in order."""
+    for name, launch in LAUNCHES.items():
+        found: list[tuple[str, Any]] = []
+        with compiling(TARGETS[target], found):
+            launch()
+        for kernel, compiled in found:
+            yield Compiled.of(name, target, kernel, compiled)
+
+
+def main() -> None:
+    """The targets named on the command line."""
+    for target in sys.argv[1:]:
+        for compiled in compile_all(target):
+            print(json.dumps(asdict(compiled)), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,52 @@
+"""Every kernel's launch as serving has it: heads of a model of 8 billion parameters and of Gemma, small batches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from plimsoll_kernels.paged_attention.batch import PagedBatch
+from plimsoll_kernels.paged_attention.decode import kernel as decode
+from plimsoll_kernels.paged_attention.prefill import kernel as prefill
+
+LLAMA = {"heads": 32, "kv_heads": 8, "size": 128}
+GEMMA = {"heads": 4, "kv_heads": 1, "size": 256}
+ODD = {"heads": 9, "kv_heads": 3, "size": 80}
+BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
+BLOCKS = 64
+KERNELS = {"_decode", "_join", "_prefill"}
+"""What the launches below come to: all there are."""
+
+
+def _attention(shape: dict[str, int], dtype: torch.dtype, lengths: list[tuple[int, int]]) -> tuple[Any, ...]:
+    """(out, query, keys, values, batch) of sequences of (rows, context)."""
+    rows = sum(r for r, _ in lengths)
+    query = torch.zeros(rows, shape["heads"], shape["size"], dtype=dtype)
+    cache = torch.zeros(2, shape["kv_heads"], BLOCKS, 16, shape["size"], dtype=dtype)
+    batch = PagedBatch.of([r for r, _ in lengths], [c for _, c in lengths], [[1] * BLOCKS for _ in lengths], "cpu")
+    return torch.empty_like(query), query, cache[0], cache[1], batch
+
+
+def _decode(shape: dict[str, int], dtype: torch.dtype, splits: int, config: Any = None, **more: Any) -> None:
+    options: dict[str, Any] = {"scale": 0.1, "window": None, "softcap": None, **more}
+    decode.launch_decode(*_attention(shape, dtype, [(1, 500)] * 3), splits=splits, config=config, **options)
+
+
+def _prefill(shape: dict[str, int], dtype: torch.dtype, config: Any = None, **more: Any) -> None:
+    options: dict[str, Any] = {"scale": 0.1, "window": None, "softcap": None, **more}
+    prefill.launch_prefill(*_attention(shape, dtype, [(100, 500), (1, 30)]), config=config, **options)
+
+
+LAUNCHES: dict[str, Callable[[], object]] = {
+    "decode": lambda: _decode(LLAMA, BF16, 1),
+    "decode split": lambda: _decode(LLAMA, BF16, 16),
+    "decode gemma window": lambda: _decode(GEMMA, BF16, 4, window=512),
+    "decode soft cap, half": lambda: _decode(GEMMA, F16, 2, softcap=50.0),
+    "decode odd, float32": lambda: _decode(ODD, F32, 2),
+    "prefill": lambda: _prefill(LLAMA, BF16),
+    "prefill gemma window": lambda: _prefill(GEMMA, BF16, window=512),
+    "prefill soft cap, half": lambda: _prefill(GEMMA, F16, softcap=50.0, window=512),
+    "prefill odd, float32": lambda: _prefill(ODD, F32),
+}

@@ -1,0 +1,53 @@
+"""Every Triton kernel compiles for the devices it is meant for, on a machine that has none of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+SUPPORT = Path(__file__).parents[2] / "support"
+SHARED_BYTES = {"sm_80": 163 * 1024, "sm_90": 227 * 1024, "gfx942": 64 * 1024}
+"""What a program may take: CUDA's programming guide, table of compute capabilities; AMD's MI300 instruction set."""
+SLOWEST = 240
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(SLOWEST + 30),
+    pytest.mark.skipif(find_spec("triton") is None, reason="triton is not installed"),
+]
+
+
+@pytest.fixture(scope="module")
+def compiled() -> list[dict[str, Any]]:
+    """All kernels for all devices, by a process in which Triton compiles: here it interprets."""
+    path = os.pathsep.join([str(SUPPORT), *sys.path])
+    environment = os.environ | {"TRITON_INTERPRET": "0", "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-W", "error", "-m", "kernel_support.ahead", *SHARED_BYTES]
+    answer = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=SLOWEST, check=False)
+    assert answer.returncode == 0, answer.stderr[-4000:]
+    return [json.loads(line) for line in answer.stdout.splitlines()]
+
+
+@pytest.mark.parametrize("target", SHARED_BYTES)
+def test_every_kernel_compiles_and_fits(compiled: list[dict[str, Any]], target: str) -> None:
+    from kernel_support.launches import KERNELS
+
+    mine = [c for c in compiled if c["target"] == target]
+    assert {c["kernel"] for c in mine} == KERNELS
+    for kernel in mine:
+        assert kernel["binary_bytes"] > 0
+        assert kernel["shared"] <= SHARED_BYTES[target], kernel
+
+
+def test_chunks_multiply_on_hoppers_own_units(compiled: list[dict[str, Any]]) -> None:
+    """Keys and values arrive beside the arithmetic, and a tile of 64 rows takes a warp group's product."""
+    (chunk,) = [c for c in compiled if (c["target"], c["launch"], c["kernel"]) == ("sm_90", "prefill", "_prefill")]
+    assert chunk["asynchronous_copies"]
+    assert chunk["warp_group_products"]
