@@ -7,16 +7,21 @@ from typing import Any
 
 import torch
 
+from plimsoll_kernels.activation.kernel import launch_gated
 from plimsoll_kernels.paged_attention.batch import PagedBatch
 from plimsoll_kernels.paged_attention.decode import kernel as decode
+from plimsoll_kernels.paged_attention.kernel import launch_write_cache
 from plimsoll_kernels.paged_attention.prefill import kernel as prefill
+from plimsoll_kernels.rms_norm.kernel import launch_rms_norm
+from plimsoll_kernels.rotary.kernel import launch_rotary
+from plimsoll_kernels.rotary_cache.kernel import launch_rotary_cache
 
 LLAMA = {"heads": 32, "kv_heads": 8, "size": 128}
 GEMMA = {"heads": 4, "kv_heads": 1, "size": 256}
 ODD = {"heads": 9, "kv_heads": 3, "size": 80}
 BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
 BLOCKS = 64
-KERNELS = {"_decode", "_join", "_prefill"}
+KERNELS = {"_decode", "_join", "_prefill", "_write_cache", "_rms_norm", "_rotary", "_rotary_cache", "_gated"}
 """What the launches below come to: all there are."""
 
 
@@ -39,6 +44,22 @@ def _prefill(shape: dict[str, int], dtype: torch.dtype, config: Any = None, **mo
     prefill.launch_prefill(*_attention(shape, dtype, [(100, 500), (1, 30)]), config=config, **options)
 
 
+def _cache(shape: dict[str, int]) -> torch.Tensor:
+    return torch.zeros(2, shape["kv_heads"], BLOCKS, 16, shape["size"], dtype=BF16)
+
+
+def _write() -> None:
+    key, value = torch.zeros(2, 3, LLAMA["kv_heads"], LLAMA["size"], dtype=BF16)
+    launch_write_cache(key, value, *_cache(LLAMA), torch.arange(3))
+
+
+def _rotary_cache(shape: dict[str, int], *, norm: bool) -> None:
+    count, size = shape["heads"] + 2 * shape["kv_heads"], shape["size"]
+    weight = torch.ones(count - shape["kv_heads"], size) if norm else None
+    heads, turns = torch.zeros(3, count, size, dtype=BF16), torch.ones(2, 3, size // 2, dtype=BF16)
+    launch_rotary_cache(heads, *turns, *_cache(shape), torch.arange(3), weight, 1e-6)
+
+
 LAUNCHES: dict[str, Callable[[], object]] = {
     "decode": lambda: _decode(LLAMA, BF16, 1),
     "decode split": lambda: _decode(LLAMA, BF16, 16),
@@ -49,4 +70,12 @@ LAUNCHES: dict[str, Callable[[], object]] = {
     "prefill gemma window": lambda: _prefill(GEMMA, BF16, window=512),
     "prefill soft cap, half": lambda: _prefill(GEMMA, F16, softcap=50.0, window=512),
     "prefill odd, float32": lambda: _prefill(ODD, F32),
+    "write cache": _write,
+    "norm": lambda: launch_rms_norm(torch.zeros(3, 1, 4096, dtype=BF16), None, torch.ones(4096), 1e-6),
+    "sum and norm": lambda: launch_rms_norm(*torch.zeros(2, 3, 1, 4096, dtype=BF16), torch.ones(4096), 1e-6),
+    "rotary": lambda: launch_rotary(torch.zeros(3, 32, 128, dtype=BF16), *torch.ones(2, 3, 64, dtype=BF16)),
+    "rotary and cache": lambda: _rotary_cache(LLAMA, norm=False),
+    "norm, rotary and cache": lambda: _rotary_cache(GEMMA, norm=True),
+    "silu": lambda: launch_gated(torch.zeros(3, 2 * 14336, dtype=BF16), "silu"),
+    "gelu": lambda: launch_gated(torch.zeros(3, 2 * 2048, dtype=BF16), "gelu_tanh"),
 }

@@ -1,0 +1,24 @@
+"""The gate in plain torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
+
+from torch import Tensor
+from torch.nn import functional
+
+Activation = Literal["silu", "gelu_tanh"]
+ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
+    "silu": functional.silu,
+    "gelu_tanh": lambda x: functional.gelu(x, approximate="tanh"),
+}
+
+
+def gated_reference(gate_up: Tensor, activation: Activation) -> Tensor:
+    """gate_up `[T, 2 I]`, the gates before what they open -> activation(gate) x up `[T, I]`.
+
+    Computed in float32, rounded once to gate_up's dtype.
+    """
+    gate, up = gate_up.float().chunk(2, dim=-1)
+    return (ACTIVATIONS[activation](gate) * up).to(gate_up.dtype)
