@@ -22,12 +22,11 @@ def _gated(out, gate_up, row_stride, SIZE: tl.constexpr, GELU: tl.constexpr, PIE
     gate = tl.load(source, mask=inside, other=0.0)
     up = tl.load(source + SIZE, mask=inside, other=0.0).to(tl.float32)
     x = gate.to(tl.float32)
+    slope = x
     if GELU:
         # x / 2 (1 + tanh z) = x sigmoid(2 z), where z = sqrt(2 / pi) (x + 0.044715 x^3)
-        opened = x * tl.sigmoid(1.5957691216057308 * (x + 0.044715 * x * x * x))
-    else:
-        opened = x * tl.sigmoid(x)
-    tl.store(out + row * SIZE + column, (opened * up).to(gate.dtype), mask=inside)
+        slope = 1.5957691216057308 * (x + 0.044715 * x * x * x)
+    tl.store(out + row * SIZE + column, (x * tl.sigmoid(slope) * up).to(gate.dtype), mask=inside)
 
 
 def launch_gated(gate_up: Tensor, activation: Activation) -> Tensor:

@@ -23,8 +23,8 @@ def rotary_cache(
 ) -> Tensor:
     """Rotate queries and keys, put keys and values into their slots, return the queries `[T, H, D]`.
 
-    heads `[T, H + 2 K, D]`, cos and sin `[T, R / 2]`, caches `[K, num_blocks, block_size, D]`, slot_mapping int64 `[T]`,
-    norm `[H + K, D]` or None: see the reference for the terms. Rows that share a slot leave one of theirs in it, any.
+    heads `[T, H + 2 K, D]`, cos and sin `[T, R / 2]`, caches `[K, num_blocks, block_size, D]`, slot_mapping int64
+    `[T]`, norm `[H + K, D]` or None: see the reference for the terms. Of rows that share a slot, any is left in it.
     Raises ValueError for shapes, dtypes and devices that do not fit; slots are not checked, as that would stall a GPU.
     """
     check_floats(heads=heads, key_cache=key_cache, value_cache=value_cache)

@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from plimsoll_runtime.models.layer import DecoderLayer
 from plimsoll_runtime.models.linear import Linear
-from plimsoll_runtime.models.norm import RmsNorm
+from plimsoll_runtime.models.norm import ResidualNorm
 from plimsoll_runtime.models.rope import RopeTable
 from plimsoll_runtime.models.spec import Attention, DecoderSpec
 from plimsoll_runtime.models.weights import WeightReader
@@ -42,7 +42,7 @@ class TorchDecoder:
         self._layers = [
             DecoderLayer(spec, shape, weights) for shape, weights in zip(spec.attention, reader.layers(), strict=True)
         ]
-        self._norm = RmsNorm(reader.final_norm(), spec.norm_eps, offset=spec.norm_offset)
+        self._norm = ResidualNorm(reader.final_norm(), spec.norm_eps, offset=spec.norm_offset)
         self._ropes = {rope: RopeTable(rope, reader.device) for rope in set(spec.ropes)}
         self._scale = rounded_scale(spec, reader.dtype)
         self.weight_bytes = reader.nbytes
@@ -53,10 +53,11 @@ class TorchDecoder:
         if self._scale is not None:
             x = x * self._scale
         tables = {rope: table(positions, x.dtype) for rope, table in self._ropes.items()}
+        added: Tensor | None = None
         for index, layer in enumerate(self._layers):
             cos, sin = tables[self.spec.ropes[index]]
-            x = layer(index, x, cos, sin, attention)
-        return self._norm(x)
+            x, added = layer(index, x, added, cos, sin, attention)
+        return self._norm(x, added)[0]
 
     def logits(self, hidden: Tensor) -> Tensor:
         """hidden [R, hidden] -> float32 [R, vocab]."""

@@ -15,7 +15,7 @@ class OpKind(StrEnum):
     """What a decoder does, in the order of a layer.
 
     - embed: token rows, their scale, and what depends on positions alone
-    - norm: all norms over hidden states; the residual added before them where there is a post-norm
+    - norm: all norms over hidden states, and in torch the residual sum before them
     - rope: norms over heads and the rotation
     - attention: keys and values into the cache (native code may count the writing as rope), and all of attending
     - output, down: the product and its residual

@@ -13,6 +13,8 @@ from torch import Tensor
 from torch.profiler import record_function
 
 from plimsoll_runtime.models.decoder import TorchDecoder
+from plimsoll_runtime.models.layer import RotatingAttention
+from plimsoll_runtime.models.norm import QkNorm
 from plimsoll_runtime.models.op_times import OpKind
 from plimsoll_runtime.models.spec import Attention
 
@@ -120,11 +122,9 @@ class MarkedDecoder:
 
     def __call__(self, token_ids: Tensor, positions: Tensor, attention: Attention) -> Tensor:
         """As the decoder's own."""
-
-        def marked(layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-            self.switch(OpKind.ATTENTION)
-            return attention(layer, query, key, value)
-
+        marked: Attention = _MarkedAttention(self, attention)
+        if isinstance(attention, RotatingAttention):
+            marked = _MarkedRotatingAttention(self, attention)
         self.switch(OpKind.EMBED)
         try:
             return self._decoder(token_ids, positions, marked)
@@ -154,14 +154,40 @@ class MarkedDecoder:
             if part is not None:
                 setattr(owner, name, self._marked(part, kind))
 
-    def _marked(self, part: Callable[[Tensor], Tensor], kind: OpKind) -> Callable[[Tensor], Tensor]:
+    def _marked(self, part: Callable[..., Any], kind: OpKind) -> Callable[..., Any]:
         """The rotation is no part of its own: it begins where the product of queries and keys ends."""
 
-        def call(x: Tensor) -> Tensor:
+        def call(*tensors: Tensor | None) -> Any:
             self.switch(kind)
-            out = part(x)
+            out = part(*tensors)
             if kind is OpKind.QKV:
                 self.switch(OpKind.ROPE)
             return out
 
         return call
+
+
+class _MarkedAttention:
+    """A step's attention that says when it begins."""
+
+    def __init__(self, decoder: MarkedDecoder, attention: Attention) -> None:
+        self._decoder = decoder
+        self._attention = attention
+
+    def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """See Attention."""
+        self._decoder.switch(OpKind.ATTENTION)
+        return self._attention(layer, query, key, value)
+
+
+class _MarkedRotatingAttention(_MarkedAttention):
+    """One that rotates: all of it counts as attention."""
+
+    def __init__(self, decoder: MarkedDecoder, attention: RotatingAttention) -> None:
+        super().__init__(decoder, attention)
+        self._rotating = attention
+
+    def of_heads(self, layer: int, heads: Tensor, cos: Tensor, sin: Tensor, norm: QkNorm | None) -> Tensor:
+        """See RotatingAttention."""
+        self._decoder.switch(OpKind.ATTENTION)
+        return self._rotating.of_heads(layer, heads, cos, sin, norm)

@@ -50,14 +50,21 @@ def _cache(shape: dict[str, int]) -> torch.Tensor:
 
 def _write() -> None:
     key, value = torch.zeros(2, 3, LLAMA["kv_heads"], LLAMA["size"], dtype=BF16)
-    launch_write_cache(key, value, *_cache(LLAMA), torch.arange(3))
+    keys, values = _cache(LLAMA)
+    launch_write_cache(key, value, keys, values, torch.arange(3))
 
 
 def _rotary_cache(shape: dict[str, int], *, norm: bool) -> None:
     count, size = shape["heads"] + 2 * shape["kv_heads"], shape["size"]
     weight = torch.ones(count - shape["kv_heads"], size) if norm else None
-    heads, turns = torch.zeros(3, count, size, dtype=BF16), torch.ones(2, 3, size // 2, dtype=BF16)
-    launch_rotary_cache(heads, *turns, *_cache(shape), torch.arange(3), weight, 1e-6)
+    heads, turns = torch.zeros(3, count, size, dtype=BF16), torch.ones(3, size // 2, dtype=BF16)
+    keys, values = _cache(shape)
+    launch_rotary_cache(heads, turns, turns, keys, values, torch.arange(3), weight, 1e-6)
+
+
+def _norm(*, add: bool) -> None:
+    x = torch.zeros(3, 1, 4096, dtype=BF16)
+    launch_rms_norm(x, torch.ones_like(x) if add else None, torch.ones(4096), 1e-6)
 
 
 LAUNCHES: dict[str, Callable[[], object]] = {
@@ -71,8 +78,8 @@ LAUNCHES: dict[str, Callable[[], object]] = {
     "prefill soft cap, half": lambda: _prefill(GEMMA, F16, softcap=50.0, window=512),
     "prefill odd, float32": lambda: _prefill(ODD, F32),
     "write cache": _write,
-    "norm": lambda: launch_rms_norm(torch.zeros(3, 1, 4096, dtype=BF16), None, torch.ones(4096), 1e-6),
-    "sum and norm": lambda: launch_rms_norm(*torch.zeros(2, 3, 1, 4096, dtype=BF16), torch.ones(4096), 1e-6),
+    "norm": lambda: _norm(add=False),
+    "sum and norm": lambda: _norm(add=True),
     "rotary": lambda: launch_rotary(torch.zeros(3, 32, 128, dtype=BF16), *torch.ones(2, 3, 64, dtype=BF16)),
     "rotary and cache": lambda: _rotary_cache(LLAMA, norm=False),
     "norm, rotary and cache": lambda: _rotary_cache(GEMMA, norm=True),

@@ -84,10 +84,8 @@ def assert_equal(case: Case, tolerance: float) -> None:
     ],
     ids=["llama", "gemma", "partly rotated"],
 )
-def test_kernel(
-    triton_device: str, dtype: torch.dtype, tolerance: float, shape: dict[str, int], norm: bool
-) -> None:
-    assert_equal(make(**shape, norm=norm, dtype=dtype, device=triton_device), tolerance)  # type: ignore[arg-type]
+def test_kernel(triton_device: str, dtype: torch.dtype, tolerance: float, shape: dict[str, int], norm: bool) -> None:
+    assert_equal(make(**shape, norm=norm, dtype=dtype, device=triton_device), tolerance)
 
 
 @pytest.mark.filterwarnings("ignore:invalid value encountered:RuntimeWarning")

@@ -81,6 +81,28 @@ def test_post_norms_are_marked_too(tmp_path: Path) -> None:
     assert listener.seen.count(OpKind.NORM) == 5
 
 
+def test_an_attention_that_rotates_still_does(tiny_model: Path) -> None:
+    """Then what is profiled is what is served."""
+    seen: list[int] = []
+
+    class Rotating:
+        def __call__(self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+            raise AssertionError("the decoder rotated by itself")
+
+        def of_heads(
+            self, layer: int, heads: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, norm: object
+        ) -> torch.Tensor:
+            seen.append(layer)
+            shape = decoder.spec.attention[layer]
+            return heads[:, : shape.heads]
+
+    listener = Listener()
+    decoder = MarkedDecoder(loaded(tiny_model), listener)
+    decoder(torch.tensor([3]), torch.tensor([0]), Rotating())
+    assert seen == [0, 1, 2]
+    assert listener.seen.count(OpKind.ATTENTION) == 3
+
+
 def test_every_moment_belongs_to_an_op(tiny_model: Path) -> None:
     """Each op lasts until the next begins: 25 marks after the first, a second each."""
     clock = Clock()

@@ -2,43 +2,84 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar
 
 from torch import Tensor
 
+from plimsoll_kernels.paged_attention.batch import PagedBatch
+from plimsoll_kernels.paged_attention.configs import DEFAULTS, PagedConfigs
 from plimsoll_kernels.paged_attention.op import paged_attention, write_cache
+from plimsoll_kernels.rotary_cache.op import rotary_cache
 from plimsoll_runtime.execution.attention.base import AttentionBatch
 from plimsoll_runtime.execution.attention.paged import paged_batch
 from plimsoll_runtime.execution.kv_cache import KvCache
-from plimsoll_runtime.models.spec import Attention
+from plimsoll_runtime.models.norm import QkNorm
+from plimsoll_runtime.models.spec import AttentionShape
+
+Configs = Mapping[AttentionShape, PagedConfigs]
+"""How attention is launched, by the shape of a layer's heads; for one that is missing, as fits every device."""
 
 
 class TritonBackend:
-    """One kernel for prompts' chunks and decodes alike."""
+    """Kernels for chunks, decodes and both in one batch; a layer's heads are rotated on their way into the cache."""
 
     name: ClassVar[str] = "triton"
     fused: ClassVar[bool] = False
 
-    def __init__(self, cache: KvCache) -> None:
+    def __init__(self, cache: KvCache, configs: Configs | None = None) -> None:
         self._cache = cache
+        self._configs = configs or {}
 
-    def begin(self, batch: AttentionBatch) -> Attention:
+    def begin(self, batch: AttentionBatch) -> TritonStep:
         """The batch's tables on the device: one copy a step."""
+        return self.over(paged_batch(batch, self._cache), batch.slot_mapping)
+
+    def over(self, paged: PagedBatch, slot_mapping: Tensor) -> TritonStep:
+        """A step over tables that are on the device already, as a CUDA graph has them; slot_mapping int64 [T]."""
+        return TritonStep(self._cache, paged, slot_mapping, self._configs)
+
+
+class TritonStep:
+    """One step's attention: see `models.spec.Attention` and `models.layer.RotatingAttention`."""
+
+    def __init__(self, cache: KvCache, paged: PagedBatch, slot_mapping: Tensor, configs: Configs) -> None:
+        self._cache = cache
+        self._paged = paged
+        self._slots = slot_mapping
+        self._configs = configs
+
+    def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """query [T, heads, D], key and value [T, kv_heads, D] -> [T, heads, D]."""
         cache = self._cache
-        paged = paged_batch(batch, cache)
+        write_cache(key, value, cache.keys[layer], cache.values[layer], self._slots, implementation="triton")
+        return self._attend(layer, query)
 
-        def attention(layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-            keys, values, shape = cache.keys[layer], cache.values[layer], cache.shapes[layer]
-            write_cache(key, value, keys, values, batch.slot_mapping, implementation="triton")
-            return paged_attention(
-                query,
-                keys,
-                values,
-                paged,
-                scale=shape.scale,
-                window=shape.window,
-                softcap=shape.softcap,
-                implementation="triton",
-            )
+    def of_heads(self, layer: int, heads: Tensor, cos: Tensor, sin: Tensor, norm: QkNorm | None) -> Tensor:
+        """heads [T, heads + 2 kv_heads, D], cos and sin [T, D / 2] -> [T, heads, D]."""
+        query = rotary_cache(
+            heads,
+            cos,
+            sin,
+            self._cache.keys[layer],
+            self._cache.values[layer],
+            self._slots,
+            norm=None if norm is None else norm.weight,
+            eps=0.0 if norm is None else norm.eps,
+            implementation="triton",
+        )
+        return self._attend(layer, query)
 
-        return attention
+    def _attend(self, layer: int, query: Tensor) -> Tensor:
+        cache, shape = self._cache, self._cache.shapes[layer]
+        return paged_attention(
+            query,
+            cache.keys[layer],
+            cache.values[layer],
+            self._paged,
+            scale=shape.scale,
+            window=shape.window,
+            softcap=shape.softcap,
+            configs=self._configs.get(shape, DEFAULTS),
+            implementation="triton",
+        )

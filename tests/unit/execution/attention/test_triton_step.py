@@ -1,0 +1,78 @@
+"""A whole decoder over the Triton backend computes what it computes over the reference, on a GPU by kernels alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from model_support.tiny import make_model, save_model
+from torch import Tensor
+
+from plimsoll_runtime.execution.attention.base import AttentionBackend, AttentionBatch
+from plimsoll_runtime.execution.attention.reference import ReferenceBackend
+from plimsoll_runtime.execution.kv_cache import KvCache
+from plimsoll_runtime.models.decoder import TorchDecoder
+from plimsoll_runtime.models.layer import RotatingAttention
+from plimsoll_runtime.models.load import load_decoder
+from plimsoll_runtime.models.registry import describe
+from plimsoll_runtime.weights.sources import resolve
+
+BLOCK = 16
+MODELS = {
+    "LlamaConfig": {"num_hidden_layers": 2},
+    "Qwen3Config": {"num_hidden_layers": 2, "head_dim": 24},
+    "Gemma3TextConfig": {"num_hidden_layers": 2, "head_dim": 16},
+}
+
+
+@pytest.fixture(scope="module", params=MODELS)
+def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("model")
+    save_model(make_model(request.param, MODELS[request.param]), made)
+    return made
+
+
+def loaded(folder: Path, device: str) -> TorchDecoder:
+    files = resolve(str(folder))
+    decoder = load_decoder(files, describe(files.config), torch.float32, device=torch.device(device))
+    assert isinstance(decoder, TorchDecoder)
+    return decoder
+
+
+@torch.inference_mode()
+def logits(decoder: TorchDecoder, backend: Any, device: str) -> Tensor:
+    """Of two sequences in a chunk and a decode step, whose blocks take turns."""
+    cache = KvCache(decoder.spec.attention, 9, BLOCK, torch.float32, torch.device(device))
+    chosen: AttentionBackend = backend(cache)
+    tables = [[5, 2], [1, 8]]
+    lengths, rows = [0, 0], []
+    for counts in ([20, 13], [1, 1], [1, 3]):
+        positions = [torch.arange(n, n + count) for n, count in zip(lengths, counts, strict=True)]
+        lengths = [n + count for n, count in zip(lengths, counts, strict=True)]
+        places = zip(positions, tables, strict=True)
+        slots = torch.tensor([t[p // BLOCK] * BLOCK + p % BLOCK for at, t in places for p in at.tolist()])
+        step = chosen.begin(AttentionBatch(counts, lengths, tables, slots.to(device)))
+        flat = torch.cat(positions).to(device)
+        rows.append(decoder.logits(decoder(flat * 7 % decoder.spec.vocab_size, flat, step)))
+    return torch.cat(rows).cpu()
+
+
+def test_equals_the_reference(folder: Path, triton_device: str) -> None:
+    from plimsoll_runtime.execution.attention.triton import TritonBackend
+
+    actual = logits(loaded(folder, triton_device), TritonBackend, triton_device)
+    expected = logits(loaded(folder, "cpu"), ReferenceBackend, "cpu")
+    torch.testing.assert_close(actual, expected, rtol=2e-4, atol=2e-4)
+
+
+def test_its_steps_rotate(folder: Path) -> None:
+    """Otherwise the decoder would go on norming and rotating by itself, and nobody would notice."""
+    pytest.importorskip("triton")
+    from plimsoll_runtime.execution.attention.triton import TritonBackend
+
+    cache = KvCache(loaded(folder, "cpu").spec.attention, 2, BLOCK, torch.float32, torch.device("cpu"))
+    batch = AttentionBatch([1], [1], [[1]], torch.tensor([16]))
+    assert isinstance(TritonBackend(cache).begin(batch), RotatingAttention)
+    assert not isinstance(ReferenceBackend(cache).begin(batch), RotatingAttention)
