@@ -41,7 +41,7 @@ class Watcher:
 
 def measure(chosen: Options) -> dict[str, Any]:
     """Waste over all steps, for the engine's block size. The draw is fixed: a second round would give the same."""
-    config = EngineConfig(model="none", prefix_caching=False)
+    config = EngineConfig(model="none", prefix_caching=False, overlap=False)
     watcher = Watcher(config.block_size)
     core = EngineCore(config, _info(config), watcher)
     rng = random.Random(0)

@@ -62,6 +62,7 @@ def measure(threads: int) -> list[tuple[StepWork, float]]:
         kv_memory="1GiB",
         max_model_len=2048,
         prefix_caching=False,
+        overlap=False,
     )
     core = build_engine(config, lambda stage, fraction: None, recorder)
     seen: dict[StepWork, list[float]] = defaultdict(list)

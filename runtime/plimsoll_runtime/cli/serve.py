@@ -79,6 +79,7 @@ def engine_config(args: argparse.Namespace) -> EngineConfig:
         prefix_caching=args.prefix_caching,
         attention_backend=args.attention_backend,
         policy=args.policy,
+        overlap=args.overlap,
         check_integrity_every=args.check_integrity_every,
     )
 
@@ -174,6 +175,11 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
         default=DEFAULTS.policy,
         help="who is served first: first come, by the requests' priority or deadline, the shortest job, or the "
         "longest cached prefix (default: %(default)s)",
+    )
+    group.add_argument(
+        "--overlap",
+        action=argparse.BooleanOptionalAction,
+        help="plan a step while the one before it runs, not once it is over (default: on a GPU)",
     )
     group.add_argument(
         "--check-integrity-every",

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from plimsoll_runtime.driver.probe import Probe
-from plimsoll_runtime.engine.config import EngineConfig
+from plimsoll_runtime.engine.config import EngineConfig, overlaps
 from plimsoll_runtime.engine.core import EngineCore
 from plimsoll_runtime.engine.messages import EngineInfo
 from plimsoll_runtime.engine.params import SamplingParams
@@ -57,7 +57,8 @@ def build_engine(config: EngineConfig, progress: Progress, probe: Probe | None =
     cache = KvCache(spec.attention, budget.num_blocks, config.block_size, dtype, device, paired=backend.fused)
     sampler = Sampler(spec.vocab_size, files.eos_token_ids)
     timeline = Timeline() if probe is None else probe.timeline
-    runner = ModelRunner(decoder, backend(cache), cache, sampler, timeline)
+    runner_timeline = Timeline() if overlaps(config, device.type) else timeline
+    runner = ModelRunner(decoder, backend(cache), cache, sampler, config.max_sequences, runner_timeline)
     progress("warm-up", 0.0)
     _warm_up(runner, min(config.max_batch_tokens, budget.max_model_len - 1, 64), config.block_size)
     progress("warm-up", 1.0)
@@ -72,7 +73,8 @@ def build_engine(config: EngineConfig, progress: Progress, probe: Probe | None =
         info.block_size,
         info.kv_bytes / 2**30,
     )
-    return EngineCore(config, info, runner if probe is None else probe.watch_runner(runner), timeline)
+    watched = runner if probe is None else probe.watch_runner(runner)
+    return EngineCore(config, info, watched, timeline, runner_timeline)
 
 
 def _set_threads(threads: int | None) -> None:

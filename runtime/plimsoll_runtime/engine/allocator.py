@@ -85,12 +85,18 @@ class KvAllocator:
         sequence.block_ids.append(self.pool.take())
 
     def publish(self, sequence: SequenceState) -> None:
-        """Make the full blocks among the first `computed` tokens findable."""
-        if self._cache is None or sequence.computed // self.block_size == sequence.published:
+        """Make the full blocks of tokens that are known, and computed by the steps handed out, findable."""
+        tokens = min(sequence.computed, len(sequence.token_ids))
+        if self._cache is None or tokens // self.block_size == sequence.published:
             return
-        for index, block in self._cache.publish(sequence):
+        for index, block in self._cache.publish(sequence, tokens):
             self.pool.share(block)
             self._merges.append(Merge(sequence, sequence.epoch, index, block))
+
+    def publish_last(self, sequence: SequenceState) -> None:
+        """The same for a sequence that ends. What steps under way compute for it, nobody will have looked at."""
+        if self._cache is not None:
+            self._cache.publish(sequence, sequence.computed - sequence.pending)
 
     def merge(self, merges: list[Merge]) -> None:
         """Let each sequence use the block that was there before its own, and give its own back."""

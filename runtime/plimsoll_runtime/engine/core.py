@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable
 from typing import Protocol
 
 import msgspec
 
-from plimsoll_runtime.engine.config import EngineConfig
+from plimsoll_runtime.engine.config import EngineConfig, overlaps
 from plimsoll_runtime.engine.limits import check_request, longest_sequence
 from plimsoll_runtime.engine.messages import AddRequest, EngineInfo, EngineStats, StepOutputs
+from plimsoll_runtime.engine.pipeline import InlineSteps, Pipeline, ThreadedSteps
 from plimsoll_runtime.engine.plan import StepPlan, StepResult
 from plimsoll_runtime.engine.policy import new_policy
-from plimsoll_runtime.engine.scheduler import Limits, Scheduler
+from plimsoll_runtime.engine.scheduler import Limits, Scheduler, Step
 from plimsoll_runtime.engine.timeline import StepPhase, Timeline
 from plimsoll_runtime.errors import EngineDeadError
 
@@ -27,34 +29,47 @@ class Runner(Protocol):
 class EngineCore:
     """A scheduler and a runner, joined: each step is schedule, run, commit.
 
-    With a `timeline` (the runner's too) it marks where each of them ends. What the runner has marked before, while it
-    warmed up, is forgotten.
+    Where steps overlap (`config.overlaps`) one runs in a thread of its own, while the one after it is planned and what
+    came of the one before it is dealt with, here and by whoever calls `step`.
+
+    With a `timeline` it marks where each part of a step ends; the runner marks its own in `runner_timeline`, the same
+    one unless the steps overlap. What it has marked before, while it warmed up, is forgotten.
     """
 
     def __init__(
-        self, config: EngineConfig, info: EngineInfo, runner: Runner, timeline: Timeline | None = None
+        self,
+        config: EngineConfig,
+        info: EngineInfo,
+        runner: Runner,
+        timeline: Timeline | None = None,
+        runner_timeline: Timeline | None = None,
     ) -> None:
         self.info = info
-        self._runner = runner
+        self._pipeline: Pipeline = (
+            ThreadedSteps(runner.run, runner_timeline) if overlaps(config, info.device) else InlineSteps(runner.run)
+        )
+        self._under_way: deque[Step] = deque()
         self.timeline = timeline
-        if timeline is not None:
-            timeline.clear()
+        self._timelines = [t for t in dict.fromkeys((timeline, runner_timeline)) if t is not None]
+        for each in self._timelines:
+            each.clear()
         self._scheduler = Scheduler(_limits(config, info), new_policy(config.policy))
         self._check_every = config.check_integrity_every
         self._failure: str | None = None
 
     @property
     def has_work(self) -> bool:
-        """Whether a request waits or runs."""
-        return len(self._scheduler) > 0
+        """Whether a request waits or runs, or a step is under way for one that has ended."""
+        return len(self._scheduler) > 0 or bool(self._under_way)
 
     @property
     def stats(self) -> EngineStats:
         """Gauges and counters as of now."""
         stats = self._scheduler.stats()
-        if self.timeline is None:
+        if not self._timelines:
             return stats
-        return msgspec.structs.replace(stats, phase_seconds=self.timeline.totals())
+        totals = zip(*(timeline.totals() for timeline in self._timelines), strict=True)
+        return msgspec.structs.replace(stats, phase_seconds=tuple(map(sum, totals)))
 
     def add(self, request: AddRequest) -> None:
         """Queue a request. Raises UsageError when it could never be served, EngineDeadError after a failure."""
@@ -71,7 +86,7 @@ class EngineCore:
         self._scheduler.forget_prefixes()
 
     def step(self) -> StepOutputs:
-        """Compute one step; nothing is computed when there is no work.
+        """The outputs of the next step; nothing is computed when there is no work.
 
         Raises EngineDeadError when the runner fails. Then every request is lost and so is the engine: what the
         device holds is no longer known.
@@ -81,14 +96,18 @@ class EngineCore:
         if timeline is not None:
             timeline.begin()
         expired = self._scheduler.expire()
-        step = self._scheduler.schedule()
-        if step is None:
+        self._plan_ahead()
+        if not self._under_way:
             return StepOutputs(expired, self.stats)
         if timeline is not None:
             timeline.lap(StepPhase.SCHEDULE)
         try:
-            outputs = expired + self._scheduler.commit(step, self._runner.run(step.plan))
+            result = self._pipeline.result()
+            if timeline is not None and self._pipeline.depth > 1:
+                timeline.lap(StepPhase.WAIT)
+            outputs = expired + self._scheduler.commit(self._under_way.popleft(), result)
         except Exception as error:
+            self._under_way.clear()
             self._failure = f"a step failed with {type(error).__name__}: {error}"
             raise EngineDeadError(self._failure) from error
         stats = self.stats
@@ -101,7 +120,12 @@ class EngineCore:
 
     def check_integrity(self) -> None:
         """Raises AssertionError when the records of blocks, slots and sequences disagree."""
-        self._scheduler.check_integrity()
+        self._scheduler.check_integrity(self._under_way)
+
+    def _plan_ahead(self) -> None:
+        while len(self._under_way) < self._pipeline.depth and (step := self._scheduler.schedule()) is not None:
+            self._pipeline.submit(step.plan)
+            self._under_way.append(step)
 
     def _raise_if_failed(self) -> None:
         if self._failure is not None:

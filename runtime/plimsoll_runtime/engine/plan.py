@@ -13,6 +13,9 @@ import msgspec
 
 from plimsoll_runtime.engine.params import SamplingParams
 
+LAST_CHOSEN = -1
+"""Stands in a plan for the token that the step before chose for the slot, where nobody has seen it yet."""
+
 
 @dataclass(frozen=True, slots=True)
 class SlotInit:
@@ -32,8 +35,9 @@ class SlotInit:
 class ScheduledSequence(msgspec.Struct, frozen=True):
     """The tokens of one sequence to compute in this step (a Struct: made for every sequence in every step).
 
-    `token_ids` stand at positions start .. start + len(token_ids) - 1; `block_ids` is the sequence's block table,
-    long enough for all of them. With `sample`, the last position's logits choose the next token.
+    `token_ids` stand at positions start .. start + len(token_ids) - 1, or it is LAST_CHOSEN alone; `block_ids` is the
+    sequence's block table, long enough for all of them. With `sample`, the last position's logits choose the next
+    token.
     `prompt_targets`: when prompt log probabilities are wanted, the token that follows each of the first
     len(prompt_targets) positions of this chunk; else empty.
     """

@@ -78,13 +78,13 @@ class PrefixCache:
             count, lookups = count + 1, lookups - 1
         return count * size
 
-    def publish(self, sequence: SequenceState) -> list[tuple[int, int]]:
-        """Name the blocks that the sequence has filled since the last time.
+    def publish(self, sequence: SequenceState, tokens: int) -> list[tuple[int, int]]:
+        """Name the full blocks among the first `tokens`, all known and computed, that have no name yet.
 
         Returns (index in its block table, block with the same contents) for those whose contents had a block before.
         """
         duplicates = []
-        for index in range(sequence.published, sequence.computed // self._block_size):
+        for index in range(sequence.published, tokens // self._block_size):
             block = sequence.block_ids[index]
             bearer = self._pool.publish(block, self._name(sequence, index))
             if bearer == block:

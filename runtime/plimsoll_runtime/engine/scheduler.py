@@ -9,7 +9,9 @@ So the first of all, once it runs, is never held up; until then the sequences th
 or give way at once where the policy preempts. As ranks favour nobody for ever, every request ends.
 
 `schedule` and `commit` are separate: a step may be planned while earlier ones run, as long as they run and are
-committed in the order in which they were planned. A sequence whose token is still to come is left out until then.
+committed in the order in which they were planned. A sequence whose token is still to come goes on with
+`LAST_CHOSEN`: the runner knows the token by then. If that was its last one (a stop token, an error), what was planned
+for it comes to nothing: its row is computed, and its blocks are not used again before that.
 """
 
 from __future__ import annotations
@@ -17,13 +19,14 @@ from __future__ import annotations
 import random
 import time
 from bisect import bisect_right, insort
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 
 from plimsoll_runtime.engine.allocator import KvAllocator, Merge
 from plimsoll_runtime.engine.deadlines import DeadlineQueue
 from plimsoll_runtime.engine.messages import AddRequest, EngineStats, LogprobEntry, RequestOutput
 from plimsoll_runtime.engine.plan import (
+    LAST_CHOSEN,
     ScheduledSequence,
     SequenceOutput,
     SlotInit,
@@ -42,6 +45,8 @@ DECODES_PER_NEWCOMER = 4
 PROMPT_TOKENS_PER_DECODE = 2
 LEAST_PROMPT_TOKENS = 64
 """A paced step: where at least so many decode for each that does not yet, so many tokens of prompts for each decode."""
+
+_UNSEEN = (LAST_CHOSEN,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,10 +262,10 @@ class Scheduler:
         prompts = []
         size = self._kv.block_size
         for sequence in self._running:
-            if sequence.pending:
+            if sequence.ends_by_length:
                 continue
             start = sequence.computed
-            if len(sequence.token_ids) - start > 1:
+            if sequence.length - start > 1:
                 prompts.append(sequence)
                 continue
             if build.budget == 0 or (start == len(sequence.block_ids) * size and not self._make_room(sequence)):
@@ -297,24 +302,24 @@ class Scheduler:
         self._counters.preemptions += 1
 
     def _plan_prompt(self, sequence: SequenceState, build: _StepBuilder) -> None:
-        self._plan_chunk(sequence, min(len(sequence.token_ids) - sequence.computed, build.budget), build)
+        self._plan_chunk(sequence, min(sequence.length - sequence.computed, build.budget), build)
 
     def _plan_chunk(self, sequence: SequenceState, count: int, build: _StepBuilder) -> None:
-        """Compute the next `count` known tokens; with the last of them, choose the one after."""
+        """Compute the next `count` tokens; with the last of them, choose the one after."""
         tokens, start = sequence.token_ids, sequence.computed
         end = start + count
-        sample = end == len(tokens)
+        sample = end == sequence.length
         entry = ScheduledSequence(
             sequence.slot,
             start,
-            tokens[start:end],
+            tokens[start:end] or _UNSEEN,
             sequence.block_ids.copy(),
             sample,
             tokens[start + 1 : min(end + 1, sequence.prompt_len)] if sequence.scores_prompt else (),
         )
         build.add(sequence, entry)
         sequence.computed = end
-        sequence.pending = sample
+        sequence.pending += sample
         self._kv.publish(sequence)
 
     def _admit(self, build: _StepBuilder, before: SequenceState | None = None) -> None:
@@ -354,12 +359,13 @@ class Scheduler:
         if token is None:
             raise ValueError(f"no token came for sequence {sequence.request_id!r}, and no error")
         sequence.token_ids.append(token)
-        sequence.pending = False
+        sequence.pending -= 1
         self._counters.generated_tokens += 1
         reason = sequence.end_reason(token)
         message = _message(sequence, token, output.logprob, reason)
         if reason is not None:
             self._policy.learn(sequence)
+            self._kv.publish_last(sequence)
             self._finish(sequence)
         return message
 
@@ -387,7 +393,7 @@ class Scheduler:
     def _drop_finished(self) -> None:
         self._running = [s for s in self._running if s.phase is Phase.RUNNING]
 
-    def check_integrity(self, under_way: Sequence[Step] = ()) -> None:
+    def check_integrity(self, under_way: Collection[Step] = ()) -> None:
         """Raises AssertionError where blocks, slots and sequences disagree; `under_way` are steps not committed."""
         self._kv.check_integrity(self._running, [m for step in under_way for m in step.merges])
         self._slots.check_integrity([s.slot for s in self._running])

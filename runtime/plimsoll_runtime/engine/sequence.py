@@ -30,8 +30,8 @@ class SequenceState:
     token (`due_ns`, None: whenever); how many of its tokens were in the prefix cache the last time somebody looked
     (`prefix`).
 
-    Set while it waits for the result of a step: `pending`. `epoch` grows whenever the blocks are given back, so
-    that what an earlier step still holds for this sequence can be told from what is true now.
+    `pending` counts the tokens that steps under way are choosing for it. `epoch` grows whenever the blocks are given
+    back, so that what an earlier step still holds for this sequence can be told from what is true now.
 
     For the prefix cache: `names` is the chain of block names behind the tenant's root, `published` how many of its
     blocks are already findable. For prompt log probabilities: the first `scored` positions have been reported.
@@ -55,7 +55,7 @@ class SequenceState:
     slot: int = -1
     block_ids: list[int] = field(default_factory=list)
     computed: int = 0
-    pending: bool = False
+    pending: int = 0
     epoch: int = 0
     names: list[bytes] = field(default_factory=list)
     published: int = 0
@@ -64,6 +64,16 @@ class SequenceState:
     cached_tokens: int = 0
     scored: int = 0
     prompt_logprobs: list[LogprobEntry] | None = None
+
+    @property
+    def length(self) -> int:
+        """Its tokens, with those that are still to come from steps under way."""
+        return len(self.token_ids) + self.pending
+
+    @property
+    def ends_by_length(self) -> bool:
+        """Whether the tokens that are still to come are its last ones, whatever they are."""
+        return self.pending > 0 and self.length >= self.max_len
 
     @property
     def scores_prompt(self) -> bool:

@@ -17,17 +17,21 @@ CAPACITY = 4096
 
 
 class StepPhase(IntEnum):
-    """What an engine does in a step, in this order, and what a server then does with the step's outputs."""
+    """What an engine does in a step, in this order, and what a server then does with the step's outputs.
+
+    Where steps overlap, INPUTS to SAMPLE are the computing thread's, and WAIT is what the planning thread waits for it.
+    """
 
     SCHEDULE = 0
     INPUTS = 1
     FORWARD = 2
     HEAD = 3
     SAMPLE = 4
-    COMMIT = 5
-    MESSAGE = 6
-    DETOKENISE = 7
-    EVENTS = 8
+    WAIT = 5
+    COMMIT = 6
+    MESSAGE = 7
+    DETOKENISE = 8
+    EVENTS = 9
 
 
 class PhaseSpan(NamedTuple):

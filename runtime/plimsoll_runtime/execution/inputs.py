@@ -7,9 +7,10 @@ from itertools import chain
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from plimsoll_runtime.engine.plan import StepPlan
+from plimsoll_runtime.engine.plan import LAST_CHOSEN, StepPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,23 +28,30 @@ class StepInputs:
     context_lens: list[int]
 
 
-def step_inputs(plan: StepPlan, block_size: int, device: torch.device) -> StepInputs:
-    """Flatten a plan. No Python runs per token: positions and slots come from repeats and ranges."""
+def step_inputs(plan: StepPlan, block_size: int, device: torch.device, last_chosen: NDArray[np.int64]) -> StepInputs:
+    """Flatten a plan. No Python runs per token: positions and slots come from repeats and ranges.
+
+    last_chosen: int64 [slots], the token that each slot's last step chose, for the plan's LAST_CHOSEN.
+    """
     query_lens = [len(s.token_ids) for s in plan.sequences]
     starts = [s.start for s in plan.sequences]
     lengths = np.array(query_lens, dtype=np.int64)
     first_rows = np.cumsum(lengths) - lengths
     tokens = np.fromiter(chain.from_iterable(s.token_ids for s in plan.sequences), np.int64, int(lengths.sum()))
+    unseen = tokens[first_rows] == LAST_CHOSEN
+    if unseen.any():
+        slots = np.array([s.slot for s in plan.sequences])
+        tokens[first_rows[unseen]] = last_chosen[slots[unseen]]
     positions = np.arange(tokens.size) + np.repeat(np.array(starts, dtype=np.int64) - first_rows, lengths)
     tables = [s.block_ids for s in plan.sequences]
     widths = np.array([len(t) for t in tables], dtype=np.int64)
     blocks = np.fromiter(chain.from_iterable(tables), np.int64, int(widths.sum()))
     first_blocks = np.repeat(np.cumsum(widths) - widths, lengths)
-    slots = blocks[first_blocks + positions // block_size] * block_size + positions % block_size
+    mapping = blocks[first_blocks + positions // block_size] * block_size + positions % block_size
     return StepInputs(
         token_ids=torch.from_numpy(tokens).to(device),
         positions=torch.from_numpy(positions).to(device),
-        slot_mapping=torch.from_numpy(slots).to(device),
+        slot_mapping=torch.from_numpy(mapping).to(device),
         query_lens=query_lens,
         context_lens=[start + length for start, length in zip(starts, query_lens, strict=True)],
     )

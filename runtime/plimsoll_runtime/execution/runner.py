@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -29,12 +30,14 @@ class ModelRunner:
         backend: AttentionBackend,
         cache: KvCache,
         sampler: Sampler,
+        num_slots: int,
         timeline: Timeline | None = None,
     ) -> None:
         self._decoder = decoder
         self._backend = backend
         self._cache = cache
         self._sampler = sampler
+        self._last_chosen = np.zeros(num_slots, dtype=np.int64)
         self._timeline = timeline
 
     @torch.inference_mode()
@@ -57,7 +60,7 @@ class ModelRunner:
 
     def _forward(self, sequences: Sequence[ScheduledSequence], plan: StepPlan) -> tuple[Tensor, list[int]]:
         """Hidden states [T, H] of all rows, and the index of each sequence's last row."""
-        inputs = step_inputs(plan, self._cache.block_size, self._cache.device)
+        inputs = step_inputs(plan, self._cache.block_size, self._cache.device, self._last_chosen)
         batch = AttentionBatch(
             query_lens=inputs.query_lens,
             context_lens=inputs.context_lens,
@@ -85,7 +88,9 @@ class ModelRunner:
         picked = hidden if len(rows) == hidden.shape[0] else hidden[torch.tensor(rows, device=hidden.device)]
         logits = self._decoder.logits(picked)
         self._lap(StepPhase.HEAD)
-        return dict(zip(slots, self._sampler.sample(logits, slots), strict=True))
+        outputs = self._sampler.sample(logits, slots)
+        self._last_chosen[slots] = [output.token_id or 0 for output in outputs]
+        return dict(zip(slots, outputs, strict=True))
 
     def _prompt_reports(
         self, sequences: Sequence[ScheduledSequence], hidden: Tensor, last_rows: Sequence[int]

@@ -45,10 +45,12 @@ class ProfileOptions:
 def run_profile(options: ProfileOptions, progress: Progress) -> Report:
     """Load, probe, warm up, measure, probe again, and trace if asked to. Writes the files that are wanted.
 
+    Steps do not overlap, so that each of their phases is seen by itself.
+
     Raises what `build_engine` raises, and UsageError for a workload that the loaded engine cannot hold.
     """
     watch = Watch()
-    core = build_engine(options.engine, progress, watch)
+    core = build_engine(msgspec.structs.replace(options.engine, overlap=False), progress, watch)
     options.workload.check_fits(core.info)
     tokenizer = load_tokenizer(resolve(options.engine.model, options.engine.revision))
     session = _Session(core, watch, tokenizer, options.workload)

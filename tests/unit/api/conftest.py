@@ -89,7 +89,7 @@ class FakeEngine:
             kv_bytes=1,
             eos_token_ids=[EOS],
         )
-        phases = (0.5, 0.25, 8.0, 2.0, 0.125, 0.25, 0.5, 0.0, 0.0)
+        phases = (0.5, 0.25, 8.0, 2.0, 0.125, 0.0, 0.25, 0.5, 0.0, 0.0)
         self.stats = EngineStats(running=1, blocks_total=1000, blocks_used=250, preemptions=3, phase_seconds=phases)
         self.running: set[str] = set()
         self.changed = asyncio.Event()

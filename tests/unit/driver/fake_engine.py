@@ -70,10 +70,13 @@ def build(config: EngineConfig, progress: Callable[[str, float], None]) -> Engin
         os.kill(os.getpid(), 9)
     if config.model == "speaks":
         os.write(1, b"standard output is not the channel\n")
-    core, runner = make_core(
-        num_blocks=2000, max_batch_tokens=config.max_batch_tokens, max_sequences=config.max_sequences
+    core, _ = make_core(
+        num_blocks=2000,
+        max_batch_tokens=config.max_batch_tokens,
+        max_sequences=config.max_sequences,
+        overlap=True,
+        wrap=lambda runner: TroubledRunner(runner.run, config.model),
     )
-    core._runner = TroubledRunner(runner.run, config.model)
     return core
 
 

@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from simulated import EOS, VOCAB, SimulatedRunner
 
 from plimsoll_runtime.engine.config import EngineConfig
-from plimsoll_runtime.engine.core import EngineCore
+from plimsoll_runtime.engine.core import EngineCore, Runner
 from plimsoll_runtime.engine.messages import AddRequest, EngineInfo, RequestOutput
 from plimsoll_runtime.engine.params import SamplingParams
+from plimsoll_runtime.engine.timeline import Timeline
 
 
 def make_core(
-    *, num_blocks: int = 65, block_size: int = 4, max_model_len: int | None = None, **options: Any
+    *,
+    num_blocks: int = 65,
+    block_size: int = 4,
+    max_model_len: int | None = None,
+    wrap: Callable[[Runner], Runner] = lambda runner: runner,
+    timelines: Sequence[Timeline] = (),
+    **options: Any,
 ) -> tuple[EngineCore, SimulatedRunner]:
-    """A core over a simulated runner, which checks its own integrity after every step."""
-    defaults = {"max_batch_tokens": 16, "max_sequences": 4, "check_integrity_every": 1}
+    """A core over a simulated runner (`wrap`ped, if so wanted), which checks its own integrity after every step."""
+    defaults = {"max_batch_tokens": 16, "max_sequences": 4, "overlap": False, "check_integrity_every": 1}
     config = EngineConfig(model="simulated", **(defaults | options))
     info = EngineInfo(
         model="simulated",
@@ -34,7 +42,7 @@ def make_core(
         policy=config.policy,
     )
     runner = SimulatedRunner(num_blocks, block_size, config.max_batch_tokens, config.max_sequences)
-    return EngineCore(config, info, runner), runner
+    return EngineCore(config, info, wrap(runner), *timelines), runner
 
 
 def request(

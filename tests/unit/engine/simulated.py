@@ -18,6 +18,7 @@ from hashlib import blake2b
 from plimsoll_runtime.engine.messages import AddRequest
 from plimsoll_runtime.engine.params import SamplingParams
 from plimsoll_runtime.engine.plan import (
+    LAST_CHOSEN,
     ScheduledSequence,
     SequenceOutput,
     SlotInit,
@@ -109,6 +110,7 @@ class Slot:
     init: SlotInit
     outputs: int
     next_start: int | None = None
+    last: int | None = None
 
 
 class SimulatedRunner:
@@ -170,8 +172,16 @@ class SimulatedRunner:
 
     def _write_first(self, sequence: ScheduledSequence) -> None:
         tenant = tenant_of(self.slots[sequence.slot].init.params)
-        for position, token in enumerate(sequence.token_ids, sequence.start):
+        for position, token in enumerate(self._tokens(sequence), sequence.start):
             self._write(0, sequence, position, first_layer(token, position, tenant))
+
+    def _tokens(self, sequence: ScheduledSequence) -> Sequence[int]:
+        if LAST_CHOSEN not in sequence.token_ids:
+            return sequence.token_ids
+        assert len(sequence.token_ids) == 1, "what the last step chose is planned beside other tokens"
+        last = self.slots[sequence.slot].last
+        assert last is not None, "no step has chosen a token for this slot"
+        return [last]
 
     def _write_second(self, sequence: ScheduledSequence) -> None:
         end = sequence.start + len(sequence.token_ids)
@@ -200,6 +210,7 @@ class SimulatedRunner:
         if not sequence.sample:
             return SequenceOutput(prompt_logprobs=reports)
         token = choose(context, slot.init.params, slot.init.seed, slot.outputs)
+        slot.last = token or 0
         if token is None:
             return SequenceOutput(error="the logits are not finite")
         slot.outputs += 1

@@ -196,10 +196,11 @@ def test_the_counters_add_up() -> None:
     assert stats.steps == 16
 
 
-@pytest.mark.parametrize("option", ["max_batch_tokens", "max_sequences"])
-def test_impossible_options_are_refused(option: str) -> None:
-    with pytest.raises(UsageError, match=f"{option} must be at least 1"):
-        make_core(**{option: 0})
+def test_impossible_options_are_refused() -> None:
+    with pytest.raises(UsageError, match="max_batch_tokens must be at least 1"):
+        make_core(max_batch_tokens=0)
+    with pytest.raises(UsageError, match="max_sequences must be at least 1"):
+        make_core(max_sequences=0)
 
 
 def test_an_unknown_policy_is_refused() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,7 +14,7 @@ from simulated import POISON, SimulatedRunner, oracle
 
 from plimsoll_runtime.engine.allocator import PROBE_LOOKUPS
 from plimsoll_runtime.engine.lengths import ENOUGH
-from plimsoll_runtime.engine.plan import StepPlan, StepResult
+from plimsoll_runtime.engine.plan import LAST_CHOSEN, StepPlan, StepResult
 from plimsoll_runtime.engine.policy import REFRESHES, SECOND_NS, new_policy
 from plimsoll_runtime.engine.scheduler import Limits, Scheduler, Step
 from plimsoll_runtime.errors import UsageError
@@ -303,42 +304,66 @@ def test_a_step_can_be_planned_while_another_runs() -> None:
     first = bench.plan()
     second = bench.plan()
     assert sizes(first.plan) == [(0, 2), (1, 6)]
-    assert sizes(second.plan) == [(1, 8)], "the talker's next token is not known yet"
+    assert sizes(second.plan) == [(0, 1), (1, 7)]
+    assert second.plan.sequences[0].token_ids == (LAST_CHOSEN,), "the talker's next token is not known yet"
     bench.run(first)
     third = bench.plan()
-    assert sizes(third.plan) == [(0, 1), (1, 6)]
+    assert sizes(third.plan) == [(0, 1), (1, 7)]
     bench.run(second)
     bench.run(third)
 
 
-def test_nothing_can_be_planned_while_every_token_is_still_to_come() -> None:
+@pytest.mark.parametrize("ahead", [0, 1, 2])
+def test_planning_ahead_leaves_as_much_to_be_found(ahead: int) -> None:
     bench = Bench()
-    bench.add("talker", [1, 2])
-    step = bench.plan()
+    bench.add("first", [1, 2, 3], max_tokens=10)
+    steps: deque[Step] = deque()
+    while len(bench.scheduler):
+        while len(steps) <= ahead and (step := bench.scheduler.schedule()):
+            steps.append(step)
+        bench.run(steps.popleft())
+    assert bench.scheduler.stats().blocks_cached == 3, "12 of the 13 tokens were computed"
+
+
+def test_nothing_is_planned_behind_a_last_token_that_is_still_to_come() -> None:
+    bench = Bench()
+    bench.add("talker", [1, 2], max_tokens=2)
+    first, second = bench.plan(), bench.plan()
     assert bench.scheduler.schedule() is None
-    bench.run(step)
-    assert sizes(bench.run()) == [(0, 1)]
+    bench.run(first)
+    assert bench.scheduler.schedule() is None
+    bench.run(second)
+    assert len(bench.scheduler) == 0
+
+
+def test_what_was_planned_behind_a_stop_token_comes_to_nothing() -> None:
+    wanted = request("talker", [1, 2], max_tokens=20)
+    stop = oracle(wanted, 50).token_ids[3]
+    bench = Bench()
+    bench.add("talker", [1, 2], max_tokens=20, stop_token_ids=(stop,))
+    steps = deque([bench.plan()])
+    while len(bench.scheduler):
+        steps.append(bench.plan())
+        bench.run(steps.popleft())
+    assert [sizes(step.plan) for step in steps] == [[(0, 1)]]
+    assert bench.scheduler.stats().generated_tokens == 4
+    bench.run(steps.popleft())
+    assert bench.scheduler.stats().generated_tokens == 4
+    assert bench.scheduler.stats().blocks_used == 0
 
 
 def test_whoever_is_preempted_with_a_token_to_come_waits_for_it() -> None:
     bench = Bench(num_blocks=6, block_size=1)
     bench.add("old", [1])
-    bench.run()
-    old = bench.plan()
     bench.add("new", [3])
-    new = bench.plan()
-    for _ in range(2):
-        bench.run(old)
-        old = bench.plan()
-        if bench.scheduler.stats().preemptions:
-            break
-        bench.run(new)
-        new = bench.plan()
-    assert bench.scheduler.stats().preemptions == 1
+    under_way, ahead = bench.plan(), bench.plan()
+    while not bench.scheduler.stats().preemptions:
+        bench.run(under_way)
+        under_way, ahead = ahead, bench.plan()
     bench.scheduler.abort(["old"])
     assert bench.scheduler.schedule() is None, "its last token is not known yet"
-    bench.run(new)
-    bench.run(old)
+    bench.run(under_way)
+    bench.run(ahead)
     init = bench.run().new_slots[0]
     assert [*init.prompt_ids, *init.output_ids] == [3, *oracle(request("new", [3], max_tokens=2), 5).token_ids]
 

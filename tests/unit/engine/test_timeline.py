@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from itertools import pairwise
 
 import pytest
 from builders import drain, make_core, request
 from hypothesis import given
 from hypothesis import strategies as st
-from simulated import SimulatedRunner
 
-from plimsoll_runtime.engine.config import EngineConfig
-from plimsoll_runtime.engine.core import EngineCore
+from plimsoll_runtime.engine.core import EngineCore, Runner
 from plimsoll_runtime.engine.plan import StepPlan, StepResult
 from plimsoll_runtime.engine.timeline import PhaseSpan, StepPhase, Timeline
 
@@ -85,7 +83,7 @@ def test_the_ring_keeps_the_newest(capacity: int, actions: list[str | StepPhase]
 class MarkingRunner:
     """A runner that marks its phases, as the real one does."""
 
-    def __init__(self, inner: SimulatedRunner, timeline: Timeline) -> None:
+    def __init__(self, inner: Runner, timeline: Timeline) -> None:
         self._inner = inner
         self._timeline = timeline
 
@@ -95,29 +93,46 @@ class MarkingRunner:
         return result
 
 
-@pytest.fixture
-def timed() -> Iterator[tuple[EngineCore, Timeline]]:
-    timeline = Timeline()
-    core, runner = make_core(max_batch_tokens=8, max_sequences=2)
-    core.timeline = timeline
-    core._runner = MarkingRunner(runner, timeline)
-    yield core, timeline
-    timeline.check_integrity()
-
-
-def test_each_step_of_a_core_is_schedule_run_commit(timed: tuple[EngineCore, Timeline]) -> None:
-    core, timeline = timed
+def serve_timed(timelines: Sequence[Timeline], *, overlap: bool) -> EngineCore:
+    """A core that has served three requests, its runner with the last of the timelines."""
+    core, _ = make_core(
+        max_batch_tokens=8,
+        max_sequences=2,
+        overlap=overlap,
+        timelines=timelines,
+        wrap=lambda runner: MarkingRunner(runner, timelines[-1]),
+    )
     for i in range(3):
         core.add(request(f"r{i}", [1, 2, 3], max_tokens=5))
     drain(core)
-    assert core.stats.phase_seconds == timeline.totals()
+    return core
+
+
+def phases_by_step(timeline: Timeline) -> list[list[StepPhase]]:
+    """The phases of each step, which follow one another without a gap."""
+    timeline.check_integrity()
     spans = timeline.take()
-    steps = sorted({span.step for span in spans})
-    assert len(steps) == core.stats.steps
-    for step in steps:
-        own = [span for span in spans if span.step == step]
-        assert [span.phase for span in own] == [StepPhase.SCHEDULE, StepPhase.FORWARD, StepPhase.COMMIT]
+    steps = [[span for span in spans if span.step == step] for step in sorted({span.step for span in spans})]
+    for own in steps:
         assert all(before.end_ns == after.start_ns for before, after in pairwise(own))
+    return [[span.phase for span in own] for own in steps]
+
+
+def test_each_step_of_a_core_is_schedule_run_commit() -> None:
+    timeline = Timeline()
+    core = serve_timed([timeline], overlap=False)
+    assert core.stats.phase_seconds == timeline.totals()
+    expected = [StepPhase.SCHEDULE, StepPhase.FORWARD, StepPhase.COMMIT]
+    assert phases_by_step(timeline) == [expected] * core.stats.steps
+
+
+def test_steps_that_overlap_are_timed_where_they_are_planned_and_where_they_are_run() -> None:
+    planned, run = Timeline(), Timeline()
+    core = serve_timed([planned, run], overlap=True)
+    both = zip(planned.totals(), run.totals(), strict=True)
+    assert core.stats.phase_seconds == tuple(a + b for a, b in both)
+    assert phases_by_step(planned) == [[StepPhase.SCHEDULE, StepPhase.WAIT, StepPhase.COMMIT]] * core.stats.steps
+    assert phases_by_step(run) == [[StepPhase.FORWARD]] * core.stats.steps
 
 
 def test_totals_outlive_the_ring() -> None:
@@ -137,8 +152,7 @@ def test_what_a_runner_marked_while_it_warmed_up_is_no_steps() -> None:
     clock.now += 10**15
     timeline.lap(StepPhase.INPUTS)
     assert timeline.totals()[StepPhase.INPUTS] == 10**6
-    plain, runner = make_core()
-    core = EngineCore(EngineConfig(model="simulated"), plain.info, runner, timeline)
+    core, _ = make_core(timelines=[timeline])
     assert set(core.stats.phase_seconds) == {0.0}
     assert timeline.take() == []
     core.add(request("r", [1], max_tokens=1))
@@ -155,7 +169,8 @@ def test_a_core_without_a_timeline_tells_no_times() -> None:
     assert core.stats.phase_seconds == ()
 
 
-def test_a_step_without_work_leaves_no_span(timed: tuple[EngineCore, Timeline]) -> None:
-    core, timeline = timed
+def test_a_step_without_work_leaves_no_span() -> None:
+    timeline = Timeline()
+    core, _ = make_core(timelines=[timeline])
     core.step()
     assert timeline.take() == []

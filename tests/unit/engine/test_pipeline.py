@@ -1,0 +1,148 @@
+"""Steps in a thread of their own: in order, ahead of their commit, and over with the object that runs them."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import weakref
+
+import pytest
+from builders import drain, make_core, request, tokens_of
+from simulated import oracle
+
+from plimsoll_runtime.engine.core import Runner
+from plimsoll_runtime.engine.pipeline import InlineSteps, Pipeline, ThreadedSteps
+from plimsoll_runtime.engine.plan import ScheduledSequence, SequenceOutput, StepPlan, StepResult
+from plimsoll_runtime.errors import EngineDeadError
+
+
+def plan(number: int) -> StepPlan:
+    return StepPlan([ScheduledSequence(slot=number, start=0, token_ids=[1], block_ids=[1], sample=True)])
+
+
+def echo(plan: StepPlan) -> StepResult:
+    return StepResult([SequenceOutput(token_id=s.slot) for s in plan.sequences])
+
+
+def fail_on(bad: int) -> tuple[list[int], Pipeline]:
+    """The numbers of the plans that were run, and steps that fail at one of them."""
+    seen: list[int] = []
+
+    def run(plan: StepPlan) -> StepResult:
+        seen.append(plan.sequences[0].slot)
+        if seen[-1] == bad:
+            raise RuntimeError("the device is gone")
+        return echo(plan)
+
+    return seen, ThreadedSteps(run)
+
+
+class Held:
+    """A runner that computes a step when it is let to."""
+
+    def __init__(self, inner: Runner) -> None:
+        self._inner = inner
+        self.started = threading.Semaphore(0)
+        self.go = threading.Semaphore(0)
+
+    def run(self, plan: StepPlan) -> StepResult:
+        self.started.release()
+        assert self.go.acquire(timeout=30)
+        return self._inner.run(plan)
+
+
+@pytest.mark.parametrize("kind", [InlineSteps, ThreadedSteps])
+def test_results_come_in_the_order_of_the_plans(kind: type[InlineSteps | ThreadedSteps]) -> None:
+    steps = kind(echo)
+    for first in range(0, 20, kind.depth):
+        for number in range(first, first + kind.depth):
+            steps.submit(plan(number))
+        for number in range(first, first + kind.depth):
+            assert steps.result() == StepResult([SequenceOutput(token_id=number)])
+
+
+def test_nothing_is_run_after_a_failure() -> None:
+    seen, steps = fail_on(1)
+    for number in range(3):
+        steps.submit(plan(number))
+    steps.result()
+    with pytest.raises(RuntimeError, match="the device is gone"):
+        steps.result()
+    assert seen == [0, 1]
+
+
+def test_the_thread_and_what_it_runs_go_with_the_object() -> None:
+    class Model:
+        def run(self, plan: StepPlan) -> StepResult:
+            return echo(plan)
+
+    model = Model()
+    gone = weakref.ref(model)
+    before = set(threading.enumerate())
+    steps = ThreadedSteps(model.run)
+    (thread,) = set(threading.enumerate()) - before
+    steps.submit(plan(1))
+    steps.result()
+    del model, steps
+    gc.collect()
+    thread.join(timeout=30)
+    assert not thread.is_alive()
+    assert gone() is None
+
+
+def test_the_next_step_is_planned_while_one_runs() -> None:
+    held: list[Held] = []
+
+    def hold(runner: Runner) -> Runner:
+        held.append(Held(runner))
+        return held[0]
+
+    core, _ = make_core(overlap=True, wrap=hold)
+    core.add(request("r", [1, 2]))
+    (runner,) = held
+    for _ in range(2):
+        runner.go.release()
+    assert [o.token_ids for o in core.step().outputs] == [oracle(request("r", [1, 2]), 256).token_ids[:1]]
+    assert runner.started.acquire(timeout=30)
+    assert runner.started.acquire(timeout=30), "the second step runs although nobody has asked for it"
+    for _ in range(8):
+        runner.go.release()
+    assert len(tokens_of(drain(core)["r"])) == 7
+
+
+def test_a_stop_token_leaves_a_step_to_be_waited_for() -> None:
+    wanted = request("r", [1, 2], max_tokens=20)
+    stop = oracle(wanted, 256).token_ids[2]
+    core, runner = make_core(overlap=True)
+    core.add(request("r", [1, 2], max_tokens=20, stop_token_ids=(stop,)))
+    while not any(output.finish_reason for output in core.step().outputs):
+        pass
+    assert (core.stats.running, core.has_work) == (0, True)
+    core.check_integrity()
+    assert core.step().outputs == []
+    assert (core.stats.running, core.has_work) == (0, False)
+    assert runner.computed_tokens == 2 + 3
+    assert core.stats.blocks_used == 0
+
+
+def test_a_step_that_fails_ahead_ends_the_engine_when_its_turn_comes() -> None:
+    core, runner = make_core(overlap=True)
+    runner.failure = RuntimeError("the device is gone")
+    core.add(request("r", [1, 2]))
+    with pytest.raises(EngineDeadError, match="RuntimeError: the device is gone") as caught:
+        core.step()
+    assert caught.value.__cause__ is runner.failure
+    core.abort(["r"])
+    assert not core.has_work
+
+
+def test_answers_are_the_same_as_one_by_one() -> None:
+    wanted = [
+        request(f"r{i}", list(range(i, i + 5 + i)), temperature=float(i % 2), seed=i, max_tokens=9, ignore_eos=False)
+        for i in range(9)
+    ]
+    core, _ = make_core(overlap=True, num_blocks=20)
+    for each in wanted:
+        core.add(each)
+    texts = {name: tokens_of(outputs) for name, outputs in drain(core).items()}
+    assert texts == {r.request_id: oracle(r, 76).token_ids for r in wanted}
