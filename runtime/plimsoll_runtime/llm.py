@@ -29,7 +29,8 @@ Message = Mapping[str, Any]
 class Completion:
     """One generated answer. `logprobs` has an entry for each of `token_ids` where they were asked for.
 
-    `finish_reason` is "stop", "length", or "deadline": then it is empty, as its first token came too late.
+    `finish_reason` is "stop" or "length". Or the answer is cut short and `error` says why: "deadline" (it is empty, as
+    its first token came too late) or "error" (the engine could not go on, as when the logits are not finite).
     """
 
     text: str = ""
@@ -37,6 +38,7 @@ class Completion:
     finish_reason: str | None = None
     stop_reason: str | int | None = None
     logprobs: list[LogprobEntry] | None = None
+    error: str | None = None
 
 
 @dataclass(slots=True)
@@ -160,11 +162,9 @@ class _Progress:
 
     def push(self, output: RequestOutput) -> bool:
         """Add a step's output; True when the request is over."""
-        if output.finish_reason == "deadline":
-            self._completion.finish_reason = output.finish_reason
-            return True
         if output.error is not None:
-            raise UsageError(output.error)
+            self._completion.finish_reason, self._completion.error = output.finish_reason, output.error
+            return True
         delta = self._output.push(output)
         completion = self._completion
         completion.text += delta.text

@@ -1,8 +1,10 @@
 """The `LLM` class: what each request's urgency does to it, with a real engine over a tiny model."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from model_support.tiny import make_model, save_model
 
 from plimsoll_runtime import LLM, SamplingParams
@@ -27,8 +29,23 @@ def params(**urgency: Any) -> SamplingParams:
 def test_a_missed_deadline_leaves_the_other_answers_alone(llm: LLM) -> None:
     results = llm.generate([[1, 2], [3, 4], [5, 6]], [params(), params(deadline=1e-9), params(deadline=3600)])
     ended = [(r.outputs[0].finish_reason, len(r.outputs[0].token_ids)) for r in results]
+    assert "its deadline of 1e-09 s passed" in str(results[1].outputs[0].error)
     assert ended == [("length", 4), ("deadline", 0), ("length", 4)]
     assert llm.stats.expired == 1
+
+
+def test_logits_that_are_not_finite_leave_the_other_answers_alone(tmp_path: Path) -> None:
+    model = make_model("LlamaConfig", {})
+    with torch.no_grad():
+        model.get_input_embeddings().weight[7] = float("nan")
+    save_model(model, tmp_path)
+    llm = load(str(tmp_path), check_integrity_every=1)
+    broken, fine = llm.generate([[1, 7], [3, 4]], params())
+    assert (broken.outputs[0].finish_reason, broken.outputs[0].token_ids) == ("error", [])
+    assert "logits are not finite" in str(broken.outputs[0].error)
+    assert (fine.outputs[0].finish_reason, fine.outputs[0].error) == ("length", None)
+    assert fine.outputs[0].token_ids == llm.generate([3, 4], params())[0].outputs[0].token_ids
+    assert llm.stats.broken_off == 1
 
 
 def test_the_policy_is_an_option_of_the_engine(llm: LLM) -> None:

@@ -121,6 +121,7 @@ def _engine_metrics(name: str, stats: EngineStats) -> Iterator[Metric]:
         ("plimsoll_preemptions", "Sequences put back for want of blocks, or for more urgent ones.", stats.preemptions),
         ("plimsoll_evictions", "Cached blocks given up for new ones.", stats.evictions),
         ("plimsoll_expired", "Requests whose deadline passed before their first token.", stats.expired),
+        ("plimsoll_broken_off", "Sequences that could not go on, as their logits were not finite.", stats.broken_off),
     ):
         counter = CounterMetricFamily(series, text, labels=("model",))
         counter.add_metric((name,), value)

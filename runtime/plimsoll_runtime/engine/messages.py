@@ -85,6 +85,7 @@ class EngineStats(msgspec.Struct, frozen=True):
     preemptions: int = 0
     evictions: int = 0
     expired: int = 0
+    broken_off: int = 0
     phase_seconds: tuple[float, ...] = ()
 
 

@@ -195,6 +195,7 @@ class Scheduler:
             preemptions=counters.preemptions,
             evictions=pool.evictions,
             expired=counters.expired,
+            broken_off=counters.broken_off,
         )
 
     def _new_sequence(self, request: AddRequest) -> SequenceState:
@@ -373,6 +374,7 @@ class Scheduler:
         """End a sequence that cannot go on. Its KV may be as broken as its logits: nobody is to find it."""
         self._kv.disown(sequence)
         self._finish(sequence)
+        self._counters.broken_off += 1
         return RequestOutput(sequence.request_id, finish_reason="error", error=error)
 
     def _finish(self, sequence: SequenceState) -> None:
@@ -417,6 +419,7 @@ class _Counters:
     preemptions: int = 0
     computed_tokens: int = 0
     expired: int = 0
+    broken_off: int = 0
 
 
 class _StepBuilder:

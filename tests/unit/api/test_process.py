@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,9 @@ import psutil
 import pytest
 from safetensors.numpy import save_file
 
-HIDDEN, INNER, HEADS, KV_HEADS, LAYERS, VOCAB = 32, 64, 4, 2, 2, 264
+HIDDEN, INNER, HEADS, KV_HEADS, LAYERS, VOCAB = 64, 96, 4, 2, 2, 264
+BROKEN = VOCAB - 1
+"""A token whose embedding is not a number: whoever has it in the prompt has no logits."""
 CONFIG = {
     "architectures": ["LlamaForCausalLM"],
     "model_type": "llama",
@@ -52,6 +55,7 @@ def model(tokenizer_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> P
 
     head = HIDDEN // HEADS
     tensors = {"model.embed_tokens.weight": weight(VOCAB, HIDDEN), "lm_head.weight": weight(VOCAB, HIDDEN)}
+    tensors["model.embed_tokens.weight"][BROKEN] = np.nan
     tensors["model.norm.weight"] = np.ones(HIDDEN, np.float32)
     for layer in range(LAYERS):
         shapes = {
@@ -163,3 +167,31 @@ def test_a_killed_engine_ends_the_server_and_every_answer(serve: Callable[..., S
     assert served.termination_log.read_text().startswith("engine-died: the engine process was killed by signal 9")
     assert served.lines[-1].startswith("plimsoll: the engine process was killed by signal 9")
     assert not [line for line in served.lines if "Traceback" in line]
+
+
+@pytest.mark.parametrize("backend", ["cpu", "torch"])
+def test_logits_that_are_not_finite_cost_one_request(serve: Callable[..., Served], backend: str) -> None:
+    """Its neighbours in the batch go on as if it were alone, and so does whoever gets its blocks afterwards."""
+    room = ("--max-model-len", "256", "--kv-memory", "192KiB", "--no-prefix-caching")
+    served = serve("--attention-backend", backend, *room)
+    create = served.client.completions.create
+    extra = {"ignore_eos": True, "skip_special_tokens": False}
+
+    def answer(prompt: list[int]) -> str:
+        return create(model="tiny", prompt=prompt, max_tokens=40, temperature=0, extra_body=extra).choices[0].text
+
+    prompts = [[start + i for i in range(length)] for start, length in ((1, 20), (60, 3), (90, 37))]
+    alone = [answer(prompt) for prompt in prompts]
+    broken = [*range(200, 240), BROKEN, *range(40)]
+    with ThreadPoolExecutor(len(prompts)) as pool:
+        neighbours = [pool.submit(answer, prompt) for prompt in prompts]
+        for options in ({"temperature": 0}, {"temperature": 1, "top_p": 0.5}, {"stream": True}, {"logprobs": 3}):
+            with pytest.raises(openai.InternalServerError, match="logits are not finite") as caught:
+                create(model="tiny", prompt=broken, max_tokens=40, extra_body=extra, **options)
+            assert (caught.value.status_code, caught.value.code) == (500, "engine_error")
+        assert [neighbour.result() for neighbour in neighbours] == alone
+    metrics = httpx.get(str(served.client.base_url).replace("/v1/", "/metrics")).text.splitlines()
+    assert 'plimsoll_broken_off_total{model="tiny"} 4.0' in metrics
+    assert 'plimsoll_kv_blocks_used{model="tiny"} 0.0' in metrics
+    assert 'plimsoll_kv_blocks{model="tiny"} 23.0' in metrics
+    assert [answer(prompt) for prompt in prompts * 3] == alone * 3, "three times twelve blocks: every one is used again"

@@ -125,6 +125,7 @@ def test_one_broken_sequence_does_not_break_the_batch() -> None:
     outputs = drain(core)
     assert [(o.finish_reason, o.token_ids) for o in outputs["broken"]] == [("error", [])]
     assert "not finite" in str(outputs["broken"][0].error)
+    assert core.stats.broken_off == 1
     assert tokens_of(outputs["fine"]) == oracle(request("fine", [1, 2]), 256).token_ids
 
 
