@@ -12,6 +12,7 @@ IDLE = (
     "plimsoll_sequences_running",
     "plimsoll_sequences_waiting",
     "plimsoll_requests_in_flight",
+    "plimsoll_answers_waiting",
 )
 """Gauges that are zero while nobody asks anything."""
 REACHED = (

@@ -30,6 +30,7 @@ SPECS: list[dict[str, Any]] = [
             "maxModelLen": 4096,
             "maxBatchTokens": 512,
             "maxSequences": 4,
+            "maxWaiting": 64,
             "kvMemory": "40%",
             "blockSize": 32,
             "threads": 2,

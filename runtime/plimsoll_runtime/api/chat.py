@@ -64,6 +64,7 @@ async def prepare(body: ChatRequest, model: ServedModel, record: RequestRecord) 
     """Check everything that can be known before the engine is asked. Raises ApiError."""
     model.check_name(body.model)
     body.check()
+    model.room.check(1)
     params = body.sampling_params(
         max_tokens=body.token_limit,
         logprobs=(body.top_logprobs or 0) if body.logprobs else None,

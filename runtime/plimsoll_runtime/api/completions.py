@@ -61,6 +61,7 @@ async def prepare(body: CompletionRequest, model: ServedModel, record: RequestRe
     """Check everything that can be known before the engine is asked. Raises ApiError."""
     model.check_name(body.model)
     body.check()
+    model.room.check(1)
     scored = body.logprobs if body.echo else None
     params = body.sampling_params(
         max_tokens=max(1, body.token_limit),

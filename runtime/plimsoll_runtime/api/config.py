@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
+from plimsoll_runtime.api.room import MAX_WAITING
 from plimsoll_runtime.engine.config import EngineConfig
 
 
@@ -13,8 +14,8 @@ class ServerConfig:
     """Options of one server process.
 
     `names` are what requests may call the model, the first one is what answers carry. `api_keys` empty means
-    open. `drain_seconds`: how long running requests may go on after SIGTERM. `termination_log`: a file that gets
-    one line on a fatal error.
+    open. `drain_seconds`: how long running requests may go on after SIGTERM. `max_waiting`: how many answers may wait
+    for their first token. `termination_log`: a file that gets one line on a fatal error.
     """
 
     engine: EngineConfig
@@ -23,6 +24,7 @@ class ServerConfig:
     port: int = 8000
     api_keys: tuple[str, ...] = ()
     drain_seconds: float = 30.0
+    max_waiting: int = MAX_WAITING
     termination_log: str | None = None
 
 

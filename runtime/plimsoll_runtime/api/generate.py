@@ -35,12 +35,14 @@ async def generate(model: ServedModel, choices: Sequence[Choice], record: Reques
     """All pieces of all choices as they come. Closing it aborts what still runs. Raises ApiError."""
     pieces = _answer(model, choices[0], record) if len(choices) == 1 else _merged(model, choices, record)
     try:
-        async with aclosing(pieces):
-            async for piece in pieces:
-                record.saw(piece.choice.index, len(piece.delta.token_ids), time.monotonic())
-                if piece.delta.finish_reason is not None:
-                    record.finished(piece.delta.finish_reason)
-                yield piece
+        with model.room.take(choice.index for choice in choices) as seats:
+            async with aclosing(pieces):
+                async for piece in pieces:
+                    seats.leave(piece.choice.index)
+                    record.saw(piece.choice.index, len(piece.delta.token_ids), time.monotonic())
+                    if piece.delta.finish_reason is not None:
+                        record.finished(piece.delta.finish_reason)
+                    yield piece
     except EngineDeadError as error:
         raise engine_died(str(error)) from error
     except UsageError as error:

@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from plimsoll_runtime.api.config import ServerConfig
 from plimsoll_runtime.api.engine import Engine
+from plimsoll_runtime.api.room import Room
 from plimsoll_runtime.api.served import ServedModel
 from plimsoll_runtime.api.state import ServerState
 from plimsoll_runtime.engine.config import EngineConfig
@@ -55,7 +56,7 @@ async def load_model(config: ServerConfig, state: ServerState, start_engine: Sta
     except BaseException:
         await engine.stop()
         raise
-    return ServedModel(config.names, engine, tokenizer, int(time.time()), files.chat_stop)
+    return ServedModel(config.names, engine, tokenizer, int(time.time()), files.chat_stop, Room(config.max_waiting))
 
 
 async def in_daemon_thread(work: Callable[[], ResultT]) -> ResultT:

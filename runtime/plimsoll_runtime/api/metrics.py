@@ -10,6 +10,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from plimsoll_runtime.api.record import RequestRecord
+from plimsoll_runtime.api.room import Room
 from plimsoll_runtime.api.state import Phase, ServerState
 from plimsoll_runtime.engine.messages import EngineStats
 from plimsoll_runtime.engine.timeline import StepPhase
@@ -101,7 +102,13 @@ class _EngineCollector(Collector):
         yield _gauge("plimsoll_ready", "1 while requests are taken.", name, self._state.phase is Phase.READY)
         yield _gauge("plimsoll_requests_in_flight", "HTTP requests being answered.", name, self._state.in_flight)
         if self._state.model is not None:
+            yield from _room_metrics(name, self._state.model.room)
             yield from _engine_metrics(name, self._state.model.engine.stats)
+
+
+def _room_metrics(name: str, room: Room) -> Iterator[Metric]:
+    yield _gauge("plimsoll_answers_waiting", "Answers whose first token is still to come.", name, room.waiting)
+    yield _counter("plimsoll_refused", "Requests refused because too many waited already.", name, room.refused)
 
 
 def _engine_metrics(name: str, stats: EngineStats) -> Iterator[Metric]:
@@ -123,9 +130,7 @@ def _engine_metrics(name: str, stats: EngineStats) -> Iterator[Metric]:
         ("plimsoll_expired", "Requests whose deadline passed before their first token.", stats.expired),
         ("plimsoll_broken_off", "Sequences that could not go on, as their logits were not finite.", stats.broken_off),
     ):
-        counter = CounterMetricFamily(series, text, labels=("model",))
-        counter.add_metric((name,), value)
-        yield counter
+        yield _counter(series, text, name, value)
     phases = CounterMetricFamily(
         "plimsoll_step_seconds",
         "Seconds of the engine's steps by phase; divided by plimsoll_engine_steps_total, of a mean step.",
@@ -134,6 +139,12 @@ def _engine_metrics(name: str, stats: EngineStats) -> Iterator[Metric]:
     for phase, seconds in zip(ENGINE_PHASES, stats.phase_seconds, strict=False):
         phases.add_metric((name, phase), seconds)
     yield phases
+
+
+def _counter(series: str, text: str, model: str, value: float) -> CounterMetricFamily:
+    family = CounterMetricFamily(series, text, labels=("model",))
+    family.add_metric((model,), float(value))
+    return family
 
 
 def _gauge(series: str, text: str, model: str, value: float) -> GaugeMetricFamily:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from http import HTTPStatus
 
 from plimsoll_runtime.api.engine import Engine
 from plimsoll_runtime.api.errors import ApiError
+from plimsoll_runtime.api.room import Room
 from plimsoll_runtime.engine.limits import check_priority
 from plimsoll_runtime.engine.params import SamplingParams
 from plimsoll_runtime.errors import UsageError
@@ -24,6 +25,7 @@ class ServedModel:
     tokenizer: Tokenizer
     created: int
     chat_stop: tuple[str, ...] = ()
+    room: Room = field(default_factory=Room)
 
     def check_priority(self, params: SamplingParams) -> None:
         """Raises ApiError for a priority that the engine would ignore."""

@@ -58,6 +58,7 @@ def server_config(args: argparse.Namespace) -> ServerConfig:
         port=args.port,
         api_keys=tuple(dict.fromkeys(keys)),
         drain_seconds=args.drain_seconds,
+        max_waiting=args.max_waiting,
         termination_log=os.environ.get("PLIMSOLL_TERMINATION_LOG") or None,
     )
 
@@ -109,6 +110,14 @@ def _add_server_options(parser: argparse.ArgumentParser) -> None:
         default=30.0,
         metavar="S",
         help="how long running requests may go on after SIGTERM (default: %(default)g)",
+    )
+    group.add_argument(
+        "--max-waiting",
+        type=values.positive,
+        default=4096,
+        metavar="N",
+        help="most answers that may wait for their first token; more are refused with 503 and Retry-After "
+        "(default: %(default)s)",
     )
 
 

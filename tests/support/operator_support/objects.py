@@ -59,6 +59,7 @@ FULL: Json = {
         "maxModelLen": 4096,
         "maxBatchTokens": 512,
         "maxSequences": 32,
+        "maxWaiting": 100,
         "kvMemory": "40%",
         "blockSize": 32,
         "threads": 2,

@@ -15,6 +15,7 @@ import pytest
 import pytest_asyncio
 
 from plimsoll_runtime.api.config import ServerConfig
+from plimsoll_runtime.api.room import Room
 from plimsoll_runtime.api.served import ServedModel
 from plimsoll_runtime.api.server import Server, listen
 from plimsoll_runtime.api.state import ServerState
@@ -225,7 +226,7 @@ async def running_server(
     engine = FakeEngine()
 
     async def loaded(config: ServerConfig, _state: ServerState) -> ServedModel:
-        return ServedModel(config.names, engine, tokenizer, 1_700_000_000, ("STOPCHAT",))
+        return ServedModel(config.names, engine, tokenizer, 1_700_000_000, ("STOPCHAT",), Room(config.max_waiting))
 
     log = None if termination_log is None else str(termination_log)
     config = ServerConfig(EngineConfig(model="fake"), ("fake", "alias"), port=0, termination_log=log, **options)  # type: ignore[arg-type]

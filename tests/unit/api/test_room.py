@@ -1,0 +1,166 @@
+"""How many answers may wait: the rest is refused at once, in words that clients and the gateway act on."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from functools import partial
+from typing import Any
+
+import openai
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from plimsoll_runtime.api.errors import ApiError
+from plimsoll_runtime.api.room import Room, Seats
+
+LIMIT = 3
+HELLO: list[Any] = [{"role": "user", "content": "Hi"}]
+
+
+@pytest.fixture
+async def small(run_server: Any) -> AsyncIterator[Any]:
+    """A server on which three answers may wait, whose engine does not answer yet."""
+    async with run_server(max_waiting=LIMIT) as running:
+        running.engine.pause()
+        yield running
+
+
+async def wait_for(running: Any, answers: int) -> None:
+    await running.engine.until(lambda: len(running.engine.running) == answers)
+
+
+async def room_for_all(running: Any) -> None:
+    """Whoever was counted is counted no more."""
+    async with asyncio.timeout(10):
+        while running.server.state.model.room.waiting:
+            await asyncio.sleep(0)
+
+
+async def metrics(running: Any) -> str:
+    async with running.http() as http:
+        return str((await http.get("/metrics")).text)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("endpoint", ["chat", "completions"])
+async def test_one_more_than_may_wait_is_told_to_come_back(small: Any, endpoint: str, stream: bool) -> None:
+    client = small.openai()
+    waiting = [asyncio.create_task(client.completions.create(model="fake", prompt="a")) for _ in range(LIMIT)]
+    await wait_for(small, LIMIT)
+    one_more: Any = {
+        "chat": partial(client.chat.completions.create, messages=HELLO),
+        "completions": partial(client.completions.create, prompt="b"),
+    }[endpoint]
+    with pytest.raises(openai.InternalServerError, match=r"overloaded: 3 answers wait.*no more than 3") as caught:
+        await one_more(model="fake", stream=stream)
+    assert (caught.value.status_code, caught.value.code) == (503, "overloaded")
+    assert caught.value.response.headers["retry-after"] == "5"
+    assert len(small.engine.asked) == LIMIT
+    told = await metrics(small)
+    assert 'plimsoll_refused_total{model="fake"} 1.0' in told
+    assert 'plimsoll_answers_waiting{model="fake"} 3.0' in told
+    small.engine.resume()
+    assert [answer.choices[0].text for answer in await asyncio.gather(*waiting)] == ["Hello!"] * LIMIT
+    assert 'plimsoll_answers_waiting{model="fake"} 0.0' in await metrics(small)
+
+
+async def test_an_answer_that_has_begun_waits_no_more(small: Any) -> None:
+    client = small.openai()
+    small.engine.answer = b"a" * 200
+    small.engine.resume()
+    streams = [await client.completions.create(model="fake", prompt="a", stream=True) for _ in range(2 * LIMIT)]
+    for stream in streams:
+        await anext(aiter(stream))
+    small.engine.pause()
+    assert 'plimsoll_answers_waiting{model="fake"} 0.0' in await metrics(small)
+    small.engine.resume()
+    for stream in streams:
+        await stream.close()
+
+
+async def test_who_hangs_up_makes_room(small: Any) -> None:
+    async with small.http() as http:
+        body = {"model": "fake", "prompt": "a", "n": LIMIT}
+        hung_up = asyncio.create_task(http.post("/v1/completions", json=body))
+        await wait_for(small, LIMIT)
+        hung_up.cancel()
+        await asyncio.gather(hung_up, return_exceptions=True)
+        await room_for_all(small)
+    assert 'plimsoll_answers_waiting{model="fake"} 0.0' in await metrics(small)
+
+
+async def test_several_answers_need_as_many_seats(small: Any) -> None:
+    client = small.openai()
+    two = asyncio.create_task(client.completions.create(model="fake", prompt="a", n=2))
+    await wait_for(small, 2)
+    with pytest.raises(openai.InternalServerError, match="overloaded"):
+        await client.completions.create(model="fake", prompt=["b", "c"])
+    one = asyncio.create_task(client.completions.create(model="fake", prompt="d"))
+    await wait_for(small, LIMIT)
+    small.engine.resume()
+    assert len((await two).choices) == 2
+    assert len((await one).choices) == 1
+
+
+async def test_more_at_once_than_ever_fit_is_a_mistake_of_the_request(small: Any) -> None:
+    with pytest.raises(openai.BadRequestError, match=r"asks for 4 answers.*--max-waiting\): send fewer") as caught:
+        await small.openai().completions.create(model="fake", prompt=["a", "b"], n=2)
+    assert (caught.value.param, small.engine.asked) == ("n", [])
+    assert 'plimsoll_refused_total{model="fake"} 0.0' in await metrics(small)
+
+
+async def test_a_client_of_openais_tries_again_by_itself(small: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    client = small.openai().with_options(max_retries=1)
+    waits: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        waits.append(seconds)
+        small.engine.resume()
+        await waiting
+
+    waiting = asyncio.create_task(small.openai().completions.create(model="fake", prompt="a", n=LIMIT))
+    await wait_for(small, LIMIT)
+    monkeypatch.setattr("openai._base_client.anyio.sleep", sleep)
+    assert (await client.completions.create(model="fake", prompt="b")).choices[0].text == "Hello!"
+    assert waits == [5.0]
+
+
+class RoomMachine(RuleBasedStateMachine):
+    """Requests come, their answers begin in any order, and they end whenever they like."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.room = Room(8)
+        self.inside: list[tuple[Seats, set[int]]] = []
+
+    @rule(answers=st.integers(1, 9))
+    def come(self, answers: int) -> None:
+        if self.room.waiting + answers > 8:
+            with pytest.raises(ApiError) as caught:
+                self.room.take(range(answers))
+            assert caught.value.status == (400 if answers > 8 else 503)
+        else:
+            self.inside.append((self.room.take(range(answers)), set(range(answers))))
+
+    @rule(data=st.data())
+    def begin(self, data: st.DataObject) -> None:
+        if self.inside:
+            seats, waiting = data.draw(st.sampled_from(self.inside))
+            answer = data.draw(st.integers(0, 8))
+            seats.leave(answer)
+            waiting.discard(answer)
+
+    @rule(data=st.data())
+    def end(self, data: st.DataObject) -> None:
+        if self.inside:
+            seats, _ = self.inside.pop(data.draw(st.integers(0, len(self.inside) - 1)))
+            seats.__exit__(None, None, None)
+
+    @invariant()
+    def counts_who_waits(self) -> None:
+        assert self.room.waiting == sum(len(waiting) for _, waiting in self.inside)
+
+
+TestRoom = RoomMachine.TestCase
+TestRoom.settings = settings(max_examples=50, deadline=None)
