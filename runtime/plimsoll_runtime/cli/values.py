@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from argparse import ArgumentTypeError
 
+from plimsoll_runtime.engine.config import BLOCK_SIZES
 from plimsoll_runtime.errors import UsageError
 from plimsoll_runtime.sizes import parse_size
 
-BLOCK_SIZES = (8, 16, 32, 64, 128, 256)
 LIMIT = 2**31
 ONE_TIB = 2**40
 

@@ -4,12 +4,25 @@ from __future__ import annotations
 
 import msgspec
 
+from plimsoll_runtime.errors import UsageError
+
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 ATTENTION_BACKENDS = ("auto", "cpu", "torch", "triton", "reference")
+BLOCK_SIZES = (8, 16, 32, 64, 128, 256)
+"""Tokens of a KV block that kernels are made for."""
+_LEAST = {
+    "max_model_len": 2,
+    "max_batch_tokens": 1,
+    "max_sequences": 1,
+    "threads": 1,
+    "check_integrity_every": 0,
+}
 
 
 class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Options of one engine. Sizes in tokens unless they say bytes; None means decided from model and machine.
+
+    Raises UsageError when built with a number that no engine can have.
 
     `kv_memory` is a text such as "2GiB" or "40%" (of the memory that is free once the weights are loaded).
     `model` is a folder, a .gguf file, demo://NAME or a Hugging Face id (hf://ID too).
@@ -31,6 +44,14 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     policy: str = "fcfs"
     overlap: bool | None = None
     check_integrity_every: int = 0
+
+    def __post_init__(self) -> None:
+        for name, least in _LEAST.items():
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise UsageError(f"{name} must be at least {least}, not {value}")
+        if self.block_size not in BLOCK_SIZES:
+            raise UsageError(f"block_size must be one of {', '.join(map(str, BLOCK_SIZES))}, not {self.block_size}")
 
 
 def overlaps(config: EngineConfig, device: str) -> bool:

@@ -1,0 +1,32 @@
+"""An engine's options: numbers that no engine can have are refused where the record is made, with what can be."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from plimsoll_runtime.engine.config import BLOCK_SIZES, EngineConfig
+from plimsoll_runtime.errors import UsageError
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"max_model_len": 1}, "max_model_len must be at least 2, not 1"),
+        ({"max_batch_tokens": 0}, "max_batch_tokens must be at least 1, not 0"),
+        ({"max_sequences": -3}, "max_sequences must be at least 1, not -3"),
+        ({"threads": 0}, "threads must be at least 1, not 0"),
+        ({"check_integrity_every": -1}, "check_integrity_every must be at least 0, not -1"),
+        ({"block_size": 0}, "block_size must be one of 8, 16, 32, 64, 128, 256, not 0"),
+        ({"block_size": 24}, "not 24"),
+    ],
+)
+def test_impossible_numbers_are_refused(options: dict[str, Any], told: str) -> None:
+    with pytest.raises(UsageError, match=told):
+        EngineConfig(model="m", **options)
+
+
+@pytest.mark.parametrize("block_size", BLOCK_SIZES)
+def test_a_config_crosses_to_the_engines_process(block_size: int) -> None:
+    config = EngineConfig(model="m", block_size=block_size, max_model_len=2, threads=1)
+    assert msgspec.json.decode(msgspec.json.encode(config), type=EngineConfig) == config
