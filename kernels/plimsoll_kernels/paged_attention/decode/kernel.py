@@ -13,7 +13,7 @@ import triton.language as tl
 from torch import Tensor
 
 from plimsoll_kernels.paged_attention.batch import PagedBatch
-from plimsoll_kernels.paged_attention.decode.splits import decode_splits
+from plimsoll_kernels.paged_attention.decode.splits import decode_splits, multiprocessors
 from plimsoll_kernels.tuning.config import LaunchConfig
 
 
@@ -211,7 +211,8 @@ def launch_decode(
     kv_heads = key_cache.shape[0]
     sequences, group, padded = batch.context_lens.shape[0], heads // kv_heads, max(16, triton.next_power_of_2(size))
     chosen = config or default_config(size, group, query.element_size())
-    splits = splits or decode_splits(sequences * kv_heads, batch.max_context_len, _processors(query.device))
+    processors = multiprocessors(query.device)
+    splits = splits or decode_splits(sequences * kv_heads, batch.max_context_len, processors, window)
     partial, extremes, sums = out, out, out
     if splits > 1:
         partial = torch.empty((sequences, heads, splits, padded), dtype=torch.float32, device=query.device)
@@ -264,8 +265,3 @@ def launch_decode(
             num_warps=4,
             enable_fp_fusion=True,
         )
-
-
-def _processors(device: torch.device) -> int:
-    """Multiprocessors; one where kernels are interpreted, whose programs run one after the other."""
-    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1

@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
+import torch
+
 MIN_SPLIT_TOKENS = 128
 MAX_SPLITS = 64
 WAVES = 2
 """Programs that a multiprocessor holds at once: what their tiles of keys and values leave room for."""
 
 
-def decode_splits(programs: int, longest: int, processors: int) -> int:
+def decode_splits(programs: int, longest: int, processors: int, window: int | None = None) -> int:
     """A power of two: enough to fill the device, and so few that each has `MIN_SPLIT_TOKENS` of the longest context.
 
-    programs: sequences x KV heads; longest: tokens of the longest context; processors: the device's multiprocessors.
-    Only powers of two, since each is a kernel (and in a CUDA graph a capture) of its own.
+    programs: sequences x KV heads; longest: tokens of the longest context, of which `window` are read at most;
+    processors: the device's multiprocessors. Only powers of two, since each is a kernel (and in a CUDA graph a capture)
+    of its own. Raises ValueError for less than one of anything.
     """
+    longest = min(longest, window or longest)
     if min(programs, longest, processors) < 1:
         raise ValueError(f"{programs} programs, {longest} tokens and {processors} processors: each must be at least 1")
     wanted = min(WAVES * processors // programs, longest // MIN_SPLIT_TOKENS, MAX_SPLITS)
     return 1 << (max(1, wanted).bit_length() - 1)
+
+
+@lru_cache
+def multiprocessors(device: torch.device) -> int:
+    """Of a GPU; one where kernels are interpreted, whose programs run one after the other."""
+    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1

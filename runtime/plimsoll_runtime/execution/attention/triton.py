@@ -9,6 +9,7 @@ from torch import Tensor
 
 from plimsoll_kernels.paged_attention.batch import PagedBatch
 from plimsoll_kernels.paged_attention.configs import DEFAULTS, PagedConfigs
+from plimsoll_kernels.paged_attention.decode.splits import decode_splits, multiprocessors
 from plimsoll_kernels.paged_attention.op import paged_attention, write_cache
 from plimsoll_kernels.rotary_cache.op import rotary_cache
 from plimsoll_runtime.execution.attention.base import AttentionBatch
@@ -38,6 +39,12 @@ class TritonBackend:
     def over(self, paged: PagedBatch, slot_mapping: Tensor) -> TritonStep:
         """A step over tables that are on the device already, as a CUDA graph has them; slot_mapping int64 [T]."""
         return TritonStep(self._cache, paged, slot_mapping, self._configs)
+
+    def launch_key(self, sequences: int, longest: int) -> tuple[int, ...]:
+        """Among how many programs each shape of head has its contexts divided (see `execution.graphs`)."""
+        processors = multiprocessors(self._cache.device)
+        shapes = dict.fromkeys((shape.kv_heads, shape.window) for shape in self._cache.shapes)
+        return tuple(decode_splits(sequences * heads, longest, processors, window) for heads, window in shapes)
 
 
 class TritonStep:

@@ -7,11 +7,14 @@ from typing import Any
 
 import pytest
 import torch
+from kernel_support.recorder import Recorder
 from model_support.tiny import make_model, save_model
 from torch import Tensor
 
 from plimsoll_runtime.execution.attention.base import AttentionBackend, AttentionBatch
 from plimsoll_runtime.execution.attention.reference import ReferenceBackend
+from plimsoll_runtime.execution.capture import CudaCapture
+from plimsoll_runtime.execution.graphs import GraphedDecoder
 from plimsoll_runtime.execution.kv_cache import KvCache
 from plimsoll_runtime.models.decoder import TorchDecoder
 from plimsoll_runtime.models.layer import RotatingAttention
@@ -65,6 +68,34 @@ def test_equals_the_reference(folder: Path, triton_device: str) -> None:
     actual = logits(loaded(folder, triton_device), TritonBackend, triton_device)
     expected = logits(loaded(folder, "cpu"), ReferenceBackend, "cpu")
     torch.testing.assert_close(actual, expected, rtol=2e-4, atol=2e-4)
+
+
+@torch.inference_mode()
+def test_decodes_as_graphs(folder: Path, triton_device: str) -> None:
+    """Replayed over other lengths and batches than those they were captured with, they equal the reference."""
+    from plimsoll_runtime.execution.attention.triton import TritonBackend
+
+    device, decoder, plain = torch.device(triton_device), loaded(folder, triton_device), loaded(folder, "cpu")
+    cache, other = (KvCache(decoder.spec.attention, 40, BLOCK, torch.float32, d) for d in (device, torch.device("cpu")))
+    for mine, theirs in zip((*cache.keys, *cache.values), (*other.keys, *other.values), strict=True):
+        theirs.normal_()
+        mine.copy_(theirs)
+    capture = CudaCapture(device) if triton_device == "cuda" else Recorder()
+    graphs = GraphedDecoder(decoder, TritonBackend(cache), cache, capture, max_sequences=4, max_model_len=200)
+    reference = ReferenceBackend(other)
+    for contexts in ([30, 9, 150], [31, 10, 151], [1], [64, 64, 65, 17]):
+        tables = [list(range(1 + 9 * i, 1 + 9 * i + 10)) for i in range(len(contexts))]
+        positions = torch.tensor(contexts) - 1
+        places = zip(positions.tolist(), tables, strict=True)
+        batch = AttentionBatch(
+            [1] * len(contexts), contexts, tables, torch.tensor([t[p // BLOCK] * BLOCK + p % BLOCK for p, t in places])
+        )
+        tokens = positions * 7 % decoder.spec.vocab_size
+        actual = graphs.run(tokens, positions, batch)
+        assert actual is not None
+        expected = plain(tokens, positions, reference.begin(batch))
+        torch.testing.assert_close(actual.cpu(), expected, rtol=2e-4, atol=2e-4)
+    assert graphs.captured == 2
 
 
 def test_its_steps_rotate(folder: Path) -> None:

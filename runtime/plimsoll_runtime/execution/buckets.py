@@ -1,0 +1,26 @@
+"""The batch sizes for which decodes are captured: few enough to capture, near enough to waste little."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+
+
+def batch_buckets(most: int) -> list[int]:
+    """1, 2, 4, 8, then in steps of 8, and of a quarter of the power of 2 below from 64 on; the last is `most`.
+
+    A batch is so padded by at most 8 rows, or by a quarter of itself. Raises ValueError for less than one sequence.
+    """
+    if most < 1:
+        raise ValueError(f"batches of up to {most} sequences; there is at least one")
+    sizes, size = [1, 2, 4], 8
+    while size < most:
+        sizes.append(size)
+        size += max(8, (1 << (size.bit_length() - 1)) // 4)
+    return [*(s for s in sizes if s < most), most]
+
+
+def bucket_of(sequences: int, buckets: Sequence[int]) -> int | None:
+    """The smallest bucket that holds so many sequences; None: none of them does."""
+    index = bisect_left(buckets, sequences)
+    return buckets[index] if index < len(buckets) else None

@@ -1,0 +1,144 @@
+"""Graphs of decodes: what is captured once is right for every later step; what cannot be captured costs a warning."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Hashable
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from kernel_support.recorder import Recorder
+from torch import Tensor
+
+from plimsoll_kernels.paged_attention.batch import PagedBatch
+from plimsoll_runtime.execution.attention.base import AttentionBatch
+from plimsoll_runtime.execution.capture import CudaCapture
+from plimsoll_runtime.execution.graphs import GraphedDecoder
+from plimsoll_runtime.execution.kv_cache import KvCache
+from plimsoll_runtime.models.spec import AttentionShape
+
+BLOCK, BLOCKS, MOST, LONGEST = 4, 40, 20, 64
+SHAPE = AttentionShape(heads=2, kv_heads=1, head_dim=4, scale=0.5)
+
+
+class Echo:
+    """A backend and a decoder in one: a row's hidden state is all that a step says of it."""
+
+    spec: Any = None
+    dtype = torch.float32
+    weight_bytes = 0
+
+    def over(self, paged: PagedBatch, slot_mapping: Tensor) -> Any:
+        self.launched = paged.max_context_len
+        return paged, slot_mapping
+
+    def launch_key(self, sequences: int, longest: int) -> Hashable:
+        return longest > LONGEST // 2
+
+    def __call__(self, token_ids: Tensor, positions: Tensor, attention: Any) -> Tensor:
+        paged, slots = attention
+        assert paged.decodes == len(token_ids) == len(paged.context_lens)
+        assert paged.query_starts.tolist() == list(range(len(token_ids) + 1))
+        columns = torch.arange(paged.block_tables.shape[1])
+        used = columns < -(-paged.context_lens[:, None] // BLOCK)
+        tables = torch.where(used, paged.block_tables * (columns + 1), 0).sum(1)
+        return torch.stack([token_ids, positions, slots, paged.context_lens, tables], 1).float()
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        raise NotImplementedError
+
+
+def graphed(capture: Any) -> GraphedDecoder:
+    cache = KvCache([SHAPE], BLOCKS, BLOCK, torch.float32, torch.device("cpu"))
+    echo = Echo()
+    return GraphedDecoder(echo, echo, cache, capture, max_sequences=MOST, max_model_len=LONGEST)
+
+
+def step(contexts: list[int], seed: int = 0) -> tuple[Tensor, Tensor, AttentionBatch]:
+    """Decodes over so many tokens each, and blocks anywhere."""
+    generator = torch.Generator().manual_seed(seed)
+    tables = [torch.randint(1, BLOCKS, (-(-n // BLOCK),), generator=generator).tolist() for n in contexts]
+    slots = [table[-1] * BLOCK + (n - 1) % BLOCK for n, table in zip(contexts, tables, strict=True)]
+    tokens = torch.randint(0, 99, (len(contexts),), generator=generator)
+    batch = AttentionBatch([1] * len(contexts), contexts, tables, torch.tensor(slots))
+    return tokens, torch.tensor(contexts) - 1, batch
+
+
+def expected(tokens: Tensor, positions: Tensor, batch: AttentionBatch) -> Tensor:
+    sums = [sum((i + 1) * block for i, block in enumerate(table)) for table in batch.block_tables]
+    columns = [tokens, positions, batch.slot_mapping, torch.tensor(batch.context_lens), torch.tensor(sums)]
+    return torch.stack(columns, 1).float()
+
+
+@settings(deadline=None, max_examples=60)
+@given(steps=st.lists(st.lists(st.integers(1, LONGEST), min_size=1, max_size=MOST), min_size=1, max_size=8))
+def test_every_step_is_its_own(steps: list[list[int]]) -> None:
+    """Nothing of the step that was captured, or of a longer one since, is left in a later one."""
+    capture = Recorder()
+    decoder = graphed(capture)
+    keys = set()
+    for seed, contexts in enumerate(steps):
+        made = step(contexts, seed)
+        hidden = decoder.run(*made)
+        assert hidden is not None
+        torch.testing.assert_close(hidden, expected(*made))
+        bucket = next(b for b in (1, 2, 4, 8, 16, MOST) if b >= len(contexts))
+        keys.add((bucket, max(contexts) > LONGEST // 2))
+    assert capture.captures == decoder.captured == len(keys), "a size is captured when it first occurs, and once"
+
+
+def test_padding_attends_to_the_block_of_nobody() -> None:
+    decoder = graphed(Recorder())
+    decoder.run(*step([60] * 20))
+    decoder.run(*step([9] * 5, 1))
+    smaller = decoder._graphs[8, False].out
+    assert smaller[5:].tolist() == [[0, 0, 0, 1, 0]] * 3
+
+
+def test_what_is_no_batch_of_decodes() -> None:
+    decoder = graphed(Recorder())
+    assert decoder.run(*step([5] * (MOST + 1))) is None
+    chunk = AttentionBatch([2, 1], [2, 3], [[1], [2]], torch.tensor([4, 5, 10]))
+    assert decoder.run(torch.zeros(3).long(), torch.zeros(3).long(), chunk) is None
+    assert decoder.captured == 0
+
+
+def test_a_capture_that_fails_costs_one_warning(caplog: pytest.LogCaptureFixture) -> None:
+    capture = Recorder()
+    decoder = graphed(capture)
+    good = step([5])
+    assert decoder.run(*good) is not None
+    capture.failure = torch.OutOfMemoryError("no memory for a graph")
+    with caplog.at_level(logging.WARNING):
+        assert decoder.run(*step([5, 6, 7])) is None
+        assert decoder.run(*step([5] * 9)) is None
+    assert [r.getMessage() for r in caplog.records] == [
+        "no CUDA graph for 4 decodes (no memory for a graph): sizes without one are launched kernel by kernel"
+    ]
+    assert capture.captures == 2
+    hidden = decoder.run(*good)
+    assert hidden is not None, "what was captured before goes on"
+    torch.testing.assert_close(hidden, expected(*good))
+
+
+def test_errors_of_the_work_itself_come_out() -> None:
+    decoder = graphed(Recorder(TypeError("the model is wrong")))
+    with pytest.raises(TypeError, match="the model is wrong"):
+        decoder.run(*step([5]))
+
+
+@pytest.mark.gpu
+def test_a_graph_on_a_gpu() -> None:
+    """Captured work reads its inputs anew at each replay, also while the host is ahead."""
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA or ROCm device")
+    device = torch.device("cuda")
+    numbers = torch.zeros(1024, device=device)
+    captured = CudaCapture(device)(lambda: numbers.sin().cumsum(0) * 2)
+    for value in (0.5, 1.5):
+        numbers.fill_(value)
+        captured.replay()
+        torch.testing.assert_close(captured.out, torch.full_like(numbers, value).sin().cumsum(0) * 2)
