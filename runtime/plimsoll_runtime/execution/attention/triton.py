@@ -11,15 +11,29 @@ from plimsoll_kernels.paged_attention.batch import PagedBatch
 from plimsoll_kernels.paged_attention.configs import DEFAULTS, PagedConfigs
 from plimsoll_kernels.paged_attention.decode.splits import decode_splits, multiprocessors
 from plimsoll_kernels.paged_attention.op import paged_attention, write_cache
+from plimsoll_kernels.paged_attention.tune import TunedHeads, tune_paged_attention
 from plimsoll_kernels.rotary_cache.op import rotary_cache
+from plimsoll_kernels.tuning.store import TuningStore
 from plimsoll_runtime.execution.attention.base import AttentionBatch
 from plimsoll_runtime.execution.attention.paged import paged_batch
 from plimsoll_runtime.execution.kv_cache import KvCache
 from plimsoll_runtime.models.norm import QkNorm
 from plimsoll_runtime.models.spec import AttentionShape
+from plimsoll_runtime.weights.cache import cache_root
 
 Configs = Mapping[AttentionShape, PagedConfigs]
 """How attention is launched, by the shape of a layer's heads; for one that is missing, as fits every device."""
+
+
+def tuned_configs(cache: KvCache) -> dict[AttentionShape, PagedConfigs]:
+    """For each shape of a layer's heads, by the first layer that has it; what is found is kept for the next start."""
+    store = TuningStore(cache_root() / "tuning")
+    found: dict[AttentionShape, PagedConfigs] = {}
+    for keys, values, shape in zip(cache.keys, cache.values, cache.shapes, strict=True):
+        if shape not in found:
+            wanted = TunedHeads(shape.heads, shape.scale, shape.window, shape.softcap)
+            found[shape] = tune_paged_attention(keys, values, wanted, store)
+    return found
 
 
 class TritonBackend:
@@ -29,8 +43,11 @@ class TritonBackend:
     fused: ClassVar[bool] = False
 
     def __init__(self, cache: KvCache, configs: Configs | None = None) -> None:
+        """Without configs those are taken that are fastest here: kept on disk, or measured now, a few seconds long."""
         self._cache = cache
-        self._configs = configs or {}
+        if configs is None:
+            configs = tuned_configs(cache) if cache.device.type == "cuda" else {}
+        self._configs = configs
 
     def begin(self, batch: AttentionBatch) -> TritonStep:
         """The batch's tables on the device: one copy a step."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from kernel_support.recorder import Recorder
 from model_support.tiny import make_model, save_model
 from torch import Tensor
 
+from plimsoll_kernels.paged_attention.configs import DEFAULTS
 from plimsoll_runtime.execution.attention.base import AttentionBackend, AttentionBatch
 from plimsoll_runtime.execution.attention.reference import ReferenceBackend
 from plimsoll_runtime.execution.capture import CudaCapture
@@ -20,6 +22,7 @@ from plimsoll_runtime.models.decoder import TorchDecoder
 from plimsoll_runtime.models.layer import RotatingAttention
 from plimsoll_runtime.models.load import load_decoder
 from plimsoll_runtime.models.registry import describe
+from plimsoll_runtime.models.spec import AttentionShape
 from plimsoll_runtime.weights.sources import resolve
 
 BLOCK = 16
@@ -107,3 +110,24 @@ def test_its_steps_rotate(folder: Path) -> None:
     batch = AttentionBatch([1], [1], [[1]], torch.tensor([16]))
     assert isinstance(TritonBackend(cache).begin(batch), RotatingAttention)
     assert not isinstance(ReferenceBackend(cache).begin(batch), RotatingAttention)
+
+
+def test_each_shape_is_tuned_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """By its first layer's cache."""
+    pytest.importorskip("triton")
+    from plimsoll_runtime.execution.attention import triton
+
+    monkeypatch.setenv("PLIMSOLL_CACHE", str(tmp_path))
+    whole = AttentionShape(heads=4, kv_heads=2, head_dim=16, scale=0.25)
+    windowed = replace(whole, window=9)
+    cache = KvCache([windowed, whole, windowed, whole], 4, BLOCK, torch.float32, torch.device("cpu"))
+    seen: list[Any] = []
+
+    def tune(keys: Tensor, values: Tensor, wanted: Any, store: Any) -> Any:
+        seen.append((keys, values, wanted.window))
+        return DEFAULTS
+
+    monkeypatch.setattr(triton, "tune_paged_attention", tune)
+    assert triton.tuned_configs(cache) == {windowed: DEFAULTS, whole: DEFAULTS}
+    assert [window for _, _, window in seen] == [9, None]
+    assert all(k is cache.keys[i] and v is cache.values[i] for i, (k, v, _) in enumerate(seen))

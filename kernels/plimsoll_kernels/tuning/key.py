@@ -1,0 +1,45 @@
+"""What a measurement of launches is good for: the same kernel, device, software and shape."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import torch
+
+PACKAGES = ("torch", "triton")
+
+
+@dataclass(frozen=True, slots=True)
+class TuningKey:
+    """kernel: its name; source: a digest of its code; shape: what of the problem its speed depends on."""
+
+    kernel: str
+    source: str
+    device: str
+    versions: Mapping[str, str]
+    shape: Mapping[str, int | str]
+
+    @classmethod
+    def of(cls, kernel: str, code: Path, device: torch.device, shape: Mapping[str, int | str]) -> TuningKey:
+        """For the kernel whose code is in that file, on that device, with the packages installed."""
+        source = hashlib.sha256(code.read_bytes()).hexdigest()[:16]
+        name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+        return cls(kernel, source, name, {package: _version(package) for package in PACKAGES}, dict(shape))
+
+    @property
+    def name(self) -> str:
+        """Of the file that keeps what was found: readable at its beginning, told apart by its end."""
+        digest = hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()
+        return f"{self.kernel}-{digest[:24]}"
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "none"

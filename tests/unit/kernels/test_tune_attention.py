@@ -1,0 +1,70 @@
+"""Tuning runs every candidate over the cache, changes nothing in it, and passes what it found to the launches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from plimsoll_kernels.paged_attention import tune
+from plimsoll_kernels.paged_attention.batch import PagedBatch
+from plimsoll_kernels.paged_attention.configs import DEFAULTS
+from plimsoll_kernels.paged_attention.op import paged_attention
+from plimsoll_kernels.paged_attention.tune import TunedHeads, tune_paged_attention
+from plimsoll_kernels.tuning.store import TuningStore
+
+HEADS = TunedHeads(heads=4, scale=0.25, window=None, softcap=None)
+
+
+@pytest.fixture(autouse=True)
+def _little_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tune, "CONTEXT", 32)
+    monkeypatch.setattr(tune, "CHUNK", 8)
+
+
+def caches(num_blocks: int, device: str = "cpu") -> Any:
+    return torch.randn(2, 2, num_blocks, 8, 16, device=device)
+
+
+class Clock:
+    """Does the work once, and finds each time less than before: the last candidate wins."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __call__(self, work: Callable[[], object]) -> float:
+        work()
+        self.calls += 1
+        return 100.0 - self.calls
+
+
+def test_every_candidate_computes_the_same(triton_device: str, tmp_path: Path) -> None:
+    from plimsoll_kernels.paged_attention.decode import kernel as decode
+    from plimsoll_kernels.paged_attention.prefill import kernel as prefill
+
+    both = caches(20, triton_device)
+    before, clock, store = both.clone(), Clock(), TuningStore(tmp_path)
+    found = tune_paged_attention(both[0], both[1], HEADS, store, clock)
+    tried = [k.candidates(16, 2, both.element_size()) for k in (decode, prefill)]
+    assert clock.calls == sum(map(len, tried))
+    assert (found.decode, found.prefill) == (tried[0][-1], tried[1][-1])
+    assert torch.equal(both, before)
+    assert tune_paged_attention(both[0], both[1], HEADS, store, clock) == found
+    assert clock.calls == sum(map(len, tried)), "what is on disk is not measured again"
+
+    query = torch.randn(6, 4, 16, device=triton_device)
+    batch = PagedBatch.of([5, 1], [20, 30], [[3, 1, 2], [5, 6, 7, 8]], triton_device)
+    options: dict[str, Any] = {"scale": 0.25}
+    expected = paged_attention(query, both[0], both[1], batch, implementation="reference", **options)
+    for config in (found, DEFAULTS):
+        actual = paged_attention(query, both[0], both[1], batch, configs=config, implementation="triton", **options)
+        torch.testing.assert_close(actual, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_a_small_cache_is_not_tuned(tmp_path: Path) -> None:
+    both = caches(16)
+    assert tune_paged_attention(both[0], both[1], HEADS, TuningStore(tmp_path), Clock()) == DEFAULTS
+    assert not list(tmp_path.iterdir())
