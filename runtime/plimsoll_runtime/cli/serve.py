@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from plimsoll_runtime.cli import values
@@ -51,6 +52,8 @@ def server_config(args: argparse.Namespace) -> ServerConfig:
     if len(set(names)) < len(names):
         raise UsageError(f"--name is given twice with the same value ({', '.join(names)}); give each name once")
     keys = [*args.api_key, *(k.strip() for k in os.environ.get("PLIMSOLL_API_KEY", "").split(",") if k.strip())]
+    if args.api_key_file is not None:
+        keys += _keys_of(args.api_key_file)
     return ServerConfig(
         engine=engine_config(args),
         names=names,
@@ -85,6 +88,24 @@ def engine_config(args: argparse.Namespace) -> EngineConfig:
     )
 
 
+def _keys_of(path: Path) -> list[str]:
+    """The keys of a file. Raises UsageError where it has none, for a server without keys is open to everybody."""
+    try:
+        keys = [line.strip() for line in path.read_text().splitlines() if line.strip()]
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"--api-key-file {path} cannot be read ({error}); give a text file, one key a line") from error
+    if not keys:
+        raise UsageError(f"--api-key-file {path} holds no key: write one a line, or leave the option out")
+    for number, key in enumerate(keys, 1):
+        try:
+            values.word(key)
+        except argparse.ArgumentTypeError:
+            raise UsageError(
+                f"--api-key-file {path}: key {number} must be 1 to 256 printable characters without spaces"
+            ) from None
+    return keys
+
+
 def _add_server_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("server")
     group.add_argument(
@@ -102,7 +123,11 @@ def _add_server_options(parser: argparse.ArgumentParser) -> None:
         default=[],
         type=values.word,
         metavar="K",
-        help="a key that requests must carry; repeat for more (also PLIMSOLL_API_KEY, comma separated)",
+        help="a key that requests must carry; repeat for more. Everybody on the machine can read it in the list of "
+        "processes: better is --api-key-file, or PLIMSOLL_API_KEY in the environment (comma separated)",
+    )
+    group.add_argument(
+        "--api-key-file", type=Path, metavar="FILE", help="a file of such keys, one a line; empty lines do not count"
     )
     group.add_argument(
         "--drain-seconds",

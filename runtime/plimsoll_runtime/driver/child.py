@@ -9,17 +9,15 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import shutil
 import subprocess
 import sys
-import tempfile
 import threading
-from pathlib import Path
 from typing import IO
 
 import msgspec
 import zmq
 
+from plimsoll_runtime.driver.folder import SocketFolder
 from plimsoll_runtime.driver.start import BUILD, Start
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.engine.messages import Command, EngineFailed, Event
@@ -33,8 +31,6 @@ from plimsoll_runtime.errors import (
     UsageError,
 )
 
-SOCKET_PATH_LIMIT = 100
-"""Longest path of a Unix socket that every kernel takes, less the end that ZeroMQ may add."""
 LAST_WORDS_SECONDS = 2.0
 """How long an ended process's reason may take to come out of the socket."""
 
@@ -54,7 +50,7 @@ class EngineChild:
     """
 
     def __init__(self, config: EngineConfig, factory: str = BUILD) -> None:
-        self._folder = _private_folder()
+        self._folder = SocketFolder(longest_name="commands")
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self.commands = self._bind(zmq.PUSH, "commands")
         self.events = self._bind(zmq.PULL, "events")
@@ -115,7 +111,7 @@ class EngineChild:
         self._lifeline.close()
         os.close(self.ended_fd)
         self._context.destroy(linger=0)
-        shutil.rmtree(self._folder)
+        self._folder.remove()
 
     def death(self) -> EngineDeadError:
         """The error for a process that has ended without a word."""
@@ -137,7 +133,7 @@ class EngineChild:
         return socket
 
     def _address(self, name: str) -> str:
-        return f"ipc://{self._folder}/{name}"
+        return f"ipc://{self._folder.path}/{name}"
 
     def _spawn(self, config: EngineConfig, factory: str) -> tuple[subprocess.Popen[bytes], IO[bytes]]:
         """The process and its standard input, which has to stay open.
@@ -169,12 +165,3 @@ class EngineChild:
 def failure(event: EngineFailed) -> PlimsollError:
     """The error that the engine ended with, of the class that it had there."""
     return _ERRORS[ErrorKind(event.kind)](event.message)
-
-
-def _private_folder() -> Path:
-    """A folder for sockets that only this user can enter, with a path short enough for them."""
-    folder = Path(tempfile.mkdtemp(prefix="plimsoll-"))
-    if len(str(folder / "commands")) > SOCKET_PATH_LIMIT:
-        folder.rmdir()
-        folder = Path(tempfile.mkdtemp(prefix="plimsoll-", dir="/tmp"))
-    return folder

@@ -1,5 +1,7 @@
 """`plimsoll serve`: what the command line means, and that impossible values are refused with what to do."""
 
+from pathlib import Path
+
 import pytest
 
 from plimsoll_runtime.api.choices import MAX_SEQUENCES
@@ -55,6 +57,35 @@ def test_keys_of_the_environment_join_those_of_the_command_line(monkeypatch: pyt
     config = parse("m", "--api-key", "k")
     assert config.api_keys == ("k", "env1", "env2")
     assert config.termination_log == "/dev/termination-log"
+
+
+def test_keys_of_a_file_are_in_no_list_of_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PLIMSOLL_API_KEY", "env")
+    path = tmp_path / "keys"
+    path.write_text("first\n\n  second \nenv\n")
+    assert parse("m", "--api-key-file", str(path)).api_keys == ("env", "first", "second")
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (None, "cannot be read"),
+        (b"", "holds no key"),
+        (b" \n\n", "holds no key"),
+        (b"good\n\ntwo words\n", "key 2 must be"),
+        (b"\xff\xfe", "cannot be read"),
+    ],
+)
+def test_a_file_without_usable_keys_is_refused_and_none_is_shown(
+    content: bytes | None, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "keys"
+    if content is not None:
+        path.write_bytes(content)
+    assert main(["serve", "m", "--api-key-file", str(path)]) == 2
+    shown = capsys.readouterr().err
+    assert told in shown
+    assert "two words" not in shown
 
 
 @pytest.mark.parametrize(

@@ -237,7 +237,7 @@ async def test_nobody_else_can_reach_the_sockets_and_nothing_is_left(
     for folder in (tmp_path, deep):
         monkeypatch.setattr(tempfile, "tempdir", str(folder))
         async with running() as engine:
-            made = engine._child._folder
+            made = engine._child._folder.path
             assert stat.S_IMODE(made.stat().st_mode) == 0o700
             assert (made.parent == tmp_path) == (folder == tmp_path), "a path too long for a socket is avoided"
             assert await answer(engine, request("r", [1]))

@@ -1,0 +1,80 @@
+"""The folder of an engine's sockets: private to this user, locked while its owner lives, removed when it is gone.
+
+A process that is killed removes nothing. So whoever makes such a folder removes the ones that are left of others: a
+folder whose lock can be had belongs to nobody any more, for the kernel gives locks back however a process ends.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+logger = logging.getLogger(__name__)
+
+PREFIX = "plimsoll-"
+OWNER = "owner"
+PATH_LIMIT = 100
+"""Longest path of a Unix socket that every kernel takes, less the end that ZeroMQ may add."""
+
+
+class SocketFolder:
+    """A folder of one's own for sockets, with a path short enough for them; stale ones beside it are gone."""
+
+    def __init__(self, longest_name: str) -> None:
+        parent = tempfile.gettempdir()
+        if len(f"{parent}/{PREFIX}12345678/{longest_name}") > PATH_LIMIT:
+            parent = "/tmp"
+        remove_stale(Path(parent))
+        self.path = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
+        self._lock = _lock_own(self.path)
+
+    def remove(self) -> None:
+        """Remove it and what is in it."""
+        shutil.rmtree(self.path)
+        os.close(self._lock)
+
+
+def remove_stale(parent: Path) -> None:
+    """Remove what is left of processes that were killed. What is not certainly such a folder of ours stays."""
+    for folder in parent.glob(f"{PREFIX}*"):
+        try:
+            if _is_stale(folder):
+                shutil.rmtree(folder)
+                logger.info("removed %s, which was left by a process that was killed", folder)
+        except FileNotFoundError:
+            # Its owner, or another process that starts, was faster.
+            continue
+        except OSError as error:
+            logger.warning("%s is left of a process that was killed and cannot be removed: %s", folder, error)
+
+
+def _lock_own(folder: Path) -> int:
+    """The descriptor of a lock that is held until it is closed. It gets its name locked: nobody sees it otherwise."""
+    unnamed = folder / f"{OWNER}.new"
+    descriptor = os.open(unnamed, os.O_CREAT | os.O_RDWR, 0o600)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    unnamed.rename(folder / OWNER)
+    return descriptor
+
+
+def _is_stale(folder: Path) -> bool:
+    """Whether it is a folder of this user, made as above, whose owner is gone."""
+    status = folder.lstat()
+    if status.st_uid != os.getuid() or folder.is_symlink() or not folder.is_dir():
+        return False
+    try:
+        descriptor = os.open(folder / OWNER, os.O_RDWR | os.O_NOFOLLOW)
+    except OSError:
+        # Not marked yet, or not by us.
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    finally:
+        os.close(descriptor)
+    return True
