@@ -12,7 +12,7 @@ from typing import Any
 import psutil
 
 from peers import places
-from plimsoll_runtime.profiling.provenance import cpu_name
+from plimsoll_runtime.hardware import cpu_name
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("plimsoll-serving", "torch", "transformers", "triton", "numpy")

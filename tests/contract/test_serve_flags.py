@@ -12,7 +12,7 @@ from plimsoll_runtime.cli.main import build_parser
 from plimsoll_runtime.cli.serve import server_config
 from plimsoll_runtime.engine.config import ATTENTION_BACKENDS, DTYPES
 from plimsoll_runtime.engine.policy import POLICIES
-from plimsoll_runtime.execution.attention import select
+from plimsoll_runtime.execution.attention.catalogue import ENTRIES
 
 CRD = next(Path(__file__).parents[2].glob("crds/*modeldeployment*.yaml"))
 
@@ -54,4 +54,4 @@ def test_the_schema_knows_the_names_of_the_runtime() -> None:
     assert options()["dtype"]["enum"] == list(DTYPES)
     assert options()["policy"]["enum"] == list(POLICIES)
     assert options()["attentionBackend"]["enum"] == list(ATTENTION_BACKENDS)
-    assert ("auto", *select._ENTRIES.keys()) == ATTENTION_BACKENDS
+    assert ("auto", *ENTRIES) == ATTENTION_BACKENDS

@@ -14,6 +14,7 @@ from model_support.forward import largest_difference, of_engine, of_transformers
 from model_support.tiny import edit_config, make_model, prompts, save_model
 from torch import Tensor
 
+from plimsoll_kernels.cpu.library import kernels
 from plimsoll_runtime.driver import build
 from plimsoll_runtime.models import registry
 from plimsoll_runtime.models.spec import DecoderSpec
@@ -218,6 +219,16 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Pat
 def test_logits_equal_transformers(name: str, tokens: int, saved: Callable[[str], tuple[Path, list[Tensor]]]) -> None:
     folder, expected = saved(name)
     actual = of_engine(str(folder), PROMPTS, max_batch_tokens=tokens)
+    assert largest_difference(actual, expected) < TOLERANCE
+
+
+@pytest.mark.parametrize("name", ["llama-llama3", "qwen3", "gemma3"])
+@pytest.mark.parametrize("backend", ["cpu", "torch", "sdpa", "reference"])
+def test_every_backend_of_a_cpu(name: str, backend: str, saved: Callable[[str], tuple[Path, list[Tensor]]]) -> None:
+    if backend == "cpu" and kernels(torch.float32) is None:
+        pytest.skip("this processor has no kernels for float32, or they were not built")
+    folder, expected = saved(name)
+    actual = of_engine(str(folder), PROMPTS, attention_backend=backend, max_batch_tokens=96)
     assert largest_difference(actual, expected) < TOLERANCE
 
 

@@ -15,7 +15,8 @@ from plimsoll_runtime.engine.messages import EngineInfo
 from plimsoll_runtime.engine.params import SamplingParams
 from plimsoll_runtime.engine.plan import ScheduledSequence, SlotInit, StepPlan
 from plimsoll_runtime.engine.timeline import Timeline
-from plimsoll_runtime.execution.attention.select import Target, select
+from plimsoll_runtime.execution.attention.select import select
+from plimsoll_runtime.execution.attention.target import Target
 from plimsoll_runtime.execution.kv_cache import KvCache
 from plimsoll_runtime.execution.memory import (
     DEFAULT_SHARE_CPU,

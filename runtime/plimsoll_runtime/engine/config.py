@@ -7,7 +7,7 @@ import msgspec
 from plimsoll_runtime.errors import UsageError
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
-ATTENTION_BACKENDS = ("auto", "cpu", "torch", "triton", "reference")
+ATTENTION_BACKENDS = ("auto", "cpu", "torch", "triton", "flashinfer", "flash-attn", "sdpa", "reference")
 BLOCK_SIZES = (8, 16, 32, 64, 128, 256)
 """Tokens of a KV block that kernels are made for."""
 _LEAST = {

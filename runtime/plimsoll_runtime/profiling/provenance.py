@@ -7,13 +7,11 @@ import platform
 import sys
 from datetime import UTC, datetime
 from importlib.metadata import version
-from pathlib import Path
 
 import torch
 
 from plimsoll_runtime import __version__
-
-CPU_INFO = Path("/proc/cpuinfo")
+from plimsoll_runtime.hardware import cpu_name
 
 
 def provenance() -> dict[str, str | int]:
@@ -28,12 +26,3 @@ def provenance() -> dict[str, str | int]:
         "torch": version("torch"),
         "plimsoll": __version__,
     }
-
-
-def cpu_name() -> str:
-    """The processor's model, as far as the machine says."""
-    try:
-        lines = CPU_INFO.read_text().splitlines()
-    except OSError:
-        return platform.processor()
-    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from plimsoll_runtime.execution.attention.reference import ReferenceBackend
+from plimsoll_runtime.execution.attention.sdpa import SdpaBackend
 from plimsoll_runtime.models.spec import AttentionShape
 
 Simulate = Callable[..., Any]
@@ -29,6 +30,13 @@ def several_steps(run: Any) -> None:
 def test_reference(simulation: Simulate) -> None:
     shapes = [shape(4, 2, 16), shape(6, 2, 24, window=9, softcap=3.0)]
     several_steps(simulation(ReferenceBackend, shapes, torch.float32, 16, 30))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+def test_sdpa(simulation: Simulate, dtype: torch.dtype) -> None:
+    shapes = [shape(4, 2, 16), shape(6, 2, 24, window=9), shape(3, 1, 64, window=40), shape(2, 2, 32)]
+    several_steps(simulation(SdpaBackend, shapes, dtype, 16, 40))
+    several_steps(simulation(SdpaBackend, shapes, dtype, 8, 40))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)

@@ -1,15 +1,23 @@
 """A backend that was asked for is honoured or refused, never replaced."""
 
+from pathlib import Path
+
 import pytest
 import torch
 
 from plimsoll_runtime.errors import UsageError
-from plimsoll_runtime.execution.attention import select as module
-from plimsoll_runtime.execution.attention.select import Target, select
+from plimsoll_runtime.execution.attention import catalogue as module
+from plimsoll_runtime.execution.attention.select import select
+from plimsoll_runtime.execution.attention.target import Target
 from plimsoll_runtime.models.spec import AttentionShape
 
 SHAPES = [AttentionShape(heads=4, kv_heads=2, head_dim=64, scale=0.125)]
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PLIMSOLL_CACHE", str(tmp_path))
 
 
 def target(device: torch.device, dtype: torch.dtype = torch.float32, block_size: int = 16) -> Target:
@@ -17,30 +25,37 @@ def target(device: torch.device, dtype: torch.dtype = torch.float32, block_size:
 
 
 @pytest.mark.parametrize(
-    ("name", "device", "chosen"),
+    ("name", "device"),
     [
-        ("auto", CPU, "cpu"),
-        ("cpu", CPU, "cpu"),
-        ("torch", CPU, "torch"),
-        ("reference", CPU, "reference"),
-        ("auto", GPU, "triton"),
-        ("triton", GPU, "triton"),
-        ("reference", GPU, "reference"),
+        ("cpu", CPU),
+        ("torch", CPU),
+        ("sdpa", CPU),
+        ("reference", CPU),
+        ("triton", GPU),
+        ("sdpa", GPU),
+        ("reference", GPU),
     ],
 )
-def test_chosen(name: str, device: torch.device, chosen: str) -> None:
-    if chosen == "triton":
+def test_chosen(name: str, device: torch.device) -> None:
+    if name == "triton":
         pytest.importorskip("triton")
-    assert select(name, target(device)).name == chosen
+    assert select(name, target(device)).name == name
+
+
+def test_our_kernels_are_the_fastest_on_a_cpu() -> None:
+    assert select("auto", target(CPU)).name == "cpu"
 
 
 @pytest.mark.parametrize(
     ("name", "device", "message"),
     [
         ("triton", CPU, "needs a CUDA or ROCm device, and the model is on cpu"),
+        ("flashinfer", CPU, "needs a GPU, and the model is on cpu"),
+        ("flash-attn", CPU, "needs a GPU, and the model is on cpu"),
+        ("flashinfer", GPU, "computes in bfloat16 and float16, and the model runs in float32"),
         ("torch", GPU, "computes on a CPU, and the model is on cuda"),
         ("cpu", GPU, "computes on a CPU, and the model is on cuda"),
-        ("flash", CPU, "flash is unknown; choose auto, cpu, torch, triton, reference"),
+        ("flash", CPU, "flash is unknown; choose auto, cpu, torch, triton, flashinfer, flash-attn, sdpa, reference"),
     ],
 )
 def test_refused(name: str, device: torch.device, message: str) -> None:
@@ -48,12 +63,34 @@ def test_refused(name: str, device: torch.device, message: str) -> None:
         select(name, target(device))
 
 
-def test_a_gpu_without_triton(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("name", "package"), [("triton", "triton"), ("flashinfer", "flashinfer"), ("flash-attn", "flash_attn")]
+)
+def test_a_gpu_without_the_package(name: str, package: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "find_spec", lambda name: None)
-    with pytest.raises(UsageError, match="needs the package triton, which is not installed"):
-        select("triton", target(GPU))
-    with pytest.raises(UsageError, match="no attention backend runs on cuda: triton needs the package"):
-        select("auto", target(GPU))
+    with pytest.raises(UsageError, match=f"needs the package {package}, which is not installed"):
+        select(name, target(GPU, torch.bfloat16))
+
+
+def test_what_the_packages_cannot_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "find_spec", lambda name: name)
+    with pytest.raises(UsageError, match="needs blocks of 256 tokens, and --block-size is 16"):
+        select("flash-attn", target(GPU, torch.bfloat16))
+    odd = [AttentionShape(heads=4, kv_heads=2, head_dim=96, scale=0.1)]
+    with pytest.raises(UsageError, match="takes heads of 64, 128, 256 dimensions, and the model's have 96"):
+        select("flashinfer", Target(GPU, torch.bfloat16, odd, 16))
+    huge = [AttentionShape(heads=4, kv_heads=2, head_dim=512, scale=0.1)]
+    with pytest.raises(UsageError, match="of a multiple of 8 dimensions up to 256, and the model's have 512"):
+        select("flash-attn", Target(GPU, torch.bfloat16, huge, 256))
+    monkeypatch.setattr(torch.version, "hip", "7.0")
+    with pytest.raises(UsageError, match="needs CUDA, and this is ROCm"):
+        select("flashinfer", target(GPU, torch.bfloat16))
+
+
+def test_soft_caps_are_not_for_sdpa() -> None:
+    capped = [AttentionShape(heads=4, kv_heads=2, head_dim=64, scale=0.1, softcap=30.0)]
+    with pytest.raises(UsageError, match="it caps no scores, and the model's are"):
+        select("sdpa", Target(CPU, torch.float32, capped, 16))
 
 
 def test_what_the_cpu_kernels_cannot_take_torch_takes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,4 +104,4 @@ def test_what_the_cpu_kernels_cannot_take_torch_takes(monkeypatch: pytest.Monkey
     monkeypatch.setattr(module, "kernels", lambda dtype: None)
     with pytest.raises(UsageError, match="has no kernels for float32 that this processor can run"):
         select("cpu", target(CPU))
-    assert {select("auto", t).name for t in (odd, target(CPU), target(CPU, torch.float16))} == {"torch"}
+    assert {select("auto", t).name for t in (odd, target(CPU), target(CPU, torch.float16))} <= {"torch", "sdpa"}

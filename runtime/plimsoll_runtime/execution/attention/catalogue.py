@@ -1,0 +1,163 @@
+"""Every attention backend: its name, why it cannot serve a target, and its class, imported when it is tried."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib.util import find_spec
+
+import torch
+
+from plimsoll_kernels.cpu.library import kernels
+from plimsoll_kernels.cpu.step import MAX_HEAD_DIM, SUB_BLOCK
+from plimsoll_runtime.execution.attention.base import AttentionBackend
+from plimsoll_runtime.execution.attention.target import Target
+
+FLASHINFER_HEAD_DIMS = (64, 128, 256)
+FLASH_ATTN_BLOCK = 256
+"""FlashAttention 2 reads paged caches in pages of a multiple of so many tokens."""
+FLASH_ATTN_MAX_HEAD_DIM = 256
+HALF = (torch.bfloat16, torch.float16)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """Why a backend cannot run there (None if it can), and its class, imported only when it is called for.
+
+    A `last_resort` is taken for its own sake never: its memory grows with the square of a prompt.
+    """
+
+    why_not: Callable[[Target], str | None]
+    load: Callable[[], type[AttentionBackend]]
+    last_resort: bool = False
+
+
+def _no_cpu(target: Target) -> str | None:
+    """Our kernels take what they were compiled for, and shapes that fill their vectors."""
+    if reason := _no_torch(target):
+        return reason
+    if target.block_size % SUB_BLOCK:
+        return f"needs blocks of a multiple of {SUB_BLOCK} tokens, and --block-size is {target.block_size}"
+    odd = sorted({s.head_dim for s in target.shapes if s.head_dim % SUB_BLOCK or s.head_dim > MAX_HEAD_DIM})
+    if odd:
+        return (
+            f"takes heads of a multiple of {SUB_BLOCK} dimensions up to {MAX_HEAD_DIM}, and the model's have {odd[0]}"
+        )
+    if kernels(target.dtype) is None:
+        return f"has no kernels for {_name(target.dtype)} that this processor can run, or they were not built"
+    return None
+
+
+def _no_torch(target: Target) -> str | None:
+    if target.device.type == "cpu":
+        return None
+    return f"computes on a CPU, and the model is on {target.device.type}"
+
+
+def _no_sdpa(target: Target) -> str | None:
+    if any(shape.softcap is not None for shape in target.shapes):
+        return "caps no scores, and the model's are"
+    return None
+
+
+def _no_triton(target: Target) -> str | None:
+    if target.device.type != "cuda":
+        return f"needs a CUDA or ROCm device, and the model is on {target.device.type}"
+    return _not_installed("triton")
+
+
+def _no_flashinfer(target: Target) -> str | None:
+    if reason := _no_half(target) or _not_installed("flashinfer"):
+        return reason
+    if torch.version.hip is not None:
+        return "needs CUDA, and this is ROCm"
+    odd = sorted({s.head_dim for s in target.shapes if s.head_dim not in FLASHINFER_HEAD_DIMS})
+    if odd:
+        return f"takes heads of {', '.join(map(str, FLASHINFER_HEAD_DIMS))} dimensions, and the model's have {odd[0]}"
+    return None
+
+
+def _no_flash_attn(target: Target) -> str | None:
+    if reason := _no_half(target) or _not_installed("flash_attn"):
+        return reason
+    if target.block_size % FLASH_ATTN_BLOCK:
+        return f"needs blocks of {FLASH_ATTN_BLOCK} tokens, and --block-size is {target.block_size}"
+    odd = sorted({s.head_dim for s in target.shapes if s.head_dim % 8 or s.head_dim > FLASH_ATTN_MAX_HEAD_DIM})
+    if odd:
+        limit = FLASH_ATTN_MAX_HEAD_DIM
+        return f"takes heads of a multiple of 8 dimensions up to {limit}, and the model's have {odd[0]}"
+    return None
+
+
+def _no_half(target: Target) -> str | None:
+    if target.device.type != "cuda":
+        return f"needs a GPU, and the model is on {target.device.type}"
+    if target.dtype not in HALF:
+        return f"computes in bfloat16 and float16, and the model runs in {_name(target.dtype)}"
+    return None
+
+
+def _not_installed(package: str) -> str | None:
+    return None if find_spec(package) else f"needs the package {package}, which is not installed"
+
+
+def _always(target: Target) -> str | None:
+    return None
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _cpu() -> type[AttentionBackend]:
+    from plimsoll_runtime.execution.attention.cpu.backend import CpuBackend
+
+    return CpuBackend
+
+
+def _torch() -> type[AttentionBackend]:
+    from plimsoll_runtime.execution.attention.gathered.backend import GatheredBackend
+
+    return GatheredBackend
+
+
+def _sdpa() -> type[AttentionBackend]:
+    from plimsoll_runtime.execution.attention.sdpa import SdpaBackend
+
+    return SdpaBackend
+
+
+def _triton() -> type[AttentionBackend]:
+    from plimsoll_runtime.execution.attention.triton import TritonBackend
+
+    return TritonBackend
+
+
+def _flashinfer() -> type[AttentionBackend]:
+    from plimsoll_runtime.execution.attention.flashinfer import FlashInferBackend
+
+    return FlashInferBackend
+
+
+def _flash_attn() -> type[AttentionBackend]:
+    from plimsoll_runtime.execution.attention.flash_attn import FlashAttnBackend
+
+    return FlashAttnBackend
+
+
+def _reference() -> type[AttentionBackend]:
+    from plimsoll_runtime.execution.attention.reference import ReferenceBackend
+
+    return ReferenceBackend
+
+
+ENTRIES: Mapping[str, Entry] = {
+    "cpu": Entry(_no_cpu, _cpu),
+    "torch": Entry(_no_torch, _torch),
+    "triton": Entry(_no_triton, _triton),
+    "flashinfer": Entry(_no_flashinfer, _flashinfer),
+    "flash-attn": Entry(_no_flash_attn, _flash_attn),
+    "sdpa": Entry(_no_sdpa, _sdpa),
+    "reference": Entry(_always, _reference, last_resort=True),
+}
+"""In the order in which they are tried: where time runs out, what comes later is not tried."""

@@ -1,0 +1,106 @@
+"""The backend of torch's own scaled_dot_product_attention, on any device: over keys and values gathered from the cache.
+
+All sequences of one row (decodes) are one call, padded to the longest of them; each chunk of a prompt is a call of its
+own. `flex_attention` would spare the gather, but has to be compiled at each start, and on a CPU it lost to this form.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+
+from plimsoll_kernels.paged_attention.op import write_cache
+from plimsoll_runtime.execution.attention.base import AttentionBatch
+from plimsoll_runtime.execution.attention.tables import StepTables, step_tables
+from plimsoll_runtime.execution.kv_cache import KvCache
+from plimsoll_runtime.models.spec import Attention, AttentionShape
+
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """S sequences of Q rows each, Q or S being 1.
+
+    rows: int64 [S x Q]; blocks: int64 [S, W], whose tokens are gathered; seen: bool [S, Q, W x block], by each row;
+    foreign: bool [S, W x block], tokens of no sequence or of another, whatever lies there.
+    """
+
+    rows: Tensor
+    blocks: Tensor
+    seen: Tensor
+    foreign: Tensor
+
+
+class SdpaBackend:
+    """Memory for a gathered copy of what a call sees; no soft caps, which SDPA does not know."""
+
+    name: ClassVar[str] = "sdpa"
+    fused: ClassVar[bool] = False
+
+    def __init__(self, cache: KvCache) -> None:
+        self._cache = cache
+
+    def begin(self, batch: AttentionBatch) -> Attention:
+        """Rows, blocks and masks of each call, shared by the layers of one window."""
+        cache = self._cache
+        tables = step_tables(batch, cache.block_size, cache.num_blocks)
+        calls = {window: self._calls(tables, window) for window in {s.window for s in cache.shapes}}
+
+        def attention(layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+            keys, values, shape = cache.keys[layer], cache.values[layer], cache.shapes[layer]
+            write_cache(key, value, keys, values, batch.slot_mapping)
+            out = torch.empty_like(query)
+            for call in calls[shape.window]:
+                out[call.rows] = _attend(call, query[call.rows], keys, values, shape)
+            return out
+
+        return attention
+
+    def _calls(self, tables: StepTables, window: int | None) -> list[_Call]:
+        decodes = np.flatnonzero(tables.query_lens == 1)
+        chunks = np.flatnonzero(tables.query_lens > 1)
+        groups = [decodes[None].T, *(chunks[i : i + 1, None] for i in range(len(chunks)))]
+        return [self._call(tables, group[:, 0], window) for group in groups if group.size]
+
+    def _call(self, tables: StepTables, chosen: Ints, window: int | None) -> _Call:
+        """The sequences `chosen`, of equally many rows, from the first block that any row of each sees."""
+        size, device = self._cache.block_size, self._cache.device
+        count, context = int(tables.query_lens[chosen[0]]), tables.context_lens[chosen]
+        first = np.zeros_like(context) if window is None else np.maximum(0, context - count - window + 1) // size
+        needed = tables.num_blocks[chosen] - first
+        column = np.arange(int(needed.max()))
+        flat = (tables.first_blocks[chosen] + first)[:, None] + np.minimum(column, needed[:, None] - 1)
+        position = (context - count)[:, None] + np.arange(count)  # [S, Q]
+        token = first[:, None] * size + np.arange(column.size * size)  # [S, W x block]
+        seen = token[:, None] <= position[:, :, None]
+        if window is not None:
+            seen &= token[:, None] > position[:, :, None] - window
+        rows = tables.first_rows[chosen][:, None] + np.arange(count)
+        parts = (rows.ravel(), tables.blocks[flat], seen, token >= context[:, None])
+        return _Call(*(torch.from_numpy(part).to(device) for part in parts))
+
+
+def _attend(call: _Call, query: Tensor, keys: Tensor, values: Tensor, shape: AttentionShape) -> Tensor:
+    """query [S x Q, heads, D] -> the same."""
+    sequences, count, _ = call.seen.shape
+    group = shape.heads // shape.kv_heads
+    key, value = (_gathered(cache, call) for cache in (keys, values))
+    # A group's heads stand in the place of rows: SDPA's own way of sharing KV heads copies them for each head.
+    folded = query.view(sequences, count, shape.kv_heads, group, -1).permute(0, 2, 3, 1, 4).flatten(2, 3)
+    mask = call.seen[:, None].repeat(1, 1, group, 1)  # [S, 1, group x Q, W x block]
+    out = scaled_dot_product_attention(folded, key, value, attn_mask=mask, scale=shape.scale)
+    heads = out.view(sequences, shape.kv_heads, group, count, -1)
+    return heads.permute(0, 3, 1, 2, 4).reshape(query.shape)
+
+
+def _gathered(cache: Tensor, call: _Call) -> Tensor:
+    """[kv_heads, blocks, block, D] -> [S, kv_heads, W x block, D], where a NaN that another left goes no further."""
+    tokens = cache[:, call.blocks].flatten(2, 3).transpose(0, 1)
+    return tokens.masked_fill_(call.foreign[:, None, :, None], 0.0)

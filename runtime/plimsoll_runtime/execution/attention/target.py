@@ -1,0 +1,20 @@
+"""What attention is to be computed for: the question that a backend is chosen by."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from plimsoll_runtime.models.spec import AttentionShape
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A device, the dtype of model and cache, one attention shape a layer, and the tokens of a block."""
+
+    device: torch.device
+    dtype: torch.dtype
+    shapes: Sequence[AttentionShape]
+    block_size: int

@@ -1,0 +1,152 @@
+"""One backend tried on a target: whether it computes what the reference does, and how long it takes."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from plimsoll_runtime.execution.attention.base import AttentionBackend, AttentionBatch
+from plimsoll_runtime.execution.attention.mix import Mix, blocks_of, chunk_batch, decode_batch
+from plimsoll_runtime.execution.attention.target import Target
+from plimsoll_runtime.execution.kv_cache import KvCache
+from plimsoll_runtime.models.spec import AttentionShape
+
+REPEATS = 3
+"""The least of so many runs counts: what disturbs a run only ever makes it longer."""
+SMALL = Mix(decodes=3, context=40, chunk=40)
+TOLERANCE = {torch.float32: 2e-3, torch.bfloat16: 3e-2, torch.float16: 5e-3}
+"""Of values around 1. GPUs may multiply float32 with 10 bits of mantissa."""
+
+Clock = Callable[[], float]
+
+
+class WrongResultError(Exception):
+    """A backend computes something else than the reference."""
+
+
+class TimeUpError(Exception):
+    """Measuring may take no longer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stopwatch:
+    """Seconds by `clock`, and when measuring has to end: with `patient` not before each batch was timed once."""
+
+    clock: Clock
+    deadline: float
+    patient: bool = True
+
+    def is_over(self) -> bool:
+        """Whether the time is up."""
+        return self.clock() >= self.deadline
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Milliseconds of all layers' attention in a step of each kind."""
+
+    decode_ms: float
+    chunk_ms: float
+
+    @property
+    def total_ms(self) -> float:
+        """A step of continuous batching holds both."""
+        return self.decode_ms + self.chunk_ms
+
+
+def check(backend: type[AttentionBackend], target: Target, expected: Sequence[Tensor]) -> None:
+    """Compare with `small_steps` of the reference. Raises WrongResultError, or whatever the backend raises."""
+    error = max(float((a - e).abs().max()) for a, e in zip(small_steps(backend, target), expected, strict=True))
+    # Written so that NaN fails.
+    if not error <= TOLERANCE[target.dtype]:
+        raise WrongResultError(f"its results differ from the reference's by {error:.2g}")
+
+
+def measure(backend: type[AttentionBackend], target: Target, mix: Mix, watch: Stopwatch) -> Timing:
+    """Time both batches of a mix over a private cache of the target's dtype and block size. Raises TimeUpError."""
+    counts = Counter(target.shapes)
+    runner = _Runner(backend, target, list(counts), blocks_of(mix, target.block_size))
+
+    def milliseconds(batch: AttentionBatch) -> float:
+        inputs = [_inputs(shape, batch, target) for shape in counts]
+        seconds = runner.best_seconds(batch, inputs, watch)
+        return 1e3 * (seconds[0] + sum(s * n for s, n in zip(seconds[1:], counts.values(), strict=True)))
+
+    batches = (make(mix, target.block_size, target.device) for make in (decode_batch, chunk_batch))
+    return Timing(*(milliseconds(batch) for batch in batches))
+
+
+class _Runner:
+    """A backend over a small cache with one layer for each distinct shape."""
+
+    def __init__(
+        self, backend: type[AttentionBackend], target: Target, shapes: Sequence[AttentionShape], blocks: int
+    ) -> None:
+        cache = KvCache(shapes, blocks, target.block_size, target.dtype, target.device, paired=backend.fused)
+        self._device = target.device
+        self._backend = backend(cache)
+
+    def run(self, batch: AttentionBatch, inputs: Sequence[tuple[Tensor, Tensor, Tensor]]) -> list[Tensor]:
+        """The output of each layer."""
+        attention = self._backend.begin(batch)
+        return [attention(layer, *tensors) for layer, tensors in enumerate(inputs)]
+
+    def best_seconds(
+        self, batch: AttentionBatch, inputs: Sequence[tuple[Tensor, Tensor, Tensor]], watch: Stopwatch
+    ) -> list[float]:
+        """Of the step's beginning and of each layer. One run beforehand pays for compilation and fresh pages."""
+        self.run(batch, inputs)
+        if watch.is_over() and not watch.patient:
+            raise TimeUpError
+        runs = [self._seconds(batch, inputs, watch.clock)]
+        while len(runs) < REPEATS and not watch.is_over():
+            runs.append(self._seconds(batch, inputs, watch.clock))
+        return [min(part) for part in zip(*runs, strict=True)]
+
+    def _seconds(
+        self, batch: AttentionBatch, inputs: Sequence[tuple[Tensor, Tensor, Tensor]], clock: Clock
+    ) -> list[float]:
+        marks = [self._now(clock)]
+        attention = self._backend.begin(batch)
+        marks.append(self._now(clock))
+        for layer, tensors in enumerate(inputs):
+            attention(layer, *tensors)
+            marks.append(self._now(clock))
+        return [end - start for start, end in itertools.pairwise(marks)]
+
+    def _now(self, clock: Clock) -> float:
+        if self._device.type != "cpu":
+            torch.accelerator.synchronize(self._device)
+        return clock()
+
+
+def small_steps(backend: type[AttentionBackend], target: Target) -> list[Tensor]:
+    """Outputs in float32 of all shapes: a chunk of a prompt whose blocks lie anywhere, then a decode after it."""
+    shapes = list(dict.fromkeys(target.shapes))
+    runner = _Runner(backend, target, shapes, blocks_of(SMALL, target.block_size))
+    chunk = chunk_batch(SMALL, target.block_size, target.device)
+    [table], start = chunk.block_tables, SMALL.chunk - 1
+    # The last token again, as if it were decoded.
+    decode = AttentionBatch([1], [SMALL.chunk], [table], chunk.slot_mapping[start:])
+    outputs = []
+    for seed, batch in enumerate((chunk, decode)):
+        outputs += runner.run(batch, [_inputs(shape, batch, target, seed) for shape in shapes])
+    return [out.float() for out in outputs]
+
+
+def _inputs(
+    shape: AttentionShape, batch: AttentionBatch, target: Target, seed: int = 0
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Random queries, keys and values of a batch's rows, the same for every backend."""
+    generator = torch.Generator().manual_seed(seed)
+    rows = batch.slot_mapping.numel()
+    query, key, value = (
+        torch.randn(rows, heads, shape.head_dim, generator=generator).to(target.device, target.dtype)
+        for heads in (shape.heads, shape.kv_heads, shape.kv_heads)
+    )
+    return query, key, value

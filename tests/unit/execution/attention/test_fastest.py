@@ -1,0 +1,270 @@
+"""The fastest backend is taken, whatever else is there: slow or failing ones, or a cache that cannot be written."""
+
+from __future__ import annotations
+
+import errno
+import json
+import logging
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+import torch
+from torch import Tensor
+
+from plimsoll_runtime.errors import UsageError
+from plimsoll_runtime.execution.attention import fastest as module
+from plimsoll_runtime.execution.attention.base import AttentionBackend, AttentionBatch
+from plimsoll_runtime.execution.attention.catalogue import ENTRIES, Entry
+from plimsoll_runtime.execution.attention.fastest import fastest
+from plimsoll_runtime.execution.attention.reference import ReferenceBackend
+from plimsoll_runtime.execution.attention.target import Target
+from plimsoll_runtime.execution.kv_cache import KvCache
+from plimsoll_runtime.models.spec import Attention, AttentionShape
+
+CPU = torch.device("cpu")
+TARGET = Target(CPU, torch.float32, [AttentionShape(heads=4, kv_heads=2, head_dim=16, scale=0.25)] * 3, 16)
+LOGGER = "plimsoll_runtime.execution.attention"
+
+
+@dataclass
+class FakeClock:
+    """Seconds that pass only where a backend says so."""
+
+    now: float = 0.0
+    calls: list[str] = field(default_factory=list)
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("PLIMSOLL_CACHE", str(tmp_path))
+    return tmp_path / "attention"
+
+
+def entry(
+    clock: FakeClock,
+    named: str,
+    seconds: float,
+    *,
+    change: Callable[[Tensor], Tensor] = lambda out: out,
+    fails: str | None = None,
+    is_fused: bool = False,
+    why_not: str | None = None,
+    last_resort: bool = False,
+) -> Entry:
+    """A backend that computes what the reference does, and takes so long for a layer."""
+
+    class Fake:
+        name: ClassVar[str] = named
+        fused: ClassVar[bool] = is_fused
+
+        def __init__(self, cache: KvCache) -> None:
+            if fails == "made":
+                raise RuntimeError("cannot be compiled")
+            unpaired = KvCache(cache.shapes, cache.num_blocks, cache.block_size, cache.dtype, cache.device)
+            self._inner = ReferenceBackend(unpaired)
+
+        def begin(self, batch: AttentionBatch) -> Attention:
+            inner = self._inner.begin(batch)
+
+            def attention(layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+                clock.now += seconds
+                clock.calls.append(named)
+                if fails == "run":
+                    raise RuntimeError("illegal instruction")
+                return change(inner(layer, query, key, value))
+
+            return attention
+
+    return Entry(lambda target: why_not, lambda: Fake, last_resort=last_resort)
+
+
+def chosen(clock: FakeClock, **entries: Entry) -> str:
+    return fastest(TARGET, entries, clock).name
+
+
+def test_the_fastest_is_taken_and_the_table_says_so(clock: FakeClock, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, LOGGER)
+    entries = {
+        "slow": entry(clock, "slow", 0.01),
+        "fast": entry(clock, "fast", 0.001),
+        "absent": entry(clock, "absent", 0.0, why_not="needs a unicorn"),
+        "right": entry(clock, "right", 0.0, last_resort=True),
+    }
+    assert chosen(clock, **entries) == "fast"
+    [record] = caplog.records
+    heading, columns, *rows = record.getMessage().splitlines()
+    assert "float32, blocks of 16: 16 decodes after 512 tokens, 256 tokens of a prompt, measured" in heading
+    assert columns.split() == ["backend", "decode", "ms", "prompt", "ms"]
+    assert [row.split() for row in rows] == [
+        ["slow", "30.00", "30.00"],
+        ["fast", "3.00", "3.00", "taken"],
+        ["absent", "needs", "a", "unicorn"],
+        ["right", *module.NOT_NEEDED.split()],
+    ]
+
+
+@pytest.mark.parametrize("fails", ["made", "run"])
+def test_a_backend_that_fails_is_left_out_with_one_warning(
+    clock: FakeClock, fails: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    broken = entry(clock, "broken", 0.0, fails=fails)
+    assert chosen(clock, broken=broken, works=entry(clock, "works", 0.01)) == "works"
+    [warning] = [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING]
+    assert warning.startswith("the attention backend broken failed: RuntimeError: ")
+
+
+@pytest.mark.parametrize("change", [lambda out: out * 1.01, lambda out: out * float("nan")], ids=["off", "nan"])
+def test_a_backend_that_computes_something_else_is_left_out(
+    clock: FakeClock, change: Callable[[Tensor], Tensor], caplog: pytest.LogCaptureFixture
+) -> None:
+    wrong = entry(clock, "wrong", 0.0, change=change)
+    assert chosen(clock, wrong=wrong, right=entry(clock, "right", 0.01)) == "right"
+    assert "its results differ from the reference's by" in caplog.text
+
+
+def test_the_last_resort_is_taken_where_all_else_fails(clock: FakeClock, cache: Path) -> None:
+    entries = {
+        "broken": entry(clock, "broken", 0.0, fails="made"),
+        "right": entry(clock, "right", 0.05, last_resort=True),
+    }
+    assert chosen(clock, **entries) == "right"
+    assert not cache.exists(), "a failure may have been a passing one: the next start tries again"
+
+
+def test_nothing_runs(clock: FakeClock) -> None:
+    with pytest.raises(UsageError, match="no attention backend runs on cpu: one needs a unicorn; two failed: Runtime"):
+        chosen(clock, one=entry(clock, "one", 0, why_not="needs a unicorn"), two=entry(clock, "two", 0, fails="run"))
+
+
+@pytest.mark.parametrize(("rival", "taken"), [(0.006, "fused"), (0.005, "rival")])
+def test_a_rival_has_to_make_up_for_the_fused_decoder(clock: FakeClock, rival: float, taken: str) -> None:
+    entries = {"fused": entry(clock, "fused", 0.01, is_fused=True), "rival": entry(clock, "rival", rival)}
+    assert chosen(clock, **entries) == taken
+
+
+def test_time_that_is_up_ends_the_measuring(clock: FakeClock, cache: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, LOGGER)
+    entries = {
+        "first": entry(clock, "first", module.CPU_SECONDS),
+        "second": entry(clock, "second", 0.001),
+    }
+    assert chosen(clock, **entries) == "first"
+    assert "second" not in clock.calls
+    assert module.NO_TIME in caplog.text
+    assert not cache.exists(), "half a table is not kept"
+    slow = {"first": entry(clock, "first", 0.001), "second": entry(clock, "second", module.CPU_SECONDS)}
+    clock.calls.clear()
+    assert chosen(clock, **slow) == "first"
+    assert clock.calls.count("second") == 3, "two small steps of the check, and one that was too long"
+
+
+def test_the_next_start_remembers(clock: FakeClock, cache: Path, caplog: pytest.LogCaptureFixture) -> None:
+    entries = {"a": entry(clock, "a", 0.01), "b": entry(clock, "b", 0.001)}
+    assert chosen(clock, **entries) == "b"
+    clock.calls.clear()
+    caplog.set_level(logging.INFO, LOGGER)
+    assert chosen(clock, **entries) == "b"
+    assert not clock.calls
+    [file] = cache.iterdir()
+    assert f"remembered in {file}" in caplog.text
+    assert json.loads(file.read_text())["backends"]["b"] == pytest.approx([3.0, 3.0])
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        Target(CPU, torch.float32, TARGET.shapes, 32),
+        Target(CPU, torch.bfloat16, TARGET.shapes, 16),
+        Target(CPU, torch.float32, TARGET.shapes[:2], 16),
+    ],
+    ids=["blocks", "dtype", "layers"],
+)
+def test_another_target_is_measured_anew(clock: FakeClock, changed: Target) -> None:
+    entries = {"a": entry(clock, "a", 0.01), "b": entry(clock, "b", 0.001)}
+    chosen(clock, **entries)
+    clock.calls.clear()
+    fastest(changed, entries, clock)
+    assert {"a", "b"} == set(clock.calls)
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b'{"key": {}, "backends": {"a": "fast"}}', b"\xff\xfe"])
+def test_a_file_that_is_damaged_costs_a_warning_and_a_measurement(
+    clock: FakeClock, cache: Path, content: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    entries = {"a": entry(clock, "a", 0.01), "b": entry(clock, "b", 0.001)}
+    chosen(clock, **entries)
+    [file] = cache.iterdir()
+    file.write_bytes(content)
+    clock.calls.clear()
+    assert chosen(clock, **entries) == "b"
+    assert clock.calls
+    assert len(caplog.records) == 1
+    assert "cannot be read" in caplog.text
+    assert json.loads(file.read_text())["backends"].keys() == {"a", "b"}
+
+
+def full(**options: Any) -> tuple[int, str]:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_a_cache_that_is_full(
+    clock: FakeClock, cache: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(tempfile, "mkstemp", full)
+    assert chosen(clock, a=entry(clock, "a", 0.01)) == "a"
+    [warning] = [r.getMessage() for r in caplog.records]
+    assert "No space left on device" in warning
+    assert "set PLIMSOLL_CACHE" in warning
+    assert list(cache.iterdir()) == []
+
+
+def test_a_disk_that_fills_up_leaves_nothing_behind(
+    clock: FakeClock, cache: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(self: Path, target: Path) -> Path:
+        raise OSError(errno.EDQUOT, "Disk quota exceeded")
+
+    monkeypatch.setattr(Path, "replace", refuse)
+    assert chosen(clock, a=entry(clock, "a", 0.01)) == "a"
+    assert "Disk quota exceeded" in caplog.text
+    assert list(cache.iterdir()) == []
+
+
+def test_a_cache_where_nothing_can_be_made(
+    clock: FakeClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Like a read-only folder, which root could write to."""
+    (tmp_path / "file").write_bytes(b"")
+    monkeypatch.setenv("PLIMSOLL_CACHE", str(tmp_path / "file"))
+    assert chosen(clock, a=entry(clock, "a", 0.01)) == "a"
+    assert "set PLIMSOLL_CACHE to a folder that can be written to" in caplog.text
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+def test_what_runs_on_this_processor(
+    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch, cache: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With the real clock, on the shapes of the demo model: two kinds of layers."""
+    monkeypatch.setattr(module, "CPU_SECONDS", 60.0)
+    wide = AttentionShape(heads=4, kv_heads=1, head_dim=256, scale=256**-0.5)
+    windowed = AttentionShape(heads=4, kv_heads=1, head_dim=256, scale=256**-0.5, window=512)
+    target = Target(CPU, dtype, [*[windowed] * 5, wide], 16)
+    able = {name for name, e in ENTRIES.items() if e.why_not(target) is None and not e.last_resort}
+    assert able >= {"torch", "sdpa"}
+    backend: type[AttentionBackend] = fastest(target)
+    [file] = cache.iterdir()
+    assert json.loads(file.read_text())["backends"].keys() == able
+    assert backend.name in able
+    assert not caplog.records
