@@ -23,9 +23,9 @@ class CpuKernels(BuildHookInterface):  # type: ignore[type-arg]
         compiling = _load(folder / "compile.py")
         try:
             library = compiling.library_path()
-            if not library.is_file():
+            if not compiling.is_whole(library):
                 library = compiling.compile_library()
-        except compiling.CompileError as error:
+        except (compiling.CompileError, OSError) as error:
             self.app.display_warning(f"the CPU kernels are left out, stock torch will compute instead: {error}")
             return
         build_data["artifacts"].append(f"/{FOLDER}/{library.name}")

@@ -21,6 +21,7 @@ from pathlib import Path
 HERE = Path(__file__).parent
 SOURCE = HERE / "source"
 PREFIX = "libplimsoll_cpu-"
+SEAL = hashlib.sha256().digest_size
 FLAGS = (
     *(
         "-std=c++20",
@@ -55,12 +56,30 @@ def library_path() -> Path:
     return HERE / f"{PREFIX}{digest.hexdigest()[:16]}.so"
 
 
+def unsupported() -> str | None:
+    """Why no compiler could make the library for this machine, if so."""
+    machine = platform.machine()
+    if sys.platform == "linux" and machine in ("x86_64", "AMD64"):
+        return None
+    return f"the CPU kernels are written for Linux on x86-64, this is {sys.platform} on {machine}"
+
+
+def is_whole(library: Path) -> bool:
+    """Whether a library is there as it was linked: loading half of one does not fail, it kills the process.
+
+    Raises OSError where it cannot be read.
+    """
+    if not library.is_file():
+        return False
+    content = library.read_bytes()
+    return content[-SEAL:] == hashlib.sha256(content[:-SEAL]).digest()
+
+
 def compile_library() -> Path:
     """Compile and link; the library appears whole or not at all, and replaces older ones. Raises CompileError."""
     target = library_path()
-    machine = platform.machine()
-    if sys.platform != "linux" or machine not in ("x86_64", "AMD64"):
-        raise CompileError(f"the CPU kernels are written for Linux on x86-64, this is {sys.platform} on {machine}")
+    if reason := unsupported():
+        raise CompileError(reason)
     compiler = _compiler()
     with tempfile.TemporaryDirectory() as folder:
         objects = {name: Path(folder) / f"{name}.o" for name in INSTRUCTIONS}
@@ -69,6 +88,7 @@ def compile_library() -> Path:
         linked = target.with_name(f".{target.name}.{os.getpid()}")
         try:
             _call([compiler, "-shared", "-pthread", "-o", str(linked), *map(str, objects.values())])
+            _seal(linked)
             linked.replace(target)
         finally:
             linked.unlink(missing_ok=True)
@@ -76,6 +96,12 @@ def compile_library() -> Path:
         if other != target:
             other.unlink()
     return target
+
+
+def _seal(library: Path) -> None:
+    """Append a digest of the file, which loaders ignore."""
+    content = library.read_bytes()
+    library.write_bytes(content + hashlib.sha256(content).digest())
 
 
 def _compiler() -> str:
@@ -97,13 +123,12 @@ def _call(command: Sequence[str]) -> None:
 
 
 def main() -> int:
-    """Make the library unless it is there; 1 where it cannot be made."""
-    if library_path().is_file():
-        return 0
+    """Make the library unless it is there and whole; 1 where it cannot be made."""
     try:
-        compile_library()
-    except CompileError as error:
-        sys.stderr.write(f"No CPU kernels, plain torch will do: {error}\n")
+        if not is_whole(library_path()):
+            compile_library()
+    except (CompileError, OSError) as error:
+        sys.stderr.write(f"No CPU kernels, stock torch will compute instead: {error}\n")
         return 1
     return 0
 

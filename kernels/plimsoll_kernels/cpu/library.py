@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import ctypes
 import logging
+import os
 from ctypes import POINTER, Structure, c_char_p, c_double, c_float, c_int32, c_int64, c_void_p
 from functools import lru_cache
+from pathlib import Path
 
 import torch
 
-from plimsoll_kernels.cpu.compile import library_path
+from plimsoll_kernels.cpu.compile import CompileError, is_whole, library_path, unsupported
 
 logger = logging.getLogger(__name__)
 
+VARIABLE = "PLIMSOLL_CPU_ISA"
+INSTRUCTION_SETS = ("avx2", "avx512", "avx512_bf16")
 DTYPES = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
 OPS = ("embed", "norm", "qkv", "rope", "attention", "output", "gate_up", "down")
+
+
+class InstructionsError(ValueError):
+    """PLIMSOLL_CPU_ISA asks for what cannot be had; the message says what can."""
 
 
 class LinearRecord(Structure):
@@ -119,9 +127,37 @@ class KernelsRecord(Structure):
     )
 
 
-@lru_cache
 def kernels(dtype: torch.dtype, name: str | None = None) -> KernelsRecord | None:
-    """The kernels for a dtype, those of the instruction set `name` or the best; None where none can run here."""
+    """The kernels for a dtype: of the instruction set `name`, of the one that PLIMSOLL_CPU_ISA names, or of the best.
+
+    None where none can run here. Raises InstructionsError for a PLIMSOLL_CPU_ISA that cannot be honoured.
+    """
+    return _find(dtype, instructions() if name is None else name)
+
+
+def instructions() -> str | None:
+    """What PLIMSOLL_CPU_ISA asks for, None without it. Raises InstructionsError where it cannot be honoured."""
+    wanted = os.environ.get(VARIABLE)
+    if not wanted:
+        return None
+    if wanted not in INSTRUCTION_SETS:
+        raise InstructionsError(f"{VARIABLE}={wanted} is unknown; choose {', '.join(INSTRUCTION_SETS)}, or unset it")
+    if _library() is None:
+        raise InstructionsError(f"{VARIABLE}={wanted} asks for CPU kernels, and there are none here; unset it")
+    if wanted not in runnable():
+        able = ", ".join(runnable()) or "none of them"
+        raise InstructionsError(f"{VARIABLE}={wanted} cannot run on this processor, which has {able}; unset it")
+    return wanted
+
+
+@lru_cache(maxsize=1)
+def runnable() -> tuple[str, ...]:
+    """The instruction sets whose kernels were built and can run here, the least first."""
+    return tuple(name for name in INSTRUCTION_SETS if _find(torch.float32, name) is not None)
+
+
+@lru_cache
+def _find(dtype: torch.dtype, name: str | None) -> KernelsRecord | None:
     library = _library()
     if library is None or dtype not in DTYPES:
         return None
@@ -131,15 +167,25 @@ def kernels(dtype: torch.dtype, name: str | None = None) -> KernelsRecord | None
 
 @lru_cache(maxsize=1)
 def _library() -> ctypes.CDLL | None:
-    """The library, if it was built."""
-    path = library_path()
-    if not path.is_file():
-        logger.warning(
-            "the CPU kernels of this version were not built, stock torch computes instead (slower, same results): "
-            "install a C++ compiler, then python -m plimsoll_kernels.cpu.compile"
-        )
+    """The library, where it was built, is whole and has kernels for this processor; otherwise says why not, once."""
+    try:
+        library = _open(library_path())
+    except (CompileError, OSError) as error:
+        logger.warning("stock torch computes instead of our CPU kernels (slower, same results): %s", error)
         return None
+    return library
+
+
+def _open(path: Path) -> ctypes.CDLL:
+    """Raises CompileError or OSError with what is wrong and what to do."""
+    if reason := unsupported():
+        raise CompileError(reason)
+    if not is_whole(path):
+        state = f"{path} is damaged" if path.exists() else "those of this version were not built"
+        raise CompileError(f"{state}; install a C++ compiler, then python -m plimsoll_kernels.cpu.compile")
     library = ctypes.CDLL(str(path))
     library.plimsoll_kernels.argtypes = [c_char_p, c_char_p]
     library.plimsoll_kernels.restype = POINTER(KernelsRecord)
+    if not library.plimsoll_kernels(b"float32", None):
+        raise CompileError("this processor has no AVX2 with FMA, the least that they need")
     return library

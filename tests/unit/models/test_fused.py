@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
+from kernel_support.instructions import BFLOAT16, BUILDS, FLOAT32, Build, forced
 from model_support.forward import backend_of, hidden_states
 from model_support.tiny import make_model, prompts, save_model
 
-from plimsoll_kernels.cpu.library import kernels
 from plimsoll_runtime.execution.attention.base import AttentionBackend
 from plimsoll_runtime.models.decoder import Decoder
 from plimsoll_runtime.models.load import load_decoder
@@ -24,18 +25,30 @@ CONFIGS = {
 }
 
 
-@pytest.fixture(params=CONFIGS)
-def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    save_model(make_model(*CONFIGS[request.param]), tmp_path)
-    return tmp_path
+@pytest.fixture(scope="module", params=CONFIGS)
+def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model whose weights are bfloat16, so that every dtype loads the same numbers."""
+    saved = tmp_path_factory.mktemp(request.param)
+    save_model(make_model(*CONFIGS[request.param]).to(torch.bfloat16), saved)
+    return saved
 
 
-@pytest.fixture(params=[torch.float32, torch.bfloat16], ids=str)
-def dtype(request: pytest.FixtureRequest) -> torch.dtype:
-    chosen: torch.dtype = request.param
-    if kernels(chosen) is None:
-        pytest.skip(f"this processor has no kernels for {chosen}, or they were not built")
-    return chosen
+@pytest.fixture(params=BUILDS, ids=str)
+def build(request: pytest.FixtureRequest) -> Iterator[Build]:
+    with forced(request.param) as build:
+        yield build
+
+
+@pytest.fixture(params=FLOAT32, ids=str)
+def float32_build(request: pytest.FixtureRequest) -> Iterator[Build]:
+    with forced(request.param) as build:
+        yield build
+
+
+@pytest.fixture(params=BFLOAT16, ids=str)
+def bfloat16_build(request: pytest.FixtureRequest) -> Iterator[Build]:
+    with forced(request.param) as build:
+        yield build
 
 
 def load(folder: Path, dtype: torch.dtype, backend: str) -> tuple[Decoder, type[AttentionBackend]]:
@@ -45,14 +58,14 @@ def load(folder: Path, dtype: torch.dtype, backend: str) -> tuple[Decoder, type[
 
 
 @pytest.mark.parametrize("chunk", [1, 7, 16, 129])
-def test_chunks_change_nothing(folder: Path, dtype: torch.dtype, chunk: int) -> None:
-    loaded = load(folder, dtype, "cpu")
+def test_chunks_change_nothing(folder: Path, build: Build, chunk: int) -> None:
+    loaded = load(folder, build.dtype, "cpu")
     assert torch.equal(hidden_states(*loaded, PROMPT, chunk), hidden_states(*loaded, PROMPT, 300))
 
 
 @pytest.mark.parametrize("threads", [1, 3])
-def test_threads_change_nothing(folder: Path, dtype: torch.dtype, threads: int) -> None:
-    loaded = load(folder, dtype, "cpu")
+def test_threads_change_nothing(folder: Path, build: Build, threads: int) -> None:
+    loaded = load(folder, build.dtype, "cpu")
     before = torch.get_num_threads()
     whole = hidden_states(*loaded, PROMPT, 300)
     try:
@@ -62,9 +75,16 @@ def test_threads_change_nothing(folder: Path, dtype: torch.dtype, threads: int) 
         torch.set_num_threads(before)
 
 
-def test_as_torch_computes_it(folder: Path) -> None:
+def test_as_torch_computes_it(folder: Path, float32_build: Build) -> None:
     ours, theirs = (hidden_states(*load(folder, torch.float32, b), PROMPT, 100) for b in ("cpu", "torch"))
     torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
+
+
+def test_bfloat16_is_nearer_the_truth_than_torch(folder: Path, bfloat16_build: Build) -> None:
+    truth = hidden_states(*load(folder, torch.float32, "torch"), PROMPT, 100)
+    ours, theirs = (hidden_states(*load(folder, torch.bfloat16, b), PROMPT, 100).float() for b in ("cpu", "torch"))
+    errors = [(x - truth).square().mean().sqrt() for x in (ours, theirs)]
+    assert errors[0] < errors[1]
 
 
 def test_another_backends_step_is_refused(folder: Path) -> None:

@@ -33,7 +33,7 @@ struct Place {
 
   void write_key(const typename T::element *from, int head_dim) const {
     for (int d = 0; d < head_dim; d += T::PAIR)
-      std::memcpy(keys + static_cast<size_t>(d) * SUB, from + d, sizeof(typename T::word));
+      std::memcpy(keys + static_cast<size_t>(d) * SUB, from + d, sizeof(typename T::element) * T::PAIR);
   }
   void write_value(const typename T::element *from, int head_dim) const {
     for (int d = 0; d < head_dim; d++) values[d * T::PAIR] = from[d];
@@ -86,7 +86,7 @@ struct Upcoming {
   }
 };
 
-// What the rows of a tile share. Row r stands at position[r]; `query` is [R, head_dim] elements.
+// What the rows of a tile share. Row r stands at position[r]; `query` is [R, head_dim] operands.
 struct Window {
   int size;  // 0: all
   float scale, softcap;
@@ -97,22 +97,22 @@ struct Window {
 // Memory of one thread for a tile.
 template <class T>
 struct TileMemory {
-  typename T::element *query;    // [ROWS, head_dim]
+  typename T::operand *query;    // [ROWS, head_dim]
   float *sums;                   // [ROWS, head_dim]
   float *scores;                 // [ROWS, SPAN]
-  typename T::element *weights;  // [ROWS, SPAN]
+  typename T::operand *weights;  // [ROWS, SPAN]
 
   // Whole cache lines, and one more: no two threads share one.
   static size_t bytes(int head_dim) {
     const size_t dims = static_cast<size_t>(ROWS) * head_dim, span = static_cast<size_t>(ROWS) * SPAN;
-    return ((dims + span) * (sizeof(float) + sizeof(typename T::element)) + 127) / 64 * 64;
+    return ((dims + span) * (sizeof(float) + sizeof(typename T::operand)) + 127) / 64 * 64;
   }
 
   TileMemory(char *memory, int head_dim) {
     const size_t dims = static_cast<size_t>(ROWS) * head_dim, span = static_cast<size_t>(ROWS) * SPAN;
     sums = reinterpret_cast<float *>(memory);
     scores = sums + dims;
-    query = reinterpret_cast<typename T::element *>(scores + span);
+    query = reinterpret_cast<typename T::operand *>(scores + span);
     weights = query + dims;
   }
 };
@@ -121,7 +121,6 @@ struct TileMemory {
 template <class T, int R>
 inline void score(const TileMemory<T> &memory, const Reader<T> &reader, const Window &window, int head_dim, int span,
                   int begin, int end) {
-  const auto *rows = reinterpret_cast<const typename T::word *>(memory.query);
   constexpr int VECTORS = SUB / LANES;  // of a sub-block's keys: 1 or 2
   for (int sub = begin; sub < end; sub += 2 / VECTORS) {
     floats sums[R][2];
@@ -130,7 +129,7 @@ inline void score(const TileMemory<T> &memory, const Reader<T> &reader, const Wi
     const auto *second = VECTORS == 2 ? first + LANES * T::PAIR : sub + 1 < end ? reader.keys + reader.at(sub + 1) : first;
     const typename T::element *const columns[2] = {first, second};
     const Ahead<2> values = {{reader.values_of(sub), reader.values_of(sub + 1 < end ? sub + 1 : sub)}};
-    multiply<T, R, 2>(sums, rows, head_dim / T::PAIR, columns, SUB * T::PAIR, head_dim / T::PAIR, values);
+    multiply<T, R, 2>(sums, memory.query, head_dim, columns, SUB * T::PAIR, head_dim / T::PAIR, values);
     float *out = memory.scores + (sub - span * SUBS) * SUB;
     for (int r = 0; r < R; r++) {
       for (int v = 0; v < 2; v++) {
@@ -157,7 +156,7 @@ struct Softmax {
 
 // scores -> weights of one row over sub-blocks [begin, end).
 template <class T>
-inline void weigh(Softmax &row, const float *scores, typename T::element *weights, int begin, int end, int span) {
+inline void weigh(Softmax &row, const float *scores, typename T::operand *weights, int begin, int end, int span) {
   const int from = (begin - span * SUBS) * SUB, to = (end - span * SUBS) * SUB;
   floats highest = broadcast(-INFINITE);
   for (int i = from; i < to; i += LANES) highest = largest(highest, load(scores + i));
@@ -196,12 +195,11 @@ inline void accumulate(const TileMemory<T> &memory, const Reader<T> &reader, con
     const auto *weights = memory.weights + (sub - span * SUBS) * SUB;
     const typename T::element *const(&fixed)[V] = columns;
     // A product with V vectors of dimensions has as much to fetch as it reads: 64 x V bytes of each word.
-    const char *next = ahead[sub - begin] + static_cast<size_t>(dim) * SUB * sizeof(*weights);
+    const char *next = ahead[sub - begin] + static_cast<size_t>(dim) * SUB * sizeof(typename T::element);
     constexpr int LINES = V * LANES * 4 / 64 > 0 ? V * LANES * 4 / 64 : 1;
     Ahead<LINES> keys;
     for (int i = 0; i < LINES; i++) keys.from[i] = next + static_cast<size_t>(i) * (SUB / T::PAIR) * 64;
-    multiply<T, R, V>(sums, reinterpret_cast<const typename T::word *>(weights), SPAN / T::PAIR, fixed,
-                      static_cast<size_t>(head_dim) * T::PAIR, SUB / T::PAIR, keys);
+    multiply<T, R, V>(sums, weights, SPAN, fixed, static_cast<size_t>(head_dim) * T::PAIR, SUB / T::PAIR, keys);
   }
   for (int r = 0; r < R; r++)
     for (int v = 0; v < V; v++) store(memory.sums + r * head_dim + dim + v * LANES, sums[r][v]);

@@ -1,7 +1,9 @@
-// AVX-512 with its bfloat16 dot product: Zen 4 and later, Cooper Lake, Sapphire Rapids and later.
+// AVX-512 with its bfloat16 dot product: Zen 4 and later, Cooper Lake, Sapphire Rapids and later. In float32 it has
+// nothing over AVX-512.
 #define PLIMSOLL_ISA plimsoll_avx512_bf16
 #define LANES 16
 #include "kernels.h"
 
-extern const PlimsollKernels plimsoll_bfloat16_avx512;
-const PlimsollKernels plimsoll_bfloat16_avx512 = PLIMSOLL_ISA::Kernels<PLIMSOLL_ISA::BFloat16>::table("avx512_bf16");
+extern const PlimsollKernels plimsoll_bfloat16_avx512_bf16;
+const PlimsollKernels plimsoll_bfloat16_avx512_bf16 =
+    PLIMSOLL_ISA::Kernels<PLIMSOLL_ISA::BFloat16>::table("avx512_bf16");

@@ -1,7 +1,7 @@
 // A whole step of a decoder: token ids to hidden states, a phase after the other, each by all threads.
 //
-// The residual stream, queries, keys and values before rotation, scores and sums are float32; what a product reads is
-// rounded to elements once.
+// The residual stream, queries, keys and values before rotation, scores and sums are float32; the rows that a product
+// reads become operands once, keys and values elements.
 #pragma once
 
 #include <time.h>
@@ -15,15 +15,15 @@ constexpr int MAX_HEAD = 1024;
 // The memory of one call, laid out the same for the same rows.
 template <class T>
 struct Workspace {
-  using element = typename T::element;
+  using operand = typename T::operand;
   size_t hidden_stride, heads_stride, inner_stride;
   float *residual;    // [rows, hidden]
   float *heads;       // [rows, widest qkv]
   float *added;       // [rows, hidden], for post-norms
-  element *normed;    // [rows, hidden]
-  element *queries;   // [rows, widest qkv]
-  element *attended;  // [rows, widest qkv]
-  element *gated;     // [rows, inner]
+  operand *normed;    // [rows, hidden]
+  operand *queries;   // [rows, widest qkv]
+  operand *attended;  // [rows, widest qkv]
+  operand *gated;     // [rows, inner]
   char *tiles;        // for each thread
   size_t tile_bytes, bytes;
 
@@ -44,10 +44,10 @@ struct Workspace {
     residual = reinterpret_cast<float *>(take(n * model.hidden * sizeof(float)));
     added = reinterpret_cast<float *>(take(n * model.hidden * sizeof(float)));
     heads = reinterpret_cast<float *>(take(n * model.max_heads_width * sizeof(float)));
-    normed = reinterpret_cast<element *>(take(n * hidden_stride * sizeof(element)));
-    queries = reinterpret_cast<element *>(take(n * heads_stride * sizeof(element)));
-    attended = reinterpret_cast<element *>(take(n * heads_stride * sizeof(element)));
-    gated = reinterpret_cast<element *>(take(n * inner_stride * sizeof(element)));
+    normed = reinterpret_cast<operand *>(take(n * hidden_stride * sizeof(operand)));
+    queries = reinterpret_cast<operand *>(take(n * heads_stride * sizeof(operand)));
+    attended = reinterpret_cast<operand *>(take(n * heads_stride * sizeof(operand)));
+    gated = reinterpret_cast<operand *>(take(n * inner_stride * sizeof(operand)));
     tile_bytes = TileMemory<T>::bytes(widest_head);
     tiles = take(tile_bytes * threads);
     bytes = at - memory;
@@ -67,7 +67,7 @@ inline void normalise(const float *x, const float *weight, int width, float eps,
   for (; i < width; i++) out(i, x[i] * scale * weight[i]);
 }
 
-// Writes floats or vectors of them to elements at `row`.
+// Writes floats or vectors of them to elements or operands at `row`.
 template <class E>
 struct Row {
   E *row;
@@ -131,10 +131,10 @@ struct ToFloats {
   Panel operator()(int panel) const { return {this, panel}; }
 };
 
-// out = activation(gate) x up, rounded to elements: a panel's first vector is of the gate, its second of the other.
+// out = activation(gate) x up, as operands: a panel's first vector is of the gate, its second of the other.
 template <class T>
 struct ToGated {
-  typename T::element *out;
+  typename T::operand *out;
   size_t stride;
   const float *bias;
   int columns;
@@ -157,7 +157,7 @@ struct ToGated {
       for (int r = 0; r < R; r++) {
         const floats gate = sums[r][0] + load(gate_bias);
         const floats value = (t.gelu ? gelu_tanh(gate) : silu(gate)) * (sums[r][1] + load(up_bias));
-        typename T::element *at = t.out + (row + r) * t.stride + first;
+        typename T::operand *at = t.out + (row + r) * t.stride + first;
         if (real == LANES)
           store(at, value);
         else
@@ -173,6 +173,7 @@ template <class T>
 class Decoder {
  public:
   using element = typename T::element;
+  using operand = typename T::operand;
 
   Decoder(const PlimsollModel &model, const PlimsollCache &cache, const PlimsollStep &step, const Workspace<T> &space,
           const Crew &crew)
@@ -236,8 +237,8 @@ class Decoder {
     lap(PLIMSOLL_EMBED);
   }
 
-  static void clear(element *row, int width, size_t stride) {
-    for (size_t i = width; i < stride; i++) row[i] = element{};
+  static void clear(operand *row, int width, size_t stride) {
+    for (size_t i = width; i < stride; i++) row[i] = operand{};
   }
 
   void layer(int index) {
@@ -261,19 +262,19 @@ class Decoder {
     crew_.each(step_.rows, FEW_ROWS, [&](int begin, int end, int) {
       for (int r = begin; r < end; r++)
         normalise(space_.residual + static_cast<size_t>(r) * model_.hidden, weight, model_.hidden, model_.norm_eps,
-                  Row<element>{space_.normed + r * space_.hidden_stride});
+                  Row<operand>{space_.normed + r * space_.hidden_stride});
     });
     lap(PLIMSOLL_NORM);
   }
 
   template <bool ADD>
-  void to_floats(const element *x, size_t stride, const PlimsollLinear &linear, float *out, size_t out_stride) {
+  void to_floats(const operand *x, size_t stride, const PlimsollLinear &linear, float *out, size_t out_stride) {
     multiply_panels<T>(crew_, x, stride, step_.rows, static_cast<const element *>(linear.weight), linear.inputs,
                        panels(linear.columns), ToFloats<ADD>{out, out_stride, linear.bias, linear.columns});
   }
 
   // residual += x W^T, or += norm(x W^T).
-  void add(const element *x, size_t stride, const PlimsollLinear &linear, const float *post_norm, PlimsollOp op) {
+  void add(const operand *x, size_t stride, const PlimsollLinear &linear, const float *post_norm, PlimsollOp op) {
     if (!post_norm) {
       to_floats<true>(x, stride, linear, space_.residual, model_.hidden);
       lap(op);
@@ -299,7 +300,7 @@ class Decoder {
                                   model_.activation == 1});
   }
 
-  // Norms over heads, the rotation, queries to elements, keys and values into the cache: for each row and head; then,
+  // Norms over heads, the rotation, queries to operands, keys and values into the cache: for each row and head; then,
   // for each sequence, what its last sub-block still lacks.
   void rotate(int index, const PlimsollLayer &layer) {
     const int heads = layer.heads + 2 * layer.kv_heads;
@@ -335,7 +336,8 @@ class Decoder {
   }
 
   // Dimension d turns with dimension d + half; `turns` are half cosines, then half sines.
-  static void turn(const float *x, const float *turns, int half, element *out) {
+  template <class E>
+  static void turn(const float *x, const float *turns, int half, E *out) {
     int d = 0;
     for (; d + LANES <= half; d += LANES) {
       const floats first = load(x + d), second = load(x + half + d);

@@ -1,35 +1,84 @@
 // What weights, activations and the cache are made of, and the product of two of them.
 //
-// A *word* is what one step of a product takes from a row: one float, or two neighbouring bfloat16. The other operand
-// lies so that LANES words, one for each column, are contiguous.
+// `element`s are what weights and the cache hold, `operand`s what the rows of a product do. PAIR neighbouring elements
+// make a *word*: what one step of a product takes. One side of it are PAIR operands of a row, the other lies so that
+// LANES words, one for each column, are contiguous. A step may take several PARTS, one after the other: row() and
+// column() give a part's factors.
 #pragma once
 
 #include "vector.h"
 
 namespace PLIMSOLL_ISA {
 
+// sum + row x column, rounded once.
+inline floats add_product(floats sum, float row, floats column) {
+#if LANES == 8
+  // In place: left to itself the compiler renames sums, of which there are 12 in 16 registers, and spills some of them
+  // at each word.
+  const __m256 spread = _mm256_set1_ps(row);
+  asm("vfmadd231ps %2, %1, %0" : "+x"(sum) : "x"(spread), "x"(column));
+  return sum;
+#else
+  return sum + row * column;
+#endif
+}
+
 struct Float32 {
   using element = float;
-  using word = float;
-  static constexpr int PAIR = 1;
+  using operand = float;
+  static constexpr int PAIR = 1, PARTS = 1;
 
-  static inline floats multiply_add(floats sum, word row, const element *columns) {
-    return sum + row * load(columns);
-  }
+  static inline float row(const char *word, int) { return *reinterpret_cast<const float *>(word); }
+  static inline floats column(const element *words, int) { return load(words); }
+  static inline floats multiply_add(floats sum, float row, floats column) { return add_product(sum, row, column); }
 };
 
 #if defined(__AVX512BF16__)
+
+// The processor multiplies pairs: rows are rounded to bfloat16 as well.
 struct BFloat16 {
   using element = uint16_t;
-  using word = uint32_t;
-  static constexpr int PAIR = 2;
+  using operand = uint16_t;
+  static constexpr int PAIR = 2, PARTS = 1;
 
-  static inline floats multiply_add(floats sum, word row, const element *columns) {
-    const __m512i both = _mm512_loadu_si512(columns);
-    const __m512i spread = _mm512_set1_epi32(static_cast<int>(row));
-    return bits<floats>(_mm512_dpbf16_ps(bits<__m512>(sum), bits<__m512bh>(spread), bits<__m512bh>(both)));
+  static inline int row(const char *word, int) { return *reinterpret_cast<const int *>(word); }
+  static inline __m512i column(const element *words, int) { return _mm512_loadu_si512(words); }
+  static inline floats multiply_add(floats sum, int row, __m512i column) {
+    const __m512i spread = _mm512_set1_epi32(row);
+    return bits<floats>(_mm512_dpbf16_ps(bits<__m512>(sum), bits<__m512bh>(spread), bits<__m512bh>(column)));
   }
 };
+
+#else
+
+// Weights and the cache are read as bfloat16 and widened in registers, which is exact: half the bytes of float32. Rows
+// stay float32, whose factors a product takes straight from memory; rounding them would cost time and accuracy.
+struct BFloat16 {
+  using element = uint16_t;
+  using operand = float;
+  static constexpr int PAIR = 2, PARTS = 2;
+
+  static inline float row(const char *word, int part) { return reinterpret_cast<const float *>(word)[part]; }
+  static inline floats column(const element *words, int part) {
+    ints both;
+    std::memcpy(&both, words, sizeof both);
+    return bits<floats>(part == 0 ? both << 16 : both & static_cast<int>(0xffff0000));
+  }
+  static inline floats multiply_add(floats sum, float row, floats column) { return add_product(sum, row, column); }
+};
+
 #endif
+
+// `count` values of one kind as another: rounded, widened, or as they are.
+template <class From, class To>
+inline void convert(const From *from, To *to, int count) {
+  if constexpr (sizeof(From) == sizeof(To)) {
+    std::memcpy(to, from, sizeof(To) * count);
+  } else {
+    int i = 0;
+    for (; i + LANES <= count; i += LANES) store(to + i, load(from + i));
+    for (; i < count; i++) put(to + i, widen(from[i]));
+  }
+}
 
 }  // namespace PLIMSOLL_ISA

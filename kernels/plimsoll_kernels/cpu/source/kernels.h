@@ -11,6 +11,7 @@ namespace PLIMSOLL_ISA {
 template <class T>
 struct Kernels {
   using element = typename T::element;
+  using operand = typename T::operand;
 
   static int64_t packed_elements(int32_t columns, int32_t inputs, int32_t gated) {
     const int count = gated ? gated_panels(columns) : panels(columns);
@@ -41,13 +42,12 @@ struct Kernels {
   // x is [rows, inputs], dense; out float32 [rows, columns].
   static void linear(const void *x, int32_t rows, const PlimsollLinear *linear, float *out, int32_t threads) {
     const size_t stride = padded<T>(linear->inputs);
-    auto *copy = static_cast<element *>(std::aligned_alloc(64, rows * stride * sizeof(element)));
+    auto *copy = static_cast<operand *>(std::aligned_alloc(64, rows * stride * sizeof(operand)));
     const Crew crew(threads);
     for (int r = 0; r < rows; r++) {
-      element *to = copy + r * stride;
-      std::memcpy(to, static_cast<const element *>(x) + static_cast<size_t>(r) * linear->inputs,
-                  sizeof(element) * linear->inputs);
-      for (size_t i = linear->inputs; i < stride; i++) to[i] = element{};
+      operand *to = copy + r * stride;
+      convert(static_cast<const element *>(x) + static_cast<size_t>(r) * linear->inputs, to, linear->inputs);
+      for (size_t i = linear->inputs; i < stride; i++) to[i] = operand{};
     }
     multiply_panels<T>(crew, copy, stride, rows, static_cast<const element *>(linear->weight), linear->inputs,
                        panels(linear->columns),

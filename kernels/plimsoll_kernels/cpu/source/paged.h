@@ -39,8 +39,9 @@ class Attention {
 
   // A piece is a sequence's tile of up to ROWS pairs of a row and a query head that share a key head; those at the end
   // of a sequence, which see most keys, come first. Queries and results are [rows, heads x head_dim], rows `stride`
-  // elements apart.
-  void attend(int index, const PlimsollLayer &layer, const element *queries, size_t query_stride, element *out,
+  // of either kind apart.
+  template <class E>
+  void attend(int index, const PlimsollLayer &layer, const E *queries, size_t query_stride, E *out,
               size_t out_stride) const {
     const int group = layer.heads / layer.kv_heads;
     int pieces = 0;
@@ -105,8 +106,9 @@ class Attention {
   }
 
   // Pair i of a sequence and key head is its row i / group and the i % group-th query head of that key head.
+  template <class E>
   void attend_tile(int index, const PlimsollLayer &layer, int sequence, int kv_head, int begin, int end,
-                   const element *queries, size_t query_stride, element *out, size_t out_stride,
+                   const E *queries, size_t query_stride, E *out, size_t out_stride,
                    char *tile_memory, const Upcoming<T> &after) const {
     const int group = layer.heads / layer.kv_heads, dim = layer.head_dim, count = end - begin;
     const TileMemory<T> memory(tile_memory, dim);
@@ -119,7 +121,7 @@ class Attention {
       positions[r] = start + pair / group;
       rows[r] = first_row + pair / group;
       columns[r] = static_cast<size_t>(kv_head * group + pair % group) * dim;
-      std::memcpy(memory.query + r * dim, queries + rows[r] * query_stride + columns[r], sizeof(element) * dim);
+      convert(queries + rows[r] * query_stride + columns[r], memory.query + r * dim, dim);
     }
     const Reader<T> reader = read(index, layer, sequence, kv_head);
     attend_rows<T>(count, memory, reader, Window{layer.window, layer.scale, layer.softcap}, dim, positions, after);

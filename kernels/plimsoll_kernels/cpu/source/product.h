@@ -16,6 +16,8 @@ using plimsoll::Crew;
 constexpr int PANEL = 2 * LANES;
 // Sums of ROWS x 2 vectors, two operands and a spread word have to fit into the registers.
 constexpr int ROWS = LANES == 16 ? 12 : 6;
+// So few are taken through two panels at once where a panel is narrow (three would need all registers for their sums).
+constexpr int TWIN_ROWS = LANES == 16 ? 0 : 2;
 // Rows that are taken through all panels together: their words should stay in the second level cache.
 constexpr int CHUNK_BYTES = 384 * 1024;
 
@@ -32,9 +34,13 @@ constexpr size_t panel_elements(int k) {
 // Rows are a whole number of cache lines apart, and an odd one: rows of a tile then never fall on one set of the cache.
 template <class T>
 constexpr size_t padded(int width) {
-  constexpr size_t line = 64 / sizeof(typename T::element);
+  constexpr size_t line = 64 / sizeof(typename T::operand);
   return ((static_cast<size_t>(width) + line - 1) / line | 1) * line;
 }
+
+// Cache lines of a panel that belong to one word.
+template <class T>
+constexpr int panel_lines = PANEL * T::PAIR * sizeof(typename T::element) / 64;
 
 constexpr int panels(int n) { return (n + PANEL - 1) / PANEL; }
 
@@ -46,6 +52,13 @@ template <int LINES>
 struct Ahead {
   const char *from[LINES > 0 ? LINES : 1];
 
+  // Places that lie `apart` bytes from each other, so that a product with apart / 64 words fetches all between.
+  static Ahead all(const char *first, size_t apart) {
+    Ahead ahead;
+    for (int i = 0; i < LINES; i++) ahead.from[i] = first + i * apart;
+    return ahead;
+  }
+
   inline __attribute__((always_inline)) void fetch(int k) const {
 #pragma GCC unroll 4
     for (int i = 0; i < LINES; i++) prefetch_far(from[i] + static_cast<size_t>(k) * 64);
@@ -55,7 +68,7 @@ struct Ahead {
 // The same beside a product with a panel, whose own lines come into the first level cache shortly before they are due.
 template <class T, int LINES>
 struct PanelAhead {
-  static constexpr int WORD = PANEL * T::PAIR * sizeof(typename T::element), DISTANCE = 12;
+  static constexpr int WORD = panel_lines<T> * 64, DISTANCE = 12;
 
   Ahead<LINES> next;
   const char *panel;
@@ -71,33 +84,6 @@ struct Nothing {
   inline __attribute__((always_inline)) void fetch(int) const {}
 };
 
-// sums[r][v] += rows[r] x columns[v]: `count` words of each row, columns[v] advancing by `step` elements a word.
-template <class T, int R, int V, class Prefetch = Nothing>
-inline __attribute__((always_inline)) void multiply(floats (&sums)[R][V], const typename T::word *rows, size_t stride,
-                                                    const typename T::element *const (&columns)[V], size_t step,
-                                                    int count, const Prefetch &ahead = {}) {
-  // One pointer for three rows, the others a stride or two away: with one for each row the integer registers run out.
-  // The empty asm keeps the compiler from undoing that.
-  constexpr int POINTERS = (R + 2) / 3;
-  const char *at[POINTERS];
-#pragma GCC unroll 16
-  for (int p = 0; p < POINTERS; p++) at[p] = reinterpret_cast<const char *>(rows + 3 * p * stride);
-  const size_t apart = stride * sizeof(typename T::word);
-  for (int k = 0; k < count; k++) {
-    ahead.fetch(k);
-#pragma GCC unroll 16
-    for (int p = 0; p < POINTERS; p++) asm("" : "+r"(at[p]));
-#pragma GCC unroll 16
-    for (int r = 0; r < R; r++) {
-      const auto word = *reinterpret_cast<const typename T::word *>(at[r / 3] + r % 3 * apart);
-#pragma GCC unroll 4
-      for (int v = 0; v < V; v++) sums[r][v] = T::multiply_add(sums[r][v], word, columns[v] + k * step);
-    }
-#pragma GCC unroll 16
-    for (int p = 0; p < POINTERS; p++) at[p] += sizeof(typename T::word);
-  }
-}
-
 template <int R, int V>
 inline __attribute__((always_inline)) void clear(floats (&sums)[R][V]) {
 #pragma GCC unroll 16
@@ -106,20 +92,82 @@ inline __attribute__((always_inline)) void clear(floats (&sums)[R][V]) {
     for (int v = 0; v < V; v++) sums[r][v] = floats{};
 }
 
+// sums[r][v] += rows[r] x columns[v]: `count` words of each row, columns[v] advancing by `step` elements a word; rows are
+// `stride` operands apart.
+template <class T, int R, int V, class Prefetch = Nothing>
+inline __attribute__((always_inline)) void multiply(floats (&sums)[R][V], const typename T::operand *rows, size_t stride,
+                                                    const typename T::element *const (&columns)[V], size_t step,
+                                                    int count, const Prefetch &ahead = {}) {
+  // One pointer for three rows, the others a stride or two away: with one for each row the integer registers run out.
+  // The empty asm keeps the compiler from undoing that.
+  constexpr int POINTERS = (R + 2) / 3;
+  const char *at[POINTERS];
+#pragma GCC unroll 16
+  for (int p = 0; p < POINTERS; p++) at[p] = reinterpret_cast<const char *>(rows + 3 * p * stride);
+  const size_t apart = stride * sizeof(typename T::operand);
+  for (int k = 0; k < count; k++) {
+    ahead.fetch(k);
+#pragma GCC unroll 16
+    for (int p = 0; p < POINTERS; p++) asm("" : "+r"(at[p]));
+#pragma GCC unroll 2
+    for (int part = 0; part < T::PARTS; part++) {
+      decltype(T::column(columns[0], part)) factors[V];
+#pragma GCC unroll 4
+      for (int v = 0; v < V; v++) factors[v] = T::column(columns[v] + k * step, part);
+#pragma GCC unroll 16
+      for (int r = 0; r < R; r++) {
+        const auto row = T::row(at[r / 3] + r % 3 * apart, part);
+#pragma GCC unroll 4
+        for (int v = 0; v < V; v++) sums[r][v] = T::multiply_add(sums[r][v], row, factors[v]);
+      }
+    }
+#pragma GCC unroll 16
+    for (int p = 0; p < POINTERS; p++) at[p] += T::PAIR * sizeof(typename T::operand);
+  }
+}
+
 // One tile of a weight's panel, given to emit(first row, column of the panel, sums).
 template <class T, int R, class Prefetch, class Emit>
-inline void tile(const typename T::element *x, size_t stride, int row, const typename T::element *panel, int k,
+inline void tile(const typename T::operand *x, size_t stride, int row, const typename T::element *panel, int k,
                  const Prefetch &ahead, const Emit &emit) {
   floats sums[R][2];
   clear(sums);
   const typename T::element *const columns[2] = {panel, panel + LANES * T::PAIR};
-  multiply<T, R, 2>(sums, reinterpret_cast<const typename T::word *>(x + row * stride), stride / T::PAIR,
-                    columns, PANEL * T::PAIR, words<T>(k), ahead);
+  multiply<T, R, 2>(sums, x + row * stride, stride, columns, PANEL * T::PAIR, words<T>(k), ahead);
   emit.template operator()<R>(row, sums);
 }
 
+// Two panels at once, which lie one after the other: with few rows and the sums of one panel alone, a product would wait
+// for the one before it and not for memory.
+template <class T, int R, class Prefetch, class Emit>
+inline void twin_tile(const typename T::operand *x, size_t stride, int row, const typename T::element *panel, int k,
+                      const Prefetch &ahead, const Emit &emit, const Emit &emit_next) {
+  floats sums[R][4];
+  clear(sums);
+  const typename T::element *next = panel + panel_elements<T>(k);
+  const typename T::element *const columns[4] = {panel, panel + LANES * T::PAIR, next, next + LANES * T::PAIR};
+  multiply<T, R, 4>(sums, x + row * stride, stride, columns, PANEL * T::PAIR, words<T>(k), ahead);
+  floats parts[2][R][2];
+#pragma GCC unroll 16
+  for (int r = 0; r < R; r++)
+#pragma GCC unroll 4
+    for (int v = 0; v < 4; v++) parts[v / 2][r][v % 2] = sums[r][v];
+  emit.template operator()<R>(row, parts[0]);
+  emit_next.template operator()<R>(row, parts[1]);
+}
+
+template <class T, class Prefetch, class Emit, int R = TWIN_ROWS>
+inline void twin_tile_of(int rows, const typename T::operand *x, size_t stride, int row,
+                         const typename T::element *panel, int k, const Prefetch &ahead, const Emit &emit,
+                         const Emit &emit_next) {
+  if constexpr (R >= 1) {
+    if (rows == R) return twin_tile<T, R>(x, stride, row, panel, k, ahead, emit, emit_next);
+    twin_tile_of<T, Prefetch, Emit, R - 1>(rows, x, stride, row, panel, k, ahead, emit, emit_next);
+  }
+}
+
 template <class T, class Prefetch, class Emit, int R = ROWS>
-inline void tile_of(int rows, const typename T::element *x, size_t stride, int row,
+inline void tile_of(int rows, const typename T::operand *x, size_t stride, int row,
                     const typename T::element *panel, int k, const Prefetch &ahead, const Emit &emit) {
   if constexpr (R >= 1) {
     if (rows == R) return tile<T, R>(x, stride, row, panel, k, ahead, emit);
@@ -127,28 +175,35 @@ inline void tile_of(int rows, const typename T::element *x, size_t stride, int r
   }
 }
 
-// All of x [rows, k] W^T, `count` panels in all. Rows of x are `stride` elements apart, a multiple of PAIR, and padded
+// All of x [rows, k] W^T, `count` panels in all. Rows of x are `stride` operands apart, a multiple of PAIR, and padded
 // with zeros to whole words. emit(panel).operator()<R>(row, sums) gets each tile.
 template <class T, class Emit>
-void multiply_panels(const Crew &crew, const typename T::element *x, size_t stride, int rows,
+void multiply_panels(const Crew &crew, const typename T::operand *x, size_t stride, int rows,
                      const typename T::element *weight, int k, int count, const Emit &emit) {
-  const size_t size = panel_elements<T>(k), half = size * sizeof(typename T::element) / 2;
-  const int fits = CHUNK_BYTES / static_cast<int>(stride * sizeof(typename T::element));
+  constexpr int LINES = panel_lines<T>;
+  const size_t size = panel_elements<T>(k), apart = static_cast<size_t>(words<T>(k)) * 64;
+  const int fits = CHUNK_BYTES / static_cast<int>(stride * sizeof(typename T::operand));
   const int chunk = (fits > ROWS ? fits / ROWS : 1) * ROWS, chunks = (rows + chunk - 1) / chunk;
   crew.each(chunks * count, 1, [&](int begin, int end, int) {
     for (int item = begin; item < end; item++) {
       const int p = item % count, first = item / count * chunk;
       const int here = rows - first < chunk ? rows - first : chunk, tiles = (here + ROWS - 1) / ROWS;
       const typename T::element *panel = weight + p * size;
-      const char *own = reinterpret_cast<const char *>(panel), *next = own + 2 * half;
+      const char *own = reinterpret_cast<const char *>(panel), *next = own + LINES * apart;
       const bool more = p + 1 < count;
+      if (here <= TWIN_ROWS && more && item + 1 < end) {
+        const auto ahead = Ahead<2 * LINES>::all(p + 2 < count ? next + LINES * apart : own, apart);
+        twin_tile_of<T>(here, x, stride, first, panel, k, ahead, emit(p), emit(p + 1));
+        item++;
+        continue;
+      }
       for (int t = 0; t < tiles; t++) {
         const int from = static_cast<int64_t>(here) * t / tiles, to = static_cast<int64_t>(here) * (t + 1) / tiles;
-        // The next panel comes in beside the arithmetic of this one: one line a word, so two tiles fetch it all.
+        // The next panel comes in beside the arithmetic of this one: one line a word, so LINES tiles fetch it all.
         if (tiles == 1 && more)
-          tile_of<T>(to - from, x, stride, first + from, panel, k, Ahead<2>{{next, next + half}}, emit(p));
-        else if (t < 2 && more)
-          tile_of<T>(to - from, x, stride, first + from, panel, k, PanelAhead<T, 1>{{{next + t * half}}, own}, emit(p));
+          tile_of<T>(to - from, x, stride, first + from, panel, k, Ahead<LINES>::all(next, apart), emit(p));
+        else if (t < LINES && more)
+          tile_of<T>(to - from, x, stride, first + from, panel, k, PanelAhead<T, 1>{{{next + t * apart}}, own}, emit(p));
         else
           tile_of<T>(to - from, x, stride, first + from, panel, k, PanelAhead<T, 0>{{{nullptr}}, own}, emit(p));
       }

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kernel_support.instructions import BUILDS, Build, forced
 
-from plimsoll_kernels.cpu.library import kernels
 from plimsoll_runtime.execution.attention.cpu.backend import CpuBackend
 from plimsoll_runtime.models.spec import AttentionShape
 
@@ -21,12 +20,10 @@ def shape(heads: int, kv_heads: int, head_dim: int, **more: Any) -> AttentionSha
     return AttentionShape(heads=heads, kv_heads=kv_heads, head_dim=head_dim, scale=head_dim**-0.5, **more)
 
 
-@pytest.fixture(params=[torch.float32, torch.bfloat16], ids=str)
-def dtype(request: pytest.FixtureRequest) -> torch.dtype:
-    chosen: torch.dtype = request.param
-    if kernels(chosen) is None:
-        pytest.skip(f"this processor has no kernels for {chosen}, or they were not built")
-    return chosen
+@pytest.fixture(params=BUILDS, ids=str, scope="module")
+def build(request: pytest.FixtureRequest) -> Iterator[Build]:
+    with forced(request.param) as build:
+        yield build
 
 
 @pytest.mark.parametrize(
@@ -39,8 +36,8 @@ def dtype(request: pytest.FixtureRequest) -> torch.dtype:
     ],
     ids=["small", "groups", "wide", "odd"],
 )
-def test_several_steps(simulation: Simulate, dtype: torch.dtype, block_size: int, shapes: list[AttentionShape]) -> None:
-    run = simulation(CpuBackend, shapes, dtype, block_size, 60)
+def test_several_steps(simulation: Simulate, build: Build, block_size: int, shapes: list[AttentionShape]) -> None:
+    run = simulation(CpuBackend, shapes, build.dtype, block_size, 60)
     a, b, c = (run.add() for _ in range(3))
     run.step({a: 21, b: 1})
     run.step({b: 1, a: 1, c: 130})
@@ -51,11 +48,11 @@ def test_several_steps(simulation: Simulate, dtype: torch.dtype, block_size: int
 
 @settings(max_examples=15, deadline=None)
 @given(data=st.data())
-def test_any_batch(simulation_class: Simulate, data: st.DataObject) -> None:
+def test_any_batch(simulation_class: Simulate, build: Build, data: st.DataObject) -> None:
     group, kv_heads, dims = (data.draw(st.integers(1, top)) for top in (13, 3, 6))
     window = data.draw(st.none() | st.integers(1, 300))
     run = simulation_class(
-        CpuBackend, [shape(group * kv_heads, kv_heads, 16 * dims, window=window)], torch.float32, 16, 120
+        CpuBackend, [shape(group * kv_heads, kv_heads, 16 * dims, window=window)], build.dtype, 16, 120
     )
     sequences = [run.add() for _ in range(data.draw(st.integers(1, 4)))]
     for _ in range(data.draw(st.integers(1, 4))):

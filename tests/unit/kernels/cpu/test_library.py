@@ -1,0 +1,190 @@
+"""Without kernels, for whatever reason, stock torch computes the same and one line of the log says why."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import logging
+import platform
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from plimsoll_kernels.cpu import compile as compiling
+from plimsoll_kernels.cpu import library
+from plimsoll_kernels.cpu.library import INSTRUCTION_SETS, InstructionsError, kernels, runnable
+from plimsoll_kernels.row_maximum.op import row_maximum
+
+ROOT = Path(library.__file__).parents[3]
+
+
+@pytest.fixture(autouse=True)
+def _forgotten(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """What was found out about this machine is found out anew, before and after."""
+    cached: list[Any] = [library._find, library._library, library.runnable]
+    monkeypatch.delenv(library.VARIABLE, raising=False)
+    for function in cached:
+        function.cache_clear()
+    yield
+    for function in cached:
+        function.cache_clear()
+
+
+@pytest.fixture
+def built() -> Path:
+    path = compiling.library_path()
+    if not path.is_file():
+        pytest.skip("the kernels were not built")
+    return path
+
+
+def absent(path: Path, patch: pytest.MonkeyPatch) -> None:
+    path.unlink()
+
+
+def cut(path: Path, patch: pytest.MonkeyPatch) -> None:
+    path.write_bytes(path.read_bytes()[:200_000])
+
+
+def changed(path: Path, patch: pytest.MonkeyPatch) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def no_library_at_all(path: Path, patch: pytest.MonkeyPatch) -> None:
+    path.write_bytes(b"what is this?")
+    compiling._seal(path)
+
+
+def unreadable(path: Path, patch: pytest.MonkeyPatch) -> None:
+    def read(self: Path) -> bytes:
+        raise PermissionError(13, "Permission denied", str(self))
+
+    patch.setattr(library, "is_whole", read)
+
+
+def old_processor(path: Path, patch: pytest.MonkeyPatch) -> None:
+    def found(dtype: bytes, name: bytes | None) -> None:
+        return None
+
+    patch.setattr(ctypes, "CDLL", lambda path: SimpleNamespace(plimsoll_kernels=found))
+
+
+def arm(path: Path, patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(platform, "machine", lambda: "aarch64")
+
+
+@pytest.mark.parametrize(
+    ("happened", "told"),
+    [
+        (absent, "those of this version were not built; install a C++ compiler, then python -m plimsoll_kernels.cpu"),
+        (cut, "is damaged; install a C++ compiler, then python -m plimsoll_kernels.cpu.compile"),
+        (changed, "is damaged"),
+        (no_library_at_all, "file too short"),
+        (unreadable, "Permission denied"),
+        (old_processor, "this processor has no AVX2 with FMA"),
+        (arm, "written for Linux on x86-64, this is linux on aarch64"),
+    ],
+)
+def test_torch_computes_and_one_line_says_why(
+    happened: Callable[[Path, pytest.MonkeyPatch], None],
+    told: str,
+    built: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    rows = torch.randn(3, 1000)
+    expected = row_maximum(rows)
+    for function in (library._find, library._library):
+        function.cache_clear()
+    copy = Path(shutil.copy(built, tmp_path))
+    monkeypatch.setattr(library, "library_path", lambda: copy)
+    happened(copy, monkeypatch)
+    with caplog.at_level(logging.WARNING):
+        assert kernels(torch.float32) is None
+        assert kernels(torch.bfloat16, "avx2") is None
+        assert runnable() == ()
+        actual = row_maximum(rows)
+    assert all(torch.equal(a, b) for a, b in zip(actual, expected, strict=True))
+    [line] = [record.getMessage() for record in caplog.records]
+    assert "stock torch computes instead of our CPU kernels (slower, same results)" in line
+    assert told in line
+    monkeypatch.setenv(library.VARIABLE, "avx2")
+    with pytest.raises(InstructionsError, match="asks for CPU kernels, and there are none here"):
+        kernels(torch.float32)
+
+
+def test_the_best_instructions_unless_others_are_asked_for(built: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    able = runnable()
+    assert able == INSTRUCTION_SETS[: len(able)]
+    found = kernels(torch.bfloat16)
+    assert found is not None
+    assert found.name == able[-1].encode()
+    for name in able:
+        monkeypatch.setenv(library.VARIABLE, name)
+        found = kernels(torch.bfloat16)
+        assert found is not None
+        assert found.name == name.encode()
+
+
+def test_instructions_that_this_processor_lacks_are_refused(built: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(library, "runnable", lambda: ("avx2",))
+    monkeypatch.setenv(library.VARIABLE, "avx512")
+    with pytest.raises(InstructionsError, match="PLIMSOLL_CPU_ISA=avx512 cannot run on this processor, which has avx2"):
+        kernels(torch.float32)
+
+
+def test_a_damaged_library_is_made_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "lib.so"
+    made: list[bool] = []
+    path.write_bytes(b"whole")
+    compiling._seal(path)
+    monkeypatch.setattr(compiling, "library_path", lambda: path)
+    monkeypatch.setattr(compiling, "compile_library", lambda: made.append(True))
+    assert (compiling.main(), made) == (0, [])
+    path.write_bytes(path.read_bytes()[1:])
+    assert (compiling.main(), made) == (0, [True])
+
+
+@pytest.mark.parametrize(
+    ("machine", "compiler", "told"),
+    [
+        ("aarch64", "g++", "the CPU kernels are written for Linux on x86-64, this is linux on aarch64"),
+        ("x86_64", "no-such-compiler", "there is no C++ compiler 'no-such-compiler'"),
+        ("x86_64", "false", "failed with 1"),
+    ],
+)
+def test_an_install_goes_on_without(machine: str, compiler: str, told: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The hook of a build, as hatchling calls it: a warning, and a wheel for any machine."""
+    spec = importlib.util.spec_from_file_location("hatch_build", ROOT / "hatch_build.py")
+    assert spec is not None
+    assert spec.loader is not None
+    hooks = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(hooks)
+    monkeypatch.setattr(platform, "machine", lambda: machine)
+    monkeypatch.setenv("CXX", compiler)
+    load = hooks._load
+
+    def not_built(path: Path) -> Any:
+        module = load(path)
+        monkeypatch.setattr(module, "is_whole", lambda library: False)
+        return module
+
+    monkeypatch.setattr(hooks, "_load", not_built)
+    warnings: list[str] = []
+    hook = hooks.CpuKernels(
+        str(ROOT), {}, None, None, "", "wheel", app=SimpleNamespace(display_warning=warnings.append)
+    )
+    data: dict[str, Any] = {"artifacts": []}
+    hook.initialize("standard", data)
+    [warning] = warnings
+    assert "the CPU kernels are left out, stock torch will compute instead" in warning
+    assert told in warning
+    assert data == {"artifacts": []}
