@@ -14,11 +14,12 @@ from typing import Any
 
 import pytest
 import torch
+from sampling_support.definition import Wish, row_params
 
 from plimsoll_kernels.cpu import compile as compiling
 from plimsoll_kernels.cpu import library
 from plimsoll_kernels.cpu.library import INSTRUCTION_SETS, InstructionsError, kernels, runnable
-from plimsoll_kernels.row_maximum.op import row_maximum
+from plimsoll_kernels.sampling.op import sample
 
 ROOT = Path(library.__file__).parents[3]
 
@@ -100,8 +101,9 @@ def test_torch_computes_and_one_line_says_why(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    rows = torch.randn(3, 1000)
-    expected = row_maximum(rows)
+    params = row_params(Wish(1.0, top_k=9), Wish(0.7), Wish(0.0))
+    asked = torch.randn(3, 1000), params, torch.rand(3, dtype=torch.float64)
+    expected = sample(*asked)
     for function in (library._find, library._library):
         function.cache_clear()
     copy = Path(shutil.copy(built, tmp_path))
@@ -111,7 +113,7 @@ def test_torch_computes_and_one_line_says_why(
         assert kernels(torch.float32) is None
         assert kernels(torch.bfloat16, "avx2") is None
         assert runnable() == ()
-        actual = row_maximum(rows)
+        actual = sample(*asked)
     assert all(torch.equal(a, b) for a, b in zip(actual, expected, strict=True))
     [line] = [record.getMessage() for record in caplog.records]
     assert "stock torch computes instead of our CPU kernels (slower, same results)" in line
