@@ -99,13 +99,11 @@ async def soak(server: SoakedServer, chosen: Options) -> Soaked:
         load = Load(server, session, users)
         await load.learn(warm_up)
         await load.run(warm_seconds, warm_up, _show("warm-up", warm_seconds))
-        await _settle(server, None)
-        before = server.footprints()
+        before, _ = await _settle(server, None)
         await load.run(seconds - warm_seconds, tally, _show("load", seconds - warm_seconds))
-        await _settle(server, before)
-    if not server.alive:
-        return Soaked(warm_up, tally, before, {}, {}, ["the server ended under the load", *tally.findings])
-    metrics, after = server.metrics(), server.footprints()
+        after, metrics = await _settle(server, before)
+    if not metrics:
+        return Soaked(warm_up, tally, before, after, {}, ["the server ended under the load", *tally.findings])
     findings = [
         *warm_up.findings,
         *tally.findings,
@@ -171,14 +169,21 @@ def _memory(soaked: Soaked, name: str) -> dict[str, Any]:
     return {**judged, "most_threads": soaked.load.most_threads[name], "resident_mib": series}
 
 
-async def _settle(server: SoakedServer, before: Mapping[str, Footprint] | None) -> None:
-    """Wait until an idle server has closed what the last clients left: the rules judge whatever is left then."""
+async def _settle(
+    server: SoakedServer, before: Mapping[str, Footprint] | None
+) -> tuple[Mapping[str, Footprint], Mapping[str, float]]:
+    """What an idle server holds once it has closed what the last clients left; no metrics when it has ended.
+
+    The rules judge whatever is left after a while. Footprints are taken first: asking for metrics is a connection.
+    """
     deadline = time.monotonic() + SETTLE_SECONDS
-    while server.alive and time.monotonic() < deadline:
+    while server.alive:
         await asyncio.sleep(1)
-        held = verdict.of_idleness(server.metrics())
-        if not held and (before is None or not verdict.of_handles(before, server.footprints(), spare_threads=0)):
-            return
+        footprints, metrics = server.footprints(), server.metrics()
+        held = [*verdict.of_idleness(metrics), *verdict.of_handles(before or {}, footprints, spare_threads=0)]
+        if not held or time.monotonic() > deadline:
+            return footprints, metrics
+    return {}, {}
 
 
 def _show(phase: str, seconds: float) -> Any:

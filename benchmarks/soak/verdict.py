@@ -57,8 +57,8 @@ def of_handles(before: Mapping[str, Footprint], after: Mapping[str, Footprint], 
     `spare_threads`: a pool of threads grows up to its size when it is first used by so many at once.
     """
     found = []
-    for name, now in after.items():
-        was = before[name]
+    for name, was in before.items():
+        now = after[name]
         if now.descriptors > was.descriptors:
             found.append(f"{name}: {now.descriptors} open descriptors, {was.descriptors} before the load")
         if now.threads > was.threads + spare_threads:
