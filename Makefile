@@ -79,8 +79,8 @@ bench-peers: setup ## Install what bench measures beside us (in ~/.cache/plimsol
 	@$(BIN)/python benchmarks/peers/install.py $(PEERS_ARGS)
 
 .PHONY: bench-gpu
-bench-gpu: setup ## The same questions on a GPU
-	@PYTHONPATH=benchmarks $(BIN)/python -m serving.run --gpu $(BENCH_ARGS)
+bench-gpu: setup ## Kernels, steps and serving beside a GPU's limits (skipped where there is none)
+	@PYTHONPATH=benchmarks $(BIN)/python -m gpu.run $(BENCH_ARGS)
 
 .PHONY: soak
 soak: setup ## An hour of mixed load on a real server: leaks, drift, answers that change (SOAK_ARGS="--minutes 1" to try)

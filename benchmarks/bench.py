@@ -50,7 +50,7 @@ def main() -> int:
         else:
             questions[name] = result
     verdicts = goals.judge(goals.Results(workloads, questions))
-    records = [_record(v) for v in verdicts]
+    records = [goals.record(v) for v in verdicts]
     console.print(tables.goals(records).rich())
     if chosen.scale < 1:
         console.print(f"At scale {chosen.scale} this is a look, not a result.")
@@ -89,16 +89,6 @@ def _ask(name: str, only: Sequence[str], chosen: Options) -> dict[str, Any]:
         # The whole run states once where it comes from.
         del result["run"]
         return result
-
-
-def _record(verdict: goals.Verdict) -> dict[str, Any]:
-    return {
-        "work": verdict.goal.work,
-        "goal": verdict.goal.wanted,
-        "status": str(verdict.status),
-        "value": verdict.value,
-        "figure": verdict.figure,
-    }
 
 
 if __name__ == "__main__":

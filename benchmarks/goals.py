@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from serving.systems import LLAMA_CPP, OPENVINO, SYSTEMS, US_HTTP
+from serving.systems import LLAMA_CPP, OPENVINO, SYSTEMS, TRANSFORMERS, US_HTTP
 
 
 class Status(StrEnum):
@@ -93,9 +93,20 @@ class Verdict:
         return self.reason if self.value is None else self.goal.form.format(self.value)
 
 
-def judge(results: Results) -> list[Verdict]:
-    """Every goal, in order."""
-    return [_judge(goal, results) for goal in GOALS]
+def judge(results: Results, wanted: Sequence[Goal] | None = None) -> list[Verdict]:
+    """Every goal that is wanted, in order; None: all that need no GPU."""
+    return [_judge(goal, results) for goal in (GOALS if wanted is None else wanted)]
+
+
+def record(verdict: Verdict) -> dict[str, Any]:
+    """A verdict as it is written beside the results."""
+    return {
+        "work": verdict.goal.work,
+        "goal": verdict.goal.wanted,
+        "status": str(verdict.status),
+        "value": verdict.value,
+        "figure": verdict.figure,
+    }
 
 
 def _judge(goal: Goal, results: Results) -> Verdict:
@@ -151,6 +162,25 @@ def _worst_offline(figure: str) -> Callable[[Results], float]:
     return lambda results: max(float(r[figure]) for r in results.question("offline")["models"].values())
 
 
+def _gpu(question: str, figure: str) -> Callable[[Results], float]:
+    """A figure of `gpu.run`, whose questions may be asked alone."""
+
+    def value(results: Results) -> float:
+        found = results.question("gpu")
+        if question not in found:
+            raise NotMeasured(f"{question} did not run")
+        return float(found[question][figure])
+
+    return value
+
+
+def _paged_decode(results: Results) -> float:
+    rows = results.question("gpu").get("attention")
+    if rows is None:
+        raise NotMeasured("attention did not run")
+    return float(next(r["of_bandwidth"] for r in rows if r["name"] == GPU_DECODE))
+
+
 TIMES, SHARE = "{:.2f}x", "{:.1%}"
 
 GOALS = (
@@ -177,4 +207,15 @@ GOALS = (
     Goal("kv_waste", "at most 4 %", 0.04, _figure("kv_waste", "waste"), True, "{:.2%}"),
     Goal("startup", "first token within 5 s", 5.0, _figure("startup", "first_token_seconds"), True, "{:.2f} s"),
     Goal("loading", "the peak at most 1.15x what is kept", 1.15, _figure("loading", "worst"), True, TIMES),
+)
+
+GPU_DECODE = "decode 64, context 4096"
+"""The case of `gpu.attention` that counts: a batch as serving has it, whose cache no chip's own memory holds."""
+
+GPU_GOALS = (
+    Goal("decode", "batch 1: 85 % of the copy's bandwidth", 0.85, _gpu("decode", "of_bandwidth"), form=SHARE),
+    Goal("attention", "paged decode: 90 % of the copy's bandwidth", 0.90, _paged_decode, form=SHARE),
+    Goal("prefill", "8192 tokens: 60 % of the product's rate", 0.60, _gpu("prefill", "of_rate"), form=SHARE),
+    Goal("idle", "less than 3 % in steady decoding", 0.03, _gpu("idle", "idle"), True, SHARE),
+    Goal("W2", "3x Transformers", 3.0, lambda r: r.ratio("W2", TRANSFORMERS), form=TIMES),
 )

@@ -77,7 +77,7 @@ class TritonStep:
         """query [T, heads, D], key and value [T, kv_heads, D] -> [T, heads, D]."""
         cache = self._cache
         write_cache(key, value, cache.keys[layer], cache.values[layer], self._slots, implementation="triton")
-        return self._attend(layer, query)
+        return self.attend(layer, query)
 
     def of_heads(self, layer: int, heads: Tensor, cos: Tensor, sin: Tensor, norm: QkNorm | None) -> Tensor:
         """heads [T, heads + 2 kv_heads, D], cos and sin [T, D / 2] -> [T, heads, D]."""
@@ -92,9 +92,10 @@ class TritonStep:
             eps=0.0 if norm is None else norm.eps,
             implementation="triton",
         )
-        return self._attend(layer, query)
+        return self.attend(layer, query)
 
-    def _attend(self, layer: int, query: Tensor) -> Tensor:
+    def attend(self, layer: int, query: Tensor) -> Tensor:
+        """query [T, heads, D] -> [T, heads, D], over keys and values that are in the cache already."""
         cache, shape = self._cache, self._cache.shapes[layer]
         return paged_attention(
             query,

@@ -1,0 +1,93 @@
+"""Paged attention of one layer: what share of the copy's bandwidth, or of the product's rate, it has."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from gpu.clock import Limits, seconds
+from plimsoll_runtime.execution.attention.base import AttentionBatch
+from plimsoll_runtime.execution.attention.paged import paged_batch
+from plimsoll_runtime.execution.attention.triton import TritonBackend
+from plimsoll_runtime.execution.capture import Capture
+from plimsoll_runtime.execution.kv_cache import KvCache
+from plimsoll_runtime.models.spec import AttentionShape
+
+BLOCK_SIZE = 16
+LAUNCHES = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """(rows, cached tokens after them) of each sequence."""
+
+    name: str
+    lengths: Sequence[tuple[int, int]]
+
+    def bytes(self, shape: AttentionShape, itemsize: int) -> int:
+        """Keys and values read once, queries in and out."""
+        cached = 2 * shape.kv_heads * sum(context for _, context in self.lengths)
+        rows = 2 * shape.heads * sum(rows for rows, _ in self.lengths)
+        return (cached + rows) * shape.head_dim * itemsize
+
+    def flops(self, shape: AttentionShape) -> int:
+        """Scores and sums of the tokens that each row sees."""
+        pairs = sum(rows * context - rows * (rows - 1) // 2 for rows, context in self.lengths)
+        return 4 * shape.heads * shape.head_dim * pairs
+
+
+CASES = (
+    Case("decode 1, context 8192", [(1, 8192)]),
+    Case("decode 1, context 131072", [(1, 131072)]),
+    Case("decode 16, context 8192", [(1, 8192)] * 16),
+    Case("decode 64, context 4096", [(1, 4096)] * 64),
+    Case("decode 256, context 1024", [(1, 1024)] * 256),
+    Case("chunk of 8192", [(8192, 8192)]),
+    Case("chunk of 2048 after 6144", [(2048, 8192)]),
+    Case("64 decodes and a chunk of 512", [(1, 4096)] * 64 + [(512, 4096)]),
+)
+
+
+@torch.inference_mode()
+def measure(
+    case: Case, shape: AttentionShape, known: Limits, cache: KvCache, capture: Capture, rounds: int
+) -> dict[str, Any]:
+    """One layer over blocks in disorder, without the cache's writing.
+
+    Several launches are one graph: what the host takes to launch one is not the kernel's.
+    """
+    step = TritonBackend(cache).over(paged_batch(batch_of(case, cache), cache), torch.empty(0, dtype=torch.int64))
+    rows = sum(rows for rows, _ in case.lengths)
+    query = torch.randn(rows, shape.heads, shape.head_dim, device=cache.device).to(cache.dtype)
+    captured = capture(lambda: [step.attend(0, query) for _ in range(LAUNCHES)][-1])
+    taken = seconds(captured.replay, cache.device, rounds) / LAUNCHES
+    read, multiplied = case.bytes(shape, cache.dtype.itemsize), case.flops(shape)
+    return {
+        "name": case.name,
+        "microseconds": round(1e6 * taken, 1),
+        "of_bandwidth": round(read / taken / known.bandwidth, 4),
+        "of_rate": round(multiplied / taken / known.rate, 4),
+    }
+
+
+def batch_of(case: Case, cache: KvCache) -> AttentionBatch:
+    """Blocks of each sequence anywhere in the cache, none in two of them."""
+    free = list(range(1, cache.num_blocks))
+    random.Random(0).shuffle(free)
+    tables = [[free.pop() for _ in range(-(-context // cache.block_size))] for _, context in case.lengths]
+    rows = [rows for rows, _ in case.lengths]
+    slots = torch.zeros(sum(rows), dtype=torch.int64, device=cache.device)
+    return AttentionBatch(rows, [context for _, context in case.lengths], tables, slots)
+
+
+def cache_for(cases: Sequence[Case], shape: AttentionShape, dtype: torch.dtype, device: torch.device) -> KvCache:
+    """One layer, with room for the largest case; random numbers, since products of zeros are faster."""
+    blocks = 1 + max(sum(-(-context // BLOCK_SIZE) for _, context in case.lengths) for case in cases)
+    cache = KvCache([shape], blocks, BLOCK_SIZE, dtype, device)
+    for tensor in (*cache.keys, *cache.values):
+        tensor.normal_()
+    return cache

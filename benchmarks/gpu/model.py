@@ -1,0 +1,58 @@
+"""A decoder of random weights that lie on no disk."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from plimsoll_runtime.models.decoder import TorchDecoder
+from plimsoll_runtime.models.names import expected_tensors
+from plimsoll_runtime.models.registry import describe
+from plimsoll_runtime.models.spec import DecoderSpec
+from plimsoll_runtime.models.weights import WeightReader
+from serving.models import Shape
+
+LLAMA_8B = Shape("llama-8b", 128256, 4096, 14336, layers=32, heads=32, kv_heads=8, head_dim=128)
+SCALE = 0.02
+"""Deviation of the weights: numbers stay finite through all layers."""
+
+
+def spec_of(shape: Shape) -> DecoderSpec:
+    """Llama's spec for a shape, long contexts allowed."""
+    return describe(
+        {
+            "architectures": ["LlamaForCausalLM"],
+            "vocab_size": shape.vocab,
+            "hidden_size": shape.hidden,
+            "intermediate_size": shape.intermediate,
+            "num_hidden_layers": shape.layers,
+            "num_attention_heads": shape.heads,
+            "num_key_value_heads": shape.kv_heads,
+            "head_dim": shape.head_dim,
+            "max_position_embeddings": 131072,
+            "tie_word_embeddings": False,
+        }
+    )
+
+
+class RandomWeights:
+    """Every tensor that a spec needs, drawn when it is asked for, on the device itself."""
+
+    def __init__(self, spec: DecoderSpec, device: torch.device) -> None:
+        self.shapes: Mapping[str, tuple[int, ...]] = expected_tensors(spec)
+        self._device = device
+        self._generator = torch.Generator(device).manual_seed(0)
+
+    def read(self, name: str, dtype: torch.dtype, *, keep: bool = False) -> Tensor:
+        """See TensorSource; norms are ones."""
+        size = self.shapes[name]
+        if len(size) == 1:
+            return torch.ones(size, dtype=dtype, device=self._device)
+        return torch.randn(size, dtype=dtype, device=self._device, generator=self._generator).mul_(SCALE)
+
+
+def random_decoder(spec: DecoderSpec, dtype: torch.dtype, device: torch.device) -> TorchDecoder:
+    """The decoder that serves GPUs, over such weights."""
+    return TorchDecoder(WeightReader(spec, RandomWeights(spec, device), dtype, device, lambda stage, fraction: None))
