@@ -103,6 +103,11 @@ class CpuDecoder:
         self._kernels.forward(ctypes.byref(self._model), ctypes.byref(step.cache.record), ctypes.byref(record), threads)
         return hidden
 
+    def step_bytes(self, rows: int) -> int:
+        """What a call of so many rows allocates: its workspace, which stays, and its result."""
+        workspace = self._kernels.workspace(ctypes.byref(self._model), rows, torch.get_num_threads())
+        return Buffer.nbytes(workspace) + rows * self._hidden * self._dtype.itemsize
+
     def take_seconds(self) -> dict[str, float]:
         """Seconds by kind of op since the last call."""
         taken = dict(zip(OPS, self._seconds, strict=True))

@@ -22,6 +22,7 @@ logger = logging.getLogger(__name__)
 HUGE_PAGE = 2 << 20
 PIECE = 2 * HUGE_PAGE
 MADV_POPULATE_WRITE = 23
+ALIGNMENT = 64
 IDLE = 19
 
 
@@ -31,9 +32,14 @@ def allocate(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
     size = count * dtype.itemsize
     if size < HUGE_PAGE:
         return torch.zeros(*shape, dtype=dtype)
-    memory = mmap.mmap(-1, -(-size // HUGE_PAGE) * HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    memory = mmap.mmap(-1, allocated(size), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     memory.madvise(mmap.MADV_HUGEPAGE)
     return torch.frombuffer(memory, dtype=dtype, count=count).view(*shape)
+
+
+def allocated(size: int) -> int:
+    """Bytes that `allocate` takes for so many."""
+    return size if size < HUGE_PAGE else -(-size // HUGE_PAGE) * HUGE_PAGE
 
 
 def populate(tensors: Sequence[Tensor]) -> None:
@@ -50,11 +56,16 @@ class Buffer:
     def __init__(self) -> None:
         self._memory = torch.empty(0, dtype=torch.uint8)
 
+    @staticmethod
+    def nbytes(size: int) -> int:
+        """Bytes that a buffer takes whose largest call needs `size`."""
+        return allocated(size + ALIGNMENT)
+
     def pointer(self, size: int) -> int:
         """The address of at least `size` bytes, aligned to 64."""
-        if self._memory.numel() < size + 64:
-            self._memory = allocate([size + 64], torch.uint8)
-        return -(-self._memory.data_ptr() // 64) * 64
+        if self._memory.numel() < size + ALIGNMENT:
+            self._memory = allocate([size + ALIGNMENT], torch.uint8)
+        return -(-self._memory.data_ptr() // ALIGNMENT) * ALIGNMENT
 
     def floats(self, rows: int, columns: int) -> Tensor:
         """float32 `[rows, columns]`, with whatever the last call left there."""

@@ -181,7 +181,7 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
         "--kv-memory",
         type=values.memory,
         metavar="SIZE",
-        help="memory for the KV cache: 2GiB, or 40%% of what is free once the weights are loaded",
+        help="memory for the KV cache: 2GiB, or 40%% of what weights and steps leave free",
     )
     group.add_argument(
         "--block-size",

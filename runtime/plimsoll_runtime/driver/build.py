@@ -15,6 +15,7 @@ from plimsoll_runtime.engine.messages import EngineInfo
 from plimsoll_runtime.engine.params import SamplingParams
 from plimsoll_runtime.engine.plan import ScheduledSequence, SlotInit, StepPlan
 from plimsoll_runtime.engine.timeline import Timeline
+from plimsoll_runtime.execution.attention.base import AttentionBackend
 from plimsoll_runtime.execution.attention.select import select
 from plimsoll_runtime.execution.attention.target import Target
 from plimsoll_runtime.execution.kv_cache import KvCache
@@ -22,14 +23,18 @@ from plimsoll_runtime.execution.memory import (
     DEFAULT_SHARE_CPU,
     DEFAULT_SHARE_GPU,
     KvBudget,
+    Room,
+    check_weights_fit,
     free_memory,
     plan_kv_cache,
 )
 from plimsoll_runtime.execution.precision import choose_dtype
 from plimsoll_runtime.execution.runner import ModelRunner
 from plimsoll_runtime.execution.sampling.sampler import Sampler
+from plimsoll_runtime.execution.workspace import LargestStep, on_a_cpu, on_an_accelerator
 from plimsoll_runtime.models.decoder import Decoder
 from plimsoll_runtime.models.load import load_decoder
+from plimsoll_runtime.models.names import weight_bytes
 from plimsoll_runtime.models.registry import describe
 from plimsoll_runtime.models.spec import DecoderSpec
 from plimsoll_runtime.weights.sources import resolve
@@ -51,10 +56,14 @@ def build_engine(config: EngineConfig, progress: Progress, probe: Probe | None =
     dtype = choose_dtype(config.dtype, files.config, device, quantised=files.format == "gguf")
     spec = describe(files.config)
     backend = select(config.attention_backend, Target(device, dtype, spec.attention, config.block_size))
+    weights = weight_bytes(spec, dtype.itemsize, packed=device.type == "cpu")
+    check_weights_fit(weights, free_memory(device))
     decoder = load_decoder(files, spec, dtype, device=device, progress=progress, fused=backend.fused)
+    free = free_memory(device)
+    workspace = _workspace(config, decoder, backend, device, free)
+    budget = _budget(config, spec, dtype, device, Room(weights, free, workspace))
     if probe is not None:
         decoder = probe.watch_decoder(decoder)
-    budget = _budget(config, spec, dtype, device)
     cache = KvCache(spec.attention, budget.num_blocks, config.block_size, dtype, device, paired=backend.fused)
     sampler = Sampler(spec.vocab_size, files.eos_token_ids)
     timeline = Timeline() if probe is None else probe.timeline
@@ -65,11 +74,13 @@ def build_engine(config: EngineConfig, progress: Progress, probe: Probe | None =
     progress("warm-up", 1.0)
     info = _info(config, decoder, dtype, device, backend.name, budget, files.eos_token_ids)
     logger.info(
-        "%s: %s in %s on %s, %d blocks of %d tokens (%.2f GiB)",
+        "%s: %s in %s on %s; weights %.2f GiB, workspace %.2f GiB, %d blocks of %d tokens %.2f GiB",
         info.model,
         info.architecture,
         info.dtype,
         info.device,
+        weights / 2**30,
+        workspace / 2**30,
         info.num_blocks - 1,
         info.block_size,
         info.kv_bytes / 2**30,
@@ -83,18 +94,34 @@ def _set_threads(threads: int | None) -> None:
     torch.set_num_threads(threads or len(os.sched_getaffinity(0)))
 
 
-def _budget(config: EngineConfig, spec: DecoderSpec, dtype: torch.dtype, device: torch.device) -> KvBudget:
-    per_token = sum(2 * shape.kv_heads * shape.head_dim for shape in spec.attention) * dtype.itemsize
+def _workspace(
+    config: EngineConfig, decoder: Decoder, backend: type[AttentionBackend], device: torch.device, free: int
+) -> int:
+    """Bytes of the largest step that the config allows, with the longest sequence that memory could hold."""
+    held = free // _token_bytes(decoder.spec, decoder.dtype)
+    longest = min(config.max_model_len or decoder.spec.max_positions, max(1, held))
+    step = LargestStep(config.max_batch_tokens, config.max_sequences, longest)
+    if device.type == "cpu":
+        return on_a_cpu(decoder, step)
+    return on_an_accelerator(decoder, backend, config.block_size, step)
+
+
+def _budget(config: EngineConfig, spec: DecoderSpec, dtype: torch.dtype, device: torch.device, room: Room) -> KvBudget:
     return plan_kv_cache(
-        free=free_memory(device),
+        room=room,
         kv_memory=config.kv_memory,
-        block_bytes=per_token * config.block_size,
+        block_bytes=_token_bytes(spec, dtype) * config.block_size,
         block_size=config.block_size,
         max_model_len=config.max_model_len,
         model_limit=spec.max_positions,
         max_sequences=config.max_sequences,
-        default_share=DEFAULT_SHARE_GPU if device.type == "cuda" else DEFAULT_SHARE_CPU,
+        default_share=DEFAULT_SHARE_CPU if device.type == "cpu" else DEFAULT_SHARE_GPU,
     )
+
+
+def _token_bytes(spec: DecoderSpec, dtype: torch.dtype) -> int:
+    """Keys and values of one token in all layers."""
+    return sum(2 * shape.kv_heads * shape.head_dim for shape in spec.attention) * dtype.itemsize
 
 
 def _warm_up(runner: ModelRunner, prompt_len: int, block_size: int) -> None:

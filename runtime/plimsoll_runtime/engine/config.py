@@ -24,7 +24,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     Raises UsageError when built with a number that no engine can have.
 
-    `kv_memory` is a text such as "2GiB" or "40%" (of the memory that is free once the weights are loaded).
+    `kv_memory` is a text such as "2GiB" or "40%" (of what weights and steps leave free).
     `model` is a folder, a .gguf file, demo://NAME or a Hugging Face id (hf://ID too).
     `overlap`: whether a step is planned while the one before it runs, in a thread of its own (see `overlaps`).
     `check_integrity_every`: steps after which the records of blocks, slots and sequences are compared; 0 is never.

@@ -71,6 +71,12 @@ class FusedDecoder:
         """hidden [R, hidden] -> float32 [R, vocab], which the next call overwrites: fresh pages each step cost more."""
         return capped(self.spec, self._head(hidden, self._logits))
 
+    def step_bytes(self, rows: int, logits_rows: int, longest: int) -> int:
+        """See execution.workspace.KnowsStepBytes."""
+        logits = 4 * logits_rows * self.spec.vocab_size
+        copies = 0 if self.spec.final_softcap is None else 2 * logits
+        return self._decoder.step_bytes(rows) + Buffer.nbytes(logits) + copies + self._turns.nbytes(longest)
+
     def take_seconds(self) -> dict[str, float]:
         """See models.op_times.TimesOps: what each op took since the last call."""
         return self._decoder.take_seconds()
@@ -80,17 +86,27 @@ class _Turns:
     """Cosines and sines of each rope for all positions so far, twice as many whenever a sequence gets longer."""
 
     def __init__(self, ropes: Sequence[RopeSpec]) -> None:
+        self._ropes = ropes
         self._tables = [RopeTable(rope, torch.device("cpu")) for rope in ropes]
         self._turns: list[Tensor] = []
         self._length = 0
 
+    def nbytes(self, longest: int) -> int:
+        """What the tables take for sequences of at most so many tokens."""
+        return sum(4 * _positions(longest) * rope.head_dim for rope in self._ropes)
+
     def below(self, length: int) -> Sequence[Tensor]:
         """For each rope float32 [at least `length`, 2, head_dim / 2]."""
         if length > self._length:
-            self._length = max(FIRST_POSITIONS, 1 << (length - 1).bit_length())
+            self._length = _positions(length)
             positions = torch.arange(self._length)
             self._turns = [torch.stack(table(positions, torch.float32), dim=1) for table in self._tables]
         return self._turns
+
+
+def _positions(length: int) -> int:
+    """Positions in the tables once a sequence is so long."""
+    return max(FIRST_POSITIONS, 1 << (length - 1).bit_length())
 
 
 def attention_record(shape: AttentionShape, *, rope: int) -> LayerRecord:

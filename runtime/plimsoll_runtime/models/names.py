@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import prod
 
 from plimsoll_runtime.errors import ModelError
 from plimsoll_runtime.models.spec import DecoderSpec
@@ -39,6 +40,14 @@ def expected_tensors(spec: DecoderSpec) -> dict[str, tuple[int, ...]]:
         if spec.qk_norm:
             tensors |= {f"{prefix}.self_attn.{x}_norm.weight": (shape.head_dim,) for x in ("q", "k")}
     return tensors
+
+
+def weight_bytes(spec: DecoderSpec, itemsize: int, *, packed: bool) -> int:
+    """Bytes that a decoder's weights take once loaded. Packed for a CPU, a tied embedding is there twice."""
+    count = sum(prod(shape) for shape in expected_tensors(spec).values())
+    if packed and spec.tied_embeddings:
+        count += spec.vocab_size * spec.hidden_size
+    return count * itemsize
 
 
 def check_tensors(spec: DecoderSpec, found: Mapping[str, tuple[int, ...]]) -> None:

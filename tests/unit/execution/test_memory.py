@@ -1,14 +1,16 @@
 """Memory is divided exactly, and what cannot fit is refused with the numbers."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from plimsoll_runtime.errors import MemoryLimitError, UsageError
-from plimsoll_runtime.execution.memory import KvBudget, cgroup_left, plan_kv_cache
+from plimsoll_runtime.execution.kv_cache import KvCache
+from plimsoll_runtime.execution.memory import KvBudget, Room, check_weights_fit, plan_kv_cache
+from plimsoll_runtime.models.spec import AttentionShape
 from plimsoll_runtime.sizes import parse_size
 
 GIB = 2**30
@@ -16,7 +18,7 @@ GIB = 2**30
 
 def plan(**changes: Any) -> KvBudget:
     options: dict[str, Any] = {
-        "free": 4 * GIB,
+        "room": Room(weights=GIB, free=5 * GIB, workspace=GIB),
         "kv_memory": None,
         "block_bytes": 2**20,
         "block_size": 16,
@@ -63,31 +65,39 @@ def test_the_default_takes_its_share_and_no_more_than_can_be_used() -> None:
 
 def test_the_longest_sequence_shrinks_to_the_cache_unless_it_was_asked_for() -> None:
     assert plan().max_model_len == 2047 * 16
-    assert plan(free=64 * GIB).max_model_len == 32768
-    with pytest.raises(MemoryLimitError, match=r"may have 40000: it needs 2\.44 GiB"):
+    assert plan(room=Room(GIB, 64 * GIB, 0)).max_model_len == 32768
+    with pytest.raises(MemoryLimitError, match=r"may have 40000, for which it needs 2\.44 GiB"):
         plan(model_limit=65536, max_model_len=40000)
     with pytest.raises(UsageError, match="limit of 32768"):
         plan(max_model_len=32769)
 
 
 def test_more_than_is_free_is_refused() -> None:
-    with pytest.raises(MemoryLimitError, match=r"asks for 5\.00 GiB, but 4\.00 GiB are free"):
+    numbers = "the weights take 1.00 GiB; 5.00 GiB are free beside them, of which a step takes 1.00 GiB"
+    with pytest.raises(MemoryLimitError, match=f"asks for 5.00 GiB, but 4.00 GiB can be had: {numbers}; lower --kv-m"):
         plan(kv_memory="5GiB")
+    with pytest.raises(MemoryLimitError, match=r"needs 3\.00 MiB \(3 blocks of 1048576 bytes\)"):
+        plan(kv_memory="2MiB")
+    assert plan(kv_memory="100%").kv_bytes == 4 * GIB
 
 
-@pytest.mark.parametrize("version", ["v1", "v2"])
-def test_a_cgroup_limit_counts_and_file_pages_do_not(tmp_path: Path, version: str) -> None:
-    folder = tmp_path if version == "v2" else tmp_path / "memory"
-    folder.mkdir(exist_ok=True)
-    names = ("memory.max", "memory.current") if version == "v2" else ("memory.limit_in_bytes", "memory.usage_in_bytes")
-    key = "inactive_file" if version == "v2" else "total_inactive_file"
-    for name, text in zip((*names, "memory.stat"), ("1000\n", "700\n", f"anon 5\n{key} 100\n"), strict=True):
-        (folder / name).write_text(text)
-    assert cgroup_left(tmp_path) == 400
+def test_a_step_that_does_not_fit_is_refused() -> None:
+    with pytest.raises(MemoryLimitError, match=r"5\.00 GiB are free beside them, of which a step takes 6\.00 GiB"):
+        plan(room=Room(weights=GIB, free=5 * GIB, workspace=6 * GIB))
 
 
-def test_no_cgroup_limit(tmp_path: Path) -> None:
-    assert cgroup_left(tmp_path) is None
-    (tmp_path / "memory.max").write_text("max\n")
-    (tmp_path / "memory.current").write_text("700\n")
-    assert cgroup_left(tmp_path) is None
+def test_weights_that_do_not_fit_are_refused_before_they_are_loaded() -> None:
+    check_weights_fit(GIB, GIB)
+    with pytest.raises(MemoryLimitError, match=r"the weights need 3\.00 GiB, but 2\.00 GiB are free; raise the memory"):
+        check_weights_fit(3 * GIB, 2 * GIB)
+
+
+@pytest.mark.parametrize("paired", [True, False])
+@pytest.mark.parametrize("asked", ["1MiB", "3000001", "7 MB"])
+def test_the_cache_is_as_large_as_was_asked_to_a_block(asked: str, paired: bool) -> None:
+    """The padding block included: what is handed out is one block less."""
+    shapes = [AttentionShape(2, 2, 48, 1.0), AttentionShape(2, 1, 256, 1.0)]
+    block_bytes = 16 * 2 * (2 * 48 + 256) * 2
+    budget = plan(kv_memory=asked, block_bytes=block_bytes, model_limit=64)
+    cache = KvCache(shapes, budget.num_blocks, 16, torch.bfloat16, torch.device("cpu"), paired=paired)
+    assert cache.nbytes == budget.kv_bytes == parse_size(asked, 0) // block_bytes * block_bytes

@@ -1,0 +1,89 @@
+"""What a container may still take of the machine's memory: its cgroup's limit, and those of every cgroup above it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path("/sys/fs/cgroup")
+OWN = Path("/proc/self/cgroup")
+
+
+@dataclass(frozen=True, slots=True)
+class _Version:
+    """The names of a cgroup version's files and counters."""
+
+    limits: tuple[str, ...]
+    usage: str
+    prefix: str
+
+
+_V1 = _Version(("memory.limit_in_bytes",), "memory.usage_in_bytes", "total_")
+_V2 = _Version(("memory.max", "memory.high"), "memory.current", "")
+
+
+def cgroup_left(root: Path = ROOT, own: Path = OWN) -> int | None:
+    """Bytes left under the tightest limit (v2 or v1); None where there is no limit.
+
+    Pages of files that nobody has mapped count as used, but the kernel gives them up first: they are left.
+    """
+    left = [bytes_left for folder, version in _folders(root, own) if (bytes_left := _left(folder, version)) is not None]
+    return min(left, default=None)
+
+
+def _folders(root: Path, own: Path) -> Iterator[tuple[Path, _Version]]:
+    """The process's own cgroup and all above it, in either version.
+
+    In a container the path is often the host's and does not exist inside: then the root is the container's own.
+    """
+    for controllers, path in _memberships(own):
+        version, top = (_V2, root) if controllers == "" else (_V1, root / "memory")
+        if controllers != "" and "memory" not in controllers.split(","):
+            continue
+        folder = top / path.lstrip("/")
+        while folder != top and top in folder.parents:
+            yield folder, version
+            folder = folder.parent
+    yield root, _V2
+    yield root / "memory", _V1
+
+
+def _memberships(own: Path) -> Iterator[tuple[str, str]]:
+    """Controllers ("" for version 2) and path of each line `number:controllers:path`."""
+    try:
+        lines = own.read_text().splitlines()
+    except OSError:
+        return
+    for line in lines:
+        _, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if ".." not in path:
+            yield controllers, path
+
+
+def _left(folder: Path, version: _Version) -> int | None:
+    limits = [limit for name in version.limits if (limit := _read_bytes(folder / name)) is not None]
+    usage = _read_bytes(folder / version.usage)
+    if not limits or usage is None:
+        return None
+    return max(0, min(limits) - usage + _reclaimable(folder / "memory.stat", version.prefix))
+
+
+def _reclaimable(path: Path, prefix: str) -> int:
+    """Bytes of files' pages that nobody has mapped."""
+    try:
+        rows = [row.split() for row in path.read_text().splitlines()]
+    except OSError:
+        return 0
+    counters = {row[0]: int(row[1]) for row in rows if len(row) == 2 and row[1].isdigit()}
+    mapped = counters.get("file_mapped", counters.get(f"{prefix}mapped_file", 0))
+    return max(0, sum(counters.get(f"{prefix}{kind}_file", 0) for kind in ("inactive", "active")) - mapped)
+
+
+def _read_bytes(path: Path) -> int | None:
+    try:
+        text = path.read_text().strip()
+    except OSError:
+        return None
+    return int(text) if text.isdigit() else None

@@ -1,0 +1,119 @@
+"""What the largest step needs beside weights and cache: activations, logits, and what choosing tokens takes.
+
+On a GPU such a step is run and its peak read from the allocator. On a CPU it would take seconds, and nothing need be
+run: what a decoder allocates follows from its shapes (held against measured peaks by a test).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from plimsoll_runtime.execution.attention.base import AttentionBackend, AttentionBatch
+from plimsoll_runtime.execution.kv_cache import KvCache
+from plimsoll_runtime.execution.runner import PROMPT_LOGITS
+from plimsoll_runtime.models.decoder import Decoder
+from plimsoll_runtime.models.spec import AttentionShape, DecoderSpec
+
+FLOAT32 = 4
+KEPT = 2.5
+"""What stays resident of activations that come and go, over the most that lives at once: 1.6 to 2.5 measured."""
+TILES = 8 * 2**20
+"""Attention's gathered blocks, scores and products (`attention/gathered/segments.py` bounds them)."""
+
+
+@dataclass(frozen=True, slots=True)
+class LargestStep:
+    """`rows` tokens at once, `sequences` of which choose a token, in sequences of at most `longest` tokens."""
+
+    rows: int
+    sequences: int
+    longest: int
+
+    def logits_rows(self, vocab_size: int) -> int:
+        """Rows of logits at once: the sequences', or those of a prompt whose log probabilities were asked for."""
+        return max(self.sequences, min(self.rows, max(1, PROMPT_LOGITS // vocab_size)))
+
+
+@runtime_checkable
+class KnowsStepBytes(Protocol):
+    """A decoder that allocates its memory itself, and can say how much."""
+
+    def step_bytes(self, rows: int, logits_rows: int, longest: int) -> int:
+        """Bytes of activations, logits and tables of such a step."""
+
+
+def on_a_cpu(decoder: Decoder, step: LargestStep) -> int:
+    """Bytes, from the decoder itself or from its spec."""
+    spec = decoder.spec
+    logits_rows = step.logits_rows(spec.vocab_size)
+    if isinstance(decoder, KnowsStepBytes):
+        computed = decoder.step_bytes(step.rows, logits_rows, step.longest)
+    else:
+        computed = _torch_bytes(spec, decoder.dtype.itemsize, step.rows, logits_rows)
+    return computed + _choosing(spec, step)
+
+
+def on_an_accelerator(decoder: Decoder, backend: type[AttentionBackend], block_size: int, step: LargestStep) -> int:
+    """Bytes by the allocator of the device of a step over a private cache of one block."""
+    spec, device = decoder.spec, torch.accelerator.current_accelerator()
+    assert device is not None
+    return peak_of(lambda: _run(decoder, backend, block_size, step, device)) + _choosing(spec, step)
+
+
+def peak_of(work: Callable[[], None]) -> int:
+    """The most that work has allocated at once on the accelerator."""
+    torch.accelerator.synchronize()
+    torch.accelerator.empty_cache()
+    torch.accelerator.reset_peak_memory_stats()
+    before = torch.accelerator.memory_allocated()
+    work()
+    torch.accelerator.synchronize()
+    peak = torch.accelerator.max_memory_allocated() - before
+    torch.accelerator.empty_cache()
+    return int(peak)
+
+
+@torch.inference_mode()
+def _run(
+    decoder: Decoder, backend: type[AttentionBackend], block_size: int, step: LargestStep, device: torch.device
+) -> None:
+    """One prompt of as many tokens as a step holds, all of them in the padding block, and the logits."""
+    spec = decoder.spec
+    rows = min(step.rows, step.longest)
+    cache = KvCache(spec.attention, 2, block_size, decoder.dtype, device, paired=backend.fused)
+    zeros = torch.zeros(rows, dtype=torch.int64, device=device)
+    batch = AttentionBatch([rows], [rows], [[0] * -(-rows // block_size)], zeros)
+    hidden: Tensor = decoder(zeros, torch.arange(rows, device=device), backend(cache).begin(batch))
+    wanted = step.logits_rows(spec.vocab_size)
+    decoder.logits(hidden[:1].expand(wanted, -1).contiguous())
+
+
+def _choosing(spec: DecoderSpec, step: LargestStep) -> int:
+    """Copies of logits that penalties beside log probabilities, and the probabilities themselves, make of them."""
+    prompts = step.logits_rows(spec.vocab_size)
+    return FLOAT32 * spec.vocab_size * max(2 * step.sequences, prompts)
+
+
+def _torch_bytes(spec: DecoderSpec, size: int, rows: int, logits_rows: int) -> int:
+    """Torch's decoder: its widest layer with what the allocator keeps of it, attention's tiles, and the logits."""
+    widest = max(_torch_layer(spec, shape, size) for shape in spec.attention)
+    # Logits leave the product in the model's dtype and are widened; a soft cap makes two more of them.
+    copies = FLOAT32 * (1 if spec.final_softcap is None else 3) + (size if size != FLOAT32 else 0)
+    return int(KEPT * rows * widest) + TILES + logits_rows * spec.vocab_size * copies
+
+
+def _torch_layer(spec: DecoderSpec, shape: AttentionShape, size: int) -> int:
+    """Bytes a row: residual and normed states, with what attention or the MLP holds at once."""
+    hidden = spec.hidden_size
+    turned = (shape.heads + shape.kv_heads) * shape.head_dim
+    heads = turned + shape.kv_heads * shape.head_dim
+    # Norms and rotation: the states in float32 and their squares; the product, two halves and their sum.
+    norm = 3 * hidden * size + 3 * hidden * FLOAT32
+    attention = 2 * hidden * size + (heads + 3 * turned) * size
+    mlp = 3 * hidden * size + 4 * spec.intermediate_size * size
+    return max(norm, attention, mlp)

@@ -1,0 +1,81 @@
+"""An engine that cannot be built says why, with the numbers and what to change."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import pytest
+from gguf import GGMLQuantizationType as Kind
+from model_support.gguf_files import write_gguf
+from model_support.tiny import make_model, save_model
+
+from plimsoll_runtime.driver import build as module
+from plimsoll_runtime.driver.build import build_engine
+from plimsoll_runtime.engine.config import EngineConfig
+from plimsoll_runtime.engine.core import EngineCore
+from plimsoll_runtime.errors import MemoryLimitError, SourceError
+
+HEADS = {"head_dim": 16, "hidden_size": 64}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("llama")
+    save_model(make_model("LlamaConfig", HEADS), made)
+    return made
+
+
+def build(model: Path, **options: Any) -> EngineCore:
+    config = EngineConfig(model=str(model), dtype="float32", threads=1, **options)
+    return build_engine(config, lambda stage, fraction: None)
+
+
+def test_kv_memory_is_exact_to_a_block(folder: Path) -> None:
+    block = 16 * 3 * 2 * 2 * 16 * 4
+    info = build(folder, kv_memory="1000000", max_model_len=64).info
+    assert info.kv_bytes == 1000000 // block * block
+    assert info.num_blocks == 1000000 // block, "the padding block included"
+
+
+def test_kv_memory_for_less_than_a_sequence(folder: Path) -> None:
+    with pytest.raises(
+        MemoryLimitError, match=r"would hold 48 tokens, but a sequence may have 100, for which it needs"
+    ):
+        build(folder, kv_memory="50000", max_model_len=100)
+    with pytest.raises(MemoryLimitError, match=r"would hold 0 tokens, .* raise --kv-memory"):
+        build(folder, kv_memory="1KiB")
+
+
+def test_weights_that_do_not_fit_are_not_loaded(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "free_memory", lambda device: 2**16)
+    monkeypatch.delattr(module, "load_decoder")
+    with pytest.raises(MemoryLimitError, match=r"the weights need 0\.3\d MiB, but 0\.06 MiB are free"):
+        build(folder)
+
+
+def test_a_step_that_leaves_no_room(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "free_memory", lambda device: 2**20)
+    with pytest.raises(MemoryLimitError, match=r"of which a step takes .* lower --max-model-len, --max-batch-tokens"):
+        build(folder, max_batch_tokens=100_000)
+
+
+@pytest.mark.parametrize("form", ["safetensors", "gguf"])
+def test_weights_that_may_not_be_read(form: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As another user's file is; root may read any."""
+    model = folder
+    if form == "gguf":
+        model = tmp_path / "m.gguf"
+        write_gguf(make_model("LlamaConfig", HEADS), model, Kind.F32)
+    plain_open = Path.open
+
+    def refuse(self: Path, *args: Any, **options: Any) -> BinaryIO:
+        if self.suffix == f".{form}":
+            raise PermissionError(errno.EACCES, "Permission denied", str(self))
+        opened: BinaryIO = plain_open(self, *args, **options)
+        return opened
+
+    monkeypatch.setattr(Path, "open", refuse)
+    with pytest.raises(SourceError, match=f"{form} cannot be read: .*Permission denied"):
+        build(model)
