@@ -181,5 +181,6 @@ def launch_sample(logits: Tensor, params: RowParams, uniform: Tensor) -> tuple[T
         SMALLEST=SMALLEST_TEMPERATURE,
         BLOCK=min(BLOCK, triton.next_power_of_2(vocab)),
         num_warps=8,
+        enable_fp_fusion=True,
     )
     return best, tokens

@@ -1,5 +1,6 @@
-"""`python -m kernel_support.ahead TARGET...`: compile every Triton kernel for a device that is not here.
+"""`python -m kernel_support.ahead TARGET...`: compile every Triton kernel for devices that are not here.
 
+The first target gets every launch, the others one of each kernel.
 The project's own launches run over tensors on the CPU, with a driver that only says which device it is: what is
 compiled is what would be launched there, with its types, alignments and constants. Prints one JSON object a line.
 """
@@ -8,12 +9,12 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from kernel_support.launches import LAUNCHES
+from kernel_support.launches import EVERYWHERE, LAUNCHES
 from triton.backends.compiler import GPUTarget
 from triton.runtime.driver import driver
 from triton.runtime.jit import JITFunction
@@ -88,20 +89,20 @@ def compiling(target: GPUTarget, found: list[tuple[str, Any]]) -> Iterator[None]
         JITFunction.run = plain
 
 
-def compile_all(target: str) -> Iterator[Compiled]:
-    """Every launch for one target, in order."""
-    for name, launch in LAUNCHES.items():
+def compile_launches(target: str, names: Iterable[str]) -> Iterator[Compiled]:
+    """The named launches for one target, in order."""
+    for name in names:
         found: list[tuple[str, Any]] = []
         with compiling(TARGETS[target], found):
-            launch()
+            LAUNCHES[name]()
         for kernel, compiled in found:
             yield Compiled.of(name, target, kernel, compiled)
 
 
 def main() -> None:
     """The targets named on the command line."""
-    for target in sys.argv[1:]:
-        for compiled in compile_all(target):
+    for number, target in enumerate(sys.argv[1:]):
+        for compiled in compile_launches(target, sorted(EVERYWHERE) if number else LAUNCHES):
             print(json.dumps(asdict(compiled)), flush=True)
 
 

@@ -15,13 +15,15 @@ from plimsoll_kernels.paged_attention.prefill import kernel as prefill
 from plimsoll_kernels.rms_norm.kernel import launch_rms_norm
 from plimsoll_kernels.rotary.kernel import launch_rotary
 from plimsoll_kernels.rotary_cache.kernel import launch_rotary_cache
+from plimsoll_kernels.sampling.kernel import launch_sample
+from plimsoll_kernels.sampling.params import RowParams
 
 LLAMA = {"heads": 32, "kv_heads": 8, "size": 128}
 GEMMA = {"heads": 4, "kv_heads": 1, "size": 256}
 ODD = {"heads": 9, "kv_heads": 3, "size": 80}
 BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
 BLOCKS = 64
-KERNELS = {"_decode", "_join", "_prefill", "_write_cache", "_rms_norm", "_rotary", "_rotary_cache", "_gated"}
+KERNELS = {"_decode", "_join", "_prefill", "_write_cache", "_rms_norm", "_rotary", "_rotary_cache", "_gated", "_sample"}
 """What the launches below come to: all there are."""
 
 
@@ -67,6 +69,11 @@ def _norm(*, add: bool) -> None:
     launch_rms_norm(x, torch.ones_like(x) if add else None, torch.ones(4096), 1e-6)
 
 
+def _sample() -> None:
+    whole, off, ones = torch.zeros(3), torch.zeros(3, dtype=torch.int32), torch.ones(3)
+    launch_sample(torch.zeros(3, 32000), RowParams(ones, off, ones, whole), torch.zeros(3, dtype=torch.float64))
+
+
 LAUNCHES: dict[str, Callable[[], object]] = {
     "decode": lambda: _decode(LLAMA, BF16, 1),
     "decode split": lambda: _decode(LLAMA, BF16, 16),
@@ -84,5 +91,9 @@ LAUNCHES: dict[str, Callable[[], object]] = {
     "rotary and cache": lambda: _rotary_cache(LLAMA, norm=False),
     "norm, rotary and cache": lambda: _rotary_cache(GEMMA, norm=True),
     "silu": lambda: launch_gated(torch.zeros(3, 2 * 14336, dtype=BF16), "silu"),
+    "sample": _sample,
     "gelu": lambda: launch_gated(torch.zeros(3, 2 * 2048, dtype=BF16), "gelu_tanh"),
 }
+
+EVERYWHERE = {"decode split", "prefill", "write cache", "norm", "rotary", "norm, rotary and cache", "silu", "sample"}
+"""One launch of each kernel: enough for devices beside the one that all of them are compiled for."""
