@@ -5,8 +5,9 @@ prompts that are under way and new arrivals, each with what is left of the token
 that its known tokens need when it is admitted, so only decodes ever ask for more; when none is left the last of the
 running sequences gives up its blocks and waits to be computed again. Nobody is admitted before the first in line.
 
-So the first of all, once it runs, is never held up; until then the sequences that run before it finish one by one,
-or give way at once where the policy preempts. As ranks favour nobody for ever, every request ends.
+So the first of all, once it runs, is never held up (in a burst for the prompts of one full step, where the limits say
+so); until then the sequences that run before it finish one by one, or give way at once where the policy preempts. As
+ranks favour nobody for ever, every request ends.
 
 `schedule` and `commit` are separate: a step may be planned while earlier ones run, as long as they run and are
 committed in the order in which they were planned. A sequence whose token is still to come goes on with
@@ -61,7 +62,9 @@ class Limits:
     eos_token_ids: frozenset[int] = frozenset()
     prefix_caching: bool = True
     paced: bool = False
-    """Whether few prompts are cut small beside many decodes: for devices on which every token costs time."""
+    """Whether prompts are cut small beside decodes: for devices on which every token costs time."""
+    burst_tokens: int = 512
+    """Of prompts in a paced step while more come than decode."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +96,7 @@ class Scheduler:
         self._deadlines = DeadlineQueue()
         self._running: list[SequenceState] = []
         self._counters = _Counters()
+        self._held_tokens = 0
         self._seeds = random.Random()
 
     def __len__(self) -> int:
@@ -138,14 +142,12 @@ class Scheduler:
         if self._waiting:
             self._prepare_admission()
         build = _StepBuilder(self._limits.max_batch_tokens)
-        prompts = self._plan_decodes(build)
-        if self._limits.paced:
-            self._pace(build, len(prompts) + len(self._waiting))
-        for sequence in prompts:
-            self._admit(build, before=sequence)
-            if build.budget > 0:
-                self._plan_prompt(sequence, build)
-        self._admit(build)
+        decodes = [s for s in self._running if s.length - s.computed == 1 and not s.ends_by_length]
+        if not (self._limits.paced and self._plan_burst(decodes, build)):
+            self._plan_decodes(decodes, build)
+            if self._limits.paced:
+                self._pace(build)
+            self._plan_prompts(build)
         if not build.entries:
             return None
         self._counters.computed_tokens += build.tokens
@@ -258,37 +260,68 @@ class Scheduler:
         """Blocks that a running sequence has, or that are kept for it."""
         return len(victim.block_ids) + self._kv.growth(victim)
 
-    def _plan_decodes(self, build: _StepBuilder) -> list[SequenceState]:
-        """Plan the sequences of which one token is to be computed; returns those with more."""
-        prompts = []
+    def _plan_burst(self, decodes: list[SequenceState], build: _StepBuilder) -> bool:
+        """While more come than decode, as in a burst: a small step that prompts fill alone. Whether it is planned.
+
+        Small steps cost no more than large ones by the token, and the first tokens come sooner. Those that decode are
+        left out of as many as make up one full step, so that their tokens come as often as beside full steps.
+        """
+        limits, tokens = self._limits, min(self._limits.burst_tokens, self._limits.max_batch_tokens)
+        if len(decodes) >= DECODES_PER_NEWCOMER * self._newcomers():
+            return False
+        if self._held_tokens + tokens >= limits.max_batch_tokens:
+            self._held_tokens = 0
+            build.budget = min(limits.max_batch_tokens, tokens + len(decodes))
+            return False
+        build.budget = tokens
+        self._plan_prompts(build)
+        if build.budget == 0:
+            self._held_tokens += tokens
+            return True
+        self._held_tokens = 0
+        build.budget = limits.max_batch_tokens - build.tokens
+        self._plan_decodes(decodes, build)
+        return True
+
+    def _newcomers(self) -> int:
+        """How many have a prompt under way or could begin with one."""
+        prompts = sum(sequence.length - sequence.computed > 1 for sequence in self._running)
+        return prompts + min(len(self._waiting), self._slots.available)
+
+    def _plan_decodes(self, decodes: list[SequenceState], build: _StepBuilder) -> None:
+        """Plan the sequences of which one token is to be computed; some may give way to others of them."""
         size = self._kv.block_size
-        for sequence in self._running:
-            if sequence.ends_by_length:
-                continue
-            start = sequence.computed
-            if sequence.length - start > 1:
-                prompts.append(sequence)
-                continue
-            if build.budget == 0 or (start == len(sequence.block_ids) * size and not self._make_room(sequence)):
+        alone = not build.entries
+        for sequence in decodes:
+            if build.budget == 0:
+                return
+            full = sequence.computed == len(sequence.block_ids) * size
+            if sequence.phase is not Phase.RUNNING or (full and not self._make_room(sequence, by_preemption=alone)):
                 continue
             self._plan_chunk(sequence, 1, build)
-        return prompts
 
-    def _pace(self, build: _StepBuilder, others: int) -> None:
-        """Beside many that stream their answers a few newcomers must not take a step many times as long.
-
-        While more wait, as in a burst, they come first: whole steps serve them best.
-        """
-        decodes = len(build.entries)
-        if others and decodes >= DECODES_PER_NEWCOMER * others:
+    def _pace(self, build: _StepBuilder) -> None:
+        """Beside many that stream their answers a few newcomers must not take a step many times as long."""
+        decodes, newcomers = len(build.entries), self._newcomers()
+        if newcomers and decodes >= DECODES_PER_NEWCOMER * newcomers:
             build.budget = min(build.budget, max(LEAST_PROMPT_TOKENS, PROMPT_TOKENS_PER_DECODE * decodes))
 
-    def _make_room(self, sequence: SequenceState) -> bool:
+    def _plan_prompts(self, build: _StepBuilder) -> None:
+        """Plan the sequences that have more than a token to compute, and let others in, by rank."""
+        for sequence in [s for s in self._running if s.length - s.computed > 1]:
+            self._admit(build, before=sequence)
+            if build.budget > 0:
+                self._plan_prompt(sequence, build)
+        self._admit(build)
+
+    def _make_room(self, sequence: SequenceState, *, by_preemption: bool) -> bool:
         """Give a decode its next block, if need be by preempting the newest; False when that is the decode itself.
 
-        Only the end of `_running` is touched, where no decode has been planned yet in this step.
+        Only the end of `_running` is touched, where nothing has been planned yet in this step: without prompts before.
         """
         while not self._kv.pool.available:
+            if not by_preemption:
+                return False
             victim = self._running.pop()
             self._preempt(victim)
             if victim is sequence:

@@ -32,9 +32,10 @@ class Bench:
         policy: str = "fcfs",
         clock: Callable[[], int] = time.monotonic_ns,
         paced: bool = False,
+        burst_tokens: int = 512,
     ) -> None:
         max_len = (num_blocks - 1) * block_size
-        limits = Limits(num_blocks, block_size, max_len, budget, sequences, paced=paced)
+        limits = Limits(num_blocks, block_size, max_len, budget, sequences, paced=paced, burst_tokens=burst_tokens)
         self.scheduler = Scheduler(limits, new_policy(policy), clock)
         self.runner = SimulatedRunner(num_blocks, block_size, budget, sequences)
 
@@ -70,6 +71,35 @@ def test_decodes_come_first_and_prompts_take_what_is_left() -> None:
     last = bench.run()
     assert sizes(last) == [(0, 1), (1, 10), (2, 1)]
     assert [s.sample for s in last.sequences] == [True, True, True]
+
+
+def test_a_burst_is_served_in_small_steps_and_decodes_go_on_as_often_as_beside_full_ones() -> None:
+    bench = Bench(num_blocks=200, budget=64, sequences=16, paced=True, burst_tokens=16)
+    for i in range(4):
+        bench.add(f"talker-{i}", [i, 40], max_tokens=50)
+    bench.run()
+    for i in range(8):
+        bench.add(f"reader-{i}", range(i, i + 24))
+    steps = [bench.run().sequences for _ in range(8)]
+    talkers = [[s.slot for s in step if s.slot < 4] for step in steps]
+    assert talkers == [[], [], [], [0, 1, 2, 3], [], [], [], [0, 1, 2, 3]]
+    assert [sum(len(s.token_ids) for s in step if s.start < 24 and s.slot >= 4) for step in steps] == [16] * 8
+
+
+def test_a_burst_that_leaves_room_in_a_small_step_holds_nobody_up() -> None:
+    bench = Bench(num_blocks=200, budget=64, sequences=16, paced=True, burst_tokens=32)
+    bench.add("talker", [1, 40], max_tokens=50)
+    bench.run()
+    bench.add("reader", range(24))
+    assert sorted(sizes(bench.run())) == [(0, 1), (1, 24)]
+
+
+def test_a_burst_takes_no_step_from_those_that_decode_when_nobody_can_be_let_in() -> None:
+    bench = Bench(num_blocks=200, budget=64, sequences=2, paced=True, burst_tokens=16)
+    for name in ("a", "b", "waits", "waits, too"):
+        bench.add(name, [1, 40], max_tokens=50)
+    bench.run()
+    assert [sizes(bench.run()) for _ in range(4)] == [[(0, 1), (1, 1)]] * 4
 
 
 def test_a_paced_step_cuts_few_prompts_small_beside_many_decodes() -> None:

@@ -107,8 +107,18 @@ class Engine(RuleBasedStateMachine):
         sequences=st.sampled_from([1, 2, 4, 8]),
         caching=st.sampled_from([True, True, True, False]),
         depth=st.sampled_from([1, 1, 2, 3]),
+        burst=st.none() | st.integers(1, 12),
     )
-    def start(self, num_blocks: int, block_size: int, budget: int, sequences: int, caching: bool, depth: int) -> None:
+    def start(
+        self,
+        num_blocks: int,
+        block_size: int,
+        budget: int,
+        sequences: int,
+        caching: bool,
+        depth: int,
+        burst: int | None,
+    ) -> None:
         self.limits = Limits(
             num_blocks=num_blocks,
             block_size=block_size,
@@ -117,7 +127,10 @@ class Engine(RuleBasedStateMachine):
             max_sequences=sequences,
             eos_token_ids=frozenset({EOS}),
             prefix_caching=caching,
+            paced=burst is not None,
+            burst_tokens=burst or budget,
         )
+        self.patience = depth * (1 + budget // self.limits.burst_tokens)
         self.now_ns = SECOND_NS
         self.scheduler = Scheduler(self.limits, POLICIES[self.policy](), lambda: self.now_ns)
         self.runner = SimulatedRunner(num_blocks, block_size, budget, sequences)
@@ -153,13 +166,13 @@ class Engine(RuleBasedStateMachine):
         # The first in rank computes a token in every step in which it is not waiting for its last one, once those
         # that ran when it came and rank behind it have let it in. Whoever ranks behind later cannot hold it up. So a
         # request is over once all that were there before it, all that came later and rank before it, and it itself
-        # would be, one after the other, each with those that it had to wait for.
+        # would be, one after the other, each with those that it had to wait for. In a burst it is left out of steps.
         behind = sum(e.work for e in self.live.values() if self._may_precede(sequence, work, e.sequence))
         for other in self.live.values():
             if self._may_precede(sequence, work, other.sequence):
-                other.last_step += self.depth * (work + behind)
+                other.last_step += self.patience * (work + behind)
         before = sum(e.work for e in self.live.values())
-        last_step = self.committed + self.depth * (before + work + behind)
+        last_step = self.committed + self.patience * (before + work + behind)
         self.live[request.request_id] = Expectation(answer, last_step, work, Answer(), sequence)
 
     def _may_precede(self, new: SequenceState, work: int, old: SequenceState) -> bool:
