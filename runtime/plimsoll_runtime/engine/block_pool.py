@@ -8,16 +8,19 @@ has been idle longest, which loses its name. Every operation is O(1) for each bl
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 PADDING_BLOCK = 0
 """Never handed out: rows that pad a batch write here."""
 
 
 class BlockPool:
-    """Blocks 1 .. num_blocks - 1. A name stands for the contents of a block and belongs to at most one block."""
+    """Blocks 1 .. num_blocks - 1. A name stands for the contents of a block and belongs to at most one block.
 
-    def __init__(self, num_blocks: int) -> None:
+    `on_evict` hears of every idle block that is handed out again, with the name that it loses.
+    """
+
+    def __init__(self, num_blocks: int, on_evict: Callable[[int, bytes], None] | None = None) -> None:
         if num_blocks < 2:
             raise ValueError(f"a pool needs a block beside the padding block, got {num_blocks}")
         self._refs = [0] * num_blocks
@@ -25,6 +28,7 @@ class BlockPool:
         self._index: dict[bytes, int] = {}
         self._empty = list(range(num_blocks - 1, PADDING_BLOCK, -1))
         self._idle: OrderedDict[int, None] = OrderedDict()
+        self._on_evict = on_evict
         self.evictions = 0
 
     @property
@@ -55,6 +59,10 @@ class BlockPool:
         """Whether the block's contents can be found."""
         return self._names[block] is not None
 
+    def name_of(self, block: int) -> bytes | None:
+        """The name of the block's contents, if it has one."""
+        return self._names[block]
+
     def references(self, block: int) -> int:
         """How many hold the block."""
         return self._refs[block]
@@ -65,8 +73,10 @@ class BlockPool:
             block = self._empty.pop()
         elif self._idle:
             block, _ = self._idle.popitem(last=False)
-            self._drop_name(block)
+            name = self._drop_name(block)
             self.evictions += 1
+            if self._on_evict is not None:
+                self._on_evict(block, name)
         else:
             raise LookupError(f"all {self.total} blocks are in use")
         self._refs[block] = 1
@@ -100,6 +110,15 @@ class BlockPool:
         """The block with these contents."""
         return self._index.get(name)
 
+    def touch(self, block: int) -> None:
+        """Somebody has asked for the block's contents: if it is idle, it is now the last to be handed out."""
+        if block in self._idle:
+            self._idle.move_to_end(block)
+
+    def names(self) -> list[bytes]:
+        """The names of all blocks."""
+        return list(self._index)
+
     def publish(self, block: int, name: bytes) -> int:
         """Give a used block its name; returns the block that bears it: this one, or one that did before."""
         bearer = self._index.setdefault(name, block)
@@ -121,11 +140,12 @@ class BlockPool:
         for block in list(self._index.values()):
             self.forget(block)
 
-    def _drop_name(self, block: int) -> None:
+    def _drop_name(self, block: int) -> bytes:
         name = self._names[block]
         assert name is not None
         del self._index[name]
         self._names[block] = None
+        return name
 
     def check_integrity(self) -> None:
         """Raises AssertionError where a block is in no state, or in two."""

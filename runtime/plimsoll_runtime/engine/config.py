@@ -27,6 +27,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     `kv_memory` is a text such as "2GiB" or "40%" (of what weights and steps leave free).
     `model` is a folder, a .gguf file, demo://NAME or a Hugging Face id (hf://ID too).
     `overlap`: whether a step is planned while the one before it runs, in a thread of its own (see `overlaps`).
+    `kv_host_memory` and `kv_disk_size` likewise, of the host memory and of the disk space that is free; `kv_disk` is the
+    folder for cached blocks that the KV cache has no room for.
     `check_integrity_every`: steps after which the records of blocks, slots and sequences are compared; 0 is never.
     """
 
@@ -37,6 +39,9 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_batch_tokens: int = 2048
     max_sequences: int = 128
     kv_memory: str | None = None
+    kv_host_memory: str | None = None
+    kv_disk: str | None = None
+    kv_disk_size: str | None = None
     block_size: int = 16
     threads: int | None = None
     prefix_caching: bool = True

@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
+from torch import Tensor
 
 from plimsoll_kernels.cpu.huge_pages import allocate, populate
 from plimsoll_runtime.models.spec import AttentionShape
+
+STAGED_BLOCKS = 32
+"""Blocks that are put together on a GPU at a time, on their way to and from host memory."""
 
 
 class KvCache:
@@ -46,9 +50,16 @@ class KvCache:
             both = [allocate((blocks, heads, 2, tokens, dims), dtype) for heads, blocks, tokens, dims in sizes]
             populate(both)
             self.keys, self.values = ([t[:, :, i].transpose(0, 1) for t in both] for i in (0, 1))
+            self._parts = both
         else:
             self.keys = [torch.zeros(size, dtype=dtype, device=device) for size in sizes]
             self.values = [torch.zeros(size, dtype=dtype, device=device) for size in sizes]
+            self._parts = [t.transpose(0, 1) for t in (*self.keys, *self.values)]
+
+    @property
+    def block_bytes(self) -> int:
+        """Bytes of one block in all layers."""
+        return self.nbytes // self.num_blocks
 
     @property
     def nbytes(self) -> int:
@@ -62,3 +73,52 @@ class KvCache:
         sources, targets = torch.tensor(list(pairs), dtype=torch.int64, device=self.device).unbind(1)
         for tensor in (*self.keys, *self.values):
             tensor.index_copy_(1, targets, tensor.index_select(1, sources))
+
+    def read_blocks(self, pairs: Sequence[tuple[int, int]], host: Tensor) -> None:
+        """Copy blocks (block, row) to rows of host memory, uint8 `[rows, block_bytes]`, in the cache's own order.
+
+        On a GPU the copies follow what was launched before and may still be under way on return.
+        """
+        blocks, rows = [block for block, _ in pairs], [row for _, row in pairs]
+        if self.device.type == "cpu":
+            self._copy(self._parts, blocks, self._as_parts(host), rows)
+            return
+        for start in range(0, len(pairs), STAGED_BLOCKS):
+            part = slice(start, start + STAGED_BLOCKS)
+            staging = torch.empty(len(rows[part]), self.block_bytes, dtype=torch.uint8, device=self.device)
+            index = torch.tensor(blocks[part], device=self.device)
+            for source, target in zip(self._parts, self._as_parts(staging), strict=True):
+                target.copy_(source.index_select(0, index))
+            for number, row in enumerate(rows[part]):
+                host[row].copy_(staging[number], non_blocking=True)
+
+    def write_blocks(self, pairs: Sequence[tuple[int, int]], host: Tensor) -> None:
+        """Fill blocks from rows of host memory (row, block): what `read_blocks` put there."""
+        rows, blocks = [row for row, _ in pairs], [block for _, block in pairs]
+        if self.device.type == "cpu":
+            self._copy(self._as_parts(host), rows, self._parts, blocks)
+            return
+        for start in range(0, len(pairs), STAGED_BLOCKS):
+            part = slice(start, start + STAGED_BLOCKS)
+            staging = torch.empty(len(rows[part]), self.block_bytes, dtype=torch.uint8, device=self.device)
+            for number, row in enumerate(rows[part]):
+                staging[number].copy_(host[row], non_blocking=True)
+            index = torch.tensor(blocks[part], device=self.device)
+            for source, target in zip(self._as_parts(staging), self._parts, strict=True):
+                target.index_copy_(0, index, source)
+
+    def _as_parts(self, memory: Tensor) -> list[Tensor]:
+        """Rows of bytes as what lies together of each layer, `[rows, ...]`, like the cache's own."""
+        elements = memory.view(self.dtype)
+        views, start = [], 0
+        for part in self._parts:
+            shape = part.shape[1:]
+            views.append(elements[:, start : start + shape.numel()].view(-1, *shape))
+            start += shape.numel()
+        return views
+
+    @staticmethod
+    def _copy(sources: Sequence[Tensor], of: Sequence[int], targets: Sequence[Tensor], to: Sequence[int]) -> None:
+        for source, target in zip(sources, targets, strict=True):
+            for i, j in zip(of, to, strict=True):
+                target[j].copy_(source[i])

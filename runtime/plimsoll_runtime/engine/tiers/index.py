@@ -1,0 +1,291 @@
+"""Which blocks lie in host memory and on the disk, and what is on its way: names and numbers only.
+
+A block that the device's pool hands out again goes to a slot of host memory, and from there to the disk, if there is
+one. It comes back the same way: read into a slot ahead of its step, copied from the slot by the step that needs it.
+A name in the tiers is in one state at a time: *spilling* (a step copies it from the device, or a thread writes it to
+the disk), *loading* (a thread reads it from the disk) or *stored* (it lies in a slot, on the disk, or in both).
+
+Slots and places on the disk are pools like the device's own: what is in use stays, what is idle is found by its name
+until its turn comes. Nothing here ever waits: where no slot is free, a block is dropped. So a disk that fails, is full
+or slow costs cache and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple
+
+from plimsoll_runtime.engine.block_pool import BlockPool
+from plimsoll_runtime.engine.tiers.store import Done, TierStore
+
+
+class TierState(Enum):
+    """What a name in the tiers is going through."""
+
+    SPILLING = "spilling"
+    LOADING = "loading"
+    STORED = "stored"
+
+
+@dataclass(slots=True, eq=False)
+class Fetch:
+    """The slots that are held for somebody who waits, and how many of them are still being read."""
+
+    slots: list[int]
+    loading: int = 0
+
+
+@dataclass(slots=True)
+class TierCounts:
+    """Counters, in blocks: they only grow."""
+
+    spilled: int = 0
+    dropped: int = 0
+    loaded: int = 0
+    failed: int = 0
+
+
+class _Job(NamedTuple):
+    """A read or write that is under way for a slot; `place` is where the name lies on the disk."""
+
+    name: bytes
+    place: int
+    reads: bool
+
+
+class TierIndex:
+    """Slots 1 .. slots of host memory, places for `disk_blocks` on a disk behind them.
+
+    With `keeps` host memory is a tier of its own. Without, its slots only stand between device and disk: what is on
+    the disk already takes none when the device gives it up.
+    """
+
+    def __init__(self, slots: int, disk_blocks: int = 0, store: TierStore | None = None, *, keeps: bool) -> None:
+        if (store is None) != (disk_blocks == 0):
+            raise ValueError("a disk has a store and at least one block, or there is no disk")
+        if store is None and not keeps:
+            raise ValueError("slots that keep nothing need a disk behind them")
+        self._host = BlockPool(slots + 1)
+        self._disk = BlockPool(max(disk_blocks, 1) + 1, self._leave_disk)
+        self._store = store
+        self._keeps = keeps
+        self._filling: set[int] = set()
+        self._jobs: dict[int, _Job] = {}
+        self._waiters: dict[int, list[Fetch]] = {}
+        self.counts = TierCounts()
+        if store is not None:
+            self._take_over(store.names())
+
+    @property
+    def slots_total(self) -> int:
+        """Slots of host memory."""
+        return self._host.total
+
+    @property
+    def slots_used(self) -> int:
+        """Slots of host memory that hold a block that can be found."""
+        return len(self._host.names())
+
+    @property
+    def disk_used(self) -> int:
+        """Blocks on the disk that can be found, those included that are being written."""
+        return len(self._disk.names())
+
+    def state(self, name: bytes) -> TierState | None:
+        """What is known of a name; None when the tiers do not have it."""
+        slot = self._host.find(name)
+        if slot is None:
+            return None if self._disk.find(name) is None else TierState.STORED
+        if slot in self._filling:
+            return TierState.SPILLING
+        job = self._jobs.get(slot)
+        if job is None:
+            return TierState.STORED
+        return TierState.LOADING if job.reads else TierState.SPILLING
+
+    def spill(self, name: bytes) -> int | None:
+        """A slot into which the next step is to copy a block before it is overwritten; None to let it go.
+
+        The slot is held until `filled`.
+        """
+        if (slot := self._host.find(name)) is not None:
+            self._host.touch(slot)
+            return None
+        place = self._disk.find(name)
+        if place is not None:
+            self._disk.touch(place)
+            if not self._keeps:
+                return None
+        if not self._host.available:
+            self.counts.dropped += 1
+            return None
+        slot = self._host.take()
+        self._host.publish(slot, name)
+        self._filling.add(slot)
+        self.counts.spilled += 1
+        return slot
+
+    def filled(self, slots: Iterable[int]) -> None:
+        """The step that filled these slots is over; what is not on the disk yet is written there."""
+        for slot in slots:
+            self._filling.remove(slot)
+            name = self._host.name_of(slot)
+            if name is None or not self._write(slot, name):
+                self._host.release([slot])
+
+    def find(self, name: bytes) -> int | None:
+        """The slot from which the next step can copy a block, or None."""
+        slot = self._host.find(name)
+        return None if slot is None or self._loads(slot) else slot
+
+    def hold(self, slots: list[int]) -> None:
+        """Keep slots as they are until `let_go`."""
+        for slot in slots:
+            self._host.share(slot)
+
+    def let_go(self, slots: list[int]) -> None:
+        """What was held is no longer needed."""
+        self._host.release(slots)
+
+    def fetch(self, names: Iterable[bytes]) -> Fetch | None:
+        """Start reading those of a chain of names that are on the disk, up to the first that is not to be had.
+
+        None when nothing has to be waited for. Otherwise the slots are held until `end_fetch`.
+        """
+        fetch = Fetch([])
+        for name in names:
+            slot = self._host.find(name)
+            if slot is not None:
+                self._host.share(slot)
+            elif (slot := self._read(name)) is None:
+                break
+            fetch.slots.append(slot)
+            if self._loads(slot):
+                fetch.loading += 1
+                self._waiters.setdefault(slot, []).append(fetch)
+        if fetch.loading:
+            return fetch
+        self.let_go(fetch.slots)
+        return None
+
+    def end_fetch(self, fetch: Fetch) -> None:
+        """Whoever waited goes on, or does not want it any longer."""
+        if fetch.loading:
+            for slot in fetch.slots:
+                if fetch in self._waiters.get(slot, ()):
+                    self._waiters[slot].remove(fetch)
+        self.let_go(fetch.slots)
+
+    def poll(self) -> None:
+        """Take over what has been read and written. A fetch whose `loading` is 0 then is over."""
+        if self._store is None:
+            return
+        for done in self._store.poll():
+            self._settle(done)
+        if self._store.broken:
+            for name in self._disk.names():
+                self._disk.forget(self._place(name))
+
+    def wait(self, seconds: float) -> None:
+        """Return once something has been read or written, or after so many seconds."""
+        if self._jobs and self._store is not None:
+            self._store.wait(seconds)
+
+    def forget(self, name: bytes) -> None:
+        """Make a name unfindable in all tiers."""
+        slot, place = self._host.find(name), self._disk.find(name)
+        if slot is not None:
+            self._host.forget(slot)
+        if place is not None:
+            self._disk.forget(place)
+            self._delete(name)
+
+    def forget_all(self) -> None:
+        """Make every name unfindable."""
+        for name in {*self._host.names(), *self._disk.names()}:
+            self.forget(name)
+
+    def _take_over(self, names: Iterable[bytes]) -> None:
+        """Count what an earlier run left; what is too much for this one's size is deleted, oldest first."""
+        for name in names:
+            place = self._disk.take()
+            self._disk.publish(place, name)
+            self._disk.release([place])
+
+    def _write(self, slot: int, name: bytes) -> bool:
+        """Hand a slot to the disk's thread, unless the name is there or nothing can be given up for it."""
+        store, disk = self._store, self._disk
+        if store is None or store.broken or disk.find(name) is not None or not disk.available:
+            return False
+        place = disk.take()
+        disk.publish(place, name)
+        self._jobs[slot] = _Job(name, place, reads=False)
+        store.write(slot, name)
+        return True
+
+    def _read(self, name: bytes) -> int | None:
+        """Begin to read a name into a slot, which is held by the job and for the caller."""
+        place = self._disk.find(name)
+        if self._store is None or place is None or not self._host.available:
+            return None
+        slot = self._host.take()
+        self._host.publish(slot, name)
+        self._host.share(slot)
+        self._disk.share(place)
+        self._jobs[slot] = _Job(name, place, reads=True)
+        self._store.read(slot, name)
+        return slot
+
+    def _settle(self, done: Done) -> None:
+        slot, ok = done
+        job = self._jobs.pop(slot)
+        known = self._disk.name_of(job.place) == job.name
+        if not ok:
+            self.counts.failed += 1
+            if known:
+                self._disk.forget(job.place)
+                self._delete(job.name)
+            if job.reads:
+                self._host.forget(slot)
+        elif job.reads:
+            self.counts.loaded += 1
+        elif not known and self._disk.find(job.name) is None:
+            self._delete(job.name)
+        self._disk.release([job.place])
+        self._host.release([slot])
+        for fetch in self._waiters.pop(slot, ()):
+            fetch.loading -= 1
+
+    def _loads(self, slot: int) -> bool:
+        job = self._jobs.get(slot)
+        return job is not None and job.reads
+
+    def _leave_disk(self, place: int, name: bytes) -> None:
+        self._delete(name)
+
+    def _delete(self, name: bytes) -> None:
+        if self._store is not None:
+            self._store.delete(name)
+
+    def _place(self, name: bytes) -> int:
+        place = self._disk.find(name)
+        assert place is not None
+        return place
+
+    def check_integrity(self, held: Iterable[int] = ()) -> None:
+        """Raises AssertionError where a slot or place is leaked, or in two states; `held` as often as it is held."""
+        self._host.check_integrity()
+        self._disk.check_integrity()
+        assert not self._filling & self._jobs.keys(), "a slot is filled and read or written at once"
+        holders = [*self._filling, *self._jobs, *held]
+        for slot in range(1, self._host.total + 1):
+            references = self._host.references(slot)
+            assert references == holders.count(slot), f"slot {slot}: {references} holders, {holders.count(slot)} known"
+        places = [job.place for job in self._jobs.values()]
+        assert sorted(places) == sorted(set(places)), "a place on the disk is read and written at once"
+        for place in range(1, self._disk.total + 1):
+            assert self._disk.references(place) == places.count(place), f"place {place} is leaked"
+        for slot, fetches in self._waiters.items():
+            assert not fetches or self._loads(slot), f"somebody waits for slot {slot}, which is not being read"

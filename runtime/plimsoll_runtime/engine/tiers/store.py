@@ -1,0 +1,43 @@
+"""What the engine asks of whoever keeps blocks on a disk."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+
+class Done(NamedTuple):
+    """A slot's read or write is over; if not `ok`, the slot (of a read) or the disk (of a write) holds nothing."""
+
+    slot: int
+    ok: bool
+
+
+class TierStore(Protocol):
+    """Moves blocks between slots of host memory and a disk, behind the engine's back.
+
+    Every method but `wait` returns at once and none raises: what goes wrong comes out of `poll`. Each slot has one
+    read or write under way at most. Writes and deletes are done in the order in which they were asked for.
+    """
+
+    @property
+    def broken(self) -> bool:
+        """Whether it has given up: everything that is asked of it fails."""
+
+    def names(self) -> Sequence[bytes]:
+        """What an earlier run has left, least recently used first."""
+
+    def write(self, slot: int, name: bytes) -> None:
+        """Keep a slot's contents under a name."""
+
+    def read(self, slot: int, name: bytes) -> None:
+        """Fill a slot with what is kept under a name."""
+
+    def delete(self, name: bytes) -> None:
+        """Keep nothing under this name any longer."""
+
+    def poll(self) -> Sequence[Done]:
+        """The reads and writes that are over, each told once."""
+
+    def wait(self, seconds: float) -> None:
+        """Return once `poll` has something to tell, or after so many seconds."""

@@ -1,0 +1,144 @@
+"""KV blocks as files: one for each, named by the block's name, whole or not there at all.
+
+A file begins with a header that repeats what it is: format, fingerprint of the engine that wrote it, block name,
+length, checksum. Whatever does not agree is no block of ours. Nothing is flushed to the disk by force: a file that a
+crash has cut short fails its checksum, and what is lost is cache.
+
+Every engine works in a subfolder of its own, held by a lock, so that several may be given one folder.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import struct
+import zlib
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+MAGIC = b"plimsoll-kv-1\0\0\0"
+HEADER = struct.Struct("<16s32s32sQI")
+PREFIX = "plimsoll-kv-"
+SUFFIX = ".kv"
+DRAFT = "draft"
+LOCK = "lock"
+
+
+class CorruptBlockError(Exception):
+    """A file does not hold what its name says."""
+
+
+class _Header(NamedTuple):
+    magic: bytes
+    fingerprint: bytes
+    name: bytes
+    size: int
+    checksum: int
+
+
+class BlockFolder:
+    """The blocks of one engine under `root`; `fingerprint` (32 bytes) says whose blocks they can be.
+
+    What an earlier engine of the same fingerprint has left is taken over. What others left, and no engine has open, is
+    deleted: the size that the caller keeps to is for everything under `root`. Raises OSError where it cannot be used.
+    """
+
+    def __init__(self, root: Path, fingerprint: bytes) -> None:
+        self._fingerprint = fingerprint
+        root.mkdir(parents=True, exist_ok=True)
+        self.path, self._lock = _claim(root, PREFIX + fingerprint.hex()[:16])
+        (self.path / DRAFT).unlink(missing_ok=True)
+        for other in root.glob(f"{PREFIX}*"):
+            if other != self.path and other.is_dir():
+                _delete_unless_open(other)
+
+    def names(self) -> list[bytes]:
+        """The names of all blocks, least recently used first."""
+        found = []
+        for entry in os.scandir(self.path):
+            if entry.name.endswith(SUFFIX):
+                with suppress(ValueError):
+                    found.append((entry.stat().st_mtime_ns, bytes.fromhex(entry.name.removesuffix(SUFFIX))))
+        return [name for _, name in sorted(found)]
+
+    def write(self, name: bytes, data: memoryview) -> None:
+        """Keep a block. Raises OSError, and then it is not kept."""
+        header = HEADER.pack(MAGIC, self._fingerprint, name, len(data), zlib.crc32(data))
+        draft = self.path / DRAFT
+        with draft.open("wb", buffering=0) as file:
+            rest = [memoryview(header), data]
+            while rest:
+                written = os.writev(file.fileno(), rest)
+                while rest and written >= len(rest[0]):
+                    written -= len(rest.pop(0))
+                if rest:
+                    rest[0] = rest[0][written:]
+        draft.rename(self._file(name))
+
+    def read(self, name: bytes, into: memoryview) -> None:
+        """Fill a buffer with a block. Raises OSError or CorruptBlockError; the buffer then holds anything."""
+        file = self._file(name)
+        start = bytearray(HEADER.size)
+        with file.open("rb", buffering=0) as opened:
+            size = os.readv(opened.fileno(), [start, into])
+            while size < HEADER.size + len(into):
+                more = os.readv(opened.fileno(), [into[max(0, size - HEADER.size) :]]) if size >= HEADER.size else 0
+                if not more:
+                    raise CorruptBlockError(f"{file} is cut short")
+                size += more
+        header = _Header(*HEADER.unpack(start))
+        wanted = _Header(MAGIC, self._fingerprint, name, len(into), zlib.crc32(into))
+        for field, found, right in zip(_Header._fields, header, wanted, strict=True):
+            if found != right:
+                raise CorruptBlockError(f"{file} has another {field} than it should")
+        with suppress(OSError):
+            # Only the order of last use is lost where this fails.
+            os.utime(file)
+
+    def delete(self, name: bytes) -> None:
+        """Keep a block no longer. Raises OSError."""
+        self._file(name).unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """Leave the blocks to the next engine."""
+        os.close(self._lock)
+
+    def _file(self, name: bytes) -> Path:
+        return self.path / f"{name.hex()}{SUFFIX}"
+
+
+def _claim(root: Path, stem: str) -> tuple[Path, int]:
+    """The first subfolder of this stem that nobody has open, and the lock that now holds it."""
+    number = 0
+    while True:
+        path = root / f"{stem}-{number}"
+        path.mkdir(exist_ok=True)
+        if (lock := _lock(path)) is not None:
+            return path, lock
+        number += 1
+
+
+def _lock(path: Path) -> int | None:
+    """An open file that holds the lock of a folder until it is closed; None when somebody else holds it."""
+    lock = os.open(path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(lock)
+        return None
+    except OSError:
+        os.close(lock)
+        raise
+    return lock
+
+
+def _delete_unless_open(path: Path) -> None:
+    lock = _lock(path)
+    if lock is None:
+        return
+    try:
+        shutil.rmtree(path)
+    finally:
+        os.close(lock)

@@ -1,0 +1,35 @@
+"""Host memory in slots of one KV block each: what a step copies to and from, and what the disk reads and writes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from plimsoll_kernels.cpu.huge_pages import allocate
+from plimsoll_runtime.execution.kv_cache import KvCache
+
+
+class HostBlocks:
+    """Slots 1 .. slots beside a cache; slot 0 is never used. Pinned for a GPU, so that it copies by itself."""
+
+    def __init__(self, cache: KvCache, slots: int) -> None:
+        self._cache = cache
+        self.slots = slots
+        shape = (slots + 1, cache.block_bytes)
+        if cache.device.type == "cpu":
+            self._memory = allocate(shape, torch.uint8)
+        else:
+            self._memory = torch.empty(shape, dtype=torch.uint8, pin_memory=True)
+
+    def spill(self, pairs: Sequence[tuple[int, int]]) -> None:
+        """Copy blocks of the cache to slots: (block, slot)."""
+        self._cache.read_blocks(pairs, self._memory)
+
+    def restore(self, pairs: Sequence[tuple[int, int]]) -> None:
+        """Copy slots to blocks of the cache: (slot, block)."""
+        self._cache.write_blocks(pairs, self._memory)
+
+    def row(self, slot: int) -> memoryview:
+        """A slot's bytes, `[block_bytes]`."""
+        return memoryview(self._memory.numpy()[slot])

@@ -1,0 +1,168 @@
+"""The disk behind host memory: threads that write and read blocks while steps run.
+
+What fails is told as failed and costs cache. After some failures in a row the disk is given up, with one warning, and
+everything that is asked of it fails at once.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable, Sequence
+from queue import SimpleQueue
+from typing import NamedTuple
+
+from plimsoll_runtime.engine.tiers.store import Done
+from plimsoll_runtime.execution.tiers.folder import BlockFolder, CorruptBlockError
+from plimsoll_runtime.execution.tiers.host import HostBlocks
+
+logger = logging.getLogger(__name__)
+
+READERS = 2
+FAILURES = 8
+"""So many in a row, and the disk is given up."""
+
+
+class _Task(NamedTuple):
+    """`slot` None: delete."""
+
+    slot: int | None
+    name: bytes
+
+
+_Queue = SimpleQueue[_Task | None]
+
+
+class DiskStore:
+    """A `TierStore` over a folder: one thread that writes and deletes in order, some that read."""
+
+    def __init__(self, folder: BlockFolder, host: HostBlocks) -> None:
+        self._names = folder.names()
+        self._writes: _Queue = SimpleQueue()
+        self._reads: _Queue = SimpleQueue()
+        self._worker = _Worker(folder, host)
+        jobs = [(self._worker.write_all, self._writes), *[(self._worker.read_all, self._reads)] * READERS]
+        self._threads = [
+            threading.Thread(target=job, args=(queue,), name="kv-disk", daemon=True) for job, queue in jobs
+        ]
+        for thread in self._threads:
+            thread.start()
+        # The threads do not refer to this object: they end with it.
+        self._ending = weakref.finalize(self, _end, self._writes, self._reads)
+
+    @property
+    def broken(self) -> bool:
+        """Whether it has given up."""
+        return self._worker.broken
+
+    def names(self) -> Sequence[bytes]:
+        """What an earlier run has left, least recently used first."""
+        return self._names
+
+    def write(self, slot: int, name: bytes) -> None:
+        """Keep a slot's contents under a name."""
+        self._writes.put(_Task(slot, name))
+
+    def read(self, slot: int, name: bytes) -> None:
+        """Fill a slot with what is kept under a name."""
+        self._reads.put(_Task(slot, name))
+
+    def delete(self, name: bytes) -> None:
+        """Keep nothing under this name any longer."""
+        self._writes.put(_Task(None, name))
+
+    def poll(self) -> Sequence[Done]:
+        """The reads and writes that are over."""
+        return self._worker.take_done()
+
+    def wait(self, seconds: float) -> None:
+        """Return once something is over, or after so many seconds."""
+        self._worker.told.wait(seconds)
+
+    def close(self) -> None:
+        """Do what was asked for so far, then end the threads."""
+        self._ending()
+        for thread in self._threads:
+            thread.join()
+
+
+class _Worker:
+    """What the threads share."""
+
+    def __init__(self, folder: BlockFolder, host: HostBlocks) -> None:
+        self._folder = folder
+        self._host = host
+        self._done: deque[Done] = deque()
+        self._failures = 0
+        self._lock = threading.Lock()
+        self.told = threading.Event()
+        self.broken = False
+
+    def write_all(self, queue: _Queue) -> None:
+        """Write and delete until None comes; then the folder is free for another engine."""
+        self._serve(queue, self._write)
+        self._folder.close()
+
+    def read_all(self, queue: _Queue) -> None:
+        """Read until None comes."""
+        self._serve(queue, self._read)
+
+    def take_done(self) -> list[Done]:
+        """What is over and was not taken before."""
+        if not self._done:
+            return []
+        self.told.clear()
+        return [self._done.popleft() for _ in range(len(self._done))]
+
+    def _serve(self, queue: _Queue, act: Callable[[_Task], None]) -> None:
+        while (task := queue.get()) is not None:
+            ok = not self.broken and self._try(act, task)
+            if task.slot is not None:
+                self._done.append(Done(task.slot, ok))
+                self.told.set()
+
+    def _write(self, task: _Task) -> None:
+        if task.slot is None:
+            self._folder.delete(task.name)
+        else:
+            self._folder.write(task.name, self._host.row(task.slot))
+
+    def _read(self, task: _Task) -> None:
+        assert task.slot is not None
+        self._folder.read(task.name, self._host.row(task.slot))
+
+    def _try(self, act: Callable[[_Task], None], task: _Task) -> bool:
+        try:
+            act(task)
+        except (OSError, CorruptBlockError) as error:
+            self._count(error)
+            return False
+        except Exception:
+            logger.exception("the disk tier of the KV cache is switched off: it failed in an unforeseen way")
+            self.broken = True
+            return False
+        self._failures = 0
+        return True
+
+    def _count(self, error: Exception) -> None:
+        logger.debug("a block of the KV cache is lost: %s", error)
+        with self._lock:
+            self._failures += 1
+            gives_up = self._failures >= FAILURES and not self.broken
+            self.broken = self.broken or gives_up
+        if gives_up:
+            logger.warning(
+                "the disk tier of the KV cache is switched off after %d failures in a row, the last: %s. "
+                "Requests are served as before, what is not in memory is computed again; see to %s and restart",
+                FAILURES,
+                error,
+                self._folder.path,
+            )
+
+
+def _end(writes: _Queue, reads: _Queue) -> None:
+    writes.put(None)
+    for _ in range(READERS):
+        reads.put(None)

@@ -1,0 +1,282 @@
+"""The tiers against a disk that is slow, fails, lies and breaks: what is found is always what was put there."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from plimsoll_runtime.engine.tiers.index import Fetch, TierIndex, TierState
+from plimsoll_runtime.engine.tiers.store import Done
+
+NAMES = [b"%d" % i for i in range(8)]
+
+
+class FakeDisk:
+    """Slots and files, and what was asked for; the test says when it is done and whether it works."""
+
+    def __init__(self, left: Sequence[bytes] = ()) -> None:
+        self.files = {name: name for name in left}
+        self.slots: dict[int, bytes | None] = {}
+        self.writes: deque[tuple[int | None, bytes]] = deque()
+        self.reads: list[tuple[int, bytes]] = []
+        self.done: list[Done] = []
+        self.broken = False
+
+    def names(self) -> Sequence[bytes]:
+        return list(self.files)
+
+    def write(self, slot: int, name: bytes) -> None:
+        assert not self.broken, "a broken disk is asked to write"
+        self.writes.append((slot, name))
+
+    def read(self, slot: int, name: bytes) -> None:
+        self.reads.append((slot, name))
+
+    def delete(self, name: bytes) -> None:
+        self.writes.append((None, name))
+
+    def poll(self) -> Sequence[Done]:
+        done, self.done = self.done, []
+        return done
+
+    def wait(self, seconds: float) -> None:
+        raise AssertionError("nobody waits here")
+
+    def do_write(self, ok: bool) -> None:
+        slot, name = self.writes.popleft()
+        if slot is None:
+            self.files.pop(name, None)
+            return
+        assert self.slots[slot] == name, "a slot is overwritten while it is written to the disk"
+        if ok:
+            self.files[name] = name
+        self.done.append(Done(slot, ok))
+
+    def do_read(self, number: int, ok: bool) -> None:
+        slot, name = self.reads.pop(number)
+        ok = ok and self.files.get(name) == name
+        self.slots[slot] = name if ok else None
+        self.done.append(Done(slot, ok))
+
+    def give_up(self) -> None:
+        self.broken = True
+        for slot, _ in [*self.writes, *self.reads]:
+            if slot is not None:
+                self.done.append(Done(slot, False))
+        self.writes.clear()
+        self.reads.clear()
+
+
+class Tiers(RuleBasedStateMachine):
+    """Steps spill and restore, requests fetch, names are forgotten, the disk answers late, wrongly or no more."""
+
+    @initialize(
+        slots=st.integers(1, 5), places=st.integers(0, 5), keeps=st.booleans(), left=st.lists(st.sampled_from(NAMES))
+    )
+    def start(self, slots: int, places: int, keeps: bool, left: list[bytes]) -> None:
+        self.disk = FakeDisk(left if places else ())
+        self.places = places
+        self.index = TierIndex(slots, places, self.disk if places else None, keeps=keeps or not places)
+        self.fetches: list[Fetch] = []
+        self.steps: deque[tuple[list[int], list[tuple[int, bytes]]]] = deque()
+
+    @rule(names=st.lists(st.sampled_from(NAMES), unique=True, max_size=4))
+    def plan_spills(self, names: list[bytes]) -> None:
+        slots = []
+        for name in names:
+            before = self.index.state(name)
+            slot = self.index.spill(name)
+            if slot is not None:
+                self.disk.slots[slot] = name
+                slots.append(slot)
+                assert self.index.state(name) is TierState.SPILLING
+            elif before is None:
+                assert self.index.state(name) is None, "it was dropped"
+        self.steps.append((slots, []))
+
+    @rule(names=st.lists(st.sampled_from(NAMES), unique=True, max_size=4))
+    def plan_restores(self, names: list[bytes]) -> None:
+        found = [(slot, name) for name in names if (slot := self.index.find(name)) is not None]
+        for slot, name in found:
+            assert self.disk.slots[slot] == name, "a block comes back with somebody else's contents"
+        self.index.hold([slot for slot, _ in found])
+        self.steps.append(([], found))
+
+    @precondition(lambda self: self.steps)
+    @rule()
+    def commit(self) -> None:
+        spilled, restored = self.steps.popleft()
+        self.index.filled(spilled)
+        for slot, name in restored:
+            assert self.disk.slots[slot] == name, "a slot changed while a step read it"
+        self.index.let_go([slot for slot, _ in restored])
+
+    @rule(names=st.lists(st.sampled_from(NAMES), unique=True, min_size=1, max_size=4))
+    def fetch(self, names: list[bytes]) -> None:
+        known = [self.index.state(name) for name in names]
+        fetch = self.index.fetch(names)
+        if fetch is not None:
+            assert known[0] is not None
+            self.fetches.append(fetch)
+
+    @precondition(lambda self: self.fetches)
+    @rule(data=st.data())
+    def end_fetch(self, data: st.DataObject) -> None:
+        """Also before all is read: whoever waits may be aborted."""
+        fetch = self.fetches.pop(data.draw(st.integers(0, len(self.fetches) - 1)))
+        self.index.end_fetch(fetch)
+
+    @precondition(lambda self: self.disk.writes)
+    @rule(ok=st.booleans())
+    def disk_writes(self, ok: bool) -> None:
+        self.disk.do_write(ok)
+
+    @precondition(lambda self: self.disk.reads)
+    @rule(data=st.data(), ok=st.sampled_from([True, True, False]))
+    def disk_reads(self, data: st.DataObject, ok: bool) -> None:
+        self.disk.do_read(data.draw(st.integers(0, len(self.disk.reads) - 1)), ok)
+
+    @precondition(lambda self: self.disk.files)
+    @rule(data=st.data())
+    def disk_rots(self, data: st.DataObject) -> None:
+        self.disk.files[data.draw(st.sampled_from(sorted(self.disk.files)))] = b"rotten"
+
+    @rule()
+    def poll(self) -> None:
+        self.index.poll()
+
+    @rule(name=st.sampled_from(NAMES))
+    def forget(self, name: bytes) -> None:
+        self.index.forget(name)
+        assert self.index.state(name) is None
+
+    @rule()
+    def forget_all(self) -> None:
+        self.index.forget_all()
+        assert [self.index.state(name) for name in NAMES] == [None] * len(NAMES)
+
+    @precondition(lambda self: self.places and not self.disk.broken)
+    @rule(really=st.sampled_from([False] * 9 + [True]))
+    def disk_breaks(self, really: bool) -> None:
+        if really:
+            self.disk.give_up()
+            self.index.poll()
+            assert self.index.disk_used == 0
+
+    @invariant()
+    def records_agree(self) -> None:
+        if not hasattr(self, "index"):
+            return
+        restored = [slot for _, slots in self.steps for slot, _ in slots]
+        self.index.check_integrity([*restored, *(slot for fetch in self.fetches for slot in fetch.slots)])
+        assert self.index.disk_used <= self.places
+
+    def teardown(self) -> None:
+        """Once everything is over nothing is held, and the disk has what the index says, and nothing else."""
+        if not hasattr(self, "index"):
+            return
+        while self.steps:
+            self.commit()
+        while self.disk.writes or self.disk.reads or self.disk.done:
+            while self.disk.writes:
+                self.disk.do_write(True)
+            while self.disk.reads:
+                self.disk.do_read(0, True)
+            self.index.poll()
+        assert all(fetch.loading == 0 for fetch in self.fetches), "somebody waits for ever"
+        for fetch in self.fetches:
+            self.index.end_fetch(fetch)
+        self.index.check_integrity()
+        assert self.index.slots_used <= self.index.slots_total
+        if not self.disk.broken:
+            assert len(self.disk.files) == self.index.disk_used
+            assert all(self.index.state(name) is TierState.STORED for name in self.disk.files)
+
+
+TestTiers = Tiers.TestCase
+TestTiers.settings = settings(max_examples=100, stateful_step_count=50, deadline=None)
+
+
+def spilled(index: TierIndex, disk: FakeDisk, name: bytes) -> int:
+    """Spill a name and let its step pass."""
+    slot = index.spill(name)
+    assert slot is not None
+    disk.slots[slot] = name
+    index.filled([slot])
+    return slot
+
+
+def test_what_leaves_the_device_is_written_and_read_again() -> None:
+    disk = FakeDisk()
+    index = TierIndex(1, 4, disk, keeps=False)
+    spilled(index, disk, b"a")
+    assert index.state(b"a") is TierState.SPILLING
+    assert index.spill(b"b") is None, "the only slot is being written: the block is dropped"
+    disk.do_write(ok=True)
+    index.poll()
+    spilled(index, disk, b"c")
+    disk.do_write(ok=True)
+    index.poll()
+    assert index.find(b"a") is None, "its slot was used again"
+    fetch = index.fetch([b"a", b"c"])
+    assert fetch is not None
+    assert len(fetch.slots) == 1, "one slot, so one block at a time"
+    assert (index.state(b"a"), index.state(b"c")) == (TierState.LOADING, TierState.STORED)
+    assert index.find(b"a") is None, "it is not there yet"
+    disk.do_read(0, ok=True)
+    index.poll()
+    assert fetch.loading == 0
+    assert index.find(b"a") == fetch.slots[0]
+    assert (index.counts.spilled, index.counts.dropped, index.counts.loaded) == (2, 1, 1)
+
+
+def test_what_is_on_the_disk_is_not_written_twice() -> None:
+    disk = FakeDisk([b"a"])
+    index = TierIndex(2, 4, disk, keeps=False)
+    assert index.spill(b"a") is None
+    kept = TierIndex(2, 4, disk, keeps=True)
+    spilled(kept, disk, b"a")
+    assert not disk.writes
+    assert kept.find(b"a") is not None, "host memory is faster than the disk"
+
+
+def test_the_disk_gives_up_what_was_asked_for_longest_ago() -> None:
+    disk = FakeDisk([b"old", b"asked", b"new"])
+    index = TierIndex(2, 3, disk, keeps=False)
+    index.fetch([b"old"])
+    disk.do_read(0, ok=True)
+    index.poll()
+    spilled(index, disk, b"x")
+    assert list(disk.writes) == [(None, b"asked"), (2, b"x")]
+
+
+def test_a_smaller_disk_than_the_last_time_keeps_the_newest() -> None:
+    disk = FakeDisk([b"old", b"new"])
+    index = TierIndex(1, 1, disk, keeps=False)
+    assert (index.state(b"old"), index.state(b"new")) == (None, TierState.STORED)
+    assert list(disk.writes) == [(None, b"old")]
+
+
+def test_two_who_want_the_same_wait_for_one_read() -> None:
+    disk = FakeDisk([b"a"])
+    index = TierIndex(2, 2, disk, keeps=False)
+    first, second = index.fetch([b"a"]), index.fetch([b"a"])
+    assert first is not None
+    assert second is not None
+    assert len(disk.reads) == 1
+    index.end_fetch(first)
+    disk.do_read(0, ok=True)
+    index.poll()
+    assert second.loading == 0
+
+
+def test_a_tier_without_a_place_is_refused() -> None:
+    with pytest.raises(ValueError, match="need a disk"):
+        TierIndex(1, keeps=False)
+    with pytest.raises(ValueError, match="at least one block"):
+        TierIndex(1, 0, FakeDisk(), keeps=True)

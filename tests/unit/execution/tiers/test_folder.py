@@ -1,0 +1,121 @@
+"""Blocks as files: what is read is what was written, or an error."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from plimsoll_runtime.execution.tiers.folder import HEADER, BlockFolder, CorruptBlockError
+
+OURS, OTHER = bytes(32), bytes([1]) * 32
+NAME, SECOND = bytes([2]) * 32, bytes([3]) * 32
+DATA = bytes(range(256)) * 40
+
+
+def read(folder: BlockFolder, name: bytes = NAME, size: int = len(DATA)) -> bytes:
+    buffer = bytearray(size)
+    folder.read(name, memoryview(buffer))
+    return bytes(buffer)
+
+
+def the_file(folder: BlockFolder) -> Path:
+    (file,) = folder.path.glob("*.kv")
+    return file
+
+
+def test_what_is_written_is_read_and_deleted(tmp_path: Path) -> None:
+    folder = BlockFolder(tmp_path / "new" / "folder", OURS)
+    folder.write(NAME, memoryview(DATA))
+    assert read(folder) == DATA
+    folder.delete(NAME)
+    folder.delete(NAME)
+    with pytest.raises(FileNotFoundError):
+        read(folder)
+    assert folder.names() == []
+
+
+def flip(position: int) -> Callable[[bytes], bytes]:
+    return lambda data: data[:position] + bytes([data[position] ^ 1]) + data[position + 1 :]
+
+
+@pytest.mark.parametrize(
+    "rot",
+    [
+        *(
+            pytest.param(flip(p), id=f"byte-{p}")
+            for p in (0, 20, 50, 81, HEADER.size - 1, HEADER.size, HEADER.size + 999)
+        ),
+        pytest.param(lambda data: b"", id="empty"),
+        pytest.param(lambda data: data[:10], id="half-a-header"),
+        pytest.param(lambda data: data[: HEADER.size], id="no-data"),
+        pytest.param(lambda data: data[:-1], id="cut"),
+        pytest.param(lambda data: bytes(len(data)), id="zeros"),
+    ],
+)
+def test_a_file_that_rots_is_noticed(tmp_path: Path, rot: Callable[[bytes], bytes]) -> None:
+    folder = BlockFolder(tmp_path, OURS)
+    folder.write(NAME, memoryview(DATA))
+    file = the_file(folder)
+    file.write_bytes(rot(file.read_bytes()))
+    with pytest.raises(CorruptBlockError):
+        read(folder)
+
+
+def test_a_block_under_anothers_name_or_of_another_size_is_noticed(tmp_path: Path) -> None:
+    folder = BlockFolder(tmp_path, OURS)
+    folder.write(NAME, memoryview(DATA))
+    with pytest.raises(CorruptBlockError, match="another size"):
+        read(folder, NAME, len(DATA) - 1)
+    file = the_file(folder)
+    file.rename(file.with_name(f"{SECOND.hex()}.kv"))
+    with pytest.raises(CorruptBlockError, match="another name"):
+        read(folder, SECOND)
+
+
+def test_the_next_engine_finds_what_this_one_left_the_latest_use_last(tmp_path: Path) -> None:
+    folder = BlockFolder(tmp_path, OURS)
+    for name, when in ((NAME, 1000), (SECOND, 2000)):
+        folder.write(name, memoryview(DATA))
+        os.utime(folder.path / f"{name.hex()}.kv", (when, when))
+    assert folder.names() == [NAME, SECOND]
+    read(folder, NAME)
+    (folder.path / "draft").write_bytes(b"half a block")
+    (folder.path / "no-name.kv").write_bytes(b"")
+    folder.close()
+    again = BlockFolder(tmp_path, OURS)
+    assert again.path == folder.path
+    assert again.names() == [SECOND, NAME]
+    assert read(again) == DATA
+    assert not (folder.path / "draft").exists()
+
+
+def test_two_engines_share_a_folder_and_no_file(tmp_path: Path) -> None:
+    one, other = BlockFolder(tmp_path, OURS), BlockFolder(tmp_path, OURS)
+    one.write(NAME, memoryview(DATA))
+    assert other.names() == []
+    assert one.path != other.path
+
+
+def test_what_another_model_left_is_deleted_unless_it_is_in_use(tmp_path: Path) -> None:
+    gone, used = BlockFolder(tmp_path, OTHER), BlockFolder(tmp_path, bytes([9]) * 32)
+    for folder in (gone, used):
+        folder.write(NAME, memoryview(DATA))
+    gone.close()
+    somebody = tmp_path / "plimsoll-kv-notes"
+    somebody.write_text("not a folder")
+    ours = BlockFolder(tmp_path, OURS)
+    assert ours.names() == []
+    assert not gone.path.exists()
+    assert used.names() == [NAME]
+    assert somebody.exists()
+
+
+def test_another_fingerprint_in_our_folder_is_no_block_of_ours(tmp_path: Path) -> None:
+    theirs, ours = BlockFolder(tmp_path / "a", OTHER), BlockFolder(tmp_path / "b", OURS)
+    theirs.write(NAME, memoryview(DATA))
+    the_file(theirs).rename(ours.path / f"{NAME.hex()}.kv")
+    with pytest.raises(CorruptBlockError, match="another fingerprint"):
+        read(ours)

@@ -1,0 +1,141 @@
+"""The disk's threads: blocks there and back, and disks that fail."""
+
+from __future__ import annotations
+
+import errno
+import gc
+import logging
+import threading
+import weakref
+from pathlib import Path
+
+import pytest
+import torch
+
+from plimsoll_runtime.engine.tiers.store import Done
+from plimsoll_runtime.execution.kv_cache import KvCache
+from plimsoll_runtime.execution.tiers.folder import BlockFolder
+from plimsoll_runtime.execution.tiers.host import HostBlocks
+from plimsoll_runtime.execution.tiers.store import FAILURES, DiskStore
+from plimsoll_runtime.models.spec import AttentionShape
+
+SECONDS = 10.0
+A, B = bytes([1]) * 32, bytes([2]) * 32
+
+
+class Folder(BlockFolder):
+    """Fails while it is told to."""
+
+    failure: Exception | None = None
+
+    def write(self, name: bytes, data: memoryview) -> None:
+        if self.failure is not None:
+            raise self.failure
+        super().write(name, data)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Folder:
+    return Folder(tmp_path, bytes(32))
+
+
+@pytest.fixture
+def host() -> HostBlocks:
+    cache = KvCache([AttentionShape(1, 1, 16, 1.0)], 4, 16, torch.float32, torch.device("cpu"))
+    return HostBlocks(cache, 3)
+
+
+def results(store: DiskStore, count: int = 1) -> list[Done]:
+    done: list[Done] = []
+    while len(done) < count:
+        store.wait(SECONDS)
+        more = store.poll()
+        assert more, "nothing came in time"
+        done.extend(more)
+    return done
+
+
+def test_a_block_goes_to_the_disk_and_comes_back(folder: Folder, host: HostBlocks) -> None:
+    store = DiskStore(folder, host)
+    host.row(1)[:] = bytes([7]) * len(host.row(1))
+    store.write(1, A)
+    assert results(store) == [Done(1, True)]
+    store.read(2, A)
+    assert results(store) == [Done(2, True)]
+    assert host.row(2) == host.row(1)
+    assert not any(host.row(3))
+    store.delete(A)
+    store.close()
+    assert BlockFolder(folder.path.parent, bytes(32)).names() == []
+
+
+def test_what_was_asked_for_is_done_before_the_end_and_found_by_the_next(folder: Folder, host: HostBlocks) -> None:
+    store = DiskStore(folder, host)
+    store.write(1, A)
+    store.write(2, B)
+    store.close()
+    after = DiskStore(Folder(folder.path.parent, bytes(32)), host)
+    assert sorted(after.names()) == [A, B]
+    after.close()
+
+
+def test_what_is_not_there_or_rotten_fails(folder: Folder, host: HostBlocks) -> None:
+    store = DiskStore(folder, host)
+    (folder.path / f"{A.hex()}.kv").write_bytes(b"rotten")
+    store.read(1, A)
+    store.read(2, B)
+    assert sorted(results(store, 2)) == [Done(1, False), Done(2, False)]
+    assert not store.broken
+    store.close()
+
+
+def test_failures_in_a_row_switch_the_disk_off_with_one_warning(
+    folder: Folder, host: HostBlocks, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = DiskStore(folder, host)
+    folder.failure = OSError(errno.ENOSPC, "no space left on device")
+    for _ in range(FAILURES - 1):
+        store.write(1, A)
+    results(store, FAILURES - 1)
+    folder.failure = None
+    store.write(1, A)
+    assert results(store) == [Done(1, True)]
+    folder.failure = OSError(errno.EROFS, "read-only file system")
+    with caplog.at_level(logging.WARNING):
+        for _ in range(FAILURES):
+            assert not store.broken, "a success in between counts"
+            store.write(1, A)
+            assert results(store) == [Done(1, False)]
+        assert store.broken
+        folder.failure = None
+        store.read(2, A)
+        store.write(1, A)
+        assert sorted(results(store, 2)) == [Done(1, False), Done(2, False)]
+    (warning,) = caplog.records
+    assert "8 failures in a row" in warning.getMessage()
+    assert "read-only file system" in warning.getMessage()
+    store.close()
+
+
+def test_an_error_nobody_thought_of_switches_the_disk_off_and_nobody_waits(
+    folder: Folder, host: HostBlocks, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = DiskStore(folder, host)
+    folder.failure = RuntimeError("a bug")
+    store.write(1, A)
+    store.write(2, B)
+    assert results(store, 2) == [Done(1, False), Done(2, False)]
+    assert store.broken
+    assert "unforeseen" in caplog.text
+    store.close()
+
+
+def test_the_threads_end_with_the_store(folder: Folder, host: HostBlocks) -> None:
+    store = DiskStore(folder, host)
+    threads, gone = list(store._threads), weakref.ref(store)
+    del store
+    gc.collect()
+    assert gone() is None
+    for thread in threads:
+        thread.join(SECONDS)
+    assert not {*threads} & {*threading.enumerate()}
