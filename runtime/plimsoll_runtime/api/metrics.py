@@ -12,7 +12,7 @@ from prometheus_client.registry import Collector
 from plimsoll_runtime.api.record import RequestRecord
 from plimsoll_runtime.api.room import Room
 from plimsoll_runtime.api.state import Phase, ServerState
-from plimsoll_runtime.engine.messages import EngineStats
+from plimsoll_runtime.engine.messages import EngineStats, TierStats
 from plimsoll_runtime.engine.timeline import StepPhase
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -131,6 +131,8 @@ def _engine_metrics(name: str, stats: EngineStats) -> Iterator[Metric]:
         ("plimsoll_broken_off", "Sequences that could not go on, as their logits were not finite.", stats.broken_off),
     ):
         yield _counter(series, text, name, value)
+    if stats.tiers is not None:
+        yield from _tier_metrics(name, stats.tiers)
     phases = CounterMetricFamily(
         "plimsoll_step_seconds",
         "Seconds of the engine's steps by phase; divided by plimsoll_engine_steps_total, of a mean step.",
@@ -145,6 +147,19 @@ def _counter(series: str, text: str, model: str, value: float) -> CounterMetricF
     family = CounterMetricFamily(series, text, labels=("model",))
     family.add_metric((model,), float(value))
     return family
+
+
+def _tier_metrics(name: str, tiers: TierStats) -> Iterator[Metric]:
+    yield _gauge("plimsoll_tier_host_blocks", "Blocks of cached prefixes in host memory.", name, tiers.host_blocks)
+    yield _gauge("plimsoll_tier_disk_blocks", "Blocks of cached prefixes on the disk.", name, tiers.disk_blocks)
+    for series, text, value in (
+        ("plimsoll_tier_hit_tokens", "Tokens that came back from host memory or the disk.", tiers.hit_tokens),
+        ("plimsoll_tier_spilled_blocks", "Blocks copied from the KV cache to host memory.", tiers.spilled),
+        ("plimsoll_tier_dropped_blocks", "Blocks given up for want of room on the way there.", tiers.dropped),
+        ("plimsoll_tier_loaded_blocks", "Blocks read from the disk.", tiers.loaded),
+        ("plimsoll_tier_failed_blocks", "Blocks that the disk failed to write or read.", tiers.failed),
+    ):
+        yield _counter(series, text, name, value)
 
 
 def _gauge(series: str, text: str, model: str, value: float) -> GaugeMetricFamily:

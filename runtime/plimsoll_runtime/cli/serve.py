@@ -78,6 +78,9 @@ def engine_config(args: argparse.Namespace) -> EngineConfig:
         max_batch_tokens=args.max_batch_tokens,
         max_sequences=args.max_sequences,
         kv_memory=args.kv_memory,
+        kv_host_memory=args.kv_host_memory,
+        kv_disk=args.kv_disk,
+        kv_disk_size=args.kv_disk_size,
         block_size=args.block_size,
         threads=args.threads,
         prefix_caching=args.prefix_caching,
@@ -182,6 +185,24 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
         type=values.memory,
         metavar="SIZE",
         help="memory for the KV cache: 2GiB, or 40%% of what weights and steps leave free",
+    )
+    group.add_argument(
+        "--kv-host-memory",
+        type=values.memory,
+        metavar="SIZE",
+        help="on a GPU: host memory for cached blocks that the KV cache has no room for (default: none)",
+    )
+    group.add_argument(
+        "--kv-disk",
+        type=values.path,
+        metavar="PATH",
+        help="a folder for cached blocks that memory has no room for; what an earlier run left is found again",
+    )
+    group.add_argument(
+        "--kv-disk-size",
+        type=values.memory,
+        metavar="SIZE",
+        help="how much --kv-disk may hold: 20GiB, or 40%% of what is free there",
     )
     group.add_argument(
         "--block-size",

@@ -56,6 +56,13 @@ def memory(text: str) -> str:
     return text.strip()
 
 
+def path(text: str) -> str:
+    """A place in the file system, which need not exist yet."""
+    if not text.strip() or "\0" in text:
+        raise ArgumentTypeError("it must be a path")
+    return text
+
+
 def word(text: str) -> str:
     """A name or a key: not empty, no spaces or control characters, at most 256 characters."""
     if not text or len(text) > 256 or any(c.isspace() or not c.isprintable() for c in text):

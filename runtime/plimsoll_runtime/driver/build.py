@@ -31,6 +31,7 @@ from plimsoll_runtime.execution.memory import (
 from plimsoll_runtime.execution.precision import choose_dtype
 from plimsoll_runtime.execution.runner import ModelRunner
 from plimsoll_runtime.execution.sampling.sampler import Sampler
+from plimsoll_runtime.execution.tiers.open import check_options, open_tiers
 from plimsoll_runtime.execution.workspace import LargestStep, on_a_cpu, on_an_accelerator
 from plimsoll_runtime.models.decoder import Decoder
 from plimsoll_runtime.models.load import load_decoder
@@ -51,6 +52,7 @@ def build_engine(config: EngineConfig, progress: Progress, probe: Probe | None =
     Raises SourceError, ModelError, MemoryLimitError or UsageError (see `errors`), each with what to do.
     """
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    check_options(config, device)
     _set_threads(config.threads)
     files = resolve(config.model, config.revision, progress=progress)
     dtype = choose_dtype(config.dtype, files.config, device, quantised=files.format == "gguf")
@@ -65,10 +67,12 @@ def build_engine(config: EngineConfig, progress: Progress, probe: Probe | None =
     if probe is not None:
         decoder = probe.watch_decoder(decoder)
     cache = KvCache(spec.attention, budget.num_blocks, config.block_size, dtype, device, paired=backend.fused)
+    tiers = open_tiers(config, files, cache, backend)
     sampler = Sampler(spec.vocab_size, files.eos_token_ids)
     timeline = Timeline() if probe is None else probe.timeline
     runner_timeline = Timeline() if overlaps(config, device.type) else timeline
-    runner = ModelRunner(decoder, backend(cache), cache, sampler, config.max_sequences, runner_timeline)
+    host, index = (None, None) if tiers is None else (tiers.host, tiers.index)
+    runner = ModelRunner(decoder, backend(cache), cache, sampler, config.max_sequences, runner_timeline, host)
     progress("warm-up", 0.0)
     _warm_up(runner, min(config.max_batch_tokens, budget.max_model_len - 1, 64), config.block_size)
     progress("warm-up", 1.0)
@@ -86,7 +90,7 @@ def build_engine(config: EngineConfig, progress: Progress, probe: Probe | None =
         info.kv_bytes / 2**30,
     )
     watched = runner if probe is None else probe.watch_runner(runner)
-    return EngineCore(config, info, watched, timeline, runner_timeline)
+    return EngineCore(config, info, watched, timeline, runner_timeline, tiers=index)
 
 
 def _set_threads(threads: int | None) -> None:

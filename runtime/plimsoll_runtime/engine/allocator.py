@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from plimsoll_runtime.engine.block_pool import BlockPool
 from plimsoll_runtime.engine.prefix_cache import Hit, PrefixCache
 from plimsoll_runtime.engine.sequence import SequenceState
+from plimsoll_runtime.engine.tiers.index import TierIndex
 
 PROBE_LOOKUPS = 64
 """Blocks that are looked up at a time for a sequence that waits."""
@@ -23,15 +24,29 @@ class Merge(NamedTuple):
     block: int
 
 
-class KvAllocator:
-    """The block tables of all running sequences."""
+class Moves(NamedTuple):
+    """What a step does to blocks besides computing, in this order; the merges come once it is over.
 
-    def __init__(self, num_blocks: int, block_size: int, *, prefix_caching: bool) -> None:
+    Spills (block, slot) go to host memory, restores (slot, block) come back, copies are (source, target).
+    """
+
+    spills: list[tuple[int, int]]
+    restores: list[tuple[int, int]]
+    copies: list[tuple[int, int]]
+    merges: list[Merge]
+
+
+class KvAllocator:
+    """The block tables of all running sequences; `tiers` are where blocks go that the pool hands out again."""
+
+    def __init__(
+        self, num_blocks: int, block_size: int, *, prefix_caching: bool, tiers: TierIndex | None = None
+    ) -> None:
         self.block_size = block_size
-        self.pool = BlockPool(num_blocks)
+        self.pool = BlockPool(num_blocks, None if tiers is None else self._spill)
+        self.tiers = tiers
         self._cache = PrefixCache(self.pool, block_size) if prefix_caching else None
-        self._copies: list[tuple[int, int]] = []
-        self._merges: list[Merge] = []
+        self._moves = Moves([], [], [], [])
 
     def root(self, salt: str) -> list[bytes]:
         """The beginning of a sequence's chain of block names."""
@@ -39,20 +54,28 @@ class KvAllocator:
 
     def begin_step(self) -> None:
         """What is admitted and written from now on belongs to a new step."""
-        self._copies, self._merges = [], []
+        self._moves = Moves([], [], [], [])
+        if self.tiers is not None:
+            self.tiers.poll()
         if self._cache is not None:
             self._cache.begin_step()
 
-    def end_step(self) -> tuple[list[tuple[int, int]], list[Merge]]:
-        """The block copies (source, target) that the step starts with, and the merges to do once it is over."""
-        return self._copies, self._merges
+    def end_step(self) -> Moves:
+        """What the step does besides computing."""
+        return self._moves
+
+    def commit(self, spills: Sequence[tuple[int, int]], restores: Sequence[tuple[int, int]]) -> None:
+        """A step that moved these blocks is over."""
+        if self.tiers is not None and (spills or restores):
+            self.tiers.filled(slot for _, slot in spills)
+            self.tiers.let_go([slot for slot, _ in restores])
 
     def admit(self, sequence: SequenceState, spare: int) -> bool:
         """Give a sequence blocks for all its known tokens, if `spare` blocks are left then; else change nothing.
 
-        Sets `computed` to what the prefix cache has already.
+        Sets `computed` to what the prefix cache has already, and `restored` to how much of that comes from the tiers.
         """
-        hit = Hit(0, [], None) if self._cache is None else self._cache.match(sequence)
+        hit = self._match(sequence)
         pool = self.pool
         if self._demand(sequence, hit) + spare > pool.available:
             return False
@@ -63,13 +86,31 @@ class KvAllocator:
         sequence.published = len(hit.blocks)
         sequence.computed = hit.tokens
         self._use_partial(sequence, hit, takes_over)
+        self._restore(sequence, hit)
         missing = -(-len(sequence.token_ids) // self.block_size) - len(sequence.block_ids)
         sequence.block_ids.extend(pool.take() for _ in range(missing))
         return True
 
+    def fetch(self, sequence: SequenceState) -> bool:
+        """Start to bring what is on the disk of a waiting sequence's prefix to host memory; whether it has to wait.
+
+        Once for each time that it waits: what is not there by then, or gone again, is computed.
+        """
+        if self.tiers is None or sequence.fetch is not None:
+            return False
+        self.tiers.poll()
+        sequence.fetch = self.tiers.fetch(self._names_behind(sequence, self._match(sequence)))
+        return sequence.fetch is not None
+
+    def end_fetch(self, sequence: SequenceState) -> None:
+        """The sequence has its blocks, or wants none any longer."""
+        if self.tiers is not None and sequence.fetch is not None:
+            self.tiers.end_fetch(sequence.fetch)
+            sequence.fetch = None
+
     def lacking(self, sequence: SequenceState, spare: int) -> int:
         """How many more blocks would have to be available for `admit` to succeed; 0 when it would."""
-        hit = Hit(0, [], None) if self._cache is None else self._cache.match(sequence)
+        hit = self._match(sequence)
         return max(0, self._demand(sequence, hit) + spare - self.pool.available)
 
     def growth(self, sequence: SequenceState) -> int:
@@ -91,7 +132,7 @@ class KvAllocator:
             return
         for index, block in self._cache.publish(sequence, tokens):
             self.pool.share(block)
-            self._merges.append(Merge(sequence, sequence.epoch, index, block))
+            self._moves.merges.append(Merge(sequence, sequence.epoch, index, block))
 
     def publish_last(self, sequence: SequenceState) -> None:
         """The same for a sequence that ends. What steps under way compute for it, nobody will have looked at."""
@@ -119,6 +160,48 @@ class KvAllocator:
         """Make what a broken sequence computed unfindable, so that nobody else reads it."""
         for block in sequence.block_ids:
             self.pool.forget(block)
+        if self.tiers is not None:
+            for name in sequence.names:
+                self.tiers.forget(name)
+
+    def forget_all(self) -> None:
+        """Make everything unfindable that any sequence has computed."""
+        self.pool.forget_all()
+        if self.tiers is not None:
+            self.tiers.forget_all()
+
+    def _match(self, sequence: SequenceState) -> Hit:
+        return Hit(0, [], None) if self._cache is None else self._cache.match(sequence)
+
+    def _names_behind(self, sequence: SequenceState, hit: Hit) -> Iterator[bytes]:
+        """The names of the blocks that a sequence could use behind what the pool has of its prefix."""
+        if self._cache is None or hit.partial is not None:
+            return iter(())
+        return self._cache.names(sequence, len(hit.blocks))
+
+    def _spill(self, block: int, name: bytes) -> None:
+        """The pool hands out a block whose contents could still be found: keep them in the tiers, if there is room."""
+        assert self.tiers is not None
+        if (slot := self.tiers.spill(name)) is not None:
+            self._moves.spills.append((block, slot))
+
+    def _restore(self, sequence: SequenceState, hit: Hit) -> None:
+        """Give a sequence the blocks behind its hit that lie in host memory; the step fills them before it computes."""
+        if self.tiers is None:
+            return
+        slots = []
+        for name in self._names_behind(sequence, hit):
+            if (slot := self.tiers.find(name)) is None:
+                break
+            slots.append(slot)
+        # Held first: the blocks that are taken may be spilled, and slots are wanted for that.
+        self.tiers.hold(slots)
+        for slot in slots:
+            block = self.pool.take()
+            sequence.block_ids.append(block)
+            self._moves.restores.append((slot, block))
+        sequence.computed = max(hit.tokens, min(len(sequence.block_ids) * self.block_size, sequence.reusable_tokens))
+        sequence.restored = sequence.computed - hit.tokens
 
     def _demand(self, sequence: SequenceState, hit: Hit) -> int:
         """Available blocks that the sequence would use up: fresh ones, and found ones that nobody holds."""
@@ -134,12 +217,19 @@ class KvAllocator:
             sequence.block_ids.append(hit.partial)
             return
         target = self.pool.take()
-        self._copies.append((hit.partial, target))
+        self._moves.copies.append((hit.partial, target))
         sequence.block_ids.append(target)
 
-    def check_integrity(self, running: Sequence[SequenceState], merges: Sequence[Merge]) -> None:
-        """Raises AssertionError when a block is leaked, shared while somebody writes to it, or missing."""
+    def check_integrity(
+        self, running: Sequence[SequenceState], merges: Sequence[Merge], slots: Sequence[int] = ()
+    ) -> None:
+        """Raises AssertionError when a block is leaked, shared while somebody writes to it, or missing.
+
+        `merges` and `slots` of the tiers are held for steps that are under way and for sequences that wait.
+        """
         self.pool.check_integrity()
+        if self.tiers is not None:
+            self.tiers.check_integrity(slots)
         holders = Counter(block for sequence in running for block in sequence.block_ids)
         held = holders + Counter(merge.block for merge in merges)
         for block in range(1, self.pool.total + 1):

@@ -51,6 +51,11 @@ class BlockPool:
         """Blocks that nobody holds and whose contents can still be found."""
         return len(self._idle)
 
+    @property
+    def named(self) -> int:
+        """Blocks whose contents can be found."""
+        return len(self._index)
+
     def is_idle(self, block: int) -> bool:
         """Whether the block is named and nobody holds it."""
         return block in self._idle

@@ -24,11 +24,11 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     Raises UsageError when built with a number that no engine can have.
 
-    `kv_memory` is a text such as "2GiB" or "40%" (of what weights and steps leave free).
+    `kv_memory` is a text such as "2GiB" or "40%" (of what weights and steps leave free), `kv_host_memory` and
+    `kv_disk_size` likewise, of the host memory and of the disk space that is free. `kv_disk` is the folder for cached
+    blocks that the KV cache has no room for.
     `model` is a folder, a .gguf file, demo://NAME or a Hugging Face id (hf://ID too).
     `overlap`: whether a step is planned while the one before it runs, in a thread of its own (see `overlaps`).
-    `kv_host_memory` and `kv_disk_size` likewise, of the host memory and of the disk space that is free; `kv_disk` is the
-    folder for cached blocks that the KV cache has no room for.
     `check_integrity_every`: steps after which the records of blocks, slots and sequences are compared; 0 is never.
     """
 

@@ -15,8 +15,12 @@ from plimsoll_runtime.engine.pipeline import InlineSteps, Pipeline, ThreadedStep
 from plimsoll_runtime.engine.plan import StepPlan, StepResult
 from plimsoll_runtime.engine.policy import new_policy
 from plimsoll_runtime.engine.scheduler import Limits, Scheduler, Step
+from plimsoll_runtime.engine.tiers.index import TierIndex
 from plimsoll_runtime.engine.timeline import StepPhase, Timeline
 from plimsoll_runtime.errors import EngineDeadError
+
+FETCH_SECONDS = 0.02
+"""How long to wait at a time when there is nothing to do but to wait for the disk: commands are heard in between."""
 
 
 class Runner(Protocol):
@@ -43,6 +47,8 @@ class EngineCore:
         runner: Runner,
         timeline: Timeline | None = None,
         runner_timeline: Timeline | None = None,
+        *,
+        tiers: TierIndex | None = None,
     ) -> None:
         self.info = info
         self._pipeline: Pipeline = (
@@ -53,7 +59,7 @@ class EngineCore:
         self._timelines = [t for t in dict.fromkeys((timeline, runner_timeline)) if t is not None]
         for each in self._timelines:
             each.clear()
-        self._scheduler = Scheduler(_limits(config, info), new_policy(config.policy))
+        self._scheduler = Scheduler(_limits(config, info), new_policy(config.policy), tiers=tiers)
         self._check_every = config.check_integrity_every
         self._failure: str | None = None
 
@@ -98,6 +104,7 @@ class EngineCore:
         expired = self._scheduler.expire()
         self._plan_ahead()
         if not self._under_way:
+            self._scheduler.await_fetches(FETCH_SECONDS)
             return StepOutputs(expired, self.stats)
         if timeline is not None:
             timeline.lap(StepPhase.SCHEDULE)

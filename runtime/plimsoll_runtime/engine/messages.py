@@ -66,10 +66,28 @@ class RequestOutput(msgspec.Struct, frozen=True, omit_defaults=True):
     error: str | None = None
 
 
+class TierStats(msgspec.Struct, frozen=True):
+    """The tiers below the KV cache, in blocks unless it says tokens; counters from `hit_tokens` on.
+
+    `hit_tokens` came back from them; blocks were `spilled` to them, `dropped` because nothing was free, `loaded` from
+    the disk, `failed` to be written or read.
+    """
+
+    host_blocks: int = 0
+    disk_blocks: int = 0
+    hit_tokens: int = 0
+    spilled: int = 0
+    dropped: int = 0
+    loaded: int = 0
+    failed: int = 0
+
+
 class EngineStats(msgspec.Struct, frozen=True):
     """Gauges and counters of an engine, taken after a step. Counters only grow.
 
     `phase_seconds`: seconds spent in each `timeline.StepPhase`; empty where nobody times the steps.
+    `cache_hit_tokens` counts what requests found when they were first admitted, in the cache or in the `tiers` (None
+    where there are none).
     """
 
     running: int = 0
@@ -87,6 +105,7 @@ class EngineStats(msgspec.Struct, frozen=True):
     expired: int = 0
     broken_off: int = 0
     phase_seconds: tuple[float, ...] = ()
+    tiers: TierStats | None = None
 
 
 class LoadProgress(msgspec.Struct, frozen=True, tag="progress"):

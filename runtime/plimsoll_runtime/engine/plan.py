@@ -52,7 +52,10 @@ class ScheduledSequence(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class StepPlan:
-    """One step: free slots, fill slots, copy blocks (source, target), then compute `sequences`.
+    """One step: free slots, fill slots, move blocks, then compute `sequences`.
+
+    Blocks are moved in this order: `spills` (block, host slot) are read before anything overwrites them, `restores`
+    (host slot, block) are filled, `block_copies` (source, target) are copied.
 
     Steps run in the order in which they were planned. No block is both a source and a target of `block_copies`. A
     sequence may read blocks that another one fills in the same step, for all keys and values of a layer are written
@@ -63,6 +66,8 @@ class StepPlan:
     freed_slots: Sequence[int] = ()
     new_slots: Sequence[SlotInit] = ()
     block_copies: Sequence[tuple[int, int]] = ()
+    spills: Sequence[tuple[int, int]] = ()
+    restores: Sequence[tuple[int, int]] = ()
 
     @property
     def num_tokens(self) -> int:

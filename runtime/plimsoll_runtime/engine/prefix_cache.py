@@ -9,6 +9,7 @@ for one hash, and each block it fills costs one more.
 from __future__ import annotations
 
 from array import array
+from collections.abc import Iterator
 from hashlib import sha256
 from typing import NamedTuple
 
@@ -64,6 +65,11 @@ class PrefixCache:
         if partial in self._fresh:
             return Hit(len(blocks) * size, blocks, None)
         return Hit(limit, blocks, partial)
+
+    def names(self, sequence: SequenceState, first: int) -> Iterator[bytes]:
+        """The names of the blocks, from index `first` on, of which the sequence may reuse at least a part."""
+        last = min(-(-sequence.reusable_tokens // self._block_size), len(sequence.token_ids) // self._block_size)
+        return (self._name(sequence, index) for index in range(first, last))
 
     def probe(self, sequence: SequenceState, tokens: int, lookups: int) -> int:
         """How many leading tokens are in the pool, in whole blocks, looking from `tokens` on, where it was last time.

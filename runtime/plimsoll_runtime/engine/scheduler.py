@@ -25,7 +25,7 @@ from dataclasses import dataclass
 
 from plimsoll_runtime.engine.allocator import KvAllocator, Merge
 from plimsoll_runtime.engine.deadlines import DeadlineQueue
-from plimsoll_runtime.engine.messages import AddRequest, EngineStats, LogprobEntry, RequestOutput
+from plimsoll_runtime.engine.messages import AddRequest, EngineStats, LogprobEntry, RequestOutput, TierStats
 from plimsoll_runtime.engine.plan import (
     LAST_CHOSEN,
     ScheduledSequence,
@@ -38,12 +38,16 @@ from plimsoll_runtime.engine.plan import (
 from plimsoll_runtime.engine.policy import SECOND_NS, FirstComeFirstServed, Policy
 from plimsoll_runtime.engine.sequence import Phase, SequenceState
 from plimsoll_runtime.engine.slots import SlotPool
+from plimsoll_runtime.engine.tiers.index import TierIndex
 from plimsoll_runtime.engine.waiting import WaitingQueue
 from plimsoll_runtime.errors import UsageError
 
 SEED_BITS = 63
 DECODES_PER_NEWCOMER = 4
 PROMPT_TOKENS_PER_DECODE = 2
+FETCH_NS = 2 * SECOND_NS
+"""So long a sequence waits at most for what is read for it from the disk; then it computes what is not there."""
+
 LEAST_PROMPT_TOKENS = 64
 """A paced step: where at least so many decode for each that does not yet, so many tokens of prompts for each decode."""
 
@@ -79,20 +83,26 @@ class Step:
 class Scheduler:
     """Sequences that wait, sequences that run, and the blocks and slots they hold.
 
+    With `tiers` a sequence whose prefix lies on the disk stands aside while it is read, and others go ahead of it.
     `clock` gives nanoseconds and is the one by which requests say when they arrived.
     """
 
     def __init__(
-        self, limits: Limits, policy: Policy | None = None, clock: Callable[[], int] = time.monotonic_ns
+        self,
+        limits: Limits,
+        policy: Policy | None = None,
+        clock: Callable[[], int] = time.monotonic_ns,
+        tiers: TierIndex | None = None,
     ) -> None:
         _check_limits(limits)
         self._limits = limits
         self._policy = policy or FirstComeFirstServed()
-        self._kv = KvAllocator(limits.num_blocks, limits.block_size, prefix_caching=limits.prefix_caching)
+        self._kv = KvAllocator(limits.num_blocks, limits.block_size, prefix_caching=limits.prefix_caching, tiers=tiers)
         self._slots = SlotPool(limits.max_sequences)
         self._sequences: dict[str, SequenceState] = {}
         self._clock = clock
         self._waiting = WaitingQueue(self._rerank if self._policy.refreshes else None)
+        self._fetching: dict[SequenceState, int] = {}
         self._deadlines = DeadlineQueue()
         self._running: list[SequenceState] = []
         self._counters = _Counters()
@@ -110,7 +120,10 @@ class Scheduler:
         self._counters.arrivals += 1
         self._sequences[sequence.request_id] = sequence
         self._deadlines.add(sequence)
-        self._waiting.push(sequence)
+        if self._kv.fetch(sequence):
+            self._stand_aside(sequence)
+        else:
+            self._waiting.push(sequence)
 
     def abort(self, request_ids: Iterable[str]) -> None:
         """Forget requests; unknown ids are ignored. A step that is under way for them comes to nothing."""
@@ -134,11 +147,18 @@ class Scheduler:
 
     def forget_prefixes(self) -> None:
         """Make everything in the prefix cache unfindable."""
-        self._kv.pool.forget_all()
+        self._kv.forget_all()
+
+    def await_fetches(self, seconds: float) -> None:
+        """When all that there is to do waits for the disk: return once something was read, or after so many seconds."""
+        if self._fetching and self._kv.tiers is not None:
+            self._kv.tiers.wait(seconds)
 
     def schedule(self) -> Step | None:
         """Plan the next step; None when nothing can be computed before another step is committed."""
         self._kv.begin_step()
+        if self._fetching:
+            self._end_fetches()
         if self._waiting:
             self._prepare_admission()
         build = _StepBuilder(self._limits.max_batch_tokens)
@@ -151,15 +171,17 @@ class Scheduler:
         if not build.entries:
             return None
         self._counters.computed_tokens += build.tokens
-        copies, merges = self._kv.end_step()
-        plan = StepPlan(build.entries, self._slots.collect_freed(), build.new_slots, copies)
-        return Step(plan, build.sequences, merges)
+        moves = self._kv.end_step()
+        freed = self._slots.collect_freed()
+        plan = StepPlan(build.entries, freed, build.new_slots, moves.copies, moves.spills, moves.restores)
+        return Step(plan, build.sequences, moves.merges)
 
     def commit(self, step: Step, result: StepResult) -> list[RequestOutput]:
         """Take over what a step computed. Steps are committed in the order in which they were planned."""
         if len(result.outputs) != len(step.sequences):
             raise ValueError(f"{len(result.outputs)} outputs came for {len(step.sequences)} sequences")
         self._counters.steps += 1
+        self._kv.commit(step.plan.spills, step.plan.restores)
         self._kv.merge(step.merges)
         outputs: list[RequestOutput] = []
         finished = False
@@ -185,7 +207,7 @@ class Scheduler:
         counters, pool = self._counters, self._kv.pool
         return EngineStats(
             running=len(self._running),
-            waiting=len(self._waiting),
+            waiting=len(self._waiting) + len(self._fetching),
             blocks_total=pool.total,
             blocks_used=pool.used,
             blocks_cached=pool.idle,
@@ -198,6 +220,22 @@ class Scheduler:
             evictions=pool.evictions,
             expired=counters.expired,
             broken_off=counters.broken_off,
+            tiers=self._tier_stats(),
+        )
+
+    def _tier_stats(self) -> TierStats | None:
+        tiers = self._kv.tiers
+        if tiers is None:
+            return None
+        counts = tiers.counts
+        return TierStats(
+            host_blocks=tiers.slots_used,
+            disk_blocks=tiers.disk_used,
+            hit_tokens=self._counters.restored_tokens,
+            spilled=counts.spilled,
+            dropped=counts.dropped,
+            loaded=counts.loaded,
+            failed=counts.failed,
         )
 
     def _new_sequence(self, request: AddRequest) -> SequenceState:
@@ -365,11 +403,30 @@ class Scheduler:
             sequence = self._waiting.peek()
             if sequence is None or sequence.pending or (before is not None and sequence.rank > before.rank):
                 return
+            if self._kv.fetch(sequence):
+                self._stand_aside(self._waiting.pop())
+                continue
             if not self._kv.admit(sequence, spare=len(self._running)):
                 return
             self._waiting.pop()
+            self._kv.end_fetch(sequence)
+            self._counters.restored_tokens += sequence.restored
             self._enter(sequence, build)
             self._plan_prompt(sequence, build)
+
+    def _stand_aside(self, sequence: SequenceState) -> None:
+        """Others go ahead of a sequence while its prefix is read from the disk."""
+        sequence.phase = Phase.FETCHING
+        self._fetching[sequence] = self._clock() + FETCH_NS
+
+    def _end_fetches(self) -> None:
+        """Put those in line again, at their rank, whose prefix has been read, or is not in time."""
+        now = self._clock()
+        over = [s for s, due in self._fetching.items() if now >= due or (s.fetch is not None and not s.fetch.loading)]
+        for sequence in over:
+            del self._fetching[sequence]
+            sequence.phase = Phase.WAITING
+            self._waiting.push(sequence)
 
     def _enter(self, sequence: SequenceState, build: _StepBuilder) -> None:
         """A sequence that has its blocks takes a slot."""
@@ -414,8 +471,11 @@ class Scheduler:
         """End a sequence. Whoever calls this drops it from the running ones afterwards."""
         was, sequence.phase = sequence.phase, Phase.FINISHED
         del self._sequences[sequence.request_id]
+        self._kv.end_fetch(sequence)
         if was is Phase.WAITING:
             self._waiting.discard(sequence)
+        elif was is Phase.FETCHING:
+            del self._fetching[sequence]
         else:
             self._leave(sequence)
 
@@ -430,13 +490,17 @@ class Scheduler:
 
     def check_integrity(self, under_way: Collection[Step] = ()) -> None:
         """Raises AssertionError where blocks, slots and sequences disagree; `under_way` are steps not committed."""
-        self._kv.check_integrity(self._running, [m for step in under_way for m in step.merges])
+        fetches = [s.fetch for s in self._sequences.values() if s.fetch is not None]
+        slots = [slot for fetch in fetches for slot in fetch.slots]
+        slots += [slot for step in under_way for slot, _ in step.plan.restores]
+        self._kv.check_integrity(self._running, [m for step in under_way for m in step.merges], slots)
         self._slots.check_integrity([s.slot for s in self._running])
         ranks = [s.rank for s in self._running]
         assert ranks == sorted(ranks), "running sequences are out of order"
         phases = [s.phase for s in self._sequences.values()]
         assert phases.count(Phase.RUNNING) == len(self._running), "a running sequence is lost"
         assert phases.count(Phase.WAITING) == len(self._waiting), "a waiting sequence is lost"
+        assert phases.count(Phase.FETCHING) == len(self._fetching), "a sequence that waits for the disk is lost"
         self._waiting.check_integrity()
         self._deadlines.check_integrity(list(self._sequences.values()))
 
@@ -451,6 +515,7 @@ class _Counters:
     cache_hit_tokens: int = 0
     preemptions: int = 0
     computed_tokens: int = 0
+    restored_tokens: int = 0
     expired: int = 0
     broken_off: int = 0
 

@@ -7,12 +7,17 @@ from enum import Enum
 
 from plimsoll_runtime.engine.messages import LogprobEntry
 from plimsoll_runtime.engine.params import SamplingParams
+from plimsoll_runtime.engine.tiers.index import Fetch
 
 
 class Phase(Enum):
-    """Where a sequence is in its life. A preemption leads from RUNNING back to WAITING."""
+    """Where a sequence is in its life. A preemption leads from RUNNING back to WAITING.
+
+    One in FETCHING waits too, but not in line: its prefix is being read from the disk.
+    """
 
     WAITING = "waiting"
+    FETCHING = "fetching"
     RUNNING = "running"
     FINISHED = "finished"
 
@@ -34,7 +39,9 @@ class SequenceState:
     back, so that what an earlier step still holds for this sequence can be told from what is true now.
 
     For the prefix cache: `names` is the chain of block names behind the tenant's root, `published` how many of its
-    blocks are already findable. For prompt log probabilities: the first `scored` positions have been reported.
+    blocks are already findable, `restored` how many tokens came back from the tiers when it last began to run, `fetch`
+    what has been or is being read for it from the disk while it waits. For prompt log probabilities: the first `scored`
+    positions have been reported.
     """
 
     request_id: str
@@ -62,6 +69,8 @@ class SequenceState:
     admitted: bool = False
     answered: bool = False
     cached_tokens: int = 0
+    fetch: Fetch | None = None
+    restored: int = 0
     scored: int = 0
     prompt_logprobs: list[LogprobEntry] | None = None
 

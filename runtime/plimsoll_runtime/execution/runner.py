@@ -15,6 +15,7 @@ from plimsoll_runtime.execution.inputs import step_inputs
 from plimsoll_runtime.execution.kv_cache import KvCache
 from plimsoll_runtime.execution.sampling.logprobs import token_logprobs
 from plimsoll_runtime.execution.sampling.sampler import Sampler
+from plimsoll_runtime.execution.tiers.host import HostBlocks
 from plimsoll_runtime.models.decoder import Decoder
 
 PROMPT_LOGITS = 2**25
@@ -32,6 +33,7 @@ class ModelRunner:
         sampler: Sampler,
         num_slots: int,
         timeline: Timeline | None = None,
+        host: HostBlocks | None = None,
     ) -> None:
         self._decoder = decoder
         self._backend = backend
@@ -39,6 +41,7 @@ class ModelRunner:
         self._sampler = sampler
         self._last_chosen = np.zeros(num_slots, dtype=np.int64)
         self._timeline = timeline
+        self._host = host
 
     @torch.inference_mode()
     def run(self, plan: StepPlan) -> StepResult:
@@ -47,8 +50,7 @@ class ModelRunner:
             self._sampler.free(slot)
         for init in plan.new_slots:
             self._sampler.fill(init)
-        if plan.block_copies:
-            self._cache.copy_blocks(plan.block_copies)
+        self._move_blocks(plan)
         if not plan.sequences:
             return StepResult(())
         hidden, last_rows = self._forward(plan.sequences, plan)
@@ -57,6 +59,14 @@ class ModelRunner:
         result = StepResult([_merge(s, sampled, reports) for s in plan.sequences])
         self._lap(StepPhase.SAMPLE)
         return result
+
+    def _move_blocks(self, plan: StepPlan) -> None:
+        if self._host is not None and plan.spills:
+            self._host.spill(plan.spills)
+        if self._host is not None and plan.restores:
+            self._host.restore(plan.restores)
+        if plan.block_copies:
+            self._cache.copy_blocks(plan.block_copies)
 
     def _forward(self, sequences: Sequence[ScheduledSequence], plan: StepPlan) -> tuple[Tensor, list[int]]:
         """Hidden states [T, H] of all rows, and the index of each sequence's last row."""

@@ -20,7 +20,7 @@ from plimsoll_runtime.api.served import ServedModel
 from plimsoll_runtime.api.server import Server, listen
 from plimsoll_runtime.api.state import ServerState
 from plimsoll_runtime.engine.config import EngineConfig
-from plimsoll_runtime.engine.messages import AddRequest, EngineInfo, EngineStats, LogprobEntry, RequestOutput
+from plimsoll_runtime.engine.messages import AddRequest, EngineInfo, EngineStats, LogprobEntry, RequestOutput, TierStats
 from plimsoll_runtime.errors import EngineDeadError, UsageError
 from plimsoll_runtime.text.spelling import byte_of_character
 from plimsoll_runtime.text.tokenizer import Tokenizer, load_tokenizer
@@ -91,7 +91,17 @@ class FakeEngine:
             eos_token_ids=[EOS],
         )
         phases = (0.5, 0.25, 8.0, 2.0, 0.125, 0.0, 0.25, 0.5, 0.0, 0.0)
-        self.stats = EngineStats(running=1, blocks_total=1000, blocks_used=250, preemptions=3, phase_seconds=phases)
+        self.stats = EngineStats(
+            running=1,
+            blocks_total=1000,
+            blocks_used=250,
+            cache_query_tokens=400,
+            cache_hit_tokens=300,
+            preemptions=3,
+            evictions=7,
+            phase_seconds=phases,
+            tiers=TierStats(host_blocks=4, disk_blocks=90, hit_tokens=96, spilled=50, dropped=2, loaded=6, failed=1),
+        )
         self.running: set[str] = set()
         self.changed = asyncio.Event()
         self.stopped = False

@@ -29,7 +29,8 @@ def test_every_flag_reaches_its_field() -> None:
         "/models/claim/m --name a --name b --host 0.0.0.0 --port 9 --dtype bfloat16 --max-model-len 4096 "
         "--max-batch-tokens 512 --max-sequences 7 --kv-memory 40% --block-size 32 --threads 3 --no-prefix-caching "
         "--attention-backend cpu --policy sjf --api-key k1 --api-key k2 --revision main --drain-seconds 2.5 "
-        "--check-integrity-every 1000 --max-waiting 50"
+        "--check-integrity-every 1000 --max-waiting 50 --kv-host-memory 1GiB --kv-disk /cache/kv "
+        "--kv-disk-size 20GiB"
     )
     config = parse(*words.split())
     assert config.engine == EngineConfig(
@@ -40,6 +41,9 @@ def test_every_flag_reaches_its_field() -> None:
         max_batch_tokens=512,
         max_sequences=7,
         kv_memory="40%",
+        kv_host_memory="1GiB",
+        kv_disk="/cache/kv",
+        kv_disk_size="20GiB",
         block_size=32,
         threads=3,
         prefix_caching=False,
@@ -92,6 +96,8 @@ def test_a_file_without_usable_keys_is_refused_and_none_is_shown(
     ("words", "told"),
     [
         (["--threads", "0"], "0 is not between 1"),
+        (["--kv-disk", ""], "it must be a path"),
+        (["--kv-disk-size", "huge"], "write it like 2GiB, 512MiB or 40%"),
         (["--threads", "two"], "'two' is not a whole number"),
         (["--check-integrity-every", "-1"], "-1 is not between 0"),
         (["--max-waiting", "0"], "0 is not between 1"),

@@ -11,6 +11,7 @@ from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.engine.core import EngineCore, Runner
 from plimsoll_runtime.engine.messages import AddRequest, EngineInfo, RequestOutput
 from plimsoll_runtime.engine.params import SamplingParams
+from plimsoll_runtime.engine.tiers.index import TierIndex
 from plimsoll_runtime.engine.timeline import Timeline
 
 
@@ -21,6 +22,7 @@ def make_core(
     max_model_len: int | None = None,
     wrap: Callable[[Runner], Runner] = lambda runner: runner,
     timelines: Sequence[Timeline] = (),
+    tiers: Callable[[SimulatedRunner], TierIndex] | None = None,
     **options: Any,
 ) -> tuple[EngineCore, SimulatedRunner]:
     """A core over a simulated runner (`wrap`ped, if so wanted), which checks its own integrity after every step."""
@@ -42,7 +44,8 @@ def make_core(
         policy=config.policy,
     )
     runner = SimulatedRunner(num_blocks, block_size, config.max_batch_tokens, config.max_sequences)
-    return EngineCore(config, info, wrap(runner), *timelines), runner
+    index = None if tiers is None else tiers(runner)
+    return EngineCore(config, info, wrap(runner), *timelines, tiers=index), runner
 
 
 def request(

@@ -103,6 +103,10 @@ def oracle(request: AddRequest, max_len: int) -> Answer:
     return answer
 
 
+Contents = list[list[bytes | None]]
+"""What a block holds: the cells of each layer."""
+
+
 @dataclass
 class Slot:
     """What the runner remembers of the sequence in a slot."""
@@ -124,8 +128,10 @@ class SimulatedRunner:
             [[None] * block_size for _ in range(num_blocks)] for _ in range(2)
         ]
         self.slots: dict[int, Slot] = {}
+        self.host: dict[int, Contents] = {}
         self.computed_tokens = 0
         self.copies = 0
+        self.restored_blocks = 0
         self.failure: Exception | None = None
 
     def run(self, plan: StepPlan) -> StepResult:
@@ -133,7 +139,7 @@ class SimulatedRunner:
             raise self.failure
         assert 0 < plan.num_tokens <= self.max_batch_tokens
         self._fill_slots(plan)
-        self._copy_blocks(plan)
+        self._move_blocks(plan)
         for sequence in plan.sequences:
             self._check(sequence)
             self._write_first(sequence)
@@ -151,6 +157,15 @@ class SimulatedRunner:
             self.slots[init.slot] = Slot(init, len(init.output_ids))
         names = [s.slot for s in plan.sequences]
         assert len(set(names)) == len(names), "a sequence is in the plan twice"
+
+    def _move_blocks(self, plan: StepPlan) -> None:
+        for block, slot in plan.spills:
+            self.host[slot] = [list(layer[block]) for layer in self.layers]
+        for slot, block in plan.restores:
+            for layer, cells in zip(self.layers, self.host[slot], strict=True):
+                layer[block] = list(cells)
+        self.restored_blocks += len(plan.restores)
+        self._copy_blocks(plan)
 
     def _copy_blocks(self, plan: StepPlan) -> None:
         sources, targets = {s for s, _ in plan.block_copies}, [t for _, t in plan.block_copies]

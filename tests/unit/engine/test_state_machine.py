@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from simulated import EOS, POISON, VOCAB, Answer, SimulatedRunner, oracle
+from simulated_disk import SimulatedDisk
 
 from plimsoll_runtime.engine.messages import AddRequest, RequestOutput
 from plimsoll_runtime.engine.params import SamplingParams
@@ -24,6 +26,7 @@ from plimsoll_runtime.engine.policy import (
 )
 from plimsoll_runtime.engine.scheduler import Limits, Scheduler, Step
 from plimsoll_runtime.engine.sequence import SequenceState
+from plimsoll_runtime.engine.tiers.index import TierIndex
 
 SHARED = [3 * i % VOCAB for i in range(60)]
 """Prompts begin with a piece of this, so that many share a prefix."""
@@ -132,8 +135,8 @@ class Engine(RuleBasedStateMachine):
         )
         self.patience = depth * (1 + budget // self.limits.burst_tokens)
         self.now_ns = SECOND_NS
-        self.scheduler = Scheduler(self.limits, POLICIES[self.policy](), lambda: self.now_ns)
         self.runner = SimulatedRunner(num_blocks, block_size, budget, sequences)
+        self.scheduler = Scheduler(self.limits, POLICIES[self.policy](), lambda: self.now_ns, self.tiers())
         self.depth = depth
         self.steps: deque[Step] = deque()
         self.live: dict[str, Expectation] = {}
@@ -174,6 +177,10 @@ class Engine(RuleBasedStateMachine):
         before = sum(e.work for e in self.live.values())
         last_step = self.committed + self.patience * (before + work + behind)
         self.live[request.request_id] = Expectation(answer, last_step, work, Answer(), sequence)
+
+    def tiers(self) -> TierIndex | None:
+        """Where blocks go that the pool hands out again."""
+        return None
 
     def _may_precede(self, new: SequenceState, work: int, old: SequenceState) -> bool:
         """Whether what has just come can ever rank before what was there: a prefix may be found later."""
@@ -287,9 +294,38 @@ class Prefix(Engine):
     policy = "prefix"
 
 
-for machine in (Engine, Priority, Deadline, Shortest, Prefix):
+class Tiered(Engine):
+    """With host memory, with a disk that fails now and then, or with both: nobody notices but by the time it takes."""
+
+    def tiers(self) -> TierIndex:
+        rng = random.Random(self.limits.num_blocks * 1000 + self.limits.max_batch_tokens)
+        slots, places = rng.randint(1, 12), rng.choice([0, 2, 8, 30])
+        self.disk = SimulatedDisk(self.runner, rng.choice([0.0, 0.1, 0.5]), seed=slots)
+        return TierIndex(slots, places, self.disk if places else None, keeps=not places or rng.random() < 0.5)
+
+    def _may_precede(self, new: SequenceState, work: int, old: SequenceState) -> bool:
+        """Whoever comes while somebody waits for the disk may go ahead."""
+        return True
+
+    @rule(count=st.integers(1, 8))
+    def disk_works(self, count: int) -> None:
+        self.disk.tick(count)
+
+    @rule(really=st.sampled_from([False] * 9 + [True]))
+    def disk_breaks(self, really: bool) -> None:
+        if really:
+            self.disk.give_up()
+
+    def _step(self) -> None:
+        """When nothing else is to be done, the disk is waited for."""
+        super()._step()
+        if not self.steps:
+            self.scheduler.await_fetches(1)
+
+
+for machine in (Engine, Tiered, Priority, Deadline, Shortest, Prefix):
     machine.TestCase.settings = settings(
         max_examples=60, stateful_step_count=30, deadline=None, suppress_health_check=[HealthCheck.too_slow]
     )
 TestFcfs, TestPriority, TestDeadline = Engine.TestCase, Priority.TestCase, Deadline.TestCase
-TestShortest, TestPrefix = Shortest.TestCase, Prefix.TestCase
+TestShortest, TestPrefix, TestTiered = Shortest.TestCase, Prefix.TestCase, Tiered.TestCase

@@ -84,14 +84,24 @@ class TierIndex:
         return self._host.total
 
     @property
+    def disk_total(self) -> int:
+        """Blocks that the disk may hold; 0 without one."""
+        return 0 if self._store is None else self._disk.total
+
+    @property
+    def busy(self) -> bool:
+        """Whether something is being read or written."""
+        return bool(self._jobs)
+
+    @property
     def slots_used(self) -> int:
         """Slots of host memory that hold a block that can be found."""
-        return len(self._host.names())
+        return self._host.named
 
     @property
     def disk_used(self) -> int:
         """Blocks on the disk that can be found, those included that are being written."""
-        return len(self._disk.names())
+        return self._disk.named
 
     def state(self, name: bytes) -> TierState | None:
         """What is known of a name; None when the tiers do not have it."""

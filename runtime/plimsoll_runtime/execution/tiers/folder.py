@@ -67,7 +67,7 @@ class BlockFolder:
         """Keep a block. Raises OSError, and then it is not kept."""
         header = HEADER.pack(MAGIC, self._fingerprint, name, len(data), zlib.crc32(data))
         draft = self.path / DRAFT
-        with draft.open("wb", buffering=0) as file:
+        with open(draft, "wb", buffering=0, opener=_private) as file:
             rest = [memoryview(header), data]
             while rest:
                 written = os.writev(file.fileno(), rest)
@@ -109,12 +109,16 @@ class BlockFolder:
         return self.path / f"{name.hex()}{SUFFIX}"
 
 
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
 def _claim(root: Path, stem: str) -> tuple[Path, int]:
     """The first subfolder of this stem that nobody has open, and the lock that now holds it."""
     number = 0
     while True:
         path = root / f"{stem}-{number}"
-        path.mkdir(exist_ok=True)
+        path.mkdir(mode=0o700, exist_ok=True)
         if (lock := _lock(path)) is not None:
             return path, lock
         number += 1

@@ -62,9 +62,9 @@ def open_tiers(
 ) -> Tiers | None:
     """The tiers behind a cache; None where none was asked for, or the only one is a disk that cannot be used.
 
-    Raises UsageError, or MemoryLimitError where host memory has not what was asked for.
+    The options have passed `check_options`. Raises UsageError where a path or size cannot be, MemoryLimitError where
+    host memory has not what was asked for.
     """
-    check_options(config, cache.device)
     folder = None if config.kv_disk is None else _open_folder(Path(config.kv_disk), files, cache, backend)
     if config.kv_host_memory is None and folder is None:
         return None

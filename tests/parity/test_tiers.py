@@ -1,0 +1,182 @@
+"""The text does not depend on where cached blocks were meanwhile: in a pool too small for them, on a disk, or lost."""
+
+from __future__ import annotations
+
+import errno
+import gc
+import shutil
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from model_support.tiny import make_model, prompts, save_model
+
+from plimsoll_runtime import LLM, SamplingParams
+from plimsoll_runtime.execution.tiers.folder import BlockFolder
+
+PREFIX = 96
+PROMPTS = prompts((PREFIX + 1,) * 8, seed=3)
+"""7 blocks each; the pool holds two of them."""
+GREEDY = SamplingParams(temperature=0.0, max_tokens=6, ignore_eos=True)
+SECONDS = 10.0
+BACKENDS = ("auto", "torch")
+"""Our own kernels where they run, with their own order within a block, and plain rows."""
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("llama")
+    save_model(make_model("LlamaConfig", {"hidden_size": 64}), folder)
+    return folder
+
+
+def load(model: Path, backend: str, disk: Path | None, **options: Any) -> LLM:
+    tiers = {} if disk is None else {"kv_disk": str(disk), "kv_disk_size": "4MiB"}
+    small = {"kv_memory": "192KiB", "max_model_len": 128, "dtype": "float32", "threads": 1}
+    return LLM(str(model), attention_backend=backend, check_integrity_every=1, **{**small, **tiers, **options})
+
+
+def ask_all(llm: LLM) -> tuple[list[list[int]], list[int]]:
+    """One after the other: the texts, and how many tokens of each prompt were found."""
+    texts, found = [], []
+    for prompt in PROMPTS:
+        (result,) = llm.generate([prompt], GREEDY)
+        texts.append(result.outputs[0].token_ids)
+        found.append(result.cached_tokens)
+        settle(llm)
+    return texts, found
+
+
+def settle(llm: LLM) -> None:
+    """Let the disk's threads come to rest."""
+    tiers = llm._engine._scheduler._kv.tiers  # type: ignore[union-attr]
+    while tiers is not None and tiers.busy:
+        tiers.wait(SECONDS)
+        tiers.poll()
+
+
+@pytest.fixture(scope="module", params=BACKENDS)
+def backend(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    return name
+
+
+@pytest.fixture(scope="module")
+def expected(model: Path, backend: str) -> list[list[int]]:
+    """The texts without tiers, where everything is computed."""
+    llm = load(model, backend, None)
+    texts, found = ask_all(llm)
+    assert found == [0] * len(PROMPTS)
+    assert ask_all(llm) == (texts, found), "the pool is too small to find anything in it"
+    return texts
+
+
+def test_the_disk_brings_every_prefix_back(
+    model: Path, backend: str, expected: list[list[int]], tmp_path: Path
+) -> None:
+    llm = load(model, backend, tmp_path)
+    assert ask_all(llm) == (expected, [0] * 8)
+    for _ in range(2):
+        assert ask_all(llm) == (expected, [PREFIX] * 8)
+    assert llm.stats.tiers is not None
+    assert llm.stats.tiers.hit_tokens == 2 * 8 * PREFIX
+    assert llm.stats.tiers.loaded > 0
+
+
+def test_requests_that_come_together_find_the_same(
+    model: Path, backend: str, expected: list[list[int]], tmp_path: Path
+) -> None:
+    llm = load(model, backend, tmp_path, max_sequences=3)
+    for _ in range(3):
+        results = llm.generate([prompt for prompt in PROMPTS for _ in range(2)], GREEDY)
+        assert [r.outputs[0].token_ids for r in results] == [text for text in expected for _ in range(2)]
+        settle(llm)
+
+
+def test_another_run_finds_what_this_one_left(
+    model: Path, backend: str, expected: list[list[int]], tmp_path: Path
+) -> None:
+    llm = load(model, backend, tmp_path)
+    for _ in range(2):
+        ask_all(llm)
+    end(llm)
+    del llm
+    again = load(model, backend, tmp_path)
+    texts, found = ask_all(again)
+    assert texts == expected
+    assert found == [PREFIX] * 8
+
+
+def test_another_precision_does_not_take_them_for_its_own(model: Path, tmp_path: Path) -> None:
+    llm = load(model, "torch", tmp_path)
+    ask_all(llm)
+    end(llm)
+    del llm
+    other = load(model, "torch", tmp_path, dtype="bfloat16", kv_memory="96KiB")
+    assert ask_all(other)[1] == [0] * 8
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def end(llm: LLM) -> None:
+    """The engine ends with its last reference; its disk is free when its threads have ended."""
+    llm._engine = None  # type: ignore[assignment]
+    gc.collect()
+    for thread in threading.enumerate():
+        if thread.name == "kv-disk":
+            thread.join(SECONDS)
+
+
+def rot(folder: Path) -> None:
+    for file in folder.glob("*/*.kv"):
+        data = bytearray(file.read_bytes())
+        data[len(data) // 2] ^= 255
+        file.write_bytes(data)
+
+
+def cut(folder: Path) -> None:
+    for file in folder.glob("*/*.kv"):
+        file.write_bytes(file.read_bytes()[:-100])
+
+
+def swap(folder: Path) -> None:
+    """Each file gets the contents of another one."""
+    files = list(folder.glob("*/*.kv"))
+    contents = [file.read_bytes() for file in files]
+    for file, content in zip(files, contents[1:] + contents[:1], strict=True):
+        file.write_bytes(content)
+
+
+def vanish(folder: Path) -> None:
+    shutil.rmtree(folder)
+
+
+@pytest.mark.parametrize("harm", [rot, cut, swap, vanish])
+def test_a_disk_that_loses_or_spoils_blocks_changes_no_text(
+    model: Path, backend: str, expected: list[list[int]], tmp_path: Path, harm: Callable[[Path], None]
+) -> None:
+    llm = load(model, backend, tmp_path / "kv")
+    ask_all(llm)
+    for _ in range(2):
+        harm(tmp_path / "kv")
+        texts, _ = ask_all(llm)
+        assert texts == expected
+        if harm is vanish:
+            break
+    assert llm.stats.tiers is not None
+    assert llm.stats.tiers.failed > 0
+
+
+def test_a_full_disk_changes_no_text(
+    model: Path, backend: str, expected: list[list[int]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(folder: BlockFolder, name: bytes, data: memoryview) -> None:
+        raise OSError(errno.ENOSPC, "no space left on device")
+
+    monkeypatch.setattr(BlockFolder, "write", full)
+    llm = load(model, backend, tmp_path)
+    for _ in range(2):
+        assert ask_all(llm)[0] == expected
+    assert llm.stats.tiers is not None
+    assert llm.stats.tiers.disk_blocks == 0

@@ -1,0 +1,273 @@
+"""What the tiers bring back, who waits for it, and who does not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from builders import drain, make_core, request, tokens_of
+from simulated import POISON, SimulatedRunner, oracle
+from simulated_disk import SimulatedDisk
+
+from plimsoll_runtime.engine.core import EngineCore
+from plimsoll_runtime.engine.messages import AddRequest
+from plimsoll_runtime.engine.policy import SECOND_NS
+from plimsoll_runtime.engine.scheduler import FETCH_NS, Limits, Scheduler, Step
+from plimsoll_runtime.engine.tiers.index import TierIndex
+
+PREFIXES = [[(5 * i + j) % 39 for j in range(24)] for i in range(8)]
+"""Of 6 blocks each; the pool of these tests holds one and a half of them, the slots two and a half."""
+
+
+class Tiered:
+    """An engine over a pool that is too small, and a disk."""
+
+    def __init__(
+        self, *, slots: int = 16, places: int = 128, keeps: bool = False, faults: float = 0.0, **options: Any
+    ) -> None:
+        self.core, self.runner = make_core(
+            num_blocks=11, max_batch_tokens=40, tiers=self._tiers(slots, places, keeps, faults), **options
+        )
+
+    def ask(self, number: int, name: str = "r", **params: Any) -> int:
+        """Ask for a prefix and one token; how many tokens that took to compute, once the text is right."""
+        wanted = request(name, [*PREFIXES[number], 40 + number], max_tokens=1, **params)
+        before = self.runner.computed_tokens
+        self.core.add(wanted)
+        self.outputs = drain(self.core)[name]
+        assert tokens_of(self.outputs) == oracle(wanted, 40).token_ids
+        self.disk.tick(100)
+        return self.runner.computed_tokens - before
+
+    def fill(self, **params: Any) -> list[int]:
+        """Ask for all: then the first half of them is on the disk, and there alone. How many tokens each took."""
+        return [self.ask(i, **params) for i in range(8)]
+
+    def again(self, **params: Any) -> list[int]:
+        """Ask for the first half again."""
+        return [self.ask(i, **params) for i in range(4)]
+
+    def _tiers(self, slots: int, places: int, keeps: bool, faults: float) -> Callable[[SimulatedRunner], TierIndex]:
+        def make(runner: SimulatedRunner) -> TierIndex:
+            self.disk = SimulatedDisk(runner, faults)
+            self.index = TierIndex(slots, places, self.disk if places else None, keeps=keeps)
+            return self.index
+
+        return make
+
+
+def test_prefixes_that_do_not_fit_come_back_from_the_disk() -> None:
+    engine = Tiered()
+    assert engine.fill() == [25] * 8
+    assert engine.again() == [1] * 4
+    assert engine.outputs[0].cached_tokens == 24
+    stats = engine.core.stats
+    assert stats.tiers is not None
+    assert stats.tiers.hit_tokens == stats.cache_hit_tokens == 4 * 24
+    assert stats.tiers.loaded == engine.disk.reads_done == 24
+    assert stats.tiers.failed == 0
+
+
+def test_without_tiers_they_are_computed_again() -> None:
+    core, runner = make_core(num_blocks=11, max_batch_tokens=40)
+    for i in range(12):
+        core.add(request("r", [*PREFIXES[i % 8], 40 + i % 8], max_tokens=1))
+        drain(core)
+    assert runner.computed_tokens == 12 * 25
+    assert core.stats.tiers is None
+
+
+def test_host_memory_alone_is_a_tier_and_nobody_waits_for_it() -> None:
+    engine = Tiered(slots=60, places=0, keeps=True)
+    assert engine.fill() == [25] * 8
+    assert engine.again() == [1] * 4
+    assert engine.core.stats.tiers is not None
+    assert engine.core.stats.tiers.loaded == 0
+
+
+def test_a_disk_that_fails_costs_tokens_and_no_answer() -> None:
+    for faults in (0.3, 1.0):
+        engine = Tiered(faults=faults)
+        assert engine.fill() == [25] * 8
+        assert max(engine.again()) == 25
+    assert engine.core.stats.tiers is not None
+    assert engine.core.stats.tiers.failed > 0
+
+
+def test_a_disk_that_breaks_is_asked_for_nothing_more() -> None:
+    engine = Tiered()
+    engine.fill()
+    engine.disk.give_up()
+    assert engine.again() == [25] * 4
+    assert engine.core.stats.tiers is not None
+    assert engine.core.stats.tiers.disk_blocks == 0
+    assert not engine.disk.busy
+
+
+def test_a_prefix_longer_than_the_slots_comes_back_in_part() -> None:
+    engine = Tiered(slots=4)
+    for _ in range(3):
+        engine.fill()
+    assert engine.again() == [9] * 4, "four blocks of four tokens at once"
+
+
+def test_a_prompt_that_is_on_the_disk_whole_computes_its_last_token() -> None:
+    engine = Tiered()
+    engine.fill()
+    wanted = request("whole", PREFIXES[0], max_tokens=3)
+    before = engine.runner.computed_tokens
+    engine.core.add(wanted)
+    outputs = drain(engine.core)["whole"]
+    assert tokens_of(outputs) == oracle(wanted, 40).token_ids
+    assert outputs[0].cached_tokens == 23
+    assert engine.runner.computed_tokens - before == 1 + 2
+
+
+def test_what_is_forgotten_is_forgotten_everywhere() -> None:
+    engine = Tiered(keeps=True)
+    engine.fill()
+    engine.core.reset_prefix_cache()
+    engine.disk.tick(100)
+    assert engine.disk.files == {}
+    assert engine.again() == [25] * 4
+
+
+def test_what_a_broken_request_computed_is_not_kept() -> None:
+    engine = Tiered(keeps=True)
+    engine.core.add(request("broken", [*PREFIXES[0], 40], stop_token_ids=(POISON,)))
+    assert drain(engine.core)["broken"][0].error is not None
+    for i in range(1, 8):
+        engine.ask(i)
+    assert engine.ask(0) == 25
+
+
+def test_a_tenant_finds_nothing_of_another_in_the_tiers() -> None:
+    engine = Tiered()
+    assert engine.fill(salt="tenant-a") == [25] * 8
+    assert engine.again(salt="tenant-b") == [25] * 4
+    assert engine.again() == [25] * 4
+    assert engine.again(salt="tenant-a") == [1] * 4
+
+
+def test_two_that_want_the_same_prefix_read_and_restore_it_once() -> None:
+    engine = Tiered()
+    engine.fill()
+    reads, restored, computed = engine.disk.reads_done, engine.runner.restored_blocks, engine.runner.computed_tokens
+    for name in "ab":
+        engine.core.add(request(name, [*PREFIXES[0], 40], max_tokens=1))
+    assert len(drain(engine.core)) == 2
+    assert engine.disk.reads_done - reads == engine.runner.restored_blocks - restored == 6
+    assert engine.runner.computed_tokens - computed == 2
+
+
+class Clocked:
+    """A scheduler whose disk and clock move when they are told to, with a prefix on the disk."""
+
+    def __init__(self) -> None:
+        self.now_ns = SECOND_NS
+        limits = Limits(num_blocks=11, block_size=4, max_len=40, max_batch_tokens=40, max_sequences=4)
+        self.runner = SimulatedRunner(11, 4, 40, 4)
+        self.disk = SimulatedDisk(self.runner)
+        self.index = TierIndex(16, 128, self.disk, keeps=False)
+        self.scheduler = Scheduler(limits, None, lambda: self.now_ns, self.index)
+        for i in range(8):
+            self.scheduler.add(self.about(i, f"before-{i}"))
+            while len(self.scheduler):
+                self.run(self.plan())
+            self.disk.tick(100)
+
+    def about(self, number: int, name: str, **params: Any) -> AddRequest:
+        return request(name, [*PREFIXES[number], 40 + number], max_tokens=1, **params)
+
+    def plan(self) -> Step:
+        step = self.scheduler.schedule()
+        assert step is not None
+        return step
+
+    def run(self, step: Step) -> list[str]:
+        """The requests that heard of it."""
+        outputs = self.scheduler.commit(step, self.runner.run(step.plan))
+        self.scheduler.check_integrity()
+        return [output.request_id for output in outputs]
+
+
+def test_others_go_ahead_of_who_waits_for_the_disk() -> None:
+    engine = Clocked()
+    engine.scheduler.add(engine.about(0, "waits"))
+    engine.scheduler.add(request("goes", [1, 2, 3], max_tokens=2))
+    assert engine.scheduler.stats().waiting == 2
+    assert engine.run(engine.plan()) == ["goes"]
+    engine.disk.tick(100)
+    step = engine.plan()
+    assert [len(s.token_ids) for s in step.plan.sequences] == [1, 1], "one token of each: the rest came back"
+    assert len(step.plan.restores) == 6
+    assert engine.run(step) == ["goes", "waits"]
+
+
+def test_the_read_starts_before_there_is_room() -> None:
+    engine = Clocked()
+    engine.scheduler.add(request("large", [1] * 30, max_tokens=3))
+    engine.run(engine.plan())
+    engine.scheduler.add(engine.about(0, "waits"))
+    assert engine.disk.busy, "no room for it yet, and it is being read"
+    engine.disk.tick(100)
+    while len(engine.scheduler):
+        step = engine.plan()
+        engine.run(step)
+    assert len(step.plan.restores) == 6
+
+
+def test_a_disk_that_hangs_is_not_waited_for() -> None:
+    engine = Clocked()
+    engine.scheduler.add(engine.about(0, "waits"))
+    assert engine.scheduler.schedule() is None
+    engine.now_ns += FETCH_NS - 1
+    assert engine.scheduler.schedule() is None
+    engine.now_ns += 1
+    step = engine.plan()
+    assert step.plan.num_tokens == 25
+    assert engine.run(step) == ["waits"]
+    engine.disk.tick(100)
+    assert engine.scheduler.schedule() is None
+    engine.scheduler.check_integrity()
+
+
+def test_who_waits_for_the_disk_can_be_aborted_and_can_miss_a_deadline() -> None:
+    engine = Clocked()
+    engine.scheduler.add(engine.about(0, "aborted"))
+    engine.scheduler.add(engine.about(0, "late", deadline=1.0))
+    engine.scheduler.abort(["aborted"])
+    engine.scheduler.check_integrity()
+    engine.now_ns += SECOND_NS
+    (missed,) = engine.scheduler.expire()
+    assert (missed.request_id, missed.finish_reason) == ("late", "deadline")
+    assert len(engine.scheduler) == 0
+    engine.disk.tick(100)
+    assert engine.scheduler.schedule() is None
+    engine.scheduler.check_integrity()
+
+
+def test_a_block_may_go_and_come_back_within_one_step() -> None:
+    """It is spilled for one request, and the next one of the same step wants it."""
+    engine = Clocked()
+    engine.scheduler.add(request("first", [1] * 16, max_tokens=1))
+    engine.scheduler.add(engine.about(3, "second"))
+    step = engine.plan()
+    spilled, restored = {slot for _, slot in step.plan.spills}, {slot for slot, _ in step.plan.restores}
+    assert engine.run(step)
+    while len(engine.scheduler):
+        engine.disk.tick(100)
+        engine.run(engine.plan())
+    assert spilled or restored
+
+
+def test_the_core_waits_for_the_disk_when_there_is_nothing_else() -> None:
+    engine = Tiered()
+    engine.fill()
+    core: EngineCore = engine.core
+    core.add(request("r", [*PREFIXES[0], 40], max_tokens=1))
+    steps = core.stats.steps
+    assert core.step().outputs == []
+    assert core.stats.steps == steps
+    assert core.has_work
+    assert drain(core)["r"]
