@@ -18,6 +18,8 @@ from plimsoll_runtime.engine.timeline import Timeline
 from plimsoll_runtime.execution.attention.base import AttentionBackend
 from plimsoll_runtime.execution.attention.select import select
 from plimsoll_runtime.execution.attention.target import Target
+from plimsoll_runtime.execution.capture import CudaCapture
+from plimsoll_runtime.execution.graphs import GraphBackend, GraphedDecoder
 from plimsoll_runtime.execution.kv_cache import KvCache
 from plimsoll_runtime.execution.memory import (
     DEFAULT_SHARE_CPU,
@@ -72,7 +74,9 @@ def build_engine(config: EngineConfig, progress: Progress, probe: Probe | None =
     timeline = Timeline() if probe is None else probe.timeline
     runner_timeline = Timeline() if overlaps(config, device.type) else timeline
     host, index = (None, None) if tiers is None else (tiers.host, tiers.index)
-    runner = ModelRunner(decoder, backend(cache), cache, sampler, config.max_sequences, runner_timeline, host)
+    made = backend(cache)
+    graphs = None if probe is not None else _graphs(config, decoder, made, cache, budget.max_model_len)
+    runner = ModelRunner(decoder, made, cache, sampler, config.max_sequences, runner_timeline, host, graphs)
     progress("warm-up", 0.0)
     _warm_up(runner, min(config.max_batch_tokens, budget.max_model_len - 1, 64), config.block_size)
     progress("warm-up", 1.0)
@@ -91,6 +95,18 @@ def build_engine(config: EngineConfig, progress: Progress, probe: Probe | None =
     )
     watched = runner if probe is None else probe.watch_runner(runner)
     return EngineCore(config, info, watched, timeline, runner_timeline, tiers=index)
+
+
+def _graphs(
+    config: EngineConfig, decoder: Decoder, backend: AttentionBackend, cache: KvCache, max_model_len: int
+) -> GraphedDecoder | None:
+    """Decodes as CUDA graphs, where there is CUDA and the backend's steps can be captured."""
+    if cache.device.type != "cuda" or not isinstance(backend, GraphBackend):
+        return None
+    capture = CudaCapture(cache.device)
+    return GraphedDecoder(
+        decoder, backend, cache, capture, max_sequences=config.max_sequences, max_model_len=max_model_len
+    )
 
 
 def _set_threads(threads: int | None) -> None:

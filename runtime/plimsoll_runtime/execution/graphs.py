@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Hashable
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -28,6 +28,7 @@ from plimsoll_runtime.models.spec import Attention
 logger = logging.getLogger(__name__)
 
 
+@runtime_checkable
 class GraphBackend(Protocol):
     """An attention backend whose steps may be captured: they never wait for the device."""
 

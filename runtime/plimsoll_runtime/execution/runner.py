@@ -11,6 +11,7 @@ from torch import Tensor
 from plimsoll_runtime.engine.plan import ScheduledSequence, SequenceOutput, StepPlan, StepResult, TokenLogprob
 from plimsoll_runtime.engine.timeline import StepPhase, Timeline
 from plimsoll_runtime.execution.attention.base import AttentionBackend, AttentionBatch
+from plimsoll_runtime.execution.graphs import GraphedDecoder
 from plimsoll_runtime.execution.inputs import step_inputs
 from plimsoll_runtime.execution.kv_cache import KvCache
 from plimsoll_runtime.execution.sampling.logprobs import token_logprobs
@@ -34,6 +35,7 @@ class ModelRunner:
         num_slots: int,
         timeline: Timeline | None = None,
         host: HostBlocks | None = None,
+        graphs: GraphedDecoder | None = None,
     ) -> None:
         self._decoder = decoder
         self._backend = backend
@@ -42,6 +44,7 @@ class ModelRunner:
         self._last_chosen = np.zeros(num_slots, dtype=np.int64)
         self._timeline = timeline
         self._host = host
+        self._graphs = graphs
 
     @torch.inference_mode()
     def run(self, plan: StepPlan) -> StepResult:
@@ -77,9 +80,11 @@ class ModelRunner:
             block_tables=[s.block_ids for s in sequences],
             slot_mapping=inputs.slot_mapping,
         )
-        attention = self._backend.begin(batch)
-        self._lap(StepPhase.INPUTS)
-        hidden = self._decoder(inputs.token_ids, inputs.positions, attention)
+        hidden = None if self._graphs is None else self._graphs.run(inputs.token_ids, inputs.positions, batch)
+        if hidden is None:
+            attention = self._backend.begin(batch)
+            self._lap(StepPhase.INPUTS)
+            hidden = self._decoder(inputs.token_ids, inputs.positions, attention)
         self._lap(StepPhase.FORWARD)
         last_rows, row = [], -1
         for length in inputs.query_lens:
