@@ -99,6 +99,19 @@ class SamplingRecord(Structure):
     )
 
 
+class ReportsRecord(Structure):
+    """PlimsollReports."""
+
+    _fields_ = (
+        ("rows", c_int32),
+        ("width", c_int32),
+        ("stride", c_int64),
+        *((name, c_void_p) for name in ("logits", "tokens", "alternatives")),
+        ("most", c_int32),
+        *((name, c_void_p) for name in ("chosen", "ranks", "top_tokens", "top", "workspace")),
+    )
+
+
 _ATTENTION = (
     *(c_void_p, c_void_p, c_void_p, c_void_p, POINTER(LayerRecord), c_int32),
     *(POINTER(CacheRecord), POINTER(StepRecord), c_int32),
@@ -124,6 +137,7 @@ class KernelsRecord(Structure):
         ("attention", ctypes.CFUNCTYPE(None, *_ATTENTION)),
         ("sampling_workspace", ctypes.CFUNCTYPE(c_int64, c_int32, c_int32)),
         ("sample", ctypes.CFUNCTYPE(None, POINTER(SamplingRecord), c_int32)),
+        ("report", ctypes.CFUNCTYPE(None, POINTER(ReportsRecord), c_int32)),
     )
 
 

@@ -1,4 +1,4 @@
-"""Choosing tokens with the CPU kernels."""
+"""Choosing tokens and telling their log probabilities with the CPU kernels."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from plimsoll_kernels.cpu.huge_pages import Buffer
-from plimsoll_kernels.cpu.library import KernelsRecord, SamplingRecord
+from plimsoll_kernels.cpu.library import KernelsRecord, ReportsRecord, SamplingRecord
+from plimsoll_kernels.log_probabilities.reports import Reports
 from plimsoll_kernels.sampling.params import RowParams
 
 
@@ -40,3 +41,23 @@ def sample_rows(kernels: KernelsRecord, logits: Tensor, params: RowParams, unifo
     )
     kernels.sample(ctypes.byref(batch), threads)
     return best, tokens
+
+
+def report_rows(kernels: KernelsRecord, logits: Tensor, tokens: Tensor, alternatives: Tensor, most: int) -> Reports:
+    """Log probabilities of the tokens and of the most likely ones (checked by log_probabilities/op.py)."""
+    rows, width = logits.shape
+    found = Reports(
+        chosen=torch.empty(rows),
+        ranks=torch.empty(rows, dtype=torch.int64),
+        top_tokens=torch.empty(rows, most, dtype=torch.int64),
+        top=torch.empty(rows, most),
+    )
+    threads = torch.get_num_threads()
+    batch = ReportsRecord(
+        *(rows, width, logits.stride(0)),
+        *(logits.data_ptr(), tokens.data_ptr(), alternatives.data_ptr(), most),
+        *(tensor.data_ptr() for tensor in (found.chosen, found.ranks, found.top_tokens, found.top)),
+        _memory.buffer.pointer(kernels.sampling_workspace(width, threads)),
+    )
+    kernels.report(ctypes.byref(batch), threads)
+    return found

@@ -90,6 +90,21 @@ struct PlimsollSampling {
   void *workspace;           // sampling_workspace bytes, aligned to 64
 };
 
+// Rows of logits, a token of each, and how many of the most likely ones are wanted beside it.
+struct PlimsollReports {
+  int32_t rows, width;
+  int64_t stride;               // floats from a row to the next
+  const float *logits;
+  const int64_t *tokens;        // [rows]
+  const int32_t *alternatives;  // [rows] at most `most`, and the width
+  int32_t most;
+  float *chosen;                // [rows] log probabilities of the tokens; NaN where the largest logit is not finite
+  int64_t *ranks;               // [rows] 1: no logit is larger
+  int64_t *top_tokens;          // [rows, most] the most likely first
+  float *top;                   // [rows, most] their log probabilities
+  void *workspace;              // sampling_workspace bytes, aligned to 64
+};
+
 // One instruction set's functions.
 struct PlimsollKernels {
   const char *name;
@@ -106,6 +121,7 @@ struct PlimsollKernels {
                     int32_t index, const struct PlimsollCache *cache, const struct PlimsollStep *step, int32_t threads);
   int64_t (*sampling_workspace)(int32_t width, int32_t threads);
   void (*sample)(const struct PlimsollSampling *batch, int32_t threads);
+  void (*report)(const struct PlimsollReports *batch, int32_t threads);
 };
 
 }  // extern "C"

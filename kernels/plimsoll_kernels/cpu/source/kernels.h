@@ -4,7 +4,7 @@
 #include <cstdlib>
 
 #include "decoder.h"
-#include "sampling.h"
+#include "log_probabilities.h"
 
 namespace PLIMSOLL_ISA {
 
@@ -93,7 +93,7 @@ struct Kernels {
 
   static constexpr PlimsollKernels table(const char *name) {
     return {name, LANES, packed_elements, pack, pack_gated, linear, workspace, forward, attention_workspace, attention,
-            sampling_workspace, sample};
+            sampling_workspace, sample, report};
   }
 };
 

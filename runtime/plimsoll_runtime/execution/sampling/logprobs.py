@@ -7,25 +7,24 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from plimsoll_kernels.log_probabilities.op import log_probabilities
 from plimsoll_runtime.engine.plan import TokenLogprob
 
 
 def token_logprobs(logits: Tensor, tokens: Tensor, top: Sequence[int]) -> list[TokenLogprob]:
     """For each row its token's log probability and rank, and the `top[i]` most likely tokens.
 
-    logits float32 [R, V], tokens int64 [R]. Ranks count from 1; equal logits share the better rank.
+    logits float32 [R, V], tokens int64 [R]. Ranks count from 1; equal logits share the better rank. More tokens than
+    the vocabulary has are not told.
     """
-    norm = torch.logsumexp(logits, dim=-1)
-    chosen = logits.gather(-1, tokens[:, None]).squeeze(-1)
-    ranks = (logits > chosen[:, None]).sum(dim=-1) + 1
-    width = max(top, default=0)
-    if width:
-        values, ids = torch.topk(logits, width, dim=-1)
-        best_values, best_ids = (values - norm[:, None]).tolist(), ids.tolist()
-    else:
-        best_values = best_ids = [[]] * len(top)
-    rows = zip(tokens.tolist(), (chosen - norm).tolist(), ranks.tolist(), best_ids, best_values, top, strict=True)
+    wanted = [min(count, logits.shape[-1]) for count in top]
+    alternatives = torch.tensor(wanted, dtype=torch.int32, device=logits.device)
+    found = log_probabilities(logits, tokens, alternatives, max(wanted, default=0))
+    chosen = zip(tokens.tolist(), found.chosen.tolist(), found.ranks.tolist(), strict=True)
+    if not any(wanted):
+        return [TokenLogprob(token, logprob, rank) for token, logprob, rank in chosen]
+    alternative = zip(found.top_tokens.tolist(), found.top.tolist(), wanted, strict=True)
     return [
-        TokenLogprob(token, logprob, rank, tuple(zip(ids_[:count], values_[:count], strict=True)))
-        for token, logprob, rank, ids_, values_, count in rows
+        TokenLogprob(token, logprob, rank, tuple(zip(ids[:count], values[:count], strict=True)))
+        for (token, logprob, rank), (ids, values, count) in zip(chosen, alternative, strict=True)
     ]

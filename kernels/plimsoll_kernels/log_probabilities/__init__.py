@@ -1,0 +1,1 @@
+"""Log probabilities of chosen tokens and of the most likely ones."""
