@@ -1,0 +1,1 @@
+"""What does it cost to choose tokens as requests want it?"""
