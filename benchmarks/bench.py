@@ -22,7 +22,7 @@ from options import Options
 from serving.run import LINES
 
 HERE = Path(__file__).resolve().parent
-QUESTIONS = ("overhead", "offline", "prefix_cost", "kv_waste", "startup", "loading")
+QUESTIONS = ("overhead", "offline", "prefix_cost", "kv_waste", "startup", "loading", "sampling")
 
 
 class QuestionFailed(RuntimeError):
