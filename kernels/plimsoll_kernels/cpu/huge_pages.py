@@ -24,6 +24,8 @@ PIECE = 2 * HUGE_PAGE
 MADV_POPULATE_WRITE = 23
 ALIGNMENT = 64
 IDLE = 19
+POPULATE = "populate"
+"""The name of the threads that take pages ahead."""
 
 
 def allocate(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
@@ -47,7 +49,7 @@ def populate(tensors: Sequence[Tensor]) -> None:
 
     What is written meanwhile stays. Pages that cannot be taken are left to be taken when they are first written.
     """
-    threading.Thread(target=_populate, args=(tensors,), name="populate", daemon=True).start()
+    threading.Thread(target=_populate, args=(tensors,), name=POPULATE, daemon=True).start()
 
 
 class Buffer:
