@@ -125,6 +125,21 @@ class KvAllocator:
         """One more block at the end of the table. Raises LookupError when none is available."""
         sequence.block_ids.append(self.pool.take())
 
+    def catch_up(self, sequence: SequenceState) -> int:
+        """Use what others have computed of a sequence's prompt since it was let in; how many tokens that is.
+
+        Where two run through the same prefix at once (one was let in ahead of the other, amid its prompt), each block
+        is computed by whoever comes to it first. One that is amid a block gives that up for the whole one.
+        """
+        cache, before = self._cache, sequence.computed
+        while cache is not None and (found := cache.next_block(sequence)) is not None:
+            self.pool.share(found)
+            own, sequence.block_ids[sequence.published] = sequence.block_ids[sequence.published], found
+            self.pool.release([own])
+            sequence.published += 1
+            sequence.computed = sequence.published * self.block_size
+        return sequence.computed - before
+
     def publish(self, sequence: SequenceState) -> None:
         """Make the full blocks of tokens that are known, and computed by the steps handed out, findable."""
         tokens = min(sequence.computed, len(sequence.token_ids))

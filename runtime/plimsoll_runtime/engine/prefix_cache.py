@@ -71,6 +71,13 @@ class PrefixCache:
         last = min(-(-sequence.reusable_tokens // self._block_size), len(sequence.token_ids) // self._block_size)
         return (self._name(sequence, index) for index in range(first, last))
 
+    def next_block(self, sequence: SequenceState) -> int | None:
+        """The block that the sequence would fill next, full, if it may reuse all of it."""
+        index = sequence.computed // self._block_size
+        if index != sequence.published or (index + 1) * self._block_size > sequence.reusable_tokens:
+            return None
+        return self._pool.find(self._name(sequence, index))
+
     def probe(self, sequence: SequenceState, tokens: int, lookups: int) -> int:
         """How many leading tokens are in the pool, in whole blocks, looking from `tokens` on, where it was last time.
 

@@ -349,6 +349,7 @@ class Scheduler:
         for sequence in [s for s in self._running if s.length - s.computed > 1]:
             self._admit(build, before=sequence)
             if build.budget > 0:
+                self._catch_up(sequence)
                 self._plan_prompt(sequence, build)
         self._admit(build)
 
@@ -372,6 +373,13 @@ class Scheduler:
         victim.phase = Phase.WAITING
         self._waiting.push(victim)
         self._counters.preemptions += 1
+
+    def _catch_up(self, sequence: SequenceState) -> None:
+        """Skip what somebody who went ahead has computed of the same prompt meanwhile."""
+        found = self._kv.catch_up(sequence)
+        if not sequence.answered:
+            sequence.cached_tokens += found
+            self._counters.cache_hit_tokens += found
 
     def _plan_prompt(self, sequence: SequenceState, build: _StepBuilder) -> None:
         self._plan_chunk(sequence, min(sequence.length - sequence.computed, build.budget), build)
