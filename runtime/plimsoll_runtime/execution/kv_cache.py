@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -47,7 +48,13 @@ class KvCache:
         # they are written.
         sizes = [(s.kv_heads, num_blocks, block_size, s.head_dim) for s in self.shapes]
         if paired:
-            both = [allocate((blocks, heads, 2, tokens, dims), dtype) for heads, blocks, tokens, dims in sizes]
+            # One allocation: huge pages that each layer filled up for itself would go beyond what was asked for.
+            counts = [2 * math.prod(size) for size in sizes]
+            whole = allocate((sum(counts),), dtype).split_with_sizes(counts)
+            both = [
+                layer.view(blocks, heads, 2, tokens, dims)
+                for layer, (heads, blocks, tokens, dims) in zip(whole, sizes, strict=True)
+            ]
             populate(both)
             self.keys, self.values = ([t[:, :, i].transpose(0, 1) for t in both] for i in (0, 1))
             self._parts = both
