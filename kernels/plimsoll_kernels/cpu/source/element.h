@@ -10,19 +10,6 @@
 
 namespace PLIMSOLL_ISA {
 
-// sum + row x column, rounded once.
-inline floats add_product(floats sum, float row, floats column) {
-#if LANES == 8
-  // In place: left to itself the compiler renames sums, of which there are 12 in 16 registers, and spills some of them
-  // at each word.
-  const __m256 spread = _mm256_set1_ps(row);
-  asm("vfmadd231ps %2, %1, %0" : "+x"(sum) : "x"(spread), "x"(column));
-  return sum;
-#else
-  return sum + row * column;
-#endif
-}
-
 struct Float32 {
   using element = float;
   using operand = float;
@@ -30,7 +17,7 @@ struct Float32 {
 
   static inline float row(const char *word, int) { return *reinterpret_cast<const float *>(word); }
   static inline floats column(const element *words, int) { return load(words); }
-  static inline floats multiply_add(floats sum, float row, floats column) { return add_product(sum, row, column); }
+  static inline floats multiply_add(floats sum, float row, floats column) { return sum + row * column; }
 };
 
 #if defined(__AVX512BF16__)
@@ -50,6 +37,19 @@ struct BFloat16 {
 };
 
 #else
+
+// sum + row x column, rounded once.
+inline floats add_product(floats sum, float row, floats column) {
+#if LANES == 8
+  // In place: left to itself the compiler renames sums, of which there are 12 in 16 registers, and with two parts of a
+  // word spills some of them.
+  const __m256 spread = _mm256_set1_ps(row);
+  asm("vfmadd231ps %2, %1, %0" : "+x"(sum) : "x"(spread), "x"(column));
+  return sum;
+#else
+  return sum + row * column;
+#endif
+}
 
 // Weights and the cache are read as bfloat16 and widened in registers, which is exact: half the bytes of float32. Rows
 // stay float32, whose factors a product takes straight from memory; rounding them would cost time and accuracy.

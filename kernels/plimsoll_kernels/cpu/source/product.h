@@ -199,11 +199,12 @@ void multiply_panels(const Crew &crew, const typename T::operand *x, size_t stri
       }
       for (int t = 0; t < tiles; t++) {
         const int from = static_cast<int64_t>(here) * t / tiles, to = static_cast<int64_t>(here) * (t + 1) / tiles;
-        // The next panel comes in beside the arithmetic of this one: one line a word, so LINES tiles fetch it all.
+        // The next panel comes in beside the arithmetic of this one, a line a word, in the first two tiles: what is one
+        // line wide too, since not all of what is asked for at that rate comes.
         if (tiles == 1 && more)
           tile_of<T>(to - from, x, stride, first + from, panel, k, Ahead<LINES>::all(next, apart), emit(p));
-        else if (t < LINES && more)
-          tile_of<T>(to - from, x, stride, first + from, panel, k, PanelAhead<T, 1>{{{next + t * apart}}, own}, emit(p));
+        else if (t < 2 && more)
+          tile_of<T>(to - from, x, stride, first + from, panel, k, PanelAhead<T, 1>{{{next + t * (LINES * apart / 2)}}, own}, emit(p));
         else
           tile_of<T>(to - from, x, stride, first + from, panel, k, PanelAhead<T, 0>{{{nullptr}}, own}, emit(p));
       }
