@@ -16,6 +16,7 @@ from plimsoll_runtime.engine.params import SamplingParams
 from plimsoll_runtime.engine.plan import ScheduledSequence, SlotInit, StepPlan
 from plimsoll_runtime.engine.timeline import Timeline
 from plimsoll_runtime.execution.attention.base import AttentionBackend
+from plimsoll_runtime.execution.attention.catalogue import ENTRIES
 from plimsoll_runtime.execution.attention.select import select
 from plimsoll_runtime.execution.attention.target import Target
 from plimsoll_runtime.execution.capture import CudaCapture
@@ -30,7 +31,7 @@ from plimsoll_runtime.execution.memory import (
     free_memory,
     plan_kv_cache,
 )
-from plimsoll_runtime.execution.precision import choose_dtype
+from plimsoll_runtime.execution.precision import check_instructions, choose_dtype
 from plimsoll_runtime.execution.runner import ModelRunner
 from plimsoll_runtime.execution.sampling.sampler import Sampler
 from plimsoll_runtime.execution.tiers.open import check_options, open_tiers
@@ -56,9 +57,11 @@ def build_engine(config: EngineConfig, progress: Progress, probe: Probe | None =
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     check_options(config, device)
     _set_threads(config.threads)
+    check_instructions()
     files = resolve(config.model, config.revision, progress=progress)
-    dtype = choose_dtype(config.dtype, files.config, device, quantised=files.format == "gguf")
     spec = describe(files.config)
+    ours = _our_kernels_serve(config, spec, device)
+    dtype = choose_dtype(config.dtype, files.config, device, quantised=files.format == "gguf", ours=ours)
     backend = select(config.attention_backend, Target(device, dtype, spec.attention, config.block_size))
     weights = weight_bytes(spec, dtype.itemsize, packed=device.type == "cpu")
     check_weights_fit(weights, free_memory(device))
@@ -111,7 +114,16 @@ def _graphs(
 
 def _set_threads(threads: int | None) -> None:
     """Computing threads: as asked, else one per core that this process may use (its affinity, not the machine's)."""
-    torch.set_num_threads(threads or len(os.sched_getaffinity(0)))
+    cores = len(os.sched_getaffinity(0))
+    if threads is not None and threads > cores:
+        logger.warning("%d threads on %d cores take turns, which is slower: give at most %d", threads, cores, cores)
+    torch.set_num_threads(threads or cores)
+
+
+def _our_kernels_serve(config: EngineConfig, spec: DecoderSpec, device: torch.device) -> bool:
+    """Whether the CPU kernels may take the model in bfloat16."""
+    target = Target(device, torch.bfloat16, spec.attention, config.block_size)
+    return config.attention_backend in ("auto", "cpu") and ENTRIES["cpu"].why_not(target) is None
 
 
 def _workspace(

@@ -7,24 +7,28 @@ from typing import Any
 
 import torch
 
-from plimsoll_kernels.cpu.library import InstructionsError, kernels
+from plimsoll_kernels.cpu.library import InstructionsError, instructions
 from plimsoll_runtime.errors import UsageError
 
 NAMES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
-def bfloat16_is_fast(device: torch.device) -> bool:
+def check_instructions() -> None:
+    """Raises UsageError where PLIMSOLL_CPU_ISA asks for instructions that cannot be had."""
+    try:
+        instructions()
+    except InstructionsError as error:
+        raise UsageError(str(error)) from error
+
+
+def bfloat16_is_fast(device: torch.device, *, ours: bool) -> bool:
     """Whether a model in bfloat16 is at least as fast as in float32 on this device.
 
-    On a CPU our kernels read bfloat16 wherever they run: half of float32's bytes, multiplied in pairs where the
-    processor can, else widened in registers. Raises UsageError where PLIMSOLL_CPU_ISA cannot be honoured.
+    Our CPU kernels (`ours`: they can serve the model) read half of float32's bytes, which they multiply in pairs where
+    the processor can and else widen in registers. Stock torch is slower in bfloat16 where the CPU lacks it.
     """
     if device.type == "cuda":
         return bool(torch.cuda.is_bf16_supported())
-    try:
-        ours = kernels(torch.bfloat16) is not None
-    except InstructionsError as error:
-        raise UsageError(str(error)) from error
     return ours or (_has_mkldnn() and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported()))
 
 
@@ -32,20 +36,21 @@ def _has_mkldnn() -> bool:
     return bool(torch.backends.mkldnn.is_available())  # type: ignore[no-untyped-call]
 
 
-def choose_dtype(wanted: str, config: Mapping[str, Any], device: torch.device, *, quantised: bool) -> torch.dtype:
+def choose_dtype(
+    wanted: str, config: Mapping[str, Any], device: torch.device, *, quantised: bool, ours: bool
+) -> torch.dtype:
     """The dtype for "auto" or a name.
 
     "auto" keeps the checkpoint's own dtype where the device is fast at it. On a CPU float16 has no fast path and
     becomes float32, and bfloat16 stays where `bfloat16_is_fast`. A quantised file decodes to bfloat16 or float32.
     """
-    fast = bfloat16_is_fast(device)
     if wanted != "auto":
         if wanted not in NAMES:
             raise UsageError(f"--dtype {wanted} is unknown; choose auto, {', '.join(NAMES)}")
         return NAMES[wanted]
     stored = config.get("dtype") or config.get("torch_dtype") or ("bfloat16" if quantised else "float32")
     dtype = NAMES.get(str(stored).removeprefix("torch."), torch.float32)
-    if dtype is torch.bfloat16 and not fast:
+    if dtype is torch.bfloat16 and not bfloat16_is_fast(device, ours=ours):
         return torch.float16 if device.type == "cuda" else torch.float32
     if dtype is torch.float16 and device.type == "cpu":
         return torch.float32

@@ -96,6 +96,7 @@ def test_a_file_without_usable_keys_is_refused_and_none_is_shown(
     ("words", "told"),
     [
         (["--threads", "0"], "0 is not between 1"),
+        (["--threads", "-1"], "-1 is not between 1"),
         (["--kv-disk", ""], "it must be a path"),
         (["--kv-disk-size", "huge"], "write it like 2GiB, 512MiB or 40%"),
         (["--threads", "two"], "'two' is not a whole number"),

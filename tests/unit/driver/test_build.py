@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import errno
+import os
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import pytest
+import torch
 from gguf import GGMLQuantizationType as Kind
 from model_support.gguf_files import write_gguf
 from model_support.tiny import make_model, save_model
 
+from plimsoll_kernels.cpu.library import VARIABLE, runnable
 from plimsoll_runtime.driver import build as module
 from plimsoll_runtime.driver.build import build_engine
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.engine.core import EngineCore
-from plimsoll_runtime.errors import MemoryLimitError, SourceError
+from plimsoll_runtime.errors import MemoryLimitError, SourceError, UsageError
 
 HEADS = {"head_dim": 16, "hidden_size": 64}
 
@@ -28,7 +31,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def build(model: Path, **options: Any) -> EngineCore:
-    config = EngineConfig(model=str(model), dtype="float32", threads=1, **options)
+    config = EngineConfig(**{"model": str(model), "dtype": "float32", "threads": 1, **options})
     return build_engine(config, lambda stage, fraction: None)
 
 
@@ -79,3 +82,40 @@ def test_weights_that_may_not_be_read(form: str, folder: Path, tmp_path: Path, m
     monkeypatch.setattr(Path, "open", refuse)
     with pytest.raises(SourceError, match=f"{form} cannot be read: .*Permission denied"):
         build(model)
+
+
+def test_bfloat16_stays_where_our_kernels_serve_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save_model(make_model("LlamaConfig", HEADS).to(torch.bfloat16), tmp_path)
+    monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: False)
+    if not runnable():
+        pytest.skip("no CPU kernels of ours run here")
+    assert build(tmp_path, dtype="auto", kv_memory="1MiB").info.dtype == "bfloat16"
+    for options in ({"block_size": 8}, {"attention_backend": "torch"}):
+        assert build(tmp_path, dtype="auto", kv_memory="1MiB", **options).info.dtype == "float32"
+
+
+def test_instructions_that_cannot_be_had(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, "neon")
+    with pytest.raises(UsageError, match="PLIMSOLL_CPU_ISA=neon is unknown; choose avx2, avx512, avx512_bf16"):
+        build(folder)
+
+
+def test_more_threads_than_cores(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {4, 7})
+    before = torch.get_num_threads()
+    try:
+        for threads, warned in ((2, 0), (3, 1), (None, 0)):
+            caplog.clear()
+            build(folder, threads=threads, kv_memory="1MiB")
+            assert torch.get_num_threads() == (threads or 2)
+            assert sum("threads on 2 cores" in r.getMessage() for r in caplog.records) == warned
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("threads", [0, -1])
+def test_no_threads(folder: Path, threads: int) -> None:
+    with pytest.raises(UsageError, match=f"threads must be at least 1, not {threads}"):
+        build(folder, threads=threads)
