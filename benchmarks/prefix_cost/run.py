@@ -4,7 +4,7 @@ Two engines in one process; in each round on, off, off, on, so that a machine th
 
 It starts when the caches' pages have been taken from the system, which an idle thread does once in an engine's life.
 Without the prefix cache the same blocks are used in every turn, with it ever new ones until all have been used: while
-pages are still being taken that looks like a cost of the cache (2.4 % in the rounds in which it was noticed).
+pages are still being taken, only the engine with the cache would pay for that in its turns.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ def ask_all(llm: LLM) -> tuple[list[list[int]], list[int]]:
 def settle(llm: LLM) -> None:
     """Let the disk's threads come to rest."""
     tiers = llm._engine._scheduler._kv.tiers  # type: ignore[union-attr]
-    while tiers is not None and tiers.busy:
+    while tiers is not None and tiers.under_way:
         tiers.wait(SECONDS)
         tiers.poll()
 

@@ -152,6 +152,7 @@ def _counter(series: str, text: str, model: str, value: float) -> CounterMetricF
 def _tier_metrics(name: str, tiers: TierStats) -> Iterator[Metric]:
     yield _gauge("plimsoll_tier_host_blocks", "Blocks of cached prefixes in host memory.", name, tiers.host_blocks)
     yield _gauge("plimsoll_tier_disk_blocks", "Blocks of cached prefixes on the disk.", name, tiers.disk_blocks)
+    yield _gauge("plimsoll_tier_blocks_under_way", "Blocks being read or written.", name, tiers.under_way)
     for series, text, value in (
         ("plimsoll_tier_hit_tokens", "Tokens that came back from host memory or the disk.", tiers.hit_tokens),
         ("plimsoll_tier_spilled_blocks", "Blocks copied from the KV cache to host memory.", tiers.spilled),

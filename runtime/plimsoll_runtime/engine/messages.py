@@ -69,12 +69,13 @@ class RequestOutput(msgspec.Struct, frozen=True, omit_defaults=True):
 class TierStats(msgspec.Struct, frozen=True):
     """The tiers below the KV cache, in blocks unless it says tokens; counters from `hit_tokens` on.
 
-    `hit_tokens` came back from them; blocks were `spilled` to them, `dropped` because nothing was free, `loaded` from
-    the disk, `failed` to be written or read.
+    `under_way` are being read or written. `hit_tokens` came back; blocks were `spilled` from the KV cache, `dropped`
+    because nothing was free, `loaded` from the disk, `failed` to be written or read.
     """
 
     host_blocks: int = 0
     disk_blocks: int = 0
+    under_way: int = 0
     hit_tokens: int = 0
     spilled: int = 0
     dropped: int = 0

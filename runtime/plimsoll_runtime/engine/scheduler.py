@@ -231,6 +231,7 @@ class Scheduler:
         return TierStats(
             host_blocks=tiers.slots_used,
             disk_blocks=tiers.disk_used,
+            under_way=tiers.under_way,
             hit_tokens=self._counters.restored_tokens,
             spilled=counts.spilled,
             dropped=counts.dropped,

@@ -100,7 +100,9 @@ class FakeEngine:
             preemptions=3,
             evictions=7,
             phase_seconds=phases,
-            tiers=TierStats(host_blocks=4, disk_blocks=90, hit_tokens=96, spilled=50, dropped=2, loaded=6, failed=1),
+            tiers=TierStats(
+                host_blocks=4, disk_blocks=90, under_way=3, hit_tokens=96, spilled=50, dropped=2, loaded=6, failed=1
+            ),
         )
         self.running: set[str] = set()
         self.changed = asyncio.Event()

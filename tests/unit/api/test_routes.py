@@ -231,6 +231,7 @@ async def test_metrics(fresh: Any) -> None:
         'plimsoll_evictions_total{model="fake"} 7.0',
         'plimsoll_tier_host_blocks{model="fake"} 4.0',
         'plimsoll_tier_disk_blocks{model="fake"} 90.0',
+        'plimsoll_tier_blocks_under_way{model="fake"} 3.0',
         'plimsoll_tier_hit_tokens_total{model="fake"} 96.0',
         'plimsoll_tier_spilled_blocks_total{model="fake"} 50.0',
         'plimsoll_tier_dropped_blocks_total{model="fake"} 2.0',

@@ -89,9 +89,9 @@ class TierIndex:
         return 0 if self._store is None else self._disk.total
 
     @property
-    def busy(self) -> bool:
-        """Whether something is being read or written."""
-        return bool(self._jobs)
+    def under_way(self) -> int:
+        """Blocks that are being read from the disk or written to it."""
+        return len(self._jobs)
 
     @property
     def slots_used(self) -> int:
