@@ -43,6 +43,7 @@ async def test_a_stream(running: Any) -> None:
     assert all(c.usage is None for c in chunks[:-1])
     assert chunks[-1].choices == []
     assert chunks[-1].usage.completion_tokens == 7
+    assert chunks[-1].usage.prompt_tokens_details.cached_tokens == 16
 
 
 async def test_a_stream_without_usage_ends_with_done(running: Any) -> None:
