@@ -51,25 +51,30 @@ class Layer:
 
 
 class CpuDecoder:
-    """token ids -> normed hidden states, all layers in one call that holds no lock of Python's."""
+    """token ids -> normed hidden states, all layers in one call that holds no lock of Python's.
+
+    embedding: `[vocab, hidden]`, or the output layer where the two are one, so that it is in memory once.
+    """
 
     def __init__(
         self,
         kernels: KernelsRecord,
         layers: Sequence[Layer],
         *,
-        embedding: Tensor,
+        embedding: Tensor | PackedLinear,
         embedding_scale: float,
         final_norm: Tensor,
         norm_eps: float,
         inner: int,
         gelu: bool,
     ) -> None:
+        tied = isinstance(embedding, PackedLinear)
+        table = embedding.weight if isinstance(embedding, PackedLinear) else embedding
         vocab, hidden = embedding.shape
         records = (LayerRecord * len(layers))(*(layer.record for layer in layers))
         self._kernels = kernels
         self._kept = (layers, records, embedding, final_norm)
-        self._dtype = embedding.dtype
+        self._dtype = table.dtype
         self._hidden = hidden
         self._workspace = Buffer()
         self._seconds = (ctypes.c_double * len(OPS))()
@@ -79,7 +84,8 @@ class CpuDecoder:
             vocab=vocab,
             hidden=hidden,
             inner=inner,
-            embedding=embedding.data_ptr(),
+            embedding=None if tied else table.data_ptr(),
+            packed_embedding=table.data_ptr() if tied else None,
             final_norm=final_norm.data_ptr(),
             norm_eps=norm_eps,
             embedding_scale=embedding_scale,

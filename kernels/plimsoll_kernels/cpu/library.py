@@ -51,6 +51,7 @@ class ModelRecord(Structure):
         ("layers", POINTER(LayerRecord)),
         *((name, c_int32) for name in ("num_layers", "vocab", "hidden", "inner")),
         ("embedding", c_void_p),
+        ("packed_embedding", c_void_p),
         ("final_norm", c_void_p),
         ("norm_eps", c_float),
         ("embedding_scale", c_float),

@@ -18,12 +18,12 @@ class PackedLinear:
     """
 
     def __init__(self, kernels: KernelsRecord, weight: Tensor, bias: Tensor | None = None) -> None:
-        columns, inputs = weight.shape
+        columns, inputs = self.shape = weight.shape
         self._kernels = kernels
-        self._packed = allocate([kernels.packed_elements(columns, inputs, 0)], weight.dtype)
-        kernels.pack(weight.data_ptr(), columns, inputs, self._packed.data_ptr(), torch.get_num_threads())
+        self.weight = allocate([kernels.packed_elements(columns, inputs, 0)], weight.dtype)
+        kernels.pack(weight.data_ptr(), columns, inputs, self.weight.data_ptr(), torch.get_num_threads())
         self._bias = None if bias is None else bias.float().contiguous()
-        self.record = _record(self._packed, self._bias, inputs, columns)
+        self.record = _record(self.weight, self._bias, inputs, columns)
 
     def __call__(self, x: Tensor, buffer: Buffer | None = None) -> Tensor:
         """x `[T, inputs]` in the kernels' dtype -> float32 `[T, columns]`, never rounded between.

@@ -40,8 +40,7 @@ class FusedDecoder:
         self.dtype = reader.dtype
         ropes = tuple(dict.fromkeys(spec.ropes))
         self._turns = _Turns(ropes)
-        embedding = reader.embedding()
-        self._head = PackedLinear(found, reader.head(embedding))
+        embedding, self._head = _ends(found, reader)
         self._logits = Buffer()
         layers = [
             _layer(found, spec, weights, attention_record(shape, rope=ropes.index(rope)))
@@ -120,6 +119,14 @@ def attention_record(shape: AttentionShape, *, rope: int) -> LayerRecord:
         scale=shape.scale,
         softcap=shape.softcap or 0.0,
     )
+
+
+def _ends(found: KernelsRecord, reader: WeightReader) -> tuple[Tensor | PackedLinear, PackedLinear]:
+    """The embedding and the output layer, which are one where the model ties them."""
+    tied = reader.spec.tied_embeddings
+    embedding = reader.embedding(keep=not tied)
+    head = PackedLinear(found, reader.head(embedding))
+    return (head if tied else embedding), head
 
 
 def _layer(found: KernelsRecord, spec: DecoderSpec, weights: LayerWeights, record: LayerRecord) -> Layer:

@@ -42,12 +42,9 @@ def expected_tensors(spec: DecoderSpec) -> dict[str, tuple[int, ...]]:
     return tensors
 
 
-def weight_bytes(spec: DecoderSpec, itemsize: int, *, packed: bool) -> int:
-    """Bytes that a decoder's weights take once loaded. Packed for a CPU, a tied embedding is there twice."""
-    count = sum(prod(shape) for shape in expected_tensors(spec).values())
-    if packed and spec.tied_embeddings:
-        count += spec.vocab_size * spec.hidden_size
-    return count * itemsize
+def weight_bytes(spec: DecoderSpec, itemsize: int) -> int:
+    """Bytes that a decoder's weights take once loaded."""
+    return sum(prod(shape) for shape in expected_tensors(spec).values()) * itemsize
 
 
 def check_tensors(spec: DecoderSpec, found: Mapping[str, tuple[int, ...]]) -> None:

@@ -62,9 +62,9 @@ class WeightReader:
         self._progress = progress
         progress(STAGE, 0.0)
 
-    def embedding(self) -> Tensor:
-        """[vocab, hidden]."""
-        return self._read(EMBEDDING, keep=True)
+    def embedding(self, *, keep: bool = True) -> Tensor:
+        """[vocab, hidden]; `keep`: whether it is kept as it is."""
+        return self._read(EMBEDDING, keep=keep)
 
     def head(self, embedding: Tensor) -> Tensor:
         """[vocab, hidden]: the embedding itself where the two are tied."""

@@ -224,17 +224,31 @@ class Decoder {
 
   void embed() {
     crew_.each(step_.rows, FEW_ROWS, [&](int begin, int end, int) {
-      const auto *table = static_cast<const element *>(model_.embedding);
       for (int r = begin; r < end; r++) {
-        const element *from = table + step_.tokens[r] * model_.hidden;
         float *to = space_.residual + static_cast<size_t>(r) * model_.hidden;
-        for (int i = 0; i < model_.hidden; i++) to[i] = widen(from[i]) * model_.embedding_scale;
+        if (model_.embedding)
+          copy_embedding(step_.tokens[r], to);
+        else
+          unpack_embedding(step_.tokens[r], to);
         // What lies between a row's end and the next word is read by products: it must be finite.
         clear(space_.normed + r * space_.hidden_stride, model_.hidden, space_.hidden_stride);
         clear(space_.gated + r * space_.inner_stride, model_.inner, space_.inner_stride);
       }
     });
     lap(PLIMSOLL_EMBED);
+  }
+
+  void copy_embedding(int64_t token, float *to) const {
+    const element *from = static_cast<const element *>(model_.embedding) + token * model_.hidden;
+    for (int i = 0; i < model_.hidden; i++) to[i] = widen(from[i]) * model_.embedding_scale;
+  }
+
+  void unpack_embedding(int64_t token, float *to) const {
+    const element *from = packed_row<T>(static_cast<const element *>(model_.packed_embedding), token, model_.hidden);
+    for (int i = 0; i < model_.hidden; i++) {
+      const size_t at = static_cast<size_t>(i / T::PAIR) * PANEL * T::PAIR + i % T::PAIR;
+      to[i] = widen(from[at]) * model_.embedding_scale;
+    }
   }
 
   static void clear(operand *row, int width, size_t stride) {

@@ -31,7 +31,8 @@ struct PlimsollModel {
   const struct PlimsollLayer *layers;
   int32_t num_layers;
   int32_t vocab, hidden, inner;
-  const void *embedding;  // elements [vocab, hidden]
+  const void *embedding;         // elements [vocab, hidden], or null:
+  const void *packed_embedding;  // the same as a product's weight, for models whose output layer it is as well
   const float *final_norm;
   float norm_eps, embedding_scale;
   int32_t activation;  // 0 silu, 1 gelu_tanh

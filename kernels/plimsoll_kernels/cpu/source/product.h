@@ -225,4 +225,10 @@ void pack_half(const typename T::element *weight, int first, int n, int k, typen
   }
 }
 
+// The first word of a row of a packed weight; the next ones are PANEL words apart from each other.
+template <class T>
+const typename T::element *packed_row(const typename T::element *packed, int64_t row, int k) {
+  return packed + row / PANEL * panel_elements<T>(k) + row % PANEL * T::PAIR;
+}
+
 }  // namespace PLIMSOLL_ISA
