@@ -22,7 +22,7 @@ from options import Options
 from serving.run import LINES
 
 HERE = Path(__file__).resolve().parent
-QUESTIONS = ("overhead", "offline", "prefix_cost", "kv_waste", "startup", "loading", "sampling")
+QUESTIONS = ("overhead", "offline", "prefix_cost", "kv_waste", "startup", "loading", "sampling", "instructions")
 
 
 class QuestionFailed(RuntimeError):

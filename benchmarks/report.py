@@ -9,6 +9,7 @@ import argparse
 import json
 import sys
 from collections.abc import Mapping, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +79,13 @@ def _sheets(run: Mapping[str, Any]) -> list[Sheet]:
     sheets = [tables.goals(run["goals"])]
     if run["workloads"]:
         sheets += [tables.serving(run["workloads"]), tables.limits(run["workloads"])]
-    return sheets
+    return sheets + [_table(name, result) for name, result in run["questions"].items()]
+
+
+def _table(question: str, result: Mapping[str, Any]) -> Sheet:
+    """As the question's own bench prints it."""
+    sheet: Sheet = import_module(f"{question}.run").table(result)
+    return sheet
 
 
 if __name__ == "__main__":

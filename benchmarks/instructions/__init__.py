@@ -1,0 +1,1 @@
+"""What does an instruction set make of a product?"""
