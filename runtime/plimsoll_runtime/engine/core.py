@@ -9,12 +9,13 @@ from typing import Protocol
 import msgspec
 
 from plimsoll_runtime.engine.config import EngineConfig, overlaps
-from plimsoll_runtime.engine.limits import check_request, longest_sequence
+from plimsoll_runtime.engine.limits import Limits, check_request, longest_sequence
 from plimsoll_runtime.engine.messages import AddRequest, EngineInfo, EngineStats, StepOutputs
 from plimsoll_runtime.engine.pipeline import InlineSteps, Pipeline, ThreadedSteps
 from plimsoll_runtime.engine.plan import StepPlan, StepResult
 from plimsoll_runtime.engine.policy import new_policy
-from plimsoll_runtime.engine.scheduler import Limits, Scheduler, Step
+from plimsoll_runtime.engine.scheduler import Scheduler
+from plimsoll_runtime.engine.step import Step
 from plimsoll_runtime.engine.tiers.index import TierIndex
 from plimsoll_runtime.engine.timeline import StepPhase, Timeline
 from plimsoll_runtime.errors import EngineDeadError

@@ -1,10 +1,37 @@
-"""What an engine can serve at all: checked where a request enters, and again where it is queued."""
+"""What an engine can serve at all: its sizes, and requests, checked where they enter and where they are queued."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 from plimsoll_runtime.engine.messages import AddRequest, EngineInfo
 from plimsoll_runtime.engine.params import SamplingParams
 from plimsoll_runtime.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What the scheduler works with, in tokens unless they say blocks or sequences."""
+
+    num_blocks: int
+    block_size: int
+    max_len: int
+    max_batch_tokens: int
+    max_sequences: int
+    eos_token_ids: frozenset[int] = frozenset()
+    prefix_caching: bool = True
+    paced: bool = False
+    """Whether prompts are cut small beside decodes: for devices on which every token costs time."""
+    burst_tokens: int = 512
+    """Of prompts in a paced step while more come than decode."""
+
+    def __post_init__(self) -> None:
+        for name in ("block_size", "max_len", "max_batch_tokens", "max_sequences"):
+            if getattr(self, name) < 1:
+                raise UsageError(f"{name} must be at least 1, not {getattr(self, name)}")
+        capacity = (self.num_blocks - 1) * self.block_size
+        if self.max_len > capacity:
+            raise UsageError(f"a sequence may have {self.max_len} tokens, but the KV cache holds only {capacity}")
 
 
 def longest_sequence(info: EngineInfo) -> int:

@@ -23,9 +23,12 @@ from bisect import bisect_right, insort
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 
-from plimsoll_runtime.engine.allocator import KvAllocator, Merge
+from plimsoll_runtime.engine.allocator import KvAllocator
 from plimsoll_runtime.engine.deadlines import DeadlineQueue
-from plimsoll_runtime.engine.messages import AddRequest, EngineStats, LogprobEntry, RequestOutput, TierStats
+from plimsoll_runtime.engine.limits import Limits
+from plimsoll_runtime.engine.messages import AddRequest, EngineStats, RequestOutput, TierStats
+from plimsoll_runtime.engine.outputs import deadline_message, record_prompt_logprobs, token_message
+from plimsoll_runtime.engine.pacing import Pacer
 from plimsoll_runtime.engine.plan import (
     LAST_CHOSEN,
     ScheduledSequence,
@@ -33,51 +36,20 @@ from plimsoll_runtime.engine.plan import (
     SlotInit,
     StepPlan,
     StepResult,
-    TokenLogprob,
 )
 from plimsoll_runtime.engine.policy import SECOND_NS, FirstComeFirstServed, Policy
 from plimsoll_runtime.engine.sequence import Phase, SequenceState
 from plimsoll_runtime.engine.slots import SlotPool
+from plimsoll_runtime.engine.step import Step, StepBuilder
 from plimsoll_runtime.engine.tiers.index import TierIndex
 from plimsoll_runtime.engine.waiting import WaitingQueue
 from plimsoll_runtime.errors import UsageError
 
 SEED_BITS = 63
-DECODES_PER_NEWCOMER = 4
-PROMPT_TOKENS_PER_DECODE = 2
 FETCH_NS = 2 * SECOND_NS
 """So long a sequence waits at most for what is read for it from the disk; then it computes what is not there."""
 
-LEAST_PROMPT_TOKENS = 64
-"""A paced step: where at least so many decode for each that does not yet, so many tokens of prompts for each decode."""
-
 _UNSEEN = (LAST_CHOSEN,)
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What the scheduler works with, in tokens unless they say blocks or sequences."""
-
-    num_blocks: int
-    block_size: int
-    max_len: int
-    max_batch_tokens: int
-    max_sequences: int
-    eos_token_ids: frozenset[int] = frozenset()
-    prefix_caching: bool = True
-    paced: bool = False
-    """Whether prompts are cut small beside decodes: for devices on which every token costs time."""
-    burst_tokens: int = 512
-    """Of prompts in a paced step while more come than decode."""
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """A plan, and what `commit` must know of it: the sequences in the plan's order, blocks to merge afterwards."""
-
-    plan: StepPlan
-    sequences: list[SequenceState]
-    merges: list[Merge]
 
 
 class Scheduler:
@@ -94,7 +66,6 @@ class Scheduler:
         clock: Callable[[], int] = time.monotonic_ns,
         tiers: TierIndex | None = None,
     ) -> None:
-        _check_limits(limits)
         self._limits = limits
         self._policy = policy or FirstComeFirstServed()
         self._kv = KvAllocator(limits.num_blocks, limits.block_size, prefix_caching=limits.prefix_caching, tiers=tiers)
@@ -106,7 +77,7 @@ class Scheduler:
         self._deadlines = DeadlineQueue()
         self._running: list[SequenceState] = []
         self._counters = _Counters()
-        self._held_tokens = 0
+        self._pacer = Pacer(limits)
         self._seeds = random.Random()
 
     def __len__(self) -> int:
@@ -143,7 +114,7 @@ class Scheduler:
         if missed:
             self._counters.expired += len(missed)
             self._drop_finished()
-        return [RequestOutput(s.request_id, finish_reason="deadline", error=_missed(s)) for s in missed]
+        return [deadline_message(sequence) for sequence in missed]
 
     def forget_prefixes(self) -> None:
         """Make everything in the prefix cache unfindable."""
@@ -161,12 +132,17 @@ class Scheduler:
             self._end_fetches()
         if self._waiting:
             self._prepare_admission()
-        build = _StepBuilder(self._limits.max_batch_tokens)
         decodes = [s for s in self._running if s.length - s.computed == 1 and not s.ends_by_length]
-        if not (self._limits.paced and self._plan_burst(decodes, build)):
+        pace = self._pacer.next(len(decodes), self._newcomers())
+        build = StepBuilder(pace.tokens)
+        if pace.alone:
+            self._plan_prompts(build)
+            self._pacer.had_it_alone(filled=build.budget == 0)
+            if build.budget > 0:
+                build.budget = self._limits.max_batch_tokens - build.tokens
+                self._plan_decodes(decodes, build)
+        else:
             self._plan_decodes(decodes, build)
-            if self._limits.paced:
-                self._pace(build)
             self._plan_prompts(build)
         if not build.entries:
             return None
@@ -193,7 +169,7 @@ class Scheduler:
                 finished = True
                 continue
             if output.prompt_logprobs:
-                _record_prompt_logprobs(sequence, entry, output)
+                record_prompt_logprobs(sequence, entry, output)
             if entry.sample:
                 message = self._append(sequence, output)
                 outputs.append(message)
@@ -299,35 +275,12 @@ class Scheduler:
         """Blocks that a running sequence has, or that are kept for it."""
         return len(victim.block_ids) + self._kv.growth(victim)
 
-    def _plan_burst(self, decodes: list[SequenceState], build: _StepBuilder) -> bool:
-        """While more come than decode, as in a burst: a small step that prompts fill alone. Whether it is planned.
-
-        Small steps cost no more than large ones by the token, and the first tokens come sooner. Those that decode are
-        left out of as many as make up one full step, so that their tokens come as often as beside full steps.
-        """
-        limits, tokens = self._limits, min(self._limits.burst_tokens, self._limits.max_batch_tokens)
-        if len(decodes) >= DECODES_PER_NEWCOMER * self._newcomers():
-            return False
-        if self._held_tokens + tokens >= limits.max_batch_tokens:
-            self._held_tokens = 0
-            build.budget = min(limits.max_batch_tokens, tokens + len(decodes))
-            return False
-        build.budget = tokens
-        self._plan_prompts(build)
-        if build.budget == 0:
-            self._held_tokens += tokens
-            return True
-        self._held_tokens = 0
-        build.budget = limits.max_batch_tokens - build.tokens
-        self._plan_decodes(decodes, build)
-        return True
-
     def _newcomers(self) -> int:
         """How many have a prompt under way or could begin with one."""
         prompts = sum(sequence.length - sequence.computed > 1 for sequence in self._running)
         return prompts + min(len(self._waiting), self._slots.available)
 
-    def _plan_decodes(self, decodes: list[SequenceState], build: _StepBuilder) -> None:
+    def _plan_decodes(self, decodes: list[SequenceState], build: StepBuilder) -> None:
         """Plan the sequences of which one token is to be computed; some may give way to others of them."""
         size = self._kv.block_size
         alone = not build.entries
@@ -339,13 +292,7 @@ class Scheduler:
                 continue
             self._plan_chunk(sequence, 1, build)
 
-    def _pace(self, build: _StepBuilder) -> None:
-        """Beside many that stream their answers a few newcomers must not take a step many times as long."""
-        decodes, newcomers = len(build.entries), self._newcomers()
-        if newcomers and decodes >= DECODES_PER_NEWCOMER * newcomers:
-            build.budget = min(build.budget, max(LEAST_PROMPT_TOKENS, PROMPT_TOKENS_PER_DECODE * decodes))
-
-    def _plan_prompts(self, build: _StepBuilder) -> None:
+    def _plan_prompts(self, build: StepBuilder) -> None:
         """Plan the sequences that have more than a token to compute, and let others in, by rank."""
         for sequence in [s for s in self._running if s.length - s.computed > 1]:
             self._admit(build, before=sequence)
@@ -382,10 +329,10 @@ class Scheduler:
             sequence.cached_tokens += found
             self._counters.cache_hit_tokens += found
 
-    def _plan_prompt(self, sequence: SequenceState, build: _StepBuilder) -> None:
+    def _plan_prompt(self, sequence: SequenceState, build: StepBuilder) -> None:
         self._plan_chunk(sequence, min(sequence.length - sequence.computed, build.budget), build)
 
-    def _plan_chunk(self, sequence: SequenceState, count: int, build: _StepBuilder) -> None:
+    def _plan_chunk(self, sequence: SequenceState, count: int, build: StepBuilder) -> None:
         """Compute the next `count` tokens; with the last of them, choose the one after."""
         tokens, start = sequence.token_ids, sequence.computed
         end = start + count
@@ -403,7 +350,7 @@ class Scheduler:
         sequence.pending += sample
         self._kv.publish(sequence)
 
-    def _admit(self, build: _StepBuilder, before: SequenceState | None = None) -> None:
+    def _admit(self, build: StepBuilder, before: SequenceState | None = None) -> None:
         """Let sequences in while there are budget, slots and blocks; those that run keep a spare block each.
 
         Only those that rank before a running one, if it is given.
@@ -437,7 +384,7 @@ class Scheduler:
             sequence.phase = Phase.WAITING
             self._waiting.push(sequence)
 
-    def _enter(self, sequence: SequenceState, build: _StepBuilder) -> None:
+    def _enter(self, sequence: SequenceState, build: StepBuilder) -> None:
         """A sequence that has its blocks takes a slot."""
         sequence.phase = Phase.RUNNING
         sequence.slot = self._slots.take()
@@ -462,7 +409,7 @@ class Scheduler:
         sequence.pending -= 1
         self._counters.generated_tokens += 1
         reason = sequence.end_reason(token)
-        message = _message(sequence, token, output.logprob, reason)
+        message = token_message(sequence, token, output.logprob, reason)
         if reason is not None:
             self._policy.learn(sequence)
             self._kv.publish_last(sequence)
@@ -529,69 +476,5 @@ class _Counters:
     broken_off: int = 0
 
 
-class _StepBuilder:
-    """A plan while it grows."""
-
-    __slots__ = ("budget", "entries", "new_slots", "sequences", "tokens")
-
-    def __init__(self, budget: int) -> None:
-        self.budget = budget
-        self.tokens = 0
-        self.entries: list[ScheduledSequence] = []
-        self.sequences: list[SequenceState] = []
-        self.new_slots: list[SlotInit] = []
-
-    def add(self, sequence: SequenceState, entry: ScheduledSequence) -> None:
-        """Plan a chunk of a sequence."""
-        self.entries.append(entry)
-        self.sequences.append(sequence)
-        self.budget -= len(entry.token_ids)
-        self.tokens += len(entry.token_ids)
-
-
-def _check_limits(limits: Limits) -> None:
-    for name in ("block_size", "max_len", "max_batch_tokens", "max_sequences"):
-        if getattr(limits, name) < 1:
-            raise UsageError(f"{name} must be at least 1, not {getattr(limits, name)}")
-    capacity = (limits.num_blocks - 1) * limits.block_size
-    if limits.max_len > capacity:
-        raise UsageError(f"a sequence may have {limits.max_len} tokens, but the KV cache holds only {capacity}")
-
-
 def _rank(sequence: SequenceState) -> tuple[int, ...]:
     return sequence.rank
-
-
-def _missed(sequence: SequenceState) -> str:
-    place = "in the prompt" if sequence.admitted else "in the queue"
-    return f"its deadline of {sequence.params.deadline:g} s passed before the first token, when it was {place}"
-
-
-def _message(sequence: SequenceState, token: int, logprob: TokenLogprob | None, reason: str | None) -> RequestOutput:
-    """The first of a request also carries what is told once."""
-    stop_token_id = token if reason == "stop" else None
-    logprobs = [] if logprob is None else [_entry(logprob)]
-    if sequence.answered:
-        return RequestOutput(sequence.request_id, [token], logprobs, None, reason, stop_token_id)
-    sequence.answered = True
-    return RequestOutput(
-        sequence.request_id,
-        [token],
-        logprobs,
-        sequence.prompt_logprobs,
-        reason,
-        stop_token_id,
-        sequence.cached_tokens,
-    )
-
-
-def _record_prompt_logprobs(sequence: SequenceState, entry: ScheduledSequence, output: SequenceOutput) -> None:
-    """Keep what is new: after a preemption positions may be computed again that were reported before."""
-    assert sequence.prompt_logprobs is not None
-    new = output.prompt_logprobs[max(0, sequence.scored - entry.start) :]
-    sequence.prompt_logprobs.extend(map(_entry, new))
-    sequence.scored += len(new)
-
-
-def _entry(logprob: TokenLogprob) -> LogprobEntry:
-    return LogprobEntry(logprob.token_id, logprob.logprob, logprob.rank, list(logprob.top))

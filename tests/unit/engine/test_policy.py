@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from simulated import SimulatedRunner
 
 from plimsoll_runtime.engine.lengths import ENOUGH, LengthEstimator
+from plimsoll_runtime.engine.limits import Limits
 from plimsoll_runtime.engine.params import DEADLINE_LIMIT, PRIORITY_LIMIT, ParamsError, SamplingParams
 from plimsoll_runtime.engine.policy import (
     DEFAULT_DEADLINE_SECONDS,
@@ -28,7 +29,7 @@ from plimsoll_runtime.engine.policy import (
     ShortestJob,
     new_policy,
 )
-from plimsoll_runtime.engine.scheduler import Limits, Scheduler
+from plimsoll_runtime.engine.scheduler import Scheduler
 from plimsoll_runtime.engine.sequence import SequenceState
 from plimsoll_runtime.errors import UsageError
 

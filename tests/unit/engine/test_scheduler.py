@@ -14,9 +14,11 @@ from simulated import POISON, SimulatedRunner, oracle
 
 from plimsoll_runtime.engine.allocator import PROBE_LOOKUPS
 from plimsoll_runtime.engine.lengths import ENOUGH
+from plimsoll_runtime.engine.limits import Limits
 from plimsoll_runtime.engine.plan import LAST_CHOSEN, StepPlan, StepResult
 from plimsoll_runtime.engine.policy import REFRESHES, SECOND_NS, new_policy
-from plimsoll_runtime.engine.scheduler import Limits, Scheduler, Step
+from plimsoll_runtime.engine.scheduler import Scheduler
+from plimsoll_runtime.engine.step import Step
 from plimsoll_runtime.errors import UsageError
 
 

@@ -13,6 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from simulated import EOS, POISON, VOCAB, Answer, SimulatedRunner, oracle
 from simulated_disk import SimulatedDisk
 
+from plimsoll_runtime.engine.limits import Limits
 from plimsoll_runtime.engine.messages import AddRequest, RequestOutput
 from plimsoll_runtime.engine.params import SamplingParams
 from plimsoll_runtime.engine.policy import (
@@ -24,8 +25,9 @@ from plimsoll_runtime.engine.policy import (
     Policy,
     ShortestJob,
 )
-from plimsoll_runtime.engine.scheduler import Limits, Scheduler, Step
+from plimsoll_runtime.engine.scheduler import Scheduler
 from plimsoll_runtime.engine.sequence import SequenceState
+from plimsoll_runtime.engine.step import Step
 from plimsoll_runtime.engine.tiers.index import TierIndex
 
 SHARED = [3 * i % VOCAB for i in range(60)]

@@ -10,9 +10,11 @@ from simulated import POISON, SimulatedRunner, oracle
 from simulated_disk import SimulatedDisk
 
 from plimsoll_runtime.engine.core import EngineCore
+from plimsoll_runtime.engine.limits import Limits
 from plimsoll_runtime.engine.messages import AddRequest
 from plimsoll_runtime.engine.policy import SECOND_NS
-from plimsoll_runtime.engine.scheduler import FETCH_NS, Limits, Scheduler, Step
+from plimsoll_runtime.engine.scheduler import FETCH_NS, Scheduler
+from plimsoll_runtime.engine.step import Step
 from plimsoll_runtime.engine.tiers.index import TierIndex
 
 PREFIXES = [[(5 * i + j) % 39 for j in range(24)] for i in range(8)]

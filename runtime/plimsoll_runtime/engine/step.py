@@ -1,0 +1,38 @@
+"""A step that the scheduler has planned, and the plan while it grows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from plimsoll_runtime.engine.allocator import Merge
+from plimsoll_runtime.engine.plan import ScheduledSequence, SlotInit, StepPlan
+from plimsoll_runtime.engine.sequence import SequenceState
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A plan, and what `commit` must know of it: the sequences in the plan's order, blocks to merge afterwards."""
+
+    plan: StepPlan
+    sequences: list[SequenceState]
+    merges: list[Merge]
+
+
+class StepBuilder:
+    """A plan while it grows; `budget` tokens may still be added."""
+
+    __slots__ = ("budget", "entries", "new_slots", "sequences", "tokens")
+
+    def __init__(self, budget: int) -> None:
+        self.budget = budget
+        self.tokens = 0
+        self.entries: list[ScheduledSequence] = []
+        self.sequences: list[SequenceState] = []
+        self.new_slots: list[SlotInit] = []
+
+    def add(self, sequence: SequenceState, entry: ScheduledSequence) -> None:
+        """Plan a chunk of a sequence."""
+        self.entries.append(entry)
+        self.sequences.append(sequence)
+        self.budget -= len(entry.token_ids)
+        self.tokens += len(entry.token_ids)
