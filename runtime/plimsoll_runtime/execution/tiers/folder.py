@@ -4,23 +4,30 @@ A file begins with a header that repeats what it is: format, fingerprint of the 
 length, checksum. Whatever does not agree is no block of ours. Nothing is flushed to the disk by force: a file that a
 crash has cut short fails its checksum, and what is lost is cache.
 
-Every engine works in a subfolder of its own, held by a lock, so that several may be given one folder.
+Every engine works in a subfolder of its own, held by a lock, so that several may be given one folder. What another user
+has put there, folder or link, is left alone: it could be made to be read, or written through.
 """
 
 from __future__ import annotations
 
 import fcntl
+import logging
 import os
+import re
 import shutil
+import stat
 import struct
 import zlib
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+logger = logging.getLogger(__name__)
+
 MAGIC = b"plimsoll-kv-1\0\0\0"
 HEADER = struct.Struct("<16s32s32sQI")
 PREFIX = "plimsoll-kv-"
+SUBFOLDER = re.compile(rf"{PREFIX}[0-9a-f]{{16}}-\d+")
 SUFFIX = ".kv"
 DRAFT = "draft"
 LOCK = "lock"
@@ -50,8 +57,8 @@ class BlockFolder:
         root.mkdir(parents=True, exist_ok=True)
         self.path, self._lock = _claim(root, PREFIX + fingerprint.hex()[:16])
         (self.path / DRAFT).unlink(missing_ok=True)
-        for other in root.glob(f"{PREFIX}*"):
-            if other != self.path and other.is_dir():
+        for other in root.iterdir():
+            if other != self.path and SUBFOLDER.fullmatch(other.name) and _is_ours(other):
                 _delete_unless_open(other)
 
     def names(self) -> list[bytes]:
@@ -110,23 +117,40 @@ class BlockFolder:
 
 
 def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
+    return os.open(path, flags | os.O_NOFOLLOW, 0o600)
 
 
 def _claim(root: Path, stem: str) -> tuple[Path, int]:
-    """The first subfolder of this stem that nobody has open, and the lock that now holds it."""
+    """The first subfolder of this stem that is ours and that nobody has open, and the lock that now holds it."""
     number = 0
     while True:
         path = root / f"{stem}-{number}"
-        path.mkdir(mode=0o700, exist_ok=True)
-        if (lock := _lock(path)) is not None:
+        if _make(path) and (lock := _lock(path)) is not None:
             return path, lock
         number += 1
 
 
+def _make(path: Path) -> bool:
+    """Make a folder for its owner alone, unless it is there; whether it is ours."""
+    try:
+        path.mkdir(mode=0o700)
+    except FileExistsError:
+        return _is_ours(path)
+    return True
+
+
+def _is_ours(path: Path) -> bool:
+    """Whether it is a folder, and no link to one, of this process's user."""
+    try:
+        status = path.lstat()
+    except FileNotFoundError:
+        return False
+    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()
+
+
 def _lock(path: Path) -> int | None:
     """An open file that holds the lock of a folder until it is closed; None when somebody else holds it."""
-    lock = os.open(path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    lock = os.open(path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -139,10 +163,14 @@ def _lock(path: Path) -> int | None:
 
 
 def _delete_unless_open(path: Path) -> None:
-    lock = _lock(path)
-    if lock is None:
-        return
+    """What cannot be deleted stays, with a warning: it is no reason to do without the disk."""
     try:
-        shutil.rmtree(path)
-    finally:
-        os.close(lock)
+        lock = _lock(path)
+        if lock is None:
+            return
+        try:
+            shutil.rmtree(path)
+        finally:
+            os.close(lock)
+    except OSError as error:
+        logger.warning("%s is left of another model and cannot be deleted: %s", path, error)

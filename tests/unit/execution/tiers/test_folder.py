@@ -105,12 +105,59 @@ def test_what_another_model_left_is_deleted_unless_it_is_in_use(tmp_path: Path) 
         folder.write(NAME, memoryview(DATA))
     gone.close()
     somebody = tmp_path / "plimsoll-kv-notes"
-    somebody.write_text("not a folder")
+    somebody.mkdir()
     ours = BlockFolder(tmp_path, OURS)
     assert ours.names() == []
     assert not gone.path.exists()
     assert used.names() == [NAME]
     assert somebody.exists()
+
+
+def test_what_another_user_put_there_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gone, same = BlockFolder(tmp_path, OTHER), BlockFolder(tmp_path, OURS)
+    for folder in (gone, same):
+        folder.write(NAME, memoryview(DATA))
+        folder.close()
+    somebody = os.geteuid() + 1
+    monkeypatch.setattr("os.geteuid", lambda: somebody)
+    ours = BlockFolder(tmp_path, OURS)
+    assert ours.path not in (gone.path, same.path)
+    assert ours.names() == []
+    assert gone.names() == same.names() == [NAME]
+
+
+def test_links_are_not_followed(tmp_path: Path) -> None:
+    target = tmp_path / "target"
+    target.mkdir()
+    root = tmp_path / "root"
+    expected = BlockFolder(root, OURS)
+    expected.close()
+    (expected.path / "lock").unlink()
+    expected.path.rmdir()
+    expected.path.symlink_to(target)
+    (root / f"plimsoll-kv-{'7' * 16}-0").symlink_to(target)
+    folder = BlockFolder(root, OURS)
+    assert folder.path != expected.path
+    folder.write(NAME, memoryview(DATA))
+    (folder.path / "draft").symlink_to(target / "file")
+    with pytest.raises(OSError, match="symbolic links"):
+        folder.write(SECOND, memoryview(DATA))
+    assert not list(target.iterdir())
+
+
+def test_what_cannot_be_deleted_stays_with_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    gone = BlockFolder(tmp_path, OTHER)
+    gone.close()
+
+    def refuse(path: Path) -> None:
+        raise PermissionError(path)
+
+    monkeypatch.setattr("shutil.rmtree", refuse)
+    BlockFolder(tmp_path, OURS).write(NAME, memoryview(DATA))
+    assert gone.path.exists()
+    assert "cannot be deleted" in caplog.text
 
 
 def test_another_fingerprint_in_our_folder_is_no_block_of_ours(tmp_path: Path) -> None:
