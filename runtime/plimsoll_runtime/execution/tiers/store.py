@@ -143,7 +143,9 @@ class _Worker:
             logger.exception("the disk tier of the KV cache is switched off: it failed in an unforeseen way")
             self.broken = True
             return False
-        self._failures = 0
+        if task.slot is not None:
+            # A full disk lets go of what a failed write has not left there: that says nothing of its health.
+            self._failures = 0
         return True
 
     def _count(self, error: Exception) -> None:

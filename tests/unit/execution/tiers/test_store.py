@@ -117,6 +117,18 @@ def test_failures_in_a_row_switch_the_disk_off_with_one_warning(
     store.close()
 
 
+def test_deletes_do_not_hide_that_every_write_fails(folder: Folder, host: HostBlocks) -> None:
+    store = DiskStore(folder, host)
+    folder.failure = OSError(errno.ENOSPC, "no space left on device")
+    for _ in range(FAILURES):
+        assert not store.broken
+        store.write(1, A)
+        store.delete(A)
+        results(store)
+    assert store.broken
+    store.close()
+
+
 def test_an_error_nobody_thought_of_switches_the_disk_off_and_nobody_waits(
     folder: Folder, host: HostBlocks, caplog: pytest.LogCaptureFixture
 ) -> None:
