@@ -80,6 +80,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
             raise ParamsError("min_tokens", f"{self.min_tokens} is more than max_tokens {self.max_tokens}")
         if any(not text for text in self.stop):
             raise ParamsError("stop", "a stop string must not be empty")
+        if any(token < 0 for token in self.stop_token_ids):
+            raise ParamsError("stop_token_ids", f"token id {min(self.stop_token_ids)} is negative")
 
     def _check_distribution(self) -> None:
         _within("temperature", self.temperature, 0.0, 100.0)

@@ -1,0 +1,14 @@
+"""Sampling parameters out of range are refused where they are built."""
+
+from __future__ import annotations
+
+import pytest
+
+from plimsoll_runtime.engine.params import ParamsError, SamplingParams
+
+
+def test_a_negative_stop_token_is_refused() -> None:
+    # As an index into the logits it would forbid another token, or none that there is, until min_tokens.
+    with pytest.raises(ParamsError, match="stop_token_ids: token id -7 is negative"):
+        SamplingParams(stop_token_ids=(3, -7), min_tokens=1)
+    assert SamplingParams(stop_token_ids=(0, 3)).stop_token_ids == (0, 3)
