@@ -182,7 +182,10 @@ def _config(model: str, options: Mapping[str, Any]) -> EngineConfig:
     known = set(EngineConfig.__struct_fields__) - {"model"}
     if unknown := sorted(set(options) - known):
         raise UsageError(f"unknown option {', '.join(unknown)}; LLM takes {', '.join(sorted(known))}")
-    return EngineConfig(model=model, **options)
+    try:
+        return msgspec.convert({"model": model, **options}, EngineConfig)
+    except msgspec.ValidationError as error:
+        raise UsageError(f"an option of LLM is of the wrong kind: {error}") from error
 
 
 def _as_batch(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:

@@ -53,3 +53,16 @@ def test_the_policy_is_an_option_of_the_engine(llm: LLM) -> None:
     assert len(llm.generate([[1]], params(priority=-1))[0].outputs[0].token_ids) == 4
     with pytest.raises(UsageError, match=r"'best'.*there are deadline, fcfs"):
         load(llm.info.model, policy="best")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"threads": "2"}, "an option of LLM is of the wrong kind: .*threads"),
+        ({"threads": 0}, "threads must be at least 1, not 0"),
+        ({"thread": 2}, "unknown option thread; LLM takes .*threads"),
+    ],
+)
+def test_options_that_cannot_be_are_refused_before_anything_is_loaded(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        LLM("no-such-model", **options)
