@@ -111,8 +111,7 @@ class _Worker:
 
     def take_done(self) -> list[Done]:
         """What is over and was not taken before."""
-        if not self._done:
-            return []
+        # Also where nothing is there: a word that came late, for what was taken already, must not wake `wait` for ever.
         self.told.clear()
         return [self._done.popleft() for _ in range(len(self._done))]
 

@@ -117,6 +117,15 @@ def test_failures_in_a_row_switch_the_disk_off_with_one_warning(
     store.close()
 
 
+def test_who_was_told_of_nothing_is_told_so_once(folder: Folder, host: HostBlocks) -> None:
+    store = DiskStore(folder, host)
+    # What came in between was taken before the word of it.
+    store._worker.told.set()
+    assert store.poll() == []
+    assert not store._worker.told.is_set(), "waiting would return at once, again and again"
+    store.close()
+
+
 def test_deletes_do_not_hide_that_every_write_fails(folder: Folder, host: HostBlocks) -> None:
     store = DiskStore(folder, host)
     folder.failure = OSError(errno.ENOSPC, "no space left on device")
