@@ -65,7 +65,7 @@ def open_tiers(
     The options have passed `check_options`. Raises UsageError where a path or size cannot be, MemoryLimitError where
     host memory has not what was asked for.
     """
-    folder = None if config.kv_disk is None else _open_folder(Path(config.kv_disk), files, cache, backend)
+    folder = None if config.kv_disk is None else _open_folder(Path(config.kv_disk).expanduser(), files, cache, backend)
     if config.kv_host_memory is None and folder is None:
         return None
     host = HostBlocks(cache, _slots(config, cache))

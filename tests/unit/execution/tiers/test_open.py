@@ -79,6 +79,12 @@ def test_a_disk_has_slots_before_it_and_as_many_blocks_as_its_size(files: ModelF
     assert few.host.slots == LEAST_STAGING
 
 
+def test_a_tilde_is_the_home_folder(files: ModelFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert opened(files, Path("~/kv")) is not None
+    assert list((tmp_path / "kv").iterdir())
+
+
 def test_a_size_below_a_block_is_refused(files: ModelFiles, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="less than a block of 2048 bytes"):
         opened(files, tmp_path / "kv", size="2047")
