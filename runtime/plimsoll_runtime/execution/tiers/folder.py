@@ -48,8 +48,8 @@ class _Header(NamedTuple):
 class BlockFolder:
     """The blocks of one engine under `root`; `fingerprint` (32 bytes) says whose blocks they can be.
 
-    What an earlier engine of the same fingerprint has left is taken over. What others left, and no engine has open, is
-    deleted: the size that the caller keeps to is for everything under `root`. Raises OSError where it cannot be used.
+    What an earlier engine of the same fingerprint has left is taken over. What others of this user left, and no engine
+    has open, is deleted, so that only engines that run take space. Raises OSError where the folder cannot be used.
     """
 
     def __init__(self, root: Path, fingerprint: bytes) -> None:
