@@ -42,8 +42,10 @@ class InlineSteps:
         self._plans.append(plan)
 
     def result(self) -> StepResult:
-        """See Pipeline."""
-        return self._run(self._plans.popleft())
+        """See Pipeline. A step that was interrupted (Ctrl-C) is run again when it is asked for again."""
+        result = self._run(self._plans[0])
+        self._plans.popleft()
+        return result
 
 
 class ThreadedSteps:

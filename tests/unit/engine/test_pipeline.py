@@ -125,6 +125,32 @@ def test_a_stop_token_leaves_a_step_to_be_waited_for() -> None:
     assert core.stats.blocks_used == 0
 
 
+class InterruptedOnce:
+    """A runner whose second step ends with Ctrl-C."""
+
+    def __init__(self, inner: Runner) -> None:
+        self._inner = inner
+        self._runs = 0
+
+    def run(self, plan: StepPlan) -> StepResult:
+        self._runs += 1
+        if self._runs == 2:
+            raise KeyboardInterrupt
+        return self._inner.run(plan)
+
+
+def test_an_engine_outlives_an_interrupted_step() -> None:
+    core, _ = make_core(wrap=InterruptedOnce)
+    core.add(request("r", [1, 2]))
+    core.step()
+    with pytest.raises(KeyboardInterrupt):
+        core.step()
+    core.abort(["r"])
+    core.add(request("s", [3, 4]))
+    assert tokens_of(drain(core)["s"]) == oracle(request("s", [3, 4]), 256).token_ids
+    assert core.stats.blocks_used == 0
+
+
 def test_a_step_that_fails_ahead_ends_the_engine_when_its_turn_comes() -> None:
     core, runner = make_core(overlap=True)
     runner.failure = RuntimeError("the device is gone")
