@@ -84,7 +84,7 @@ class KvCache:
     def read_blocks(self, pairs: Sequence[tuple[int, int]], host: Tensor) -> None:
         """Copy blocks (block, row) to rows of host memory, uint8 `[rows, block_bytes]`, in the cache's own order.
 
-        On a GPU the copies follow what was launched before and may still be under way on return.
+        The rows may be read on return: on a GPU this waits for the copies.
         """
         blocks, rows = [block for block, _ in pairs], [row for _, row in pairs]
         if self.device.type == "cpu":
@@ -98,6 +98,7 @@ class KvCache:
                 target.copy_(source.index_select(0, index))
             for number, row in enumerate(rows[part]):
                 host[row].copy_(staging[number], non_blocking=True)
+        torch.accelerator.current_stream(self.device).synchronize()
 
     def write_blocks(self, pairs: Sequence[tuple[int, int]], host: Tensor) -> None:
         """Fill blocks from rows of host memory (row, block): what `read_blocks` put there."""

@@ -54,6 +54,7 @@ class Room:
 def free_memory(device: torch.device) -> int:
     """Bytes that this process may still take on the device, its cgroup's limit respected."""
     if device.type != "cpu":
+        torch.accelerator.empty_cache()  # what torch's allocator keeps for later is free
         return int(torch.accelerator.get_memory_info(device)[0])
     free = int(psutil.virtual_memory().available)
     left = cgroup_left()
