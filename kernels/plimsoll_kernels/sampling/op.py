@@ -44,10 +44,8 @@ def _check(logits: Tensor, params: RowParams, uniform: Tensor) -> None:
     rows, vocab = logits.shape
     if not 0 < vocab <= MOST_TOKENS:
         raise ValueError(f"a vocabulary has 1 to {MOST_TOKENS} tokens, got {vocab}")
-    _check_rows("temperature", params.temperature, torch.float32, rows, logits)
-    _check_rows("top_k", params.top_k, torch.int32, rows, logits)
-    _check_rows("top_p", params.top_p, torch.float32, rows, logits)
-    _check_rows("min_p", params.min_p, torch.float32, rows, logits)
+    if len(params) != rows or params.device != logits.device:
+        raise ValueError(f"{rows} rows of logits on {logits.device}, parameters of {len(params)} on {params.device}")
     _check_rows("uniform", uniform, torch.float64, rows, logits)
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+DTYPES = {"temperature": torch.float32, "top_k": torch.int32, "top_p": torch.float32, "min_p": torch.float32}
 SMALLEST_TEMPERATURE = torch.finfo(torch.float32).tiny
 """Whose reciprocal is still a float32."""
 
@@ -27,6 +28,27 @@ class RowParams:
     top_k: Tensor
     top_p: Tensor
     min_p: Tensor
+
+    def __post_init__(self) -> None:
+        """Raises ValueError where they do not fit each other: once, not in every step that uses them."""
+        for name, dtype in DTYPES.items():
+            tensor: Tensor = getattr(self, name)
+            if tensor.dtype is not dtype or tensor.device != self.device or not tensor.is_contiguous():
+                raise ValueError(
+                    f"{name} must be contiguous {dtype} on {self.device}, got {tensor.dtype} on {tensor.device}, "
+                    f"stride {tensor.stride()}"
+                )
+            if tensor.shape != self.temperature.shape or tensor.dim() != 1:
+                raise ValueError(f"{name} must be [R] like temperature, got {list(tensor.shape)}")
+
+    @property
+    def device(self) -> torch.device:
+        """Of all of them."""
+        return self.temperature.device
+
+    def __len__(self) -> int:
+        """How many rows."""
+        return self.temperature.shape[0]
 
     def rows(self, chosen: Tensor) -> RowParams:
         """Those of some rows."""

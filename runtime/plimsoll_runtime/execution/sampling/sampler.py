@@ -28,14 +28,15 @@ _FAILED = -1
 class _Rows:
     """What is fixed while the same slots are sampled: picked once, used for every step of a steady batch.
 
-    `places` are the rows' slots. `adjusted` are the states of the rows whose logits change, by row. `reported` are the
-    rows that want log probabilities, on the logits' device, and `alternatives` how many each of them wants.
+    `places` are the rows' slots. `undrawn` stands for the uniform numbers where no row draws. `adjusted` are the states
+    of the rows whose logits change, by row. `reported` are the rows that want log probabilities, on the logits' device,
+    and `alternatives` how many each of them wants.
     """
 
     slots: tuple[int, ...]
     places: NDArray[np.int64]
     params: RowParams
-    drawn: bool
+    undrawn: Tensor | None
     adjusted: Mapping[int, SlotState]
     reported: Tensor | None
     alternatives: tuple[int, ...]
@@ -88,7 +89,7 @@ class Sampler:
             adjust(logits, rows.adjusted, self._arrays.num_outputs[rows.places])
         best, chosen = sample(logits, rows.params, self._uniforms(rows, logits.device))
         reports = None if rows.reported is None else _report(raw, chosen, rows.reported, rows.alternatives)
-        tokens = torch.where(best.isfinite(), chosen, _FAILED).cpu().numpy()
+        tokens = torch.where(best.isfinite(), chosen, _FAILED).cpu().numpy() if best.is_cuda else _on_host(best, chosen)
         return self._record(rows, tokens, reports)
 
     def _record(
@@ -109,8 +110,8 @@ class Sampler:
 
     def _uniforms(self, rows: _Rows, device: torch.device) -> Tensor:
         """A number in [0, 1) for each row's next token, float64 [R]; nobody reads them where nothing is drawn."""
-        if not rows.drawn:
-            return torch.zeros(len(rows.slots), dtype=torch.float64, device=device)
+        if rows.undrawn is not None:
+            return rows.undrawn
         arrays = self._arrays
         return torch.from_numpy(uniforms(arrays.seeds[rows.places], arrays.num_outputs[rows.places])).to(device)
 
@@ -127,11 +128,19 @@ class Sampler:
             slots=slots,
             places=places,
             params=self._arrays.params(places, device),
-            drawn=bool(self._arrays.temperature[places].any()),
+            undrawn=None
+            if self._arrays.temperature[places].any()
+            else torch.zeros(len(slots), dtype=torch.float64, device=device),
             adjusted={row: states[slot] for row, slot in enumerate(slots) if slot in states} if states else {},
             reported=torch.tensor(reported, device=device) if reported else None,
             alternatives=tuple(self._reports[slots[row]] for row in reported),
         )
+
+
+def _on_host(best: Tensor, chosen: Tensor) -> NDArray[np.int64]:
+    """The chosen tokens, or _FAILED (numpy costs a fraction of torch for a few numbers)."""
+    tokens: NDArray[np.int64] = np.where(np.isfinite(best.numpy()), chosen.numpy(), _FAILED)
+    return tokens
 
 
 def _report(raw: Tensor, tokens: Tensor, rows: Tensor, alternatives: Sequence[int]) -> dict[int, TokenLogprob]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -192,7 +193,11 @@ def test_refusals() -> None:
         checked_sample(logits.T.contiguous().T, params, uniform)
     with pytest.raises(ValueError, match="1 to 524288 tokens, got 0"):
         checked_sample(logits[:, :0], params, uniform)
-    with pytest.raises(ValueError, match=r"temperature is \[3\], expected \[2\]"):
+    with pytest.raises(ValueError, match="2 rows of logits on cpu, parameters of 3 on cpu"):
         checked_sample(logits[:2], params, uniform[:2])
     with pytest.raises(ValueError, match=r"uniform must be contiguous torch\.float64"):
         checked_sample(logits, params, uniform.float())
+    with pytest.raises(ValueError, match=r"top_p must be contiguous torch\.float32"):
+        replace(params, top_p=params.top_p.double())
+    with pytest.raises(ValueError, match=r"min_p must be \[R\] like temperature"):
+        replace(params, min_p=params.min_p[:1])
