@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 
 import torch
 from torch import Tensor
@@ -45,62 +46,26 @@ def tune_paged_attention(
     sequences = min(SEQUENCES, (num_blocks - 1) * block_size // CONTEXT)
     if sequences < 4:
         return DEFAULTS
+    from plimsoll_kernels.paged_attention.decode import kernel as decode
+    from plimsoll_kernels.paged_attention.prefill import kernel as prefill
+
+    def tune(kind: str, rows: list[int], kernel: ModuleType, launch: Callable[..., None]) -> LaunchConfig:
+        shape = (2, sum(rows), wanted.heads, key_cache.shape[3])
+        query, out = torch.zeros(shape, dtype=key_cache.dtype, device=key_cache.device)
+        batch = _batch(key_cache, rows)
+        how = {"scale": wanted.scale, "window": wanted.window, "softcap": wanted.softcap}
+
+        def measure(config: LaunchConfig) -> float:
+            return clock(lambda: launch(out, query, key_cache, value_cache, batch, **how, config=config))
+
+        group = wanted.heads // key_cache.shape[0]
+        candidates = kernel.candidates(key_cache.shape[3], group, key_cache.element_size())
+        return tuned(_key(kind, Path(str(kernel.__file__)), key_cache, wanted), candidates, measure, store)
+
     return PagedConfigs(
-        decode=_tune_decode(key_cache, value_cache, wanted, store, clock, sequences),
-        prefill=_tune_prefill(key_cache, value_cache, wanted, store, clock),
+        decode=tune("decode", [1] * sequences, decode, decode.launch_decode),
+        prefill=tune("prefill", [CHUNK], prefill, prefill.launch_prefill),
     )
-
-
-def _tune_decode(
-    keys: Tensor, values: Tensor, wanted: TunedHeads, store: TuningStore, clock: Clock, sequences: int
-) -> LaunchConfig:
-    from plimsoll_kernels.paged_attention.decode import kernel
-
-    query, out = torch.zeros((2, sequences, wanted.heads, keys.shape[3]), dtype=keys.dtype, device=keys.device)
-    batch = _batch(keys, [1] * sequences)
-
-    def measure(config: LaunchConfig) -> float:
-        return clock(
-            lambda: kernel.launch_decode(
-                out,
-                query,
-                keys,
-                values,
-                batch,
-                scale=wanted.scale,
-                window=wanted.window,
-                softcap=wanted.softcap,
-                config=config,
-            )
-        )
-
-    candidates = kernel.candidates(keys.shape[3], wanted.heads // keys.shape[0], keys.element_size())
-    return tuned(_key("decode", Path(kernel.__file__), keys, wanted), candidates, measure, store)
-
-
-def _tune_prefill(keys: Tensor, values: Tensor, wanted: TunedHeads, store: TuningStore, clock: Clock) -> LaunchConfig:
-    from plimsoll_kernels.paged_attention.prefill import kernel
-
-    query, out = torch.zeros((2, CHUNK, wanted.heads, keys.shape[3]), dtype=keys.dtype, device=keys.device)
-    batch = _batch(keys, [CHUNK])
-
-    def measure(config: LaunchConfig) -> float:
-        return clock(
-            lambda: kernel.launch_prefill(
-                out,
-                query,
-                keys,
-                values,
-                batch,
-                scale=wanted.scale,
-                window=wanted.window,
-                softcap=wanted.softcap,
-                config=config,
-            )
-        )
-
-    candidates = kernel.candidates(keys.shape[3], wanted.heads // keys.shape[0], keys.element_size())
-    return tuned(_key("prefill", Path(kernel.__file__), keys, wanted), candidates, measure, store)
 
 
 def _batch(keys: Tensor, rows: list[int]) -> PagedBatch:
