@@ -7,14 +7,12 @@ from __future__ import annotations
 
 import json
 import logging
-import os
-import tempfile
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from plimsoll_kernels.tuning.config import LaunchConfig
 from plimsoll_kernels.tuning.key import TuningKey
+from plimsoll_kernels.whole_file import write_whole
 
 logger = logging.getLogger(__name__)
 
@@ -44,21 +42,10 @@ class TuningStore:
         """Keep it for the next start: in a file beside, put into its place in one step."""
         record = {"key": asdict(key), "config": asdict(config), "milliseconds": milliseconds}
         try:
-            self._write(self._path(key), record)
+            self._folder.mkdir(parents=True, exist_ok=True)
+            write_whole(self._path(key), json.dumps(record, indent=1).encode())
         except OSError as error:
             self._warn(f"the folder {self._folder} cannot be written to ({error}); the next start tunes again")
-
-    def _write(self, path: Path, record: dict[str, Any]) -> None:
-        self._folder.mkdir(parents=True, exist_ok=True)
-        descriptor, name = tempfile.mkstemp(dir=self._folder, prefix=f".{path.name}.")
-        temporary = Path(name)
-        try:
-            with os.fdopen(descriptor, "w") as file:
-                json.dump(record, file, indent=1)
-            temporary.replace(path)
-        except OSError:
-            temporary.unlink(missing_ok=True)
-            raise
 
     def _path(self, key: TuningKey) -> Path:
         return self._folder / f"{key.name}.json"

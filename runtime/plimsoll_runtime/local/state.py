@@ -6,11 +6,11 @@ import contextlib
 import fcntl
 import json
 import os
-import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from plimsoll_kernels.whole_file import write_whole
 from plimsoll_runtime.errors import UsageError
 
 
@@ -23,9 +23,7 @@ def state_root() -> Path:
 
 def write_atomically(path: Path, document: Mapping[str, Any]) -> None:
     """Replace a JSON file; a reader sees the old or the new one, never a part."""
-    with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
-        json.dump(document, file, indent=2)
-    Path(file.name).replace(path)
+    write_whole(path, json.dumps(document, indent=2).encode())
 
 
 class RunState:

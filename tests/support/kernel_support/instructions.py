@@ -35,6 +35,8 @@ class Build:
 FLOAT32 = tuple(Build(name, torch.float32) for name in ("avx2", "avx512"))
 BFLOAT16 = tuple(Build(name, torch.bfloat16) for name in ("avx2", "avx512", "avx512_bf16"))
 BUILDS = (*FLOAT32, *BFLOAT16)
+SETS = (*FLOAT32, BFLOAT16[-1])
+"""One build for each instruction set, for what does not depend on the element type."""
 
 
 @contextmanager

@@ -125,7 +125,7 @@ def test_a_full_disk_leaves_nothing_behind(
     def full(*args: object, **kwargs: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(json, "dump", full)
+    monkeypatch.setattr(Path, "replace", full)
     with caplog.at_level(logging.WARNING):
         assert tuned(KEY, list(TIMES), Measurer(), TuningStore(tmp_path)) == MIDDLE
     assert "No space left on device" in caplog.text

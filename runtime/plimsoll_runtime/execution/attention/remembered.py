@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import os
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
 
+from plimsoll_kernels.whole_file import write_whole
 from plimsoll_runtime.execution.attention.trial import Timing
 from plimsoll_runtime.weights.cache import cache_root
 
@@ -51,7 +50,7 @@ def remember(key: Key, timings: Mapping[str, Timing]) -> None:
     times = {name: (t.decode_ms, t.chunk_ms) for name, t in timings.items()}
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        _write(path, msgspec.json.format(msgspec.json.encode(_File(dict(key), times))))
+        write_whole(path, msgspec.json.format(msgspec.json.encode(_File(dict(key), times))))
     except OSError as error:
         logger.warning(
             "what was measured of attention cannot be kept in %s (%s): every start measures again; free some space or "
@@ -65,15 +64,3 @@ def path_of(key: Key) -> Path:
     """The file of a key."""
     digest = hashlib.sha256(msgspec.json.encode(key, order="sorted")).hexdigest()[:24]
     return cache_root() / FOLDER / f"{digest}.json"
-
-
-def _write(path: Path, content: bytes) -> None:
-    """Whole or not at all: beside the file, then in its place."""
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
-    unfinished = Path(name)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-        unfinished.replace(path)
-    finally:
-        unfinished.unlink(missing_ok=True)

@@ -10,28 +10,24 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kernel_support.instructions import SETS
 from sampling_support.logits import SHAPES, shaped
 from torch import Tensor
 
-from plimsoll_kernels.cpu.library import kernels
 from plimsoll_kernels.cpu.sampling import report_rows
 from plimsoll_kernels.log_probabilities.op import log_probabilities
 from plimsoll_kernels.log_probabilities.reference import log_probabilities_reference
 from plimsoll_kernels.log_probabilities.reports import Reports
 
 Report = Callable[[Tensor, Tensor, Tensor, int], Reports]
-SETS = {"avx2": torch.float32, "avx512": torch.float32, "avx512_bf16": torch.bfloat16}
 
 
-@pytest.fixture(scope="session", params=["reference", *SETS])
+@pytest.fixture(scope="session", params=["reference", *SETS], ids=str)
 def report(request: pytest.FixtureRequest) -> Report:
     """The reference, and the kernels of each instruction set."""
     if request.param == "reference":
         return log_probabilities_reference
-    found = kernels(SETS[request.param], request.param)
-    if found is None:
-        pytest.skip(f"this processor does not have {request.param}, or the kernels were not built")
-    return partial(report_rows, found)
+    return partial(report_rows, request.param.kernels())
 
 
 def check(found: Reports, logits: Tensor, tokens: Tensor, wanted: list[int]) -> None:
