@@ -97,6 +97,14 @@ inline void spread(const floats (&sums)[R][2], const float *bias, int column, in
   }
 }
 
+// Asks for `width` values of each of so many rows, `stride` values apart, to write them.
+template <class E>
+inline void prefetch_rows(const E *first, size_t stride, int rows, int width) {
+  for (int r = 0; r < rows; r++)
+    for (size_t at = 0; at < width * sizeof(E); at += 64)
+      prefetch_to_write(reinterpret_cast<const char *>(first + r * stride) + at);
+}
+
 // out = x W^T + b in float32, or out += it.
 template <bool ADD>
 struct ToFloats {
@@ -109,6 +117,9 @@ struct ToFloats {
     const ToFloats *to;
     int panel;
 
+    void prefetch(int row, int rows) const {
+      prefetch_rows(to->out + row * to->stride + panel * PANEL, to->stride, rows, PANEL);
+    }
     template <int R>
     void operator()(int row, const floats (&sums)[R][2]) const {
       const ToFloats &t = *to;
@@ -144,6 +155,9 @@ struct ToGated {
     const ToGated *to;
     int panel;
 
+    void prefetch(int row, int rows) const {
+      prefetch_rows(to->out + row * to->stride + panel * LANES, to->stride, rows, LANES);
+    }
     template <int R>
     void operator()(int row, const floats (&sums)[R][2]) const {
       const ToGated &t = *to;

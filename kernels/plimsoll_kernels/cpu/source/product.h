@@ -126,12 +126,13 @@ inline __attribute__((always_inline)) void multiply(floats (&sums)[R][V], const 
   }
 }
 
-// One tile of a weight's panel, given to emit(first row, column of the panel, sums).
+// One tile of a weight's panel, given to emit(first row, sums). Where they will go comes in beside the product.
 template <class T, int R, class Prefetch, class Emit>
 inline void tile(const typename T::operand *x, size_t stride, int row, const typename T::element *panel, int k,
                  const Prefetch &ahead, const Emit &emit) {
   floats sums[R][2];
   clear(sums);
+  emit.prefetch(row, R);
   const typename T::element *const columns[2] = {panel, panel + LANES * T::PAIR};
   multiply<T, R, 2>(sums, x + row * stride, stride, columns, PANEL * T::PAIR, words<T>(k), ahead);
   emit.template operator()<R>(row, sums);
@@ -182,31 +183,35 @@ void multiply_panels(const Crew &crew, const typename T::operand *x, size_t stri
                      const typename T::element *weight, int k, int count, const Emit &emit) {
   constexpr int LINES = panel_lines<T>;
   const size_t size = panel_elements<T>(k), apart = static_cast<size_t>(words<T>(k)) * 64;
-  const int fits = CHUNK_BYTES / static_cast<int>(stride * sizeof(typename T::operand));
-  const int chunk = (fits > ROWS ? fits / ROWS : 1) * ROWS, chunks = (rows + chunk - 1) / chunk;
+  // Tiles are as even as they can be, and so are the chunks: a last one of few rows would be bound by reading its panels.
+  const int tiles = (rows + ROWS - 1) / ROWS;
+  const int fits = CHUNK_BYTES / (ROWS * static_cast<int>(stride * sizeof(typename T::operand)));
+  const int chunks = fits > 1 ? (tiles + fits - 1) / fits : tiles;
+  const auto tile_begin = [=](int t) { return static_cast<int>(static_cast<int64_t>(rows) * t / tiles); };
+  const auto chunk_begin = [=](int c) { return static_cast<int>(static_cast<int64_t>(tiles) * c / chunks); };
   crew.each(chunks * count, 1, [&](int begin, int end, int) {
     for (int item = begin; item < end; item++) {
-      const int p = item % count, first = item / count * chunk;
-      const int here = rows - first < chunk ? rows - first : chunk, tiles = (here + ROWS - 1) / ROWS;
+      const int p = item % count, first = chunk_begin(item / count), last = chunk_begin(item / count + 1);
       const typename T::element *panel = weight + p * size;
       const char *own = reinterpret_cast<const char *>(panel), *next = own + LINES * apart;
       const bool more = p + 1 < count;
-      if (here <= TWIN_ROWS && more && item + 1 < end) {
+      if (rows <= TWIN_ROWS && more && item + 1 < end) {
         const auto ahead = Ahead<2 * LINES>::all(p + 2 < count ? next + LINES * apart : own, apart);
-        twin_tile_of<T>(here, x, stride, first, panel, k, ahead, emit(p), emit(p + 1));
+        twin_tile_of<T>(rows, x, stride, 0, panel, k, ahead, emit(p), emit(p + 1));
         item++;
         continue;
       }
-      for (int t = 0; t < tiles; t++) {
-        const int from = static_cast<int64_t>(here) * t / tiles, to = static_cast<int64_t>(here) * (t + 1) / tiles;
+      for (int t = first; t < last; t++) {
+        const int from = tile_begin(t), to = tile_begin(t + 1);
         // The next panel comes in beside the arithmetic of this one, a line a word, in the first two tiles: what is one
         // line wide too, since not all of what is asked for at that rate comes.
-        if (tiles == 1 && more)
-          tile_of<T>(to - from, x, stride, first + from, panel, k, Ahead<LINES>::all(next, apart), emit(p));
-        else if (t < 2 && more)
-          tile_of<T>(to - from, x, stride, first + from, panel, k, PanelAhead<T, 1>{{{next + t * (LINES * apart / 2)}}, own}, emit(p));
+        if (last - first == 1 && more)
+          tile_of<T>(to - from, x, stride, from, panel, k, Ahead<LINES>::all(next, apart), emit(p));
+        else if (t < first + 2 && more)
+          tile_of<T>(to - from, x, stride, from, panel, k,
+                     PanelAhead<T, 1>{{{next + (t - first) * (LINES * apart / 2)}}, own}, emit(p));
         else
-          tile_of<T>(to - from, x, stride, first + from, panel, k, PanelAhead<T, 0>{{{nullptr}}, own}, emit(p));
+          tile_of<T>(to - from, x, stride, from, panel, k, PanelAhead<T, 0>{{{nullptr}}, own}, emit(p));
       }
     }
   });
