@@ -96,11 +96,17 @@ class KvAllocator:
 
         Once for each time that it waits: what is not there by then, or gone again, is computed.
         """
-        if self.tiers is None or sequence.fetch is not None:
+        if self.tiers is None or sequence.fetch is not None or not self.tiers.disk_used:
             return False
         self.tiers.poll()
         sequence.fetch = self.tiers.fetch(self._names_behind(sequence, self._match(sequence)))
         return sequence.fetch is not None
+
+    def would_fetch(self, sequence: SequenceState) -> bool:
+        """Whether `fetch` would have it wait."""
+        if self.tiers is None or sequence.fetch is not None or not self.tiers.disk_used:
+            return False
+        return self.tiers.would_fetch(self._names_behind(sequence, self._match(sequence)))
 
     def end_fetch(self, sequence: SequenceState) -> None:
         """The sequence has its blocks, or wants none any longer."""

@@ -25,6 +25,7 @@ from dataclasses import dataclass
 
 from plimsoll_runtime.engine.allocator import KvAllocator
 from plimsoll_runtime.engine.deadlines import DeadlineQueue
+from plimsoll_runtime.engine.fetches import Fetches
 from plimsoll_runtime.engine.limits import Limits
 from plimsoll_runtime.engine.messages import AddRequest, EngineStats, RequestOutput, TierStats
 from plimsoll_runtime.engine.outputs import deadline_message, record_prompt_logprobs, token_message
@@ -46,8 +47,6 @@ from plimsoll_runtime.engine.waiting import WaitingQueue
 from plimsoll_runtime.errors import UsageError
 
 SEED_BITS = 63
-FETCH_NS = 2 * SECOND_NS
-"""So long a sequence waits at most for what is read for it from the disk; then it computes what is not there."""
 
 _UNSEEN = (LAST_CHOSEN,)
 
@@ -73,7 +72,7 @@ class Scheduler:
         self._sequences: dict[str, SequenceState] = {}
         self._clock = clock
         self._waiting = WaitingQueue(self._rerank if self._policy.refreshes else None)
-        self._fetching: dict[SequenceState, int] = {}
+        self._fetches = Fetches(self._kv, limits.max_sequences, clock)
         self._deadlines = DeadlineQueue()
         self._running: list[SequenceState] = []
         self._counters = _Counters()
@@ -91,9 +90,8 @@ class Scheduler:
         self._counters.arrivals += 1
         self._sequences[sequence.request_id] = sequence
         self._deadlines.add(sequence)
-        if self._kv.fetch(sequence):
-            self._stand_aside(sequence)
-        else:
+        near = len(self._waiting) < self._fetches.places(self._slots.available)
+        if not (near and self._fetches.begin(sequence)):
             self._waiting.push(sequence)
 
     def abort(self, request_ids: Iterable[str]) -> None:
@@ -122,14 +120,14 @@ class Scheduler:
 
     def await_fetches(self, seconds: float) -> None:
         """When all that there is to do waits for the disk: return once something was read, or after so many seconds."""
-        if self._fetching and self._kv.tiers is not None:
+        if self._fetches and self._kv.tiers is not None:
             self._kv.tiers.wait(seconds)
 
     def schedule(self) -> Step | None:
         """Plan the next step; None when nothing can be computed before another step is committed."""
         self._kv.begin_step()
-        if self._fetching:
-            self._end_fetches()
+        for sequence in self._fetches.take_ended():
+            self._waiting.push(sequence)
         if self._waiting:
             self._prepare_admission()
         decodes = [s for s in self._running if s.length - s.computed == 1 and not s.ends_by_length]
@@ -144,6 +142,8 @@ class Scheduler:
         else:
             self._plan_decodes(decodes, build)
             self._plan_prompts(build)
+        if self._fetches.active:
+            self._look_ahead()
         if not build.entries:
             return None
         self._counters.computed_tokens += build.tokens
@@ -183,7 +183,7 @@ class Scheduler:
         counters, pool = self._counters, self._kv.pool
         return EngineStats(
             running=len(self._running),
-            waiting=len(self._waiting) + len(self._fetching),
+            waiting=len(self._waiting) + len(self._fetches),
             blocks_total=pool.total,
             blocks_used=pool.used,
             blocks_cached=pool.idle,
@@ -359,30 +359,29 @@ class Scheduler:
             sequence = self._waiting.peek()
             if sequence is None or sequence.pending or (before is not None and sequence.rank > before.rank):
                 return
-            if self._kv.fetch(sequence):
-                self._stand_aside(self._waiting.pop())
+            if self._fetches.holds_up(sequence, self._slots.available):
+                return
+            if self._fetches.begin(sequence):
+                self._waiting.leave(sequence)
                 continue
             if not self._kv.admit(sequence, spare=len(self._running)):
                 return
             self._waiting.pop()
-            self._kv.end_fetch(sequence)
+            self._fetches.end(sequence)
             self._counters.restored_tokens += sequence.restored
             self._enter(sequence, build)
             self._plan_prompt(sequence, build)
 
-    def _stand_aside(self, sequence: SequenceState) -> None:
-        """Others go ahead of a sequence while its prefix is read from the disk."""
-        sequence.phase = Phase.FETCHING
-        self._fetching[sequence] = self._clock() + FETCH_NS
-
-    def _end_fetches(self) -> None:
-        """Put those in line again, at their rank, whose prefix has been read, or is not in time."""
-        now = self._clock()
-        over = [s for s, due in self._fetching.items() if now >= due or (s.fetch is not None and not s.fetch.loading)]
-        for sequence in over:
-            del self._fetching[sequence]
-            sequence.phase = Phase.WAITING
-            self._waiting.push(sequence)
+    def _look_ahead(self) -> None:
+        """Have the disk read for those who wait and whose turn is near, ahead of it."""
+        free = self._slots.available
+        front = self._waiting.front(self._fetches.places(free))
+        self._fetches.keep_only(front)
+        for sequence in front:
+            if self._fetches.full(free):
+                return
+            if not sequence.sought and self._fetches.begin(sequence):
+                self._waiting.leave(sequence)
 
     def _enter(self, sequence: SequenceState, build: StepBuilder) -> None:
         """A sequence that has its blocks takes a slot."""
@@ -427,12 +426,10 @@ class Scheduler:
         """End a sequence. Whoever calls this drops it from the running ones afterwards."""
         was, sequence.phase = sequence.phase, Phase.FINISHED
         del self._sequences[sequence.request_id]
-        self._kv.end_fetch(sequence)
+        self._fetches.end(sequence)
         if was is Phase.WAITING:
-            self._waiting.discard(sequence)
-        elif was is Phase.FETCHING:
-            del self._fetching[sequence]
-        else:
+            self._waiting.leave(sequence)
+        elif was is Phase.RUNNING:
             self._leave(sequence)
 
     def _leave(self, sequence: SequenceState) -> None:
@@ -456,7 +453,8 @@ class Scheduler:
         phases = [s.phase for s in self._sequences.values()]
         assert phases.count(Phase.RUNNING) == len(self._running), "a running sequence is lost"
         assert phases.count(Phase.WAITING) == len(self._waiting), "a waiting sequence is lost"
-        assert phases.count(Phase.FETCHING) == len(self._fetching), "a sequence that waits for the disk is lost"
+        assert phases.count(Phase.FETCHING) == len(self._fetches), "a sequence that waits for the disk is lost"
+        self._fetches.check_integrity(self._sequences.values())
         self._waiting.check_integrity()
         self._deadlines.check_integrity(list(self._sequences.values()))
 

@@ -40,8 +40,8 @@ class SequenceState:
 
     For the prefix cache: `names` is the chain of block names behind the tenant's root, `published` how many of its
     blocks are already findable, `restored` how many tokens came back from the tiers when it last began to run, `fetch`
-    what has been or is being read for it from the disk while it waits. For prompt log probabilities: the first `scored`
-    positions have been reported.
+    what has been or is being read for it from the disk while it waits, `sought` whether the disk was looked at for it
+    since it began to wait. For prompt log probabilities: the first `scored` positions have been reported.
     """
 
     request_id: str
@@ -70,6 +70,7 @@ class SequenceState:
     answered: bool = False
     cached_tokens: int = 0
     fetch: Fetch | None = None
+    sought: bool = False
     restored: int = 0
     scored: int = 0
     prompt_logprobs: list[LogprobEntry] | None = None

@@ -53,10 +53,26 @@ class WaitingQueue:
         self._length -= 1
         return sequence
 
-    def discard(self, sequence: SequenceState) -> None:
-        """Note that a waiting sequence has just been finished by somebody else."""
-        assert sequence.phase is Phase.FINISHED
+    def leave(self, sequence: SequenceState) -> None:
+        """Note that somebody, from anywhere in line, does not wait in it any longer: its phase is another one now."""
+        assert sequence.phase is not Phase.WAITING
         self._length -= 1
+
+    def front(self, count: int) -> list[SequenceState]:
+        """The first `count` in line, the first of all first. Fewer where many have just left: the work is bounded."""
+        found: dict[SequenceState, None] = {}
+        nodes = [(self._heap[0][:2], 0)] if self._heap else []
+        visits = 2 * count + SLACK
+        while nodes and visits and len(found) < count:
+            visits -= 1
+            _, index = heappop(nodes)
+            rank, _, sequence = self._heap[index]
+            if _is_true(rank, sequence):
+                found[sequence] = None
+            for child in (2 * index + 1, 2 * index + 2):
+                if child < len(self._heap):
+                    heappush(nodes, (self._heap[child][:2], child))
+        return list(found)
 
     def refresh(self, count: int) -> None:
         """Take the rank of the first in line anew, and of the next `count` whose turn it is."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -13,6 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from simulated import EOS, POISON, VOCAB, Answer, SimulatedRunner, oracle
 from simulated_disk import SimulatedDisk
 
+from plimsoll_runtime.engine.fetches import AHEAD_SHARE
 from plimsoll_runtime.engine.limits import Limits
 from plimsoll_runtime.engine.messages import AddRequest, RequestOutput
 from plimsoll_runtime.engine.params import SamplingParams
@@ -309,6 +310,19 @@ class Tiered(Engine):
         """Whoever comes while somebody waits for the disk may go ahead."""
         return True
 
+    @rule(shape=request_shapes(), lengths=st.lists(st.sampled_from([8, 12, 16, 24, 60]), min_size=8, max_size=24))
+    def crowd(self, shape: Shape, lengths: list[int]) -> None:
+        """So many at once, about what was had before, that most of them are far from the front."""
+        self.add([replace(shape, length=length, follows=i) for i, length in enumerate(lengths)])
+
+    @invariant()
+    def who_is_far_from_the_front_holds_no_slots(self) -> None:
+        """As many as may run and those that are near have something read, and hold it, at most."""
+        if not hasattr(self, "scheduler"):
+            return
+        most = self.limits.max_sequences + max(1, self.limits.max_sequences // AHEAD_SHARE)
+        assert sum(e.sequence.fetch is not None for e in self.live.values()) <= most
+
     @rule(count=st.integers(1, 8))
     def disk_works(self, count: int) -> None:
         self.disk.tick(count)
@@ -325,9 +339,14 @@ class Tiered(Engine):
             self.scheduler.await_fetches(1)
 
 
-for machine in (Engine, Tiered, Priority, Deadline, Shortest, Prefix):
+class TieredPriority(Tiered):
+    policy = "priority"
+
+
+for machine in (Engine, Tiered, TieredPriority, Priority, Deadline, Shortest, Prefix):
     machine.TestCase.settings = settings(
         max_examples=60, stateful_step_count=30, deadline=None, suppress_health_check=[HealthCheck.too_slow]
     )
 TestFcfs, TestPriority, TestDeadline = Engine.TestCase, Priority.TestCase, Deadline.TestCase
 TestShortest, TestPrefix, TestTiered = Shortest.TestCase, Prefix.TestCase, Tiered.TestCase
+TestTieredPriority = TieredPriority.TestCase

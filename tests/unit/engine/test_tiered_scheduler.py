@@ -10,10 +10,11 @@ from simulated import POISON, SimulatedRunner, oracle
 from simulated_disk import SimulatedDisk
 
 from plimsoll_runtime.engine.core import EngineCore
+from plimsoll_runtime.engine.fetches import FETCH_NS
 from plimsoll_runtime.engine.limits import Limits
 from plimsoll_runtime.engine.messages import AddRequest
-from plimsoll_runtime.engine.policy import SECOND_NS
-from plimsoll_runtime.engine.scheduler import FETCH_NS, Scheduler
+from plimsoll_runtime.engine.policy import SECOND_NS, ByPriority, Policy
+from plimsoll_runtime.engine.scheduler import Scheduler
 from plimsoll_runtime.engine.step import Step
 from plimsoll_runtime.engine.tiers.index import TierIndex
 
@@ -165,21 +166,26 @@ def test_two_that_want_the_same_prefix_read_and_restore_it_once() -> None:
 class Clocked:
     """A scheduler whose disk and clock move when they are told to, with a prefix on the disk."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, slots: int = 16, prefixes: int = 8, policy: Policy | None = None) -> None:
         self.now_ns = SECOND_NS
         limits = Limits(num_blocks=11, block_size=4, max_len=40, max_batch_tokens=40, max_sequences=4)
         self.runner = SimulatedRunner(11, 4, 40, 4)
         self.disk = SimulatedDisk(self.runner)
-        self.index = TierIndex(16, 128, self.disk, keeps=False)
-        self.scheduler = Scheduler(limits, None, lambda: self.now_ns, self.index)
-        for i in range(8):
+        self.index = TierIndex(slots, 1000, self.disk, keeps=False)
+        self.scheduler = Scheduler(limits, policy, lambda: self.now_ns, self.index)
+        for i in range(prefixes):
             self.scheduler.add(self.about(i, f"before-{i}"))
             while len(self.scheduler):
                 self.run(self.plan())
             self.disk.tick(100)
 
     def about(self, number: int, name: str, **params: Any) -> AddRequest:
-        return request(name, [*PREFIXES[number], 40 + number], max_tokens=1, **params)
+        prefix = [(5 * number + j) % 39 for j in range(24)]
+        return request(name, [*prefix, 40 + number % 8], **{"max_tokens": 1, **params})
+
+    def holders(self) -> list[str]:
+        """Who has something read, or holds what was read."""
+        return [s.request_id for s in self.scheduler._sequences.values() if s.fetch is not None]
 
     def plan(self) -> Step:
         step = self.scheduler.schedule()
@@ -273,3 +279,87 @@ def test_the_core_waits_for_the_disk_when_there_is_nothing_else() -> None:
     assert core.stats.steps == steps
     assert core.has_work
     assert drain(core)["r"]
+
+
+def crowd(**options: Any) -> Clocked:
+    """All four slots are taken by long answers, and behind them wait 30 whose prefixes lie on the disk."""
+    engine = Clocked(slots=40, prefixes=38, **options)
+    for i in range(4):
+        engine.scheduler.add(request(f"long-{i}", [i], max_tokens=8, priority=-20))
+    engine.run(engine.plan())
+    for i in range(30):
+        engine.scheduler.add(engine.about(i, f"r{i}"))
+    return engine
+
+
+def test_who_is_far_from_the_front_has_nothing_read() -> None:
+    engine = crowd()
+    assert engine.holders() == ["r0"], "nobody can begin, and one is next"
+    engine.disk.tick(1000)
+    engine.run(engine.plan())
+    assert engine.holders() == ["r0"]
+    assert engine.disk.reads_done == 6
+
+
+def test_everybody_comes_near_and_nobody_computes_what_is_on_the_disk() -> None:
+    engine = crowd()
+    before, told = engine.runner.computed_tokens, []
+    for _ in range(200):
+        if (step := engine.scheduler.schedule()) is not None:
+            told += engine.run(step)
+        assert len(engine.holders()) <= 4 + 1
+        engine.disk.tick(6)
+    assert [name for name in told if name.startswith("r")] == [f"r{i}" for i in range(30)]
+    assert engine.runner.computed_tokens - before == 4 * 7 + 30, "the rest of the answers, and a token of each prompt"
+
+
+def test_the_next_ones_have_their_prefix_read_while_all_slots_are_taken() -> None:
+    engine = crowd()
+    engine.scheduler.abort(["r0"])
+    engine.run(engine.plan())
+    assert engine.holders() == ["r1"]
+    engine.scheduler.add(engine.about(0, "first", priority=-9))
+    assert engine.holders() == ["r1"], "first come, first served"
+
+
+def test_who_falls_behind_lets_go_of_what_was_read_and_has_it_read_again() -> None:
+    engine = crowd(policy=ByPriority(level_ns=1000 * SECOND_NS))
+    engine.disk.tick(1000)
+    engine.scheduler.add(engine.about(29, "urgent", priority=-9))
+    for _ in range(2):
+        engine.run(engine.plan())
+        engine.disk.tick(1000)
+    assert engine.holders() == ["urgent"]
+    told: list[str] = []
+    while len(engine.scheduler):
+        if (step := engine.scheduler.schedule()) is not None:
+            told += engine.run(step)
+        engine.disk.tick(6)
+    assert [name for name in told if "long" not in name][:2] == ["urgent", "r0"]
+    assert engine.runner.restored_blocks == 31 * 6
+
+
+def test_as_many_stand_aside_as_are_near_and_who_has_nothing_to_read_goes_ahead() -> None:
+    engine = Clocked(slots=40, prefixes=38)
+    for i in range(30):
+        engine.scheduler.add(engine.about(i, f"r{i}"))
+    assert engine.scheduler.schedule() is None, "the sixth waits for one of the five"
+    assert engine.holders() == [f"r{i}" for i in range(5)]
+    engine.scheduler.abort([f"r{i}" for i in range(5, 30)])
+    engine.scheduler.add(request("goes", [1, 2, 3], max_tokens=1))
+    assert engine.run(engine.plan()) == ["goes"]
+    engine.disk.tick(1000)
+    assert engine.run(engine.plan()) == ["r0"], "the pool holds one of them at a time"
+
+
+def test_a_disk_that_hangs_holds_up_nobody_for_ever() -> None:
+    engine = Clocked(slots=40, prefixes=38)
+    for i in range(30):
+        engine.scheduler.add(engine.about(i, f"r{i}"))
+    told: list[str] = []
+    for _ in range(60):
+        if (step := engine.scheduler.schedule()) is not None:
+            told += engine.run(step)
+        else:
+            engine.now_ns += FETCH_NS
+    assert sorted(told) == sorted(f"r{i}" for i in range(30))

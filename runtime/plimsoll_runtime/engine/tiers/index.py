@@ -180,6 +180,16 @@ class TierIndex:
         self.let_go(fetch.slots)
         return None
 
+    def would_fetch(self, names: Iterable[bytes]) -> bool:
+        """Whether `fetch` would have something to wait for."""
+        for name in names:
+            slot = self._host.find(name)
+            if slot is None:
+                return self._host.available > 0 and self._disk.find(name) is not None
+            if self._loads(slot):
+                return True
+        return False
+
     def end_fetch(self, fetch: Fetch) -> None:
         """Whoever waited goes on, or does not want it any longer."""
         if fetch.loading:

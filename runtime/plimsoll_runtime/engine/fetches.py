@@ -1,0 +1,101 @@
+"""Whose prefix is read from the disk ahead of its turn, and for how long it stands aside for that.
+
+What is read for a sequence is held for it in slots of host memory until it runs, and slots are few: who will not run
+for minutes must not hold any. So only those have something read who are near the front: as many as could begin at once,
+and some more for the time that reading takes. Who falls behind again lets go of what was read, which then is found as
+long as nobody else needs the slots.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+
+from plimsoll_runtime.engine.allocator import KvAllocator
+from plimsoll_runtime.engine.policy import SECOND_NS
+from plimsoll_runtime.engine.sequence import Phase, SequenceState
+
+FETCH_NS = 2 * SECOND_NS
+"""So long a sequence waits at most for what is read for it from the disk; then it computes what is not there."""
+AHEAD_SHARE = 8
+"""Beside those that could begin at once, one is near the front for so many sequences that may run.
+
+Where all slots are taken, about so many end in the time that a few hundred blocks take to be read.
+"""
+
+
+class Fetches:
+    """Sequences that stand aside while the disk is read for them, and those that are in line again with what was read.
+
+    `clock` gives nanoseconds.
+    """
+
+    def __init__(self, kv: KvAllocator, max_sequences: int, clock: Callable[[], int]) -> None:
+        self.ahead = max(1, max_sequences // AHEAD_SHARE)
+        self._kv = kv
+        self._most = max_sequences + self.ahead
+        self._clock = clock
+        self._aside: dict[SequenceState, int] = {}
+        self._ready: dict[SequenceState, None] = {}
+
+    def __len__(self) -> int:
+        """Those that stand aside."""
+        return len(self._aside)
+
+    @property
+    def active(self) -> bool:
+        """Whether there is something to read, or something read that is held."""
+        tiers = self._kv.tiers
+        return tiers is not None and bool(tiers.disk_used or self._ready)
+
+    def places(self, free: int) -> int:
+        """How many in line are near the front, with so many that could begin at once. Who stands aside is too."""
+        return max(0, free + self.ahead - len(self._aside))
+
+    def full(self, free: int) -> bool:
+        """Whether as many have something read for them, or hold it, as are near the front."""
+        return len(self._ready) >= self.places(free)
+
+    def begin(self, sequence: SequenceState) -> bool:
+        """Start to read what the disk has of a waiting sequence's prefix; whether it stands aside for that."""
+        sequence.sought = True
+        if not self._kv.fetch(sequence):
+            return False
+        sequence.phase = Phase.FETCHING
+        self._aside[sequence] = self._clock() + FETCH_NS
+        return True
+
+    def holds_up(self, sequence: SequenceState, free: int) -> bool:
+        """Whether the first in line has to wait until one of those that stand aside is in line again.
+
+        They end within FETCH_NS, whatever the disk does.
+        """
+        return not self.places(free) and self._kv.would_fetch(sequence)
+
+    def take_ended(self) -> list[SequenceState]:
+        """Those whose prefix has been read, or is not in time: they are to be put in line again, at their rank."""
+        now = self._clock()
+        over = [s for s, due in self._aside.items() if now >= due or (s.fetch is not None and not s.fetch.loading)]
+        for sequence in over:
+            del self._aside[sequence]
+            self._ready[sequence] = None
+            sequence.phase = Phase.WAITING
+        return over
+
+    def keep_only(self, front: Collection[SequenceState]) -> None:
+        """Who is in line again and not near the front, which these are, lets go of what was read."""
+        for sequence in self._ready.keys() - front:
+            self.end(sequence)
+
+    def end(self, sequence: SequenceState) -> None:
+        """A sequence runs, is over, or has fallen behind: nothing is read or held for it any longer."""
+        self._aside.pop(sequence, None)
+        self._ready.pop(sequence, None)
+        self._kv.end_fetch(sequence)
+        sequence.sought = False
+
+    def check_integrity(self, sequences: Iterable[SequenceState]) -> None:
+        """Raises AssertionError where somebody holds slots of the tiers whom nobody knows, or too many stand aside."""
+        assert {s for s in sequences if s.fetch is not None} == {*self._aside, *self._ready}, "a fetch is lost"
+        assert all(s.phase is Phase.FETCHING for s in self._aside), "who is in line or runs stands aside"
+        assert all(s.phase is Phase.WAITING for s in self._ready), "what was read is held for somebody out of line"
+        assert len(self._aside) <= self._most, f"{len(self._aside)} wait for the disk at once"

@@ -1,0 +1,68 @@
+"""The queue's front, whatever has left it or moved in it."""
+
+from __future__ import annotations
+
+import random
+
+from simulated import VOCAB
+
+from plimsoll_runtime.engine.params import SamplingParams
+from plimsoll_runtime.engine.sequence import Phase, SequenceState
+from plimsoll_runtime.engine.waiting import SLACK, WaitingQueue
+
+
+def sequence(arrival: int, rank: int) -> SequenceState:
+    return SequenceState(
+        request_id=f"r{arrival}",
+        params=SamplingParams(),
+        seed=0,
+        arrival=arrival,
+        prompt_len=1,
+        token_ids=[VOCAB - 1],
+        min_len=1,
+        max_len=2,
+        stop_ids=frozenset(),
+        rank=(rank, arrival),
+    )
+
+
+def test_the_front_is_what_would_be_taken_first() -> None:
+    rng = random.Random(0)
+    queue, waiting = WaitingQueue(), []
+    for arrival in range(200):
+        waiting.append(sequence(arrival, rng.randint(0, 20)))
+        queue.push(waiting[-1])
+    for gone in rng.sample(waiting, 50):
+        gone.phase = Phase.FETCHING
+        queue.leave(gone)
+        waiting.remove(gone)
+    expected = sorted(waiting, key=lambda s: s.rank)
+    assert queue.front(7) == expected[:7]
+    assert queue.front(1000) == expected, "looking takes nobody away"
+    assert [queue.pop() for _ in range(7)] == expected[:7]
+
+
+def test_who_comes_back_at_the_same_rank_is_there_once() -> None:
+    queue, first, second = WaitingQueue(), sequence(0, 1), sequence(1, 2)
+    for each in (first, second):
+        queue.push(each)
+    first.phase = Phase.FETCHING
+    queue.leave(first)
+    assert queue.front(2) == [second]
+    first.phase = Phase.WAITING
+    queue.push(first)
+    assert queue.front(3) == [first, second]
+    queue.check_integrity()
+
+
+def test_looking_at_the_front_is_bounded_work() -> None:
+    queue = WaitingQueue()
+    many = [sequence(arrival, 1) for arrival in range(10_000)]
+    for each in many:
+        queue.push(each)
+    for each in many[1:-1]:
+        each.phase = Phase.FINISHED
+        queue.leave(each)
+    assert len(queue) == 2
+    assert queue.front(2) == [many[0]], f"{2 * 2 + SLACK} entries were looked at"
+    assert (queue.pop(), queue.pop()) == (many[0], many[-1])
