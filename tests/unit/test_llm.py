@@ -1,14 +1,18 @@
 """The `LLM` class: what each request's urgency does to it, with a real engine over a tiny model."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
 from model_support.tiny import make_model, save_model
 
 from plimsoll_runtime import LLM, SamplingParams
+from plimsoll_runtime.driver import build
 from plimsoll_runtime.errors import UsageError
+from plimsoll_runtime.execution.attention.base import AttentionBackend, AttentionBatch
+from plimsoll_runtime.execution.attention.gathered.backend import GatheredBackend
+from plimsoll_runtime.models.spec import Attention
 
 
 @pytest.fixture(scope="module")
@@ -66,3 +70,62 @@ def test_the_policy_is_an_option_of_the_engine(llm: LLM) -> None:
 def test_options_that_cannot_be_are_refused_before_anything_is_loaded(options: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         LLM("no-such-model", **options)
+
+
+class FailsOnce(GatheredBackend):
+    """Fails at the step that `countdown` says, in its middle, having left nonsense where its rows' values go."""
+
+    name: ClassVar[str] = "fails-once"
+    countdown: ClassVar[int]
+
+    def begin(self, batch: AttentionBatch) -> Attention:
+        inner = super().begin(batch)
+        cls = type(self)
+        cls.countdown -= 1
+        if cls.countdown:
+            return inner
+
+        def attention(layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+            if layer == 0:
+                return inner(layer, query, key, value)
+            inner(layer, query, key * 1e9, value * 1e9)
+            raise RuntimeError("the kernel for this shape cannot be compiled")
+
+        return attention
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+def test_a_backend_that_fails_in_service_is_replaced_and_no_answer_differs(
+    overlap: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a pool so small that blocks are copied, given up, spilt to a disk and restored in the very steps that fail."""
+    save_model(make_model("LlamaConfig", {}), tmp_path / "model")
+    prompts = [[*range(1, 17), *range(3 + i % 2, 19), i] for i in range(6)] + [[5, 6, 7]]
+    chosen = [
+        SamplingParams(temperature=i % 2, seed=i, max_tokens=20, ignore_eos=True, frequency_penalty=0.3 * (i % 3))
+        for i in range(len(prompts))
+    ]
+
+    def answers(backends: list[type[AttentionBackend]], disk: Path) -> list[list[list[int]]]:
+        monkeypatch.setattr(build, "candidates", lambda name, target: backends)
+        tiers: dict[str, Any] = {
+            "kv_disk": str(disk),
+            "kv_disk_size": "4MiB",
+            "max_model_len": 64,
+            "kv_memory": "84KiB",
+        }
+        options: dict[str, Any] = {"dtype": "float32", "threads": 1, "check_integrity_every": 1, "overlap": overlap}
+        with LLM(str(tmp_path / "model"), **options, **tiers) as llm:
+            texts = [[r.outputs[0].token_ids for r in llm.generate(prompts, chosen)] for _ in range(2)]
+            assert llm.stats.attention_fallbacks == len(backends) - 1
+            assert llm.stats.preemptions
+            assert llm.stats.tiers
+            assert llm.stats.tiers.spilled
+        return texts
+
+    expected = answers([GatheredBackend], tmp_path / "undisturbed")
+    # The first two steps are the warm-up's.
+    for number in (1, 3, 4, 9, 20, 40):
+        monkeypatch.setattr(FailsOnce, "countdown", number, raising=False)
+        assert answers([FailsOnce, GatheredBackend], tmp_path / str(number)) == expected
+        assert FailsOnce.countdown == 0

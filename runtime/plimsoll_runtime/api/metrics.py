@@ -129,6 +129,11 @@ def _engine_metrics(name: str, stats: EngineStats) -> Iterator[Metric]:
         ("plimsoll_evictions", "Cached blocks given up for new ones.", stats.evictions),
         ("plimsoll_expired", "Requests whose deadline passed before their first token.", stats.expired),
         ("plimsoll_broken_off", "Sequences that could not go on, as their logits were not finite.", stats.broken_off),
+        (
+            "plimsoll_attention_fallbacks",
+            "Attention backends that failed in service.",
+            stats.attention_fallbacks,
+        ),
     ):
         yield _counter(series, text, name, value)
     if stats.tiers is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 
@@ -17,9 +18,10 @@ from plimsoll_runtime.engine.plan import ScheduledSequence, SlotInit, StepPlan
 from plimsoll_runtime.engine.timeline import Timeline
 from plimsoll_runtime.execution.attention.base import AttentionBackend
 from plimsoll_runtime.execution.attention.catalogue import ENTRIES
-from plimsoll_runtime.execution.attention.select import select
+from plimsoll_runtime.execution.attention.select import candidates
 from plimsoll_runtime.execution.attention.target import Target
 from plimsoll_runtime.execution.capture import CudaCapture
+from plimsoll_runtime.execution.forward import ForwardPass
 from plimsoll_runtime.execution.graphs import GraphBackend, GraphedDecoder
 from plimsoll_runtime.execution.kv_cache import KvCache
 from plimsoll_runtime.execution.memory import (
@@ -45,6 +47,9 @@ from plimsoll_runtime.weights.sources import resolve
 
 logger = logging.getLogger(__name__)
 
+Backends = Sequence[type[AttentionBackend]]
+"""The one to use, then those that take its place."""
+
 Progress = Callable[[str, float], None]
 """Called with a stage's name and how far it is, from 0 to 1."""
 
@@ -62,28 +67,28 @@ def build_engine(config: EngineConfig, progress: Progress, probe: Probe | None =
     spec = describe(files.config)
     ours = _our_kernels_serve(config, spec, device)
     dtype = choose_dtype(config.dtype, files.config, device, quantised=files.format == "gguf", ours=ours)
-    backend = select(config.attention_backend, Target(device, dtype, spec.attention, config.block_size))
+    backends = candidates(config.attention_backend, Target(device, dtype, spec.attention, config.block_size))
     weights = weight_bytes(spec, dtype.itemsize)
     check_weights_fit(weights, free_memory(device))
-    decoder = load_decoder(files, spec, dtype, device=device, progress=progress, fused=backend.fused)
+    decoder = load_decoder(files, spec, dtype, device=device, progress=progress, fused=backends[0].fused)
     free = free_memory(device)
-    workspace = _workspace(config, decoder, backend, device, free)
+    workspace, backends = _workspace(config, decoder, backends, device, free)
     budget = _budget(config, spec, dtype, device, Room(weights, free, workspace))
     if probe is not None:
         decoder = probe.watch_decoder(decoder)
-    cache = KvCache(spec.attention, budget.num_blocks, config.block_size, dtype, device, paired=backend.fused)
-    tiers = open_tiers(config, files, cache, backend)
+    cache = KvCache(spec.attention, budget.num_blocks, config.block_size, dtype, device, paired=backends[0].fused)
+    tiers = open_tiers(config, files, cache, backends[0])
     sampler = Sampler(spec.vocab_size, files.eos_token_ids)
     timeline = Timeline() if probe is None else probe.timeline
     runner_timeline = Timeline() if overlaps(config, device.type) else timeline
     host, index = (None, None) if tiers is None else (tiers.host, tiers.index)
-    made = backend(cache)
-    graphs = None if probe is not None else _graphs(config, decoder, made, cache, budget.max_model_len)
-    runner = ModelRunner(decoder, made, cache, sampler, config.max_sequences, runner_timeline, host, graphs)
+    graphs_of = None if probe is not None else partial(_graphs, config, decoder, cache, budget.max_model_len)
+    forward_pass = ForwardPass(decoder, cache, backends, graphs_of, runner_timeline)
+    runner = ModelRunner(decoder, forward_pass, cache, sampler, config.max_sequences, runner_timeline, host)
     progress("warm-up", 0.0)
     _warm_up(runner, min(config.max_batch_tokens, budget.max_model_len - 1, 64), config.block_size)
     progress("warm-up", 1.0)
-    info = _info(config, decoder, dtype, device, backend.name, budget, files.eos_token_ids)
+    info = _info(config, decoder, dtype, device, forward_pass.backends[0].name, budget, files.eos_token_ids)
     logger.info(
         "%s: %s in %s on %s; weights %.2f GiB, workspace %.2f GiB, %d blocks of %d tokens %.2f GiB",
         info.model,
@@ -101,7 +106,7 @@ def build_engine(config: EngineConfig, progress: Progress, probe: Probe | None =
 
 
 def _graphs(
-    config: EngineConfig, decoder: Decoder, backend: AttentionBackend, cache: KvCache, max_model_len: int
+    config: EngineConfig, decoder: Decoder, cache: KvCache, max_model_len: int, backend: AttentionBackend
 ) -> GraphedDecoder | None:
     """Decodes as CUDA graphs, where there is CUDA and the backend's steps can be captured."""
     if cache.device.type != "cuda" or not isinstance(backend, GraphBackend):
@@ -127,15 +132,18 @@ def _our_kernels_serve(config: EngineConfig, spec: DecoderSpec, device: torch.de
 
 
 def _workspace(
-    config: EngineConfig, decoder: Decoder, backend: type[AttentionBackend], device: torch.device, free: int
-) -> int:
-    """Bytes of the largest step that the config allows, with the longest sequence that memory could hold."""
+    config: EngineConfig, decoder: Decoder, backends: Backends, device: torch.device, free: int
+) -> tuple[int, Backends]:
+    """Bytes of the largest step that the config allows, with the longest sequence that memory could hold.
+
+    And the backends but those that have failed at it.
+    """
     held = free // _token_bytes(decoder.spec, decoder.dtype)
     longest = min(config.max_model_len or decoder.spec.max_positions, max(1, held))
     step = LargestStep(config.max_batch_tokens, config.max_sequences, longest)
     if device.type == "cpu":
-        return on_a_cpu(decoder, step)
-    return on_an_accelerator(decoder, backend, config.block_size, step)
+        return on_a_cpu(decoder, step), backends
+    return on_an_accelerator(decoder, backends, config.block_size, step)
 
 
 def _budget(config: EngineConfig, spec: DecoderSpec, dtype: torch.dtype, device: torch.device, room: Room) -> KvBudget:

@@ -63,6 +63,7 @@ class EngineCore:
         self._scheduler = Scheduler(_limits(config, info), new_policy(config.policy), tiers=tiers)
         self._check_every = config.check_integrity_every
         self._failure: str | None = None
+        self._attention_fallbacks = 0
 
     @property
     def has_work(self) -> bool:
@@ -72,11 +73,12 @@ class EngineCore:
     @property
     def stats(self) -> EngineStats:
         """Gauges and counters as of now."""
-        stats = self._scheduler.stats()
-        if not self._timelines:
-            return stats
         totals = zip(*(timeline.totals() for timeline in self._timelines), strict=True)
-        return msgspec.structs.replace(stats, phase_seconds=tuple(map(sum, totals)))
+        return msgspec.structs.replace(
+            self._scheduler.stats(),
+            attention_fallbacks=self._attention_fallbacks,
+            phase_seconds=tuple(map(sum, totals)),
+        )
 
     def add(self, request: AddRequest) -> None:
         """Queue a request. Raises UsageError when it could never be served, EngineDeadError after a failure."""
@@ -113,6 +115,7 @@ class EngineCore:
             result = self._pipeline.result()
             if timeline is not None and self._pipeline.depth > 1:
                 timeline.lap(StepPhase.WAIT)
+            self._attention_fallbacks = result.attention_fallbacks
             outputs = expired + self._scheduler.commit(self._under_way.popleft(), result)
         except Exception as error:
             self._under_way.clear()

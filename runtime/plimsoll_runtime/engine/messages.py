@@ -105,6 +105,7 @@ class EngineStats(msgspec.Struct, frozen=True):
     evictions: int = 0
     expired: int = 0
     broken_off: int = 0
+    attention_fallbacks: int = 0
     phase_seconds: tuple[float, ...] = ()
     tiers: TierStats | None = None
 

@@ -96,6 +96,10 @@ class SequenceOutput(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """One output for each of the plan's sequences, in the plan's order."""
+    """One output for each of the plan's sequences, in the plan's order.
+
+    `attention_fallbacks`: how many attention backends have failed and were replaced since the start.
+    """
 
     outputs: Sequence[SequenceOutput]
+    attention_fallbacks: int = 0

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from plimsoll_runtime.engine.plan import ScheduledSequence, SequenceOutput, StepPlan, StepResult, TokenLogprob
 from plimsoll_runtime.engine.timeline import StepPhase, Timeline
-from plimsoll_runtime.execution.attention.base import AttentionBackend, AttentionBatch
-from plimsoll_runtime.execution.graphs import GraphedDecoder
+from plimsoll_runtime.execution.attention.base import AttentionBatch
+from plimsoll_runtime.execution.forward import ForwardPass
 from plimsoll_runtime.execution.inputs import step_inputs
 from plimsoll_runtime.execution.kv_cache import KvCache
 from plimsoll_runtime.execution.sampling.logprobs import token_logprobs
@@ -29,22 +29,20 @@ class ModelRunner:
     def __init__(
         self,
         decoder: Decoder,
-        backend: AttentionBackend,
+        forward_pass: ForwardPass,
         cache: KvCache,
         sampler: Sampler,
         num_slots: int,
         timeline: Timeline | None = None,
         host: HostBlocks | None = None,
-        graphs: GraphedDecoder | None = None,
     ) -> None:
         self._decoder = decoder
-        self._backend = backend
+        self._forward_pass = forward_pass
         self._cache = cache
         self._sampler = sampler
         self._last_chosen = np.zeros(num_slots, dtype=np.int64)
         self._timeline = timeline
         self._host = host
-        self._graphs = graphs
 
     @torch.inference_mode()
     def run(self, plan: StepPlan) -> StepResult:
@@ -55,11 +53,12 @@ class ModelRunner:
             self._sampler.fill(init)
         self._move_blocks(plan)
         if not plan.sequences:
-            return StepResult(())
+            return StepResult((), self._forward_pass.fallbacks)
         hidden, last_rows = self._forward(plan.sequences, plan)
         sampled = self._sample(plan.sequences, hidden, last_rows)
         reports = self._prompt_reports(plan.sequences, hidden, last_rows)
-        result = StepResult([_merge(s, sampled, reports) for s in plan.sequences])
+        outputs = [_merge(s, sampled, reports) for s in plan.sequences]
+        result = StepResult(outputs, self._forward_pass.fallbacks)
         self._lap(StepPhase.SAMPLE)
         return result
 
@@ -80,11 +79,7 @@ class ModelRunner:
             block_tables=[s.block_ids for s in sequences],
             slot_mapping=inputs.slot_mapping,
         )
-        hidden = None if self._graphs is None else self._graphs.run(inputs.token_ids, inputs.positions, batch)
-        if hidden is None:
-            attention = self._backend.begin(batch)
-            self._lap(StepPhase.INPUTS)
-            hidden = self._decoder(inputs.token_ids, inputs.positions, attention)
+        hidden = self._forward_pass(inputs.token_ids, inputs.positions, batch)
         self._lap(StepPhase.FORWARD)
         last_rows, row = [], -1
         for length in inputs.query_lens:

@@ -6,7 +6,7 @@ run: what a decoder allocates follows from its shapes (held against measured pea
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from plimsoll_runtime.execution.attention.base import AttentionBackend, AttentionBatch
+from plimsoll_runtime.execution.forward import ForwardPass
 from plimsoll_runtime.execution.kv_cache import KvCache
 from plimsoll_runtime.execution.runner import PROMPT_LOGITS
 from plimsoll_runtime.models.decoder import Decoder
@@ -58,11 +59,19 @@ def on_a_cpu(decoder: Decoder, step: LargestStep) -> int:
     return computed + _choosing(spec, step)
 
 
-def on_an_accelerator(decoder: Decoder, backend: type[AttentionBackend], block_size: int, step: LargestStep) -> int:
-    """Bytes by the allocator of the device of a step over a private cache of one block."""
+def on_an_accelerator(
+    decoder: Decoder, backends: Sequence[type[AttentionBackend]], block_size: int, step: LargestStep
+) -> tuple[int, Sequence[type[AttentionBackend]]]:
+    """Bytes by the allocator of the device of a step over a private cache of one block.
+
+    And the backends without those that failed at it. Raises NoBackendError where all do.
+    """
     spec, device = decoder.spec, torch.accelerator.current_accelerator()
     assert device is not None
-    return peak_of(lambda: _run(decoder, backend, block_size, step, device)) + _choosing(spec, step)
+    cache = KvCache(spec.attention, 2, block_size, decoder.dtype, device, paired=backends[0].fused)
+    able: list[type[AttentionBackend]] = []
+    peak = peak_of(lambda: able.extend(_run(decoder, backends, cache, step)))
+    return peak + _choosing(spec, step), able
 
 
 def peak_of(work: Callable[[], None]) -> int:
@@ -80,17 +89,18 @@ def peak_of(work: Callable[[], None]) -> int:
 
 @torch.inference_mode()
 def _run(
-    decoder: Decoder, backend: type[AttentionBackend], block_size: int, step: LargestStep, device: torch.device
-) -> None:
+    decoder: Decoder, backends: Sequence[type[AttentionBackend]], cache: KvCache, step: LargestStep
+) -> Sequence[type[AttentionBackend]]:
     """One prompt of as many tokens as a step holds, all of them in the padding block, and the logits."""
     spec = decoder.spec
     rows = min(step.rows, step.longest)
-    cache = KvCache(spec.attention, 2, block_size, decoder.dtype, device, paired=backend.fused)
-    zeros = torch.zeros(rows, dtype=torch.int64, device=device)
-    batch = AttentionBatch([rows], [rows], [[0] * -(-rows // block_size)], zeros)
-    hidden: Tensor = decoder(zeros, torch.arange(rows, device=device), backend(cache).begin(batch))
+    forward_pass = ForwardPass(decoder, cache, backends)
+    zeros = torch.zeros(rows, dtype=torch.int64, device=cache.device)
+    batch = AttentionBatch([rows], [rows], [[0] * -(-rows // cache.block_size)], zeros)
+    hidden: Tensor = forward_pass(zeros, torch.arange(rows, device=cache.device), batch)
     wanted = step.logits_rows(spec.vocab_size)
     decoder.logits(hidden[:1].expand(wanted, -1).contiguous())
+    return forward_pass.backends
 
 
 def _choosing(spec: DecoderSpec, step: LargestStep) -> int:

@@ -99,6 +99,7 @@ class FakeEngine:
             cache_hit_tokens=300,
             preemptions=3,
             evictions=7,
+            attention_fallbacks=2,
             phase_seconds=phases,
             tiers=TierStats(
                 host_blocks=4, disk_blocks=90, under_way=3, hit_tokens=96, spilled=50, dropped=2, loaded=6, failed=1

@@ -1,4 +1,4 @@
-"""The fastest backend for a target: every one that can run is checked and measured, and the table is logged."""
+"""The backends for a target, the fastest first: every one that can run is checked and measured, the table logged."""
 
 from __future__ import annotations
 
@@ -54,14 +54,16 @@ class Row:
     reason: str = ""
 
 
-def fastest(
+def fastest_first(
     target: Target,
     entries: Mapping[str, Entry] = ENTRIES,
     clock: Clock = time.perf_counter,
-) -> type[AttentionBackend]:
-    """The class of the fastest backend that can serve the target, remembered or measured.
+) -> list[type[AttentionBackend]]:
+    """The class of the fastest backend that can serve the target, remembered or measured, then who may follow it.
 
-    Raises UsageError with all reasons when none can.
+    Those are to be tried, in this order, where one fails while it serves: what is measured, then last resorts. A fused
+    backend is followed by none and follows none: decoder and cache are made for it.
+    Raises UsageError with all reasons when none can serve.
     """
     mix = expected_mix(target.device)
     able = [name for name, entry in entries.items() if entry.why_not(target) is None and not entry.last_resort]
@@ -75,12 +77,14 @@ def fastest(
         timings = {row.name: row.timing for row in rows if row.timing is not None}
         if timings.keys() == set(able):
             remembered.remember(key, timings)
-    chosen = _best(rows, entries)
-    if chosen is None:
+    order = _by_time(rows, entries)
+    if not order:
         listed = "; ".join(f"{row.name} {row.reason}" for row in rows)
         raise UsageError(f"no attention backend runs on {target.device.type}: {listed}")
-    logger.info("%s", _table(rows, chosen, f"{_heading(target, mix)}, {source}"))
-    return entries[chosen].load()
+    logger.info("%s", _table(rows, order[0], f"{_heading(target, mix)}, {source}"))
+    order += [row.name for row in rows if row.timing is None and row.reason == NOT_NEEDED]
+    first, *others = (entries[name].load() for name in order)
+    return [first] if first.fused else [first, *(other for other in others if not other.fused)]
 
 
 @torch.inference_mode()
@@ -116,14 +120,14 @@ def _try(name: str, entry: Entry, target: Target, mix: Mix, watch: Stopwatch, ex
         return Row(name, reason=reason)
 
 
-def _best(rows: list[Row], entries: Mapping[str, Entry]) -> str | None:
-    """The name with the least time, where a fused backend's rivals have to make up for its decoder."""
+def _by_time(rows: list[Row], entries: Mapping[str, Entry]) -> list[str]:
+    """The names from the least time on, where a fused backend's rivals have to make up for its decoder."""
     times = {
         row.name: row.timing.total_ms * (1.0 if entries[row.name].load().fused else FUSED_GAIN)
         for row in rows
         if row.timing is not None
     }
-    return min(times, key=times.__getitem__, default=None)
+    return sorted(times, key=times.__getitem__)
 
 
 def _key(target: Target, mix: Mix, able: list[str]) -> remembered.Key:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from plimsoll_runtime.errors import UsageError
 from plimsoll_runtime.execution.attention.base import AttentionBackend
 from plimsoll_runtime.execution.attention.catalogue import ENTRIES
-from plimsoll_runtime.execution.attention.fastest import fastest
+from plimsoll_runtime.execution.attention.fastest import fastest_first
 from plimsoll_runtime.execution.attention.target import Target
 
 
@@ -14,10 +16,18 @@ def select(name: str, target: Target) -> type[AttentionBackend]:
 
     Raises UsageError for an unknown name, and for one that cannot run, with the reason.
     """
+    return candidates(name, target)[0]
+
+
+def candidates(name: str, target: Target) -> Sequence[type[AttentionBackend]]:
+    """What `select` says, then who takes its place where it fails while it serves: nobody, for one that was asked for.
+
+    Raises UsageError as `select` does.
+    """
     if name == "auto":
-        return fastest(target)
+        return fastest_first(target)
     if name not in ENTRIES:
         raise UsageError(f"--attention-backend {name} is unknown; choose auto, {', '.join(ENTRIES)}")
     if reason := ENTRIES[name].why_not(target):
         raise UsageError(f"--attention-backend {name} cannot be used here: it {reason}; choose another or auto")
-    return ENTRIES[name].load()
+    return [ENTRIES[name].load()]

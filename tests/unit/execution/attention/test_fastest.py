@@ -19,7 +19,7 @@ from plimsoll_runtime.errors import UsageError
 from plimsoll_runtime.execution.attention import fastest as module
 from plimsoll_runtime.execution.attention.base import AttentionBackend, AttentionBatch
 from plimsoll_runtime.execution.attention.catalogue import ENTRIES, Entry
-from plimsoll_runtime.execution.attention.fastest import fastest
+from plimsoll_runtime.execution.attention.fastest import fastest_first
 from plimsoll_runtime.execution.attention.reference import ReferenceBackend
 from plimsoll_runtime.execution.attention.target import Target
 from plimsoll_runtime.execution.kv_cache import KvCache
@@ -91,7 +91,7 @@ def entry(
 
 
 def chosen(clock: FakeClock, **entries: Entry) -> str:
-    return fastest(TARGET, entries, clock).name
+    return fastest_first(TARGET, entries, clock)[0].name
 
 
 def test_the_fastest_is_taken_and_the_table_says_so(clock: FakeClock, caplog: pytest.LogCaptureFixture) -> None:
@@ -154,6 +154,26 @@ def test_a_rival_has_to_make_up_for_the_fused_decoder(clock: FakeClock, rival: f
     assert chosen(clock, **entries) == taken
 
 
+def test_who_follows_where_one_fails_in_service(clock: FakeClock) -> None:
+    entries = {
+        "fused": entry(clock, "fused", 0.002, is_fused=True),
+        "slow": entry(clock, "slow", 0.0011),
+        "absent": entry(clock, "absent", 0.0, why_not="needs a unicorn"),
+        "fast": entry(clock, "fast", 0.0010),
+        "broken": entry(clock, "broken", 0.0, fails="run"),
+        "right": entry(clock, "right", 0.0, last_resort=True),
+        "rare": entry(clock, "rare", 0.0, last_resort=True, why_not="needs a unicorn"),
+    }
+    for _ in range(2):
+        assert [b.name for b in fastest_first(TARGET, entries, clock)] == ["fast", "slow", "right"]
+    del entries["broken"]
+    for _ in ("measured", "remembered"):
+        assert [b.name for b in fastest_first(TARGET, entries, clock)] == ["fast", "slow", "right"]
+    entries["fused"] = entry(clock, "fused", 0.0001, is_fused=True)
+    del entries["slow"]
+    assert [b.name for b in fastest_first(TARGET, entries, clock)] == ["fused"], "its decoder fits no other backend"
+
+
 def test_time_that_is_up_ends_the_measuring(clock: FakeClock, cache: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, LOGGER)
     entries = {
@@ -195,7 +215,7 @@ def test_another_target_is_measured_anew(clock: FakeClock, changed: Target) -> N
     entries = {"a": entry(clock, "a", 0.01), "b": entry(clock, "b", 0.001)}
     chosen(clock, **entries)
     clock.calls.clear()
-    fastest(changed, entries, clock)
+    fastest_first(changed, entries, clock)
     assert {"a", "b"} == set(clock.calls)
 
 
@@ -263,7 +283,7 @@ def test_what_runs_on_this_processor(
     target = Target(CPU, dtype, [*[windowed] * 5, wide], 16)
     able = {name for name, e in ENTRIES.items() if e.why_not(target) is None and not e.last_resort}
     assert able >= {"torch", "sdpa"}
-    backend: type[AttentionBackend] = fastest(target)
+    backend: type[AttentionBackend] = fastest_first(target)[0]
     [file] = cache.iterdir()
     assert json.loads(file.read_text())["backends"].keys() == able
     assert backend.name in able

@@ -7,7 +7,7 @@ import torch
 
 from plimsoll_runtime.errors import UsageError
 from plimsoll_runtime.execution.attention import catalogue as module
-from plimsoll_runtime.execution.attention.select import select
+from plimsoll_runtime.execution.attention.select import candidates, select
 from plimsoll_runtime.execution.attention.target import Target
 from plimsoll_runtime.models.spec import AttentionShape
 
@@ -39,6 +39,7 @@ def target(device: torch.device, dtype: torch.dtype = torch.float32, block_size:
 def test_chosen(name: str, device: torch.device) -> None:
     if name == "triton":
         pytest.importorskip("triton")
+    assert [backend.name for backend in candidates(name, target(device))] == [name]
     assert select(name, target(device)).name == name
 
 

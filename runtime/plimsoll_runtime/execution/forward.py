@@ -1,0 +1,132 @@
+"""A step's forward pass: as a CUDA graph where there is one, and on the next attention backend where one fails.
+
+A pass may be computed again from its start, for it changes nothing but the cache, and there only the slots of its own
+rows: each layer writes them before any row attends, so what a pass that broke off has left there is never read. Blocks
+that a step moves and tokens that it chooses are the runner's, before and after, and are done once.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable
+
+from torch import Tensor
+
+from plimsoll_runtime.engine.timeline import StepPhase, Timeline
+from plimsoll_runtime.execution.attention.base import AttentionBackend, AttentionBatch
+from plimsoll_runtime.execution.attention.guarded import OUT_OF_MEMORY, AttentionError, begin, make
+from plimsoll_runtime.execution.graphs import GraphedDecoder
+from plimsoll_runtime.execution.kv_cache import KvCache
+from plimsoll_runtime.models.decoder import Decoder
+
+logger = logging.getLogger(__name__)
+
+
+class NoBackendError(Exception):
+    """No attention backend is left that could compute the step; the cause is the first one's error."""
+
+
+GraphsOf = Callable[[AttentionBackend], GraphedDecoder | None]
+"""Makes the graphs that run over a backend, where it has some."""
+
+
+class ForwardPass:
+    """One decoder over one cache. `fallbacks` counts the backends that failed and were replaced."""
+
+    def __init__(
+        self,
+        decoder: Decoder,
+        cache: KvCache,
+        backends: Iterable[type[AttentionBackend]],
+        graphs_of: GraphsOf | None = None,
+        timeline: Timeline | None = None,
+    ) -> None:
+        """`backends`: the one to use, then those that take its place one after the other where one fails.
+
+        Raises NoBackendError when none of them can be made.
+        """
+        self._decoder = decoder
+        self._cache = cache
+        self._waiting = deque(backends)
+        self._graphs_of = graphs_of
+        self._timeline = timeline
+        self._graphs: GraphedDecoder | None = None
+        self.fallbacks = 0
+        try:
+            self._use_next()
+        except AttentionError as failure:
+            self._fall_back(failure, failure)
+
+    @property
+    def backends(self) -> list[type[AttentionBackend]]:
+        """The one in use, then those that have still to be tried."""
+        return [type(self._backend), *self._waiting]
+
+    def __call__(self, token_ids: Tensor, positions: Tensor, batch: AttentionBatch) -> Tensor:
+        """Hidden states `[T, hidden]`, valid until the next call; token_ids and positions int64 `[T]` on the device.
+
+        Raises NoBackendError, with the step's first failure, where every backend has failed.
+        """
+        first: AttentionError | None = None
+        while True:
+            hidden = self._replayed(token_ids, positions, batch)
+            if hidden is not None:
+                return hidden
+            try:
+                return self._computed(token_ids, positions, batch)
+            except AttentionError as failure:
+                first = first or failure
+                self._fall_back(failure, first)
+
+    def _replayed(self, token_ids: Tensor, positions: Tensor, batch: AttentionBatch) -> Tensor | None:
+        """From a graph; None where the step is none for one. Graphs that fail are given up, and the step goes on."""
+        if self._graphs is None:
+            return None
+        try:
+            return self._graphs.run(token_ids, positions, batch)
+        except OUT_OF_MEMORY:
+            raise
+        except Exception as error:
+            self._graphs = None
+            logger.warning(
+                "a CUDA graph failed with %s: %s; from now on steps are launched kernel by kernel",
+                type(error).__name__,
+                error,
+                exc_info=error,
+            )
+            return None
+
+    def _computed(self, token_ids: Tensor, positions: Tensor, batch: AttentionBatch) -> Tensor:
+        attention = begin(self._backend, batch)
+        if self._timeline is not None:
+            self._timeline.lap(StepPhase.INPUTS)
+        return self._decoder(token_ids, positions, attention)
+
+    def _use_next(self) -> None:
+        backend = make(self._waiting.popleft(), self._cache)
+        self._backend, self._graphs = backend, None if self._graphs_of is None else self._graphs_of(backend)
+
+    def _fall_back(self, failure: AttentionError, first: AttentionError) -> None:
+        """Use the next backend that can be made. Raises NoBackendError with the first failure where none is left."""
+        while self._waiting:
+            name = self._waiting[0].name
+            logger.warning(
+                "%s; from now on %s computes attention (--attention-backend %s begins with that one)",
+                failure,
+                name,
+                name,
+                exc_info=failure,
+            )
+            self.fallbacks += 1
+            # They are the old one's, and hold memory that the next one may need.
+            self._graphs = None
+            try:
+                self._use_next()
+            except AttentionError as error:
+                failure = error
+            else:
+                return
+        raise NoBackendError(
+            f"{first}; no other backend may take its place: give another --attention-backend"
+        ) from first.__cause__
