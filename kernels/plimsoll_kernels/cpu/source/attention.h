@@ -142,24 +142,35 @@ inline void score(const TileMemory<T> &memory, const Reader<T> &reader, const Wi
   }
 }
 
-// Hides keys of one row outside [first, last] among the span's sub-blocks [begin, end).
-inline void hide(float *scores, int span, int begin, int end, int first, int last) {
-  const int base = span * SPAN, from = begin * SUB, to = end * SUB;
-  for (int key = from; key < first && key < to; key++) scores[key - base] = -INFINITE;
-  for (int key = last + 1 > from ? last + 1 : from; key < to; key++) scores[key - base] = -INFINITE;
-}
-
 // A row's running maximum and sum of weights, and what to multiply its earlier sums by.
 struct Softmax {
   float maximum = -INFINITE, total = 0, factor = 1;
 };
 
-// scores -> weights of one row over sub-blocks [begin, end).
-template <class T>
-inline void weigh(Softmax &row, const float *scores, typename T::operand *weights, int begin, int end, int span) {
+// The keys that one row sees, and so many lanes at a time which of them it does not.
+struct Visible {
+  int first, last;
+
+  ints hides(int key) const {
+    const ints keys = LANE_NUMBERS + key;
+    return (keys < first) | (keys > last);
+  }
+};
+
+// scores -> weights of one row over sub-blocks [begin, end). HIDING: some of the keys there are not visible.
+template <class T, bool HIDING>
+inline void weigh(Softmax &row, float *scores, typename T::operand *weights, int begin, int end, int span,
+                  const Visible &visible) {
   const int from = (begin - span * SUBS) * SUB, to = (end - span * SUBS) * SUB;
   floats highest = broadcast(-INFINITE);
-  for (int i = from; i < to; i += LANES) highest = largest(highest, load(scores + i));
+  for (int i = from; i < to; i += LANES) {
+    floats score = load(scores + i);
+    if constexpr (HIDING) {
+      score = visible.hides(span * SPAN + i) ? broadcast(-INFINITE) : score;
+      store(scores + i, score);
+    }
+    highest = largest(highest, score);
+  }
   const float now = maximum(highest);
   const float before = row.maximum;
   row.maximum = now > before ? now : before;
@@ -174,8 +185,8 @@ inline void weigh(Softmax &row, const float *scores, typename T::operand *weight
     total += weight;
     store(weights + i, weight);
   }
-  // e^-inf is 0: before the first visible key nothing was summed.
-  row.factor = exponential(broadcast(before - row.maximum))[0];
+  // e^0 is 1, and e^-inf is 0: before the first visible key nothing was summed.
+  row.factor = row.maximum == before ? 1 : before == -INFINITE ? 0 : exponential(broadcast(before - row.maximum))[0];
   row.total = row.total * row.factor + sum(total);
 }
 
@@ -228,17 +239,23 @@ void attend(const TileMemory<T> &memory, const Reader<T> &reader, const Window &
     const bool whole = end * SUB - 1 <= lowest && window.first_key(highest) <= begin * SUB;
     for (int r = 0; r < R; r++) {
       float *scores = memory.scores + r * SPAN;
-      if (!whole) hide(scores, span, begin, end, window.first_key(positions[r]), positions[r]);
-      weigh<T>(rows[r], scores, memory.weights + r * SPAN, begin, end, span);
+      typename T::operand *weights = memory.weights + r * SPAN;
+      const Visible visible{window.first_key(positions[r]), positions[r]};
+      if (whole)
+        weigh<T, false>(rows[r], scores, weights, begin, end, span, visible);
+      else
+        weigh<T, true>(rows[r], scores, weights, begin, end, span, visible);
     }
     int dim = 0;
     for (; dim + 2 * LANES <= head_dim; dim += 2 * LANES)
       accumulate<T, R, 2>(memory, reader, rows, head_dim, dim, span, begin, end, ahead);
     if (dim < head_dim) accumulate<T, R, 1>(memory, reader, rows, head_dim, dim, span, begin, end, ahead);
   }
-  for (int r = 0; r < R; r++)
+  for (int r = 0; r < R; r++) {
+    const float share = 1.0f / rows[r].total;
     for (int d = 0; d < head_dim; d += LANES)
-      store(memory.sums + r * head_dim + d, load(memory.sums + r * head_dim + d) / rows[r].total);
+      store(memory.sums + r * head_dim + d, load(memory.sums + r * head_dim + d) * share);
+  }
 }
 
 template <class T, int R = ROWS>

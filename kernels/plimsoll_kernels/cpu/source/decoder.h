@@ -240,10 +240,12 @@ class Decoder {
     crew_.each(step_.rows, FEW_ROWS, [&](int begin, int end, int) {
       for (int r = begin; r < end; r++) {
         float *to = space_.residual + static_cast<size_t>(r) * model_.hidden;
-        if (model_.embedding)
+        if (model_.embedding) {
           copy_embedding(step_.tokens[r], to);
-        else
+        } else {
+          if (r + 1 < end) prefetch_packed(step_.tokens[r + 1]);
           unpack_embedding(step_.tokens[r], to);
+        }
         // What lies between a row's end and the next word is read by products: it must be finite.
         clear(space_.normed + r * space_.hidden_stride, model_.hidden, space_.hidden_stride);
         clear(space_.gated + r * space_.inner_stride, model_.inner, space_.inner_stride);
@@ -257,8 +259,18 @@ class Decoder {
     for (int i = 0; i < model_.hidden; i++) to[i] = widen(from[i]) * model_.embedding_scale;
   }
 
+  const element *packed_embedding(int64_t token) const {
+    return packed_row<T>(static_cast<const element *>(model_.packed_embedding), token, model_.hidden);
+  }
+
+  // Each word of a packed row lies on a line of its own.
+  void prefetch_packed(int64_t token) const {
+    const element *from = packed_embedding(token);
+    for (int i = 0; i < words<T>(model_.hidden); i++) prefetch_near(from + static_cast<size_t>(i) * PANEL * T::PAIR);
+  }
+
   void unpack_embedding(int64_t token, float *to) const {
-    const element *from = packed_row<T>(static_cast<const element *>(model_.packed_embedding), token, model_.hidden);
+    const element *from = packed_embedding(token);
     for (int i = 0; i < model_.hidden; i++) {
       const size_t at = static_cast<size_t>(i / T::PAIR) * PANEL * T::PAIR + i % T::PAIR;
       to[i] = widen(from[at]) * model_.embedding_scale;

@@ -28,6 +28,12 @@ inline To bits(From from) {
   return to;
 }
 
+#if LANES == 16
+constexpr ints LANE_NUMBERS = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+#else
+constexpr ints LANE_NUMBERS = {0, 1, 2, 3, 4, 5, 6, 7};
+#endif
+
 inline floats broadcast(float x) { return floats{} + x; }
 
 inline floats load(const float *p) {
