@@ -9,6 +9,11 @@ from plimsoll_runtime.errors import UsageError
 UNITS = {"": 1, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40, "KB": 10**3, "MB": 10**6, "GB": 10**9}
 
 
+def is_share(text: str) -> bool:
+    """Whether it is written as a part of what is free: "40%"."""
+    return text.strip().endswith("%")
+
+
 def parse_size(text: str, free: int) -> int:
     """Bytes of "2GiB", "1.5 GB", "1073741824", or "40%" of `free`.
 

@@ -36,7 +36,7 @@ from plimsoll_runtime.execution.memory import (
 from plimsoll_runtime.execution.precision import check_instructions, choose_dtype
 from plimsoll_runtime.execution.runner import ModelRunner
 from plimsoll_runtime.execution.sampling.sampler import Sampler
-from plimsoll_runtime.execution.tiers.open import check_options, open_tiers
+from plimsoll_runtime.execution.tiers.open import check_options, open_tiers, staging_beside
 from plimsoll_runtime.execution.workspace import LargestStep, on_a_cpu, on_an_accelerator
 from plimsoll_runtime.models.decoder import Decoder
 from plimsoll_runtime.models.load import load_decoder
@@ -147,15 +147,17 @@ def _workspace(
 
 
 def _budget(config: EngineConfig, spec: DecoderSpec, dtype: torch.dtype, device: torch.device, room: Room) -> KvBudget:
+    block_bytes = _token_bytes(spec, dtype) * config.block_size
     return plan_kv_cache(
         room=room,
         kv_memory=config.kv_memory,
-        block_bytes=_token_bytes(spec, dtype) * config.block_size,
+        block_bytes=block_bytes,
         block_size=config.block_size,
         max_model_len=config.max_model_len,
         model_limit=spec.max_positions,
         max_sequences=config.max_sequences,
         default_share=DEFAULT_SHARE_CPU if device.type == "cpu" else DEFAULT_SHARE_GPU,
+        staging=staging_beside(config, device, block_bytes),
     )
 
 

@@ -6,6 +6,8 @@ machine's: a pod that trusts /proc/meminfo is killed when its cache fills.
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import psutil
@@ -13,7 +15,7 @@ import torch
 
 from plimsoll_runtime.errors import MemoryLimitError, UsageError
 from plimsoll_runtime.execution.cgroup import cgroup_left
-from plimsoll_runtime.sizes import parse_size
+from plimsoll_runtime.sizes import is_share, parse_size
 
 DEFAULT_SHARE_CPU = 0.25
 DEFAULT_SHARE_GPU = 0.9
@@ -70,6 +72,11 @@ def check_weights_fit(weights: int, free: int) -> None:
         )
 
 
+def no_staging(num_blocks: int) -> int:
+    """Of a cache with no disk behind it, or with slots in another memory than its own."""
+    return 0
+
+
 def plan_kv_cache(
     *,
     room: Room,
@@ -80,9 +87,11 @@ def plan_kv_cache(
     model_limit: int,
     max_sequences: int,
     default_share: float,
+    staging: Callable[[int], int] = no_staging,
 ) -> KvBudget:
     """Divide memory into blocks: what was asked for, else a share of what is usable, never more than can be used.
 
+    `staging` says how many bytes so many blocks want beside them. An amount is the blocks' alone; a share holds both.
     `model_limit` is the longest sequence that the model allows. With `max_model_len` None the limit shrinks to
     what the cache holds; an explicit one that does not fit is refused with the numbers (MemoryLimitError), one
     beyond what the model allows likewise (UsageError).
@@ -91,26 +100,39 @@ def plan_kv_cache(
         raise UsageError(f"--max-model-len {max_model_len} is beyond the model's limit of {model_limit} tokens")
     if kv_memory is not None:
         wanted = parse_size(kv_memory, room.usable)
-        if wanted > room.usable:
+        share = is_share(kv_memory)
+        num_blocks = _blocks_within(wanted, block_bytes, staging) if share else wanted // block_bytes
+        beside = 0 if share else staging(num_blocks)
+        if wanted + beside > room.usable:
             raise MemoryLimitError(
-                f"--kv-memory {kv_memory} asks for {_size(wanted)}, but {_size(room.usable)} can be had: {room}; lower "
-                "--kv-memory, --max-batch-tokens or --max-sequences, or raise the memory limit"
+                f"--kv-memory {kv_memory} asks for {_size(wanted)}{_and_staging(beside)}, but {_size(room.usable)} can "
+                f"be had: {room}; lower --kv-memory, --max-batch-tokens or --max-sequences, or raise the memory limit"
             )
-        num_blocks = wanted // block_bytes
     else:
         longest = max_model_len or model_limit
         useful = max_sequences * -(-longest // block_size) + 1
-        num_blocks = min(int(room.usable * default_share) // block_bytes, useful)
+        num_blocks = min(_blocks_within(int(room.usable * default_share), block_bytes, staging), useful)
     capacity = (num_blocks - 1) * block_size
     need = max_model_len or min(model_limit, 2 * block_size)
     if capacity < need:
         blocks = -(-need // block_size) + 1
         raise MemoryLimitError(
             f"the KV cache would hold {max(0, capacity)} tokens, but a sequence may have {need}, for which it needs "
-            f"{_size(blocks * block_bytes)} ({blocks} blocks of {block_bytes} bytes): {room}; raise --kv-memory, lower "
-            "--max-model-len, --max-batch-tokens or --max-sequences, or raise the memory limit"
+            f"{_size(blocks * block_bytes)} ({blocks} blocks of {block_bytes} bytes){_and_staging(staging(blocks))}: "
+            f"{room}; raise --kv-memory, lower --max-model-len, --max-batch-tokens or --max-sequences, or raise the memory "
+            "limit"
         )
     return KvBudget(num_blocks, max_model_len or min(model_limit, capacity), num_blocks * block_bytes)
+
+
+def _blocks_within(total: int, block_bytes: int, staging: Callable[[int], int]) -> int:
+    """As many blocks as so many bytes hold together with what lies beside them."""
+    counts = range(1, total // block_bytes + 1)
+    return bisect_right(counts, total, key=lambda count: count * block_bytes + staging(count))
+
+
+def _and_staging(size: int) -> str:
+    return f" and {_size(size)} of slots between it and --kv-disk" if size else ""
 
 
 def _size(size: int) -> str:

@@ -19,6 +19,7 @@ from plimsoll_runtime.driver.build import build_engine
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.engine.core import EngineCore
 from plimsoll_runtime.errors import MemoryLimitError, SourceError, UsageError
+from plimsoll_runtime.execution.tiers.staging import staging_bytes
 
 HEADS = {"head_dim": 16, "hidden_size": 64}
 
@@ -49,6 +50,19 @@ def test_kv_memory_for_less_than_a_sequence(folder: Path) -> None:
         build(folder, kv_memory="50000", max_model_len=100)
     with pytest.raises(MemoryLimitError, match=r"would hold 0 tokens, .* raise --kv-memory"):
         build(folder, kv_memory="1KiB")
+
+
+def test_slots_before_a_disk_are_paid_from_the_same_memory(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "free_memory", lambda device: 200 * 2**20)
+    disk = {"kv_disk": str(tmp_path), "kv_disk_size": "1MiB"}
+    alone, staged = (build(folder, kv_memory="100%", **options).info for options in ({}, disk))
+    block = alone.kv_bytes // alone.num_blocks
+    assert staged.kv_bytes + staging_bytes(staged.num_blocks, block) <= alone.kv_bytes
+    assert staged.kv_bytes + staging_bytes(staged.num_blocks, block) > alone.kv_bytes - 4 * 2**20
+    with pytest.raises(MemoryLimitError, match=r"of slots between it and --kv-disk, but"):
+        build(folder, kv_memory=str(alone.kv_bytes), **disk)
 
 
 def test_weights_that_do_not_fit_are_not_loaded(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,6 @@
 """Memory is divided exactly, and what cannot fit is refused with the numbers."""
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 from plimsoll_runtime.errors import MemoryLimitError, UsageError
 from plimsoll_runtime.execution.kv_cache import KvCache
 from plimsoll_runtime.execution.memory import KvBudget, Room, check_weights_fit, plan_kv_cache
+from plimsoll_runtime.execution.tiers.staging import staging_bytes
 from plimsoll_runtime.models.spec import AttentionShape
 from plimsoll_runtime.sizes import parse_size
 
@@ -101,3 +103,42 @@ def test_the_cache_is_as_large_as_was_asked_to_a_block(asked: str, paired: bool)
     budget = plan(kv_memory=asked, block_bytes=block_bytes, model_limit=64)
     cache = KvCache(shapes, budget.num_blocks, 16, torch.bfloat16, torch.device("cpu"), paired=paired)
     assert cache.nbytes == budget.kv_bytes == parse_size(asked, 0) // block_bytes * block_bytes
+
+
+def an_eighth(num_blocks: int) -> int:
+    """What lies beside so many blocks of a MiB."""
+    return max(16, num_blocks // 8) * 2**20
+
+
+def test_what_lies_between_cache_and_disk_is_in_the_budget() -> None:
+    """A share holds both, an amount is the cache's alone."""
+    whole = plan(kv_memory="100%", staging=an_eighth)
+    assert whole.kv_bytes + an_eighth(whole.num_blocks) <= 4 * GIB
+    assert (whole.num_blocks + 1) * 2**20 + an_eighth(whole.num_blocks + 1) > 4 * GIB
+    assert plan(staging=an_eighth).num_blocks == 1821, "with 227 slots they are 2 GiB"
+    assert plan(model_limit=64, max_sequences=2, staging=an_eighth).num_blocks == 9
+    assert plan(kv_memory="3GiB", staging=an_eighth).kv_bytes == 3 * GIB
+
+
+def test_what_lies_between_cache_and_disk_is_refused_where_it_does_not_fit() -> None:
+    told = r"asks for 3\.75 GiB and 480\.00 MiB of slots between it and --kv-disk, but 4\.00 GiB can be had"
+    with pytest.raises(MemoryLimitError, match=told):
+        plan(kv_memory="3840MiB", staging=an_eighth)
+    assert plan(kv_memory="3840MiB").num_blocks == 3840
+    with pytest.raises(MemoryLimitError, match=r"\(3 blocks of 1048576 bytes\) and 16\.00 MiB of slots between"):
+        plan(room=Room(GIB, 16 * 2**20, 0), kv_memory="100%", staging=an_eighth)
+
+
+@given(st.integers(1, 2**33), st.integers(1, 2**23))
+def test_a_share_is_used_up_to_less_than_a_block_and_a_slot(usable: int, block_bytes: int) -> None:
+    staging = partial(staging_bytes, block_bytes=block_bytes)
+    try:
+        budget = plan(
+            room=Room(0, usable, 0), kv_memory="100%", block_bytes=block_bytes, model_limit=16, staging=staging
+        )
+    except MemoryLimitError:
+        assert 2 * block_bytes + staging(2) > usable
+        return
+    assert budget.kv_bytes + staging(budget.num_blocks) <= usable
+    more = budget.num_blocks + 1
+    assert more * block_bytes + staging(more) > usable

@@ -61,6 +61,11 @@ class BlockFolder:
             if other != self.path and SUBFOLDER.fullmatch(other.name) and _is_ours(other):
                 _delete_unless_open(other)
 
+    def file_bytes(self, size: int) -> int:
+        """What a block of so many bytes takes on this disk: header and all, in whole blocks of the file system."""
+        unit = os.statvfs(self.path).f_frsize
+        return -(-(HEADER.size + size) // unit) * unit
+
     def names(self) -> list[bytes]:
         """The names of all blocks, least recently used first."""
         found = []

@@ -6,8 +6,13 @@ from collections.abc import Sequence
 
 import torch
 
-from plimsoll_kernels.cpu.huge_pages import allocate
+from plimsoll_kernels.cpu.huge_pages import allocate, allocated
 from plimsoll_runtime.execution.kv_cache import KvCache
+
+
+def host_bytes(slots: int, block_bytes: int) -> int:
+    """Bytes that so many slots take, the one that is never used included."""
+    return allocated((slots + 1) * block_bytes)
 
 
 class HostBlocks:

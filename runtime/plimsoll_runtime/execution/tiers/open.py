@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import logging
 import shutil
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 
@@ -14,23 +17,16 @@ from plimsoll_runtime.engine.tiers.index import TierIndex
 from plimsoll_runtime.errors import MemoryLimitError, UsageError
 from plimsoll_runtime.execution.attention.base import AttentionBackend
 from plimsoll_runtime.execution.kv_cache import KvCache
-from plimsoll_runtime.execution.memory import free_memory
+from plimsoll_runtime.execution.memory import free_memory, no_staging
 from plimsoll_runtime.execution.tiers.fingerprint import fingerprint
 from plimsoll_runtime.execution.tiers.folder import BlockFolder
-from plimsoll_runtime.execution.tiers.host import HostBlocks
+from plimsoll_runtime.execution.tiers.host import HostBlocks, host_bytes
+from plimsoll_runtime.execution.tiers.staging import staging_bytes, staging_slots
 from plimsoll_runtime.execution.tiers.store import DiskStore
-from plimsoll_runtime.sizes import parse_size
+from plimsoll_runtime.sizes import is_share, parse_size
 from plimsoll_runtime.weights.files import ModelFiles
 
 logger = logging.getLogger(__name__)
-
-STAGING_SHARE = 8
-LEAST_STAGING = 16
-MOST_STAGING_BYTES = 1 << 30
-"""Slots between device and disk where host memory is no tier: one for so many blocks of the pool, within these bounds.
-
-They bound how much of a prompt can come back at once.
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,26 +61,43 @@ def open_tiers(
     The options have passed `check_options`. Raises UsageError where a path or size cannot be, MemoryLimitError where
     host memory has not what was asked for.
     """
-    folder = None if config.kv_disk is None else _open_folder(Path(config.kv_disk).expanduser(), files, cache, backend)
-    if config.kv_host_memory is None and folder is None:
+    disk = _open_disk(config, files, cache, backend)
+    if config.kv_host_memory is None and disk is None:
         return None
     host = HostBlocks(cache, _slots(config, cache))
-    if folder is None or config.kv_disk_size is None:
+    if disk is None:
         return Tiers(TierIndex(host.slots, keeps=True), host)
-    left = len(folder.names()) * cache.block_bytes
-    places = parse_size(config.kv_disk_size, left + shutil.disk_usage(folder.path).free) // cache.block_bytes
-    if not places:
-        raise UsageError(f"--kv-disk-size {config.kv_disk_size} is less than a block of {cache.block_bytes} bytes")
-    store = DiskStore(folder, host)
-    index = TierIndex(host.slots, places, store, keeps=config.kv_host_memory is not None)
-    logger.info("KV cache: %d of %d blocks in %s, from an earlier run", index.disk_used, places, folder.path)
+    index = TierIndex(host.slots, disk.blocks, DiskStore(disk.folder, host), keeps=config.kv_host_memory is not None)
+    logger.info(
+        "KV cache: %d of %d blocks in %s, from an earlier run; %d slots of host memory before it, %.2f GiB",
+        index.disk_used,
+        disk.blocks,
+        disk.folder.path,
+        host.slots,
+        host_bytes(host.slots, cache.block_bytes) / 2**30,
+    )
     return Tiers(index, host)
 
 
+def staging_beside(config: EngineConfig, device: torch.device, block_bytes: int) -> Callable[[int], int]:
+    """What so many blocks of a cache want in the device's own memory for slots between them and the disk."""
+    if config.kv_disk is None or device.type != "cpu":
+        return no_staging
+    return partial(staging_bytes, block_bytes=block_bytes)
+
+
 def _slots(config: EngineConfig, cache: KvCache) -> int:
-    if config.kv_host_memory is None:
-        return max(LEAST_STAGING, min(cache.num_blocks // STAGING_SHARE, MOST_STAGING_BYTES // cache.block_bytes))
+    """On a CPU the slots are in the cache's budget; on a GPU they are the first that host memory is wanted for."""
     free = free_memory(torch.device("cpu"))
+    if config.kv_host_memory is None:
+        slots = staging_slots(cache.num_blocks, cache.block_bytes)
+        need = host_bytes(slots, cache.block_bytes)
+        if cache.device.type != "cpu" and need > free:
+            raise MemoryLimitError(
+                f"--kv-disk needs {need / 2**30:.2f} GiB of host memory for {slots} slots between the GPU and the disk, but "
+                f"{free / 2**30:.2f} GiB are free; raise the memory limit or lower --kv-memory"
+            )
+        return slots
     wanted = parse_size(config.kv_host_memory, free)
     slots = wanted // cache.block_bytes - 1
     if wanted > free or slots < 1:
@@ -95,12 +108,57 @@ def _slots(config: EngineConfig, cache: KvCache) -> int:
     return slots
 
 
-def _open_folder(root: Path, files: ModelFiles, cache: KvCache, backend: type[AttentionBackend]) -> BlockFolder | None:
+class _Disk(NamedTuple):
+    """A folder, and how many blocks it may hold."""
+
+    folder: BlockFolder
+    blocks: int
+
+
+def _open_disk(
+    config: EngineConfig, files: ModelFiles, cache: KvCache, backend: type[AttentionBackend]
+) -> _Disk | None:
     """None, with a warning, where the disk does not let us: it is a cache, and requests can do without."""
+    if config.kv_disk is None or config.kv_disk_size is None:
+        return None
+    root = Path(config.kv_disk).expanduser()
     try:
-        return BlockFolder(root, fingerprint(files, cache, backend.name, fused=backend.fused))
+        folder = BlockFolder(root, fingerprint(files, cache, backend.name, fused=backend.fused))
+        blocks = _blocks(config.kv_disk_size, folder, cache.block_bytes)
     except (FileExistsError, NotADirectoryError) as error:
         raise UsageError(f"--kv-disk {root} is not a folder: {error}") from error
     except OSError as error:
         logger.warning("the KV cache goes without a disk: --kv-disk %s cannot be used: %s", root, error)
         return None
+    if not blocks:
+        logger.warning("the KV cache goes without a disk: there is no room for a block on --kv-disk %s", root)
+        folder.close()
+        return None
+    return _Disk(folder, blocks)
+
+
+def _blocks(asked: str, folder: BlockFolder, block_bytes: int) -> int:
+    """How many blocks a disk of this size is to hold: what it can, where others have filled it.
+
+    Refused (UsageError) is what can never be. More than is free now is not: that changes from one start to the next,
+    and a server that is started again must not fail because somebody has filled a disk that it can do without. What an
+    earlier run left in our folder is taken over, so it counts as free.
+    """
+    each, disk = folder.file_bytes(block_bytes), shutil.disk_usage(folder.path)
+    kept = len(folder.names()) * each
+    wanted = parse_size(asked, disk.free + kept)
+    if wanted > disk.total or (wanted < each and not is_share(asked)):
+        raise UsageError(
+            f"--kv-disk-size {asked} is {wanted} bytes; it must be at least a block's {each} and at most the "
+            f"{disk.total} ({disk.total / 2**30:.2f} GiB) that the disk of {folder.path.parent} has in all"
+        )
+    if wanted > disk.free + kept:
+        logger.warning(
+            "--kv-disk-size %s is more than the %.2f GiB that are free on the disk of %s and the %.2f GiB that our own "
+            "blocks hold there: they get no more than that",
+            asked,
+            disk.free / 2**30,
+            folder.path.parent,
+            kept / 2**30,
+        )
+    return min(wanted, disk.free + kept) // each

@@ -5,18 +5,20 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
 
 from plimsoll_runtime.engine.config import EngineConfig
-from plimsoll_runtime.errors import UsageError
+from plimsoll_runtime.errors import MemoryLimitError, UsageError
 from plimsoll_runtime.execution.attention.reference import ReferenceBackend
 from plimsoll_runtime.execution.kv_cache import KvCache
 from plimsoll_runtime.execution.tiers import open as opening
 from plimsoll_runtime.execution.tiers.fingerprint import fingerprint
-from plimsoll_runtime.execution.tiers.open import LEAST_STAGING, Tiers, check_options, open_tiers
+from plimsoll_runtime.execution.tiers.folder import BlockFolder
+from plimsoll_runtime.execution.tiers.open import Tiers, check_options, open_tiers
+from plimsoll_runtime.execution.tiers.staging import LEAST
 from plimsoll_runtime.models.spec import AttentionShape
 from plimsoll_runtime.weights.files import ModelFiles
 
@@ -72,11 +74,28 @@ def test_a_disk_has_slots_before_it_and_as_many_blocks_as_its_size(files: ModelF
     tiers = opened(files, tmp_path / "kv")
     assert tiers is not None
     assert tiers.host.slots == tiers.index.slots_total == 400 // 8
-    assert tiers.index.disk_total == 2**20 // cache().block_bytes
+    assert tiers.index.disk_total == 2**20 // 4096, "a block of 2048 bytes and its header take a page"
     assert opened(files, tmp_path / "other") is not None
     few = open_tiers(config(kv_disk=str(tmp_path), kv_disk_size="1MiB"), files, cache(num_blocks=20), ReferenceBackend)
     assert few is not None
-    assert few.host.slots == LEAST_STAGING
+    assert few.host.slots == LEAST
+
+
+def test_a_gpus_slots_are_refused_where_the_host_has_no_room(
+    files: ModelFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(opening, "free_memory", lambda device: 50 * 2048)
+    on_a_gpu = cache()
+    on_a_gpu.device = GPU
+    disk = {"kv_disk": str(tmp_path), "kv_disk_size": "1MiB"}
+    with pytest.raises(
+        MemoryLimitError, match=r"needs 0\.00 GiB of host memory for 50 slots between the GPU and the disk"
+    ):
+        open_tiers(config(**disk), files, on_a_gpu, ReferenceBackend)
+    with pytest.raises(
+        MemoryLimitError, match=r"--kv-host-memory 1GiB is 1\.00 GiB; it must be .* at most the 0\.00 GiB"
+    ):
+        open_tiers(config(kv_host_memory="1GiB"), files, on_a_gpu, ReferenceBackend)
 
 
 def test_a_tilde_is_the_home_folder(files: ModelFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,9 +104,55 @@ def test_a_tilde_is_the_home_folder(files: ModelFiles, tmp_path: Path, monkeypat
     assert list((tmp_path / "kv").iterdir())
 
 
-def test_a_size_below_a_block_is_refused(files: ModelFiles, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="less than a block of 2048 bytes"):
-        opened(files, tmp_path / "kv", size="2047")
+class Usage(NamedTuple):
+    """What `shutil.disk_usage` says."""
+
+    total: int
+    used: int
+    free: int
+
+
+def test_a_size_that_can_never_be_is_refused_with_the_numbers(
+    files: ModelFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shutil.disk_usage", lambda path: Usage(2**30, 0, 2**30))
+    with pytest.raises(UsageError, match=r"4095 is 4095 bytes; it must be at least a block's 4096 and at most the 107"):
+        opened(files, tmp_path, size="4095")
+    with pytest.raises(
+        UsageError, match=r"2GiB is 2147483648 bytes; .* at most the 1073741824 \(1\.00 GiB\) that the disk"
+    ):
+        opened(files, tmp_path, size="2GiB")
+
+
+def test_a_disk_that_others_have_filled_gets_what_is_left_and_what_is_ours_counts_as_free(
+    files: ModelFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    left = BlockFolder(tmp_path, fingerprint(files, cache(), "reference", fused=False))
+    for i in range(3):
+        left.write(bytes([i]) * 32, memoryview(bytes(2048)))
+    left.close()
+    monkeypatch.setattr("shutil.disk_usage", lambda path: Usage(2**30, 0, 2 * 4096 + 1))
+    tiers = opened(files, tmp_path, size="1MiB")
+    assert tiers is not None
+    assert (tiers.index.disk_total, tiers.index.disk_used) == (5, 3)
+    (warning,) = caplog.records
+    assert "--kv-disk-size 1MiB is more than the 0.00 GiB that are free" in warning.getMessage()
+    whole = opened(files, tmp_path, size="100%")
+    assert whole is not None
+    assert whole.index.disk_total == 2, "another engine has those three"
+
+
+def test_a_disk_without_room_for_a_block_is_gone_without(
+    files: ModelFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("shutil.disk_usage", lambda path: Usage(2**30, 2**30, 0))
+    for size in ("1MiB", "50%"):
+        caplog.clear()
+        assert opened(files, tmp_path, size=size) is None
+        assert "there is no room for a block" in caplog.records[-1].getMessage()
+    monkeypatch.undo()
+    assert opened(files, tmp_path) is not None
+    assert len(list(tmp_path.glob("plimsoll-kv-*"))) == 1, "the folder was given back"
 
 
 def test_a_path_that_is_a_file_is_refused(files: ModelFiles, tmp_path: Path) -> None:
