@@ -119,8 +119,8 @@ def plan_kv_cache(
         raise MemoryLimitError(
             f"the KV cache would hold {max(0, capacity)} tokens, but a sequence may have {need}, for which it needs "
             f"{_size(blocks * block_bytes)} ({blocks} blocks of {block_bytes} bytes){_and_staging(staging(blocks))}: "
-            f"{room}; raise --kv-memory, lower --max-model-len, --max-batch-tokens or --max-sequences, or raise the memory "
-            "limit"
+            f"{room}; raise --kv-memory, lower --max-model-len, --max-batch-tokens or --max-sequences, or raise the "
+            "memory limit"
         )
     return KvBudget(num_blocks, max_model_len or min(model_limit, capacity), num_blocks * block_bytes)
 

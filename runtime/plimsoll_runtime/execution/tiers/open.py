@@ -87,15 +87,15 @@ def staging_beside(config: EngineConfig, device: torch.device, block_bytes: int)
 
 
 def _slots(config: EngineConfig, cache: KvCache) -> int:
-    """On a CPU the slots are in the cache's budget; on a GPU they are the first that host memory is wanted for."""
+    """As many as host memory was asked for, or as stand before a disk; on a CPU those are in the cache's budget."""
     free = free_memory(torch.device("cpu"))
     if config.kv_host_memory is None:
         slots = staging_slots(cache.num_blocks, cache.block_bytes)
         need = host_bytes(slots, cache.block_bytes)
         if cache.device.type != "cpu" and need > free:
             raise MemoryLimitError(
-                f"--kv-disk needs {need / 2**30:.2f} GiB of host memory for {slots} slots between the GPU and the disk, but "
-                f"{free / 2**30:.2f} GiB are free; raise the memory limit or lower --kv-memory"
+                f"--kv-disk needs {need / 2**30:.2f} GiB of host memory for {slots} slots between GPU and disk, "
+                f"but {free / 2**30:.2f} GiB are free; raise the memory limit or lower --kv-memory"
             )
         return slots
     wanted = parse_size(config.kv_host_memory, free)

@@ -88,9 +88,7 @@ def test_a_gpus_slots_are_refused_where_the_host_has_no_room(
     on_a_gpu = cache()
     on_a_gpu.device = GPU
     disk = {"kv_disk": str(tmp_path), "kv_disk_size": "1MiB"}
-    with pytest.raises(
-        MemoryLimitError, match=r"needs 0\.00 GiB of host memory for 50 slots between the GPU and the disk"
-    ):
+    with pytest.raises(MemoryLimitError, match=r"needs 0\.00 GiB of host memory for 50 slots between GPU and disk"):
         open_tiers(config(**disk), files, on_a_gpu, ReferenceBackend)
     with pytest.raises(
         MemoryLimitError, match=r"--kv-host-memory 1GiB is 1\.00 GiB; it must be .* at most the 0\.00 GiB"
