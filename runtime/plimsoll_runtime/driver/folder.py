@@ -9,9 +9,11 @@ from __future__ import annotations
 import fcntl
 import logging
 import os
-import shutil
+import stat
 import tempfile
 from pathlib import Path
+
+from plimsoll_runtime import locked_folder
 
 logger = logging.getLogger(__name__)
 
@@ -34,22 +36,23 @@ class SocketFolder:
 
     def remove(self) -> None:
         """Remove it and what is in it."""
-        shutil.rmtree(self.path)
+        locked_folder.remove(self.path, OWNER)
         os.close(self._lock)
 
 
 def remove_stale(parent: Path) -> None:
     """Remove what is left of processes that were killed. What is not certainly such a folder of ours stays."""
     for folder in parent.glob(f"{PREFIX}*"):
-        try:
-            if _is_stale(folder):
-                shutil.rmtree(folder)
-                logger.info("removed %s, which was left by a process that was killed", folder)
-        except FileNotFoundError:
-            # Its owner, or another process that starts, was faster.
+        held = _lock_stale(folder)
+        if held is None:
             continue
+        try:
+            locked_folder.remove(folder, OWNER)
+            logger.info("removed %s, which was left by a process that was killed", folder)
         except OSError as error:
             logger.warning("%s is left of a process that was killed and cannot be removed: %s", folder, error)
+        finally:
+            os.close(held)
 
 
 def _lock_own(folder: Path) -> int:
@@ -61,20 +64,13 @@ def _lock_own(folder: Path) -> int:
     return descriptor
 
 
-def _is_stale(folder: Path) -> bool:
-    """Whether it is a folder of this user, made as above, whose owner is gone."""
-    status = folder.lstat()
-    if status.st_uid != os.getuid() or folder.is_symlink() or not folder.is_dir():
-        return False
+def _lock_stale(folder: Path) -> int | None:
+    """The lock of a folder of this user, made as above, whose owner is gone; of any other folder none."""
     try:
-        descriptor = os.open(folder / OWNER, os.O_RDWR | os.O_NOFOLLOW)
+        status = folder.lstat()
+        if status.st_uid != os.getuid() or not stat.S_ISDIR(status.st_mode):
+            return None
+        return locked_folder.lock(folder, OWNER, make=False)
     except OSError:
-        # Not marked yet, or not by us.
-        return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    finally:
-        os.close(descriptor)
-    return True
+        # Not marked yet, not by us, or gone: another process that starts was faster.
+        return None

@@ -104,13 +104,49 @@ def test_one_that_cannot_be_removed_stops_nobody(
     left.mkdir()
     (left / OWNER).touch()
 
-    def refuse(path: Path) -> None:
+    def refuse(path: Path, name: str) -> None:
         raise PermissionError(13, "Permission denied", str(path))
 
     with monkeypatch.context() as patched:
-        patched.setattr("plimsoll_runtime.driver.folder.shutil.rmtree", refuse)
+        patched.setattr("plimsoll_runtime.locked_folder.remove", refuse)
         remove_stale(temporary)
     assert f"{left} is left of a process that was killed and cannot be removed: [Errno 13]" in caplog.text
+
+
+def test_what_the_sockets_owner_removes_meanwhile_is_no_error(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """ZeroMQ deletes a socket when it is closed, in a thread of its own."""
+    folder = SocketFolder("commands")
+    (folder.path / "commands").touch()
+    plain = Path.unlink
+
+    def unlink(self: Path, missing_ok: bool = False) -> None:
+        plain(self)
+        plain(self, missing_ok=missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", unlink)
+    folder.remove()
+    assert list(temporary.iterdir()) == []
+
+
+def test_a_removal_that_was_cut_short_is_finished_by_the_next(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    process, left = owner_of_a_folder(temporary)
+    with process:
+        process.kill()
+    (left / "commands").touch()
+    plain = Path.unlink
+
+    def killed(self: Path, missing_ok: bool = False) -> None:
+        """The first file is gone, and so is the process."""
+        plain(self)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "unlink", killed)
+        with pytest.raises(KeyboardInterrupt):
+            remove_stale(temporary)
+    assert left.is_dir()
+    remove_stale(temporary)
+    assert not left.exists()
 
 
 def test_a_path_too_long_for_a_socket_is_avoided(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:

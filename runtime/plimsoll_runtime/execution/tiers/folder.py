@@ -10,17 +10,17 @@ has put there, folder or link, is left alone: it could be made to be read, or wr
 
 from __future__ import annotations
 
-import fcntl
 import logging
 import os
 import re
-import shutil
 import stat
 import struct
 import zlib
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
+
+from plimsoll_runtime import locked_folder
 
 logger = logging.getLogger(__name__)
 
@@ -71,7 +71,7 @@ class BlockFolder:
         found = []
         for entry in os.scandir(self.path):
             if entry.name.endswith(SUFFIX):
-                with suppress(ValueError):
+                with suppress(ValueError, FileNotFoundError):
                     found.append((entry.stat().st_mtime_ns, bytes.fromhex(entry.name.removesuffix(SUFFIX))))
         return [name for _, name in sorted(found)]
 
@@ -130,8 +130,14 @@ def _claim(root: Path, stem: str) -> tuple[Path, int]:
     number = 0
     while True:
         path = root / f"{stem}-{number}"
-        if _make(path) and (lock := _lock(path)) is not None:
-            return path, lock
+        if _make(path):
+            try:
+                held = locked_folder.lock(path, LOCK, make=True)
+            except FileNotFoundError:
+                # Another engine, which took it for left behind, has just deleted it: it can be made anew.
+                continue
+            if held is not None:
+                return path, held
         number += 1
 
 
@@ -153,29 +159,18 @@ def _is_ours(path: Path) -> bool:
     return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()
 
 
-def _lock(path: Path) -> int | None:
-    """An open file that holds the lock of a folder until it is closed; None when somebody else holds it."""
-    lock = os.open(path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(lock)
-        return None
-    except OSError:
-        os.close(lock)
-        raise
-    return lock
-
-
 def _delete_unless_open(path: Path) -> None:
     """What cannot be deleted stays, with a warning: it is no reason to do without the disk."""
     try:
-        lock = _lock(path)
-        if lock is None:
+        held = locked_folder.lock(path, LOCK, make=True)
+        if held is None:
             return
         try:
-            shutil.rmtree(path)
+            locked_folder.remove(path, LOCK)
         finally:
-            os.close(lock)
+            os.close(held)
+    except FileNotFoundError:
+        # Another engine that starts was faster.
+        return
     except OSError as error:
-        logger.warning("%s is left of another model and cannot be deleted: %s", path, error)
+        logger.warning("%s is left of another engine and cannot be deleted: %s", path, error)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -151,13 +153,78 @@ def test_what_cannot_be_deleted_stays_with_a_warning(
     gone = BlockFolder(tmp_path, OTHER)
     gone.close()
 
-    def refuse(path: Path) -> None:
+    def refuse(path: Path, name: str) -> None:
         raise PermissionError(path)
 
-    monkeypatch.setattr("shutil.rmtree", refuse)
+    monkeypatch.setattr("plimsoll_runtime.locked_folder.remove", refuse)
     BlockFolder(tmp_path, OURS).write(NAME, memoryview(DATA))
     assert gone.path.exists()
     assert "cannot be deleted" in caplog.text
+
+
+def test_a_folder_that_is_deleted_while_it_is_claimed_is_made_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody who starts at the same moment has just taken it for left behind."""
+    plain, left = os.open, [True]
+
+    def deleted_first(path: Path, flags: int, mode: int = 0o777) -> int:
+        if left and Path(path).name == "lock":
+            left.pop()
+            Path(path).parent.rmdir()
+        return plain(path, flags, mode)
+
+    monkeypatch.setattr(os, "open", deleted_first)
+    folder = BlockFolder(tmp_path, OURS)
+    folder.write(NAME, memoryview(DATA))
+    assert read(folder) == DATA
+    assert [path.name for path in tmp_path.iterdir()] == [f"plimsoll-kv-{'0' * 16}-0"]
+
+
+STARTS = """
+import sys
+from pathlib import Path
+from plimsoll_runtime.execution.tiers.folder import BlockFolder
+
+root, number = Path(sys.argv[1]), int(sys.argv[2])
+data = bytes([number]) * 1000
+print("ready", flush=True)
+sys.stdin.readline()
+for _ in range(100):
+    folder = BlockFolder(root, bytes([number]) * 32)
+    for name in folder.names():
+        folder.read(name, memoryview(bytearray(1000)))
+    for name in range(3):
+        folder.write(bytes([name]) * 32, memoryview(data))
+    for name in range(3):
+        read = bytearray(1000)
+        folder.read(bytes([name]) * 32, memoryview(read))
+        assert read == data
+    folder.close()
+print("kept all")
+"""
+
+
+def test_engines_that_start_at_the_same_moment_take_nothing_from_each_other(tmp_path: Path) -> None:
+    """Each deletes what others have left, over and over; what one of them has open nobody deletes."""
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", STARTS, str(tmp_path), number],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for number in ("1", "1", "2")
+    ]
+    for process in processes:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    assert [process.communicate() for process in processes] == [("kept all\n", "")] * 3
 
 
 def test_another_fingerprint_in_our_folder_is_no_block_of_ours(tmp_path: Path) -> None:
