@@ -10,6 +10,7 @@ import zmq
 from plimsoll_runtime.driver.child import LAST_WORDS_SECONDS, EngineChild, failure
 from plimsoll_runtime.driver.start import BUILD
 from plimsoll_runtime.engine.config import EngineConfig
+from plimsoll_runtime.engine.interrupts import uninterrupted
 from plimsoll_runtime.engine.limits import check_request
 from plimsoll_runtime.engine.messages import (
     AbortRequests,
@@ -54,6 +55,7 @@ class BlockingEngine:
         """Whether a request is under way."""
         return bool(self._under_way)
 
+    @uninterrupted
     def add(self, request: AddRequest) -> None:
         """Send a request. Raises UsageError when it could never be served."""
         check_request(request, self.info)
@@ -62,6 +64,7 @@ class BlockingEngine:
         self._under_way.add(request.request_id)
         self._child.send(request)
 
+    @uninterrupted
     def abort(self, request_ids: Iterable[str]) -> None:
         """Forget requests; unknown or finished ids are ignored."""
         known = self._under_way.intersection(request_ids)
@@ -69,6 +72,7 @@ class BlockingEngine:
             self._under_way -= known
             self._child.send(AbortRequests(sorted(known)))
 
+    @uninterrupted
     def reset_prefix_cache(self) -> None:
         """Forget every cached prefix."""
         self._child.send(ResetPrefixCache())

@@ -9,6 +9,7 @@ from typing import Protocol
 import msgspec
 
 from plimsoll_runtime.engine.config import EngineConfig, overlaps
+from plimsoll_runtime.engine.interrupts import uninterrupted
 from plimsoll_runtime.engine.limits import Limits, check_request, longest_sequence
 from plimsoll_runtime.engine.messages import AddRequest, EngineInfo, EngineStats, StepOutputs
 from plimsoll_runtime.engine.pipeline import InlineSteps, Pipeline, ThreadedSteps
@@ -36,6 +37,8 @@ class EngineCore:
 
     Where steps overlap (`config.overlaps`) one runs in a thread of its own, while the one after it is planned and what
     came of the one before it is dealt with, here and by whoever calls `step`.
+
+    Ctrl-C comes between two calls and never within one: after it requests can be aborted and others added.
 
     With a `timeline` it marks where each part of a step ends; the runner marks its own in `runner_timeline`, the same
     one unless the steps overlap. What it has marked before, while it warmed up, is forgotten.
@@ -80,20 +83,24 @@ class EngineCore:
             phase_seconds=tuple(map(sum, totals)),
         )
 
+    @uninterrupted
     def add(self, request: AddRequest) -> None:
         """Queue a request. Raises UsageError when it could never be served, EngineDeadError after a failure."""
         self._raise_if_failed()
         check_request(request, self.info)
         self._scheduler.add(request)
 
+    @uninterrupted
     def abort(self, request_ids: Iterable[str]) -> None:
         """Forget requests; unknown or finished ids are ignored."""
         self._scheduler.abort(request_ids)
 
+    @uninterrupted
     def reset_prefix_cache(self) -> None:
         """Forget every cached prefix. Requests that run keep what they have."""
         self._scheduler.forget_prefixes()
 
+    @uninterrupted
     def step(self) -> StepOutputs:
         """The outputs of the next step; nothing is computed when there is no work.
 
@@ -121,6 +128,9 @@ class EngineCore:
             self._under_way.clear()
             self._failure = f"a step failed with {type(error).__name__}: {error}"
             raise EngineDeadError(self._failure) from error
+        except BaseException as error:
+            self._failure = f"a step was broken off by {type(error).__name__}; load the model again"
+            raise
         stats = self.stats
         if self._check_every and stats.steps % self._check_every == 0:
             self.check_integrity()

@@ -42,10 +42,8 @@ class InlineSteps:
         self._plans.append(plan)
 
     def result(self) -> StepResult:
-        """See Pipeline. A step that was interrupted (Ctrl-C) is run again when it is asked for again."""
-        result = self._run(self._plans[0])
-        self._plans.popleft()
-        return result
+        """See Pipeline."""
+        return self._run(self._plans.popleft())
 
 
 class ThreadedSteps:
@@ -59,7 +57,7 @@ class ThreadedSteps:
 
     def __init__(self, run: Run, timeline: Timeline | None = None) -> None:
         self._plans: SimpleQueue[StepPlan | None] = SimpleQueue()
-        self._results: SimpleQueue[StepResult | Exception] = SimpleQueue()
+        self._results: SimpleQueue[StepResult | BaseException] = SimpleQueue()
         arguments = (run, timeline, self._plans, self._results)
         thread = threading.Thread(target=_work, args=arguments, name="plimsoll-steps", daemon=True)
         weakref.finalize(self, _end, self._plans, thread)
@@ -72,7 +70,7 @@ class ThreadedSteps:
     def result(self) -> StepResult:
         """See Pipeline."""
         result = self._results.get()
-        if isinstance(result, Exception):
+        if isinstance(result, BaseException):
             raise result
         return result
 
@@ -88,13 +86,13 @@ def _work(
     run: Run,
     timeline: Timeline | None,
     plans: SimpleQueue[StepPlan | None],
-    results: SimpleQueue[StepResult | Exception],
+    results: SimpleQueue[StepResult | BaseException],
 ) -> None:
     while (plan := plans.get()) is not None:
         if timeline is not None:
             timeline.begin()
         try:
             results.put(run(plan))
-        except Exception as error:  # noqa: BLE001 (`result` raises it again)
+        except BaseException as error:  # noqa: BLE001 (`result` raises it again)
             results.put(error)
             return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import signal
 import threading
 import weakref
 
@@ -126,29 +127,44 @@ def test_a_stop_token_leaves_a_step_to_be_waited_for() -> None:
 
 
 class InterruptedOnce:
-    """A runner whose second step ends with Ctrl-C."""
+    """A runner in whose second step Ctrl-C is pressed, or something else breaks it off."""
 
-    def __init__(self, inner: Runner) -> None:
+    def __init__(self, inner: Runner, error: BaseException | None = None) -> None:
         self._inner = inner
+        self._error = error
         self._runs = 0
 
     def run(self, plan: StepPlan) -> StepResult:
         self._runs += 1
         if self._runs == 2:
-            raise KeyboardInterrupt
+            if self._error is not None:
+                raise self._error
+            signal.raise_signal(signal.SIGINT)
         return self._inner.run(plan)
 
 
-def test_an_engine_outlives_an_interrupted_step() -> None:
-    core, _ = make_core(wrap=InterruptedOnce)
+@pytest.mark.parametrize("overlap", [False, True])
+def test_an_engine_outlives_an_interrupted_step(overlap: bool) -> None:
+    core, _ = make_core(wrap=InterruptedOnce, overlap=overlap)
     core.add(request("r", [1, 2]))
-    core.step()
     with pytest.raises(KeyboardInterrupt):
-        core.step()
+        drain(core)
+    core.check_integrity()
     core.abort(["r"])
     core.add(request("s", [3, 4]))
     assert tokens_of(drain(core)["s"]) == oracle(request("s", [3, 4]), 256).token_ids
     assert core.stats.blocks_used == 0
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+def test_what_breaks_a_step_off_ends_the_engine(overlap: bool) -> None:
+    """Nobody knows what the device holds then."""
+    core, _ = make_core(wrap=lambda runner: InterruptedOnce(runner, SystemExit(3)), overlap=overlap)
+    core.add(request("r", [1, 2]))
+    with pytest.raises(SystemExit):
+        drain(core)
+    with pytest.raises(EngineDeadError, match="broken off by SystemExit; load the model again"):
+        core.step()
 
 
 def test_a_step_that_fails_ahead_ends_the_engine_when_its_turn_comes() -> None:

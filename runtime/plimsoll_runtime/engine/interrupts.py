@@ -1,0 +1,58 @@
+"""Ctrl-C between two calls of an engine and never within one, where records of blocks and steps are half written."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable
+from functools import wraps
+from types import FrameType, TracebackType
+from typing import ParamSpec, TypeVar
+
+_Given = ParamSpec("_Given")
+_Result = TypeVar("_Result")
+
+
+class Uninterrupted:
+    """A `with` block that SIGINT does not break into: what came meanwhile comes at its end, to whoever handles it.
+
+    Only where it would have come: in the main thread, and if Python handles it there at all. A block waits for as long
+    as it takes, so it should be no longer than a step.
+    """
+
+    __slots__ = ("_before", "_came")
+
+    def __init__(self) -> None:
+        self._came = False
+        self._before: Callable[[int, FrameType | None], object] | None = None
+
+    def __enter__(self) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            return
+        before = signal.getsignal(signal.SIGINT)
+        if callable(before):
+            # First noted, then replaced: an interrupt in between raises here, where nothing has begun.
+            self._before = before
+            signal.signal(signal.SIGINT, self._note)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._before is not None:
+            signal.signal(signal.SIGINT, self._before)
+            if self._came:
+                signal.raise_signal(signal.SIGINT)
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        self._came = True
+
+
+def uninterrupted(work: Callable[_Given, _Result]) -> Callable[_Given, _Result]:
+    """A function or method that Ctrl-C does not break into."""
+
+    @wraps(work)
+    def whole(*args: _Given.args, **options: _Given.kwargs) -> _Result:
+        with Uninterrupted():
+            return work(*args, **options)
+
+    return whole

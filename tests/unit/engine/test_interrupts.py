@@ -1,0 +1,95 @@
+"""Ctrl-C waits for the end of a block, and comes then to whoever handles it."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from plimsoll_runtime.engine.interrupts import Uninterrupted, uninterrupted
+
+PRESSED = signal.SIGINT
+
+
+@pytest.fixture
+def heard() -> Iterator[list[int]]:
+    """The signals that a handler of somebody else has got."""
+    numbers: list[int] = []
+    before = signal.signal(PRESSED, lambda number, frame: numbers.append(number))
+    yield numbers
+    signal.signal(PRESSED, before)
+
+
+def test_it_comes_at_the_end() -> None:
+    done: list[int] = []
+
+    def work() -> None:
+        with Uninterrupted():
+            signal.raise_signal(PRESSED)
+            done.append(1)
+
+    with pytest.raises(KeyboardInterrupt):
+        work()
+    assert done
+    assert signal.getsignal(PRESSED) is signal.default_int_handler
+
+
+def test_it_goes_to_the_handler_that_was_there(heard: list[int]) -> None:
+    with Uninterrupted():
+        with Uninterrupted():
+            signal.raise_signal(PRESSED)
+            signal.raise_signal(PRESSED)
+        assert heard == []
+    assert heard == [PRESSED], "once, however often it came"
+    signal.raise_signal(PRESSED)
+    assert heard == [PRESSED] * 2
+
+
+def test_without_an_interrupt_nothing_comes(heard: list[int]) -> None:
+    with pytest.raises(ValueError, match="its own"), Uninterrupted():
+        raise ValueError("its own")
+    assert heard == []
+
+
+@pytest.mark.parametrize("handler", [signal.SIG_IGN, signal.SIG_DFL])
+def test_what_python_does_not_handle_is_left_alone(handler: signal.Handlers) -> None:
+    before = signal.signal(PRESSED, handler)
+    try:
+        with Uninterrupted():
+            assert signal.getsignal(PRESSED) is handler
+        assert signal.getsignal(PRESSED) is handler
+    finally:
+        signal.signal(PRESSED, before)
+
+
+def test_other_threads_get_no_signals_and_may_set_none(heard: list[int]) -> None:
+    inside: list[object] = []
+
+    def work() -> None:
+        with Uninterrupted():
+            inside.append(signal.getsignal(PRESSED))
+
+    thread = threading.Thread(target=work)
+    outside = signal.getsignal(PRESSED)
+    thread.start()
+    thread.join()
+    assert inside == [outside]
+
+
+def test_a_method_is_finished_first(heard: list[int]) -> None:
+    class Counter:
+        count = 0
+
+        @uninterrupted
+        def add(self, number: int, *, times: int = 1) -> int:
+            """Its own text."""
+            signal.raise_signal(PRESSED)
+            assert heard == []
+            self.count += number * times
+            return self.count
+
+    counter = Counter()
+    assert (counter.add(3, times=2), heard) == (6, [PRESSED])
+    assert Counter.add.__doc__ == "Its own text."
