@@ -43,7 +43,7 @@ def remove(folder: Path, name: str) -> None:
 
     Whoever takes the folder after its lock is gone and before it is gone itself has it, empty.
     """
-    for entry in _entries(folder):
+    for entry in entries(folder):
         if entry.name == name:
             continue
         if entry.is_dir(follow_symlinks=False):
@@ -60,7 +60,8 @@ def remove(folder: Path, name: str) -> None:
             raise
 
 
-def _entries(folder: Path) -> list[os.DirEntry[str]]:
+def entries(folder: Path) -> list[os.DirEntry[str]]:
+    """What is in a folder; nothing, where somebody has deleted it."""
     with suppress(FileNotFoundError):
         return list(os.scandir(folder))
     return []

@@ -1,49 +1,75 @@
-"""A disk for a simulated runner: late, wrong or broken, as chance has it, and always the same for the same seed."""
+"""A disk that does what it is told to, when it is told to: late, wrong or broken, as a test or chance has it."""
 
 from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from copy import deepcopy
+from typing import Generic, NamedTuple, TypeVar
 
 from simulated import Contents, SimulatedRunner
 
 from plimsoll_runtime.engine.tiers.store import Done
 
+T = TypeVar("T")
 
-class SimulatedDisk:
-    """A `TierStore` that moves what a simulated runner has in its host slots; nothing happens but in `tick`.
 
-    `faults` is the share of reads and writes that fail; what a failed read leaves in a slot is rubbish.
+class _Write(NamedTuple, Generic[T]):
+    """What a slot held when it was to be written; without a slot a name, or without that everything, is deleted."""
+
+    slot: int | None
+    name: bytes | None
+    contents: T | None
+
+
+class SimulatedDisk(Generic[T]):
+    """A `TierStore` between `slots` and files; nothing happens but in `do_write`, `do_read` and `tick`.
+
+    `faults` is the share of what `tick` does that fails; what a failed read leaves in a slot is `rubbish`. It fails
+    too where a file is not there, or is rotten: checksums tell.
     """
 
-    def __init__(self, runner: SimulatedRunner, faults: float = 0.0, seed: int = 0) -> None:
-        self.files: dict[bytes, Contents] = {}
+    def __init__(
+        self,
+        slots: dict[int, T],
+        rubbish: Callable[[], T],
+        left: Sequence[tuple[bytes, T]] = (),
+        faults: float = 0.0,
+        seed: int = 0,
+    ) -> None:
+        self.files: dict[bytes, T] = dict(left)
+        self.rotten: set[bytes] = set()
+        self.slots = slots
+        self.writes: deque[_Write[T]] = deque()
+        self.reads: list[tuple[int, bytes]] = []
         self.broken = False
         self.reads_done = 0
-        self._runner = runner
+        self._rubbish = rubbish
         self._faults = faults
         self._random = random.Random(seed)
-        self._writes: deque[tuple[int | None, bytes]] = deque()
-        self._reads: deque[tuple[int, bytes]] = deque()
         self._done: list[Done] = []
 
     @property
     def busy(self) -> bool:
         """Whether something is still to be done, or to be told."""
-        return bool(self._writes or self._reads or self._done)
+        return bool(self.writes or self.reads or self._done)
 
     def names(self) -> Sequence[bytes]:
         return list(self.files)
 
     def write(self, slot: int, name: bytes) -> None:
-        self._writes.append((slot, name))
+        assert not self.broken, "a broken disk is asked to write"
+        self.writes.append(_Write(slot, name, deepcopy(self.slots[slot])))
 
     def read(self, slot: int, name: bytes) -> None:
-        self._reads.append((slot, name))
+        self.reads.append((slot, name))
 
     def delete(self, name: bytes) -> None:
-        self._writes.append((None, name))
+        self.writes.append(_Write(None, name, None))
+
+    def clear(self) -> None:
+        self.writes.append(_Write(None, None, None))
 
     def poll(self) -> Sequence[Done]:
         done, self._done = self._done, []
@@ -55,32 +81,52 @@ class SimulatedDisk:
     def tick(self, count: int) -> None:
         """Do the next `count` things, one way or the other."""
         for _ in range(count):
-            if self._writes and (not self._reads or self._random.random() < 0.5):
-                self._write(*self._writes.popleft())
-            elif self._reads:
-                self._read(*self._reads.popleft())
+            if self.writes and (not self.reads or self._random.random() < 0.5):
+                self.do_write(self._works())
+            elif self.reads:
+                self.do_read(0, self._works())
 
     def give_up(self) -> None:
-        """Break: all that is under way fails."""
+        """Break: all that is under way fails, but what was to be deleted is."""
         self.broken = True
         self._faults = 1.0
-        self.tick(len(self._reads) + len(self._writes))
+        self.tick(len(self.reads) + len(self.writes))
 
-    def _write(self, slot: int | None, name: bytes) -> None:
-        if slot is None:
+    def do_write(self, ok: bool) -> None:
+        """The oldest write or delete. Only writes fail."""
+        slot, name, contents = self.writes.popleft()
+        if name is None:
+            self.files.clear()
+        elif slot is None:
             self.files.pop(name, None)
-            return
-        ok = self._works()
-        if ok:
-            self.files[name] = [list(cells) for cells in self._runner.host[slot]]
-        self._done.append(Done(slot, ok))
+        else:
+            assert self.slots[slot] == contents, "a slot is overwritten while it is written to the disk"
+            if ok:
+                self.files[name] = deepcopy(self.slots[slot])
+                self.rotten.discard(name)
+            self._done.append(Done(slot, ok))
 
-    def _read(self, slot: int, name: bytes) -> None:
-        ok = self._works() and name in self.files
-        rubbish: Contents = [[b"rubbish"] * self._runner.block_size for _ in self._runner.layers]
-        self._runner.host[slot] = [list(cells) for cells in self.files[name]] if ok else rubbish
+    def do_read(self, number: int, ok: bool) -> None:
+        """A read, counted from the oldest."""
+        slot, name = self.reads.pop(number)
+        ok = ok and name in self.files and name not in self.rotten
+        self.slots[slot] = deepcopy(self.files[name]) if ok else self._rubbish()
         self.reads_done += ok
         self._done.append(Done(slot, ok))
 
     def _works(self) -> bool:
         return self._random.random() >= self._faults
+
+
+def disk_of(runner: SimulatedRunner, faults: float = 0.0, seed: int = 0) -> SimulatedDisk[Contents]:
+    """A disk for what a simulated runner has in its host slots."""
+
+    def rubbish() -> Contents:
+        return [[b"rubbish"] * runner.block_size for _ in runner.layers]
+
+    return SimulatedDisk(runner.host, rubbish, faults=faults, seed=seed)
+
+
+def disk_of_names(left: Sequence[bytes] = ()) -> SimulatedDisk[bytes | None]:
+    """A disk for slots that hold nothing but the name of what lies in them; rubbish has none."""
+    return SimulatedDisk({}, lambda: None, [(name, name) for name in left])

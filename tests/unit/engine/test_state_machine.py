@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from simulated import EOS, POISON, VOCAB, Answer, SimulatedRunner, oracle
-from simulated_disk import SimulatedDisk
+from simulated_disk import disk_of
 
 from plimsoll_runtime.engine.fetches import AHEAD_SHARE
 from plimsoll_runtime.engine.limits import Limits
@@ -303,7 +303,7 @@ class Tiered(Engine):
     def tiers(self) -> TierIndex:
         rng = random.Random(self.limits.num_blocks * 1000 + self.limits.max_batch_tokens)
         slots, places = rng.randint(1, 12), rng.choice([0, 2, 8, 30])
-        self.disk = SimulatedDisk(self.runner, rng.choice([0.0, 0.1, 0.5]), seed=slots)
+        self.disk = disk_of(self.runner, rng.choice([0.0, 0.1, 0.5]), seed=slots)
         return TierIndex(slots, places, self.disk if places else None, keeps=not places or rng.random() < 0.5)
 
     def _may_precede(self, new: SequenceState, work: int, old: SequenceState) -> bool:

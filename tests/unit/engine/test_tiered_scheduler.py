@@ -7,7 +7,7 @@ from typing import Any
 
 from builders import drain, make_core, request, tokens_of
 from simulated import POISON, SimulatedRunner, oracle
-from simulated_disk import SimulatedDisk
+from simulated_disk import disk_of
 
 from plimsoll_runtime.engine.core import EngineCore
 from plimsoll_runtime.engine.fetches import FETCH_NS
@@ -52,7 +52,7 @@ class Tiered:
 
     def _tiers(self, slots: int, places: int, keeps: bool, faults: float) -> Callable[[SimulatedRunner], TierIndex]:
         def make(runner: SimulatedRunner) -> TierIndex:
-            self.disk = SimulatedDisk(runner, faults)
+            self.disk = disk_of(runner, faults)
             self.index = TierIndex(slots, places, self.disk if places else None, keeps=keeps)
             return self.index
 
@@ -135,6 +135,17 @@ def test_what_is_forgotten_is_forgotten_everywhere() -> None:
     assert engine.again() == [25] * 4
 
 
+def test_what_is_forgotten_after_the_disk_was_given_up_is_found_by_no_engine() -> None:
+    engine = Tiered()
+    engine.fill()
+    engine.disk.give_up()
+    assert engine.again() == [25] * 4
+    assert engine.disk.files, "the next engine may find them"
+    engine.core.reset_prefix_cache()
+    engine.disk.tick(100)
+    assert engine.disk.files == {}
+
+
 def test_what_a_broken_request_computed_is_not_kept() -> None:
     engine = Tiered(keeps=True)
     engine.core.add(request("broken", [*PREFIXES[0], 40], stop_token_ids=(POISON,)))
@@ -170,7 +181,7 @@ class Clocked:
         self.now_ns = SECOND_NS
         limits = Limits(num_blocks=11, block_size=4, max_len=40, max_batch_tokens=40, max_sequences=4)
         self.runner = SimulatedRunner(11, 4, 40, 4)
-        self.disk = SimulatedDisk(self.runner)
+        self.disk = disk_of(self.runner)
         self.index = TierIndex(slots, 1000, self.disk, keeps=False)
         self.scheduler = Scheduler(limits, policy, lambda: self.now_ns, self.index)
         for i in range(prefixes):

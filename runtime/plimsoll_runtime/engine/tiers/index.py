@@ -214,18 +214,24 @@ class TierIndex:
             self._store.wait(seconds)
 
     def forget(self, name: bytes) -> None:
-        """Make a name unfindable in all tiers."""
+        """Make a name unfindable in all tiers, by the next engine too.
+
+        Of a disk that was given up nothing is known any longer, but its files are still there.
+        """
         slot, place = self._host.find(name), self._disk.find(name)
         if slot is not None:
             self._host.forget(slot)
         if place is not None:
             self._disk.forget(place)
+        if place is not None or (self._store is not None and self._store.broken):
             self._delete(name)
 
     def forget_all(self) -> None:
-        """Make every name unfindable."""
-        for name in {*self._host.names(), *self._disk.names()}:
-            self.forget(name)
+        """Make every name unfindable, by the next engine too."""
+        self._host.forget_all()
+        self._disk.forget_all()
+        if self._store is not None:
+            self._store.clear()
 
     def _take_over(self, names: Iterable[bytes]) -> None:
         """Count what an earlier run left; what is too much for this one's size is deleted, oldest first."""

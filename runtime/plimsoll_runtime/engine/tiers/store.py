@@ -34,7 +34,10 @@ class TierStore(Protocol):
         """Fill a slot with what is kept under a name."""
 
     def delete(self, name: bytes) -> None:
-        """Keep nothing under this name any longer."""
+        """Keep nothing under this name any longer. Tried also when it has given up: nobody is to find it again."""
+
+    def clear(self) -> None:
+        """Keep nothing at all any longer, not even what nobody asked for. Tried also when it has given up."""
 
     def poll(self) -> Sequence[Done]:
         """The reads and writes that are over, each told once."""

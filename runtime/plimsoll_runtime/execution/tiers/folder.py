@@ -17,6 +17,7 @@ import stat
 import struct
 import zlib
 from contextlib import suppress
+from io import FileIO
 from pathlib import Path
 from typing import NamedTuple
 
@@ -35,6 +36,10 @@ LOCK = "lock"
 
 class CorruptBlockError(Exception):
     """A file does not hold what its name says."""
+
+
+class MissingBlockError(FileNotFoundError):
+    """There is no file for a block, or no longer."""
 
 
 class _Header(NamedTuple):
@@ -90,10 +95,13 @@ class BlockFolder:
         draft.rename(self._file(name))
 
     def read(self, name: bytes, into: memoryview) -> None:
-        """Fill a buffer with a block. Raises OSError or CorruptBlockError; the buffer then holds anything."""
+        """Fill a buffer with a block.
+
+        Raises MissingBlockError, another OSError or CorruptBlockError; the buffer then holds anything.
+        """
         file = self._file(name)
         start = bytearray(HEADER.size)
-        with file.open("rb", buffering=0) as opened:
+        with _open(file) as opened:
             size = os.readv(opened.fileno(), [start, into])
             while size < HEADER.size + len(into):
                 more = os.readv(opened.fileno(), [into[max(0, size - HEADER.size) :]]) if size >= HEADER.size else 0
@@ -113,12 +121,31 @@ class BlockFolder:
         """Keep a block no longer. Raises OSError."""
         self._file(name).unlink(missing_ok=True)
 
+    def clear(self) -> None:
+        """Keep no block any longer. Raises OSError once all of them have been tried."""
+        failure = None
+        for entry in locked_folder.entries(self.path):
+            if entry.name.endswith(SUFFIX):
+                try:
+                    Path(entry.path).unlink(missing_ok=True)
+                except OSError as error:
+                    failure = error
+        if failure is not None:
+            raise failure
+
     def close(self) -> None:
         """Leave the blocks to the next engine."""
         os.close(self._lock)
 
     def _file(self, name: bytes) -> Path:
         return self.path / f"{name.hex()}{SUFFIX}"
+
+
+def _open(file: Path) -> FileIO:
+    try:
+        return file.open("rb", buffering=0)
+    except FileNotFoundError as error:
+        raise MissingBlockError(error.errno, error.strerror, str(file)) from error
 
 
 def _private(path: str, flags: int) -> int:

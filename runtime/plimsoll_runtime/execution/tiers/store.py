@@ -1,7 +1,8 @@
 """The disk behind host memory: threads that write and read blocks while steps run.
 
 What fails is told as failed and costs cache. After some failures in a row the disk is given up, with one warning, and
-everything that is asked of it fails at once.
+reads and writes fail at once. Only what is to be forgotten is still deleted: the next engine would find it. What cannot
+be deleted is tried once more in the end; then a person hears of it.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from queue import SimpleQueue
 from typing import NamedTuple
 
 from plimsoll_runtime.engine.tiers.store import Done
-from plimsoll_runtime.execution.tiers.folder import BlockFolder, CorruptBlockError
+from plimsoll_runtime.execution.tiers.folder import BlockFolder, CorruptBlockError, MissingBlockError
 from plimsoll_runtime.execution.tiers.host import HostBlocks
 
 logger = logging.getLogger(__name__)
@@ -26,10 +27,10 @@ FAILURES = 8
 
 
 class _Task(NamedTuple):
-    """`slot` None: delete."""
+    """Without a slot: delete a name's block, or, without a name, all of them."""
 
     slot: int | None
-    name: bytes
+    name: bytes | None
 
 
 _Queue = SimpleQueue[_Task | None]
@@ -73,6 +74,10 @@ class DiskStore:
         """Keep nothing under this name any longer."""
         self._writes.put(_Task(None, name))
 
+    def clear(self) -> None:
+        """Keep nothing at all any longer."""
+        self._writes.put(_Task(None, None))
+
     def poll(self) -> Sequence[Done]:
         """The reads and writes that are over."""
         return self._worker.take_done()
@@ -96,6 +101,7 @@ class _Worker:
         self._host = host
         self._done: deque[Done] = deque()
         self._failures = 0
+        self._undeleted: list[_Task] = []
         self._lock = threading.Lock()
         self.told = threading.Event()
         self.broken = False
@@ -103,6 +109,7 @@ class _Worker:
     def write_all(self, queue: _Queue) -> None:
         """Write and delete until None comes; then the folder is free for another engine."""
         self._serve(queue, self._write)
+        self._delete_again()
         self._folder.close()
 
     def read_all(self, queue: _Queue) -> None:
@@ -117,24 +124,44 @@ class _Worker:
 
     def _serve(self, queue: _Queue, act: Callable[[_Task], None]) -> None:
         while (task := queue.get()) is not None:
-            ok = not self.broken and self._try(act, task)
+            ok = (task.slot is None or not self.broken) and self._try(act, task)
             if task.slot is not None:
                 self._done.append(Done(task.slot, ok))
                 self.told.set()
+            elif not ok:
+                self._undeleted.append(task)
+
+    def _delete_again(self) -> None:
+        failed = [task for task in self._undeleted if not self._try(self._write, task)]
+        if failed:
+            logger.warning(
+                "blocks of the KV cache that were to be forgotten cannot be deleted; delete %s, or the next engine of "
+                "this model finds them there",
+                self._folder.path,
+            )
 
     def _write(self, task: _Task) -> None:
-        if task.slot is None:
-            self._folder.delete(task.name)
+        slot, name = task
+        if name is None:
+            self._folder.clear()
+        elif slot is None:
+            self._folder.delete(name)
         else:
-            self._folder.write(task.name, self._host.row(task.slot))
+            self._folder.write(name, self._host.row(slot))
 
     def _read(self, task: _Task) -> None:
-        assert task.slot is not None
-        self._folder.read(task.name, self._host.row(task.slot))
+        slot, name = task
+        assert slot is not None
+        assert name is not None
+        self._folder.read(name, self._host.row(slot))
 
     def _try(self, act: Callable[[_Task], None], task: _Task) -> bool:
         try:
             act(task)
+        except MissingBlockError as error:
+            # It was forgotten while it waited to be read. Where the folder is gone, writes fail too.
+            logger.debug("a block of the KV cache is lost: %s", error)
+            return False
         except (OSError, CorruptBlockError) as error:
             self._count(error)
             return False

@@ -3,73 +3,16 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
 
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from simulated_disk import SimulatedDisk, disk_of_names
 
 from plimsoll_runtime.engine.tiers.index import Fetch, TierIndex, TierState
-from plimsoll_runtime.engine.tiers.store import Done
 
 NAMES = [b"%d" % i for i in range(8)]
-
-
-class FakeDisk:
-    """Slots and files, and what was asked for; the test says when it is done and whether it works."""
-
-    def __init__(self, left: Sequence[bytes] = ()) -> None:
-        self.files = {name: name for name in left}
-        self.slots: dict[int, bytes | None] = {}
-        self.writes: deque[tuple[int | None, bytes]] = deque()
-        self.reads: list[tuple[int, bytes]] = []
-        self.done: list[Done] = []
-        self.broken = False
-
-    def names(self) -> Sequence[bytes]:
-        return list(self.files)
-
-    def write(self, slot: int, name: bytes) -> None:
-        assert not self.broken, "a broken disk is asked to write"
-        self.writes.append((slot, name))
-
-    def read(self, slot: int, name: bytes) -> None:
-        self.reads.append((slot, name))
-
-    def delete(self, name: bytes) -> None:
-        self.writes.append((None, name))
-
-    def poll(self) -> Sequence[Done]:
-        done, self.done = self.done, []
-        return done
-
-    def wait(self, seconds: float) -> None:
-        raise AssertionError("nobody waits here")
-
-    def do_write(self, ok: bool) -> None:
-        slot, name = self.writes.popleft()
-        if slot is None:
-            self.files.pop(name, None)
-            return
-        assert self.slots[slot] == name, "a slot is overwritten while it is written to the disk"
-        if ok:
-            self.files[name] = name
-        self.done.append(Done(slot, ok))
-
-    def do_read(self, number: int, ok: bool) -> None:
-        slot, name = self.reads.pop(number)
-        ok = ok and self.files.get(name) == name
-        self.slots[slot] = name if ok else None
-        self.done.append(Done(slot, ok))
-
-    def give_up(self) -> None:
-        self.broken = True
-        for slot, _ in [*self.writes, *self.reads]:
-            if slot is not None:
-                self.done.append(Done(slot, False))
-        self.writes.clear()
-        self.reads.clear()
 
 
 class Tiers(RuleBasedStateMachine):
@@ -79,9 +22,10 @@ class Tiers(RuleBasedStateMachine):
         slots=st.integers(1, 5), places=st.integers(0, 5), keeps=st.booleans(), left=st.lists(st.sampled_from(NAMES))
     )
     def start(self, slots: int, places: int, keeps: bool, left: list[bytes]) -> None:
-        self.disk = FakeDisk(left if places else ())
+        self.disk = disk_of_names(left if places else ())
         self.places = places
         self.index = TierIndex(slots, places, self.disk if places else None, keeps=keeps or not places)
+        self.forgotten: set[bytes] = set()
         self.fetches: list[Fetch] = []
         self.steps: deque[tuple[list[int], list[tuple[int, bytes]]]] = deque()
 
@@ -94,6 +38,7 @@ class Tiers(RuleBasedStateMachine):
             if slot is not None:
                 self.disk.slots[slot] = name
                 slots.append(slot)
+                self.forgotten.discard(name)
                 assert self.index.state(name) is TierState.SPILLING
             elif before is None:
                 assert self.index.state(name) is None, "it was dropped"
@@ -144,7 +89,7 @@ class Tiers(RuleBasedStateMachine):
     @precondition(lambda self: self.disk.files)
     @rule(data=st.data())
     def disk_rots(self, data: st.DataObject) -> None:
-        self.disk.files[data.draw(st.sampled_from(sorted(self.disk.files)))] = b"rotten"
+        self.disk.rotten.add(data.draw(st.sampled_from(sorted(self.disk.files))))
 
     @rule()
     def poll(self) -> None:
@@ -154,11 +99,13 @@ class Tiers(RuleBasedStateMachine):
     def forget(self, name: bytes) -> None:
         self.index.forget(name)
         assert self.index.state(name) is None
+        self.forgotten.add(name)
 
     @rule()
     def forget_all(self) -> None:
         self.index.forget_all()
         assert [self.index.state(name) for name in NAMES] == [None] * len(NAMES)
+        self.forgotten.update(NAMES)
 
     @precondition(lambda self: self.places and not self.disk.broken)
     @rule(really=st.sampled_from([False] * 9 + [True]))
@@ -182,7 +129,7 @@ class Tiers(RuleBasedStateMachine):
             return
         while self.steps:
             self.commit()
-        while self.disk.writes or self.disk.reads or self.disk.done:
+        while self.disk.busy:
             while self.disk.writes:
                 self.disk.do_write(True)
             while self.disk.reads:
@@ -193,6 +140,7 @@ class Tiers(RuleBasedStateMachine):
             self.index.end_fetch(fetch)
         self.index.check_integrity()
         assert self.index.slots_used <= self.index.slots_total
+        assert not self.forgotten & self.disk.files.keys(), "the next engine would find what was forgotten"
         if not self.disk.broken:
             assert len(self.disk.files) == self.index.disk_used
             assert all(self.index.state(name) is TierState.STORED for name in self.disk.files)
@@ -202,7 +150,7 @@ TestTiers = Tiers.TestCase
 TestTiers.settings = settings(max_examples=100, stateful_step_count=50, deadline=None)
 
 
-def spilled(index: TierIndex, disk: FakeDisk, name: bytes) -> int:
+def spilled(index: TierIndex, disk: SimulatedDisk[bytes | None], name: bytes) -> int:
     """Spill a name and let its step pass."""
     slot = index.spill(name)
     assert slot is not None
@@ -212,7 +160,7 @@ def spilled(index: TierIndex, disk: FakeDisk, name: bytes) -> int:
 
 
 def test_what_leaves_the_device_is_written_and_read_again() -> None:
-    disk = FakeDisk()
+    disk = disk_of_names()
     index = TierIndex(1, 4, disk, keeps=False)
     spilled(index, disk, b"a")
     assert index.state(b"a") is TierState.SPILLING
@@ -236,7 +184,7 @@ def test_what_leaves_the_device_is_written_and_read_again() -> None:
 
 
 def test_what_is_on_the_disk_is_not_written_twice() -> None:
-    disk = FakeDisk([b"a"])
+    disk = disk_of_names([b"a"])
     index = TierIndex(2, 4, disk, keeps=False)
     assert index.spill(b"a") is None
     kept = TierIndex(2, 4, disk, keeps=True)
@@ -246,24 +194,24 @@ def test_what_is_on_the_disk_is_not_written_twice() -> None:
 
 
 def test_the_disk_gives_up_what_was_asked_for_longest_ago() -> None:
-    disk = FakeDisk([b"old", b"asked", b"new"])
+    disk = disk_of_names([b"old", b"asked", b"new"])
     index = TierIndex(2, 3, disk, keeps=False)
     index.fetch([b"old"])
     disk.do_read(0, ok=True)
     index.poll()
     spilled(index, disk, b"x")
-    assert list(disk.writes) == [(None, b"asked"), (2, b"x")]
+    assert [write[:2] for write in disk.writes] == [(None, b"asked"), (2, b"x")]
 
 
 def test_a_smaller_disk_than_the_last_time_keeps_the_newest() -> None:
-    disk = FakeDisk([b"old", b"new"])
+    disk = disk_of_names([b"old", b"new"])
     index = TierIndex(1, 1, disk, keeps=False)
     assert (index.state(b"old"), index.state(b"new")) == (None, TierState.STORED)
-    assert list(disk.writes) == [(None, b"old")]
+    assert [write[:2] for write in disk.writes] == [(None, b"old")]
 
 
 def test_two_who_want_the_same_wait_for_one_read() -> None:
-    disk = FakeDisk([b"a"])
+    disk = disk_of_names([b"a"])
     index = TierIndex(2, 2, disk, keeps=False)
     first, second = index.fetch([b"a"]), index.fetch([b"a"])
     assert first is not None
@@ -279,4 +227,18 @@ def test_a_tier_without_a_place_is_refused() -> None:
     with pytest.raises(ValueError, match="need a disk"):
         TierIndex(1, keeps=False)
     with pytest.raises(ValueError, match="at least one block"):
-        TierIndex(1, 0, FakeDisk(), keeps=True)
+        TierIndex(1, 0, disk_of_names(), keeps=True)
+
+
+def test_what_is_forgotten_once_the_disk_was_given_up_is_deleted() -> None:
+    disk = disk_of_names([b"a", b"b", b"c"])
+    index = TierIndex(2, 4, disk, keeps=False)
+    disk.give_up()
+    index.poll()
+    assert index.disk_used == 0, "nothing is read from it any longer"
+    index.forget(b"a")
+    disk.do_write(ok=True)
+    assert sorted(disk.files) == [b"b", b"c"]
+    index.forget_all()
+    disk.do_write(ok=True)
+    assert disk.files == {}

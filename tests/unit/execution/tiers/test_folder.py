@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -37,6 +38,28 @@ def test_what_is_written_is_read_and_deleted(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         read(folder)
     assert folder.names() == []
+
+
+def test_clearing_deletes_all_that_can_be_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = BlockFolder(tmp_path, OURS)
+    for number in range(5):
+        folder.write(bytes([number]) * 32, memoryview(DATA))
+    plain = Path.unlink
+
+    def unlink(self: Path, missing_ok: bool = False) -> None:
+        if self.name.startswith("02"):
+            raise PermissionError(self)
+        plain(self, missing_ok=missing_ok)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "unlink", unlink)
+        with pytest.raises(PermissionError):
+            folder.clear()
+    assert folder.names() == [NAME]
+    folder.clear()
+    assert folder.names() == []
+    shutil.rmtree(folder.path)
+    folder.clear()
 
 
 def flip(position: int) -> Callable[[bytes], bytes]:

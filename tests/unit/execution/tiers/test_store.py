@@ -28,10 +28,17 @@ class Folder(BlockFolder):
 
     failure: Exception | None = None
 
+    delete_failure: Exception | None = None
+
     def write(self, name: bytes, data: memoryview) -> None:
         if self.failure is not None:
             raise self.failure
         super().write(name, data)
+
+    def delete(self, name: bytes) -> None:
+        if self.delete_failure is not None:
+            raise self.delete_failure
+        super().delete(name)
 
 
 @pytest.fixture
@@ -160,3 +167,66 @@ def test_the_threads_end_with_the_store(folder: Folder, host: HostBlocks) -> Non
     for thread in threads:
         thread.join(SECONDS)
     assert not {*threads} & {*threading.enumerate()}
+
+
+def given_up(folder: Folder, host: HostBlocks) -> DiskStore:
+    """A disk that was switched off after it had kept A and B."""
+    store = DiskStore(folder, host)
+    for slot, name in ((1, A), (2, B)):
+        store.write(slot, name)
+    results(store, 2)
+    folder.failure = OSError(errno.EROFS, "read-only file system")
+    for _ in range(FAILURES):
+        store.write(1, A)
+    results(store, FAILURES)
+    assert store.broken
+    return store
+
+
+def test_what_is_forgotten_is_deleted_also_once_the_disk_was_given_up(folder: Folder, host: HostBlocks) -> None:
+    store = given_up(folder, host)
+    store.delete(A)
+    store.close()
+    assert BlockFolder(folder.path.parent, bytes(32)).names() == [B]
+
+
+def test_nothing_is_left_when_all_is_forgotten_not_even_what_nobody_asked_for(folder: Folder, host: HostBlocks) -> None:
+    store = given_up(folder, host)
+    (folder.path / "no-name.kv").touch()
+    store.clear()
+    store.close()
+    assert [path.name for path in folder.path.iterdir()] == ["lock"]
+
+
+def test_what_cannot_be_deleted_is_tried_again_in_the_end_and_then_warned_of(
+    folder: Folder, host: HostBlocks, caplog: pytest.LogCaptureFixture
+) -> None:
+    for works_later in (True, False):
+        store = given_up(folder, host)
+        caplog.clear()
+        folder.delete_failure = OSError(errno.EIO, "input/output error")
+        store.delete(A)
+        store.delete(B)
+        store.read(1, A)
+        store.write(1, A)
+        results(store, 2)
+        if works_later:
+            folder.delete_failure = None
+        store.close()
+        after = Folder(folder.path.parent, bytes(32))
+        assert sorted(after.names()) == ([] if works_later else [A, B])
+        assert [f"delete {folder.path}, or the next" in r.getMessage() for r in caplog.records] == [True] * (
+            not works_later
+        )
+        folder = after
+
+
+def test_reads_of_what_is_forgotten_meanwhile_do_not_switch_the_disk_off(folder: Folder, host: HostBlocks) -> None:
+    store = DiskStore(folder, host)
+    for _ in range(2 * FAILURES):
+        store.read(1, A)
+        assert results(store) == [Done(1, False)]
+    assert not store.broken
+    store.write(1, A)
+    assert results(store) == [Done(1, True)]
+    store.close()
