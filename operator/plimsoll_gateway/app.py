@@ -19,6 +19,7 @@ from plimsoll_gateway.lifeline import Lifelines
 from plimsoll_gateway.metrics import CLIENT_GONE, CONTENT_TYPE, Metrics, labels_of
 from plimsoll_gateway.pick import Picker
 from plimsoll_gateway.relay import Relay, find_model
+from plimsoll_gateway.room import Room
 from plimsoll_gateway.stream import Send, Stream
 from plimsoll_gateway.table import Model, TableStore
 from plimsoll_gateway.upstream import Call
@@ -44,10 +45,13 @@ JSON = b"application/json"
 class Gateway:
     """One OpenAI endpoint for all models of the table."""
 
-    def __init__(self, session: aiohttp.ClientSession, store: TableStore, picker: Picker, max_body: int) -> None:
+    def __init__(
+        self, session: aiohttp.ClientSession, store: TableStore, picker: Picker, *, max_body: int, max_waiting: int
+    ) -> None:
         self._store = store
         self._max_body = max_body
         self._metrics = Metrics(store)
+        self._room = Room(max_waiting, self._metrics)
         self._relay = Relay(session, store, picker, self._metrics)
         self._running = Lifelines()
         self._draining = False
@@ -101,9 +105,12 @@ class Gateway:
             model_name=model_name(body),
         )
         exchange.model = find_model(self._store.current, call.model_name)
-        with self._metrics.in_flight.labels(*labels_of(exchange.model)).track_inprogress():
+        with (
+            self._metrics.in_flight.labels(*labels_of(exchange.model)).track_inprogress(),
+            self._room.enter(exchange.model, call.model_name) as place,
+        ):
             async with self._running.hold(exchange.receive):
-                await self._relay.carry(call, exchange.stream)
+                await self._relay.carry(call, exchange.stream, place)
 
     async def _own(self, exchange: Exchange) -> None:
         stream, table = exchange.stream, self._store.current

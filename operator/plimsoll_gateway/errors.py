@@ -91,6 +91,15 @@ def not_ready(name: str, model: Model) -> Refusal:
     return _unavailable(f"The model '{name}' is not ready yet{why}", "model_not_ready")
 
 
+def overloaded(name: str, most: int) -> Refusal:
+    """503: as many requests as may wait for the model's answers do."""
+    message = (
+        f"The model '{name}' is overloaded: {most} requests wait for its answers here, and no more may "
+        "(--max-waiting). Try again in some seconds."
+    )
+    return _unavailable(message, "overloaded")
+
+
 def no_table() -> Refusal:
     """503: this gateway has only just begun."""
     return _unavailable("The gateway does not know its models yet. Try again in a moment.", "gateway_starting")

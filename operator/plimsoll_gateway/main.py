@@ -35,7 +35,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 async def _run(options: Options, sock: socket.socket) -> int:
     store = TableStore()
     async with open_session() as session:
-        gateway = Gateway(session, store, Picker(first_turn=random.randrange(1 << 16)), options.max_body)
+        picker = Picker(first_turn=random.randrange(1 << 16))
+        gateway = Gateway(session, store, picker, max_body=options.max_body, max_waiting=options.max_waiting)
         server = asyncio.create_task(GatewayServer(gateway, options.stop).run_on(sock))
         source = asyncio.create_task(_follow(options, store))
         log.info("listening on %s", sock.getsockname())

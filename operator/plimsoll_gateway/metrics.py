@@ -34,6 +34,10 @@ class Metrics:
             "plimsoll_gateway_retries", "Second attempts, by what the first ended in.", (*LABELS, "reason"),
             registry=self.registry,
         )  # fmt: skip
+        self.refused = Counter(
+            "plimsoll_gateway_refused", "Requests refused because too many of the model waited already.", LABELS,
+            registry=self.registry,
+        )  # fmt: skip
         self.broken_streams = Counter(
             "plimsoll_gateway_broken_streams", "Answers that ended early.", LABELS, registry=self.registry
         )

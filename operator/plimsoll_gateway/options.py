@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from plimsoll_gateway.room import MOST_WAITING
 from plimsoll_gateway.server import StopTimes
 
 NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
@@ -25,6 +26,7 @@ class Options:
     port: int
     fd: int | None
     max_body: int
+    max_waiting: int
     stop: StopTimes
     log_level: str
 
@@ -47,6 +49,7 @@ def parse_options(arguments: Sequence[str] | None = None) -> Options:
         port=given.port,
         fd=given.fd,
         max_body=given.max_body_bytes,
+        max_waiting=given.max_waiting,
         stop=StopTimes(given.lame_duck_seconds, given.drain_seconds),
         log_level=given.log_level.upper(),
     )
@@ -77,6 +80,11 @@ def _parser() -> argparse.ArgumentParser:
         metavar="N",
         help="largest request (%(default)s)",
     )
+    parser.add_argument(
+        "--max-waiting", type=_positive, default=MOST_WAITING, metavar="N",
+        help="most requests of one model that may wait for an answer; more are refused with 503 and Retry-After "
+        "(%(default)s)",
+    )  # fmt: skip
     parser.add_argument(
         "--lame-duck-seconds", type=_seconds, default=5.0, metavar="S",
         help="serve on after SIGTERM with /health failing (%(default)s)",

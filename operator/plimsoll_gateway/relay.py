@@ -13,6 +13,7 @@ from plimsoll_gateway.errors import no_table, not_ready, stream_broken, unknown_
 from plimsoll_gateway.headers import response_headers
 from plimsoll_gateway.metrics import Metrics, labels_of
 from plimsoll_gateway.pick import Picker
+from plimsoll_gateway.room import Place
 from plimsoll_gateway.stream import Stream
 from plimsoll_gateway.table import Model, Replica, Table, TableStore
 from plimsoll_gateway.upstream import Call, post
@@ -68,9 +69,10 @@ class Relay:
         self._metrics = metrics
         self._clock = clock
 
-    async def carry(self, call: Call, stream: Stream) -> None:
-        """Answer one call through `stream`. Raises Refusal where no replica's answer can be had.
+    async def carry(self, call: Call, stream: Stream, place: Place) -> None:
+        """Answer one call through `stream`; its place is free once the answer begins.
 
+        Raises Refusal where no replica's answer can be had.
         The table is read again for the second attempt: the first may have failed because the world has changed.
         """
         began = self._clock()
@@ -91,6 +93,7 @@ class Relay:
                 if isinstance(answer, Failure):
                     failures.append(answer)
                     continue
+                place.leave()
                 self._metrics.first_byte.labels(*labels_of(model)).observe(self._clock() - began)
                 try:
                     await self._pipe(answer, model, call, stream)

@@ -25,12 +25,13 @@ def pod(objects: list[Object], component: str) -> Object:
 
 @pytest.mark.parametrize(("watched", "namespaces"), [([], None), (["team-a", "team-b"], ("team-a", "team-b"))])
 def test_gateway_takes_its_arguments(render: Render, watched: list[str], namespaces: tuple[str, ...] | None) -> None:
-    found = pod(render({"watchNamespaces": watched, "gateway": {"drainSeconds": 60}}), "gateway")
+    found = pod(render({"watchNamespaces": watched, "gateway": {"drainSeconds": 60, "maxWaiting": 99}}), "gateway")
     (container,) = found["containers"]
     options = gateway_options(container["args"])
     assert options.namespaces == namespaces
     assert options.port == container["ports"][0]["containerPort"]
     assert options.stop.grace == 60
+    assert options.max_waiting == 99
     assert found["terminationGracePeriodSeconds"] > options.stop.lame_duck + options.stop.grace
 
 

@@ -20,6 +20,7 @@ from plimsoll_gateway.table import Model, ObjectKey, Replica, TableStore, build_
 from plimsoll_gateway.upstream import open_session
 
 MAX_BODY = 1 << 20
+MAX_WAITING = 3
 
 
 @dataclass
@@ -180,7 +181,7 @@ async def serve_asgi(app: Gateway) -> AsyncIterator[str]:
 async def world() -> AsyncIterator[World]:
     store = TableStore()
     async with open_session() as upstreams, aiohttp.ClientSession() as client:
-        gateway = Gateway(upstreams, store, Picker(), MAX_BODY)
+        gateway = Gateway(upstreams, store, Picker(), max_body=MAX_BODY, max_waiting=MAX_WAITING)
         async with serve_asgi(gateway) as url:
             made = World(gateway, store, url, client)
             try:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         (["--all-namespaces", "--port", "70000"], "argument --port: '70000' is not a whole number from 0 to 65535"),
         (["--all-namespaces", "--drain-seconds", "-1"], "'-1' is not a number of seconds from 0"),
         (["--all-namespaces", "--max-body-bytes", "0"], "'0' is not a whole number from 1"),
+        (["--all-namespaces", "--max-waiting", "0"], "argument --max-waiting: '0' is not a whole number from 1"),
         (["--all-namespaces", "--port", "http"], "argument --port: 'http' is not a whole number from 0 to 65535"),
         (["--all-namespaces", "--port", "0" * 30 + "99999"], "is not a whole number from 0 to 65535"),
         (["--all-namespaces", "--drain-seconds", "long"], "'long' is not a number of seconds from 0"),

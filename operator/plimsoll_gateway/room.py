@@ -1,0 +1,73 @@
+"""The room for requests that wait for an answer: of each model so many, more are refused at once.
+
+A request that waits for a replica holds its body and two connections. Without a bound, one model that is full or loads
+for long would fill the gateway's memory and take the others down with it; so each model has a room of its own. An
+answer that has begun no longer waits: what it holds is bounded by the client that reads it.
+"""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Self
+
+from plimsoll_gateway.errors import overloaded
+from plimsoll_gateway.metrics import Metrics, labels_of
+from plimsoll_gateway.table import Model, ObjectKey
+
+MOST_WAITING = 4096
+"""As many answers as a runtime lets wait."""
+
+
+class Room:
+    """Counts the requests of each model whose answer is still to begin. Changed on the event loop only."""
+
+    def __init__(self, most: int, metrics: Metrics) -> None:
+        self._most = most
+        self._metrics = metrics
+        self._waiting: dict[ObjectKey, int] = {}
+
+    def waiting(self, model: Model) -> int:
+        """Requests of a model that wait now."""
+        return self._waiting.get(model.key, 0)
+
+    def enter(self, model: Model, name: str) -> Place:
+        """A place for a request by that name, to be used with `with`. Raises Refusal 503 where none is left."""
+        if self.waiting(model) >= self._most:
+            self._metrics.refused.labels(*labels_of(model)).inc()
+            raise overloaded(name, self._most)
+        self._waiting[model.key] = self.waiting(model) + 1
+        return Place(self, model.key)
+
+    def leave(self, key: ObjectKey) -> None:
+        """One of them no longer waits."""
+        left = self._waiting[key] - 1
+        if left:
+            self._waiting[key] = left
+        else:
+            del self._waiting[key]
+
+    def check_integrity(self) -> None:
+        """Raise AssertionError where a count is impossible."""
+        assert all(0 < count <= self._most for count in self._waiting.values()), self._waiting
+
+
+class Place:
+    """One request's place; it is left at the end of the `with` block at the latest."""
+
+    def __init__(self, room: Room, key: ObjectKey) -> None:
+        self._room = room
+        self._key: ObjectKey | None = key
+
+    def leave(self) -> None:
+        """The answer has begun. The second time it changes nothing."""
+        if self._key is not None:
+            self._room.leave(self._key)
+            self._key = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.leave()

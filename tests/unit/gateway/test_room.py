@@ -1,0 +1,133 @@
+"""Requests that wait for an answer are bounded by model, and what is refused says so."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
+
+from plimsoll_gateway.errors import Refusal
+from plimsoll_gateway.metrics import Metrics
+from plimsoll_gateway.room import Place, Room
+from plimsoll_gateway.table import Model, ObjectKey, TableStore, build_table
+
+if TYPE_CHECKING:
+    from tests.unit.gateway.conftest import Behaviour, Request, World
+
+MOST = 3
+"""As in the fixture `world`."""
+
+
+def model(name: str, *replicas: object) -> Model:
+    return Model(ObjectKey("ns", name), (name,), 1000.0, "", replicas)  # type: ignore[arg-type]
+
+
+class Rooms(RuleBasedStateMachine):
+    """Requests come and go in any order, some of them twice."""
+
+    places = Bundle("places")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.metrics = Metrics(TableStore())
+        self.room = Room(MOST, self.metrics)
+        self.models = {name: model(name) for name in "ab"}
+        self.inside = dict.fromkeys("ab", 0)
+        self.refused = dict.fromkeys("ab", 0)
+
+    @rule(target=places, name=st.sampled_from("ab"))
+    def enter(self, name: str) -> tuple[str, Place | None]:
+        if self.inside[name] < MOST:
+            self.inside[name] += 1
+            return name, self.room.enter(self.models[name], name)
+        self.refused[name] += 1
+        with pytest.raises(Refusal, match=f"The model '{name}' is overloaded: {MOST} requests wait"):
+            self.room.enter(self.models[name], name)
+        return name, None
+
+    @rule(taken=consumes(places), begun=st.booleans())
+    def leave(self, taken: tuple[str, Place | None], begun: bool) -> None:
+        name, place = taken
+        if place is None:
+            return
+        with place:
+            if begun:
+                place.leave()
+        self.inside[name] -= 1
+
+    @invariant()
+    def counts(self) -> None:
+        self.room.check_integrity()
+        for name, each in self.models.items():
+            assert self.room.waiting(each) == self.inside[name]
+            assert self.metrics.refused.labels("ns", name)._value.get() == self.refused[name]
+
+
+TestRooms = Rooms.TestCase
+TestRooms.settings = settings(max_examples=50, stateful_step_count=30, deadline=None)
+
+
+async def test_more_than_may_wait_are_refused(world: World, ok: Behaviour) -> None:
+    """Those that wait get their answers, and another model is as free as ever."""
+    arrived: asyncio.Queue[Request] = asyncio.Queue()
+    full, free = world.replica(await world.upstream(arrived.put)), world.replica(await world.upstream(ok))
+    world.store.replace(build_table([model("m", full), model("free", free)]))
+    waiting = [asyncio.create_task(ask(world, "m")) for _ in range(MOST)]
+    held = [await arrived.get() for _ in range(MOST)]
+    async with world.post() as response:
+        assert (response.status, response.headers["retry-after"]) == (503, "5")
+        error = (await response.json())["error"]
+    assert error == {
+        "message": "The model 'm' is overloaded: 3 requests wait for its answers here, and no more may "
+        "(--max-waiting). Try again in some seconds.",
+        "type": "server_error",
+        "param": None,
+        "code": "overloaded",
+    }
+    assert await world.metric('plimsoll_gateway_refused_total{model="m",namespace="ns"}') == 1
+    assert await world.metric('plimsoll_gateway_requests_total{code="503",model="m",namespace="ns"}') == 1
+    assert (await ask(world, "free"))[0] == 200
+    for request in held:
+        request.respond(200, "done")
+    assert [await task for task in waiting] == [(200, "done")] * MOST
+
+
+@pytest.mark.parametrize("how", ["begins", "breaks", "client"])
+async def test_a_place_is_free_when_an_answer_begins_or_never_will(world: World, how: str) -> None:
+    """It begins: however long it goes on from there. It breaks twice: the second attempt waits in the same place."""
+    arrived: asyncio.Queue[Request] = asyncio.Queue()
+    await world.model(arrived.put)
+    waiting = [asyncio.create_task(ask(world, "m")) for _ in range(MOST)]
+    held = [await arrived.get() for _ in range(MOST)]
+    if how == "begins":
+        held[0].begin()
+        held[0].chunk("so far")
+    elif how == "breaks":
+        held[0].die()
+        again = await arrived.get()
+        assert (await ask(world, "m"))[0] == 503
+        again.die()
+    else:
+        for task in waiting:
+            task.cancel()
+        async with asyncio.timeout(5):
+            for request in held:
+                await request.hung_up.wait()
+    late = asyncio.create_task(ask(world, "m"))
+    async with asyncio.timeout(5):
+        request = await arrived.get()
+    request.respond(200, "late")
+    assert await late == (200, "late")
+    for task in waiting:
+        task.cancel()
+    await asyncio.gather(*waiting, return_exceptions=True)
+
+
+async def ask(world: World, name: str) -> tuple[int, str]:
+    """Status and text of an answer."""
+    async with world.post({"model": name}) as response:
+        return response.status, await response.text()
