@@ -56,7 +56,8 @@ class LLM:
     """A model, loaded and ready to generate.
 
     `model` is a folder, a .gguf file, demo://NAME or a Hugging Face id; `options` are those of `EngineConfig`.
-    With `engine="child"` it computes in a process of its own, which leaves the caller's to its own work.
+    With `engine="child"` it computes in a process of its own, which leaves the caller's to its own work: in the
+    caller's, on a CPU, torch has one thread left beside our kernels.
     Raises PlimsollError (SourceError, ModelError, MemoryLimitError, UsageError) when it cannot be loaded.
     """
 

@@ -13,6 +13,7 @@ from plimsoll_kernels.cpu.huge_pages import Buffer
 from plimsoll_kernels.cpu.library import OPS, KernelsRecord, LayerRecord, ModelRecord
 from plimsoll_kernels.cpu.linear import PackedGatedLinear, PackedLinear
 from plimsoll_kernels.cpu.step import PagedStep, pointers
+from plimsoll_kernels.cpu.threads import thread_count
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +99,7 @@ class CpuDecoder:
 
         turns: for each rope float32 `[P, 2, head_dim / 2]`, cosines and sines of the positions below P.
         """
-        rows, threads = token_ids.numel(), torch.get_num_threads()
+        rows, threads = token_ids.numel(), thread_count()
         hidden = torch.empty(rows, self._hidden, dtype=self._dtype)
         record = step.record
         record.tokens = token_ids.data_ptr()
@@ -111,7 +112,7 @@ class CpuDecoder:
 
     def step_bytes(self, rows: int) -> int:
         """What a call of so many rows allocates: its workspace, which stays, and its result."""
-        workspace = self._kernels.workspace(ctypes.byref(self._model), rows, torch.get_num_threads())
+        workspace = self._kernels.workspace(ctypes.byref(self._model), rows, thread_count())
         return Buffer.nbytes(workspace) + rows * self._hidden * self._dtype.itemsize
 
     def take_seconds(self) -> dict[str, float]:

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from plimsoll_kernels.cpu.huge_pages import Buffer, allocate
 from plimsoll_kernels.cpu.library import KernelsRecord, LinearRecord
+from plimsoll_kernels.cpu.threads import thread_count
 
 
 class PackedLinear:
@@ -21,7 +22,7 @@ class PackedLinear:
         columns, inputs = self.shape = weight.shape
         self._kernels = kernels
         self.weight = allocate([kernels.packed_elements(columns, inputs, 0)], weight.dtype)
-        kernels.pack(weight.data_ptr(), columns, inputs, self.weight.data_ptr(), torch.get_num_threads())
+        kernels.pack(weight.data_ptr(), columns, inputs, self.weight.data_ptr(), thread_count())
         self._bias = None if bias is None else bias.float().contiguous()
         self.record = _record(self.weight, self._bias, inputs, columns)
 
@@ -34,9 +35,7 @@ class PackedLinear:
         shape = (x.shape[0], self.record.columns)
         out = torch.empty(shape) if buffer is None else buffer.floats(*shape)
         if x.shape[0]:
-            self._kernels.linear(
-                x.data_ptr(), x.shape[0], ctypes.byref(self.record), out.data_ptr(), torch.get_num_threads()
-            )
+            self._kernels.linear(x.data_ptr(), x.shape[0], ctypes.byref(self.record), out.data_ptr(), thread_count())
         return out
 
 
@@ -46,7 +45,7 @@ class PackedGatedLinear:
     def __init__(self, kernels: KernelsRecord, gate: Tensor, up: Tensor, bias: Tensor | None = None) -> None:
         columns, inputs = gate.shape
         self._packed = allocate([kernels.packed_elements(columns, inputs, 1)], gate.dtype)
-        threads = torch.get_num_threads()
+        threads = thread_count()
         kernels.pack_gated(gate.data_ptr(), up.data_ptr(), columns, inputs, self._packed.data_ptr(), threads)
         self._bias = None if bias is None else bias.float().contiguous()
         self.record = _record(self._packed, self._bias, inputs, columns)

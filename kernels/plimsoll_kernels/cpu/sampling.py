@@ -10,6 +10,7 @@ from torch import Tensor
 
 from plimsoll_kernels.cpu.huge_pages import Buffer
 from plimsoll_kernels.cpu.library import KernelsRecord, ReportsRecord, SamplingRecord
+from plimsoll_kernels.cpu.threads import thread_count
 from plimsoll_kernels.log_probabilities.reports import Reports
 from plimsoll_kernels.sampling.params import RowParams
 
@@ -28,7 +29,7 @@ def sample_rows(kernels: KernelsRecord, logits: Tensor, params: RowParams, unifo
     """The largest logit of each row, float32 `[R]`, and the chosen tokens, int64 `[R]` (checked by sampling/op.py)."""
     rows, width = logits.shape
     best, tokens = torch.empty(rows), torch.empty(rows, dtype=torch.int64)
-    threads = torch.get_num_threads()
+    threads = thread_count()
     batch = SamplingRecord(
         rows,
         width,
@@ -52,7 +53,7 @@ def report_rows(kernels: KernelsRecord, logits: Tensor, tokens: Tensor, alternat
         top_tokens=torch.empty(rows, most, dtype=torch.int64),
         top=torch.empty(rows, most),
     )
-    threads = torch.get_num_threads()
+    threads = thread_count()
     batch = ReportsRecord(
         *(rows, width, logits.stride(0)),
         *(logits.data_ptr(), tokens.data_ptr(), alternatives.data_ptr(), most),

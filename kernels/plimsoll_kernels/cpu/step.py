@@ -12,6 +12,7 @@ from torch import Tensor
 
 from plimsoll_kernels.cpu.huge_pages import Buffer
 from plimsoll_kernels.cpu.library import CacheRecord, KernelsRecord, LayerRecord, StepRecord
+from plimsoll_kernels.cpu.threads import thread_count
 
 SUB_BLOCK = 16
 """Tokens that lie together in the cache: a block's size has to be a multiple."""
@@ -89,7 +90,7 @@ def paged_attention(
     """
     query, key, value = query.contiguous(), key.contiguous(), value.contiguous()
     out = torch.empty_like(query)
-    threads = torch.get_num_threads()
+    threads = thread_count()
     step.record.workspace = workspace.pointer(kernels.attention_workspace(shape.head_dim, threads))
     kernels.attention(
         *(x.data_ptr() for x in (query, key, value, out)),

@@ -9,6 +9,7 @@ from functools import partial
 
 import torch
 
+from plimsoll_kernels.cpu.threads import share, take_over
 from plimsoll_runtime.driver.probe import Probe
 from plimsoll_runtime.engine.config import EngineConfig, overlaps
 from plimsoll_runtime.engine.core import EngineCore
@@ -71,6 +72,8 @@ def build_engine(config: EngineConfig, progress: Progress, probe: Probe | None =
     weights = weight_bytes(spec, dtype.itemsize)
     check_weights_fit(weights, free_memory(device))
     decoder = load_decoder(files, spec, dtype, device=device, progress=progress, fused=backends[0].fused)
+    if backends[0].fused:
+        take_over()
     free = free_memory(device)
     workspace, backends = _workspace(config, decoder, backends, device, free)
     budget = _budget(config, spec, dtype, device, Room(weights, free, workspace))
@@ -122,7 +125,7 @@ def _set_threads(threads: int | None) -> None:
     cores = len(os.sched_getaffinity(0))
     if threads is not None and threads > cores:
         logger.warning("%d threads on %d cores take turns, which is slower: give at most %d", threads, cores, cores)
-    torch.set_num_threads(threads or cores)
+    share(threads or cores)
 
 
 def _our_kernels_serve(config: EngineConfig, spec: DecoderSpec, device: torch.device) -> bool:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from plimsoll_kernels.cpu.threads import lent
 from plimsoll_runtime.models.cost import OpCost
 from plimsoll_runtime.models.linear import Linear
 
@@ -40,11 +41,12 @@ class Machine:
 
 
 def measure(device: torch.device, dtype: torch.dtype) -> Machine:
-    """Read memory and multiply matrices in `dtype`, with as many threads as torch has; the best of several.
+    """Read memory and multiply matrices in `dtype`, with as many threads as our kernels have; the best of several.
 
     The product is stock torch's (packed by oneDNN on a CPU): kernels that are better than it pass the "roofline".
     """
-    return Machine(_bandwidth(device), _rate(device, dtype))
+    with lent():
+        return Machine(_bandwidth(device), _rate(device, dtype))
 
 
 def _bandwidth(device: torch.device) -> float:

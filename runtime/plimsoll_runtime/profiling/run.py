@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 import torch
 
+from plimsoll_kernels.cpu.threads import thread_count
 from plimsoll_runtime.driver.build import build_engine
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.engine.core import EngineCore
@@ -113,7 +114,7 @@ def _report(
         dtype=info.dtype,
         device=info.device,
         attention_backend=info.attention_backend,
-        threads=torch.get_num_threads(),
+        threads=thread_count(),
         workload=workload.name,
         batch=workload.batch,
         prompt_len=workload.prompt_len,

@@ -14,6 +14,7 @@ from model_support.gguf_files import write_gguf
 from model_support.tiny import make_model, save_model
 
 from plimsoll_kernels.cpu.library import VARIABLE, runnable
+from plimsoll_kernels.cpu.threads import share, thread_count
 from plimsoll_runtime.driver import build as module
 from plimsoll_runtime.driver.build import build_engine
 from plimsoll_runtime.engine.config import EngineConfig
@@ -118,15 +119,30 @@ def test_more_threads_than_cores(
     folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {4, 7})
-    before = torch.get_num_threads()
+    before = thread_count()
     try:
         for threads, warned in ((2, 0), (3, 1), (None, 0)):
             caplog.clear()
             build(folder, threads=threads, kv_memory="1MiB")
-            assert torch.get_num_threads() == (threads or 2)
+            assert thread_count() == (threads or 2)
             assert sum("threads on 2 cores" in r.getMessage() for r in caplog.records) == warned
     finally:
-        torch.set_num_threads(before)
+        share(before)
+
+
+@pytest.mark.parametrize("backend", ["cpu", "torch"])
+def test_torch_has_one_thread_left_where_every_step_is_our_kernels(folder: Path, backend: str) -> None:
+    if backend == "cpu" and not runnable():
+        pytest.skip("no CPU kernels here")
+    before = thread_count()
+    try:
+        build(folder, threads=2, attention_backend=backend, kv_memory="1MiB")
+        assert thread_count() == 2
+        assert torch.get_num_threads() == (1 if backend == "cpu" else 2)
+        build(folder, threads=1, attention_backend=backend, kv_memory="1MiB")
+        assert thread_count() == torch.get_num_threads() == 1
+    finally:
+        share(before)
 
 
 @pytest.mark.parametrize("threads", [0, -1])

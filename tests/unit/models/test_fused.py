@@ -11,6 +11,7 @@ from kernel_support.instructions import BFLOAT16, BUILDS, FLOAT32, Build, forced
 from model_support.forward import backend_of, hidden_states
 from model_support.tiny import make_model, prompts, save_model
 
+from plimsoll_kernels.cpu.threads import share, thread_count
 from plimsoll_runtime.execution.attention.base import AttentionBackend
 from plimsoll_runtime.models.decoder import Decoder
 from plimsoll_runtime.models.load import load_decoder
@@ -66,13 +67,13 @@ def test_chunks_change_nothing(folder: Path, build: Build, chunk: int) -> None:
 @pytest.mark.parametrize("threads", [1, 3])
 def test_threads_change_nothing(folder: Path, build: Build, threads: int) -> None:
     loaded = load(folder, build.dtype, "cpu")
-    before = torch.get_num_threads()
+    before = thread_count()
     whole = hidden_states(*loaded, PROMPT, 300)
     try:
-        torch.set_num_threads(threads)
+        share(threads)
         assert torch.equal(hidden_states(*loaded, PROMPT, 64), whole)
     finally:
-        torch.set_num_threads(before)
+        share(before)
 
 
 def test_as_torch_computes_it(folder: Path, float32_build: Build) -> None:

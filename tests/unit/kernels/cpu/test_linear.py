@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from kernel_support.instructions import BFLOAT16, BUILDS, Build
 
 from plimsoll_kernels.cpu.linear import PackedLinear
+from plimsoll_kernels.cpu.threads import share, thread_count
 
 
 @pytest.fixture(scope="session", params=BUILDS, ids=str)
@@ -50,14 +51,14 @@ def test_more_rows_than_stay_in_the_cache(build: Build) -> None:
 def test_a_row_is_the_same_in_every_batch(build: Build, threads: int) -> None:
     x, weight = numbers(0, 64, 300).to(build.dtype), numbers(1, 130, 300).to(build.dtype)
     linear = PackedLinear(build.kernels(), weight)
-    before = torch.get_num_threads()
+    before = thread_count()
     whole = linear(x)
     try:
-        torch.set_num_threads(threads)
+        share(threads)
         assert all(torch.equal(linear(x[i : i + 1])[0], whole[i]) for i in (0, 11, 12, 63))
         assert all(torch.equal(linear(x[5 : 5 + count]), whole[5 : 5 + count]) for count in (*range(2, 8), 17))
     finally:
-        torch.set_num_threads(before)
+        share(before)
 
 
 def test_no_rows(build: Build) -> None:

@@ -15,6 +15,7 @@ from sampling_support.definition import Wish, allowed, distribution, row_params
 from sampling_support.logits import SHAPES, shaped
 from torch import Tensor
 
+from plimsoll_kernels.cpu.threads import share, thread_count
 from plimsoll_kernels.sampling.op import sample as checked_sample
 from plimsoll_kernels.sampling.params import RowParams
 
@@ -135,8 +136,8 @@ def mixed_batch(rows: int, vocab: int) -> tuple[Tensor, RowParams, Tensor]:
 def test_a_row_is_the_same_in_every_batch(sample: Sample, threads: int) -> None:
     logits, params, uniform = mixed_batch(24, 3001)
     whole = sample(logits, params, uniform)[1].tolist()
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads)
+    before = thread_count()
+    share(threads)
     try:
         alone = []
         for i in range(24):
@@ -146,7 +147,7 @@ def test_a_row_is_the_same_in_every_batch(sample: Sample, threads: int) -> None:
         part = torch.arange(5, 20)
         assert sample(logits[part], params.rows(part), uniform[part])[1].tolist() == whole[5:20]
     finally:
-        torch.set_num_threads(before)
+        share(before)
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
