@@ -8,6 +8,7 @@ import torch
 
 from plimsoll_kernels.cpu.huge_pages import allocate, allocated
 from plimsoll_runtime.execution.kv_cache import KvCache
+from plimsoll_runtime.execution.tiers.pinned import pin
 
 
 def host_bytes(slots: int, block_bytes: int) -> int:
@@ -16,16 +17,17 @@ def host_bytes(slots: int, block_bytes: int) -> int:
 
 
 class HostBlocks:
-    """Slots 1 .. slots beside a cache; slot 0 is never used. Pinned for a GPU, so that it copies by itself."""
+    """Slots 1 .. slots beside a cache; slot 0 is never used. Pinned for a GPU, so that it copies by itself.
+
+    Raises MemoryLimitError where they cannot be pinned.
+    """
 
     def __init__(self, cache: KvCache, slots: int) -> None:
         self._cache = cache
         self.slots = slots
-        shape = (slots + 1, cache.block_bytes)
-        if cache.device.type == "cpu":
-            self._memory = allocate(shape, torch.uint8)
-        else:
-            self._memory = torch.empty(shape, dtype=torch.uint8, pin_memory=True)
+        self._memory = allocate((slots + 1, cache.block_bytes), torch.uint8)
+        if cache.device.type != "cpu":
+            pin(self._memory, self, torch.cuda.cudart())  # type: ignore[no-untyped-call]
 
     def spill(self, pairs: Sequence[tuple[int, int]]) -> None:
         """Copy blocks of the cache to slots: (block, slot)."""
