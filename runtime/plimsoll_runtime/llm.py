@@ -180,11 +180,11 @@ class _Progress:
 
 
 def _config(model: str, options: Mapping[str, Any]) -> EngineConfig:
-    known = set(EngineConfig.__struct_fields__) - {"model"}
+    known = set(EngineConfig.__struct_fields__) - {"model", "offline"}
     if unknown := sorted(set(options) - known):
         raise UsageError(f"unknown option {', '.join(unknown)}; LLM takes {', '.join(sorted(known))}")
     try:
-        return msgspec.convert({"model": model, **options}, EngineConfig)
+        return msgspec.convert({"model": model, "offline": True, **options}, EngineConfig)
     except msgspec.ValidationError as error:
         raise UsageError(f"an option of LLM is of the wrong kind: {error}") from error
 

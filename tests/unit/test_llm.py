@@ -129,3 +129,8 @@ def test_a_backend_that_fails_in_service_is_replaced_and_no_answer_differs(
         monkeypatch.setattr(FailsOnce, "countdown", number, raising=False)
         assert answers([FailsOnce, GatheredBackend], tmp_path / str(number)) == expected
         assert FailsOnce.countdown == 0
+
+
+def test_whether_somebody_watches_is_no_option_of_an_llm(llm: LLM) -> None:
+    with pytest.raises(UsageError, match="unknown option offline"):
+        load(llm.info.model, offline=False)

@@ -29,6 +29,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     blocks that the KV cache has no room for.
     `model` is a folder, a .gguf file, demo://NAME or a Hugging Face id (hf://ID too).
     `overlap`: whether a step is planned while the one before it runs, in a thread of its own (see `overlaps`).
+    `offline`: nobody watches the answers come, so only the last one's time counts (see `overlaps` and `engine.pacing`).
     `check_integrity_every`: steps after which the records of blocks, slots and sequences are compared; 0 is never.
     """
 
@@ -48,6 +49,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     attention_backend: str = "auto"
     policy: str = "fcfs"
     overlap: bool | None = None
+    offline: bool = False
     check_integrity_every: int = 0
 
     def __post_init__(self) -> None:
@@ -60,9 +62,9 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def overlaps(config: EngineConfig, device: str) -> bool:
-    """Whether steps overlap on this device, where the config leaves it open: not on a CPU.
+    """Whether steps overlap on this device, where the config leaves it open: not on a CPU that serves.
 
     There planning competes with computing for the cores, and its work is some percent of a step's; what that would
     gain, a request that comes right after the next step was planned would lose in time to its first token.
     """
-    return device != "cpu" if config.overlap is None else config.overlap
+    return config.offline or device != "cpu" if config.overlap is None else config.overlap

@@ -162,5 +162,5 @@ def _limits(config: EngineConfig, info: EngineInfo) -> Limits:
         max_sequences=config.max_sequences,
         eos_token_ids=frozenset(info.eos_token_ids),
         prefix_caching=config.prefix_caching,
-        paced=info.device == "cpu",
+        paced=info.device == "cpu" and not config.offline,
     )

@@ -22,7 +22,7 @@ class Limits:
     prefix_caching: bool = True
     paced: bool = False
     """Whether prompts are cut small beside decodes: for devices on which every token costs time."""
-    burst_tokens: int = 512
+    burst_tokens: int = 768
     """Of prompts in a paced step while more come than decode."""
 
     def __post_init__(self) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from plimsoll_runtime.engine.config import BLOCK_SIZES, EngineConfig
+from plimsoll_runtime.engine.config import BLOCK_SIZES, EngineConfig, overlaps
 from plimsoll_runtime.errors import UsageError
 
 
@@ -30,3 +30,17 @@ def test_impossible_numbers_are_refused(options: dict[str, Any], told: str) -> N
 def test_a_config_crosses_to_the_engines_process(block_size: int) -> None:
     config = EngineConfig(model="m", block_size=block_size, max_model_len=2, threads=1)
     assert msgspec.json.decode(msgspec.json.encode(config), type=EngineConfig) == config
+
+
+@pytest.mark.parametrize(
+    ("options", "on_a_cpu", "on_a_gpu"),
+    [
+        ({}, False, True),
+        ({"offline": True}, True, True),
+        ({"overlap": True}, True, True),
+        ({"overlap": False, "offline": True}, False, False),
+    ],
+)
+def test_where_steps_overlap(options: dict[str, Any], on_a_cpu: bool, on_a_gpu: bool) -> None:
+    config = EngineConfig(model="m", **options)
+    assert (overlaps(config, "cpu"), overlaps(config, "cuda")) == (on_a_cpu, on_a_gpu)

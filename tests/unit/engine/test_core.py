@@ -222,3 +222,15 @@ def test_the_order_of_adds_does_not_change_an_answer() -> None:
             core.add(add)
         texts.append({name: tokens_of(o) for name, o in sorted(drain(core).items())})
     assert texts[0] == texts[1] == {r.request_id: oracle(r, 76).token_ids for r in wanted}
+
+
+@pytest.mark.parametrize(("offline", "tokens"), [(False, 5 + 64), (True, 5 + 95)])
+def test_prompts_are_cut_small_beside_decodes_unless_nobody_watches(offline: bool, tokens: int) -> None:
+    core, runner = make_core(offline=offline, max_batch_tokens=200, max_sequences=8)
+    for i in range(5):
+        core.add(request(f"talker-{i}", [i]))
+    core.step()
+    core.add(request("reader", [7 + i % 40 for i in range(95)]))
+    before = runner.computed_tokens
+    core.step()
+    assert runner.computed_tokens - before == tokens

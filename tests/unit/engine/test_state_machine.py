@@ -15,6 +15,7 @@ from simulated_disk import disk_of
 
 from plimsoll_runtime.engine.fetches import AHEAD_SHARE
 from plimsoll_runtime.engine.limits import Limits
+from plimsoll_runtime.engine.pacing import STEPS_ALONE
 from plimsoll_runtime.engine.messages import AddRequest, RequestOutput
 from plimsoll_runtime.engine.params import SamplingParams
 from plimsoll_runtime.engine.policy import (
@@ -136,7 +137,7 @@ class Engine(RuleBasedStateMachine):
             paced=burst is not None,
             burst_tokens=burst or budget,
         )
-        self.patience = depth * (1 + budget // self.limits.burst_tokens)
+        self.patience = depth * (1 + STEPS_ALONE)
         self.now_ns = SECOND_NS
         self.runner = SimulatedRunner(num_blocks, block_size, budget, sequences)
         self.scheduler = Scheduler(self.limits, POLICIES[self.policy](), lambda: self.now_ns, self.tiers())
