@@ -5,8 +5,9 @@ prompts that are under way and new arrivals, each with what is left of the token
 that its known tokens need when it is admitted, so only decodes ever ask for more; when none is left the last of the
 running sequences gives up its blocks and waits to be computed again. Nobody is admitted before the first in line.
 
-So the first of all, once it runs, is never held up (in a burst for three steps of prompts, where the limits say so); until then the sequences that run before it finish one by one, or give way at once where the policy preempts. As
-ranks favour nobody for ever, every request ends.
+So the first of all, once it runs, is never held up (in a burst for three steps of prompts, where the limits say so);
+until then the sequences that run before it finish one by one, or give way at once where the policy preempts. As ranks
+favour nobody for ever, every request ends.
 
 `schedule` and `commit` are separate: a step may be planned while earlier ones run, as long as they run and are
 committed in the order in which they were planned. A sequence whose token is still to come goes on with

@@ -15,8 +15,8 @@ from simulated_disk import disk_of
 
 from plimsoll_runtime.engine.fetches import AHEAD_SHARE
 from plimsoll_runtime.engine.limits import Limits
-from plimsoll_runtime.engine.pacing import STEPS_ALONE
 from plimsoll_runtime.engine.messages import AddRequest, RequestOutput
+from plimsoll_runtime.engine.pacing import STEPS_ALONE
 from plimsoll_runtime.engine.params import SamplingParams
 from plimsoll_runtime.engine.policy import (
     SECOND_NS,
