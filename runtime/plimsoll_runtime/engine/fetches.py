@@ -73,6 +73,8 @@ class Fetches:
 
     def take_ended(self) -> list[SequenceState]:
         """Those whose prefix has been read, or is not in time: they are to be put in line again, at their rank."""
+        if not self._aside:
+            return []
         now = self._clock()
         over = [s for s, due in self._aside.items() if now >= due or (s.fetch is not None and not s.fetch.loading)]
         for sequence in over:

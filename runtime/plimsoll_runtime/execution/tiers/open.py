@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import shutil
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -123,18 +124,18 @@ def _open_disk(
         return None
     root = Path(config.kv_disk).expanduser()
     try:
-        folder = BlockFolder(root, fingerprint(files, cache, backend.name, fused=backend.fused))
-        blocks = _blocks(config.kv_disk_size, folder, cache.block_bytes)
+        with ExitStack() as undo:
+            folder = BlockFolder(root, fingerprint(files, cache, backend.name, fused=backend.fused))
+            undo.callback(folder.close)
+            if blocks := _blocks(config.kv_disk_size, folder, cache.block_bytes):
+                undo.pop_all()
+                return _Disk(folder, blocks)
+        logger.warning("the KV cache goes without a disk: there is no room for a block on --kv-disk %s", root)
     except (FileExistsError, NotADirectoryError) as error:
         raise UsageError(f"--kv-disk {root} is not a folder: {error}") from error
     except OSError as error:
         logger.warning("the KV cache goes without a disk: --kv-disk %s cannot be used: %s", root, error)
-        return None
-    if not blocks:
-        logger.warning("the KV cache goes without a disk: there is no room for a block on --kv-disk %s", root)
-        folder.close()
-        return None
-    return _Disk(folder, blocks)
+    return None
 
 
 def _blocks(asked: str, folder: BlockFolder, block_bytes: int) -> int:

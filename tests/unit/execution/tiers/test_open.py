@@ -120,6 +120,8 @@ def test_a_size_that_can_never_be_is_refused_with_the_numbers(
         UsageError, match=r"2GiB is 2147483648 bytes; .* at most the 1073741824 \(1\.00 GiB\) that the disk"
     ):
         opened(files, tmp_path, size="2GiB")
+    assert opened(files, tmp_path) is not None
+    assert len(list(tmp_path.glob("plimsoll-kv-*"))) == 1, "the folder was given back"
 
 
 def test_a_disk_that_others_have_filled_gets_what_is_left_and_what_is_ours_counts_as_free(
@@ -148,6 +150,13 @@ def test_a_disk_without_room_for_a_block_is_gone_without(
         caplog.clear()
         assert opened(files, tmp_path, size=size) is None
         assert "there is no room for a block" in caplog.records[-1].getMessage()
+
+    def fail(path: Path) -> Usage:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr("shutil.disk_usage", fail)
+    assert opened(files, tmp_path) is None
+    assert "cannot be used: [Errno 5] Input/output error" in caplog.records[-1].getMessage()
     monkeypatch.undo()
     assert opened(files, tmp_path) is not None
     assert len(list(tmp_path.glob("plimsoll-kv-*"))) == 1, "the folder was given back"
