@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -48,6 +48,7 @@ def tune_paged_attention(
         return DEFAULTS
     from plimsoll_kernels.paged_attention.decode import kernel as decode
     from plimsoll_kernels.paged_attention.prefill import kernel as prefill
+    from plimsoll_kernels.paged_attention.tile import kernel as tile
 
     def tune(kind: str, rows: list[int], kernel: ModuleType, launch: Callable[..., None]) -> LaunchConfig:
         shape = (2, sum(rows), wanted.heads, key_cache.shape[3])
@@ -60,7 +61,8 @@ def tune_paged_attention(
 
         group = wanted.heads // key_cache.shape[0]
         candidates = kernel.candidates(key_cache.shape[3], group, key_cache.element_size())
-        return tuned(_key(kind, Path(str(kernel.__file__)), key_cache, wanted), candidates, measure, store)
+        code = [Path(str(part.__file__)) for part in (kernel, tile)]
+        return tuned(_key(kind, code, key_cache, wanted), candidates, measure, store)
 
     return PagedConfigs(
         decode=tune("decode", [1] * sequences, decode, decode.launch_decode),
@@ -77,7 +79,7 @@ def _batch(keys: Tensor, rows: list[int]) -> PagedBatch:
     return PagedBatch.of(rows, [CONTEXT] * len(rows), tables, keys.device)
 
 
-def _key(kernel: str, code: Path, keys: Tensor, wanted: TunedHeads) -> TuningKey:
+def _key(kernel: str, code: Sequence[Path], keys: Tensor, wanted: TunedHeads) -> TuningKey:
     shape: dict[str, int | str] = {
         "heads": wanted.heads,
         "kv_heads": keys.shape[0],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -25,9 +25,9 @@ class TuningKey:
     shape: Mapping[str, int | str]
 
     @classmethod
-    def of(cls, kernel: str, code: Path, device: torch.device, shape: Mapping[str, int | str]) -> TuningKey:
-        """For the kernel whose code is in that file, on that device, with the packages installed."""
-        source = hashlib.sha256(code.read_bytes()).hexdigest()[:16]
+    def of(cls, kernel: str, code: Sequence[Path], device: torch.device, shape: Mapping[str, int | str]) -> TuningKey:
+        """For the kernel whose code is in those files, on that device, with the packages installed."""
+        source = hashlib.sha256(b"\0".join(path.read_bytes() for path in code)).hexdigest()[:16]
         name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
         return cls(kernel, source, name, {package: _version(package) for package in PACKAGES}, dict(shape))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ from plimsoll_kernels.paged_attention.op import paged_attention
 from plimsoll_kernels.paged_attention.tune import TunedHeads, tune_paged_attention
 from plimsoll_kernels.tuning.store import TuningStore
 
+LAUNCHED = {"decode": ["decode"], "prefill": ["prefill"], "tile": ["decode", "prefill"]}
+"""Which kernels a file is part of."""
 HEADS = TunedHeads(heads=4, scale=0.25, window=None, softcap=None)
 
 
@@ -68,3 +71,19 @@ def test_a_small_cache_is_not_tuned(tmp_path: Path) -> None:
     both = caches(16)
     assert tune_paged_attention(both[0], both[1], HEADS, TuningStore(tmp_path), Clock()) == DEFAULTS
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("changed", ["decode", "prefill", "tile"])
+def test_other_code_is_measured_anew(
+    changed: str, triton_device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both kernels are made of what they share."""
+    kernels = {part: import_module(f"plimsoll_kernels.paged_attention.{part}.kernel") for part in LAUNCHED}
+    both, store = caches(20, triton_device), TuningStore(tmp_path / "store")
+    tune_paged_attention(both[0], both[1], HEADS, store, Clock())
+    other = tmp_path / "kernel.py"
+    other.write_text(Path(str(kernels[changed].__file__)).read_text() + "# other\n")
+    monkeypatch.setattr(kernels[changed], "__file__", str(other))
+    clock = Clock()
+    tune_paged_attention(both[0], both[1], HEADS, store, clock)
+    assert clock.calls == sum(len(kernels[name].candidates(16, 2, 4)) for name in LAUNCHED[changed])

@@ -14,6 +14,14 @@ from torch import Tensor
 
 from plimsoll_kernels.paged_attention.batch import PagedBatch
 from plimsoll_kernels.paged_attention.decode.splits import decode_splits, multiprocessors
+from plimsoll_kernels.paged_attention.tile.kernel import (
+    add_tile,
+    load_keys_and_values,
+    load_queries,
+    no_sums,
+    rows_of,
+    scores_of,
+)
 from plimsoll_kernels.tuning.config import LaunchConfig
 
 
@@ -60,8 +68,8 @@ def _decode(
     kv_head = tl.program_id(0)
     sequence = tl.program_id(1).to(tl.int64)
     split = tl.program_id(2)
-    start = tl.load(query_starts + sequence)
-    if tl.load(query_starts + sequence + 1) - start != 1:
+    start, queries = rows_of(query_starts, sequence)
+    if queries != 1:
         return
     context = tl.load(context_lens + sequence)
     low, share = _bounds(context, WINDOW, BLOCK_N, SPLITS)
@@ -73,46 +81,31 @@ def _decode(
     member = tl.arange(0, BLOCK_M)
     head = kv_head * GROUP + member
     valid = member < GROUP
-    d = tl.arange(0, SIZE_PADDED)
-    fits = d < SIZE
     row = query + start.to(tl.int64) * query_stride
-    q = tl.load(row + head[:, None] * query_head_stride + d[None, :], mask=valid[:, None] & fits[None, :], other=0.0)
+    q = load_queries(row, head * query_head_stride, valid, SIZE, SIZE_PADDED)
     table = block_tables + sequence * table_stride
     keys += kv_head.to(tl.int64) * head_stride
     values += kv_head.to(tl.int64) * head_stride
 
-    factor = 1.4426950408889634  # log2(e)
-    if not SOFTCAP:
-        factor *= scale
-    largest = tl.full([BLOCK_M], float("-inf"), tl.float32)
-    total = tl.zeros([BLOCK_M], tl.float32)
-    acc = tl.zeros([BLOCK_M, SIZE_PADDED], tl.float32)
+    acc, total, largest = no_sums(BLOCK_M, SIZE_PADDED)
     for n in range(low, high, BLOCK_N):
         token = n + tl.arange(0, BLOCK_N)
-        inside = token < high
-        block = tl.load(table + token // BLOCK_SIZE, mask=inside, other=0).to(tl.int64)
-        slot = block * block_stride + (token % BLOCK_SIZE) * slot_stride
-        k = tl.load(keys + slot[:, None] + d[None, :], mask=inside[:, None] & fits[None, :], other=0.0)
-        v = tl.load(values + slot[:, None] + d[None, :], mask=inside[:, None] & fits[None, :], other=0.0)
-        score = tl.dot(q, tl.trans(k), input_precision="ieee")
-        if SOFTCAP:
-            score = softcap * (2.0 * tl.sigmoid(2.0 * scale * score / softcap) - 1.0)
-        seen = inside
+        k, v = load_keys_and_values(
+            keys, values, table, token, high, block_stride, slot_stride, SIZE, SIZE_PADDED, BLOCK_SIZE, True
+        )
+        score = scores_of(q, k, scale, softcap, SOFTCAP)
+        seen = token < high
         if WINDOW > 0:
             seen = seen & (token >= context - WINDOW)
         score = tl.where(seen[None, :], score, float("-inf"))
         # A split's first tile holds a token that is seen (it has one, or the window begins in it), so from there on
-        # the largest score is finite, and -inf - -inf never happens.
-        new_largest = tl.maximum(largest, tl.max(score, 1) * factor)
-        weight = tl.exp2(score * factor - new_largest[:, None])
-        decay = tl.exp2(largest - new_largest)
-        acc = tl.dot(weight.to(v.dtype), v, acc * decay[:, None], input_precision="ieee")
-        total = total * decay + tl.sum(weight, 1)
-        largest = new_largest
+        # the largest score is finite.
+        acc, total, largest = add_tile(acc, total, largest, score, v, scale, SOFTCAP, False)
 
+    d = tl.arange(0, SIZE_PADDED)
     if SPLITS == 1:
         target = start.to(tl.int64) * HEADS + head
-        stored = valid[:, None] & fits[None, :]
+        stored = valid[:, None] & (d < SIZE)[None, :]
         tl.store(
             out + target[:, None] * SIZE + d[None, :], (acc / total[:, None]).to(out.dtype.element_ty), mask=stored
         )
@@ -141,8 +134,8 @@ def _join(
     """Join the splits of one sequence and head: only those that had work wrote anything."""
     head = tl.program_id(0)
     sequence = tl.program_id(1).to(tl.int64)
-    start = tl.load(query_starts + sequence)
-    if tl.load(query_starts + sequence + 1) - start != 1:
+    start, queries = rows_of(query_starts, sequence)
+    if queries != 1:
         return
     context = tl.load(context_lens + sequence)
     low, share = _bounds(context, WINDOW, BLOCK_N, SPLITS)

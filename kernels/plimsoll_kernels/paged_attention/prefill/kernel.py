@@ -2,7 +2,7 @@
 
 The queries of a group stand side by side in a program, so each key and value is read once for all of them. What no row
 of the program sees is not read; where all rows see all tokens nothing is masked, and only the tiles at the diagonal and
-at the window's edge are. Softmax runs online in base 2 (Dao et al., 2022). Programs with the most to do start first.
+at the window's edge are. Programs with the most to do start first.
 Sequences with one row are left to the decode kernel.
 """
 
@@ -13,6 +13,14 @@ import triton.language as tl
 from torch import Tensor
 
 from plimsoll_kernels.paged_attention.batch import PagedBatch
+from plimsoll_kernels.paged_attention.tile.kernel import (
+    add_tile,
+    load_keys_and_values,
+    load_queries,
+    no_sums,
+    rows_of,
+    scores_of,
+)
 from plimsoll_kernels.tuning.config import LaunchConfig
 
 
@@ -55,40 +63,18 @@ def _span(
     MASKED: tl.constexpr,
 ):
     """Attend to the tokens from low to high; without MASKED that is a multiple of BLOCK_N and all rows see all."""
-    d = tl.arange(0, SIZE_PADDED)
-    factor = 1.4426950408889634  # log2(e)
-    if not SOFTCAP:
-        factor *= scale
     for n in range(low, high, BLOCK_N):
         token = n + tl.arange(0, BLOCK_N)
-        readable = (token < high)[:, None] & (d < SIZE)[None, :]
-        if MASKED:
-            block = tl.load(table + token // BLOCK_SIZE, mask=token < high, other=0).to(tl.int64)
-        else:
-            block = tl.load(table + token // BLOCK_SIZE).to(tl.int64)
-        slot = (block * block_stride + (token % BLOCK_SIZE) * slot_stride)[:, None] + d[None, :]
-        if MASKED or SIZE != SIZE_PADDED:
-            k = tl.load(keys + slot, mask=readable, other=0.0)
-            v = tl.load(values + slot, mask=readable, other=0.0)
-        else:
-            k = tl.load(keys + slot)
-            v = tl.load(values + slot)
-        score = tl.dot(q, tl.trans(k), input_precision="ieee")
-        if SOFTCAP:
-            score = softcap * (2.0 * tl.sigmoid(2.0 * scale * score / softcap) - 1.0)
+        k, v = load_keys_and_values(
+            keys, values, table, token, high, block_stride, slot_stride, SIZE, SIZE_PADDED, BLOCK_SIZE, MASKED
+        )
+        score = scores_of(q, k, scale, softcap, SOFTCAP)
         if MASKED:
             seen = (token < high)[None, :] & (token[None, :] <= position[:, None])
             if WINDOW > 0:
                 seen = seen & (token[None, :] > position[:, None] - WINDOW)
             score = tl.where(seen, score, float("-inf"))
-        new_largest = tl.maximum(largest, tl.max(score, 1) * factor)
-        # A row that has seen nothing yet keeps -inf: subtract 0 then, -inf - -inf would be NaN.
-        anchor = tl.where(new_largest == float("-inf"), 0.0, new_largest)
-        weight = tl.exp2(score * factor - anchor[:, None])
-        decay = tl.exp2(largest - anchor)
-        acc = tl.dot(weight.to(v.dtype), v, acc * decay[:, None], input_precision="ieee")
-        total = total * decay + tl.sum(weight, 1)
-        largest = new_largest
+        acc, total, largest = add_tile(acc, total, largest, score, v, scale, SOFTCAP, True)
     return acc, total, largest
 
 
@@ -124,8 +110,7 @@ def _prefill(
     tile = tl.num_programs(0) - 1 - tl.program_id(0)
     kv_head = tl.program_id(1)
     sequence = _sequence_of(query_starts, num_sequences, tile, ROWS)
-    start = tl.load(query_starts + sequence)
-    queries = tl.load(query_starts + sequence + 1) - start
+    start, queries = rows_of(query_starts, sequence)
     first_row = (tile - start // ROWS - sequence) * ROWS
     if (first_row >= queries) | (queries == 1):
         return
@@ -135,11 +120,8 @@ def _prefill(
     row = first_row + member // GROUP
     head = kv_head * GROUP + member % GROUP
     valid = (member < ROWS * GROUP) & (row < queries)
-    d = tl.arange(0, SIZE_PADDED)
-    stored = valid[:, None] & (d < SIZE)[None, :]
     row64 = (start + row).to(tl.int64)
-    q_offset = row64 * query_stride + head * query_head_stride
-    q = tl.load(query + q_offset[:, None] + d[None, :], mask=stored, other=0.0)
+    q = load_queries(query, row64 * query_stride + head * query_head_stride, valid, SIZE, SIZE_PADDED)
     table = block_tables + sequence.to(tl.int64) * table_stride
     keys += kv_head.to(tl.int64) * head_stride
     values += kv_head.to(tl.int64) * head_stride
@@ -157,9 +139,7 @@ def _prefill(
         whole_low = tl.minimum(tl.maximum(whole_low, low), tl.maximum(whole_high, low))
         whole_high = tl.maximum(whole_high, whole_low)
 
-    largest = tl.full([BLOCK_M], float("-inf"), tl.float32)
-    total = tl.zeros([BLOCK_M], tl.float32)
-    acc = tl.zeros([BLOCK_M, SIZE_PADDED], tl.float32)
+    acc, total, largest = no_sums(BLOCK_M, SIZE_PADDED)
     if WINDOW > 0:
         acc, total, largest = _span(
             acc, total, largest, q, position, keys, values, table, block_stride, slot_stride, low, whole_low, scale,
@@ -176,6 +156,8 @@ def _prefill(
 
     result = acc / tl.where(valid, total, 1.0)[:, None]
     target = row64 * HEADS + head
+    d = tl.arange(0, SIZE_PADDED)
+    stored = valid[:, None] & (d < SIZE)[None, :]
     tl.store(out + target[:, None] * SIZE + d[None, :], result.to(out.dtype.element_ty), mask=stored)
 
 

@@ -1,0 +1,1 @@
+"""What decodes and chunks have in common."""

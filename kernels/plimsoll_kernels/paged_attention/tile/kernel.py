@@ -1,0 +1,95 @@
+"""What decodes and prompts' chunks do alike in Triton: a tile of queries meets tiles of keys and values.
+
+A program holds up to BLOCK_M queries that share a KV head, and goes through BLOCK_N tokens of their sequence at a time.
+Softmax runs online in base 2 (Dao et al., 2022): each query has the weighted values' sum, the sum of the weights, and
+the largest score so far, by which both are scaled. Every function here is inlined where it is called.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def rows_of(query_starts, sequence):
+    """(first row of a sequence, how many it has)."""
+    start = tl.load(query_starts + sequence)
+    return start, tl.load(query_starts + sequence + 1) - start
+
+
+@triton.jit
+def load_queries(query, place, valid, SIZE: tl.constexpr, SIZE_PADDED: tl.constexpr):
+    """[BLOCK_M, SIZE_PADDED] of the heads that begin at `place` [BLOCK_M]; zeros where not valid [BLOCK_M]."""
+    d = tl.arange(0, SIZE_PADDED)
+    return tl.load(query + place[:, None] + d[None, :], mask=valid[:, None] & (d < SIZE)[None, :], other=0.0)
+
+
+@triton.jit
+def no_sums(BLOCK_M: tl.constexpr, SIZE_PADDED: tl.constexpr):
+    """(weighted values, sums of weights, largest scores) of queries that have met no key yet."""
+    acc = tl.zeros([BLOCK_M, SIZE_PADDED], tl.float32)
+    return acc, tl.zeros([BLOCK_M], tl.float32), tl.full([BLOCK_M], float("-inf"), tl.float32)
+
+
+@triton.jit
+def load_keys_and_values(
+    keys,
+    values,
+    table,
+    token,
+    high,
+    block_stride,
+    slot_stride,
+    SIZE: tl.constexpr,
+    SIZE_PADDED: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+    MASKED: tl.constexpr,
+):
+    """Of one head, each [BLOCK_N, SIZE_PADDED], at the tokens of a sequence; zeros from `high` on.
+
+    Without MASKED all tokens are below it.
+    """
+    d = tl.arange(0, SIZE_PADDED)
+    readable = (token < high)[:, None] & (d < SIZE)[None, :]
+    if MASKED:
+        block = tl.load(table + token // BLOCK_SIZE, mask=token < high, other=0).to(tl.int64)
+    else:
+        block = tl.load(table + token // BLOCK_SIZE).to(tl.int64)
+    slot = block * block_stride + (token % BLOCK_SIZE) * slot_stride
+    if MASKED or SIZE != SIZE_PADDED:
+        k = tl.load(keys + slot[:, None] + d[None, :], mask=readable, other=0.0)
+        v = tl.load(values + slot[:, None] + d[None, :], mask=readable, other=0.0)
+    else:
+        k = tl.load(keys + slot[:, None] + d[None, :])
+        v = tl.load(values + slot[:, None] + d[None, :])
+    return k, v
+
+
+@triton.jit
+def scores_of(q, k, scale, softcap, SOFTCAP: tl.constexpr):
+    """float32 [BLOCK_M, BLOCK_N]: capped where there is a cap, not scaled yet where there is none."""
+    score = tl.dot(q, tl.trans(k), input_precision="ieee")
+    if SOFTCAP:
+        score = softcap * (2.0 * tl.sigmoid(2.0 * scale * score / softcap) - 1.0)
+    return score
+
+
+@triton.jit
+def add_tile(acc, total, largest, score, v, scale, SOFTCAP: tl.constexpr, EMPTY: tl.constexpr):
+    """The sums with one more tile in them, whose unseen scores are -inf.
+
+    With EMPTY a query may have seen nothing so far: its largest score stays -inf, and 0 is subtracted in its place,
+    since -inf - -inf would be NaN.
+    """
+    factor = 1.4426950408889634  # log2(e)
+    if not SOFTCAP:
+        factor *= scale
+    new_largest = tl.maximum(largest, tl.max(score, 1) * factor)
+    anchor = new_largest
+    if EMPTY:
+        anchor = tl.where(new_largest == float("-inf"), 0.0, new_largest)
+    weight = tl.exp2(score * factor - anchor[:, None])
+    decay = tl.exp2(largest - anchor)
+    acc = tl.dot(weight.to(v.dtype), v, acc * decay[:, None], input_precision="ieee")
+    return acc, total * decay + tl.sum(weight, 1), new_largest
