@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from plimsoll_runtime.cli import values
-from plimsoll_runtime.cli.serve import add_engine_options, engine_config
+from plimsoll_runtime.cli.engine_options import add_engine_options, engine_config
 from plimsoll_runtime.errors import UsageError
 from plimsoll_runtime.profiling.workload import WORKLOADS, Workload
 

@@ -1,0 +1,153 @@
+"""The command line's options of an engine, the same for whatever starts one."""
+
+from __future__ import annotations
+
+import argparse
+
+from plimsoll_runtime.cli import values
+from plimsoll_runtime.engine.config import ATTENTION_BACKENDS, DTYPES, EngineConfig
+from plimsoll_runtime.engine.policy import POLICIES
+from plimsoll_runtime.errors import UsageError
+
+DEFAULTS = EngineConfig(model="")
+
+
+def add_engine_options(parser: argparse.ArgumentParser) -> None:
+    """Add what `engine_config` reads, all but the model."""
+    group = parser.add_argument_group("engine")
+    for add in (_add_model, _add_step, _add_cache, _add_computing):
+        add(group)
+
+
+def engine_config(args: argparse.Namespace) -> EngineConfig:
+    """The engine's part. Raises UsageError where options contradict each other."""
+    if args.max_model_len is not None and args.max_model_len < 2:
+        raise UsageError("--max-model-len 1 leaves no room for a prompt and an answer; give at least 2")
+    return EngineConfig(
+        model=args.model,
+        revision=args.revision,
+        dtype=args.dtype,
+        max_model_len=args.max_model_len,
+        max_batch_tokens=args.max_batch_tokens,
+        max_sequences=args.max_sequences,
+        kv_memory=args.kv_memory,
+        kv_host_memory=args.kv_host_memory,
+        kv_disk=args.kv_disk,
+        kv_disk_size=args.kv_disk_size,
+        block_size=args.block_size,
+        threads=args.threads,
+        prefix_caching=args.prefix_caching,
+        attention_backend=args.attention_backend,
+        policy=args.policy,
+        overlap=args.overlap,
+        check_integrity_every=args.check_integrity_every,
+    )
+
+
+def _add_model(group: argparse._ArgumentGroup) -> None:
+    """What of the model is served, and in which precision."""
+    group.add_argument("--revision", metavar="R", help="branch, tag or commit of a Hugging Face model")
+    group.add_argument(
+        "--dtype",
+        choices=DTYPES,
+        default=DEFAULTS.dtype,
+        help="what weights and activations are computed in; auto: the model's own where the device is fast at it "
+        "(default: %(default)s)",
+    )
+    group.add_argument(
+        "--max-model-len",
+        type=values.positive,
+        metavar="TOKENS",
+        help="longest prompt and answer together (default: what model and memory allow)",
+    )
+
+
+def _add_step(group: argparse._ArgumentGroup) -> None:
+    """How much a step holds, and whose turn it is."""
+    group.add_argument(
+        "--max-batch-tokens",
+        type=values.positive,
+        default=DEFAULTS.max_batch_tokens,
+        metavar="TOKENS",
+        help="most tokens computed in one step (default: %(default)s)",
+    )
+    group.add_argument(
+        "--max-sequences",
+        type=values.positive,
+        default=DEFAULTS.max_sequences,
+        metavar="N",
+        help="most sequences in one batch (default: %(default)s)",
+    )
+    group.add_argument(
+        "--policy",
+        choices=tuple(POLICIES),
+        default=DEFAULTS.policy,
+        help="who is served first: first come, by the requests' priority or deadline, the shortest job, or the "
+        "longest cached prefix (default: %(default)s)",
+    )
+    group.add_argument(
+        "--overlap",
+        action=argparse.BooleanOptionalAction,
+        help="plan a step while the one before it runs, not once it is over (default: on a GPU)",
+    )
+
+
+def _add_cache(group: argparse._ArgumentGroup) -> None:
+    """The KV cache and the tiers below it."""
+    group.add_argument(
+        "--kv-memory",
+        type=values.memory,
+        metavar="SIZE",
+        help="memory for the KV cache: 2GiB, or 40%% of what weights and steps leave free",
+    )
+    group.add_argument(
+        "--kv-host-memory",
+        type=values.memory,
+        metavar="SIZE",
+        help="on a GPU: host memory for cached blocks that the KV cache has no room for (default: none)",
+    )
+    group.add_argument(
+        "--kv-disk",
+        type=values.path,
+        metavar="PATH",
+        help="a folder for cached blocks that memory has no room for; what an earlier run left is found again",
+    )
+    group.add_argument(
+        "--kv-disk-size",
+        type=values.memory,
+        metavar="SIZE",
+        help="how much --kv-disk may hold: 20GiB, or 40%% of what is free there",
+    )
+    group.add_argument(
+        "--block-size",
+        type=values.block_size,
+        default=DEFAULTS.block_size,
+        metavar="TOKENS",
+        help="tokens of a KV block, a power of two from 8 to 256 (default: %(default)s)",
+    )
+    group.add_argument(
+        "--no-prefix-caching",
+        dest="prefix_caching",
+        action="store_false",
+        help="compute every prompt from its first token",
+    )
+
+
+def _add_computing(group: argparse._ArgumentGroup) -> None:
+    """What computes, and what checks on it."""
+    group.add_argument("--threads", type=values.positive, metavar="N", help="CPU threads (default: all cores)")
+    group.add_argument(
+        "--attention-backend",
+        choices=ATTENTION_BACKENDS,
+        default=DEFAULTS.attention_backend,
+        help="what computes attention; auto: the fastest that runs here, and the next one where it fails "
+        "(default: %(default)s)",
+    )
+    group.add_argument(
+        "--check-integrity-every",
+        type=values.count,
+        default=DEFAULTS.check_integrity_every,
+        metavar="STEPS",
+        help="compare the engine's records of blocks, slots and sequences after so many steps, and end with an error "
+        "where they disagree; 0 is never (default: %(default)s)",
+    )
