@@ -19,7 +19,7 @@ SUB_BLOCK = 16
 
 MAX_HEAD_DIM = 1024
 
-Integers = NDArray[np.int32]
+Integers = NDArray[np.int64]
 
 
 class PagedCache:
@@ -45,7 +45,7 @@ class PagedStep:
     """The rows of S sequences, one sequence after the other, T in all.
 
     slots: int64 `[T]`, where each row's key and value go (block x block_size + offset).
-    first_rows: `[S + 1]`, contexts: `[S]` (tokens in the cache after this step).
+    first_rows: `[S]`, contexts: `[S]` (tokens in the cache after this step).
     blocks: the block tables one after the other, first_blocks: `[S]`, where each begins.
     """
 
@@ -53,23 +53,27 @@ class PagedStep:
         self,
         cache: PagedCache,
         slots: Tensor,
+        *,
         first_rows: Integers,
         contexts: Integers,
         blocks: Integers,
         first_blocks: Integers,
     ) -> None:
+        rows, count = slots.numel(), len(contexts)
         self.cache = cache
         self.longest = int(contexts.max())
-        self._arrays = (first_rows, contexts, blocks, first_blocks)
+        # One array in one conversion: each call of numpy's is a part of a small step that can be seen.
+        self._integers = np.concatenate((first_rows, (rows,), contexts, first_blocks, blocks), dtype=np.int32)
         self._slots = slots
+        address = self._integers.ctypes.data
         self.record = StepRecord(
-            rows=slots.numel(),
-            sequences=len(contexts),
+            rows=rows,
+            sequences=count,
             slots=slots.data_ptr(),
-            first_rows=first_rows.ctypes.data,
-            contexts=contexts.ctypes.data,
-            blocks=blocks.ctypes.data,
-            first_blocks=first_blocks.ctypes.data,
+            first_rows=address,
+            contexts=address + 4 * (count + 1),
+            first_blocks=address + 4 * (2 * count + 1),
+            blocks=address + 4 * (3 * count + 1),
         )
 
 

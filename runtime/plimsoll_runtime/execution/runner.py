@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -40,7 +39,7 @@ class ModelRunner:
         self._forward_pass = forward_pass
         self._cache = cache
         self._sampler = sampler
-        self._last_chosen = np.zeros(num_slots, dtype=np.int64)
+        self._last_chosen = [0] * num_slots
         self._timeline = timeline
         self._host = host
 
@@ -99,7 +98,8 @@ class ModelRunner:
         logits = self._decoder.logits(picked)
         self._lap(StepPhase.HEAD)
         outputs = self._sampler.sample(logits, slots)
-        self._last_chosen[slots] = [output.token_id or 0 for output in outputs]
+        for slot, output in zip(slots, outputs, strict=True):
+            self._last_chosen[slot] = output.token_id or 0
         return dict(zip(slots, outputs, strict=True))
 
     def _prompt_reports(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -29,7 +30,8 @@ class _Rows:
     """What is fixed while the same slots are sampled: picked once, used for every step of a steady batch.
 
     `places` are the rows' slots. `undrawn` stands for the uniform numbers where no row draws. `adjusted` are the states
-    of the rows whose logits change, by row. `reported` are the rows that want log probabilities, on the logits' device,
+    of the rows whose logits change, by row; where there are none and no row draws, nobody asks how many tokens a row
+    has, and they are not `counted`. `reported` are the rows that want log probabilities, on the logits' device,
     and `alternatives` how many each of them wants.
     """
 
@@ -38,6 +40,7 @@ class _Rows:
     params: RowParams
     undrawn: Tensor | None
     adjusted: Mapping[int, SlotState]
+    counted: bool
     reported: Tensor | None
     alternatives: tuple[int, ...]
 
@@ -89,23 +92,23 @@ class Sampler:
             adjust(logits, rows.adjusted, self._arrays.num_outputs[rows.places])
         best, chosen = sample(logits, rows.params, self._uniforms(rows, logits.device))
         reports = None if rows.reported is None else _report(raw, chosen, rows.reported, rows.alternatives)
-        tokens = torch.where(best.isfinite(), chosen, _FAILED).cpu().numpy() if best.is_cuda else _on_host(best, chosen)
-        return self._record(rows, tokens, reports)
+        return self._record(rows, _on_host(best, chosen), reports)
 
     def _record(
-        self, rows: _Rows, tokens: NDArray[np.int64], reports: Mapping[int, TokenLogprob] | None
+        self, rows: _Rows, tokens: list[int], reports: Mapping[int, TokenLogprob] | None
     ) -> list[SequenceOutput]:
         """Take note of the chosen tokens, and wrap them up."""
-        self._arrays.num_outputs[rows.places] += tokens != _FAILED
+        if rows.counted:
+            self._arrays.num_outputs[rows.places] += np.array(tokens) != _FAILED
         for row, state in rows.adjusted.items():
             if state.history is not None and tokens[row] != _FAILED:
-                state.history.add(int(tokens[row]))
-        if reports is None and tokens.min(initial=0) != _FAILED:
-            return [SequenceOutput(token) for token in tokens.tolist()]
+                state.history.add(tokens[row])
+        if reports is None and _FAILED not in tokens:
+            return [SequenceOutput(token) for token in tokens]
         reports = reports or {}
         return [
             SequenceOutput(error=NOT_FINITE) if token == _FAILED else SequenceOutput(token, reports.get(row))
-            for row, token in enumerate(tokens.tolist())
+            for row, token in enumerate(tokens)
         ]
 
     def _uniforms(self, rows: _Rows, device: torch.device) -> Tensor:
@@ -124,22 +127,28 @@ class Sampler:
         places = self._arrays.places(slots)
         reported = [row for row, slot in enumerate(slots) if slot in self._reports] if self._reports else []
         states = self._states
+        adjusted = {row: states[slot] for row, slot in enumerate(slots) if slot in states} if states else {}
+        draws = bool(self._arrays.temperature[places].any())
         return _Rows(
             slots=slots,
             places=places,
             params=self._arrays.params(places, device),
-            undrawn=None
-            if self._arrays.temperature[places].any()
-            else torch.zeros(len(slots), dtype=torch.float64, device=device),
-            adjusted={row: states[slot] for row, slot in enumerate(slots) if slot in states} if states else {},
+            undrawn=None if draws else torch.zeros(len(slots), dtype=torch.float64, device=device),
+            adjusted=adjusted,
+            counted=draws or bool(adjusted),
             reported=torch.tensor(reported, device=device) if reported else None,
             alternatives=tuple(self._reports[slots[row]] for row in reported),
         )
 
 
-def _on_host(best: Tensor, chosen: Tensor) -> NDArray[np.int64]:
-    """The chosen tokens, or _FAILED (numpy costs a fraction of torch for a few numbers)."""
-    tokens: NDArray[np.int64] = np.where(np.isfinite(best.numpy()), chosen.numpy(), _FAILED)
+def _on_host(best: Tensor, chosen: Tensor) -> list[int]:
+    """The chosen tokens, or _FAILED where a row's largest logit is not finite."""
+    if best.is_cuda:
+        chosen = torch.where(best.isfinite(), chosen, _FAILED)
+    tokens: list[int] = chosen.tolist()
+    # Each call into torch or numpy is a part of a small step that can be seen; a sum of float32s is finite if all are.
+    if not best.is_cuda and not math.isfinite(sum(largest := best.tolist())):
+        return [token if math.isfinite(value) else _FAILED for token, value in zip(tokens, largest, strict=True)]
     return tokens
 
 

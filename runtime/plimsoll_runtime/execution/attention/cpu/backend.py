@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-import numpy as np
 from torch import Tensor
 
 from plimsoll_kernels.cpu.huge_pages import Buffer
@@ -35,14 +34,13 @@ class CpuBackend:
     def begin(self, batch: AttentionBatch) -> FusedStep:
         """The batch's tables as the kernels read them."""
         tables = step_tables(batch, self._cache.block_size, self._cache.num_blocks)
-        rows = batch.slot_mapping.numel()
         step = PagedStep(
             self._paged,
             batch.slot_mapping,
-            np.append(tables.first_rows, rows).astype(np.int32),
-            tables.context_lens.astype(np.int32),
-            tables.blocks.astype(np.int32),
-            tables.first_blocks.astype(np.int32),
+            first_rows=tables.first_rows,
+            contexts=tables.context_lens,
+            blocks=tables.blocks,
+            first_blocks=tables.first_blocks,
         )
         return CpuAttention(self._kernels, self._shapes, step, self._workspace)
 
