@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import ctypes
+from array import array
 from collections.abc import Sequence
+from itertools import accumulate
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from plimsoll_kernels.cpu.huge_pages import Buffer
@@ -18,8 +18,6 @@ SUB_BLOCK = 16
 """Tokens that lie together in the cache: a block's size has to be a multiple."""
 
 MAX_HEAD_DIM = 1024
-
-Integers = NDArray[np.int64]
 
 
 class PagedCache:
@@ -33,11 +31,12 @@ class PagedCache:
         if any(k.stride() != v.stride() or not k[0, 0].is_contiguous() for k, v in zip(keys, values, strict=True)):
             raise ValueError("keys and values of a layer lie alike, each block contiguous")
         self._tensors = (*keys, *values)
+        self.num_blocks, self.block_size = keys[0].shape[1:3]
         self.record = CacheRecord(
             pointers(keys),
             pointers(values),
             *((ctypes.c_int64 * len(keys))(*(k.stride(d) for k in keys)) for d in (0, 1)),
-            keys[0].shape[2],
+            self.block_size,
         )
 
 
@@ -45,29 +44,38 @@ class PagedStep:
     """The rows of S sequences, one sequence after the other, T in all.
 
     slots: int64 `[T]`, where each row's key and value go (block x block_size + offset).
-    first_rows: `[S]`, contexts: `[S]` (tokens in the cache after this step).
-    blocks: the block tables one after the other, first_blocks: `[S]`, where each begins.
+    query_lens: rows of each sequence, context_lens: its tokens in the cache after this step.
+    tables: its blocks in order, enough for its context. Raises ValueError for one that is too short, or that names a
+        block that does not exist.
     """
 
     def __init__(
         self,
         cache: PagedCache,
         slots: Tensor,
-        *,
-        first_rows: Integers,
-        contexts: Integers,
-        blocks: Integers,
-        first_blocks: Integers,
+        query_lens: Sequence[int],
+        context_lens: Sequence[int],
+        tables: Sequence[Sequence[int]],
     ) -> None:
-        rows, count = slots.numel(), len(contexts)
         self.cache = cache
-        self.longest = int(contexts.max())
-        # One array in one conversion: each call of numpy's is a part of a small step that can be seen.
-        self._integers = np.concatenate((first_rows, (rows,), contexts, first_blocks, blocks), dtype=np.int32)
+        self.longest = max(context_lens)
         self._slots = slots
-        address = self._integers.ctypes.data
+        # No numpy: the weights of a small step sweep the caches, and then each of its functions comes from memory.
+        integers = array("i", accumulate(query_lens, initial=0))
+        integers.extend(context_lens)
+        integers.extend(accumulate(map(len, tables[:-1]), initial=0))
+        for table, context in zip(tables, context_lens, strict=True):
+            if len(table) * cache.block_size < context:
+                raise ValueError(f"{context} tokens do not fit into {len(table)} blocks of {cache.block_size}")
+            integers.extend(table)
+        count = len(context_lens)
+        blocks = integers[3 * count + 1 :]
+        if min(blocks) < 0 or max(blocks) >= cache.num_blocks:
+            raise ValueError(f"a block table names a block outside 0..{cache.num_blocks - 1}")
+        self._integers = integers
+        address, _ = integers.buffer_info()
         self.record = StepRecord(
-            rows=rows,
+            rows=slots.numel(),
             sequences=count,
             slots=slots.data_ptr(),
             first_rows=address,

@@ -10,7 +10,6 @@ from plimsoll_kernels.cpu.huge_pages import Buffer
 from plimsoll_kernels.cpu.library import KernelsRecord, LayerRecord, kernels
 from plimsoll_kernels.cpu.step import PagedCache, PagedStep, paged_attention
 from plimsoll_runtime.execution.attention.base import AttentionBatch
-from plimsoll_runtime.execution.attention.tables import step_tables
 from plimsoll_runtime.execution.kv_cache import KvCache
 from plimsoll_runtime.models.fused import FusedStep, attention_record
 
@@ -33,15 +32,7 @@ class CpuBackend:
 
     def begin(self, batch: AttentionBatch) -> FusedStep:
         """The batch's tables as the kernels read them."""
-        tables = step_tables(batch, self._cache.block_size, self._cache.num_blocks)
-        step = PagedStep(
-            self._paged,
-            batch.slot_mapping,
-            first_rows=tables.first_rows,
-            contexts=tables.context_lens,
-            blocks=tables.blocks,
-            first_blocks=tables.first_blocks,
-        )
+        step = PagedStep(self._paged, batch.slot_mapping, batch.query_lens, batch.context_lens, batch.block_tables)
         return CpuAttention(self._kernels, self._shapes, step, self._workspace)
 
 
