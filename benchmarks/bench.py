@@ -36,6 +36,8 @@ def main() -> int:
     console = tables.console()
     workloads: list[dict[str, Any]] = []
     questions: dict[str, dict[str, Any]] = {}
+    verdicts: list[goals.Verdict] = []
+    records: list[dict[str, Any]] = []
     failed = []
     for name, only in _plan(chosen.only):
         console.rule(name)
@@ -49,12 +51,13 @@ def main() -> int:
             workloads = result["workloads"]
         else:
             questions[name] = result
-    verdicts = goals.judge(goals.Results(workloads, questions))
-    records = [goals.record(v) for v in verdicts]
+        verdicts = goals.judge(goals.Results(workloads, questions))
+        records = [goals.record(v) for v in verdicts]
+        # A run takes half an hour: one that is broken off leaves what it has found so far.
+        options.write(chosen, {"workloads": workloads, "questions": questions, "goals": records})
     console.print(tables.goals(records).rich())
     if chosen.scale < 1:
         console.print(f"At scale {chosen.scale} this is a look, not a result.")
-    options.write(chosen, {"workloads": workloads, "questions": questions, "goals": records})
     if failed:
         console.print(f"Failed: {', '.join(failed)}")
         return 2
