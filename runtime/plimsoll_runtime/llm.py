@@ -14,6 +14,7 @@ from plimsoll_runtime.driver.blocking import BlockingEngine
 from plimsoll_runtime.driver.build import build_engine
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.engine.core import EngineCore
+from plimsoll_runtime.engine.interrupts import Uninterrupted
 from plimsoll_runtime.engine.messages import AddRequest, EngineInfo, EngineStats, LogprobEntry, RequestOutput
 from plimsoll_runtime.engine.params import SamplingParams
 from plimsoll_runtime.errors import UsageError
@@ -136,19 +137,22 @@ class LLM:
     def _run(self, requests: Sequence[AddRequest], texts: Sequence[str | None]) -> list[Generation]:
         under_way = {r.request_id: _Progress(r, text, self._tokenizer) for r, text in zip(requests, texts, strict=True)}
         results = [p.result for p in under_way.values()]
-        try:
-            for request in requests:
-                self._engine.add(request)
-            while under_way:
-                for output in self._engine.step().outputs:
-                    progress = under_way.get(output.request_id)
-                    if progress is None or not progress.push(output):
-                        continue
-                    del under_way[output.request_id]
-                    if output.finish_reason is None:
-                        self._engine.abort([output.request_id])
-        finally:
-            self._engine.abort(list(under_way))
+        # Once for all steps; a child is waited for, however long it takes, so there it comes at any time.
+        with Uninterrupted(hold=isinstance(self._engine, EngineCore)) as held:
+            try:
+                for request in requests:
+                    self._engine.add(request)
+                while under_way:
+                    held.let_in()
+                    for output in self._engine.step().outputs:
+                        progress = under_way.get(output.request_id)
+                        if progress is None or not progress.push(output):
+                            continue
+                        del under_way[output.request_id]
+                        if output.finish_reason is None:
+                            self._engine.abort([output.request_id])
+            finally:
+                self._engine.abort(list(under_way))
         return results
 
 

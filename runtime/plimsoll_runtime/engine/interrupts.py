@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from functools import wraps
 from types import FrameType, TracebackType
-from typing import ParamSpec, TypeVar
+from typing import ClassVar, ParamSpec, TypeVar
 
 _Given = ParamSpec("_Given")
 _Result = TypeVar("_Result")
@@ -16,32 +16,50 @@ _Result = TypeVar("_Result")
 class Uninterrupted:
     """A `with` block that SIGINT does not break into: what came meanwhile comes at its end, to whoever handles it.
 
-    Only where it would have come: in the main thread, and if Python handles it there at all. A block waits for as long
-    as it takes, so it should be no longer than a step.
+    Only where it would have come: in the main thread, and if Python handles it there at all. What came waits for as
+    long as the block takes, or until `let_in`. A block within another leaves it to that one. With `hold=False` it does
+    nothing.
     """
 
-    __slots__ = ("_before", "_came")
+    __slots__ = ("_before", "_came", "_hold")
+    _outermost: ClassVar[Uninterrupted | None] = None
 
-    def __init__(self) -> None:
+    def __init__(self, *, hold: bool = True) -> None:
+        self._hold = hold
         self._came = False
         self._before: Callable[[int, FrameType | None], object] | None = None
 
-    def __enter__(self) -> None:
+    def __enter__(self) -> Uninterrupted:
+        if not self._hold or Uninterrupted._outermost is not None:
+            return self
         if threading.current_thread() is not threading.main_thread():
-            return
+            return self
         before = signal.getsignal(signal.SIGINT)
         if callable(before):
             # First noted, then replaced: an interrupt in between raises here, where nothing has begun.
             self._before = before
             signal.signal(signal.SIGINT, self._note)
+            Uninterrupted._outermost = self
+        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._before is not None:
+            Uninterrupted._outermost = None
             signal.signal(signal.SIGINT, self._before)
             if self._came:
                 signal.raise_signal(signal.SIGINT)
+
+    def let_in(self) -> None:
+        """Hand on what has come, here."""
+        if self._came and self._before is not None:
+            self._came = False
+            signal.signal(signal.SIGINT, self._before)
+            try:
+                signal.raise_signal(signal.SIGINT)
+            finally:
+                signal.signal(signal.SIGINT, self._note)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         self._came = True

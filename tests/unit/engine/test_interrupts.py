@@ -93,3 +93,40 @@ def test_a_method_is_finished_first(heard: list[int]) -> None:
     counter = Counter()
     assert (counter.add(3, times=2), heard) == (6, [PRESSED])
     assert Counter.add.__doc__ == "Its own text."
+
+
+def test_a_block_that_lets_it_in_goes_on_where_its_handler_does(heard: list[int]) -> None:
+    with Uninterrupted() as held:
+        held.let_in()
+        signal.raise_signal(PRESSED)
+        assert heard == []
+        held.let_in()
+        held.let_in()
+        assert heard == [PRESSED]
+        signal.raise_signal(PRESSED)
+        assert heard == [PRESSED]
+    assert heard == [PRESSED] * 2
+
+
+def test_a_block_that_lets_it_in_ends_where_its_handler_raises() -> None:
+    reached: list[str] = []
+
+    def work() -> None:
+        with Uninterrupted() as held:
+            signal.raise_signal(PRESSED)
+            reached.append("raised")
+            held.let_in()
+            reached.append("let in")
+
+    with pytest.raises(KeyboardInterrupt):
+        work()
+    assert reached == ["raised"]
+    assert signal.getsignal(PRESSED) is signal.default_int_handler
+
+
+def test_a_block_that_holds_nothing(heard: list[int]) -> None:
+    with Uninterrupted(hold=False) as held:
+        signal.raise_signal(PRESSED)
+        assert heard == [PRESSED]
+        held.let_in()
+    assert heard == [PRESSED]
