@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import signal
 import threading
 from collections.abc import Callable
@@ -30,36 +31,43 @@ class Uninterrupted:
         self._before: Callable[[int, FrameType | None], object] | None = None
 
     def __enter__(self) -> Uninterrupted:
-        if not self._hold or Uninterrupted._outermost is not None:
-            return self
-        if threading.current_thread() is not threading.main_thread():
-            return self
-        before = signal.getsignal(signal.SIGINT)
-        if callable(before):
-            # First noted, then replaced: an interrupt in between raises here, where nothing has begun.
-            self._before = before
-            signal.signal(signal.SIGINT, self._note)
+        if self._hold and Uninterrupted._outermost is None and threading.current_thread() is threading.main_thread():
+            self._take()
             Uninterrupted._outermost = self
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._before is not None:
+        if Uninterrupted._outermost is self:
             Uninterrupted._outermost = None
-            signal.signal(signal.SIGINT, self._before)
-            if self._came:
-                signal.raise_signal(signal.SIGINT)
+            self._give_back()
 
     def let_in(self) -> None:
         """Hand on what has come, here."""
-        if self._came and self._before is not None:
-            self._came = False
-            signal.signal(signal.SIGINT, self._before)
+        if self._came:
             try:
-                signal.raise_signal(signal.SIGINT)
+                self._give_back()
             finally:
-                signal.signal(signal.SIGINT, self._note)
+                # Not always the handler from before: many put another in their place, for the second time.
+                self._take()
+
+    def _take(self) -> None:
+        before = signal.getsignal(signal.SIGINT)
+        if callable(before):
+            # First noted, then replaced: an interrupt in between raises here, where nothing has begun.
+            self._before = before
+            signal.signal(signal.SIGINT, self._note)
+
+    def _give_back(self) -> None:
+        """The handler is called, and the signal not raised again: an event loop has heard of it by its file already."""
+        before, self._before = self._before, None
+        if before is None:
+            return
+        signal.signal(signal.SIGINT, before)
+        if self._came:
+            self._came = False
+            before(signal.SIGINT, inspect.currentframe())
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         self._came = True

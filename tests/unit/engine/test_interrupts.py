@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 import signal
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -130,3 +133,33 @@ def test_a_block_that_holds_nothing(heard: list[int]) -> None:
         assert heard == [PRESSED]
         held.let_in()
     assert heard == [PRESSED]
+
+
+async def test_an_event_loop_hears_of_it_once() -> None:
+    """It is told of a signal by a file too, whoever handles it."""
+    heard: list[int] = []
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(PRESSED, heard.append, PRESSED)
+    try:
+        with Uninterrupted() as held:
+            os.kill(os.getpid(), PRESSED)
+            held.let_in()
+        for _ in range(3):
+            await asyncio.sleep(0)
+        assert heard == [PRESSED]
+    finally:
+        loop.remove_signal_handler(PRESSED)
+
+
+@pytest.mark.parametrize("then", [signal.default_int_handler, signal.SIG_IGN])
+def test_a_handler_may_put_another_in_its_place(then: Any) -> None:
+    before = signal.signal(PRESSED, lambda number, frame: signal.signal(PRESSED, then))
+    try:
+        with Uninterrupted() as held:
+            signal.raise_signal(PRESSED)
+            held.let_in()
+            if then is not signal.SIG_IGN:
+                assert signal.getsignal(PRESSED) is not then, "it is held back from that one too"
+        assert signal.getsignal(PRESSED) is then
+    finally:
+        signal.signal(PRESSED, before)
