@@ -1,8 +1,9 @@
 """How many threads the CPU kernels compute with, and how many are left to torch.
 
-They are as many as torch has until an engine whose steps are all kernels takes them over. Torch's own (OpenMP's) wait
-for more work by spinning, for milliseconds after every op that was worth sharing: beside them the next step would have
-a core less.
+They are as many as torch has until an engine says how many, and then as many in every thread: torch's count is each
+thread's own, which keeps the one that it began with. An engine whose steps are all kernels takes them over. Torch's own
+(OpenMP's) wait for more work by spinning, for milliseconds after every op that was worth sharing: beside them the next
+step would have a core less.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ def thread_count() -> int:
 def share(count: int) -> None:
     """Let torch and the kernels have so many each, in this process."""
     torch.set_num_threads(count)
-    _kernels.threads = None
+    _kernels.threads = count
 
 
 def take_over() -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
 
+from plimsoll_kernels.cpu import threads
 from plimsoll_kernels.cpu.threads import lent, share, take_over, thread_count
 
 
@@ -17,11 +19,23 @@ def as_before() -> Iterator[None]:
     share(before)
 
 
-def test_the_kernels_have_as_many_as_torch() -> None:
+def test_the_kernels_have_as_many_as_torch_until_somebody_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threads._kernels, "threads", None)
+    for count in (3, 2):
+        torch.set_num_threads(count)
+        assert thread_count() == count
+    share(4)
+    assert thread_count() == torch.get_num_threads() == 4
+
+
+def test_the_threads_of_an_engine_keep_their_helpers_when_another_is_loaded() -> None:
+    """Torch's count there is still the one that it had when they began."""
     share(3)
-    assert thread_count() == torch.get_num_threads() == 3
-    torch.set_num_threads(2)
-    assert thread_count() == 2
+    take_over()
+    with ThreadPoolExecutor(1) as steps:
+        assert steps.submit(torch.get_num_threads).result() == 1
+        share(3)
+        assert steps.submit(thread_count).result() == 3
 
 
 def test_taken_over_until_they_are_shared_again() -> None:
