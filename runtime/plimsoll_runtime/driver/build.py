@@ -72,8 +72,6 @@ def build_engine(config: EngineConfig, progress: Progress, probe: Probe | None =
     weights = weight_bytes(spec, dtype.itemsize)
     check_weights_fit(weights, free_memory(device))
     decoder = load_decoder(files, spec, dtype, device=device, progress=progress, fused=backends[0].fused)
-    if backends[0].fused:
-        take_over()
     free = free_memory(device)
     workspace, backends = _workspace(config, decoder, backends, device, free)
     budget = _budget(config, spec, dtype, device, Room(weights, free, workspace))
@@ -91,6 +89,9 @@ def build_engine(config: EngineConfig, progress: Progress, probe: Probe | None =
     progress("warm-up", 0.0)
     _warm_up(runner, min(config.max_batch_tokens, budget.max_model_len - 1, 64), config.block_size)
     progress("warm-up", 1.0)
+    if backends[0].fused:
+        # Last of all: where there is no engine after all, the process has its threads.
+        take_over()
     info = _info(config, decoder, dtype, device, forward_pass.backends[0].name, budget, files.eos_token_ids)
     logger.info(
         "%s: %s in %s on %s; weights %.2f GiB, workspace %.2f GiB, %d blocks of %d tokens %.2f GiB",

@@ -145,6 +145,16 @@ def test_torch_has_one_thread_left_where_every_step_is_our_kernels(folder: Path,
         share(before)
 
 
+def test_torch_keeps_its_threads_where_there_is_no_engine_after_all(folder: Path) -> None:
+    before = thread_count()
+    try:
+        with pytest.raises(MemoryLimitError):
+            build(folder, threads=2, kv_memory="900TiB")
+        assert torch.get_num_threads() == 2
+    finally:
+        share(before)
+
+
 @pytest.mark.parametrize("threads", [0, -1])
 def test_no_threads(folder: Path, threads: int) -> None:
     with pytest.raises(UsageError, match=f"threads must be at least 1, not {threads}"):
