@@ -62,13 +62,19 @@ class ThreadedSteps:
         thread = threading.Thread(target=_work, args=arguments, name="plimsoll-steps", daemon=True)
         weakref.finalize(self, _end, self._plans, thread)
         thread.start()
+        self._thread = thread
 
     def submit(self, plan: StepPlan) -> None:
         """See Pipeline."""
         self._plans.put(plan)
 
     def result(self) -> StepResult:
-        """See Pipeline."""
+        """See Pipeline. Raises RuntimeError in a fork of the process, where there is no thread to wait for."""
+        if not self._thread.is_alive() and self._results.empty():
+            raise RuntimeError(
+                "the thread that runs steps is not in this process, which is a fork of the one that loaded the model; "
+                "load it after the fork, or with overlap=False"
+            )
         result = self._results.get()
         if isinstance(result, BaseException):
             raise result

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import signal
 import threading
 import weakref
@@ -89,6 +90,23 @@ def test_the_thread_and_what_it_runs_go_with_the_object() -> None:
     thread.join(timeout=30)
     assert not thread.is_alive()
     assert gone() is None
+
+
+def test_a_fork_does_not_wait_for_a_thread_that_it_has_not() -> None:
+    core, _ = make_core(overlap=True)
+    core.add(request("r", [1, 2]))
+    core.step()
+    child = os.fork()
+    if not child:
+        signal.alarm(30)
+        try:
+            drain(core)
+        except EngineDeadError as error:
+            os._exit(10 if "fork of the one that loaded the model; load it after" in str(error) else 11)
+        finally:
+            os._exit(12)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 10
+    assert len(tokens_of(drain(core)["r"])) == 7
 
 
 def test_the_next_step_is_planned_while_one_runs() -> None:
