@@ -65,7 +65,11 @@ def open_tiers(
     disk = _open_disk(config, files, cache, backend)
     if config.kv_host_memory is None and disk is None:
         return None
-    host = HostBlocks(cache, _slots(config, cache))
+    with ExitStack() as undo:
+        if disk is not None:
+            undo.callback(disk.folder.close)
+        host = HostBlocks(cache, _slots(config, cache))
+        undo.pop_all()
     if disk is None:
         return Tiers(TierIndex(host.slots, keeps=True), host)
     index = TierIndex(host.slots, disk.blocks, DiskStore(disk.folder, host), keeps=config.kv_host_memory is not None)

@@ -93,7 +93,9 @@ def test_a_gpus_slots_are_refused_where_the_host_has_no_room(
     with pytest.raises(
         MemoryLimitError, match=r"--kv-host-memory 1GiB is 1\.00 GiB; it must be .* at most the 0\.00 GiB"
     ):
-        open_tiers(config(kv_host_memory="1GiB"), files, on_a_gpu, ReferenceBackend)
+        open_tiers(config(kv_host_memory="1GiB", **disk), files, on_a_gpu, ReferenceBackend)
+    assert opened(files, tmp_path) is not None
+    assert len(list(tmp_path.glob("plimsoll-kv-*"))) == 1, "the folder was given back"
 
 
 def test_a_tilde_is_the_home_folder(files: ModelFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
