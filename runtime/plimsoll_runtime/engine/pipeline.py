@@ -6,7 +6,8 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable
-from queue import SimpleQueue
+from contextlib import suppress
+from queue import Empty, SimpleQueue
 from typing import ClassVar, Protocol
 
 from plimsoll_runtime.engine.plan import StepPlan, StepResult
@@ -82,7 +83,13 @@ class ThreadedSteps:
 
 
 def _end(plans: SimpleQueue[StepPlan | None], thread: threading.Thread) -> None:
-    """Wait for the thread, at the interpreter's end too: it must not let go of a model while that is taken apart."""
+    """Wait for the thread, at the interpreter's end too: it must not let go of a model while that is taken apart.
+
+    The plans that it has not begun are dropped, since nobody will ask what came of them.
+    """
+    with suppress(Empty):
+        while True:
+            plans.get_nowait()
     plans.put(None)
     if thread is not threading.current_thread():
         thread.join()

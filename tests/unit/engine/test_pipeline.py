@@ -92,6 +92,27 @@ def test_the_thread_and_what_it_runs_go_with_the_object() -> None:
     assert gone() is None
 
 
+def test_what_was_not_begun_is_not_run_when_nobody_is_there_to_ask() -> None:
+    handed_over = threading.Event()
+    seen: list[int] = []
+    owner: list[ThreadedSteps] = []
+
+    def run(plan: StepPlan) -> StepResult:
+        assert handed_over.wait(timeout=30)
+        seen.append(plan.sequences[0].slot)
+        owner.clear()
+        return echo(plan)
+
+    before = set(threading.enumerate())
+    owner.append(ThreadedSteps(run))
+    (thread,) = set(threading.enumerate()) - before
+    for number in range(3):
+        owner[0].submit(plan(number))
+    handed_over.set()
+    thread.join(timeout=30)
+    assert (seen, thread.is_alive()) == ([0], False)
+
+
 def test_a_fork_does_not_wait_for_a_thread_that_it_has_not() -> None:
     core, _ = make_core(overlap=True)
     core.add(request("r", [1, 2]))
