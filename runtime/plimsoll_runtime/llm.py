@@ -58,7 +58,8 @@ class LLM:
 
     `model` is a folder, a .gguf file, demo://NAME or a Hugging Face id; `options` are those of `EngineConfig`.
     With `engine="child"` it computes in a process of its own, which leaves the caller's to its own work: in the
-    caller's, on a CPU, torch has one thread left beside our kernels.
+    caller's, on a CPU, torch has one thread left beside our kernels. A fork of the caller's needs `overlap=False`: the
+    thread that runs steps does not follow there.
     Raises PlimsollError (SourceError, ModelError, MemoryLimitError, UsageError) when it cannot be loaded.
     """
 
