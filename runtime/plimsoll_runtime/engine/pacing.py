@@ -36,7 +36,8 @@ class Pacer:
         self._paced = limits.paced
         self._most = limits.max_batch_tokens
         self._burst = min(limits.burst_tokens, limits.max_batch_tokens)
-        self._alone = STEPS_ALONE if self._burst < self._most else 0
+        # Whoever wants small steps wants no long waits between tokens: two full ones at most.
+        self._alone = min(STEPS_ALONE, 2 * self._most // self._burst - 1) if self._burst < self._most else 0
         self._held = 0
         self._left = 0
 

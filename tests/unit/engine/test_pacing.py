@@ -65,3 +65,7 @@ def test_a_burst_is_over_once_nobody_waits() -> None:
 
 def test_small_steps_are_no_larger_than_full_ones_and_then_hold_nobody_up() -> None:
     assert burst(pacer(most=256), 10, 50, 5) == [Pace(256)] * 5
+
+
+def test_those_that_decode_wait_for_no_more_than_two_full_steps() -> None:
+    assert burst(pacer(most=600), 10, 50, 4) == [Pace(512, alone=True), Pace(522)] * 2
