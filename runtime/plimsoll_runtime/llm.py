@@ -68,7 +68,7 @@ class LLM:
         files = resolve(model, config.revision)
         self._tokenizer = load_tokenizer(files)
         self._chat_stop = files.chat_stop
-        self._engine: EngineCore | BlockingEngine = (
+        self._kept: EngineCore | BlockingEngine | None = (
             build_engine(config, _silent) if engine == "here" else BlockingEngine(config)
         )
         self._ids = itertools.count()
@@ -119,9 +119,10 @@ class LLM:
         self._engine.reset_prefix_cache()
 
     def close(self) -> None:
-        """End the engine; the object is of no use afterwards."""
-        if isinstance(self._engine, BlockingEngine):
-            self._engine.stop()
+        """End the engine: its memory, process and folder are given back, and the object is of no use afterwards."""
+        if isinstance(self._kept, BlockingEngine):
+            self._kept.stop()
+        self._kept = None
 
     def __enter__(self) -> Self:
         return self
@@ -131,29 +132,36 @@ class LLM:
     ) -> None:
         self.close()
 
+    @property
+    def _engine(self) -> EngineCore | BlockingEngine:
+        if self._kept is None:
+            raise UsageError("this LLM was closed; make another one")
+        return self._kept
+
     def _request(self, prompt: Prompt, params: SamplingParams) -> AddRequest:
         ids = self._tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
         return AddRequest(request_id=str(next(self._ids)), prompt_token_ids=ids, params=params)
 
     def _run(self, requests: Sequence[AddRequest], texts: Sequence[str | None]) -> list[Generation]:
+        engine = self._engine
         under_way = {r.request_id: _Progress(r, text, self._tokenizer) for r, text in zip(requests, texts, strict=True)}
         results = [p.result for p in under_way.values()]
         # Once for all steps; a child is waited for, however long it takes, so there it comes at any time.
-        with Uninterrupted(hold=isinstance(self._engine, EngineCore)) as held:
+        with Uninterrupted(hold=isinstance(engine, EngineCore)) as held:
             try:
                 for request in requests:
-                    self._engine.add(request)
+                    engine.add(request)
                 while under_way:
                     held.let_in()
-                    for output in self._engine.step().outputs:
+                    for output in engine.step().outputs:
                         progress = under_way.get(output.request_id)
                         if progress is None or not progress.push(output):
                             continue
                         del under_way[output.request_id]
                         if output.finish_reason is None:
-                            self._engine.abort([output.request_id])
+                            engine.abort([output.request_id])
             finally:
-                self._engine.abort(list(under_way))
+                engine.abort(list(under_way))
         return results
 
 

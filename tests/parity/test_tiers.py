@@ -121,7 +121,7 @@ def test_another_precision_does_not_take_them_for_its_own(model: Path, tmp_path:
 
 def end(llm: LLM) -> None:
     """The engine ends with its last reference; its disk is free when its threads have ended."""
-    llm._engine = None  # type: ignore[assignment]
+    llm.close()
     gc.collect()
     for thread in threading.enumerate():
         if thread.name == "kv-disk":

@@ -1,5 +1,7 @@
 """The `LLM` class: what each request's urgency does to it, with a real engine over a tiny model."""
 
+import gc
+import weakref
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -134,3 +136,20 @@ def test_a_backend_that_fails_in_service_is_replaced_and_no_answer_differs(
 def test_whether_somebody_watches_is_no_option_of_an_llm(llm: LLM) -> None:
     with pytest.raises(UsageError, match="unknown option offline"):
         load(llm.info.model, offline=False)
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+def test_what_was_closed_gives_its_memory_and_its_folder_back(tmp_path: Path, overlap: bool) -> None:
+    save_model(make_model("LlamaConfig", {}), tmp_path / "model")
+    options = {"kv_disk": str(tmp_path / "disk"), "kv_disk_size": "4MiB", "overlap": overlap}
+    with load(str(tmp_path / "model"), **options) as first:
+        answer = first.generate([1, 2, 3], params())[0].outputs[0].token_ids
+        engine = weakref.ref(first._engine)
+    gc.collect()
+    assert engine() is None
+    for use in (lambda: first.generate([1]), lambda: first.info, first.reset_prefix_cache):
+        with pytest.raises(UsageError, match="this LLM was closed; make another one"):
+            use()
+    first.close()
+    with load(str(tmp_path / "model"), **options) as second:
+        assert second.generate([1, 2, 3], params())[0].outputs[0].token_ids == answer
