@@ -164,6 +164,7 @@ def _tier_metrics(name: str, tiers: TierStats) -> Iterator[Metric]:
         ("plimsoll_tier_dropped_blocks", "Blocks given up for want of room on the way there.", tiers.dropped),
         ("plimsoll_tier_loaded_blocks", "Blocks read from the disk.", tiers.loaded),
         ("plimsoll_tier_failed_blocks", "Blocks that the disk failed to write or read.", tiers.failed),
+        ("plimsoll_tier_passed_blocks", "Blocks left on the disk as computing promised to be faster.", tiers.passed),
     ):
         yield _counter(series, text, name, value)
 

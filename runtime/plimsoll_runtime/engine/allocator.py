@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import NamedTuple
 
 from plimsoll_runtime.engine.block_pool import BlockPool
@@ -55,10 +56,14 @@ class KvAllocator:
     def begin_step(self) -> None:
         """What is admitted and written from now on belongs to a new step."""
         self._moves = Moves([], [], [], [])
-        if self.tiers is not None:
-            self.tiers.poll()
+        self.poll_tiers()
         if self._cache is not None:
             self._cache.begin_step()
+
+    def poll_tiers(self) -> None:
+        """Take over what was read from the disk or written to it meanwhile."""
+        if self.tiers is not None:
+            self.tiers.poll()
 
     def end_step(self) -> Moves:
         """What the step does besides computing."""
@@ -69,6 +74,11 @@ class KvAllocator:
         if self.tiers is not None and (spills or restores):
             self.tiers.filled(slot for _, slot in spills)
             self.tiers.let_go([slot for slot, _ in restores])
+
+    def learn_computed(self, tokens: int, ns: int) -> None:
+        """A step that computed so many tokens, most of them of prompts, took so many nanoseconds."""
+        if self.tiers is not None:
+            self.tiers.costs.learn_computed(tokens, ns)
 
     def admit(self, sequence: SequenceState, spare: int) -> bool:
         """Give a sequence blocks for all its known tokens, if `spare` blocks are left then; else change nothing.
@@ -94,19 +104,26 @@ class KvAllocator:
     def fetch(self, sequence: SequenceState) -> bool:
         """Start to bring what is on the disk of a waiting sequence's prefix to host memory; whether it has to wait.
 
-        Once for each time that it waits: what is not there by then, or gone again, is computed.
+        Once for each time that it waits: what is not there by then, or gone again, is computed. So is what is
+        predicted to be computed sooner than read.
         """
-        if self.tiers is None or sequence.fetch is not None or not self.tiers.disk_used:
+        tiers = self.tiers
+        if tiers is None or sequence.fetch is not None or not tiers.disk_used:
             return False
-        self.tiers.poll()
-        sequence.fetch = self.tiers.fetch(self._names_behind(sequence, self._match(sequence)))
+        hit = self._match(sequence)
+        prospect = tiers.prospect(self._names_behind(sequence, hit))
+        count = tiers.costs.choose(prospect, self.block_size, again=sequence.sought)
+        sequence.fetch = tiers.fetch(islice(self._names_behind(sequence, hit), count))
+        if count < prospect.ready + prospect.gained and sequence.fetch is None and not sequence.sought:
+            tiers.pass_over(prospect)
         return sequence.fetch is not None
 
     def would_fetch(self, sequence: SequenceState) -> bool:
-        """Whether `fetch` would have it wait."""
+        """Whether `fetch` would have it wait, as long as the tiers are not polled in between."""
         if self.tiers is None or sequence.fetch is not None or not self.tiers.disk_used:
             return False
-        return self.tiers.would_fetch(self._names_behind(sequence, self._match(sequence)))
+        prospect = self.tiers.prospect(self._names_behind(sequence, self._match(sequence)))
+        return self.tiers.costs.choose(prospect, self.block_size, again=sequence.sought) > prospect.ready
 
     def end_fetch(self, sequence: SequenceState) -> None:
         """The sequence has its blocks, or wants none any longer."""

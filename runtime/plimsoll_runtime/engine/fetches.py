@@ -57,8 +57,9 @@ class Fetches:
 
     def begin(self, sequence: SequenceState) -> bool:
         """Start to read what the disk has of a waiting sequence's prefix; whether it stands aside for that."""
+        begun = self._kv.fetch(sequence)
         sequence.sought = True
-        if not self._kv.fetch(sequence):
+        if not begun:
             return False
         sequence.phase = Phase.FETCHING
         self._aside[sequence] = self._clock() + FETCH_NS

@@ -70,7 +70,8 @@ class TierStats(msgspec.Struct, frozen=True):
     """The tiers below the KV cache, in blocks unless it says tokens; counters from `hit_tokens` on.
 
     `under_way` are being read or written. `hit_tokens` came back; blocks were `spilled` from the KV cache, `dropped`
-    because nothing was free, `loaded` from the disk, `failed` to be written or read.
+    because nothing was free, `loaded` from the disk, `failed` to be written or read, `passed` over there because
+    computing them again was predicted to be faster.
     """
 
     host_blocks: int = 0
@@ -81,6 +82,7 @@ class TierStats(msgspec.Struct, frozen=True):
     dropped: int = 0
     loaded: int = 0
     failed: int = 0
+    passed: int = 0
 
 
 class EngineStats(msgspec.Struct, frozen=True):

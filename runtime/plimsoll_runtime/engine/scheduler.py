@@ -76,6 +76,7 @@ class Scheduler:
         self._deadlines = DeadlineQueue()
         self._running: list[SequenceState] = []
         self._counters = _Counters()
+        self._committed_ns = 0
         self._pacer = Pacer(limits)
         self._seeds = random.Random()
 
@@ -90,6 +91,7 @@ class Scheduler:
         self._counters.arrivals += 1
         self._sequences[sequence.request_id] = sequence
         self._deadlines.add(sequence)
+        self._kv.poll_tiers()
         near = len(self._waiting) < self._fetches.places(self._slots.available)
         if not (near and self._fetches.begin(sequence)):
             self._waiting.push(sequence)
@@ -150,13 +152,15 @@ class Scheduler:
         moves = self._kv.end_step()
         freed = self._slots.collect_freed()
         plan = StepPlan(build.entries, freed, build.new_slots, moves.copies, moves.spills, moves.restores)
-        return Step(plan, build.sequences, moves.merges)
+        return Step(plan, build.sequences, moves.merges, self._clock())
 
     def commit(self, step: Step, result: StepResult) -> list[RequestOutput]:
         """Take over what a step computed. Steps are committed in the order in which they were planned."""
         if len(result.outputs) != len(step.sequences):
             raise ValueError(f"{len(result.outputs)} outputs came for {len(step.sequences)} sequences")
         self._counters.steps += 1
+        if self._fetches.active:
+            self._learn(step)
         self._kv.commit(step.plan.spills, step.plan.restores)
         self._kv.merge(step.merges)
         outputs: list[RequestOutput] = []
@@ -177,6 +181,12 @@ class Scheduler:
         if finished:
             self._drop_finished()
         return outputs
+
+    def _learn(self, step: Step) -> None:
+        """What a step of prompts took: from when it was planned or, if that came later, the one before it was over."""
+        began, self._committed_ns = max(step.planned_ns, self._committed_ns), self._clock()
+        if step.mostly_prompts:
+            self._kv.learn_computed(step.plan.num_tokens, self._committed_ns - began)
 
     def stats(self) -> EngineStats:
         """Gauges and counters as of now."""
@@ -213,6 +223,7 @@ class Scheduler:
             dropped=counts.dropped,
             loaded=counts.loaded,
             failed=counts.failed,
+            passed=counts.passed,
         )
 
     def _new_sequence(self, request: AddRequest) -> SequenceState:

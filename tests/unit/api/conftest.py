@@ -102,7 +102,15 @@ class FakeEngine:
             attention_fallbacks=2,
             phase_seconds=phases,
             tiers=TierStats(
-                host_blocks=4, disk_blocks=90, under_way=3, hit_tokens=96, spilled=50, dropped=2, loaded=6, failed=1
+                host_blocks=4,
+                disk_blocks=90,
+                under_way=3,
+                hit_tokens=96,
+                spilled=50,
+                dropped=2,
+                loaded=6,
+                failed=1,
+                passed=8,
             ),
         )
         self.running: set[str] = set()

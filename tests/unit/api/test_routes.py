@@ -238,6 +238,7 @@ async def test_metrics(fresh: Any) -> None:
         'plimsoll_tier_dropped_blocks_total{model="fake"} 2.0',
         'plimsoll_tier_loaded_blocks_total{model="fake"} 6.0',
         'plimsoll_tier_failed_blocks_total{model="fake"} 1.0',
+        'plimsoll_tier_passed_blocks_total{model="fake"} 8.0',
         'plimsoll_step_seconds_total{model="fake",phase="schedule"} 0.5',
         'plimsoll_step_seconds_total{model="fake",phase="forward"} 8.0',
         'plimsoll_step_seconds_total{model="fake",phase="message"} 0.5',

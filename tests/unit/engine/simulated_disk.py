@@ -27,7 +27,7 @@ class SimulatedDisk(Generic[T]):
     """A `TierStore` between `slots` and files; nothing happens but in `do_write`, `do_read` and `tick`.
 
     `faults` is the share of what `tick` does that fails; what a failed read leaves in a slot is `rubbish`. It fails
-    too where a file is not there, or is rotten: checksums tell.
+    too where a file is not there, or is rotten: checksums tell. A read says that it took `read_ns`.
     """
 
     def __init__(
@@ -45,6 +45,7 @@ class SimulatedDisk(Generic[T]):
         self.reads: list[tuple[int, bytes]] = []
         self.broken = False
         self.reads_done = 0
+        self.read_ns = 0
         self._rubbish = rubbish
         self._faults = faults
         self._random = random.Random(seed)
@@ -112,7 +113,7 @@ class SimulatedDisk(Generic[T]):
         ok = ok and name in self.files and name not in self.rotten
         self.slots[slot] = deepcopy(self.files[name]) if ok else self._rubbish()
         self.reads_done += ok
-        self._done.append(Done(slot, ok))
+        self._done.append(Done(slot, ok, self.read_ns))
 
     def _works(self) -> bool:
         return self._random.random() >= self._faults

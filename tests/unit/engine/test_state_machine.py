@@ -247,9 +247,10 @@ class Engine(RuleBasedStateMachine):
 
     def _commit(self) -> None:
         step = self.steps.popleft()
-        outputs = self.scheduler.commit(step, self.runner.run(step.plan))
-        self.committed += 1
+        result = self.runner.run(step.plan)
         self.now_ns += SECOND_NS
+        outputs = self.scheduler.commit(step, result)
+        self.committed += 1
         names = [output.request_id for output in outputs]
         assert len(set(names)) == len(names), "a request is told twice in one step"
         for output in outputs:
@@ -304,6 +305,7 @@ class Tiered(Engine):
     def tiers(self) -> TierIndex:
         rng = random.Random(self.limits.num_blocks * 1000 + self.limits.max_batch_tokens)
         slots, places = rng.randint(1, 12), rng.choice([0, 2, 8, 30])
+        self.ticks = rng.choice([0, 1, 4])
         self.disk = disk_of(self.runner, rng.choice([0.0, 0.1, 0.5]), seed=slots)
         return TierIndex(slots, places, self.disk if places else None, keeps=not places or rng.random() < 0.5)
 
@@ -324,9 +326,20 @@ class Tiered(Engine):
         most = self.limits.max_sequences + max(1, self.limits.max_sequences // AHEAD_SHARE)
         assert sum(e.sequence.fetch is not None for e in self.live.values()) <= most
 
+    @rule(really=st.sampled_from([False] * 9 + [True]))
+    def forget_prefixes(self, really: bool = True) -> None:
+        """Seldom, or hardly anything would be on the disk when it is wanted."""
+        if really:
+            super().forget_prefixes()
+
     @rule(count=st.integers(1, 8))
     def disk_works(self, count: int) -> None:
         self.disk.tick(count)
+
+    @rule(ns=st.sampled_from([0, SECOND_NS // 10, 100 * SECOND_NS]))
+    def disk_changes_pace(self, ns: int) -> None:
+        """What is on it may now be computed instead."""
+        self.disk.read_ns = ns
 
     @rule(really=st.sampled_from([False] * 9 + [True]))
     def disk_breaks(self, really: bool) -> None:
@@ -334,7 +347,8 @@ class Tiered(Engine):
             self.disk.give_up()
 
     def _step(self) -> None:
-        """When nothing else is to be done, the disk is waited for."""
+        """The disk works a little beside each step; when nothing else is to be done, it is waited for."""
+        self.disk.tick(self.ticks)
         super()._step()
         if not self.steps:
             self.scheduler.await_fetches(1)

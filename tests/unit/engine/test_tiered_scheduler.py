@@ -16,6 +16,7 @@ from plimsoll_runtime.engine.messages import AddRequest
 from plimsoll_runtime.engine.policy import SECOND_NS, ByPriority, Policy
 from plimsoll_runtime.engine.scheduler import Scheduler
 from plimsoll_runtime.engine.step import Step
+from plimsoll_runtime.engine.tiers.costs import RETRY_AFTER
 from plimsoll_runtime.engine.tiers.index import TierIndex
 
 PREFIXES = [[(5 * i + j) % 39 for j in range(24)] for i in range(8)]
@@ -179,6 +180,7 @@ class Clocked:
 
     def __init__(self, *, slots: int = 16, prefixes: int = 8, policy: Policy | None = None) -> None:
         self.now_ns = SECOND_NS
+        self.step_ns = 0
         limits = Limits(num_blocks=11, block_size=4, max_len=40, max_batch_tokens=40, max_sequences=4)
         self.runner = SimulatedRunner(11, 4, 40, 4)
         self.disk = disk_of(self.runner)
@@ -205,7 +207,9 @@ class Clocked:
 
     def run(self, step: Step) -> list[str]:
         """The requests that heard of it."""
-        outputs = self.scheduler.commit(step, self.runner.run(step.plan))
+        result = self.runner.run(step.plan)
+        self.now_ns += self.step_ns
+        outputs = self.scheduler.commit(step, result)
         self.scheduler.check_integrity()
         return [output.request_id for output in outputs]
 
@@ -278,6 +282,70 @@ def test_a_block_may_go_and_come_back_within_one_step() -> None:
         engine.disk.tick(100)
         engine.run(engine.plan())
     assert spilled or restored
+
+
+def answered(engine: Clocked, number: int, name: str) -> int:
+    """Ask for a prefix that is on the disk; how many of its tokens came back, once the text is right."""
+    wanted = engine.about(number, name)
+    before = engine.scheduler.stats().tiers
+    engine.scheduler.add(wanted)
+    engine.disk.tick(100)
+    step = engine.plan()
+    result = engine.runner.run(step.plan)
+    engine.now_ns += engine.step_ns
+    (output,) = engine.scheduler.commit(step, result)
+    engine.scheduler.check_integrity()
+    assert output.token_ids == oracle(wanted, 40).token_ids
+    engine.disk.tick(100)
+    engine.scheduler.schedule()
+    after = engine.scheduler.stats().tiers
+    assert before is not None
+    assert after is not None
+    return after.hit_tokens - before.hit_tokens
+
+
+def test_what_is_read_slower_than_it_is_computed_is_computed() -> None:
+    engine = Clocked(prefixes=20)
+    engine.step_ns, engine.disk.read_ns = 6 * SECOND_NS, 2 * SECOND_NS
+    assert answered(engine, 0, "first") == 24, "what either takes is not known yet"
+    engine.scheduler.add(request("new", [1] * 24, max_tokens=1))
+    engine.run(engine.plan())
+    reads = engine.disk.reads_done
+    assert [answered(engine, i, f"slow-{i}") for i in range(1, 5)] == [0] * 4, "a second a block, against two"
+    stats = engine.scheduler.stats().tiers
+    assert engine.disk.reads_done == reads
+    assert stats is not None
+    assert stats.passed == 4 * 6
+    engine.step_ns = 60 * SECOND_NS
+    for i in range(3):
+        engine.scheduler.add(request(f"slower-{i}", [2 + i] * 24, max_tokens=1))
+        engine.run(engine.plan())
+    assert answered(engine, 6, "read") == 24, "computing got slower than the disk"
+
+
+def test_a_disk_that_was_slow_is_tried_again_by_count() -> None:
+    engine = Clocked(prefixes=38)
+    engine.step_ns, engine.disk.read_ns = SECOND_NS, 2 * SECOND_NS
+    assert answered(engine, 0, "first") == 24
+    engine.disk.read_ns = 0
+    found = [answered(engine, 1 + i % 30, f"r{i}") for i in range(80)]
+    assert found.index(24) == RETRY_AFTER
+    assert found[-10:] == [24] * 10, "it is fast now, and that is known"
+
+
+def test_who_waits_long_is_counted_once_among_those_that_go_without() -> None:
+    engine = Clocked(prefixes=20)
+    engine.step_ns, engine.disk.read_ns = SECOND_NS, 10 * SECOND_NS
+    assert answered(engine, 0, "first") == 24
+    engine.scheduler.add(request("large", [1] * 30, max_tokens=9))
+    engine.run(engine.plan())
+    engine.scheduler.add(engine.about(1, "waits"))
+    for _ in range(6):
+        assert engine.run(engine.plan()) == ["large"]
+    stats = engine.scheduler.stats().tiers
+    assert stats is not None
+    assert stats.passed == 6, "blocks of one prefix"
+    assert not engine.disk.reads
 
 
 def test_the_core_waits_for_the_disk_when_there_is_nothing_else() -> None:

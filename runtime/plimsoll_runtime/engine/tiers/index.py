@@ -18,6 +18,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from plimsoll_runtime.engine.block_pool import BlockPool
+from plimsoll_runtime.engine.tiers.costs import Costs, Prospect
 from plimsoll_runtime.engine.tiers.store import Done, TierStore
 
 
@@ -45,6 +46,7 @@ class TierCounts:
     dropped: int = 0
     loaded: int = 0
     failed: int = 0
+    passed: int = 0
 
 
 class _Job(NamedTuple):
@@ -74,7 +76,9 @@ class TierIndex:
         self._filling: set[int] = set()
         self._jobs: dict[int, _Job] = {}
         self._waiters: dict[int, list[Fetch]] = {}
+        self._reads = 0
         self.counts = TierCounts()
+        self.costs = Costs()
         if store is not None:
             self._take_over(store.names())
 
@@ -176,19 +180,33 @@ class TierIndex:
                 fetch.loading += 1
                 self._waiters.setdefault(slot, []).append(fetch)
         if fetch.loading:
+            self.costs.went_with()
             return fetch
         self.let_go(fetch.slots)
         return None
 
-    def would_fetch(self, names: Iterable[bytes]) -> bool:
-        """Whether `fetch` would have something to wait for."""
+    def prospect(self, names: Iterable[bytes]) -> Prospect:
+        """What `fetch` would do with a chain of names: it has something to wait for where anything is gained."""
+        ready = gained = reads = 0
+        room = self._host.available
         for name in names:
             slot = self._host.find(name)
+            if slot is None and (reads >= room or self._disk.find(name) is None):
+                break
             if slot is None:
-                return self._host.available > 0 and self._disk.find(name) is not None
-            if self._loads(slot):
-                return True
-        return False
+                reads += 1
+            else:
+                room -= self._host.is_idle(slot)
+            if gained or slot is None or self._loads(slot):
+                gained += 1
+            else:
+                ready += 1
+        return Prospect(ready, gained, self._reads + reads)
+
+    def pass_over(self, prospect: Prospect) -> None:
+        """What could have been read for somebody is computed."""
+        self.counts.passed += prospect.gained
+        self.costs.went_without()
 
     def end_fetch(self, fetch: Fetch) -> None:
         """Whoever waited goes on, or does not want it any longer."""
@@ -261,12 +279,16 @@ class TierIndex:
         self._host.share(slot)
         self._disk.share(place)
         self._jobs[slot] = _Job(name, place, reads=True)
+        self._reads += 1
         self._store.read(slot, name)
         return slot
 
     def _settle(self, done: Done) -> None:
-        slot, ok = done
+        slot, ok, ns = done
         job = self._jobs.pop(slot)
+        if job.reads:
+            self._reads -= 1
+            self.costs.learn_read(ns, ok=ok)
         known = self._disk.name_of(job.place) == job.name
         if not ok:
             self.counts.failed += 1
@@ -305,6 +327,7 @@ class TierIndex:
         self._host.check_integrity()
         self._disk.check_integrity()
         assert not self._filling & self._jobs.keys(), "a slot is filled and read or written at once"
+        assert self._reads == sum(job.reads for job in self._jobs.values()), "reads are miscounted"
         holders = [*self._filling, *self._jobs, *held]
         for slot in range(1, self._host.total + 1):
             references = self._host.references(slot)

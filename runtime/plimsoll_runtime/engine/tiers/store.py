@@ -7,10 +7,15 @@ from typing import NamedTuple, Protocol
 
 
 class Done(NamedTuple):
-    """A slot's read or write is over; if not `ok`, the slot (of a read) or the disk (of a write) holds nothing."""
+    """A slot's read or write is over; if not `ok`, the slot (of a read) or the disk (of a write) holds nothing.
+
+    `ns`: nanoseconds that it took. Of those in which several were read at once each counts for one of them alone, so
+    that the sum is the time in which something was read.
+    """
 
     slot: int
     ok: bool
+    ns: int = 0
 
 
 class TierStore(Protocol):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -93,6 +94,21 @@ class DiskStore:
             thread.join()
 
 
+class _Stopwatch:
+    """What each of several threads' tasks took; what two took at once counts for the one that ends first."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._until = 0
+
+    def took(self, began: int, ended: int) -> int:
+        """Nanoseconds of a task that lasted from one time to the other, given soon after it ended."""
+        with self._lock:
+            ns = max(0, ended - max(began, self._until))
+            self._until = max(ended, self._until)
+        return ns
+
+
 class _Worker:
     """What the threads share."""
 
@@ -103,18 +119,19 @@ class _Worker:
         self._failures = 0
         self._undeleted: list[_Task] = []
         self._lock = threading.Lock()
+        self._writing, self._reading = _Stopwatch(), _Stopwatch()
         self.told = threading.Event()
         self.broken = False
 
     def write_all(self, queue: _Queue) -> None:
         """Write and delete until None comes; then the folder is free for another engine."""
-        self._serve(queue, self._write)
+        self._serve(queue, self._write, self._writing)
         self._delete_again()
         self._folder.close()
 
     def read_all(self, queue: _Queue) -> None:
         """Read until None comes."""
-        self._serve(queue, self._read)
+        self._serve(queue, self._read, self._reading)
 
     def take_done(self) -> list[Done]:
         """What is over and was not taken before."""
@@ -122,11 +139,12 @@ class _Worker:
         self.told.clear()
         return [self._done.popleft() for _ in range(len(self._done))]
 
-    def _serve(self, queue: _Queue, act: Callable[[_Task], None]) -> None:
+    def _serve(self, queue: _Queue, act: Callable[[_Task], None], watch: _Stopwatch) -> None:
         while (task := queue.get()) is not None:
+            began = time.monotonic_ns()
             ok = (task.slot is None or not self.broken) and self._try(act, task)
             if task.slot is not None:
-                self._done.append(Done(task.slot, ok))
+                self._done.append(Done(task.slot, ok, watch.took(began, time.monotonic_ns())))
                 self.told.set()
             elif not ok:
                 self._undeleted.append(task)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from simulated_disk import SimulatedDisk, disk_of_names
 
+from plimsoll_runtime.engine.tiers.costs import Prospect
 from plimsoll_runtime.engine.tiers.index import Fetch, TierIndex, TierState
 
 NAMES = [b"%d" % i for i in range(8)]
@@ -64,10 +65,13 @@ class Tiers(RuleBasedStateMachine):
     @rule(names=st.lists(st.sampled_from(NAMES), unique=True, min_size=1, max_size=4))
     def fetch(self, names: list[bytes]) -> None:
         known = [self.index.state(name) for name in names]
+        prospect = self.index.prospect(names)
         fetch = self.index.fetch(names)
         if fetch is not None:
             assert known[0] is not None
             self.fetches.append(fetch)
+        assert (fetch is not None) == (prospect.gained > 0)
+        assert prospect.ready + prospect.gained <= len(names)
 
     @precondition(lambda self: self.fetches)
     @rule(data=st.data())
@@ -221,6 +225,22 @@ def test_two_who_want_the_same_wait_for_one_read() -> None:
     disk.do_read(0, ok=True)
     index.poll()
     assert second.loading == 0
+
+
+def test_a_prospect_tells_what_is_there_what_is_gained_and_what_is_read_before() -> None:
+    disk = disk_of_names([b"a", b"b", b"c", b"x"])
+    index = TierIndex(4, 4, disk, keeps=False)
+    assert index.prospect([b"a", b"b", b"c"]) == Prospect(ready=0, gained=3, awaited=3)
+    assert index.prospect([b"new", b"a"]) == Prospect(ready=0, gained=0, awaited=0)
+    index.fetch([b"a"])
+    disk.do_read(0, ok=True)
+    index.poll()
+    index.fetch([b"x"])
+    assert index.prospect([b"a", b"b", b"c", b"new"]) == Prospect(ready=1, gained=2, awaited=3)
+    assert index.prospect([b"a"]) == Prospect(ready=1, gained=0, awaited=1)
+    assert index.prospect([b"x", b"a"]) == Prospect(ready=0, gained=2, awaited=1), "somebody else has it read"
+    index.fetch([b"b", b"c"])
+    assert index.prospect([b"a", b"new"]) == Prospect(ready=1, gained=0, awaited=3)
 
 
 def test_a_tier_without_a_place_is_refused() -> None:

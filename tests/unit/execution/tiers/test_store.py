@@ -6,6 +6,7 @@ import errno
 import gc
 import logging
 import threading
+import time
 import weakref
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from plimsoll_runtime.engine.tiers.store import Done
 from plimsoll_runtime.execution.kv_cache import KvCache
 from plimsoll_runtime.execution.tiers.folder import BlockFolder
 from plimsoll_runtime.execution.tiers.host import HostBlocks
-from plimsoll_runtime.execution.tiers.store import FAILURES, DiskStore
+from plimsoll_runtime.execution.tiers.store import FAILURES, DiskStore, _Stopwatch
 from plimsoll_runtime.models.spec import AttentionShape
 
 SECONDS = 10.0
@@ -58,7 +59,7 @@ def results(store: DiskStore, count: int = 1) -> list[Done]:
         store.wait(SECONDS)
         more = store.poll()
         assert more, "nothing came in time"
-        done.extend(more)
+        done.extend(each._replace(ns=0) for each in more)
     return done
 
 
@@ -74,6 +75,23 @@ def test_a_block_goes_to_the_disk_and_comes_back(folder: Folder, host: HostBlock
     store.delete(A)
     store.close()
     assert BlockFolder(folder.path.parent, bytes(32)).names() == []
+
+
+def test_what_a_read_took_is_told(folder: Folder, host: HostBlocks) -> None:
+    store = DiskStore(folder, host)
+    store.write(1, A)
+    results(store)
+    before = time.monotonic_ns()
+    store.read(2, A)
+    while not (done := store.poll()):
+        store.wait(SECONDS)
+    assert 0 < done[0].ns <= time.monotonic_ns() - before
+    store.close()
+
+
+def test_what_is_read_at_once_counts_once() -> None:
+    watch = _Stopwatch()
+    assert [watch.took(*times) for times in ((10, 20), (12, 23), (40, 45), (30, 41))] == [10, 3, 5, 0]
 
 
 def test_what_was_asked_for_is_done_before_the_end_and_found_by_the_next(folder: Folder, host: HostBlocks) -> None:
