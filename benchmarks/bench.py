@@ -37,7 +37,6 @@ def main() -> int:
     workloads: list[dict[str, Any]] = []
     questions: dict[str, dict[str, Any]] = {}
     verdicts: list[goals.Verdict] = []
-    records: list[dict[str, Any]] = []
     failed = []
     for name, only in _plan(chosen.only):
         console.rule(name)
@@ -46,16 +45,16 @@ def main() -> int:
         except QuestionFailed as error:
             console.print(str(error))
             failed.append(name)
-            continue
-        if name == "serving":
-            workloads = result["workloads"]
         else:
-            questions[name] = result
+            if name == "serving":
+                workloads = result["workloads"]
+            else:
+                questions[name] = result
         verdicts = goals.judge(goals.Results(workloads, questions))
-        records = [goals.record(v) for v in verdicts]
         # A run takes half an hour: one that is broken off leaves what it has found so far.
-        options.write(chosen, {"workloads": workloads, "questions": questions, "goals": records})
-    console.print(tables.goals(records).rich())
+        written = {"workloads": workloads, "questions": questions, "goals": [goals.record(v) for v in verdicts]}
+        options.write(chosen, written)
+    console.print(tables.goals([goals.record(v) for v in verdicts]).rich())
     if chosen.scale < 1:
         console.print(f"At scale {chosen.scale} this is a look, not a result.")
     if failed:

@@ -12,8 +12,18 @@ import errno
 import fcntl
 import os
 import shutil
+import stat
 from contextlib import suppress
 from pathlib import Path
+
+
+def is_ours(path: Path) -> bool:
+    """Whether it is a folder, and no link to one, of this process's user."""
+    try:
+        status = path.lstat()
+    except FileNotFoundError:
+        return False
+    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()
 
 
 def lock(folder: Path, name: str, *, make: bool) -> int | None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import fcntl
 import logging
 import os
-import stat
 import tempfile
 from pathlib import Path
 
@@ -67,10 +66,7 @@ def _lock_own(folder: Path) -> int:
 def _lock_stale(folder: Path) -> int | None:
     """The lock of a folder of this user, made as above, whose owner is gone; of any other folder none."""
     try:
-        status = folder.lstat()
-        if status.st_uid != os.getuid() or not stat.S_ISDIR(status.st_mode):
-            return None
-        return locked_folder.lock(folder, OWNER, make=False)
+        return locked_folder.lock(folder, OWNER, make=False) if locked_folder.is_ours(folder) else None
     except OSError:
         # Not marked yet, not by us, or gone: another process that starts was faster.
         return None

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from plimsoll_runtime.engine.block_pool import BlockPool
 from plimsoll_runtime.engine.prefix_cache import Hit, PrefixCache
 from plimsoll_runtime.engine.sequence import SequenceState
+from plimsoll_runtime.engine.tiers.costs import Prospect
 from plimsoll_runtime.engine.tiers.index import TierIndex
 
 PROBE_LOOKUPS = 64
@@ -35,6 +36,15 @@ class Moves(NamedTuple):
     restores: list[tuple[int, int]]
     copies: list[tuple[int, int]]
     merges: list[Merge]
+
+
+class _Outlook(NamedTuple):
+    """What the tiers could do for a sequence behind what the pool has, and how many blocks they are to hold for it."""
+
+    tiers: TierIndex
+    hit: Hit
+    prospect: Prospect
+    wanted: int
 
 
 class KvAllocator:
@@ -107,23 +117,18 @@ class KvAllocator:
         Once for each time that it waits: what is not there by then, or gone again, is computed. So is what is
         predicted to be computed sooner than read.
         """
-        tiers = self.tiers
-        if tiers is None or sequence.fetch is not None or not tiers.disk_used:
+        if (outlook := self._outlook(sequence)) is None:
             return False
-        hit = self._match(sequence)
-        prospect = tiers.prospect(self._names_behind(sequence, hit))
-        count = tiers.costs.choose(prospect, self.block_size, again=sequence.sought)
-        sequence.fetch = tiers.fetch(islice(self._names_behind(sequence, hit), count))
-        if count < prospect.ready + prospect.gained and sequence.fetch is None and not sequence.sought:
+        tiers, hit, prospect, wanted = outlook
+        sequence.fetch = tiers.fetch(islice(self._names_behind(sequence, hit), wanted))
+        if wanted < prospect.ready + prospect.gained and sequence.fetch is None and not sequence.sought:
             tiers.pass_over(prospect)
         return sequence.fetch is not None
 
     def would_fetch(self, sequence: SequenceState) -> bool:
         """Whether `fetch` would have it wait, as long as the tiers are not polled in between."""
-        if self.tiers is None or sequence.fetch is not None or not self.tiers.disk_used:
-            return False
-        prospect = self.tiers.prospect(self._names_behind(sequence, self._match(sequence)))
-        return self.tiers.costs.choose(prospect, self.block_size, again=sequence.sought) > prospect.ready
+        outlook = self._outlook(sequence)
+        return outlook is not None and outlook.wanted > outlook.prospect.ready
 
     def end_fetch(self, sequence: SequenceState) -> None:
         """The sequence has its blocks, or wants none any longer."""
@@ -216,6 +221,15 @@ class KvAllocator:
         if self._cache is None or hit.partial is not None:
             return iter(())
         return self._cache.names(sequence, len(hit.blocks))
+
+    def _outlook(self, sequence: SequenceState) -> _Outlook | None:
+        """None where nothing of a waiting sequence's prefix can be on a disk, or is fetched for it already."""
+        tiers = self.tiers
+        if tiers is None or sequence.fetch is not None or not tiers.disk_used:
+            return None
+        hit = self._match(sequence)
+        prospect = tiers.prospect(self._names_behind(sequence, hit))
+        return _Outlook(tiers, hit, prospect, tiers.costs.choose(prospect, self.block_size, again=sequence.sought))
 
     def _spill(self, block: int, name: bytes) -> None:
         """The pool hands out a block whose contents could still be found: keep them in the tiers, if there is room."""

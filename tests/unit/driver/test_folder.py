@@ -89,7 +89,7 @@ def test_another_users_folder_stays(temporary: Path, monkeypatch: pytest.MonkeyP
     left = temporary / f"{PREFIX}left"
     left.mkdir()
     (left / OWNER).touch()
-    monkeypatch.setattr(os, "getuid", lambda: left.stat().st_uid + 1)
+    monkeypatch.setattr(os, "geteuid", lambda: left.stat().st_uid + 1)
     remove_stale(temporary)
     assert left.is_dir()
     monkeypatch.undo()

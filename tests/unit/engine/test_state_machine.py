@@ -137,7 +137,9 @@ class Engine(RuleBasedStateMachine):
             paced=burst is not None,
             burst_tokens=burst or budget,
         )
-        self.patience = depth * (1 + STEPS_ALONE)
+        bursts = self.limits.burst_tokens
+        alone = min(STEPS_ALONE, 2 * budget // bursts - 1) if bursts < budget else budget // bursts
+        self.patience = depth * (1 + alone)
         self.now_ns = SECOND_NS
         self.runner = SimulatedRunner(num_blocks, block_size, budget, sequences)
         self.scheduler = Scheduler(self.limits, POLICIES[self.policy](), lambda: self.now_ns, self.tiers())

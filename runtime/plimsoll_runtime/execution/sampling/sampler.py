@@ -144,12 +144,13 @@ class Sampler:
 def _on_host(best: Tensor, chosen: Tensor) -> list[int]:
     """The chosen tokens, or _FAILED where a row's largest logit is not finite."""
     if best.is_cuda:
-        chosen = torch.where(best.isfinite(), chosen, _FAILED)
-    tokens: list[int] = chosen.tolist()
+        return list(torch.where(best.isfinite(), chosen, _FAILED).tolist())
     # Each call into torch or numpy is a part of a small step that can be seen; a sum of float32s is finite if all are.
-    if not best.is_cuda and not math.isfinite(sum(largest := best.tolist())):
-        return [token if math.isfinite(value) else _FAILED for token, value in zip(tokens, largest, strict=True)]
-    return tokens
+    tokens: list[int] = chosen.tolist()
+    largest: list[float] = best.tolist()
+    if math.isfinite(sum(largest)):
+        return tokens
+    return [token if math.isfinite(value) else _FAILED for token, value in zip(tokens, largest, strict=True)]
 
 
 def _report(raw: Tensor, tokens: Tensor, rows: Tensor, alternatives: Sequence[int]) -> dict[int, TokenLogprob]:

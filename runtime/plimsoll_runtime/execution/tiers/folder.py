@@ -13,7 +13,6 @@ from __future__ import annotations
 import logging
 import os
 import re
-import stat
 import struct
 import zlib
 from contextlib import suppress
@@ -63,7 +62,7 @@ class BlockFolder:
         self.path, self._lock = _claim(root, PREFIX + fingerprint.hex()[:16])
         (self.path / DRAFT).unlink(missing_ok=True)
         for other in root.iterdir():
-            if other != self.path and SUBFOLDER.fullmatch(other.name) and _is_ours(other):
+            if other != self.path and SUBFOLDER.fullmatch(other.name) and locked_folder.is_ours(other):
                 _delete_unless_open(other)
 
     def file_bytes(self, size: int) -> int:
@@ -173,17 +172,8 @@ def _make(path: Path) -> bool:
     try:
         path.mkdir(mode=0o700)
     except FileExistsError:
-        return _is_ours(path)
+        return locked_folder.is_ours(path)
     return True
-
-
-def _is_ours(path: Path) -> bool:
-    """Whether it is a folder, and no link to one, of this process's user."""
-    try:
-        status = path.lstat()
-    except FileNotFoundError:
-        return False
-    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()
 
 
 def _delete_unless_open(path: Path) -> None:

@@ -25,7 +25,6 @@ class CpuBackend:
         if found is None:
             raise ValueError(f"no CPU kernels for {cache.dtype} run here")
         self._kernels = found
-        self._cache = cache
         self._paged = PagedCache(cache.keys, cache.values)
         self._shapes = [attention_record(shape, rope=0) for shape in cache.shapes]
         self._workspace = Buffer()
