@@ -50,13 +50,13 @@ class WaitingQueue:
         if sequence is None:
             raise IndexError("nobody waits")
         heappop(self._heap)
-        self._length -= 1
+        self._gone(sequence)
         return sequence
 
     def leave(self, sequence: SequenceState) -> None:
         """Note that somebody, from anywhere in line, does not wait in it any longer: its phase is another one now."""
         assert sequence.phase is not Phase.WAITING
-        self._length -= 1
+        self._gone(sequence)
 
     def front(self, count: int) -> list[SequenceState]:
         """The first `count` in line, the first of all first. Fewer where many have just left: the work is bounded."""
@@ -82,9 +82,12 @@ class WaitingQueue:
         self._move(first)
         for _ in range(min(count, len(self._turns))):
             arrival, sequence = self._turns.popitem(last=False)
-            if sequence.phase is Phase.WAITING:
-                self._turns[arrival] = sequence
-                self._move(sequence)
+            self._turns[arrival] = sequence
+            self._move(sequence)
+
+    def _gone(self, sequence: SequenceState) -> None:
+        self._length -= 1
+        self._turns.pop(sequence.arrival, None)
 
     def _move(self, sequence: SequenceState) -> None:
         assert self._rerank is not None
@@ -102,10 +105,12 @@ class WaitingQueue:
             self._limit = 2 * len(self._heap) + SLACK
 
     def check_integrity(self) -> None:
-        """Raises AssertionError when somebody who waits cannot be found, or dead entries pile up."""
+        """Raises AssertionError when somebody who waits cannot be found, or who does not is kept."""
         found = {sequence.arrival for rank, _, sequence in self._heap if _is_true(rank, sequence)}
         assert len(found) == self._length, f"{self._length} wait, {len(found)} can be found"
         assert len(self._heap) <= self._limit, "dead entries pile up"
+        if self._rerank is not None:
+            assert set(self._turns) == found, f"{len(self._turns)} have turns, {len(found)} wait"
 
 
 def _is_true(rank: tuple[int, ...], sequence: SequenceState) -> bool:

@@ -66,3 +66,21 @@ def test_looking_at_the_front_is_bounded_work() -> None:
     assert len(queue) == 2
     assert queue.front(2) == [many[0]], f"{2 * 2 + SLACK} entries were looked at"
     assert (queue.pop(), queue.pop()) == (many[0], many[-1])
+
+
+def test_who_waits_no_longer_is_not_kept() -> None:
+    queue = WaitingQueue(rerank=lambda sequence: None)
+    for arrival in range(100):
+        queue.push(sequence(arrival, arrival % 7))
+        if arrival % 2:
+            queue.pop().phase = Phase.RUNNING
+    for waiting in queue.front(20):
+        waiting.phase = Phase.FETCHING
+        queue.leave(waiting)
+    queue.check_integrity()
+    assert len(queue) == 30
+    while queue.peek() is not None:
+        queue.refresh(16)
+        queue.pop().phase = Phase.RUNNING
+    assert not queue._turns
+    queue.check_integrity()
