@@ -14,7 +14,7 @@ from plimsoll_runtime.api.errors import ApiError, engine_died
 from plimsoll_runtime.api.record import RequestRecord
 from plimsoll_runtime.api.served import ServedModel
 from plimsoll_runtime.engine.messages import LogprobEntry
-from plimsoll_runtime.errors import EngineDeadError, PlimsollError, UsageError
+from plimsoll_runtime.errors import EngineDeadError, UsageError
 from plimsoll_runtime.text.output import OutputText, TextDelta
 
 
@@ -73,19 +73,20 @@ async def _answer(model: ServedModel, choice: Choice, record: RequestRecord) -> 
 
 
 async def _merged(model: ServedModel, choices: Sequence[Choice], record: RequestRecord) -> AsyncGenerator[Piece, None]:
-    """The pieces of several choices, each pumped by a task of its own into one queue."""
+    """The pieces of several choices, each pumped by a task of its own into one queue, and how each task ended."""
     queue: asyncio.Queue[Piece | BaseException | None] = asyncio.Queue()
 
     async def pump(choice: Choice) -> None:
-        try:
-            async with aclosing(_answer(model, choice, record)) as pieces:
-                async for piece in pieces:
-                    queue.put_nowait(piece)
-            queue.put_nowait(None)
-        except (ApiError, PlimsollError) as error:
-            queue.put_nowait(error)
+        async with aclosing(_answer(model, choice, record)) as pieces:
+            async for piece in pieces:
+                queue.put_nowait(piece)
+
+    def ended(task: asyncio.Task[None]) -> None:
+        queue.put_nowait(asyncio.CancelledError() if task.cancelled() else task.exception())
 
     pumps = [asyncio.create_task(pump(choice)) for choice in choices]
+    for task in pumps:
+        task.add_done_callback(ended)
     try:
         running = len(pumps)
         while running:

@@ -1,8 +1,13 @@
 """Legacy completions: every kind of prompt, echo, scoring, streams."""
 
+import asyncio
 from typing import Any
 
+import openai
 import pytest
+
+from plimsoll_runtime.engine.messages import RequestOutput
+from plimsoll_runtime.text.output import OutputText, TextDelta
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -55,6 +60,21 @@ async def test_several_answers_for_several_prompts(running: Any) -> None:
         98,
     ]
     assert answer.usage.prompt_tokens == 4
+
+
+@pytest.mark.parametrize("n", [1, 2])
+async def test_an_error_that_nobody_foresaw_ends_the_request(
+    running: Any, n: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def push(self: OutputText, output: RequestOutput) -> TextDelta:
+        raise RuntimeError("nobody foresaw this")
+
+    monkeypatch.setattr(OutputText, "push", push)
+    with pytest.raises(openai.InternalServerError):
+        async with asyncio.timeout(10):
+            await create(running, prompt="a", n=n)
+    async with running.http() as http:
+        assert 'plimsoll_answers_waiting{model="fake"} 0.0' in (await http.get("/metrics")).text
 
 
 async def test_logprobs(running: Any) -> None:
