@@ -6,11 +6,12 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
-
-from tokenizers import AddedToken, Tokenizer
+from typing import TYPE_CHECKING, Any
 
 from plimsoll_runtime.errors import ModelError
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
 
 _FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
 
@@ -47,6 +48,8 @@ def read_settings(folder: Path, template: str | None = None) -> TokenizerSetting
 
 def apply_settings(backend: Tokenizer, settings: TokenizerSettings) -> None:
     """Make a tokenizer.json do what its companions say. Padding and truncation, if it has any, are turned off."""
+    from tokenizers import AddedToken
+
     backend.no_padding()
     backend.no_truncation()
     known = {token.content for token in backend.get_added_tokens_decoder().values()}

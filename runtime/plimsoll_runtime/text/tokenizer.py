@@ -71,7 +71,7 @@ class Tokenizer:
 
     @property
     def eos_token_id(self) -> int | None:
-        """Id of the token that ends a text (a model may have more ends: see ModelFiles.eos_token_ids)."""
+        """Id of the token that ends a text (a model may have more ends: see text.ends)."""
         return self.token_id(self.eos_token) if self.eos_token else None
 
     @cached_property

@@ -31,17 +31,18 @@ class ModelFiles:
 
     @property
     def eos_token_ids(self) -> tuple[int, ...]:
-        """Ids that end a generation: of generation_config.json, else of config.json; may be empty.
+        """Ids that end a generation: of generation_config.json and of config.json; may be empty.
 
-        Raises ModelError when they are no ids.
+        What the tokenizer adds to them: text.ends. Raises ModelError when they are no ids.
         """
-        value = self.generation_config.get("eos_token_id", self.config.get("eos_token_id"))
-        if value is None:
-            return ()
-        ids = tuple(value) if isinstance(value, list | tuple) else (value,)
-        if not all(type(i) is int and i >= 0 for i in ids):
-            raise ModelError(f"{self.name}: eos_token_id is {value!r}, and not a token id or a list of them")
-        return ids
+        ids: dict[int, None] = {}
+        for config in (self.generation_config, self.config):
+            value = config.get("eos_token_id")
+            found = value if isinstance(value, list | tuple) else () if value is None else (value,)
+            if not all(type(i) is int and i >= 0 for i in found):
+                raise ModelError(f"{self.name}: eos_token_id is {value!r}, and not a token id or a list of them")
+            ids |= dict.fromkeys(found)
+        return tuple(ids)
 
 
 def opened(path: Path) -> BinaryIO:

@@ -132,7 +132,8 @@ def model(config: Any, generation: Any) -> ModelFiles:
 
 
 def test_ends_of_a_generation() -> None:
-    assert model(2, [3, 4]).eos_token_ids == (3, 4)
+    assert model(2, [3, 4]).eos_token_ids == (3, 4, 2)
+    assert model(2, None).eos_token_ids == (2,)
     assert ModelFiles("m", Path(), "safetensors", {"eos_token_id": 2}, ()).eos_token_ids == (2,)
     assert ModelFiles("m", Path(), "safetensors", {}, ()).eos_token_ids == ()
 
