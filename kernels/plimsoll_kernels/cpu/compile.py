@@ -41,6 +41,7 @@ INSTRUCTIONS = {
     "avx2": ("-march=x86-64-v3",),
     "avx512": ("-march=x86-64-v4",),
     "avx512_bf16": ("-march=x86-64-v4", "-mavx512bf16"),
+    "amx": ("-march=x86-64-v4", "-mavx512bf16", "-mamx-tile", "-mamx-bf16"),
 }
 
 

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from plimsoll_kernels.cpu.huge_pages import Buffer
-from plimsoll_kernels.cpu.library import OPS, KernelsRecord, LayerRecord, ModelRecord
 from plimsoll_kernels.cpu.linear import PackedGatedLinear, PackedLinear
+from plimsoll_kernels.cpu.records import OPS, KernelsRecord, LayerRecord, ModelRecord
 from plimsoll_kernels.cpu.step import PagedStep, pointers
 from plimsoll_kernels.cpu.threads import thread_count
 

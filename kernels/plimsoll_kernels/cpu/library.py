@@ -1,145 +1,33 @@
-"""The library as Python sees it: its records and functions (source/interface.h), and which kernels may run here."""
+"""Which kernels run here: the library, its instruction sets, and the best of them."""
 
 from __future__ import annotations
 
 import ctypes
 import logging
 import os
-from ctypes import POINTER, Structure, c_char_p, c_double, c_float, c_int32, c_int64, c_void_p
+from ctypes import POINTER, c_char_p, c_int32
 from functools import lru_cache
 from pathlib import Path
 
 import torch
 
 from plimsoll_kernels.cpu.compile import CompileError, is_whole, library_path, unsupported
+from plimsoll_kernels.cpu.records import KernelsRecord
+from plimsoll_kernels.cpu.speed import Speed, measure, product_seconds
 
 logger = logging.getLogger(__name__)
 
 VARIABLE = "PLIMSOLL_CPU_ISA"
-INSTRUCTION_SETS = ("avx2", "avx512", "avx512_bf16")
+INSTRUCTION_SETS = ("avx2", "avx512", "avx512_bf16", "amx")
+"""The least first."""
 DTYPES = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
-OPS = ("embed", "norm", "qkv", "rope", "attention", "output", "gate_up", "down")
+TRIAL_ROWS = 64
+WORTH = 0.85
+"""A lesser set of instructions is taken where it needs less than so much of a better one's time."""
 
 
 class InstructionsError(ValueError):
     """PLIMSOLL_CPU_ISA asks for what cannot be had; the message says what can."""
-
-
-class LinearRecord(Structure):
-    """PlimsollLinear."""
-
-    _fields_ = (("weight", c_void_p), ("bias", c_void_p), ("inputs", c_int32), ("columns", c_int32))
-
-
-class LayerRecord(Structure):
-    """PlimsollLayer."""
-
-    _fields_ = (
-        *((name, LinearRecord) for name in ("query_key_value", "output", "gate_up", "down")),
-        *((name, c_void_p) for name in ("attention_norm", "mlp_norm", "attention_post_norm", "mlp_post_norm")),
-        *((name, c_void_p) for name in ("query_norm", "key_norm")),
-        *((name, c_int32) for name in ("rope", "heads", "kv_heads", "head_dim", "window")),
-        ("scale", c_float),
-        ("softcap", c_float),
-    )
-
-
-class ModelRecord(Structure):
-    """PlimsollModel."""
-
-    _fields_ = (
-        ("layers", POINTER(LayerRecord)),
-        *((name, c_int32) for name in ("num_layers", "vocab", "hidden", "inner")),
-        ("embedding", c_void_p),
-        ("packed_embedding", c_void_p),
-        ("final_norm", c_void_p),
-        ("norm_eps", c_float),
-        ("embedding_scale", c_float),
-        ("activation", c_int32),
-        ("max_heads_width", c_int32),
-    )
-
-
-class CacheRecord(Structure):
-    """PlimsollCache."""
-
-    _fields_ = (
-        ("keys", POINTER(c_void_p)),
-        ("values", POINTER(c_void_p)),
-        ("head_strides", POINTER(c_int64)),
-        ("block_strides", POINTER(c_int64)),
-        ("block_size", c_int32),
-    )
-
-
-class StepRecord(Structure):
-    """PlimsollStep."""
-
-    _fields_ = (
-        ("rows", c_int32),
-        ("sequences", c_int32),
-        ("tokens", c_void_p),
-        ("slots", c_void_p),
-        ("positions", c_void_p),
-        ("turns", POINTER(c_void_p)),
-        *((name, c_void_p) for name in ("first_rows", "contexts", "blocks", "first_blocks")),
-        *((name, c_void_p) for name in ("hidden", "workspace")),
-        ("seconds", POINTER(c_double)),
-    )
-
-
-class SamplingRecord(Structure):
-    """PlimsollSampling."""
-
-    _fields_ = (
-        ("rows", c_int32),
-        ("width", c_int32),
-        ("stride", c_int64),
-        *((name, c_void_p) for name in ("logits", "temperature", "top_k", "top_p", "min_p", "uniform")),
-        *((name, c_void_p) for name in ("best", "tokens", "workspace")),
-    )
-
-
-class ReportsRecord(Structure):
-    """PlimsollReports."""
-
-    _fields_ = (
-        ("rows", c_int32),
-        ("width", c_int32),
-        ("stride", c_int64),
-        *((name, c_void_p) for name in ("logits", "tokens", "alternatives")),
-        ("most", c_int32),
-        *((name, c_void_p) for name in ("chosen", "ranks", "top_tokens", "top", "workspace")),
-    )
-
-
-_ATTENTION = (
-    *(c_void_p, c_void_p, c_void_p, c_void_p, POINTER(LayerRecord), c_int32),
-    *(POINTER(CacheRecord), POINTER(StepRecord), c_int32),
-)
-
-
-class KernelsRecord(Structure):
-    """PlimsollKernels: the functions of one instruction set."""
-
-    _fields_ = (
-        ("name", c_char_p),
-        ("lanes", c_int32),
-        ("packed_elements", ctypes.CFUNCTYPE(c_int64, c_int32, c_int32, c_int32)),
-        ("pack", ctypes.CFUNCTYPE(None, c_void_p, c_int32, c_int32, c_void_p, c_int32)),
-        ("pack_gated", ctypes.CFUNCTYPE(None, c_void_p, c_void_p, c_int32, c_int32, c_void_p, c_int32)),
-        ("linear", ctypes.CFUNCTYPE(None, c_void_p, c_int32, POINTER(LinearRecord), c_void_p, c_int32)),
-        ("workspace", ctypes.CFUNCTYPE(c_int64, POINTER(ModelRecord), c_int32, c_int32)),
-        (
-            "forward",
-            ctypes.CFUNCTYPE(None, POINTER(ModelRecord), POINTER(CacheRecord), POINTER(StepRecord), c_int32),
-        ),
-        ("attention_workspace", ctypes.CFUNCTYPE(c_int64, c_int32, c_int32)),
-        ("attention", ctypes.CFUNCTYPE(None, *_ATTENTION)),
-        ("sampling_workspace", ctypes.CFUNCTYPE(c_int64, c_int32, c_int32)),
-        ("sample", ctypes.CFUNCTYPE(None, POINTER(SamplingRecord), c_int32)),
-        ("report", ctypes.CFUNCTYPE(None, POINTER(ReportsRecord), c_int32)),
-    )
 
 
 def kernels(dtype: torch.dtype, name: str | None = None) -> KernelsRecord | None:
@@ -147,7 +35,8 @@ def kernels(dtype: torch.dtype, name: str | None = None) -> KernelsRecord | None
 
     None where none can run here. Raises InstructionsError for a PLIMSOLL_CPU_ISA that cannot be honoured.
     """
-    return _find(dtype, instructions() if name is None else name)
+    wanted = instructions() if name is None else name
+    return _best(dtype) if wanted is None else _find(dtype, wanted)
 
 
 def instructions() -> str | None:
@@ -159,16 +48,55 @@ def instructions() -> str | None:
         raise InstructionsError(f"{VARIABLE}={wanted} is unknown; choose {', '.join(INSTRUCTION_SETS)}, or unset it")
     if _library() is None:
         raise InstructionsError(f"{VARIABLE}={wanted} asks for CPU kernels, and there are none here; unset it")
-    if wanted not in runnable():
+    if _find(torch.bfloat16, wanted) is None:
         able = ", ".join(runnable()) or "none of them"
-        raise InstructionsError(f"{VARIABLE}={wanted} cannot run on this processor, which has {able}; unset it")
+        why = _refusal() if wanted == "amx" else None
+        raise InstructionsError(
+            f"{VARIABLE}={wanted} cannot run on this processor, which has {able}; unset it"
+            if why is None
+            else f"{VARIABLE}={wanted} cannot run here: {why}; unset it"
+        )
     return wanted
 
 
 @lru_cache(maxsize=1)
 def runnable() -> tuple[str, ...]:
     """The instruction sets whose kernels were built and can run here, the least first."""
-    return tuple(name for name in INSTRUCTION_SETS if _find(torch.float32, name) is not None)
+    return tuple(name for name in INSTRUCTION_SETS if _find(torch.bfloat16, name) is not None)
+
+
+@lru_cache
+def _best(dtype: torch.dtype) -> KernelsRecord | None:
+    """For bfloat16 the fastest in a short trial: having instructions does not say that they are fast.
+
+    (Of processors with AMX, some multiply pairs of bfloat16 in vectors more slowly than they widen them.)
+    """
+    if dtype is not torch.bfloat16:
+        return _find(dtype, None)
+    if why := _refusal():
+        logger.warning("%s; the CPU kernels take vectors, which for many rows are several times slower", why)
+    able = [found for name in reversed(runnable()) if (found := _find(dtype, name))]
+    if len(able) < 2:
+        return able[0] if able else None
+    best, least = None, float("inf")
+    for found, seconds in zip(able, product_seconds(able, TRIAL_ROWS), strict=True):
+        if best is None or seconds < WORTH * least:
+            best, least = found, seconds
+    return best
+
+
+def speed(dtype: torch.dtype) -> Speed | None:
+    """How fast the kernels for a dtype are beside what this processor could do; None where there are none."""
+    used = kernels(dtype)
+    return None if used is None else measure(used, [found for name in runnable() if (found := _find(dtype, name))])
+
+
+@lru_cache(maxsize=1)
+def _refusal() -> str | None:
+    """Why this processor's AMX may not be used, if so; None too where it has none."""
+    library = _library()
+    error = 0 if library is None else library.plimsoll_amx()
+    return f"the system grants this process no AMX tiles: {os.strerror(error)}" if error > 0 else None
 
 
 @lru_cache
@@ -201,6 +129,7 @@ def _open(path: Path) -> ctypes.CDLL:
     library = ctypes.CDLL(str(path))
     library.plimsoll_kernels.argtypes = [c_char_p, c_char_p]
     library.plimsoll_kernels.restype = POINTER(KernelsRecord)
+    library.plimsoll_amx.restype = c_int32
     if not library.plimsoll_kernels(b"float32", None):
         raise CompileError("this processor has no AVX2 with FMA, the least that they need")
     return library

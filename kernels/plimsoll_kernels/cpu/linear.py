@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from plimsoll_kernels.cpu.huge_pages import Buffer, allocate
-from plimsoll_kernels.cpu.library import KernelsRecord, LinearRecord
+from plimsoll_kernels.cpu.records import KernelsRecord, LinearRecord
 from plimsoll_kernels.cpu.threads import thread_count
 
 

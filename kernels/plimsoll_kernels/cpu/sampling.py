@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from plimsoll_kernels.cpu.huge_pages import Buffer
-from plimsoll_kernels.cpu.library import KernelsRecord, ReportsRecord, SamplingRecord
+from plimsoll_kernels.cpu.records import KernelsRecord, ReportsRecord, SamplingRecord
 from plimsoll_kernels.cpu.threads import thread_count
 from plimsoll_kernels.log_probabilities.reports import Reports
 from plimsoll_kernels.sampling.params import RowParams

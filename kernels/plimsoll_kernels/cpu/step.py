@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from plimsoll_kernels.cpu.huge_pages import Buffer
-from plimsoll_kernels.cpu.library import CacheRecord, KernelsRecord, LayerRecord, StepRecord
+from plimsoll_kernels.cpu.records import CacheRecord, KernelsRecord, LayerRecord, StepRecord
 from plimsoll_kernels.cpu.threads import thread_count
 
 SUB_BLOCK = 16

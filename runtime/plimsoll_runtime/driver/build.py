@@ -9,6 +9,7 @@ from functools import partial
 
 import torch
 
+from plimsoll_kernels.cpu.library import speed
 from plimsoll_kernels.cpu.threads import share, take_over
 from plimsoll_runtime.driver.probe import Probe
 from plimsoll_runtime.engine.config import EngineConfig, overlaps
@@ -44,6 +45,7 @@ from plimsoll_runtime.models.load import load_decoder
 from plimsoll_runtime.models.names import weight_bytes
 from plimsoll_runtime.models.registry import describe
 from plimsoll_runtime.models.spec import DecoderSpec
+from plimsoll_runtime.text.ends import end_ids
 from plimsoll_runtime.weights.sources import resolve
 
 logger = logging.getLogger(__name__)
@@ -79,7 +81,8 @@ def build_engine(config: EngineConfig, progress: Progress, probe: Probe | None =
         decoder = probe.watch_decoder(decoder)
     cache = KvCache(spec.attention, budget.num_blocks, config.block_size, dtype, device, paired=backends[0].fused)
     tiers = open_tiers(config, files, cache, backends[0])
-    sampler = Sampler(spec.vocab_size, files.eos_token_ids)
+    ends = end_ids(files)
+    sampler = Sampler(spec.vocab_size, ends)
     timeline = Timeline() if probe is None else probe.timeline
     runner_timeline = Timeline() if overlaps(config, device.type) else timeline
     host, index = (None, None) if tiers is None else (tiers.host, tiers.index)
@@ -90,9 +93,10 @@ def build_engine(config: EngineConfig, progress: Progress, probe: Probe | None =
     _warm_up(runner, min(config.max_batch_tokens, budget.max_model_len - 1, 64), config.block_size)
     progress("warm-up", 1.0)
     if backends[0].fused:
+        logger.info("CPU kernels: %s", speed(dtype))
         # Last of all: where there is no engine after all, the process has its threads.
         take_over()
-    info = _info(config, decoder, dtype, device, forward_pass.backends[0].name, budget, files.eos_token_ids)
+    info = _info(config, decoder, dtype, device, forward_pass.backends[0].name, budget, ends)
     logger.info(
         "%s: %s in %s on %s; weights %.2f GiB, workspace %.2f GiB, %d blocks of %d tokens %.2f GiB",
         info.model,

@@ -10,8 +10,9 @@ from torch import Tensor
 
 from plimsoll_kernels.cpu.decoder import CpuDecoder, Layer
 from plimsoll_kernels.cpu.huge_pages import Buffer
-from plimsoll_kernels.cpu.library import KernelsRecord, LayerRecord, kernels
+from plimsoll_kernels.cpu.library import kernels
 from plimsoll_kernels.cpu.linear import PackedGatedLinear, PackedLinear
+from plimsoll_kernels.cpu.records import KernelsRecord, LayerRecord
 from plimsoll_kernels.cpu.step import PagedStep
 from plimsoll_runtime.models.decoder import capped, rounded_scale
 from plimsoll_runtime.models.rope import RopeTable

@@ -5,10 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 
+from plimsoll_kernels.cpu.library import kernels
+from plimsoll_kernels.cpu.linear import PackedLinear
 from plimsoll_kernels.cpu.threads import lent
 from plimsoll_runtime.models.cost import OpCost
 from plimsoll_runtime.models.linear import Linear
@@ -43,10 +46,15 @@ class Machine:
 def measure(device: torch.device, dtype: torch.dtype) -> Machine:
     """Read memory and multiply matrices in `dtype`, with as many threads as our kernels have; the best of several.
 
-    The product is stock torch's (packed by oneDNN on a CPU): kernels that are better than it pass the "roofline".
+    The product's rate is the better of stock torch's (packed by oneDNN on a CPU) and our own CPU kernels'.
     """
     with lent():
-        return Machine(_bandwidth(device), _rate(device, dtype))
+        found = Machine(_bandwidth(device), _rate(device, dtype, Linear))
+    ours = kernels(dtype) if device.type == "cpu" else None
+    if ours is None:
+        return found
+    # Without torch's threads, which spin for a while after an op.
+    return found.best_of(Machine(found.bandwidth, _rate(device, dtype, partial(PackedLinear, ours))))
 
 
 def _bandwidth(device: torch.device) -> float:
@@ -54,10 +62,10 @@ def _bandwidth(device: torch.device) -> float:
     return data.nbytes / _best_seconds(data.sum)
 
 
-def _rate(device: torch.device, dtype: torch.dtype) -> float:
+def _rate(device: torch.device, dtype: torch.dtype, linear: Callable[[Tensor], Callable[[Tensor], Tensor]]) -> float:
     rows, inputs, outputs = CUDA_PRODUCT if device.type == "cuda" else CPU_PRODUCT
     x = torch.randn(rows, inputs, device=device, dtype=dtype)
-    product = Linear(torch.randn(outputs, inputs, device=device, dtype=dtype))
+    product = linear(torch.randn(outputs, inputs, device=device, dtype=dtype))
     return 2 * rows * inputs * outputs / _best_seconds(lambda: product(x))
 
 

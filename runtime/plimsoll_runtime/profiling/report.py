@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import msgspec
 
+from plimsoll_kernels.cpu.speed import Speed
 from plimsoll_runtime.profiling.summary import StepFigures
 
 
 class Report(msgspec.Struct, frozen=True):
-    """Seconds, bytes, operations and tokens. `bandwidth` and `rate` are the machine's, probed before and after."""
+    """Seconds, bytes, operations and tokens. `bandwidth` and `rate` are the machine's, probed before and after.
+
+    `kernels` are our own for CPUs, where they compute.
+    """
 
     model: str
     architecture: str
@@ -25,5 +29,6 @@ class Report(msgspec.Struct, frozen=True):
     seconds: float
     bandwidth: float
     rate: float
+    kernels: Speed | None
     steps: list[StepFigures]
     provenance: dict[str, str | int]

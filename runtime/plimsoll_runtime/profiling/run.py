@@ -10,11 +10,14 @@ from pathlib import Path
 import msgspec
 import torch
 
+from plimsoll_kernels.cpu.library import speed
+from plimsoll_kernels.cpu.speed import Speed
 from plimsoll_kernels.cpu.threads import thread_count
 from plimsoll_runtime.driver.build import build_engine
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.engine.core import EngineCore
 from plimsoll_runtime.engine.messages import AddRequest
+from plimsoll_runtime.execution.attention.cpu.backend import CpuBackend
 from plimsoll_runtime.profiling.machine import Machine, measure
 from plimsoll_runtime.profiling.provenance import provenance
 from plimsoll_runtime.profiling.record import StepRecord, record_steps
@@ -69,7 +72,8 @@ def run_profile(options: ProfileOptions, progress: Progress) -> Report:
     if options.trace is not None:
         write_trace(options.trace, session.trace())
     progress("profile", 1.0)
-    report = _report(options.workload, core, requests, records, machine)
+    kernels = speed(dtype) if core.info.attention_backend == CpuBackend.name else None
+    report = _report(options.workload, core, requests, records, machine, kernels)
     if options.report is not None:
         options.report.write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n")
     return report
@@ -106,6 +110,7 @@ def _report(
     requests: Sequence[AddRequest],
     records: Sequence[StepRecord],
     machine: Machine,
+    kernels: Speed | None,
 ) -> Report:
     info = core.info
     return Report(
@@ -124,6 +129,7 @@ def _report(
         seconds=sum(s.seconds for r in records for s in r.spans if s.phase not in SERVER_PHASES),
         bandwidth=machine.bandwidth,
         rate=machine.rate,
+        kernels=kernels,
         steps=summarise(records, machine),
         provenance=provenance(),
     )

@@ -34,6 +34,8 @@ def _parts(report: Report) -> Iterator[RenderableType]:
         f"this machine: {report.bandwidth / 1e9:.1f} GB/s from memory, "
         f"{report.rate / 1e9:.0f} GFLOP/s in a {report.dtype} product"
     )
+    if report.kernels is not None:
+        yield f"CPU kernels: {report.kernels}"
     for figures in report.steps:
         yield (
             f"\n[bold]{figures.kind}[/bold]: {_count(figures.steps, 'step')} of {_ms(figures.seconds)} ms; on average "

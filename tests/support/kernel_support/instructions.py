@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from plimsoll_kernels.cpu.library import VARIABLE, KernelsRecord, kernels, runnable
+from plimsoll_kernels.cpu.library import VARIABLE, kernels, runnable
+from plimsoll_kernels.cpu.records import KernelsRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +34,9 @@ class Build:
 
 
 FLOAT32 = tuple(Build(name, torch.float32) for name in ("avx2", "avx512"))
-BFLOAT16 = tuple(Build(name, torch.bfloat16) for name in ("avx2", "avx512", "avx512_bf16"))
+BFLOAT16 = tuple(Build(name, torch.bfloat16) for name in ("avx2", "avx512", "avx512_bf16", "amx"))
 BUILDS = (*FLOAT32, *BFLOAT16)
-SETS = (*FLOAT32, BFLOAT16[-1])
+SETS = (*FLOAT32, *BFLOAT16[2:])
 """One build for each instruction set, for what does not depend on the element type."""
 
 

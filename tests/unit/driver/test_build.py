@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -35,6 +36,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def build(model: Path, **options: Any) -> EngineCore:
     config = EngineConfig(**{"model": str(model), "dtype": "float32", "threads": 1, **options})
     return build_engine(config, lambda stage, fraction: None)
+
+
+def test_the_tokenizers_end_of_text_ends_an_answer(tmp_path: Path) -> None:
+    save_model(make_model("LlamaConfig", HEADS), tmp_path)
+    settings = {"eos_token": "w3", "added_tokens_decoder": {"3": {"content": "w3"}}}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+    assert build(tmp_path, kv_memory="1MiB").info.eos_token_ids == [2, 3]
 
 
 def test_kv_memory_is_exact_to_a_block(folder: Path) -> None:
@@ -111,7 +119,7 @@ def test_bfloat16_stays_where_our_kernels_serve_the_model(tmp_path: Path, monkey
 
 def test_instructions_that_cannot_be_had(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, "neon")
-    with pytest.raises(UsageError, match="PLIMSOLL_CPU_ISA=neon is unknown; choose avx2, avx512, avx512_bf16"):
+    with pytest.raises(UsageError, match="PLIMSOLL_CPU_ISA=neon is unknown; choose avx2, avx512, avx512_bf16, amx"):
         build(folder)
 
 

@@ -42,5 +42,5 @@ def test_what_is_asked_for_is_honoured(name: str) -> None:
 def test_instructions_that_cannot_be_had_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     check_instructions()
     monkeypatch.setenv("PLIMSOLL_CPU_ISA", "sse2")
-    with pytest.raises(UsageError, match="PLIMSOLL_CPU_ISA=sse2 is unknown; choose avx2, avx512, avx512_bf16"):
+    with pytest.raises(UsageError, match="PLIMSOLL_CPU_ISA=sse2 is unknown; choose avx2, avx512, avx512_bf16, amx"):
         check_instructions()

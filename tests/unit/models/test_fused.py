@@ -14,6 +14,7 @@ from model_support.tiny import make_model, prompts, save_model
 from plimsoll_kernels.cpu.threads import share, thread_count
 from plimsoll_runtime.execution.attention.base import AttentionBackend
 from plimsoll_runtime.models.decoder import Decoder
+from plimsoll_runtime.models.fused import FusedDecoder
 from plimsoll_runtime.models.load import load_decoder
 from plimsoll_runtime.models.registry import describe
 from plimsoll_runtime.weights.sources import resolve
@@ -23,7 +24,9 @@ CPU = torch.device("cpu")
 CONFIGS = {
     "llama": ("LlamaConfig", {"head_dim": 32}),
     "gemma3": ("Gemma3TextConfig", {"head_dim": 16, "num_hidden_layers": 6, "sliding_window": 16}),
+    "odd": ("LlamaConfig", {"num_attention_heads": 3, "num_key_value_heads": 1, "head_dim": 16}),
 }
+"""No width of "odd" is a whole number of a tile's steps: not its 48 attended values, its hidden or its inner ones."""
 
 
 @pytest.fixture(scope="module", params=CONFIGS)
@@ -74,6 +77,15 @@ def test_threads_change_nothing(folder: Path, build: Build, threads: int) -> Non
         assert torch.equal(hidden_states(*loaded, PROMPT, 64), whole)
     finally:
         share(before)
+
+
+def test_nothing_is_read_of_what_an_earlier_step_left(folder: Path, build: Build) -> None:
+    decoder, backend = load(folder, build.dtype, "cpu")
+    first = hidden_states(decoder, backend, PROMPT, 300)
+    assert isinstance(decoder, FusedDecoder)
+    with torch.inference_mode():
+        decoder._decoder._workspace._memory.fill_(0xFF)  # NaN in every element type
+    assert torch.equal(hidden_states(decoder, backend, PROMPT, 300), first)
 
 
 def test_as_torch_computes_it(folder: Path, float32_build: Build) -> None:

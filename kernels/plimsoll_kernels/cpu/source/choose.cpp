@@ -1,10 +1,16 @@
 // Which kernels this processor can run. Compiled for any x86-64: the only code that runs before the question.
+#include <cpuid.h>
+#include <errno.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
 #include <cstring>
 
 #include "interface.h"
 
 extern const PlimsollKernels plimsoll_float32_avx2, plimsoll_float32_avx512;
-extern const PlimsollKernels plimsoll_bfloat16_avx2, plimsoll_bfloat16_avx512, plimsoll_bfloat16_avx512_bf16;
+extern const PlimsollKernels plimsoll_bfloat16_avx2, plimsoll_bfloat16_avx512, plimsoll_bfloat16_avx512_bf16,
+    plimsoll_bfloat16_amx;
 
 namespace {
 
@@ -13,6 +19,7 @@ struct Set {
   const char *name;
   bool (*runs)();
   const PlimsollKernels *float32, *bfloat16;
+  bool (*granted)();  // whether the system lets the process use those for bfloat16; null: always
 };
 
 // All that the compiler may use of x86-64-v3 (see compile.py), as far as processors with AVX2 differ.
@@ -29,11 +36,33 @@ bool has_avx512() {
 
 bool has_avx512_bf16() { return has_avx512() && __builtin_cpu_supports("avx512bf16"); }
 
+// AMX with products of bfloat16.
+bool has_amx() {
+  constexpr uint32_t BFLOAT16 = 1u << 22, TILES = 1u << 24;
+  uint32_t a, b, c, d;
+  if (!has_avx512_bf16() || !__get_cpuid_count(7, 0, &a, &b, &c, &d)) return false;
+  return (d & (BFLOAT16 | TILES)) == (BFLOAT16 | TILES);
+}
+
+// Asks Linux for tiles, which it grants to a whole process: 0, or the error (Documentation/arch/x86/xstate.rst). One
+// that does not know them does not save them (in XCR0 their shapes are bit 17, what is in them bit 18).
+int ask_for_tiles() {
+  constexpr uint32_t SAVED = 3u << 17;
+  constexpr int ARCH_REQ_XCOMP_PERM = 0x1023, TILE_DATA = 18;
+  uint32_t low, high;
+  asm("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+  if ((low & SAVED) != SAVED) return ENOSYS;
+  return syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, TILE_DATA) ? errno : 0;
+}
+
+bool may_use_tiles() { return ask_for_tiles() == 0; }
+
 // The best first; each includes those below it.
 const Set sets[] = {
-    {"avx512_bf16", has_avx512_bf16, &plimsoll_float32_avx512, &plimsoll_bfloat16_avx512_bf16},
-    {"avx512", has_avx512, &plimsoll_float32_avx512, &plimsoll_bfloat16_avx512},
-    {"avx2", has_avx2, &plimsoll_float32_avx2, &plimsoll_bfloat16_avx2},
+    {"amx", has_amx, &plimsoll_float32_avx512, &plimsoll_bfloat16_amx, may_use_tiles},
+    {"avx512_bf16", has_avx512_bf16, &plimsoll_float32_avx512, &plimsoll_bfloat16_avx512_bf16, nullptr},
+    {"avx512", has_avx512, &plimsoll_float32_avx512, &plimsoll_bfloat16_avx512, nullptr},
+    {"avx2", has_avx2, &plimsoll_float32_avx2, &plimsoll_bfloat16_avx2, nullptr},
 };
 
 }  // namespace
@@ -43,9 +72,15 @@ const Set sets[] = {
 extern "C" __attribute__((visibility("default"))) const PlimsollKernels *plimsoll_kernels(const char *dtype, const char *name) {
   __builtin_cpu_init();
   for (const Set &set : sets) {
-    if (!set.runs() || (name && std::strcmp(name, set.name) != 0)) continue;
+    if ((name && std::strcmp(name, set.name) != 0) || !set.runs()) continue;
     if (std::strcmp(dtype, "float32") == 0) return set.float32;
-    if (std::strcmp(dtype, "bfloat16") == 0) return set.bfloat16;
+    if (std::strcmp(dtype, "bfloat16") == 0 && (!set.granted || set.granted())) return set.bfloat16;
   }
   return nullptr;
+}
+
+// Whether this processor has AMX and may use it: 0; -1: it has none; else why the system refuses, an errno.
+extern "C" __attribute__((visibility("default"))) int32_t plimsoll_amx() {
+  __builtin_cpu_init();
+  return has_amx() ? ask_for_tiles() : -1;
 }

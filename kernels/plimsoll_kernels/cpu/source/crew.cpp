@@ -49,6 +49,11 @@ struct Board {
 Board board;
 pthread_mutex_t leading = PTHREAD_MUTEX_INITIALIZER;
 int helpers = 0;  // started so far; guarded by `leading`
+std::atomic<void (*)()> rest_call{nullptr};
+
+void rest() {
+  if (void (*call)() = rest_call.load(std::memory_order_relaxed)) call();
+}
 
 struct Range {
   int begin, end;
@@ -108,6 +113,7 @@ void *help(void *argument) {
     int spins = 0;
     while (board.phase.load(std::memory_order_acquire) == phase && spins++ < PATIENCE) _mm_pause();
     if (spins <= PATIENCE) continue;
+    rest();
     board.sleepers.fetch_add(1, std::memory_order_seq_cst);
     sleep_while(board.phase, phase);
     board.sleepers.fetch_sub(1, std::memory_order_seq_cst);
@@ -125,15 +131,18 @@ void hire(int wanted) {
   }
 }
 
-// The helpers of a process do not follow into its copy.
+// The helpers of a process do not follow into its copy, nor does what they were about to do.
 void after_fork() {
   helpers = 0;
+  for (Claim &claim : board.claims) claim.word.store(CLOSED);
   pthread_mutex_init(&leading, nullptr);
   board.sleepers.store(0);
   board.leader_asleep.store(0);
 }
 
 }  // namespace
+
+void at_rest(void (*call)()) { rest_call.store(call, std::memory_order_relaxed); }
 
 Crew::Crew(int threads) : threads_(threads < 1 ? 1 : threads > MOST_THREADS ? MOST_THREADS : threads) {
   static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -142,7 +151,10 @@ Crew::Crew(int threads) : threads_(threads < 1 ? 1 : threads > MOST_THREADS ? MO
   hire(threads_ - 1);
 }
 
-Crew::~Crew() { pthread_mutex_unlock(&leading); }
+Crew::~Crew() {
+  rest();
+  pthread_mutex_unlock(&leading);
+}
 
 void Crew::run(int items, int least, Call call, const void *context) const {
   const uint32_t phase = board.phase.load(std::memory_order_relaxed) + 1;
@@ -161,6 +173,7 @@ void Crew::run(int items, int least, Call call, const void *context) const {
   const uint32_t all = static_cast<uint32_t>(items);
   for (int spins = 0; board.finished.load(std::memory_order_acquire) != all && spins < PATIENCE; spins++) _mm_pause();
   if (board.finished.load(std::memory_order_acquire) != all) {
+    rest();
     board.leader_asleep.store(1, std::memory_order_seq_cst);
     uint32_t done;
     while ((done = board.finished.load(std::memory_order_seq_cst)) != all) sleep_while(board.finished, done);

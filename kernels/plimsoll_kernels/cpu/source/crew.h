@@ -8,6 +8,10 @@
 
 namespace plimsoll {
 
+// What each thread of a crew calls before it sleeps, and the one that leads when it stops leading: gives up what its core
+// keeps for it. There is one such call; a later one takes the place of an earlier one.
+void at_rest(void (*rest)());
+
 class Crew {
  public:
   // Leads a crew of so many threads, its own included, until destroyed; calls from several threads take turns.

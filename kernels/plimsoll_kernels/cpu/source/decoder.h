@@ -4,8 +4,7 @@
 // reads become operands once, keys and values elements.
 #pragma once
 
-#include <time.h>
-
+#include "clock.h"
 #include "paged.h"
 
 namespace PLIMSOLL_ISA {
@@ -26,11 +25,18 @@ struct Workspace {
   operand *gated;     // [rows, inner]
   char *tiles;        // for each thread
   size_t tile_bytes, bytes;
+  int attended_begin, attended_end;  // what a product with any layer's `attended` reads beyond what that layer wrote
 
   Workspace(const PlimsollModel &model, int rows, int threads, char *memory) {
     int widest_head = 0;
-    for (int i = 0; i < model.num_layers; i++)
-      widest_head = model.layers[i].head_dim > widest_head ? model.layers[i].head_dim : widest_head;
+    attended_begin = static_cast<int>(padded<T>(model.max_heads_width)), attended_end = 0;
+    for (int i = 0; i < model.num_layers; i++) {
+      const PlimsollLayer &layer = model.layers[i];
+      const int inputs = layer.output.inputs, whole = words<T>(inputs) * T::PAIR;
+      widest_head = layer.head_dim > widest_head ? layer.head_dim : widest_head;
+      attended_begin = inputs < attended_begin ? inputs : attended_begin;
+      attended_end = whole > attended_end ? whole : attended_end;
+    }
     hidden_stride = padded<T>(model.hidden);
     heads_stride = padded<T>(model.max_heads_width);
     inner_stride = padded<T>(model.inner);
@@ -196,7 +202,7 @@ class Decoder {
         space_(space),
         crew_(crew),
         attention_(cache, step, crew, space.tiles, space.tile_bytes),
-        since_(now()) {}
+        since_(seconds_now()) {}
 
   void run() {
     embed();
@@ -222,16 +228,10 @@ class Decoder {
   const Attention<T> attention_;
   double since_;
 
-  static double now() {
-    timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_nsec) * 1e-9;
-  }
-
   // The time since the last lap goes to `op`.
   void lap(PlimsollOp op) {
     if (!step_.seconds) return;
-    const double t = now();
+    const double t = seconds_now();
     step_.seconds[op] += t - since_;
     since_ = t;
   }
@@ -246,9 +246,10 @@ class Decoder {
           if (r + 1 < end) prefetch_packed(step_.tokens[r + 1]);
           unpack_embedding(step_.tokens[r], to);
         }
-        // What lies between a row's end and the next word is read by products: it must be finite.
+        // What lies between a row's end and that of a step is read by products: it must be finite.
         clear(space_.normed + r * space_.hidden_stride, model_.hidden, space_.hidden_stride);
         clear(space_.gated + r * space_.inner_stride, model_.inner, space_.inner_stride);
+        clear(space_.attended + r * space_.heads_stride, space_.attended_begin, space_.attended_end);
       }
     });
     lap(PLIMSOLL_EMBED);
@@ -277,8 +278,8 @@ class Decoder {
     }
   }
 
-  static void clear(operand *row, int width, size_t stride) {
-    for (size_t i = width; i < stride; i++) row[i] = operand{};
+  static void clear(operand *row, size_t begin, size_t end) {
+    for (size_t i = begin; i < end; i++) row[i] = operand{};
   }
 
   void layer(int index) {

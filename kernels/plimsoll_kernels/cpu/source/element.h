@@ -1,9 +1,9 @@
 // What weights, activations and the cache are made of, and the product of two of them.
 //
 // `element`s are what weights and the cache hold, `operand`s what the rows of a product do. PAIR neighbouring elements
-// make a *word*: what one step of a product takes. One side of it are PAIR operands of a row, the other lies so that
-// LANES words, one for each column, are contiguous. A step may take several PARTS, one after the other: row() and
-// column() give a part's factors.
+// make a *word*. One side of a product are the words of a row, the other lies so that LANES words, one for each column,
+// are contiguous. A step of a product takes STEP words of each: one in vectors (in several PARTS, one after the other:
+// row() and column() give a part's factors), a tile's width in tiles.
 #pragma once
 
 #include "vector.h"
@@ -13,20 +13,35 @@ namespace PLIMSOLL_ISA {
 struct Float32 {
   using element = float;
   using operand = float;
-  static constexpr int PAIR = 1, PARTS = 1;
+  static constexpr int PAIR = 1, PARTS = 1, STEP = 1;
 
   static inline float row(const char *word, int) { return *reinterpret_cast<const float *>(word); }
   static inline floats column(const element *words, int) { return load(words); }
   static inline floats multiply_add(floats sum, float row, floats column) { return sum + row * column; }
 };
 
-#if defined(__AVX512BF16__)
+#if defined(__AMX_BF16__)
+
+// The processor multiplies tiles, of 16 words and so many rows or columns.
+struct BFloat16 {
+  using element = uint16_t;
+  using operand = uint16_t;
+  static constexpr int PAIR = 2, STEP = 16;
+
+  // sums += rows x columns: for each sum first the products of even values, then of odd ones, then both are added to it.
+  template <int SUMS, int ROWS, int COLUMNS>
+  static inline __attribute__((always_inline)) void multiply_tiles() {
+    asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "i"(SUMS), "i"(ROWS), "i"(COLUMNS));
+  }
+};
+
+#elif defined(__AVX512BF16__)
 
 // The processor multiplies pairs: rows are rounded to bfloat16 as well.
 struct BFloat16 {
   using element = uint16_t;
   using operand = uint16_t;
-  static constexpr int PAIR = 2, PARTS = 1;
+  static constexpr int PAIR = 2, PARTS = 1, STEP = 1;
 
   static inline int row(const char *word, int) { return *reinterpret_cast<const int *>(word); }
   static inline __m512i column(const element *words, int) { return _mm512_loadu_si512(words); }
@@ -56,7 +71,7 @@ inline floats add_product(floats sum, float row, floats column) {
 struct BFloat16 {
   using element = uint16_t;
   using operand = float;
-  static constexpr int PAIR = 2, PARTS = 2;
+  static constexpr int PAIR = 2, PARTS = 2, STEP = 1;
 
   static inline float row(const char *word, int part) { return reinterpret_cast<const float *>(word)[part]; }
   static inline floats column(const element *words, int part) {

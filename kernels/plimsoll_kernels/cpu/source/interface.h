@@ -1,4 +1,4 @@
-// The plain C interface: records of pointers and integers, the same in every instruction set (library.py mirrors them).
+// The plain C interface: records of pointers and integers, the same in every instruction set (records.py mirrors them).
 //
 // float32 unless said otherwise; "elements" are what the model runs in: float32 or bfloat16. Rows of a step stand one
 // after the other, sequence by sequence.
@@ -8,7 +8,7 @@
 
 extern "C" {
 
-// y = x W^T + b. The weight is packed (product.h); `gated` ones hold two weights of `columns` rows, taking turns.
+// y = x W^T + b. The weight is packed (panels.h); `gated` ones hold two weights of `columns` rows, taking turns.
 struct PlimsollLinear {
   const void *weight;
   const float *bias;  // null: none; a gated one has the bias of both weights, one after the other
@@ -123,6 +123,7 @@ struct PlimsollKernels {
   int64_t (*sampling_workspace)(int32_t width, int32_t threads);
   void (*sample)(const struct PlimsollSampling *batch, int32_t threads);
   void (*report)(const struct PlimsollReports *batch, int32_t threads);
+  double (*peak)(int32_t threads);  // operations a second of multiplications that wait for nothing
 };
 
 }  // extern "C"

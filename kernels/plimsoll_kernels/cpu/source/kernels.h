@@ -5,6 +5,7 @@
 
 #include "decoder.h"
 #include "log_probabilities.h"
+#include "peak.h"
 
 namespace PLIMSOLL_ISA {
 
@@ -93,7 +94,7 @@ struct Kernels {
 
   static constexpr PlimsollKernels table(const char *name) {
     return {name, LANES, packed_elements, pack, pack_gated, linear, workspace, forward, attention_workspace, attention,
-            sampling_workspace, sample, report};
+            sampling_workspace, sample, report, peak<T>};
   }
 };
 

@@ -44,10 +44,14 @@ class Attention {
   void attend(int index, const PlimsollLayer &layer, const E *queries, size_t query_stride, E *out,
               size_t out_stride) const {
     const int group = layer.heads / layer.kv_heads;
-    int pieces = 0;
-    for (int s = 0; s < step_.sequences; s++)
-      pieces += ((step_.first_rows[s + 1] - step_.first_rows[s]) * group + ROWS - 1) / ROWS * layer.kv_heads;
+    int pieces = 0, most = 0;
+    for (int s = 0; s < step_.sequences; s++) {
+      const int pairs = (step_.first_rows[s + 1] - step_.first_rows[s]) * group;
+      pieces += (pairs + ROWS - 1) / ROWS * layer.kv_heads;
+      most = pairs > most ? pairs : most;
+    }
     crew_.each(pieces, 1, [&](int begin, int end, int member) {
+      prepare_attention<T>(most < ROWS ? most : ROWS);
       Cursor here(step_, layer), ahead(step_, layer);
       for (int piece = begin; piece < end; piece++) {
         here.find(piece);
@@ -121,7 +125,7 @@ class Attention {
       positions[r] = start + pair / group;
       rows[r] = first_row + pair / group;
       columns[r] = static_cast<size_t>(kv_head * group + pair % group) * dim;
-      convert(queries + rows[r] * query_stride + columns[r], memory.query + r * dim, dim);
+      convert(queries + rows[r] * query_stride + columns[r], memory.query + r * memory.query_stride, dim);
     }
     const Reader<T> reader = read(index, layer, sequence, kv_head);
     attend_rows<T>(count, memory, reader, Window{layer.window, layer.scale, layer.softcap}, dim, positions, after);

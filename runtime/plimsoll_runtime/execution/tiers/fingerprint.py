@@ -8,6 +8,7 @@ from pathlib import Path
 
 import plimsoll_runtime
 from plimsoll_kernels.cpu.compile import library_path
+from plimsoll_kernels.cpu.library import kernels
 from plimsoll_runtime.execution.kv_cache import KvCache
 from plimsoll_runtime.weights.files import ModelFiles, opened
 
@@ -18,8 +19,10 @@ def fingerprint(files: ModelFiles, cache: KvCache, backend: str, *, fused: bool)
     """32 bytes that change with the weights, their precision, the layout of a block, and the code that computes it.
 
     Weights count by size, time of change and first bytes of their files: reading them whole takes as long as loading
-    them. Our CPU kernels keep an order of their own within a block, so their sources count too.
+    them. Our CPU kernels keep an order of their own within a block, so their sources count too, and their instructions,
+    which round differently.
     """
+    ours = kernels(cache.dtype) if fused else None
     facts = {
         "version": plimsoll_runtime.__version__,
         "config": dict(files.config),
@@ -28,7 +31,7 @@ def fingerprint(files: ModelFiles, cache: KvCache, backend: str, *, fused: bool)
         "block_size": cache.block_size,
         "shapes": [(shape.kv_heads, shape.head_dim) for shape in cache.shapes],
         "backend": backend,
-        "kernels": library_path().name if fused else None,
+        "kernels": None if ours is None else [library_path().name, ours.name.decode()],
     }
     return hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).digest()
 

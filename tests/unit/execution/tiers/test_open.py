@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 
+from plimsoll_kernels.cpu.library import VARIABLE, runnable
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.errors import MemoryLimitError, UsageError
 from plimsoll_runtime.execution.attention.reference import ReferenceBackend
@@ -199,3 +200,11 @@ def test_a_fingerprint_changes_with_all_that_a_block_depends_on(files: ModelFile
     prints.append(fingerprint(files, cache(), "cpu", fused=True))
     assert len(set(prints)) == len(prints) == 8
     assert {len(one) for one in prints} == {32}
+
+
+def test_a_fingerprint_tells_instructions_apart(files: ModelFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+    prints = set()
+    for name in runnable():
+        monkeypatch.setenv(VARIABLE, name)
+        prints.add(fingerprint(files, cache(torch.bfloat16), "cpu", fused=True))
+    assert len(prints) == len(runnable())

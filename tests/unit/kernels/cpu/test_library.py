@@ -7,7 +7,7 @@ import importlib.util
 import logging
 import platform
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -27,7 +27,7 @@ ROOT = Path(library.__file__).parents[3]
 @pytest.fixture(autouse=True)
 def _forgotten(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """What was found out about this machine is found out anew, before and after."""
-    cached: list[Any] = [library._find, library._library, library.runnable]
+    cached: list[Any] = [library._find, library._best, library._library, library._refusal, library.runnable]
     monkeypatch.delenv(library.VARIABLE, raising=False)
     for function in cached:
         function.cache_clear()
@@ -74,7 +74,7 @@ def old_processor(path: Path, patch: pytest.MonkeyPatch) -> None:
     def found(dtype: bytes, name: bytes | None) -> None:
         return None
 
-    patch.setattr(ctypes, "CDLL", lambda path: SimpleNamespace(plimsoll_kernels=found))
+    patch.setattr(ctypes, "CDLL", lambda path: SimpleNamespace(plimsoll_kernels=found, plimsoll_amx=lambda: -1))
 
 
 def arm(path: Path, patch: pytest.MonkeyPatch) -> None:
@@ -104,7 +104,7 @@ def test_torch_computes_and_one_line_says_why(
     params = row_params(Wish(1.0, top_k=9), Wish(0.7), Wish(0.0))
     asked = torch.randn(3, 1000), params, torch.rand(3, dtype=torch.float64)
     expected = sample(*asked)
-    for function in (library._find, library._library):
+    for function in (library._find, library._best, library._library, library.runnable):
         function.cache_clear()
     copy = Path(shutil.copy(built, tmp_path))
     monkeypatch.setattr(library, "library_path", lambda: copy)
@@ -128,7 +128,7 @@ def test_the_best_instructions_unless_others_are_asked_for(built: Path, monkeypa
     assert able == INSTRUCTION_SETS[: len(able)]
     found = kernels(torch.bfloat16)
     assert found is not None
-    assert found.name == able[-1].encode()
+    assert found.name.decode() in able
     for name in able:
         monkeypatch.setenv(library.VARIABLE, name)
         found = kernels(torch.bfloat16)
@@ -138,9 +138,37 @@ def test_the_best_instructions_unless_others_are_asked_for(built: Path, monkeypa
 
 def test_instructions_that_this_processor_lacks_are_refused(built: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(library, "runnable", lambda: ("avx2",))
+    monkeypatch.setattr(library, "_find", lambda dtype, name: None)
     monkeypatch.setenv(library.VARIABLE, "avx512")
     with pytest.raises(InstructionsError, match="PLIMSOLL_CPU_ISA=avx512 cannot run on this processor, which has avx2"):
         kernels(torch.float32)
+
+
+@pytest.mark.parametrize(
+    ("milliseconds", "chosen"),
+    [
+        ({"amx": 1, "avx512_bf16": 4, "avx512": 3, "avx2": 9}, "amx"),
+        ({"amx": 9, "avx512_bf16": 4, "avx512": 5, "avx2": 9}, "avx512_bf16"),
+        ({"amx": 9, "avx512_bf16": 4, "avx512": 3.9, "avx2": 9}, "avx512_bf16"),
+        ({"amx": 9, "avx512_bf16": 4, "avx512": 2, "avx2": 9}, "avx512"),
+        ({"avx2": 9}, "avx2"),
+    ],
+)
+def test_the_fastest_are_taken(milliseconds: dict[str, float], chosen: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def find(dtype: torch.dtype, name: str | None) -> Any:
+        return SimpleNamespace(name=name.encode() if name else b"by CPUID")
+
+    def seconds(found: Sequence[Any], rows: int) -> list[float]:
+        return [milliseconds[one.name.decode()] / 1000 for one in found]
+
+    monkeypatch.setattr(library, "runnable", lambda: tuple(reversed(milliseconds)))
+    monkeypatch.setattr(library, "_refusal", lambda: None)
+    monkeypatch.setattr(library, "_find", find)
+    monkeypatch.setattr(library, "product_seconds", seconds)
+    for dtype, name in ((torch.bfloat16, chosen), (torch.float32, "by CPUID")):
+        found = kernels(dtype)
+        assert found is not None
+        assert found.name == name.encode()
 
 
 def test_a_damaged_library_is_made_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

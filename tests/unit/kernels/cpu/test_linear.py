@@ -61,6 +61,13 @@ def test_a_row_is_the_same_in_every_batch(build: Build, threads: int) -> None:
         share(before)
 
 
+def test_a_row_is_the_same_among_so_many_that_they_go_in_chunks(build: Build) -> None:
+    x, weight = numbers(0, 700, 4096).to(build.dtype), numbers(1, 50, 4096).to(build.dtype)
+    linear = PackedLinear(build.kernels(), weight)
+    whole = linear(x)
+    assert all(torch.equal(linear(x[i : i + 1])[0], whole[i]) for i in range(0, 700, 41))
+
+
 def test_no_rows(build: Build) -> None:
     linear = PackedLinear(build.kernels(), torch.ones(3, 4, dtype=build.dtype))
     assert linear(torch.ones(0, 4, dtype=build.dtype)).shape == (0, 3)

@@ -7,7 +7,8 @@ from typing import ClassVar
 from torch import Tensor
 
 from plimsoll_kernels.cpu.huge_pages import Buffer
-from plimsoll_kernels.cpu.library import KernelsRecord, LayerRecord, kernels
+from plimsoll_kernels.cpu.library import kernels
+from plimsoll_kernels.cpu.records import KernelsRecord, LayerRecord
 from plimsoll_kernels.cpu.step import PagedCache, PagedStep, paged_attention
 from plimsoll_runtime.execution.attention.base import AttentionBatch
 from plimsoll_runtime.execution.kv_cache import KvCache

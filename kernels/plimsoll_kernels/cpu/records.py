@@ -1,0 +1,126 @@
+"""The library's plain C records and functions (source/interface.h) as Python sees them."""
+
+from __future__ import annotations
+
+import ctypes
+from ctypes import POINTER, Structure, c_char_p, c_double, c_float, c_int32, c_int64, c_void_p
+
+OPS = ("embed", "norm", "qkv", "rope", "attention", "output", "gate_up", "down")
+
+
+class LinearRecord(Structure):
+    """PlimsollLinear."""
+
+    _fields_ = (("weight", c_void_p), ("bias", c_void_p), ("inputs", c_int32), ("columns", c_int32))
+
+
+class LayerRecord(Structure):
+    """PlimsollLayer."""
+
+    _fields_ = (
+        *((name, LinearRecord) for name in ("query_key_value", "output", "gate_up", "down")),
+        *((name, c_void_p) for name in ("attention_norm", "mlp_norm", "attention_post_norm", "mlp_post_norm")),
+        *((name, c_void_p) for name in ("query_norm", "key_norm")),
+        *((name, c_int32) for name in ("rope", "heads", "kv_heads", "head_dim", "window")),
+        ("scale", c_float),
+        ("softcap", c_float),
+    )
+
+
+class ModelRecord(Structure):
+    """PlimsollModel."""
+
+    _fields_ = (
+        ("layers", POINTER(LayerRecord)),
+        *((name, c_int32) for name in ("num_layers", "vocab", "hidden", "inner")),
+        ("embedding", c_void_p),
+        ("packed_embedding", c_void_p),
+        ("final_norm", c_void_p),
+        ("norm_eps", c_float),
+        ("embedding_scale", c_float),
+        ("activation", c_int32),
+        ("max_heads_width", c_int32),
+    )
+
+
+class CacheRecord(Structure):
+    """PlimsollCache."""
+
+    _fields_ = (
+        ("keys", POINTER(c_void_p)),
+        ("values", POINTER(c_void_p)),
+        ("head_strides", POINTER(c_int64)),
+        ("block_strides", POINTER(c_int64)),
+        ("block_size", c_int32),
+    )
+
+
+class StepRecord(Structure):
+    """PlimsollStep."""
+
+    _fields_ = (
+        ("rows", c_int32),
+        ("sequences", c_int32),
+        ("tokens", c_void_p),
+        ("slots", c_void_p),
+        ("positions", c_void_p),
+        ("turns", POINTER(c_void_p)),
+        *((name, c_void_p) for name in ("first_rows", "contexts", "blocks", "first_blocks")),
+        *((name, c_void_p) for name in ("hidden", "workspace")),
+        ("seconds", POINTER(c_double)),
+    )
+
+
+class SamplingRecord(Structure):
+    """PlimsollSampling."""
+
+    _fields_ = (
+        ("rows", c_int32),
+        ("width", c_int32),
+        ("stride", c_int64),
+        *((name, c_void_p) for name in ("logits", "temperature", "top_k", "top_p", "min_p", "uniform")),
+        *((name, c_void_p) for name in ("best", "tokens", "workspace")),
+    )
+
+
+class ReportsRecord(Structure):
+    """PlimsollReports."""
+
+    _fields_ = (
+        ("rows", c_int32),
+        ("width", c_int32),
+        ("stride", c_int64),
+        *((name, c_void_p) for name in ("logits", "tokens", "alternatives")),
+        ("most", c_int32),
+        *((name, c_void_p) for name in ("chosen", "ranks", "top_tokens", "top", "workspace")),
+    )
+
+
+_ATTENTION = (
+    *(c_void_p, c_void_p, c_void_p, c_void_p, POINTER(LayerRecord), c_int32),
+    *(POINTER(CacheRecord), POINTER(StepRecord), c_int32),
+)
+
+
+class KernelsRecord(Structure):
+    """PlimsollKernels: the functions of one instruction set."""
+
+    _fields_ = (
+        ("name", c_char_p),
+        ("lanes", c_int32),
+        ("packed_elements", ctypes.CFUNCTYPE(c_int64, c_int32, c_int32, c_int32)),
+        ("pack", ctypes.CFUNCTYPE(None, c_void_p, c_int32, c_int32, c_void_p, c_int32)),
+        ("pack_gated", ctypes.CFUNCTYPE(None, c_void_p, c_void_p, c_int32, c_int32, c_void_p, c_int32)),
+        ("linear", ctypes.CFUNCTYPE(None, c_void_p, c_int32, POINTER(LinearRecord), c_void_p, c_int32)),
+        ("workspace", ctypes.CFUNCTYPE(c_int64, POINTER(ModelRecord), c_int32, c_int32)),
+        (
+            "forward",
+            ctypes.CFUNCTYPE(None, POINTER(ModelRecord), POINTER(CacheRecord), POINTER(StepRecord), c_int32),
+        ),
+        ("attention_workspace", ctypes.CFUNCTYPE(c_int64, c_int32, c_int32)),
+        ("attention", ctypes.CFUNCTYPE(None, *_ATTENTION)),
+        ("sampling_workspace", ctypes.CFUNCTYPE(c_int64, c_int32, c_int32)),
+        ("sample", ctypes.CFUNCTYPE(None, POINTER(SamplingRecord), c_int32)),
+        ("report", ctypes.CFUNCTYPE(None, POINTER(ReportsRecord), c_int32)),
+        ("peak", ctypes.CFUNCTYPE(c_double, c_int32)),
+    )

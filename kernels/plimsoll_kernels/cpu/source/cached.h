@@ -1,0 +1,84 @@
+// The paged cache as products read it.
+//
+// It keeps SUB tokens together: keys [head_dim / PAIR][SUB] words, values [SUB / PAIR][head_dim] words. A block holds
+// block_size / SUB of those.
+#pragma once
+
+#include "element.h"
+#include "interface.h"
+
+namespace PLIMSOLL_ISA {
+
+constexpr int SUB = 16;
+
+// Where one token's key and value begin, and how their elements are spaced.
+template <class T>
+struct Place {
+  typename T::element *keys, *values;
+
+  Place(const PlimsollCache &cache, int layer, int head, int head_dim, int64_t slot) {
+    const int64_t block = slot / cache.block_size, offset = slot % cache.block_size;
+    const int64_t base = head * cache.head_strides[layer] + block * cache.block_strides[layer] +
+                         offset / SUB * (static_cast<int64_t>(SUB) * head_dim);
+    const int in = static_cast<int>(offset % SUB);
+    keys = static_cast<typename T::element *>(cache.keys[layer]) + base + in * T::PAIR;
+    values = static_cast<typename T::element *>(cache.values[layer]) + base +
+             static_cast<int64_t>(in / T::PAIR) * head_dim * T::PAIR + in % T::PAIR;
+  }
+
+  void write_key(const typename T::element *from, int head_dim) const {
+    for (int d = 0; d < head_dim; d += T::PAIR)
+      std::memcpy(keys + static_cast<size_t>(d) * SUB, from + d, sizeof(typename T::element) * T::PAIR);
+  }
+  void write_value(const typename T::element *from, int head_dim) const {
+    for (int d = 0; d < head_dim; d++) values[d * T::PAIR] = from[d];
+  }
+  // Its lines are scattered over the whole sub-block, and stores wait for one after the other.
+  void prefetch(int head_dim) const {
+    for (int d = 0; d < head_dim; d += T::PAIR) prefetch_to_write(keys + static_cast<size_t>(d) * SUB);
+    constexpr int LINE = 64 / sizeof(typename T::element) / T::PAIR;
+    for (int d = 0; d < head_dim; d += LINE) prefetch_to_write(values + d * T::PAIR);
+  }
+  void clear_value(int head_dim) const {
+    for (int d = 0; d < head_dim; d++) values[d * T::PAIR] = typename T::element{};
+  }
+};
+
+// A sequence's blocks of one layer and head.
+template <class T>
+struct Reader {
+  const typename T::element *keys, *values;
+  const int32_t *blocks;
+  int subs_per_block;
+  int64_t block_elements, sub_elements;
+
+  Reader(const PlimsollCache &cache, int layer, int head, int head_dim, const int32_t *table)
+      : blocks(table),
+        subs_per_block(cache.block_size / SUB),
+        block_elements(cache.block_strides[layer]),
+        sub_elements(static_cast<int64_t>(SUB) * head_dim) {
+    const int64_t base = head * cache.head_strides[layer];
+    keys = static_cast<const typename T::element *>(cache.keys[layer]) + base;
+    values = static_cast<const typename T::element *>(cache.values[layer]) + base;
+  }
+
+  const char *values_of(int sub) const { return reinterpret_cast<const char *>(values + at(sub)); }
+
+  int64_t at(int sub) const {
+    return blocks[sub / subs_per_block] * block_elements + sub % subs_per_block * sub_elements;
+  }
+};
+
+// Keys that will be read next: sub-blocks lie anywhere, so the processor cannot guess where the next one begins, and
+// asked for all at once they would queue up. Each product with values fetches the keys of one.
+template <class T>
+struct Upcoming {
+  const Reader<T> *reader = nullptr;
+  int next = 0, end = 0;
+
+  const char *take(const typename T::element *otherwise) {
+    return reinterpret_cast<const char *>(next < end ? reader->keys + reader->at(next++) : otherwise);
+  }
+};
+
+}  // namespace PLIMSOLL_ISA

@@ -1,0 +1,129 @@
+// Attention's products in the processor's tiles: queries and weights are a tile's rows, sub-blocks of the cache its columns.
+#pragma once
+
+#include "attend.h"
+#include "tile.h"
+
+namespace PLIMSOLL_ISA {
+
+// Tiles of sums, and the factors beside them: rows and columns of a whole step, and of half a one. A sub-block's tokens are
+// half a step of a product with values, and so is what a head's dimensions have over whole steps.
+constexpr int SUMS = 4, ROWS_TILE = 4, HALF_ROWS_TILE = 5, KEYS_TILE = 6, HALF_COLUMNS_TILE = 7;
+constexpr int HALF_STEP = TILE_WORDS / 2;
+
+inline Shapes attention_shapes(int rows) {
+  Shapes shapes;
+  for (int tile = 0; tile < SUMS; tile++) shapes.set(tile, rows, TILE_WORDS);
+  shapes.set(ROWS_TILE, rows, TILE_WORDS);
+  shapes.set(HALF_ROWS_TILE, rows, HALF_STEP);
+  shapes.set(KEYS_TILE, TILE_WORDS, TILE_WORDS);
+  shapes.set(HALF_COLUMNS_TILE, HALF_STEP, TILE_WORDS);
+  return shapes;
+}
+
+// What a thread does before it attends to tiles of at most so many rows.
+template <class T>
+void prepare_attention(int rows) {
+  static_assert(SUB / T::PAIR == HALF_STEP && SUB == TILE_WORDS);
+  shape_tiles(attention_shapes(rows));
+}
+
+// See attend().
+template <class T>
+struct TileProducts {
+  static constexpr int STEP_VALUES = TILE_WORDS * T::PAIR, LINE = 64 / sizeof(typename T::element);
+
+  const TileMemory<T> &memory;
+  const Reader<T> &reader;
+  const Window &window;
+  int head_dim, count;
+
+  void score(int span, int begin, int end) const {
+    for (int sub = begin; sub < end; sub += SUMS) {
+      const int left = end - sub < SUMS ? end - sub : SUMS;
+      if (left == 4) multiply_keys<4>(span, sub);
+      if (left == 3) multiply_keys<3>(span, sub);
+      if (left == 2) multiply_keys<2>(span, sub);
+      if (left == 1) multiply_keys<1>(span, sub);
+    }
+    for (int r = 0; r < count; r++) {
+      float *row = memory.scores + r * SPAN;
+      for (int i = (begin - span * SUBS) * SUB; i < (end - span * SUBS) * SUB; i += LANES) {
+        floats s = load(row + i) * window.scale;
+        if (window.softcap > 0) s = window.softcap * hyperbolic_tangent(s / window.softcap);
+        store(row + i, s);
+      }
+    }
+  }
+
+  void accumulate(const Softmax *rows, int span, int begin, int end, const char *const *ahead) const {
+    for (int r = 0; r < count; r++)
+      if (rows[r].factor != 1)
+        for (int d = 0; d < head_dim; d += LANES)
+          store(memory.sums + r * head_dim + d, load(memory.sums + r * head_dim + d) * rows[r].factor);
+    int dim = 0;
+    for (; dim + SUMS * TILE_WORDS <= head_dim; dim += SUMS * TILE_WORDS) multiply_values<4>(dim, span, begin, end, ahead);
+    for (; dim < head_dim; dim += TILE_WORDS) multiply_values<1>(dim, span, begin, end, ahead);
+  }
+
+ private:
+  // Scores of N sub-blocks, whose values come in beside them.
+  template <int N>
+  void multiply_keys(int span, int sub) const {
+    const char *keys[N], *values[N];
+    for (int i = 0; i < N; i++) {
+      keys[i] = reinterpret_cast<const char *>(reader.keys + reader.at(sub + i));
+      values[i] = reader.values_of(sub + i);
+    }
+    each_tile<N>([&](auto i) ALWAYS { tile_zero<i>(); });
+    const size_t stride = memory.query_stride * sizeof(typename T::operand);
+    int d = 0;
+    for (; d + STEP_VALUES <= head_dim; d += STEP_VALUES) {
+      tile_load<ROWS_TILE>(memory.query + d, stride);
+      each_tile<N>([&](auto i) ALWAYS {
+        tile_load<KEYS_TILE>(keys[i], 64);
+        T::template multiply_tiles<i, ROWS_TILE, KEYS_TILE>();
+        for (int line = 0; line < TILE_WORDS; line++) prefetch_far(values[i] + line * 64);
+        keys[i] += TILE_WORDS * 64;
+        values[i] += TILE_WORDS * 64;
+      });
+    }
+    if (d < head_dim) {
+      tile_load<HALF_ROWS_TILE>(memory.query + d, stride);
+      each_tile<N>([&](auto i) ALWAYS {
+        tile_load<HALF_COLUMNS_TILE>(keys[i], 64);
+        T::template multiply_tiles<i, HALF_ROWS_TILE, HALF_COLUMNS_TILE>();
+      });
+    }
+    float *out = memory.scores + (sub - span * SUBS) * SUB;
+    each_tile<N>([&](auto i) ALWAYS { tile_store<i>(out + i * SUB, SPAN * sizeof(float)); });
+  }
+
+  // N tiles of dimensions.
+  template <int N>
+  void multiply_values(int dim, int span, int begin, int end, const char *const *ahead) const {
+    const size_t stride = head_dim * sizeof(float);
+    float *sums = memory.sums + dim;
+    each_tile<N>([&](auto i) ALWAYS { tile_load<i>(sums + i * TILE_WORDS, stride); });
+    for (int sub = begin; sub < end; sub++) {
+      const char *values = reader.values_of(sub) + static_cast<size_t>(dim) * 4;
+      const char *next = ahead[sub - begin] + static_cast<size_t>(dim) * SUB * sizeof(typename T::element);
+      tile_load<HALF_ROWS_TILE>(memory.weights + (sub - span * SUBS) * SUB, SPAN * sizeof(typename T::operand));
+      each_tile<N>([&](auto i) ALWAYS {
+        tile_load<HALF_COLUMNS_TILE>(values + i * 64, stride);
+        T::template multiply_tiles<i, HALF_ROWS_TILE, HALF_COLUMNS_TILE>();
+        for (int line = 0; line < HALF_STEP; line++) prefetch_far(next + (i * HALF_STEP + line) * 64);
+      });
+    }
+    each_tile<N>([&](auto i) ALWAYS { tile_store<i>(sums + i * TILE_WORDS, stride); });
+  }
+};
+
+template <class T>
+void attend_rows(int count, const TileMemory<T> &memory, const Reader<T> &reader, const Window &window, int head_dim,
+                 const int *positions, const Upcoming<T> &after) {
+  const TileProducts<T> products{memory, reader, window, head_dim, count};
+  attend<T>(products, count, memory, reader, window, head_dim, positions, after);
+}
+
+}  // namespace PLIMSOLL_ISA

@@ -1,0 +1,67 @@
+"""How fast the CPU kernels multiply here: which of them to take, and what share of the processor that is."""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from plimsoll_kernels.cpu.huge_pages import allocate
+from plimsoll_kernels.cpu.records import KernelsRecord, LinearRecord
+from plimsoll_kernels.cpu.threads import thread_count
+
+INPUTS, COLUMNS = 1024, 1024
+ROWS = 256
+REPEATS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """Operations per second: `rate` in a product of ROWS rows, `peak` of multiplications that wait for nothing.
+
+    The peak is that of `best`, the instructions of this processor that multiply fastest, whatever is used.
+    """
+
+    instructions: str
+    threads: int
+    rate: float
+    best: str
+    peak: float
+
+    def __str__(self) -> str:
+        other = "" if self.best == self.instructions else f" with {self.best}"
+        return (
+            f"{self.instructions} on {self.threads} threads: {self.rate / 1e9:.0f} GFLOP/s in a product of {ROWS} "
+            f"rows, {self.rate / self.peak:.0%} of the {self.peak / 1e9:.0f} that this processor can multiply{other}"
+        )
+
+
+def measure(used: KernelsRecord, runnable: Sequence[KernelsRecord]) -> Speed:
+    """Some milliseconds. `runnable` are all kernels that run here, in the same dtype."""
+    threads = thread_count()
+    [seconds] = product_seconds([used], ROWS)
+    rate = 2 * ROWS * INPUTS * COLUMNS / seconds
+    best, peak = max(((kernels, kernels.peak(threads)) for kernels in runnable), key=lambda pair: pair[1])
+    return Speed(used.name.decode(), threads, rate, best.name.decode(), peak)
+
+
+def product_seconds(systems: Sequence[KernelsRecord], rows: int) -> list[float]:
+    """Each one's least time for a product of `rows` rows with a weight of COLUMNS x INPUTS, of zeros.
+
+    They take turns: what else the machine does meets all of them.
+    """
+    # As large as the widest elements need, and written: pages that never were are one page.
+    packed = allocate([max(kernels.packed_elements(COLUMNS, INPUTS, 0) for kernels in systems)], torch.float32).fill_(0)
+    x, out = torch.zeros(rows, INPUTS), torch.empty(rows, COLUMNS)
+    record = LinearRecord(packed.data_ptr(), None, INPUTS, COLUMNS)
+    threads = thread_count()
+    least = [float("inf")] * len(systems)
+    for _ in range(REPEATS):
+        for index, kernels in enumerate(systems):
+            start = time.perf_counter()
+            kernels.linear(x.data_ptr(), rows, ctypes.byref(record), out.data_ptr(), threads)
+            least[index] = min(least[index], time.perf_counter() - start)
+    return least
