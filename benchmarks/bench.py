@@ -19,10 +19,12 @@ import goals
 import options
 import tables
 from options import Options
+from provenance import processor_kind
 from serving.run import LINES
 
 HERE = Path(__file__).resolve().parent
-QUESTIONS = ("overhead", "offline", "prefix_cost", "kv_waste", "startup", "loading", "sampling", "instructions")
+RESULTS = HERE / "results"
+QUESTIONS = ("overhead", "instructions", "offline", "prefix_cost", "kv_waste", "startup", "loading", "sampling")
 
 
 class QuestionFailed(RuntimeError):
@@ -32,25 +34,36 @@ class QuestionFailed(RuntimeError):
 def main() -> int:
     """Run, print, write: 0 when no goal is missed, 1 when one is, 2 when a bench failed."""
     parser = options.parser(__doc__)
-    chosen = _chosen(parser, parser.parse_args())
+    parser.add_argument(
+        "--record", action="store_true", help="write benchmarks/results/cpu-KIND.json, by kind of processor"
+    )
+    args = parser.parse_args()
+    if args.record and (args.only or args.scale < 1 or args.json):
+        parser.error("--record keeps whole runs, in a place of its own: give it without --only, --scale and --json")
+    if args.record:
+        args.json = RESULTS / f"cpu-{processor_kind()}.json"
+    chosen = _chosen(parser, args)
     console = tables.console()
     workloads: list[dict[str, Any]] = []
     questions: dict[str, dict[str, Any]] = {}
     verdicts: list[goals.Verdict] = []
     failed = []
+    kind = processor_kind()
+    wanted = goals.of_kind(kind)
+    console.print(f"Kind of processor: {kind}")
     for name, only in _plan(chosen.only):
-        console.rule(name)
+        console.rule(" ".join((name, *only)))
         try:
             result = _ask(name, only, chosen)
         except QuestionFailed as error:
             console.print(str(error))
-            failed.append(name)
+            failed.append(" ".join((name, *only)))
         else:
             if name == "serving":
-                workloads = result["workloads"]
+                workloads += result["workloads"]
             else:
                 questions[name] = result
-        verdicts = goals.judge(goals.Results(workloads, questions))
+        verdicts = goals.judge(goals.Results(workloads, questions), wanted)
         # A run takes half an hour: one that is broken off leaves what it has found so far.
         written = {"workloads": workloads, "questions": questions, "goals": [goals.record(v) for v in verdicts]}
         options.write(chosen, written)
@@ -71,9 +84,8 @@ def _chosen(parser: argparse.ArgumentParser, args: argparse.Namespace) -> Option
 
 
 def _plan(only: Sequence[str]) -> list[tuple[str, tuple[str, ...]]]:
-    """The benches to run, each with the workloads it is asked for."""
-    workloads = tuple(name for name in LINES if name in only)
-    serving = [("serving", workloads)] if workloads or not only else []
+    """The benches to run, each with the workload it is asked for: one after the other, so that none is lost."""
+    serving = [("serving", (name,)) for name in LINES if name in only or not only]
     return serving + [(name, ()) for name in QUESTIONS if name in only or not only]
 
 

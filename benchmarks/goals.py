@@ -93,9 +93,9 @@ class Verdict:
         return self.reason if self.value is None else self.goal.form.format(self.value)
 
 
-def judge(results: Results, wanted: Sequence[Goal] | None = None) -> list[Verdict]:
-    """Every goal that is wanted, in order; None: all that need no GPU."""
-    return [_judge(goal, results) for goal in (GOALS if wanted is None else wanted)]
+def judge(results: Results, wanted: Sequence[Goal]) -> list[Verdict]:
+    """Every goal that is wanted, in order."""
+    return [_judge(goal, results) for goal in wanted]
 
 
 def record(verdict: Verdict) -> dict[str, Any]:
@@ -183,11 +183,34 @@ def _paged_decode(results: Results) -> float:
 
 TIMES, SHARE = "{:.2f}x", "{:.1%}"
 
+
+def _w2_of_roofline(share: float) -> Goal:
+    wanted = f"{share:.0%} of the roofline".replace("%", " %")
+    return Goal("W2", wanted, share, lambda r: float(r.row("W2")["of_roofline"]), form=SHARE)
+
+
+def _d16(times: float) -> Goal:
+    return Goal("D16", f"{times:g}x llama.cpp", times, lambda r: r.ratio("D16", LLAMA_CPP), form=TIMES)
+
+
+def _product(rows: int, wanted: str, *others: str) -> Goal:
+    """Our speed in the instructions that are used, over each of the others'."""
+
+    def value(results: Results) -> float:
+        found = results.question("instructions")
+        case = next((case for case in found["cases"] if case["rows"] == rows), None)
+        if case is None or found["used"] is None:
+            raise NotMeasured(f"no kernels of ours multiplied {rows} rows")
+        return min(float(case["bfloat16"][found["used"]][other]) for other in others)
+
+    return Goal("instructions", f"a product of {rows} rows: 0.9x {wanted}", 0.9, value, form=TIMES)
+
+
 GOALS = (
     Goal("W1", "1.2x llama.cpp", 1.2, lambda r: r.ratio("W1", LLAMA_CPP), form=TIMES),
     Goal("W1", "60 % of the roofline", 0.60, lambda r: float(r.row("W1")["of_roofline"]), form=SHARE),
     Goal("W2", "1.1x OpenVINO GenAI", 1.1, lambda r: r.ratio("W2", OPENVINO), form=TIMES),
-    Goal("W2", "65 % of the roofline", 0.65, lambda r: float(r.row("W2")["of_roofline"]), form=SHARE),
+    _w2_of_roofline(0.65),
     Goal("W3", "5x the best peer", 5.0, lambda r: r.against_best("W3"), form=TIMES),
     Goal("W3p", "1x the best peer, all primed", 1.0, lambda r: r.against_best("W3p"), form=TIMES),
     Goal("W4", "1.1x OpenVINO GenAI in process", 1.1, lambda r: r.ratio("W4", OPENVINO), form=TIMES),
@@ -196,7 +219,7 @@ GOALS = (
     Goal("W4", "afterwards: TTFT p99 at most 1 s", 1.0, _later_p99_seconds, True, "{:.2f} s"),
     Goal("W4", "ITL p99 at most 3x its median", 3.0, _itl_p99_of_median, True, TIMES),
     Goal("D1", "1x llama.cpp", 1.0, lambda r: r.ratio("D1", LLAMA_CPP), form=TIMES),
-    Goal("D16", "1x llama.cpp", 1.0, lambda r: r.ratio("D16", LLAMA_CPP), form=TIMES),
+    _d16(1.0),
     Goal("overhead", "a step of 64 at most 1 ms besides the model", 1.0, _step_overhead, True, "{:.3f} ms"),
     Goal("offline", '"small": 1.2x 64 HTTP clients', 1.2, _offline("small", "ratio"), form=TIMES),
     Goal("offline", '"small": 65 % of the roofline', 0.65, _offline("small", "of_roofline"), form=SHARE),
@@ -207,7 +230,24 @@ GOALS = (
     Goal("kv_waste", "at most 4 %", 0.04, _figure("kv_waste", "waste"), True, "{:.2%}"),
     Goal("startup", "first token within 5 s", 5.0, _figure("startup", "first_token_seconds"), True, "{:.2f} s"),
     Goal("loading", "the peak at most 1.15x what is kept", 1.15, _figure("loading", "worst"), True, TIMES),
+    _product(16, "oneDNN and the reading of its weight", "over_onednn", "over_memory"),
+    _product(64, "oneDNN", "over_onednn"),
+    _product(512, "oneDNN", "over_onednn"),
 )
+"""Of a CPU, whatever its kind, but for what OF_KIND says."""
+
+OF_KIND: Mapping[str, Sequence[tuple[Goal, Goal]]] = {
+    # Arithmetic is ten times cheaper there: the roofline is higher, and what is not arithmetic weighs more.
+    "amx": ((_w2_of_roofline(0.65), _w2_of_roofline(0.5)), (_d16(1.0), _d16(4.5))),
+}
+"""By kind of processor (see provenance): goals of GOALS, and those that take their place."""
+
+
+def of_kind(kind: str) -> list[Goal]:
+    """The goals of a kind of processor."""
+    instead = {(old.work, old.wanted): new for old, new in OF_KIND.get(kind, ())}
+    return [instead.get((goal.work, goal.wanted), goal) for goal in GOALS]
+
 
 GPU_DECODE = "decode 64, context 4096"
 """The case of `gpu.attention` that counts: a batch as serving has it, whose cache no chip's own memory holds."""

@@ -12,6 +12,7 @@ from typing import Any
 import psutil
 
 from peers import places
+from plimsoll_kernels.cpu.library import runnable
 from plimsoll_runtime.hardware import cpu_name
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -24,6 +25,7 @@ def provenance() -> dict[str, Any]:
         "date": datetime.now(UTC).date().isoformat(),
         "command": " ".join(["python", _program(), *sys.argv[1:]]),
         "cpu": cpu_name(),
+        "kind": processor_kind(),
         "cores": psutil.cpu_count(),
         "memory_gib": round(psutil.virtual_memory().total / 2**30, 1),
         "gpu": _gpu(),
@@ -31,6 +33,12 @@ def provenance() -> dict[str, Any]:
         "versions": {name: _version(name) for name in PACKAGES},
         "peers": places.versions(),
     }
+
+
+def processor_kind() -> str:
+    """Figures hold for one kind of processor: the best instructions of ours that it runs, whatever is chosen."""
+    able = runnable()
+    return able[-1] if able else "none"
 
 
 def _program() -> str:

@@ -19,7 +19,7 @@ from tables import Sheet
 HERE = Path(__file__).resolve().parent
 RESULTS, DOCUMENT = HERE / "results", HERE.parent / "docs" / "performance.md"
 BEGIN, END = "<!-- results: written by benchmarks/report.py -->", "<!-- end of results -->"
-NOTHING = "Nothing was measured in full yet: `make bench BENCH_ARGS='--json benchmarks/results/cpu.json'`."
+NOTHING = "Nothing was measured in full yet: `make bench BENCH_ARGS=--record`."
 
 
 class ReportError(RuntimeError):
@@ -51,7 +51,24 @@ def read_runs(folder: Path) -> list[Mapping[str, Any]]:
 
 def section(runs: Sequence[Mapping[str, Any]]) -> str:
     """The text between the marks. Raises ReportError for a run that was only a look."""
-    return "\n\n".join(_run(run) for run in runs) or NOTHING
+    return "\n\n".join([*_of_all(runs), *(_run(run) for run in runs)]) or NOTHING
+
+
+def _of_all(runs: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The goals on each kind of processor, side by side."""
+    if not runs:
+        return []
+    kinds = [_kind(run) for run in runs]
+    if twice := sorted({kind for kind in kinds if kinds.count(kind) > 1}):
+        raise ReportError(f"two runs are of {', '.join(twice)}: keep one file of each kind of processor")
+    return [
+        "### On each kind of processor",
+        tables.goals_by_kind({_kind(run): run["goals"] for run in runs}).markdown(),
+    ]
+
+
+def _kind(run: Mapping[str, Any]) -> str:
+    return str(run["run"]["gpu"] or run["run"]["kind"])
 
 
 def place(document: str, text: str) -> str:
@@ -67,18 +84,15 @@ def _run(run: Mapping[str, Any]) -> str:
     where = run["run"]
     if where["scale"] != 1:
         raise ReportError(f"a run at scale {where['scale']} is a look, not a result: remove its file, or measure at 1")
-    gpu = f", {where['gpu']}" if where["gpu"] else ""
     versions = {"Python": where["python"], **where["versions"], **where["peers"]}
-    title = f"### {where['cpu']}, {where['cores']} cores, {where['memory_gib']} GiB{gpu}, {where['date']}"
+    title = f"### {_kind(run)}: {where['cpu']}, {where['cores']} cores, {where['memory_gib']} GiB, {where['date']}"
     setting = f"`{where['command']}`; {where['rounds']} rounds, {where['threads']} threads; "
     setting += ", ".join(f"{name} {version}" for name, version in versions.items() if version) + "."
     return "\n\n".join([title, setting, *(sheet.markdown() for sheet in _sheets(run))])
 
 
 def _sheets(run: Mapping[str, Any]) -> list[Sheet]:
-    sheets = [tables.goals(run["goals"])]
-    if run["workloads"]:
-        sheets += [tables.serving(run["workloads"]), tables.limits(run["workloads"])]
+    sheets = [tables.serving(run["workloads"]), tables.limits(run["workloads"])] if run["workloads"] else []
     return sheets + [_table(name, result) for name, result in run["questions"].items()]
 
 

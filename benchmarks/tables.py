@@ -102,8 +102,26 @@ def limits(rows: Sequence[Mapping[str, Any]]) -> Sheet:
 def goals(records: Sequence[Mapping[str, Any]]) -> Sheet:
     """The goals as they are recorded, one a row."""
     cells = [[r["work"], r["goal"], r["figure"], r["status"]] for r in records]
-    counts = ", ".join(f"{sum(r['status'] == status for r in records)} {status}" for status in Status)
-    return Sheet(f"Goals: {counts}", ["work", "goal", "measured", "status"], cells, texts=2)
+    return Sheet(f"Goals: {_counts(records)}", ["work", "goal", "measured", "status"], cells, texts=2)
+
+
+def goals_by_kind(records: Mapping[str, Sequence[Mapping[str, Any]]]) -> Sheet:
+    """A row for each goal, a column for each kind of processor: what was measured, and what became of it."""
+    rows: dict[tuple[str, str], dict[str, str]] = {}
+    for kind, of_kind in records.items():
+        for r in of_kind:
+            rows.setdefault((r["work"], r["goal"]), {})[kind] = f"{r['figure']} {r['status']}"
+    order = [work for work, _ in rows]
+    cells = [
+        [*goal, *(found.get(kind, NOT_APPLICABLE) for kind in records)]
+        for goal, found in sorted(rows.items(), key=lambda row: order.index(row[0][0]))
+    ]
+    counts = "; ".join(f"{kind}: {_counts(of_kind)}" for kind, of_kind in records.items())
+    return Sheet(f"Goals ({counts})", ["work", "goal", *records], cells, texts=2)
+
+
+def _counts(records: Sequence[Mapping[str, Any]]) -> str:
+    return ", ".join(f"{sum(r['status'] == status for r in records)} {status}" for status in Status)
 
 
 def _range(values: Sequence[float]) -> str:

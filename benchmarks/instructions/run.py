@@ -1,14 +1,17 @@
 """`python -m instructions.run`: products in each instruction set that runs here, beside float32 and stock torch.
 
-A weight of 2048 x 8192; processor time of one thread, systems in turns, medians of the rounds' ratios.
+A weight of 2048 x 8192; processor time of one thread, systems in turns, medians of the rounds' ratios. Beside bfloat16
+stands oneDNN's product with a weight in its own layout, and what memory would allow: reading the weight once.
 """
 
 from __future__ import annotations
 
+import itertools
 import statistics
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -16,15 +19,25 @@ from torch import Tensor
 
 import question
 from options import Options
-from plimsoll_kernels.cpu.library import INSTRUCTION_SETS, kernels
+from plimsoll_kernels.cpu.library import INSTRUCTION_SETS, kernels, speed
 from plimsoll_kernels.cpu.linear import PackedLinear
+from serving.roofline import onednn_product
 from tables import NOT_APPLICABLE, Sheet
 
 INPUTS, COLUMNS = 2048, 8192
-ROWS = (1, 8, 64)
+ROWS = (1, 8, 16, 64, 512)
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 REPEATS = 5
 """Turns a round: a call takes milliseconds."""
+
+READ_BYTES = 2**30
+OTHERS = {
+    "float32": "float32",
+    "torch": "torch float32",
+    "torch_bf16": "torch bfloat16",
+    "onednn": "oneDNN packed",
+    "memory": "reading the weight",
+}
 
 Product = Callable[[Tensor], Tensor]
 
@@ -35,14 +48,20 @@ def measure(chosen: Options) -> dict[str, Any]:
     weight = torch.randn(COLUMNS, INPUTS) * 0.02
     systems = _systems(weight)
     cases = [_case(systems, rows, max(1, round(chosen.rounds * REPEATS * chosen.scale))) for rows in ROWS]
-    return {"weight": [COLUMNS, INPUTS], "cases": cases}
+    used, told = kernels(torch.bfloat16), speed(torch.bfloat16)
+    return {
+        "weight": [COLUMNS, INPUTS],
+        "cases": cases,
+        "used": None if used is None else used.name.decode(),
+        "speed": None if told is None else asdict(told),
+    }
 
 
 def table(result: dict[str, Any]) -> Sheet:
     """A row for each number of rows and instruction set."""
-    headings = ["rows", "instructions", "bfloat16 / float32", "bfloat16 / torch float32", "bfloat16 / torch bfloat16"]
+    headings = ["rows", "instructions", *(f"bfloat16 / {other}" for other in OTHERS.values())]
     body = [
-        [str(case["rows"]), name, *(_times(figures[key]) for key in ("over_float32", "over_torch", "over_torch_bf16"))]
+        [str(case["rows"]), name, *(_times(figures.get(f"over_{key}")) for key in OTHERS)]
         for case in result["cases"]
         for name, figures in case["bfloat16"].items()
     ]
@@ -58,7 +77,15 @@ def _systems(weight: Tensor) -> dict[tuple[str, str], Product]:
             if (found := kernels(dtype, name)) is not None:
                 systems[name, dtype_name] = PackedLinear(found, typed)
         systems["torch", dtype_name] = lambda x, typed=typed: torch.nn.functional.linear(x, typed)  # type: ignore[misc]
+    systems["onednn", "bfloat16"] = onednn_product(weight.bfloat16(), 64)
+    systems["memory", "bfloat16"] = _reading(weight.numel() * torch.bfloat16.itemsize)
     return systems
+
+
+def _reading(nbytes: int) -> Product:
+    """Reads so many bytes, each time others than before: more lie there than any cache holds."""
+    parts = itertools.cycle(torch.ones(READ_BYTES // nbytes, nbytes // 4).unbind())
+    return lambda _: next(parts).sum()
 
 
 def _case(systems: dict[tuple[str, str], Product], rows: int, turns: int) -> dict[str, Any]:
@@ -75,9 +102,7 @@ def _case(systems: dict[tuple[str, str], Product], rows: int, turns: int) -> dic
     return {
         "rows": rows,
         "milliseconds": {"/".join(system): 1000 * statistics.median(times) for system, times in seconds.items()},
-        "bfloat16": {
-            name: _ratios(seconds, name) for name, dtype in systems if dtype == "bfloat16" and name != "torch"
-        },
+        "bfloat16": {name: _ratios(seconds, name) for name in INSTRUCTION_SETS if (name, "bfloat16") in systems},
     }
 
 
@@ -86,6 +111,8 @@ def _ratios(seconds: dict[tuple[str, str], list[float]], name: str) -> dict[str,
         "over_float32": (name, "float32"),
         "over_torch": ("torch", "float32"),
         "over_torch_bf16": ("torch", "bfloat16"),
+        "over_onednn": ("onednn", "bfloat16"),
+        "over_memory": ("memory", "bfloat16"),
     }
     own = seconds[name, "bfloat16"]
     return {

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from goals import GOALS, Goal, Results, Status, Verdict, judge
+from goals import GOALS, OF_KIND, Goal, Results, Status, Verdict, judge, of_kind
 from serving.systems import LLAMA_CPP, OPENVINO, TRANSFORMERS, US_HTTP
 
 
@@ -13,7 +13,7 @@ def row(name: str, ratios: dict[str, float], **more: Any) -> dict[str, Any]:
 
 
 def verdict(results: Results, work: str, part: str) -> Verdict:
-    (found,) = [v for v in judge(results) if v.goal.work == work and part in v.goal.wanted]
+    (found,) = [v for v in judge(results, GOALS) if v.goal.work == work and part in v.goal.wanted]
     return found
 
 
@@ -31,7 +31,7 @@ def test_an_upper_limit_is_missed_above() -> None:
 
 
 def test_without_results_nothing_is_met() -> None:
-    judged = judge(Results([], {}))
+    judged = judge(Results([], {}), GOALS)
 
     assert {v.status for v in judged} == {Status.NOT_MEASURED}
     assert len(judged) == len(GOALS)
@@ -79,7 +79,7 @@ def test_latencies_of_w4_are_medians_of_rounds() -> None:
     ]
     results = Results([row("W4", {OPENVINO: 1.2}, rounds=rounds)], {})
 
-    judged = {v.goal.wanted: v.value for v in judge(results) if v.goal.work == "W4"}
+    judged = {v.goal.wanted: v.value for v in judge(results, GOALS) if v.goal.work == "W4"}
 
     assert sorted(v for v in judged.values() if v is not None) == pytest.approx([0.9, 0.9, 1.14, 1.2, 2.5])
 
@@ -95,7 +95,33 @@ def test_a_round_without_a_peer_is_no_measure_of_its_latency() -> None:
     assert OPENVINO in found.figure
 
 
-@pytest.mark.parametrize("goal", GOALS, ids=lambda g: f"{g.work} {g.wanted}")
+def test_each_kind_of_processor_has_the_goals_that_are_its_own() -> None:
+    common = {(g.work, g.wanted) for g in GOALS}
+
+    for kind, changes in OF_KIND.items():
+        assert {(old.work, old.wanted) for old, _ in changes} <= common
+        assert [g.work for g in of_kind(kind)] == [g.work for g in GOALS]
+        assert {(g.work, g.wanted) for g in of_kind(kind)} - common == {(new.work, new.wanted) for _, new in changes}
+    assert of_kind("avx2") == list(GOALS)
+
+
+def product_results(**over: float) -> Results:
+    cases = [{"rows": rows, "bfloat16": {"amx": over, "avx2": dict.fromkeys(over, 0.1)}} for rows in (16, 64)]
+    return Results([], {"instructions": {"used": "amx", "cases": cases}})
+
+
+def test_products_are_judged_in_the_instructions_that_are_used() -> None:
+    results = product_results(over_onednn=1.2, over_memory=0.89)
+
+    assert verdict(results, "instructions", "16 rows").status is Status.MISSED
+    assert verdict(results, "instructions", "64 rows").value == 1.2
+    assert verdict(results, "instructions", "512 rows").status is Status.NOT_MEASURED
+
+
+OF_ALL_KINDS = [*GOALS, *(new for changes in OF_KIND.values() for _, new in changes)]
+
+
+@pytest.mark.parametrize("goal", OF_ALL_KINDS, ids=lambda g: f"{g.work} {g.wanted}")
 def test_the_text_of_a_goal_names_its_limit(goal: Goal) -> None:
     shown = {f"{goal.limit:g}", f"{100 * goal.limit:g} %"}
 

@@ -13,6 +13,7 @@ from serving.systems import LLAMA_CPP, OPENVINO, US
 def run(**more: Any) -> dict[str, Any]:
     where = {
         "cpu": "A processor",
+        "kind": "avx2",
         "cores": 2,
         "memory_gib": 8,
         "gpu": None,
@@ -43,13 +44,30 @@ def run(**more: Any) -> dict[str, Any]:
 def test_a_run_is_told_with_its_machine_versions_goals_and_peers() -> None:
     text = section([run()])
 
-    assert "### A processor, 2 cores, 8 GiB, 2026-01-02" in text
+    assert "### avx2: A processor, 2 cores, 8 GiB, 2026-01-02" in text
     assert "torch 2.0, openvino-genai 1.0." in text
     assert "triton" not in text
     assert "0 met, 0 missed, 1 not measured" in text
     assert "| W1: one request | 120 | 60 (2.00x) | not installed: make bench-peers | 104% * | - |" in text
     assert "Past 100 %" in text
     assert "| W1 | 40 / 40 / 40 | 400 / 400 / 400 | 0.01 / 0.01 / 0.01 |" in text
+
+
+def test_kinds_of_processor_stand_side_by_side() -> None:
+    other = run(kind="amx")
+    other["goals"] = [{**other["goals"][0], "status": "met", "figure": "1.30x"}, {**other["goals"][0], "work": "W9"}]
+
+    text = section([run(), other])
+
+    assert "Goals (avx2: 0 met, 0 missed, 1 not measured; amx: 1 met, 0 missed, 1 not measured)" in text
+    assert "| work | goal | avx2 | amx |" in text
+    assert "| W1 | 1.2x llama.cpp | not installed not measured | 1.30x met |" in text
+    assert "| W9 | 1.2x llama.cpp | - | not installed not measured |" in text
+
+
+def test_two_runs_of_one_kind_are_refused() -> None:
+    with pytest.raises(ReportError, match="two runs are of avx2"):
+        section([run(), run()])
 
 
 def test_only_what_stands_between_the_marks_changes() -> None:
