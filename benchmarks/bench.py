@@ -40,15 +40,15 @@ def main() -> int:
     args = parser.parse_args()
     if args.record and (args.only or args.scale < 1 or args.json):
         parser.error("--record keeps whole runs, in a place of its own: give it without --only, --scale and --json")
+    kind = processor_kind()
     if args.record:
-        args.json = RESULTS / f"cpu-{processor_kind()}.json"
+        args.json = RESULTS / f"cpu-{kind}.json"
     chosen = _chosen(parser, args)
     console = tables.console()
     workloads: list[dict[str, Any]] = []
     questions: dict[str, dict[str, Any]] = {}
     verdicts: list[goals.Verdict] = []
     failed = []
-    kind = processor_kind()
     wanted = goals.of_kind(kind)
     console.print(f"Kind of processor: {kind}")
     for name, only in _plan(chosen.only):

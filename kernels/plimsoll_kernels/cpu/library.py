@@ -50,12 +50,9 @@ def instructions() -> str | None:
         raise InstructionsError(f"{VARIABLE}={wanted} asks for CPU kernels, and there are none here; unset it")
     if _find(torch.bfloat16, wanted) is None:
         able = ", ".join(runnable()) or "none of them"
-        why = _refusal() if wanted == "amx" else None
-        raise InstructionsError(
-            f"{VARIABLE}={wanted} cannot run on this processor, which has {able}; unset it"
-            if why is None
-            else f"{VARIABLE}={wanted} cannot run here: {why}; unset it"
-        )
+        refused = _refusal() if wanted == "amx" else None
+        why = f"on this processor, which has {able}" if refused is None else f"here: {refused}"
+        raise InstructionsError(f"{VARIABLE}={wanted} cannot run {why}; unset it")
     return wanted
 
 

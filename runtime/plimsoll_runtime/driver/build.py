@@ -93,7 +93,8 @@ def build_engine(config: EngineConfig, progress: Progress, probe: Probe | None =
     _warm_up(runner, min(config.max_batch_tokens, budget.max_model_len - 1, 64), config.block_size)
     progress("warm-up", 1.0)
     if backends[0].fused:
-        logger.info("CPU kernels: %s", speed(dtype))
+        if logger.isEnabledFor(logging.INFO):  # some tens of milliseconds that only the log wants
+            logger.info("CPU kernels: %s", speed(dtype))
         # Last of all: where there is no engine after all, the process has its threads.
         take_over()
     info = _info(config, decoder, dtype, device, forward_pass.backends[0].name, budget, ends)
