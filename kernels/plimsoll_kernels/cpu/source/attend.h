@@ -12,10 +12,16 @@ namespace PLIMSOLL_ISA {
 constexpr int SPAN = 128;
 constexpr int SUBS = SPAN / SUB;
 
-// What the rows of a tile share. Row r stands at position[r]; Queries are [ROWS, query_stride] operands.
+// What the rows of a tile share. Row r stands at position[r]; queries are [ROWS, query_stride] operands.
 struct Window {
   int size;  // 0: all
   float scale, softcap;
+
+  // A score: a query times a key, scaled and capped.
+  floats score(floats product) const {
+    const floats scaled = product * scale;
+    return softcap > 0 ? softcap * hyperbolic_tangent(scaled / softcap) : scaled;
+  }
 
   int first_key(int position) const { return size > 0 && position >= size ? position - size + 1 : 0; }
 };

@@ -11,9 +11,9 @@ namespace PLIMSOLL_ISA {
 template <class T>
 double multiply_registers(int times) {
   shape_tiles(product_shapes(TILE_ROWS));
-  each_tile<COLUMNS_TILE + 1>([&](auto i) ALWAYS { tile_zero<i>(); });
+  each_tile<COLUMNS_TILE + 1>([&](auto i) ALWAYS_INLINE { tile_zero<i>(); });
   for (int i = 0; i < times; i++)
-    each_tile<4>([&](auto c) ALWAYS { T::template multiply_tiles<c, 4 + c % 2, COLUMNS_TILE>(); });
+    each_tile<4>([&](auto c) ALWAYS_INLINE { T::template multiply_tiles<c, 4 + c % 2, COLUMNS_TILE>(); });
   return times * 4.0 * TILE_ROWS * TILE_WORDS * TILE_WORDS * T::PAIR * 2;
 }
 

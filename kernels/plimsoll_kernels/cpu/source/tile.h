@@ -29,7 +29,7 @@ struct alignas(64) Shapes {
 };
 
 // Of lambdas: instructions with tiles make no calls.
-#define ALWAYS __attribute__((always_inline))
+#define ALWAYS_INLINE __attribute__((always_inline))
 
 inline thread_local Shapes current_shapes{.palette = 0};
 

@@ -48,11 +48,8 @@ struct TileProducts {
     }
     for (int r = 0; r < count; r++) {
       float *row = memory.scores + r * SPAN;
-      for (int i = (begin - span * SUBS) * SUB; i < (end - span * SUBS) * SUB; i += LANES) {
-        floats s = load(row + i) * window.scale;
-        if (window.softcap > 0) s = window.softcap * hyperbolic_tangent(s / window.softcap);
-        store(row + i, s);
-      }
+      for (int i = (begin - span * SUBS) * SUB; i < (end - span * SUBS) * SUB; i += LANES)
+        store(row + i, window.score(load(row + i)));
     }
   }
 
@@ -75,12 +72,12 @@ struct TileProducts {
       keys[i] = reinterpret_cast<const char *>(reader.keys + reader.at(sub + i));
       values[i] = reader.values_of(sub + i);
     }
-    each_tile<N>([&](auto i) ALWAYS { tile_zero<i>(); });
+    each_tile<N>([&](auto i) ALWAYS_INLINE { tile_zero<i>(); });
     const size_t stride = memory.query_stride * sizeof(typename T::operand);
     int d = 0;
     for (; d + STEP_VALUES <= head_dim; d += STEP_VALUES) {
       tile_load<ROWS_TILE>(memory.query + d, stride);
-      each_tile<N>([&](auto i) ALWAYS {
+      each_tile<N>([&](auto i) ALWAYS_INLINE {
         tile_load<KEYS_TILE>(keys[i], 64);
         T::template multiply_tiles<i, ROWS_TILE, KEYS_TILE>();
         for (int line = 0; line < TILE_WORDS; line++) prefetch_far(values[i] + line * 64);
@@ -90,13 +87,13 @@ struct TileProducts {
     }
     if (d < head_dim) {
       tile_load<HALF_ROWS_TILE>(memory.query + d, stride);
-      each_tile<N>([&](auto i) ALWAYS {
+      each_tile<N>([&](auto i) ALWAYS_INLINE {
         tile_load<HALF_COLUMNS_TILE>(keys[i], 64);
         T::template multiply_tiles<i, HALF_ROWS_TILE, HALF_COLUMNS_TILE>();
       });
     }
     float *out = memory.scores + (sub - span * SUBS) * SUB;
-    each_tile<N>([&](auto i) ALWAYS { tile_store<i>(out + i * SUB, SPAN * sizeof(float)); });
+    each_tile<N>([&](auto i) ALWAYS_INLINE { tile_store<i>(out + i * SUB, SPAN * sizeof(float)); });
   }
 
   // N tiles of dimensions.
@@ -104,18 +101,18 @@ struct TileProducts {
   void multiply_values(int dim, int span, int begin, int end, const char *const *ahead) const {
     const size_t stride = head_dim * sizeof(float);
     float *sums = memory.sums + dim;
-    each_tile<N>([&](auto i) ALWAYS { tile_load<i>(sums + i * TILE_WORDS, stride); });
+    each_tile<N>([&](auto i) ALWAYS_INLINE { tile_load<i>(sums + i * TILE_WORDS, stride); });
     for (int sub = begin; sub < end; sub++) {
       const char *values = reader.values_of(sub) + static_cast<size_t>(dim) * 4;
       const char *next = ahead[sub - begin] + static_cast<size_t>(dim) * SUB * sizeof(typename T::element);
       tile_load<HALF_ROWS_TILE>(memory.weights + (sub - span * SUBS) * SUB, SPAN * sizeof(typename T::operand));
-      each_tile<N>([&](auto i) ALWAYS {
+      each_tile<N>([&](auto i) ALWAYS_INLINE {
         tile_load<HALF_COLUMNS_TILE>(values + i * 64, stride);
         T::template multiply_tiles<i, HALF_ROWS_TILE, HALF_COLUMNS_TILE>();
         for (int line = 0; line < HALF_STEP; line++) prefetch_far(next + (i * HALF_STEP + line) * 64);
       });
     }
-    each_tile<N>([&](auto i) ALWAYS { tile_store<i>(sums + i * TILE_WORDS, stride); });
+    each_tile<N>([&](auto i) ALWAYS_INLINE { tile_store<i>(sums + i * TILE_WORDS, stride); });
   }
 };
 

@@ -60,13 +60,13 @@ inline void multiply_block(const typename T::operand *const (&x)[R], size_t stri
   const size_t panel_bytes = panel_elements<T>(k) * sizeof(typename T::element);
   const char *rows[R], *columns = reinterpret_cast<const char *>(panel);
   for (int r = 0; r < R; r++) rows[r] = reinterpret_cast<const char *>(x[r]);
-  each_tile<ROWS_TILE>([&](auto i) ALWAYS { tile_zero<i>(); });
+  each_tile<ROWS_TILE>([&](auto i) ALWAYS_INLINE { tile_zero<i>(); });
   const int steps = words<T>(k) / T::STEP;
   for (int step = 0; step < steps; step++) {
     for (const Beside &beside : ahead) beside.fetch(step);
-    each_tile<COLUMNS>([&](auto c) ALWAYS {
+    each_tile<COLUMNS>([&](auto c) ALWAYS_INLINE {
       tile_load<COLUMNS_TILE>(columns + c / PANEL_TILES * panel_bytes + c % PANEL_TILES * 64, PANEL * 4);
-      each_tile<R>([&](auto r) ALWAYS {
+      each_tile<R>([&](auto r) ALWAYS_INLINE {
         if constexpr (c == 0) tile_load<ROWS_TILE + r>(rows[r], row_bytes);
         T::template multiply_tiles<r * COLUMNS + c, ROWS_TILE + r, COLUMNS_TILE>();
       });
@@ -74,7 +74,7 @@ inline void multiply_block(const typename T::operand *const (&x)[R], size_t stri
     for (int r = 0; r < R; r++) rows[r] += T::STEP * 4;
     columns += T::STEP * PANEL * 4;
   }
-  each_tile<ROWS_TILE>([&](auto i) ALWAYS {
+  each_tile<ROWS_TILE>([&](auto i) ALWAYS_INLINE {
     tile_store<i>(sums + i / COLUMNS * TILE_ROWS * P * PANEL + i % COLUMNS * TILE_WORDS, P * PANEL * 4);
   });
 }

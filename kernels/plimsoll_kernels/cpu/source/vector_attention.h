@@ -22,9 +22,7 @@ inline void score(const TileMemory<T> &memory, const Reader<T> &reader, const Wi
     for (int r = 0; r < R; r++) {
       for (int v = 0; v < 2; v++) {
         if (VECTORS == 1 && v == 1 && sub + 1 >= end) break;
-        floats s = sums[r][v] * window.scale;
-        if (window.softcap > 0) s = window.softcap * hyperbolic_tangent(s / window.softcap);
-        store(out + r * SPAN + v * LANES, s);
+        store(out + r * SPAN + v * LANES, window.score(sums[r][v]));
       }
     }
   }
