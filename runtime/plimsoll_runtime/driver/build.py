@@ -71,7 +71,7 @@ def build_engine(config: EngineConfig, progress: Progress, probe: Probe | None =
     ours = _our_kernels_serve(config, spec, device)
     dtype = choose_dtype(config.dtype, files.config, device, quantised=files.format == "gguf", ours=ours)
     backends = candidates(config.attention_backend, Target(device, dtype, spec.attention, config.block_size))
-    weights = weight_bytes(spec, dtype.itemsize)
+    weights = weight_bytes(spec, dtype)
     check_weights_fit(weights, free_memory(device))
     decoder = load_decoder(files, spec, dtype, device=device, progress=progress, fused=backends[0].fused)
     free = free_memory(device)

@@ -16,7 +16,7 @@ from plimsoll_runtime.models.op_times import OpKind
 from plimsoll_runtime.models.spec import AttentionShape, DecoderSpec
 
 FLOAT32 = 4
-"""Bytes of a norm's weight and of a logit, whatever the model runs in."""
+"""Bytes of an element of a norm, a bias and the logits, whatever the model runs in."""
 NORM_FLOPS = 4
 """For each element: square, add, scale, weight."""
 ROTATION_FLOPS = 3
@@ -99,8 +99,8 @@ def _seen(end: int, window: int) -> int:
 
 
 def _product(rows: int, inputs: int, outputs: int, size: int, biased: bool) -> OpCost:
-    weights = inputs * outputs + (outputs if biased else 0)
-    return OpCost((weights + rows * (inputs + outputs)) * size, 2 * rows * inputs * outputs)
+    bias = outputs * FLOAT32 if biased else 0
+    return OpCost((inputs * outputs + rows * (inputs + outputs)) * size + bias, 2 * rows * inputs * outputs)
 
 
 def _gate_up(spec: DecoderSpec, rows: int, size: int) -> OpCost:

@@ -12,10 +12,13 @@ from torch.nn import functional
 
 
 class Linear:
-    """y = x W^T + b, weight [out, in]. Where it is packed, the weight passed in is not kept."""
+    """y = x W^T + b, weight [out, in], bias [out] rounded to its dtype, as torch's products want it.
+
+    Where it is packed, the weight passed in is not kept.
+    """
 
     def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
-        self._bias = bias
+        self._bias = None if bias is None else bias.to(weight.dtype)
         self._packed = _can_pack(weight)
         self._weight = torch.ops.mkldnn._reorder_linear_weight(weight, None) if self._packed else weight
 

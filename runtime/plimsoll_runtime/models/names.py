@@ -1,14 +1,18 @@
-"""The tensors of a decoder: what they are called and their shapes, as its spec says."""
+"""The tensors of a decoder: what they are called, their shapes and bytes, as its spec says."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from math import prod
 
+import torch
+
 from plimsoll_runtime.errors import ModelError
 from plimsoll_runtime.models.spec import DecoderSpec
 
 EMBEDDING, FINAL_NORM, HEAD = "model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"
+VECTOR_DTYPE = torch.float32
+"""Of norms and biases, whatever the dtype of the matrices."""
 _DERIVED = ("rotary_emb.inv_freq",)
 _NAMED = 5
 """How many tensors an error lists."""
@@ -42,9 +46,10 @@ def expected_tensors(spec: DecoderSpec) -> dict[str, tuple[int, ...]]:
     return tensors
 
 
-def weight_bytes(spec: DecoderSpec, itemsize: int) -> int:
-    """Bytes that a decoder's weights take once loaded."""
-    return sum(prod(shape) for shape in expected_tensors(spec).values()) * itemsize
+def weight_bytes(spec: DecoderSpec, dtype: torch.dtype) -> int:
+    """Bytes that a decoder's weights take once loaded, its matrices in `dtype`."""
+    shapes = expected_tensors(spec).values()
+    return sum(prod(shape) * (VECTOR_DTYPE if len(shape) == 1 else dtype).itemsize for shape in shapes)
 
 
 def check_tensors(spec: DecoderSpec, found: Mapping[str, tuple[int, ...]]) -> None:

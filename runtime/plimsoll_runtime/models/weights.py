@@ -1,7 +1,8 @@
 """A decoder's weights as they are read: layer by layer, so that never more than one layer exists twice.
 
 Matrices are packed straight from where their source has them, which may be the mapped file; what a decoder keeps as
-it is (embedding, norms) gets memory of its own.
+it is (embedding, norms) gets memory of its own. Matrices come in the dtype of the run. Vectors (norms, biases) come in
+float32 whatever that is: GGUF stores them so, and to round them costs accuracy and saves nothing.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from plimsoll_runtime.models.names import EMBEDDING, FINAL_NORM, HEAD, norm_names
+from plimsoll_runtime.models.names import EMBEDDING, FINAL_NORM, HEAD, VECTOR_DTYPE, norm_names
 from plimsoll_runtime.models.spec import DecoderSpec
 from plimsoll_runtime.weights.tensors import TensorSource
 
@@ -22,7 +23,7 @@ STAGE = "load weights"
 
 @dataclass(frozen=True, slots=True)
 class LinearWeights:
-    """weight [out, in] and bias [out]."""
+    """weight [out, in] in the dtype of the run, bias float32 [out]."""
 
     weight: Tensor
     bias: Tensor | None
@@ -30,7 +31,7 @@ class LinearWeights:
 
 @dataclass(frozen=True, slots=True)
 class LayerWeights:
-    """One layer's, with `norms` in the order in which they come, and the norms over each head of queries and keys."""
+    """One layer's: float32 `norms` in the order in which they come, and those over each head of queries and keys."""
 
     query_key_value: LinearWeights
     output: LinearWeights
@@ -49,7 +50,7 @@ class LayerWeights:
 
 
 class WeightReader:
-    """Reads what a spec needs, in the dtype and on the device of the run. `nbytes` counts what was read so far."""
+    """Reads what a spec needs, matrices in `dtype`, onto the run's device. `nbytes` counts what was read so far."""
 
     def __init__(
         self, spec: DecoderSpec, source: TensorSource, dtype: torch.dtype, device: torch.device, progress: Progress
@@ -71,8 +72,8 @@ class WeightReader:
         return embedding if self.spec.tied_embeddings else self._read(HEAD)
 
     def final_norm(self) -> Tensor:
-        """[hidden]."""
-        return self._read(FINAL_NORM, keep=True)
+        """float32 [hidden]."""
+        return self._vector(FINAL_NORM)
 
     def layers(self) -> Iterator[LayerWeights]:
         """One after the other; a layer is read when it is asked for."""
@@ -84,7 +85,7 @@ class WeightReader:
         spec = self.spec
         head_norms = None
         if spec.qk_norm:
-            query, key = (self._read(f"{prefix}.self_attn.{x}_norm.weight", keep=True) for x in ("q", "k"))
+            query, key = (self._vector(f"{prefix}.self_attn.{x}_norm.weight") for x in ("q", "k"))
             head_norms = (query, key)
         return LayerWeights(
             query_key_value=self._linear(spec.qkv_bias, *(f"{prefix}.self_attn.{x}_proj" for x in ("q", "k", "v"))),
@@ -92,18 +93,22 @@ class WeightReader:
             gate=self._linear(spec.mlp_bias, f"{prefix}.mlp.gate_proj"),
             up=self._linear(spec.mlp_bias, f"{prefix}.mlp.up_proj"),
             down=self._linear(spec.mlp_bias, f"{prefix}.mlp.down_proj"),
-            norms=tuple(self._read(f"{prefix}.{name}.weight", keep=True) for name in norm_names(spec)),
+            norms=tuple(self._vector(f"{prefix}.{name}.weight") for name in norm_names(spec)),
             head_norms=head_norms,
         )
 
     def _linear(self, biased: bool, *names: str) -> LinearWeights:
         """Several weights that read the same input are one."""
         weight = _join([self._read(f"{name}.weight") for name in names])
-        bias = _join([self._read(f"{name}.bias", keep=True) for name in names]) if biased else None
+        bias = _join([self._vector(f"{name}.bias") for name in names]) if biased else None
         return LinearWeights(weight, bias)
 
-    def _read(self, name: str, *, keep: bool = False) -> Tensor:
-        tensor = self._source.read(name, self.dtype, keep=keep and self.device.type == "cpu").to(self.device)
+    def _vector(self, name: str) -> Tensor:
+        return self._read(name, keep=True, dtype=VECTOR_DTYPE)
+
+    def _read(self, name: str, *, keep: bool = False, dtype: torch.dtype | None = None) -> Tensor:
+        kept = keep and self.device.type == "cpu"
+        tensor = self._source.read(name, dtype or self.dtype, keep=kept).to(self.device)
         self.nbytes += tensor.nbytes
         return tensor
 

@@ -76,12 +76,12 @@ def test_biases_post_norms_and_head_norms_are_counted() -> None:
     assert extra == {
         OpKind.EMBED: (0, 0),
         OpKind.NORM: (6 * (2 * 16 * 2 + 16 * 4), 6 * 4 * 16),
-        OpKind.QKV: (3 * 64 * 2, 0),
+        OpKind.QKV: (3 * 64 * 4, 0),
         OpKind.ROPE: (0, 3 * 4 * 48),
         OpKind.ATTENTION: (0, 0),
-        OpKind.OUTPUT: (3 * 16 * 2, 0),
-        OpKind.GATE_UP: (3 * 48 * 2, 0),
-        OpKind.DOWN: (3 * 16 * 2, 0),
+        OpKind.OUTPUT: (3 * 16 * 4, 0),
+        OpKind.GATE_UP: (3 * 48 * 4, 0),
+        OpKind.DOWN: (3 * 16 * 4, 0),
         OpKind.HEAD: (0, 0),
     }
 

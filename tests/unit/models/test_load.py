@@ -9,14 +9,19 @@ from typing import Any
 
 import pytest
 import torch
+from gguf import GGMLQuantizationType
+from model_support.gguf_files import write_gguf
 from model_support.tiny import edit_config, make_model, save_model
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from plimsoll_runtime.errors import ModelError
 from plimsoll_runtime.models.load import load_decoder
+from plimsoll_runtime.models.names import norm_names, weight_bytes
 from plimsoll_runtime.models.registry import describe
+from plimsoll_runtime.models.weights import WeightReader
 from plimsoll_runtime.weights.sources import resolve
+from plimsoll_runtime.weights.tensors import open_tensors
 
 CPU = torch.device("cpu")
 QUERY = "model.layers.1.self_attn.q_proj.weight"
@@ -98,10 +103,44 @@ def test_progress_ends_at_one(folder: Path) -> None:
 
 
 def test_weights_are_counted_in_the_dtype_that_they_run_in(folder: Path) -> None:
-    parameters = sum(t.numel() for t in load_file(folder / "model.safetensors").values())
-    assert load(folder).weight_bytes == 4 * parameters
+    tensors = load_file(folder / "model.safetensors").values()
+    matrices, vectors = (sum(t.numel() for t in tensors if t.dim() == dims) for dims in (2, 1))
+    assert load(folder).weight_bytes == 4 * (matrices + vectors)
     half = load(folder, torch.bfloat16)
-    assert (half.weight_bytes, half.dtype) == (2 * parameters, torch.bfloat16)
+    assert (half.weight_bytes, half.dtype) == (2 * matrices + 4 * vectors, torch.bfloat16)
+    spec = describe(resolve(str(folder)).config)
+    assert weight_bytes(spec, torch.bfloat16) == half.weight_bytes
+
+
+@pytest.mark.parametrize("source", ["safetensors", "gguf"])
+@pytest.mark.parametrize("config", ["Gemma3TextConfig", "Qwen2Config"])
+def test_vectors_stay_float32(tmp_path: Path, config: str, source: str) -> None:
+    """Norms and biases of a bfloat16 run are those of the file to the last bit (Gemma's in a GGUF have a 1 added)."""
+    model = make_model(config, {"num_hidden_layers": 1})
+    if source == "gguf":
+        write_gguf(model, tmp_path / "model.gguf", GGMLQuantizationType.F32)
+    else:
+        save_model(model, tmp_path)
+    files = resolve(str(tmp_path / "model.gguf" if source == "gguf" else tmp_path))
+    spec = describe(files.config)
+    reader = WeightReader(spec, open_tensors(files), torch.bfloat16, CPU, lambda stage, fraction: None)
+    [layer] = reader.layers()
+    kept = {name: p.detach() for name, p in model.named_parameters() if p.dim() == 1}
+    ours = {f"model.layers.0.{name}.weight": t for name, t in zip(norm_names(spec), layer.norms, strict=True)}
+    ours["model.norm.weight"] = reader.final_norm()
+    if layer.head_norms is not None:
+        names = tuple(f"model.layers.0.self_attn.{x}_norm.weight" for x in ("q", "k"))
+        ours |= dict(zip(names, layer.head_norms, strict=True))
+    if layer.query_key_value.bias is not None:
+        names = tuple(f"model.layers.0.self_attn.{x}_proj.bias" for x in ("q", "k", "v"))
+        sizes = [kept[name].numel() for name in names]
+        ours |= dict(zip(names, torch.split(layer.query_key_value.bias, sizes), strict=True))
+    shifted = source == "gguf" and config.startswith("Gemma")
+    expected = {name: (t + 1) - 1 if shifted else t for name, t in kept.items()}
+    assert ours.keys() == expected.keys()
+    for name, tensor in ours.items():
+        assert tensor.dtype is torch.float32
+        assert torch.equal(tensor, expected[name]), name
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"architectures": ["LlamaForCausalLM"]}'])

@@ -52,7 +52,7 @@ class GgufTensors:
     """The tensors of one file. Raises ModelError naming a tensor that is cut short or of an unknown type.
 
     What llama.cpp changes when it converts is undone: the order of the rotated dimensions of queries and keys
-    (Llama and Mistral), and the 1 that it adds to the norms (Gemma).
+    (Llama and Mistral), and the 1 that it adds to the norms (Gemma), which is taken off before any rounding.
     """
 
     def __init__(self, path: Path, config: Mapping[str, Any]) -> None:
@@ -74,7 +74,8 @@ class GgufTensors:
     def read(self, name: str, dtype: torch.dtype, *, keep: bool = False) -> Tensor:
         """One tensor, decoded piece by piece into memory of its own."""
         tensor = self._tensors[name]
-        out = torch.empty(tensor.shape, dtype=dtype)
+        shifted = self._arch == "gemma3" and name.endswith("norm.weight")
+        out = torch.empty(tensor.shape, dtype=torch.float32 if shifted else dtype)
         rows = out.view(-1, tensor.shape[-1])
         kind = gguf.GGMLQuantizationType(tensor.kind)
         stored = self._bytes(tensor).reshape(rows.shape[0], -1)
@@ -82,7 +83,7 @@ class GgufTensors:
         for first in range(0, rows.shape[0], step):
             rows[first : first + step] = _decode(stored[first : first + step], kind)
         self._release(tensor)
-        return self._undo(name, out)
+        return (out - 1).to(dtype) if shifted else self._unpair(name, out)
 
     def _release(self, tensor: GgufTensor) -> None:
         """Pages of the file that were read stay in the kernel's cache, but no longer count as this process's."""
@@ -105,9 +106,8 @@ class GgufTensors:
         if end > self._data.size:
             raise ModelError(f"{self._path.name} is cut short: {name} ends at byte {end}; fetch it again")
 
-    def _undo(self, name: str, tensor: Tensor) -> Tensor:
-        if self._arch == "gemma3" and name.endswith("norm.weight"):
-            return tensor - 1
+    def _unpair(self, name: str, tensor: Tensor) -> Tensor:
+        """Queries and keys in the order in which Transformers rotates them."""
         if self._arch != "llama":
             return tensor
         heads = next((count for part, count in self._heads.items() if part in name), None)
