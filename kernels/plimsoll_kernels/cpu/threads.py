@@ -3,7 +3,7 @@
 They are as many as torch has until an engine says how many, and then as many in every thread: torch's count is each
 thread's own, which keeps the one that it began with. An engine whose steps are all kernels takes them over. Torch's own
 (OpenMP's) wait for more work by spinning, for milliseconds after every op that was worth sharing: beside them the next
-step would have a core less.
+step would have a core less. Of several engines in a process each takes its own share before a step.
 """
 
 from __future__ import annotations
@@ -24,21 +24,37 @@ class _Kernels:
 _kernels = _Kernels()
 
 
+@dataclass(frozen=True, slots=True)
+class ThreadShare:
+    """Threads that an engine's steps compute with."""
+
+    kernels: int
+    torch: int
+
+    def take(self) -> None:
+        """Compute with these from now on, in the thread that calls."""
+        _kernels.threads = self.kernels
+        if torch.get_num_threads() != self.torch:
+            torch.set_num_threads(self.torch)
+
+
 def thread_count() -> int:
     """For a call of the kernels."""
     return torch.get_num_threads() if _kernels.threads is None else _kernels.threads
 
 
-def share(count: int) -> None:
+def share(count: int) -> ThreadShare:
     """Let torch and the kernels have so many each, in this process."""
-    torch.set_num_threads(count)
-    _kernels.threads = count
+    shared = ThreadShare(kernels=count, torch=count)
+    shared.take()
+    return shared
 
 
-def take_over() -> None:
+def take_over() -> ThreadShare:
     """Leave torch one thread, and the kernels those that it had."""
-    _kernels.threads = thread_count()
-    torch.set_num_threads(1)
+    taken = ThreadShare(kernels=thread_count(), torch=1)
+    taken.take()
+    return taken
 
 
 @contextmanager

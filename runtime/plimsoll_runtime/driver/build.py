@@ -10,7 +10,8 @@ from functools import partial
 import torch
 
 from plimsoll_kernels.cpu.library import speed
-from plimsoll_kernels.cpu.threads import share, take_over
+from plimsoll_kernels.cpu.threads import ThreadShare, share, take_over
+from plimsoll_runtime.driver.own_threads import OwnThreads
 from plimsoll_runtime.driver.probe import Probe
 from plimsoll_runtime.engine.config import EngineConfig, overlaps
 from plimsoll_runtime.engine.core import EngineCore
@@ -64,7 +65,7 @@ def build_engine(config: EngineConfig, progress: Progress, probe: Probe | None =
     """
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     check_options(config, device)
-    _set_threads(config.threads)
+    threads = _set_threads(config.threads)
     check_instructions()
     files = resolve(config.model, config.revision, progress=progress)
     spec = describe(files.config)
@@ -96,7 +97,7 @@ def build_engine(config: EngineConfig, progress: Progress, probe: Probe | None =
         if logger.isEnabledFor(logging.INFO):  # some tens of milliseconds that only the log wants
             logger.info("CPU kernels: %s", speed(dtype))
         # Last of all: where there is no engine after all, the process has its threads.
-        take_over()
+        threads = take_over()
     info = _info(config, decoder, dtype, device, forward_pass.backends[0].name, budget, ends)
     logger.info(
         "%s: %s in %s on %s; weights %.2f GiB, workspace %.2f GiB, %d blocks of %d tokens %.2f GiB",
@@ -110,7 +111,8 @@ def build_engine(config: EngineConfig, progress: Progress, probe: Probe | None =
         info.block_size,
         info.kv_bytes / 2**30,
     )
-    watched = runner if probe is None else probe.watch_runner(runner)
+    own = OwnThreads(runner, threads)
+    watched = own if probe is None else probe.watch_runner(own)
     return EngineCore(config, info, watched, timeline, runner_timeline, tiers=index)
 
 
@@ -126,12 +128,12 @@ def _graphs(
     )
 
 
-def _set_threads(threads: int | None) -> None:
+def _set_threads(threads: int | None) -> ThreadShare:
     """Computing threads: as asked, else one per core that this process may use (its affinity, not the machine's)."""
     cores = len(os.sched_getaffinity(0))
     if threads is not None and threads > cores:
         logger.warning("%d threads on %d cores take turns, which is slower: give at most %d", threads, cores, cores)
-    share(threads or cores)
+    return share(threads or cores)
 
 
 def _our_kernels_serve(config: EngineConfig, spec: DecoderSpec, device: torch.device) -> bool:

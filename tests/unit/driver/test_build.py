@@ -19,9 +19,13 @@ from plimsoll_kernels.cpu.threads import share, thread_count
 from plimsoll_runtime.driver import build as module
 from plimsoll_runtime.driver.build import build_engine
 from plimsoll_runtime.engine.config import EngineConfig
-from plimsoll_runtime.engine.core import EngineCore
+from plimsoll_runtime.engine.core import EngineCore, Runner
+from plimsoll_runtime.engine.messages import AddRequest
+from plimsoll_runtime.engine.params import SamplingParams
+from plimsoll_runtime.engine.timeline import Timeline
 from plimsoll_runtime.errors import MemoryLimitError, SourceError, UsageError
 from plimsoll_runtime.execution.tiers.staging import staging_bytes
+from plimsoll_runtime.models.decoder import Decoder
 
 HEADS = {"head_dim": 16, "hidden_size": 64}
 
@@ -151,6 +155,54 @@ def test_torch_has_one_thread_left_where_every_step_is_our_kernels(folder: Path,
         assert thread_count() == torch.get_num_threads() == 1
     finally:
         share(before)
+
+
+@pytest.mark.parametrize("overlap", [True, False])
+def test_each_of_two_engines_computes_with_its_own_threads(folder: Path, overlap: bool) -> None:
+    """Torch's backend keeps its two, although an engine that leaves torch one was loaded after it."""
+    if not runnable():
+        pytest.skip("no CPU kernels here")
+    before = thread_count()
+    seen: dict[str, set[tuple[int, int]]] = {}
+
+    class Watch:
+        """A probe that notes the threads of each step."""
+
+        def __init__(self, backend: str) -> None:
+            self.timeline = Timeline()
+            self._seen = seen.setdefault(backend, set())
+
+        def watch_decoder(self, decoder: Decoder) -> Decoder:
+            call = decoder.logits
+
+            def logits(hidden: torch.Tensor) -> torch.Tensor:
+                self._seen.add((thread_count(), torch.get_num_threads()))
+                return call(hidden)
+
+            decoder.logits = logits  # type: ignore[method-assign]
+            return decoder
+
+        def watch_runner(self, runner: Runner) -> Runner:
+            self._seen.clear()  # of the warm-up
+            return runner
+
+    options: dict[str, Any] = {"kv_memory": "1MiB", "overlap": overlap}
+    try:
+        engines = [
+            build_engine(
+                EngineConfig(model=str(folder), dtype="float32", attention_backend=backend, threads=threads, **options),
+                lambda stage, fraction: None,
+                Watch(backend),
+            )
+            for backend, threads in (("torch", 2), ("cpu", 1))
+        ]
+        for name, engine in enumerate([*engines, engines[0]]):
+            engine.add(AddRequest(str(name), [1, 2, 3], SamplingParams(max_tokens=2, ignore_eos=True)))
+            while engine.has_work:
+                engine.step()
+    finally:
+        share(before)
+    assert seen == {"torch": {(2, 2)}, "cpu": {(1, 1)}}
 
 
 def test_torch_keeps_its_threads_where_there_is_no_engine_after_all(folder: Path) -> None:
