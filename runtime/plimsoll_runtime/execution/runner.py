@@ -45,7 +45,16 @@ class ModelRunner:
 
     @torch.inference_mode()
     def run(self, plan: StepPlan) -> StepResult:
-        """Compute one step; the outputs stand in the order of the plan's sequences."""
+        """Compute one step; the outputs stand in the order of the plan's sequences.
+
+        On return a GPU has read the host memory that the plan restores from: a disk may write there again.
+        """
+        result = self._run(plan)
+        if self._host is not None and plan.restores:
+            self._host.wait()
+        return result
+
+    def _run(self, plan: StepPlan) -> StepResult:
         for slot in plan.freed_slots:
             self._sampler.free(slot)
         for init in plan.new_slots:

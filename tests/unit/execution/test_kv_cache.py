@@ -55,3 +55,42 @@ def test_a_slot_is_all_of_a_block_and_nothing_else(paired: bool) -> None:
     assert torch.equal(elements.sort().values, wanted.sort().values)
     assert not any(host.row(1)), "the slot before"
     assert not any(host.row(3)), "the slot behind"
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("paired", [False, True])
+def test_copied_blocks_are_their_sources_keys_and_values(device: str, paired: bool) -> None:
+    """In every layer; a block that is both target and source hands on what it was."""
+    if paired and device != "cpu":
+        pytest.skip("paired caches are for CPUs")
+    cache = filled(device, paired)
+    before = [t.clone() for t in (*cache.keys, *cache.values)]
+    cache.copy_blocks([(3, 7), (7, 9), (12, 3)])
+    for now, then in zip((*cache.keys, *cache.values), before, strict=True):
+        expected = then.clone()
+        for source, target in ((3, 7), (7, 9), (12, 3)):
+            expected[:, target] = then[:, source]
+        assert torch.equal(now, expected)
+
+
+class Marks:
+    """An event that notes its calls."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+
+    def record(self) -> None:
+        self.calls.append("record")
+
+    def synchronize(self) -> None:
+        self.calls.append("wait")
+
+
+def test_slots_are_to_be_waited_for_after_their_copies_are_launched() -> None:
+    marks = Marks()
+    host = HostBlocks(filled("cpu", False), 3, restored=marks)
+    host.restore([(1, 2)])
+    host.spill([(3, 1)])
+    assert marks.calls == ["record"]
+    host.wait()
+    assert marks.calls == ["record", "wait"]

@@ -131,3 +131,17 @@ def test_each_shape_is_tuned_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     assert triton.tuned_configs(cache) == {windowed: DEFAULTS, whole: DEFAULTS}
     assert [window for _, _, window in seen] == [9, None]
     assert all(k is cache.keys[i] and v is cache.values[i] for i, (k, v, _) in enumerate(seen))
+
+
+def test_a_graph_is_kept_for_each_division_of_the_contexts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was captured over short contexts would read long ones with too few programs."""
+    pytest.importorskip("triton")
+    from plimsoll_runtime.execution.attention import triton
+
+    monkeypatch.setattr(triton, "multiprocessors", lambda device: 64)
+    whole = AttentionShape(heads=4, kv_heads=2, head_dim=16, scale=0.25)
+    cache = KvCache([replace(whole, window=600), whole], 2, BLOCK, torch.float32, torch.device("cpu"))
+    key = triton.TritonBackend(cache).launch_key
+    # 2 x 64 programs for 2 heads a sequence, 128 tokens at least for each program, 600 of them in the window
+    assert [key(1, longest) for longest in (100, 600, 4096, 2**20)] == [(1, 1), (4, 4), (4, 32), (4, 64)]
+    assert [key(sequences, 4096) for sequences in (4, 32, 64)] == [(4, 16), (2, 2), (1, 1)]
