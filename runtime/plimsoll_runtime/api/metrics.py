@@ -121,7 +121,11 @@ def _engine_metrics(name: str, stats: EngineStats) -> Iterator[Metric]:
     yield _gauge("plimsoll_kv_usage_ratio", "Share of the KV cache in use, from 0 to 1.", name, usage)
     for series, text, value in (
         ("plimsoll_engine_steps", "Steps of the engine.", stats.steps),
-        ("plimsoll_prompt_tokens", "Prompt tokens computed.", stats.prompt_tokens),
+        (
+            "plimsoll_prompt_tokens",
+            "Prompt tokens computed, without those from the cache.",
+            stats.prompt_tokens,
+        ),
         ("plimsoll_generated_tokens", "Tokens generated.", stats.generated_tokens),
         ("plimsoll_prefix_query_tokens", "Prompt tokens looked up in the prefix cache.", stats.cache_query_tokens),
         ("plimsoll_prefix_hit_tokens", "Prompt tokens found in the prefix cache.", stats.cache_hit_tokens),

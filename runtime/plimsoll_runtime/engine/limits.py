@@ -35,8 +35,8 @@ class Limits:
 
 
 def longest_sequence(info: EngineInfo) -> int:
-    """Most tokens, prompt and answer together, that a sequence may have: the model's limit and the cache's."""
-    return min(info.max_model_len, (info.num_blocks - 1) * info.block_size)
+    """Most tokens, prompt and answer together, that a sequence may have; `Limits` checks that the cache holds them."""
+    return info.max_model_len
 
 
 def check_request(request: AddRequest, info: EngineInfo) -> None:

@@ -30,7 +30,9 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     - `max_tokens`: None means up to the model's context.
     - `temperature` 0 is greedy. `top_k` 0 or -1 and `top_p` 1 and `min_p` 0 filter nothing. The filters apply
       to the distribution after penalties, bias and temperature, in the order top-k, top-p, min-p.
-    - `seed` makes a request repeatable whatever else is in its batch; None draws a fresh one.
+    - `seed` makes a request's random draws repeatable whatever else is in its batch; None draws fresh ones. Tokens
+      repeat as far as logits do: with the attention backend "cpu" to the last bit, elsewhere (torch, Triton, cuBLAS)
+      a product's last bits change with the size of the batch, so that one token in many may come out differently.
     - `logprobs` None reports none, 0 the chosen token's, k also the k most likely; likewise `prompt_logprobs`.
       Log probabilities are those of the model's own distribution (before penalties, bias, temperature, filters).
     - `priority`: lower is served earlier, under the policy "priority" only (elsewhere any but 0 is refused).

@@ -357,6 +357,7 @@ class Scheduler:
             tokens[start + 1 : min(end + 1, sequence.prompt_len)] if sequence.scores_prompt else (),
         )
         build.add(sequence, entry)
+        self._counters.prompt_tokens += max(0, min(end, sequence.prompt_len) - start)
         sequence.computed = end
         sequence.pending += sample
         self._kv.publish(sequence)
@@ -406,7 +407,6 @@ class Scheduler:
         if not sequence.admitted:
             sequence.admitted = True
             sequence.cached_tokens = sequence.computed
-            self._counters.prompt_tokens += prompt_len
             self._counters.cache_query_tokens += prompt_len
             self._counters.cache_hit_tokens += sequence.computed
 

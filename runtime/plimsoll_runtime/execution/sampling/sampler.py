@@ -99,7 +99,7 @@ class Sampler:
     ) -> list[SequenceOutput]:
         """Take note of the chosen tokens, and wrap them up."""
         if rows.counted:
-            self._arrays.num_outputs[rows.places] += np.array(tokens) != _FAILED
+            self._arrays.num_outputs[rows.places] += 1
         for row, state in rows.adjusted.items():
             if state.history is not None and tokens[row] != _FAILED:
                 state.history.add(tokens[row])
