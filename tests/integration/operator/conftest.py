@@ -1,51 +1,92 @@
 """A real API server for these tests alone: etcd and kube-apiserver, no node, no controller.
 
-Nothing runs pods here, so a test plays the kubelet by writing their status. Without the binary that the test cluster's
-tool builds (`make cluster`), or without etcd, everything here is skipped.
+The operator has there what the chart gives it, rendered by Helm: its account, its roles and its policies. Nothing runs
+pods, so a test plays the kubelet by writing their status. Without the binaries that the test cluster's tool builds
+(`make cluster`), or without etcd, everything here is skipped.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
 
 import pytest
-import yaml
-from operator_support.apiserver import ADMIN, FIRST, OPERATORS, ApiServer, Missing, find_programs, until
-from operator_support.direct import Direct, Refused
+from chart_support.helm import NoHelmError, render
+from operator_support.apiserver import (
+    ADMIN,
+    EDITOR,
+    FIRST,
+    RELEASE,
+    RELEASE_NAMESPACE,
+    ApiServer,
+    Missing,
+    find_programs,
+    until,
+)
+from operator_support.direct import MERGE, Direct, Refused
+from operator_support.objects import Json
 from operator_support.recording import Operator, RecordingClient, connect
 
-from plimsoll_operator.rights import RIGHTS
-
-CRDS = Path(__file__).parents[3] / "crds"
-RBAC = "/apis/rbac.authorization.k8s.io/v1"
-LEASE_RULE = {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["get", "update"]}
+RBAC, ADMISSION = "/apis/rbac.authorization.k8s.io/v1", "/apis/admissionregistration.k8s.io/v1"
+PLACES = {
+    "CustomResourceDefinition": "/apis/apiextensions.k8s.io/v1/customresourcedefinitions",
+    "ClusterRole": f"{RBAC}/clusterroles",
+    "ClusterRoleBinding": f"{RBAC}/clusterrolebindings",
+    "Role": f"{RBAC}/namespaces/{RELEASE_NAMESPACE}/roles",
+    "RoleBinding": f"{RBAC}/namespaces/{RELEASE_NAMESPACE}/rolebindings",
+    "ValidatingAdmissionPolicy": f"{ADMISSION}/validatingadmissionpolicies",
+    "ValidatingAdmissionPolicyBinding": f"{ADMISSION}/validatingadmissionpolicybindings",
+}
+POD = {"containers": [{"name": "c", "image": "i"}]}
+PROBES: list[tuple[str, str, Json]] = [
+    (FIRST, "/api/v1/namespaces/default/pods", {"metadata": {"name": "probe"}, "spec": POD}),
+    (FIRST, "/api/v1/namespaces/default/services", {"metadata": {"name": "probe"}, "spec": {"ports": [{"port": 1}]}}),
+    (
+        EDITOR,
+        "/api/v1/namespaces/default/pods",
+        {"metadata": {"name": "probe", "labels": {"plimsoll.dev/probe": ""}}, "spec": POD},
+    ),
+]
+"""What each policy refuses, and no role."""
 RESTRICTED = {"pod-security.kubernetes.io/enforce": "restricted"}
+UNRESTRICTED = {"pod-security.kubernetes.io/enforce": "privileged"}
 
 
 @pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
-    """With our definitions, and with the operator's rights for its users: those of rights.py and no more."""
+    """With the chart's definitions, roles and policies, in force."""
     try:
         programs = find_programs()
-    except Missing as missing:
+        objects = render({}, release=RELEASE, namespace=RELEASE_NAMESPACE)
+    except (Missing, NoHelmError) as missing:
         pytest.skip(str(missing))
     running = ApiServer(programs, tmp_path_factory.mktemp("apiserver"))
     with running, Direct(running.url, ADMIN, "default") as admin:
-        for path in CRDS.glob("*.yaml"):
-            admin.ask(
-                "POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", yaml.safe_load(path.read_text())
-            )
-        rules = [{"apiGroups": [group], "resources": [kind], "verbs": [verb]} for group, kind, verb in sorted(RIGHTS)]
-        admin.ask("POST", f"{RBAC}/clusterroles", {"metadata": {"name": OPERATORS}, "rules": [*rules, LEASE_RULE]})
-        binding = {
-            "metadata": {"name": OPERATORS},
-            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": OPERATORS},
-            "subjects": [{"kind": "Group", "apiGroup": "rbac.authorization.k8s.io", "name": OPERATORS}],
-        }
-        admin.ask("POST", f"{RBAC}/clusterrolebindings", binding)
+        admin.ask("POST", "/api/v1/namespaces", {"metadata": {"name": RELEASE_NAMESPACE}})
+        for item in objects:
+            if item["kind"] in PLACES:
+                admin.ask("POST", PLACES[item["kind"]], item)
+        admin.ask("POST", PLACES["ClusterRoleBinding"], _binding("system:aggregate-to-edit", EDITOR))
         assert until(lambda: _is_served(admin))
+        assert until(lambda: all(_is_refused(running, token, path, body) for token, path, body in PROBES))
         yield running
+
+
+def _binding(role: str, user: str) -> Json:
+    return {
+        "metadata": {"name": user},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role},
+        "subjects": [{"kind": "User", "apiGroup": "rbac.authorization.k8s.io", "name": user}],
+    }
+
+
+def _is_refused(server: ApiServer, token: str, path: str, body: Json) -> bool:
+    """The API server takes up roles and policies in the background: a probe passes the ones and not the others."""
+    with Direct(server.url, token, "default") as hands:
+        try:
+            hands.ask("POST", path, body, dryRun="All")
+        except Refused as refused:
+            return "ValidatingAdmissionPolicy" in refused.message
+    return False
 
 
 def _is_served(admin: Direct) -> bool:
@@ -67,6 +108,27 @@ def direct(server: ApiServer, request: pytest.FixtureRequest) -> Iterator[Direct
         namespace = admin.ask("POST", "/api/v1/namespaces", body)["metadata"]["name"]
         admin.namespace = namespace
         yield admin
+
+
+@pytest.fixture
+def open_namespace(direct: Direct) -> Direct:
+    """The namespace lets every pod in: what is refused is refused by our own policies."""
+    direct.ask("PATCH", f"/api/v1/namespaces/{direct.namespace}", {"metadata": {"labels": UNRESTRICTED}}, MERGE)
+    return direct
+
+
+@pytest.fixture
+def as_operator(server: ApiServer, direct: Direct) -> Iterator[Direct]:
+    """The same namespace in the hands of whoever has the operator's token."""
+    with Direct(server.url, FIRST, direct.namespace) as hands:
+        yield hands
+
+
+@pytest.fixture
+def as_editor(server: ApiServer, direct: Direct) -> Iterator[Direct]:
+    """The same namespace in the hands of a user with Kubernetes' `edit` role."""
+    with Direct(server.url, EDITOR, direct.namespace) as hands:
+        yield hands
 
 
 @pytest.fixture

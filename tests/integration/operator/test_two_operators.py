@@ -11,11 +11,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from operator_support.apiserver import FIRST, SECOND, ApiServer, free_port, until
+from operator_support.apiserver import FIRST, RELEASE_NAMESPACE, SECOND, ApiServer, free_port, until
 from operator_support.direct import Direct
 
 LEASE = "plimsoll-operator"
-LEASES = "/apis/coordination.k8s.io/v1/namespaces/{}/leases"
+LEASES = f"/apis/coordination.k8s.io/v1/namespaces/{RELEASE_NAMESPACE}/leases"
 WAIT_SECONDS = 45.0
 
 
@@ -27,7 +27,7 @@ def operator(server: ApiServer, direct: Direct, user: str, folder: Path) -> Iter
         "--namespace",
         direct.namespace,
         "--lease-namespace",
-        direct.namespace,
+        RELEASE_NAMESPACE,
         "--health-port",
         str(free_port()),
     ]
@@ -42,7 +42,7 @@ def operator(server: ApiServer, direct: Direct, user: str, folder: Path) -> Iter
 
 
 def holder(direct: Direct) -> str:
-    spec = direct.ask("GET", f"{LEASES.format(direct.namespace)}/{LEASE}").get("spec") or {}
+    spec = direct.ask("GET", f"{LEASES}/{LEASE}").get("spec") or {}
     return str(spec.get("holderIdentity") or "")
 
 
@@ -53,9 +53,11 @@ def changes(server: ApiServer, direct: Direct, user: str) -> list[str]:
 
 
 @pytest.fixture
-def lease(direct: Direct) -> None:
+def lease(direct: Direct) -> Iterator[None]:
     """As the chart makes it: empty."""
-    direct.ask("POST", LEASES.format(direct.namespace), {"metadata": {"name": LEASE}})
+    direct.ask("POST", LEASES, {"metadata": {"name": LEASE}})
+    yield
+    direct.ask("DELETE", f"{LEASES}/{LEASE}")
 
 
 @pytest.mark.usefixtures("lease")

@@ -22,16 +22,24 @@ from cluster.layout import find_layout
 from cluster.packages import find
 from cluster.shell import DIE_WITH_PARENT
 
-ADMIN, FIRST, SECOND = "admin", "operator-1", "operator-2"
-"""Users; each one's token is its name."""
-OPERATORS = "operators"
-GROUPS = {ADMIN: "system:masters", FIRST: OPERATORS, SECOND: OPERATORS}
+RELEASE, RELEASE_NAMESPACE = "plimsoll", "plimsoll-system"
+"""The chart's release whose rights the operators have."""
+OPERATOR = f"system:serviceaccount:{RELEASE_NAMESPACE}:{RELEASE}-operator"
+ADMIN, FIRST, SECOND, EDITOR = "admin", "operator-1", "operator-2", "editor"
+"""Tokens. Two processes of the operator are one user, told apart by the uid; the editor may what `edit` allows."""
+ACCOUNTS = f"system:serviceaccounts,system:serviceaccounts:{RELEASE_NAMESPACE}"
+USERS = {
+    ADMIN: ("admin", "system:masters"),
+    FIRST: (OPERATOR, ACCOUNTS),
+    SECOND: (OPERATOR, ACCOUNTS),
+    EDITOR: ("editor", "editors"),
+}
 AUDIT_POLICY = {
     "apiVersion": "audit.k8s.io/v1",
     "kind": "Policy",
     "omitStages": ["RequestReceived"],
     "rules": [
-        {"level": "Metadata", "users": [FIRST, SECOND], "verbs": ["create", "update", "patch", "delete"]},
+        {"level": "Metadata", "users": [OPERATOR], "verbs": ["create", "update", "patch", "delete"]},
         {"level": "None"},
     ],
 }
@@ -91,7 +99,7 @@ class ApiServer:
             check=True,
             capture_output=True,
         )
-        users = [f"{name},{name},{name},{group}" for name, group in GROUPS.items()]
+        users = [f'{token},{name},{token},"{groups}"' for token, (name, groups) in USERS.items()]
         (self.folder / "tokens.csv").write_text("\n".join(users))
         (self.folder / "audit.json").write_text(json.dumps(AUDIT_POLICY))
         with ExitStack() as starting:
@@ -120,6 +128,7 @@ class ApiServer:
                     f"--cert-dir={self.folder / 'certificates'}",
                     f"--token-auth-file={self.folder / 'tokens.csv'}",
                     "--authorization-mode=RBAC",
+                    "--allow-privileged=true",
                     f"--audit-policy-file={self.folder / 'audit.json'}",
                     f"--audit-log-path={self.folder / 'audit.log'}",
                     "--audit-log-mode=blocking",
@@ -141,12 +150,12 @@ class ApiServer:
         self._stack.close()
 
     def writes(self, user: str) -> list[dict[str, Any]]:
-        """What a user has asked the API server to change, oldest first, as audit events."""
+        """What the bearer of a token has asked the API server to change, oldest first, as audit events."""
         lines = (self.folder / "audit.log").read_text().splitlines()
-        return [event for event in map(json.loads, lines) if event["user"]["username"] == user]
+        return [event for event in map(json.loads, lines) if event["user"]["uid"] == user]
 
     def kubeconfig(self, user: str) -> Path:
-        """A kubeconfig for one of the users."""
+        """A kubeconfig with one of the tokens."""
         path = self.folder / f"{user}.kubeconfig"
         cluster = {"server": self.url, "insecure-skip-tls-verify": True}
         document = {

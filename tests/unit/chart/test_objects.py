@@ -11,6 +11,13 @@ from syrupy.extensions.single_file import SingleFileSnapshotExtension, WriteMode
 Object = dict[str, Any]
 Render = Callable[[Object], list[Object]]
 
+CLUSTER_WIDE = {
+    "ClusterRole",
+    "ClusterRoleBinding",
+    "CustomResourceDefinition",
+    "ValidatingAdmissionPolicy",
+    "ValidatingAdmissionPolicyBinding",
+}
 VALUES: dict[str, Object] = {
     "defaults": {},
     "everything": {
@@ -56,6 +63,7 @@ VALUES: dict[str, Object] = {
     "least": {
         "fullnameOverride": "plimsoll",
         "crds": {"install": False},
+        "admissionPolicy": {"enabled": False},
         "rbac": {"create": False},
         "operator": {"serviceAccount": {"create": False}, "podDisruptionBudget": {"enabled": False}},
         "gateway": {"replicas": 1, "serviceAccount": {"create": False}},
@@ -83,7 +91,6 @@ def test_snapshot(objects: list[Object], snapshot: SnapshotAssertion) -> None:
 
 
 def test_every_object_is_labelled_and_has_its_place(objects: list[Object]) -> None:
-    cluster_wide = {"ClusterRole", "ClusterRoleBinding", "CustomResourceDefinition"}
     seen = set()
     for item in objects:
         meta = item["metadata"]
@@ -91,7 +98,7 @@ def test_every_object_is_labelled_and_has_its_place(objects: list[Object]) -> No
         assert key not in seen
         seen.add(key)
         assert meta["labels"]["app.kubernetes.io/instance"] == "pl"
-        assert ("namespace" in meta) == (item["kind"] not in cluster_wide), key
+        assert ("namespace" in meta) == (item["kind"] not in CLUSTER_WIDE), key
 
 
 def pods(objects: list[Object]) -> Iterator[Object]:
@@ -203,6 +210,6 @@ def test_long_release_names_stay_names(helm: Callable[..., str]) -> None:
     name = "a" * 53
     output = helm("template", name, "charts/plimsoll", "--namespace=serving", "--kube-version=1.34.3")
     for item in yaml.safe_load_all(output):
-        if item and item["kind"] not in ("ClusterRole", "ClusterRoleBinding", "CustomResourceDefinition"):
+        if item and item["kind"] not in CLUSTER_WIDE:
             assert len(item["metadata"]["name"]) <= 69
             assert item["kind"] not in ("Service", "Deployment") or len(item["metadata"]["name"]) <= 63

@@ -1,0 +1,83 @@
+{{/*
+ValidatingAdmissionPolicies (CEL) that bind what RBAC cannot: RBAC knows kinds and verbs, a policy knows the object.
+*/}}
+
+{{/* The operator as the API server sees it. */}}
+{{- define "plimsoll.admission.operator" -}}
+system:serviceaccount:{{ .Release.Namespace }}:{{ include "plimsoll.serviceAccount" (list "operator" .) }}
+{{- end }}
+
+{{/*
+Whether an object is a child of a ModelDeployment, before and after the request. Before, by its owner alone: a label that
+somebody took away is put back.
+*/}}
+{{- define "plimsoll.admission.variables" -}}
+- name: ours
+  expression: >-
+    object == null || object.metadata.?ownerReferences.orValue([]).exists(o,
+    o.?controller.orValue(false) && o.kind == 'ModelDeployment' && o.apiVersion.startsWith('plimsoll.dev/') &&
+    o.name == object.metadata.?labels[?'plimsoll.dev/model-deployment'].orValue('')) &&
+    object.metadata.?labels[?'app.kubernetes.io/managed-by'].orValue('') == 'plimsoll-operator'
+- name: wasOurs
+  expression: >-
+    oldObject == null || oldObject.metadata.?ownerReferences.orValue([]).exists(o,
+    o.?controller.orValue(false) && o.kind == 'ModelDeployment' && o.apiVersion.startsWith('plimsoll.dev/'))
+{{- end }}
+
+{{/* The head of a policy: include "plimsoll.admission.head" (dict "name" "operator-pods" "root" .) */}}
+{{- define "plimsoll.admission.head" -}}
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicy
+metadata:
+  name: {{ include "plimsoll.cluster.name" .root }}-{{ .name }}
+  labels:
+    {{- include "plimsoll.labels" .root | nindent 4 }}
+    app.kubernetes.io/component: operator
+{{- end }}
+
+{{/* Which requests a policy about the operator judges: include "plimsoll.admission.limits" (dict "kind" "pods" "group" "" "root" .) */}}
+{{- define "plimsoll.admission.limits" -}}
+failurePolicy: Fail
+matchConstraints:
+  resourceRules:
+    - apiGroups: [{{ .group | quote }}]
+      apiVersions: [v1]
+      operations: [CREATE, UPDATE, DELETE]
+      resources: [{{ .kind }}]
+matchConditions:
+  - name: by-the-operator
+    expression: >-
+      request.userInfo.username == {{ include "plimsoll.admission.operator" .root | squote }}
+{{- end }}
+
+{{/* The first rule of such a policy: include "plimsoll.admission.ours" "Services" */}}
+{{- define "plimsoll.admission.ours" -}}
+- expression: variables.ours && variables.wasOurs
+  reason: Forbidden
+  message: >-
+    the account of the Plimsoll operator may write {{ . }} of ModelDeployments only: with a ModelDeployment as controlling
+    owner, its name in the label plimsoll.dev/model-deployment, and app.kubernetes.io/managed-by=plimsoll-operator. For
+    anything else use an account of your own
+{{- end }}
+
+{{/* The binding of a policy: include "plimsoll.admission.binding" (dict "name" ... "root" . ["namespaces" (list)]) */}}
+{{- define "plimsoll.admission.binding" -}}
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicyBinding
+metadata:
+  name: {{ include "plimsoll.cluster.name" .root }}-{{ .name }}
+  labels:
+    {{- include "plimsoll.labels" .root | nindent 4 }}
+    app.kubernetes.io/component: operator
+spec:
+  policyName: {{ include "plimsoll.cluster.name" .root }}-{{ .name }}
+  validationActions: [Deny]
+  {{- with .namespaces }}
+  matchResources:
+    namespaceSelector:
+      matchExpressions:
+        - key: kubernetes.io/metadata.name
+          operator: In
+          values: {{- toYaml . | nindent 12 }}
+  {{- end }}
+{{- end }}

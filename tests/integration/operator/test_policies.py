@@ -1,0 +1,206 @@
+"""What the operator's account cannot do though its role would let it, and what nobody else can do to its pods.
+
+Each test takes something that is allowed and steps over one line. The namespace itself lets every pod in.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from operator_support.direct import MERGE, Direct, Refused
+from operator_support.objects import Json, spec_of
+
+from plimsoll_operator.build.pod import Image, build_pod
+from plimsoll_operator.build.service import build_service
+from plimsoll_operator.identity import MANAGED_LABEL, MANAGER, OWNER_LABEL
+
+pytestmark = pytest.mark.usefixtures("open_namespace")
+
+Change = Callable[[Json], Any]
+OWNERS, RESTRICT, VOLUMES = (
+    "of ModelDeployments only",
+    "must be restricted; set",
+    "may have volumes of these kinds only",
+)
+
+
+@pytest.fixture
+def owner(direct: Direct) -> Json:
+    return direct.create_model("gemma", {"model": {"source": "demo://gemma-3-270m"}})
+
+
+@pytest.fixture
+def pod(direct: Direct, owner: Json) -> Json:
+    return _in(direct, build_pod(spec_of(uid=owner["metadata"]["uid"]), Image("registry.example/runtime:1"), "x1y2z"))
+
+
+@pytest.fixture
+def service(direct: Direct, owner: Json) -> Json:
+    return _in(direct, build_service(spec_of(uid=owner["metadata"]["uid"])))
+
+
+def _in(direct: Direct, item: Json) -> Json:
+    item["metadata"]["namespace"] = direct.namespace
+    return item
+
+
+def create(hands: Direct, item: Json) -> Json:
+    kind = f"{item['kind'].lower()}s"
+    return hands.ask("POST", f"/api/v1/namespaces/{hands.namespace}/{kind}", item)
+
+
+def patch(hands: Direct, kind: str, name: str, body: Json) -> Json:
+    return hands.ask("PATCH", f"/api/v1/namespaces/{hands.namespace}/{kind}/{name}", body, MERGE)
+
+
+def delete(hands: Direct, kind: str, name: str) -> Json:
+    return hands.ask("DELETE", f"/api/v1/namespaces/{hands.namespace}/{kind}/{name}")
+
+
+def plain(name: str, **labels: str) -> Json:
+    """Somebody's own pod."""
+    spec = {"containers": [{"name": "c", "image": "registry.example/other:1"}]}
+    return {"kind": "Pod", "metadata": {"name": name, "labels": labels}, "spec": spec}
+
+
+def context(pod: Json) -> Json:
+    """The security context of a pod's container."""
+    found: Json = pod["spec"]["containers"][0]["securityContext"]
+    return found
+
+
+def owner_of(pod: Json) -> Json:
+    found: Json = pod["metadata"]["ownerReferences"][0]
+    return found
+
+
+TOKEN = {"sources": [{"serviceAccountToken": {"path": "token"}}]}
+LINES: dict[str, tuple[Change, str]] = {
+    "no labels": (lambda p: p["metadata"].pop("labels"), OWNERS),
+    "no managed-by": (lambda p: p["metadata"]["labels"].pop(MANAGED_LABEL), OWNERS),
+    "no owner": (lambda p: p["metadata"].pop("ownerReferences"), OWNERS),
+    "an owner that does not control": (lambda p: owner_of(p).update(controller=False), OWNERS),
+    "an owner of another kind": (lambda p: owner_of(p).update(kind="ReplicaSet", apiVersion="apps/v1"), OWNERS),
+    "another's label": (lambda p: p["metadata"]["labels"].update({OWNER_LABEL: "llama"}), OWNERS),
+    "hostNetwork": (lambda p: p["spec"].update(hostNetwork=True), "leave out hostNetwork"),
+    "hostPID": (lambda p: p["spec"].update(hostPID=True), "leave out hostNetwork"),
+    "hostIPC": (lambda p: p["spec"].update(hostIPC=True), "leave out hostNetwork"),
+    "hostPath": (lambda p: p["spec"]["volumes"].append({"name": "v", "hostPath": {"path": "/"}}), VOLUMES),
+    "a token": (
+        lambda p: p["spec"].update(
+            serviceAccountName="admin", volumes=[*p["spec"]["volumes"], {"name": "v", "projected": TOKEN}]
+        ),
+        VOLUMES,
+    ),
+    "its own token": (lambda p: p["spec"].update(automountServiceAccountToken=True), "must not hold a token"),
+    "root": (lambda p: p["spec"]["securityContext"].update(runAsUser=0), RESTRICT),
+    "perhaps root": (lambda p: p["spec"]["securityContext"].update(runAsNonRoot=False), RESTRICT),
+    "no seccomp": (lambda p: p["spec"]["securityContext"]["seccompProfile"].update(type="Unconfined"), RESTRICT),
+    "sysctls": (
+        lambda p: p["spec"]["securityContext"].update(sysctls=[{"name": "kernel.shm_rmid_forced", "value": "1"}]),
+        RESTRICT,
+    ),
+    "privileged": (lambda p: context(p).update(privileged=True, allowPrivilegeEscalation=True), "drop ALL"),
+    "escalation": (lambda p: context(p).update(allowPrivilegeEscalation=True), "drop ALL"),
+    "a capability": (lambda p: context(p)["capabilities"].update(add=["NET_ADMIN"]), "drop ALL"),
+    "capabilities kept": (lambda p: context(p).pop("capabilities"), "drop ALL"),
+    "a container as root": (lambda p: context(p).update(runAsUser=0), "drop ALL"),
+    "a container perhaps as root": (lambda p: context(p).update(runAsNonRoot=False), "drop ALL"),
+    "a container without seccomp": (lambda p: context(p).update(seccompProfile={"type": "Unconfined"}), "drop ALL"),
+    "a port of the node": (lambda p: p["spec"]["containers"][0]["ports"][0].update(hostPort=8000), "drop ALL"),
+    "an init container": (
+        lambda p: p["spec"].update(initContainers=[{"name": "i", "image": "i"}]),
+        "drop ALL",
+    ),
+}
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_the_operator_creates_restricted_pods_of_models_only(as_operator: Direct, pod: Json, line: str) -> None:
+    change, words = LINES[line]
+    changed = copy.deepcopy(pod)
+    change(changed)
+    with pytest.raises(Refused, match=words) as refused:
+        create(as_operator, changed)
+    assert refused.value.code == 403
+    create(as_operator, pod)
+
+
+def test_the_operator_deletes_pods_of_models_only(as_operator: Direct, direct: Direct, pod: Json) -> None:
+    create(direct, plain("theirs"))
+    with pytest.raises(Refused, match=OWNERS):
+        delete(as_operator, "pods", "theirs")
+    create(as_operator, pod)
+    delete(as_operator, "pods", pod["metadata"]["name"])
+
+
+SERVICE_LINES: dict[str, tuple[Change, str]] = {
+    "no labels": (lambda s: s["metadata"].pop("labels"), OWNERS),
+    "no owner": (lambda s: s["metadata"].pop("ownerReferences"), OWNERS),
+    "another selector": (lambda s: s["spec"].update(selector={"app": "bank"}), "into its selector"),
+    "published": (lambda s: s["spec"].update(type="LoadBalancer"), "use the gateway's Service"),
+    "an address of somebody's": (lambda s: s["spec"].update(externalIPs=["198.18.0.1"]), "use the gateway's Service"),
+}
+
+
+@pytest.mark.parametrize("line", SERVICE_LINES)
+def test_the_operator_creates_services_of_models_only(as_operator: Direct, service: Json, line: str) -> None:
+    change, words = SERVICE_LINES[line]
+    changed = copy.deepcopy(service)
+    change(changed)
+    with pytest.raises(Refused, match=words):
+        create(as_operator, changed)
+    create(as_operator, service)
+
+
+def test_the_operator_changes_services_of_models_only(as_operator: Direct, direct: Direct, service: Json) -> None:
+    """Neither as it is nor by making it its own."""
+    direct.create_service("dns")
+    for body in ({"spec": {"selector": {"app": "evil"}}}, {"metadata": service["metadata"] | {"name": "dns"}}):
+        with pytest.raises(Refused, match=OWNERS):
+            patch(as_operator, "services", "dns", body)
+    create(as_operator, service)
+    for spec in ({"type": "NodePort"}, {"externalIPs": ["198.18.0.1"]}):
+        with pytest.raises(Refused, match="leave them as they are"):
+            patch(as_operator, "services", "gemma", {"spec": spec})
+    patch(as_operator, "services", "gemma", {"spec": {"ports": service["spec"]["ports"]}})
+
+
+def test_the_operator_puts_back_labels_that_somebody_took_away(
+    as_operator: Direct, direct: Direct, service: Json
+) -> None:
+    create(as_operator, service)
+    patch(direct, "services", "gemma", {"metadata": {"labels": dict.fromkeys(service["metadata"]["labels"])}})
+    patch(as_operator, "services", "gemma", {"metadata": {"labels": service["metadata"]["labels"]}})
+
+
+@pytest.mark.parametrize(
+    ("label", "words"),
+    [
+        ((OWNER_LABEL, "gemma"), "write a ModelDeployment; further labels"),
+        (("plimsoll.dev/anything", ""), "write a ModelDeployment; further labels"),
+        ((MANAGED_LABEL, MANAGER), "choose another value, or write a ModelDeployment"),
+    ],
+    ids=str,
+)
+def test_nobody_else_labels_a_pod_as_a_models(as_editor: Direct, label: tuple[str, str], words: str) -> None:
+    labels = dict([label])
+    with pytest.raises(Refused, match=words):
+        create(as_editor, plain("thief", **labels))
+    create(as_editor, plain("thief", app="mine"))
+    with pytest.raises(Refused, match=words):
+        patch(as_editor, "pods", "thief", {"metadata": {"labels": labels}})
+
+
+def test_nobody_else_takes_a_models_labels_from_its_pod(as_operator: Direct, as_editor: Direct, pod: Json) -> None:
+    name = create(as_operator, pod)["metadata"]["name"]
+    for labels in ({OWNER_LABEL: None}, {OWNER_LABEL: "llama"}):
+        with pytest.raises(Refused, match="leave them as they are"):
+            patch(as_editor, "pods", name, {"metadata": {"labels": labels}})
+    with pytest.raises(Refused, match="choose another value"):
+        patch(as_editor, "pods", name, {"metadata": {"labels": {MANAGED_LABEL: "me"}}})
+    patch(as_editor, "pods", name, {"metadata": {"labels": {"note": "mine"}}})
+    delete(as_editor, "pods", name)
