@@ -9,6 +9,7 @@ from typing import Any
 GROUP, VERSION, PLURAL, KIND = "plimsoll.dev", "v1alpha1", "modeldeployments", "ModelDeployment"
 API_VERSION = f"{GROUP}/{VERSION}"
 OWNER_LABEL = "plimsoll.dev/model-deployment"
+UID_LABEL = "plimsoll.dev/model-deployment-uid"
 HASH_LABEL = "plimsoll.dev/pod-hash"
 NAME_LABEL, RUNTIME_NAME = "app.kubernetes.io/name", "plimsoll-runtime"
 MANAGED_LABEL, MANAGER = "app.kubernetes.io/managed-by", "plimsoll-operator"
@@ -41,14 +42,15 @@ class Owner:
         return {"apiVersion": API_VERSION, "kind": KIND, "name": self.key.name, "uid": self.uid, "controller": True}
 
 
-def selector_labels(name: str) -> dict[str, str]:
-    """Labels that all pods of a ModelDeployment have and nothing else."""
-    return {NAME_LABEL: RUNTIME_NAME, MANAGED_LABEL: MANAGER, OWNER_LABEL: name}
+def selector_labels(name: str, uid: str | None = None) -> dict[str, str]:
+    """Labels that all pods of a ModelDeployment have; with its uid, which nobody can know before it exists."""
+    labels = {NAME_LABEL: RUNTIME_NAME, MANAGED_LABEL: MANAGER, OWNER_LABEL: name}
+    return labels if uid is None else {**labels, UID_LABEL: uid}
 
 
-def selector(name: str) -> str:
+def selector(name: str, uid: str | None = None) -> str:
     """The same as a selector's text."""
-    return ",".join(f"{key}={value}" for key, value in selector_labels(name).items())
+    return ",".join(f"{key}={value}" for key, value in selector_labels(name, uid).items())
 
 
 def key_of(item: Object) -> ObjectKey:

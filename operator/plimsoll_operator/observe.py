@@ -9,7 +9,7 @@ from enum import Enum
 from typing import Any
 
 from plimsoll_operator.failure import Failure, failure_of
-from plimsoll_operator.identity import HASH_LABEL, KIND, Object, controller_of
+from plimsoll_operator.identity import HASH_LABEL, KIND, UID_LABEL, Object, controller_of
 
 LOST_AFTER = timedelta(seconds=60)
 
@@ -19,7 +19,7 @@ class Pod:
     """One runtime pod.
 
     `stopping`: it has been deleted and drains. `lost`: it should be gone for long, but its node does not say so.
-    `dead`: it will never run again, and ended at `ended`.
+    `dead`: it will never run again, and ended at `ended`. `marked`: it carries its owner's uid as a label.
     """
 
     name: str
@@ -33,6 +33,7 @@ class Pod:
     dead: bool
     ended: datetime
     failure: Failure | None = None
+    marked: bool = False
 
     @property
     def live(self) -> bool:
@@ -66,6 +67,11 @@ def observe_pods(items: Iterable[Object], owner_uid: str, now: datetime) -> tupl
     return tuple(sorted(pods, key=lambda pod: (pod.created, pod.name)))
 
 
+def selecting_uid(pods: Iterable[Pod], owner_uid: str) -> str | None:
+    """The uid for selectors to name: None while a replica lives that an operator of before this label has made."""
+    return owner_uid if all(pod.marked for pod in pods if pod.live) else None
+
+
 def observe_service(item: Object | None, wanted: Object) -> ServiceState:
     """Whether the Service is there, is ours, and says what it should."""
     if item is None:
@@ -92,11 +98,12 @@ def _pod(item: Object, now: datetime) -> Pod:
     conditions = {c["type"]: c for c in status.get("conditions") or ()}
     gone_by = meta.get("deletionTimestamp")
     dead = status.get("phase") in ("Failed", "Succeeded")
+    labels = meta.get("labels") or {}
     created = _time(meta["creationTimestamp"])
     return Pod(
         name=meta["name"],
         uid=meta["uid"],
-        hash=(meta.get("labels") or {}).get(HASH_LABEL, ""),
+        hash=labels.get(HASH_LABEL, ""),
         created=created,
         scheduled=bool(item["spec"].get("nodeName")),
         ready=gone_by is None and not dead and conditions.get("Ready", {}).get("status") == "True",
@@ -105,6 +112,7 @@ def _pod(item: Object, now: datetime) -> Pod:
         dead=dead,
         ended=max([created, *_ends(status, conditions)]),
         failure=failure_of(status, conditions),
+        marked=labels.get(UID_LABEL) == controller_of(item).get("uid"),
     )
 
 

@@ -17,7 +17,7 @@ from plimsoll_operator.conditions import Condition, news, with_times
 from plimsoll_operator.events import build_event
 from plimsoll_operator.identity import Object, ObjectKey
 from plimsoll_operator.names import NameRegistry
-from plimsoll_operator.observe import Observed, observe_pods, observe_service
+from plimsoll_operator.observe import Observed, observe_pods, observe_service, selecting_uid
 from plimsoll_operator.plan import Action, ApplyService, CreatePod, DeletePod, plan
 from plimsoll_operator.reasons import Reason
 from plimsoll_operator.spec import Spec, SpecError, read_spec
@@ -90,9 +90,11 @@ class Reconciler:
         return await self._bring_closer(item, spec, pods)
 
     async def _bring_closer(self, item: Object, spec: Spec, pods: Sequence[Object]) -> Outcome:
-        now, service = self._clock(), build_service(spec)
+        now = self._clock()
+        found = observe_pods(pods, spec.owner.uid, now)
+        service = build_service(spec, selecting_uid(found, spec.owner.uid))
         observed = Observed(
-            pods=observe_pods(pods, spec.owner.uid, now),
+            pods=found,
             service=observe_service(await self._api.service(spec.key), service),
             now=now,
             name_holders=self._names.holders(spec),

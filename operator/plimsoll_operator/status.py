@@ -9,7 +9,7 @@ from typing import Any
 from plimsoll_operator.conditions import LOADED, PLACED, PROGRESSING, READY, ROUTABLE, Condition
 from plimsoll_operator.failure import Failure
 from plimsoll_operator.identity import selector
-from plimsoll_operator.observe import Observed, Pod, ServiceState
+from plimsoll_operator.observe import Observed, Pod, ServiceState, selecting_uid
 from plimsoll_operator.reasons import NOT_LOADED, NOT_PLACED, Reason
 from plimsoll_operator.spec import Spec
 
@@ -82,7 +82,7 @@ def describe(seen: View, rejections: Rejections) -> tuple[Fields, list[Condition
         "replicas": len(seen.live),
         "readyReplicas": seen.ready,
         "updatedReplicas": len(seen.current),
-        "selector": selector(spec.key.name),
+        "selector": selector(spec.key.name, selecting_uid(seen.observed.pods, spec.owner.uid)),
         "phase": _phase(seen, ready, progressing, parts),
         "servedNames": [name for name in spec.served_names if name not in taken],
     }
@@ -99,7 +99,7 @@ def describe_invalid(
         "replicas": len(live),
         "readyReplicas": sum(p.ready for p in live),
         "updatedReplicas": 0,
-        "selector": selector(name),
+        "selector": before.get("selector") or selector(name),
         "phase": "Degraded" if any(p.ready for p in live) else "Failed",
     }
     if "servedNames" in before:

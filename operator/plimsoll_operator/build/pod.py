@@ -34,10 +34,11 @@ class Image:
 def build_pod(spec: Spec, image: Image, suffix: str) -> dict[str, Any]:
     """One replica. Two pods of one spec and image differ in `suffix` only."""
     body = _pod_spec(spec, image)
+    ours = {**selector_labels(spec.key.name, spec.owner.uid), HASH_LABEL: pod_hash(spec, image)}
     metadata: dict[str, Any] = {
         "name": f"{spec.key.name}-{suffix}",
         "namespace": spec.key.namespace,
-        "labels": {**spec.template.labels, **selector_labels(spec.key.name), HASH_LABEL: pod_hash(spec, image)},
+        "labels": {**spec.template.labels, **ours},
         "ownerReferences": [spec.owner.reference()],
     }
     if spec.template.annotations:

@@ -8,8 +8,8 @@ from plimsoll_operator.identity import selector_labels
 from plimsoll_operator.spec import Spec
 
 
-def build_service(spec: Spec) -> dict[str, Any]:
-    """Port 80 to the runtime's http port."""
+def build_service(spec: Spec, uid: str | None) -> dict[str, Any]:
+    """Port 80 to the runtime's http port; `uid` is the owner's where all pods carry it as a label."""
     return {
         "apiVersion": "v1",
         "kind": "Service",
@@ -20,7 +20,7 @@ def build_service(spec: Spec) -> dict[str, Any]:
             "ownerReferences": [spec.owner.reference()],
         },
         "spec": {
-            "selector": selector_labels(spec.key.name),
+            "selector": selector_labels(spec.key.name, uid),
             "ports": [{"name": "http", "port": 80, "targetPort": "http", "protocol": "TCP"}],
         },
     }

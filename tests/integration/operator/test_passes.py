@@ -9,8 +9,9 @@ from operator_support.direct import Direct
 from operator_support.objects import FULL, Json
 from operator_support.recording import IMAGE, Operator, RecordingClient
 
-from plimsoll_operator.build.pod import Image
-from plimsoll_operator.identity import HASH_LABEL, ObjectKey
+from plimsoll_operator import reconcile
+from plimsoll_operator.build.pod import Image, build_pod
+from plimsoll_operator.identity import HASH_LABEL, UID_LABEL, ObjectKey, selector, selector_labels
 from plimsoll_operator.reconcile import NotLeaderError
 
 SOURCE = {"model": {"source": "demo://gemma-3-270m"}}
@@ -176,6 +177,35 @@ async def test_a_changed_service_is_put_right_and_a_deleted_one_made_again(
     direct.delete_service("m")
     await operator.until_quiet(key)
     assert direct.service("m")["spec"]["selector"] == wanted
+
+
+async def test_selectors_name_the_uid_once_the_last_pod_without_it_is_gone(
+    operator: Operator, direct: Direct, key: ObjectKey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pods of an operator of before that label are not replaced for it, and lose no request."""
+    with monkeypatch.context() as before:
+        before.setattr(reconcile, "build_pod", _build_pod_without_uid)
+        direct.create_model("m", {**SOURCE, "replicas": 2})
+        await serve(operator, direct, key)
+    old = {pod["metadata"]["uid"] for pod in direct.pods("m")}
+    await serve(operator, direct, key)
+    assert {pod["metadata"]["uid"] for pod in direct.pods("m")} == old
+    assert direct.service("m")["spec"]["selector"] == selector_labels("m")
+    assert direct.model("m")["status"]["selector"] == selector("m")
+    direct.ask("DELETE", f"/api/v1/namespaces/{direct.namespace}/pods/{direct.pods('m')[0]['metadata']['name']}")
+    await serve(operator, direct, key)
+    assert direct.service("m")["spec"]["selector"] == selector_labels("m")
+    direct.change_model("m", runtime={"drainSeconds": 1})
+    await serve(operator, direct, key)
+    uid = direct.model("m")["metadata"]["uid"]
+    assert direct.service("m")["spec"]["selector"] == selector_labels("m", uid)
+    assert direct.model("m")["status"]["selector"] == selector("m", uid)
+
+
+def _build_pod_without_uid(*args: Any) -> Json:
+    pod = build_pod(*args)
+    del pod["metadata"]["labels"][UID_LABEL]
+    return pod
 
 
 async def test_somebody_elses_service_is_left_alone(operator: Operator, direct: Direct, key: ObjectKey) -> None:

@@ -39,7 +39,7 @@ def pod(direct: Direct, owner: Json) -> Json:
 
 @pytest.fixture
 def service(direct: Direct, owner: Json) -> Json:
-    return _in(direct, build_service(spec_of(uid=owner["metadata"]["uid"])))
+    return _in(direct, build_service(spec_of(uid=owner["metadata"]["uid"]), owner["metadata"]["uid"]))
 
 
 def _in(direct: Direct, item: Json) -> Json:

@@ -12,7 +12,7 @@ from enum import Enum
 
 from operator_support.objects import EPOCH, UID, Json, stamp
 
-from plimsoll_operator.identity import API_VERSION, CONTAINER, HASH_LABEL, KIND
+from plimsoll_operator.identity import API_VERSION, CONTAINER, HASH_LABEL, KIND, UID_LABEL
 from plimsoll_operator.observe import Observed, ServiceState, observe_pods
 from plimsoll_operator.plan import Action, ApplyService, CreatePod, DeletePod
 
@@ -42,6 +42,7 @@ class SimulatedPod:
     owner: str = UID
     gone_by: datetime | None = None
     ended: datetime | None = None
+    marked: bool = True
 
     @property
     def live(self) -> bool:
@@ -63,7 +64,7 @@ class SimulatedPod:
             "name": self.name,
             "namespace": "team",
             "uid": f"uid-{self.name}",
-            "labels": {HASH_LABEL: self.hash},
+            "labels": {HASH_LABEL: self.hash, **({UID_LABEL: self.owner} if self.marked else {})},
             "creationTimestamp": stamp(self.created),
             "ownerReferences": [owner] if self.owner else [],
         }

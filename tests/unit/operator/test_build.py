@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 import yaml
-from operator_support.objects import FULL, Json, model, spec_of
+from operator_support.objects import FULL, UID, Json, model, spec_of
 
 from plimsoll_operator.build.pod import Image, build_pod, pod_hash
 from plimsoll_operator.build.service import build_service
-from plimsoll_operator.identity import HASH_LABEL
+from plimsoll_operator.identity import HASH_LABEL, selector_labels
 from plimsoll_operator.spec import read_spec
 
 SNAPSHOTS = Path(__file__).parent / "snapshots"
@@ -50,7 +50,7 @@ def test_pod(case: str) -> None:
 
 @pytest.mark.parametrize("case", ["least", "full"])
 def test_service(case: str) -> None:
-    assert_snapshot(f"service-{case}", build_service(spec_of(**SPECS[case])))
+    assert_snapshot(f"service-{case}", build_service(spec_of(**SPECS[case]), UID))
 
 
 @pytest.mark.parametrize("case", SPECS)
@@ -60,7 +60,7 @@ def test_building_changes_nothing_and_repeats_itself(case: str) -> None:
     spec = read_spec(item)
     first = build_pod(spec, IMAGE, "a")
     second = build_pod(spec, IMAGE, "b")
-    assert build_service(spec) == build_service(spec)
+    assert build_service(spec, UID) == build_service(spec, UID)
     second["metadata"]["name"] = first["metadata"]["name"]
     assert first == second
     first["spec"]["containers"][0]["env"][0]["value"] = "changed"
@@ -114,7 +114,11 @@ def test_labels_of_the_template_never_hide_ours() -> None:
     }
 
 
-def test_the_service_selects_its_pods() -> None:
+def test_the_service_selects_its_pods_and_none_that_only_has_their_names() -> None:
     spec = spec_of(**FULL)
     labels = build_pod(spec, IMAGE, "a")["metadata"]["labels"]
-    assert build_service(spec)["spec"]["selector"].items() <= labels.items()
+    thief = selector_labels("gemma", "another-uid")
+    for uid, poses in ((UID, False), (None, True)):
+        selected = build_service(spec, uid)["spec"]["selector"].items()
+        assert selected <= labels.items()
+        assert (selected <= thief.items()) is poses

@@ -12,7 +12,7 @@ from operator_support.world import SimulatedPod, State
 
 from plimsoll_operator.build.service import build_service
 from plimsoll_operator.identity import KIND
-from plimsoll_operator.observe import LOST_AFTER, Pod, ServiceState, observe_pods, observe_service
+from plimsoll_operator.observe import LOST_AFTER, Pod, ServiceState, observe_pods, observe_service, selecting_uid
 from plimsoll_operator.reasons import Reason
 
 NOW = EPOCH + timedelta(hours=1)
@@ -56,6 +56,14 @@ def test_a_pod_that_should_be_long_gone_is_lost() -> None:
     assert seen(pod(gone_by=NOW - LOST_AFTER - timedelta(seconds=1))).lost
 
 
+def test_the_uid_selects_once_every_replica_carries_it() -> None:
+    new, old = seen(pod()), seen(pod(marked=False))
+    going, dead = seen(pod(marked=False, gone_by=NOW)), seen(pod(State.DEAD, marked=False))
+    assert (new.marked, old.marked) == (True, False)
+    assert selecting_uid([], UID) == selecting_uid([new, going, dead], UID) == UID
+    assert selecting_uid([new, old], UID) is None
+
+
 def test_only_our_own_oldest_first() -> None:
     pods = [pod(name="b"), pod(name="a"), pod(name="c", age=90), pod(name="x", owner="u2"), pod(name="y", owner="")]
     assert [p.name for p in observe_pods([p.json() for p in pods], UID, NOW)] == ["c", "a", "b"]
@@ -84,7 +92,7 @@ def test_when_it_ended_is_the_last_thing_known_of_it() -> None:
     assert found.ended == NOW - timedelta(seconds=10)
 
 
-WANTED = build_service(spec_of())
+WANTED = build_service(spec_of(), UID)
 
 
 def changed(*path: str | int, value: Any) -> Json:

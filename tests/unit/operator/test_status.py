@@ -7,10 +7,11 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from operator_support.objects import EPOCH, spec_of
+from operator_support.objects import EPOCH, UID, spec_of
 from operator_support.world import SimulatedPod, State, World
 
 from plimsoll_operator.conditions import LOADED, PLACED, PROGRESSING, READY, ROUTABLE, Condition
+from plimsoll_operator.identity import selector
 from plimsoll_operator.observe import ServiceState
 from plimsoll_operator.reasons import Reason
 from plimsoll_operator.status import Rejections, describe, describe_invalid, view
@@ -46,7 +47,7 @@ def test_all_is_well() -> None:
         "readyReplicas": 2,
         "updatedReplicas": 2,
         "selector": "app.kubernetes.io/name=plimsoll-runtime,app.kubernetes.io/managed-by=plimsoll-operator,"
-        "plimsoll.dev/model-deployment=gemma",
+        f"plimsoll.dev/model-deployment=gemma,plimsoll.dev/model-deployment-uid={UID}",
         "phase": "Ready",
         "servedNames": ["gemma"],
     }
@@ -58,6 +59,14 @@ def test_all_is_well() -> None:
         ROUTABLE: (True, Reason.ROUTABLE),
     }
     assert conditions[READY].message == "2 ready for requests to gemma"
+
+
+def test_a_replica_of_before_the_uid_label_still_counts_for_the_scale() -> None:
+    fields, _ = told(2, pod("a"), pod("b", marked=False))
+    assert fields["selector"] == selector("gemma")
+    kept = {"selector": selector("gemma", UID)}
+    assert describe_invalid(1, "gemma", (), kept, "")[0]["selector"] == kept["selector"]
+    assert describe_invalid(1, "gemma", (), {}, "")[0]["selector"] == selector("gemma")
 
 
 @pytest.mark.parametrize(
