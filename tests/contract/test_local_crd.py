@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import yaml
+from operator_support.verdicts import VERDICTS, Verdict
 
 from plimsoll_runtime.cli.main import build_parser
 from plimsoll_runtime.errors import UsageError
@@ -73,6 +74,16 @@ def test_the_readmes_first_deployment_is_accepted() -> None:
     assert blocks
     for block in blocks:
         admit(Document("README.md", yaml.safe_load(block)))
+
+
+@pytest.mark.parametrize("verdict", VERDICTS, ids=str)
+def test_laptop_mode_says_what_the_api_server_says(verdict: Verdict) -> None:
+    if verdict.refusal is None:
+        admit(Document("f", minimal(**verdict.spec)))
+        return
+    with pytest.raises(RefusedError) as refused:
+        admit(Document("f", minimal(**verdict.spec)))
+    assert verdict.refusal in str(refused.value)
 
 
 SAMPLES: dict[str, Any] = {"kvMemory": "40%", "revision": "main"}
