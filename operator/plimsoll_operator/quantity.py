@@ -10,7 +10,7 @@ POWERS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
 
 
 def byte_count(text: str) -> int:
-    """Bytes of 8Gi or 8G (Kubernetes), 8GiB or 8GB (the runtime), or of a plain number. Raises ValueError."""
+    """Bytes of 8Gi or 8G (Kubernetes), 8GiB or 8GB, or of a plain number. Raises ValueError."""
     match = AMOUNT.fullmatch(text)
     if match is None:
         raise ValueError(f"{text!r} is no amount of memory; write it like 8Gi")

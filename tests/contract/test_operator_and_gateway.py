@@ -7,13 +7,14 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from operator_support.verdicts import MEMORY
 
 from plimsoll_gateway.objects import POD_SELECTOR, table_of
 from plimsoll_operator import identity
 from plimsoll_operator.build.arguments import serve_arguments as operator_arguments
 from plimsoll_operator.build.pod import Image, build_pod
 from plimsoll_operator.names import NameRegistry
-from plimsoll_operator.spec import read_spec
+from plimsoll_operator.spec import SpecError, read_spec
 from plimsoll_runtime.cli.main import build_parser
 from plimsoll_runtime.local.admission import admit
 from plimsoll_runtime.local.flags import serve_arguments as laptop_arguments
@@ -80,6 +81,18 @@ def test_the_gateway_routes_to_the_operators_pods(spec: dict[str, Any]) -> None:
     assert replica.url == f"http://198.18.0.9:{identity.PORT}"
     assert replica.names == frozenset(model.served_names)
     assert all(model.ready_for(name) == (replica,) for name in model.served_names)
+
+
+@pytest.mark.parametrize(("kv", "total", "fits"), MEMORY)
+def test_the_operator_says_of_memory_what_the_schema_says(kv: str, total: str | int, fits: bool) -> None:
+    """Objects of before that rule are still there."""
+    item = stored("gemma", SPECS[0])
+    item["spec"] |= {"runtime": {"kvMemory": kv}, "resources": {"memory": total}}
+    if fits:
+        read_spec(item)
+        return
+    with pytest.raises(SpecError, match=f"kvMemory {kv} leaves nothing of resources.memory {total}"):
+        read_spec(item)
 
 
 TIMES = st.sampled_from(["2026-01-01T00:00:00Z", "2026-01-01T00:00:01Z"])

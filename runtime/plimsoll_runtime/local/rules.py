@@ -81,5 +81,7 @@ def compiled(text: str) -> celpy.Runner:
     """A rule, ready to be evaluated. Raises celpy.CELParseError."""
     import celpy
 
+    from plimsoll_runtime.local.functions import FUNCTIONS
+
     environment = celpy.Environment()
-    return environment.program(environment.compile(text))
+    return environment.program(environment.compile(text), functions=dict(FUNCTIONS))

@@ -24,6 +24,40 @@ def volume(**source: object) -> Json:
 
 KINDS = "must be a persistentVolumeClaim, configMap, secret, emptyDir, csi, ephemeral or image"
 TOKEN = {"sources": [{"serviceAccountToken": {"path": "token"}}]}
+NO_ROOM = "leaves nothing of resources.memory {} for the weights; lower the one or raise the other"
+
+
+def memory(kv: str, total: str | int, **resources: object) -> Json:
+    return {"runtime": {"kvMemory": kv}, "resources": {"memory": total, **resources}}
+
+
+MEMORY: tuple[tuple[str, str | int, bool], ...] = (
+    ("2Gi", "8Gi", True),
+    ("2GiB", "8Gi", True),
+    ("5GiB", "4Gi", False),
+    ("5Gi", "4Gi", False),
+    ("4Gi", "4Gi", False),
+    ("4095Mi", "4Gi", True),
+    ("4194304Ki", "4Gi", False),
+    ("8G", "8Gi", True),
+    ("8GB", "8Gi", True),
+    ("8GiB", "8G", False),
+    ("9GB", "8Gi", False),
+    ("0.5Gi", "512Mi", False),
+    ("0.5Gi", "513Mi", True),
+    ("1.5Gi", "1.6Gi", True),
+    ("1T", "1Ti", True),
+    ("1Ti", "1T", False),
+    ("1073741823", "1Gi", True),
+    ("1073741824", "1Gi", False),
+    ("1Gi", 1 << 30, False),
+    ("1GiB", (1 << 30) + 1, True),
+    ("999999KB", 10**9, True),
+    ("1000000k", 10**9, False),
+    ("67108863.9999999999Ki", "64Gi", True),
+    ("100%", "64Mi", True),
+)
+"""KV cache, memory, and whether the one leaves something of the other."""
 VERDICTS: tuple[Verdict, ...] = (
     Verdict(volume(persistentVolumeClaim={"claimName": "data"})),
     Verdict(volume(configMap={"name": "settings"})),
@@ -36,4 +70,10 @@ VERDICTS: tuple[Verdict, ...] = (
     Verdict(volume(projected=TOKEN), KINDS),
     Verdict(volume(nfs={"server": "198.18.0.1", "path": "/"}), KINDS),
     Verdict(volume(), KINDS),
+    *(Verdict(memory(kv, total), None if fits else NO_ROOM.format(total)) for kv, total, fits in MEMORY),
+    Verdict(memory("40GiB", "8Gi", accelerator={"resource": "amd.com/gpu"})),
+    *(
+        Verdict({"runtime": {"kvMemory": kv}}, "must be an amount such as 2Gi or a share such as 40%")
+        for kv in ("0.9", "0Gi", "0.0G", "17", "1e9", "-1Gi", "2gi", "2K", "2TB", "1 Gi", "101%", "Gi", "")
+    ),
 )

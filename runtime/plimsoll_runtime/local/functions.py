@@ -1,0 +1,44 @@
+"""What Kubernetes' CEL has beside the language's own functions, as far as celpy has not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from decimal import Decimal
+from typing import Any
+
+from celpy.celtypes import BoolType, IntType, StringType
+
+from plimsoll_runtime.local.quantity import Quantity
+
+
+def _is_quantity(text: StringType) -> BoolType:
+    try:
+        Quantity.parse(text)
+    except ValueError:
+        return BoolType(False)
+    return BoolType(True)
+
+
+def _compare(one: Quantity, other: Quantity) -> IntType:
+    return IntType((one > other) - (one < other))
+
+
+def _operand(value: Quantity | IntType) -> Decimal:
+    return value.amount if isinstance(value, Quantity) else Decimal(int(value))
+
+
+def _replace(text: StringType, old: StringType, new: StringType, limit: int = -1) -> StringType:
+    return StringType(str(text).replace(str(old), str(new), int(limit)))
+
+
+FUNCTIONS: Mapping[str, Callable[..., Any]] = {
+    "isQuantity": _is_quantity,
+    "quantity": Quantity.parse,
+    "sign": lambda quantity: IntType(quantity.sign),
+    "add": lambda one, other: Quantity(one.amount + _operand(other)),
+    "sub": lambda one, other: Quantity(one.amount - _operand(other)),
+    "compareTo": _compare,
+    "isLessThan": lambda one, other: BoolType(one < other),
+    "isGreaterThan": lambda one, other: BoolType(one > other),
+    "replace": _replace,
+}
