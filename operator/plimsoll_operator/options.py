@@ -36,6 +36,13 @@ def parse_options(arguments: Sequence[str] | None = None) -> Options:
         "--image-pull-policy", choices=PULL_POLICIES, default="IfNotPresent", help="when the kubelet pulls it"
     )
     parser.add_argument(
+        "--allowed-image",
+        action="append",
+        default=[],
+        metavar="PLACE",
+        help="a registry, a path in it or an image from which template.image may be; repeat for more (default: none)",
+    )
+    parser.add_argument(
         "--namespace", action="append", metavar="NS", help="watch this namespace; repeat for more (default: all)"
     )
     parser.add_argument("--all-namespaces", action="store_true", help="watch all namespaces")
@@ -47,7 +54,7 @@ def parse_options(arguments: Sequence[str] | None = None) -> Options:
     if args.namespace and args.all_namespaces:
         parser.error("give either --namespace or --all-namespaces")
     return Options(
-        image=Image(args.runtime_image, args.image_pull_policy),
+        image=Image(args.runtime_image, args.image_pull_policy, tuple(args.allowed_image)),
         namespaces=tuple(args.namespace) if args.namespace else None,
         lease=ObjectKey(args.lease_namespace, args.lease_name),
         health_port=args.health_port,

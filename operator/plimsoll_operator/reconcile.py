@@ -84,6 +84,7 @@ class Reconciler:
         pods = await self._api.pods(key)
         try:
             spec = read_spec(item)
+            self._image.of(spec)
         except SpecError as error:
             await self._report_invalid(item, pods, error)
             return Outcome()

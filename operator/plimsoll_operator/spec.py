@@ -14,6 +14,17 @@ DRAIN_SECONDS = 30
 """What the runtime takes when it is not told (a contract test compares)."""
 
 
+SCHEDULING = (
+    "nodeSelector",
+    "affinity",
+    "priorityClassName",
+    "runtimeClassName",
+    "schedulerName",
+    "imagePullSecrets",
+)
+"""Fields of the template that a pod takes as they are."""
+
+
 class SpecError(Exception):
     """The API server's schema let it pass, and still it cannot be served; the message says what to change."""
 
@@ -33,11 +44,15 @@ class Template:
     labels: Mapping[str, str] = field(default_factory=dict)
     annotations: Mapping[str, str] = field(default_factory=dict)
     env: tuple[Mapping[str, Any], ...] = ()
+    env_from: tuple[Mapping[str, Any], ...] = ()
     volumes: tuple[Mapping[str, Any], ...] = ()
     volume_mounts: tuple[Mapping[str, Any], ...] = ()
     tolerations: tuple[Mapping[str, Any], ...] = ()
     scheduling: Mapping[str, Any] = field(default_factory=dict)
     service_account: str | None = None
+    spread: tuple[Mapping[str, Any], ...] | None = None
+    image: str | None = None
+    shm_size: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +69,8 @@ class Spec:
     cpu: str | None
     memory: str | None
     accelerator: Accelerator | None
+    cpu_limit: str | None
+    ephemeral_storage: str | None
     options: Mapping[str, Any]
     template: Template
 
@@ -95,6 +112,8 @@ def read_spec(item: Object) -> Spec:
         cpu=_text(resources.get("cpu")),
         memory=_text(resources.get("memory")),
         accelerator=Accelerator(accelerator["resource"], accelerator.get("count", 1)) if accelerator else None,
+        cpu_limit=_text(resources.get("cpuLimit")),
+        ephemeral_storage=_text(resources.get("ephemeralStorage")),
         options=options,
         template=_template(spec.get("template", {})),
     )
@@ -112,17 +131,20 @@ def _check_memory(memory: str | int | None, kv_memory: str | None) -> None:
 
 
 def _template(values: Mapping[str, Any]) -> Template:
+    spread = values.get("topologySpreadConstraints")
     return Template(
         labels=values.get("labels", {}),
         annotations=values.get("annotations", {}),
         env=tuple(values.get("env", ())),
+        env_from=tuple(values.get("envFrom", ())),
         volumes=tuple(values.get("volumes", ())),
         volume_mounts=tuple(values.get("volumeMounts", ())),
         tolerations=tuple(values.get("tolerations", ())),
-        scheduling={
-            name: values[name] for name in ("nodeSelector", "affinity", "priorityClassName") if values.get(name)
-        },
+        scheduling={name: values[name] for name in SCHEDULING if values.get(name)},
         service_account=values.get("serviceAccountName"),
+        spread=None if spread is None else tuple(spread),
+        image=values.get("image"),
+        shm_size=_text(values.get("shmSize")),
     )
 
 

@@ -67,7 +67,7 @@ RECORDED: list[tuple[str, tuple[int, int, bool, bool] | None]] = [
     ("1ee3", None),
     ("1m5", None),
 ]
-"""Text, and what kube-apiserver 1.34.3 says of it in CEL: its sign, its order beside 1, whether it is below 1Ki - 1, and
+"""Text, and what kube-apiserver 1.34.3 says of it in CEL: its sign, its order beside 1, whether it is below 1Ki - 1 and
 whether it is above 1. None: it is no quantity."""
 SAYS = (
     "sign(quantity(self))",

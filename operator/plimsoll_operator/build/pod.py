@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from plimsoll_operator.build.arguments import CLAIMS, claim_name, serve_arguments
 from plimsoll_operator.identity import CONTAINER, HASH_LABEL, PORT, selector_labels
-from plimsoll_operator.spec import Spec
+from plimsoll_operator.spec import Spec, SpecError
 
 USER = 65532
 TERMINATION_LOG = "/dev/termination-log"
@@ -18,6 +18,9 @@ CACHE = "/cache"
 GRACE_BEYOND_DRAIN = 15
 START_SECONDS = 3600
 HASH_LENGTH = 10
+CACHE_LIMIT = "256Gi"
+"""Of the cache without `resources.ephemeralStorage`: room for whatever one accelerator can hold, not all of a disk."""
+OVER_NODES = ({"maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "ScheduleAnyway"},)
 NODE_LOST = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 NODE_LOST_SECONDS = 60
 """How long a pod may stay on a node that does not answer. The cluster's own 300 s are long for requests to wait."""
@@ -25,15 +28,29 @@ NODE_LOST_SECONDS = 60
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """The runtime's image and when the kubelet pulls it."""
+    """The runtime's image and when the kubelet pulls it. `allowed`: from where a template may take another."""
 
     reference: str
     pull_policy: str = "IfNotPresent"
+    allowed: tuple[str, ...] = ()
+
+    def of(self, spec: Spec) -> str:
+        """The image of a model's pods. Raises SpecError for one that is not allowed."""
+        own = spec.template.image
+        if own is None:
+            return self.reference
+        if not any(f"{own}/".startswith(f"{place.rstrip('/')}{end}") for place in self.allowed for end in "/:@"):
+            places = f"only {', '.join(self.allowed)}" if self.allowed else "none"
+            raise SpecError(
+                f"template.image {own} is not among the images that this installation allows ({places}): leave it out, "
+                "or have its place added to the chart's runtime.allowedImages"
+            )
+        return own
 
 
 def build_pod(spec: Spec, image: Image, suffix: str) -> dict[str, Any]:
     """One replica. Two pods of one spec and image differ in `suffix` only."""
-    body = _pod_spec(spec, image)
+    body = _with_defaults(_pod_spec(spec, image), spec)
     ours = {**selector_labels(spec.key.name, spec.owner.uid), HASH_LABEL: pod_hash(spec, image)}
     metadata: dict[str, Any] = {
         "name": f"{spec.key.name}-{suffix}",
@@ -57,6 +74,19 @@ def pod_hash(spec: Spec, image: Image) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:HASH_LENGTH]
 
 
+def _with_defaults(body: dict[str, Any], spec: Spec) -> dict[str, Any]:
+    """What pods have where the spec does not say; pods that were made without are as good, and not replaced for it."""
+    limit = {"sizeLimit": spec.ephemeral_storage or CACHE_LIMIT}
+    volumes = [{**volume, "emptyDir": limit} if volume["name"] == "cache" else volume for volume in body["volumes"]]
+    return {"topologySpreadConstraints": _spread(spec, OVER_NODES), **body, "volumes": volumes}
+
+
+def _spread(spec: Spec, constraints: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Constraints over the model's own pods where they do not say over which."""
+    own = {"labelSelector": {"matchLabels": selector_labels(spec.key.name)}}
+    return [{**own, **constraint} for constraint in constraints]
+
+
 def _pod_spec(spec: Spec, image: Image) -> dict[str, Any]:
     body: dict[str, Any] = {
         "automountServiceAccountToken": False,
@@ -76,6 +106,8 @@ def _pod_spec(spec: Spec, image: Image) -> dict[str, Any]:
     }
     if spec.template.service_account:
         body["serviceAccountName"] = spec.template.service_account
+    if spec.template.spread is not None:
+        body["topologySpreadConstraints"] = _spread(spec, spec.template.spread)
     return body
 
 
@@ -83,9 +115,11 @@ def _container(spec: Spec, image: Image) -> dict[str, Any]:
     mounts = [{"name": "cache", "mountPath": CACHE}, {"name": "tmp", "mountPath": "/tmp"}]
     if claim := claim_name(spec.source):
         mounts.append({"name": "model", "mountPath": f"{CLAIMS}/{claim}", "readOnly": True})  # type: ignore[dict-item]
-    return {
+    if spec.template.shm_size:
+        mounts.append({"name": "shm", "mountPath": "/dev/shm"})
+    body = {
         "name": CONTAINER,
-        "image": image.reference,
+        "image": image.of(spec),
         "imagePullPolicy": image.pull_policy,
         "args": serve_arguments(spec),
         "env": _environment(spec),
@@ -104,6 +138,9 @@ def _container(spec: Spec, image: Image) -> dict[str, Any]:
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": [*mounts, *(dict(m) for m in spec.template.volume_mounts)],
     }
+    if spec.template.env_from:
+        body["envFrom"] = [dict(source) for source in spec.template.env_from]
+    return body
 
 
 def _environment(spec: Spec) -> list[dict[str, Any]]:
@@ -124,6 +161,10 @@ def _resources(spec: Spec) -> dict[str, Any]:
     limits: dict[str, str] = {}
     if spec.cpu:
         requests["cpu"] = spec.cpu
+    if spec.cpu_limit:
+        limits["cpu"] = spec.cpu_limit
+    if spec.ephemeral_storage:
+        requests["ephemeral-storage"] = limits["ephemeral-storage"] = spec.ephemeral_storage
     if spec.memory:
         requests["memory"] = limits["memory"] = spec.memory
     if spec.accelerator:
@@ -145,6 +186,8 @@ def _tolerations(spec: Spec) -> list[dict[str, Any]]:
 
 def _volumes(spec: Spec) -> list[dict[str, Any]]:
     volumes: list[dict[str, Any]] = [{"name": "cache", "emptyDir": {}}, {"name": "tmp", "emptyDir": {}}]
+    if spec.template.shm_size:
+        volumes.append({"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": spec.template.shm_size}})
     if claim := claim_name(spec.source):
         volumes.append({"name": "model", "persistentVolumeClaim": {"claimName": claim, "readOnly": True}})
     return [*volumes, *(dict(v) for v in spec.template.volumes)]

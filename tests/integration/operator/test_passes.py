@@ -251,15 +251,15 @@ async def test_an_evicted_pod_is_replaced(operator: Operator, direct: Direct, ke
 
 
 async def test_an_invalid_change_leaves_what_serves(operator: Operator, direct: Direct, key: ObjectKey) -> None:
-    direct.create_model("m", {**SOURCE, "resources": {"memory": "8Gi"}})
+    direct.create_model("m", SOURCE)
     await serve(operator, direct, key)
-    direct.change_model("m", runtime={"kvMemory": "9GiB"})
+    direct.change_model("m", template={"image": "registry.example/theirs:1"})
     await operator.until_quiet(key)
     status = direct.model("m")["status"]
     assert conditions(direct)["Ready"] == ("False", "InvalidSpec")
     assert (status["phase"], status["readyReplicas"], status["servedNames"]) == ("Degraded", 1, ["m"])
     assert direct.events("m")[-1][:2] == ("Warning", "InvalidSpec")
-    direct.change_model("m", runtime={"kvMemory": "2GiB"})
+    direct.change_model("m", template={"image": None})
     await serve(operator, direct, key)
     assert conditions(direct)["Ready"] == ("True", "Ready")
 

@@ -59,6 +59,10 @@ POD_NONSENSE: Mapping[str, tuple[Any, ...]] = {
         [{"name": "A", "valueFrom": {"secretKeyRef": "s"}}],
         [{"name": "A", "valueFrom": {"fieldRef": {"fieldPath": "no.such.field"}}}],
     ),
+    "topologySpreadConstraints": ([{"maxSkew": 0}], [{"topologyKey": ""}], [{"nearby": 1}]),
+    "envFrom": ([{}], [{"secretRef": {"name": "no/name"}}]),
+    "image": ("registry.example/theirs:1", "a b"),
+    "runtimeClassName": ("no-such-class",),
     "volumeMounts": ([{"name": "gone", "mountPath": "/data"}], [{"name": "v", "mountPath": "data"}]),
     "tolerations": (
         [{"operator": "Equal"}],
@@ -106,7 +110,8 @@ def malformed(random: Random, name: str) -> Malformed:
 def _base(random: Random) -> Json:
     """A good spec, small or large."""
     spec = copy.deepcopy(FULL) if random.random() < 0.5 else {"model": {"source": "demo://gemma-3-270m"}}
-    spec.get("template", {}).pop("priorityClassName", None)
+    for named in ("priorityClassName", "runtimeClassName"):  # objects of the cluster, which are not there
+        spec.get("template", {}).pop(named, None)
     return spec
 
 

@@ -53,7 +53,13 @@ FULL: Json = {
         "servedNames": ["llama", "org/llama-3:8b"],
     },
     "replicas": 3,
-    "resources": {"cpu": "500m", "memory": "16Gi", "accelerator": {"resource": "nvidia.com/gpu", "count": 1}},
+    "resources": {
+        "cpu": "500m",
+        "cpuLimit": 2,
+        "memory": "16Gi",
+        "ephemeralStorage": "100Gi",
+        "accelerator": {"resource": "nvidia.com/gpu", "count": 1},
+    },
     "runtime": {
         "dtype": "bfloat16",
         "maxModelLen": 4096,
@@ -85,6 +91,15 @@ FULL: Json = {
         "volumeMounts": [{"name": "data", "mountPath": "/data"}],
         "priorityClassName": "serving",
         "serviceAccountName": "reader",
+        "topologySpreadConstraints": [
+            {"maxSkew": 1, "topologyKey": "topology.kubernetes.io/zone", "whenUnsatisfiable": "DoNotSchedule"},
+        ],
+        "runtimeClassName": "nvidia",
+        "schedulerName": "volcano",
+        "image": "registry.example/ai/runtime:2",
+        "imagePullSecrets": [{"name": "pull"}],
+        "shmSize": "2Gi",
+        "envFrom": [{"prefix": "HUB_", "secretRef": {"name": "hub"}}],
     },
 }
 """A spec that sets every field there is."""

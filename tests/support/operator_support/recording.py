@@ -14,7 +14,7 @@ from plimsoll_operator.identity import ObjectKey
 from plimsoll_operator.names import NameRegistry
 from plimsoll_operator.reconcile import Outcome, Reconciler
 
-IMAGE = Image("registry.example/runtime:1")
+IMAGE = Image("registry.example/runtime:1", allowed=("registry.example/ai",))
 QUIET_PASSES = 12
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from operator_support.objects import Json
+from operator_support.objects import FULL, Json
 
 
 @dataclass(frozen=True)
@@ -58,6 +58,10 @@ MEMORY: tuple[tuple[str, str | int, bool], ...] = (
     ("100%", "64Mi", True),
 )
 """KV cache, memory, and whether the one leaves something of the other."""
+SHM: Json = {
+    "volumes": [{"name": "mine", "emptyDir": {"medium": "Memory"}}],
+    "volumeMounts": [{"name": "mine", "mountPath": "/dev/shm"}],
+}
 VERDICTS: tuple[Verdict, ...] = (
     Verdict(volume(persistentVolumeClaim={"claimName": "data"})),
     Verdict(volume(configMap={"name": "settings"})),
@@ -71,6 +75,17 @@ VERDICTS: tuple[Verdict, ...] = (
     Verdict(volume(nfs={"server": "198.18.0.1", "path": "/"}), KINDS),
     Verdict(volume(), KINDS),
     *(Verdict(memory(kv, total), None if fits else NO_ROOM.format(total)) for kv, total, fits in MEMORY),
+    *(Verdict({"template": {field: FULL["template"][field]}}) for field in FULL["template"] if field != "volumeMounts"),
+    Verdict({"resources": FULL["resources"]}),
+    Verdict({"resources": {"cpu": "500m", "cpuLimit": "0.5"}}),
+    Verdict({"resources": {"cpu": 2, "cpuLimit": "1999m"}}, "cpuLimit must not be below cpu"),
+    Verdict({"resources": {"ephemeralStorage": "1"}}, "must be an amount such as 8Gi or 512Mi"),
+    Verdict({"template": {"shmSize": "64"}}, "must be an amount such as 8Gi or 512Mi"),
+    Verdict({"template": {"shmSize": "1Gi", "volumes": [{"name": "shm", "emptyDir": {}}]}}, "choose another name"),
+    Verdict({"template": SHM | {"shmSize": "1Gi"}}, "/dev/shm is the runtime's own"),
+    Verdict({"template": SHM}),
+    Verdict({"template": {"envFrom": [{"prefix": "A_"}]}}, "give either configMapRef or secretRef"),
+    Verdict({"template": {"image": "two words"}}, "spec.template.image in body should match"),
     Verdict(memory("40GiB", "8Gi", accelerator={"resource": "amd.com/gpu"})),
     *(
         Verdict({"runtime": {"kvMemory": kv}}, "must be an amount such as 2Gi or a share such as 40%")

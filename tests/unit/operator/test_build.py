@@ -14,14 +14,14 @@ import pytest
 import yaml
 from operator_support.objects import FULL, UID, Json, model, spec_of
 
-from plimsoll_operator.build.pod import Image, build_pod, pod_hash
+from plimsoll_operator.build.pod import CACHE_LIMIT, Image, build_pod, pod_hash
 from plimsoll_operator.build.service import build_service
 from plimsoll_operator.identity import HASH_LABEL, selector_labels
-from plimsoll_operator.spec import read_spec
+from plimsoll_operator.spec import SpecError, read_spec
 
 SNAPSHOTS = Path(__file__).parent / "snapshots"
 UPDATE = "PLIMSOLL_UPDATE_SNAPSHOTS"
-IMAGE = Image("registry.example/runtime:1.0")
+IMAGE = Image("registry.example/runtime:1.0", allowed=("registry.example/ai",))
 SPECS: dict[str, Json] = {
     "least": {},
     "full": FULL,
@@ -89,12 +89,47 @@ def test_a_change_that_pods_can_see_rolls_them(case: str) -> None:
 
 @pytest.mark.parametrize("image", [Image("registry.example/runtime:1.1"), Image(IMAGE.reference, "Always")])
 def test_another_image_rolls_them(image: Image) -> None:
-    assert pod_hash(spec_of(**FULL), image) != pod_hash(spec_of(**FULL), IMAGE)
+    assert pod_hash(spec_of(), image) != pod_hash(spec_of(), IMAGE)
 
 
 @pytest.mark.parametrize("changes", [{"replicas": 7}, {"generation": 9}], ids=str)
 def test_what_pods_cannot_see_does_not_roll_them(changes: dict[str, Any]) -> None:
     assert pod_hash(spec_of(**{**FULL, **changes}), IMAGE) == pod_hash(spec_of(**FULL), IMAGE)
+
+
+def test_defaults_that_came_later_roll_nothing() -> None:
+    """The hash of a pod of before them, as it is known from that version's snapshot."""
+    pod = build_pod(spec_of(), IMAGE, "a")
+    assert pod["metadata"]["labels"][HASH_LABEL] == "36ccf07268"
+    (spread,) = pod["spec"]["topologySpreadConstraints"]
+    assert (spread["topologyKey"], spread["whenUnsatisfiable"]) == ("kubernetes.io/hostname", "ScheduleAnyway")
+    assert spread["labelSelector"]["matchLabels"].items() <= pod["metadata"]["labels"].items()
+    assert pod["spec"]["volumes"][0] == {"name": "cache", "emptyDir": {"sizeLimit": CACHE_LIMIT}}
+    silent = build_pod(spec_of(template={"topologySpreadConstraints": []}), IMAGE, "a")
+    assert silent["spec"]["topologySpreadConstraints"] == []
+
+
+@pytest.mark.parametrize(
+    ("image", "allowed"),
+    [
+        ("registry.example/ai/runtime:2", True),
+        ("registry.example/ai", True),
+        ("registry.example/ai@sha256:" + "a" * 64, True),
+        ("registry.example/aid/runtime:2", False),
+        ("registry.example/other:2", False),
+        ("registry.example.evil/ai/runtime", False),
+        ("ai/runtime", False),
+    ],
+)
+def test_an_image_from_elsewhere_is_refused_with_what_to_do(image: str, allowed: bool) -> None:
+    spec = spec_of(template={"image": image})
+    if allowed:
+        assert build_pod(spec, IMAGE, "a")["spec"]["containers"][0]["image"] == image
+        return
+    with pytest.raises(SpecError, match=r"\(only registry\.example/ai\): leave it out, or have its place added"):
+        IMAGE.of(spec)
+    with pytest.raises(SpecError, match=r"\(none\)"):
+        Image("runtime:1").of(spec)
 
 
 def test_the_order_of_fields_does_not_roll_them() -> None:

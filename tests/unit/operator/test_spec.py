@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from operator_support.objects import FULL, model, spec_of
 
 from plimsoll_operator.quantity import byte_count
-from plimsoll_operator.spec import Accelerator, SpecError, read_spec, served_names
+from plimsoll_operator.spec import SCHEDULING, Accelerator, SpecError, read_spec, served_names
 
 CRD = next(Path(__file__).parents[3].glob("crds/*modeldeployment*.yaml"))
 
@@ -43,7 +43,7 @@ def test_a_full_spec_is_read_whole() -> None:
     assert spec.accelerator == Accelerator("nvidia.com/gpu", 1)
     assert spec.options == FULL["runtime"]
     assert spec.drain_seconds == 7
-    assert spec.template.scheduling.keys() == {"nodeSelector", "affinity", "priorityClassName"}
+    assert spec.template.scheduling.keys() == set(SCHEDULING)
     assert spec.template.service_account == "reader"
 
 
