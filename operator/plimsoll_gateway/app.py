@@ -11,32 +11,25 @@ from urllib.parse import quote
 
 import aiohttp
 
-from plimsoll_gateway.body import ClientGone, Message, Receive, model_name, read_body
+from plimsoll_gateway.body import Body, ClientGone, Message, Receive, read_body
+from plimsoll_gateway.budget import SMALL_BYTES, Budget
 from plimsoll_gateway.catalog import model_list, one_model
-from plimsoll_gateway.errors import Refusal, internal_error, shutting_down, unknown_path, wrong_method
+from plimsoll_gateway.errors import Refusal, internal_error, shutting_down, two_lengths, unknown_path, wrong_method
 from plimsoll_gateway.headers import request_id
 from plimsoll_gateway.lifeline import Lifelines
+from plimsoll_gateway.limits import Limits
 from plimsoll_gateway.metrics import CLIENT_GONE, CONTENT_TYPE, Metrics, labels_of
+from plimsoll_gateway.model_name import model_name
 from plimsoll_gateway.pick import Picker
 from plimsoll_gateway.relay import Relay, find_model
 from plimsoll_gateway.room import Room
 from plimsoll_gateway.stream import Send, Stream
 from plimsoll_gateway.table import Model, TableStore
+from plimsoll_gateway.turns import Turns
 from plimsoll_gateway.upstream import Call
 
 log = logging.getLogger(__name__)
 
-# Paths that name their model in the body. A replica that does not offer one of them says so itself.
-RELAYED = frozenset(
-    [
-        "/v1/chat/completions",
-        "/v1/completions",
-        "/v1/embeddings",
-        "/v1/responses",
-        "/tokenize",
-        "/detokenize",
-    ]
-)
 OWN = frozenset(["/v1/models", "/health", "/live", "/metrics"])
 MODEL_PREFIX = "/v1/models/"
 JSON = b"application/json"
@@ -45,13 +38,13 @@ JSON = b"application/json"
 class Gateway:
     """One OpenAI endpoint for all models of the table."""
 
-    def __init__(
-        self, session: aiohttp.ClientSession, store: TableStore, picker: Picker, *, max_body: int, max_waiting: int
-    ) -> None:
+    def __init__(self, session: aiohttp.ClientSession, store: TableStore, picker: Picker, limits: Limits) -> None:
         self._store = store
-        self._max_body = max_body
+        self._body_bytes = limits.body_bytes
         self._metrics = Metrics(store)
-        self._room = Room(max_waiting, self._metrics)
+        self._budget = Budget(limits.held_bytes, self._metrics)
+        self._turns = Turns()
+        self._room = Room(limits.waiting, self._metrics)
         self._relay = Relay(session, store, picker, self._metrics)
         self._running = Lifelines()
         self._draining = False
@@ -62,7 +55,7 @@ class Gateway:
 
     def cut(self) -> None:
         """End what still runs, each answer with an error."""
-        self._running.cut_all(shutting_down())
+        self._running.cut_all(shutting_down)
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """Answer one request (uvicorn is configured to send nothing but HTTP)."""
@@ -85,7 +78,9 @@ class Gateway:
 
     async def _answer(self, exchange: Exchange) -> None:
         path = exchange.path
-        if path in RELAYED:
+        if b"content-length" in exchange.headers and b"transfer-encoding" in exchange.headers:
+            raise two_lengths()
+        if path in self._body_bytes:
             exchange.allow("POST")
             await self._forward(exchange)
         elif path in OWN or path.startswith(MODEL_PREFIX):
@@ -95,22 +90,28 @@ class Gateway:
             raise unknown_path(path)
 
     async def _forward(self, exchange: Exchange) -> None:
-        body = await read_body(exchange.receive, exchange.headers, self._max_body)
-        call = Call(
-            path=exchange.path,
-            query=quote(exchange.scope["query_string"], safe="=&%+:/?@!$'()*,;-._~"),
-            headers=exchange.scope["headers"],
-            body=body,
-            request_id=exchange.stream.request_id,
-            model_name=model_name(body),
-        )
-        exchange.model = find_model(self._store.current, call.model_name)
-        with (
-            self._metrics.in_flight.labels(*labels_of(exchange.model)).track_inprogress(),
-            self._room.enter(exchange.model, call.model_name) as place,
-        ):
-            async with self._running.hold(exchange.receive):
-                await self._relay.carry(call, exchange.stream, place)
+        limit = self._body_bytes[exchange.path]
+        with await read_body(exchange.receive, exchange.headers, limit, self._budget) as body:
+            call = Call(
+                path=exchange.path,
+                query=quote(exchange.scope["query_string"], safe="=&%+:/?@!$'()*,;-._~"),
+                headers=exchange.scope["headers"],
+                body=body,
+                request_id=exchange.stream.request_id,
+                model_name=await self._model_name(body),
+            )
+            exchange.model = find_model(self._store.current, call.model_name)
+            with (
+                self._metrics.in_flight.labels(*labels_of(exchange.model)).track_inprogress(),
+                self._room.enter(exchange.model, call.model_name) as place,
+            ):
+                async with self._running.hold(exchange.receive):
+                    await self._relay.carry(call, exchange.stream, place)
+
+    async def _model_name(self, body: Body) -> str:
+        if len(body) <= SMALL_BYTES:
+            return model_name(body.view)
+        return await self._turns.take(lambda: model_name(body.view))
 
     async def _own(self, exchange: Exchange) -> None:
         stream, table = exchange.stream, self._store.current

@@ -55,10 +55,24 @@ def body_too_large(limit: int) -> Refusal:
     return Refusal(413, message, code="request_too_large", headers=[("connection", "close")])
 
 
-def body_too_slow(seconds: float) -> Refusal:
+def body_stalled(seconds: float) -> Refusal:
     """408: the body stopped arriving."""
-    message = f"Nothing more of the request body arrived for {seconds:g} s."
+    return _too_slow(f"Nothing more of the request body arrived for {seconds:g} s.")
+
+
+def body_too_slow(rate: int) -> Refusal:
+    """408: the body goes on arriving, and would for too long."""
+    return _too_slow(f"The request body arrives at less than {rate} bytes per second. Send it faster.")
+
+
+def _too_slow(message: str) -> Refusal:
     return Refusal(408, message, code="request_timeout", headers=[("connection", "close")])
+
+
+def two_lengths() -> Refusal:
+    """400: both headers that tell where a body ends, a trick to smuggle a second request (RFC 9112 section 6.3)."""
+    message = "The request has both Content-Length and Transfer-Encoding. Send one of them."
+    return Refusal(400, message, code="invalid_request", headers=[("connection", "close")])
 
 
 def unknown_path(path: str) -> Refusal:
@@ -100,13 +114,22 @@ def overloaded(name: str, most: int) -> Refusal:
     return _unavailable(message, "overloaded")
 
 
+def too_many_bytes(most: int) -> Refusal:
+    """503: the bodies of all requests fill what is set aside for them; the connection is closed as with 413."""
+    message = (
+        f"The gateway is overloaded: the requests that it holds fill the {most} bytes set aside for them "
+        "(--max-held-bytes). Try again in some seconds."
+    )
+    return _unavailable(message, "overloaded", ("connection", "close"))
+
+
 def no_table() -> Refusal:
     """503: this gateway has only just begun."""
     return _unavailable("The gateway does not know its models yet. Try again in a moment.", "gateway_starting")
 
 
-def _unavailable(message: str, code: str) -> Refusal:
-    return Refusal(503, message, code=code, headers=[("retry-after", str(RETRY_AFTER_SECONDS))])
+def _unavailable(message: str, code: str, *headers: tuple[str, str]) -> Refusal:
+    return Refusal(503, message, code=code, headers=[("retry-after", str(RETRY_AFTER_SECONDS)), *headers])
 
 
 def upstream_failed(name: str, reason: str) -> Refusal:

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from types import TracebackType
 
 from plimsoll_gateway.body import ClientGone, Receive
+
+Cause = Callable[[], Exception]
+"""Makes the exception where it is raised. One kept anywhere would keep, by its traceback, all that its frames hold."""
 
 
 class Lifelines:
@@ -21,8 +25,8 @@ class Lifelines:
         """A context for the work on one request whose body has been read; see Lifeline."""
         return Lifeline(receive, self._lines)
 
-    def cut_all(self, cause: Exception) -> None:
-        """End all work now; each context raises `cause`."""
+    def cut_all(self, cause: Cause) -> None:
+        """End all work now; each context raises what `cause` makes."""
         for line in tuple(self._lines):
             line.cut(cause)
 
@@ -36,11 +40,11 @@ class Lifeline:
     def __init__(self, receive: Receive, lines: set[Lifeline]) -> None:
         self._receive = receive
         self._lines = lines
-        self._cause: Exception | None = None
+        self._cause: Cause | None = None
         self._task: asyncio.Task[object] | None = None
         self._watcher: asyncio.Task[None] | None = None
 
-    def cut(self, cause: Exception) -> None:
+    def cut(self, cause: Cause) -> None:
         """End the block; the first cause counts."""
         if self._cause is None and self._task is not None:
             self._cause = cause
@@ -49,7 +53,7 @@ class Lifeline:
     async def _watch(self) -> None:
         while (await self._receive())["type"] != "http.disconnect":
             pass
-        self.cut(ClientGone())
+        self.cut(ClientGone)
 
     async def __aenter__(self) -> None:
         self._task = asyncio.current_task()
@@ -60,8 +64,10 @@ class Lifeline:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._lines.discard(self)
-        if self._watcher is not None:
-            self._watcher.cancel()
-        if self._cause is not None and self._task is not None and kind is asyncio.CancelledError:
-            self._task.uncancel()
-            raise self._cause from None
+        task, self._task = self._task, None
+        watcher, self._watcher = self._watcher, None
+        if watcher is not None:
+            watcher.cancel()
+        if self._cause is not None and task is not None and kind is asyncio.CancelledError:
+            task.uncancel()
+            raise self._cause() from None

@@ -36,7 +36,7 @@ async def _run(options: Options, sock: socket.socket) -> int:
     store = TableStore()
     async with open_session() as session:
         picker = Picker(first_turn=random.randrange(1 << 16))
-        gateway = Gateway(session, store, picker, max_body=options.max_body, max_waiting=options.max_waiting)
+        gateway = Gateway(session, store, picker, options.limits)
         server = asyncio.create_task(GatewayServer(gateway, options.stop).run_on(sock))
         source = asyncio.create_task(_follow(options, store))
         log.info("listening on %s", sock.getsockname())

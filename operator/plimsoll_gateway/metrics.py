@@ -38,6 +38,14 @@ class Metrics:
             "plimsoll_gateway_refused", "Requests refused because too many of the model waited already.", LABELS,
             registry=self.registry,
         )  # fmt: skip
+        self.refused_bodies = Counter(
+            "plimsoll_gateway_refused_bodies", "Requests refused because the bodies held left no room for theirs.",
+            registry=self.registry,
+        )  # fmt: skip
+        self.body_bytes = Gauge(
+            "plimsoll_gateway_body_bytes", "Bytes of request bodies held until an answer begins.",
+            registry=self.registry,
+        )  # fmt: skip
         self.broken_streams = Counter(
             "plimsoll_gateway_broken_streams", "Answers that ended early.", LABELS, registry=self.registry
         )

@@ -9,11 +9,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from plimsoll_gateway.budget import MOST_HELD, most_of_one
+from plimsoll_gateway.limits import BODY_BYTES, Limits
 from plimsoll_gateway.room import MOST_WAITING
 from plimsoll_gateway.server import StopTimes
 
 NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
-DEFAULT_MAX_BODY = 32 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +26,7 @@ class Options:
     host: str
     port: int
     fd: int | None
-    max_body: int
-    max_waiting: int
+    limits: Limits
     stop: StopTimes
     log_level: str
 
@@ -48,11 +48,25 @@ def parse_options(arguments: Sequence[str] | None = None) -> Options:
         host=given.host,
         port=given.port,
         fd=given.fd,
-        max_body=given.max_body_bytes,
-        max_waiting=given.max_waiting,
+        limits=_limits(parser, given),
         stop=StopTimes(given.lame_duck_seconds, given.drain_seconds),
         log_level=given.log_level.upper(),
     )
+
+
+def _limits(parser: argparse.ArgumentParser, given: argparse.Namespace) -> Limits:
+    """A limit for all paths replaces the defaults, one for a single path replaces either, in any order."""
+    body_bytes = dict(BODY_BYTES)
+    for path, size in sorted(given.max_body_bytes, key=lambda pair: pair[0] is not None):
+        body_bytes.update(dict.fromkeys(BODY_BYTES if path is None else [path], size))
+    largest = max(body_bytes.values())
+    if largest > most_of_one(given.max_held_bytes):
+        parser.error(
+            f"a request of --max-body-bytes {largest} does not fit in three quarters of --max-held-bytes "
+            f"{given.max_held_bytes} (the last quarter is kept for small requests): "
+            f"give {-(-largest * 4 // 3)} or more for the second, or less for the first"
+        )
+    return Limits(body_bytes, given.max_held_bytes, given.max_waiting)
 
 
 def _own_namespace(parser: argparse.ArgumentParser) -> tuple[str, ...]:
@@ -74,12 +88,14 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--port", type=_port, default=8080, help="port to listen on (%(default)s)")
     parser.add_argument("--fd", type=_descriptor, metavar="N", help="listen on this inherited socket instead")
     parser.add_argument(
-        "--max-body-bytes",
-        type=_positive,
-        default=DEFAULT_MAX_BODY,
-        metavar="N",
-        help="largest request (%(default)s)",
-    )
+        "--max-body-bytes", type=_body_bytes, action="append", default=[], metavar="[PATH=]N",
+        help="largest request of all paths or of one (repeatable; 8388608, and 4194304 for /v1/embeddings)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--max-held-bytes", type=_positive, default=MOST_HELD, metavar="N",
+        help="most bytes of requests held at once until their answers begin; more are refused with 503 and "
+        "Retry-After (%(default)s)",
+    )  # fmt: skip
     parser.add_argument(
         "--max-waiting", type=_positive, default=MOST_WAITING, metavar="N",
         help="most requests of one model that may wait for an answer; more are refused with 503 and Retry-After "
@@ -95,6 +111,13 @@ def _parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     parser.add_argument("--log-level", choices=["debug", "info", "warning", "error"], default="info")
     return parser
+
+
+def _body_bytes(text: str) -> tuple[str | None, int]:
+    path, equals, size = text.rpartition("=")
+    if equals and path not in BODY_BYTES:
+        raise argparse.ArgumentTypeError(f"{path[:64]!r} is none of {', '.join(BODY_BYTES)}")
+    return path or None, _positive(size)
 
 
 def _port(text: str) -> int:

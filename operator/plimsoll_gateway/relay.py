@@ -70,7 +70,7 @@ class Relay:
         self._clock = clock
 
     async def carry(self, call: Call, stream: Stream, place: Place) -> None:
-        """Answer one call through `stream`; its place is free once the answer begins.
+        """Answer one call through `stream`; its place is free and its body dropped once the answer begins.
 
         Raises Refusal where no replica's answer can be had.
         The table is read again for the second attempt: the first may have failed because the world has changed.
@@ -94,6 +94,7 @@ class Relay:
                     failures.append(answer)
                     continue
                 place.leave()
+                call.body.drop()  # there will be no further attempt
                 self._metrics.first_byte.labels(*labels_of(model)).observe(self._clock() - began)
                 try:
                     await self._pipe(answer, model, call, stream)

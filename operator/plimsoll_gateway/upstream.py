@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import io
+import asyncio
 import socket
 import sys
 from dataclasses import dataclass
 
 import aiohttp
-from aiohttp.abc import AbstractCookieJar
+from aiohttp.abc import AbstractCookieJar, AbstractStreamWriter
 from yarl import URL
 
+from plimsoll_gateway.body import Body
 from plimsoll_gateway.headers import RawHeaders, request_headers
 from plimsoll_gateway.table import Replica
 
@@ -22,17 +23,18 @@ KEEP_ALIVE_SECONDS = 30.0
 PROBE_AFTER_SECONDS, PROBE_EVERY_SECONDS, PROBES = 15, 5, 3
 
 TIMEOUT = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS)
+PIECE = 64 << 10
 NO_AUTO_HEADERS = ("User-Agent", "Accept", "Accept-Encoding", "Content-Type")
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One request as it will be sent to a replica; the same for every attempt."""
+    """One request as it will be sent to a replica; the same for every attempt, of which the body outlives none."""
 
     path: str
     query: str
     headers: RawHeaders
-    body: bytes
+    body: Body
     request_id: str
     model_name: str
 
@@ -63,6 +65,29 @@ def _probed_socket(address: aiohttp.AddrInfoType) -> socket.socket:
     return made
 
 
+class _Payload(aiohttp.Payload):
+    """Sends bytes from where they are, in pieces."""
+
+    _autoclose = True
+
+    def __init__(self, view: memoryview) -> None:
+        super().__init__(view)
+        self._size: int = len(view)
+
+    async def write(self, writer: AbstractStreamWriter) -> None:
+        for at in range(0, self._size, PIECE):
+            await writer.write(self._value[at : at + PIECE])
+            await asyncio.sleep(0)  # a replica that takes everything at once must not stop the others' streams
+
+    async def write_with_length(self, writer: AbstractStreamWriter, content_length: int | None) -> None:
+        """aiohttp's name for the same, with the length that it has read from `size`."""
+        await self.write(writer)
+
+    def decode(self, encoding: str = "utf-8", errors: str = "strict") -> str:
+        """For aiohttp's debugging."""
+        return str(self._value, encoding, errors)
+
+
 async def post(session: aiohttp.ClientSession, replica: Replica, call: Call) -> aiohttp.ClientResponse:
     """Send the call to one replica and wait for the headers of its answer.
 
@@ -71,7 +96,7 @@ async def post(session: aiohttp.ClientSession, replica: Replica, call: Call) -> 
     query = f"?{call.query}" if call.query else ""
     return await session.post(
         URL(f"{replica.url}{call.path}{query}", encoded=True),
-        data=aiohttp.payload.BytesIOPayload(io.BytesIO(call.body)),
+        data=_Payload(call.body.view),
         headers=request_headers(call.headers, call.request_id),
         allow_redirects=False,
     )

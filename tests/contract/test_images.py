@@ -36,7 +36,7 @@ def closure(extra: str) -> set[str]:
 @pytest.mark.parametrize(
     ("extra", "has", "has_not"),
     [
-        ("operator", {"kopf", "kubernetes", "aiohttp"}, {"torch", "triton", "transformers", "numpy"}),
+        ("operator", {"kopf", "kubernetes", "aiohttp", "msgspec"}, {"torch", "triton", "transformers", "numpy"}),
         ("runtime", {"torch", "transformers", "aiohttp"}, {"kopf", "kubernetes"}),
     ],
 )

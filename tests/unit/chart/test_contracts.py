@@ -1,15 +1,19 @@
 """What the chart passes to our commands is what they take, and what it selects is what they make."""
 
+import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from plimsoll_gateway import objects as gateway_objects
+from plimsoll_gateway.limits import BODY_BYTES, Limits
 from plimsoll_gateway.options import parse_options as gateway_options
 from plimsoll_operator.options import parse_options as operator_options
 from plimsoll_operator.rights import RIGHTS
 
+CHART = Path(__file__).parents[3] / "charts" / "plimsoll"
 Object = dict[str, Any]
 Render = Callable[[Object], list[Object]]
 
@@ -25,14 +29,25 @@ def pod(objects: list[Object], component: str) -> Object:
 
 @pytest.mark.parametrize(("watched", "namespaces"), [([], None), (["team-a", "team-b"], ("team-a", "team-b"))])
 def test_gateway_takes_its_arguments(render: Render, watched: list[str], namespaces: tuple[str, ...] | None) -> None:
-    found = pod(render({"watchNamespaces": watched, "gateway": {"drainSeconds": 60, "maxWaiting": 99}}), "gateway")
+    limits = {"maxWaiting": 99, "maxBodyBytes": {"/tokenize": 33554432}, "maxHeldBytes": 268435456}
+    found = pod(render({"watchNamespaces": watched, "gateway": {"drainSeconds": 60, **limits}}), "gateway")
     (container,) = found["containers"]
     options = gateway_options(container["args"])
     assert options.namespaces == namespaces
     assert options.port == container["ports"][0]["containerPort"]
     assert options.stop.grace == 60
-    assert options.max_waiting == 99
+    assert options.limits.waiting == 99
+    assert options.limits.body_bytes == {**BODY_BYTES, "/tokenize": 33554432}
+    assert options.limits.held_bytes == 268435456
     assert found["terminationGracePeriodSeconds"] > options.stop.lame_duck + options.stop.grace
+
+
+def test_the_gateways_limits_are_its_own_defaults(render: Render) -> None:
+    schema = json.loads((CHART / "values.schema.json").read_text())
+    paths = schema["properties"]["gateway"]["properties"]["maxBodyBytes"]["propertyNames"]["enum"]
+    assert sorted(paths) == sorted(BODY_BYTES)
+    (container,) = pod(render({}), "gateway")["containers"]
+    assert gateway_options(container["args"]).limits == Limits()
 
 
 @pytest.mark.parametrize(("watched", "namespaces"), [([], None), (["team-a", "team-b"], ("team-a", "team-b"))])

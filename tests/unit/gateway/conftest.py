@@ -15,12 +15,15 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
 from plimsoll_gateway.app import Gateway
+from plimsoll_gateway.limits import BODY_BYTES, Limits
 from plimsoll_gateway.pick import Picker
 from plimsoll_gateway.table import Model, ObjectKey, Replica, TableStore, build_table
 from plimsoll_gateway.upstream import open_session
 
 MAX_BODY = 1 << 20
 MAX_WAITING = 3
+MAX_HELD = 4 << 20
+LIMITS = Limits(dict.fromkeys(BODY_BYTES, MAX_BODY), MAX_HELD, MAX_WAITING)
 
 
 @dataclass
@@ -92,8 +95,8 @@ class Upstream:
                 head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
                 line, *fields = head.strip().split("\r\n")
                 headers = {k.lower(): v.strip() for k, _, v in (one.partition(":") for one in fields)}
-                body = await reader.readexactly(int(headers.get("content-length", 0)))
-                request = Request(line, headers, body, writer)
+                length = int(headers.get("content-length", 0))
+                request = Request(line, headers, await reader.readexactly(length), writer)
                 self.requests.append(request)
                 behaviour = self._behaviours.pop(0) if len(self._behaviours) > 1 else self._behaviours[0]
                 await behaviour(request)
@@ -181,7 +184,7 @@ async def serve_asgi(app: Gateway) -> AsyncIterator[str]:
 async def world() -> AsyncIterator[World]:
     store = TableStore()
     async with open_session() as upstreams, aiohttp.ClientSession() as client:
-        gateway = Gateway(upstreams, store, Picker(), max_body=MAX_BODY, max_waiting=MAX_WAITING)
+        gateway = Gateway(upstreams, store, Picker(), LIMITS)
         async with serve_asgi(gateway) as url:
             made = World(gateway, store, url, client)
             try:

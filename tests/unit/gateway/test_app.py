@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 from typing import TYPE_CHECKING
@@ -131,9 +132,18 @@ async def test_wrong_methods(world: World, ok: Behaviour) -> None:
         (b'{"model": ["m"]}', "must be a string"),
         (b'{"model": "m", "model": "n"}', "appears twice"),
         (b'{"model": "m", "x": 1, "x": 1}', "appears twice"),
-        (b'{"model": "m", "x": NaN}', "NaN is not JSON"),
+        (b'{"model": "m", "x": NaN}', "not valid JSON"),
+        (b'{"model": "m", "x": [1 2]}', "not valid JSON"),
+        (b'{"model": "m", "x": 01}', "not valid JSON"),
+        (b'{"model": "m"} {}', "not valid JSON: trailing characters"),
+        (b'{"model": "m", "model": "m"}', 'The key "model" appears twice'),
+        (b'{"model": "m", "mod\\u0065l": "m"}', 'The key "model" appears twice'),
+        (b"{" + b",".join(b'"%d": 0' % i for i in range(1000)) + b"}", "more than 256 keys"),
+        (b'{"model": "' + b"m" * 5000 + b'"}', "longer than 4096 bytes"),
+        (b'{"model": "m", "x": "' + b"y" * 65_530 + b'\xff"}', "not UTF-8"),
+        (('{"model": "m", "x": "' + "y" * 65_514 + "é").encode()[:-1], "not UTF-8"),
         (b'{"model": "m", "x": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", "nested too deeply"),
-        (b'{"model": "m", "x": ' + b"1" * 5000 + b"}", "number"),
+        (b'{"model": "m", "x": ' + b'{"x":' * 100_000 + b"0" + b"}" * 100_000 + b"}", "nested too deeply"),
         (b'{"model": "\xff"}', "not UTF-8"),
         ('{"model": "m"}'.encode("utf-16"), "not UTF-8"),
         (b"\xef\xbb\xbf" + b'{"model": "m"}', "not valid JSON"),
@@ -214,3 +224,22 @@ async def test_a_fault_of_ours_is_a_500_in_openais_shape(world: World, monkeypat
     async with world.post() as response:
         assert response.status == 500
         assert (await response.json())["error"]["code"] == "internal_error"
+
+
+@pytest.mark.parametrize("request_line", ["POST /v1/completions", "GET /v1/models"])
+async def test_two_lengths_are_refused_and_the_connection_closed(
+    world: World, ok: Behaviour, request_line: str
+) -> None:
+    """A proxy in front may believe the other one: what it takes for the rest of a body would be read as a request."""
+    upstream = await world.model(ok)
+    reader, writer = await asyncio.open_connection("127.0.0.1", int(world.url.rpartition(":")[2]))
+    head = f"{request_line} HTTP/1.1\r\nhost: x\r\ncontent-length: 5\r\ntransfer-encoding: chunked\r\n\r\n"
+    writer.write(f"{head}0\r\n\r\nGET /live HTTP/1.1\r\nhost: x\r\n\r\n".encode())
+    async with asyncio.timeout(5):
+        answer = await reader.read()
+    writer.close()
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert answer.count(b"HTTP/1.1") == 1
+    assert b"connection: close" in answer.lower()
+    assert b"both Content-Length and Transfer-Encoding" in answer
+    assert upstream.requests == []

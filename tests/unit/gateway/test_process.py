@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import aiohttp
 import pytest
 
+from plimsoll_gateway.limits import BODY_BYTES, Limits
 from plimsoll_gateway.options import parse_options
 
 if TYPE_CHECKING:
@@ -28,6 +29,13 @@ if TYPE_CHECKING:
         (["--all-namespaces", "--port", "70000"], "argument --port: '70000' is not a whole number from 0 to 65535"),
         (["--all-namespaces", "--drain-seconds", "-1"], "'-1' is not a number of seconds from 0"),
         (["--all-namespaces", "--max-body-bytes", "0"], "'0' is not a whole number from 1"),
+        (["--all-namespaces", "--max-body-bytes", "/v1/files=5"], "'/v1/files' is none of /v1/chat/completions, "),
+        (["--all-namespaces", "--max-body-bytes", "/tokenize=x"], "'x' is not a whole number from 1"),
+        (
+            ["--all-namespaces", "--max-held-bytes", "10000000"],
+            "--max-body-bytes 8388608 does not fit in three quarters of --max-held-bytes 10000000 (the last quarter is "
+            "kept for small requests): give 11184811 or more for the second, or less for the first",
+        ),
         (["--all-namespaces", "--max-waiting", "0"], "argument --max-waiting: '0' is not a whole number from 1"),
         (["--all-namespaces", "--port", "http"], "argument --port: 'http' is not a whole number from 0 to 65535"),
         (["--all-namespaces", "--port", "0" * 30 + "99999"], "is not a whole number from 0 to 65535"),
@@ -51,6 +59,18 @@ def test_namespaces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     own.write_text("team\n")
     monkeypatch.setattr("plimsoll_gateway.options.NAMESPACE_FILE", own)
     assert parse_options([]).namespaces == ("team",)
+
+
+def test_limits_of_all_paths_and_of_one() -> None:
+    """The one for a single path counts, in whatever order they are given."""
+    limits = parse_options(["--all-namespaces"]).limits
+    assert limits == Limits()
+    assert max(limits.body_bytes.values()) == 8 << 20
+    given = ["--max-body-bytes", "/tokenize=7", "--max-body-bytes", "5", "--max-held-bytes=99", "--max-waiting=3"]
+    limits = parse_options(["--all-namespaces", *given]).limits
+    assert limits.body_bytes == {**dict.fromkeys(BODY_BYTES, 5), "/tokenize": 7}
+    assert (limits.held_bytes, limits.waiting) == (99, 3)
+    assert parse_options(["--all-namespaces", "--max-held-bytes", "11184811"]).limits.held_bytes == 11184811
 
 
 class Process:

@@ -1,0 +1,39 @@
+"""Turns for work that holds up the event loop: one piece of it at a time, with as long a rest after each.
+
+Whatever comes in, everything else gets at least half of the time, and never waits for longer than one piece takes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+ResultT = TypeVar("ResultT")
+
+
+class Turns:
+    """Lets callers in one by one, in the order in which they came."""
+
+    def __init__(
+        self,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self._clock = clock
+        self._sleep = sleep
+        self._lock = asyncio.Lock()
+        self._rested = 0.0  # when the rest is over
+
+    async def take(self, work: Callable[[], ResultT]) -> ResultT:
+        """The result of `work`, which is called in its turn."""
+        async with self._lock:
+            while (left := self._rested - self._clock()) > 0:
+                await self._sleep(left)
+            began = self._clock()
+            try:
+                return work()
+            finally:
+                ended = self._clock()
+                self._rested = ended + (ended - began)

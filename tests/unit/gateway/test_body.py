@@ -1,0 +1,309 @@
+"""Bodies: how much of them is held, for how long, and what is said where it would be too much."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import tracemalloc
+import weakref
+from collections import deque
+from collections.abc import AsyncIterator, Iterator
+from typing import TYPE_CHECKING
+
+import aiohttp
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
+
+from plimsoll_gateway import app
+from plimsoll_gateway.app import Gateway
+from plimsoll_gateway.body import DISCARD_BYTES, Body, Message, Receive, read_body
+from plimsoll_gateway.budget import SMALL_BYTES, Budget
+from plimsoll_gateway.errors import Refusal
+from plimsoll_gateway.limits import BODY_BYTES, Limits
+from plimsoll_gateway.metrics import Metrics
+from plimsoll_gateway.pick import Picker
+from plimsoll_gateway.table import TableStore, build_table
+from plimsoll_gateway.upstream import open_session
+
+if TYPE_CHECKING:
+    from tests.unit.gateway.conftest import Behaviour, Request, World
+
+PIECE = 64 << 10
+MOST = 1 << 20
+"""As in the fixture `world`: one body. All bodies together may have four times as much."""
+CHAT = "/v1/chat/completions"
+
+
+def new_budget(most: int = 4 * MOST) -> Budget:
+    return Budget(most, Metrics(TableStore()))
+
+
+def endless(budget: Budget, held: list[int]) -> Receive:
+    """A client that never stops; notes how much was held at each of its pieces."""
+
+    async def receive() -> Message:
+        held.append(budget.held)
+        return {"type": "http.request", "body": bytes(PIECE), "more_body": True}
+
+    return receive
+
+
+async def test_the_limit_holds_while_a_body_streams() -> None:
+    """A 413 alone proves nothing: it comes as well when the whole body has been kept first."""
+    budget = new_budget(1 << 40)
+    held: list[int] = []
+    with pytest.raises(Refusal, match="larger than this gateway allows") as refused:
+        await read_body(endless(budget, held), {}, MOST, budget)
+    assert refused.value.status == 413
+    assert len(held) * PIECE > DISCARD_BYTES  # it was heard out for a while
+    assert max(held) == MOST
+    assert budget.held == 0
+
+
+async def test_the_budget_holds_while_a_body_streams() -> None:
+    budget = new_budget(4 * PIECE)
+    held: list[int] = []
+    with pytest.raises(Refusal, match="fill the 262144 bytes set aside for them") as refused:
+        await read_body(endless(budget, held), {}, MOST, budget)
+    assert refused.value.status == 503
+    assert dict(refused.value.headers) == {"retry-after": "5", "connection": "close"}
+    assert max(held) == 3 * PIECE
+    assert budget.held == 0
+
+
+async def test_what_cannot_fit_is_refused_before_it_is_read() -> None:
+    budget = new_budget()
+    budget.take(3 * MOST - 10, 3 * MOST - 10)
+
+    async def receive() -> Message:
+        raise AssertionError("who waits for 100-continue must not be told to send")
+
+    expecting = {b"content-length": b"100000", b"expect": b"100-continue"}
+    with pytest.raises(Refusal) as refused:
+        await read_body(receive, expecting, MOST, budget)
+    assert refused.value.status == 503
+
+
+async def test_a_body_that_drips_is_given_up() -> None:
+    """Each piece comes within the minute that a client may be silent; all together would take hours."""
+    budget = new_budget()
+    now = 0.0
+
+    async def drip() -> Message:
+        nonlocal now
+        now += 50
+        return {"type": "http.request", "body": b"x", "more_body": True}
+
+    with pytest.raises(Refusal, match="less than 65536 bytes per second") as refused:
+        await read_body(drip, {}, MOST, budget, lambda: now)
+    assert refused.value.status == 408
+    assert now == 100
+    assert budget.held == 0
+
+
+class Bodies(RuleBasedStateMachine):
+    """Bodies grow and are dropped in any order."""
+
+    bodies = Bundle("bodies")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.metrics = Metrics(TableStore())
+        self.budget = Budget(16 * SMALL_BYTES, self.metrics)
+        self.all: list[Body] = []
+        self.refused = 0
+
+    @rule(target=bodies)
+    def begin(self) -> Body:
+        self.all.append(Body(self.budget))
+        return self.all[-1]
+
+    @rule(body=bodies, units=st.integers(0, 40))
+    def grow(self, body: Body, units: int) -> None:
+        more, size = units * SMALL_BYTES // 8, len(body) + units * SMALL_BYTES // 8
+        room = (16 if size <= SMALL_BYTES else 12) * SMALL_BYTES - sum(map(len, self.all))
+        if more <= room:
+            body.add(bytes(more))
+            return
+        self.refused += 1
+        with pytest.raises(Refusal):
+            body.add(bytes(more))
+
+    @rule(body=consumes(bodies), twice=st.booleans())
+    def drop(self, body: Body, twice: bool) -> None:
+        with body:
+            if twice:
+                body.drop()
+        assert len(body) == 0
+
+    @invariant()
+    def counts(self) -> None:
+        self.budget.check_integrity()
+        assert self.budget.held == sum(map(len, self.all))
+        assert self.metrics.body_bytes._value.get() == self.budget.held
+        assert self.metrics.refused_bodies._value.get() == self.refused
+
+
+TestBodies = Bodies.TestCase
+TestBodies.settings = settings(max_examples=50, stateful_step_count=30, deadline=None)
+
+
+@pytest.fixture
+async def sessionless() -> AsyncIterator[Gateway]:
+    """A gateway with its real limits and no model."""
+    store = TableStore()
+    store.replace(build_table([]))
+    async with open_session() as session:
+        yield Gateway(session, store, Picker(), Limits())
+
+
+async def test_a_request_takes_its_body_and_little_more(sessionless: Gateway) -> None:
+    """Whatever is in it: here as many lists as fit, which as Python's objects would be 28 times as large."""
+    size = BODY_BYTES[CHAT]
+    unit = b"[0]," * (PIECE // 4)
+    pieces = [b'{"model": "m", "prompt": [', *[unit] * (size // PIECE - 1), b"0]}"]
+    coming = deque(pieces)
+    sent: list[Message] = []
+
+    async def receive() -> Message:
+        return {"type": "http.request", "body": coming.popleft(), "more_body": bool(coming)}
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    scope = {"type": "http", "method": "POST", "path": CHAT, "headers": [], "query_string": b""}
+    tracemalloc.start()
+    try:
+        await sessionless(scope, receive, send)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert sent[0]["status"] == 404
+    assert sum(map(len, pieces)) <= peak < size * 9 // 8 + (1 << 20)
+
+
+async def test_each_path_has_its_limit(world: World, ok: Behaviour, sessionless: Gateway) -> None:
+    """Checked with the real ones; a client that declares its length sends nothing in vain."""
+    for path, limit in BODY_BYTES.items():
+        sent: list[Message] = []
+
+        async def receive() -> Message:
+            return {"type": "http.request", "body": b"", "more_body": False}
+
+        async def send(message: Message, sent: list[Message] = sent) -> None:
+            sent.append(message)
+
+        for length, status in ((limit, 400), (limit + 1, 413)):
+            headers = [(b"content-length", b"%d" % length)]
+            scope = {"type": "http", "method": "POST", "path": path, "headers": headers, "query_string": b""}
+            await sessionless(scope, receive, send)
+            assert sent[-2]["status"] == status, path
+        assert f"{limit} bytes" in json.loads(sent[-1]["body"])["error"]["message"]
+
+
+async def test_large_requests_that_wait_leave_small_ones_alone(world: World) -> None:
+    arrived: asyncio.Queue[Request] = asyncio.Queue()
+    await world.model(arrived.put)
+    large = b'{"model": "m", "x": "%s"}' % (b"y" * (MOST - 100))
+    waiting = [asyncio.create_task(post(world, large)) for _ in range(3)]
+    held = [await arrived.get() for _ in range(3)]
+    assert await world.metric("plimsoll_gateway_body_bytes") == 3 * len(large)
+    status, answer = await post(world, large)
+    assert (status, json.loads(answer)["error"]["code"]) == (503, "overloaded")
+    assert await world.metric("plimsoll_gateway_refused_bodies_total") == 1
+    status, answer = await post(world, b'{"model": "nobody"}')
+    assert status == 404
+    for request in held:
+        request.respond(200, "done")
+    assert [await task for task in waiting] == [(200, b"done")] * 3
+    assert await world.metric("plimsoll_gateway_body_bytes") == 0
+
+
+@pytest.fixture
+def bodies(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[weakref.ref[Body]]]:
+    """All bodies that the gateway has read, as long as somebody refers to them; the garbage collector is off."""
+    read: list[weakref.ref[Body]] = []
+
+    async def reading(receive: Receive, headers: dict[bytes, bytes], limit: int, budget: Budget) -> Body:
+        body = await read_body(receive, headers, limit, budget)
+        read.append(weakref.ref(body))
+        return body
+
+    monkeypatch.setattr(app, "read_body", reading)
+    gc.collect()
+    gc.disable()
+    yield read
+    gc.enable()
+
+
+async def test_a_body_is_dropped_when_its_answer_begins(world: World, bodies: list[weakref.ref[Body]]) -> None:
+    async def behave(request: Request) -> None:
+        request.body = b""
+        request.begin_events()
+        request.chunk("data: 0\n\n")
+
+    await world.model(behave)
+    tracemalloc.start()
+    try:
+        body = b'{"model": "m", "x": "%s"}' % (b"y" * (MOST - 100))
+        streams = [await opened(world, body) for _ in range(10)]
+        now, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(bodies) == 10
+    assert now < 3 * MOST  # the one that this test holds, and ten streams
+    assert await world.metric("plimsoll_gateway_body_bytes") == 0
+    assert await world.metric('plimsoll_gateway_requests_in_flight{model="m",namespace="ns"}') == 10
+    for stream in streams:
+        stream.close()
+
+
+@pytest.mark.parametrize("how", ["waiting", "streaming", "cut", "refused", "answered"])
+async def test_nothing_of_a_request_outlives_it(world: World, bodies: list[weakref.ref[Body]], how: str) -> None:
+    """However it ends, without help of the garbage collector."""
+    arrived: asyncio.Queue[Request] = asyncio.Queue()
+
+    async def behave(request: Request) -> None:
+        if how in ("streaming", "cut"):
+            request.begin_events()
+            request.chunk("data: 0\n\n")
+        elif how == "answered":
+            request.respond(200, "done")
+        await arrived.put(request)
+
+    await world.model(behave)
+    name = b"nobody" if how == "refused" else b"m"
+    body = b'{"model": "%s", "x": "%s"}' % (name, b"y" * PIECE * 4)
+    for number in range(1, 21):
+        call = asyncio.create_task(opened(world, body))
+        if how != "refused":
+            await arrived.get()
+        if how == "waiting":
+            call.cancel()
+            await asyncio.gather(call, return_exceptions=True)
+        else:
+            stream = await call
+            if how == "cut":
+                world.gateway.cut()
+            if how != "streaming":
+                await stream.read()
+            stream.close()
+        async with asyncio.timeout(5):
+            while any(each() is not None for each in bodies):
+                await asyncio.sleep(0)
+        assert len(bodies) == number
+    assert await world.metric("plimsoll_gateway_body_bytes") == 0
+
+
+async def opened(world: World, body: bytes) -> aiohttp.ClientResponse:
+    """An answer that has begun."""
+    return await world.client.post(world.url + CHAT, data=body)
+
+
+async def post(world: World, body: bytes) -> tuple[int, bytes]:
+    """Status and content of an answer."""
+    async with world.client.post(world.url + CHAT, data=body) as response:
+        return response.status, await response.read()
