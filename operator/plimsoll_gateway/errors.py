@@ -65,6 +65,11 @@ def body_too_slow(rate: int) -> Refusal:
     return _too_slow(f"The request body arrives at less than {rate} bytes per second. Send it faster.")
 
 
+def head_too_slow(seconds: float) -> Refusal:
+    """408: a request began, and its headers did not end."""
+    return _too_slow(f"The headers of the request did not end within {seconds:g} s.")
+
+
 def _too_slow(message: str) -> Refusal:
     return Refusal(408, message, code="request_timeout", headers=[("connection", "close")])
 

@@ -12,6 +12,7 @@ from types import FrameType
 import uvicorn
 
 from plimsoll_gateway.app import Gateway
+from plimsoll_gateway.protocol import PatientProtocol
 
 log = logging.getLogger(__name__)
 
@@ -38,6 +39,7 @@ class GatewayServer(uvicorn.Server):
             uvicorn.Config(
                 gateway,
                 access_log=False,
+                http=PatientProtocol,
                 lifespan="off",
                 log_config=None,
                 proxy_headers=False,

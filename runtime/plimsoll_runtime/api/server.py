@@ -16,6 +16,7 @@ import uvicorn
 from plimsoll_runtime.api.app import build_app
 from plimsoll_runtime.api.config import ServerConfig
 from plimsoll_runtime.api.engine import Engine
+from plimsoll_runtime.api.protocol import PatientProtocol
 from plimsoll_runtime.api.served import ServedModel
 from plimsoll_runtime.api.state import Phase, ServerState
 from plimsoll_runtime.errors import EngineDeadError, PlimsollError, UsageError
@@ -83,6 +84,7 @@ class Server:
         self._http = _HttpServer(
             uvicorn.Config(
                 build_app(self.state),
+                http=PatientProtocol,
                 lifespan="off",
                 ws="none",
                 log_config=None,

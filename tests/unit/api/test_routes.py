@@ -12,6 +12,7 @@ import pytest_asyncio
 
 from plimsoll_runtime import __version__
 from plimsoll_runtime.api import body as body_module
+from plimsoll_runtime.api import protocol as protocol_module
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -103,6 +104,22 @@ async def test_a_body_that_stalls_is_given_up(running: Any, monkeypatch: pytest.
     assert answer.startswith(b"HTTP/1.1 408 ")
     assert b"Nothing more of the body arrived for 0.05 s." in answer
     assert running.server.state.in_flight == 0
+
+
+async def test_a_head_that_does_not_end_is_given_up(running: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What has sent nothing hears nothing: it would take it for the answer to its first request."""
+    monkeypatch.setattr(protocol_module, "HEAD_SECONDS", 0.05)
+    clients = [await asyncio.open_connection(running.host, running.port) for _ in range(20)]
+    for _, writer in clients[1:]:
+        writer.write(b"GET /live HTTP/1.1\r\nHost: x\r\nX-")
+    async with asyncio.timeout(10):
+        answers = [await reader.read() for reader, _ in clients]  # to the end: the connections are closed
+    for _, writer in clients:
+        writer.close()
+    assert answers[0] == b""
+    for answer in answers[1:]:
+        assert answer.startswith(b"HTTP/1.1 408 ")
+        assert b"The headers of the request did not end within 0.05 s." in answer
 
 
 async def test_keys(locked: Any) -> None:

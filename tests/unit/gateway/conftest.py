@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 import aiohttp
 import pytest
 import uvicorn
-from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
 from plimsoll_gateway.app import Gateway
 from plimsoll_gateway.limits import BODY_BYTES, Limits
 from plimsoll_gateway.pick import Picker
+from plimsoll_gateway.protocol import PatientProtocol
 from plimsoll_gateway.table import Model, ObjectKey, Replica, TableStore, build_table
 from plimsoll_gateway.upstream import open_session
 
@@ -168,7 +168,7 @@ async def serve_asgi(app: Gateway) -> AsyncIterator[str]:
     config.load()
     state = ServerState()
     loop = asyncio.get_running_loop()
-    server = await loop.create_server(lambda: H11Protocol(config, state, {}), "127.0.0.1", 0)
+    server = await loop.create_server(lambda: PatientProtocol(config, state, {}), "127.0.0.1", 0)
     try:
         yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     finally:

@@ -1,10 +1,11 @@
-"""Nagle's algorithm must be off on both sides: with it, answers wait 40 ms for an acknowledgement."""
+"""The server's sockets. Nagle's algorithm must be off on both sides: with it, answers wait 40 ms to be acknowledged."""
 
 from __future__ import annotations
 
 import socket
 
-from plimsoll_gateway.server import listen
+from plimsoll_gateway.protocol import PatientProtocol
+from plimsoll_gateway.server import GatewayServer, StopTimes, listen
 from plimsoll_gateway.upstream import open_session
 
 
@@ -22,3 +23,10 @@ async def test_connections_to_replicas_send_at_once_and_are_probed() -> None:
         with factory((socket.AF_INET, socket.SOCK_STREAM, 0, "", ("127.0.0.1", 80))) as made:
             assert made.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) != 0
             assert made.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) != 0
+
+
+def test_the_server_has_an_end_to_its_patience() -> None:
+    async def app(*_: object) -> None:
+        raise NotImplementedError
+
+    assert GatewayServer(app, StopTimes(0, 0)).config.http is PatientProtocol  # type: ignore[arg-type]

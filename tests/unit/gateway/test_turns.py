@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 import pytest
 
@@ -29,7 +30,7 @@ class Time:
 async def test_every_turn_is_followed_by_a_rest() -> None:
     time = Time()
     turns = Turns(lambda: time.now, time.sleep)
-    results = await asyncio.gather(*(turns.take(lambda each=each: time.work(each)) for each in (2.0, 1.0, 4.0)))
+    results = await asyncio.gather(*(turns.take(partial(time.work, each)) for each in (2.0, 1.0, 4.0)))
     assert results == [2.0, 1.0, 4.0]
     assert time.slept == [2.0, 1.0]  # nobody rests for a turn after which nobody comes
     time.now += 3.0
