@@ -6,6 +6,7 @@ Plain ASGI rather than a framework: on the path of every token, a framework cost
 from __future__ import annotations
 
 import logging
+from functools import partial
 from typing import Any
 from urllib.parse import quote
 
@@ -21,12 +22,13 @@ from plimsoll_gateway.limits import Limits
 from plimsoll_gateway.metrics import CLIENT_GONE, CONTENT_TYPE, Metrics, labels_of
 from plimsoll_gateway.model_name import model_name
 from plimsoll_gateway.pick import Picker
+from plimsoll_gateway.probe import Prober
 from plimsoll_gateway.relay import Relay, find_model
 from plimsoll_gateway.room import Room
 from plimsoll_gateway.stream import Send, Stream
 from plimsoll_gateway.table import Model, TableStore
 from plimsoll_gateway.turns import Turns
-from plimsoll_gateway.upstream import Call
+from plimsoll_gateway.upstream import Call, is_alive
 
 log = logging.getLogger(__name__)
 
@@ -45,9 +47,14 @@ class Gateway:
         self._budget = Budget(limits.held_bytes, self._metrics)
         self._turns = Turns()
         self._room = Room(limits.waiting, self._metrics)
-        self._relay = Relay(session, store, picker, self._metrics)
+        self._prober = Prober(partial(is_alive, session), store, picker, self._metrics)
+        self._relay = Relay(session, store, picker, self._prober, self._metrics)
         self._running = Lifelines()
         self._draining = False
+
+    async def watch_replicas(self) -> None:
+        """Find those that hang, for ever."""
+        await self._prober.run()
 
     def drain(self) -> None:
         """Report not healthy from now on, so that load balancers look elsewhere; go on serving."""

@@ -39,14 +39,16 @@ async def _run(options: Options, sock: socket.socket) -> int:
         gateway = Gateway(session, store, picker, options.limits)
         server = asyncio.create_task(GatewayServer(gateway, options.stop).run_on(sock))
         source = asyncio.create_task(_follow(options, store))
+        prober = asyncio.create_task(gateway.watch_replicas())
         log.info("listening on %s", sock.getsockname())
-        await asyncio.wait({server, source}, return_when=asyncio.FIRST_COMPLETED)
-        if source.done():
-            # A gateway whose table no longer changes would send requests to pods long gone: better to start anew.
-            log.error("the table cannot be followed: %s", source.exception(), exc_info=source.exception())
-            return 1
-        source.cancel()
-        await asyncio.wait({source})
+        await asyncio.wait({server, source, prober}, return_when=asyncio.FIRST_COMPLETED)
+        # A gateway whose table no longer changes would send requests to pods long gone: better to start anew.
+        for task, what in ((source, "the table cannot be followed"), (prober, "replicas cannot be watched")):
+            if task.done():
+                log.error("%s: %s", what, task.exception(), exc_info=task.exception())
+                return 1
+            task.cancel()
+        await asyncio.wait({source, prober})
         await server
     return 0
 

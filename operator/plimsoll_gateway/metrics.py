@@ -46,6 +46,10 @@ class Metrics:
             "plimsoll_gateway_body_bytes", "Bytes of request bodies held until an answer begins.",
             registry=self.registry,
         )  # fmt: skip
+        self.ejections = Counter(
+            "plimsoll_gateway_ejections", "Times that a replica was found to answer nothing.", LABELS,
+            registry=self.registry,
+        )  # fmt: skip
         self.broken_streams = Counter(
             "plimsoll_gateway_broken_streams", "Answers that ended early.", LABELS, registry=self.registry
         )

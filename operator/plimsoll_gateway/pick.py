@@ -24,6 +24,7 @@ class Picker:
         self._turn = first_turn
         self._in_flight: dict[str, int] = {}
         self._suspect_until: dict[str, float] = {}
+        self._ejected: set[str] = set()
 
     def in_flight(self, replica_id: str) -> int:
         """Requests that hold this replica now."""
@@ -63,7 +64,17 @@ class Picker:
         """Forget an earlier failure of `replica`."""
         self._suspect_until.pop(replica.id, None)
 
+    def eject(self, replica: Replica) -> None:
+        """Make `replica` a last resort until it is readmitted."""
+        self._ejected.add(replica.id)
+
+    def readmit(self, replica: Replica) -> None:
+        """Choose `replica` like any other again."""
+        self._ejected.discard(replica.id)
+
     def _is_suspect(self, replica_id: str) -> bool:
+        if replica_id in self._ejected:
+            return True
         until = self._suspect_until.get(replica_id)
         return until is not None and until > self._clock()
 

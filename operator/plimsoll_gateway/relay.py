@@ -13,6 +13,7 @@ from plimsoll_gateway.errors import no_table, not_ready, stream_broken, unknown_
 from plimsoll_gateway.headers import response_headers
 from plimsoll_gateway.metrics import Metrics, labels_of
 from plimsoll_gateway.pick import Picker
+from plimsoll_gateway.probe import Prober, SilentError
 from plimsoll_gateway.room import Place
 from plimsoll_gateway.stream import Stream
 from plimsoll_gateway.table import Model, Replica, Table, TableStore
@@ -60,12 +61,14 @@ class Relay:
         session: aiohttp.ClientSession,
         store: TableStore,
         picker: Picker,
+        prober: Prober,
         metrics: Metrics,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._session = session
         self._store = store
         self._picker = picker
+        self._prober = prober
         self._metrics = metrics
         self._clock = clock
 
@@ -89,7 +92,7 @@ class Relay:
                 self._metrics.retries.labels(*labels_of(model), failures[-1].kind).inc()
             may_retry = not failures and any(other.id != replica.id for other in ready)
             with self._picker.hold(replica):
-                answer = await self._ask(call, replica, may_retry)
+                answer = await self._ask(call, model, replica, may_retry)
                 if isinstance(answer, Failure):
                     failures.append(answer)
                     continue
@@ -109,12 +112,19 @@ class Relay:
         other = self._picker.pick(ready, {failure.replica.id for failure in failures})
         return other or self._picker.pick(ready, {failure.replica.id for failure in failures if not failure.same_again})
 
-    async def _ask(self, call: Call, replica: Replica, may_retry: bool) -> aiohttp.ClientResponse | Failure:
+    async def _ask(
+        self, call: Call, model: Model, replica: Replica, may_retry: bool
+    ) -> aiohttp.ClientResponse | Failure:
         """Send, and wait for the headers of the answer. A 503 is an answer unless another replica can be asked."""
         try:
-            response = await post(self._session, replica, call)
+            async with self._prober.listen(replica, model):
+                response = await post(self._session, replica, call)
+        except SilentError as error:
+            return _failure(call, replica, "silent", error, same_again=False)
         except CONNECT_ERRORS as error:
             self._picker.failed(replica)
+            if isinstance(error, TimeoutError):
+                self._prober.eject(replica, model)
             return _failure(call, replica, "connect", error, same_again=False)
         except RESET_ERRORS as error:
             return _failure(call, replica, "reset", error, same_again=True)
@@ -154,6 +164,7 @@ def _failure(call: Call, replica: Replica, kind: str, error: Exception, *, same_
     log.warning("%s: replica %s failed (%s): %s", call.request_id, replica.id, kind, error or type(error).__name__)
     reasons = {
         "connect": "it could not be reached",
+        "silent": "it took the request and did not answer, nor does it answer whether it lives",
         "reset": "it closed the connection without an answer",
         "invalid": "its answer was not valid HTTP",
     }

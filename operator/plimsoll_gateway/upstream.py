@@ -23,6 +23,7 @@ KEEP_ALIVE_SECONDS = 30.0
 PROBE_AFTER_SECONDS, PROBE_EVERY_SECONDS, PROBES = 15, 5, 3
 
 TIMEOUT = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS)
+HEALTH_TIMEOUT = aiohttp.ClientTimeout(total=5.0)
 PIECE = 64 << 10
 NO_AUTO_HEADERS = ("User-Agent", "Accept", "Accept-Encoding", "Content-Type")
 
@@ -86,6 +87,15 @@ class _Payload(aiohttp.Payload):
     def decode(self, encoding: str = "utf-8", errors: str = "strict") -> str:
         """For aiohttp's debugging."""
         return str(self._value, encoding, errors)
+
+
+async def is_alive(session: aiohttp.ClientSession, replica: Replica) -> bool:
+    """Whether the replica answers its /health in time, with whatever status: one that loads or drains is alive."""
+    try:
+        async with session.get(f"{replica.url}/health", timeout=HEALTH_TIMEOUT, allow_redirects=False):
+            return True
+    except (aiohttp.ClientError, TimeoutError, OSError):
+        return False
 
 
 async def post(session: aiohttp.ClientSession, replica: Replica, call: Call) -> aiohttp.ClientResponse:
