@@ -1,4 +1,4 @@
-"""Reads a request's JSON body into its schema, or says in OpenAI's terms what is wrong with it."""
+"""Reads a request's body and its JSON into a schema, or says in OpenAI's terms what is wrong with it."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ LINGER_SECONDS = 5.0
 SchemaT = TypeVar("SchemaT", bound=BaseModel)
 
 
-async def read_body(request: Request, schema: type[SchemaT]) -> SchemaT:
-    """The validated body. Raises ApiError (413 when it is too large, 408 when it stalls, 400 for all else),
-    ClientGoneError.
+async def read_body(request: Request) -> bytearray:
+    """The body, which is to be JSON. Raises ApiError (413 when it is too large, 408 when it stalls, 400 when it is
+    said to be something else), ClientGoneError.
     """
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json" and not kind.endswith("+json"):
         told = f"not {kind!r}" if kind else "which the request lacks"
         raise ApiError(f"The body must be JSON: set the header Content-Type to application/json, {told}.")
-    return parse(await _read_bounded(request), schema)
+    return await _read_bounded(request)
 
 
-def parse(data: bytes, schema: type[SchemaT]) -> SchemaT:
+def parse(data: bytes | bytearray, schema: type[SchemaT]) -> SchemaT:
     """Validate JSON text strictly: no NaN, no numbers in strings, no unknown fields. Raises ApiError (400)."""
     try:
         return schema.model_validate_json(data, strict=True)
@@ -45,7 +45,7 @@ def parse(data: bytes, schema: type[SchemaT]) -> SchemaT:
         raise _refusal(error.errors(include_url=False, include_context=True)[0]) from error
 
 
-async def _read_bounded(request: Request) -> bytes:
+async def _read_bounded(request: Request) -> bytearray:
     declared = request.headers.get("content-length", "")
     if declared.isdigit() and (len(declared) > 18 or int(declared) > BODY_LIMIT):
         if "expect" not in request.headers:
@@ -61,7 +61,7 @@ async def _read_bounded(request: Request) -> bytes:
                 raise _too_large()
     except ClientDisconnect as error:
         raise ClientGoneError from error
-    return bytes(data)
+    return data
 
 
 async def _next(chunks: AsyncGenerator[bytes, None]) -> bytes | None:

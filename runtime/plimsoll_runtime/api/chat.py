@@ -6,18 +6,20 @@ import time
 from collections.abc import Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
+from functools import partial
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from plimsoll_runtime.api.body import read_body
+from plimsoll_runtime.api.body import parse, read_body
 from plimsoll_runtime.api.choices import Choice, plan_choices
 from plimsoll_runtime.api.disconnect import unless_gone
 from plimsoll_runtime.api.errors import json_response
 from plimsoll_runtime.api.fingerprint import FINGERPRINT
 from plimsoll_runtime.api.generate import Piece, generate
 from plimsoll_runtime.api.logprobs import chat_logprobs, prompt_logprobs
+from plimsoll_runtime.api.offload import offload
 from plimsoll_runtime.api.prompts import check_prompt, check_token_ids, encode_chat
 from plimsoll_runtime.api.record import RequestRecord
 from plimsoll_runtime.api.schemas.answers import (
@@ -53,18 +55,19 @@ class ChatJob:
 
 async def chat(request: Request, model: ServedModel, record: RequestRecord) -> Response:
     """Answer a chat, whole or as a stream. Raises ApiError, ClientGoneError."""
-    body = await read_body(request, ChatRequest)
-    job = await unless_gone(request.receive, prepare(body, model, record))
-    if body.stream:
+    data = await read_body(request)
+    model.room.check(1)
+    job = await unless_gone(request.receive, offload(data, partial(prepare, data, model, record)))
+    if job.request.stream:
         return await open_stream(request, _chunks(job), record)
     return json_response(await unless_gone(request.receive, _whole(job)))
 
 
-async def prepare(body: ChatRequest, model: ServedModel, record: RequestRecord) -> ChatJob:
+def prepare(data: bytes | bytearray, model: ServedModel, record: RequestRecord) -> ChatJob:
     """Check everything that can be known before the engine is asked. Raises ApiError."""
+    body = parse(data, ChatRequest)
     model.check_name(body.model)
     body.check()
-    model.room.check(1)
     params = body.sampling_params(
         max_tokens=body.token_limit,
         logprobs=(body.top_logprobs or 0) if body.logprobs else None,
@@ -74,7 +77,7 @@ async def prepare(body: ChatRequest, model: ServedModel, record: RequestRecord) 
     model.check_priority(params)
     check_token_ids(model, list(params.logit_bias), "logit_bias")
     check_token_ids(model, params.stop_token_ids, "stop_token_ids")
-    ids = await encode_chat(
+    ids = encode_chat(
         model,
         body.messages,
         add_generation_prompt=body.add_generation_prompt,

@@ -6,17 +6,19 @@ import time
 from collections.abc import Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
+from functools import partial
 
 from starlette.requests import Request
 from starlette.responses import Response
 
-from plimsoll_runtime.api.body import read_body
+from plimsoll_runtime.api.body import parse, read_body
 from plimsoll_runtime.api.choices import Choice, plan_choices
 from plimsoll_runtime.api.disconnect import unless_gone
 from plimsoll_runtime.api.errors import json_response
 from plimsoll_runtime.api.fingerprint import FINGERPRINT
 from plimsoll_runtime.api.generate import Piece, generate
 from plimsoll_runtime.api.logprobs import CompletionLogprobsBuilder, joined, prompt_logprobs
+from plimsoll_runtime.api.offload import offload
 from plimsoll_runtime.api.prompts import check_prompt, check_token_ids, encode_text
 from plimsoll_runtime.api.record import RequestRecord
 from plimsoll_runtime.api.schemas.answers import CompletionAnswer, CompletionChoice, CompletionLogprobs
@@ -50,18 +52,19 @@ class CompletionJob:
 
 async def completions(request: Request, model: ServedModel, record: RequestRecord) -> Response:
     """Complete every prompt, whole or as a stream. Raises ApiError, ClientGoneError."""
-    body = await read_body(request, CompletionRequest)
-    job = await unless_gone(request.receive, prepare(body, model, record))
-    if body.stream:
+    data = await read_body(request)
+    model.room.check(1)
+    job = await unless_gone(request.receive, offload(data, partial(prepare, data, model, record)))
+    if job.request.stream:
         return await open_stream(request, _chunks(job), record)
     return json_response(await unless_gone(request.receive, _whole(job)))
 
 
-async def prepare(body: CompletionRequest, model: ServedModel, record: RequestRecord) -> CompletionJob:
+def prepare(data: bytes | bytearray, model: ServedModel, record: RequestRecord) -> CompletionJob:
     """Check everything that can be known before the engine is asked. Raises ApiError."""
+    body = parse(data, CompletionRequest)
     model.check_name(body.model)
     body.check()
-    model.room.check(1)
     scored = body.logprobs if body.echo else None
     params = body.sampling_params(
         max_tokens=max(1, body.token_limit),
@@ -71,7 +74,7 @@ async def prepare(body: CompletionRequest, model: ServedModel, record: RequestRe
     model.check_priority(params)
     check_token_ids(model, list(params.logit_bias), "logit_bias")
     check_token_ids(model, params.stop_token_ids, "stop_token_ids")
-    prompts = [await _encode(body, model, prompt) for prompt in body.prompt]
+    prompts = [_encode(body, model, prompt) for prompt in body.prompt]
     for ids in prompts:
         check_prompt(model, ids, body.token_limit, "prompt")
     choices = plan_choices(prompts, body.choices, params, body.cache_salt, record.started)
@@ -79,10 +82,10 @@ async def prepare(body: CompletionRequest, model: ServedModel, record: RequestRe
     return CompletionJob(body, model, choices, echoes, record, int(time.time()))
 
 
-async def _encode(body: CompletionRequest, model: ServedModel, prompt: Prompt) -> list[int]:
+def _encode(body: CompletionRequest, model: ServedModel, prompt: Prompt) -> list[int]:
     if not isinstance(prompt, str):
         return prompt
-    return await encode_text(model, prompt, add_special_tokens=body.add_special_tokens is not False, param="prompt")
+    return encode_text(model, prompt, add_special_tokens=body.add_special_tokens is not False, param="prompt")
 
 
 def _text(model: ServedModel, prompt: Prompt, ids: Sequence[int]) -> str:

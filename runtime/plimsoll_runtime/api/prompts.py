@@ -1,10 +1,10 @@
-"""Prompts to token ids, off the event loop when they are long, refused when the model cannot hold them."""
+"""Prompts to token ids, refused when the model cannot hold them."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
 
 from plimsoll_runtime.api.errors import ApiError
 from plimsoll_runtime.api.schemas.chat import ChatMessage
@@ -13,26 +13,18 @@ from plimsoll_runtime.engine.limits import longest_sequence
 from plimsoll_runtime.text.chat import ChatTemplateError
 from plimsoll_runtime.text.tokenizer import TextError
 
-SHORT_TEXT = 2048
-"""Characters that are tokenised in place: about a millisecond, less than handing them to a thread may take."""
-
 RESERVED = frozenset({"messages", "tools", "documents", "add_generation_prompt"})
 """What a template is always given; `chat_template_kwargs` may not replace it."""
 
-ResultT = TypeVar("ResultT")
 
-
-async def encode_text(model: ServedModel, text: str, *, add_special_tokens: bool, param: str) -> list[int]:
+def encode_text(model: ServedModel, text: str, *, add_special_tokens: bool, param: str) -> list[int]:
     """Token ids of a text. Raises ApiError."""
     _check_length(model, text, param)
-
-    def encode() -> list[int]:
+    with _told(param):
         return model.tokenizer.encode(text, add_special_tokens=add_special_tokens)
 
-    return await _worked(encode, len(text), param)
 
-
-async def encode_chat(
+def encode_chat(
     model: ServedModel,
     messages: Sequence[ChatMessage],
     *,
@@ -57,8 +49,7 @@ async def encode_chat(
             code="invalid_value",
         )
     rendered = [message.rendered(f"messages[{index}]") for index, message in enumerate(messages)]
-
-    def encode() -> list[int]:
+    with _told("messages"):
         text = template.render(
             rendered,
             add_generation_prompt=add_generation_prompt is not False,
@@ -67,8 +58,6 @@ async def encode_chat(
         )
         _check_length(model, text, "messages")
         return model.tokenizer.encode(text, add_special_tokens=bool(add_special_tokens))
-
-    return await _worked(encode, sum(len(message["content"]) for message in rendered), "messages")
 
 
 def check_prompt(model: ServedModel, ids: Sequence[int], max_tokens: int | None, param: str) -> None:
@@ -120,8 +109,9 @@ def _too_long(message: str, param: str) -> ApiError:
     return ApiError(message, param=param, code="context_length_exceeded")
 
 
-async def _worked(work: Callable[[], ResultT], size: int, param: str) -> ResultT:
+@contextmanager
+def _told(param: str) -> Iterator[None]:
     try:
-        return work() if size <= SHORT_TEXT else await asyncio.to_thread(work)
+        yield
     except (ChatTemplateError, TextError) as error:
         raise ApiError(f"Invalid value for '{param}': {error}.", param=param, code="invalid_value") from error

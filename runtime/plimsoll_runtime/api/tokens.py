@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from starlette.requests import Request
 from starlette.responses import Response
 
-from plimsoll_runtime.api.body import read_body
+from plimsoll_runtime.api.body import parse, read_body
 from plimsoll_runtime.api.disconnect import unless_gone
 from plimsoll_runtime.api.errors import ApiError, json_response
+from plimsoll_runtime.api.offload import offload
 from plimsoll_runtime.api.prompts import encode_chat, encode_text
 from plimsoll_runtime.api.record import RequestRecord
 from plimsoll_runtime.api.schemas.tokens import (
@@ -21,11 +24,22 @@ from plimsoll_runtime.engine.limits import longest_sequence
 
 
 async def tokenize(request: Request, model: ServedModel, record: RequestRecord) -> Response:
-    """Token ids of a text or a chat. Raises ApiError."""
-    body = await read_body(request, TokenizeRequest)
+    """Token ids of a text or a chat. Raises ApiError, ClientGoneError."""
+    data = await read_body(request)
+    return await unless_gone(request.receive, offload(data, partial(_tokenize, data, model, record)))
+
+
+async def detokenize(request: Request, model: ServedModel, record: RequestRecord) -> Response:
+    """The text of token ids. Raises ApiError, ClientGoneError."""
+    data = await read_body(request)
+    return await unless_gone(request.receive, offload(data, partial(_detokenize, data, model, record)))
+
+
+def _tokenize(data: bytes | bytearray, model: ServedModel, record: RequestRecord) -> Response:
+    body = parse(data, TokenizeRequest)
     if body.model is not None:
         model.check_name(body.model)
-    ids = await unless_gone(request.receive, _encode(body, model))
+    ids = _encode(body, model)
     record.prompt_tokens = len(ids)
     answer = TokenizeAnswer(len(ids), longest_sequence(model.engine.info), ids)
     if body.return_token_strs:
@@ -33,22 +47,21 @@ async def tokenize(request: Request, model: ServedModel, record: RequestRecord) 
     return json_response(answer)
 
 
-async def detokenize(request: Request, model: ServedModel, record: RequestRecord) -> Response:
-    """The text of token ids. Raises ApiError."""
-    body = await read_body(request, DetokenizeRequest)
+def _detokenize(data: bytes | bytearray, model: ServedModel, record: RequestRecord) -> Response:
+    body = parse(data, DetokenizeRequest)
     if body.model is not None:
         model.check_name(body.model)
     record.prompt_tokens = len(body.tokens)
     return json_response(DetokenizeAnswer(model.tokenizer.decode(body.tokens, skip_special_tokens=False)))
 
 
-async def _encode(body: TokenizeRequest, model: ServedModel) -> list[int]:
+def _encode(body: TokenizeRequest, model: ServedModel) -> list[int]:
     if (body.prompt is None) == (body.messages is None):
         raise ApiError("Give either 'prompt' or 'messages'.", param="prompt", code="missing_required_parameter")
     if body.prompt is not None:
         special = body.add_special_tokens is not False
-        return await encode_text(model, body.prompt, add_special_tokens=special, param="prompt")
-    return await encode_chat(
+        return encode_text(model, body.prompt, add_special_tokens=special, param="prompt")
+    return encode_chat(
         model,
         body.messages or (),
         add_generation_prompt=body.add_generation_prompt,

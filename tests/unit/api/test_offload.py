@@ -1,0 +1,91 @@
+"""Where requests are worked on: a long body in a thread, whichever of its fields is long, a short one in place."""
+
+import threading
+from typing import Any
+
+import pytest
+
+from plimsoll_runtime.api import chat, completions, tokens
+from plimsoll_runtime.api.offload import SHORT_BODY, offload
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+LONG = "x" * 3000
+HELLO = {"role": "user", "content": "Hi"}
+
+
+def chat_body(*messages: dict[str, Any], **fields: Any) -> dict[str, Any]:
+    return {"model": "fake", "messages": list(messages) or [HELLO], **fields}
+
+
+LONG_BODIES: dict[str, tuple[str, dict[str, Any]]] = {
+    "content": ("/v1/chat/completions", chat_body({"role": "user", "content": LONG})),
+    "parts": ("/v1/chat/completions", chat_body({"role": "user", "content": [{"type": "text", "text": LONG}]})),
+    "reasoning": ("/v1/chat/completions", chat_body({"role": "assistant", "content": "", "reasoning_content": LONG})),
+    "names": ("/v1/chat/completions", chat_body(*[HELLO | {"name": "n" * 256}] * 12)),
+    "variables": ("/v1/chat/completions", chat_body(chat_template_kwargs={"documents_of_mine": [LONG]})),
+    "stop strings": ("/v1/chat/completions", chat_body(stop=[LONG])),
+    "prompt": ("/v1/completions", {"model": "fake", "prompt": LONG}),
+    "prompts": ("/v1/completions", {"model": "fake", "prompt": ["ab"] * 700}),
+    "token ids": ("/v1/completions", {"model": "fake", "prompt": [72] * 1000}),
+    "echoed token ids": ("/v1/completions", {"model": "fake", "prompt": [72] * 1000, "echo": True}),
+    "text to tokenise": ("/tokenize", {"prompt": LONG, "return_token_strs": True}),
+    "chat to tokenise": ("/tokenize", {"messages": [{"role": "assistant", "content": "", "reasoning_content": LONG}]}),
+    "ids to read": ("/detokenize", {"tokens": [72] * 1000}),
+}
+
+
+@pytest.fixture
+def worked_in(running: Any, monkeypatch: pytest.MonkeyPatch) -> set[threading.Thread]:
+    """The threads that decoded a body, rendered a chat, encoded a text, or decoded or spelled tokens."""
+    threads: set[threading.Thread] = set()
+    tokenizer = running.server.state.model.tokenizer
+
+    def watch(target: Any, name: str) -> None:
+        real = getattr(target, name)
+
+        def watched(*args: Any, **kwargs: Any) -> Any:
+            threads.add(threading.current_thread())
+            return real(*args, **kwargs)
+
+        monkeypatch.setattr(target, name, watched)
+
+    for module in (chat, completions, tokens):
+        watch(module, "parse")
+    for name in ("encode", "decode"):
+        watch(tokenizer, name)
+    watch(tokenizer.chat_template, "render")
+    return threads
+
+
+@pytest.mark.parametrize("case", LONG_BODIES)
+async def test_a_long_body_is_worked_on_beside_the_event_loop(
+    running: Any, worked_in: set[threading.Thread], case: str
+) -> None:
+    path, body = LONG_BODIES[case]
+    async with running.http() as http:
+        answer = await http.post(path, json=body)
+    assert answer.status_code == 200, answer.text
+    assert worked_in
+    assert threading.current_thread() not in worked_in
+
+
+async def test_a_long_body_that_is_refused_is_too(running: Any, worked_in: set[threading.Thread]) -> None:
+    async with running.http() as http:
+        answer = await http.post("/v1/completions", json={"model": "fake", "prompt": [2**31 - 1] * 1000})
+    assert "not in the vocabulary" in answer.json()["error"]["message"]
+    assert threading.current_thread() not in worked_in
+
+
+async def test_a_short_body_is_worked_on_in_place(running: Any, worked_in: set[threading.Thread]) -> None:
+    async with running.http() as http:
+        assert (await http.post("/v1/chat/completions", json=chat_body())).status_code == 200
+        assert (await http.post("/detokenize", json={"tokens": [72]})).status_code == 200
+    assert worked_in == {threading.current_thread()}
+
+
+async def test_the_border_is_the_bodys_size() -> None:
+    for size, own in ((SHORT_BODY, True), (SHORT_BODY + 1, False)):
+        body = b" " * size
+        thread = await offload(body, threading.current_thread)
+        assert (thread is threading.current_thread()) == own
