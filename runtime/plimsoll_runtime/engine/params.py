@@ -9,6 +9,11 @@ import msgspec
 SEED_LIMIT = 2**63
 MAX_LOGPROBS = 20
 
+SMALLEST = 2.0**-126
+"""The smallest normal float32, in which logits are computed: what lies nearer to 0 would vanish there."""
+REPETITION_LIMITS = (0.01, 100.0)
+"""Logits are divided and multiplied by the penalty: within these no finite logit of a model becomes infinite."""
+
 PRIORITY_LIMIT = 100
 DEADLINE_LIMIT = 3600.0
 """Seconds. Both limits bound how long a request may be put off for others."""
@@ -35,6 +40,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
       a product's last bits change with the size of the batch, so that one token in many may come out differently.
     - `logprobs` None reports none, 0 the chosen token's, k also the k most likely; likewise `prompt_logprobs`.
       Log probabilities are those of the model's own distribution (before penalties, bias, temperature, filters).
+    - A temperature, filter, penalty or bias other than 0 that is too small for a float32 is refused.
     - `priority`: lower is served earlier, under the policy "priority" only (elsewhere any but 0 is refused).
     - `deadline`: seconds from the request's arrival within which its first token is wanted. A request that has none by
       then fails; one that has goes on to its end. None: whenever. The policy "deadline" also orders by it.
@@ -91,7 +97,9 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
         _within("min_p", self.min_p, 0.0, 1.0)
         _within("presence_penalty", self.presence_penalty, -2.0, 2.0)
         _within("frequency_penalty", self.frequency_penalty, -2.0, 2.0)
-        _within("repetition_penalty", self.repetition_penalty, 0.0, 100.0, open_low=True)
+        _within("repetition_penalty", self.repetition_penalty, *REPETITION_LIMITS)
+        for field in ("temperature", "top_p", "min_p", "presence_penalty", "frequency_penalty"):
+            _in_float32(field, getattr(self, field))
         if self.top_k < -1:
             raise ParamsError("top_k", f"must be -1 or 0 (off) or positive, not {self.top_k}")
         if self.seed is not None and not -SEED_LIMIT <= self.seed < SEED_LIMIT:
@@ -100,6 +108,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
             if token < 0:
                 raise ParamsError("logit_bias", f"token id {token} is negative")
             _within("logit_bias", bias, -100.0, 100.0)
+            _in_float32("logit_bias", bias)
 
     def _check_reports(self) -> None:
         for field, count in (("logprobs", self.logprobs), ("prompt_logprobs", self.prompt_logprobs)):
@@ -120,3 +129,8 @@ def _within(field: str, value: float, low: float, high: float, *, open_low: bool
     if not inside or math.isnan(value):
         bracket = "more than" if open_low else "at least"
         raise ParamsError(field, f"must be {bracket} {low:g} and at most {high:g}, not {value:g}")
+
+
+def _in_float32(field: str, value: float) -> None:
+    if 0.0 < abs(value) < SMALLEST:
+        raise ParamsError(field, f"must be 0 or at least {SMALLEST:.4g} in size, not {value:g}: too small for float32")

@@ -4,8 +4,10 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
-from plimsoll_runtime.engine.params import SamplingParams
+from plimsoll_runtime.engine.params import REPETITION_LIMITS, SMALLEST, ParamsError, SamplingParams
 from plimsoll_runtime.engine.plan import SlotInit
 from plimsoll_runtime.execution.sampling.sampler import NOT_FINITE, Sampler
 
@@ -146,3 +148,34 @@ def test_a_freed_slot_is_forgotten() -> None:
     sampler.free(0)
     with pytest.raises(KeyError):
         sampler.sample(logits_of(1), [0])
+
+
+DOUBLES = st.one_of(
+    st.floats(allow_nan=False, allow_infinity=False),
+    st.sampled_from([-0.0, 5e-324, 1e-300, 1e-45, SMALLEST, -SMALLEST, *REPETITION_LIMITS, 1e-38, 1e38, 1e308]),
+    st.floats(-2.0, 100.0),
+)
+FIELDS = ("temperature", "top_p", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty", "logit_bias")
+
+
+def params_or_field(field: str, value: Any) -> SamplingParams | str:
+    """The parameters, or the field that they are refused for."""
+    try:
+        return SamplingParams(**{field: value})
+    except ParamsError as refused:
+        return refused.field
+
+
+@given(field=st.sampled_from(FIELDS), value=DOUBLES, sharpness=st.sampled_from([1.0, 1e4]))
+def test_any_number_in_any_field_is_refused_by_name_or_gives_a_token(
+    field: str, value: float, sharpness: float
+) -> None:
+    params = params_or_field(field, {5: value} if field == "logit_bias" else value)
+    if isinstance(params, str):
+        assert params == field
+        return
+    sampler = sampler_with(params)
+    logits = sharpness * logits_of(1)
+    for _ in range(2):  # the second time with a token of its own to penalise
+        (output,) = sampler.sample(logits.clone(), [0])
+        assert output.error is None
