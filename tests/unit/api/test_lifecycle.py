@@ -100,6 +100,22 @@ async def test_a_drain_ends_after_its_time(run_server: Any) -> None:
         assert await running.ended == 0
 
 
+async def test_an_engine_that_dies_in_a_drain_is_told_like_any_other(fresh: Any) -> None:
+    fresh.engine.pause()
+    call = asyncio.create_task(fresh.openai().completions.create(model="fake", prompt="a"))
+    await fresh.engine.until(lambda: bool(fresh.engine.running))
+    fresh.server.stop()
+    async with fresh.http() as http:
+        while (await http.get("/health")).json() != {"status": "draining"}:
+            pass
+    fresh.engine.die()
+    with pytest.raises(openai.InternalServerError, match="the engine died: it was killed"):
+        await call
+    with pytest.raises(EngineDeadError, match="it was killed") as ended:
+        await fresh.ended
+    assert ended.value.kind.exit_code == 6
+
+
 async def test_the_second_signal_ends_it_at_once(fresh: Any) -> None:
     fresh.engine.pause()
     call = asyncio.create_task(fresh.openai().completions.create(model="fake", prompt="a"))

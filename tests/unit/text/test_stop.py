@@ -5,8 +5,10 @@ from hypothesis import strategies as st
 
 from plimsoll_runtime.text.stop import StopMatcher
 
-texts = st.text(alphabet="ab.", max_size=40)
-stops = st.lists(st.text(alphabet="ab.", min_size=1, max_size=5), max_size=4)
+ALPHABET = "ab. \n"
+"""White space is text like any other: it may begin a stop string, and it may be what is given out last."""
+texts = st.text(ALPHABET, max_size=40)
+stops = st.lists(st.text(ALPHABET, min_size=1, max_size=5), max_size=4)
 
 
 def naive(text: str, stop: list[str], include: bool) -> tuple[str, str | None]:
@@ -55,3 +57,12 @@ def test_a_held_beginning_is_given_out_at_the_end() -> None:
     matcher = StopMatcher(["END"])
     assert matcher.push("the EN") == "the "
     assert matcher.finish() == "EN"
+
+
+def test_held_white_space_is_given_out_at_the_end() -> None:
+    matcher = StopMatcher(["\n\n#", "  ."])
+    assert matcher.push("one\n\n") == "one"
+    assert matcher.finish() == "\n\n"
+    matcher = StopMatcher(["  ."])
+    assert matcher.push("two  ") == "two"
+    assert matcher.finish() == "  "
