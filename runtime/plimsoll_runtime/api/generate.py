@@ -55,8 +55,8 @@ async def _answer(model: ServedModel, choice: Choice, record: RequestRecord) -> 
         async for output in outputs:
             if output.finish_reason == "deadline":
                 raise _too_late(output.error or "its deadline passed")
-            if output.error is not None or output.finish_reason in ("error", "abort"):
-                raise _failed(output.error or "the request was aborted")
+            if output.error is not None:
+                raise _failed(output.error)
             started = time.perf_counter()
             delta = text.push(output)
             record.text_seconds += time.perf_counter() - started

@@ -49,8 +49,8 @@ class LogprobEntry(msgspec.Struct, frozen=True, array_like=True):
 class RequestOutput(msgspec.Struct, frozen=True, omit_defaults=True):
     """What one step added to one request.
 
-    `finish_reason`: None while it runs; "stop" (EOS or a stop token), "length", "abort", "error" or "deadline" (the
-    first token was not there in time; `error` says so in words).
+    `finish_reason`: None while it runs; "stop" (EOS or a stop token), "length", "error" or "deadline" (the first
+    token was not there in time); `error` says in words why it is one of the last two. What is aborted has no output.
     `stop_token_id` names the stop token that ended it (it is the last of `token_ids`).
     `prompt_logprobs` comes once, with the first token: entry i belongs to prompt token i + 1.
     `cached_tokens` (with the first token): prompt tokens whose KV came from the prefix cache.
