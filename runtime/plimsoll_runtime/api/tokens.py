@@ -11,7 +11,7 @@ from plimsoll_runtime.api.body import parse, read_body
 from plimsoll_runtime.api.disconnect import unless_gone
 from plimsoll_runtime.api.errors import ApiError, json_response
 from plimsoll_runtime.api.offload import offload
-from plimsoll_runtime.api.prompts import encode_chat, encode_text
+from plimsoll_runtime.api.prompts import check_token_ids, encode_chat, encode_text
 from plimsoll_runtime.api.record import RequestRecord
 from plimsoll_runtime.api.schemas.tokens import (
     DetokenizeAnswer,
@@ -51,6 +51,7 @@ def _detokenize(data: bytes | bytearray, model: ServedModel, record: RequestReco
     body = parse(data, DetokenizeRequest)
     if body.model is not None:
         model.check_name(body.model)
+    check_token_ids(model, body.tokens, "tokens")
     record.prompt_tokens = len(body.tokens)
     return json_response(DetokenizeAnswer(model.tokenizer.decode(body.tokens, skip_special_tokens=False)))
 

@@ -60,6 +60,9 @@ async def test_tokenize_and_detokenize(running: Any) -> None:
         assert answer.json()["tokens"] == [256, 258, 72, 105, 259]
         answer = await http.post("/detokenize", json={"tokens": [256, 72, 105]})
         assert answer.json() == {"prompt": "<s>Hi"}
+        refused = await http.post("/detokenize", json={"tokens": [263, 264]})
+        assert (refused.status_code, refused.json()["error"]["param"]) == (400, "tokens")
+        assert "264 is not in the vocabulary of 264" in refused.json()["error"]["message"]
         for wrong in ({}, {"prompt": "a", "messages": [{"role": "user", "content": "Hi"}]}):
             refused = await http.post("/tokenize", json=wrong)
             assert (refused.status_code, refused.json()["error"]["param"]) == (400, "prompt")
