@@ -20,7 +20,7 @@ from plimsoll_runtime.api.fingerprint import FINGERPRINT
 from plimsoll_runtime.api.generate import Piece, generate
 from plimsoll_runtime.api.logprobs import chat_logprobs, prompt_logprobs
 from plimsoll_runtime.api.offload import offload
-from plimsoll_runtime.api.prompts import check_prompt, check_token_ids, encode_chat
+from plimsoll_runtime.api.prompts import check_params, check_prompt, encode_chat
 from plimsoll_runtime.api.record import RequestRecord
 from plimsoll_runtime.api.schemas.answers import (
     ChatAnswer,
@@ -74,9 +74,7 @@ def prepare(data: bytes | bytearray, model: ServedModel, record: RequestRecord) 
         prompt_logprobs=body.prompt_logprobs,
         stop=model.chat_stop,
     )
-    model.check_priority(params)
-    check_token_ids(model, list(params.logit_bias), "logit_bias")
-    check_token_ids(model, params.stop_token_ids, "stop_token_ids")
+    check_params(model, params)
     ids = encode_chat(
         model,
         body.messages,
@@ -136,21 +134,21 @@ async def _chunks(job: ChatJob) -> Events:
             index, delta = piece.choice.index, piece.delta
             if index not in begun:
                 begun.add(index)
-                yield _first_chunk(job, piece)
+                yield _first_chunk(job, meter, piece)
             if delta.text or (piece.logprobs and job.request.logprobs):
                 logprobs = chat_logprobs(piece.logprobs, job.model.tokenizer) if job.request.logprobs else None
-                yield _chunk(job, _content(index, delta.text, logprobs))
+                yield _chunk(job, meter, _content(index, delta.text, logprobs))
             if delta.finish_reason is not None:
                 stop = msgspec.UNSET if delta.stop_reason is None else delta.stop_reason
-                yield _chunk(job, ChatChunkChoice(index, ChatDelta(), None, delta.finish_reason, stop))
+                yield _chunk(job, meter, ChatChunkChoice(index, ChatDelta(), None, delta.finish_reason, stop))
     if job.request.include_usage:
-        chunk = _chunk(job)
+        chunk = _chunk(job, meter)
         chunk.usage = meter.usage()
         yield chunk
 
 
-def _first_chunk(job: ChatJob, piece: Piece) -> ChatChunk:
-    chunk = _chunk(job, ChatChunkChoice(piece.choice.index, ChatDelta(role="assistant", content="")))
+def _first_chunk(job: ChatJob, meter: UsageMeter, piece: Piece) -> ChatChunk:
+    chunk = _chunk(job, meter, ChatChunkChoice(piece.choice.index, ChatDelta(role="assistant", content="")))
     if piece.prompt_logprobs is not None:
         chunk.prompt_logprobs = prompt_logprobs(piece.prompt_logprobs, job.model.tokenizer)
     return chunk
@@ -160,6 +158,6 @@ def _content(index: int, text: str, logprobs: ChatLogprobs | None) -> ChatChunkC
     return ChatChunkChoice(index, ChatDelta(content=text), logprobs)
 
 
-def _chunk(job: ChatJob, *choices: ChatChunkChoice) -> ChatChunk:
-    usage = None if job.request.include_usage else msgspec.UNSET
+def _chunk(job: ChatJob, meter: UsageMeter, *choices: ChatChunkChoice) -> ChatChunk:
+    usage = meter.of_event(job.request)
     return ChatChunk(job.id, job.created, job.model.names[0], list(choices), FINGERPRINT, usage)

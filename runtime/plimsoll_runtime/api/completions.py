@@ -19,7 +19,7 @@ from plimsoll_runtime.api.fingerprint import FINGERPRINT
 from plimsoll_runtime.api.generate import Piece, generate
 from plimsoll_runtime.api.logprobs import CompletionLogprobsBuilder, joined, prompt_logprobs
 from plimsoll_runtime.api.offload import offload
-from plimsoll_runtime.api.prompts import check_prompt, check_token_ids, encode_text
+from plimsoll_runtime.api.prompts import check_params, check_prompt, encode_text
 from plimsoll_runtime.api.record import RequestRecord
 from plimsoll_runtime.api.schemas.answers import CompletionAnswer, CompletionChoice, CompletionLogprobs
 from plimsoll_runtime.api.schemas.completions import CompletionRequest, Prompt
@@ -71,9 +71,7 @@ def prepare(data: bytes | bytearray, model: ServedModel, record: RequestRecord) 
         logprobs=body.logprobs,
         prompt_logprobs=body.prompt_logprobs if scored is None else max(scored, body.prompt_logprobs or 0),
     )
-    model.check_priority(params)
-    check_token_ids(model, list(params.logit_bias), "logit_bias")
-    check_token_ids(model, params.stop_token_ids, "stop_token_ids")
+    check_params(model, params)
     prompts = [_encode(body, model, prompt) for prompt in body.prompt]
     for ids in prompts:
         check_prompt(model, ids, body.token_limit, "prompt")
@@ -114,17 +112,16 @@ async def _chunks(job: CompletionJob) -> Events:
             meter.add(piece, counted=not job.scores_only)
             part = growing[piece.choice.index].push(piece)
             if part.text or part.finish_reason is not None or part.logprobs is not None:
-                yield _event(job, [part])
+                yield _event(job, meter, [part])
     if job.request.include_usage:
-        last = _event(job, [])
+        last = _event(job, meter, [])
         last.usage = meter.usage()
         yield last
 
 
-def _event(job: CompletionJob, choices: list[CompletionChoice]) -> CompletionAnswer:
+def _event(job: CompletionJob, meter: UsageMeter, choices: list[CompletionChoice]) -> CompletionAnswer:
     event = job.answer(choices)
-    if job.request.include_usage:
-        event.usage = None
+    event.usage = meter.of_event(job.request)
     return event
 
 

@@ -56,7 +56,15 @@ async def load_model(config: ServerConfig, state: ServerState, start_engine: Sta
     except BaseException:
         await engine.stop()
         raise
-    return ServedModel(config.names, engine, tokenizer, int(time.time()), files.chat_stop, Room(config.max_waiting))
+    return ServedModel(
+        names=config.names,
+        engine=engine,
+        tokenizer=tokenizer,
+        created=int(time.time()),
+        chat_stop=files.chat_stop,
+        room=Room(config.max_waiting),
+        max_logit_bias=config.max_logit_bias,
+    )
 
 
 async def in_daemon_thread(work: Callable[[], ResultT]) -> ResultT:

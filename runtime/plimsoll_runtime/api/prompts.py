@@ -1,4 +1,4 @@
-"""Prompts to token ids, refused when the model cannot hold them."""
+"""Prompts to token ids; prompts and parameters that the model or the server cannot take are refused."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from plimsoll_runtime.api.errors import ApiError
 from plimsoll_runtime.api.schemas.chat import ChatMessage
 from plimsoll_runtime.api.served import ServedModel
 from plimsoll_runtime.engine.limits import longest_sequence
+from plimsoll_runtime.engine.params import SamplingParams
 from plimsoll_runtime.text.chat import ChatTemplateError
 from plimsoll_runtime.text.tokenizer import TextError
 
@@ -81,6 +82,20 @@ def check_prompt(model: ServedModel, ids: Sequence[int], max_tokens: int | None,
             "Shorten the prompt, or ask for fewer tokens.",
             param,
         )
+
+
+def check_params(model: ServedModel, params: SamplingParams) -> None:
+    """Raises ApiError for parameters that are right in themselves but not for this model, or this server."""
+    model.check_priority(params)
+    if len(params.logit_bias) > model.max_logit_bias:
+        raise ApiError(
+            f"Invalid value for 'logit_bias': it has {len(params.logit_bias)} token ids, and this server takes at "
+            f"most {model.max_logit_bias} (--max-logit-bias).",
+            param="logit_bias",
+            code="invalid_value",
+        )
+    check_token_ids(model, list(params.logit_bias), "logit_bias")
+    check_token_ids(model, params.stop_token_ids, "stop_token_ids")
 
 
 def check_token_ids(model: ServedModel, ids: Sequence[int], param: str) -> None:

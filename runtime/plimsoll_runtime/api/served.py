@@ -13,11 +13,14 @@ from plimsoll_runtime.engine.params import SamplingParams
 from plimsoll_runtime.errors import UsageError
 from plimsoll_runtime.text.tokenizer import Tokenizer
 
+MAX_LOGIT_BIAS = 300
+"""As many as OpenAI takes. They are added in every step, and everybody's step waits: 262,144 cost 10 ms each time."""
+
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
     """A loaded model. `chat_stop` are strings that end a chat answer; `created` is when it was ready (Unix
-    time).
+    time); `max_logit_bias`: how many token ids of a request may have a bias.
     """
 
     names: tuple[str, ...]
@@ -26,6 +29,7 @@ class ServedModel:
     created: int
     chat_stop: tuple[str, ...] = ()
     room: Room = field(default_factory=Room)
+    max_logit_bias: int = MAX_LOGIT_BIAS
 
     def check_priority(self, params: SamplingParams) -> None:
         """Raises ApiError for a priority that the engine would ignore."""

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
+
 from plimsoll_runtime.api.choices import Choice
 from plimsoll_runtime.api.generate import Piece
 from plimsoll_runtime.api.record import RequestRecord
 from plimsoll_runtime.api.schemas.answers import PromptTokensDetails, Usage
+from plimsoll_runtime.api.schemas.sampling import SamplingFields
 
 
 class UsageMeter:
@@ -28,6 +31,12 @@ class UsageMeter:
         if self._first[piece.choice.prompt] == piece.choice.index:
             self._cached_tokens += piece.cached_tokens
             self._record.cached_tokens = self._cached_tokens
+
+    def of_event(self, request: SamplingFields) -> Usage | msgspec.UnsetType | None:
+        """What an event says before the stream's last one: the usage so far, null, or nothing of it."""
+        if not request.include_usage:
+            return msgspec.UNSET
+        return self.usage() if request.continuous_usage else None
 
     def usage(self) -> Usage:
         """What was taken so far."""

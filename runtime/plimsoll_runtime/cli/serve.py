@@ -59,6 +59,7 @@ def server_config(args: argparse.Namespace) -> ServerConfig:
         api_keys=tuple(dict.fromkeys(keys)),
         drain_seconds=args.drain_seconds,
         max_waiting=args.max_waiting,
+        max_logit_bias=args.max_logit_bias,
         termination_log=os.environ.get("PLIMSOLL_TERMINATION_LOG") or None,
     )
 
@@ -118,4 +119,12 @@ def _add_server_options(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="most answers that may wait for their first token; more are refused with 503 and Retry-After "
         "(default: %(default)s)",
+    )
+    group.add_argument(
+        "--max-logit-bias",
+        type=values.positive,
+        default=300,
+        metavar="N",
+        help="most token ids that a request's logit_bias may have; everybody's steps wait for them (default: "
+        "%(default)s)",
     )

@@ -247,7 +247,10 @@ async def running_server(
     engine = FakeEngine()
 
     async def loaded(config: ServerConfig, _state: ServerState) -> ServedModel:
-        return ServedModel(config.names, engine, tokenizer, 1_700_000_000, ("STOPCHAT",), Room(config.max_waiting))
+        room = Room(config.max_waiting)
+        return ServedModel(
+            config.names, engine, tokenizer, 1_700_000_000, ("STOPCHAT",), room, max_logit_bias=config.max_logit_bias
+        )
 
     log = None if termination_log is None else str(termination_log)
     config = ServerConfig(EngineConfig(model="fake"), ("fake", "alias"), port=0, termination_log=log, **options)  # type: ignore[arg-type]

@@ -1,6 +1,7 @@
 """Chat completions, asked by OpenAI's own client."""
 
 import asyncio
+import json
 from typing import Any
 
 import openai
@@ -54,6 +55,26 @@ async def test_a_stream_without_usage_ends_with_done(running: Any) -> None:
     events = answer.text.split("\n\n")
     assert events[-2:] == ["data: [DONE]", ""]
     assert "usage" not in answer.text
+    first = json.loads(events[0].removeprefix("data: "))
+    assert first["choices"][0]["delta"] == {"role": "assistant", "content": ""}
+
+
+async def test_every_event_has_the_usage_so_far(running: Any) -> None:
+    options: Any = {"include_usage": True, "continuous_usage_stats": True}
+    stream = await running.openai().chat.completions.create(
+        model="fake", messages=HELLO, stream=True, stream_options=options
+    )
+    used = [chunk.usage async for chunk in stream]
+    assert all(u.prompt_tokens == 5 and u.total_tokens == 5 + u.completion_tokens for u in used)
+    assert [u.completion_tokens for u in used] == [1, 1, 2, 3, 4, 5, 6, 7, 7]
+
+
+async def test_the_usage_so_far_comes_only_where_usage_does(running: Any) -> None:
+    options: Any = {"continuous_usage_stats": True}
+    stream = await running.openai().chat.completions.create(
+        model="fake", messages=HELLO, stream=True, stream_options=options
+    )
+    assert [chunk.usage async for chunk in stream] == [None] * 8
 
 
 async def test_parameters_reach_the_engine(running: Any) -> None:

@@ -140,6 +140,14 @@ async def test_a_stream(running: Any) -> None:
     assert (usage.prompt_tokens, usage.completion_tokens) == (4, 14)
 
 
+async def test_every_event_has_the_usage_so_far(running: Any) -> None:
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    stream = await create(running, prompt="a", stream=True, stream_options=options)
+    used = [chunk.usage async for chunk in stream]
+    assert all(u.prompt_tokens == 2 and u.total_tokens == 2 + u.completion_tokens for u in used)
+    assert [u.completion_tokens for u in used] == [1, 2, 3, 4, 5, 6, 7, 7]
+
+
 async def test_a_streams_logprobs_go_on_from_chunk_to_chunk(running: Any) -> None:
     stream = await create(running, prompt="a", stream=True, echo=True, logprobs=0, max_tokens=3)
     parts = [chunk.choices[0].logprobs async for chunk in stream]

@@ -3,6 +3,7 @@
 import json
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -68,3 +69,18 @@ def test_what_float32_cannot_hold_is_refused(schema: Any, field: str) -> None:
     for biased in (1e-300, -1e-300):
         with pytest.raises(ApiError, match=r"Invalid value for 'logit_bias'.*too small for float32"):
             params_of(schema, logit_bias={"1": biased})
+
+
+@pytest.mark.parametrize(("options", "most"), [({}, 300), ({"max_logit_bias": 7}, 7)])
+async def test_as_many_biases_as_the_server_takes(run_server: Any, options: dict[str, int], most: int) -> None:
+    async with run_server(**options) as server, server.http() as http:
+        server.engine.info = msgspec.structs.replace(server.engine.info, vocab_size=1000)
+        for path, body in (("/v1/chat/completions", ChatRequest), ("/v1/completions", CompletionRequest)):
+            for count, status in ((most, 200), (most + 1, 400)):
+                bias = {str(token): 1.0 for token in range(count)}
+                answer = await http.post(path, json=SCHEMAS[body] | {"model": "fake", "logit_bias": bias})
+                assert answer.status_code == status, answer.text
+            error = answer.json()["error"]
+            assert error["param"] == "logit_bias"
+            assert f"has {most + 1} token ids" in error["message"]
+            assert f"at most {most} (--max-logit-bias)" in error["message"]

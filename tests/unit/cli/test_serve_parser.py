@@ -7,6 +7,7 @@ import pytest
 from plimsoll_runtime.api.choices import MAX_SEQUENCES
 from plimsoll_runtime.api.config import ServerConfig, default_name
 from plimsoll_runtime.api.room import MAX_WAITING
+from plimsoll_runtime.api.served import MAX_LOGIT_BIAS
 from plimsoll_runtime.cli.main import build_parser, main
 from plimsoll_runtime.cli.serve import server_config
 from plimsoll_runtime.engine.config import EngineConfig
@@ -22,6 +23,7 @@ def test_defaults_are_the_engines() -> None:
     assert config.engine == EngineConfig(model="demo://gemma-3-270m")
     assert (config.names, config.port, config.api_keys, config.drain_seconds) == (("gemma-3-270m",), 8000, (), 30)
     assert config.max_waiting == MAX_WAITING == MAX_SEQUENCES
+    assert config.max_logit_bias == MAX_LOGIT_BIAS
 
 
 def test_every_flag_reaches_its_field() -> None:
@@ -30,7 +32,7 @@ def test_every_flag_reaches_its_field() -> None:
         "--max-batch-tokens 512 --max-sequences 7 --kv-memory 40% --block-size 32 --threads 3 --no-prefix-caching "
         "--attention-backend cpu --policy sjf --api-key k1 --api-key k2 --revision main --drain-seconds 2.5 "
         "--check-integrity-every 1000 --max-waiting 50 --kv-host-memory 1GiB --kv-disk /cache/kv "
-        "--kv-disk-size 20GiB"
+        "--kv-disk-size 20GiB --max-logit-bias 9"
     )
     config = parse(*words.split())
     assert config.engine == EngineConfig(
@@ -52,7 +54,8 @@ def test_every_flag_reaches_its_field() -> None:
         check_integrity_every=1000,
     )
     assert (config.names, config.host, config.port) == (("a", "b"), "0.0.0.0", 9)
-    assert (config.api_keys, config.drain_seconds, config.max_waiting) == (("k1", "k2"), 2.5, 50)
+    assert (config.api_keys, config.drain_seconds) == (("k1", "k2"), 2.5)
+    assert (config.max_waiting, config.max_logit_bias) == (50, 9)
 
 
 def test_keys_of_the_environment_join_those_of_the_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,6 +105,7 @@ def test_a_file_without_usable_keys_is_refused_and_none_is_shown(
         (["--threads", "two"], "'two' is not a whole number"),
         (["--check-integrity-every", "-1"], "-1 is not between 0"),
         (["--max-waiting", "0"], "0 is not between 1"),
+        (["--max-logit-bias", "0"], "0 is not between 1"),
         (["--port", "65536"], "65536 is not between 0 and 65535"),
         (["--port", "-1"], "-1 is not between"),
         (["--block-size", "17"], "17 is not one of 8, 16, 32, 64, 128, 256"),

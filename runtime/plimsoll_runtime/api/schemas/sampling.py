@@ -28,6 +28,7 @@ class StreamOptions(Strict):
     """What a stream carries beside the answer."""
 
     include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None
     include_obfuscation: bool | None = None
 
 
@@ -89,6 +90,11 @@ class SamplingFields(Strict):
     def include_usage(self) -> bool:
         """Whether a stream ends with the usage."""
         return bool(self.stream_options and self.stream_options.include_usage)
+
+    @property
+    def continuous_usage(self) -> bool:
+        """Whether every event of a stream has the usage so far (as in vLLM, only with `include_usage`)."""
+        return self.include_usage and bool(self.stream_options and self.stream_options.continuous_usage_stats)
 
     def check_stream_options(self) -> None:
         """Raises ApiError when there are options for a stream that was not asked for."""
