@@ -14,6 +14,7 @@ from starlette.requests import ClientDisconnect, Request
 
 from plimsoll_runtime.api.disconnect import ClientGoneError
 from plimsoll_runtime.api.errors import ApiError
+from plimsoll_runtime.api.schemas.chat import PARTS, TEXT
 
 BODY_LIMIT = 32 * 2**20
 """Bytes. The longest contexts of today as token ids take a quarter of it."""
@@ -120,6 +121,8 @@ def _path(location: Iterable[int | str]) -> str:
     """("messages", 0, "content") as messages[0].content, cut to a length that fits in a message."""
     path = ""
     for part in location:
+        if path and part in (TEXT, PARTS):
+            continue
         if isinstance(part, int):
             path += f"[{part}]"
         else:

@@ -18,6 +18,7 @@ from plimsoll_runtime.api.disconnect import unless_gone
 from plimsoll_runtime.api.errors import json_response
 from plimsoll_runtime.api.fingerprint import FINGERPRINT
 from plimsoll_runtime.api.generate import Piece, generate
+from plimsoll_runtime.api.ignored import ignored_headers
 from plimsoll_runtime.api.logprobs import chat_logprobs, prompt_logprobs
 from plimsoll_runtime.api.offload import offload
 from plimsoll_runtime.api.prompts import check_params, check_prompt, encode_chat
@@ -58,9 +59,10 @@ async def chat(request: Request, model: ServedModel, record: RequestRecord) -> R
     data = await read_body(request)
     model.room.check(1)
     job = await unless_gone(request.receive, offload(data, partial(prepare, data, model, record)))
+    headers = ignored_headers(job.request.messages)
     if job.request.stream:
-        return await open_stream(request, _chunks(job), record)
-    return json_response(await unless_gone(request.receive, _whole(job)))
+        return await open_stream(request, _chunks(job), record, headers)
+    return json_response(await unless_gone(request.receive, _whole(job)), headers=headers)
 
 
 def prepare(data: bytes | bytearray, model: ServedModel, record: RequestRecord) -> ChatJob:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 
 import msgspec
@@ -22,13 +22,15 @@ Events = AsyncGenerator[msgspec.Struct, None]
 HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 
 
-async def open_stream(request: Request, events: Events, record: RequestRecord) -> EventStream:
+async def open_stream(
+    request: Request, events: Events, record: RequestRecord, headers: Mapping[str, str] | None = None
+) -> EventStream:
     """A response that begins once the first event is there, so that an earlier error still has its true status.
 
     Raises what the first event raises, and ClientGoneError.
     """
     first = await unless_gone(request.receive, anext(events))
-    return EventStream(first, events, record)
+    return EventStream(first, events, record, headers or {})
 
 
 class EventStream(Response):
@@ -36,8 +38,8 @@ class EventStream(Response):
 
     media_type = "text/event-stream"
 
-    def __init__(self, first: msgspec.Struct, rest: Events, record: RequestRecord) -> None:
-        super().__init__(headers=HEADERS)
+    def __init__(self, first: msgspec.Struct, rest: Events, record: RequestRecord, headers: Mapping[str, str]) -> None:
+        super().__init__(headers={**HEADERS, **headers})
         del self.headers["content-length"]
         self._first = first
         self._rest = rest

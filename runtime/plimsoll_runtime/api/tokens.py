@@ -10,6 +10,7 @@ from starlette.responses import Response
 from plimsoll_runtime.api.body import parse, read_body
 from plimsoll_runtime.api.disconnect import unless_gone
 from plimsoll_runtime.api.errors import ApiError, json_response
+from plimsoll_runtime.api.ignored import ignored_headers
 from plimsoll_runtime.api.offload import offload
 from plimsoll_runtime.api.prompts import check_token_ids, encode_chat, encode_text
 from plimsoll_runtime.api.record import RequestRecord
@@ -44,7 +45,7 @@ def _tokenize(data: bytes | bytearray, model: ServedModel, record: RequestRecord
     answer = TokenizeAnswer(len(ids), longest_sequence(model.engine.info), ids)
     if body.return_token_strs:
         answer.token_strs = [model.tokenizer.token_text(token_id) for token_id in ids]
-    return json_response(answer)
+    return json_response(answer, headers=ignored_headers(body.messages or ()))
 
 
 def _detokenize(data: bytes | bytearray, model: ServedModel, record: RequestRecord) -> Response:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Discriminator, Field, Tag
 
 from plimsoll_runtime.api.errors import ApiError
-from plimsoll_runtime.api.schemas.sampling import Count, SamplingFields, Strict
+from plimsoll_runtime.api.schemas.sampling import Count, Lenient, SamplingFields
 from plimsoll_runtime.engine.params import MAX_LOGPROBS
 
 MAX_MESSAGES = 4096
+MAX_PARTS = 4096
+TEXT, PARTS = "(text)", "(parts)"
+"""The two forms of a content, as pydantic names them in the places of its errors."""
 _EMPTY: tuple[Any, ...] = (None, [], "", {})
 
 NOT_YET = {
@@ -25,26 +29,35 @@ NOT_YET = {
 }
 
 
-def _content(value: Any) -> Any:
-    """A text, or a list of text parts, which are joined by line ends."""
-    if not isinstance(value, list):
-        return value
-    texts = []
-    for part in value:
-        kind = part.get("type") if isinstance(part, dict) else None
-        if kind != "text":
-            raise ValueError(f"a part of the type {str(kind)[:40]!r} is not supported: this model reads text only")
-        if not isinstance(part.get("text"), str) or set(part) > {"type", "text"}:
-            raise ValueError('a text part must be {"type": "text", "text": "..."}')
-        texts.append(part["text"])
-    return "\n".join(texts)
+def _kind(value: Any) -> Any:
+    if value != "text":
+        raise ValueError(f"a part of the type {str(value)[:40]!r} is not supported: this model reads text only")
+    return value
 
 
-class ChatMessage(Strict):
+class TextPart(Lenient):
+    """One of the texts that a message's content may be made of."""
+
+    type: Annotated[Literal["text"], BeforeValidator(_kind)]
+    text: str
+
+
+def _form(content: Any) -> str:
+    return PARTS if isinstance(content, list) else TEXT
+
+
+Content = Annotated[
+    Annotated[str, Tag(TEXT)] | Annotated[list[TextPart], Field(max_length=MAX_PARTS), Tag(PARTS)],
+    Discriminator(_form),
+]
+"""A text, or a list of text parts, which are joined by line ends."""
+
+
+class ChatMessage(Lenient):
     """One message. Fields that clients send back from an answer may be there as long as they are empty."""
 
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
-    content: Annotated[str | None, BeforeValidator(_content)] = None
+    content: Content | None = None
     name: Annotated[str, Field(max_length=256)] | None = None
     reasoning_content: str | None = None
     tool_calls: Any = None
@@ -65,9 +78,16 @@ class ChatMessage(Strict):
             raise _refusal(f"{where}.role", f"messages of the role {self.role!r} are not supported yet")
         if self.content is None:
             raise _refusal(f"{where}.content", "it must be a text, or a list of text parts")
+        content = self.content if isinstance(self.content, str) else "\n".join(part.text for part in self.content)
         role = "system" if self.role == "developer" else self.role
         optional = {"name": self.name, "reasoning_content": self.reasoning_content}
-        return {"role": role, "content": self.content} | {k: v for k, v in optional.items() if v is not None}
+        return {"role": role, "content": content} | {k: v for k, v in optional.items() if v is not None}
+
+    def ignored(self, where: str) -> Iterator[str]:
+        """The paths of fields that nothing here knows."""
+        yield from self.unknown(where)
+        for index, part in enumerate(self.content if isinstance(self.content, list) else ()):
+            yield from part.unknown(f"{where}.content[{index}]")
 
 
 class ChatRequest(SamplingFields):

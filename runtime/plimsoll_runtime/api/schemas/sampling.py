@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
@@ -22,6 +23,16 @@ class Strict(BaseModel):
     """A body that refuses what it does not know."""
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+
+class Lenient(BaseModel):
+    """A part of a body in which what is not known is left aside: clients send back what answers of others had."""
+
+    model_config = ConfigDict(extra="allow", allow_inf_nan=False)
+
+    def unknown(self, where: str) -> Iterator[str]:
+        """The paths of what was left aside; `where` names this part."""
+        return (f"{where}.{name}" for name in self.model_extra or {})
 
 
 class StreamOptions(Strict):
