@@ -20,7 +20,7 @@ from plimsoll_runtime.api.state import Phase, ServerState
 
 logger = logging.getLogger(__name__)
 
-OPEN_PATHS = frozenset({"/health", "/live", "/metrics"})
+OPEN_PATHS = frozenset({"/health", "/live", "/metrics", "/openapi.json", "/docs"})
 ALWAYS_PATHS = OPEN_PATHS | {"/version"}
 CLIENT_GONE = 499
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")

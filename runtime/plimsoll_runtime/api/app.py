@@ -9,7 +9,7 @@ from http import HTTPStatus
 from fastapi import FastAPI
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import HTMLResponse, Response
 from starlette.types import ASGIApp
 
 from plimsoll_runtime import __version__
@@ -17,9 +17,11 @@ from plimsoll_runtime.api.access import CLIENT_GONE, Access
 from plimsoll_runtime.api.chat import chat
 from plimsoll_runtime.api.completions import completions
 from plimsoll_runtime.api.disconnect import ClientGoneError
+from plimsoll_runtime.api.docs import POLICY, page
 from plimsoll_runtime.api.errors import RETRY_AFTER, ApiError, error_response, json_response
 from plimsoll_runtime.api.metrics import CONTENT_TYPE, Metrics
 from plimsoll_runtime.api.models import list_models, show_model
+from plimsoll_runtime.api.openapi import document
 from plimsoll_runtime.api.record import RequestRecord
 from plimsoll_runtime.api.served import ServedModel
 from plimsoll_runtime.api.state import Phase, ServerState
@@ -46,6 +48,7 @@ def build_app(state: ServerState) -> ASGIApp:
     for method, path, endpoint in MODEL_ROUTES:
         app.add_api_route(path, _with_model(endpoint, state), methods=_methods(method), response_model=None)
     _add_probes(app, state, metrics)
+    _add_document(app)
     app.add_exception_handler(ApiError, _answer_api_error)
     app.add_exception_handler(HTTPException, _answer_http_error)
     app.add_exception_handler(ClientGoneError, _answer_gone)
@@ -85,6 +88,20 @@ def _add_probes(app: FastAPI, state: ServerState, metrics: Metrics) -> None:
     probes = (("/health", health), ("/live", live), ("/metrics", show_metrics), ("/version", version))
     for path, probe in probes:
         app.add_api_route(path, probe, methods=_methods("GET"), response_model=None)
+
+
+def _add_document(app: FastAPI) -> None:
+    described = document()
+    shown = page(described)
+
+    async def openapi(_request: Request) -> Response:
+        return json_response(described)
+
+    async def docs(_request: Request) -> Response:
+        return HTMLResponse(shown, headers={"Content-Security-Policy": POLICY})
+
+    for path, answer in (("/openapi.json", openapi), ("/docs", docs)):
+        app.add_api_route(path, answer, methods=_methods("GET"), response_model=None)
 
 
 def _methods(method: str) -> list[str]:

@@ -9,6 +9,8 @@ from typing import Any
 import msgspec
 from starlette.responses import Response
 
+from plimsoll_runtime.api.schemas.answers import ErrorAnswer, ErrorDetails
+
 RETRY_AFTER = 5
 """Seconds after which a client may try again while the server is loading or draining."""
 
@@ -37,10 +39,10 @@ class ApiError(Exception):
         self.headers = dict(headers or {})
 
     @property
-    def body(self) -> dict[str, Any]:
+    def body(self) -> ErrorAnswer:
         """The JSON object that describes the error."""
         kind = "invalid_request_error" if self.status < 500 else "server_error"
-        return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
+        return ErrorAnswer(ErrorDetails(self.message, kind, self.param, self.code))
 
 
 def unavailable(message: str) -> ApiError:

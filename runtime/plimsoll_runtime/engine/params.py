@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import msgspec
 
@@ -11,12 +12,31 @@ MAX_LOGPROBS = 20
 
 SMALLEST = 2.0**-126
 """The smallest normal float32, in which logits are computed: what lies nearer to 0 would vanish there."""
-REPETITION_LIMITS = (0.01, 100.0)
-"""Logits are divided and multiplied by the penalty: within these no finite logit of a model becomes infinite."""
-
 PRIORITY_LIMIT = 100
 DEADLINE_LIMIT = 3600.0
 """Seconds. Both limits bound how long a request may be put off for others."""
+
+
+class Range(NamedTuple):
+    """What a number may be, both ends included unless it must be `above` the lower one."""
+
+    low: float
+    high: float
+    above: bool = False
+
+
+RANGES = {
+    "temperature": Range(0.0, 100.0),
+    "top_p": Range(0.0, 1.0, above=True),
+    "min_p": Range(0.0, 1.0),
+    "presence_penalty": Range(-2.0, 2.0),
+    "frequency_penalty": Range(-2.0, 2.0),
+    # Logits are divided and multiplied by it: within these no finite logit of a model becomes infinite.
+    "repetition_penalty": Range(0.01, 100.0),
+    "logit_bias": Range(-100.0, 100.0),
+    "deadline": Range(0.0, DEADLINE_LIMIT, above=True),
+}
+_COMPUTED = ("temperature", "top_p", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty")
 
 
 class ParamsError(ValueError):
@@ -92,13 +112,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
             raise ParamsError("stop_token_ids", f"token id {min(self.stop_token_ids)} is negative")
 
     def _check_distribution(self) -> None:
-        _within("temperature", self.temperature, 0.0, 100.0)
-        _within("top_p", self.top_p, 0.0, 1.0, open_low=True)
-        _within("min_p", self.min_p, 0.0, 1.0)
-        _within("presence_penalty", self.presence_penalty, -2.0, 2.0)
-        _within("frequency_penalty", self.frequency_penalty, -2.0, 2.0)
-        _within("repetition_penalty", self.repetition_penalty, *REPETITION_LIMITS)
-        for field in ("temperature", "top_p", "min_p", "presence_penalty", "frequency_penalty"):
+        for field in _COMPUTED:
+            _in_range(field, getattr(self, field))
             _in_float32(field, getattr(self, field))
         if self.top_k < -1:
             raise ParamsError("top_k", f"must be -1 or 0 (off) or positive, not {self.top_k}")
@@ -107,7 +122,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
         for token, bias in self.logit_bias.items():
             if token < 0:
                 raise ParamsError("logit_bias", f"token id {token} is negative")
-            _within("logit_bias", bias, -100.0, 100.0)
+            _in_range("logit_bias", bias)
             _in_float32("logit_bias", bias)
 
     def _check_reports(self) -> None:
@@ -121,13 +136,14 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
                 "priority", f"must be from -{PRIORITY_LIMIT} (first) to {PRIORITY_LIMIT} (last), not {self.priority}"
             )
         if self.deadline is not None:
-            _within("deadline", self.deadline, 0.0, DEADLINE_LIMIT, open_low=True)
+            _in_range("deadline", self.deadline)
 
 
-def _within(field: str, value: float, low: float, high: float, *, open_low: bool = False) -> None:
-    inside = (low < value if open_low else low <= value) and value <= high
+def _in_range(field: str, value: float) -> None:
+    low, high, above = RANGES[field]
+    inside = (low < value if above else low <= value) and value <= high
     if not inside or math.isnan(value):
-        bracket = "more than" if open_low else "at least"
+        bracket = "more than" if above else "at least"
         raise ParamsError(field, f"must be {bracket} {low:g} and at most {high:g}, not {value:g}")
 
 

@@ -9,6 +9,21 @@ import msgspec
 PromptLogprobs = list[dict[str, dict[str, Any]] | None]
 
 
+class ErrorDetails(msgspec.Struct):
+    """What was wrong and what to do. `param` names the field at fault as clients write it: messages[0].content."""
+
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class ErrorAnswer(msgspec.Struct):
+    """What is answered with any status from 400 on; in a stream that has begun, its last event."""
+
+    error: ErrorDetails
+
+
 class PromptTokensDetails(msgspec.Struct):
     """How many of the prompt's tokens came out of the prefix cache."""
 

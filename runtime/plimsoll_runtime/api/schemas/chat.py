@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Discriminator, Field, Tag
+from pydantic import BeforeValidator, Discriminator, Field, Tag, WithJsonSchema
 
 from plimsoll_runtime.api.errors import ApiError
-from plimsoll_runtime.api.schemas.sampling import Count, Lenient, SamplingFields
+from plimsoll_runtime.api.schemas.sampling import EMPTY, Count, Lenient, SamplingFields
 from plimsoll_runtime.engine.params import MAX_LOGPROBS
 
 MAX_MESSAGES = 4096
@@ -16,6 +16,13 @@ MAX_PARTS = 4096
 TEXT, PARTS = "(text)", "(parts)"
 """The two forms of a content, as pydantic names them in the places of its errors."""
 _EMPTY: tuple[Any, ...] = (None, [], "", {})
+_ROLES = ["system", "developer", "user", "assistant"]
+"""Those that are rendered; "tool" and "function" are refused in words of their own."""
+_NO_TOOL = {"enum": [None, "none"]}
+_NO_CALL = {"enum": [*EMPTY["enum"], "none"], "description": EMPTY["description"]}
+_FORMAT = {"anyOf": [{"type": "object", "properties": {"type": {"const": "text"}}}, {"type": "null"}]}
+
+Unsupported = Annotated[Any, WithJsonSchema(EMPTY)]
 
 NOT_YET = {
     "tools": "tools are not supported yet",
@@ -56,16 +63,18 @@ Content = Annotated[
 class ChatMessage(Lenient):
     """One message. Fields that clients send back from an answer may be there as long as they are empty."""
 
-    role: Literal["system", "developer", "user", "assistant", "tool", "function"]
+    role: Annotated[
+        Literal["system", "developer", "user", "assistant", "tool", "function"], WithJsonSchema({"enum": _ROLES})
+    ]
     content: Content | None = None
     name: Annotated[str, Field(max_length=256)] | None = None
     reasoning_content: str | None = None
-    tool_calls: Any = None
-    tool_call_id: Any = None
-    function_call: Any = None
-    refusal: Any = None
-    annotations: Any = None
-    audio: Any = None
+    tool_calls: Unsupported = None
+    tool_call_id: Unsupported = None
+    function_call: Unsupported = None
+    refusal: Unsupported = None
+    annotations: Unsupported = None
+    audio: Unsupported = None
 
     def rendered(self, where: str) -> dict[str, Any]:
         """What a chat template sees. Raises ApiError for what no template here can show; `where` names the
@@ -97,18 +106,18 @@ class ChatRequest(SamplingFields):
     max_completion_tokens: Count | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
-    response_format: dict[str, Any] | None = None
+    response_format: Annotated[dict[str, Any] | None, WithJsonSchema(_FORMAT)] = None
     modalities: list[Literal["text"]] | None = None
-    tools: Any = None
-    tool_choice: Any = None
+    tools: Unsupported = None
+    tool_choice: Annotated[Any, WithJsonSchema(_NO_TOOL)] = None
     parallel_tool_calls: bool | None = None
-    functions: Any = None
-    function_call: Any = None
-    audio: Any = None
-    prediction: Any = None
-    reasoning_effort: Any = None
-    verbosity: Any = None
-    web_search_options: Any = None
+    functions: Unsupported = None
+    function_call: Annotated[Any, WithJsonSchema(_NO_CALL)] = None
+    audio: Unsupported = None
+    prediction: Unsupported = None
+    reasoning_effort: Unsupported = None
+    verbosity: Unsupported = None
+    web_search_options: Unsupported = None
 
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None

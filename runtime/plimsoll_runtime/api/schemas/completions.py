@@ -4,16 +4,26 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, WithJsonSchema
 
 from plimsoll_runtime.api.errors import ApiError
-from plimsoll_runtime.api.schemas.sampling import COUNT_LIMIT, SamplingFields
+from plimsoll_runtime.api.schemas.sampling import COUNT_LIMIT, EMPTY, SamplingFields
 from plimsoll_runtime.engine.params import MAX_LOGPROBS
 
 DEFAULT_MAX_TOKENS = 16
 MAX_PROMPTS = 2048
 
 Prompt = str | list[int]
+_TOKENS = {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": COUNT_LIMIT}}
+_TEXT_OR_TOKENS = {"anyOf": [{"type": "string"}, _TOKENS]}
+_PROMPTS = {
+    "anyOf": [
+        {"type": "string"},
+        {**_TOKENS, "minItems": 1},
+        {"type": "array", "items": _TEXT_OR_TOKENS, "minItems": 1, "maxItems": MAX_PROMPTS},
+    ],
+    "description": "A text, token ids, or a list of texts and of such lists of ids.",
+}
 
 
 def prompts(value: Any) -> list[Prompt]:
@@ -42,11 +52,11 @@ def _is_token(value: Any) -> bool:
 class CompletionRequest(SamplingFields):
     """OpenAI's legacy completion request, with our additions."""
 
-    prompt: Annotated[Any, BeforeValidator(prompts)]
+    prompt: Annotated[Any, BeforeValidator(prompts), WithJsonSchema(_PROMPTS)]
     echo: bool | None = None
     logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
     best_of: Annotated[int, Field(ge=1, le=COUNT_LIMIT)] | None = None
-    suffix: str | None = None
+    suffix: Annotated[str | None, WithJsonSchema(EMPTY)] = None
 
     def check(self) -> None:
         """Raises ApiError for what cannot be done, or contradicts itself."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 
 from plimsoll_runtime.api.errors import ApiError
 from plimsoll_runtime.engine.params import MAX_LOGPROBS, ParamsError, SamplingParams
@@ -17,6 +17,9 @@ MAX_STOPS = 64
 Count = Annotated[int, Field(ge=0, le=COUNT_LIMIT)]
 TokenId = Annotated[int, Field(ge=0, le=COUNT_LIMIT)]
 Seed = Annotated[int, Field(ge=-(2**63), lt=2**63)]
+
+
+EMPTY: dict[str, Any] = {"enum": [None, [], "", {}], "description": "Not supported: it may only be there empty."}
 
 
 class Strict(BaseModel):
@@ -55,6 +58,10 @@ def _stops(value: Any) -> Any:
     return stops
 
 
+_STOP = {"type": "string", "minLength": 1}
+_STOPS = {"anyOf": [_STOP, {"type": "array", "items": _STOP, "maxItems": MAX_STOPS}, {"type": "null"}]}
+
+
 class SamplingFields(Strict):
     """OpenAI's fields, then ours. What is null or missing has OpenAI's default."""
 
@@ -64,7 +71,7 @@ class SamplingFields(Strict):
     temperature: float | None = None
     top_p: float | None = None
     seed: Seed | None = None
-    stop: Annotated[list[str], BeforeValidator(_stops)] = []
+    stop: Annotated[list[str], BeforeValidator(_stops), WithJsonSchema(_STOPS)] = []
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
     logit_bias: dict[TokenId, float] | None = None

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plimsoll_runtime.engine.params import REPETITION_LIMITS, SMALLEST, ParamsError, SamplingParams
+from plimsoll_runtime.engine.params import SMALLEST, ParamsError, SamplingParams
 from plimsoll_runtime.engine.plan import SlotInit
 from plimsoll_runtime.execution.sampling.sampler import NOT_FINITE, Sampler
 
@@ -152,7 +152,7 @@ def test_a_freed_slot_is_forgotten() -> None:
 
 DOUBLES = st.one_of(
     st.floats(allow_nan=False, allow_infinity=False),
-    st.sampled_from([-0.0, 5e-324, 1e-300, 1e-45, SMALLEST, -SMALLEST, *REPETITION_LIMITS, 1e-38, 1e38, 1e308]),
+    st.sampled_from([-0.0, 5e-324, 1e-300, 1e-45, SMALLEST, -SMALLEST, 0.01, 1e-38, 1e308]),
     st.floats(-2.0, 100.0),
 )
 FIELDS = ("temperature", "top_p", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty", "logit_bias")
