@@ -66,7 +66,7 @@ class ChatTemplate:
                 add_generation_prompt=add_generation_prompt,
                 **(self._variables | dict(variables or {})),
             )
-        except (TemplateError, TypeError, ValueError, ArithmeticError, LookupError, RecursionError) as error:
+        except Exception as error:  # whatever is raised in there, the template did it
             raise ChatTemplateError(f"the model's chat template refused the messages: {error}") from error
         return _untagged(text) if continue_final_message else text
 

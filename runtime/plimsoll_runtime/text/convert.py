@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING
 
 from plimsoll_runtime.errors import ModelError
 from plimsoll_runtime.text.cache import cached_folder
+from plimsoll_runtime.text.gguf.vocabulary import read_vocabulary
 from plimsoll_runtime.text.gguf.write import CONVERTER_VERSION, write_tokenizer
-from plimsoll_runtime.weights.gguf.metadata import read_metadata
+from plimsoll_runtime.weights.gguf.metadata import GgufMetadata, read_metadata
 
 if TYPE_CHECKING:
     from plimsoll_runtime.weights.files import ModelFiles
@@ -40,7 +41,8 @@ def tokenizer_folder(files: ModelFiles) -> Path:
     """A folder with tokenizer.json and its companions. Raises ModelError, SourceError."""
     if files.format == "gguf":
         metadata = read_metadata(files.weights[0])
-        return cached_folder(f"gguf-{CONVERTER_VERSION}-{metadata.digest}", partial(write_tokenizer, metadata.values))
+        build = partial(_convert_gguf, metadata, files.weights[0])
+        return cached_folder(f"gguf-{CONVERTER_VERSION}-{metadata.digest}", build)
     if (files.root / "tokenizer.json").is_file():
         return files.root
     sources = [files.root / name for name in VOCABULARY_FILES if (files.root / name).is_file()]
@@ -50,6 +52,10 @@ def tokenizer_folder(files: ModelFiles) -> Path:
             "copy the tokenizer's files beside the weights"
         )
     return cached_folder(f"slow-{_digest(sources)}", partial(_convert_slow, files.root))
+
+
+def _convert_gguf(metadata: GgufMetadata, path: Path, target: Path) -> None:
+    write_tokenizer(read_vocabulary(metadata.values, path), target)
 
 
 def _installed(package: str) -> bool:

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 
 from plimsoll_runtime.errors import ModelError
-from plimsoll_runtime.text.special import TokenizerSettings, read_settings
+from plimsoll_runtime.text.settings import WHAT_TO_DO, TokenizerSettings, read_settings
 from plimsoll_runtime.weights.files import ModelFiles
 
 
@@ -42,12 +42,12 @@ def _of_tokenizer(folder: Path) -> set[int]:
 
 def _added(folder: Path, settings: TokenizerSettings) -> dict[int, str]:
     """Tokens that were added to a vocabulary: those that end a text are among them."""
-    found = {token_id: str(token.get("content")) for token_id, token in settings.added.items()}
+    found = {token_id: token.content for token_id, token in settings.added.items()}
     path = folder / "tokenizer.json"
     if found or not path.is_file():
         return found
     try:
         file = msgspec.json.decode(path.read_bytes(), type=_TokenizerFile)
-    except (OSError, msgspec.DecodeError) as error:
-        raise ModelError(f"{path} cannot be read: {error}") from error
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ModelError(f"{path} cannot be read: {error}; {WHAT_TO_DO}") from error
     return {token.id: token.content for token in file.added_tokens}

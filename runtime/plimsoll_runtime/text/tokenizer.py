@@ -14,18 +14,23 @@ from typing import TYPE_CHECKING
 import tokenizers
 
 from plimsoll_runtime.errors import ModelError
+from plimsoll_runtime.text.backend import read_backend
 from plimsoll_runtime.text.chat import ChatTemplate
 from plimsoll_runtime.text.convert import tokenizer_folder
 from plimsoll_runtime.text.detokenizer import detokenize
-from plimsoll_runtime.text.special import TokenizerSettings, apply_settings, read_settings
+from plimsoll_runtime.text.settings import WHAT_TO_DO, TokenizerSettings, read_settings
+from plimsoll_runtime.text.special import apply_settings
 from plimsoll_runtime.text.spelling import read_spelling
 
 if TYPE_CHECKING:
     from plimsoll_runtime.weights.files import ModelFiles
 
+_PANIC_MODULE = "pyo3_runtime"
+"""Of the exceptions, derived from BaseException, as which the tokenizers library's panics in Rust come."""
+
 
 class TextError(ValueError):
-    """A text cannot be encoded (it holds half of a surrogate pair, which is no character)."""
+    """A text cannot be encoded: it holds half of a surrogate pair, or what the tokenizer has no token for."""
 
 
 def load_tokenizer(files: ModelFiles) -> Tokenizer:
@@ -35,12 +40,16 @@ def load_tokenizer(files: ModelFiles) -> Tokenizer:
     """
     folder = tokenizer_folder(files)
     path = folder / "tokenizer.json"
-    try:
-        backend = tokenizers.Tokenizer.from_file(str(path))
-    except Exception as error:
-        raise ModelError(f"{path} cannot be read: {error}") from error
+    backend = read_backend(path)
     settings = read_settings(folder, files.chat_template)
-    return Tokenizer(backend, settings)
+    try:
+        tokenizer = Tokenizer(backend, settings)
+        tokenizer.encode("")
+    except Exception as error:
+        raise ModelError(f"the tokenizer in {folder} cannot be used: {error}; {WHAT_TO_DO}") from error
+    if not tokenizer.vocab_size:
+        raise ModelError(f"{path} has no tokens; {WHAT_TO_DO}")
+    return tokenizer
 
 
 class Tokenizer:
@@ -88,6 +97,10 @@ class Tokenizer:
             encoding = self._backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0]
         except (UnicodeEncodeError, TypeError) as error:
             raise TextError("the text holds a lone surrogate, which is not a character") from error
+        except BaseException as error:
+            if not isinstance(error, Exception) and type(error).__module__ != _PANIC_MODULE:
+                raise
+            raise TextError(f"the model's tokenizer cannot encode the text: {error}") from error
         return list(encoding.ids)
 
     def decode(self, ids: Iterable[int], *, skip_special_tokens: bool = True) -> str:

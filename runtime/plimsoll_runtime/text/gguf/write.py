@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from plimsoll_runtime.errors import ModelError
-from plimsoll_runtime.text.gguf.pre import PRE_TOKENIZERS, PreTokenizer
+from plimsoll_runtime.text.gguf.pre import PRE_TOKENIZERS
+from plimsoll_runtime.text.gguf.vocabulary import GgufVocabulary
 from plimsoll_runtime.text.spelling import SPACE, byte_of_character
 
 CONVERTER_VERSION = 2
@@ -22,40 +22,33 @@ CONVERTER_VERSION = 2
 
 _CONTROL, _USER_DEFINED = 3, 4
 _GEMMA = ("gemma", "gemma2", "gemma3")
-_SPECIAL = {"bos_token": "bos", "eos_token": "eos", "unk_token": "unknown", "pad_token": "padding"}
 
 
-def write_tokenizer(values: Mapping[str, Any], target: Path) -> None:
-    """Write both files into `target`. Raises ModelError for a kind of vocabulary that is not known."""
-    kind = values.get("tokenizer.ggml.model")
-    if kind not in ("llama", "gpt2") or not values.get("tokenizer.ggml.tokens"):
-        raise ModelError(
-            f"the GGUF file's tokenizer is of the kind {kind!r}; known are llama (SentencePiece) and gpt2 (byte-level)"
-        )
-    content = _sentencepiece(values) if kind == "llama" else _byte_level(values)
-    content["post_processor"] = _ends(values)
+def write_tokenizer(read: GgufVocabulary, target: Path) -> None:
+    """Write both files into `target`."""
+    content = _sentencepiece(read) if read.model == "llama" else _byte_level(read)
+    content["post_processor"] = _ends(read)
     (target / "tokenizer.json").write_text(json.dumps(content, ensure_ascii=False), encoding="utf-8")
-    settings = json.dumps(_settings(values), ensure_ascii=False, indent=2)
+    settings = json.dumps(_settings(read), ensure_ascii=False, indent=2)
     (target / "tokenizer_config.json").write_text(settings, encoding="utf-8")
 
 
-def _sentencepiece(values: Mapping[str, Any]) -> dict[str, Any]:
-    architecture = values.get("general.architecture")
-    tokens: list[str] = list(values["tokenizer.ggml.tokens"])
-    gemma = architecture in _GEMMA
-    prefix = values.get("tokenizer.ggml.add_space_prefix", True) and not gemma
-    scores: Sequence[float] = values.get("tokenizer.ggml.scores") or range(0, -len(tokens), -1)
+def _sentencepiece(read: GgufVocabulary) -> dict[str, Any]:
+    tokens = read.tokens
+    gemma = read.architecture in _GEMMA
+    prefix = read.space_prefix and not gemma
+    scores: Sequence[float] = read.scores or range(0, -len(tokens), -1)
     if gemma:  # runs of spaces are stored as they are, and merges follow the order of the pieces, not their scores
         tokens = [SPACE * len(t) if " " in t and not t.strip() else t for t in tokens]
         scores = range(0, -len(tokens), -1)
     vocabulary = {token: index for index, token in enumerate(tokens)}
     model = {
         "type": "BPE",
-        "unk_token": _special(values).get("unk_token"),
+        "unk_token": read.named().get("unk_token"),
         "fuse_unk": True,
         "byte_fallback": True,
         "vocab": vocabulary,
-        "merges": _file_merges(values) or _derived_merges(tokens, vocabulary, scores),
+        "merges": read.merge_pairs() or _derived_merges(tokens, vocabulary, scores),
     }
     decoders: list[dict[str, Any]] = [
         {"type": "Replace", "pattern": {"String": SPACE}, "content": " "},
@@ -64,9 +57,9 @@ def _sentencepiece(values: Mapping[str, Any]) -> dict[str, Any]:
     ]
     if prefix:
         decoders.append({"type": "Strip", "content": " ", "start": 1, "stop": 0})
-    normalizer, pre_tokenizer = _spaces(gemma=gemma, phi3=architecture == "phi3", prefix=prefix)
+    normalizer, pre_tokenizer = _spaces(gemma=gemma, phi3=read.architecture == "phi3", prefix=prefix)
     decoder = {"type": "Sequence", "decoders": decoders}
-    return _tokenizer(model, normalizer, pre_tokenizer, decoder, _added(values, vocabulary, byte_level=False))
+    return _tokenizer(model, normalizer, pre_tokenizer, decoder, _added(read, vocabulary, byte_level=False))
 
 
 def _spaces(*, gemma: bool, phi3: bool, prefix: bool) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
@@ -81,30 +74,18 @@ def _spaces(*, gemma: bool, phi3: bool, prefix: bool) -> tuple[dict[str, Any] | 
     return None, {"type": "Metaspace", "replacement": SPACE, "prepend_scheme": scheme, "split": False}
 
 
-def _byte_level(values: Mapping[str, Any]) -> dict[str, Any]:
+def _byte_level(read: GgufVocabulary) -> dict[str, Any]:
     alphabet = byte_of_character()
     character = {value: key for key, value in alphabet.items()}
     vocabulary = {
         token if alphabet.keys() >= set(token) else "".join(character[byte] for byte in token.encode()): index
-        for index, token in enumerate(values["tokenizer.ggml.tokens"])
+        for index, token in enumerate(read.tokens)
     }
-    merges = _file_merges(values)
-    if merges is None:
-        raise ModelError("the GGUF file has a byte-level vocabulary without merges, so it cannot encode text")
-    pre = _pre_tokenizer(values)
+    merges = read.merge_pairs()
+    pre = PRE_TOKENIZERS[read.pre]
     model = {"type": "BPE", "ignore_merges": pre.whole_words, "vocab": vocabulary, "merges": merges}
     decoder = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
-    return _tokenizer(model, None, pre.steps, decoder, _added(values, vocabulary, byte_level=True))
-
-
-def _pre_tokenizer(values: Mapping[str, Any]) -> PreTokenizer:
-    name = values.get("tokenizer.ggml.pre", "default")
-    if name not in PRE_TOKENIZERS:
-        raise ModelError(
-            f"the GGUF file cuts text by {name!r} (tokenizer.ggml.pre), which is not known; "
-            "serve the model from its original folder, or convert the file again with a current llama.cpp"
-        )
-    return PRE_TOKENIZERS[name]
+    return _tokenizer(model, None, pre.steps, decoder, _added(read, vocabulary, byte_level=True))
 
 
 def _tokenizer(
@@ -127,25 +108,19 @@ def _tokenizer(
     }
 
 
-def _added(values: Mapping[str, Any], vocabulary: Mapping[str, int], *, byte_level: bool) -> list[dict[str, Any]]:
+def _added(read: GgufVocabulary, vocabulary: Mapping[str, int], *, byte_level: bool) -> list[dict[str, Any]]:
     """Control tokens (special) and user-defined ones (matched whole, but text).
 
     In a byte-level vocabulary a control token with a character outside the alphabet is a mislabelled piece.
     """
     alphabet = byte_of_character().keys()
     added = []
-    types = values.get("tokenizer.ggml.token_type") or ()
-    for index, (token, kind) in enumerate(zip(values["tokenizer.ggml.tokens"], types, strict=False)):
+    for index, (token, kind) in enumerate(zip(read.tokens, read.token_types or (), strict=False)):
         special = kind == _CONTROL and not (byte_level and set(token) - alphabet)
         if (special or kind == _USER_DEFINED) and vocabulary.get(token) == index:
             flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
             added.append({"id": index, "content": token, **flags, "special": special})
     return added
-
-
-def _file_merges(values: Mapping[str, Any]) -> list[list[str]] | None:
-    merges = values.get("tokenizer.ggml.merges")
-    return None if merges is None else [merge.split(" ") for merge in merges]
 
 
 def _derived_merges(
@@ -162,29 +137,22 @@ def _derived_merges(
     return [merge[3:] for merge in merges]
 
 
-def _special(values: Mapping[str, Any]) -> dict[str, str]:
-    tokens = values["tokenizer.ggml.tokens"]
-    found = {name: values.get(f"tokenizer.ggml.{key}_token_id") for name, key in _SPECIAL.items()}
-    return {name: tokens[index] for name, index in found.items() if index is not None and index < len(tokens)}
-
-
-def _ends(values: Mapping[str, Any]) -> dict[str, Any] | None:
+def _ends(read: GgufVocabulary) -> dict[str, Any] | None:
     """What puts the begin token before each text, and the end token after it, where the file says so."""
-    sentencepiece = values["tokenizer.ggml.model"] == "llama"
-    add_bos = values.get("tokenizer.ggml.add_bos_token", sentencepiece or _pre_tokenizer(values).add_bos)
-    add_eos = values.get("tokenizer.ggml.add_eos_token", False)
-    special = _special(values)
+    add_bos = read.add_bos
+    if add_bos is None:
+        add_bos = read.model == "llama" or PRE_TOKENIZERS[read.pre].add_bos
+    special = read.named()
     before = [special["bos_token"]] if add_bos and "bos_token" in special else []
-    after = [special["eos_token"]] if add_eos and "eos_token" in special else []
+    after = [special["eos_token"]] if read.add_eos and "eos_token" in special else []
     if not before and not after:
         return None
-    tokens: Sequence[str] = values["tokenizer.ggml.tokens"]
     text = {"Sequence": {"id": "A", "type_id": 0}}
     return {
         "type": "TemplateProcessing",
         "single": [*map(_piece, before), text, *map(_piece, after)],
         "pair": [text, {"Sequence": {"id": "B", "type_id": 1}}],
-        "special_tokens": {t: {"id": t, "ids": [tokens.index(t)], "tokens": [t]} for t in (*before, *after)},
+        "special_tokens": {t: {"id": t, "ids": [read.tokens.index(t)], "tokens": [t]} for t in (*before, *after)},
     }
 
 
@@ -192,6 +160,5 @@ def _piece(token: str) -> dict[str, Any]:
     return {"SpecialToken": {"id": token, "type_id": 0}}
 
 
-def _settings(values: Mapping[str, Any]) -> dict[str, Any]:
-    template = values.get("tokenizer.chat_template")
-    return _special(values) | ({"chat_template": template} if template else {})
+def _settings(read: GgufVocabulary) -> dict[str, Any]:
+    return read.named() | ({"chat_template": read.template} if read.template else {})
