@@ -5,14 +5,15 @@ from __future__ import annotations
 import re
 from decimal import Decimal
 
-AMOUNT = re.compile(r"([0-9]+(?:\.[0-9]+)?)([kKMGT]?)(i?)B?")
+AMOUNT = re.compile(r"([0-9]+(?:\.[0-9]+)?)(?:[eE]\+?([0-9]{1,2})|([kKMGT]?)(i?)B?)")
 POWERS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
 
 
 def byte_count(text: str) -> int:
-    """Bytes of 8Gi or 8G (Kubernetes), 8GiB or 8GB, or of a plain number. Raises ValueError."""
+    """Whole bytes of 8Gi, 8G or 8e9 (Kubernetes), 8GiB or 8GB, or of a plain number. Raises ValueError."""
     match = AMOUNT.fullmatch(text)
     if match is None:
         raise ValueError(f"{text!r} is no amount of memory; write it like 8Gi")
-    number, letter, binary = match.groups()
-    return int(Decimal(number) * (1024 if binary else 1000) ** POWERS[letter.upper()])
+    number, exponent, letter, binary = match.groups()
+    factor: int = 10 ** int(exponent) if exponent else (1024 if binary else 1000) ** POWERS[letter.upper()]
+    return int(Decimal(number) * factor)

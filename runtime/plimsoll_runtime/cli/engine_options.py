@@ -98,7 +98,7 @@ def _add_cache(group: argparse._ArgumentGroup) -> None:
         "--kv-memory",
         type=values.memory,
         metavar="SIZE",
-        help="memory for the KV cache: 2GiB, or 40%% of what weights and steps leave free",
+        help="memory for the KV cache: 2GiB (or 2Gi, 2e9), or 40%% of what weights and steps leave free",
     )
     group.add_argument(
         "--kv-host-memory",

@@ -55,6 +55,8 @@ MEMORY: tuple[tuple[str, str | int, bool], ...] = (
     ("999999KB", 10**9, True),
     ("1000000k", 10**9, False),
     ("67108863.9999999999Ki", "64Gi", True),
+    ("8.5e9", "8Gi", True),
+    ("8.6E9", "8Gi", False),
     ("100%", "64Mi", True),
 )
 """KV cache, memory, and whether the one leaves something of the other."""
@@ -89,6 +91,6 @@ VERDICTS: tuple[Verdict, ...] = (
     Verdict(memory("40GiB", "8Gi", accelerator={"resource": "amd.com/gpu"})),
     *(
         Verdict({"runtime": {"kvMemory": kv}}, "must be an amount such as 2Gi or a share such as 40%")
-        for kv in ("0.9", "0Gi", "0.0G", "17", "1e9", "-1Gi", "2gi", "2K", "2TB", "1 Gi", "101%", "Gi", "")
+        for kv in ("0.9", "0Gi", "0.0G", "17", "1e-9", "-1Gi", "2gi", "2K", "2TB", "1 Gi", "101%", "Gi", "")
     ),
 )

@@ -39,6 +39,8 @@ def plan(**changes: Any) -> KvBudget:
         ("1.5 GB", 1_500_000_000),
         ("512mib", 512 * 2**20),
         ("1048576", 2**20),
+        ("2Gi", 2 * GIB),
+        ("1e9", 10**9),
         ("40%", 400),
         ("100%", 1000),
     ],
@@ -47,7 +49,7 @@ def test_sizes(text: str, size: int) -> None:
     assert parse_size(text, 1000) == size
 
 
-@pytest.mark.parametrize("text", ["", "GiB", "-1GiB", "0", "0%", "101%", "2XB", "1e9", "nan", "2 GiB extra"])
+@pytest.mark.parametrize("text", ["", "GiB", "-1GiB", "0", "0%", "101%", "2XB", "1e-9", "0.5", "nan", "2 GiB extra"])
 def test_impossible_sizes_are_refused_with_an_example(text: str) -> None:
     with pytest.raises(UsageError, match=r"memory"):
         parse_size(text, 1000)

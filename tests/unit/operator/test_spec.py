@@ -69,6 +69,11 @@ def test_an_object_without_names_serves_its_own(names: Any) -> None:
     ("kv", "total", "fits"),
     [
         ("2GiB", "8Gi", True),
+        ("2Gi", "8Gi", True),
+        ("8Gi", "8Gi", False),
+        ("8G", "8Gi", True),
+        ("9e9", "8Gi", False),
+        ("8589934591", "8Gi", True),
         ("8GiB", "8Gi", False),
         ("9GB", "8Gi", False),
         ("8GB", "8Gi", True),
@@ -113,13 +118,16 @@ def test_every_amount_that_the_schema_allows_is_understood(total: str, kv: str) 
         ("2GB", 2 * 1000**3),
         ("2GiB", 2 * 1024**3),
         ("3T", 3 * 1000**4),
+        ("1e3", 1000),
+        ("1.5E+9", 1_500_000_000),
+        ("0.0019Ki", 1),
     ],
 )
 def test_amounts(text: str, amount: int) -> None:
     assert byte_count(text) == amount
 
 
-@pytest.mark.parametrize("text", ["", "Gi", "-1Gi", "1 Gi", "1GI", "lots", "1e3", "1Gi\n", "40%"])
+@pytest.mark.parametrize("text", ["", "Gi", "-1Gi", "1 Gi", "1GI", "lots", "1e", "1e-3", "1e3Gi", "1Gi\n", "40%"])
 def test_what_is_no_amount(text: str) -> None:
     with pytest.raises(ValueError, match="write it like 8Gi"):
         byte_count(text)
