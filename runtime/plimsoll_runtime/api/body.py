@@ -15,6 +15,7 @@ from starlette.requests import ClientDisconnect, Request
 from plimsoll_runtime.api.disconnect import ClientGoneError
 from plimsoll_runtime.api.errors import ApiError
 from plimsoll_runtime.api.schemas.chat import PARTS, TEXT
+from plimsoll_runtime.api.values import MAX_VALUES, check_values
 
 BODY_LIMIT = 32 * 2**20
 """Bytes. The longest contexts of today as token ids take a quarter of it."""
@@ -40,6 +41,8 @@ async def read_body(request: Request) -> bytearray:
 
 def parse(data: bytes | bytearray, schema: type[SchemaT]) -> SchemaT:
     """Validate JSON text strictly: no NaN, no numbers in strings, no unknown fields. Raises ApiError (400)."""
+    if len(data) > MAX_VALUES:
+        check_values(data)
     try:
         return schema.model_validate_json(data, strict=True)
     except ValidationError as error:

@@ -1,10 +1,19 @@
 """Bodies: what is no JSON, or no request, is refused in few words."""
 
-import pytest
+import json
+from typing import Any
+from unittest import mock
 
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from plimsoll_runtime.api import values
 from plimsoll_runtime.api.body import parse
 from plimsoll_runtime.api.errors import ApiError
 from plimsoll_runtime.api.schemas.completions import CompletionRequest
+from plimsoll_runtime.api.schemas.tokens import DetokenizeRequest
+from plimsoll_runtime.api.values import MAX_VALUES
 
 
 @pytest.mark.parametrize(
@@ -29,3 +38,48 @@ def test_bodies_that_are_no_json_are_refused(content: bytes, told: str) -> None:
         parse(content, CompletionRequest)
     assert refused.value.status == 400
     assert len(refused.value.message) < 500
+
+
+@pytest.mark.parametrize("value", ["[]", "{}", '""', '{"a":[]}'])
+def test_a_body_of_very_many_values_is_refused_before_it_is_decoded(value: str) -> None:
+    content = f'{{"model": "fake", "prompt": "a", "metadata": [{",".join([value] * (MAX_VALUES + 1))}]}}'.encode()
+    with pytest.raises(ApiError, match=f"more than {MAX_VALUES} texts, lists and objects") as refused:
+        parse(content, CompletionRequest)
+    assert refused.value.status == 400
+
+
+@pytest.mark.parametrize("text", ["[]{}", '"', "\\", '\\"[', "\n[", "a"])
+def test_what_stands_in_a_text_does_not_count(text: str) -> None:
+    prompt = text * MAX_VALUES
+    assert parse(json.dumps({"model": "fake", "prompt": prompt}).encode(), CompletionRequest).prompt == [prompt]
+
+
+def test_token_ids_do_not_count() -> None:
+    ids = [7] * (MAX_VALUES + 1)
+    assert parse(json.dumps({"tokens": ids}).encode(), DetokenizeRequest).tokens == ids
+
+
+TEXT = st.characters(exclude_categories=["Cs"]) | st.sampled_from('"\\[{,')
+JSON = st.recursive(
+    st.none() | st.integers() | st.text(TEXT),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(TEXT), inner, max_size=4),
+)
+
+
+@given(JSON, st.booleans())
+def test_values_are_counted_as_they_are_decoded(value: Any, ascii_only: bool) -> None:
+    data = json.dumps(value, ensure_ascii=ascii_only).encode()
+    count = counted(value)
+    with mock.patch.object(values, "MAX_VALUES", count):
+        values.check_values(data)
+    if count:
+        with mock.patch.object(values, "MAX_VALUES", count - 1), pytest.raises(ApiError, match="more than"):
+            values.check_values(data)
+
+
+def counted(value: Any) -> int:
+    if isinstance(value, dict):
+        return 1 + len(value) + sum(map(counted, value.values()))
+    if isinstance(value, list):
+        return 1 + sum(map(counted, value))
+    return int(isinstance(value, str))
