@@ -5,7 +5,7 @@ import re
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plimsoll_runtime.api.body import parse
@@ -56,6 +56,7 @@ def test_names_of_our_own_are_names_like_others() -> None:
     assert [*message.ignored("m")] == ["m.rendered", "m.ignored", "m.unknown", "m.copy"]
 
 
+@settings(deadline=None)
 @given(st.lists(st.dictionaries(st.text(st.characters(exclude_categories=["Cs"])), st.none(), max_size=30), min_size=1))
 def test_any_names_make_a_short_plain_header(extras: list[dict[str, Any]]) -> None:
     known = set(HELLO) | set(parse(b'{"model": "m", "messages": [{"role": "user"}]}', ChatRequest).messages[0].__dict__)

@@ -153,7 +153,7 @@ FIELDS = [
 BODIES: dict[str, dict[str, Any]] = dict(reversed(ASKED))
 
 
-@settings(max_examples=500)
+@settings(max_examples=500, deadline=None)
 @given(st.sampled_from(FIELDS), VALUES | st.integers(-3, 3) | st.sampled_from(["none", "text", "auto", {"5": 1}, [1]]))
 @example(("/v1/chat/completions", ChatRequest, "messages"), [HELLO | {"content": PARTS}])
 @example(("/v1/chat/completions", ChatRequest, "messages"), [HELLO | {"name": "n" * 257}])

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plimsoll_runtime.api.body import parse
@@ -46,6 +46,7 @@ def refusal_of(schema: Any, field: str, value: Any) -> ApiError | None:
     return None
 
 
+@settings(deadline=None)
 @given(
     st.sampled_from(list(SCHEMAS)),
     st.sampled_from(FIELDS),

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plimsoll_runtime.engine.params import SMALLEST, ParamsError, SamplingParams
@@ -166,6 +166,7 @@ def params_or_field(field: str, value: Any) -> SamplingParams | str:
         return refused.field
 
 
+@settings(deadline=None)
 @given(field=st.sampled_from(FIELDS), value=DOUBLES, sharpness=st.sampled_from([1.0, 1e4]))
 def test_any_number_in_any_field_is_refused_by_name_or_gives_a_token(
     field: str, value: float, sharpness: float
