@@ -15,6 +15,7 @@ import aiohttp
 from kubernetes.aio import client, config
 
 from plimsoll_operator.identity import GROUP, PLURAL, VERSION, Object, ObjectKey, selector
+from plimsoll_operator.rights import Right
 
 FIELD_MANAGER = "plimsoll-operator"
 READ_SECONDS = 30.0
@@ -177,6 +178,24 @@ class Api:
     async def create_lease(self, lease: Object) -> Object:
         """Create a Lease; an existing one is a 409."""
         return await self._ask("POST", _lease_path(lease["metadata"]["namespace"]), lease, seconds=LEASE_SECONDS)
+
+    async def deployment(self, key: ObjectKey) -> Object | None:
+        """A Deployment, None when there is none."""
+        path = f"/apis/apps/v1/namespaces/{key.namespace}/deployments/{key.name}"
+        return await self._find(path, seconds=LEASE_SECONDS)
+
+    async def may(self, right: Right, namespace: str | None, name: str = "") -> bool:
+        """Whether the API server lets us; `namespace` None asks for all of them, and for what has none."""
+        group, kind, verb = right
+        resource, _, subresource = kind.partition("/")
+        attributes = {"group": group, "resource": resource, "subresource": subresource, "verb": verb, "name": name}
+        body = {
+            "apiVersion": "authorization.k8s.io/v1",
+            "kind": "SelfSubjectAccessReview",
+            "spec": {"resourceAttributes": {**attributes, "namespace": namespace or ""}},
+        }
+        answer = await self._ask("POST", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", body)
+        return bool(answer["status"]["allowed"])
 
     async def _apply(self, path: str, body: Object) -> None:
         await self._ask("PATCH", path, body, kind=APPLY, query=MANAGED | {"force": "true"})

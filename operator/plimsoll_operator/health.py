@@ -1,4 +1,5 @@
-"""Whether the operator is well: /live (a pass has succeeded lately, or it stands by), /health (it runs), /metrics."""
+"""Whether the operator is well: /live (a pass has succeeded lately, or it stands by), /health (it, or another that it
+sees, does the work), /metrics."""
 
 from __future__ import annotations
 
@@ -12,8 +13,11 @@ class HealthError(Exception):
     """The port cannot be listened on."""
 
 
-async def serve_health(port: int, is_live: Callable[[], bool]) -> web.AppRunner:
-    """Listen until the runner that is returned is cleaned up. Raises HealthError."""
+async def serve_health(port: int, is_live: Callable[[], bool], trouble: Callable[[], str]) -> web.AppRunner:
+    """Listen until the runner that is returned is cleaned up. `trouble` says why nothing is done, "" when all is well.
+
+    Raises HealthError.
+    """
 
     async def live(_: web.Request) -> web.Response:
         return (
@@ -21,7 +25,8 @@ async def serve_health(port: int, is_live: Callable[[], bool]) -> web.AppRunner:
         )
 
     async def health(_: web.Request) -> web.Response:
-        return web.Response(text="ok\n")
+        found = trouble()
+        return web.Response(status=503, text=f"{found}\n") if found else web.Response(text="ok\n")
 
     async def metrics(_: web.Request) -> web.Response:
         return web.Response(body=generate_latest(), headers={"Content-Type": CONTENT_TYPE_LATEST})

@@ -42,6 +42,12 @@ class Owner:
         return {"apiVersion": API_VERSION, "kind": KIND, "name": self.key.name, "uid": self.uid, "controller": True}
 
 
+def deployment_reference(deployment: Object) -> dict[str, Any]:
+    """The entry of ownerReferences for what goes with a Deployment."""
+    meta = deployment["metadata"]
+    return {"apiVersion": "apps/v1", "kind": "Deployment", "name": meta["name"], "uid": meta["uid"]}
+
+
 def selector_labels(name: str, uid: str | None = None) -> dict[str, str]:
     """Labels that all pods of a ModelDeployment have; with its uid, which nobody can know before it exists."""
     labels = {NAME_LABEL: RUNTIME_NAME, MANAGED_LABEL: MANAGER, OWNER_LABEL: name}

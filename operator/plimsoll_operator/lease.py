@@ -6,7 +6,7 @@ has ended before anybody else could act (`MARGIN` is longer than a write may tak
 
 The Lease is the chart's, empty: one without a holder is taken at once. A missing one is made, but for nobody: somebody
 may have deleted it while its holder still acts, and only once there is a Lease again can that one not renew. Who takes
-the new one waits for it to expire, like any other.
+the new one waits for it to expire, like any other. What is made belongs to the operator's Deployment and goes with it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from plimsoll_operator.api import WRITE_SECONDS, Api, ApiError
-from plimsoll_operator.identity import Object, ObjectKey
+from plimsoll_operator.identity import Object, ObjectKey, deployment_reference
 
 logger = logging.getLogger(__name__)
 
@@ -38,34 +38,51 @@ class LeaseLostError(Exception):
 class Lease:
     """One candidate's view of the Lease."""
 
-    def __init__(self, api: Api, key: ObjectKey, identity: str, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        api: Api,
+        key: ObjectKey,
+        identity: str,
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        deployment: str | None = None,
+    ) -> None:
         self._api = api
         self._key = key
         self._identity = identity
         self._clock = clock
+        self._deployment = deployment
         self._held_until = float("-inf")
         self._seen: tuple[object, float] | None = None
+        self._leader_seen = clock()
 
     @property
     def held(self) -> bool:
         """Whether this process may begin a write now."""
         return self._clock() < self._held_until
 
+    @property
+    def leaderless_seconds(self) -> float:
+        """How long nobody has been seen to hold the Lease, this process included."""
+        return 0.0 if self.held else self._clock() - self._leader_seen
+
     async def acquire(self) -> None:
         """Return once the Lease is ours."""
         said = ""
         while True:
+            level = logging.INFO
             try:
                 holder = await self.take()
                 news = f"standing by: {holder or 'nobody yet'} holds the Lease {self._key}"
             except ApiError as error:
+                level = logging.WARNING if error.is_passing else logging.ERROR
                 news = f"standing by: the Lease {self._key} cannot be had: {error}"
             if self.held:
                 logger.info("this operator (%s) holds the Lease %s", self._identity, self._key)
                 return
             if news != said:
                 said = news
-                logger.info(news)
+                logger.log(level, news)
             await asyncio.sleep(RETRY_EVERY)
 
     async def keep(self) -> None:
@@ -107,14 +124,28 @@ class Lease:
         started = self._clock()
         lease = await self._api.lease(self._key)
         if lease is None:
-            metadata = {"name": self._key.name, "namespace": self._key.namespace}
-            await self._api.create_lease(self._record({"metadata": metadata}, NOBODY))
+            await self._api.create_lease(self._record({"metadata": await self._metadata()}, NOBODY))
             return ""
         holder = _holder(lease)
         if holder and holder != self._identity and not self._expired(lease):
-            return "" if holder == NOBODY else holder
+            if holder == NOBODY:
+                return ""
+            self._leader_seen = self._clock()
+            return holder
         await self._put(lease, started)
         return self._identity
+
+    async def _metadata(self) -> dict[str, Any]:
+        """Of a Lease that is made anew. Without its owner it serves as well, and only outlives an uninstall."""
+        metadata: dict[str, Any] = {"name": self._key.name, "namespace": self._key.namespace}
+        if self._deployment is None:
+            return metadata
+        try:
+            found = await self._api.deployment(ObjectKey(self._key.namespace, self._deployment))
+        except ApiError as error:
+            logger.warning("the Lease %s is made without an owner: %s", self._key, error)
+            return metadata
+        return metadata if found is None else {**metadata, "ownerReferences": [deployment_reference(found)]}
 
     def _lost(self, why: str) -> LeaseLostError:
         self._held_until = float("-inf")

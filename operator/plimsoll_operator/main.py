@@ -16,9 +16,10 @@ from plimsoll_operator.api import Api, ApiError, NoClusterError, connect
 from plimsoll_operator.health import HealthError, serve_health
 from plimsoll_operator.identity import key_of
 from plimsoll_operator.lease import Lease, LeaseLostError
-from plimsoll_operator.metrics import LEADER
+from plimsoll_operator.metrics import LEADER, LEADERLESS
 from plimsoll_operator.names import NameRegistry
 from plimsoll_operator.options import Options, parse_options
+from plimsoll_operator.prerequisites import PrerequisiteError, await_prerequisites
 from plimsoll_operator.reconcile import NotLeaderError, Reconciler
 from plimsoll_operator.watch import WatchError, watch
 from plimsoll_operator.work import RESYNC_SECONDS, WORKERS, WorkQueue
@@ -27,18 +28,20 @@ logger = logging.getLogger(__name__)
 
 STALE_SECONDS = 5 * RESYNC_SECONDS
 RETRY_SECONDS = 2.0
+LEADERLESS_SECONDS = 60.0
+"""Three times what a Lease takes to expire: whoever sees no leader for so long sees that there is none."""
 ENDS = (LeaseLostError, NotLeaderError, WatchError)
 """What ends an operator for good: its pod is started again, and stands by."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run until a signal: 0. Without a cluster, or once the Lease or the watch is lost: 1."""
+    """Run until a signal: 0. Without a cluster or what is needed of it, or once the Lease or the watch is lost: 1."""
     options = parse_options(arguments)
     logging.basicConfig(level=options.log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     logging.getLogger("kopf").setLevel(logging.WARNING)
     try:
         return asyncio.run(_run(options))
-    except (NoClusterError, HealthError) as error:
+    except (NoClusterError, HealthError, PrerequisiteError) as error:
         print(f"plimsoll-operator: {error}", file=sys.stderr)  # noqa: T201
         return 1
 
@@ -53,14 +56,30 @@ class Operator:
         self._names = NameRegistry()
         self._queue = WorkQueue()
         self._acting = False
-        self.lease = Lease(api, options.lease, identity)
+        self._able = False
+        self.lease = Lease(api, options.lease, identity, deployment=options.deployment)
+        LEADERLESS.set_function(lambda: self.lease.leaderless_seconds)
 
     def is_live(self) -> bool:
         """Standing by, or a pass has succeeded lately."""
         return not self._acting or time.monotonic() - self._queue.last_success < STALE_SECONDS
 
+    def trouble(self) -> str:
+        """Why nobody brings objects to their specs, "" while somebody does."""
+        if not self._able:
+            return "it is not known yet whether the operator can work here"
+        seconds = self.lease.leaderless_seconds
+        if seconds > LEADERLESS_SECONDS:
+            return f"no operator has been seen to hold the Lease {self._options.lease} for {seconds:.0f} s"
+        return "" if self.is_live() else "no pass has succeeded lately"
+
     async def run(self, arm_signals: Callable[[], None]) -> None:
-        """Wait for the Lease, then act for ever. What ends that is raised in a group; see ENDS."""
+        """Wait for the Lease, then act for ever. What ends that is raised in a group; see ENDS.
+
+        Raises PrerequisiteError where it could not act at all.
+        """
+        await await_prerequisites(self._api, self._options.namespaces, self._options.lease)
+        self._able = True
         await self.lease.acquire()
         async with asyncio.TaskGroup() as group:
             group.create_task(self.lease.keep())
@@ -116,7 +135,7 @@ async def _run(options: Options) -> int:
     loop = asyncio.get_running_loop()
     async with await connect() as client:
         operator = Operator(options, Api(client), *_identities())
-        health = await serve_health(options.health_port, operator.is_live)
+        health = await serve_health(options.health_port, operator.is_live, operator.trouble)
 
         def arm_signals() -> None:
             for number in (signal.SIGTERM, signal.SIGINT):

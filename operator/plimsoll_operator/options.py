@@ -20,6 +20,7 @@ class Options:
     image: Image
     namespaces: tuple[str, ...] | None
     lease: ObjectKey
+    deployment: str | None
     health_port: int
     log_level: str
 
@@ -48,6 +49,9 @@ def parse_options(arguments: Sequence[str] | None = None) -> Options:
     parser.add_argument("--all-namespaces", action="store_true", help="watch all namespaces")
     parser.add_argument("--lease-namespace", required=True, metavar="NS", help="namespace of the Lease")
     parser.add_argument("--lease-name", default="plimsoll-operator", metavar="NAME", help="name of the Lease")
+    parser.add_argument(
+        "--deployment", metavar="NAME", help="the operator's own Deployment: it owns the Lease where that must be made"
+    )
     parser.add_argument("--health-port", type=_port, default=8080, metavar="PORT", help="/live, /health and /metrics")
     parser.add_argument("--log-level", choices=("DEBUG", "INFO", "WARNING", "ERROR"), default="INFO")
     args = parser.parse_args(arguments)
@@ -57,6 +61,7 @@ def parse_options(arguments: Sequence[str] | None = None) -> Options:
         image=Image(args.runtime_image, args.image_pull_policy, tuple(args.allowed_image)),
         namespaces=tuple(args.namespace) if args.namespace else None,
         lease=ObjectKey(args.lease_namespace, args.lease_name),
+        deployment=args.deployment,
         health_port=args.health_port,
         log_level=args.log_level,
     )

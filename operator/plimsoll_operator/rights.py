@@ -1,8 +1,11 @@
-"""What the operator asks of the API in the namespaces that it watches; the chart's rules are held to it by a test."""
+"""What the operator asks of the API; the chart's rules are held to it by a test."""
 
 from __future__ import annotations
 
-RIGHTS: frozenset[tuple[str, str, str]] = frozenset(
+Right = tuple[str, str, str]
+"""(API group, resource, verb)."""
+
+RIGHTS: frozenset[Right] = frozenset(
     {
         ("plimsoll.dev", "modeldeployments", "get"),
         ("plimsoll.dev", "modeldeployments", "list"),
@@ -20,4 +23,16 @@ RIGHTS: frozenset[tuple[str, str, str]] = frozenset(
         ("events.k8s.io", "events", "create"),
     }
 )
-"""(API group, resource, verb). Server-side apply of an object that is not there needs both create and patch."""
+"""In the namespaces that it watches. Server-side apply of an object that is not there needs both create and patch."""
+
+LEASE_RIGHTS: frozenset[Right] = frozenset(
+    {
+        ("coordination.k8s.io", "leases", "get"),
+        ("coordination.k8s.io", "leases", "update"),
+        ("coordination.k8s.io", "leases", "create"),
+    }
+)
+"""On its Lease. Who may create cannot be limited to a name; the others can."""
+
+OWNER_RIGHTS: frozenset[Right] = frozenset({("apps", "deployments", "get")})
+"""On its own Deployment, which owns a Lease that it makes."""

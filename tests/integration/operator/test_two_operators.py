@@ -49,7 +49,7 @@ def holder(direct: Direct) -> str:
 def changes(server: ApiServer, direct: Direct, user: str) -> list[str]:
     """What a user wrote in the test's namespace, other than the Lease."""
     targets = [event["objectRef"] for event in server.writes(user)]
-    return [t["resource"] for t in targets if t["namespace"] == direct.namespace and t["resource"] != "leases"]
+    return [t["resource"] for t in targets if t.get("namespace") == direct.namespace and t["resource"] != "leases"]
 
 
 @pytest.fixture
@@ -90,6 +90,18 @@ def _is_ready(direct: Direct, name: str) -> bool:
     direct.make_ready(name)
     conditions = direct.model(name).get("status", {}).get("conditions", [])
     return any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
+
+
+@pytest.mark.usefixtures("lease")
+def test_a_lease_that_is_deleted_is_made_and_taken(server: ApiServer, direct: Direct, tmp_path: Path) -> None:
+    direct.ask("DELETE", f"{LEASES}/{LEASE}")
+    with operator(server, direct, FIRST, tmp_path):
+        assert until(lambda: _holders(direct) == [FIRST], WAIT_SECONDS)
+
+
+def _holders(direct: Direct) -> list[str]:
+    """Who holds the Leases of the release's namespace."""
+    return [item["spec"]["holderIdentity"] for item in direct.ask("GET", LEASES)["items"]]
 
 
 @pytest.mark.usefixtures("lease")

@@ -6,12 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from operator_support.chart_rights import NAME, lease_rules
 
 from plimsoll_gateway import objects as gateway_objects
 from plimsoll_gateway.limits import BODY_BYTES, Limits
 from plimsoll_gateway.options import parse_options as gateway_options
 from plimsoll_operator.options import parse_options as operator_options
-from plimsoll_operator.rights import RIGHTS
+from plimsoll_operator.rights import LEASE_RIGHTS, OWNER_RIGHTS, RIGHTS
 
 CHART = Path(__file__).parents[3] / "charts" / "plimsoll"
 Object = dict[str, Any]
@@ -107,13 +108,19 @@ def test_operator_may_do_what_it_does_and_no_more(render: Render) -> None:
     assert granted(role) == RIGHTS
 
 
-def test_operator_may_take_its_lease_and_make_no_other(render: Render) -> None:
-    objects = render({})
+def test_operator_may_do_with_its_lease_what_it_does_and_no_more(render: Render) -> None:
+    objects = render({"fullnameOverride": NAME.removesuffix("-operator")})
     (role,) = [item for item in objects if item["kind"] == "Role"]
     (lease,) = [item for item in objects if item["kind"] == "Lease"]
     assert "spec" not in lease
-    assert [rule["resourceNames"] for rule in role["rules"]] == [[lease["metadata"]["name"]]]
-    assert granted(role) == {("coordination.k8s.io", "leases", verb) for verb in ("get", "update")}
-    arguments = pod(objects, "operator")["containers"][0]["args"]
-    assert f"--lease-name={lease['metadata']['name']}" in arguments
-    assert f"--lease-namespace={lease['metadata']['namespace']}" in arguments
+    assert role["rules"] == lease_rules()
+    assert granted(role) == LEASE_RIGHTS | OWNER_RIGHTS
+    for rule in role["rules"]:
+        assert rule["verbs"] == ["create"] or rule["resourceNames"] == [lease["metadata"]["name"]]
+    (container,) = pod(objects, "operator")["containers"]
+    options = operator_options(container["args"])
+    assert str(options.lease) == f"{lease['metadata']['namespace']}/{lease['metadata']['name']}"
+    (deployment,) = [item for item in objects if item["kind"] == "Deployment" and item["metadata"]["name"] == NAME]
+    assert options.deployment == deployment["metadata"]["name"]
+    assert container["readinessProbe"]["httpGet"]["path"] == "/health"
+    assert container["terminationMessagePolicy"] == "FallbackToLogsOnError"

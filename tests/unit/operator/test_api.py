@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
@@ -129,3 +130,19 @@ async def test_typing_errors_in_a_pod_are_refused_by_the_server(api: Api, server
         "POST",
         "/api/v1/namespaces/team/pods?fieldManager=plimsoll-operator&fieldValidation=Strict",
     )
+
+
+@pytest.mark.parametrize("allowed", [True, False])
+async def test_what_may_be_done(api: Api, server: ApiServer, allowed: bool) -> None:
+    server.text = json.dumps({"status": {"allowed": allowed}})
+    assert await api.may(("plimsoll.dev", "modeldeployments/status", "patch"), "team", "m") is allowed
+    method, _, body = server.requests[0]
+    assert method == "POST"
+    assert json.loads(body)["spec"]["resourceAttributes"] == {
+        "group": "plimsoll.dev",
+        "resource": "modeldeployments",
+        "subresource": "status",
+        "verb": "patch",
+        "namespace": "team",
+        "name": "m",
+    }

@@ -38,6 +38,12 @@ class StoredLease(Api):
             raise ApiError(409, "the object has been modified")
         return self._keep(lease)
 
+    async def deployment(self, key: ObjectKey) -> Object | None:
+        assert key.namespace == KEY.namespace
+        if key.name == "forbidden":
+            raise ApiError(403, "deployments is forbidden")
+        return None if key.name == "gone" else {"metadata": {"name": key.name, "uid": "u7"}}
+
     async def create_lease(self, lease: Object) -> Object:
         assert self.stored is None
         return self._keep(lease)
@@ -126,6 +132,47 @@ async def test_a_missing_lease_is_made_for_nobody_and_taken_after_its_duration(c
     assert await lease.take() == "us"
 
 
+@pytest.mark.parametrize(
+    ("deployment", "owners"),
+    [
+        ("op", [{"apiVersion": "apps/v1", "kind": "Deployment", "name": "op", "uid": "u7"}]),
+        ("gone", None),
+        ("forbidden", None),
+        (None, None),
+    ],
+)
+async def test_a_lease_that_is_made_goes_with_the_operators_deployment(
+    clock: Clock, deployment: str | None, owners: list[dict[str, str]] | None
+) -> None:
+    stored = StoredLease(there=False)
+    await Lease(stored, KEY, "us", clock, deployment=deployment).take()
+    assert stored.stored is not None
+    assert stored.stored["metadata"].get("ownerReferences") == owners
+
+
+async def test_how_long_there_has_been_no_leader(clock: Clock) -> None:
+    stored = StoredLease()
+    lease = Lease(stored, KEY, "us", clock)
+    stored.errors = [ApiError(403, "forbidden")]
+    clock.now += 70
+    with pytest.raises(ApiError):
+        await lease.take()
+    assert lease.leaderless_seconds == 70
+    await lease.take()
+    assert lease.leaderless_seconds == 0
+    other = Lease(stored, KEY, "them", clock)
+    clock.now += 5
+    assert await other.take() == "us"
+    assert other.leaderless_seconds == 0, "somebody else leads"
+    clock.now += 5
+    assert other.leaderless_seconds == 5
+    stored.stored = None
+    clock.now += 5
+    await other.take()
+    await other.take()
+    assert other.leaderless_seconds == 10, "a Lease for nobody is no leader"
+
+
 async def test_a_holder_gives_it_up_so_that_the_next_one_need_not_wait(clock: Clock) -> None:
     stored = StoredLease()
     first, second = Lease(stored, KEY, "us", clock), Lease(stored, KEY, "them", clock)
@@ -188,7 +235,7 @@ async def test_standing_by_is_told_once_for_each_reason(
     stored = StoredLease({"holderIdentity": "them", "leaseDurationSeconds": DURATION})
     lease = Lease(stored, KEY, "us", clock)
     stored.errors = [ApiError(403, "forbidden")] * 3
-    with caplog.at_level("INFO"):
+    with caplog.at_level("INFO", module.__name__):
         waiting = asyncio.create_task(lease.acquire())
         for _ in range(30):
             await asyncio.sleep(0)
@@ -199,6 +246,7 @@ async def test_standing_by_is_told_once_for_each_reason(
         "standing by: them holds the Lease system/lease",
         "this operator (us) holds the Lease system/lease",
     ]
+    assert caplog.records[0].levelname == "ERROR", "waiting does not help"
     assert lease.held
 
 

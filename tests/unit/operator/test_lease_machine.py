@@ -11,6 +11,7 @@ from typing import Any
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from operator_support.chart_rights import lease_verbs
 
 from plimsoll_operator.api import LEASE_SECONDS, WRITE_SECONDS, Api, ApiError
 from plimsoll_operator.identity import Object, ObjectKey
@@ -20,6 +21,7 @@ Json = dict[str, Any]
 KEY = ObjectKey("system", "lease")
 TICK = 0.5
 OPERATORS = 3
+VERBS = lease_verbs()
 
 
 class Fate(Enum):
@@ -58,13 +60,17 @@ class Storage:
 
 
 class SlowApi(Api):
-    """Each request waits for its turn twice: before the API server acts, and before its answer arrives."""
+    """Each request waits for its turn twice: before the API server acts, and before its answer arrives.
+
+    It allows what the chart's Role does.
+    """
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
 
     async def lease(self, key: ObjectKey) -> Object | None:
         await self._turn()
+        self._authorize("get")
         found = self._storage.lease
         await self._turn()
         return found
@@ -76,10 +82,16 @@ class SlowApi(Api):
         return await self._write(lease, new=True)
 
     async def _write(self, lease: Object, *, new: bool) -> Object:
-        await self._turn(lease=lease, new=new)
+        verb = "create" if new else "update"
+        await self._turn(**({"lease": lease, "new": new} if verb in VERBS else {}))
+        self._authorize(verb)
         written = self._storage.write(lease, new=new)
         await self._turn()
         return written
+
+    def _authorize(self, verb: str) -> None:
+        if verb not in VERBS:
+            raise ApiError(403, f"leases is forbidden: User cannot {verb}")
 
     async def _turn(self, **late: Any) -> None:
         match await Turn():

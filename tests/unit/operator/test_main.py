@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from functools import partial
 
 import aiohttp
 import pytest
+from prometheus_client import generate_latest
 
 from plimsoll_operator import main as module
-from plimsoll_operator.api import NoClusterError
+from plimsoll_operator.api import Api, ApiError, NoClusterError
 from plimsoll_operator.health import HealthError, serve_health
-from plimsoll_operator.lease import LeaseLostError
+from plimsoll_operator.identity import Object, ObjectKey
+from plimsoll_operator.lease import Lease, LeaseLostError
 from plimsoll_operator.main import main
+from plimsoll_operator.options import parse_options
+from plimsoll_operator.rights import Right
 from plimsoll_operator.watch import WatchError
 
 LEAST = ["--runtime-image", "reg/rt:1", "--lease-namespace", "system"]
@@ -58,20 +63,58 @@ def test_without_a_cluster(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
 
 
 async def test_health() -> None:
-    live = True
+    live, trouble = True, ""
     with socket.socket() as probe:
         probe.bind(("", 0))
         port = probe.getsockname()[1]
-    runner = await serve_health(port, lambda: live)
+    runner = await serve_health(port, lambda: live, lambda: trouble)
     try:
         async with aiohttp.ClientSession(f"http://127.0.0.1:{port}") as session:
             assert [await status(session, path) for path in ("/live", "/health", "/metrics")] == [200, 200, 200]
             live = False
             assert [await status(session, path) for path in ("/live", "/health")] == [503, 200]
+            live, trouble = True, "nobody leads"
+            assert [await status(session, path) for path in ("/live", "/health", "/metrics")] == [200, 503, 200]
+            async with session.get("/health") as answer:
+                assert await answer.text() == "nobody leads\n"
         with pytest.raises(HealthError, match=f"port {port} .*choose another --health-port"):
-            await serve_health(port, lambda: True)
+            await serve_health(port, lambda: True, str)
     finally:
         await runner.cleanup()
+
+
+class Forbidding(Api):
+    """Everything is there, but the Lease cannot be had."""
+
+    def __init__(self) -> None:
+        pass
+
+    async def serves_models(self) -> bool:
+        return True
+
+    async def may(self, right: Right, namespace: str | None, name: str = "") -> bool:
+        return True
+
+    async def lease(self, key: ObjectKey) -> Object | None:
+        raise ApiError(403, "leases is forbidden")
+
+
+async def test_an_operator_that_sees_no_leader_is_not_ready(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr(module, "Lease", partial(Lease, clock=lambda: now))
+    operator = module.Operator(parse_options(LEAST), Forbidding(), "us", "us")
+    assert "not known yet" in operator.trouble()
+    running = asyncio.create_task(operator.run(lambda: None))
+    for _ in range(50):
+        await asyncio.sleep(0)
+    assert operator.trouble() == ""
+    now = module.LEADERLESS_SECONDS + 1
+    assert operator.trouble() == "no operator has been seen to hold the Lease system/plimsoll-operator for 61 s"
+    assert "plimsoll_operator_leaderless_seconds 61.0" in generate_latest().decode()
+    assert operator.is_live(), "starting it again would not help"
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
 
 
 async def status(session: aiohttp.ClientSession, path: str) -> int:

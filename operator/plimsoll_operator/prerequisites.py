@@ -1,0 +1,71 @@
+"""What must be there before an operator can do anything at all: the definition of its objects, and its rights.
+
+Asked for at the start, by each operator, whether it holds the Lease or not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+
+from plimsoll_operator.api import Api, ApiError
+from plimsoll_operator.identity import ObjectKey
+from plimsoll_operator.rights import LEASE_RIGHTS, RIGHTS, Right
+
+logger = logging.getLogger(__name__)
+
+PATIENCE_SECONDS = 10.0
+"""What is applied together with the operator is there within this time."""
+RETRY_SECONDS = 2.0
+WITHOUT_A_NAME = frozenset({"create"})
+"""Verbs of which no rule can say for which name."""
+
+
+class PrerequisiteError(Exception):
+    """The operator cannot work here; the message says what is missing and what to do."""
+
+
+async def await_prerequisites(api: Api, namespaces: Sequence[str] | None, lease: ObjectKey) -> None:
+    """Return once everything is there. Raises PrerequisiteError after a while; an outage is waited out."""
+    left = PATIENCE_SECONDS
+    while True:
+        try:
+            lacking = await missing(api, namespaces, lease)
+        except ApiError as error:
+            logger.warning("it cannot be told whether this operator can work here: %s", error)
+            if error.is_refusal:
+                return  # whoever may not ask may still do
+        else:
+            if not lacking:
+                return
+            if left <= 0:
+                raise PrerequisiteError("; ".join(lacking))
+            logger.error("this operator cannot work here yet: %s", "; ".join(lacking))
+            left -= RETRY_SECONDS
+        await asyncio.sleep(RETRY_SECONDS)
+
+
+async def missing(api: Api, namespaces: Sequence[str] | None, lease: ObjectKey) -> list[str]:
+    """What is not there, in sentences. Raises ApiError."""
+    lacking = []
+    if not await api.serves_models():
+        lacking.append("the API server does not know ModelDeployments: apply the crds/ of this release")
+    for namespace in namespaces or (None,):
+        refused = [right for right in sorted(RIGHTS) if not await api.may(right, namespace)]
+        if refused:
+            place = "in all namespaces" if namespace is None else f"in namespace {namespace}"
+            lacking.append(_refused(refused, place))
+    refused = [right for right in sorted(LEASE_RIGHTS) if not await _may_lease(api, right, lease)]
+    if refused:
+        lacking.append(_refused(refused, f"on the Lease {lease}"))
+    return lacking
+
+
+async def _may_lease(api: Api, right: Right, lease: ObjectKey) -> bool:
+    return await api.may(right, lease.namespace, "" if right[2] in WITHOUT_A_NAME else lease.name)
+
+
+def _refused(rights: Sequence[Right], place: str) -> str:
+    listed = ", ".join(f"{verb} {kind}{'.' if group else ''}{group}" for group, kind, verb in rights)
+    return f"the operator's ServiceAccount may not, {place}: {listed}; grant it what the chart's roles do"

@@ -1,0 +1,109 @@
+"""An operator that cannot work says so at once, and what is missing."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from operator_support.chart_rights import lease_verbs
+
+from plimsoll_operator import main as module
+from plimsoll_operator import prerequisites
+from plimsoll_operator.api import Api, ApiError
+from plimsoll_operator.identity import ObjectKey
+from plimsoll_operator.prerequisites import PrerequisiteError, await_prerequisites, missing
+from plimsoll_operator.rights import LEASE_RIGHTS, Right
+
+LEASE = ObjectKey("system", "plimsoll-operator")
+LEAST = ["--runtime-image", "reg/rt:1", "--lease-namespace", "system"]
+
+
+class Cluster(Api):
+    """`refused` are rights that somebody forgot, `errors` are raised first."""
+
+    def __init__(self, *refused: tuple[str, str | None], serves: bool = True) -> None:
+        self.refused, self.serves = set(refused), serves
+        self.errors: list[ApiError] = []
+        self.asked: list[tuple[str, str | None, str]] = []
+
+    async def serves_models(self) -> bool:
+        if self.errors:
+            raise self.errors.pop(0)
+        return self.serves
+
+    async def may(self, right: Right, namespace: str | None, name: str = "") -> bool:
+        _, kind, verb = right
+        self.asked.append((f"{verb} {kind}", namespace, name))
+        return (f"{verb} {kind}", namespace) not in self.refused
+
+
+async def test_nothing_is_missing() -> None:
+    cluster = Cluster()
+    assert await missing(cluster, ["team-a", "team-b"], LEASE) == []
+    assert ("create pods", "team-a", "") in cluster.asked
+    assert ("create pods", "team-b", "") in cluster.asked
+    assert ("update leases", "system", "plimsoll-operator") in cluster.asked
+    assert ("create leases", "system", "") in cluster.asked, "a rule with a name never lets anybody create"
+    assert await missing(cluster, None, LEASE) == []
+    assert ("create pods", None, "") in cluster.asked
+
+
+def test_the_chart_gives_the_rights_on_the_lease() -> None:
+    assert lease_verbs() == {verb for _, _, verb in LEASE_RIGHTS}
+
+
+async def test_what_is_missing_is_named() -> None:
+    assert await missing(Cluster(serves=False), None, LEASE) == [
+        "the API server does not know ModelDeployments: apply the crds/ of this release"
+    ]
+    cluster = Cluster(
+        ("delete pods", "team-b"), ("patch modeldeployments/status", "team-b"), ("create leases", "system")
+    )
+    assert await missing(cluster, ["team-a", "team-b"], LEASE) == [
+        "the operator's ServiceAccount may not, in namespace team-b: delete pods, "
+        "patch modeldeployments/status.plimsoll.dev; grant it what the chart's roles do",
+        "the operator's ServiceAccount may not, on the Lease system/plimsoll-operator: "
+        "create leases.coordination.k8s.io; grant it what the chart's roles do",
+    ]
+
+
+@pytest.fixture
+def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """How long it slept, without sleeping."""
+    slept: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+
+    monkeypatch.setattr(asyncio, "sleep", sleep)
+    return slept
+
+
+async def test_what_is_applied_together_has_some_seconds(waits: list[float], caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(PrerequisiteError, match="apply the crds/"):
+        await await_prerequisites(Cluster(serves=False), None, LEASE)
+    assert sum(waits) == prerequisites.PATIENCE_SECONDS
+    assert caplog.records[0].levelname == "ERROR", "said at once, not at the end only"
+
+
+async def test_an_outage_is_waited_out(waits: list[float]) -> None:
+    cluster = Cluster()
+    cluster.errors = [ApiError(None, "unreachable")] * 99
+    await await_prerequisites(cluster, None, LEASE)
+    assert len(waits) == 99
+
+
+async def test_who_may_not_ask_goes_on(waits: list[float]) -> None:
+    cluster = Cluster(serves=False)
+    cluster.errors = [ApiError(403, "forbidden")]
+    await await_prerequisites(cluster, None, LEASE)
+    assert waits == []
+
+
+def test_the_process_ends_with_the_reason(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    async def run(_: object) -> int:
+        raise PrerequisiteError("the API server does not know ModelDeployments")
+
+    monkeypatch.setattr(module, "_run", run)
+    assert module.main(LEAST) == 1
+    assert capsys.readouterr().err == "plimsoll-operator: the API server does not know ModelDeployments\n"
