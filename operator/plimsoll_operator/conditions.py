@@ -10,6 +10,10 @@ from typing import Any
 from plimsoll_operator.reasons import CALM, Reason
 
 READY, PROGRESSING, PLACED, LOADED, ROUTABLE = "Ready", "Progressing", "Placed", "Loaded", "Routable"
+RECONCILING, STALLED = "Reconciling", "Stalled"
+"""What tools that know nothing of us look for (kstatus); they are there only while they hold."""
+OURS = frozenset({READY, PROGRESSING, PLACED, LOADED, ROUTABLE, RECONCILING, STALLED})
+"""Other types are other managers'."""
 MESSAGE_LIMIT = 2000
 
 
@@ -30,7 +34,10 @@ class Condition:
     @property
     def is_warning(self) -> bool:
         """Whether a person should look: something does not hold, and for more than lack of time."""
-        return self.status is False and self.reason not in CALM
+        if self.type == STALLED:
+            return True
+        settled = self.type == PROGRESSING and self.reason is Reason.SETTLED
+        return self.status is False and self.reason not in CALM and not settled
 
 
 def with_times(
@@ -58,8 +65,8 @@ def with_times(
 def news(conditions: Sequence[Condition], before: Sequence[Mapping[str, Any]]) -> list[Condition]:
     """The changes of status or reason that are worth an event.
 
-    Ready and Progressing repeat what the others say, but for their good ends and for what concerns the whole object.
-    That something has not happened yet is no news.
+    Ready, Progressing and Reconciling repeat what the others say, but for their good ends. That something has not
+    happened yet is no news.
     """
     known = {c["type"]: (c["status"], c["reason"]) for c in before}
     changed = [c for c in conditions if known.get(c.type) != (c.word, c.reason.value)]
@@ -67,10 +74,10 @@ def news(conditions: Sequence[Condition], before: Sequence[Mapping[str, Any]]) -
 
 
 def _is_news(condition: Condition) -> bool:
-    if condition.reason in CALM or condition.status is None:
+    if condition.reason in CALM or condition.status is None or condition.type == RECONCILING:
         return False
     if condition.type == PROGRESSING:
         return condition.reason is Reason.SETTLED
     if condition.type == READY:
-        return bool(condition.status) or condition.reason is Reason.INVALID_SPEC
+        return bool(condition.status)
     return True

@@ -37,9 +37,10 @@ class Owner:
     key: ObjectKey
     uid: str
 
-    def reference(self) -> dict[str, Any]:
-        """The entry of a child's ownerReferences."""
-        return {"apiVersion": API_VERSION, "kind": KIND, "name": self.key.name, "uid": self.uid, "controller": True}
+    def reference(self, *, awaited: bool = False) -> dict[str, Any]:
+        """The entry of a child's ownerReferences. A deletion in the foreground waits for those that are `awaited`."""
+        known = {"apiVersion": API_VERSION, "kind": KIND, "name": self.key.name, "uid": self.uid, "controller": True}
+        return {**known, "blockOwnerDeletion": True} if awaited else known
 
 
 def deployment_reference(deployment: Object) -> dict[str, Any]:

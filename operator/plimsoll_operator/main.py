@@ -18,9 +18,11 @@ from plimsoll_operator.identity import key_of
 from plimsoll_operator.lease import Lease, LeaseLostError
 from plimsoll_operator.metrics import LEADER, LEADERLESS
 from plimsoll_operator.names import NameRegistry
+from plimsoll_operator.nodes import NodeRegistry
 from plimsoll_operator.options import Options, parse_options
-from plimsoll_operator.prerequisites import PrerequisiteError, await_prerequisites
+from plimsoll_operator.prerequisites import PrerequisiteError, await_prerequisites, may_see_nodes
 from plimsoll_operator.reconcile import NotLeaderError, Reconciler
+from plimsoll_operator.turns import Turns
 from plimsoll_operator.watch import WatchError, watch
 from plimsoll_operator.work import RESYNC_SECONDS, WORKERS, WorkQueue
 
@@ -54,6 +56,8 @@ class Operator:
         self._api = api
         self._instance = instance
         self._names = NameRegistry()
+        self._nodes = NodeRegistry()
+        self._turns = Turns(options.max_rolling)
         self._queue = WorkQueue()
         self._acting = False
         self._able = False
@@ -91,6 +95,8 @@ class Operator:
                 self._api,
                 self._options.image,
                 self._names,
+                self._nodes,
+                self._turns,
                 self._instance,
                 may_act=lambda: self.lease.held,
                 wake=self._queue.add,
@@ -98,7 +104,8 @@ class Operator:
             group.create_task(self._queue.resync())
             for _ in range(WORKERS):
                 group.create_task(self._queue.work(reconciler.reconcile))
-            group.create_task(watch(self._api, self._queue, self._options.namespaces, arm_signals))
+            nodes = self._nodes if await may_see_nodes(self._api) else None
+            group.create_task(watch(self._api, self._queue, self._options.namespaces, arm_signals, nodes))
 
     async def _learn_names(self) -> None:
         """Know every claim to a name before the first pass decides by them."""
@@ -120,6 +127,7 @@ class Operator:
             return False
         for item in items:
             self._names.note(item)
+            self._turns.learn(item)
             self._queue.add(key_of(item))
         return True
 

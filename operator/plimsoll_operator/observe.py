@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from datetime import datetime, timedelta
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
 from enum import Enum
 from typing import Any
 
-from plimsoll_operator.failure import Failure, failure_of
-from plimsoll_operator.identity import HASH_LABEL, KIND, UID_LABEL, Object, controller_of
+from plimsoll_operator.build.image import Image
+from plimsoll_operator.failure import Failure, failure_of, lost_node, node_failure
+from plimsoll_operator.identity import CONTAINER, HASH_LABEL, KIND, UID_LABEL, Object, controller_of
+from plimsoll_operator.nodes import Node
 
 LOST_AFTER = timedelta(seconds=60)
+LONG_AGO = datetime.min.replace(tzinfo=UTC)
+NO_NODES: Mapping[str, Node] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +23,9 @@ class Pod:
     """One runtime pod.
 
     `stopping`: it has been deleted and drains. `lost`: it should be gone for long, but its node does not say so.
-    `dead`: it will never run again, and ended at `ended`. `marked`: it carries its owner's uid as a label.
+    `dead`: it will never run again, and ended at `ended`. `marked`: it carries its owner's uid as a label. `node`: ""
+    while it has none. `leaving`: its node is being drained. `moved`: when it last came nearer to serving, or ceased to.
+    `loads_since`: when it began to load, None when it does not. `gone_by`: when it is to have drained.
     """
 
     name: str
@@ -34,6 +40,12 @@ class Pod:
     ended: datetime
     failure: Failure | None = None
     marked: bool = False
+    node: str = ""
+    leaving: bool = False
+    moved: datetime = LONG_AGO
+    loads_since: datetime | None = None
+    gone_by: datetime | None = None
+    image: Image | None = None
 
     @property
     def live(self) -> bool:
@@ -61,9 +73,12 @@ class Observed:
     name_holders: tuple[tuple[str, str], ...] = ()
 
 
-def observe_pods(items: Iterable[Object], owner_uid: str, now: datetime) -> tuple[Pod, ...]:
-    """The pods that this owner made, oldest first."""
-    pods = (_pod(item, now) for item in items if controller_of(item).get("uid") == owner_uid)
+def observe_pods(
+    items: Iterable[Object], owner_uid: str, now: datetime, nodes: Mapping[str, Node] = NO_NODES
+) -> tuple[Pod, ...]:
+    """The pods that this owner made, oldest first; `nodes` are those that are known of."""
+    found = (_pod(item, now) for item in items if controller_of(item).get("uid") == owner_uid)
+    pods = (_on(pod, nodes.get(pod.node)) for pod in found)
     return tuple(sorted(pods, key=lambda pod: (pod.created, pod.name)))
 
 
@@ -100,20 +115,49 @@ def _pod(item: Object, now: datetime) -> Pod:
     dead = status.get("phase") in ("Failed", "Succeeded")
     labels = meta.get("labels") or {}
     created = _time(meta["creationTimestamp"])
+    node = str(item["spec"].get("nodeName") or "")
+    ready = gone_by is None and not dead and conditions.get("Ready", {}).get("status") == "True"
+    lost = lost_node(node, status, conditions) if node and gone_by is None and not ready and not dead else None
+    failure = lost or failure_of(status, conditions)
+    placed_at = _transition(conditions, "PodScheduled") or created
     return Pod(
         name=meta["name"],
         uid=meta["uid"],
         hash=labels.get(HASH_LABEL, ""),
         created=created,
-        scheduled=bool(item["spec"].get("nodeName")),
-        ready=gone_by is None and not dead and conditions.get("Ready", {}).get("status") == "True",
+        scheduled=bool(node),
+        ready=ready,
         stopping=gone_by is not None,
         lost=gone_by is not None and now > _time(gone_by) + LOST_AFTER,
         dead=dead,
         ended=max([created, *_ends(status, conditions)]),
-        failure=failure_of(status, conditions),
         marked=labels.get(UID_LABEL) == controller_of(item).get("uid"),
+        failure=failure,
+        node=node,
+        image=_image(item),
+        moved=max(placed_at, _transition(conditions, "Ready") or created),
+        gone_by=_time(gone_by) if gone_by is not None else None,
+        loads_since=placed_at if node and not ready and not dead and failure is None else None,
     )
+
+
+def _on(pod: Pod, node: Node | None) -> Pod:
+    """A pod, with what is known of its node."""
+    if node is None:
+        return pod
+    silent = node.lost and pod.live and not pod.ready
+    failure = node_failure(pod.node) if silent else pod.failure
+    return replace(pod, leaving=node.cordoned, failure=failure, loads_since=None if silent else pod.loads_since)
+
+
+def _image(item: Object) -> Image | None:
+    container = next((c for c in item["spec"].get("containers") or () if c["name"] == CONTAINER), None)
+    return Image(container["image"], container.get("imagePullPolicy", "")) if container else None
+
+
+def _transition(conditions: Mapping[str, Any], kind: str) -> datetime | None:
+    stamp = conditions.get(kind, {}).get("lastTransitionTime")
+    return _time(stamp) if stamp else None
 
 
 def _ends(status: Object, conditions: Mapping[str, Any]) -> list[datetime]:

@@ -7,9 +7,10 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from plimsoll_operator.build.pod import Image
+from plimsoll_operator.build.image import Image
 from plimsoll_operator.identity import ObjectKey
 
+MAX_ROLLING = 4
 PULL_POLICIES = ("Always", "IfNotPresent", "Never")
 
 
@@ -18,6 +19,7 @@ class Options:
     """What the operator is started with. `namespaces` None means all."""
 
     image: Image
+    max_rolling: int
     namespaces: tuple[str, ...] | None
     lease: ObjectKey
     deployment: str | None
@@ -44,6 +46,13 @@ def parse_options(arguments: Sequence[str] | None = None) -> Options:
         help="a registry, a path in it or an image from which template.image may be; repeat for more (default: none)",
     )
     parser.add_argument(
+        "--max-rolling-models",
+        type=_count,
+        default=MAX_ROLLING,
+        metavar="N",
+        help="models that take a new runtime image at a time (default: %(default)s)",
+    )
+    parser.add_argument(
         "--namespace", action="append", metavar="NS", help="watch this namespace; repeat for more (default: all)"
     )
     parser.add_argument("--all-namespaces", action="store_true", help="watch all namespaces")
@@ -59,12 +68,19 @@ def parse_options(arguments: Sequence[str] | None = None) -> Options:
         parser.error("give either --namespace or --all-namespaces")
     return Options(
         image=Image(args.runtime_image, args.image_pull_policy, tuple(args.allowed_image)),
+        max_rolling=args.max_rolling_models,
         namespaces=tuple(args.namespace) if args.namespace else None,
         lease=ObjectKey(args.lease_namespace, args.lease_name),
         deployment=args.deployment,
         health_port=args.health_port,
         log_level=args.log_level,
     )
+
+
+def _count(text: str) -> int:
+    if re.fullmatch("[1-9][0-9]{0,5}", text) is None:
+        raise argparse.ArgumentTypeError(f"{text[:64]!r} is not a whole number from 1 to 999999")
+    return int(text)
 
 
 def _port(text: str) -> int:

@@ -1,9 +1,10 @@
 """What to do next, and why: a pure function of the spec and of what is there.
 
 It is level-triggered: run twice over the same state it gives the same plan, and over the state that its plan leads to
-an empty one. While ready pods of an older spec serve, a roll adds one pod at a time and takes away only what is not
-needed to keep `replicas` pods ready. Pods go before others are made: an operator that is killed in between leaves fewer
-pods than it meant to, never more than the cluster was to hold.
+an empty one. A roll adds up to `maxSurge` pods and takes away only what is not needed to keep `replicas` pods ready.
+Where those find no node, up to `maxUnavailable` fewer may be ready: old ones go first. A pod on a node that is being
+drained is replaced in the same way, before it must go. Pods go before others are made: an operator that is killed in
+between leaves fewer pods than it meant to, never more than the cluster was to hold.
 
 A container that crashes is started again by its kubelet, which backs off. A pod that has ended for good (evicted,
 refused by its node) is replaced by us: the first at once, further ones after ever longer waits. The dead pods are the
@@ -12,14 +13,16 @@ memory of how often it happened, so they stay until their replacements serve.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from datetime import timedelta
 
 from plimsoll_operator.observe import Observed, Pod, ServiceState
-from plimsoll_operator.spec import Spec
+from plimsoll_operator.reasons import Reason
+from plimsoll_operator.view import View
 
-SURGE = 1
+ROOM_PATIENCE = timedelta(seconds=60)
+"""How long a pod may find no node before an old one goes for it: a cluster that grows by itself has one by then."""
 FIRST_WAIT, LONGEST_WAIT = timedelta(seconds=10), timedelta(seconds=300)
 ROUNDS_KEPT = 7
 
@@ -58,43 +61,78 @@ class Plan:
     wait: timedelta | None = None
 
 
-def plan(spec: Spec, pod_hash: str, observed: Observed) -> Plan:
+def plan(seen: View) -> Plan:
     """The actions that bring what is there closer to the spec; none when it is settled or must wait."""
+    spec, observed = seen.spec, seen.observed
     service = observed.service in (ServiceState.MISSING, ServiceState.CHANGED)
     actions: list[Action] = [ApplyService(f"the Service is {observed.service.value}")] if service else []
-    live = [p for p in observed.pods if p.live]
-    current = [p for p in live if p.hash == pod_hash]
-    older = [p for p in live if p.hash != pod_hash]
     dead = [p for p in observed.pods if p.dead and not p.stopping]
-    ended = sorted((p for p in dead if p.hash == pod_hash), key=lambda p: (p.ended, p.name))
+    going = seen.older + seen.leaving
 
-    removed = [(p, f"{spec.replicas} in all are wanted") for p in _surplus(current, spec.replicas)]
-    kept = len(current) - len(removed)
-    removed += _replaced(older, current, spec.replicas)
-    room = spec.replicas + (SURGE if older else 0) - (len(live) - len(removed))
-    missing = max(0, min(spec.replicas - kept, room))
-    wait = _wait(ended, spec.replicas, observed) if missing else None
-    buried = _buried(dead, ended, ready=sum(p.ready for p in current), replicas=spec.replicas)
+    surplus = _surplus(seen)
+    removed = [(p, f"{spec.replicas} in all are wanted") for p in surplus]
+    kept = [p for p in seen.staying if p not in surplus]
+    removed += [(p, _why_gone(p, seen)) for p in _replaced(seen)]
+    first, wait = _first(seen, kept, {p.uid for p, _ in removed})
+    removed += [(p, f"{_why_gone(p, seen)}, and its replacement needs its room") for p in first]
+    room = spec.replicas + (spec.rollout.surge(spec.replicas) if going else 0) - (len(seen.live) - len(removed))
+    missing = max(0, min(spec.replicas - len(kept), room))
+    pause = _wait(seen.ended, spec.replicas, observed) if missing else None
+    buried = _buried(dead, seen.ended, ready=seen.good_ready, replicas=spec.replicas)
     removed += [(p, "it has ended for good") for p in buried]
     actions += [DeletePod(p.name, p.uid, why) for p, why in removed]
-    if wait is None:
-        actions += [CreatePod(_why(spec, live, older, ended))] * missing
-    return Plan(tuple(actions), wait)
+    if pause is None:
+        actions += [CreatePod(_why(seen))] * missing
+    return Plan(tuple(actions), min((t for t in (wait, pause) if t is not None), default=None))
 
 
-def _surplus(current: Sequence[Pod], replicas: int) -> list[Pod]:
+def _surplus(seen: View) -> list[Pod]:
     """What to take away when there are too many: what is not ready (without a node first), then the newest."""
-    order = sorted(current, key=lambda p: (p.ready, p.scheduled, -p.created.timestamp(), p.name))
-    return order[: max(0, len(current) - replicas)]
+    order = sorted(seen.staying, key=lambda p: (p.ready, p.scheduled, -p.created.timestamp(), p.name))
+    return order[: max(0, len(order) - seen.spec.replicas)]
 
 
-def _replaced(older: Sequence[Pod], current: Sequence[Pod], replicas: int) -> list[tuple[Pod, str]]:
-    """Pods of an older spec that can go: those that do not serve at once, the others as far as nobody misses them."""
-    idle = [(p, "its spec has changed and it does not serve") for p in older if not p.ready]
-    serving = [p for p in older if p.ready]
-    ready = len(serving) + sum(p.ready for p in current)
-    spare = min(len(serving), max(0, ready - replicas))
-    return [*idle, *((p, "its spec has changed") for p in serving[:spare])]
+def _replaced(seen: View) -> list[Pod]:
+    """Pods that can go now.
+
+    Those of an older spec that do not serve go at once, the others, and those whose node is being drained, as far as
+    nobody misses them.
+    """
+    idle = [p for p in seen.older if not p.ready]
+    spare = max(0, seen.ready - seen.spec.replicas)
+    unready = [p for p in seen.leaving if not p.ready] if seen.ready >= seen.spec.replicas else []
+    return [*idle, *unready, *_serving(seen)[:spare]]
+
+
+def _serving(seen: View) -> list[Pod]:
+    """Pods that serve and are to be replaced: those first whose node waits to be drained."""
+    return [p for p in (*seen.leaving, *seen.older) if p.ready]
+
+
+def _first(seen: View, kept: Sequence[Pod], removed: Set[str]) -> tuple[list[Pod], timedelta | None]:
+    """Pods that serve and go before their replacements do, where there is no room for both; and when to look again.
+
+    That is what `maxUnavailable` allows. Pods that drain make room already. The room on a node that is being drained is
+    of no use.
+    """
+    spec, now = seen.spec, seen.observed.now
+    spare = seen.ready - sum(p.ready for p in seen.live if p.uid in removed)
+    spare -= spec.replicas - spec.rollout.unavailable(spec.replicas)
+    serving = [p for p in _serving(seen) if p.uid not in removed]
+    if not spec.rollout.surge(spec.replicas):
+        return serving[: max(0, spare)], None
+    usable = [p for p in serving if not p.leaving]
+    if spare <= 0 or not usable:
+        return [], None
+    unplaced = [p for p in kept if p.failure is not None and p.failure.reason is Reason.UNSCHEDULABLE]
+    due = [p.moved + ROOM_PATIENCE for p in unplaced]
+    wanted = sum(time <= now for time in due) - seen.stopping
+    wait = min((time - now for time in due if time > now), default=None)
+    return usable[: max(0, min(spare, wanted))], wait
+
+
+def _why_gone(pod: Pod, seen: View) -> str:
+    return "its spec or image has changed" if pod in seen.older else f"its node {pod.node} is being drained"
 
 
 def _rounds(ended: Sequence[Pod], replicas: int) -> int:
@@ -119,9 +157,11 @@ def _buried(dead: Sequence[Pod], ended: Sequence[Pod], *, ready: int, replicas: 
     return older + list(ended[: max(0, len(ended) - kept)])
 
 
-def _why(spec: Spec, live: Sequence[Pod], older: Sequence[Pod], ended: Sequence[Pod]) -> str:
-    if older:
-        return "the spec has changed"
-    if ended:
-        return f"{ended[-1].name} has ended for good"
-    return f"{len(live)} of {spec.replicas} are there"
+def _why(seen: View) -> str:
+    if seen.older:
+        return "the spec or the image has changed"
+    if seen.leaving:
+        return f"node {seen.leaving[0].node} is being drained"
+    if seen.ended:
+        return f"{seen.ended[-1].name} has ended for good"
+    return f"{len(seen.live)} of {seen.spec.replicas} are there"

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from plimsoll_operator.api import Api, ApiError
 from plimsoll_operator.identity import ObjectKey
-from plimsoll_operator.rights import LEASE_RIGHTS, RIGHTS, Right
+from plimsoll_operator.rights import LEASE_RIGHTS, NODE_RIGHTS, RIGHTS, Right
 
 logger = logging.getLogger(__name__)
 
@@ -60,6 +60,18 @@ async def missing(api: Api, namespaces: Sequence[str] | None, lease: ObjectKey) 
     if refused:
         lacking.append(_refused(refused, f"on the Lease {lease}"))
     return lacking
+
+
+async def may_see_nodes(api: Api) -> bool:
+    """Whether nodes that are being drained can be seen; says once what becomes of it where they cannot."""
+    try:
+        seen = all([await api.may(right, None) for right in sorted(NODE_RIGHTS)])
+    except ApiError as error:
+        logger.warning("it cannot be told whether this operator may see nodes: %s", error)
+        seen = False
+    if not seen:
+        logger.warning("this operator may not list and watch nodes: pods are not moved before their node is drained")
+    return seen
 
 
 async def _may_lease(api: Api, right: Right, lease: ObjectKey) -> bool:

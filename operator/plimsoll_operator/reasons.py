@@ -17,6 +17,7 @@ class Reason(StrEnum):
     WAITING_FOR_PODS = "WaitingForPods"
     UNSCHEDULABLE = "Unschedulable"
     EVICTED = "Evicted"
+    NODE_LOST = "NodeLost"
 
     LOADED = "Loaded"
     LOADING = "Loading"
@@ -37,7 +38,10 @@ class Reason(StrEnum):
     SETTLED = "Settled"
     SCALING = "Scaling"
     ROLLING = "Rolling"
+    ROLLOUT_QUEUED = "RolloutQueued"
+    MOVING = "Moving"
     FAILING = "Failing"
+    PROGRESS_DEADLINE_EXCEEDED = "ProgressDeadlineExceeded"
 
     POD_CREATED = "PodCreated"
     POD_DELETED = "PodDeleted"
@@ -53,8 +57,8 @@ EXIT_REASONS = {
 }
 """What the runtime's exit codes mean (plimsoll_runtime.errors; a contract test compares)."""
 
-NOT_PLACED = frozenset({Reason.UNSCHEDULABLE, Reason.EVICTED})
-"""Failures of a pod to have a node."""
+NOT_PLACED = frozenset({Reason.UNSCHEDULABLE, Reason.EVICTED, Reason.NODE_LOST})
+"""Failures of a pod to have a node that works."""
 
 NOT_LOADED = frozenset(EXIT_REASONS.values()) | {
     Reason.IMAGE_NOT_PULLED,
@@ -66,8 +70,10 @@ NOT_LOADED = frozenset(EXIT_REASONS.values()) | {
 CALM = frozenset(
     {
         Reason.LOADING,
+        Reason.MOVING,
         Reason.NO_READY_REPLICA,
         Reason.ROLLING,
+        Reason.ROLLOUT_QUEUED,
         Reason.SCALING,
         Reason.STOPPED,
         Reason.WAITING_FOR_PODS,

@@ -11,17 +11,22 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from plimsoll_operator.api import Api, ApiError
-from plimsoll_operator.build.pod import Image, build_pod, pod_hash
+from plimsoll_operator.build.image import Image
+from plimsoll_operator.build.pod import build_pod
+from plimsoll_operator.build.revision import fits
 from plimsoll_operator.build.service import build_service
-from plimsoll_operator.conditions import Condition, news, with_times
+from plimsoll_operator.conditions import OURS, RECONCILING, STALLED, Condition, news, with_times
 from plimsoll_operator.events import build_event
-from plimsoll_operator.identity import Object, ObjectKey
+from plimsoll_operator.identity import Object, ObjectKey, key_of
 from plimsoll_operator.names import NameRegistry
+from plimsoll_operator.nodes import NodeRegistry
 from plimsoll_operator.observe import Observed, observe_pods, observe_service, selecting_uid
 from plimsoll_operator.plan import Action, ApplyService, CreatePod, DeletePod, plan
 from plimsoll_operator.reasons import Reason
 from plimsoll_operator.spec import Spec, SpecError, read_spec
-from plimsoll_operator.status import Rejections, describe, describe_invalid, view
+from plimsoll_operator.status import Rejections, describe, describe_invalid
+from plimsoll_operator.turns import Turns
+from plimsoll_operator.view import View, view
 
 logger = logging.getLogger(__name__)
 
@@ -58,6 +63,8 @@ class Reconciler:
         api: Api,
         image: Image,
         names: NameRegistry,
+        nodes: NodeRegistry,
+        turns: Turns,
         instance: str,
         *,
         may_act: Callable[[], bool],
@@ -67,6 +74,8 @@ class Reconciler:
         self._api = api
         self._image = image
         self._names = names
+        self._nodes = nodes
+        self._turns = turns
         self._instance = instance
         self._may_act = may_act
         self._wake = wake
@@ -78,6 +87,8 @@ class Reconciler:
         for neighbour in self._names.forget(key) if item is None else self._names.note(item):
             self._wake(neighbour)
         if item is None:
+            self._nodes.note_use(key, ())
+            self._wake_all(self._turns.end(key))
             return Outcome(gone=True)
         if "deletionTimestamp" in item["metadata"]:
             return Outcome()
@@ -92,7 +103,7 @@ class Reconciler:
 
     async def _bring_closer(self, item: Object, spec: Spec, pods: Sequence[Object]) -> Outcome:
         now = self._clock()
-        found = observe_pods(pods, spec.owner.uid, now)
+        found = observe_pods(pods, spec.owner.uid, now, self._nodes.known)
         service = build_service(spec, selecting_uid(found, spec.owner.uid))
         observed = Observed(
             pods=found,
@@ -100,15 +111,35 @@ class Reconciler:
             now=now,
             name_holders=self._names.holders(spec),
         )
-        present = pod_hash(spec, self._image)
-        planned = plan(spec, present, observed)
+        self._nodes.note_use(spec.key, (p.node for p in observed.pods if p.node))
+        seen = self._view(spec, observed)
+        planned = plan(seen)
         rejections, failure = await self._apply(item, spec, planned.actions, service)
-        fields, conditions = describe(view(spec, present, observed), rejections)
+        before = (item.get("status") or {}).get("conditions") or []
+        fields, conditions = describe(seen, rejections, before)
         await self._write_status(item, fields, conditions)
+        if any(c.type == STALLED for c in conditions):
+            self._wake_all(self._turns.stall(spec.key))
         if failure is not None:
             raise failure
-        changed = planned.actions and rejections == Rejections()
-        return Outcome(again=SOON if changed else planned.wait)
+        if planned.actions and rejections == Rejections():
+            return Outcome(again=SOON)
+        stalls_in = seen.deadline(before) - now if any(c.type == RECONCILING for c in conditions) else None
+        return Outcome(again=min((t for t in (planned.wait, stalls_in) if t is not None), default=None))
+
+    def _view(self, spec: Spec, observed: Observed) -> View:
+        """What is there, sorted; a model that an upgrade of Plimsoll would roll waits for its turn."""
+        fit = fits(spec, self._image)
+        seen = view(spec, fit, observed)
+        if seen.needs_turn and not self._turns.take(spec.key):
+            return view(spec, fit, observed, may_roll=False)
+        if not seen.older:
+            self._wake_all(self._turns.end(spec.key))
+        return seen
+
+    def _wake_all(self, keys: Sequence[ObjectKey]) -> None:
+        for key in keys:
+            self._wake(key)
 
     async def _apply(
         self, item: Object, spec: Spec, actions: Sequence[Action], service: Mapping[str, Any]
@@ -161,10 +192,9 @@ class Reconciler:
         return name
 
     async def _report_invalid(self, item: Object, pods: Sequence[Object], error: SpecError) -> None:
-        meta = item["metadata"]
-        found = observe_pods(pods, meta["uid"], self._clock())
-        before = item.get("status") or {}
-        await self._write_status(item, *describe_invalid(meta["generation"], meta["name"], found, before, str(error)))
+        self._wake_all(self._turns.end(key_of(item)))
+        found = observe_pods(pods, item["metadata"]["uid"], self._clock(), self._nodes.known)
+        await self._write_status(item, *describe_invalid(item, found, str(error)))
 
     async def _write_status(self, item: Object, fields: dict[str, Any], conditions: Sequence[Condition]) -> None:
         """Write the status if it says anything new, and an event for each transition."""
@@ -190,9 +220,10 @@ class Reconciler:
 
 
 def _same(status: Mapping[str, Any], before: Mapping[str, Any]) -> bool:
-    """Equal, but for the order of conditions."""
+    """Equal, but for the order of conditions, and for those of other managers."""
 
     def ordered(value: Mapping[str, Any]) -> dict[str, Any]:
-        return {**value, "conditions": sorted(value.get("conditions") or [], key=lambda c: str(c["type"]))}
+        ours = [c for c in value.get("conditions") or [] if c["type"] in OURS]
+        return {**value, "conditions": sorted(ours, key=lambda c: str(c["type"]))}
 
     return ordered(status) == ordered(before)

@@ -11,6 +11,7 @@ RIGHTS: frozenset[Right] = frozenset(
         ("plimsoll.dev", "modeldeployments", "list"),
         ("plimsoll.dev", "modeldeployments", "watch"),
         ("plimsoll.dev", "modeldeployments/status", "patch"),
+        ("plimsoll.dev", "modeldeployments/finalizers", "update"),
         ("", "pods", "list"),
         ("", "pods", "watch"),
         ("", "pods", "create"),
@@ -23,7 +24,14 @@ RIGHTS: frozenset[Right] = frozenset(
         ("events.k8s.io", "events", "create"),
     }
 )
-"""In the namespaces that it watches. Server-side apply of an object that is not there needs both create and patch."""
+"""In the namespaces that it watches. Server-side apply of an object that is not there needs both create and patch.
+
+Who makes a child that its owner's deletion waits for must be allowed to change the owner's finalizers, where the API
+server's OwnerReferencesPermissionEnforcement is on.
+"""
+
+NODE_RIGHTS: frozenset[Right] = frozenset({("", "nodes", "list"), ("", "nodes", "watch")})
+"""Without them it serves as well, and only sees no drain before it happens: nodes belong to no namespace."""
 
 LEASE_RIGHTS: frozenset[Right] = frozenset(
     {

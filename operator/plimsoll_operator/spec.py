@@ -9,11 +9,14 @@ from typing import Any
 
 from plimsoll_operator.identity import Object, ObjectKey, Owner, key_of
 from plimsoll_operator.quantity import byte_count
+from plimsoll_operator.rollout import Rollout, read_rollout
 
 DRAIN_SECONDS = 30
 """What the runtime takes when it is not told (a contract test compares)."""
 
 
+STARTUP_SECONDS = 3600
+"""How long a pod may load when nothing else is said: a model of hundreds of gigabytes from a slow hub."""
 SCHEDULING = (
     "nodeSelector",
     "affinity",
@@ -53,6 +56,7 @@ class Template:
     spread: tuple[Mapping[str, Any], ...] | None = None
     image: str | None = None
     shm_size: str | None = None
+    startup_seconds: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +77,7 @@ class Spec:
     ephemeral_storage: str | None
     options: Mapping[str, Any]
     template: Template
+    rollout: Rollout
 
     @property
     def key(self) -> ObjectKey:
@@ -83,6 +88,11 @@ class Spec:
     def drain_seconds(self) -> int:
         """How long running requests may go on when a pod stops."""
         return int(self.options.get("drainSeconds", DRAIN_SECONDS))
+
+    @property
+    def startup_seconds(self) -> int:
+        """How long a pod may load its model before its kubelet starts it again."""
+        return self.template.startup_seconds or STARTUP_SECONDS
 
 
 def served_names(item: Object) -> tuple[str, ...]:
@@ -116,6 +126,7 @@ def read_spec(item: Object) -> Spec:
         ephemeral_storage=_text(resources.get("ephemeralStorage")),
         options=options,
         template=_template(spec.get("template", {})),
+        rollout=read_rollout(spec.get("rollout", {})),
     )
 
 
@@ -145,6 +156,7 @@ def _template(values: Mapping[str, Any]) -> Template:
         spread=None if spread is None else tuple(spread),
         image=values.get("image"),
         shm_size=_text(values.get("shmSize")),
+        startup_seconds=values.get("startupDeadlineSeconds"),
     )
 
 

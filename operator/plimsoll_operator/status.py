@@ -6,12 +6,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from plimsoll_operator.conditions import LOADED, PLACED, PROGRESSING, READY, ROUTABLE, Condition
-from plimsoll_operator.failure import Failure
-from plimsoll_operator.identity import selector
-from plimsoll_operator.observe import Observed, Pod, ServiceState, selecting_uid
+from plimsoll_operator.conditions import (
+    LOADED,
+    PLACED,
+    PROGRESSING,
+    READY,
+    RECONCILING,
+    ROUTABLE,
+    STALLED,
+    Condition,
+)
+from plimsoll_operator.identity import Object, selector
+from plimsoll_operator.observe import Pod, ServiceState, selecting_uid
 from plimsoll_operator.reasons import NOT_LOADED, NOT_PLACED, Reason
-from plimsoll_operator.spec import Spec
+from plimsoll_operator.rollout import read_rollout
+from plimsoll_operator.view import View
 
 Fields = dict[str, Any]
 
@@ -24,92 +33,65 @@ class Rejections:
     service: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class View:
-    """The pods sorted by what they mean. `current` have the present spec; `ended` had it, and will not run again."""
-
-    spec: Spec
-    observed: Observed
-    live: tuple[Pod, ...]
-    current: tuple[Pod, ...]
-    ended: tuple[Pod, ...]
-
-    @property
-    def ready(self) -> int:
-        """Pods that serve, whatever their spec."""
-        return sum(p.ready for p in self.live)
-
-    @property
-    def updated(self) -> int:
-        """Pods of the present spec that serve."""
-        return sum(p.ready for p in self.current)
-
-    @property
-    def stopping(self) -> int:
-        """Pods that drain."""
-        return sum(p.stopping and not p.lost for p in self.observed.pods)
-
-    def failure(self, reasons: frozenset[Reason]) -> Failure | None:
-        """The first failure of one of these kinds among pods of the present spec; dead ones count until replaced."""
-        missing = len(self.current) < self.spec.replicas
-        for pod in (*self.current, *(self.ended[-1:] if missing else ())):
-            if not pod.ready and pod.failure is not None and pod.failure.reason in reasons:
-                return Failure(pod.failure.reason, f"{pod.name}: {pod.failure.message}")
-        return None
-
-
-def view(spec: Spec, pod_hash: str, observed: Observed) -> View:
-    """Sort what is there."""
-    live = tuple(p for p in observed.pods if p.live)
-    ended = [p for p in observed.pods if p.dead and not p.stopping and p.hash == pod_hash]
-    return View(
-        spec,
-        observed,
-        live=live,
-        current=tuple(p for p in live if p.hash == pod_hash),
-        ended=tuple(sorted(ended, key=lambda p: (p.ended, p.name))),
-    )
-
-
-def describe(seen: View, rejections: Rejections) -> tuple[Fields, list[Condition]]:
-    """The status without its conditions, and the conditions."""
+def describe(
+    seen: View, rejections: Rejections, before: Sequence[Mapping[str, Any]] = ()
+) -> tuple[Fields, list[Condition]]:
+    """The status without its conditions, and the conditions; `before` are those of the last status."""
     spec = seen.spec
     parts = [_placed(seen, rejections.pod), _loaded(seen), _routable(seen, rejections.service)]
-    ready, progressing = _ready(seen, parts), _progressing(seen, parts)
+    ready, progressing = _ready(seen, parts), _progressing(seen, parts, before)
     taken = {name for name, _ in seen.observed.name_holders}
+    served = [name for name in spec.served_names if name not in taken]
     fields = {
         "observedGeneration": spec.generation,
         "replicas": len(seen.live),
         "readyReplicas": seen.ready,
         "updatedReplicas": len(seen.current),
         "selector": selector(spec.key.name, selecting_uid(seen.observed.pods, spec.owner.uid)),
-        "phase": _phase(seen, ready, progressing, parts),
-        "servedNames": [name for name in spec.served_names if name not in taken],
+        "phase": _phase(seen, progressing, parts),
+        "servedNames": served,
+        "names": ", ".join(served),
     }
-    return fields, [ready, progressing, *parts]
+    return fields, [ready, progressing, *parts, *_standard(progressing)]
 
 
-def describe_invalid(
-    generation: int, name: str, pods: Sequence[Pod], before: Mapping[str, Any], message: str
-) -> tuple[Fields, list[Condition]]:
+def describe_invalid(item: Object, pods: Sequence[Pod], message: str) -> tuple[Fields, list[Condition]]:
     """The status of an object that cannot be read: what runs goes on as it is, under the names that it has."""
+    meta, before = item["metadata"], item.get("status") or {}
     live = [p for p in pods if p.live]
+    ready, replicas = sum(p.ready for p in live), item["spec"].get("replicas", 1)
     fields = {
-        "observedGeneration": generation,
+        "observedGeneration": meta["generation"],
         "replicas": len(live),
-        "readyReplicas": sum(p.ready for p in live),
+        "readyReplicas": ready,
         "updatedReplicas": 0,
-        "selector": before.get("selector") or selector(name),
-        "phase": "Degraded" if any(p.ready for p in live) else "Failed",
+        "selector": before.get("selector") or selector(meta["name"]),
+        "phase": "Degraded" if ready else "Failed",
+        **{name: before[name] for name in ("servedNames", "names") if name in before},
     }
-    if "servedNames" in before:
-        fields["servedNames"] = before["servedNames"]
-    unknown = "the spec is invalid: see Ready"
+    if replicas == 0:
+        told = Condition(READY, True, Reason.STOPPED, "0 replicas are wanted; the spec is invalid: see Stalled")
+    elif ready >= read_rollout(item["spec"].get("rollout", {})).least_ready(replicas):
+        told = Condition(READY, True, Reason.READY, f"{ready} ready for requests; the spec is invalid: see Stalled")
+    else:
+        told = Condition(READY, False, Reason.INVALID_SPEC, message)
+    progressing = Condition(PROGRESSING, False, Reason.INVALID_SPEC, message)
+    unknown = "the spec is invalid: see Stalled"
     return fields, [
-        Condition(READY, False, Reason.INVALID_SPEC, message),
-        Condition(PROGRESSING, False, Reason.INVALID_SPEC, message),
+        told,
+        progressing,
         *(Condition(kind, None, Reason.INVALID_SPEC, unknown) for kind in (PLACED, LOADED, ROUTABLE)),
+        *_standard(progressing),
     ]
+
+
+def _standard(progressing: Condition) -> list[Condition]:
+    """The same in the conditions of kstatus, by which other tools wait."""
+    if progressing.status:
+        return [Condition(RECONCILING, True, progressing.reason, progressing.message)]
+    if progressing.reason is Reason.SETTLED:
+        return []
+    return [Condition(STALLED, True, progressing.reason, progressing.message)]
 
 
 def _placed(seen: View, rejection: str | None) -> Condition:
@@ -118,7 +100,7 @@ def _placed(seen: View, rejection: str | None) -> Condition:
         return Condition(PLACED, False, Reason.REJECTED, f"the API server refuses the pod: {rejection}")
     if (failure := seen.failure(NOT_PLACED)) is not None:
         return Condition(PLACED, False, failure.reason, failure.message)
-    scheduled = sum(p.scheduled for p in seen.current)
+    scheduled = sum(p.scheduled for p in seen.good)
     if scheduled < replicas:
         return Condition(PLACED, False, Reason.WAITING_FOR_PODS, f"{scheduled} of {replicas} replicas have a node")
     return Condition(PLACED, True, Reason.SCHEDULED, f"{scheduled} of {replicas} replicas have a node")
@@ -128,8 +110,8 @@ def _loaded(seen: View) -> Condition:
     replicas, source = seen.spec.replicas, seen.spec.source
     if (failure := seen.failure(NOT_LOADED)) is not None:
         return Condition(LOADED, False, failure.reason, failure.message)
-    message = f"{seen.updated} of {replicas} replicas have loaded {source}"
-    if seen.updated < replicas:
+    message = f"{seen.good_ready} of {replicas} replicas have loaded {source}"
+    if seen.good_ready < replicas:
         return Condition(LOADED, False, Reason.LOADING, message)
     return Condition(LOADED, True, Reason.LOADED, message)
 
@@ -153,38 +135,72 @@ def _routable(seen: View, rejection: str | None) -> Condition:
 
 
 def _ready(seen: View, parts: Sequence[Condition]) -> Condition:
-    if seen.spec.replicas == 0:
-        return Condition(READY, False, Reason.STOPPED, "0 replicas are wanted; scale up to serve")
-    for part in parts:
-        if not part.status:
-            return Condition(READY, False, part.reason, part.message)
-    return Condition(READY, True, Reason.READY, parts[-1].message)
+    """Whether enough replicas serve, of whatever spec: a roll or a node that is lost need not change it."""
+    spec, routable = seen.spec, parts[-1]
+    if spec.replicas == 0:
+        return Condition(READY, True, Reason.STOPPED, "0 replicas are wanted; scale up to serve")
+    if routable.status and seen.ready >= spec.rollout.least_ready(spec.replicas):
+        return Condition(READY, True, Reason.READY, routable.message)
+    part = next(part for part in parts if not part.status)
+    return Condition(READY, False, part.reason, part.message)
 
 
-def _progressing(seen: View, parts: Sequence[Condition]) -> Condition:
-    """False when nothing changes any more: what is wanted is there, or it cannot be had before somebody acts."""
+def _progressing(seen: View, parts: Sequence[Condition], before: Sequence[Mapping[str, Any]]) -> Condition:
+    """False when nothing changes any more: what is wanted is there, or nothing has come of it for too long."""
+    under_way = _under_way(seen, parts)
+    if under_way is None:
+        return Condition(PROGRESSING, False, Reason.SETTLED, "what is there is what is wanted")
+    reason, message = under_way
+    if reason is Reason.ROLLOUT_QUEUED or seen.observed.now < seen.deadline(before):
+        return Condition(PROGRESSING, True, reason, message)
+    seconds = seen.spec.rollout.progress_seconds
+    late = f"nothing has moved for {seconds} s: {_hindrance(parts) or message}"
+    return Condition(PROGRESSING, False, Reason.PROGRESS_DEADLINE_EXCEEDED, late)
+
+
+def _under_way(seen: View, parts: Sequence[Condition]) -> tuple[Reason, str] | None:
+    """What still changes, and in a sentence."""
     replicas = seen.spec.replicas
     for part in parts:
-        if part.reason is Reason.REJECTED or part.reason in NOT_LOADED:
-            return Condition(PROGRESSING, False, Reason.FAILING, f"waiting for a fix: {part.message}")
-    if len(seen.live) > len(seen.current):
-        message = f"{seen.updated} of {replicas} replicas have the present spec and are ready"
-        return Condition(PROGRESSING, True, Reason.ROLLING, message)
-    if seen.updated < replicas or len(seen.current) != replicas or seen.stopping:
-        message = f"{seen.updated} of {replicas} replicas are ready, {seen.stopping} are stopping"
-        return Condition(PROGRESSING, True, Reason.SCALING, message)
-    return Condition(PROGRESSING, False, Reason.SETTLED, "what is there is what is wanted")
+        if _is_failing(part):
+            return Reason.FAILING, f"waiting for a fix: {part.message}"
+    if seen.older:
+        ready = sum(p.ready for p in seen.current)
+        return Reason.ROLLING, f"{ready} of {replicas} replicas have the present spec and image and are ready"
+    if seen.leaving:
+        return Reason.MOVING, f"{len(seen.leaving)} replicas leave nodes that are being drained: {_nodes(seen.leaving)}"
+    if seen.good_ready < replicas or len(seen.good) != replicas or seen.stopping:
+        return Reason.SCALING, f"{seen.good_ready} of {replicas} replicas are ready, {seen.stopping} are stopping"
+    if seen.held:
+        return Reason.ROLLOUT_QUEUED, "other models take the new runtime image first"
+    return None
 
 
-def _phase(seen: View, ready: Condition, progressing: Condition, parts: Sequence[Condition]) -> str:
+def _nodes(pods: Sequence[Pod]) -> str:
+    return ", ".join(sorted({p.node for p in pods}))
+
+
+def _hindrance(parts: Sequence[Condition]) -> str:
+    """What somebody could do something about."""
+    for part in parts:
+        if part.status is False and part.is_warning:
+            return part.message
+    return ""
+
+
+def _is_failing(part: Condition) -> bool:
+    return part.reason is Reason.REJECTED or part.reason in NOT_LOADED
+
+
+def _phase(seen: View, progressing: Condition, parts: Sequence[Condition]) -> str:
     placed, loaded, _ = parts
     if seen.spec.replicas == 0:
         return "Stopped"
-    if progressing.reason is Reason.FAILING:
+    if any(map(_is_failing, parts)) or progressing.reason is Reason.PROGRESS_DEADLINE_EXCEEDED:
         return "Degraded" if seen.ready else "Failed"
     if progressing.reason is Reason.ROLLING:
         return "Updating"
-    if ready.status:
+    if all(part.status for part in parts):
         return "Ready"
     if not placed.status:
         return "Degraded" if seen.ready and placed.reason in NOT_PLACED else "Pending"

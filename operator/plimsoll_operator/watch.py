@@ -10,6 +10,7 @@ import kopf
 
 from plimsoll_operator.api import Api
 from plimsoll_operator.identity import GROUP, MANAGED_LABEL, MANAGER, OWNER_LABEL, PLURAL, VERSION, ObjectKey, key_of
+from plimsoll_operator.nodes import NodeRegistry
 from plimsoll_operator.work import WorkQueue
 
 CHILDREN = f"{MANAGED_LABEL}={MANAGER},{OWNER_LABEL}"
@@ -19,11 +20,20 @@ class WatchError(Exception):
     """Watching has ended; the message says why."""
 
 
-async def watch(api: Api, queue: WorkQueue, namespaces: Sequence[str] | None, arm_signals: Callable[[], None]) -> None:
-    """Watch for ever; None means all namespaces. `arm_signals` takes signals back from kopf. Raises WatchError."""
+async def watch(
+    api: Api,
+    queue: WorkQueue,
+    namespaces: Sequence[str] | None,
+    arm_signals: Callable[[], None],
+    nodes: NodeRegistry | None = None,
+) -> None:
+    """Watch for ever; None means all namespaces, and no nodes. `arm_signals` takes signals back from kopf.
+
+    Raises WatchError.
+    """
     others = asyncio.all_tasks()
     tasks = await kopf.spawn_tasks(
-        registry=make_registry(api, queue),
+        registry=make_registry(api, queue, nodes),
         settings=make_settings(),
         namespaces=list(namespaces or ()),
         clusterwide=namespaces is None,
@@ -37,7 +47,7 @@ async def watch(api: Api, queue: WorkQueue, namespaces: Sequence[str] | None, ar
     raise WatchError("kopf has ended")
 
 
-def make_registry(api: Api, queue: WorkQueue) -> kopf.OperatorRegistry:
+def make_registry(api: Api, queue: WorkQueue, nodes: NodeRegistry | None = None) -> kopf.OperatorRegistry:
     """Handlers of raw watch events only: kopf then keeps no state on objects, and adds no finalizer."""
     registry = kopf.OperatorRegistry()
 
@@ -62,6 +72,13 @@ def make_registry(api: Api, queue: WorkQueue) -> kopf.OperatorRegistry:
     @kopf.on.event("", "v1", "services", registry=registry)
     async def child_changed(body: Any, **_: Any) -> None:
         queue.add(ObjectKey(body["metadata"]["namespace"], body["metadata"]["labels"][OWNER_LABEL]))
+
+    if nodes is not None:
+
+        @kopf.on.event("", "v1", "nodes", registry=registry)
+        async def node_changed(event: Any, body: Any, **_: Any) -> None:
+            gone = event["type"] == "DELETED"
+            queue.add_all(nodes.forget(body["metadata"]["name"]) if gone else nodes.note(body))
 
     return registry
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from plimsoll_operator.build.pod import Image, build_pod
+from plimsoll_operator.build.image import Image
+from plimsoll_operator.build.pod import build_pod
 from plimsoll_operator.reasons import EXIT_REASONS, NOT_LOADED, Reason
 from plimsoll_operator.spec import DRAIN_SECONDS, read_spec
 from plimsoll_runtime.cli.main import build_parser

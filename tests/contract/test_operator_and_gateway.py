@@ -12,7 +12,8 @@ from operator_support.verdicts import MEMORY
 from plimsoll_gateway.objects import POD_SELECTOR, table_of
 from plimsoll_operator import identity
 from plimsoll_operator.build.arguments import serve_arguments as operator_arguments
-from plimsoll_operator.build.pod import Image, build_pod
+from plimsoll_operator.build.image import Image
+from plimsoll_operator.build.pod import build_pod
 from plimsoll_operator.names import NameRegistry
 from plimsoll_operator.spec import SpecError, read_spec
 from plimsoll_runtime.cli.main import build_parser

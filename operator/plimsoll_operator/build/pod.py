@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
+import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from plimsoll_operator.build.arguments import CLAIMS, claim_name, serve_arguments
+from plimsoll_operator.build.image import Image
+from plimsoll_operator.build.revision import revision
 from plimsoll_operator.identity import CONTAINER, HASH_LABEL, PORT, selector_labels
-from plimsoll_operator.spec import Spec, SpecError
+from plimsoll_operator.spec import Spec
 
 USER = 65532
 TERMINATION_LOG = "/dev/termination-log"
 CACHE = "/cache"
 GRACE_BEYOND_DRAIN = 15
-START_SECONDS = 3600
-HASH_LENGTH = 10
+START_PERIOD = 2
 CACHE_LIMIT = "256Gi"
 """Of the cache without `resources.ephemeralStorage`: room for whatever one accelerator can hold, not all of a disk."""
 OVER_NODES = ({"maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "ScheduleAnyway"},)
@@ -26,56 +25,23 @@ NODE_LOST_SECONDS = 60
 """How long a pod may stay on a node that does not answer. The cluster's own 300 s are long for requests to wait."""
 
 
-@dataclass(frozen=True, slots=True)
-class Image:
-    """The runtime's image and when the kubelet pulls it. `allowed`: from where a template may take another."""
-
-    reference: str
-    pull_policy: str = "IfNotPresent"
-    allowed: tuple[str, ...] = ()
-
-    def of(self, spec: Spec) -> str:
-        """The image of a model's pods. Raises SpecError for one that is not allowed."""
-        own = spec.template.image
-        if own is None:
-            return self.reference
-        if not any(f"{own}/".startswith(f"{place.rstrip('/')}{end}") for place in self.allowed for end in "/:@"):
-            places = f"only {', '.join(self.allowed)}" if self.allowed else "none"
-            raise SpecError(
-                f"template.image {own} is not among the images that this installation allows ({places}): leave it out, "
-                "or have its place added to the chart's runtime.allowedImages"
-            )
-        return own
-
-
 def build_pod(spec: Spec, image: Image, suffix: str) -> dict[str, Any]:
     """One replica. Two pods of one spec and image differ in `suffix` only."""
     body = _with_defaults(_pod_spec(spec, image), spec)
-    ours = {**selector_labels(spec.key.name, spec.owner.uid), HASH_LABEL: pod_hash(spec, image)}
+    ours = {**selector_labels(spec.key.name, spec.owner.uid), HASH_LABEL: revision(spec, image)}
     metadata: dict[str, Any] = {
         "name": f"{spec.key.name}-{suffix}",
         "namespace": spec.key.namespace,
         "labels": {**spec.template.labels, **ours},
-        "ownerReferences": [spec.owner.reference()],
+        "ownerReferences": [spec.owner.reference(awaited=True)],
     }
     if spec.template.annotations:
         metadata["annotations"] = dict(spec.template.annotations)
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": body}
 
 
-def pod_hash(spec: Spec, image: Image) -> str:
-    """A name for everything in which two pods of an object can differ: another hash means that it rolls."""
-    content = {
-        "spec": _pod_spec(spec, image),
-        "labels": dict(spec.template.labels),
-        "annotations": dict(spec.template.annotations),
-    }
-    text = json.dumps(content, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()[:HASH_LENGTH]
-
-
 def _with_defaults(body: dict[str, Any], spec: Spec) -> dict[str, Any]:
-    """What pods have where the spec does not say; pods that were made without are as good, and not replaced for it."""
+    """What pods have where the spec does not say."""
     limit = {"sizeLimit": spec.ephemeral_storage or CACHE_LIMIT}
     volumes = [{**volume, "emptyDir": limit} if volume["name"] == "cache" else volume for volume in body["volumes"]]
     return {"topologySpreadConstraints": _spread(spec, OVER_NODES), **body, "volumes": volumes}
@@ -125,7 +91,7 @@ def _container(spec: Spec, image: Image) -> dict[str, Any]:
         "env": _environment(spec),
         "ports": [{"name": "http", "containerPort": PORT, "protocol": "TCP"}],
         "resources": _resources(spec),
-        "startupProbe": _probe("/health", period=2, failures=START_SECONDS // 2),
+        "startupProbe": _probe("/health", period=START_PERIOD, failures=math.ceil(spec.startup_seconds / START_PERIOD)),
         "readinessProbe": _probe("/health", period=2, failures=2),
         "livenessProbe": _probe("/live", period=10, failures=6),
         "securityContext": {

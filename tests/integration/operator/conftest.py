@@ -8,6 +8,8 @@ pods, so a test plays the kubelet by writing their status. Without the binaries 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 from chart_support.helm import NoHelmError, render
@@ -54,12 +56,26 @@ UNRESTRICTED = {"pod-security.kubernetes.io/enforce": "privileged"}
 @pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
     """With the chart's definitions, roles and policies, in force."""
+    with installed(tmp_path_factory.mktemp("apiserver")) as running:
+        yield running
+
+
+@pytest.fixture
+def strict_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
+    """One that lets nobody hold up an owner's deletion who could not do so by its finalizers."""
+    with installed(tmp_path_factory.mktemp("strict"), "OwnerReferencesPermissionEnforcement") as running:
+        yield running
+
+
+@contextmanager
+def installed(folder: Path, *plugins: str) -> Iterator[ApiServer]:
+    """A server with the chart; skips the test where one of the programs is missing."""
     try:
         programs = find_programs()
         objects = render({}, release=RELEASE, namespace=RELEASE_NAMESPACE)
     except (Missing, NoHelmError) as missing:
         pytest.skip(str(missing))
-    running = ApiServer(programs, tmp_path_factory.mktemp("apiserver"))
+    running = ApiServer(programs, folder, plugins=plugins)
     with running, Direct(running.url, ADMIN, "default") as admin:
         admin.ask("POST", "/api/v1/namespaces", {"metadata": {"name": RELEASE_NAMESPACE}})
         for item in objects:

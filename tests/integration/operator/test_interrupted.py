@@ -13,8 +13,8 @@ from operator_support.direct import Direct
 from operator_support.objects import Json
 from operator_support.recording import IMAGE, Killed, Operator, RecordingClient
 
-from plimsoll_operator.build.pod import Image
-from plimsoll_operator.identity import ObjectKey
+from plimsoll_operator.build.image import Image
+from plimsoll_operator.identity import UID_LABEL, ObjectKey
 
 NEWER = Image("registry.example/runtime:2")
 REPLICAS = 2
@@ -63,6 +63,7 @@ class Story:
         """What is there, without names and times."""
         status = self.direct.model(self.key.name)["status"]
         service = self.direct.service(self.key.name)
+        del service["spec"]["selector"][UID_LABEL]
         return {
             "pods": [_without_identity(pod) for pod in self.direct.pods(self.key.name)],
             "service": {key: service["spec"][key] for key in ("selector", "ports")},

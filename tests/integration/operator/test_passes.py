@@ -5,14 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from operator_support.direct import Direct
+from operator_support.adopted import IMAGE as ADOPTED
+from operator_support.adopted import RECORDED
+from operator_support.direct import Direct, Refused
 from operator_support.objects import FULL, Json
 from operator_support.recording import IMAGE, Operator, RecordingClient
 
 from plimsoll_operator import reconcile
-from plimsoll_operator.build.pod import Image, build_pod
-from plimsoll_operator.identity import HASH_LABEL, UID_LABEL, ObjectKey, selector, selector_labels
+from plimsoll_operator.build.image import Image
+from plimsoll_operator.build.pod import build_pod
+from plimsoll_operator.identity import API_VERSION, HASH_LABEL, KIND, UID_LABEL, ObjectKey, selector, selector_labels
 from plimsoll_operator.reconcile import NotLeaderError
+from plimsoll_operator.turns import Turns
 
 SOURCE = {"model": {"source": "demo://gemma-3-270m"}}
 
@@ -49,6 +53,7 @@ async def test_from_nothing_to_ready(operator: Operator, direct: Direct, key: Ob
     assert conditions(direct) == {
         "Ready": ("False", "WaitingForPods"),
         "Progressing": ("True", "Scaling"),
+        "Reconciling": ("True", "Scaling"),
         "Placed": ("False", "WaitingForPods"),
         "Loaded": ("False", "Loading"),
         "Routable": ("False", "NoReadyReplica"),
@@ -256,12 +261,116 @@ async def test_an_invalid_change_leaves_what_serves(operator: Operator, direct: 
     direct.change_model("m", template={"image": "registry.example/theirs:1"})
     await operator.until_quiet(key)
     status = direct.model("m")["status"]
-    assert conditions(direct)["Ready"] == ("False", "InvalidSpec")
+    assert conditions(direct)["Ready"] == ("True", "Ready")
+    assert conditions(direct)["Stalled"] == ("True", "InvalidSpec")
     assert (status["phase"], status["readyReplicas"], status["servedNames"]) == ("Degraded", 1, ["m"])
     assert direct.events("m")[-1][:2] == ("Warning", "InvalidSpec")
     direct.change_model("m", template={"image": None})
     await serve(operator, direct, key)
     assert conditions(direct)["Ready"] == ("True", "Ready")
+    assert "Stalled" not in conditions(direct)
+    assert {kind for kind, reason, _ in direct.events("m") if reason in ("Settled", "Ready")} == {"Normal"}
+
+
+async def test_a_condition_of_another_manager_is_left_alone(operator: Operator, direct: Direct, key: ObjectKey) -> None:
+    direct.create_model("m", SOURCE)
+    await serve(operator, direct, key)
+    direct.apply_condition("m", "example.com/Checked", manager="checker")
+    operator.http.requests.clear()
+    for _ in range(3):
+        await operator.one_pass(key)
+    assert operator.http.writes == []
+    direct.change_model("m", replicas=2)
+    await serve(operator, direct, key)
+    assert conditions(direct)["example.com/Checked"] == ("True", "Checked")
+
+
+@pytest.mark.parametrize(
+    "rollout", [{"maxSurge": 0, "maxUnavailable": 0}, {"maxSurge": "0%", "maxUnavailable": 0}, {"maxSurge": "25"}]
+)
+def test_a_rollout_that_could_never_go_on_is_refused(direct: Direct, rollout: Json) -> None:
+    with pytest.raises(Refused, match="maxSurge"):
+        direct.create_model("m", {**SOURCE, "rollout": rollout})
+
+
+def test_a_rollout_as_of_a_deployment_is_taken(direct: Direct) -> None:
+    wanted = {"maxSurge": "25%", "maxUnavailable": 0, "progressDeadlineSeconds": 60}
+    assert direct.create_model("m", {**SOURCE, "rollout": wanted})["spec"]["rollout"] == wanted
+
+
+@pytest.mark.parametrize("case", RECORDED)
+async def test_an_upgrade_from_0_1_0_replaces_no_pod(
+    http: RecordingClient, direct: Direct, as_operator: Direct, case: str
+) -> None:
+    recorded, key = RECORDED[case], ObjectKey(direct.namespace, "m")
+    created = direct.create_model("m", recorded.spec)
+    owner = {
+        "apiVersion": API_VERSION,
+        "kind": KIND,
+        "name": "m",
+        "uid": created["metadata"]["uid"],
+        "controller": True,
+    }
+    template = {k: v for k, v in recorded.pod["spec"].items() if k != "priorityClassName"}  # of no class here
+    for number in range(recorded.spec["replicas"]):
+        metadata = {**recorded.pod["metadata"], "name": f"m-{number}", "ownerReferences": [owner]}
+        as_operator.create_pod({"metadata": {**metadata, "namespace": direct.namespace}, "spec": template})
+    direct.make_ready("m")
+    before = {pod["metadata"]["uid"] for pod in direct.pods("m")}
+    upgraded = Operator(http, image=ADOPTED)
+    await upgraded.until_quiet(key)
+    assert {pod["metadata"]["uid"] for pod in direct.pods("m") if "deletionTimestamp" not in pod["metadata"]} == before
+    assert conditions(direct)["Progressing"] == ("False", "Settled")
+    assert direct.model("m")["status"]["updatedReplicas"] == len(before)
+
+
+async def test_an_upgrade_of_the_image_rolls_one_model_after_the_other(http: RecordingClient, direct: Direct) -> None:
+    first = Operator(http)
+    keys = [ObjectKey(direct.namespace, name) for name in ("m", "n")]
+    for key in keys:
+        direct.create_model(key.name, SOURCE)
+        await serve(first, direct, key)
+    newer = Operator(http, image=Image("registry.example/runtime:2"), turns=Turns(1))
+    for key in keys:
+        await newer.until_quiet(key)
+    assert [len(direct.pods(key.name)) for key in keys] == [2, 1]
+    assert conditions(direct, "n")["Progressing"] == ("True", "RolloutQueued")
+    assert conditions(direct, "n")["Ready"] == ("True", "Ready")
+    await serve(newer, direct, keys[0])
+    assert newer.woken == [keys[1]]
+    await serve(newer, direct, keys[1])
+    images = {pod["spec"]["containers"][0]["image"] for key in keys for pod in direct.pods(key.name)}
+    assert images == {"registry.example/runtime:2"}
+
+
+async def test_a_pod_is_moved_before_its_node_is_drained(operator: Operator, direct: Direct, key: ObjectKey) -> None:
+    direct.create_model("m", SOURCE)
+    await serve(operator, direct, key)
+    (pod,) = direct.pods("m")
+    node = {"metadata": {"name": pod["spec"]["nodeName"]}, "spec": {"unschedulable": True}}
+    assert operator.nodes.note(node) == {key}, "whoever has pods there needs a pass"
+    await operator.until_quiet(key)
+    assert conditions(direct)["Progressing"] == ("True", "Moving")
+    moved, new = sorted(direct.pods("m"), key=lambda found: found["metadata"]["uid"] != pod["metadata"]["uid"])
+    assert "deletionTimestamp" not in moved["metadata"], "it serves until the other one does"
+    direct.bind(new, "node-2")
+    direct.report(new, {"running": {}}, ready=True)
+    await operator.until_quiet(key)
+    direct.make_ready("m")
+    await operator.until_quiet(key)
+    assert [found["metadata"]["uid"] for found in direct.pods("m")] == [new["metadata"]["uid"]]
+    assert conditions(direct)["Progressing"] == ("False", "Settled")
+
+
+async def test_who_lost_the_lease_writes_no_status(http: RecordingClient, direct: Direct, key: ObjectKey) -> None:
+    direct.create_model("m", SOURCE)
+    await serve(Operator(http), direct, key)
+    (pod,) = direct.pods("m")
+    direct.report(pod, {"running": {}})
+    http.requests.clear()
+    with pytest.raises(NotLeaderError):
+        await Operator(http, may_act=lambda: False).one_pass(key)
+    assert http.writes == []
 
 
 async def test_who_does_not_lead_writes_nothing(http: RecordingClient, direct: Direct, key: ObjectKey) -> None:

@@ -13,7 +13,8 @@ import pytest
 from operator_support.direct import MERGE, Direct, Refused
 from operator_support.objects import Json, spec_of
 
-from plimsoll_operator.build.pod import Image, build_pod
+from plimsoll_operator.build.image import Image
+from plimsoll_operator.build.pod import build_pod
 from plimsoll_operator.build.service import build_service
 from plimsoll_operator.identity import MANAGED_LABEL, MANAGER, OWNER_LABEL
 

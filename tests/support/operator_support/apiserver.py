@@ -85,6 +85,7 @@ class ApiServer:
     programs: Programs
     folder: Path
     port: int = field(default_factory=free_port)
+    plugins: tuple[str, ...] = ()
     _stack: ExitStack = field(default_factory=ExitStack)
 
     @property
@@ -138,6 +139,7 @@ class ApiServer:
                     f"--service-account-signing-key-file={key}",
                     # It wants a token for each namespace's default account, which a controller would make.
                     "--disable-admission-plugins=ServiceAccount",
+                    *(f"--enable-admission-plugins={plugin}" for plugin in self.plugins),
                 ],
             )
             self._await_ready(api)

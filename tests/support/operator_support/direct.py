@@ -65,6 +65,14 @@ class Direct:
         """Merge into its spec."""
         return self.ask("PATCH", self._models(name), {"spec": spec}, MERGE)
 
+    def apply_condition(self, name: str, kind: str, *, manager: str) -> None:
+        """Another manager's condition in an object's status."""
+        condition = {"type": kind, "status": "True", "reason": "Checked", "message": "", "observedGeneration": 1}
+        condition["lastTransitionTime"] = "2026-01-01T00:00:00Z"
+        body = {"apiVersion": API_VERSION, "kind": KIND, "status": {"conditions": [condition]}}
+        path = f"{self._models(name)}/status"
+        self.ask("PATCH", path, body, "application/apply-patch+yaml", fieldManager=manager, force="true")
+
     def delete_model(self, name: str) -> None:
         self.ask("DELETE", self._models(name), {"propagationPolicy": "Background"})
 
@@ -92,9 +100,13 @@ class Direct:
         ours = sorted((e for e in found if e["regarding"]["name"] == name), key=lambda e: str(e["eventTime"]))
         return [(e["type"], e["reason"], e["note"]) for e in ours]
 
-    def bind(self, pod: Json) -> None:
+    def create_pod(self, body: Json) -> Json:
+        """As an operator of before would have done it."""
+        return self.ask("POST", self._core("pods"), body)
+
+    def bind(self, pod: Json, node: str = "node-1") -> None:
         """What the scheduler does."""
-        target = {"apiVersion": "v1", "kind": "Node", "name": "node-1"}
+        target = {"apiVersion": "v1", "kind": "Node", "name": node}
         body = {"metadata": {"name": pod["metadata"]["name"]}, "target": target}
         self.ask("POST", self._core("pods", pod["metadata"]["name"], "binding"), body)
 

@@ -215,4 +215,6 @@ def _put(spec: Json, path: tuple[str, ...], value: Any) -> None:
 
 
 def _words(path: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(step for step in path if step not in ("[]", "*"))[-2:] or ("spec",)
+    """What a message may speak of: the last two fields; of what a field names, its kind will do (PriorityClass)."""
+    found = tuple(step for step in path if step not in ("[]", "*"))[-2:] or ("spec",)
+    return (*found, *(step.removesuffix("Name") for step in found if step.endswith("Name")))

@@ -9,10 +9,12 @@ from typing import Any
 from kubernetes.aio import client, config
 
 from plimsoll_operator.api import Api
-from plimsoll_operator.build.pod import Image
+from plimsoll_operator.build.image import Image
 from plimsoll_operator.identity import ObjectKey
 from plimsoll_operator.names import NameRegistry
+from plimsoll_operator.nodes import NodeRegistry
 from plimsoll_operator.reconcile import Outcome, Reconciler
+from plimsoll_operator.turns import Turns
 
 IMAGE = Image("registry.example/runtime:1", allowed=("registry.example/ai",))
 QUIET_PASSES = 12
@@ -59,12 +61,26 @@ class Operator:
     """One process of the operator, without watches: passes are made when the test says so."""
 
     def __init__(
-        self, http: RecordingClient, *, image: Image = IMAGE, may_act: Callable[[], bool] = lambda: True
+        self,
+        http: RecordingClient,
+        *,
+        image: Image = IMAGE,
+        may_act: Callable[[], bool] = lambda: True,
+        turns: Turns | None = None,
     ) -> None:
         self.http = http
         self.woken: list[ObjectKey] = []
-        self.names = NameRegistry()
-        self._reconciler = Reconciler(Api(http), image, self.names, "test", may_act=may_act, wake=self.woken.append)
+        self.names, self.nodes = NameRegistry(), NodeRegistry()
+        self._reconciler = Reconciler(
+            Api(http),
+            image,
+            self.names,
+            self.nodes,
+            turns or Turns(99),
+            "test",
+            may_act=may_act,
+            wake=self.woken.append,
+        )
 
     async def one_pass(self, key: ObjectKey) -> Outcome:
         return await self._reconciler.reconcile(key)

@@ -12,11 +12,25 @@ from enum import Enum
 
 from operator_support.objects import EPOCH, UID, Json, stamp
 
+from plimsoll_operator.build.image import Image
+from plimsoll_operator.build.revision import Fit, Fits
 from plimsoll_operator.identity import API_VERSION, CONTAINER, HASH_LABEL, KIND, UID_LABEL
+from plimsoll_operator.nodes import Node
 from plimsoll_operator.observe import Observed, ServiceState, observe_pods
 from plimsoll_operator.plan import Action, ApplyService, CreatePod, DeletePod
 
 DRAIN = timedelta(seconds=45)
+
+
+def fits_of(present: str) -> Fits:
+    """Labels stand for specs; "new@other" is the spec "new" with another image."""
+
+    def fit(label: str, _: Image | None) -> Fit:
+        if label == present:
+            return Fit.CURRENT
+        return Fit.OUTDATED if label.partition("@")[0] == present else Fit.OLDER
+
+    return fit
 
 
 class State(Enum):
@@ -26,6 +40,7 @@ class State(Enum):
     UNSCHEDULABLE = "no node fits"
     LOADING = "loads its model"
     READY = "serves"
+    CUT_OFF = "served until its node ceased to answer"
     CRASHING = "its container ends and is started again"
     DEAD = "evicted"
     DONE = "its container has ended well, and is not started again"
@@ -43,6 +58,7 @@ class SimulatedPod:
     gone_by: datetime | None = None
     ended: datetime | None = None
     marked: bool = True
+    node: str = "n1"
 
     @property
     def live(self) -> bool:
@@ -51,6 +67,11 @@ class SimulatedPod:
     @property
     def ready(self) -> bool:
         return self.live and self.state is State.READY
+
+    @property
+    def holds_room(self) -> bool:
+        """Whether it takes up a place on its node."""
+        return self.state not in (State.UNSCHEDULED, State.UNSCHEDULABLE, State.DEAD, State.DONE)
 
     def become(self, state: State, now: datetime) -> None:
         """Whatever it was, it is this now."""
@@ -71,7 +92,7 @@ class SimulatedPod:
         if self.gone_by is not None:
             meta["deletionTimestamp"] = stamp(self.gone_by)
         placed = self.state not in (State.UNSCHEDULED, State.UNSCHEDULABLE)
-        return {"metadata": meta, "spec": {"nodeName": "n1"} if placed else {}, "status": self._status()}
+        return {"metadata": meta, "spec": {"nodeName": self.node} if placed else {}, "status": self._status()}
 
     def _status(self) -> Json:
         ready = {"type": "Ready", "status": str(self.state is State.READY)}
@@ -90,6 +111,9 @@ class SimulatedPod:
                 ready["lastTransitionTime"] = stamp(self.ended or self.created)
                 failed = {"phase": "Failed", "reason": "Evicted", "message": "the node was low on memory"}
                 return {**(failed if self.state is State.DEAD else {"phase": "Succeeded"}), "conditions": [ready]}
+            case State.CUT_OFF:
+                container = {"name": CONTAINER, "ready": True, "state": {"running": {}}}
+                return {"phase": "Running", "conditions": [ready], "containerStatuses": [container]}
             case State.LOADING | State.READY:
                 return {"phase": "Running", "conditions": [ready]}
 
@@ -101,11 +125,15 @@ class World:
     pods: list[SimulatedPod] = field(default_factory=list)
     service: ServiceState = ServiceState.MISSING
     now: datetime = EPOCH
+    nodes: dict[str, Node] = field(default_factory=dict)
+    slots: int | None = None
+    """Pods that the nodes which take pods have room for, together; None for any number."""
     _made: int = 0
 
     def observed(self) -> Observed:
         """What the operator sees."""
-        return Observed(observe_pods([p.json() for p in self.pods], UID, self.now), self.service, self.now)
+        found = observe_pods([p.json() for p in self.pods], UID, self.now, self.nodes)
+        return Observed(found, self.service, self.now)
 
     def ours(self) -> list[SimulatedPod]:
         return [p for p in self.pods if p.owner == UID]
@@ -139,9 +167,17 @@ class World:
         if pod.gone_by is not None:
             self.pods.remove(pod)
         elif pod.state in (State.UNSCHEDULED, State.UNSCHEDULABLE):
-            pod.state = State.LOADING
-        elif pod.state in (State.LOADING, State.CRASHING):
+            self._place(pod)
+        elif pod.state in (State.LOADING, State.CRASHING, State.CUT_OFF):
             pod.state = State.READY
+
+    def _place(self, pod: SimulatedPod) -> None:
+        """What the scheduler does."""
+        open_nodes = [name for name, node in self.nodes.items() if not node.cordoned] if self.nodes else ["n1"]
+        used = sum(p.holds_room and p.node in open_nodes for p in self.ours())
+        full = not open_nodes or (self.slots is not None and used >= self.slots)
+        pod.state = State.UNSCHEDULABLE if full else State.LOADING
+        pod.node = pod.node if full else open_nodes[used % len(open_nodes)]
 
     def _delete(self, pod: SimulatedPod) -> None:
         """A pod without a node is gone at once, one that has ended too; others drain."""

@@ -12,7 +12,7 @@ from plimsoll_gateway import objects as gateway_objects
 from plimsoll_gateway.limits import BODY_BYTES, Limits
 from plimsoll_gateway.options import parse_options as gateway_options
 from plimsoll_operator.options import parse_options as operator_options
-from plimsoll_operator.rights import LEASE_RIGHTS, OWNER_RIGHTS, RIGHTS
+from plimsoll_operator.rights import LEASE_RIGHTS, NODE_RIGHTS, OWNER_RIGHTS, RIGHTS
 
 CHART = Path(__file__).parents[3] / "charts" / "plimsoll"
 Object = dict[str, Any]
@@ -54,12 +54,14 @@ def test_the_gateways_limits_are_its_own_defaults(render: Render) -> None:
 @pytest.mark.parametrize(("watched", "namespaces"), [([], None), (["team-a", "team-b"], ("team-a", "team-b"))])
 def test_operator_takes_its_arguments(render: Render, watched: list[str], namespaces: tuple[str, ...] | None) -> None:
     image = {"registry": "reg.example.com", "repository": "rt", "tag": "7", "pullPolicy": "Always"}
-    (container,) = pod(render({"watchNamespaces": watched, "runtime": {"image": image}}), "operator")["containers"]
+    values: Object = {"watchNamespaces": watched, "runtime": {"image": image}, "operator": {"maxRollingModels": 3}}
+    (container,) = pod(render(values), "operator")["containers"]
     options = operator_options(container["args"])
     assert (options.image.reference, options.image.pull_policy) == ("reg.example.com/rt:7", "Always")
     assert options.namespaces == namespaces
     assert options.health_port == container["ports"][0]["containerPort"]
     assert str(options.lease) == "serving/pl-plimsoll-operator"
+    assert options.max_rolling == 3
 
 
 def test_policies_select_the_pods_that_the_gateway_watches(render: Render) -> None:
@@ -105,6 +107,12 @@ def test_operator_may_do_what_it_does_and_no_more(render: Render) -> None:
         for item in render({"rbac": {"aggregate": False}})
         if item["kind"] == "ClusterRole" and item["metadata"]["name"].endswith("-operator")
     ]
+    assert granted(role) == RIGHTS | NODE_RIGHTS
+
+
+def test_an_operator_of_some_namespaces_does_without_nodes(render: Render) -> None:
+    roles = [item for item in render({"watchNamespaces": ["team-a"]}) if item["metadata"].get("namespace") == "team-a"]
+    (role,) = [r for r in roles if r["kind"] == "Role" and r["metadata"]["name"].endswith("-operator")]
     assert granted(role) == RIGHTS
 
 

@@ -17,7 +17,9 @@ from plimsoll_operator.conditions import (
     PLACED,
     PROGRESSING,
     READY,
+    RECONCILING,
     ROUTABLE,
+    STALLED,
     Condition,
     news,
     with_times,
@@ -85,12 +87,17 @@ def test_a_failure_is_told_once_and_again_when_it_is_another(kind: str, reason: 
 def test_ready_and_progressing_do_not_repeat_what_the_others_say() -> None:
     told = [
         Condition(READY, True, Reason.READY, ""),
-        Condition(READY, False, Reason.INVALID_SPEC, ""),
+        Condition(STALLED, True, Reason.INVALID_SPEC, ""),
+        Condition(STALLED, True, Reason.PROGRESS_DEADLINE_EXCEEDED, ""),
         Condition(PROGRESSING, False, Reason.SETTLED, ""),
     ]
     silent = [
         Condition(READY, False, Reason.CRASHED, ""),
-        Condition(PROGRESSING, False, Reason.FAILING, ""),
+        Condition(READY, False, Reason.INVALID_SPEC, ""),
+        Condition(READY, True, Reason.STOPPED, ""),
+        Condition(PROGRESSING, True, Reason.FAILING, ""),
+        Condition(PROGRESSING, False, Reason.PROGRESS_DEADLINE_EXCEEDED, ""),
+        Condition(RECONCILING, True, Reason.FAILING, ""),
         Condition(PROGRESSING, False, Reason.INVALID_SPEC, ""),
         Condition(LOADED, None, Reason.INVALID_SPEC, ""),
     ]
@@ -98,6 +105,11 @@ def test_ready_and_progressing_do_not_repeat_what_the_others_say() -> None:
 
 
 def test_good_ends_are_no_warnings() -> None:
-    ends = [Condition(READY, True, Reason.READY, ""), Condition(LOADED, True, Reason.LOADED, "")]
+    ends = [
+        Condition(READY, True, Reason.READY, ""),
+        Condition(LOADED, True, Reason.LOADED, ""),
+        Condition(PROGRESSING, False, Reason.SETTLED, ""),
+    ]
     assert not any(c.is_warning for c in ends)
+    assert Condition(STALLED, True, Reason.PROGRESS_DEADLINE_EXCEEDED, "").is_warning
     assert not Condition(LOADED, None, Reason.INVALID_SPEC, "").is_warning

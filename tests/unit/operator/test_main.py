@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections.abc import Mapping
+from datetime import timedelta
 from functools import partial
+from typing import Any
 
 import aiohttp
 import pytest
+from operator_support.objects import EPOCH, model
 from prometheus_client import generate_latest
 
 from plimsoll_operator import main as module
@@ -20,6 +24,7 @@ from plimsoll_operator.options import parse_options
 from plimsoll_operator.rights import Right
 from plimsoll_operator.watch import WatchError
 
+SOURCE = {"source": "demo://gemma-3-270m"}
 LEAST = ["--runtime-image", "reg/rt:1", "--lease-namespace", "system"]
 
 
@@ -115,6 +120,75 @@ async def test_an_operator_that_sees_no_leader_is_not_ready(monkeypatch: pytest.
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
+
+
+class TwoModels(Api):
+    """Two objects that claim one name. The first pass over the older one never gets an answer."""
+
+    def __init__(self) -> None:
+        self.items = {
+            name: model(name, uid=name, created=EPOCH + timedelta(seconds=age), model={**SOURCE, "servedNames": ["g"]})
+            for age, name in enumerate(("older", "newer"))
+        }
+        self.told = asyncio.Event()
+        self.status: dict[str, Any] = {}
+        self.stored: Any = {"metadata": {"name": "l", "namespace": "system", "uid": "1", "resourceVersion": "1"}}
+
+    async def serves_models(self) -> bool:
+        return True
+
+    async def may(self, right: Right, namespace: str | None, name: str = "") -> bool:
+        return True
+
+    async def lease(self, key: ObjectKey) -> Object | None:
+        return dict(self.stored)
+
+    async def replace_lease(self, lease: Object) -> Object:
+        self.stored = lease
+        return lease
+
+    async def models(self, namespace: str | None) -> list[Object]:
+        return list(self.items.values())
+
+    async def model(self, key: ObjectKey) -> Object | None:
+        if key.name == "older":
+            await asyncio.Event().wait()
+        return self.items[key.name]
+
+    async def pods(self, key: ObjectKey) -> list[Object]:
+        return []
+
+    async def service(self, key: ObjectKey) -> Object | None:
+        return None
+
+    async def create_pod(self, pod: Object) -> None:
+        pass
+
+    async def apply_service(self, service: Object) -> None:
+        pass
+
+    async def create_event(self, event: Object) -> None:
+        pass
+
+    async def apply_status(self, item: Object, status: Mapping[str, Any]) -> None:
+        self.status = dict(status)
+        self.told.set()
+
+
+async def test_every_claim_to_a_name_is_known_before_the_first_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def watch(*_: object) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(module, "watch", watch)
+    cluster = TwoModels()
+    running = asyncio.create_task(module.Operator(parse_options(LEAST), cluster, "us", "us").run(lambda: None))
+    try:
+        await asyncio.wait_for(cluster.told.wait(), 20)
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+    reasons = {c["type"]: c["reason"] for c in cluster.status["conditions"]}
+    assert (reasons["Routable"], cluster.status["servedNames"]) == ("ServedNameTaken", [])
 
 
 async def status(session: aiohttp.ClientSession, path: str) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from plimsoll_operator.identity import ObjectKey
-from plimsoll_operator.options import parse_options
+from plimsoll_operator.options import MAX_ROLLING, parse_options
 
 LEAST = ["--runtime-image", "reg/rt:1", "--lease-namespace", "system"]
 
@@ -16,6 +16,7 @@ def test_the_least() -> None:
     assert options.namespaces is None
     assert options.lease == ObjectKey("system", "plimsoll-operator")
     assert options.health_port == 8080
+    assert (options.deployment, options.max_rolling) == (None, MAX_ROLLING)
 
 
 def test_namespaces_add_up() -> None:
@@ -33,6 +34,7 @@ def test_namespaces_add_up() -> None:
         ([*LEAST, "--no-such-option"], "--no-such-option"),
         ([*LEAST, "--health-port", "99999"], "'99999' is not a port"),
         ([*LEAST, "--health-port", "http"], "'http' is not a port"),
+        ([*LEAST, "--max-rolling-models", "0"], "'0' is not a whole number from 1"),
         ([*LEAST, "--all-name"], "unrecognized arguments"),
     ],
 )

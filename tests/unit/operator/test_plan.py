@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from operator_support.objects import EPOCH, spec_of
-from operator_support.world import SimulatedPod, State, World
+from operator_support.world import SimulatedPod, State, World, fits_of
 
+from plimsoll_operator.nodes import Node
 from plimsoll_operator.observe import ServiceState
-from plimsoll_operator.plan import LONGEST_WAIT, ROUNDS_KEPT, ApplyService, CreatePod, DeletePod, Plan, plan
+from plimsoll_operator.plan import (
+    LONGEST_WAIT,
+    ROOM_PATIENCE,
+    ROUNDS_KEPT,
+    ApplyService,
+    CreatePod,
+    DeletePod,
+    Plan,
+    plan,
+)
+from plimsoll_operator.rollout import Rollout
+from plimsoll_operator.view import view
 
 
 def pod(name: str, state: State = State.READY, pod_hash: str = "new", age: int = 100) -> SimulatedPod:
@@ -18,7 +32,7 @@ def pod(name: str, state: State = State.READY, pod_hash: str = "new", age: int =
 
 
 def planned(replicas: int, *pods: SimulatedPod, service: ServiceState = ServiceState.OURS) -> Plan:
-    return plan(spec_of(replicas=replicas), "new", World(list(pods), service).observed())
+    return plan(view(spec_of(replicas=replicas), fits_of("new"), World(list(pods), service).observed()))
 
 
 def deleted(found: Plan) -> list[str]:
@@ -60,17 +74,17 @@ def test_scaling_down_takes_what_serves_least() -> None:
 
 def test_a_roll_adds_one_before_it_takes_one() -> None:
     old = [pod("a", pod_hash="old"), pod("b", pod_hash="old")]
-    assert planned(2, *old) == Plan((CreatePod("the spec has changed"),))
+    assert planned(2, *old) == Plan((CreatePod("the spec or the image has changed"),))
     assert planned(2, *old, pod("c", State.LOADING)) == Plan(())
     assert planned(2, *old, pod("c")) == Plan(
-        (DeletePod("a", "uid-a", "its spec has changed"), CreatePod("the spec has changed"))
+        (DeletePod("a", "uid-a", "its spec or image has changed"), CreatePod("the spec or the image has changed"))
     )
 
 
 def test_old_pods_that_do_not_serve_go_at_once() -> None:
     found = planned(2, pod("a", State.CRASHING, "old"), pod("b", State.LOADING, "old"))
     assert deleted(found) == ["a", "b"]
-    assert found.actions[2:] == (CreatePod("the spec has changed"),) * 2
+    assert found.actions[2:] == (CreatePod("the spec or the image has changed"),) * 2
 
 
 def test_a_new_spec_that_crashes_never_takes_the_old_pods() -> None:
@@ -88,13 +102,95 @@ def test_a_dead_pod_is_replaced_at_once_and_forgotten_once_its_replacement_serve
     assert planned(1, dead, pod("b")) == Plan((DeletePod("a", "uid-a", "it has ended for good"),))
 
 
+def roll(replicas: int, *pods: SimulatedPod, age: int = 0, **more: Any) -> Plan:
+    """`age` is how long ago the newest pods were made."""
+    rollout = {name: more.pop(name) for name in ("max_surge", "max_unavailable") if name in more}
+    spec = replace(spec_of(replicas=replicas, template=more.pop("template", {})), rollout=Rollout(**rollout))
+    world = World(list(pods), ServiceState.OURS, EPOCH + timedelta(seconds=age), more.pop("nodes", {}))
+    return plan(view(spec, fits_of("new"), world.observed(), **more))
+
+
+def test_where_no_room_is_an_old_pod_goes_first_as_far_as_some_may_be_missing() -> None:
+    old = [pod("a", pod_hash="old"), pod("b", pod_hash="old")]
+    stuck = pod("c", State.UNSCHEDULABLE, age=0)
+    patience = int(ROOM_PATIENCE.total_seconds())
+    assert roll(2, *old, stuck) == Plan((), ROOM_PATIENCE)
+    assert roll(2, *old, stuck, age=patience - 1) == Plan((), timedelta(seconds=1))
+    found = roll(2, *old, stuck, age=patience)
+    assert deleted(found) == ["a"]
+    assert isinstance(found.actions[0], DeletePod)
+    assert "its replacement needs its room" in found.actions[0].why
+    assert roll(2, *old, stuck, age=patience, max_unavailable=0) == Plan(())
+    draining = pod("x", pod_hash="old")
+    draining.gone_by = EPOCH + timedelta(seconds=99)
+    assert deleted(roll(2, old[0], draining, stuck, age=patience)) == []
+    three = [*old, pod("d", pod_hash="old"), draining]
+    assert deleted(roll(3, *three, stuck, age=patience)) == [], "its room is on its way"
+
+
+def test_the_only_pod_stays_unless_it_may_be_missing() -> None:
+    pods, patience = [pod("a", pod_hash="old"), pod("b", State.UNSCHEDULABLE, age=0)], 60
+    assert roll(1, *pods, age=patience) == Plan(())
+    assert deleted(roll(1, *pods, age=patience, max_unavailable=1)) == ["a"]
+
+
+def test_without_surge_old_pods_go_first() -> None:
+    old = [pod(name, pod_hash="old") for name in "abc"]
+    found = roll(3, *old, max_surge=0, max_unavailable=2)
+    assert deleted(found) == ["a", "b"]
+    assert len(found.actions) == 4
+    assert roll(3, old[2], pod("d", State.LOADING), pod("e", State.LOADING), max_surge=0, max_unavailable=2) == Plan(())
+
+
+def test_surge_makes_several_at_once() -> None:
+    old = [pod(name, pod_hash="old") for name in "abcd"]
+    assert roll(4, *old, max_surge="50%").actions == (CreatePod("the spec or the image has changed"),) * 2
+
+
+def test_a_pod_is_replaced_before_its_node_is_drained() -> None:
+    nodes = {"n1": Node(cordoned=True, lost=False), "n2": Node(cordoned=False, lost=False)}
+    here, there = pod("a"), pod("b")
+    there.node = "n2"
+    assert roll(1, here, nodes=nodes) == Plan((CreatePod("node n1 is being drained"),))
+    assert roll(1, here, pod("b", State.UNSCHEDULED), nodes=nodes) == Plan(())
+    assert roll(1, here, there, nodes=nodes) == Plan((DeletePod("a", "uid-a", "its node n1 is being drained"),))
+    stuck = pod("b", State.UNSCHEDULABLE)
+    assert roll(1, here, stuck, nodes=nodes, age=600, max_unavailable=1) == Plan(()), "its room would be of no use"
+    loading = pod("a", State.LOADING)
+    assert roll(1, loading, nodes=nodes) == Plan((CreatePod("node n1 is being drained"),))
+    assert deleted(roll(1, loading, there, nodes=nodes)) == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("toleration", "moves"),
+    [
+        ({"operator": "Exists"}, False),
+        ({"key": "node.kubernetes.io/unschedulable", "operator": "Exists", "effect": "NoSchedule"}, False),
+        ({"key": "node.kubernetes.io/unschedulable", "operator": "Exists", "effect": "NoExecute"}, True),
+        ({"key": "gpu", "operator": "Exists"}, True),
+    ],
+)
+def test_a_pod_that_would_be_put_there_again_is_not_moved(toleration: dict[str, str], moves: bool) -> None:
+    nodes = {"n1": Node(cordoned=True, lost=False)}
+    assert bool(roll(1, pod("a"), nodes=nodes, template={"tolerations": [toleration]}).actions) is moves
+
+
+def test_who_waits_for_a_turn_is_left_alone_and_still_scaled() -> None:
+    waiting = [pod("a", pod_hash="new@other"), pod("b", pod_hash="new@other")]
+    assert roll(2, *waiting, may_roll=False) == Plan(())
+    assert len(roll(2, *waiting).actions) == 1
+    assert roll(3, *waiting, may_roll=False) == Plan((CreatePod("2 of 3 are there"),))
+    assert deleted(roll(1, *waiting, may_roll=False)) == ["a"]
+    assert deleted(roll(2, pod("a", pod_hash="old"), waiting[1], pod("c"), may_roll=False)) == ["a"]
+
+
 @pytest.mark.parametrize("replicas", [1, 3])
 def test_pods_that_die_at_once_are_made_ever_more_slowly(replicas: int) -> None:
     """A node refuses every pod for two hours."""
     spec, world, made = spec_of(replicas=replicas), World(service=ServiceState.OURS), []
     end = world.now + timedelta(hours=2)
     while world.now < end:
-        found = plan(spec, "new", world.observed())
+        found = plan(view(spec, fits_of("new"), world.observed()))
         world.apply(found.actions, "new")
         made += [world.now for action in found.actions if isinstance(action, CreatePod)]
         for dying in world.pods:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 from functools import cache
 from pathlib import Path
@@ -13,17 +14,22 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from operator_support.objects import EPOCH, UID, spec_of
-from operator_support.world import SimulatedPod, State, World
+from operator_support.world import SimulatedPod, State, World, fits_of
 
 from plimsoll_operator.conditions import Condition, with_times
+from plimsoll_operator.nodes import Node
 from plimsoll_operator.observe import ServiceState
-from plimsoll_operator.plan import SURGE, CreatePod, DeletePod, Plan, plan
+from plimsoll_operator.plan import CreatePod, DeletePod, Plan, plan
 from plimsoll_operator.reasons import Reason
+from plimsoll_operator.rollout import Rollout
 from plimsoll_operator.spec import Spec
-from plimsoll_operator.status import Rejections, describe, view
+from plimsoll_operator.status import Rejections, describe
+from plimsoll_operator.view import View, view
 
-HASHES = ("new", "newer", "old", "")
-"""Present specs are among the first two; "" is a pod that lost its label."""
+HASHES = ("new", "newer", "old", "", "new@other", "newer@other")
+"""Present specs are among the first two; "" is a pod that lost its label; the last two differ by their image only."""
+NODES = ("n1", "n2")
+GOOD = Node(cordoned=False, lost=False)
 SETTLE_ROUNDS = 120
 PHASES = {"Pending", "Loading", "Ready", "Updating", "Degraded", "Failed", "Stopped"}
 
@@ -34,6 +40,7 @@ pods = st.builds(
     state=st.sampled_from(State),
     created=st.integers(-900, 0).map(lambda seconds: EPOCH + timedelta(seconds=seconds)),
     owner=st.sampled_from([UID, UID, UID, "another's", ""]),
+    node=st.sampled_from(NODES),
     gone_by=st.none() | st.integers(-300, 60).map(lambda seconds: EPOCH + timedelta(seconds=seconds)),
 )
 
@@ -47,35 +54,66 @@ def status_schema() -> Any:
     )
 
 
+rollouts = st.builds(
+    Rollout,
+    max_surge=st.sampled_from([1, 1, 0, 2, "50%"]),
+    max_unavailable=st.sampled_from([None, None, 0, 1, 2, "50%"]),
+)
+
+
 class Rolling(RuleBasedStateMachine):
     """An operator that is killed anywhere in its passes, over pods that live, die and hang as they like."""
 
     world: World
     spec: Spec
     hash: str
+    may_roll: bool
 
     @initialize(
         found=st.lists(pods, max_size=9, unique_by=lambda pod: pod.name),
         replicas=st.integers(0, 4),
         service=st.sampled_from([state for state in ServiceState if state is not ServiceState.LEFT_OVER]),
+        rollout=rollouts,
+        slots=st.none() | st.integers(0, 4),
     )
-    def begin(self, found: list[SimulatedPod], replicas: int, service: ServiceState) -> None:
-        self.world = World(found, service)
-        self.hash = "new"
-        self.spec = spec_of(replicas=replicas)
+    def begin(
+        self, found: list[SimulatedPod], replicas: int, service: ServiceState, rollout: Rollout, slots: int | None
+    ) -> None:
+        self.world = World(found, service, nodes=dict.fromkeys(NODES, GOOD), slots=slots)
+        self.hash, self.may_roll = "new", True
+        self.spec = replace(spec_of(replicas=replicas), rollout=rollout)
 
     @rule(cut=st.integers(0, 12))
     def make_a_pass(self, cut: int) -> None:
         """Killed after so many actions."""
+        replicas, rollout = self.spec.replicas, self.spec.rollout
+        blocked = not rollout.surge(replicas) or any(p.state is State.UNSCHEDULABLE for p in self.world.ours())
+        promised = replicas - (rollout.unavailable(replicas) if blocked else 0)
         for action in self.planned().actions[:cut]:
             live, ready = self.world.live, self.world.ready
             self.world.apply([action], self.hash)
-            assert self.world.live <= max(live, self.spec.replicas + SURGE)
-            assert self.world.ready >= min(ready, self.spec.replicas)
+            assert self.world.live <= max(live, replicas + rollout.surge(replicas))
+            assert self.world.ready >= min(ready, promised)
 
     @rule(replicas=st.integers(0, 4))
     def scale(self, replicas: int) -> None:
-        self.spec = spec_of(replicas=replicas)
+        self.spec = replace(self.spec, replicas=replicas)
+
+    @rule(rollout=rollouts)
+    def change_the_rollout(self, rollout: Rollout) -> None:
+        self.spec = replace(self.spec, rollout=rollout)
+
+    @rule(name=st.sampled_from(NODES), cordoned=st.booleans(), lost=st.booleans())
+    def change_a_node(self, name: str, cordoned: bool, lost: bool) -> None:
+        self.world.nodes[name] = Node(cordoned=cordoned, lost=lost)
+
+    @rule(may_roll=st.booleans())
+    def wait_for_a_turn(self, may_roll: bool) -> None:
+        self.may_roll = may_roll
+
+    @rule(slots=st.none() | st.integers(0, 4))
+    def change_the_room(self, slots: int | None) -> None:
+        self.world.slots = slots
 
     @rule(pod_hash=st.sampled_from(HASHES[:2]))
     def change_the_spec(self, pod_hash: str) -> None:
@@ -108,18 +146,22 @@ class Rolling(RuleBasedStateMachine):
         written = with_times(conditions, [], self.spec.generation, self.world.now)
         status_schema().validate({**fields, "conditions": written})
         assert fields["phase"] in PHASES
-        assert of["Ready"].status == (
-            self.spec.replicas > 0 and all(of[t].status for t in ("Placed", "Loaded", "Routable"))
-        )
+        enough = self.world.ready >= max(1, self.spec.replicas - self.spec.rollout.unavailable(self.spec.replicas))
+        assert of["Ready"].status == (self.spec.replicas == 0 or bool(of["Routable"].status and enough))
+        assert ("Reconciling" in of) == bool(of["Progressing"].status)
+        assert ("Stalled" in of) == (of["Progressing"].reason is Reason.PROGRESS_DEADLINE_EXCEEDED)
         if of["Progressing"].reason is Reason.SETTLED:
             assert self.world.live == self.world.ready == self.spec.replicas
             assert not self.moves(self.planned())
 
+    def view(self) -> View:
+        return view(self.spec, fits_of(self.hash), self.world.observed(), may_roll=self.may_roll)
+
     def planned(self) -> Plan:
-        return plan(self.spec, self.hash, self.world.observed())
+        return plan(self.view())
 
     def described(self) -> tuple[dict[str, Any], list[Condition]]:
-        return describe(view(self.spec, self.hash, self.world.observed()), Rejections())
+        return describe(self.view(), Rejections())
 
     def moves(self, planned: Plan) -> list[object]:
         """Actions on pods that live."""
@@ -129,10 +171,17 @@ class Rolling(RuleBasedStateMachine):
         ]
 
     def teardown(self) -> None:
-        """Now all goes well: it comes to rest at what was asked for."""
+        """Now all goes well: it comes to rest at what was asked for, on nodes that are not being drained.
+
+        There is just the room that the rollout needs: for its surge, or for none where some may be missing.
+        """
         if not hasattr(self, "world"):
             return
         strangers = [p for p in self.world.pods if p.owner != UID]
+        replicas, rollout = self.spec.replicas, self.spec.rollout
+        self.world.slots = replicas + (0 if rollout.unavailable(replicas) else rollout.surge(replicas))
+        self.world.nodes["n2"] = GOOD
+        self.world.nodes["n1"] = replace(self.world.nodes["n1"], lost=False)
         for _ in range(SETTLE_ROUNDS):
             planned = self.planned()
             if planned == Plan(()) and all(p.ready for p in self.world.ours()):
@@ -141,11 +190,15 @@ class Rolling(RuleBasedStateMachine):
             for pod in self.world.ours():
                 self.world.proceed(pod)
             self.world.now += planned.wait or timedelta(seconds=1)
-        assert [(p.hash, p.state) for p in self.world.ours()] == [(self.hash, State.READY)] * self.spec.replicas
+        fine = (self.hash,) if self.may_roll else (self.hash, f"{self.hash}@other")
+        assert [p.state for p in self.world.ours()] == [State.READY] * replicas
+        assert all(p.hash in fine and not self.world.nodes[p.node].cordoned for p in self.world.ours())
         assert self.planned() == Plan(())
         assert [p for p in self.world.pods if p.owner != UID] == strangers
         assert self.world.service in (ServiceState.OURS, ServiceState.FOREIGN)
-        assert {c.type: c.reason for c in self.described()[1]}["Progressing"] is Reason.SETTLED
+        waits = any(p.hash != self.hash for p in self.world.ours())
+        reason = {c.type: c.reason for c in self.described()[1]}["Progressing"]
+        assert reason is (Reason.ROLLOUT_QUEUED if waits else Reason.SETTLED)
 
 
 Rolling.TestCase.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)

@@ -11,7 +11,7 @@ from plimsoll_operator import main as module
 from plimsoll_operator import prerequisites
 from plimsoll_operator.api import Api, ApiError
 from plimsoll_operator.identity import ObjectKey
-from plimsoll_operator.prerequisites import PrerequisiteError, await_prerequisites, missing
+from plimsoll_operator.prerequisites import PrerequisiteError, await_prerequisites, may_see_nodes, missing
 from plimsoll_operator.rights import LEASE_RIGHTS, Right
 
 LEASE = ObjectKey("system", "plimsoll-operator")
@@ -98,6 +98,14 @@ async def test_who_may_not_ask_goes_on(waits: list[float]) -> None:
     cluster.errors = [ApiError(403, "forbidden")]
     await await_prerequisites(cluster, None, LEASE)
     assert waits == []
+
+
+@pytest.mark.parametrize("refused", [(), (("list nodes", None),), (("watch nodes", None),)])
+async def test_nodes_are_looked_at_where_that_is_allowed(
+    refused: tuple[tuple[str, None], ...], caplog: pytest.LogCaptureFixture
+) -> None:
+    assert await may_see_nodes(Cluster(*refused)) is (not refused)
+    assert ("may not list and watch nodes" in caplog.text) is bool(refused)
 
 
 def test_the_process_ends_with_the_reason(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

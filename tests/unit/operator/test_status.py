@@ -2,19 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
-from operator_support.objects import EPOCH, UID, spec_of
-from operator_support.world import SimulatedPod, State, World
+from operator_support.objects import EPOCH, UID, model, spec_of, stamp
+from operator_support.world import SimulatedPod, State, World, fits_of
 
-from plimsoll_operator.conditions import LOADED, PLACED, PROGRESSING, READY, ROUTABLE, Condition
+from plimsoll_operator.conditions import (
+    LOADED,
+    PLACED,
+    PROGRESSING,
+    READY,
+    RECONCILING,
+    ROUTABLE,
+    STALLED,
+    Condition,
+)
 from plimsoll_operator.identity import selector
+from plimsoll_operator.nodes import Node
 from plimsoll_operator.observe import ServiceState
 from plimsoll_operator.reasons import Reason
-from plimsoll_operator.status import Rejections, describe, describe_invalid, view
+from plimsoll_operator.rollout import PROGRESS_SECONDS
+from plimsoll_operator.spec import STARTUP_SECONDS
+from plimsoll_operator.status import Rejections, describe, describe_invalid
+from plimsoll_operator.view import view
+
+SECOND, DAY = timedelta(seconds=1), timedelta(days=1)
 
 
 def pod(name: str, state: State = State.READY, pod_hash: str = "new", **more: Any) -> SimulatedPod:
@@ -27,11 +43,23 @@ def told(
     service: ServiceState = ServiceState.OURS,
     rejections: Rejections = Rejections(),  # noqa: B008
     holders: tuple[tuple[str, str], ...] = (),
+    before: Sequence[Mapping[str, Any]] = (),
+    age: timedelta = timedelta(0),
+    nodes: Mapping[str, Node] | None = None,
+    may_roll: bool = True,
 ) -> tuple[dict[str, Any], dict[str, Condition]]:
     """The fields and the conditions by type."""
-    observed = replace(World(list(pods), service).observed(), name_holders=holders)
-    fields, conditions = describe(view(spec_of(replicas=replicas), "new", observed), rejections)
+    observed = replace(World(list(pods), service, EPOCH + age, dict(nodes or {})).observed(), name_holders=holders)
+    fields, conditions = describe(
+        view(spec_of(replicas=replicas), fits_of("new"), observed, may_roll=may_roll), rejections, before
+    )
     return fields, {c.type: c for c in conditions}
+
+
+def condition(kind: str, status: str, since: datetime, reason: Reason = Reason.SETTLED) -> dict[str, Any]:
+    """As it was written in the last status."""
+    told = {"type": kind, "status": status, "reason": reason.value, "message": "", "observedGeneration": 1}
+    return {**told, "lastTransitionTime": stamp(since)}
 
 
 def verdict(replicas: int, *pods: SimulatedPod, **more: Any) -> tuple[str, dict[str, tuple[bool | None, Reason]]]:
@@ -50,6 +78,7 @@ def test_all_is_well() -> None:
         f"plimsoll.dev/model-deployment=gemma,plimsoll.dev/model-deployment-uid={UID}",
         "phase": "Ready",
         "servedNames": ["gemma"],
+        "names": "gemma",
     }
     assert {kind: (c.status, c.reason) for kind, c in conditions.items()} == {
         READY: (True, Reason.READY),
@@ -65,8 +94,8 @@ def test_a_replica_of_before_the_uid_label_still_counts_for_the_scale() -> None:
     fields, _ = told(2, pod("a"), pod("b", marked=False))
     assert fields["selector"] == selector("gemma")
     kept = {"selector": selector("gemma", UID)}
-    assert describe_invalid(1, "gemma", (), kept, "")[0]["selector"] == kept["selector"]
-    assert describe_invalid(1, "gemma", (), {}, "")[0]["selector"] == selector("gemma")
+    assert describe_invalid(model() | {"status": kept}, (), "")[0]["selector"] == kept["selector"]
+    assert describe_invalid(model(), (), "")[0]["selector"] == selector("gemma")
 
 
 @pytest.mark.parametrize(
@@ -75,13 +104,13 @@ def test_a_replica_of_before_the_uid_label_still_counts_for_the_scale() -> None:
         (1, [], "Pending", Reason.WAITING_FOR_PODS, Reason.SCALING),
         (1, [pod("a", State.UNSCHEDULED)], "Pending", Reason.WAITING_FOR_PODS, Reason.SCALING),
         (1, [pod("a", State.UNSCHEDULABLE)], "Pending", Reason.UNSCHEDULABLE, Reason.SCALING),
-        (2, [pod("a"), pod("b", State.UNSCHEDULABLE)], "Degraded", Reason.UNSCHEDULABLE, Reason.SCALING),
+        (2, [pod("a"), pod("b", State.UNSCHEDULABLE)], "Degraded", Reason.READY, Reason.SCALING),
         (1, [pod("a", State.LOADING)], "Loading", Reason.LOADING, Reason.SCALING),
         (1, [pod("a", State.CRASHING)], "Failed", Reason.MODEL_INVALID, Reason.FAILING),
-        (2, [pod("a"), pod("b", State.CRASHING)], "Degraded", Reason.MODEL_INVALID, Reason.FAILING),
-        (1, [pod("a", pod_hash="old")], "Updating", Reason.WAITING_FOR_PODS, Reason.ROLLING),
-        (1, [pod("a", pod_hash="old"), pod("b", State.LOADING)], "Updating", Reason.LOADING, Reason.ROLLING),
-        (1, [pod("a", pod_hash="old"), pod("b", State.CRASHING)], "Degraded", Reason.MODEL_INVALID, Reason.FAILING),
+        (2, [pod("a"), pod("b", State.CRASHING)], "Degraded", Reason.READY, Reason.FAILING),
+        (1, [pod("a", pod_hash="old")], "Updating", Reason.READY, Reason.ROLLING),
+        (1, [pod("a", pod_hash="old"), pod("b", State.LOADING)], "Updating", Reason.READY, Reason.ROLLING),
+        (1, [pod("a", pod_hash="old"), pod("b", State.CRASHING)], "Degraded", Reason.READY, Reason.FAILING),
         (1, [pod("a", State.DEAD)], "Pending", Reason.EVICTED, Reason.SCALING),
         (1, [pod("a", State.DEAD), pod("b", State.LOADING)], "Loading", Reason.LOADING, Reason.SCALING),
         (1, [pod("a", State.DEAD, "old")], "Pending", Reason.WAITING_FOR_PODS, Reason.SCALING),
@@ -96,9 +125,75 @@ def test_what_it_is_at(replicas: int, pods: list[SimulatedPod], phase: str, read
     found, conditions = verdict(replicas, *pods)
     assert (found, conditions[READY], conditions[PROGRESSING]) == (
         phase,
-        (ready is Reason.READY, ready),
-        (progressing in (Reason.SCALING, Reason.ROLLING), progressing),
+        (ready in (Reason.READY, Reason.STOPPED), ready),
+        (progressing is not Reason.SETTLED, progressing),
     )
+    assert (RECONCILING in conditions, STALLED in conditions) == (progressing is not Reason.SETTLED, False)
+    if replicas == 0:
+        assert conditions[ROUTABLE][0] is False
+
+
+def test_what_does_not_move_for_too_long_is_stalled() -> None:
+    seconds = timedelta(seconds=PROGRESS_SECONDS)
+    stuck = [pod("a", pod_hash="old"), pod("b", State.UNSCHEDULABLE)]
+    before = [condition(PROGRESSING, "True", EPOCH)]
+    for age, late in ((seconds - SECOND, False), (seconds, True)):
+        fields, found = told(1, *stuck, before=before, age=age)
+        assert found[READY].status
+        assert found[PROGRESSING].status is not late
+        assert (RECONCILING in found, STALLED in found) == (not late, late)
+    assert fields["phase"] == "Degraded"
+    assert found[STALLED].reason is found[PROGRESSING].reason is Reason.PROGRESS_DEADLINE_EXCEEDED
+    assert found[STALLED].message == "nothing has moved for 600 s: b: 0/2 nodes"
+    stalled = [condition(PROGRESSING, "False", EPOCH + seconds, Reason.PROGRESS_DEADLINE_EXCEEDED)]
+    assert STALLED in told(1, *stuck, before=stalled, age=2 * seconds)[1], "looking at it again is no progress"
+    moved = pod("b", State.LOADING)
+    moved.created += seconds
+    assert RECONCILING in told(1, stuck[0], moved, before=stalled, age=2 * seconds)[1]
+    assert RECONCILING in told(1, before=[condition(PROGRESSING, "False", EPOCH)], age=9 * seconds)[1]
+
+
+def test_a_pod_that_loads_is_progress_until_its_own_limit() -> None:
+    before = [condition(PROGRESSING, "True", EPOCH)]
+    limit = timedelta(seconds=STARTUP_SECONDS)
+    assert RECONCILING in told(1, pod("a", State.LOADING), before=before, age=limit - SECOND)[1]
+    assert STALLED in told(1, pod("a", State.LOADING), before=before, age=limit)[1]
+    assert STALLED in told(1, pod("a", State.CRASHING), before=before, age=timedelta(seconds=PROGRESS_SECONDS))[1]
+
+
+@pytest.mark.parametrize(("replicas", "ready", "enough"), [(1, 0, False), (2, 1, True), (3, 1, False), (3, 2, True)])
+def test_a_scale_up_leaves_it_ready_as_long_as_few_are_missing(replicas: int, ready: int, enough: bool) -> None:
+    pods = [pod(f"p{n}", State.READY if n < ready else State.LOADING) for n in range(replicas)]
+    assert told(replicas, *pods)[1][READY].status is enough
+
+
+def test_a_model_that_waits_for_its_turn_is_ready_and_never_late() -> None:
+    before = [condition(PROGRESSING, "True", EPOCH)]
+    fields, found = told(
+        2, pod("a", pod_hash="new@x"), pod("b", pod_hash="new@x"), may_roll=False, before=before, age=DAY
+    )
+    assert (fields["phase"], fields["updatedReplicas"], fields["readyReplicas"]) == ("Ready", 0, 2)
+    assert {kind: (c.status, c.reason) for kind, c in found.items() if kind in (READY, PROGRESSING, RECONCILING)} == {
+        READY: (True, Reason.READY),
+        PROGRESSING: (True, Reason.ROLLOUT_QUEUED),
+        RECONCILING: (True, Reason.ROLLOUT_QUEUED),
+    }
+
+
+def test_a_model_that_leaves_a_node_says_which() -> None:
+    _, found = told(1, pod("a"), nodes={"n1": Node(cordoned=True, lost=False)})
+    assert (found[READY].status, found[PROGRESSING].reason) == (True, Reason.MOVING)
+    assert found[PROGRESSING].message == "1 replicas leave nodes that are being drained: n1"
+
+
+def test_a_lost_node_is_named() -> None:
+    nodes = {"n1": Node(cordoned=False, lost=True)}
+    for state, seen in ((State.CUT_OFF, {}), (State.LOADING, nodes), (State.CUT_OFF, nodes)):
+        _, conditions = told(2, pod("a"), pod("b", state), nodes=seen)
+        assert (conditions[PLACED].status, conditions[PLACED].reason) == (False, Reason.NODE_LOST)
+        assert conditions[PLACED].message == "b: node n1 does not answer"
+        assert conditions[READY].status, "the other one serves"
+    assert told(1, pod("a", State.LOADING))[1][PLACED].status
 
 
 def test_the_words_of_a_failure_name_the_pod() -> None:
@@ -126,7 +221,7 @@ def test_what_the_api_server_refuses() -> None:
     assert (phase, conditions[PLACED], conditions[PROGRESSING]) == (
         "Failed",
         (False, Reason.REJECTED),
-        (False, Reason.FAILING),
+        (True, Reason.FAILING),
     )
     phase, conditions = verdict(1, pod("a"), rejections=Rejections(service="no more addresses"))
     assert (phase, conditions[READY]) == ("Degraded", (False, Reason.REJECTED))
@@ -134,17 +229,22 @@ def test_what_the_api_server_refuses() -> None:
 
 @pytest.mark.parametrize(("pods", "phase"), [([], "Failed"), ([pod("a"), pod("b", State.LOADING)], "Degraded")])
 def test_a_spec_that_cannot_be_read_leaves_what_runs(pods: list[SimulatedPod], phase: str) -> None:
-    found = World(list(pods)).observed().pods
-    fields, conditions = describe_invalid(7, "gemma", found, {"servedNames": ["g"]}, "too little memory")
+    found, serves = World(list(pods)).observed().pods, bool(pods)
+    item = model(generation=7, replicas=max(1, len(pods))) | {"status": {"servedNames": ["g"], "names": "g"}}
+    fields, conditions = describe_invalid(item, found, "too little memory")
     assert (fields["phase"], fields["replicas"], fields["readyReplicas"]) == (phase, len(pods), bool(pods))
-    assert (fields["observedGeneration"], fields["updatedReplicas"], fields["servedNames"]) == (7, 0, ["g"])
+    assert (fields["observedGeneration"], fields["updatedReplicas"]) == (7, 0)
+    assert (fields["servedNames"], fields["names"]) == (["g"], "g")
     assert [(c.type, c.word) for c in conditions] == [
-        (READY, "False"),
+        (READY, str(serves)),
         (PROGRESSING, "False"),
         (PLACED, "Unknown"),
         (LOADED, "Unknown"),
         (ROUTABLE, "Unknown"),
+        (STALLED, "True"),
     ]
-    assert {c.reason for c in conditions} == {Reason.INVALID_SPEC}
-    assert conditions[0].message == "too little memory"
-    assert "servedNames" not in describe_invalid(7, "gemma", found, {}, "")[0]
+    assert {c.reason for c in conditions} - {Reason.INVALID_SPEC} == ({Reason.READY} if serves else set())
+    assert conditions[-1].message == "too little memory"
+    assert "servedNames" not in describe_invalid(model(), found, "")[0]
+    stopped = describe_invalid(model(replicas=0), (), "too little memory")[1][0]
+    assert (stopped.status, stopped.reason) == (True, Reason.STOPPED)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Any
 
 import pytest
@@ -13,14 +13,15 @@ from aiohttp.test_utils import TestServer
 
 from plimsoll_operator.api import Credentials
 from plimsoll_operator.identity import GROUP, MANAGED_LABEL, MANAGER, OWNER_LABEL, PLURAL, VERSION, ObjectKey
+from plimsoll_operator.nodes import NodeRegistry
 from plimsoll_operator.watch import CHILDREN, WatchError, watch
 
 Json = dict[str, Any]
 MODELS = f"/apis/{GROUP}/{VERSION}/{PLURAL}"
-PODS, SERVICES = "/api/v1/pods", "/api/v1/services"
+PODS, SERVICES, NODES = "/api/v1/pods", "/api/v1/services", "/api/v1/nodes"
 GROUPS = {GROUP: VERSION, "apiextensions.k8s.io": "v1"}
 KINDS = {
-    "/api/v1": {"pods": "Pod", "services": "Service", "namespaces": "Namespace"},
+    "/api/v1": {"pods": "Pod", "services": "Service", "namespaces": "Namespace", "nodes": "Node"},
     f"/apis/{GROUP}/{VERSION}": {PLURAL: "ModelDeployment"},
     "/apis/apiextensions.k8s.io/v1": {"customresourcedefinitions": "CustomResourceDefinition"},
 }
@@ -31,7 +32,9 @@ class SmallApi:
     """Lists nothing, streams what is put into a queue, and keeps what it was asked."""
 
     def __init__(self) -> None:
-        self.events: dict[str, asyncio.Queue[Json]] = {path: asyncio.Queue() for path in (MODELS, PODS, SERVICES)}
+        self.events: dict[str, asyncio.Queue[Json]] = {
+            path: asyncio.Queue() for path in (MODELS, PODS, SERVICES, NODES)
+        }
         self.asked: list[tuple[str, str, Json]] = []
         self.tokens: set[str | None] = set()
 
@@ -62,7 +65,7 @@ def _discovery(path: str) -> Json:
         return {"kind": "APIGroupList", "groups": groups}
     verbs = ["get", "list", "watch", "patch"]
     kinds = [
-        {"name": name, "kind": kind, "singularName": "", "namespaced": True, "verbs": verbs}
+        {"name": name, "kind": kind, "singularName": "", "namespaced": name != "nodes", "verbs": verbs}
         for name, kind in KINDS[path].items()
     ]
     return {"kind": "APIResourceList", "groupVersion": path.removeprefix("/apis/"), "resources": kinds}
@@ -76,6 +79,10 @@ class Queue:
 
     def add(self, key: ObjectKey) -> None:
         self.added.put_nowait(key)
+
+    def add_all(self, keys: Iterable[ObjectKey]) -> None:
+        for key in keys:
+            self.add(key)
 
 
 class Access:
@@ -148,6 +155,28 @@ async def test_an_object_that_is_deleted_needs_a_pass_too(api: tuple[SmallApi, s
     try:
         small.events[MODELS].put_nowait({**changed("ModelDeployment", "gone"), "type": "DELETED"})
         assert await take(queue) == ObjectKey("team", "gone")
+    finally:
+        await stopped(watching)
+
+
+@pytest.mark.parametrize("namespaces", [None, ["team"]])
+async def test_a_drain_reaches_those_who_have_pods_there(
+    api: tuple[SmallApi, str], namespaces: list[str] | None
+) -> None:
+    small, url = api
+    queue, nodes, gemma = Queue(), NodeRegistry(), ObjectKey("team", "gemma")
+    nodes.note_use(gemma, ["n1"])
+    access: Any = Access(url)
+    watching = asyncio.create_task(watch(access, queue, namespaces, lambda: None, nodes))  # type: ignore[arg-type]
+    try:
+        drained = changed("Node", "n1")
+        drained["object"]["spec"] = {"unschedulable": True}
+        small.events[NODES].put_nowait(drained)
+        assert await take(queue) == gemma
+        assert nodes.known["n1"].cordoned
+        small.events[NODES].put_nowait({**drained, "type": "DELETED"})
+        assert await take(queue) == gemma
+        assert nodes.known == {}
     finally:
         await stopped(watching)
 

@@ -1,0 +1,76 @@
+"""What a pod was made from, as a label's value in three parts: the user's spec, the runtime image, and our own part.
+
+A pod whose user's part differs is replaced as the user asked. One of which only the others differ is replaced because
+of an upgrade of Plimsoll, a few models at a time. Our own part is a number and no hash of what we build: an operator
+that builds pods differently replaces none for it, unless whoever changes the builder raises the number.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import asdict
+from enum import Enum
+from typing import Any
+
+from plimsoll_operator.build.image import Image
+from plimsoll_operator.build.legacy import legacy_hash
+from plimsoll_operator.spec import Spec, Template
+
+OWN = 1
+"""To be raised where pods that earlier operators made must not go on, as for a hole in their security."""
+LEGACY_OWN = 1
+HASH_LENGTH = 10
+UNSEEN = frozenset({"owner", "created", "generation", "replicas", "rollout"})
+"""Parts of a spec that no pod can see."""
+DEFAULT_TEMPLATE = asdict(Template())
+
+
+class Fit(Enum):
+    """How a pod compares with what would be made now."""
+
+    CURRENT = "of the present spec and image"
+    OUTDATED = "of the present spec, and of another image or an operator whose pods must go"
+    OLDER = "of another spec"
+
+
+Fits = Callable[[str, Image | None], Fit]
+
+
+def revision(spec: Spec, image: Image) -> str:
+    """The label of a pod that is made now."""
+    return f"{user_part(spec)}-{_hash(asdict(_used(spec, image)))}-{OWN}"
+
+
+def user_part(spec: Spec) -> str:
+    """A name for all that the user says about pods. What is left out is no part of it: a new field changes nothing."""
+    said = {name: value for name, value in asdict(spec).items() if name not in UNSEEN}
+    said["template"] = {name: value for name, value in said["template"].items() if value != DEFAULT_TEMPLATE[name]}
+    return _hash({name: value for name, value in said.items() if value not in (None, {})})
+
+
+def fits(spec: Spec, image: Image) -> Fits:
+    """Compares pods with what would be made now, by their label; those of 0.1.0 by their image, too."""
+    wanted, user, used = revision(spec, image), user_part(spec), _used(spec, image)
+
+    def fit(label: str, made_of: Image | None) -> Fit:
+        if label == wanted:
+            return Fit.CURRENT
+        if label.partition("-")[0] == user:
+            return Fit.OUTDATED
+        if made_of is not None and label and label == legacy_hash(spec, made_of):
+            return Fit.CURRENT if (made_of, LEGACY_OWN) == (used, OWN) else Fit.OUTDATED
+        return Fit.OLDER
+
+    return fit
+
+
+def _used(spec: Spec, image: Image) -> Image:
+    """The image that a pod of this spec runs."""
+    return Image(image.of(spec), image.pull_policy)
+
+
+def _hash(content: Any) -> str:
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:HASH_LENGTH]

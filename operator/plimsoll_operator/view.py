@@ -1,0 +1,107 @@
+"""The pods of one object, sorted by what they mean to it: what plans and statuses are made from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from plimsoll_operator.build.revision import Fit, Fits
+from plimsoll_operator.failure import Failure
+from plimsoll_operator.observe import Observed, Pod
+from plimsoll_operator.progress import deadline
+from plimsoll_operator.reasons import Reason
+from plimsoll_operator.spec import Spec
+
+CORDON = "node.kubernetes.io/unschedulable"
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """`live` pods count as replicas. Each of them is one of these:
+
+    `current`: of the present spec and image. `held`: of the present spec, and it is not this model's turn to take what
+    an upgrade of Plimsoll brought. `older`: to be replaced. `ended` were current, and will not run again. `needs_turn`:
+    whether pods serve that only an upgrade of Plimsoll has outdated.
+    """
+
+    spec: Spec
+    observed: Observed
+    live: tuple[Pod, ...]
+    current: tuple[Pod, ...]
+    held: tuple[Pod, ...]
+    older: tuple[Pod, ...]
+    ended: tuple[Pod, ...]
+    needs_turn: bool
+
+    @property
+    def good(self) -> tuple[Pod, ...]:
+        """Pods that nothing is wrong with, wherever they are."""
+        return self.current + self.held
+
+    @property
+    def leaving(self) -> tuple[Pod, ...]:
+        """Those of them whose node is being drained."""
+        return tuple(p for p in self.good if p.leaving) if moves_off_nodes(self.spec) else ()
+
+    @property
+    def staying(self) -> tuple[Pod, ...]:
+        """The others."""
+        return tuple(p for p in self.good if not p.leaving) if moves_off_nodes(self.spec) else self.good
+
+    @property
+    def ready(self) -> int:
+        """Pods that serve, whatever their spec."""
+        return sum(p.ready for p in self.live)
+
+    @property
+    def good_ready(self) -> int:
+        """Pods that serve and need no replacing for their spec."""
+        return sum(p.ready for p in self.good)
+
+    @property
+    def stopping(self) -> int:
+        """Pods that drain."""
+        return sum(p.stopping and not p.lost for p in self.observed.pods)
+
+    def deadline(self, before: Sequence[Mapping[str, Any]]) -> datetime:
+        """When what is under way counts as stalled; `before` are the conditions of the last status. See progress.py."""
+        stopping = tuple(p for p in self.observed.pods if p.stopping)
+        return deadline(self.spec, (*self.current, *self.ended, *stopping), before, self.observed.now)
+
+    def failure(self, reasons: frozenset[Reason]) -> Failure | None:
+        """The first failure of one of these kinds among good pods; dead ones count until replaced."""
+        missing = len(self.good) < self.spec.replicas
+        for pod in (*self.good, *(self.ended[-1:] if missing else ())):
+            if not pod.ready and pod.failure is not None and pod.failure.reason in reasons:
+                return Failure(pod.failure.reason, f"{pod.name}: {pod.failure.message}")
+        return None
+
+
+def view(spec: Spec, fits: Fits, observed: Observed, *, may_roll: bool = True) -> View:
+    """Sort what is there. Without `may_roll`, pods that only an upgrade of Plimsoll has outdated stay as they are."""
+    of = {p.uid: fits(p.hash, p.image) for p in observed.pods}
+    live = tuple(p for p in observed.pods if p.live)
+    outdated = tuple(p for p in live if of[p.uid] is Fit.OUTDATED)
+    others = tuple(p for p in live if of[p.uid] is Fit.OLDER)
+    ended = [p for p in observed.pods if p.dead and not p.stopping and of[p.uid] is Fit.CURRENT]
+    return View(
+        spec,
+        observed,
+        live=live,
+        current=tuple(p for p in live if of[p.uid] is Fit.CURRENT),
+        held=() if may_roll else outdated,
+        older=others + outdated if may_roll else others,
+        ended=tuple(sorted(ended, key=lambda p: (p.ended, p.name))),
+        needs_turn=any(p.ready for p in outdated),
+    )
+
+
+def moves_off_nodes(spec: Spec) -> bool:
+    """Whether pods are moved off a node that is drained: not where they would be put there again."""
+    return not any(_tolerates_cordon(toleration) for toleration in spec.template.tolerations)
+
+
+def _tolerates_cordon(toleration: Mapping[str, Any]) -> bool:
+    return toleration.get("key") in (None, "", CORDON) and toleration.get("effect") in (None, "", "NoSchedule")

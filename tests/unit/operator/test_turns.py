@@ -1,0 +1,73 @@
+"""A few models take a new image at a time, and whoever waits gets a turn."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+from operator_support.objects import model
+
+from plimsoll_operator.identity import ObjectKey
+from plimsoll_operator.turns import Turns
+
+A, B, C = (ObjectKey("team", name) for name in "abc")
+
+
+def test_no_more_than_the_limit_and_the_next_one_hears_of_it() -> None:
+    turns = Turns(1)
+    assert turns.take(A)
+    assert turns.take(A), "asking again is no second turn"
+    assert not turns.take(B)
+    assert not turns.take(C)
+    assert turns.end(A) == [B]
+    assert turns.take(B)
+    assert not turns.take(C)
+    assert turns.end(C) == [], "it has no turn to give"
+    assert turns.end(B) == []
+
+
+def test_who_is_stalled_goes_on_and_holds_up_nobody() -> None:
+    turns = Turns(1)
+    assert turns.take(A)
+    assert not turns.take(B)
+    assert turns.stall(A) == [B]
+    assert turns.take(B)
+    assert turns.take(A)
+    assert turns.stall(A) == []
+    assert turns.end(A) == []
+    assert not turns.take(A)
+
+
+def test_a_restart_forgets_no_turn() -> None:
+    turns = Turns(1)
+    progressing = {"type": "Progressing", "status": "True", "reason": "Rolling"}
+    turns.learn(model("b") | {"status": {"conditions": [progressing]}})
+    turns.learn(model("c") | {"status": {"conditions": [{**progressing, "reason": "Settled"}]}})
+    turns.learn(model("a"))
+    assert not turns.take(A)
+    assert turns.take(B)
+    assert turns.end(B) == [A]
+
+
+@given(st.integers(1, 3), st.lists(st.tuples(st.sampled_from(["take", "stall", "end"]), st.integers(0, 5))))
+def test_nobody_waits_while_there_is_a_turn(limit: int, steps: list[tuple[str, int]]) -> None:
+    turns, rolling, stalled, waiting = Turns(limit), set[ObjectKey](), set[ObjectKey](), set[ObjectKey]()
+    for step, number in steps:
+        key = ObjectKey("team", str(number))
+        woken = [key]
+        if step == "take":
+            assert turns.take(key) or key not in rolling | stalled
+        else:
+            woken = turns.stall(key) if step == "stall" else turns.end(key)
+            waiting -= {key} if step == "end" else set()
+        if step == "stall" and key in rolling:
+            stalled.add(key)
+        rolling.discard(key if step != "take" else ObjectKey("", ""))
+        stalled -= {key} if step == "end" else set()
+        for other in woken:
+            if step == "take" or other in waiting:
+                taken = turns.take(other)
+                (rolling if taken and other not in stalled else waiting if not taken else stalled).add(other)
+                waiting -= {other} if taken else set()
+        turns.check_integrity()
+        assert len(rolling) <= limit
+        assert not waiting or len(rolling) == limit
