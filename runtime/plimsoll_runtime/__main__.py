@@ -2,6 +2,6 @@
 
 import sys
 
-from plimsoll_runtime.cli.main import main
+from plimsoll_runtime.cli.entry import main
 
 sys.exit(main())

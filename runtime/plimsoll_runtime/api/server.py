@@ -97,7 +97,7 @@ class Server:
 
     async def run(self) -> int:
         """Serve; the exit code. Raises PlimsollError when the model cannot be loaded or the engine dies."""
-        self._handle_signals()
+        self._handle(signal.SIGINT)
         serving = asyncio.create_task(self._http.serve(sockets=[self._listener]))
         host, port = self._listener.getsockname()[:2]
         logger.info("listening on http://%s:%d, loading %s", host, port, self._config.engine.model)
@@ -113,15 +113,14 @@ class Server:
             self._stop_now.set()
         self._stop.set()
 
-    def _handle_signals(self) -> None:
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self.stop)
+    def _handle(self, number: signal.Signals) -> None:
+        asyncio.get_running_loop().add_signal_handler(number, self.stop)
 
     async def _live(self) -> int:
         model = await self._load()
         if model is None:
             return 0
+        self._handle(signal.SIGTERM)  # before there is a model there is nothing to drain: see cli/entry.py
         try:
             return await self._serve(model)
         finally:

@@ -1,0 +1,49 @@
+"""A process that is told to end while it starts, as the first process of a container is."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+STUCK = """
+import ctypes, sys
+library, mutex = ctypes.PyDLL(None), ctypes.create_string_buffer(64)
+library.pthread_mutex_lock(mutex)
+print("stuck", file=sys.stderr, flush=True)
+library.pthread_mutex_lock(mutex)
+"""
+"""It never returns, nor lets a handler in Python run: like a library that reads something very large."""
+
+
+def test_sigterm_ends_it_whatever_it_is_doing(tmp_path: Path) -> None:
+    """Ignored signals stand for the kernel's rule that a container's first process gets none it has no handler for."""
+    (tmp_path / "uvicorn.py").write_text(STUCK)
+    process = subprocess.Popen(
+        [
+            "sh",
+            "-c",
+            'trap "" TERM; exec "$@"',
+            "sh",
+            sys.executable,
+            "-m",
+            "plimsoll_runtime",
+            "serve",
+            "demo://gemma-3-270m",
+            "--port",
+            "0",
+        ],
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+    )
+    try:
+        assert process.stderr is not None
+        assert next(process.stderr) == "stuck\n"
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == signal.SIGTERM
+    finally:
+        process.kill()
+        process.communicate()
