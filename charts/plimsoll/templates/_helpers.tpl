@@ -22,15 +22,19 @@
 {{- define "plimsoll.cluster.name" -}}{{ .Release.Namespace }}-{{ include "plimsoll.fullname" . }}{{- end }}
 
 {{- define "plimsoll.labels" -}}
+{{ include "plimsoll.labels.own" . }}
+{{- with .Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
+
+{{- define "plimsoll.labels.own" -}}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | trunc 63 | trimSuffix "-" }}
 app.kubernetes.io/name: {{ include "plimsoll.name" . }}
 app.kubernetes.io/instance: {{ .Release.Name }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
 app.kubernetes.io/part-of: plimsoll
-{{- with .Values.commonLabels }}
-{{ toYaml . }}
-{{- end }}
 {{- end }}
 
 {{/* include "plimsoll.selector" (list "operator" .) */}}

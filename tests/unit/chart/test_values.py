@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from chart_support.helm import KUBERNETES
 
 Render = Callable[[dict[str, Any]], list[dict[str, Any]]]
 
@@ -23,11 +24,59 @@ Render = Callable[[dict[str, Any]], list[dict[str, Any]]]
         ({"watchNamespaces": ["a", "a"]}, "/watchNamespaces"),
         ({"imagePullSecrets": ["pull"]}, "/imagePullSecrets/0"),
         ({"networkPolicy": {"apiServerPorts": []}}, "/networkPolicy/apiServerPorts"),
+        ({"image": {"registry": "reg/"}}, "/image/registry"),
+        ({"image": {"registry": "https://reg"}}, "/image/registry"),
+        ({"runtime": {"image": {"registry": "reg.example.com/team/"}}}, "/runtime/image/registry"),
+        ({"runtime": {"allowedImages": ["https://reg"]}}, "/runtime/allowedImages/0"),
+        ({"admissionPolicy": {"extraVolumeTypes": ["hostPath"]}}, "/admissionPolicy/extraVolumeTypes/0"),
+        ({"fullnameOverride": "My_Release"}, "/fullnameOverride"),
+        ({"fullnameOverride": "1st"}, "/fullnameOverride"),
+        ({"nameOverride": "Mine"}, "/nameOverride"),
+        ({"operator": {"serviceAccount": {"name": "An_Account"}}}, "/operator/serviceAccount/name"),
+        ({"gateway": {"priorityClassName": "High!"}}, "/gateway/priorityClassName"),
+        (
+            {"gateway": {"autoscaling": {"minReplicas": 5, "maxReplicas": 2}}},
+            r"minReplicas \(5\) is above maxReplicas \(2\); lower the one or raise the other",
+        ),
+        ({"commonLabels": {"app.kubernetes.io/name": "x"}}, "commonLabels must not set app.kubernetes.io/name"),
+        ({"commonLabels": {"helm.sh/chart": "x"}}, "commonLabels must not set helm.sh/chart.*leave it out"),
+        ({"operator": {"podLabels": {"app.kubernetes.io/component": "x"}}}, "operator.podLabels must not set"),
+        ({"gateway": {"podLabels": {"plimsoll.dev/pod-hash": "x"}}}, "gateway.podLabels must not set"),
+        (
+            {"metrics": {"podMonitor": {"labels": {"app.kubernetes.io/instance": "x"}}}},
+            "podMonitor.labels must not set",
+        ),
+        (
+            {"commonLabels": {"team": "a"}, "gateway": {"podLabels": {"team": "b"}}},
+            "gateway.podLabels and commonLabels both set team; leave it out of one of them",
+        ),
     ],
 )
 def test_refused(render: Render, refused: type[Exception], values: dict[str, Any], message: str) -> None:
     with pytest.raises(refused, match=message):
         render(values)
+
+
+@pytest.mark.parametrize(
+    "registry", ["", "reg", "localhost:5000", "reg.example.com/team/ai", "198.18.0.1:5000/a_b/c-d"]
+)
+def test_registries_that_there_are(render: Render, registry: str) -> None:
+    assert render({"image": {"registry": registry}, "runtime": {"image": {"registry": registry}}})
+
+
+def test_a_release_whose_name_no_service_can_have(helm: Callable[..., str], refused: type[Exception]) -> None:
+    command = ("template", "1st", "charts/plimsoll", "--namespace=serving", f"--kube-version={KUBERNETES}")
+    with pytest.raises(refused, match=r"named .*1st-plimsoll.*a letter first; set fullnameOverride"):
+        helm(*command)
+    helm(*command, "--set=fullnameOverride=first")
+
+
+def test_a_kubernetes_without_policies_does_without_them_only_when_told(
+    render: Callable[..., list[dict[str, Any]]], refused: type[Exception]
+) -> None:
+    with pytest.raises(refused, match=r"needs Kubernetes 1\.30, this is v1\.29\.4; .*admissionPolicy\.enabled=false"):
+        render({}, kubernetes="1.29.4")
+    render({"admissionPolicy": {"enabled": False}}, kubernetes="1.29.4")
 
 
 def test_helm_finds_no_fault(helm: Callable[..., str]) -> None:
