@@ -126,6 +126,10 @@ class Api:
         """The Service of this name, whoever's it is."""
         return await self._find(f"/api/v1/namespaces/{key.namespace}/services/{key.name}")
 
+    async def budget(self, key: ObjectKey) -> Object | None:
+        """The PodDisruptionBudget of this name, whoever's it is."""
+        return await self._find(_budget_path(key))
+
     async def create_pod(self, pod: Object) -> None:
         """Create a pod. One that exists already is left as it is (409), one with unknown fields is refused (400)."""
         path = f"/api/v1/namespaces/{pod['metadata']['namespace']}/pods"
@@ -133,18 +137,22 @@ class Api:
 
     async def delete_pod(self, key: ObjectKey, uid: str) -> None:
         """Delete the pod with this uid; nothing happens when it is gone or another one has its name."""
-        path = f"/api/v1/namespaces/{key.namespace}/pods/{key.name}"
-        try:
-            await self._ask("DELETE", path, {"preconditions": {"uid": uid}})
-        except ApiError as error:
-            if error.code not in (404, 409):
-                raise
+        await self._delete(f"/api/v1/namespaces/{key.namespace}/pods/{key.name}", uid)
 
     async def apply_service(self, service: Object) -> None:
         """Server-side apply, ours with force: nobody else has a say in our Service's fields."""
         meta = service["metadata"]
         path = f"/api/v1/namespaces/{meta['namespace']}/services/{meta['name']}"
         await self._apply(path, service)
+
+    async def apply_budget(self, budget: Object) -> None:
+        """The same of a PodDisruptionBudget."""
+        meta = budget["metadata"]
+        await self._apply(_budget_path(ObjectKey(meta["namespace"], meta["name"])), budget)
+
+    async def delete_budget(self, key: ObjectKey, uid: str) -> None:
+        """Delete the PodDisruptionBudget with this uid."""
+        await self._delete(_budget_path(key), uid)
 
     async def apply_status(self, item: Object, status: Mapping[str, Any]) -> None:
         """Server-side apply of a ModelDeployment's whole status; nothing happens when the object is gone."""
@@ -200,6 +208,13 @@ class Api:
     async def _apply(self, path: str, body: Object) -> None:
         await self._ask("PATCH", path, body, kind=APPLY, query=MANAGED | {"force": "true"})
 
+    async def _delete(self, path: str, uid: str) -> None:
+        try:
+            await self._ask("DELETE", path, {"preconditions": {"uid": uid}})
+        except ApiError as error:
+            if error.code not in (404, 409):
+                raise
+
     async def _find(self, path: str, *, seconds: float | None = None) -> Object | None:
         try:
             return await self._ask("GET", path, seconds=seconds)
@@ -240,6 +255,10 @@ class Api:
             raise ApiError(response.status, _message(text))
         answered: dict[str, Any] = json.loads(text)
         return answered
+
+
+def _budget_path(key: ObjectKey) -> str:
+    return f"/apis/policy/v1/namespaces/{key.namespace}/poddisruptionbudgets/{key.name}"
 
 
 def _lease_path(namespace: str, name: str = "") -> str:

@@ -13,6 +13,7 @@ import uuid
 from collections.abc import Callable, Sequence
 
 from plimsoll_operator.api import Api, ApiError, NoClusterError, connect
+from plimsoll_operator.build.budget import Budgets
 from plimsoll_operator.health import HealthError, serve_health
 from plimsoll_operator.identity import key_of
 from plimsoll_operator.lease import Lease, LeaseLostError
@@ -91,6 +92,7 @@ class Operator:
             self._queue.last_success = time.monotonic()
             self._acting = True
             LEADER.set(1)
+            nodes = self._nodes if await may_see_nodes(self._api) else None
             reconciler = Reconciler(
                 self._api,
                 self._options.image,
@@ -100,11 +102,11 @@ class Operator:
                 self._instance,
                 may_act=lambda: self.lease.held,
                 wake=self._queue.add,
+                budgets=Budgets(self._options.budgets, of_one=nodes is not None),
             )
             group.create_task(self._queue.resync())
             for _ in range(WORKERS):
                 group.create_task(self._queue.work(reconciler.reconcile))
-            nodes = self._nodes if await may_see_nodes(self._api) else None
             group.create_task(watch(self._api, self._queue, self._options.namespaces, arm_signals, nodes))
 
     async def _learn_names(self) -> None:

@@ -24,6 +24,7 @@ class Options:
     lease: ObjectKey
     deployment: str | None
     health_port: int
+    budgets: bool
     log_level: str
 
 
@@ -62,6 +63,11 @@ def parse_options(arguments: Sequence[str] | None = None) -> Options:
         "--deployment", metavar="NAME", help="the operator's own Deployment: it owns the Lease where that must be made"
     )
     parser.add_argument("--health-port", type=_port, default=8080, metavar="PORT", help="/live, /health and /metrics")
+    parser.add_argument(
+        "--no-disruption-budgets",
+        action="store_true",
+        help="make no PodDisruptionBudgets; delete ours",
+    )
     parser.add_argument("--log-level", choices=("DEBUG", "INFO", "WARNING", "ERROR"), default="INFO")
     args = parser.parse_args(arguments)
     if args.namespace and args.all_namespaces:
@@ -73,6 +79,7 @@ def parse_options(arguments: Sequence[str] | None = None) -> Options:
         lease=ObjectKey(args.lease_namespace, args.lease_name),
         deployment=args.deployment,
         health_port=args.health_port,
+        budgets=not args.no_disruption_budgets,
         log_level=args.log_level,
     )
 

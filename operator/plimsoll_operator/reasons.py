@@ -46,6 +46,8 @@ class Reason(StrEnum):
     POD_CREATED = "PodCreated"
     POD_DELETED = "PodDeleted"
     SERVICE_APPLIED = "ServiceApplied"
+    BUDGET_APPLIED = "BudgetApplied"
+    BUDGET_DELETED = "BudgetDeleted"
 
 
 EXIT_REASONS = {

@@ -11,6 +11,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from plimsoll_operator.api import Api, ApiError
+from plimsoll_operator.budget import ApplyBudget, DeleteBudget, plan_budget
+from plimsoll_operator.build.budget import Budgets, build_budget
 from plimsoll_operator.build.image import Image
 from plimsoll_operator.build.pod import build_pod
 from plimsoll_operator.build.revision import fits
@@ -56,6 +58,7 @@ class Reconciler:
     """Brings objects to their specs.
 
     `may_act` is asked before every change; `wake` is told of other objects that need a pass because of this one.
+    `budgets`: for which objects disruption budgets are made.
     """
 
     def __init__(
@@ -69,6 +72,7 @@ class Reconciler:
         *,
         may_act: Callable[[], bool],
         wake: Callable[[ObjectKey], None],
+        budgets: Budgets = Budgets(),  # noqa: B008
         clock: Callable[[], datetime] = utc_now,
     ) -> None:
         self._api = api
@@ -79,6 +83,7 @@ class Reconciler:
         self._instance = instance
         self._may_act = may_act
         self._wake = wake
+        self._budgets = budgets
         self._clock = clock
 
     async def reconcile(self, key: ObjectKey) -> Outcome:
@@ -104,7 +109,8 @@ class Reconciler:
     async def _bring_closer(self, item: Object, spec: Spec, pods: Sequence[Object]) -> Outcome:
         now = self._clock()
         found = observe_pods(pods, spec.owner.uid, now, self._nodes.known)
-        service = build_service(spec, selecting_uid(found, spec.owner.uid))
+        uid = selecting_uid(found, spec.owner.uid)
+        service = build_service(spec, uid)
         observed = Observed(
             pods=found,
             service=observe_service(await self._api.service(spec.key), service),
@@ -120,6 +126,7 @@ class Reconciler:
         await self._write_status(item, fields, conditions)
         if any(c.type == STALLED for c in conditions):
             self._wake_all(self._turns.stall(spec.key))
+        await self._keep_budget(item, spec, uid)
         if failure is not None:
             raise failure
         if planned.actions and rejections == Rejections():
@@ -180,6 +187,25 @@ class Reconciler:
             case ApplyService(why):
                 await self._api.apply_service(service)
                 await self._tell(item, Reason.SERVICE_APPLIED, f"applied Service {spec.key.name}: {why}")
+
+    async def _keep_budget(self, item: Object, spec: Spec, uid: str | None) -> None:
+        """A budget that is refused costs a line in the log: the model serves without."""
+        wanted = build_budget(spec, uid, self._budgets)
+        try:
+            action = plan_budget(spec.owner, await self._api.budget(spec.key), wanted)
+            if action is not None and not self._may_act():
+                raise NotLeaderError("the Lease is lost")
+            match action:
+                case ApplyBudget(budget, why):
+                    await self._api.apply_budget(budget)
+                    await self._tell(item, Reason.BUDGET_APPLIED, f"applied PodDisruptionBudget {spec.key.name}: {why}")
+                case DeleteBudget(found, why):
+                    await self._api.delete_budget(spec.key, found)
+                    await self._tell(item, Reason.BUDGET_DELETED, f"deleted PodDisruptionBudget {spec.key.name}: {why}")
+        except ApiError as error:
+            if not error.is_refusal:
+                raise
+            logger.warning("%s: its PodDisruptionBudget is refused: %s", spec.key, error)
 
     async def _create_pod(self, spec: Spec) -> str:
         """Returns its name. A refusal does not tell it: a message that differs each time is a write in every pass."""

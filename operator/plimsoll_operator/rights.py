@@ -21,6 +21,10 @@ RIGHTS: frozenset[Right] = frozenset(
         ("", "services", "watch"),
         ("", "services", "create"),
         ("", "services", "patch"),
+        ("policy", "poddisruptionbudgets", "get"),
+        ("policy", "poddisruptionbudgets", "create"),
+        ("policy", "poddisruptionbudgets", "patch"),
+        ("policy", "poddisruptionbudgets", "delete"),
         ("events.k8s.io", "events", "create"),
     }
 )

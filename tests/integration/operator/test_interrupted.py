@@ -56,16 +56,19 @@ class Story:
         """Delete everything, as the cluster's controllers do with an object's children."""
         self.direct.delete_model(self.key.name)
         self.direct.delete_service(self.key.name)
+        self.direct.delete_budget(self.key.name)
         for pod in self.direct.pods(self.key.name):
             self.direct.end(pod)
 
     def end(self) -> dict[str, Any]:
         """What is there, without names and times."""
-        status = self.direct.model(self.key.name)["status"]
-        service = self.direct.service(self.key.name)
-        del service["spec"]["selector"][UID_LABEL]
+        model = self.direct.model(self.key.name)
+        status, service, budget = model["status"], self.direct.service(self.key.name), self.direct.budget(self.key.name)
+        uids = {service["spec"]["selector"].pop(UID_LABEL), budget["spec"]["selector"]["matchLabels"].pop(UID_LABEL)}
+        assert uids == {model["metadata"]["uid"]}
         return {
             "pods": [_without_identity(pod) for pod in self.direct.pods(self.key.name)],
+            "budget": budget["spec"],
             "service": {key: service["spec"][key] for key in ("selector", "ports")},
             "conditions": {c["type"]: (c["status"], c["reason"], c["message"]) for c in status.pop("conditions")},
             **{key: value for key, value in status.items() if key not in ("selector", "servedNames")},

@@ -12,6 +12,7 @@ from operator_support.objects import FULL, Json
 from operator_support.recording import IMAGE, Operator, RecordingClient
 
 from plimsoll_operator import reconcile
+from plimsoll_operator.build.budget import Budgets, build_budget
 from plimsoll_operator.build.image import Image
 from plimsoll_operator.build.pod import build_pod
 from plimsoll_operator.identity import API_VERSION, HASH_LABEL, KIND, UID_LABEL, ObjectKey, selector, selector_labels
@@ -86,6 +87,7 @@ async def test_from_nothing_to_ready(operator: Operator, direct: Direct, key: Ob
         "ServiceApplied",
         "PodCreated",
         "PodCreated",
+        "BudgetApplied",
         "Scheduled",
         "Ready",
         "Settled",
@@ -107,7 +109,7 @@ async def test_a_settled_object_is_read_and_never_written(
     fresh = Operator(operator.http)
     await fresh.one_pass(key)
     assert operator.http.writes == []
-    assert len(operator.http.requests) == 4 * 3
+    assert len(operator.http.requests) == 4 * 4
 
 
 async def test_a_crash_loop_is_told_once_and_healed(operator: Operator, direct: Direct, key: ObjectKey) -> None:
@@ -397,3 +399,63 @@ async def test_a_pod_that_is_refused_is_asked_for_once_a_pass_and_told_once(
     direct.change_model("m", template={"priorityClassName": None})
     await serve(operator, direct, key)
     assert conditions(direct)["Ready"] == ("True", "Ready")
+
+
+async def test_a_drain_leaves_all_replicas_but_one(operator: Operator, direct: Direct, key: ObjectKey) -> None:
+    created = direct.create_model("m", {**SOURCE, "replicas": 3})
+    await serve(operator, direct, key)
+    made = direct.budget("m")
+    uid = created["metadata"]["uid"]
+    assert made["spec"] == {
+        "minAvailable": 2,
+        "selector": {"matchLabels": selector_labels("m", uid)},
+        "unhealthyPodEvictionPolicy": "AlwaysAllow",
+    }
+    assert made["metadata"]["ownerReferences"][0]["uid"] == uid
+    direct.change_model("m", replicas=2)
+    await serve(operator, direct, key)
+    assert direct.budget("m")["spec"]["minAvailable"] == 1
+    direct.change_model("m", replicas=0)
+    await operator.until_quiet(key)
+    with pytest.raises(Refused, match="404"):
+        direct.budget("m")
+    assert reasons(direct).count("BudgetApplied") == 2
+    assert reasons(direct).count("BudgetDeleted") == 1
+
+
+async def test_budgets_that_are_not_wanted_go_and_those_of_others_stay(
+    http: RecordingClient, operator: Operator, direct: Direct, key: ObjectKey
+) -> None:
+    direct.create_model("m", {**SOURCE, "replicas": 2})
+    await serve(operator, direct, key)
+    without = Operator(http, budgets=Budgets(made=False))
+    await without.until_quiet(key)
+    with pytest.raises(Refused, match="404"):
+        direct.budget("m")
+    theirs = direct.create_budget("m")
+    await serve(operator, direct, key)
+    assert direct.budget("m")["metadata"]["uid"] == theirs["metadata"]["uid"]
+    assert "ownerReferences" not in direct.budget("m")["metadata"]
+
+
+async def test_a_model_serves_without_a_budget_that_is_refused(
+    operator: Operator,
+    direct: Direct,
+    key: ObjectKey,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(reconcile, "build_budget", _impossible_budget)
+    direct.create_model("m", {**SOURCE, "replicas": 2})
+    for _ in range(4):
+        await operator.one_pass(key)
+        direct.make_ready("m")
+    await operator.one_pass(key)
+    assert conditions(direct)["Ready"] == ("True", "Ready")
+    assert "its PodDisruptionBudget is refused" in caplog.text
+
+
+def _impossible_budget(*args: Any) -> Json | None:
+    budget = build_budget(*args)
+    assert budget is not None
+    return budget | {"spec": budget["spec"] | {"minAvailable": -1}}

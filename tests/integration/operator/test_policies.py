@@ -13,6 +13,7 @@ import pytest
 from operator_support.direct import MERGE, Direct, Refused
 from operator_support.objects import Json, spec_of
 
+from plimsoll_operator.build.budget import build_budget
 from plimsoll_operator.build.image import Image
 from plimsoll_operator.build.pod import build_pod
 from plimsoll_operator.build.service import build_service
@@ -168,6 +169,26 @@ def test_the_operator_changes_services_of_models_only(as_operator: Direct, direc
         with pytest.raises(Refused, match="leave them as they are"):
             patch(as_operator, "services", "gemma", {"spec": spec})
     patch(as_operator, "services", "gemma", {"spec": {"ports": service["spec"]["ports"]}})
+
+
+def test_the_operator_writes_budgets_of_models_only(as_operator: Direct, direct: Direct, owner: Json) -> None:
+    uid = owner["metadata"]["uid"]
+    path = f"/apis/policy/v1/namespaces/{direct.namespace}/poddisruptionbudgets"
+    ours = build_budget(spec_of(uid=uid, replicas=2), uid)
+    assert ours is not None
+    _in(direct, ours)
+    direct.create_budget("theirs")
+    with pytest.raises(Refused, match=OWNERS):
+        as_operator.ask("DELETE", f"{path}/theirs")
+    with pytest.raises(Refused, match=OWNERS):
+        as_operator.ask("PATCH", f"{path}/theirs", {"spec": {"maxUnavailable": 0}}, MERGE)
+    for part in ("labels", "ownerReferences"):
+        bare = copy.deepcopy(ours)
+        del bare["metadata"][part]
+        with pytest.raises(Refused, match=OWNERS):
+            as_operator.ask("POST", path, bare)
+    as_operator.ask("POST", path, ours)
+    as_operator.ask("DELETE", f"{path}/gemma")
 
 
 def test_the_operator_puts_back_labels_that_somebody_took_away(

@@ -83,6 +83,19 @@ class Direct:
     def service(self, name: str) -> Json:
         return self.ask("GET", self._core("services", name))
 
+    def budget(self, name: str) -> Json:
+        return self.ask("GET", self._budget(name))
+
+    def delete_budget(self, name: str) -> None:
+        self.ask("DELETE", self._budget(name))
+
+    def create_budget(self, name: str) -> Json:
+        """Somebody's own."""
+        spec = {"maxUnavailable": 1, "selector": {"matchLabels": {"app": "theirs"}}}
+        path = self._budget("").rstrip("/")
+        body = {"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": {"name": name}, "spec": spec}
+        return self.ask("POST", path, body)
+
     def create_service(self, name: str) -> Json:
         """Somebody's own."""
         spec = {"ports": [{"port": 80}], "selector": {"app": "theirs"}}
@@ -143,6 +156,9 @@ class Direct:
 
     def _models(self, name: str = "") -> str:
         return f"{MODELS.format(self.namespace)}/{name}".rstrip("/")
+
+    def _budget(self, name: str) -> str:
+        return f"/apis/policy/v1/namespaces/{self.namespace}/poddisruptionbudgets/{name}"
 
     def _core(self, *path: str) -> str:
         return "/".join(("/api/v1/namespaces", self.namespace, *path))

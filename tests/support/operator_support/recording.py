@@ -9,6 +9,7 @@ from typing import Any
 from kubernetes.aio import client, config
 
 from plimsoll_operator.api import Api
+from plimsoll_operator.build.budget import Budgets
 from plimsoll_operator.build.image import Image
 from plimsoll_operator.identity import ObjectKey
 from plimsoll_operator.names import NameRegistry
@@ -67,6 +68,7 @@ class Operator:
         image: Image = IMAGE,
         may_act: Callable[[], bool] = lambda: True,
         turns: Turns | None = None,
+        budgets: Budgets = Budgets(),  # noqa: B008
     ) -> None:
         self.http = http
         self.woken: list[ObjectKey] = []
@@ -80,6 +82,7 @@ class Operator:
             "test",
             may_act=may_act,
             wake=self.woken.append,
+            budgets=budgets,
         )
 
     async def one_pass(self, key: ObjectKey) -> Outcome:

@@ -11,6 +11,7 @@ from operator_support.chart_rights import NAME, lease_rules
 from plimsoll_gateway import objects as gateway_objects
 from plimsoll_gateway.limits import BODY_BYTES, Limits
 from plimsoll_gateway.options import parse_options as gateway_options
+from plimsoll_operator.build.image import Image
 from plimsoll_operator.options import parse_options as operator_options
 from plimsoll_operator.rights import LEASE_RIGHTS, NODE_RIGHTS, OWNER_RIGHTS, RIGHTS
 
@@ -54,10 +55,12 @@ def test_the_gateways_limits_are_its_own_defaults(render: Render) -> None:
 @pytest.mark.parametrize(("watched", "namespaces"), [([], None), (["team-a", "team-b"], ("team-a", "team-b"))])
 def test_operator_takes_its_arguments(render: Render, watched: list[str], namespaces: tuple[str, ...] | None) -> None:
     image = {"registry": "reg.example.com", "repository": "rt", "tag": "7", "pullPolicy": "Always"}
-    values: Object = {"watchNamespaces": watched, "runtime": {"image": image}, "operator": {"maxRollingModels": 3}}
+    runtime = {"image": image, "allowedImages": ["reg.example.com/ai"], "disruptionBudgets": not watched}
+    values: Object = {"watchNamespaces": watched, "runtime": runtime, "operator": {"maxRollingModels": 3}}
     (container,) = pod(render(values), "operator")["containers"]
     options = operator_options(container["args"])
-    assert (options.image.reference, options.image.pull_policy) == ("reg.example.com/rt:7", "Always")
+    assert options.image == Image("reg.example.com/rt:7", "Always", ("reg.example.com/ai",))
+    assert options.budgets is not bool(watched)
     assert options.namespaces == namespaces
     assert options.health_port == container["ports"][0]["containerPort"]
     assert str(options.lease) == "serving/pl-plimsoll-operator"
