@@ -43,6 +43,16 @@ PROBES: list[tuple[str, str, Json]] = [
     (FIRST, "/api/v1/namespaces/default/pods", {"metadata": {"name": "probe"}, "spec": POD}),
     (FIRST, "/api/v1/namespaces/default/services", {"metadata": {"name": "probe"}, "spec": {"ports": [{"port": 1}]}}),
     (
+        FIRST,
+        "/apis/policy/v1/namespaces/default/poddisruptionbudgets",
+        {"metadata": {"name": "probe"}, "spec": {"minAvailable": 1}},
+    ),
+    (
+        FIRST,
+        f"/apis/coordination.k8s.io/v1/namespaces/{RELEASE_NAMESPACE}/leases",
+        {"metadata": {"name": "probe"}},
+    ),
+    (
         EDITOR,
         "/api/v1/namespaces/default/pods",
         {"metadata": {"name": "probe", "labels": {"plimsoll.dev/probe": ""}}, "spec": POD},

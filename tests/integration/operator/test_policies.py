@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from operator_support.apiserver import FIRST, RELEASE_NAMESPACE, ApiServer
 from operator_support.direct import MERGE, Direct, Refused
 from operator_support.objects import Json, spec_of
 
@@ -189,6 +190,14 @@ def test_the_operator_writes_budgets_of_models_only(as_operator: Direct, direct:
             as_operator.ask("POST", path, bare)
     as_operator.ask("POST", path, ours)
     as_operator.ask("DELETE", f"{path}/gemma")
+
+
+def test_the_operator_writes_its_own_lease_only(server: ApiServer) -> None:
+    with Direct(server.url, FIRST, RELEASE_NAMESPACE) as hands:
+        path = f"/apis/coordination.k8s.io/v1/namespaces/{hands.namespace}/leases"
+        with pytest.raises(Refused, match="may write the Lease plimsoll-operator only"):
+            hands.ask("POST", path, {"metadata": {"name": "kube-scheduler"}})
+        hands.ask("POST", path, {"metadata": {"name": "plimsoll-operator"}}, dryRun="All")
 
 
 def test_the_operator_puts_back_labels_that_somebody_took_away(
