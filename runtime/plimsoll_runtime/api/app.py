@@ -77,6 +77,9 @@ def _add_probes(app: FastAPI, state: ServerState, metrics: Metrics) -> None:
         return json_response(state.report, status, {} if ready else {"Retry-After": str(RETRY_AFTER)})
 
     async def live(_request: Request) -> Response:
+        """Whether the process is of any use: not once its engine is dead, which ends it too in a moment."""
+        if state.phase is Phase.FAILED:
+            return json_response(state.report, HTTPStatus.SERVICE_UNAVAILABLE)
         return json_response({"status": "live"})
 
     async def show_metrics(_request: Request) -> Response:

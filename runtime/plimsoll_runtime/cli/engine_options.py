@@ -40,6 +40,7 @@ def engine_config(args: argparse.Namespace) -> EngineConfig:
         attention_backend=args.attention_backend,
         policy=args.policy,
         overlap=args.overlap,
+        step_timeout=args.step_timeout,
         check_integrity_every=args.check_integrity_every,
     )
 
@@ -89,6 +90,15 @@ def _add_step(group: argparse._ArgumentGroup) -> None:
         "--overlap",
         action=argparse.BooleanOptionalAction,
         help="plan a step while the one before it runs, not once it is over (default: on a GPU)",
+    )
+    group.add_argument(
+        "--step-timeout",
+        type=values.seconds,
+        default=DEFAULTS.step_timeout,
+        metavar="S",
+        help="how long every step may take. One that takes longer, and ten times as long as steps of its size have "
+        "taken, means that the engine hangs: its requests fail and the process ends, so that whatever supervises it "
+        "starts it again; 0 is never (default: %(default)g)",
     )
 
 

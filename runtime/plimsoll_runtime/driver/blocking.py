@@ -9,6 +9,7 @@ import zmq
 
 from plimsoll_runtime.driver.child import LAST_WORDS_SECONDS, EngineChild, failure
 from plimsoll_runtime.driver.start import BUILD
+from plimsoll_runtime.driver.watch import CHECK_SECONDS
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.engine.interrupts import uninterrupted
 from plimsoll_runtime.engine.limits import check_request
@@ -107,11 +108,16 @@ class BlockingEngine:
                 return event
 
     def _next_event(self) -> Event:
-        """Wait for an event. Raises what the engine failed with, or EngineDeadError when it ended without a word."""
+        """Wait for an event. Raises what the engine failed with, or EngineDeadError when it ended without a word.
+
+        And EngineDeadError when it has hung; then it is killed.
+        """
         deadline: float | None = None
         while (event := self._child.receive()) is None:
             if deadline is None:
-                ready = dict(self._poller.poll())
+                ready = dict(self._poller.poll(int(1000 * CHECK_SECONDS)))
+                if (error := self._child.check()) is not None:
+                    raise error
                 if self._child.ended_fd in ready:
                     deadline = time.monotonic() + (LAST_WORDS_SECONDS if self._child.owes_a_reason else 0.0)
             elif not self._child.events.poll(max(0, int(1000 * (deadline - time.monotonic())))):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -91,7 +92,8 @@ def build_engine(config: EngineConfig, progress: Progress, probe: Probe | None =
     forward_pass = ForwardPass(decoder, cache, backends, graphs_of, runner_timeline)
     runner = ModelRunner(decoder, forward_pass, cache, sampler, config.max_sequences, runner_timeline, host)
     progress("warm-up", 0.0)
-    _warm_up(runner, min(config.max_batch_tokens, budget.max_model_len - 1, 64), config.block_size)
+    prompt_len = min(config.max_batch_tokens, budget.max_model_len - 1, 64)
+    prompt_seconds = _warm_up(runner, prompt_len, config.block_size)
     progress("warm-up", 1.0)
     if backends[0].fused:
         if logger.isEnabledFor(logging.INFO):  # some tens of milliseconds that only the log wants
@@ -113,7 +115,9 @@ def build_engine(config: EngineConfig, progress: Progress, probe: Probe | None =
     )
     own = OwnThreads(runner, threads)
     watched = own if probe is None else probe.watch_runner(own)
-    return EngineCore(config, info, watched, timeline, runner_timeline, tiers=index)
+    core = EngineCore(config, info, watched, timeline, runner_timeline, tiers=index)
+    core.durations.learn(prompt_len, prompt_seconds)
+    return core
 
 
 def _graphs(
@@ -177,8 +181,11 @@ def _token_bytes(spec: DecoderSpec, dtype: torch.dtype) -> int:
     return sum(2 * shape.kv_heads * shape.head_dim for shape in spec.attention) * dtype.itemsize
 
 
-def _warm_up(runner: ModelRunner, prompt_len: int, block_size: int) -> None:
-    """A prefill and a decode step into the padding block, so that the first request pays for no compilation."""
+def _warm_up(runner: ModelRunner, prompt_len: int, block_size: int) -> float:
+    """A prefill and a decode step into the padding block, so that the first request pays for no compilation.
+
+    Returns the seconds that the prefill took.
+    """
     block_ids = [0] * (-(-(prompt_len + 1) // block_size))
     params = SamplingParams(temperature=0.0)
 
@@ -187,9 +194,12 @@ def _warm_up(runner: ModelRunner, prompt_len: int, block_size: int) -> None:
         sequence = ScheduledSequence(slot=0, start=start, token_ids=tokens, block_ids=block_ids, sample=True)
         runner.run(StepPlan([sequence], new_slots=new))
 
+    began = time.monotonic()
     step([0] * prompt_len, 0, init=True)
+    seconds = time.monotonic() - began
     step([0], prompt_len, init=False)
     runner.run(StepPlan([], freed_slots=[0]))
+    return seconds
 
 
 def _info(

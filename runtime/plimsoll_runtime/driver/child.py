@@ -18,7 +18,9 @@ import msgspec
 import zmq
 
 from plimsoll_runtime.driver.folder import SocketFolder
+from plimsoll_runtime.driver.pulse import Pulse, new_page
 from plimsoll_runtime.driver.start import BUILD, Start
+from plimsoll_runtime.driver.watch import Watch
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.engine.messages import Command, EngineFailed, Event
 from plimsoll_runtime.errors import (
@@ -31,6 +33,10 @@ from plimsoll_runtime.errors import (
     UsageError,
 )
 
+logger = logging.getLogger(__name__)
+
+KILL_SECONDS = 5.0
+"""How long a killed process may take to be gone: one that waits for a broken driver or disk may never be."""
 LAST_WORDS_SECONDS = 2.0
 """How long an ended process's reason may take to come out of the socket."""
 
@@ -58,7 +64,10 @@ class EngineChild:
         self._decoder = msgspec.msgpack.Decoder(Event)
         self.ended_fd, self._ending_fd = os.pipe()
         self._closed = False
-        self._process, self._lifeline = self._spawn(config, factory)
+        self._sent = 0
+        self._step_timeout = config.step_timeout
+        self._watch = Watch(config.step_timeout)
+        self._process, self._lifeline, self._pulse = self._spawn(config, factory)
         self._waiter = threading.Thread(target=self._wait, name="plimsoll-engine-end", daemon=True)
         self._waiter.start()
 
@@ -83,6 +92,7 @@ class EngineChild:
             # A PUSH socket takes any number of messages for a peer (there is no limit), and none without one.
             with contextlib.suppress(zmq.Again):
                 self.commands.send(self._encoder.encode(command), zmq.NOBLOCK)
+                self._sent += 1
 
     def receive(self) -> Event | None:
         """The next event if there is one; never blocks."""
@@ -91,6 +101,19 @@ class EngineChild:
         except zmq.Again:
             return None
         return event
+
+    def check(self) -> EngineDeadError | None:
+        """Kill the process if it has hung; the error for that. To be called every `watch.CHECK_SECONDS`."""
+        beat = self._pulse.read()
+        if not self._watch.is_hung(beat, self._sent):
+            return None
+        self.kill()
+        what = "a step took" if beat.due_ns else "it left a request unread for"
+        rest = " and ten times as long as steps of its size do" if beat.due_ns else ""
+        return EngineDeadError(
+            f"the engine process hung and was killed: {what} more than {self._step_timeout:g} s{rest}; "
+            "where that is no fault, raise --step-timeout"
+        )
 
     def kill(self) -> None:
         """End the process now."""
@@ -107,8 +130,10 @@ class EngineChild:
             return
         self._closed = True
         self.kill()
-        self.wait()
+        if not self.wait(KILL_SECONDS):
+            logger.error("the engine process %d is killed but not gone; its memory may still be in use", self.pid)
         self._lifeline.close()
+        self._pulse.close()
         os.close(self.ended_fd)
         self._context.destroy(linger=0)
         self._folder.remove()
@@ -135,16 +160,18 @@ class EngineChild:
     def _address(self, name: str) -> str:
         return f"ipc://{self._folder.path}/{name}"
 
-    def _spawn(self, config: EngineConfig, factory: str) -> tuple[subprocess.Popen[bytes], IO[bytes]]:
-        """The process and its standard input, which has to stay open.
+    def _spawn(self, config: EngineConfig, factory: str) -> tuple[subprocess.Popen[bytes], IO[bytes], Pulse]:
+        """The process, its standard input, which has to stay open, and the page in which it says that it goes on.
 
         It is in a process group of its own: what a terminal sends to ours (Ctrl-C) is for us to handle.
         """
+        page = new_page()
         start = Start(
             config=config,
             factory=factory,
             commands=self._address("commands"),
             events=self._address("events"),
+            pulse=page,
             parent=os.getpid(),
             log_level=logging.getLogger().getEffectiveLevel(),
         )
@@ -152,10 +179,14 @@ class EngineChild:
         if config.threads is not None:
             environment["OMP_NUM_THREADS"] = str(config.threads)
         command = [sys.executable, "-P", "-m", "plimsoll_runtime.driver.process"]
-        process = subprocess.Popen(command, stdin=subprocess.PIPE, env=environment, process_group=0, bufsize=0)
+        process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, env=environment, process_group=0, bufsize=0, pass_fds=(page,)
+        )
+        pulse = Pulse(page)
+        os.close(page)
         assert process.stdin is not None
         process.stdin.write(msgspec.json.encode(start) + b"\n")
-        return process, process.stdin
+        return process, process.stdin, pulse
 
     def _wait(self) -> None:
         self._process.wait()

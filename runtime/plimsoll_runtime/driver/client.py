@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncGenerator, Callable
 
-from plimsoll_runtime.driver.child import LAST_WORDS_SECONDS, EngineChild, failure
+from plimsoll_runtime.driver.child import KILL_SECONDS, LAST_WORDS_SECONDS, EngineChild, failure
 from plimsoll_runtime.driver.mailbox import Mailbox
 from plimsoll_runtime.driver.start import BUILD
+from plimsoll_runtime.driver.watch import CHECK_SECONDS
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.engine.limits import check_request
 from plimsoll_runtime.engine.messages import (
@@ -29,13 +31,17 @@ STOP_SECONDS = 5.0
 EVENTS_AT_ONCE = 64
 """Events handled before the loop's other work gets its turn."""
 
+DEADLINE_SECONDS = 1.0
+"""How long after a request's deadline it is given up here, if the engine has said nothing of it."""
+
 Progress = Callable[[str, float], None]
 
 
 class AsyncEngine:
     """An engine in a child process, for the event loop that started it.
 
-    When the process ends, for whatever reason, every generator raises and `wait_dead` returns.
+    When the process ends, for whatever reason, every generator raises and `wait_dead` returns. One that hangs is ended
+    (see `watch`).
     """
 
     def __init__(self, child: EngineChild, on_progress: Progress | None) -> None:
@@ -49,6 +55,8 @@ class AsyncEngine:
         self._mailboxes: dict[str, Mailbox] = {}
         self._stats = EngineStats()
         self._events_fd = child.events_fd
+        self._rest: asyncio.Handle | None = None
+        self._checking: asyncio.Handle | None = None
         self._loop.add_reader(self._events_fd, self._read_events)
         self._loop.add_reader(child.ended_fd, self._on_end)
         self._read_events()
@@ -99,7 +107,8 @@ class AsyncEngine:
     async def generate(self, request: AddRequest) -> AsyncGenerator[RequestOutput, None]:
         """The outputs of one request as they come, several joined into one for a slow reader.
 
-        Closing it early aborts the request. Raises UsageError for a request that cannot be served, EngineDeadError
+        Closing it early aborts the request. Of one whose deadline has passed the engine tells; where it does not, the
+        request ends here, a little later. Raises UsageError for a request that cannot be served, EngineDeadError
         when the engine dies.
         """
         if self._error is not None:
@@ -109,13 +118,18 @@ class AsyncEngine:
             raise UsageError(f"request id {request.request_id!r} is in use; every request needs an id of its own")
         mailbox = self._mailboxes[request.request_id] = Mailbox()
         self._child.send(request)
+        giving_up = self._give_up_in_time(request, mailbox)
         finished = False
         try:
             while not finished:
                 output = await mailbox.take()
+                if giving_up is not None:
+                    giving_up.cancel()
                 finished = output.finish_reason is not None
                 yield output
         finally:
+            if giving_up is not None:
+                giving_up.cancel()
             del self._mailboxes[request.request_id]
             if not finished and self.alive:
                 self._child.send(AbortRequests([request.request_id]))
@@ -133,19 +147,25 @@ class AsyncEngine:
             await asyncio.wait_for(self._gone.wait(), STOP_SECONDS if loaded else 0)
         except TimeoutError:
             self._child.kill()
-            await self._gone.wait()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._gone.wait(), KILL_SECONDS)
         finally:
             self._loop.remove_reader(self._events_fd)
+            for handle in (self._rest, self._checking):
+                if handle is not None:
+                    handle.cancel()
             self._child.close()
 
     def _read_events(self) -> None:
         """Handle what has come. ZeroMQ's descriptor tells of changes only: it must be read until nothing is left."""
+        if self._rest is not None:
+            self._rest.cancel()
         for _ in range(EVENTS_AT_ONCE):
             event = self._child.receive()
             if event is None:
                 return
             self._handle(event)
-        self._loop.call_soon(self._read_events)
+        self._rest = self._loop.call_soon(self._read_events)
 
     def _handle(self, event: Event) -> None:
         if isinstance(event, StepOutputs):
@@ -158,8 +178,36 @@ class AsyncEngine:
                 self._on_progress(event.stage, event.fraction)
         elif isinstance(event, EngineInfo):
             self._ready.set_result(event)
+            self._check()
         elif isinstance(event, EngineFailed):
             self._lose(failure(event))
+
+    def _check(self) -> None:
+        """End an engine that has hung, and look again later."""
+        self._checking = None
+        if not self.alive:
+            return
+        if (error := self._child.check()) is not None:
+            self._lose(error)
+        else:
+            self._checking = self._loop.call_later(CHECK_SECONDS, self._check)
+
+    def _give_up_in_time(self, request: AddRequest, mailbox: Mailbox) -> asyncio.Handle | None:
+        """See to it that a request with a deadline ends, even if the engine never says a word of it."""
+        deadline = request.params.deadline
+        if deadline is None:
+            return None
+
+        def give_up() -> None:
+            # This process may have been late itself: what the engine has said comes first.
+            self._read_events()
+            if mailbox.is_empty and self.alive:
+                error = f"its deadline of {deadline:g} s passed before the first token, and the engine says nothing"
+                mailbox.put(RequestOutput(request.request_id, finish_reason="deadline", error=error))
+                self._child.send(AbortRequests([request.request_id]))
+
+        arrived = request.arrived_ns / 1e9 if request.arrived_ns else self._loop.time()
+        return self._loop.call_at(arrived + deadline + DEADLINE_SECONDS, give_up)
 
     def _on_end(self) -> None:
         """The process is gone. If it ended with an error of ours, its reason is still on the way."""

@@ -17,6 +17,11 @@ class Mailbox:
         self._error: Exception | None = None
         self._waiter: asyncio.Future[None] | None = None
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether everything that has come was taken."""
+        return not self._outputs
+
     def put(self, output: RequestOutput) -> None:
         """Add an output."""
         self._outputs.append(output)

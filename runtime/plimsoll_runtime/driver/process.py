@@ -21,6 +21,7 @@ from typing import NoReturn
 import msgspec
 import zmq
 
+from plimsoll_runtime.driver.pulse import Pulse
 from plimsoll_runtime.driver.start import Start
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.engine.core import EngineCore
@@ -69,11 +70,14 @@ class EngineProcess:
         self._encoder = msgspec.msgpack.Encoder()
         self._progress = ("", 0.0)
         self._told = EngineStats()
+        self._pulse = Pulse(start.pulse)
+        os.close(start.pulse)
 
     def run(self) -> int:
         """Load and serve until told to stop; the exit code. What goes wrong is sent to the parent before the end."""
         try:
             core = _factory(self._start.factory)(self._start.config, self._report)
+            core.on_step = self._pulse.expect
             # What was loaded stays for good: the collector need not look at it in the middle of a step.
             gc.collect()
             gc.freeze()
@@ -102,7 +106,9 @@ class EngineProcess:
     def _take_commands(self, core: EngineCore) -> bool:
         """Carry out all commands that have come; without work, wait for one. False once it is time to end."""
         if not core.has_work:
+            self._pulse.rest()
             self._commands.poll()
+        self._pulse.expect(self._start.config.step_timeout)
         refused: list[RequestOutput] = []
         while (command := self._next_command()) is not None:
             if isinstance(command, Shutdown):
@@ -122,11 +128,13 @@ class EngineProcess:
             command: Command = self._decoder.decode(self._commands.recv(zmq.NOBLOCK))
         except zmq.Again:
             return None
+        self._pulse.took()
         return command
 
     def _step(self, core: EngineCore) -> None:
         if core.has_work:
             done = core.step()
+            self._pulse.expect(self._start.config.step_timeout)
             self._tell(done.outputs, done.stats)
             if core.timeline is not None:
                 core.timeline.lap(StepPhase.MESSAGE)

@@ -12,6 +12,7 @@ BUILD = "plimsoll_runtime.driver.build:build_engine"
 class Start(msgspec.Struct, frozen=True):
     """Where the sockets are, who the parent is, and what to build.
 
+    `pulse` is the descriptor of a page that the process inherits (see `pulse`).
     `factory` is "module:function"; the function makes an `EngineCore` of a config and a progress callback.
     """
 
@@ -19,5 +20,6 @@ class Start(msgspec.Struct, frozen=True):
     factory: str
     commands: str
     events: str
+    pulse: int
     parent: int
     log_level: int

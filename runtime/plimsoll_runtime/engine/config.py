@@ -17,6 +17,9 @@ _LEAST = {
     "threads": 1,
     "check_integrity_every": 0,
 }
+STEP_SECONDS = 60.0
+"""Enough for what a step may have to do for the first time: compile kernels, capture a graph."""
+LEAST_STEP_SECONDS = 1.0
 
 
 class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,6 +33,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     `model` is a folder, a .gguf file, demo://NAME or a Hugging Face id (hf://ID too).
     `overlap`: whether a step is planned while the one before it runs, in a thread of its own (see `overlaps`).
     `offline`: nobody watches the answers come, so only the last one's time counts (see `overlaps` and `engine.pacing`).
+    `step_timeout`: seconds that every step may take; one that takes longer than that, and than ten times what steps of
+    its size have taken, means that the engine's process has hung: it is ended. 0 is never.
     `check_integrity_every`: steps after which the records of blocks, slots and sequences are compared; 0 is never.
     """
 
@@ -50,6 +55,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     policy: str = "fcfs"
     overlap: bool | None = None
     offline: bool = False
+    step_timeout: float = STEP_SECONDS
     check_integrity_every: int = 0
 
     def __post_init__(self) -> None:
@@ -57,6 +63,10 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
             value = getattr(self, name)
             if value is not None and value < least:
                 raise UsageError(f"{name} must be at least {least}, not {value}")
+        if self.step_timeout and not self.step_timeout >= LEAST_STEP_SECONDS:
+            raise UsageError(
+                f"step_timeout must be 0 (never) or at least {LEAST_STEP_SECONDS:g}, not {self.step_timeout}"
+            )
         if self.block_size not in BLOCK_SIZES:
             raise UsageError(f"block_size must be one of {', '.join(map(str, BLOCK_SIZES))}, not {self.block_size}")
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 import msgspec
 
 from plimsoll_runtime.engine.config import EngineConfig, overlaps
+from plimsoll_runtime.engine.durations import StepDurations
 from plimsoll_runtime.engine.interrupts import uninterrupted
 from plimsoll_runtime.engine.limits import Limits, check_request, longest_sequence
 from plimsoll_runtime.engine.messages import AddRequest, EngineInfo, EngineStats, StepOutputs
@@ -42,6 +44,9 @@ class EngineCore:
 
     With a `timeline` it marks where each part of a step ends; the runner marks its own in `runner_timeline`, the same
     one unless the steps overlap. What it has marked before, while it warmed up, is forgotten.
+
+    `on_step` is told, as each step is waited for, how many seconds it may take (see `durations`) before something must
+    be wrong.
     """
 
     def __init__(
@@ -65,6 +70,9 @@ class EngineCore:
             each.clear()
         self._scheduler = Scheduler(_limits(config, info), new_policy(config.policy), tiers=tiers)
         self._check_every = config.check_integrity_every
+        self.durations = StepDurations(config.step_timeout)
+        self.on_step: Callable[[float], None] | None = None
+        self._ended_ns = 0
         self._failure: str | None = None
         self._attention_fallbacks = 0
 
@@ -118,8 +126,12 @@ class EngineCore:
             return StepOutputs(expired, self.stats)
         if timeline is not None:
             timeline.lap(StepPhase.SCHEDULE)
+        step = self._under_way[0]
+        if self.on_step is not None:
+            self.on_step(self.durations.allow(step.tokens))
         try:
             result = self._pipeline.result()
+            self._learn(step)
             if timeline is not None and self._pipeline.depth > 1:
                 timeline.lap(StepPhase.WAIT)
             self._attention_fallbacks = result.attention_fallbacks
@@ -142,6 +154,11 @@ class EngineCore:
     def check_integrity(self) -> None:
         """Raises AssertionError when the records of blocks, slots and sequences disagree."""
         self._scheduler.check_integrity(self._under_way)
+
+    def _learn(self, step: Step) -> None:
+        """What a step took: from when it was planned or, if that came later, the one before it was over."""
+        began, self._ended_ns = max(step.planned_ns, self._ended_ns), time.monotonic_ns()
+        self.durations.learn(step.tokens, (self._ended_ns - began) / 1e9)
 
     def _plan_ahead(self) -> None:
         while len(self._under_way) < self._pipeline.depth and (step := self._scheduler.schedule()) is not None:

@@ -152,7 +152,7 @@ class Scheduler:
         moves = self._kv.end_step()
         freed = self._slots.collect_freed()
         plan = StepPlan(build.entries, freed, build.new_slots, moves.copies, moves.spills, moves.restores)
-        return Step(plan, build.sequences, moves.merges, self._clock())
+        return Step(plan, build.sequences, moves.merges, build.tokens, self._clock())
 
     def commit(self, step: Step, result: StepResult) -> list[RequestOutput]:
         """Take over what a step computed. Steps are committed in the order in which they were planned."""

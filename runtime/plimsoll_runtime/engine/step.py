@@ -13,18 +13,20 @@ from plimsoll_runtime.engine.sequence import SequenceState
 class Step:
     """A plan, and what `commit` must know of it.
 
-    That is the sequences in the plan's order, blocks to merge afterwards, and when it was planned, in nanoseconds.
+    That is the sequences in the plan's order, blocks to merge afterwards, how many tokens it computes, and when it was
+    planned, in nanoseconds.
     """
 
     plan: StepPlan
     sequences: list[SequenceState]
     merges: list[Merge]
+    tokens: int
     planned_ns: int
 
     @property
     def mostly_prompts(self) -> bool:
         """Whether it computes two tokens or more for a sequence on average: a decode has one."""
-        return 2 * len(self.sequences) <= self.plan.num_tokens
+        return 2 * len(self.sequences) <= self.tokens
 
 
 class StepBuilder:

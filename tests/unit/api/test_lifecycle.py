@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import socket
+from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from plimsoll_runtime.api.config import ServerConfig
 from plimsoll_runtime.api.server import listen
 from plimsoll_runtime.cli.main import main
 from plimsoll_runtime.engine.config import EngineConfig
+from plimsoll_runtime.engine.messages import RequestOutput
 from plimsoll_runtime.errors import EngineDeadError, SourceError, UsageError
 
 BODY = {"model": "fake", "prompt": "Hi"}
@@ -143,6 +145,35 @@ async def test_a_dead_engine_is_told_to_everyone_and_ends_the_server(fresh: Any)
     with pytest.raises(EngineDeadError, match="it was killed") as ended:
         await fresh.ended
     assert ended.value.kind.exit_code == 6
+
+
+async def test_with_a_dead_engine_the_server_is_neither_ready_nor_live(
+    fresh: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For as long as it still tells those who wait."""
+    told = asyncio.Event()
+
+    monkeypatch.setattr(fresh.engine, "generate", lambda request: _held(told))
+    whole = asyncio.create_task(fresh.openai().completions.create(model="fake", prompt="a"))
+    while not fresh.server.state.in_flight:
+        await asyncio.sleep(0)
+    async with fresh.http() as http:
+        assert (await http.get("/live")).status_code == 200
+        fresh.engine.die()
+        answers = [await http.get(path) for path in ("/live", "/health")]
+    assert [(a.status_code, a.json()) for a in answers] == [(503, {"status": "failed"})] * 2
+    told.set()
+    with pytest.raises(openai.InternalServerError, match="the engine died: it hung"):
+        await whole
+    with pytest.raises(EngineDeadError):
+        await fresh.ended
+
+
+async def _held(told: asyncio.Event) -> AsyncGenerator[RequestOutput, None]:
+    await told.wait()
+    if told.is_set():
+        raise EngineDeadError("it hung")
+    yield RequestOutput("none")
 
 
 def test_a_taken_port_says_what_to_do() -> None:

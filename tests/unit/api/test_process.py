@@ -169,6 +169,18 @@ def test_a_killed_engine_ends_the_server_and_every_answer(serve: Callable[..., S
     assert not [line for line in served.lines if "Traceback" in line]
 
 
+def test_an_engine_that_hangs_ends_the_server_and_every_answer(serve: Callable[..., Served]) -> None:
+    served = serve("--step-timeout", "1")
+    answer = iter(ask(served, 1900))
+    next(answer)
+    (engine,) = psutil.Process(served.process.pid).children()
+    engine.suspend()
+    with pytest.raises(openai.APIError, match="the engine died: the engine process hung and was killed"):
+        list(answer)
+    assert served.end() == 6
+    assert served.termination_log.read_text().startswith("engine-died: the engine process hung and was killed")
+
+
 @pytest.mark.parametrize("backend", ["cpu", "torch"])
 def test_logits_that_are_not_finite_cost_one_request(serve: Callable[..., Served], backend: str) -> None:
     """Its neighbours in the batch go on as if it were alone, and so does whoever gets its blocks afterwards."""

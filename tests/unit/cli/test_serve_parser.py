@@ -32,7 +32,7 @@ def test_every_flag_reaches_its_field() -> None:
         "--max-batch-tokens 512 --max-sequences 7 --kv-memory 40% --block-size 32 --threads 3 --no-prefix-caching "
         "--attention-backend cpu --policy sjf --api-key k1 --api-key k2 --revision main --drain-seconds 2.5 "
         "--check-integrity-every 1000 --max-waiting 50 --kv-host-memory 1GiB --kv-disk /cache/kv "
-        "--kv-disk-size 20GiB --max-logit-bias 9"
+        "--kv-disk-size 20GiB --max-logit-bias 9 --step-timeout 12.5"
     )
     config = parse(*words.split())
     assert config.engine == EngineConfig(
@@ -52,6 +52,7 @@ def test_every_flag_reaches_its_field() -> None:
         attention_backend="cpu",
         policy="sjf",
         check_integrity_every=1000,
+        step_timeout=12.5,
     )
     assert (config.names, config.host, config.port) == (("a", "b"), "0.0.0.0", 9)
     assert (config.api_keys, config.drain_seconds) == (("k1", "k2"), 2.5)

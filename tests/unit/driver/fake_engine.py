@@ -75,6 +75,7 @@ def build(config: EngineConfig, progress: Callable[[str, float], None]) -> Engin
         max_batch_tokens=config.max_batch_tokens,
         max_sequences=config.max_sequences,
         overlap=True,
+        step_timeout=config.step_timeout,
         wrap=lambda runner: TroubledRunner(runner.run, config.model),
     )
     return core

@@ -14,14 +14,15 @@ from fake_engine import FACTORY, POISON_PROMPT
 from simulated import oracle
 
 from plimsoll_runtime.driver.blocking import BlockingEngine
-from plimsoll_runtime.engine.config import EngineConfig
+from plimsoll_runtime.engine.config import STEP_SECONDS, EngineConfig
 from plimsoll_runtime.engine.messages import RequestOutput
 from plimsoll_runtime.errors import EngineDeadError, SourceError, UsageError
 
 
 @contextmanager
-def running(model: str = "fine") -> Iterator[BlockingEngine]:
-    engine = BlockingEngine(EngineConfig(model=model, max_batch_tokens=64, max_sequences=8), factory=FACTORY)
+def running(model: str = "fine", step_timeout: float = STEP_SECONDS) -> Iterator[BlockingEngine]:
+    config = EngineConfig(model=model, max_batch_tokens=64, max_sequences=8, step_timeout=step_timeout)
+    engine = BlockingEngine(config, factory=FACTORY)
     try:
         yield engine
     finally:
@@ -90,6 +91,15 @@ def test_a_killed_engine_ends_the_wait() -> None:
         os.kill(engine.pid, signal.SIGKILL)
         with pytest.raises(EngineDeadError, match="killed by signal 9"):
             engine.step()
+
+
+def test_an_engine_that_hangs_ends_the_wait() -> None:
+    with running(step_timeout=1) as engine:
+        engine.add(request("r", [1], max_tokens=None))
+        engine.step()
+        os.kill(engine.pid, signal.SIGSTOP)
+        with pytest.raises(EngineDeadError, match="hung and was killed"):
+            drain(engine)
 
 
 def test_stop_ends_the_process_and_may_be_called_again() -> None:

@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -17,8 +18,8 @@ from builders import request, tokens_of
 from fake_engine import FACTORY, POISON_PROMPT
 from simulated import oracle
 
-from plimsoll_runtime.driver.client import AsyncEngine
-from plimsoll_runtime.engine.config import EngineConfig
+from plimsoll_runtime.driver.client import DEADLINE_SECONDS, AsyncEngine
+from plimsoll_runtime.engine.config import STEP_SECONDS, EngineConfig
 from plimsoll_runtime.engine.messages import AddRequest, RequestOutput
 from plimsoll_runtime.errors import EngineDeadError, ErrorKind, PlimsollError, UsageError
 
@@ -27,9 +28,12 @@ MAX_LEN = 1999 * 4
 
 @asynccontextmanager
 async def running(
-    model: str = "fine", on_progress: Callable[[str, float], None] | None = None, max_sequences: int = 64
+    model: str = "fine",
+    on_progress: Callable[[str, float], None] | None = None,
+    max_sequences: int = 64,
+    step_timeout: float = STEP_SECONDS,
 ) -> AsyncIterator[AsyncEngine]:
-    config = EngineConfig(model=model, max_batch_tokens=256, max_sequences=max_sequences)
+    config = EngineConfig(model=model, max_batch_tokens=256, max_sequences=max_sequences, step_timeout=step_timeout)
     engine = await AsyncEngine.start(config, on_progress, factory=FACTORY)
     try:
         yield engine
@@ -252,3 +256,100 @@ async def test_descriptors_are_given_back() -> None:
         async with running():
             pass
     assert psutil.Process().num_fds() <= before
+
+
+async def test_an_engine_that_is_stopped_in_a_step_is_ended_with_all_its_requests() -> None:
+    async with running(step_timeout=1) as engine:
+        tasks = [await begun(engine, request(f"r{i}", [i], max_tokens=None)) for i in range(3)]
+        for _, first in tasks:
+            await first.wait()
+        os.kill(engine.pid, signal.SIGSTOP)
+        async with asyncio.timeout(60):
+            results = await asyncio.gather(*(task for task, _ in tasks), return_exceptions=True)
+            await engine.wait_dead()
+        assert all(isinstance(r, EngineDeadError) and "hung and was killed" in str(r) for r in results), results
+        assert not engine.alive
+
+
+async def test_an_idle_engine_that_is_stopped_is_ended_once_it_is_asked() -> None:
+    async with running(step_timeout=1) as engine:
+        await answer(engine, request("r", [1]))
+        await resting(engine)
+        os.kill(engine.pid, signal.SIGSTOP)
+        for name in ("impatient", "patient"):
+            task, _ = await begun(engine, request(name, [1]))
+            await asyncio.sleep(0)
+            if name == "impatient":
+                task.cancel()
+        with pytest.raises(EngineDeadError, match="left a request unread"):
+            async with asyncio.timeout(60):
+                await task
+
+
+async def test_a_step_that_does_not_end_is_ended() -> None:
+    async with running("hangs", step_timeout=1) as engine:
+        await warm(engine)
+        with pytest.raises(EngineDeadError, match="a step took more than 1 s and ten times as long"):
+            async with asyncio.timeout(60):
+                await answer(engine, request("r", [POISON_PROMPT]))
+
+
+async def test_a_deadline_holds_even_if_the_engine_does_nothing() -> None:
+    async with running() as engine:
+        os.kill(engine.pid, signal.SIGSTOP)
+        try:
+            async with asyncio.timeout(30):
+                (output,) = await answer(engine, request("r", [1], deadline=0.1))
+        finally:
+            os.kill(engine.pid, signal.SIGCONT)
+        assert (output.finish_reason, output.token_ids) == ("deadline", [])
+        assert output.error is not None
+        assert "0.1 s passed" in output.error
+        assert await answer(engine, request("r", [1])), "its id is free again, here and in the engine"
+
+
+async def test_an_answer_that_has_begun_outlives_its_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop, timers = asyncio.get_running_loop(), []
+    call_at = loop.call_at
+
+    def recorded(when: float, *arguments: Any, **options: Any) -> asyncio.TimerHandle:
+        timers.append(call_at(when, *arguments, **options))
+        return timers[-1]
+
+    async with running() as engine:
+        monkeypatch.setattr(loop, "call_at", recorded)
+        before = loop.time()
+        async with aclosing(engine.generate(request("r", [1], max_tokens=50, deadline=3600.0))) as outputs:
+            first = await anext(outputs)
+            (timer,) = [t for t in timers if t.when() >= before + 3600.0 + DEADLINE_SECONDS]
+            assert timer.cancelled()
+            rest = [output async for output in outputs]
+    assert len(tokens_of([first, *rest])) == 50
+
+
+async def test_a_process_that_cannot_be_killed_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one that waits for a driver in the kernel."""
+    monkeypatch.setattr("plimsoll_runtime.driver.client.STOP_SECONDS", 0.1)
+    monkeypatch.setattr("plimsoll_runtime.driver.client.KILL_SECONDS", 0.1)
+    monkeypatch.setattr("plimsoll_runtime.driver.child.KILL_SECONDS", 0.1)
+    async with running() as engine:
+        process = engine._child._process
+        os.kill(engine.pid, signal.SIGSTOP)
+        with monkeypatch.context() as patch:
+            patch.setattr(process, "kill", lambda: None)
+            async with asyncio.timeout(20):
+                await engine.stop()
+        os.kill(engine.pid, signal.SIGKILL)
+        assert engine._child.wait(20)
+
+
+async def resting(engine: AsyncEngine) -> None:
+    """Wait until the engine has nothing to do."""
+    async with asyncio.timeout(20):
+        while engine._child._pulse.read().due_ns:
+            await asyncio.sleep(0.01)
+
+
+async def warm(engine: AsyncEngine) -> None:
+    """Let the engine learn what steps of one and two tokens take."""
+    await answer(engine, request("warm", [1], max_tokens=4))
