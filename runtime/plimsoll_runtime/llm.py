@@ -172,7 +172,7 @@ class _Progress:
         wanted = request.params.logprobs is not None
         self._completion = Completion(logprobs=[] if wanted else None)
         self._output = OutputText(request.params, tokenizer)
-        self.result = Generation(text, request.prompt_token_ids, [self._completion])
+        self.result = Generation(text, list(request.prompt_token_ids), [self._completion])
 
     def push(self, output: RequestOutput) -> bool:
         """Add a step's output; True when the request is over."""

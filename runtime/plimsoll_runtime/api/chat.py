@@ -57,7 +57,7 @@ class ChatJob:
 async def chat(request: Request, model: ServedModel, record: RequestRecord) -> Response:
     """Answer a chat, whole or as a stream. Raises ApiError, ClientGoneError."""
     data = await read_body(request)
-    model.room.check(1)
+    model.room.check()
     job = await unless_gone(request.receive, offload(data, partial(prepare, data, model, record)))
     headers = ignored_headers(job.request.messages)
     if job.request.stream:

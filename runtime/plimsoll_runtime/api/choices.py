@@ -11,6 +11,7 @@ import msgspec
 from plimsoll_runtime.api.errors import ApiError
 from plimsoll_runtime.engine.messages import AddRequest
 from plimsoll_runtime.engine.params import SEED_LIMIT, SamplingParams
+from plimsoll_runtime.engine.prompt import Prompt
 
 MAX_SEQUENCES = 4096
 """Answers to one HTTP request, prompts times n."""
@@ -41,11 +42,13 @@ def plan_choices(
         )
     engine_id = uuid.uuid4().hex
     choices = []
-    for prompt, ids in enumerate(prompts):
+    for prompt, ids in enumerate(map(Prompt, prompts)):
         for turn in range(n):
             index = prompt * n + turn
             own = params if turn == 0 or params.seed is None else _reseeded(params, params.seed + turn)
-            added = AddRequest(f"{engine_id}-{index}", ids, own, cache_salt or "", int(arrived * 1e9))
+            added = AddRequest(
+                f"{engine_id}-{index}", ids, own, cache_salt or "", int(arrived * 1e9), shares_prompt=n > 1
+            )
             choices.append(Choice(index, prompt, added))
     return choices
 

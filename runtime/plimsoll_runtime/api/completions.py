@@ -53,7 +53,7 @@ class CompletionJob:
 async def completions(request: Request, model: ServedModel, record: RequestRecord) -> Response:
     """Complete every prompt, whole or as a stream. Raises ApiError, ClientGoneError."""
     data = await read_body(request)
-    model.room.check(1)
+    model.room.check()
     job = await unless_gone(request.receive, offload(data, partial(prepare, data, model, record)))
     if job.request.stream:
         return await open_stream(request, _chunks(job), record)

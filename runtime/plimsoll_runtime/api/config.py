@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from plimsoll_runtime.api.room import MAX_WAITING
+from plimsoll_runtime.api.room import MAX_WAITING, MAX_WAITING_TOKENS
 from plimsoll_runtime.api.served import MAX_LOGIT_BIAS
 from plimsoll_runtime.engine.config import EngineConfig
 
@@ -16,8 +16,8 @@ class ServerConfig:
 
     `names` are what requests may call the model, the first one is what answers carry. `api_keys` empty means
     open. `drain_seconds`: how long running requests may go on after SIGTERM. `max_waiting`: how many answers may wait
-    for their first token. `max_logit_bias`: how many token ids of a request may have one. `termination_log`: a file
-    that gets one line on a fatal error.
+    for their first token, `max_waiting_tokens`: how many tokens their prompts may have. `max_logit_bias`: how many
+    token ids of a request may have one. `termination_log`: a file that gets one line on a fatal error.
     """
 
     engine: EngineConfig
@@ -27,6 +27,7 @@ class ServerConfig:
     api_keys: tuple[str, ...] = ()
     drain_seconds: float = 30.0
     max_waiting: int = MAX_WAITING
+    max_waiting_tokens: int = MAX_WAITING_TOKENS
     max_logit_bias: int = MAX_LOGIT_BIAS
     termination_log: str | None = None
 

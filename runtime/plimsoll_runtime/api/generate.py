@@ -35,7 +35,7 @@ async def generate(model: ServedModel, choices: Sequence[Choice], record: Reques
     """All pieces of all choices as they come. Closing it aborts what still runs. Raises ApiError."""
     pieces = _answer(model, choices[0], record) if len(choices) == 1 else _merged(model, choices, record)
     try:
-        with model.room.take(choice.index for choice in choices) as seats:
+        with model.room.take(*_seats(choices)) as seats:
             async with aclosing(pieces):
                 async for piece in pieces:
                     seats.leave(piece.choice.index)
@@ -47,6 +47,11 @@ async def generate(model: ServedModel, choices: Sequence[Choice], record: Reques
         raise engine_died(str(error)) from error
     except UsageError as error:
         raise ApiError(f"The request cannot be served: {error}.", code="invalid_value") from error
+
+
+def _seats(choices: Sequence[Choice]) -> tuple[dict[int, int], dict[int, int]]:
+    """Which prompt each answer is made of, and how many tokens each prompt has."""
+    return {c.index: c.prompt for c in choices}, {c.prompt: len(c.request.prompt_token_ids) for c in choices}
 
 
 async def _answer(model: ServedModel, choice: Choice, record: RequestRecord) -> AsyncGenerator[Piece, None]:

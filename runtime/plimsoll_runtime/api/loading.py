@@ -62,7 +62,7 @@ async def load_model(config: ServerConfig, state: ServerState, start_engine: Sta
         tokenizer=tokenizer,
         created=int(time.time()),
         chat_stop=files.chat_stop,
-        room=Room(config.max_waiting),
+        room=Room(config.max_waiting, config.max_waiting_tokens),
         max_logit_bias=config.max_logit_bias,
     )
 

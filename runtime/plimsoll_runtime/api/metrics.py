@@ -108,6 +108,7 @@ class _EngineCollector(Collector):
 
 def _room_metrics(name: str, room: Room) -> Iterator[Metric]:
     yield _gauge("plimsoll_answers_waiting", "Answers whose first token is still to come.", name, room.waiting)
+    yield _gauge("plimsoll_waiting_tokens", "Prompt tokens of answers that wait so.", name, room.waiting_tokens)
     yield _counter("plimsoll_refused", "Requests refused because too many waited already.", name, room.refused)
 
 

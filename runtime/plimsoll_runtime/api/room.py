@@ -1,13 +1,15 @@
 """The room for answers that wait: more than so many are refused at once, instead of being late for everybody.
 
 Without a bound a server that is asked more than it can do takes everything, and each prompt that waits costs memory and
-makes those behind it later. The refusal is a 503 with Retry-After: OpenAI's clients try it again by themselves, and the
-gateway gives the request to another replica first, which it would not do with a 429 ("you ask too much").
+makes those behind it later. So there are two: on the answers that wait, and on the tokens of their prompts, each
+counted once however many answers it gets. The refusal is a 503 with Retry-After: OpenAI's clients try it again by themselves,
+and the gateway gives the request to another replica first, which it would not do with a 429 ("you ask too much").
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Mapping
 from http import HTTPStatus
 from types import TracebackType
 from typing import Self
@@ -17,16 +19,22 @@ from plimsoll_runtime.api.errors import RETRY_AFTER, ApiError
 MAX_WAITING = 4096
 """As many answers as one request may ask for."""
 
+MAX_WAITING_TOKENS = 4 * 2**20
+"""32 prompts of 131,072 tokens, or a thousand for each of 4096 answers. They cost 4 bytes a token in each of two
+processes, and up to 36 more in the request as it came."""
+
 
 class Room:
-    """Counts answers whose first token is still to come. Changed on the event loop only."""
+    """Counts answers whose first token is still to come, and their prompts. Changed on the event loop only."""
 
-    def __init__(self, limit: int = MAX_WAITING) -> None:
+    def __init__(self, limit: int = MAX_WAITING, token_limit: int = MAX_WAITING_TOKENS) -> None:
         self.limit = limit
+        self.token_limit = token_limit
         self.waiting = 0
+        self.waiting_tokens = 0
         self.refused = 0
 
-    def check(self, answers: int) -> None:
+    def check(self, answers: int = 1, tokens: int = 1) -> None:
         """Raises ApiError when so many more do not fit: 503 now, 400 ever."""
         if answers > self.limit:
             raise ApiError(
@@ -35,39 +43,60 @@ class Room:
                 param="n",
                 code="invalid_value",
             )
-        if self.waiting + answers > self.limit:
-            self.refused += 1
+        if tokens > self.token_limit:
             raise ApiError(
-                f"The server is overloaded: {self.waiting} answers wait for their first token, and no more than "
-                f"{self.limit} may (--max-waiting). Try again in some seconds.",
-                status=HTTPStatus.SERVICE_UNAVAILABLE,
-                code="overloaded",
-                headers={"Retry-After": str(RETRY_AFTER)},
+                f"The request's prompts have {tokens} tokens, and no more than {self.token_limit} may wait on this "
+                "server (--max-waiting-tokens): send fewer at once.",
+                param="prompt",
+                code="invalid_value",
+            )
+        if self.waiting + answers > self.limit:
+            raise self._overloaded(f"{self.waiting} answers wait", f"{self.limit} may (--max-waiting)")
+        if self.waiting_tokens + tokens > self.token_limit:
+            raise self._overloaded(
+                f"prompts of {self.waiting_tokens} tokens wait", f"{self.token_limit} may (--max-waiting-tokens)"
             )
 
-    def take(self, answers: Iterable[int]) -> Seats:
-        """Seats for answers, by their index: to be used with `with`. Raises ApiError as `check` does."""
-        seats = Seats(self, set(answers))
-        self.check(len(seats))
-        self.waiting += len(seats)
+    def take(self, answers: Mapping[int, int], tokens: Mapping[int, int]) -> Seats:
+        """Seats for a request's answers: which prompt each is made of, and how many tokens each prompt has.
+
+        To be used with `with`. Raises ApiError as `check` does.
+        """
+        seats = Seats(self, dict(answers), tokens)
+        self.check(len(answers), sum(tokens.values()))
+        self.waiting += len(answers)
+        self.waiting_tokens += sum(tokens.values())
         return seats
+
+    def _overloaded(self, state: str, limit: str) -> ApiError:
+        self.refused += 1
+        return ApiError(
+            f"The server is overloaded: {state} for their first token, and no more than {limit}. "
+            "Try again in some seconds.",
+            status=HTTPStatus.SERVICE_UNAVAILABLE,
+            code="overloaded",
+            headers={"Retry-After": str(RETRY_AFTER)},
+        )
 
 
 class Seats:
     """One request's answers that wait; what is left of them is given back at the end of the `with` block."""
 
-    def __init__(self, room: Room, answers: set[int]) -> None:
+    def __init__(self, room: Room, answers: dict[int, int], tokens: Mapping[int, int]) -> None:
         self._room = room
         self._answers = answers
-
-    def __len__(self) -> int:
-        return len(self._answers)
+        self._tokens = tokens
+        self._left = Counter(answers.values())
 
     def leave(self, answer: int) -> None:
-        """An answer has begun. The second time it changes nothing."""
-        if answer in self._answers:
-            self._answers.remove(answer)
-            self._room.waiting -= 1
+        """An answer has begun; with the last one of its prompt, that waits no more. The second time changes nothing."""
+        if answer not in self._answers:
+            return
+        prompt = self._answers.pop(answer)
+        self._room.waiting -= 1
+        self._left[prompt] -= 1
+        if not self._left[prompt]:
+            self._room.waiting_tokens -= self._tokens[prompt]
 
     def __enter__(self) -> Self:
         return self
@@ -75,5 +104,5 @@ class Seats:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._room.waiting -= len(self._answers)
-        self._answers.clear()
+        for answer in list(self._answers):
+            self.leave(answer)

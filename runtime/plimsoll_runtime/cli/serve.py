@@ -59,6 +59,7 @@ def server_config(args: argparse.Namespace) -> ServerConfig:
         api_keys=tuple(dict.fromkeys(keys)),
         drain_seconds=args.drain_seconds,
         max_waiting=args.max_waiting,
+        max_waiting_tokens=args.max_waiting_tokens,
         max_logit_bias=args.max_logit_bias,
         termination_log=os.environ.get("PLIMSOLL_TERMINATION_LOG") or None,
     )
@@ -119,6 +120,14 @@ def _add_server_options(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="most answers that may wait for their first token; more are refused with 503 and Retry-After "
         "(default: %(default)s)",
+    )
+    group.add_argument(
+        "--max-waiting-tokens",
+        type=values.positive,
+        default=4 * 2**20,
+        metavar="TOKENS",
+        help="most tokens that the prompts of such answers may have, each prompt counted once; more are refused in the "
+        "same way, and a request that never fits with 400 (default: %(default)s)",
     )
     group.add_argument(
         "--max-logit-bias",

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 import zmq
 
 from plimsoll_runtime.driver.child import LAST_WORDS_SECONDS, EngineChild, failure
+from plimsoll_runtime.driver.prompts import as_command
 from plimsoll_runtime.driver.start import BUILD
 from plimsoll_runtime.driver.watch import CHECK_SECONDS
 from plimsoll_runtime.engine.config import EngineConfig
@@ -63,7 +64,7 @@ class BlockingEngine:
         if request.request_id in self._under_way:
             raise UsageError(f"request id {request.request_id!r} is in use; every request needs an id of its own")
         self._under_way.add(request.request_id)
-        self._child.send(request)
+        self._child.send(as_command(request))
 
     @uninterrupted
     def abort(self, request_ids: Iterable[str]) -> None:

@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator, Callable
 
 from plimsoll_runtime.driver.child import KILL_SECONDS, LAST_WORDS_SECONDS, EngineChild, failure
 from plimsoll_runtime.driver.mailbox import Mailbox
+from plimsoll_runtime.driver.prompts import PromptSender
 from plimsoll_runtime.driver.start import BUILD
 from plimsoll_runtime.driver.watch import CHECK_SECONDS
 from plimsoll_runtime.engine.config import EngineConfig
@@ -53,6 +54,7 @@ class AsyncEngine:
         self._gone = asyncio.Event()
         self._error: PlimsollError | None = None
         self._mailboxes: dict[str, Mailbox] = {}
+        self._requests = PromptSender(child.send)
         self._stats = EngineStats()
         self._events_fd = child.events_fd
         self._rest: asyncio.Handle | None = None
@@ -117,7 +119,7 @@ class AsyncEngine:
         if request.request_id in self._mailboxes:
             raise UsageError(f"request id {request.request_id!r} is in use; every request needs an id of its own")
         mailbox = self._mailboxes[request.request_id] = Mailbox()
-        self._child.send(request)
+        self._requests.add(request)
         giving_up = self._give_up_in_time(request, mailbox)
         finished = False
         try:
@@ -133,6 +135,7 @@ class AsyncEngine:
             del self._mailboxes[request.request_id]
             if not finished and self.alive:
                 self._child.send(AbortRequests([request.request_id]))
+            self._requests.done(request)
 
     async def wait_dead(self) -> None:
         """Return once the engine can serve nothing any more, whoever ended it."""

@@ -1,4 +1,4 @@
-"""The engine's own process: commands in, one message a step out.
+"""The engine's own process: commands in, a bounded number between two steps, and one message a step out.
 
 Started as `python -m plimsoll_runtime.driver.process` with a `Start` record on its standard input, which stays open
 for as long as the parent lives: its end is ours. (A death signal from the kernel would follow the *thread* that
@@ -21,20 +21,24 @@ from typing import NoReturn
 import msgspec
 import zmq
 
+from plimsoll_runtime.driver.prompts import PromptStore
 from plimsoll_runtime.driver.pulse import Pulse
 from plimsoll_runtime.driver.start import Start
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.engine.core import EngineCore
 from plimsoll_runtime.engine.messages import (
     AbortRequests,
+    AddAnswer,
     AddRequest,
     Command,
+    DropPrompt,
     EngineFailed,
     EngineStats,
     Event,
     LoadProgress,
     RequestOutput,
     ResetPrefixCache,
+    SharePrompt,
     Shutdown,
     StepOutputs,
 )
@@ -48,12 +52,16 @@ Factory = Callable[[EngineConfig, Callable[[str, float], None]], EngineCore]
 STDIN = 0
 PARENT_CHECK_SECONDS = 5.0
 """How often to look whether the parent lives, in case something it has forked still holds our standard input."""
+COMMANDS_AT_ONCE = 128
+BYTES_AT_ONCE = 2**20
+"""What is taken between two steps: so many commands, and not another once they had so many bytes. The rest waits for
+the next step, and those who stream their answers do not wait for the rest."""
 PROGRESS_STEP = 0.01
 LINGER_MS = 5000
 
 
 class EngineProcess:
-    """The loop: take every command that is there, step while there is work, wait while there is none."""
+    """The loop: take commands that are there, step while there is work, wait while there is none."""
 
     def __init__(self, start: Start) -> None:
         self._start = start
@@ -68,6 +76,7 @@ class EngineProcess:
         self._events.connect(start.events)
         self._decoder = msgspec.msgpack.Decoder(Command)
         self._encoder = msgspec.msgpack.Encoder()
+        self._prompts = PromptStore()
         self._progress = ("", 0.0)
         self._told = EngineStats()
         self._pulse = Pulse(start.pulse)
@@ -104,32 +113,44 @@ class EngineProcess:
             self._send(LoadProgress(stage, fraction))
 
     def _take_commands(self, core: EngineCore) -> bool:
-        """Carry out all commands that have come; without work, wait for one. False once it is time to end."""
+        """Carry out commands that have come; without work, wait for one. False once it is time to end."""
         if not core.has_work:
             self._pulse.rest()
             self._commands.poll()
         self._pulse.expect(self._start.config.step_timeout)
         refused: list[RequestOutput] = []
-        while (command := self._next_command()) is not None:
+        commands = size = 0
+        while commands < COMMANDS_AT_ONCE and size < BYTES_AT_ONCE and (message := self._next_message()) is not None:
+            commands, size = commands + 1, size + len(message)
+            command: Command = self._decoder.decode(message)
             if isinstance(command, Shutdown):
                 return False
-            if isinstance(command, AddRequest):
-                refused.extend(_add(core, command))
-            elif isinstance(command, AbortRequests):
-                core.abort(command.request_ids)
-            elif isinstance(command, ResetPrefixCache):
-                core.reset_prefix_cache()
+            refused.extend(self._carry_out(core, command))
         if refused or not core.has_work:
             self._tell(refused, core.stats)
         return True
 
-    def _next_command(self) -> Command | None:
+    def _next_message(self) -> bytes | None:
         try:
-            command: Command = self._decoder.decode(self._commands.recv(zmq.NOBLOCK))
+            message = self._commands.recv(zmq.NOBLOCK)
         except zmq.Again:
             return None
         self._pulse.took()
-        return command
+        return message
+
+    def _carry_out(self, core: EngineCore, command: Command) -> list[RequestOutput]:
+        """Do what a command says; what its client hears at once."""
+        if isinstance(command, AddAnswer):
+            return _add(core, self._prompts.request(command))
+        if isinstance(command, AbortRequests):
+            core.abort(command.request_ids)
+        elif isinstance(command, SharePrompt):
+            self._prompts.share(command)
+        elif isinstance(command, DropPrompt):
+            self._prompts.drop(command)
+        elif isinstance(command, ResetPrefixCache):
+            core.reset_prefix_cache()
+        return []
 
     def _step(self, core: EngineCore) -> None:
         if core.has_work:

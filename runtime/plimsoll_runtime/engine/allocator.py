@@ -107,7 +107,7 @@ class KvAllocator:
         sequence.computed = hit.tokens
         self._use_partial(sequence, hit, takes_over)
         self._restore(sequence, hit)
-        missing = -(-len(sequence.token_ids) // self.block_size) - len(sequence.block_ids)
+        missing = -(-sequence.known // self.block_size) - len(sequence.block_ids)
         sequence.block_ids.extend(pool.take() for _ in range(missing))
         return True
 
@@ -170,7 +170,7 @@ class KvAllocator:
 
     def publish(self, sequence: SequenceState) -> None:
         """Make the full blocks of tokens that are known, and computed by the steps handed out, findable."""
-        tokens = min(sequence.computed, len(sequence.token_ids))
+        tokens = min(sequence.computed, sequence.known)
         if self._cache is None or tokens // self.block_size == sequence.published:
             return
         for index, block in self._cache.publish(sequence, tokens):
@@ -258,7 +258,7 @@ class KvAllocator:
     def _demand(self, sequence: SequenceState, hit: Hit) -> int:
         """Available blocks that the sequence would use up: fresh ones, and found ones that nobody holds."""
         shared = sum(not self.pool.is_idle(block) for block in hit.blocks)
-        return -(-len(sequence.token_ids) // self.block_size) - shared
+        return -(-sequence.known // self.block_size) - shared
 
     def _use_partial(self, sequence: SequenceState, hit: Hit, takes_over: bool) -> None:
         if hit.partial is None:

@@ -52,7 +52,7 @@ class LengthEstimator:
         if sequence.params.ignore_eos and not sequence.stop_ids:
             return
         for kind in _kinds(sequence):
-            self._means.setdefault(kind, _Mean()).add(len(sequence.token_ids) - sequence.prompt_len)
+            self._means.setdefault(kind, _Mean()).add(len(sequence.output_ids))
 
 
 def _kinds(sequence: SequenceState) -> tuple[tuple[int, ...], ...]:

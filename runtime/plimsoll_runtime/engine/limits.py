@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from plimsoll_runtime.engine.messages import AddRequest, EngineInfo
 from plimsoll_runtime.engine.params import SamplingParams
+from plimsoll_runtime.engine.prompt import Prompt
 from plimsoll_runtime.errors import UsageError
 
 
@@ -50,7 +51,7 @@ def check_request(request: AddRequest, info: EngineInfo) -> None:
             f"(the model's context is {info.max_model_len}, the KV cache holds "
             f"{(info.num_blocks - 1) * info.block_size}); shorten the prompt or raise --max-model-len or --kv-memory"
         )
-    lowest, highest = min(prompt), max(prompt)
+    lowest, highest = prompt.extent if isinstance(prompt, Prompt) else (min(prompt), max(prompt))
     if lowest < 0 or highest >= info.vocab_size:
         wrong = lowest if lowest < 0 else highest
         raise UsageError(f"token id {wrong} is not in the vocabulary of {info.vocab_size} tokens")

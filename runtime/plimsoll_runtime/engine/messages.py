@@ -2,22 +2,49 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
 from plimsoll_runtime.engine.params import SamplingParams
 
 
-class AddRequest(msgspec.Struct, frozen=True, tag="add"):
-    """A tokenised prompt. `cache_salt` keeps tenants' prefix caches apart; ids are unique per engine.
+class AddRequest(msgspec.Struct, frozen=True):
+    """A tokenised prompt, to be answered once. Ids are unique per engine; `cache_salt` keeps tenants' prefixes apart.
 
     `arrived_ns`: when it came, by the monotonic clock that all processes of a machine share; 0 means just now.
+    `shares_prompt`: whether others come with the same `Prompt` object, which then crosses to the engine's process once.
     """
 
     request_id: str
-    prompt_token_ids: list[int]
+    prompt_token_ids: Sequence[int]
     params: SamplingParams
     cache_salt: str = ""
     arrived_ns: int = 0
+    shares_prompt: bool = False
+
+
+class SharePrompt(msgspec.Struct, frozen=True, tag="share-prompt"):
+    """A prompt, as `Prompt.to_bytes` makes it, that requests name by its key until it is dropped."""
+
+    key: int
+    token_ids: bytes
+
+
+class DropPrompt(msgspec.Struct, frozen=True, tag="drop-prompt"):
+    """No more requests name this prompt."""
+
+    key: int
+
+
+class AddAnswer(msgspec.Struct, frozen=True, tag="add"):
+    """An `AddRequest` on its way; `prompt` is a shared one's key, or what `Prompt.to_bytes` makes."""
+
+    request_id: str
+    prompt: bytes | int
+    params: SamplingParams
+    cache_salt: str
+    arrived_ns: int
 
 
 class AbortRequests(msgspec.Struct, frozen=True, tag="abort"):
@@ -34,7 +61,7 @@ class Shutdown(msgspec.Struct, frozen=True, tag="shutdown"):
     """End the engine process now; whoever wants to drain has waited before."""
 
 
-Command = AddRequest | AbortRequests | ResetPrefixCache | Shutdown
+Command = AddAnswer | SharePrompt | DropPrompt | AbortRequests | ResetPrefixCache | Shutdown
 
 
 class LogprobEntry(msgspec.Struct, frozen=True, array_like=True):

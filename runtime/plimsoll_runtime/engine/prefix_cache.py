@@ -52,7 +52,7 @@ class PrefixCache:
         before it attends to any. It cannot be copied: copies come first.
         """
         size, limit = self._block_size, sequence.reusable_tokens
-        last_full = len(sequence.token_ids) // size
+        last_full = sequence.known // size
         blocks: list[int] = []
         for index in range(min(-(-limit // size), last_full)):
             block = self._pool.find(self._name(sequence, index))
@@ -68,7 +68,7 @@ class PrefixCache:
 
     def names(self, sequence: SequenceState, first: int) -> Iterator[bytes]:
         """The names of the blocks, from index `first` on, of which the sequence may reuse at least a part."""
-        last = min(-(-sequence.reusable_tokens // self._block_size), len(sequence.token_ids) // self._block_size)
+        last = min(-(-sequence.reusable_tokens // self._block_size), sequence.known // self._block_size)
         return (self._name(sequence, index) for index in range(first, last))
 
     def next_block(self, sequence: SequenceState) -> int | None:
@@ -112,6 +112,6 @@ class PrefixCache:
         names, size = sequence.names, self._block_size
         while len(names) < index + 2:
             start = (len(names) - 1) * size
-            tokens = array("I", sequence.token_ids[start : start + size])
+            tokens = array("I", sequence.tokens(start, start + size))
             names.append(sha256(names[-1] + tokens.tobytes()).digest())
         return names[index + 1]

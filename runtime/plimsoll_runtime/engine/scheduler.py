@@ -39,6 +39,7 @@ from plimsoll_runtime.engine.plan import (
     StepResult,
 )
 from plimsoll_runtime.engine.policy import SECOND_NS, FirstComeFirstServed, Policy
+from plimsoll_runtime.engine.prompt import Prompt
 from plimsoll_runtime.engine.sequence import Phase, SequenceState
 from plimsoll_runtime.engine.slots import SlotPool
 from plimsoll_runtime.engine.step import Step, StepBuilder
@@ -228,7 +229,8 @@ class Scheduler:
 
     def _new_sequence(self, request: AddRequest) -> SequenceState:
         limits, params = self._limits, request.params
-        prompt_len = len(request.prompt_token_ids)
+        prompt = Prompt.of(request.prompt_token_ids)
+        prompt_len = len(prompt)
         max_tokens = limits.max_len if params.max_tokens is None else params.max_tokens
         stop_ids = frozenset(params.stop_token_ids)
         arrived_ns = request.arrived_ns or self._clock()
@@ -237,8 +239,8 @@ class Scheduler:
             params=params,
             seed=self._seeds.getrandbits(SEED_BITS) if params.seed is None else params.seed,
             arrival=self._counters.arrivals,
+            prompt=prompt,
             prompt_len=prompt_len,
-            token_ids=list(request.prompt_token_ids),
             min_len=prompt_len + params.min_tokens,
             max_len=min(prompt_len + max_tokens, limits.max_len),
             stop_ids=stop_ids if params.ignore_eos else stop_ids | limits.eos_token_ids,
@@ -345,16 +347,18 @@ class Scheduler:
 
     def _plan_chunk(self, sequence: SequenceState, count: int, build: StepBuilder) -> None:
         """Compute the next `count` tokens; with the last of them, choose the one after."""
-        tokens, start = sequence.token_ids, sequence.computed
+        start = sequence.computed
         end = start + count
         sample = end == sequence.length
+        generated = start - sequence.prompt_len
+        tokens = sequence.output_ids[generated : generated + count] if generated >= 0 else sequence.tokens(start, end)
         entry = ScheduledSequence(
             sequence.slot,
             start,
-            tokens[start:end] or _UNSEEN,
+            tokens or _UNSEEN,
             sequence.block_ids.copy(),
             sample,
-            tokens[start + 1 : min(end + 1, sequence.prompt_len)] if sequence.scores_prompt else (),
+            sequence.prompt[start + 1 : end + 1] if sequence.scores_prompt else (),
         )
         build.add(sequence, entry)
         self._counters.prompt_tokens += max(0, min(end, sequence.prompt_len) - start)
@@ -400,14 +404,12 @@ class Scheduler:
         sequence.phase = Phase.RUNNING
         sequence.slot = self._slots.take()
         insort(self._running, sequence, key=_rank)
-        prompt_len, tokens = sequence.prompt_len, sequence.token_ids
-        build.new_slots.append(
-            SlotInit(sequence.slot, sequence.params, sequence.seed, tokens[:prompt_len], tokens[prompt_len:])
-        )
+        outputs = sequence.output_ids.copy()
+        build.new_slots.append(SlotInit(sequence.slot, sequence.params, sequence.seed, sequence.prompt, outputs))
         if not sequence.admitted:
             sequence.admitted = True
             sequence.cached_tokens = sequence.computed
-            self._counters.cache_query_tokens += prompt_len
+            self._counters.cache_query_tokens += sequence.prompt_len
             self._counters.cache_hit_tokens += sequence.computed
 
     def _append(self, sequence: SequenceState, output: SequenceOutput) -> RequestOutput:
@@ -415,7 +417,7 @@ class Scheduler:
         token = output.token_id
         if token is None:
             raise ValueError(f"no token came for sequence {sequence.request_id!r}, and no error")
-        sequence.token_ids.append(token)
+        sequence.append(token)
         sequence.pending -= 1
         self._counters.generated_tokens += 1
         reason = sequence.end_reason(token)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
 from plimsoll_runtime.engine.messages import LogprobEntry
 from plimsoll_runtime.engine.params import SamplingParams
+from plimsoll_runtime.engine.prompt import Prompt
 from plimsoll_runtime.engine.tiers.index import Fetch
 
 
@@ -26,9 +28,9 @@ class Phase(Enum):
 class SequenceState:
     """What the scheduler knows of one request.
 
-    `token_ids` holds the prompt and, behind it, what was generated; the KV of the first `computed` of them is (or,
-    by the steps handed out, will be) in `block_ids`. `max_len` ends it with "length"; `stop_ids` end it with
-    "stop" once `min_len` tokens are there.
+    Its tokens are the `prompt`, which others may hold too, and behind it `output_ids`; the KV of the first `computed`
+    of them is (or, by the steps handed out, will be) in `block_ids`. `max_len` ends it with "length"; `stop_ids` end
+    it with "stop" once `min_len` tokens are there. `known` is how many tokens there are.
 
     For the policy: `rank`, and what it is made from: when it arrived, as a number among all requests (`arrival`), as a
     time (`arrived_ns`) and in tokens that the engine had computed (`arrived_tokens`); when it must have its first
@@ -48,11 +50,13 @@ class SequenceState:
     params: SamplingParams
     seed: int
     arrival: int
+    prompt: Prompt
     prompt_len: int
-    token_ids: list[int]
     min_len: int
     max_len: int
     stop_ids: frozenset[int]
+    output_ids: list[int] = field(default_factory=list)
+    known: int = field(init=False)
     arrived_ns: int = 0
     arrived_tokens: int = 0
     due_ns: int | None = None
@@ -75,10 +79,13 @@ class SequenceState:
     scored: int = 0
     prompt_logprobs: list[LogprobEntry] | None = None
 
+    def __post_init__(self) -> None:
+        self.known = self.prompt_len + len(self.output_ids)
+
     @property
     def length(self) -> int:
         """Its tokens, with those that are still to come from steps under way."""
-        return len(self.token_ids) + self.pending
+        return self.known + self.pending
 
     @property
     def ends_by_length(self) -> bool:
@@ -97,11 +104,25 @@ class SequenceState:
         The last known token is always computed, for its logits choose the next one; so is every position whose
         logits are still to be reported.
         """
-        return self.scored if self.scores_prompt else len(self.token_ids) - 1
+        return self.scored if self.scores_prompt else self.known - 1
+
+    def append(self, token_id: int) -> None:
+        """One more token was generated."""
+        self.output_ids.append(token_id)
+        self.known += 1
+
+    def tokens(self, start: int, stop: int) -> Sequence[int]:
+        """Those of its tokens from `start` to before `stop` that are there."""
+        outputs = start - self.prompt_len
+        if outputs >= 0:
+            return self.output_ids[outputs : stop - self.prompt_len]
+        if stop <= self.prompt_len:
+            return self.prompt[start:stop]
+        return self.prompt[start:] + self.output_ids[: stop - self.prompt_len]
 
     def end_reason(self, token_id: int) -> str | None:
-        """Why the sequence ends with this token, which stands last in `token_ids`; None when it goes on."""
-        length = len(self.token_ids)
+        """Why the sequence ends with this token, which is its last one so far; None when it goes on."""
+        length = self.known
         if token_id in self.stop_ids and length >= self.min_len:
             return "stop"
         return "length" if length >= self.max_len else None

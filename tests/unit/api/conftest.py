@@ -247,7 +247,7 @@ async def running_server(
     engine = FakeEngine()
 
     async def loaded(config: ServerConfig, _state: ServerState) -> ServedModel:
-        room = Room(config.max_waiting)
+        room = Room(config.max_waiting, config.max_waiting_tokens)
         return ServedModel(
             config.names, engine, tokenizer, 1_700_000_000, ("STOPCHAT",), room, max_logit_bias=config.max_logit_bias
         )

@@ -126,40 +126,87 @@ async def test_a_client_of_openais_tries_again_by_itself(small: Any, monkeypatch
     assert waits == [5.0]
 
 
+@pytest.fixture
+async def narrow(run_server: Any) -> AsyncIterator[Any]:
+    """A server on which prompts of thirty tokens may wait, whose engine does not answer yet."""
+    async with run_server(max_waiting_tokens=30) as running:
+        running.engine.pause()
+        yield running
+
+
+async def test_prompts_that_wait_count_by_their_tokens(narrow: Any) -> None:
+    client = narrow.openai()
+    prompts = [[1] * 12, [2] * 12]
+    waiting = [asyncio.create_task(client.completions.create(model="fake", prompt=p)) for p in prompts]
+    await wait_for(narrow, 2)
+    with pytest.raises(openai.InternalServerError, match=r"prompts of 24 tokens wait.*no more than 30 may") as caught:
+        await client.completions.create(model="fake", prompt=[3] * 7)
+    assert (caught.value.status_code, caught.value.code) == (503, "overloaded")
+    assert caught.value.response.headers["retry-after"] == "5"
+    assert 'plimsoll_waiting_tokens{model="fake"} 24.0' in await metrics(narrow)
+    assert 'plimsoll_refused_total{model="fake"} 1.0' in await metrics(narrow)
+    narrow.engine.resume()
+    await asyncio.gather(*waiting)
+    await client.completions.create(model="fake", prompt=[3] * 7)
+    assert 'plimsoll_waiting_tokens{model="fake"} 0.0' in await metrics(narrow)
+
+
+async def test_a_prompt_counts_once_for_all_its_answers(narrow: Any) -> None:
+    client = narrow.openai()
+    many = asyncio.create_task(client.completions.create(model="fake", prompt=[1] * 20, n=16))
+    await wait_for(narrow, 16)
+    assert 'plimsoll_waiting_tokens{model="fake"} 20.0' in await metrics(narrow)
+    asked = narrow.engine.asked
+    assert len({id(request.prompt_token_ids) for request in asked}) == 1
+    assert all(request.shares_prompt for request in asked)
+    narrow.engine.resume()
+    assert len((await many).choices) == 16
+
+
+async def test_prompts_that_never_fit_are_a_mistake_of_the_request(narrow: Any) -> None:
+    with pytest.raises(openai.BadRequestError, match=r"have 32 tokens.*--max-waiting-tokens\): send fewer") as caught:
+        await narrow.openai().completions.create(model="fake", prompt=[[1] * 16, [2] * 16])
+    assert (caught.value.param, narrow.engine.asked) == ("prompt", [])
+
+
 class RoomMachine(RuleBasedStateMachine):
     """Requests come, their answers begin in any order, and they end whenever they like."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.room = Room(8)
-        self.inside: list[tuple[Seats, set[int]]] = []
+        self.room = Room(8, 100)
+        self.inside: list[tuple[Seats, dict[int, int], dict[int, int]]] = []
 
-    @rule(answers=st.integers(1, 9))
-    def come(self, answers: int) -> None:
-        if self.room.waiting + answers > 8:
+    @rule(lengths=st.lists(st.integers(1, 101), min_size=1, max_size=3), n=st.integers(1, 3))
+    def come(self, lengths: list[int], n: int) -> None:
+        prompts = dict(enumerate(lengths))
+        answers = {prompt * n + turn: prompt for prompt in prompts for turn in range(n)}
+        if self.room.waiting + len(answers) > 8 or self.room.waiting_tokens + sum(lengths) > 100:
             with pytest.raises(ApiError) as caught:
-                self.room.take(range(answers))
-            assert caught.value.status == (400 if answers > 8 else 503)
+                self.room.take(answers, prompts)
+            assert caught.value.status == (400 if len(answers) > 8 or sum(lengths) > 100 else 503)
         else:
-            self.inside.append((self.room.take(range(answers)), set(range(answers))))
+            self.inside.append((self.room.take(answers, prompts), answers, prompts))
 
     @rule(data=st.data())
     def begin(self, data: st.DataObject) -> None:
         if self.inside:
-            seats, waiting = data.draw(st.sampled_from(self.inside))
+            seats, waiting, _ = data.draw(st.sampled_from(self.inside))
             answer = data.draw(st.integers(0, 8))
             seats.leave(answer)
-            waiting.discard(answer)
+            waiting.pop(answer, None)
 
     @rule(data=st.data())
     def end(self, data: st.DataObject) -> None:
         if self.inside:
-            seats, _ = self.inside.pop(data.draw(st.integers(0, len(self.inside) - 1)))
+            seats, _, _ = self.inside.pop(data.draw(st.integers(0, len(self.inside) - 1)))
             seats.__exit__(None, None, None)
 
     @invariant()
     def counts_who_waits(self) -> None:
-        assert self.room.waiting == sum(len(waiting) for _, waiting in self.inside)
+        assert self.room.waiting == sum(len(waiting) for _, waiting, _ in self.inside)
+        tokens = (prompts[p] for _, waiting, prompts in self.inside for p in set(waiting.values()))
+        assert self.room.waiting_tokens == sum(tokens)
 
 
 TestRoom = RoomMachine.TestCase

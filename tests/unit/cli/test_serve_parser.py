@@ -6,7 +6,7 @@ import pytest
 
 from plimsoll_runtime.api.choices import MAX_SEQUENCES
 from plimsoll_runtime.api.config import ServerConfig, default_name
-from plimsoll_runtime.api.room import MAX_WAITING
+from plimsoll_runtime.api.room import MAX_WAITING, MAX_WAITING_TOKENS
 from plimsoll_runtime.api.served import MAX_LOGIT_BIAS
 from plimsoll_runtime.cli.main import build_parser, main
 from plimsoll_runtime.cli.serve import server_config
@@ -23,6 +23,7 @@ def test_defaults_are_the_engines() -> None:
     assert config.engine == EngineConfig(model="demo://gemma-3-270m")
     assert (config.names, config.port, config.api_keys, config.drain_seconds) == (("gemma-3-270m",), 8000, (), 30)
     assert config.max_waiting == MAX_WAITING == MAX_SEQUENCES
+    assert config.max_waiting_tokens == MAX_WAITING_TOKENS
     assert config.max_logit_bias == MAX_LOGIT_BIAS
 
 
@@ -32,7 +33,7 @@ def test_every_flag_reaches_its_field() -> None:
         "--max-batch-tokens 512 --max-sequences 7 --kv-memory 40% --block-size 32 --threads 3 --no-prefix-caching "
         "--attention-backend cpu --policy sjf --api-key k1 --api-key k2 --revision main --drain-seconds 2.5 "
         "--check-integrity-every 1000 --max-waiting 50 --kv-host-memory 1GiB --kv-disk /cache/kv "
-        "--kv-disk-size 20GiB --max-logit-bias 9 --step-timeout 12.5"
+        "--kv-disk-size 20GiB --max-logit-bias 9 --step-timeout 12.5 --max-waiting-tokens 6000"
     )
     config = parse(*words.split())
     assert config.engine == EngineConfig(
@@ -57,6 +58,7 @@ def test_every_flag_reaches_its_field() -> None:
     assert (config.names, config.host, config.port) == (("a", "b"), "0.0.0.0", 9)
     assert (config.api_keys, config.drain_seconds) == (("k1", "k2"), 2.5)
     assert (config.max_waiting, config.max_logit_bias) == (50, 9)
+    assert config.max_waiting_tokens == 6000
 
 
 def test_keys_of_the_environment_join_those_of_the_command_line(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,6 +29,7 @@ from plimsoll_runtime.engine.policy import (
     ShortestJob,
     new_policy,
 )
+from plimsoll_runtime.engine.prompt import Prompt
 from plimsoll_runtime.engine.scheduler import Scheduler
 from plimsoll_runtime.engine.sequence import SequenceState
 from plimsoll_runtime.errors import UsageError
@@ -54,8 +55,8 @@ def sequence(
         params=chosen,
         seed=0,
         arrival=arrival,
+        prompt=Prompt([1] * prompt),
         prompt_len=prompt,
-        token_ids=[1] * prompt,
         min_len=0,
         max_len=prompt + limit,
         stop_ids=frozenset() if chosen.ignore_eos else frozenset({2}),
@@ -212,7 +213,8 @@ def test_what_is_learnt_follows_the_traffic() -> None:
 
 
 def _ended(state: SequenceState, length: int) -> SequenceState:
-    state.token_ids.extend([1] * length)
+    for _ in range(length):
+        state.append(1)
     return state
 
 

@@ -169,7 +169,7 @@ class Engine(RuleBasedStateMachine):
         self.count += 1
         self.scheduler.add(request)
         answer = oracle(request, self.limits.max_len)
-        self.conversations.append(request.prompt_token_ids + answer.token_ids)
+        self.conversations.append([*request.prompt_token_ids, *answer.token_ids])
         sequence = self.scheduler._sequences[request.request_id]
         work = len(request.prompt_token_ids) + len(answer.token_ids) + 1
         # The first in rank computes a token in every step in which it is not waiting for its last one, once those

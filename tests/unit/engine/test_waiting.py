@@ -7,6 +7,7 @@ import random
 from simulated import VOCAB
 
 from plimsoll_runtime.engine.params import SamplingParams
+from plimsoll_runtime.engine.prompt import Prompt
 from plimsoll_runtime.engine.sequence import Phase, SequenceState
 from plimsoll_runtime.engine.waiting import SLACK, WaitingQueue
 
@@ -17,8 +18,8 @@ def sequence(arrival: int, rank: int) -> SequenceState:
         params=SamplingParams(),
         seed=0,
         arrival=arrival,
+        prompt=Prompt([VOCAB - 1]),
         prompt_len=1,
-        token_ids=[VOCAB - 1],
         min_len=1,
         max_len=2,
         stop_ids=frozenset(),

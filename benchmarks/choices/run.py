@@ -1,0 +1,114 @@
+"""`PYTHONPATH=benchmarks python -m choices.run`: one long prompt with many answers, and what it costs everybody else.
+
+The engine is the real one, in a process of its own, over a runner that computes nothing: memory and time are the
+scheduler's, the messages' and the server's loop's. A request that streams beside it shows how long it is held up.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import time
+from collections.abc import Callable
+
+import psutil
+
+from plimsoll_runtime.driver.client import AsyncEngine
+from plimsoll_runtime.engine.config import EngineConfig
+from plimsoll_runtime.engine.core import EngineCore
+from plimsoll_runtime.engine.messages import AddRequest, EngineInfo
+from plimsoll_runtime.engine.params import SamplingParams
+from plimsoll_runtime.engine.plan import SequenceOutput, StepPlan, StepResult
+from plimsoll_runtime.engine.prompt import Prompt
+
+BLOCK_SIZE, VOCAB = 16, 32000
+
+
+class NoRunner:
+    """Answers each step at once, always with the same token."""
+
+    def run(self, plan: StepPlan) -> StepResult:
+        """See Runner."""
+        return StepResult([SequenceOutput(1) if s.sample else SequenceOutput() for s in plan.sequences])
+
+
+def build(config: EngineConfig, progress: Callable[[str, float], None]) -> EngineCore:
+    """An engine over `NoRunner`, with room for every prompt."""
+    limit = config.max_model_len or 1
+    info = EngineInfo(
+        model=config.model,
+        architecture="none",
+        dtype="none",
+        device="cpu",
+        attention_backend="none",
+        vocab_size=VOCAB,
+        max_model_len=limit,
+        block_size=BLOCK_SIZE,
+        num_blocks=2 * limit // BLOCK_SIZE,
+        weight_bytes=0,
+        kv_bytes=0,
+        eos_token_ids=[],
+    )
+    return EngineCore(config, info, NoRunner())
+
+
+async def measure(tokens: int, answers: int) -> dict[str, float]:
+    """MB of memory, and the longest times in ms for which the server's loop and a stream beside it stood still."""
+    config = EngineConfig(model="none", max_model_len=tokens + 1024, max_batch_tokens=2048, max_sequences=4)
+    engine = await AsyncEngine.start(config, factory="choices.run:build")
+    server, child = psutil.Process(), psutil.Process(engine.pid)
+    gaps: dict[str, list[float]] = {"loop": [], "stream": []}
+
+    async def tick() -> None:
+        while True:
+            before = time.perf_counter()
+            await asyncio.sleep(0.001)
+            gaps["loop"].append(time.perf_counter() - before)
+
+    async def read(request: AddRequest, into: list[float] | None = None) -> None:
+        before = time.perf_counter()
+        async for _ in engine.generate(request):
+            now = time.perf_counter()
+            if into is not None:
+                into.append(now - before)
+            before = now
+
+    endless = SamplingParams(temperature=0.0, max_tokens=None, ignore_eos=True)
+    beside = [asyncio.create_task(read(AddRequest("beside", [5] * 8, endless), gaps["stream"]))]
+    beside.append(asyncio.create_task(tick()))
+    while len(gaps["stream"]) < 50:  # noqa: ASYNC110 (a benchmark may look)
+        await asyncio.sleep(0.01)
+    for seen in gaps.values():
+        seen.clear()
+    before = [process.memory_info().rss for process in (server, child)]
+    prompt = [300 + i % 30000 for i in range(tokens)]
+    asked = [asyncio.create_task(read(request)) for request in requests(prompt, answers)]
+    while engine.stats.waiting + engine.stats.running < answers + 1:  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+    after = [process.memory_info().rss for process in (server, child)]
+    for task in (*asked, *beside):
+        task.cancel()
+    await asyncio.gather(*asked, *beside, return_exceptions=True)
+    await engine.stop()
+    return {
+        "server_mb": (after[0] - before[0]) / 1e6,
+        "engine_mb": (after[1] - before[1]) / 1e6,
+        "loop_ms": 1e3 * max(gaps["loop"]),
+        "stream_ms": 1e3 * max(gaps["stream"]),
+    }
+
+
+def requests(prompt: list[int], answers: int) -> list[AddRequest]:
+    """As the server makes them of one request with `n`."""
+    params = SamplingParams(temperature=1.0, max_tokens=64)
+    shared = Prompt(prompt)
+    return [AddRequest(f"r-{index}", shared, params, shares_prompt=answers > 1) for index in range(answers)]
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--tokens", type=int, default=131_000)
+    parser.add_argument("--answers", type=int, default=128)
+    given = parser.parse_args()
+    print(json.dumps(asyncio.run(measure(given.tokens, given.answers)), indent=2))
