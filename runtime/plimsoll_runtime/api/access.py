@@ -38,20 +38,20 @@ class Access:
         """Run as an ASGI application."""
         if scope["type"] != "http":
             return
-        headers = Headers(scope=scope)
-        record = RequestRecord(request_id(headers))
+        record = RequestRecord(request_id(Headers(scope=scope)))
         scope["plimsoll.record"] = record
         answer = _Answer(send, record.request_id, closing=self._state.phase is Phase.DRAINING)
         try:
-            await self._guarded(scope, receive, answer, headers)
+            await self._guarded(scope, receive, answer, record)
         finally:
             self._report(scope, record, answer)
 
-    async def _guarded(self, scope: Scope, receive: Receive, answer: _Answer, headers: Headers) -> None:
+    async def _guarded(self, scope: Scope, receive: Receive, answer: _Answer, record: RequestRecord) -> None:
         path = scope["path"]
         try:
             if path not in OPEN_PATHS:
-                check_key(headers.get("authorization"), self._state.api_keys)
+                key = check_key(Headers(scope=scope).get("authorization"), self._state.api_keys)
+                record.tenant = self._state.tenants.of(key)
             if path in ALWAYS_PATHS:
                 await self._app(scope, receive, answer.send)
                 return
@@ -106,12 +106,13 @@ class _Answer:
         await self._send(message)
 
 
-def check_key(authorization: str | None, keys: Sequence[str]) -> None:
-    """Raises ApiError (401) unless there are no keys, or one of them is given. Takes the same time for any wrong
-    one.
+def check_key(authorization: str | None, keys: Sequence[str]) -> str | None:
+    """The one of the keys that is given; None where there are none. Raises ApiError (401) for any other.
+
+    Takes the same time for any wrong one.
     """
     if not keys:
-        return
+        return None
     scheme, _, given = (authorization or "").partition(" ")
     # Headers come as Latin-1, whatever the client wrote; its bytes are what is compared.
     token = given.strip().encode("latin-1") if scheme.lower() == "bearer" else b""
@@ -124,6 +125,7 @@ def check_key(authorization: str | None, keys: Sequence[str]) -> None:
             code="invalid_api_key",
             headers={"WWW-Authenticate": "Bearer"},
         )
+    return keys[matches.index(True)]
 
 
 def request_id(headers: Headers) -> str:

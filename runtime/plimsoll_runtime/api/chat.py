@@ -35,6 +35,7 @@ from plimsoll_runtime.api.schemas.answers import (
 from plimsoll_runtime.api.schemas.chat import ChatRequest
 from plimsoll_runtime.api.served import ServedModel
 from plimsoll_runtime.api.sse import Events, open_stream
+from plimsoll_runtime.api.tenants import salted
 from plimsoll_runtime.api.usage import UsageMeter
 
 
@@ -86,7 +87,8 @@ def prepare(data: bytes | bytearray, model: ServedModel, record: RequestRecord) 
         add_special_tokens=body.add_special_tokens,
     )
     check_prompt(model, ids, body.token_limit, "messages")
-    choices = plan_choices([ids], body.choices, params, body.cache_salt, record.started)
+    salt = salted(record.tenant, body.cache_salt)
+    choices = plan_choices([ids], body.choices, params, salt, record.started)
     return ChatJob(body, model, choices, record, int(time.time()))
 
 

@@ -27,7 +27,7 @@ class Choice:
 
 
 def plan_choices(
-    prompts: Sequence[list[int]], n: int, params: SamplingParams, cache_salt: str | None, arrived: float
+    prompts: Sequence[list[int]], n: int, params: SamplingParams, cache_salt: str, arrived: float
 ) -> list[Choice]:
     """All answers of a request, in the order of their index. Of a seed, each of n answers gets its own successor.
 
@@ -46,9 +46,7 @@ def plan_choices(
         for turn in range(n):
             index = prompt * n + turn
             own = params if turn == 0 or params.seed is None else _reseeded(params, params.seed + turn)
-            added = AddRequest(
-                f"{engine_id}-{index}", ids, own, cache_salt or "", int(arrived * 1e9), shares_prompt=n > 1
-            )
+            added = AddRequest(f"{engine_id}-{index}", ids, own, cache_salt, int(arrived * 1e9), shares_prompt=n > 1)
             choices.append(Choice(index, prompt, added))
     return choices
 

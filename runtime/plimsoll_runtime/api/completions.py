@@ -25,6 +25,7 @@ from plimsoll_runtime.api.schemas.answers import CompletionAnswer, CompletionCho
 from plimsoll_runtime.api.schemas.completions import CompletionRequest, Prompt
 from plimsoll_runtime.api.served import ServedModel
 from plimsoll_runtime.api.sse import Events, open_stream
+from plimsoll_runtime.api.tenants import salted
 from plimsoll_runtime.api.usage import UsageMeter
 
 
@@ -75,7 +76,8 @@ def prepare(data: bytes | bytearray, model: ServedModel, record: RequestRecord) 
     prompts = [_encode(body, model, prompt) for prompt in body.prompt]
     for ids in prompts:
         check_prompt(model, ids, body.token_limit, "prompt")
-    choices = plan_choices(prompts, body.choices, params, body.cache_salt, record.started)
+    salt = salted(record.tenant, body.cache_salt)
+    choices = plan_choices(prompts, body.choices, params, salt, record.started)
     echoes = [_text(model, p, ids) for p, ids in zip(body.prompt, prompts, strict=True)] if body.echo else []
     return CompletionJob(body, model, choices, echoes, record, int(time.time()))
 

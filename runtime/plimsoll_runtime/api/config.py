@@ -18,6 +18,7 @@ class ServerConfig:
     open. `drain_seconds`: how long running requests may go on after SIGTERM. `max_waiting`: how many answers may wait
     for their first token, `max_waiting_tokens`: how many tokens their prompts may have. `max_logit_bias`: how many
     token ids of a request may have one. `termination_log`: a file that gets one line on a fatal error.
+    `share_prefix_cache`: whether a request of one key may use what was computed for another's.
     """
 
     engine: EngineConfig
@@ -30,6 +31,7 @@ class ServerConfig:
     max_waiting_tokens: int = MAX_WAITING_TOKENS
     max_logit_bias: int = MAX_LOGIT_BIAS
     termination_log: str | None = None
+    share_prefix_cache: bool = False
 
 
 def default_name(model: str) -> str:

@@ -2,8 +2,9 @@
 
 Without a bound a server that is asked more than it can do takes everything, and each prompt that waits costs memory and
 makes those behind it later. So there are two: on the answers that wait, and on the tokens of their prompts, each
-counted once however many answers it gets. The refusal is a 503 with Retry-After: OpenAI's clients try it again by themselves,
-and the gateway gives the request to another replica first, which it would not do with a 429 ("you ask too much").
+counted once however many answers it gets. The refusal is a 503 with Retry-After: OpenAI's clients try it again by
+themselves, and the gateway gives the request to another replica first, which it would not do with a 429 ("you ask too
+much").
 """
 
 from __future__ import annotations

@@ -19,6 +19,7 @@ from plimsoll_runtime.api.engine import Engine
 from plimsoll_runtime.api.protocol import PatientProtocol
 from plimsoll_runtime.api.served import ServedModel
 from plimsoll_runtime.api.state import Phase, ServerState
+from plimsoll_runtime.api.tenants import Tenants
 from plimsoll_runtime.errors import EngineDeadError, PlimsollError, UsageError
 
 logger = logging.getLogger(__name__)
@@ -78,7 +79,7 @@ class Server:
         self._config = config
         self._listener = listener
         self._load_model = load
-        self.state = ServerState(config.names, config.api_keys)
+        self.state = ServerState(config.names, config.api_keys, Tenants(shared=config.share_prefix_cache))
         self._stop = asyncio.Event()
         self._stop_now = asyncio.Event()
         self._http = _HttpServer(

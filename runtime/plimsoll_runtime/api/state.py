@@ -9,6 +9,7 @@ from typing import Any
 
 from plimsoll_runtime.api.errors import ApiError, unavailable
 from plimsoll_runtime.api.served import ServedModel
+from plimsoll_runtime.api.tenants import Tenants
 
 
 class Phase(Enum):
@@ -26,6 +27,7 @@ class ServerState:
 
     names: tuple[str, ...]
     api_keys: tuple[str, ...] = ()
+    tenants: Tenants = field(default_factory=Tenants)
     phase: Phase = Phase.LOADING
     stage: str = "start"
     fraction: float = 0.0

@@ -61,6 +61,7 @@ def server_config(args: argparse.Namespace) -> ServerConfig:
         max_waiting=args.max_waiting,
         max_waiting_tokens=args.max_waiting_tokens,
         max_logit_bias=args.max_logit_bias,
+        share_prefix_cache=args.share_prefix_cache,
         termination_log=os.environ.get("PLIMSOLL_TERMINATION_LOG") or None,
     )
 
@@ -105,6 +106,13 @@ def _add_server_options(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--api-key-file", type=Path, metavar="FILE", help="a file of such keys, one a line; empty lines do not count"
+    )
+    group.add_argument(
+        "--share-prefix-cache",
+        action="store_true",
+        help="let requests of different API keys use each other's cached prefixes. Saves computing where they have "
+        "long prompts in common, but cached_tokens and response times then tell one key what another has sent "
+        "(default: each key has its own)",
     )
     group.add_argument(
         "--drain-seconds",

@@ -169,6 +169,30 @@ def test_a_killed_engine_ends_the_server_and_every_answer(serve: Callable[..., S
     assert not [line for line in served.lines if "Traceback" in line]
 
 
+@pytest.mark.parametrize("shares", [False, True])
+def test_what_one_key_has_sent_another_cannot_find_out(serve: Callable[..., Served], shares: bool) -> None:
+    """By guessing a prompt block by block: the cache gives a right guess away, unless its tenants are kept apart."""
+    served = serve("--api-key", "one", "--api-key", "other", *(["--share-prefix-cache"] if shares else []))
+    secret = [token % 200 for token in range(64)]
+
+    def cached(key: str, guess: list[int], salt: str | None = None) -> int:
+        client = served.client.with_options(api_key=key)
+        extra = {} if salt is None else {"cache_salt": salt}
+        answer = client.completions.create(model="tiny", prompt=guess, max_tokens=1, extra_body=extra)
+        assert answer.usage is not None
+        assert answer.usage.prompt_tokens_details is not None
+        return answer.usage.prompt_tokens_details.cached_tokens or 0
+
+    assert cached("one", secret) == 0
+    first_block = [*secret[:16], *[201] * 20]
+    assert cached("other", first_block) == (16 if shares else 0)
+    assert cached("other", secret) == (63 if shares else 16)
+    assert cached("one", secret) == 63
+    assert cached("one", secret, "mine") == 0, "a salt of its own sets a request apart within its key"
+    assert cached("one", secret, "mine") == 63
+    assert cached("other", secret, "mine") == (63 if shares else 0)
+
+
 def test_an_engine_that_hangs_ends_the_server_and_every_answer(serve: Callable[..., Served]) -> None:
     served = serve("--step-timeout", "1")
     answer = iter(ask(served, 1900))

@@ -25,6 +25,7 @@ def test_defaults_are_the_engines() -> None:
     assert config.max_waiting == MAX_WAITING == MAX_SEQUENCES
     assert config.max_waiting_tokens == MAX_WAITING_TOKENS
     assert config.max_logit_bias == MAX_LOGIT_BIAS
+    assert not config.share_prefix_cache
 
 
 def test_every_flag_reaches_its_field() -> None:
@@ -33,7 +34,7 @@ def test_every_flag_reaches_its_field() -> None:
         "--max-batch-tokens 512 --max-sequences 7 --kv-memory 40% --block-size 32 --threads 3 --no-prefix-caching "
         "--attention-backend cpu --policy sjf --api-key k1 --api-key k2 --revision main --drain-seconds 2.5 "
         "--check-integrity-every 1000 --max-waiting 50 --kv-host-memory 1GiB --kv-disk /cache/kv "
-        "--kv-disk-size 20GiB --max-logit-bias 9 --step-timeout 12.5 --max-waiting-tokens 6000"
+        "--kv-disk-size 20GiB --max-logit-bias 9 --step-timeout 12.5 --max-waiting-tokens 6000 --share-prefix-cache"
     )
     config = parse(*words.split())
     assert config.engine == EngineConfig(
@@ -59,6 +60,7 @@ def test_every_flag_reaches_its_field() -> None:
     assert (config.api_keys, config.drain_seconds) == (("k1", "k2"), 2.5)
     assert (config.max_waiting, config.max_logit_bias) == (50, 9)
     assert config.max_waiting_tokens == 6000
+    assert config.share_prefix_cache
 
 
 def test_keys_of_the_environment_join_those_of_the_command_line(monkeypatch: pytest.MonkeyPatch) -> None:

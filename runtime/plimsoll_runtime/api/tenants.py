@@ -1,0 +1,36 @@
+"""Who shares cached prefixes with whom: every API key is a tenant of its own, unless sharing was asked for.
+
+`usage.cached_tokens` and the time to the first token tell whether a prefix was cached, block by block. Shared between
+keys, that would tell one client how much of another's prompt it has guessed.
+"""
+
+from __future__ import annotations
+
+from hashlib import pbkdf2_hmac
+
+ROUNDS = 10_000
+"""Of the hash that makes a tenant's name from its key: about 5 ms, once for each key. The names of cached blocks derive
+from it, and on a disk they outlive the server: whoever tries keys against them pays as much for each."""
+_PURPOSE = b"plimsoll/tenant"
+
+
+class Tenants:
+    """The tenant of each API key; where `shared`, all of them are one."""
+
+    def __init__(self, *, shared: bool = False) -> None:
+        self._shared = shared
+        self._names: dict[str, str] = {}
+
+    def of(self, key: str | None) -> str:
+        """The name of a key's tenant, the same in every run of the server; empty for no key, as for a shared cache."""
+        if key is None or self._shared:
+            return ""
+        name = self._names.get(key)
+        if name is None:
+            name = self._names[key] = pbkdf2_hmac("sha256", key.encode(), _PURPOSE, ROUNDS).hex()
+        return name
+
+
+def salted(tenant: str, own: str | None) -> str:
+    """The salt of a request's prefixes: its tenant's name, and what it asked for itself within that."""
+    return f"{tenant}/{own or ''}" if tenant else own or ""
