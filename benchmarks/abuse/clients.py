@@ -1,0 +1,75 @@
+"""Clients of every kind, on raw sockets: those who ask as they should, and those who do not."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+LARGE = 8 << 20  # what the gateway takes on most paths, and no more
+PATH = "/v1/chat/completions"
+
+
+def padded(model: str, size: int) -> bytes:
+    """A request of so many bytes."""
+    frame = b'{"model": "%s", "prompt": ""}' % model.encode()
+    return frame[:-2] + b"x" * (size - len(frame)) + frame[-2:]
+
+
+def bombs(model: str) -> dict[str, bytes]:
+    """Bodies of the largest legal size that cost as much as a body can, and one that is larger."""
+    head = b'{"model": "%s", "prompt": ' % model.encode()
+
+    def filled(unit: bytes, begin: bytes = b"[0", end: bytes = b"]}") -> bytes:
+        room = LARGE - len(head) - len(begin) - len(end)
+        return head + begin + unit * (room // len(unit)) + end
+
+    return {
+        "lists": filled(b",[0]"),
+        "empty lists": filled(b",[]"),
+        "objects": filled(b',{"a":{}}'),
+        "tokens": filled(b",106201"),
+        "keys": head + b"0," + b",".join(b'"%07d":0' % index for index in range(LARGE // 12 - 10)) + b"}",
+        "one key": head + b'0,"' + b"k" * (LARGE - 1000) + '😀":0}'.encode(),
+        "depth": head + b"[" * (LARGE - len(head)),
+        "too large": head + b"[" + b"[0]," * LARGE + b"0]}",
+    }
+
+
+@dataclass
+class Stream:
+    """An answer that has begun."""
+
+    status: int
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+
+    def close(self) -> None:
+        """Hang up."""
+        self.writer.transport.abort()
+
+
+async def begin(port: int, body: bytes) -> Stream:
+    """Send a request and read the head of its answer. Raises OSError, asyncio.IncompleteReadError."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        writer.write(f"POST {PATH} HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n\r\n".encode())
+        writer.write(body)
+        head = await reader.readuntil(b"\r\n\r\n")
+    except BaseException:
+        writer.transport.abort()
+        raise
+    return Stream(int(head.split(b" ", 2)[1]), reader, writer)
+
+
+async def ask(port: int, body: bytes) -> int:
+    """The status of an answer, on a connection of its own."""
+    stream = await begin(port, body)
+    stream.close()
+    return stream.status
+
+
+async def half(port: int, sent: bytes) -> asyncio.StreamWriter:
+    """A connection on which a request begins and does not go on."""
+    _, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(sent)
+    return writer

@@ -1,0 +1,78 @@
+"""A gateway as the chart starts it, in a control group of the chart's limit."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import resource
+import sys
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+
+import yaml
+from kubernetes.utils.quantity import parse_quantity
+
+from abuse.clients import begin
+from abuse.group import MemoryGroup
+
+VALUES = Path(__file__).resolve().parents[2] / "charts" / "plimsoll" / "values.yaml"
+START_SECONDS = 30
+
+
+def chart_limit() -> int:
+    """The bytes of memory that the chart gives a pod of the gateway."""
+    values = yaml.safe_load(VALUES.read_text())
+    return int(parse_quantity(values["gateway"]["resources"]["limits"]["memory"]))  # type: ignore[no-untyped-call]
+
+
+def table(ports: Mapping[str, int]) -> str:
+    """A table of one model and one replica for each port."""
+    models = [
+        {
+            "namespace": "n",
+            "name": name,
+            "servedNames": [name],
+            "created": "2026-01-01T00:00:00Z",
+            "message": "",
+            "replicas": [{"id": name, "url": f"http://127.0.0.1:{port}", "ready": True}],
+        }
+        for name, port in ports.items()
+    ]
+    return json.dumps({"models": models})
+
+
+def raise_open_files() -> None:
+    """As many open files as this process may have, for it and for what it starts."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
+@contextlib.asynccontextmanager
+async def running(
+    group: MemoryGroup, ports: Mapping[str, int], folder: Path, port: int
+) -> AsyncIterator[asyncio.subprocess.Process]:
+    """A gateway with the chart's defaults, which are its own; yields its process."""
+    file = folder / "table.json"
+    file.write_text(table(ports))
+    options = ("--table", str(file), "--host", "127.0.0.1", "--port", str(port), "--lame-duck-seconds", "0")
+    command = group.command(sys.executable, "-P", "-m", "plimsoll_gateway", *options, "--log-level", "error")
+    process = await asyncio.create_subprocess_exec(*command)
+    try:
+        async with asyncio.timeout(START_SECONDS):
+            while not await _answers(port):  # noqa: ASYNC110  another process cannot set our events
+                await asyncio.sleep(0.05)
+        yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+
+
+async def _answers(port: int) -> bool:
+    try:
+        stream = await begin(port, b'{"model": "ok"}')
+    except OSError:
+        return False
+    stream.close()
+    return stream.status == 200

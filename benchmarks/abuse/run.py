@@ -1,0 +1,108 @@
+"""`python -m abuse.run`: how long small requests take through a gateway that is abused, under its chart's memory limit.
+
+Before and during the abuse, requests of some bytes come at a steady rate, each on a connection of its own, to a replica
+that answers at once. The abuse comes from another process and never pauses: bodies as dear to read as they can be,
+streams with large prompts that are left, a thousand requests that begin and do not go on. 2,000 idle streams stay open.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import statistics
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from abuse import gateway
+from abuse.backend import Backend
+from abuse.clients import ask, begin
+from abuse.group import memory_group
+from provenance import provenance
+
+GOAL_MS = 100.0
+STREAMS = 2000
+OPENED_ABREAST = 50
+SMALL = b'{"model": "ok", "prompt": "Hi"}'
+
+
+def main() -> int:
+    """Measure and print: 0 where nothing was killed and each small request was answered."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--seconds", type=float, default=60.0, help="of each phase (%(default)s)")
+    parser.add_argument("--rate", type=float, default=50.0, help="small requests per second (%(default)s)")
+    parser.add_argument("--port", type=int, default=18080, help="of the gateway (%(default)s)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the result there")
+    chosen = parser.parse_args()
+    gateway.raise_open_files()
+    result = asyncio.run(_measure(chosen.port, chosen.seconds, chosen.rate))
+    print(json.dumps({key: value for key, value in result.items() if key != "run"}, indent=2))
+    if chosen.json is not None:
+        chosen.json.write_text(json.dumps(result, indent=2) + "\n")
+    answered = all(set(result[phase]["statuses"]) == {"200"} for phase in ("quiet", "abused"))
+    return 0 if answered and result["kills"] == 0 else 1
+
+
+async def _measure(port: int, seconds: float, rate: float) -> dict[str, Any]:
+    backend = Backend()
+    with tempfile.TemporaryDirectory() as folder, memory_group(gateway.chart_limit()) as group:
+        async with backend.running(), gateway.running(group, backend.ports, Path(folder), port):
+            streams = []
+            for _ in range(STREAMS // OPENED_ABREAST):
+                calls = (begin(port, b'{"model": "stream"}') for _ in range(OPENED_ABREAST))
+                streams += await asyncio.gather(*calls)
+            quiet = await _small_requests(port, seconds, rate)
+            attacker = await asyncio.create_subprocess_exec(sys.executable, "-m", "abuse.attack", str(port))
+            abused = await _small_requests(port, seconds, rate)
+            still_attacked = attacker.returncode is None
+            attacker.kill()
+            await attacker.wait()
+            open_streams = sum(not stream.reader.at_eof() for stream in streams)
+            for stream in streams:
+                stream.close()
+        peak, kills = group.peak, group.kills
+    return {
+        "run": provenance(),
+        "limit_mib": gateway.chart_limit() / 2**20,
+        "peak_mib": round(peak / 2**20, 1),
+        "kills": kills,
+        "idle_streams": open_streams,
+        "attacked_to_the_end": still_attacked,
+        "goal_p99_ms": GOAL_MS,
+        "quiet": quiet,
+        "abused": abused,
+    }
+
+
+async def _small_requests(port: int, seconds: float, rate: float) -> dict[str, Any]:
+    """Each begins at its time, whether or not the one before has ended."""
+    taken: list[float] = []
+    statuses: Counter[str] = Counter()
+
+    async def one() -> None:
+        began = time.perf_counter()
+        statuses[str(await ask(port, SMALL))] += 1
+        taken.append((time.perf_counter() - began) * 1000)
+
+    began = time.perf_counter()
+    async with asyncio.TaskGroup() as tasks:
+        for number in range(int(seconds * rate)):
+            await asyncio.sleep(max(0.0, began + number / rate - time.perf_counter()))
+            tasks.create_task(one())
+    cuts = statistics.quantiles(taken, n=100, method="inclusive")
+    return {
+        "requests": len(taken),
+        "statuses": dict(statuses),
+        "p50_ms": round(cuts[49], 2),
+        "p90_ms": round(cuts[89], 2),
+        "p99_ms": round(cuts[98], 2),
+        "max_ms": round(max(taken), 2),
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())
