@@ -21,9 +21,9 @@ HALF_BODY = b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 100000
 GONE = 0  # stands for a connection that was closed without an answer
 
 
-async def throw_bombs(port: int) -> Counter[int]:
+async def throw_bombs(port: int, model: str = "ok") -> Counter[int]:
     """Each body that is dear to read, several at a time."""
-    return await _abreast([partial(ask, port, body) for body in bombs("ok").values() for _ in range(EACH)])
+    return await _abreast([partial(ask, port, body) for body in bombs(model).values() for _ in range(EACH)])
 
 
 async def hang_up(port: int, count: int = 200) -> Counter[int]:

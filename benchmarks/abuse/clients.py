@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import dataclass
 
 LARGE = 8 << 20  # what the gateway takes on most paths, and no more
-PATH = "/v1/chat/completions"
+HEAD = b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
 
 
 def padded(model: str, size: int) -> bytes:
@@ -52,13 +52,13 @@ async def begin(port: int, body: bytes) -> Stream:
     """Send a request and read the head of its answer. Raises OSError, asyncio.IncompleteReadError."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
-        writer.write(f"POST {PATH} HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n\r\n".encode())
+        writer.write(HEAD + b"content-length: %d\r\n\r\n" % len(body))
         writer.write(body)
-        head = await reader.readuntil(b"\r\n\r\n")
+        answer = await reader.readuntil(b"\r\n\r\n")
     except BaseException:
         writer.transport.abort()
         raise
-    return Stream(int(head.split(b" ", 2)[1]), reader, writer)
+    return Stream(int(answer.split(b" ", 2)[1]), reader, writer)
 
 
 async def ask(port: int, body: bytes) -> int:

@@ -1,4 +1,4 @@
-"""Work that holds up the loop is done in turns, with a rest after each as long as the work was."""
+"""Work that holds up the loop is done in turns, with a rest after each three times as long as the work was."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ async def test_every_turn_is_followed_by_a_rest() -> None:
     turns = Turns(lambda: time.now, time.sleep)
     results = await asyncio.gather(*(turns.take(partial(time.work, each)) for each in (2.0, 1.0, 4.0)))
     assert results == [2.0, 1.0, 4.0]
-    assert time.slept == [2.0, 1.0]  # nobody rests for a turn after which nobody comes
-    time.now += 3.0
+    assert time.slept == [6.0, 3.0]  # nobody rests for a turn after which nobody comes
+    time.now += 11.0
     await turns.take(lambda: time.work(1.0))
     assert time.slept[2:] == [1.0]
 
@@ -42,7 +42,7 @@ async def test_what_comes_late_does_not_wait() -> None:
     time = Time()
     turns = Turns(lambda: time.now, time.sleep)
     await turns.take(lambda: time.work(1.0))
-    time.now += 1.0
+    time.now += 3.0
     await turns.take(lambda: time.work(1.0))
     assert time.slept == []
 
@@ -58,4 +58,4 @@ async def test_work_that_fails_takes_its_turn_too() -> None:
     with pytest.raises(ValueError, match="as it must"):
         await turns.take(fail)
     await turns.take(lambda: time.work(1.0))
-    assert time.slept == [2.0]
+    assert time.slept == [6.0]

@@ -1,0 +1,97 @@
+"""The runtime under the memory of an example, while clients do their worst: nothing is killed, others are answered.
+
+The bodies are as large as the gateway lets through.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import sys
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from kubernetes.utils.quantity import parse_quantity
+from model_support.tiny import VOCAB, make_model
+from tokenizers import Tokenizer, models
+
+from abuse import attack
+from abuse.clients import ask
+from abuse.group import MemoryGroup, NoGroupError, memory_group
+
+EXAMPLE = Path(__file__).parents[3] / "examples" / "gemma.yaml"
+SMALL = b'{"model": "tiny", "prompt": [3, 4], "max_tokens": 2}'
+
+
+@pytest.fixture(scope="module")
+def spec() -> dict[str, Any]:
+    loaded: dict[str, Any] = yaml.safe_load(EXAMPLE.read_text())["spec"]
+    return loaded
+
+
+@pytest.fixture
+def group(spec: dict[str, Any]) -> Iterator[MemoryGroup]:
+    limit = int(parse_quantity(spec["resources"]["memory"]))  # type: ignore[no-untyped-call]
+    try:
+        with memory_group(limit) as made:
+            yield made
+    except NoGroupError as reason:
+        pytest.skip(str(reason))
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("tiny")
+    make_model("LlamaConfig", {}).save_pretrained(folder)
+    Tokenizer(models.WordLevel({f"w{i}": i for i in range(VOCAB)}, unk_token="w0")).save(str(folder / "tokenizer.json"))
+    return folder
+
+
+@contextlib.asynccontextmanager
+async def running(group: MemoryGroup, model: Path, kv_memory: str, port: int) -> AsyncIterator[None]:
+    """A runtime that is ready."""
+    options = ("--name", "tiny", "--port", str(port), "--threads", "1", "--kv-memory", kv_memory)
+    command = group.command(sys.executable, "-m", "plimsoll_runtime", "serve", str(model), *options)
+    process = await asyncio.create_subprocess_exec(*command, stderr=asyncio.subprocess.PIPE)
+    assert process.stderr is not None
+    said = b""
+    try:
+        while b" ready: " not in said:
+            line = await process.stderr.readline()
+            assert line, said.decode()
+            said += line
+        yield
+        assert process.returncode is None
+    finally:
+        if process.returncode is None:
+            process.terminate()
+        await process.communicate()
+
+
+@pytest.mark.slow
+async def test_abuse_kills_nothing_and_stops_nobody(
+    group: MemoryGroup, model: Path, spec: dict[str, Any], unused_tcp_port: int
+) -> None:
+    port = unused_tcp_port
+    async with running(group, model, spec["runtime"]["kvMemory"], port), asyncio.TaskGroup() as tasks:
+        asking = tasks.create_task(ask_on(port))
+        dawdlers = await attack.dawdle(port)
+        statuses = await attack.throw_bombs(port, "tiny")
+        for writer in dawdlers:
+            writer.close()
+        assert not asking.done()
+        asking.cancel()
+    print(json.dumps({"peak_mib": group.peak >> 20, "kills": group.kills, "statuses": statuses}))
+    assert group.kills == 0
+    assert set(statuses) <= {400, 413, attack.GONE}
+    assert statuses[400] > 0
+
+
+async def ask_on(port: int) -> None:
+    """Small requests, one after the other, each of which is answered."""
+    while True:
+        assert await ask(port, SMALL) == 200
