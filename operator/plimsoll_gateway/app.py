@@ -32,7 +32,8 @@ from plimsoll_gateway.upstream import Call, is_alive
 
 log = logging.getLogger(__name__)
 
-OWN = frozenset(["/v1/models", "/health", "/live", "/metrics"])
+METRICS = "/metrics"
+OWN = frozenset(["/v1/models", "/health", "/live", METRICS])
 MODEL_PREFIX = "/v1/models/"
 JSON = b"application/json"
 
@@ -40,8 +41,18 @@ JSON = b"application/json"
 class Gateway:
     """One OpenAI endpoint for all models of the table."""
 
-    def __init__(self, session: aiohttp.ClientSession, store: TableStore, picker: Picker, limits: Limits) -> None:
+    def __init__(
+        self,
+        session: aiohttp.ClientSession,
+        store: TableStore,
+        picker: Picker,
+        limits: Limits,
+        *,
+        metrics_apart: bool = False,
+    ) -> None:
+        """`metrics_apart`: /metrics is not among these paths; serve `metrics_page` elsewhere."""
         self._store = store
+        self._own_paths = OWN - {METRICS} if metrics_apart else OWN
         self._body_bytes = limits.body_bytes
         self._metrics = Metrics(store)
         self._budget = Budget(limits.held_bytes, self._metrics)
@@ -83,6 +94,16 @@ class Gateway:
             code = exchange.code or stream.status or CLIENT_GONE
             self._metrics.requests.labels(*labels_of(exchange.model), str(code)).inc()
 
+    async def metrics_page(self, scope: Message, _receive: Receive, send: Send) -> None:
+        """An application of its own, for a port of its own: /metrics alone."""
+        stream = Stream(send, request_id(None))
+        if scope["path"] != METRICS:
+            await stream.fail(unknown_path(scope["path"]))
+        elif scope["method"] not in ("GET", "HEAD"):
+            await stream.fail(wrong_method(scope["method"], METRICS, "GET, HEAD"))
+        else:
+            await stream.whole(200, CONTENT_TYPE, self._metrics.render())
+
     async def _answer(self, exchange: Exchange) -> None:
         path = exchange.path
         if b"content-length" in exchange.headers and b"transfer-encoding" in exchange.headers:
@@ -90,7 +111,7 @@ class Gateway:
         if path in self._body_bytes:
             exchange.allow("POST")
             await self._forward(exchange)
-        elif path in OWN or path.startswith(MODEL_PREFIX):
+        elif path in self._own_paths or path.startswith(MODEL_PREFIX):
             exchange.allow("GET", "HEAD")
             await self._own(exchange)
         else:

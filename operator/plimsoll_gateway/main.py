@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from plimsoll_gateway.app import Gateway
 from plimsoll_gateway.options import Options, parse_options
 from plimsoll_gateway.pick import Picker
-from plimsoll_gateway.server import GatewayServer, listen
+from plimsoll_gateway.server import GatewayServer, MetricsServer, listen
 from plimsoll_gateway.table import TableStore
 from plimsoll_gateway.table_file import TableFile
 from plimsoll_gateway.upstream import open_session
@@ -25,21 +25,35 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parse_options(arguments)
     logging.basicConfig(level=options.log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     try:
-        sock = socket.socket(fileno=options.fd) if options.fd is not None else listen(options.host, options.port)
-    except OSError as error:
-        print(f"plimsoll-gateway: cannot listen on {options.host}:{options.port}: {error}", file=sys.stderr)  # noqa: T201
+        sock = socket.socket(fileno=options.fd) if options.fd is not None else _listen(options.host, options.port)
+        metrics = None if options.metrics_port is None else _listen(options.host, options.metrics_port)
+    except CannotListenError as error:
+        print(f"plimsoll-gateway: {error}", file=sys.stderr)  # noqa: T201
         return 1
-    return asyncio.run(_run(options, sock))
+    return asyncio.run(_run(options, sock, metrics))
 
 
-async def _run(options: Options, sock: socket.socket) -> int:
+class CannotListenError(Exception):
+    """An address cannot be had; the message says which, and why."""
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    try:
+        return listen(host, port)
+    except OSError as error:
+        raise CannotListenError(f"cannot listen on {host}:{port}: {error}") from error
+
+
+async def _run(options: Options, sock: socket.socket, metrics: socket.socket | None) -> int:
     store = TableStore()
     async with open_session() as session:
         picker = Picker(first_turn=random.randrange(1 << 16))
-        gateway = Gateway(session, store, picker, options.limits)
+        gateway = Gateway(session, store, picker, options.limits, metrics_apart=metrics is not None)
         server = asyncio.create_task(GatewayServer(gateway, options.stop).run_on(sock))
         source = asyncio.create_task(_follow(options, store))
         prober = asyncio.create_task(gateway.watch_replicas())
+        page = MetricsServer(gateway)
+        scraped = asyncio.create_task(page.serve(sockets=[metrics])) if metrics is not None else None
         log.info("listening on %s", sock.getsockname())
         await asyncio.wait({server, source, prober}, return_when=asyncio.FIRST_COMPLETED)
         # A gateway whose table no longer changes would send requests to pods long gone: better to start anew.
@@ -50,6 +64,9 @@ async def _run(options: Options, sock: socket.socket) -> int:
             task.cancel()
         await asyncio.wait({source, prober})
         await server
+        if scraped is not None:
+            page.should_exit = True
+            await scraped
     return 0
 
 

@@ -26,6 +26,7 @@ class Options:
     host: str
     port: int
     fd: int | None
+    metrics_port: int | None
     limits: Limits
     stop: StopTimes
     log_level: str
@@ -48,6 +49,7 @@ def parse_options(arguments: Sequence[str] | None = None) -> Options:
         host=given.host,
         port=given.port,
         fd=given.fd,
+        metrics_port=given.metrics_port,
         limits=_limits(parser, given),
         stop=StopTimes(given.lame_duck_seconds, given.drain_seconds),
         log_level=given.log_level.upper(),
@@ -87,6 +89,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--host", default="0.0.0.0", help="address to listen on (%(default)s)")
     parser.add_argument("--port", type=_port, default=8080, help="port to listen on (%(default)s)")
     parser.add_argument("--fd", type=_descriptor, metavar="N", help="listen on this inherited socket instead")
+    parser.add_argument(
+        "--metrics-port", type=_port, metavar="N",
+        help="serve /metrics on this port alone (without it: on that of the API)",
+    )  # fmt: skip
     parser.add_argument(
         "--max-body-bytes", type=_body_bytes, action="append", default=[], metavar="[PATH=]N",
         help="largest request of all paths or of one (repeatable; 8388608, and 4194304 for /v1/embeddings)",

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import signal
 import socket
+from collections.abc import Iterator
 from dataclasses import dataclass
 from types import FrameType
 
@@ -76,6 +78,31 @@ class GatewayServer(uvicorn.Server):
         self._gateway.drain()
         self._loop.call_later(self._times.lame_duck, setattr, self, "should_exit", True)
         self._loop.call_later(self._times.lame_duck + self._times.grace, self._gateway.cut)
+
+
+class MetricsServer(uvicorn.Server):
+    """Serves the page of the metrics on an open socket until `should_exit` is set; signals are the other's."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        super().__init__(
+            uvicorn.Config(
+                gateway.metrics_page,
+                access_log=False,
+                http=PatientProtocol,
+                interface="asgi3",
+                lifespan="off",
+                log_config=None,
+                proxy_headers=False,
+                server_header=False,
+                timeout_graceful_shutdown=LAST_WORDS_SECONDS,
+                ws="none",
+            )
+        )
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """None."""
+        yield
 
 
 def listen(host: str, port: int) -> socket.socket:

@@ -135,3 +135,27 @@ def test_operator_may_do_with_its_lease_what_it_does_and_no_more(render: Render)
     assert options.deployment == deployment["metadata"]["name"]
     assert container["readinessProbe"]["httpGet"]["path"] == "/health"
     assert container["terminationMessagePolicy"] == "FallbackToLogsOnError"
+
+
+def test_the_gateways_metrics_are_on_no_public_service(render: Render) -> None:
+    """But where what scrapes them looks: on the pods' other port."""
+    objects = render(
+        {"gateway": {"service": {"type": "LoadBalancer"}}, "metrics": {"serviceMonitor": {"enabled": True}}}
+    )
+    (container,) = pod(objects, "gateway")["containers"]
+    ports = {port["name"]: port["containerPort"] for port in container["ports"]}
+    options = gateway_options(container["args"])
+    assert ports == {"http": options.port, "metrics": options.metrics_port}
+    services = {item["metadata"]["name"]: item for item in objects if item["kind"] == "Service"}
+    public, own = services["pl-plimsoll-gateway"]["spec"], services["pl-plimsoll-metrics"]
+    assert (public["type"], [port["targetPort"] for port in public["ports"]]) == ("LoadBalancer", ["http"])
+    assert own["spec"]["selector"] == public["selector"]
+    (monitor,) = [
+        item for item in objects if item["kind"] == "ServiceMonitor" and item["metadata"]["name"].endswith("-gateway")
+    ]
+    assert [end["port"] for end in monitor["spec"]["endpoints"]] == [port["name"] for port in own["spec"]["ports"]]
+    assert monitor["spec"]["selector"]["matchLabels"].items() <= own["metadata"]["labels"].items()
+    (policy,) = [
+        item for item in objects if item["kind"] == "NetworkPolicy" and item["metadata"]["name"].endswith("-gateway")
+    ]
+    assert [rule["ports"][0]["port"] for rule in policy["spec"]["ingress"]] == ["http", "metrics"]

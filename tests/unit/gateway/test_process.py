@@ -6,7 +6,7 @@ import asyncio
 import json
 import signal
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -179,11 +179,42 @@ async def test_new_requests_are_served_while_health_fails(process: Process, worl
     assert await process.ended() == 0
 
 
-async def test_a_port_in_use_is_told(world: World, tmp_path: Path) -> None:
+async def test_metrics_on_a_port_of_their_own(
+    world: World, tmp_path: Path, unused_tcp_port_factory: Callable[[], int]
+) -> None:
+    port, other = unused_tcp_port_factory(), unused_tcp_port_factory()
+    started = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-P", "-m", "plimsoll_gateway", "--table", str(tmp_path / "t"), "--lame-duck-seconds", "0"),
+        *("--host", "127.0.0.1", "--port", str(port), "--metrics-port", str(other)),
+        stderr=asyncio.subprocess.DEVNULL,
+    )
+    process = Process(started, f"http://127.0.0.1:{port}", tmp_path / "t")
+    try:
+        await process.until_healthy(world.client, 503)
+        async with world.client.get(f"{process.url}/metrics") as response:
+            assert response.status == 404
+        async with world.client.get(f"http://127.0.0.1:{other}/metrics") as response:
+            assert response.status == 200
+            assert "plimsoll_gateway_requests_total" in await response.text()
+        for path in ("/health", "/v1/models"):
+            async with world.client.get(f"http://127.0.0.1:{other}{path}") as response:
+                assert response.status == 404
+        async with world.client.post(f"http://127.0.0.1:{other}/metrics") as response:
+            assert response.status == 405
+        process.signal(signal.SIGTERM)
+        assert await process.ended() == 0
+    finally:
+        if started.returncode is None:
+            started.kill()
+            await started.wait()
+
+
+@pytest.mark.parametrize("option", ["--port", "--metrics-port"])
+async def test_a_port_in_use_is_told(world: World, tmp_path: Path, option: str) -> None:
     port = world.url.rpartition(":")[2]
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-P", "-m", "plimsoll_gateway", "--table", str(tmp_path / "t")),
-        *("--host", "127.0.0.1", "--port", port),
+        *("--host", "127.0.0.1", "--port", "0", option, port),
         stderr=asyncio.subprocess.PIPE,
     )
     _, said = await process.communicate()
