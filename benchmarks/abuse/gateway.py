@@ -10,20 +10,10 @@ import sys
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 
-import yaml
-from kubernetes.utils.quantity import parse_quantity
-
 from abuse.clients import begin
 from abuse.group import MemoryGroup
 
-VALUES = Path(__file__).resolve().parents[2] / "charts" / "plimsoll" / "values.yaml"
 START_SECONDS = 30
-
-
-def chart_limit() -> int:
-    """The bytes of memory that the chart gives a pod of the gateway."""
-    values = yaml.safe_load(VALUES.read_text())
-    return int(parse_quantity(values["gateway"]["resources"]["limits"]["memory"]))  # type: ignore[no-untyped-call]
 
 
 def table(ports: Mapping[str, int]) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import statistics
 import sys
 import tempfile
@@ -22,6 +23,7 @@ from abuse import gateway
 from abuse.backend import Backend
 from abuse.clients import ask, begin
 from abuse.group import memory_group
+from abuse.limits import chart_limit
 from provenance import provenance
 
 GOAL_MS = 100.0
@@ -49,7 +51,7 @@ def main() -> int:
 
 async def _measure(port: int, seconds: float, rate: float) -> dict[str, Any]:
     backend = Backend()
-    with tempfile.TemporaryDirectory() as folder, memory_group(gateway.chart_limit()) as group:
+    with tempfile.TemporaryDirectory() as folder, memory_group(chart_limit("gateway")) as group:
         async with backend.running(), gateway.running(group, backend.ports, Path(folder), port):
             streams = []
             for _ in range(STREAMS // OPENED_ABREAST):
@@ -67,7 +69,8 @@ async def _measure(port: int, seconds: float, rate: float) -> dict[str, Any]:
         peak, kills = group.peak, group.kills
     return {
         "run": provenance(),
-        "limit_mib": gateway.chart_limit() / 2**20,
+        "load_average": [round(each, 1) for each in os.getloadavg()],
+        "limit_mib": chart_limit("gateway") / 2**20,
         "peak_mib": round(peak / 2**20, 1),
         "kills": kills,
         "idle_streams": open_streams,

@@ -13,6 +13,7 @@ from abuse import attack, gateway
 from abuse.backend import EVENT, Backend
 from abuse.clients import Stream, ask, begin
 from abuse.group import MemoryGroup, NoGroupError, memory_group
+from abuse.limits import chart_limit
 
 STREAMS = 2000
 ABREAST = 100
@@ -22,7 +23,7 @@ SMALL = b'{"model": "ok", "prompt": "Hi"}'
 @pytest.fixture
 def group() -> Iterator[MemoryGroup]:
     try:
-        with memory_group(gateway.chart_limit()) as made:
+        with memory_group(chart_limit("gateway")) as made:
             yield made
     except NoGroupError as reason:
         pytest.skip(str(reason))

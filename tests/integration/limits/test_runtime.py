@@ -15,13 +15,13 @@ from typing import Any
 
 import pytest
 import yaml
-from kubernetes.utils.quantity import parse_quantity
 from model_support.tiny import VOCAB, make_model
 from tokenizers import Tokenizer, models
 
 from abuse import attack
 from abuse.clients import ask
 from abuse.group import MemoryGroup, NoGroupError, memory_group
+from abuse.limits import byte_count
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "gemma.yaml"
 SMALL = b'{"model": "tiny", "prompt": [3, 4], "max_tokens": 2}'
@@ -35,9 +35,8 @@ def spec() -> dict[str, Any]:
 
 @pytest.fixture
 def group(spec: dict[str, Any]) -> Iterator[MemoryGroup]:
-    limit = int(parse_quantity(spec["resources"]["memory"]))  # type: ignore[no-untyped-call]
     try:
-        with memory_group(limit) as made:
+        with memory_group(byte_count(spec["resources"]["memory"])) as made:
             yield made
     except NoGroupError as reason:
         pytest.skip(str(reason))
