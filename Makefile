@@ -86,6 +86,10 @@ bench-gpu: setup ## Kernels, steps and serving beside a GPU's limits (skipped wh
 soak: setup ## An hour of mixed load on a real server: leaks, drift, answers that change (SOAK_ARGS="--minutes 1" to try)
 	@PYTHONPATH=benchmarks $(BIN)/python -m soak.run $(SOAK_ARGS)
 
+.PHONY: abuse
+abuse: setup ## Small requests through a gateway that is abused, under its chart's memory limit (root)
+	@PYTHONPATH=benchmarks:e2e $(BIN)/python -m abuse.run $(ABUSE_ARGS)
+
 .PHONY: clean
 clean: ## Remove caches and builds (not .venv, not the cluster)
 	@rm -rf dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -1,9 +1,13 @@
-"""Stands for the replicas: one answers at once, one begins streams and says no more, one keeps everybody waiting."""
+"""Stands for the replicas: one answers at once, one begins streams and says no more, one keeps everybody waiting.
+
+As a program (`python -m abuse.backend`) it prints its ports as JSON and goes on until it is ended.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 from collections.abc import AsyncIterator
 
 OK = b'HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 12\r\n\r\n{"ok": true}'
@@ -73,3 +77,14 @@ class Backend:
         finally:
             self._streams.discard(writer)
             writer.close()
+
+
+async def _for_ever() -> None:
+    backend = Backend()
+    async with backend.running():
+        print(json.dumps(backend.ports), flush=True)
+        await asyncio.Event().wait()
+
+
+if __name__ == "__main__":
+    asyncio.run(_for_ever())

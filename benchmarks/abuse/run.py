@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
 import os
 import statistics
@@ -16,11 +17,11 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 from abuse import gateway
-from abuse.backend import Backend
 from abuse.clients import ask, begin
 from abuse.group import memory_group
 from abuse.limits import chart_limit
@@ -50,9 +51,8 @@ def main() -> int:
 
 
 async def _measure(port: int, seconds: float, rate: float) -> dict[str, Any]:
-    backend = Backend()
     with tempfile.TemporaryDirectory() as folder, memory_group(chart_limit("gateway")) as group:
-        async with backend.running(), gateway.running(group, backend.ports, Path(folder), port):
+        async with _backend() as ports, gateway.running(group, ports, Path(folder), port):
             streams = []
             for _ in range(STREAMS // OPENED_ABREAST):
                 calls = (begin(port, b'{"model": "stream"}') for _ in range(OPENED_ABREAST))
@@ -79,6 +79,20 @@ async def _measure(port: int, seconds: float, rate: float) -> dict[str, Any]:
         "quiet": quiet,
         "abused": abused,
     }
+
+
+@contextlib.asynccontextmanager
+async def _backend() -> AsyncIterator[dict[str, int]]:
+    """A process of its own: what it does with the attacker's bodies must not be measured."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "abuse.backend", stdout=asyncio.subprocess.PIPE
+    )
+    assert process.stdout is not None
+    try:
+        yield json.loads(await process.stdout.readline())
+    finally:
+        process.kill()
+        await process.communicate()
 
 
 async def _small_requests(port: int, seconds: float, rate: float) -> dict[str, Any]:
