@@ -67,8 +67,12 @@ cluster-down: ## Stop it and leave nothing behind
 	@$(PYTHON) e2e/cluster down
 
 .PHONY: e2e
-e2e: setup ## Prove everything on a real cluster (KUBECONFIG=... REGISTRY=... for your own)
+e2e: setup ## Prove everything on a real cluster (KUBECONFIG=... REGISTRY=... for your own; E2E_ARGS="--only drain")
 	@$(BIN)/python e2e/prove.py $(E2E_ARGS)
+
+.PHONY: e2e-long
+e2e-long: setup ## The same at full length, with figures in e2e/results (E2E_ARGS as above)
+	@PYTHONPATH=benchmarks $(BIN)/python e2e/prove.py --long --record e2e/results/long.json $(E2E_ARGS)
 
 .PHONY: bench
 bench: setup ## Measure us beside the peers and the machine's limits (`make bench-peers` first)

@@ -1,7 +1,8 @@
-"""`make e2e`: build the images, install the chart, run the scenarios, clean up.
+"""`make e2e`: build the images, install the chart, run the scenarios one by one, clean up.
 
 Without KUBECONFIG it starts this machine's own cluster (`e2e/cluster`) and stops it afterwards, unless it was up
 before or --keep is given. With KUBECONFIG and REGISTRY in the environment it uses that cluster and pushes there.
+`make e2e-long` runs the scenarios at full length and keeps their figures in a file.
 """
 
 from __future__ import annotations
@@ -12,11 +13,14 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from harness import figures, runs
 from harness.settings import Settings
 
 HERE = Path(__file__).resolve().parent
@@ -50,6 +54,9 @@ class Target:
 def main() -> int:
     """Run everything; the exit code is that of the scenarios, or 1 when a step before them failed."""
     args = _arguments()
+    if args.list:
+        print("\n".join(runs.names()))
+        return 0
     own = "KUBECONFIG" not in os.environ
     was_up = own and subprocess.run([*CLUSTER, "status"], capture_output=True, check=False).returncode == 0
     try:
@@ -58,7 +65,7 @@ def main() -> int:
             for name, (dockerfile, build_args) in IMAGES.items():
                 _build_and_push(target, name, dockerfile, build_args)
         _install(target)
-        code = _scenarios(target, args.pytest)
+        passed = _scenarios(target, args)
         leftovers = _uninstall(target)
     except subprocess.CalledProcessError as error:
         print(f"e2e: {' '.join(map(str, error.cmd))} ended with {error.returncode}", file=sys.stderr)
@@ -68,7 +75,7 @@ def main() -> int:
             _run([*CLUSTER, "down"], check=False)
     if leftovers:
         print("e2e: helm uninstall left behind:\n" + "\n".join(leftovers), file=sys.stderr)
-    return code or bool(leftovers)
+    return 0 if passed and not leftovers else 1
 
 
 def _own_cluster() -> Target:
@@ -118,16 +125,43 @@ def _install(target: Target) -> None:
     _run([*_helm(target), *command, "--wait", "--timeout", "5m", *flags])
 
 
-def _scenarios(target: Target, extra: Sequence[str]) -> int:
-    settings = Settings(
-        url=target.url,
-        host=HOST,
-        release=RELEASE,
-        release_namespace=NAMESPACE,
-        shared_files=str(REPOSITORY / ".cluster" / "shared") if target.own else None,
-    )
-    command = [sys.executable, "-m", "pytest", "e2e/scenarios", "-p", "no:cacheprovider", "--timeout=1500", *extra]
-    return _run([*target.prefix, *command], check=False, env=os.environ | settings.environment())
+def _scenarios(target: Target, args: argparse.Namespace) -> bool:
+    """Run what was chosen, print a summary, and keep the figures if asked to; returns whether nothing failed."""
+    with tempfile.TemporaryDirectory() as folder:
+        settings = Settings(
+            url=target.url,
+            host=HOST,
+            release=RELEASE,
+            release_namespace=NAMESPACE,
+            shared_files=str(REPOSITORY / ".cluster" / "shared") if target.own else "",
+            own_cluster="yes" if target.own else "",
+            length="long" if args.long else "short",
+            results=folder,
+        )
+        environment = os.environ | settings.environment()
+        results: list[runs.Result] = []
+        for name in runs.choose(args.only):
+            print(f"e2e: scenario {name}", flush=True)
+            results += runs.run(target.prefix, name, args.pytest, environment)
+        measured = figures.load(Path(folder))
+    print(runs.summary(results), flush=True)
+    if args.record:
+        record = {"run": _provenance(target), "length": settings.length, "results": runs.as_records(results, measured)}
+        args.record.write_text(json.dumps(record, indent=1) + "\n")
+    return bool(results) and all(result.outcome != "failed" for result in results)
+
+
+def _provenance(target: Target) -> dict[str, Any]:
+    """What was measured on and with what. Imported here: it needs torch, which running the scenarios does not."""
+    from provenance import provenance
+
+    version = json.loads(_output(target, "version", "--output", "json"))["serverVersion"]["gitVersion"]
+    commit = subprocess.run(["git", "rev-parse", "HEAD"], check=False, capture_output=True, text=True, cwd=REPOSITORY)
+    return provenance() | {
+        "kubernetes": version,
+        "nodes": "this machine's own cluster" if target.own else "given",
+        "commit": commit.stdout.strip(),
+    }
 
 
 def _uninstall(target: Target) -> list[str]:
@@ -158,9 +192,12 @@ def _helm(target: Target) -> list[str]:
 
 
 def _kubectl(target: Target, *arguments: str) -> list[str]:
+    return _output(target, *arguments).split()
+
+
+def _output(target: Target, *arguments: str) -> str:
     command = [*CLUSTER, "kubectl", *arguments] if target.own else ["kubectl", *arguments]
-    output = subprocess.run(command, check=True, capture_output=True, text=True, cwd=REPOSITORY).stdout
-    return output.split()
+    return subprocess.run(command, check=True, capture_output=True, text=True, cwd=REPOSITORY).stdout
 
 
 def _run(command: Sequence[str], *, check: bool = True, env: dict[str, str] | None = None) -> int:
@@ -176,8 +213,17 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--keep", action="store_true", help="leave the cluster up afterwards")
     parser.add_argument("--no-build", action="store_true", help="use the images that were pushed before")
     parser.add_argument("--url", help="with KUBECONFIG: where the ingress answers, such as http://203.0.113.7")
+    parser.add_argument("--list", action="store_true", help="list the scenarios, and do nothing")
+    parser.add_argument("--only", action="append", default=[], metavar="WORD", help="scenarios whose name holds WORD")
+    parser.add_argument("--long", action="store_true", help="full length, as `make e2e-long` does")
+    parser.add_argument("--record", type=Path, metavar="FILE", help="keep results and figures there, as JSON")
     parser.add_argument("pytest", nargs="*", help="passed on to pytest, after --")
-    return parser.parse_args()
+    args = parser.parse_args()
+    try:
+        runs.choose(args.only)
+    except ValueError as error:
+        parser.error(str(error))
+    return args
 
 
 if __name__ == "__main__":

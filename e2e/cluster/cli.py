@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,6 +15,7 @@ from cluster.builder import build_image, load_base, push_image
 from cluster.errors import ClusterError
 from cluster.kubectl import Client
 from cluster.layout import CACHE_VARIABLE, Layout, find_layout
+from cluster.machine import Machine
 from cluster.progress import Progress
 
 THROUGH = ("kubectl", "helm", "run")
@@ -41,6 +43,10 @@ def parser() -> argparse.ArgumentParser:
     build.add_argument("context", type=Path, metavar="CONTEXT")
     push = verbs.add_parser("push-image", help="push it to the cluster's registry; prints its reference with digest")
     push.add_argument("name", metavar="NAME")
+    for verb, text in (("freeze", "stop a daemon where it is, as SIGSTOP does"), ("thaw", "let it go on")):
+        held = verbs.add_parser(verb, help=text)
+        held.add_argument("machine", metavar="MACHINE", help="control-plane, n1 or n2")
+        held.add_argument("daemon", metavar="DAEMON", help="such as kube-apiserver, kubelet")
     return top
 
 
@@ -98,4 +104,8 @@ def perform(layout: Layout, options: argparse.Namespace) -> int:
             build_image(layout, progress, options.tag, options.file, options.context, options.build_arg)
         case "push-image":
             print(push_image(layout, lifecycle.hub_machine(layout), options.name))
+        case "freeze":
+            Machine(layout, options.machine).daemon(options.daemon).signal(signal.SIGSTOP)
+        case "thaw":
+            Machine(layout, options.machine).daemon(options.daemon).signal(signal.SIGCONT)
     return 0

@@ -105,6 +105,17 @@ class Machine:
             raise ClusterError(f"machine {self.name} has just died; its log: {self.log('supervisor')}")
         os.kill(supervisor.pid, SIGHUP)
 
+    def daemon(self, name: str) -> Process:
+        """A daemon's process, to be stopped and continued. Raises ClusterError when it does not run."""
+        supervisor = self.holder().only_child()
+        # The supervisor writes down process ids as they are inside of the machine.
+        running = json.loads((self.home / "running.json").read_text())
+        inner = running.get(name, {}).get("pid")
+        for process in supervisor.children() if supervisor else []:
+            if process.inner_pid() == inner:
+                return process
+        raise ClusterError(f"{name} does not run on {self.name}; there are: {', '.join(sorted(running))}")
+
     def enter(self, *argv: str | Path, mounts: bool = False) -> list[str]:
         """A command line that runs `argv` in the machine's network (and, if asked, among its mounts)."""
         pid = self.holder().pid

@@ -29,13 +29,31 @@ class Process:
         """A zombie, which only waits for its parent to look, is not."""
         return find_process(self.pid) == self
 
-    def only_child(self) -> Process | None:
-        """Its child, or None while it has none."""
+    def children(self) -> list[Process]:
+        """Its children, zombies left out."""
         try:
             children = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()
         except (FileNotFoundError, ProcessLookupError):
+            return []
+        return [*filter(None, (find_process(int(child)) for child in children))]
+
+    def only_child(self) -> Process | None:
+        """Its child, or None while it has none."""
+        return next(iter(self.children()), None)
+
+    def inner_pid(self) -> int | None:
+        """Its id in the innermost process namespace that it is in; None when it has ended."""
+        try:
+            status = Path(f"/proc/{self.pid}/status").read_text()
+        except (FileNotFoundError, ProcessLookupError):
             return None
-        return find_process(int(children[0])) if children else None
+        return next(int(line.split()[-1]) for line in status.splitlines() if line.startswith("NSpid:"))
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send it a signal. Raises ClusterError when it has ended: its id may be another's by now."""
+        if not self.alive:
+            raise ClusterError(f"process {self.pid} has ended: no {number.name} for it")
+        os.kill(self.pid, number)
 
     def kill(self) -> None:
         """Kill it, and wait until it and its child (which dies with it) are gone. Raises ClusterError if not."""

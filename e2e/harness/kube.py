@@ -16,6 +16,8 @@ GROUP = "plimsoll.dev/v1alpha1"
 OWNED = "plimsoll.dev/model-deployment"
 READY_SECONDS = 900
 """The first pod on a node pulls an image of several gigabytes."""
+GONE_SECONDS = 300
+"""A namespace of a thousand objects takes minutes to go."""
 
 
 class Kube:
@@ -41,7 +43,7 @@ class Kube:
         until(
             f"namespace {self.namespace} gone",
             lambda: not any(n.metadata.name == self.namespace for n in self._core.list_namespace().items),
-            timeout=120,
+            timeout=GONE_SECONDS,
         )
 
     def apply(self, manifest: Mapping[str, Any]) -> Object:
@@ -87,6 +89,12 @@ class Kube:
         """Names of the namespace's Services."""
         return [s.metadata.name for s in self._core.list_namespaced_service(self.namespace).items]
 
+    def conditions(self) -> dict[str, dict[str, Object]]:
+        """The conditions by type of every ModelDeployment of the namespace, by its name; stale ones left out."""
+        resource = self._resource(GROUP, "ModelDeployment")
+        listed = self._dynamic.get(resource, namespace=self.namespace).to_dict()["items"]
+        return {item["metadata"]["name"]: _present(item) for item in listed}
+
     def events(self, name: str) -> list[tuple[str, str, str]]:
         """(type, reason, message) of the events about an object of this name."""
         answer = self._core.list_namespaced_event(self.namespace, field_selector=f"involvedObject.name={name}")
@@ -94,11 +102,7 @@ class Kube:
 
     def condition(self, name: str, kind: str) -> Object | None:
         """One condition of a ModelDeployment's status, if it speaks of the present generation."""
-        found = self.model(name)
-        for condition in found.get("status", {}).get("conditions", []):
-            if condition["type"] == kind and condition.get("observedGeneration") == found["metadata"]["generation"]:
-                return dict(condition)
-        return None
+        return _present(self.model(name)).get(kind)
 
     def wait_condition(self, name: str, kind: str, status: str, *, timeout: float = READY_SECONDS) -> Object:
         """Wait until a condition has a status, and return it."""
@@ -149,29 +153,9 @@ class Kube:
             for item in listed(self.namespace, label_selector=label).items
         ]
 
-    def component_pods(self, component: str) -> list[str]:
-        """Running pods of the release's operator or gateway, terminating ones left out."""
-        answer = self._core.list_namespaced_pod(
-            self.namespace, label_selector=f"app.kubernetes.io/component={component}"
-        )
-        return [
-            p.metadata.name
-            for p in answer.items
-            if p.status.phase == "Running" and p.metadata.deletion_timestamp is None
-        ]
-
-    def scale_component(self, component: str, replicas: int) -> None:
-        """Scale the Deployment of the release's operator or gateway."""
-        apps: Any = client.AppsV1Api()
-        label = f"app.kubernetes.io/component={component}"
-        [deployment] = apps.list_namespaced_deployment(self.namespace, label_selector=label).items
-        body = {"spec": {"replicas": replicas}}
-        apps.patch_namespaced_deployment_scale(deployment.metadata.name, self.namespace, body)
-
-    def lease_holder(self, name: str) -> str:
-        """Who holds a Lease."""
-        leases: Any = client.CoordinationV1Api()
-        return str(leases.read_namespaced_lease(name, self.namespace).spec.holder_identity)
+    def nodes_of(self, name: str) -> list[str]:
+        """The node of each ready pod of a ModelDeployment."""
+        return [p["spec"]["nodeName"] for p in self.pods(name) if _is_ready(p)]
 
     def describe(self, name: str) -> str:
         """Status, pods and events of a ModelDeployment, for a failure's message."""
@@ -184,6 +168,13 @@ class Kube:
 
     def _resource(self, api_version: str, kind: str) -> Any:
         return self._dynamic.resources.get(api_version=api_version, kind=kind)
+
+
+def _present(model: Object) -> dict[str, Object]:
+    """Its conditions that speak of its present generation."""
+    generation = model["metadata"]["generation"]
+    conditions = model.get("status", {}).get("conditions", [])
+    return {c["type"]: dict(c) for c in conditions if c.get("observedGeneration") == generation}
 
 
 def _is_ready(pod: Object) -> bool:

@@ -1,42 +1,124 @@
-"""Bounded load through the ingress: users that ask, one after the other, until they are told to stop."""
+"""Bounded load through the ingress: users that ask, one request after the other, until they are told to stop."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import threading
+import time
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
+import httpx
 import openai
 
-MAX_REQUESTS = 5000
+MAX_REQUESTS = 20_000
+MAX_SECONDS = 1800.0
+STOP_SECONDS = 120.0
+PAUSE_SECONDS = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What came of one request.
+
+    `began`: seconds since the load did. `seconds`: until its end. `status`: the HTTP status, None when no answer
+    began. `fault`: what was wrong; None for a whole answer.
+    """
+
+    began: float
+    seconds: float
+    status: int | None
+    fault: str | None
+
+    def __str__(self) -> str:
+        return f"at {self.began:.1f} s, after {self.seconds:.1f} s, status {self.status}: {self.fault or 'whole'}"
 
 
 @dataclass(slots=True)
 class Outcome:
-    """What came of the requests; a failure is anything but a whole answer."""
+    """Every request that has ended. A failure is anything but a whole answer."""
 
-    answered: int = 0
-    failures: list[str] = field(default_factory=list)
+    requests: list[Request] = field(default_factory=list)
     texts: set[str] = field(default_factory=set)
+    started: float = field(default_factory=time.monotonic)
+
+    @property
+    def answered(self) -> int:
+        """Whole answers."""
+        return sum(request.fault is None for request in self.requests)
+
+    @property
+    def failures(self) -> list[str]:
+        """What went wrong, with the time and the status of each."""
+        return [str(request) for request in self.requests if request.fault is not None]
+
+    def now(self) -> float:
+        """Seconds since the load began, as `Request.began` counts them."""
+        return time.monotonic() - self.started
+
+    def summary(self) -> dict[str, Any]:
+        """Figures for a record; times in seconds."""
+        whole = sorted(request.seconds for request in self.requests if request.fault is None)
+        ends = sorted([0.0, *(r.began + r.seconds for r in self.requests if r.fault is None)])
+        gaps = [later - sooner for sooner, later in itertools.pairwise(ends)]
+        return {
+            "requests": len(self.requests),
+            "failed": len(self.requests) - len(whole),
+            "statuses": dict(Counter(str(request.status) for request in self.requests)),
+            "seconds_p50": _percentile(whole, 50),
+            "seconds_p99": _percentile(whole, 99),
+            "seconds_max": _percentile(whole, 100),
+            "longest_without_an_answer": round(max(gaps, default=0.0), 3),
+        }
+
+
+class LoadEndedError(AssertionError):
+    """The load was over before the scenario: what came after was not under load."""
 
 
 @contextlib.contextmanager
-def load(client: openai.AsyncOpenAI, model: str, *, users: int, prompt: str, tokens: int) -> Iterator[Outcome]:
-    """Keep `users` streaming requests under way while the body runs; when it returns all have ended, and the client."""
-    outcome, stop = Outcome(), threading.Event()
-    thread = threading.Thread(
-        target=lambda: asyncio.run(_users(client, model, users, prompt, tokens, outcome, stop)), name="load"
-    )
+def load(
+    client: openai.AsyncOpenAI,
+    model: str,
+    *,
+    users: int,
+    prompt: str,
+    tokens: int,
+    pause: float = PAUSE_SECONDS,
+) -> Iterator[Outcome]:
+    """Keep `users` streaming requests under way while the body runs; when it returns all have ended, and the client.
+
+    Each user waits `pause` seconds between its requests. Raises LoadEndedError when the bounds on requests and time
+    ended the load before the body did.
+    """
+    outcome, stop = Outcome(), asyncio.Event()
+    ready = threading.Event()
+    loop: list[asyncio.AbstractEventLoop] = []
+
+    async def run() -> bool:
+        loop.append(asyncio.get_running_loop())
+        ready.set()
+        return await _users(client, model, users, prompt, tokens, pause, outcome, stop)
+
+    finished: list[bool] = []
+    thread = threading.Thread(target=lambda: finished.append(asyncio.run(run())), name="load")
     thread.start()
+    ready.wait()
     try:
         yield outcome
     finally:
-        stop.set()
-        thread.join(timeout=120)
+        early = not thread.is_alive()
+        with contextlib.suppress(RuntimeError):  # the loop is closed: the load has ended
+            loop[0].call_soon_threadsafe(stop.set)
+        thread.join(timeout=STOP_SECONDS)
     if thread.is_alive():
-        raise AssertionError("requests were still under way 120 s after the load was stopped")
+        raise AssertionError(f"requests were still under way {STOP_SECONDS:g} s after the load was stopped")
+    if early or not finished:
+        raise LoadEndedError(f"the load ended after {len(outcome.requests)} requests, before the scenario did")
 
 
 async def _users(
@@ -45,19 +127,35 @@ async def _users(
     users: int,
     prompt: str,
     tokens: int,
+    pause: float,
     outcome: Outcome,
-    stop: threading.Event,
-) -> None:
+    stop: asyncio.Event,
+) -> bool:
     async def user() -> None:
-        while not stop.is_set() and outcome.answered + len(outcome.failures) < MAX_REQUESTS:
-            try:
-                outcome.texts.add(await _ask(client, model, prompt, tokens))
-                outcome.answered += 1
-            except (openai.OpenAIError, AssertionError) as error:
-                outcome.failures.append(f"{type(error).__name__}: {error}")
+        while not stop.is_set() and len(outcome.requests) < MAX_REQUESTS and outcome.now() < MAX_SECONDS:
+            await _record(client, model, prompt, tokens, outcome)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(stop.wait(), pause)
 
     async with client:
         await asyncio.gather(*(user() for _ in range(users)))
+    return stop.is_set()
+
+
+async def _record(client: openai.AsyncOpenAI, model: str, prompt: str, tokens: int, outcome: Outcome) -> None:
+    """Ask once and write down what came of it."""
+    began, status, fault = outcome.now(), None, None
+    try:
+        outcome.texts.add(await _ask(client, model, prompt, tokens))
+        status = 200
+    except openai.APIStatusError as error:
+        status, fault = error.status_code, f"{error} (request {error.response.headers.get('x-request-id')})"
+    except (openai.OpenAIError, httpx.HTTPError, AssertionError) as error:
+        # An answer that broke off had a status; `from` tells what the connection died of.
+        cause = f" from {error.__cause__!r}" if error.__cause__ else ""
+        status = None if isinstance(error, openai.APIConnectionError) else 200
+        fault = f"{type(error).__name__}: {error}{cause}"
+    outcome.requests.append(Request(began, outcome.now() - began, status, fault))
 
 
 async def _ask(client: openai.AsyncOpenAI, model: str, prompt: str, tokens: int) -> str:
@@ -78,3 +176,8 @@ async def _ask(client: openai.AsyncOpenAI, model: str, prompt: str, tokens: int)
             generated = chunk.usage.completion_tokens
     assert generated == tokens, f"{generated} tokens came instead of {tokens}"
     return text
+
+
+def _percentile(ordered: list[float], percent: int) -> float | None:
+    """The smallest value that `percent` of them do not exceed; None of none."""
+    return round(ordered[max(0, -(-len(ordered) * percent // 100) - 1)], 3) if ordered else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 PREFIX = "PLIMSOLL_E2E_"
 
@@ -13,23 +13,31 @@ class Settings:
     """One installation under test.
 
     `url` and `host`: the ingress, and the host name that its rule matches. `release_namespace`: where Helm put the
-    operator and the gateway. `shared_files`: a folder that every node sees, for a volume with a model; None on
-    clusters where there is none, and the scenarios then use the demo model for everything.
+    operator and the gateway. `shared_files`: a folder that every node sees, for a volume with a model; empty on
+    clusters where there is none, and the scenarios then use the demo model for everything. `own_cluster`: "yes" where
+    it is this machine's own, whose daemons can be stopped. `length`: "short" or "long". `results`: a folder that
+    scenarios leave their figures in.
     """
 
     url: str
     host: str
     release: str
     release_namespace: str
-    shared_files: str | None
+    shared_files: str
+    own_cluster: str
+    length: str
+    results: str
+
+    @property
+    def long(self) -> bool:
+        """Whether the scenarios run at full length."""
+        return self.length == "long"
 
     def environment(self) -> dict[str, str]:
         """As environment variables."""
-        fields = {name: getattr(self, name) for name in self.__slots__}
-        return {PREFIX + name.upper(): value for name, value in fields.items() if value is not None}
+        return {PREFIX + name.upper(): value for name, value in asdict(self).items()}
 
     @classmethod
     def from_environment(cls) -> Settings:
         """Read back what `environment` wrote. Raises KeyError naming what is missing."""
-        required = {name: os.environ[PREFIX + name.upper()] for name in cls.__slots__ if name != "shared_files"}
-        return cls(**required, shared_files=os.environ.get(PREFIX + "SHARED_FILES"))
+        return cls(**{name: os.environ[PREFIX + name.upper()] for name in cls.__slots__})

@@ -22,3 +22,20 @@ def until(what: str, look: Callable[[], T | None], *, timeout: float, state: Cal
             return found
         time.sleep(INTERVAL)
     raise NotInTimeError(f"{what}: not within {timeout:g} s\n{state()}")
+
+
+def hold(seconds: float) -> None:
+    """Let things be as they are for a while: how long something lasts is part of what is proved."""
+    time.sleep(seconds)
+
+
+class Stopwatch:
+    """Seconds since it was made."""
+
+    def __init__(self) -> None:
+        self._began = time.monotonic()
+
+    @property
+    def seconds(self) -> float:
+        """So far, rounded to a tenth."""
+        return round(time.monotonic() - self._began, 1)

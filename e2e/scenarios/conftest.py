@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,10 @@ import openai
 import pytest
 import yaml
 
+from harness import figures, nodes
+from harness.figures import Figures
 from harness.kube import GROUP, Kube
+from harness.release import Release
 from harness.settings import Settings
 from harness.tiny_model import write_tiny_model
 
@@ -21,9 +24,47 @@ SMALL = {"cpu": "200m", "memory": "1500Mi"}
 TINY_RUNTIME = {"dtype": "float32", "kvMemory": "64MiB", "threads": 1, "maxModelLen": 1024}
 
 
+Serve = Callable[..., dict[str, Any]]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A failure shows what the operator and the gateway said last."""
+    report = yield
+    if report.when == "call" and report.failed:
+        release = Release(Settings.from_environment().release_namespace)
+        report.sections.append(("the release's logs", release.log_ends()))
+    return report
+
+
 @pytest.fixture(scope="session")
 def settings() -> Settings:
     return Settings.from_environment()
+
+
+@pytest.fixture
+def own_cluster(settings: Settings) -> None:
+    """For scenarios that stop the cluster's own daemons."""
+    if not settings.own_cluster:
+        pytest.skip("it stops the cluster's own daemons, which only works on this machine's own: unset KUBECONFIG")
+
+
+@pytest.fixture
+def two_nodes() -> tuple[str, str]:
+    """The nodes between which pods are moved, both alive. The ingress is reached through the first."""
+    found = nodes.names()
+    if len(found) != 2:
+        pytest.skip(f"it chooses between two nodes, and the cluster offers {len(found)}: {', '.join(found)}")
+    nodes.wait_ready(*found)
+    return found[0], found[1]
+
+
+@pytest.fixture
+def measured(settings: Settings, request: pytest.FixtureRequest) -> Iterator[Figures]:
+    """Figures of a test, kept also when it fails."""
+    found: Figures = {}
+    yield found
+    figures.save(Path(settings.results), request.node.nodeid.rpartition("/")[2], found)
 
 
 @pytest.fixture
@@ -36,9 +77,9 @@ def kube() -> Iterator[Kube]:
 
 
 @pytest.fixture
-def release(settings: Settings) -> Kube:
-    """The namespace of the operator and the gateway."""
-    return Kube(settings.release_namespace)
+def release(settings: Settings) -> Release:
+    """The operator and the gateway."""
+    return Release(settings.release_namespace)
 
 
 @pytest.fixture
@@ -74,7 +115,7 @@ def demo() -> dict[str, Any]:
 @pytest.fixture
 def tiny(kube: Kube, settings: Settings, demo: dict[str, Any]) -> dict[str, Any]:
     """A ModelDeployment that is ready in seconds: a random model on a volume; the demo where there is none."""
-    if settings.shared_files is None:
+    if not settings.shared_files:
         manifest = demo | {"metadata": {"name": "tiny"}}
         manifest["spec"] = demo["spec"] | {"model": {"source": demo["spec"]["model"]["source"]}}
         return manifest
@@ -92,6 +133,19 @@ def tiny(kube: Kube, settings: Settings, demo: dict[str, Any]) -> dict[str, Any]
             "runtime": TINY_RUNTIME,
         },
     }
+
+
+@pytest.fixture
+def serve(kube: Kube, tiny: dict[str, Any]) -> Serve:
+    """Apply the tiny model with so many replicas and further fields of its spec, and wait until it has settled."""
+
+    def start(replicas: int = 1, **fields: Any) -> dict[str, Any]:
+        tiny["spec"] |= {"replicas": replicas, **fields}
+        kube.apply(tiny)
+        kube.wait_settled("tiny", replicas)
+        return tiny
+
+    return start
 
 
 def _provide_volume(kube: Kube, folder: Path) -> None:

@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import openai
 import pytest
 
+from harness import lease
 from harness.kube import Kube
 from harness.load import load
+from harness.release import Release
 from harness.waiting import until
 
 PROMPT = "w5 w6 w7 w8 w9 w10"
 
 
 @pytest.fixture
-def serving(kube: Kube, tiny: dict[str, Any]) -> dict[str, Any]:
-    kube.apply(tiny)
-    kube.wait_condition("tiny", "Ready", "True")
-    kube.wait_settled("tiny", 1)
-    return tiny
+def serving(serve: Callable[..., dict[str, Any]]) -> dict[str, Any]:
+    return serve()
 
 
 def test_killed_in_the_middle_of_a_roll_the_next_one_finishes(
-    kube: Kube, release: Kube, serving: dict[str, Any], async_client: openai.AsyncOpenAI
+    kube: Kube, release: Release, serving: dict[str, Any], async_client: openai.AsyncOpenAI
 ) -> None:
     before = kube.ready_pods("tiny")
     with load(async_client, "tiny", users=2, prompt=PROMPT, tokens=16) as outcome:
@@ -38,7 +38,7 @@ def test_killed_in_the_middle_of_a_roll_the_next_one_finishes(
     assert outcome.failures == []
 
 
-def test_two_operators_never_act_at_once(kube: Kube, release: Kube, tiny: dict[str, Any]) -> None:
+def test_two_operators_never_act_at_once(kube: Kube, release: Release, tiny: dict[str, Any]) -> None:
     release.scale_component("operator", 2)
     try:
         until("two operators", lambda: len(release.component_pods("operator")) == 2, timeout=60)
@@ -47,13 +47,15 @@ def test_two_operators_never_act_at_once(kube: Kube, release: Kube, tiny: dict[s
         kube.wait_settled("tiny", 1)
         created = [text for _, reason, text in kube.events("tiny") if reason == "PodCreated"]
         assert len(created) == 1, created
-        assert release.lease_holder("plimsoll-operator") in release.component_pods("operator")
+        assert lease.holder(release.namespace, "plimsoll-operator") in release.component_pods("operator")
     finally:
         release.scale_component("operator", 1)
         until("one operator", lambda: len(release.component_pods("operator")) == 1, timeout=60)
 
 
-def test_serving_goes_on_without_an_operator(kube: Kube, release: Kube, serving: dict[str, Any], client: Any) -> None:
+def test_serving_goes_on_without_an_operator(
+    kube: Kube, release: Release, serving: dict[str, Any], client: Any
+) -> None:
     release.scale_component("operator", 0)
     try:
         until("no operator", lambda: not release.component_pods("operator"), timeout=60)

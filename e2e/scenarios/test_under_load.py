@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import openai
@@ -17,12 +18,9 @@ USERS = 3
 
 
 @pytest.fixture
-def serving(kube: Kube, tiny: dict[str, Any]) -> dict[str, Any]:
+def serving(serve: Callable[..., dict[str, Any]]) -> dict[str, Any]:
     """One replica, ready and settled."""
-    kube.apply(tiny)
-    kube.wait_condition("tiny", "Ready", "True")
-    kube.wait_settled("tiny", 1)
-    return tiny
+    return serve()
 
 
 def test_scaling_fails_no_request(kube: Kube, serving: dict[str, Any], async_client: openai.AsyncOpenAI) -> None:

@@ -14,7 +14,7 @@ from cluster.builder import push_image
 from cluster.layout import SOURCE, Layout
 from cluster.machine import Machine
 
-VERBS = ("up", "down", "status", "images", "kubectl", "helm", "run", "build-image", "push-image")
+VERBS = ("up", "down", "status", "images", "kubectl", "helm", "run", "build-image", "push-image", "freeze", "thaw")
 
 
 @pytest.fixture
@@ -34,7 +34,9 @@ def test_it_starts_by_path_and_by_name_and_lists_its_verbs(start: list[str]) -> 
 
 
 @pytest.mark.usefixtures("layout")
-@pytest.mark.parametrize("argv", [["kubectl", "get", "pods"], ["helm", "ls"], ["run", "--", "true"]])
+@pytest.mark.parametrize(
+    "argv", [["kubectl", "get", "pods"], ["helm", "ls"], ["run", "--", "true"], ["freeze", "n2", "kubelet"]]
+)
 def test_a_command_for_a_cluster_that_is_down_says_how_to_start_it(
     argv: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:

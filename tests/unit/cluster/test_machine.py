@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -95,6 +96,29 @@ def test_a_list_of_daemons_is_read_as_it_was_written(tmp_path: Path) -> None:
     save(tmp_path, daemons)
     assert load(tmp_path) == {daemon.name: daemon for daemon in daemons}
     assert daemons[0].argv[1] == "--data-dir=/x"
+
+
+class WithChild(Process):
+    """A holder whose only child is the supervisor: this process, in the test."""
+
+    def only_child(self) -> Process | None:
+        return find_process(os.getpid())
+
+
+def test_a_daemon_is_found_by_its_name(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = FakeMachine(layout, "n1", done=["boot"])
+    machine.home.mkdir(parents=True)
+    monkeypatch.setattr(Machine, "holder", lambda self: WithChild(pid=os.getpid(), started=0))
+    with (
+        subprocess.Popen(["cat"], stdin=subprocess.PIPE) as one,
+        subprocess.Popen(["cat"], stdin=subprocess.PIPE) as two,
+    ):
+        state = {name: {"pid": child.pid, "starts": 1} for name, child in (("kubelet", one), ("containerd", two))}
+        (machine.home / "running.json").write_text(json.dumps(state))
+        assert machine.daemon("kubelet").pid == one.pid
+        assert machine.daemon("containerd").pid == two.pid
+        with pytest.raises(ClusterError, match="etcd does not run on n1; there are: containerd, kubelet"):
+            machine.daemon("etcd")
 
 
 def ended(pid: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from cluster.errors import ClusterError
 from cluster.process import Process, find_process, parse_stat, read_record, recorded, state
 
 AFTER_NAME = "S 1 22 22 0 -1 4194304 9 8 7 6 5 4 3 2 20 0 1 0 987654 1000 1 2 3"
@@ -79,6 +81,24 @@ def test_its_child_is_found() -> None:
         assert child is not None
         assert Path(f"/proc/{child.pid}/comm").read_text() == "cat\n"
         assert child.only_child() is None
+
+
+def test_a_signal_reaches_it_and_never_another_with_its_id(
+    sleeper: tuple[Process, subprocess.Popen[bytes]],
+) -> None:
+    found, started = sleeper
+    with pytest.raises(ClusterError, match="has ended"):
+        replace(found, started=found.started - 1).signal(signal.SIGTERM)
+    assert started.poll() is None
+    found.signal(signal.SIGTERM)
+    assert started.wait() == -signal.SIGTERM
+
+
+def test_its_id_in_its_own_namespace_is_found(sleeper: tuple[Process, subprocess.Popen[bytes]]) -> None:
+    found, _ = sleeper
+    assert found.inner_pid() == found.pid
+    found.kill()
+    assert Process(pid=2**22 + 1, started=0).inner_pid() is None
 
 
 def test_no_record_is_no_process(tmp_path: Path) -> None:

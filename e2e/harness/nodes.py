@@ -1,0 +1,56 @@
+"""The cluster's nodes: which there are, whether they answer, and a resource that they are made to have."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+from kubernetes import client
+
+from harness.waiting import until
+
+
+def names() -> list[str]:
+    """Nodes that pods can be put on, by name."""
+    core: Any = client.CoreV1Api()
+    return sorted(n.metadata.name for n in core.list_node().items if not n.spec.unschedulable and not n.spec.taints)
+
+
+def is_ready(name: str) -> bool:
+    """Whether the node controller takes a node for alive."""
+    core: Any = client.CoreV1Api()
+    return any(c.type == "Ready" and c.status == "True" for c in core.read_node(name).status.conditions)
+
+
+def wait_ready(*names: str, timeout: float = 120) -> None:
+    """Wait until nodes are alive and take pods again."""
+
+    def look() -> bool:
+        core: Any = client.CoreV1Api()
+        return all(is_ready(name) and not core.read_node(name).spec.taints for name in names)
+
+    until(f"{', '.join(names)} ready, without a taint", look, timeout=timeout)
+
+
+@contextlib.contextmanager
+def with_resource(resource: str, count: int) -> Iterator[list[str]]:
+    """Give every node `count` of a resource while the body runs, as a device plugin would; yields the nodes."""
+    core: Any = client.CoreV1Api()
+    found = names()
+    key = resource.replace("/", "~1")
+    try:
+        for node in found:
+            core.patch_node_status(node, {"status": {"capacity": {resource: str(count)}}})
+        until(
+            f"{resource} to give away",
+            lambda: all(resource in (core.read_node(node).status.allocatable or {}) for node in found),
+            timeout=60,
+        )
+        yield found
+    finally:
+        for node in found:
+            status = core.read_node(node).status
+            places = {"capacity": status.capacity, "allocatable": status.allocatable}
+            removal = [{"op": "remove", "path": f"/status/{p}/{key}"} for p, had in places.items() if resource in had]
+            core.patch_node_status(node, removal)

@@ -1,0 +1,77 @@
+"""The operator and the gateway as Helm installed them: their pods, their Service, their words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kubernetes import client
+
+from harness.kubectl import kubectl
+
+
+class Release:
+    """A component is "operator" or "gateway"."""
+
+    def __init__(self, namespace: str) -> None:
+        self.namespace = namespace
+        self._core: Any = client.CoreV1Api()
+
+    def component_pods(self, component: str) -> list[str]:
+        """Its running pods, terminating ones left out."""
+        return [pod.metadata.name for pod in self._pods(component) if pod.status.phase == "Running"]
+
+    def restarts(self, component: str) -> dict[str, int]:
+        """Its pods, each with how often its containers were started again."""
+        return {
+            pod.metadata.name: sum(status.restart_count for status in pod.status.container_statuses or ())
+            for pod in self._pods(component)
+        }
+
+    def ready_pods(self, component: str) -> list[str]:
+        """Its pods that are ready, terminating ones left out."""
+        return [
+            pod.metadata.name
+            for pod in self._pods(component)
+            if any(c.type == "Ready" and c.status == "True" for c in pod.status.conditions or ())
+        ]
+
+    def memory_peaks(self, component: str) -> dict[str, int]:
+        """The most memory that each of its running pods' process has had since it began, in MiB."""
+        return {pod: _peak(self.namespace, pod) for pod in self.component_pods(component)}
+
+    def kill_now(self, pod: str) -> None:
+        """Take a pod away as a crash would: SIGKILL, no grace."""
+        self._core.delete_namespaced_pod(pod, self.namespace, grace_period_seconds=0)
+
+    def scale_component(self, component: str, replicas: int) -> None:
+        """Scale its Deployment."""
+        apps: Any = client.AppsV1Api()
+        [deployment] = apps.list_namespaced_deployment(self.namespace, label_selector=_label(component)).items
+        body = {"spec": {"replicas": replicas}}
+        apps.patch_namespaced_deployment_scale(deployment.metadata.name, self.namespace, body)
+
+    def service_address(self, component: str) -> tuple[str, int]:
+        """Host and port of its Service, inside the cluster."""
+        [service] = self._core.list_namespaced_service(self.namespace, label_selector=_label(component)).items
+        return service.spec.cluster_ip, service.spec.ports[0].port
+
+    def log_ends(self, lines: int = 40) -> str:
+        """The last lines of every pod of the release, for a failure's message."""
+        pods = [pod.metadata.name for component in ("operator", "gateway") for pod in self._pods(component)]
+        return "\n".join(
+            f"{pod}:\n{self._core.read_namespaced_pod_log(pod, self.namespace, tail_lines=lines)}" for pod in pods
+        )
+
+    def _pods(self, component: str) -> list[Any]:
+        listed = self._core.list_namespaced_pod(self.namespace, label_selector=_label(component)).items
+        return [pod for pod in listed if pod.metadata.deletion_timestamp is None]
+
+
+def _label(component: str) -> str:
+    return f"app.kubernetes.io/component={component}"
+
+
+def _peak(namespace: str, pod: str) -> int:
+    status = kubectl("exec", "--namespace", namespace, pod, "--", "cat", "/proc/1/status")
+    [kibibytes] = [int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM:")]
+    return kibibytes // 1024

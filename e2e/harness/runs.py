@@ -1,0 +1,88 @@
+"""The scenarios one by one, each in a process of its own, and what came of them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+SCENARIOS = Path(__file__).resolve().parent.parent / "scenarios"
+TEST_SECONDS = 1500
+NOTHING_SELECTED = 5
+"""pytest's exit code where `-k` leaves no test."""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """A test: `outcome` is passed, failed or skipped, `seconds` its length, `reason` why it did not pass."""
+
+    scenario: str
+    test: str
+    outcome: str
+    seconds: float
+    reason: str = ""
+
+
+def names() -> list[str]:
+    """Every scenario, in the order in which they run."""
+    return [file.stem.removeprefix("test_") for file in sorted(SCENARIOS.glob("test_*.py"))]
+
+
+def choose(wanted: Sequence[str]) -> list[str]:
+    """The scenarios whose names hold one of these words, or all. Raises ValueError for a word that none holds."""
+    for word in wanted:
+        if not any(word in name for name in names()):
+            raise ValueError(f"no scenario is called {word}; there are: {', '.join(names())}")
+    return [name for name in names() if not wanted or any(word in name for word in wanted)]
+
+
+def run(prefix: Sequence[str], scenario: str, extra: Sequence[str], environment: Mapping[str, str]) -> list[Result]:
+    """Run one scenario's tests through `prefix`; one that ends without a report is itself a failure."""
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder) / "report.xml"
+        command = [sys.executable, "-m", "pytest", str(SCENARIOS / f"test_{scenario}.py"), "-p", "no:cacheprovider"]
+        options = [f"--timeout={TEST_SECONDS}", f"--junitxml={report}"]
+        began = time.monotonic()
+        code = subprocess.run([*prefix, *command, *options, *extra], check=False, env=dict(environment)).returncode
+        results = parse(scenario, report.read_text()) if report.exists() else []
+    if code not in (0, NOTHING_SELECTED) and all(r.outcome != "failed" for r in results):
+        reason = f"pytest ended with {code}"
+        results.append(Result(scenario, "(all)", "failed", round(time.monotonic() - began, 1), reason))
+    return results
+
+
+def parse(scenario: str, report: str) -> list[Result]:
+    """Read pytest's JUnit report. A test that failed and whose teardown failed too is there twice, as one here."""
+    found: dict[str, Result] = {}
+    for case in ElementTree.fromstring(report).iter("testcase"):
+        failure = next((case.find(kind) for kind in ("failure", "error") if case.find(kind) is not None), None)
+        skip = case.find("skipped")
+        outcome = "failed" if failure is not None else "skipped" if skip is not None else "passed"
+        told = failure if failure is not None else skip
+        reason = " ".join((told.get("message") or "").split()) if told is not None else ""
+        name = case.get("name", "")
+        if name not in found or found[name].outcome != "failed":
+            found[name] = Result(scenario, name, outcome, round(float(case.get("time", 0)), 1), reason)
+    return list(found.values())
+
+
+def summary(results: Sequence[Result]) -> str:
+    """A line for each test, and the sum."""
+    lines = [f"{r.outcome:8}{r.seconds:7.0f} s  {r.scenario}: {r.test}" for r in results]
+    reasons = [f"  {r.scenario}: {r.test}\n    {r.reason[:400]}" for r in results if r.outcome != "passed"]
+    counted = Counter(r.outcome for r in results)
+    told = ", ".join(f"{number} {outcome}" for outcome, number in sorted(counted.items()))
+    total = f"{told or 'no test ran'} in {sum(r.seconds for r in results):.0f} s"
+    return "\n".join([*lines, *(["", "Why not:", *reasons] if reasons else []), "", f"e2e: {total}"])
+
+
+def as_records(results: Sequence[Result], figures: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """For a file: each result with what its test measured."""
+    return [asdict(r) | {"figures": figures.get(f"test_{r.scenario}.py::{r.test}")} for r in results]

@@ -1,0 +1,43 @@
+"""The API server stops answering for a while: requests are answered all the same, and afterwards everything goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import openai
+import pytest
+
+from harness.daemons import HUB, frozen
+from harness.figures import Figures
+from harness.kube import Kube
+from harness.load import load
+from harness.settings import Settings
+from harness.waiting import Stopwatch, hold
+
+PROMPT = "w5 w6 w7 w8 w9 w10"
+ACTS_WITHIN = 60
+
+
+@pytest.mark.usefixtures("own_cluster", "two_nodes")
+def test_requests_are_answered_meanwhile_and_the_operator_acts_afterwards(
+    kube: Kube,
+    serve: Callable[..., dict[str, Any]],
+    async_client: openai.AsyncOpenAI,
+    settings: Settings,
+    measured: Figures,
+) -> None:
+    stopped_for = 60 if settings.long else 30
+    serve(2)
+    with load(async_client, "tiny", users=3, prompt=PROMPT, tokens=16) as outcome:
+        hold(3)
+        with frozen(HUB, "kube-apiserver"):
+            hold(stopped_for)
+        since = Stopwatch()
+        kube.scale("tiny", 1)
+        kube.wait_settled("tiny", 1, timeout=ACTS_WITHIN)
+        measured["settled_after_seconds"] = since.seconds
+        hold(5)
+    measured |= {"stopped_for_seconds": stopped_for, "load": outcome.summary()}
+    assert outcome.failures == []
+    assert outcome.answered > stopped_for

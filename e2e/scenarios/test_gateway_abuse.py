@@ -1,0 +1,63 @@
+"""Hostile requests through the ingress, at the chart's own limits: the gateway lives, and others are answered."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import openai
+
+from harness import abuse
+from harness.figures import Figures
+from harness.load import load
+from harness.release import Release
+from harness.settings import Settings
+from harness.waiting import Stopwatch, until
+
+PROMPT = "w5 w6 w7 w8 w9 w10"
+SHORT = {
+    "arrays_in_arrays": 6,
+    "deep_arrays": 6,
+    "token_ids": 6,
+    "many_keys": 6,
+    "cancelled_streams": 900,
+    "half_bodies": 40,
+    "half_headers": 400,
+}
+TIMES_LONG = 4
+
+
+def test_the_gateway_lives_and_others_are_answered(
+    release: Release,
+    serve: Callable[..., dict[str, Any]],
+    async_client: openai.AsyncOpenAI,
+    settings: Settings,
+    measured: Figures,
+) -> None:
+    serve(1)
+    ingress = httpx.URL(settings.url)
+    target = abuse.Target(ingress.host, ingress.port or 80, settings.host, "tiny")
+    before = release.restarts("gateway")
+    assert len(before) == 2
+    phases: dict[str, Any] = {}
+    with load(async_client, "tiny", users=2, prompt=PROMPT, tokens=8) as outcome:
+        for name, count in SHORT.items():
+            sent, failed_before = Stopwatch(), len(outcome.failures)
+            where = target
+            if name == "half_headers" and settings.own_cluster:  # they never pass the ingress: past it, to the Service
+                where = abuse.Target(*release.service_address("gateway"), settings.host, "tiny")
+            ended = asyncio.run(abuse.ALL[name](where, count * (TIMES_LONG if settings.long else 1)))
+            until("two gateways ready", lambda: len(release.ready_pods("gateway")) == 2, timeout=120)
+            phases[name] = {
+                "ended": dict(ended),
+                "seconds": sent.seconds,
+                "restarts": release.restarts("gateway"),
+                "memory_peaks_mib": release.memory_peaks("gateway"),
+                "failed_meanwhile": len(outcome.failures) - failed_before,
+            }
+    measured |= {"phases": phases, "load": outcome.summary()}
+    assert release.restarts("gateway") == before, phases
+    assert outcome.failures == [], phases
+    assert outcome.answered > 50

@@ -1,0 +1,28 @@
+"""The operator's Lease is deleted, by hand or by a tool: the operator makes it again and acts on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from harness import lease
+from harness.figures import Figures
+from harness.kube import Kube
+from harness.release import Release
+from harness.waiting import Stopwatch, until
+
+LEASE = "plimsoll-operator"
+ACTS_WITHIN = 120
+
+
+def test_the_operator_acts_on_without_its_lease(
+    kube: Kube, release: Release, serve: Callable[..., dict[str, Any]], measured: Figures
+) -> None:
+    serve(1)
+    with lease.deleted(release.namespace, LEASE):
+        since = Stopwatch()
+        kube.scale("tiny", 2)
+        kube.wait_settled("tiny", 2, timeout=ACTS_WITHIN)
+        measured["settled_after_seconds"] = since.seconds
+        holder = until("a new holder", lambda: lease.holder(release.namespace, LEASE), timeout=30)
+        assert holder in release.component_pods("operator")

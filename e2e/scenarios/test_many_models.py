@@ -1,0 +1,78 @@
+"""A thousand ModelDeployments: all settle, another one is served meanwhile, and what is settled costs nothing."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import openai
+
+from harness import api_cost
+from harness.figures import Figures
+from harness.kube import Kube
+from harness.load import load
+from harness.release import Release
+from harness.settings import Settings
+from harness.waiting import Stopwatch, hold, until
+
+PROMPT = "w5 w6 w7 w8 w9 w10"
+NOWHERE = {"e2e.plimsoll.dev/nowhere": "yes"}
+REQUESTS_PER_OBJECT_AND_MINUTE = 0.5
+REQUESTS_OF_OTHERS_PER_MINUTE = 90
+"""Nodes, kubelets and controllers read and write pods and events too."""
+
+
+def test_all_settle_and_then_cost_nothing(
+    kube: Kube,
+    release: Release,
+    serve: Callable[..., dict[str, Any]],
+    async_client: openai.AsyncOpenAI,
+    settings: Settings,
+    measured: Figures,
+) -> None:
+    count, window = (1000, 180) if settings.long else (120, 75)
+    tiny = serve(1)
+    before = release.restarts("operator") | release.restarts("gateway")
+    with load(async_client, "tiny", users=1, prompt=PROMPT, tokens=8, pause=0.5) as outcome:
+        since = Stopwatch()
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(kube.apply, (_homeless(tiny, number) for number in range(count))))
+        measured["created_after_seconds"] = since.seconds
+        until(
+            f"{count} settled",
+            lambda: sum(_settled(conditions) for conditions in kube.conditions().values()) == count,
+            timeout=900,
+            state=lambda: f"{sum(_settled(c) for c in kube.conditions().values())} of {count} have settled",
+        )
+        measured["settled_after_seconds"] = since.seconds
+        hold(20)
+        began, first = Stopwatch(), api_cost.counts()
+        hold(window)
+        asked = api_cost.counts() - first
+        minutes = began.seconds / 60
+    per_minute = {name: round(number / minutes, 1) for name, number in asked.most_common()}
+    measured |= {
+        "objects": count,
+        "requests_per_minute_when_settled": per_minute,
+        "memory_peaks_mib": release.memory_peaks("operator") | release.memory_peaks("gateway"),
+        "load": outcome.summary(),
+    }
+    assert outcome.failures == []
+    assert release.restarts("operator") | release.restarts("gateway") == before
+    allowed = REQUESTS_OF_OTHERS_PER_MINUTE + REQUESTS_PER_OBJECT_AND_MINUTE * count
+    assert sum(per_minute.values()) < allowed, per_minute
+
+
+def _homeless(tiny: dict[str, Any], number: int) -> dict[str, Any]:
+    """One that no node can hold."""
+    manifest = copy.deepcopy(tiny)
+    manifest["metadata"] = {"name": f"homeless-{number}"}
+    manifest["spec"] |= {"template": {"nodeSelector": NOWHERE}}
+    return manifest
+
+
+def _settled(conditions: dict[str, dict[str, Any]]) -> bool:
+    """Whether the status says that no node fits."""
+    return conditions.get("Placed", {}).get("reason") == "Unschedulable"
