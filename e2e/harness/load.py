@@ -146,21 +146,22 @@ async def _record(client: openai.AsyncOpenAI, model: str, prompt: str, tokens: i
     """Ask once and write down what came of it."""
     began, status, fault = outcome.now(), None, None
     try:
-        outcome.texts.add(await _ask(client, model, prompt, tokens))
-        status = 200
+        stream = await _ask(client, model, prompt, tokens)
+        status = stream.response.status_code
+        outcome.texts.add(await _read(stream, tokens))
     except openai.APIStatusError as error:
         status, fault = error.status_code, f"{error} (request {error.response.headers.get('x-request-id')})"
     except (openai.OpenAIError, httpx.HTTPError, AssertionError) as error:
-        # An answer that broke off had a status; `from` tells what the connection died of.
         cause = f" from {error.__cause__!r}" if error.__cause__ else ""
-        status = None if isinstance(error, openai.APIConnectionError) else 200
         fault = f"{type(error).__name__}: {error}{cause}"
     outcome.requests.append(Request(began, outcome.now() - began, status, fault))
 
 
-async def _ask(client: openai.AsyncOpenAI, model: str, prompt: str, tokens: int) -> str:
-    """One streaming completion, greedy and of a fixed length; an answer that breaks off is an error."""
-    stream = await client.completions.create(
+async def _ask(
+    client: openai.AsyncOpenAI, model: str, prompt: str, tokens: int
+) -> openai.AsyncStream[openai.types.Completion]:
+    """A streaming completion, greedy and of a fixed length."""
+    return await client.completions.create(
         model=model,
         prompt=prompt,
         max_tokens=tokens,
@@ -169,6 +170,10 @@ async def _ask(client: openai.AsyncOpenAI, model: str, prompt: str, tokens: int)
         stream_options={"include_usage": True},
         extra_body={"ignore_eos": True},
     )
+
+
+async def _read(stream: openai.AsyncStream[openai.types.Completion], tokens: int) -> str:
+    """The text of an answer; one that breaks off is an error."""
     text, generated = "", None
     async for chunk in stream:
         text += "".join(choice.text for choice in chunk.choices)

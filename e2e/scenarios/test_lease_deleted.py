@@ -9,9 +9,11 @@ from harness import lease
 from harness.figures import Figures
 from harness.kube import Kube
 from harness.release import Release
-from harness.waiting import Stopwatch, until
+from harness.waiting import Stopwatch, hold, until
 
 LEASE = "plimsoll-operator"
+EXPIRED_AFTER = 30
+"""Seconds after which a holder that has renewed nothing may act no longer, with room to spare."""
 ACTS_WITHIN = 120
 
 
@@ -20,6 +22,7 @@ def test_the_operator_acts_on_without_its_lease(
 ) -> None:
     serve(1)
     with lease.deleted(release.namespace, LEASE):
+        hold(EXPIRED_AFTER)
         since = Stopwatch()
         kube.scale("tiny", 2)
         kube.wait_settled("tiny", 2, timeout=ACTS_WITHIN)

@@ -1,0 +1,74 @@
+"""How the scenarios are chosen, and how their reports become a summary."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from harness import runs
+from harness.runs import Result
+
+REPORT = """<?xml version="1.0" encoding="utf-8"?>
+<testsuites><testsuite name="pytest">
+<testcase classname="x" name="test_well" time="1.26"/>
+<testcase classname="x" name="test_ill" time="2"><failure message="assert 1&#10; == 2">text</failure></testcase>
+<testcase classname="x" name="test_ill" time="0.1"><error message="teardown">text</error></testcase>
+<testcase classname="x" name="test_left" time="0"><skipped message="needs a node">text</skipped></testcase>
+</testsuite></testsuites>"""
+
+
+def test_every_scenario_is_found_and_can_be_chosen() -> None:
+    assert "answers" in runs.names()
+    assert runs.choose([]) == runs.names()
+    assert runs.choose(["drain"]) == ["drain"]
+    with pytest.raises(ValueError, match="no scenario is called nothing; there are: answers"):
+        runs.choose(["drain", "nothing"])
+
+
+def test_a_report_has_a_result_for_each_test() -> None:
+    assert runs.parse("s", REPORT) == [
+        Result("s", "test_well", "passed", 1.3),
+        Result("s", "test_ill", "failed", 2.0, "assert 1 == 2"),
+        Result("s", "test_left", "skipped", 0.0, "needs a node"),
+    ]
+
+
+def test_the_summary_says_what_did_not_pass_and_why() -> None:
+    told = runs.summary(runs.parse("s", REPORT))
+    assert "s: test_ill\n    assert 1 == 2" in told
+    assert told.endswith("e2e: 1 failed, 1 passed, 1 skipped in 3 s")
+    assert "no test ran" in runs.summary([])
+
+
+@pytest.fixture
+def scenarios(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(runs, "SCENARIOS", tmp_path)
+    return tmp_path
+
+
+def test_a_scenario_that_dies_is_a_failure(scenarios: Path) -> None:
+    (scenarios / "test_dies.py").write_text("import os\n\ndef test_dies():\n    os._exit(7)\n")
+    [result] = runs.run([], "dies", [], os.environ)
+    assert (result.outcome, result.reason) == ("failed", "pytest ended with 7")
+
+
+def test_a_scenario_runs_through_what_reaches_the_cluster(scenarios: Path) -> None:
+    (scenarios / "test_asks.py").write_text(
+        "import os\n\ndef test_one():\n    assert os.environ['WHERE'] == 'there'\n\ndef test_two():\n    pass\n"
+    )
+    through = [
+        sys.executable,
+        "-c",
+        "import os, sys; os.environ['WHERE'] = 'there'; os.execv(sys.argv[1], sys.argv[1:])",
+    ]
+    results = runs.run(through, "asks", ["-k", "one"], os.environ)
+    assert [(r.test, r.outcome) for r in results] == [("test_one", "passed")]
+    assert runs.run(through, "asks", ["-k", "none"], os.environ) == []
+
+
+def test_figures_are_kept_beside_their_test() -> None:
+    [record] = runs.as_records([Result("s", "test_well", "passed", 1.0)], {"test_s.py::test_well": {"seconds": 3}})
+    assert record["figures"] == {"seconds": 3}
