@@ -69,7 +69,20 @@ def _replica(pod: Object) -> Replica | None:
         url=f"http://{host}:{PORT}",
         ready=ready is not None and ready.get("status") == "True",
         names=_started_names(pod),
+        unheard=_is_unheard(pod),
     )
+
+
+def _is_unheard(pod: Object) -> bool:
+    """Whether the node controller took a pod's readiness back because its node is silent.
+
+    It changes this one condition's status and leaves the rest as the kubelet last wrote it. A kubelet takes back
+    `ContainersReady` too, or gives a reason (a readiness gate).
+    """
+    ready, containers = _condition(pod, "Ready"), _condition(pod, "ContainersReady")
+    if ready is None or containers is None:
+        return False
+    return ready.get("status") == "False" and not ready.get("reason") and containers.get("status") == "True"
 
 
 def _started_names(pod: Object) -> frozenset[str] | None:

@@ -24,17 +24,18 @@ class Replica:
 
     `url` is the scheme, host and port without a trailing slash. `names` are the served names it was started with:
     while a changed list of names rolls out, old and new replicas of one model answer to different ones. None means
-    all the names of its model.
+    all the names of its model. `unheard`: it was ready when its node was last heard of, and its node is silent.
     """
 
     id: str
     url: str
     ready: bool
     names: frozenset[str] | None = None
+    unheard: bool = False
 
     def answers(self, served_name: str) -> bool:
-        """Whether a request for this name can be sent here now."""
-        return self.ready and (self.names is None or served_name in self.names)
+        """Whether it was started with this name."""
+        return self.names is None or served_name in self.names
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +49,13 @@ class Model:
     replicas: tuple[Replica, ...]
 
     def ready_for(self, served_name: str) -> tuple[Replica, ...]:
-        """The replicas that can take a request for this name, in a stable order."""
-        return tuple(replica for replica in self.replicas if replica.answers(served_name))
+        """The replicas that can take a request for this name, in a stable order.
+
+        Where none is ready, those whose nodes are silent: it is the cluster that may have lost sight of them, as after
+        an outage of its API server, and they may serve on.
+        """
+        named = [replica for replica in self.replicas if replica.answers(served_name)]
+        return tuple(r for r in named if r.ready) or tuple(r for r in named if r.unheard)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@ from __future__ import annotations
 import copy
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -74,6 +75,28 @@ def test_pods_that_take_no_requests() -> None:
     unready = changed(POD, "status", "conditions", value=[{"type": "Ready", "status": "False"}])
     (model,) = table_of([DEPLOYMENT], [unready]).models
     assert [replica.ready for replica in model.replicas] == [False]
+
+
+def condition(kind: str, status: str, reason: str = "") -> dict[str, str]:
+    return {"type": kind, "status": status} | ({"reason": reason} if reason else {})
+
+
+@pytest.mark.parametrize(
+    ("conditions", "unheard"),
+    [
+        ([condition("ContainersReady", "True"), condition("Ready", "False")], True),
+        ([condition("ContainersReady", "True"), condition("Ready", "True")], False),
+        ([condition("ContainersReady", "False", "ContainersNotReady"), condition("Ready", "False")], False),
+        ([condition("ContainersReady", "True"), condition("Ready", "False", "ReadinessGatesNotReady")], False),
+        ([condition("Ready", "False")], False),
+        ([condition("ContainersReady", "True")], False),
+    ],
+)
+def test_a_pod_whose_node_is_silent_is_told_from_one_that_is_not_ready(
+    conditions: list[dict[str, str]], unheard: bool
+) -> None:
+    pod = changed(POD, "status", "conditions", value=conditions)
+    assert table_of([DEPLOYMENT], [pod]).models[0].replicas[0].unheard is unheard
 
 
 def test_a_pod_of_another_namespace_is_not_ours_whatever_it_says() -> None:

@@ -58,3 +58,14 @@ def test_replicas_answer_only_to_the_names_they_were_started_with() -> None:
     model = Model(ObjectKey("a", "m"), ("m", "n"), 1.0, "", (old, new, unready))
     assert model.ready_for("m") == (old, new)
     assert model.ready_for("n") == (new,)
+
+
+def test_replicas_of_silent_nodes_are_asked_where_no_other_is_ready() -> None:
+    ready = Replica("1", "http://x", True)
+    unheard = Replica("2", "http://y", False, frozenset(["m"]), unheard=True)
+    unready = Replica("3", "http://z", False)
+    names = ("m", "n")
+    assert Model(ObjectKey("a", "m"), names, 1.0, "", (unready, unheard, ready)).ready_for("m") == (ready,)
+    alone = Model(ObjectKey("a", "m"), names, 1.0, "", (unready, unheard))
+    assert alone.ready_for("m") == (unheard,)
+    assert alone.ready_for("n") == ()
