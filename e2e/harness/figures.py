@@ -18,6 +18,11 @@ def save(folder: Path, test: str, figures: Figures) -> None:
         (folder / f"{name}.json").write_text(json.dumps({"test": test, "figures": figures}))
 
 
+def told(figures: Figures) -> str:
+    """The same for a failure's message: whole, a line for each."""
+    return json.dumps(figures, indent=1)
+
+
 def load(folder: Path) -> dict[str, Figures]:
     """Everything that was written there, by test."""
     found = [json.loads(file.read_text()) for file in sorted(folder.glob("*.json"))]

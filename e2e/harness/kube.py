@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from kubernetes import client, config, dynamic
+from kubernetes import client, dynamic
 from kubernetes.client.exceptions import ApiException
 from kubernetes.stream import stream
 
@@ -24,8 +24,6 @@ class Kube:
     """One namespace of one cluster."""
 
     def __init__(self, namespace: str) -> None:
-        load: Any = config.load_kube_config
-        load()
         self.namespace = namespace
         self._core: Any = client.CoreV1Api()
         self._api: Any = client.ApiClient()

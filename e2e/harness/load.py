@@ -19,6 +19,7 @@ MAX_REQUESTS = 20_000
 MAX_SECONDS = 1800.0
 STOP_SECONDS = 120.0
 PAUSE_SECONDS = 0.1
+FAILURES_KEPT = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +69,7 @@ class Outcome:
         return {
             "requests": len(self.requests),
             "failed": len(self.requests) - len(whole),
+            "first_failures": self.failures[:FAILURES_KEPT],
             "statuses": dict(Counter(str(request.status) for request in self.requests)),
             "seconds_p50": _percentile(whole, 50),
             "seconds_p99": _percentile(whole, 99),

@@ -10,6 +10,7 @@ from typing import Any
 import openai
 import pytest
 import yaml
+from kubernetes import config
 
 from harness import figures, nodes
 from harness.figures import Figures
@@ -35,6 +36,13 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
         release = Release(Settings.from_environment().release_namespace)
         report.sections.append(("the release's logs", release.log_ends()))
     return report
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _cluster() -> None:
+    """Whom every Kubernetes client of the process talks to."""
+    load: Any = config.load_kube_config
+    load()
 
 
 @pytest.fixture(scope="session")

@@ -9,7 +9,7 @@ import openai
 import pytest
 
 from harness.daemons import HUB, frozen
-from harness.figures import Figures
+from harness.figures import Figures, told
 from harness.kube import Kube
 from harness.load import load
 from harness.settings import Settings
@@ -39,5 +39,5 @@ def test_requests_are_answered_meanwhile_and_the_operator_acts_afterwards(
         measured["settled_after_seconds"] = since.seconds
         hold(5)
     measured |= {"stopped_for_seconds": stopped_for, "load": outcome.summary()}
-    assert outcome.failures == []
+    assert outcome.failures == [], told(measured)
     assert outcome.answered > stopped_for

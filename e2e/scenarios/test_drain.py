@@ -7,7 +7,7 @@ from typing import Any
 
 import openai
 
-from harness.figures import Figures
+from harness.figures import Figures, told
 from harness.kube import Kube
 from harness.kubectl import cordoned, drained
 from harness.load import load
@@ -59,5 +59,5 @@ def _drain_under_load(kube: Kube, client: openai.AsyncOpenAI, leaves: str, measu
             assert leaves not in kube.nodes_of("tiny")
             hold(3)
     measured["load"] = outcome.summary()
-    assert outcome.failures == []
+    assert outcome.failures == [], told(measured)
     assert outcome.answered > 20

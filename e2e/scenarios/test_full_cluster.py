@@ -9,7 +9,7 @@ import openai
 import pytest
 
 from harness import nodes
-from harness.figures import Figures
+from harness.figures import Figures, told
 from harness.kube import Kube
 from harness.load import load
 from harness.waiting import Stopwatch, until
@@ -27,15 +27,16 @@ def seats(two_nodes: tuple[str, str]) -> Iterator[int]:
         yield len(found)
 
 
+@pytest.mark.parametrize("rollout", [{}, {"maxSurge": 0, "maxUnavailable": 1}], ids=["as it comes", "as it is told"])
 def test_a_roll_ends_where_there_is_no_room_for_one_more(
     kube: Kube,
     seats: int,
     serve: Callable[..., dict[str, Any]],
     async_client: openai.AsyncOpenAI,
     measured: Figures,
+    rollout: dict[str, Any],
 ) -> None:
     resources = {"cpu": "200m", "memory": "1500Mi", "accelerator": {"resource": SEAT}}
-    rollout = {"maxSurge": 0, "maxUnavailable": 1}
     tiny = serve(seats, resources=resources, rollout=rollout)
     before = set(kube.ready_pods("tiny"))
     with load(async_client, "tiny", users=2, prompt=PROMPT, tokens=16) as outcome:
@@ -47,5 +48,5 @@ def test_a_roll_ends_where_there_is_no_room_for_one_more(
         measured["rolled_after_seconds"] = since.seconds
     measured["load"] = outcome.summary()
     assert before.isdisjoint(kube.ready_pods("tiny"))
-    assert outcome.failures == []
+    assert outcome.failures == [], told(measured)
     assert outcome.answered > 10

@@ -10,7 +10,7 @@ import httpx
 import openai
 
 from harness import abuse
-from harness.figures import Figures
+from harness.figures import Figures, told
 from harness.load import load
 from harness.release import Release
 from harness.settings import Settings
@@ -58,6 +58,6 @@ def test_the_gateway_lives_and_others_are_answered(
                 "failed_meanwhile": len(outcome.failures) - failed_before,
             }
     measured |= {"phases": phases, "load": outcome.summary()}
-    assert release.restarts("gateway") == before, phases
-    assert outcome.failures == [], phases
+    assert release.restarts("gateway") == before, told(measured)
+    assert outcome.failures == [], told(measured)
     assert outcome.answered > 50

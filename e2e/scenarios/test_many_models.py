@@ -10,7 +10,7 @@ from typing import Any
 import openai
 
 from harness import api_cost
-from harness.figures import Figures
+from harness.figures import Figures, told
 from harness.kube import Kube
 from harness.load import load
 from harness.release import Release
@@ -59,10 +59,10 @@ def test_all_settle_and_then_cost_nothing(
         "memory_peaks_mib": release.memory_peaks("operator") | release.memory_peaks("gateway"),
         "load": outcome.summary(),
     }
-    assert outcome.failures == []
+    assert outcome.failures == [], told(measured)
     assert release.restarts("operator") | release.restarts("gateway") == before
     allowed = REQUESTS_OF_OTHERS_PER_MINUTE + REQUESTS_PER_OBJECT_AND_MINUTE * count
-    assert sum(per_minute.values()) < allowed, per_minute
+    assert sum(per_minute.values()) < allowed, told(measured)
 
 
 def _homeless(tiny: dict[str, Any], number: int) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import pytest
 
 from harness import nodes
 from harness.daemons import frozen
-from harness.figures import Figures
+from harness.figures import Figures, told
 from harness.kube import Kube
 from harness.kubectl import cordoned
 from harness.load import load
@@ -62,5 +62,5 @@ def test_a_lost_node_costs_no_request_and_is_named(
         nodes.wait_ready(lost)
         kube.wait_settled("tiny", 2, timeout=120)
     measured["load"] = outcome.summary()
-    assert outcome.failures == []
+    assert outcome.failures == [], told(measured)
     assert outcome.answered > 100
