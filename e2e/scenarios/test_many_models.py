@@ -19,8 +19,8 @@ from harness.waiting import Stopwatch, hold, until
 
 PROMPT = "w5 w6 w7 w8 w9 w10"
 NOWHERE = {"e2e.plimsoll.dev/nowhere": "yes"}
-REQUESTS_PER_OBJECT_AND_MINUTE = 0.5
-REQUESTS_OF_OTHERS_PER_MINUTE = 90
+REQUESTS_PER_OBJECT_AND_MINUTE = 0.1
+REQUESTS_OF_OTHERS_PER_MINUTE = 30
 """Nodes, kubelets and controllers read and write pods and events too."""
 
 
