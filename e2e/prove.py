@@ -178,7 +178,7 @@ def _uninstall(target: Target) -> list[str]:
 
 def _of_the_release(target: Target) -> list[str]:
     kinds = "all,serviceaccounts,configmaps,secrets,roles,rolebindings,ingresses,networkpolicies,poddisruptionbudgets"
-    cluster_kinds = "clusterroles,clusterrolebindings"
+    cluster_kinds = "clusterroles,clusterrolebindings,validatingadmissionpolicies,validatingadmissionpolicybindings"
     selector = ["--selector", f"app.kubernetes.io/instance={RELEASE}", "--output", "name"]
     return [
         *_kubectl(target, "get", kinds, "--namespace", NAMESPACE, *selector),

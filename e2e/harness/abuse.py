@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,8 +14,12 @@ import httpx
 
 MIB = 2**20
 TIMEOUT = 90.0
-STEP_SECONDS = 20.0
-"""How long a half request is held before its sender gives up."""
+HELD_SECONDS = 40.0
+"""After this long the sender of a half request gives up."""
+HELD = "held"
+"""How a half request ends that nobody has ended by then."""
+SIZES = (30 * MIB, 7 * MIB)
+"""Of bodies: more than the gateway takes, and less."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,24 +42,25 @@ Abuse = Callable[[Target, int], Coroutine[Any, Any, Counter[str]]]
 
 
 async def arrays_in_arrays(target: Target, count: int) -> Counter[str]:
-    """30 MB that become hundreds of MB as Python objects."""
-    return await _bodies(target, count, b"[" + b"[0]," * (7 * MIB) + b"[0]]")
+    """Text that would be thirty times its size as Python objects."""
+    return await _bodies(target, count, lambda size: b"[" + b"[0]," * (size // 4) + b"[0]]")
 
 
 async def deep_arrays(target: Target, count: int) -> Counter[str]:
-    """Ten million brackets, one in the other."""
-    return await _bodies(target, count, b"[" * (10 * MIB) + b"]" * (10 * MIB))
+    """Millions of brackets, one in the other."""
+    return await _bodies(target, count, lambda size: b"[" * (size // 2) + b"]" * (size // 2))
 
 
 async def token_ids(target: Target, count: int) -> Counter[str]:
-    """A legal prompt of ten million tokens, far beyond what any model here takes."""
-    return await _bodies(target, count, b"[" + b"5," * (10 * MIB) + b"5]")
+    """A legal prompt of millions of tokens, far beyond what any model here takes."""
+    return await _bodies(target, count, lambda size: b"[" + b"5," * (size // 2) + b"5]")
 
 
 async def many_keys(target: Target, count: int) -> Counter[str]:
-    """An object of two million keys beside the prompt."""
-    keys = b",".join(b'"k%d":0' % number for number in range(2 * MIB))
-    return await _bodies(target, count, b"{" + keys + b"}")
+    """An object of very many keys beside the prompt."""
+    return await _bodies(
+        target, count, lambda size: b"{" + b",".join(b'"k%07d":0' % n for n in range(size // 13)) + b"}"
+    )
 
 
 async def cancelled_streams(target: Target, count: int) -> Counter[str]:
@@ -71,14 +77,17 @@ async def cancelled_streams(target: Target, count: int) -> Counter[str]:
 
 
 async def half_bodies(target: Target, count: int) -> Counter[str]:
-    """Bodies of 30 MiB that stop after 20 of them."""
-    head = _head(target, b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n" % (30 * MIB))
-    return await _stalled(target, count, head + b'{"model":"' + b"x" * (20 * MIB))
+    """Bodies that stop after two thirds of their length."""
+    beginnings = []
+    for size in SIZES:
+        head = _head(target, b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n" % size)
+        beginnings.append(head + b'{"model":"' + b"x" * (size * 2 // 3))
+    return await _stalled(target, count, beginnings)
 
 
 async def half_headers(target: Target, count: int) -> Counter[str]:
     """Requests whose headers never end."""
-    return await _stalled(target, count, _head(target, b"X-Slow: "))
+    return await _stalled(target, count, [_head(target, b"X-Slow: ")])
 
 
 ALL: dict[str, Abuse] = {
@@ -95,12 +104,14 @@ ALL: dict[str, Abuse] = {
 }
 
 
-async def _bodies(target: Target, count: int, prompt: bytes) -> Counter[str]:
-    """Whole requests with this JSON as their prompt, all at once."""
-    content = b'{"model":"%s","max_tokens":1,"prompt":' % target.model.encode() + prompt + b"}"
+async def _bodies(target: Target, count: int, prompt: Callable[[int], bytes]) -> Counter[str]:
+    """Whole requests with this JSON as their prompt, all at once, of each size in turn."""
+    head = b'{"model":"%s","max_tokens":1,"prompt":' % target.model.encode()
+    contents = [head + prompt(size) + b"}" for size in SIZES]
+    turns = itertools.cycle(contents)
 
     async def ask(client: httpx.AsyncClient) -> str:
-        return str((await client.post(target.url, content=content, headers=_headers(target))).status_code)
+        return str((await client.post(target.url, content=next(turns), headers=_headers(target))).status_code)
 
     return await _many(count, ask, at_once=count)
 
@@ -119,19 +130,19 @@ async def _many(count: int, ask: Callable[[httpx.AsyncClient], Awaitable[str]], 
         return Counter(await asyncio.gather(*(one() for _ in range(count))))
 
 
-async def _stalled(target: Target, count: int, beginning: bytes) -> Counter[str]:
-    """Connections that send the beginning of a request and then nothing; how each of them ended."""
+async def _stalled(target: Target, count: int, beginnings: Sequence[bytes]) -> Counter[str]:
+    """Connections that send the beginning of a request, each in turn, and then nothing; how each of them ended."""
 
-    async def one() -> str:
+    async def one(beginning: bytes) -> str:
         reader, writer = await asyncio.open_connection(target.host, target.port)
         try:
-            async with asyncio.timeout(STEP_SECONDS):
+            async with asyncio.timeout(HELD_SECONDS):
                 writer.write(beginning)
                 await writer.drain()
                 line = (await reader.readline()).split()
                 return line[1].decode() if len(line) > 1 else "closed"
         except TimeoutError:
-            return "held"
+            return HELD
         except OSError as error:
             return type(error).__name__
         finally:
@@ -139,7 +150,8 @@ async def _stalled(target: Target, count: int, beginning: bytes) -> Counter[str]
             with contextlib.suppress(OSError):
                 await writer.wait_closed()
 
-    return Counter(await asyncio.gather(*(one() for _ in range(count))))
+    turns = itertools.islice(itertools.cycle(beginnings), count)
+    return Counter(await asyncio.gather(*(one(beginning) for beginning in turns)))
 
 
 def _headers(target: Target) -> dict[str, str]:
