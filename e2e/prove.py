@@ -178,7 +178,10 @@ def _uninstall(target: Target) -> list[str]:
 
 def _of_the_release(target: Target) -> list[str]:
     kinds = "all,serviceaccounts,configmaps,secrets,roles,rolebindings,ingresses,networkpolicies,poddisruptionbudgets"
-    cluster_kinds = "clusterroles,clusterrolebindings,validatingadmissionpolicies,validatingadmissionpolicybindings"
+    # Older clusters have no policies of admission, and kubectl refuses to list what is unknown.
+    admission = _kubectl(target, "api-resources", "--api-group=admissionregistration.k8s.io", "--output", "name")
+    policies = [kind for kind in admission if kind.startswith("validatingadmissionpolic")]
+    cluster_kinds = ",".join(["clusterroles", "clusterrolebindings", *policies])
     selector = ["--selector", f"app.kubernetes.io/instance={RELEASE}", "--output", "name"]
     return [
         *_kubectl(target, "get", kinds, "--namespace", NAMESPACE, *selector),
