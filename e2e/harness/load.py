@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-import httpx
 import openai
 
 MAX_REQUESTS = 20_000
@@ -153,7 +152,7 @@ async def _record(client: openai.AsyncOpenAI, model: str, prompt: str, tokens: i
         outcome.texts.add(await _read(stream, tokens))
     except openai.APIStatusError as error:
         status, fault = error.status_code, f"{error} (request {error.response.headers.get('x-request-id')})"
-    except (openai.OpenAIError, httpx.HTTPError, AssertionError) as error:
+    except (openai.OpenAIError, AssertionError) as error:
         cause = f" from {error.__cause__!r}" if error.__cause__ else ""
         fault = f"{type(error).__name__}: {error}{cause}"
     outcome.requests.append(Request(began, outcome.now() - began, status, fault))

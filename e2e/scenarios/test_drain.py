@@ -24,12 +24,9 @@ def test_with_two_replicas(
     two_nodes: tuple[str, str],
     measured: Figures,
 ) -> None:
-    stays, leaves = two_nodes
-    with cordoned(leaves):
-        serve(1)
-    with cordoned(stays):
-        kube.scale("tiny", 2)
-        kube.wait_settled("tiny", 2)
+    serve(2)
+    assert sorted(kube.nodes_of("tiny")) == list(two_nodes)
+    _, leaves = two_nodes
     _drain_under_load(kube, async_client, leaves, measured, replicas=2)
 
 

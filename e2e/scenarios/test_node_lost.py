@@ -12,7 +12,6 @@ from harness import nodes
 from harness.daemons import frozen
 from harness.figures import Figures, told
 from harness.kube import Kube
-from harness.kubectl import cordoned
 from harness.load import load
 from harness.settings import Settings
 from harness.waiting import Stopwatch, hold, until
@@ -32,11 +31,7 @@ def test_a_lost_node_costs_no_request_and_is_named(
     measured: Figures,
 ) -> None:
     kept, lost = two_nodes
-    with cordoned(lost):
-        serve(1)
-    with cordoned(kept):
-        kube.scale("tiny", 2)
-        kube.wait_settled("tiny", 2)
+    serve(2)
     assert sorted(kube.nodes_of("tiny")) == [kept, lost]
     with load(async_client, "tiny", users=3, prompt=PROMPT, tokens=16) as outcome:
         hold(3)

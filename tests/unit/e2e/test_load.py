@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator, Callable
 
-import httpx
+import httpx2
 import openai
 import pytest
 
@@ -13,7 +13,7 @@ from harness import load as harness
 from harness.load import LoadEndedError, Outcome, Request, load
 from harness.waiting import until
 
-Handler = Callable[[httpx.Request], httpx.Response]
+Handler = Callable[[httpx2.Request], httpx2.Response]
 WHOLE = [
     {"id": "1", "object": "text_completion", "choices": [{"index": 0, "text": "w1"}]},
     {"id": "1", "object": "text_completion", "choices": [], "usage": {"completion_tokens": 2}},
@@ -24,26 +24,26 @@ def events(*chunks: object) -> bytes:
     return b"".join(b"data: " + json.dumps(chunk).encode() + b"\n\n" for chunk in chunks) + b"data: [DONE]\n\n"
 
 
-class Broken(httpx.AsyncByteStream):
+class Broken(httpx2.AsyncByteStream):
     """An answer whose connection breaks after the first event."""
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         yield events(WHOLE[0]).removesuffix(b"data: [DONE]\n\n")
-        raise httpx.RemoteProtocolError("peer closed the connection")
+        raise httpx2.RemoteProtocolError("peer closed the connection")
 
 
 def client(answer: Handler) -> openai.AsyncOpenAI:
-    transport = httpx.MockTransport(answer)
+    transport = httpx2.MockTransport(answer)
     return openai.AsyncOpenAI(
         base_url="http://gateway/v1",
         api_key="unused",
         max_retries=0,
-        http_client=httpx.AsyncClient(transport=transport),
+        http_client=httpx2.AsyncClient(transport=transport),
     )
 
 
-def whole(_: httpx.Request) -> httpx.Response:
-    return httpx.Response(200, content=events(*WHOLE), headers={"content-type": "text/event-stream"})
+def whole(_: httpx2.Request) -> httpx2.Response:
+    return httpx2.Response(200, content=events(*WHOLE), headers={"content-type": "text/event-stream"})
 
 
 def run(answer: Handler, requests: int = 3) -> Outcome:
@@ -64,13 +64,13 @@ def test_whole_answers_are_counted() -> None:
     ("answer", "status", "told"),
     [
         (
-            lambda _: httpx.Response(503, json={"error": {"message": "no replica"}}, headers={"x-request-id": "r7"}),
+            lambda _: httpx2.Response(503, json={"error": {"message": "no replica"}}, headers={"x-request-id": "r7"}),
             503,
             "r7",
         ),
-        (lambda _: httpx.Response(200, content=events(WHOLE[0])), 200, "None tokens came instead of 2"),
-        (lambda _: httpx.Response(200, content=events({"error": {"message": "broke off"}})), 200, "broke off"),
-        (lambda _: httpx.Response(200, stream=Broken()), 200, "peer closed the connection"),
+        (lambda _: httpx2.Response(200, content=events(WHOLE[0])), 200, "None tokens came instead of 2"),
+        (lambda _: httpx2.Response(200, content=events({"error": {"message": "broke off"}})), 200, "broke off"),
+        (lambda _: httpx2.Response(200, stream=Broken()), 200, "peer closed the connection"),
     ],
     ids=["refused", "short", "error in the stream", "broken"],
 )
@@ -82,8 +82,8 @@ def test_what_is_not_a_whole_answer_is_a_failure(answer: Handler, status: int, t
 
 
 def test_no_connection_is_a_failure_that_names_its_cause() -> None:
-    def refuse(_: httpx.Request) -> httpx.Response:
-        raise httpx.ConnectError("connection refused")
+    def refuse(_: httpx2.Request) -> httpx2.Response:
+        raise httpx2.ConnectError("connection refused")
 
     outcome = run(refuse)
     assert outcome.requests[0].status is None
