@@ -73,6 +73,17 @@ def _replica(pod: Object) -> Replica | None:
     )
 
 
+def _started_names(pod: Object) -> frozenset[str] | None:
+    """The `--name` options of the runtime container; None where it has none and answers to all."""
+    for container in pod.get("spec", {}).get("containers", []):
+        if container.get("name") == CONTAINER:
+            args: list[str] = container.get("args") or []
+            names = [value for option, value in pairwise(args) if option == "--name"]
+            names += [arg.removeprefix("--name=") for arg in args if arg.startswith("--name=")]
+            return frozenset(names) if names else None
+    return None
+
+
 def _is_unheard(pod: Object) -> bool:
     """Whether the node controller took a pod's readiness back because its node is silent.
 
@@ -83,17 +94,6 @@ def _is_unheard(pod: Object) -> bool:
     if ready is None or containers is None:
         return False
     return ready.get("status") == "False" and not ready.get("reason") and containers.get("status") == "True"
-
-
-def _started_names(pod: Object) -> frozenset[str] | None:
-    """The `--name` options of the runtime container; None where it has none and answers to all."""
-    for container in pod.get("spec", {}).get("containers", []):
-        if container.get("name") == CONTAINER:
-            args: list[str] = container.get("args") or []
-            names = [value for option, value in pairwise(args) if option == "--name"]
-            names += [arg.removeprefix("--name=") for arg in args if arg.startswith("--name=")]
-            return frozenset(names) if names else None
-    return None
 
 
 def _condition(item: Object, kind: str) -> Object | None:
