@@ -147,6 +147,7 @@ def _scenarios(target: Target, args: argparse.Namespace) -> bool:
     print(runs.summary(results), flush=True)
     if args.record:
         record = {"run": _provenance(target), "length": settings.length, "results": runs.as_records(results, measured)}
+        args.record.parent.mkdir(parents=True, exist_ok=True)
         args.record.write_text(json.dumps(record, indent=1) + "\n")
     return bool(results) and all(result.outcome != "failed" for result in results)
 
