@@ -1,0 +1,110 @@
+"""Keeps a part of a store true to its collection: list, then watch, and again from where that ended."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol
+
+from plimsoll_cluster.keys import Object, ObjectKey
+from plimsoll_cluster.resource import Entry, T
+from plimsoll_cluster.store import Part
+
+log = logging.getLogger(__name__)
+
+FIRST_DELAY, LONGEST_DELAY = 0.5, 30.0
+
+
+class GoneError(Exception):
+    """The resource version to go on from has expired (410): the collection must be listed again."""
+
+
+class UnreachableError(Exception):
+    """The API server could not be asked, or refused; the message says why. Worth another try."""
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Some of a collection's objects, and the resource version that the whole list is of."""
+
+    items: Sequence[Object]
+    version: int
+
+
+class Source(Protocol):
+    """A collection on the API server."""
+
+    @property
+    def title(self) -> str:
+        """What is watched, for the log."""
+
+    def list(self) -> AsyncIterator[Page]:
+        """All objects, as of a time after the call. Raises GoneError or UnreachableError."""
+
+    def watch(self, version: int) -> AsyncGenerator[Mapping[str, Any], None]:
+        """Events from that version on, until the server ends the watch. Raises GoneError or UnreachableError."""
+
+
+class Reflector(Generic[T]):
+    """Follows one source. While the API server is away, the part stays as it was last known."""
+
+    def __init__(
+        self, source: Source, part: Part[T], sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+    ) -> None:
+        self._source = source
+        self._part = part
+        self._sleep = sleep
+        self._delay = FIRST_DELAY
+        self._watch: asyncio.Timeout | None = None
+        part.on_doubt(self._end_watch)
+
+    async def run(self) -> None:
+        """Follow for ever."""
+        while True:
+            try:
+                while self._part.outdated:
+                    await self._list()
+                await self._follow()
+            except GoneError:
+                log.info("%s: the watch has expired; listing again", self._source.title)
+                self._part.doubt()
+                await self._sleep(FIRST_DELAY * random.random())
+            except UnreachableError as error:
+                log.warning("%s: %s; trying again in about %.1f s", self._source.title, error, self._delay)
+                self._part.fail(f"{self._source.title}: {error}")
+                await self._sleep(self._delay * random.uniform(0.5, 1.0))
+                self._delay = min(self._delay * 2, LONGEST_DELAY)
+
+    async def _list(self) -> None:
+        """Page by page, so that never more than a page is held as the server wrote it."""
+        number, version = self._part.begin_list(), 0
+        entries: dict[ObjectKey, Entry[T]] = {}
+        async for page in self._source.list():
+            version = version or page.version
+            for item in page.items:
+                entry = self._part.resource.entry(item)
+                entries[entry.key] = entry
+        self._part.end_list(number, entries, version)
+
+    async def _follow(self) -> None:
+        """One watch, until the server ends it or somebody wants a list instead."""
+        before = self._part.version
+        try:
+            async with asyncio.timeout(None) as self._watch, aclosing(self._source.watch(before)) as events:
+                async for event in events:
+                    self._part.take(event)
+                    self._delay = FIRST_DELAY
+        except TimeoutError:
+            return
+        finally:
+            self._watch = None
+        if self._part.version == before:  # a watch that ends with nothing to tell is not begun again at once
+            await self._sleep(FIRST_DELAY)
+
+    def _end_watch(self) -> None:
+        if self._watch is not None:
+            self._watch.reschedule(asyncio.get_running_loop().time())

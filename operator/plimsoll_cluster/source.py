@@ -1,0 +1,124 @@
+"""A collection of the real API server: lists in pages, watches with bookmarks."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from typing import Any
+
+import aiohttp
+from kubernetes.aio import client
+
+from plimsoll_cluster.reflector import GoneError, Page, Reflector, UnreachableError
+from plimsoll_cluster.resource import Resource, version_of
+from plimsoll_cluster.store import Store
+
+PAGE_SIZE = 500
+WATCH_SECONDS = 300  # the server ends a watch after this; we begin the next one where it ended
+LIST_TIMEOUT = aiohttp.ClientTimeout(total=30)
+# Bookmarks come about every minute: a watch that is silent for much longer hangs on a dead connection.
+WATCH_TIMEOUT = aiohttp.ClientTimeout(total=None, sock_connect=10, sock_read=150)
+
+
+async def follow(api: client.ApiClient, *stores: Store[Any]) -> None:
+    """Keep stores true for ever."""
+    async with asyncio.TaskGroup() as group:
+        for store in stores:
+            for part in store.parts.values():
+                source = KubernetesSource(api, store.resource, part.namespace)
+                group.create_task(Reflector(source, part).run())
+
+
+class KubernetesSource:
+    """A resource in one namespace, or in all.
+
+    Paths are asked for directly: the generated methods accept no timeout between two reads, which a watch needs, and
+    build an object of each item.
+    """
+
+    def __init__(self, api: client.ApiClient, resource: Resource[Any], namespace: str | None) -> None:
+        where = namespace or "all namespaces"
+        self.title = f"{resource.plural} of {where}" if resource.namespaced else resource.plural
+        self._api = api
+        self._resource = resource
+        self._path = resource.path(namespace)
+
+    async def list(self) -> AsyncIterator[Page]:
+        """All objects. Without a resource version asked for, the server shows every write that has ended before."""
+        following = ""
+        while True:
+            query = {"continue": following} if following else {}
+            response = await self._ask(LIST_TIMEOUT, limit=str(PAGE_SIZE), **query)
+            try:
+                body = json.loads(await response.read())
+            except (aiohttp.ClientError, TimeoutError, ValueError) as error:
+                raise UnreachableError(_words(error)) from error
+            finally:
+                response.close()
+            yield Page(body["items"], version_of(body))
+            following = body["metadata"].get("continue", "")
+            if not following:
+                return
+
+    async def watch(self, version: int) -> AsyncGenerator[Mapping[str, Any], None]:
+        """Events from that version on, with bookmarks, until the server ends the watch."""
+        response = await self._ask(
+            WATCH_TIMEOUT,
+            watch="true",
+            resourceVersion=str(version),
+            allowWatchBookmarks="true",
+            timeoutSeconds=str(WATCH_SECONDS),
+        )
+        try:
+            async for line in _lines(response.content):
+                event = json.loads(line)
+                if event["type"] == "ERROR":
+                    raise _error(event["object"].get("code"), event["object"].get("message"))
+                yield event
+        except (aiohttp.ClientError, TimeoutError, ValueError) as error:
+            raise UnreachableError(_words(error)) from error
+        finally:
+            response.close()
+
+    async def _ask(self, patience: aiohttp.ClientTimeout, **query: str) -> aiohttp.ClientResponse:
+        if self._resource.selector:
+            query["labelSelector"] = self._resource.selector
+        try:
+            method, url, headers, _, _ = await self._api.param_serialize(
+                "GET",
+                self._path,
+                query_params=list(query.items()),
+                header_params={"Accept": "application/json"},
+                auth_settings=["BearerToken"],
+            )
+            answer = await self._api.call_api(method, url, headers, _request_timeout=patience)
+            response: aiohttp.ClientResponse = answer.response
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise UnreachableError(_words(error)) from error
+        if response.status != 200:
+            text = (await response.text())[:500]
+            response.close()
+            hint = f" ({self._resource.hint})" if response.status == 404 and self._resource.hint else ""
+            raise _error(response.status, text + hint)
+        return response
+
+
+def _error(code: int | None, message: str | None) -> Exception:
+    if code == 410:
+        return GoneError(message)
+    return UnreachableError(f"the API server answered {code}: {message}")
+
+
+def _words(error: Exception) -> str:
+    return str(error) or type(error).__name__
+
+
+async def _lines(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
+    """Lines of any length (the reader's own readline gives up at 128 KiB, which an object may exceed)."""
+    held = b""
+    async for chunk in content.iter_any():
+        *whole, held = (held + chunk).split(b"\n")
+        for line in whole:
+            if line.strip():
+                yield line

@@ -1,0 +1,193 @@
+"""The objects of one kind as they were last heard of, and how far that is.
+
+A store is filled by lists and events only, in the order of the server's writes. It may lag behind the server, but it
+never goes back: once it has reached a resource version, it holds every write up to that version.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic
+
+from plimsoll_cluster.keys import ObjectKey
+from plimsoll_cluster.resource import Entry, Resource, T, version_of
+
+
+@dataclass(frozen=True, slots=True)
+class Change(Generic[T]):
+    """What became of one object. `before` None: it is new; `after` None: it is gone."""
+
+    before: Entry[T] | None
+    after: Entry[T] | None
+
+    @property
+    def key(self) -> ObjectKey:
+        """Whose change it is."""
+        entry = self.after or self.before
+        assert entry is not None
+        return entry.key
+
+
+def _nothing() -> None:
+    """What is called where nobody listens."""
+
+
+Listener = Callable[[Sequence[Change[T]]], None]
+"""Told of all changes of an event or of a list, once the store has them."""
+
+
+class Store(Generic[T]):
+    """All objects of a kind in some namespaces; `namespaces` None means all."""
+
+    def __init__(self, resource: Resource[T], namespaces: Sequence[str] | None) -> None:
+        self.resource = resource
+        whole = namespaces is None or not resource.namespaced
+        scopes: Sequence[str | None] = [None] if whole else list(namespaces or ())
+        self.parts = {scope: Part(self, scope) for scope in scopes}
+        self._entries: dict[ObjectKey, Entry[T]] = {}
+        self._owned: dict[tuple[str, str], dict[ObjectKey, Entry[T]]] = {}
+        self._listeners: list[tuple[Listener[T], Callable[[], None]]] = []
+        self._listed = asyncio.Event()
+
+    def __iter__(self) -> Iterator[Entry[T]]:
+        return iter(self._entries.values())
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    @property
+    def synced(self) -> bool:
+        """Whether everything has been listed once."""
+        return self._listed.is_set()
+
+    async def wait_synced(self) -> None:
+        """Return once everything has been listed."""
+        await self._listed.wait()
+
+    def get(self, key: ObjectKey) -> Entry[T] | None:
+        """One object; None where none of this key is known."""
+        return self._entries.get(key)
+
+    def owned(self, namespace: str, uid: str) -> tuple[Entry[T], ...]:
+        """The objects of a namespace that the object with this uid controls.
+
+        The namespace counts: whoever may make objects in another one could write any uid into them.
+        """
+        return tuple(self._owned.get((namespace, uid), {}).values())
+
+    def part_of(self, namespace: str) -> Part[T]:
+        """The part that holds the objects of a namespace."""
+        return self.parts[None] if None in self.parts else self.parts[namespace]
+
+    def listen(self, changed: Listener[T], listed: Callable[[], None] = _nothing) -> None:
+        """Call `changed` after every change from now on, and `listed` after every list, whatever it changed."""
+        self._listeners.append((changed, listed))
+
+    def check_integrity(self) -> None:
+        """Raise AssertionError where the index and the entries contradict each other."""
+        owned = {key: entry for found in self._owned.values() for key, entry in found.items()}
+        assert owned == {key: entry for key, entry in self._entries.items() if entry.owner is not None}
+        for (namespace, uid), found in self._owned.items():
+            assert found, "an owner of nothing is kept"
+            for key, entry in found.items():
+                assert entry.owner is not None
+                assert (key.namespace, entry.owner.uid) == (namespace, uid)
+        assert all(key == entry.key for key, entry in self._entries.items())
+
+    def _put(self, key: ObjectKey, after: Entry[T] | None) -> Change[T]:
+        before = self._entries.pop(key, None)
+        if before is not None and before.owner is not None:
+            siblings = self._owned[key.namespace, before.owner.uid]
+            del siblings[key]
+            if not siblings:
+                del self._owned[key.namespace, before.owner.uid]
+        if after is not None:
+            self._entries[key] = after
+            if after.owner is not None:
+                self._owned.setdefault((key.namespace, after.owner.uid), {})[key] = after
+        return Change(before, after)
+
+    def _replace(self, namespace: str | None, entries: Mapping[ObjectKey, Entry[T]]) -> list[Change[T]]:
+        gone = [key for key in self._entries if namespace in (None, key.namespace) and key not in entries]
+        changes = [self._put(key, None) for key in gone]
+        for key, entry in entries.items():
+            known = self._entries.get(key)
+            if known is None or (known.uid, known.version) != (entry.uid, entry.version):
+                changes.append(self._put(key, entry))
+        return changes
+
+    def _tell(self, changes: Sequence[Change[T]]) -> None:
+        for changed, _ in self._listeners:
+            changed(changes)
+
+    def _tell_listed(self) -> None:
+        if all(part.lists_done for part in self.parts.values()):
+            self._listed.set()
+        for _, listed in self._listeners:
+            listed()
+
+
+class Part(Generic[T]):
+    """One collection on the server, a namespace's or all: what its reflector writes, and how far it has come.
+
+    Lists are counted, so that one can wait for a list that began after something: it shows what went before it.
+    `failures` are the requests in a row that told of nothing, `trouble` is the last one's reason.
+    """
+
+    def __init__(self, store: Store[T], namespace: str | None) -> None:
+        self.namespace = namespace
+        self.resource = store.resource
+        self.version = 0
+        self.lists_begun = 0
+        self.lists_done = 0
+        self.failures = 0
+        self.trouble = ""
+        self._store = store
+        self._wanted = 1
+        self._renew: Callable[[], None] = _nothing
+
+    @property
+    def outdated(self) -> bool:
+        """Whether it must be listed before anything else is told of it."""
+        return self.lists_done < self._wanted
+
+    def on_doubt(self, renew: Callable[[], None]) -> None:
+        """Call it when a watch is to give way to a list."""
+        self._renew = renew
+
+    def doubt(self) -> int:
+        """Have it listed anew; returns the number of that list, which `lists_done` reaches when it is done."""
+        self._wanted = self.lists_begun + 1
+        self._renew()
+        return self._wanted
+
+    def begin_list(self) -> int:
+        """A list begins now; returns its number."""
+        self.lists_begun += 1
+        return self.lists_begun
+
+    def end_list(self, number: int, entries: Mapping[ObjectKey, Entry[T]], version: int) -> None:
+        """Take in a whole list, as of `version`."""
+        changes = self._store._replace(self.namespace, entries)
+        self.failures, self.trouble = 0, ""
+        self.version = version
+        self.lists_done = number
+        self._store._tell(changes)
+        self._store._tell_listed()
+
+    def fail(self, why: str) -> None:
+        """The server could not be asked, or refused."""
+        self.failures += 1
+        self.trouble = why
+
+    def take(self, event: Mapping[str, Any]) -> None:
+        """Take in one event of a watch."""
+        item = event["object"]
+        self.failures, self.trouble = 0, ""
+        self.version = version_of(item)
+        if event["type"] == "BOOKMARK":
+            return
+        entry = self.resource.entry(item)
+        self._store._tell([self._store._put(entry.key, None if event["type"] == "DELETED" else entry)])

@@ -1,0 +1,123 @@
+"""A real client against a small API server: paths, pages, what an error says."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+
+kubernetes_client = pytest.importorskip("kubernetes.aio.client", reason="needs the [operator] extra")
+
+from plimsoll_cluster.connect import connect  # noqa: E402
+from plimsoll_cluster.reflector import GoneError, UnreachableError  # noqa: E402
+from plimsoll_cluster.resource import Resource  # noqa: E402
+from plimsoll_cluster.source import KubernetesSource, follow  # noqa: E402
+from plimsoll_cluster.store import Store  # noqa: E402
+
+THINGS: Resource[str] = Resource(
+    "Thing", "/apis/x/v1", "things", lambda item: str(item["metadata"]["name"]), "a=b", hint="apply the crds/"
+)
+NODES: Resource[None] = Resource("Node", "/api/v1", "nodes", lambda _: None, namespaced=False)
+
+
+class Api:
+    """Lists seven things, two on a page."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, dict[str, str]]] = []
+        self.status = 200
+        self.watched = asyncio.Event()
+
+    async def answer(self, request: web.Request) -> web.Response:
+        self.asked.append((request.path, dict(request.query)))
+        if self.status != 200:
+            return web.json_response({"message": "no"}, status=self.status)
+        if "watch" in request.query:
+            self.watched.set()
+            await asyncio.Event().wait()
+        begin = int(request.query.get("continue", "0"))
+        rest = {"continue": str(begin + 2)} if begin + 2 < 7 else {}
+        names = range(begin, min(begin + 2, 7))
+        items = [
+            {"metadata": {"name": f"t{n}", "namespace": "ns", "uid": f"u{n}", "resourceVersion": "4"}} for n in names
+        ]
+        return web.json_response({"items": items, "metadata": {"resourceVersion": "9", **rest}})
+
+
+@pytest.fixture
+async def api() -> AsyncIterator[tuple[Api, Any]]:
+    made, app = Api(), web.Application()
+    app.router.add_get("/{path:.*}", made.answer)
+    async with TestServer(app) as server:
+        configuration = kubernetes_client.Configuration(host=str(server.make_url("")).rstrip("/"))
+        async with kubernetes_client.ApiClient(configuration) as client:
+            yield made, client
+
+
+async def test_a_list_comes_in_pages(api: tuple[Api, Any]) -> None:
+    server, client = api
+    pages = [page async for page in KubernetesSource(client, THINGS, "ns").list()]
+    assert [[item["metadata"]["name"] for item in page.items] for page in pages] == [
+        ["t0", "t1"],
+        ["t2", "t3"],
+        ["t4", "t5"],
+        ["t6"],
+    ]
+    assert {page.version for page in pages} == {9}
+    assert {path for path, _ in server.asked} == {"/apis/x/v1/namespaces/ns/things"}
+    assert [query.get("continue") for _, query in server.asked] == [None, "2", "4", "6"]
+    assert all(query["labelSelector"] == "a=b" for _, query in server.asked)
+    assert all("resourceVersion" not in query for _, query in server.asked), "an old list would show what is no more"
+
+
+@pytest.mark.parametrize(("namespaces", "things"), [(None, 1), (["ns", "other"], 2)])
+async def test_each_namespace_is_followed_and_what_has_none_once(
+    api: tuple[Api, Any], namespaces: list[str] | None, things: int
+) -> None:
+    server, client = api
+    stores: tuple[Store[Any], ...] = (Store(THINGS, namespaces), Store(NODES, namespaces))
+    following = asyncio.create_task(follow(client, *stores))
+    async with asyncio.timeout(10):
+        await asyncio.gather(*(store.wait_synced() for store in stores))
+    following.cancel()
+    await asyncio.wait({following})
+    lists = [path for path, query in server.asked if "watch" not in query and "continue" not in query]
+    assert len(lists) == things + 1
+    assert "/api/v1/nodes" in lists
+    assert all(("/namespaces/" in path) is (namespaces is not None) for path in lists if path.endswith("/things"))
+
+
+@pytest.mark.parametrize(
+    ("status", "error", "said"),
+    [(410, GoneError, "no"), (403, UnreachableError, "403"), (404, UnreachableError, r"404: .*apply the crds/")],
+)
+async def test_errors_say_what_to_do(api: tuple[Api, Any], status: int, error: type[Exception], said: str) -> None:
+    server, client = api
+    server.status = status
+    with pytest.raises(error, match=said):
+        async for _ in KubernetesSource(client, THINGS, "ns").list():
+            pass
+
+
+async def test_watches_of_many_namespaces_leave_room_for_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client's own limit is 100 connections."""
+    made, app = Api(), web.Application()
+    app.router.add_get("/{path:.*}", made.answer)
+    async with TestServer(app) as server:
+        default = kubernetes_client.Configuration(host=str(server.make_url("")).rstrip("/"))
+        monkeypatch.setattr(kubernetes_client.Configuration, "_default", default)
+        monkeypatch.setattr("plimsoll_cluster.connect.config.load_incluster_config", lambda: None)
+        async with await connect() as client:
+            store = Store(THINGS, [f"n{number}" for number in range(101)])
+            following = asyncio.create_task(follow(client, store))
+            async with asyncio.timeout(20):
+                while sum("watch" in query for _, query in made.asked) < 101:
+                    await made.watched.wait()
+                    made.watched.clear()
+                assert [page async for page in KubernetesSource(client, THINGS, "ns").list()]
+            following.cancel()
+            await asyncio.wait({following})
