@@ -2,62 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
+from dataclasses import dataclass
 from datetime import datetime
 from itertools import pairwise
-from typing import Any
 
-from plimsoll_gateway.table import Model, ObjectKey, Replica, Table, build_table
+from plimsoll_cluster.keys import GROUP as GROUP
+from plimsoll_cluster.keys import KIND, VERSION, Object
+from plimsoll_cluster.keys import PLURAL as PLURAL
+from plimsoll_cluster.resource import Entry, Resource
+from plimsoll_gateway.table import Model, Replica, Table, build_table
 
-GROUP, VERSION, PLURAL = "plimsoll.dev", "v1alpha1", "modeldeployments"
 POD_SELECTOR = "app.kubernetes.io/name=plimsoll-runtime,app.kubernetes.io/managed-by=plimsoll-operator"
 CONTAINER = "runtime"
 PORT = 8000
 
-Object = Mapping[str, Any]
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """What is kept of a ModelDeployment; the fields are Model's."""
+
+    served_names: tuple[str, ...]
+    created: float
+    message: str
 
 
-def table_of(deployments: Iterable[Object], pods: Iterable[Object]) -> Table:
-    """The table of ModelDeployments and runtime pods, in whatever order they come."""
-    by_owner: dict[tuple[str, str], list[Object]] = {}
-    for pod in pods:
-        by_owner.setdefault(_owner(pod), []).append(pod)
-    return build_table(_model(item, by_owner.get(_identity(item), [])) for item in deployments)
-
-
-def _identity(item: Object) -> tuple[str, str]:
-    return item["metadata"]["namespace"], item["metadata"]["uid"]
-
-
-def _owner(pod: Object) -> tuple[str, str]:
-    """Namespace and uid of the object that made this pod.
-
-    A label alone is not enough: it outlives a deleted model of the same name. Nor is the uid: whoever may make pods
-    in another namespace could write it into one and be sent this model's requests.
-    """
-    owners = pod["metadata"].get("ownerReferences") or []
-    return pod["metadata"]["namespace"], next((owner["uid"] for owner in owners if owner.get("controller")), "")
-
-
-def _model(item: Object, pods: Iterable[Object]) -> Model:
+def read_served(item: Object) -> Served:
+    """What a ModelDeployment says of itself."""
     meta = item["metadata"]
     names = item.get("spec", {}).get("model", {}).get("servedNames") or [meta["name"]]
-    ordered = sorted(pods, key=lambda pod: str(pod["metadata"]["name"]))
-    return Model(
-        key=ObjectKey(meta["namespace"], meta["name"]),
-        served_names=tuple(names),
-        created=datetime.fromisoformat(meta["creationTimestamp"]).timestamp(),
-        message=_why_not_ready(item),
-        replicas=tuple(replica for replica in map(_replica, ordered) if replica is not None),
-    )
+    created = datetime.fromisoformat(meta["creationTimestamp"]).timestamp()
+    return Served(tuple(names), created, _why_not_ready(item))
 
 
-def _why_not_ready(item: Object) -> str:
-    ready = _condition(item, "Ready")
-    return "" if ready is None or ready.get("status") == "True" else str(ready.get("message") or "")
-
-
-def _replica(pod: Object) -> Replica | None:
+def read_replica(pod: Object) -> Replica | None:
     """One pod; None before it has an address, and once it is going away (it drains, and must get nothing new)."""
     address = pod.get("status", {}).get("podIP")
     if not address or pod["metadata"].get("deletionTimestamp"):
@@ -71,6 +49,41 @@ def _replica(pod: Object) -> Replica | None:
         names=_started_names(pod),
         unheard=_is_unheard(pod),
     )
+
+
+MODELS: Resource[Served] = Resource(KIND, f"/apis/{GROUP}/{VERSION}", PLURAL, read_served)
+PODS: Resource[Replica | None] = Resource("Pod", "/api/v1", "pods", read_replica, POD_SELECTOR)
+
+
+def model_of(item: Entry[Served], pods: Iterable[Entry[Replica | None]]) -> Model:
+    """A ModelDeployment with the pods that it owns, in whatever order they come."""
+    ordered = sorted(pods, key=lambda pod: pod.key.name)
+    return Model(
+        key=item.key,
+        served_names=item.value.served_names,
+        created=item.value.created,
+        message=item.value.message,
+        replicas=tuple(pod.value for pod in ordered if pod.value is not None),
+    )
+
+
+def table_of(deployments: Iterable[Entry[Served]], pods: Iterable[Entry[Replica | None]]) -> Table:
+    """The table of ModelDeployments and runtime pods, made from nothing.
+
+    A pod belongs to the object of its namespace whose uid it names as its controller's. A label alone is not enough: it
+    outlives a deleted model of the same name. Nor is the uid: whoever may make pods in another namespace could write it
+    into one and be sent this model's requests.
+    """
+    by_owner: dict[tuple[str, str], list[Entry[Replica | None]]] = {}
+    for pod in pods:
+        if pod.owner is not None:
+            by_owner.setdefault((pod.key.namespace, pod.owner.uid), []).append(pod)
+    return build_table(model_of(item, by_owner.get((item.key.namespace, item.uid), [])) for item in deployments)
+
+
+def _why_not_ready(item: Object) -> str:
+    ready = _condition(item, "Ready")
+    return "" if ready is None or ready.get("status") == "True" else str(ready.get("message") or "")
 
 
 def _started_names(pod: Object) -> frozenset[str] | None:

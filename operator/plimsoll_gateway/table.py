@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-
-@dataclass(frozen=True, slots=True, order=True)
-class ObjectKey:
-    """The identity of a ModelDeployment."""
-
-    namespace: str
-    name: str
-
-    def __str__(self) -> str:
-        return f"{self.namespace}/{self.name}"
+from plimsoll_cluster.keys import ObjectKey as ObjectKey
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +69,7 @@ class Table:
         """Raise AssertionError where the records contradict each other."""
         keys = [model.key for model in self.models]
         assert len(keys) == len(set(keys)), f"a model twice: {keys}"
-        assert keys == [m.key for m in sorted(self.models, key=_age)], "models are not in order of age"
+        assert keys == [m.key for m in sorted(self.models, key=age)], "models are not in order of age"
         wanted = {name for model in self.models for name in model.served_names}
         assert set(self.owners) == wanted, "a name without owner, or an owner without claim"
         for name, owner in self.owners.items():
@@ -94,7 +86,7 @@ def build_table(models: Iterable[Model]) -> Table:
 
     The result does not depend on the order of `models`. Raises DuplicateModelError for two models of one key.
     """
-    ordered = tuple(sorted(models, key=_age))
+    ordered = tuple(sorted(models, key=age))
     owners: dict[str, Model] = {}
     keys: set[ObjectKey] = set()
     for model in ordered:
@@ -106,7 +98,8 @@ def build_table(models: Iterable[Model]) -> Table:
     return Table(ordered, MappingProxyType(owners))
 
 
-def _age(model: Model) -> tuple[float, ObjectKey]:
+def age(model: Model) -> tuple[float, ObjectKey]:
+    """The order in which models have a right to a name."""
     return (model.created, model.key)
 
 
@@ -115,7 +108,23 @@ class TableStore:
 
     def __init__(self) -> None:
         self.current: Table | None = None
+        self._awaited: dict[str, asyncio.Event] = {}
+
+    def find(self, served_name: str) -> Model | None:
+        """The model that answers to a name now, or None."""
+        return None if self.current is None else self.current.find(served_name)
 
     def replace(self, table: Table) -> None:
-        """Make `table` what the next request sees."""
-        self.current = table
+        """Make `table` what the next request sees, and wake those who wait for what it changes."""
+        before, self.current = self.current, table
+        for name in [name for name in self._awaited if before is None or before.find(name) != table.find(name)]:
+            self._awaited.pop(name).set()
+
+    async def changed(self, served_name: str, seen: Model | None) -> Model | None:
+        """Return what answers to a name once that is no longer `seen`; at once if it is not. No change is missed.
+
+        Many may wait for one name; a change of other models wakes none of them.
+        """
+        while (found := self.find(served_name)) == seen:
+            await self._awaited.setdefault(served_name, asyncio.Event()).wait()
+        return found

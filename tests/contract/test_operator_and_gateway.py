@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from operator_support.verdicts import MEMORY
 
-from plimsoll_gateway.objects import POD_SELECTOR, table_of
+from plimsoll_gateway.objects import MODELS, POD_SELECTOR, PODS, table_of
 from plimsoll_operator import identity
 from plimsoll_operator.build.arguments import serve_arguments as operator_arguments
 from plimsoll_operator.build.image import Image
@@ -53,6 +53,7 @@ def stored(name: str, spec: dict[str, Any]) -> dict[str, Any]:
     filled["metadata"] |= {
         "namespace": "team",
         "uid": "u",
+        "resourceVersion": "1",
         "generation": 1,
         "creationTimestamp": "2026-01-01T00:00:00Z",
     }
@@ -73,11 +74,11 @@ def test_a_pod_and_a_laptop_run_the_same(spec: dict[str, Any]) -> None:
 def test_the_gateway_routes_to_the_operators_pods(spec: dict[str, Any]) -> None:
     item = stored("gemma", spec)
     pod = build_pod(read_spec(item), Image("runtime:1"), "x1")
-    pod["metadata"] |= {"uid": "p"}
+    pod["metadata"] |= {"uid": "p", "resourceVersion": "2"}
     pod["status"] = {"podIP": "198.18.0.9", "conditions": [{"type": "Ready", "status": "True"}]}
     labels = pod["metadata"]["labels"]
     assert all(labels[key] == value for key, _, value in (part.partition("=") for part in POD_SELECTOR.split(",")))
-    (model,) = table_of([item], [pod]).models
+    (model,) = table_of([MODELS.entry(item)], [PODS.entry(pod)]).models
     (replica,) = model.replicas
     assert replica.url == f"http://198.18.0.9:{identity.PORT}"
     assert replica.names == frozenset(model.served_names)
@@ -101,6 +102,7 @@ CLAIMS = st.lists(st.tuples(TIMES, st.sets(st.sampled_from("abc"), min_size=1)),
 
 
 @given(CLAIMS, st.randoms(use_true_random=False))
+@settings(deadline=None)
 def test_both_give_a_name_to_the_same_object(claims: list[tuple[str, set[str]]], random: Any) -> None:
     template = stored("m", SPECS[0])
     items = []
@@ -112,7 +114,7 @@ def test_both_give_a_name_to_the_same_object(claims: list[tuple[str, set[str]]],
     registry = NameRegistry()
     for item in items:
         registry.note(item)
-    table = table_of(items, [])
+    table = table_of(map(MODELS.entry, items), [])
     for item in items:
         spec = read_spec(item)
         lost = dict(registry.holders(spec))

@@ -7,13 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plimsoll_gateway.objects import table_of
+from plimsoll_gateway.objects import MODELS, PODS
+from plimsoll_gateway.objects import table_of as table_of_entries
+from plimsoll_gateway.table import Table
 
 DEPLOYMENT: dict[str, Any] = {
     "metadata": {
         "namespace": "team",
         "name": "gemma",
         "uid": "u-1",
+        "resourceVersion": "1",
         "creationTimestamp": "2026-01-01T00:00:00Z",
     },
     "spec": {"model": {"source": "demo://gemma-3-270m"}},
@@ -24,11 +27,20 @@ POD: dict[str, Any] = {
         "namespace": "team",
         "name": "gemma-x1",
         "uid": "p-1",
-        "ownerReferences": [{"uid": "u-1", "controller": True}],
+        "resourceVersion": "1",
+        "ownerReferences": [{"kind": "ModelDeployment", "name": "gemma", "uid": "u-1", "controller": True}],
     },
     "spec": {"containers": [{"name": "runtime", "args": ["serve", "/m", "--name", "gemma"]}]},
     "status": {"podIP": "198.18.0.7", "conditions": [{"type": "Ready", "status": "True"}]},
 }
+
+
+OWNER = POD["metadata"]["ownerReferences"][0]
+
+
+def table_of(deployments: list[dict[str, Any]], pods: list[dict[str, Any]]) -> Table:
+    """Of objects as the API server returns them."""
+    return table_of_entries(map(MODELS.entry, deployments), map(PODS.entry, pods))
 
 
 def changed(item: dict[str, Any], *path: str, value: object) -> dict[str, Any]:
@@ -106,8 +118,8 @@ def test_a_pod_of_another_namespace_is_not_ours_whatever_it_says() -> None:
 
 
 def test_a_pod_of_an_earlier_object_of_the_same_name_is_not_ours() -> None:
-    orphan = changed(POD, "metadata", "ownerReferences", value=[{"uid": "u-0", "controller": True}])
-    bystander = changed(POD, "metadata", "ownerReferences", value=[{"uid": "u-1"}])
+    orphan = changed(POD, "metadata", "ownerReferences", value=[{**OWNER, "uid": "u-0"}])
+    bystander = changed(POD, "metadata", "ownerReferences", value=[{**OWNER, "controller": False}])
     nobodys = changed(POD, "metadata", "ownerReferences", value=None)
     assert table_of([DEPLOYMENT], [orphan, bystander, nobodys]).models[0].replicas == ()
 

@@ -12,8 +12,9 @@ from aiohttp import web
 
 kubernetes_client = pytest.importorskip("kubernetes.aio.client", reason="needs the [operator] extra")
 
+from plimsoll_cluster.source import follow  # noqa: E402
+from plimsoll_gateway.cluster_table import ClusterTable  # noqa: E402
 from plimsoll_gateway.table import Table, TableStore  # noqa: E402
-from plimsoll_gateway.watch import ClusterTable  # noqa: E402
 
 DEPLOYMENTS = "/apis/plimsoll.dev/v1alpha1/namespaces/team/modeldeployments"
 PODS = "/api/v1/namespaces/team/pods"
@@ -32,7 +33,7 @@ def deployment(name: str, version: int) -> dict[str, Any]:
 
 
 def pod(name: str, owner: str, version: int) -> dict[str, Any]:
-    owners = [{"uid": f"u-{owner}", "controller": True}]
+    owners = [{"kind": "ModelDeployment", "name": owner, "uid": f"u-{owner}", "controller": True}]
     meta = {
         "namespace": "team",
         "name": name,
@@ -107,7 +108,8 @@ async def test_the_table_follows_the_cluster(api: tuple[Api, str]) -> None:
     store = SignallingStore()
     configuration = kubernetes_client.Configuration(host=url)
     async with kubernetes_client.ApiClient(configuration) as client:
-        task = asyncio.create_task(ClusterTable(client, ["team"], store).follow())
+        table = ClusterTable(["team"], store)
+        task = asyncio.create_task(follow(client, table.models, table.pods))
         first = await store.next()
         assert [replica.id for replica in first.models[0].replicas] == ["a-1"]
         server.events[PODS].put_nowait({"type": "ADDED", "object": pod("a-2", "a", 11)})
@@ -139,10 +141,11 @@ async def test_a_server_that_refuses_is_asked_again(
 ) -> None:
     server, url = api
     server.status = 403
-    monkeypatch.setattr("plimsoll_gateway.reflector.FIRST_DELAY", 0.01)
+    monkeypatch.setattr("plimsoll_cluster.reflector.FIRST_DELAY", 0.01)
     store = SignallingStore()
     async with kubernetes_client.ApiClient(kubernetes_client.Configuration(host=url)) as client:
-        task = asyncio.create_task(ClusterTable(client, ["team"], store).follow())
+        table = ClusterTable(["team"], store)
+        task = asyncio.create_task(follow(client, table.models, table.pods))
         async with asyncio.timeout(5):
             await server.refused.wait()
         assert store.current is None

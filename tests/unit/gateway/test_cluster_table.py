@@ -1,0 +1,212 @@
+"""The table by key is the table made from nothing, after whatever was told; and who waits for a change is woken."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from plimsoll_gateway.cluster_table import ClusterTable
+from plimsoll_gateway.live_table import LiveTable
+from plimsoll_gateway.objects import table_of
+from plimsoll_gateway.table import Model, ObjectKey, Replica, Table, TableStore, build_table
+
+Json = dict[str, Any]
+NAMES, SPACES = st.sampled_from("ab"), st.sampled_from(["team", "team", "team", "other"])
+UIDS, MOSTLY = st.sampled_from(["u1", "u1", "u1", "u2"]), st.sampled_from([True, True, True, False])
+SERVED = st.lists(st.sampled_from("abcd"), unique=True, max_size=3)
+
+
+class Following(RuleBasedStateMachine):
+    """Objects that come, change, go and come again under the same name, told one by one or as a whole list."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.due: list[Callable[[], None]] = []
+        self.store = TableStore()
+        self.table = ClusterTable(["team", "other"], self.store, soon=self.due.append)
+        self.version = 1
+        self.truth: dict[str, dict[tuple[str, str], Json]] = {"models": {}, "pods": {}}
+
+    @initialize(listed=MOSTLY)
+    def begin(self, listed: bool) -> None:
+        for kind in self.truth if listed else ():
+            for space in ("team", "other"):
+                self.list_anew(kind, space, set())
+
+    @rule(space=SPACES, name=NAMES, uid=UIDS, second=st.integers(0, 2), served=SERVED, ready=st.booleans())
+    def tell_of_a_model(self, space: str, name: str, uid: str, second: int, served: list[str], ready: bool) -> None:
+        meta = self._meta(space, name, f"{space}-{name}-{uid}") | {"creationTimestamp": f"2026-01-01T00:00:0{second}Z"}
+        conditions = [{"type": "Ready", "status": str(ready), "message": "it loads"}]
+        spec = {"model": {"source": "demo://x", "servedNames": served}}
+        self._tell("models", {"metadata": meta, "spec": spec, "status": {"conditions": conditions}})
+
+    @rule(
+        space=SPACES,
+        name=NAMES,
+        owner=NAMES,
+        owner_space=SPACES,
+        uid=UIDS,
+        ready=st.booleans(),
+        address=st.sampled_from(["198.18.0.1", "198.18.0.2", "fd00::7", ""]),
+        owned=MOSTLY,
+    )
+    def tell_of_a_pod(
+        self, space: str, name: str, owner: str, owner_space: str, uid: str, ready: bool, address: str, owned: bool
+    ) -> None:
+        """Its owner may be one of another namespace, or one that is no more."""
+        meta = self._meta(space, name, f"pod-{space}-{name}")
+        reference = {"kind": "ModelDeployment", "name": owner, "uid": f"{owner_space}-{owner}-{uid}"}
+        meta["ownerReferences"] = [reference | {"controller": owned}]
+        status = {"podIP": address, "conditions": [{"type": "Ready", "status": str(ready)}]}
+        self._tell("pods", {"metadata": meta, "spec": {"containers": []}, "status": status})
+
+    @rule(kind=st.sampled_from(["models", "pods"]), space=SPACES, name=NAMES)
+    def tell_that_one_is_gone(self, kind: str, space: str, name: str) -> None:
+        found = self.truth[kind].pop((space, name), None)
+        part = self._part(kind, space)
+        if found is not None and part.lists_done:
+            self.version += 1
+            found["metadata"]["resourceVersion"] = str(self.version)
+            part.take({"type": "DELETED", "object": found})
+
+    @rule(kind=st.sampled_from(["models", "pods"]), space=SPACES, lost=st.sets(NAMES))
+    def list_anew(self, kind: str, space: str, lost: set[str]) -> None:
+        """What went while nobody listened is told by its absence."""
+        self.truth[kind] = {k: v for k, v in self.truth[kind].items() if k[0] != space or k[1] not in lost}
+        part, read = self._part(kind, space), self._store(kind).resource.entry
+        entries = [read(item) for (where, _), item in self.truth[kind].items() if where == space]
+        self.version += 1
+        part.end_list(part.begin_list(), {entry.key: entry for entry in entries}, self.version)
+
+    @rule()
+    def publish(self) -> None:
+        assert len(self.due) <= 1, "changes that come together are one table"
+        for call in self.due:
+            call()
+        self.due.clear()
+
+    @invariant()
+    def the_table_is_the_one_made_from_nothing(self) -> None:
+        self.table.models.check_integrity()
+        self.table.pods.check_integrity()
+        if self.due:
+            return
+        if not (self.table.models.synced and self.table.pods.synced):
+            assert self.store.current is None
+            return
+        assert self.store.current is not None
+        self.store.current.check_integrity()
+        models, pods = self.table.models.resource, self.table.pods.resource
+        expected = table_of(
+            map(models.entry, self.truth["models"].values()), map(pods.entry, self.truth["pods"].values())
+        )
+        assert self.store.current == expected
+
+    def teardown(self) -> None:
+        self.publish()
+        self.the_table_is_the_one_made_from_nothing()
+
+    def _meta(self, space: str, name: str, uid: str) -> Json:
+        self.version += 1
+        return {"namespace": space, "name": name, "uid": uid, "resourceVersion": str(self.version)}
+
+    def _tell(self, kind: str, item: Json) -> None:
+        key = (item["metadata"]["namespace"], item["metadata"]["name"])
+        self.truth[kind][key] = item
+        part = self._part(kind, key[0])
+        if part.lists_done:
+            part.take({"type": "MODIFIED", "object": item})
+
+    def _store(self, kind: str) -> Any:
+        return self.table.models if kind == "models" else self.table.pods
+
+    def _part(self, kind: str, space: str) -> Any:
+        return self._store(kind).part_of(space)
+
+
+Following.TestCase.settings = settings(max_examples=150, stateful_step_count=30, deadline=None)
+TestFollowing = Following.TestCase
+
+
+def model(name: str, *served: str, ready: bool = False, created: float = 1.0) -> Model:
+    return Model(ObjectKey("team", name), served, created, "", (Replica(name, f"http://{name}", ready),))
+
+
+class Changing(RuleBasedStateMachine):
+    """A live table by itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = LiveTable()
+        self.models: dict[ObjectKey, Model] = {}
+
+    @rule(name=NAMES, served=SERVED, created=st.sampled_from([1.0, 2.0]), ready=st.booleans())
+    def put(self, name: str, served: list[str], created: float, ready: bool) -> None:
+        made = model(name, *served, created=created, ready=ready)
+        assert self.table.put(made) is (self.models.get(made.key) != made)
+        self.models[made.key] = made
+
+    @rule(name=NAMES)
+    def drop(self, name: str) -> None:
+        key = ObjectKey("team", name)
+        assert self.table.drop(key) is (self.models.pop(key, None) is not None)
+
+    @invariant()
+    def check(self) -> None:
+        self.table.check_integrity()
+        assert self.table.snapshot() == build_table(self.models.values())
+
+
+Changing.TestCase.settings = settings(max_examples=100, deadline=None)
+TestChanging = Changing.TestCase
+
+
+def test_a_snapshot_stays_as_it_was() -> None:
+    table = LiveTable()
+    table.put(model("a", "x"))
+    before = table.snapshot()
+    table.put(model("b", "y"))
+    table.drop(ObjectKey("team", "a"))
+    assert before == build_table([model("a", "x")])
+
+
+def table(*models: Model) -> Table:
+    return build_table(models)
+
+
+async def test_a_change_wakes_those_who_wait_for_it_and_nobody_else() -> None:
+    store = TableStore()
+    store.replace(table(model("a", "x"), model("b", "y")))
+    waiting = [asyncio.create_task(store.changed(name, store.find(name))) for name in ("x", "x", "y", "new")]
+    await asyncio.sleep(0)
+    store.replace(table(model("a", "x", ready=True), model("b", "y")))
+    first, second = await waiting[0], await waiting[1]
+    assert first == second == model("a", "x", ready=True)
+    assert [task.done() for task in waiting] == [True, True, False, False]
+    store.replace(table(model("b", "y"), model("c", "new")))
+    assert await waiting[3] == model("c", "new")
+    assert not waiting[2].done()
+    store.replace(table())
+    assert await waiting[2] is None
+
+
+async def test_a_change_before_the_wait_is_not_missed() -> None:
+    store = TableStore()
+    seen = store.find("x")
+    store.replace(table(model("a", "x")))
+    assert await store.changed("x", seen) == model("a", "x")
+
+
+async def test_who_hangs_up_leaves_the_others_waiting() -> None:
+    store = TableStore()
+    gone, stays = (asyncio.create_task(store.changed("x", None)) for _ in range(2))
+    await asyncio.sleep(0)
+    gone.cancel()
+    await asyncio.wait({gone})
+    store.replace(table(model("a", "x")))
+    assert await stays == model("a", "x")
