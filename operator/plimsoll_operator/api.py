@@ -1,4 +1,4 @@
-"""The only door to the API server: the few requests that the operator makes, and its errors in our words.
+"""The door to the API server, beside the watches: the few requests that the operator makes, its errors in our words.
 
 Objects stay plain JSON: the client library's classes would drop fields that they do not know.
 """
@@ -7,14 +7,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
-from urllib.parse import quote
 
 import aiohttp
-from kubernetes.aio import client, config
+from kubernetes.aio import client
 
-from plimsoll_operator.identity import GROUP, PLURAL, VERSION, Object, ObjectKey, selector
+from plimsoll_operator.identity import GROUP, PLURAL, VERSION, Object, ObjectKey
 from plimsoll_operator.rights import Right
 
 FIELD_MANAGER = "plimsoll-operator"
@@ -46,43 +44,10 @@ class ApiError(Exception):
         """Whether it says nothing about the request itself: an outage, a conflict, too many requests."""
         return self.code in PASSING
 
-
-class NoClusterError(Exception):
-    """There is no cluster to talk to; the message says what was looked for."""
-
-
-async def connect() -> client.ApiClient:
-    """A client for the cluster that this process runs in, else for the kubeconfig's. Raises NoClusterError."""
-    try:
-        config.load_incluster_config()  # type: ignore[no-untyped-call]
-    except config.ConfigException:
-        try:
-            await config.load_kube_config()  # type: ignore[no-untyped-call]
-        except config.ConfigException as error:
-            raise NoClusterError(f"neither inside a pod nor with a usable kubeconfig ({error})") from error
-    return client.ApiClient()
-
-
-@dataclass(frozen=True, slots=True)
-class Credentials:
-    """How this process reaches the API server, for the library that watches."""
-
-    server: str
-    insecure: bool
-    ca_path: str | None
-    certificate_path: str | None
-    private_key_path: str | None
-    authorization: str | None
-
     @property
-    def scheme(self) -> str | None:
-        """The first word of the Authorization header."""
-        return self.authorization.split(" ", 1)[0].capitalize() if self.authorization else None
-
-    @property
-    def token(self) -> str | None:
-        """What follows it."""
-        return self.authorization.split(" ", 1)[1].strip() if self.authorization else None
+    def is_unsure(self) -> bool:
+        """Whether the API server may have done it all the same, or may still do it."""
+        return self.code is None or self.code >= 500
 
 
 class Api:
@@ -91,36 +56,10 @@ class Api:
     def __init__(self, api: client.ApiClient) -> None:
         self._client = api
 
-    async def credentials(self) -> Credentials:
-        """What is used now; tokens are read anew where they rotate."""
-        settings = self._client.configuration
-        return Credentials(
-            server=settings.host,
-            insecure=not settings.verify_ssl,
-            ca_path=settings.ssl_ca_cert,
-            certificate_path=settings.cert_file,
-            private_key_path=settings.key_file,
-            authorization=await settings.get_api_key_with_prefix("BearerToken"),
-        )
-
     async def serves_models(self) -> bool:
         """Whether the API server knows what a ModelDeployment is, and says so to clients."""
         found = await self._find(MODELS)
         return found is not None and any(kind["name"] == PLURAL for kind in found["resources"])
-
-    async def model(self, key: ObjectKey) -> Object | None:
-        """A ModelDeployment, None when it is gone."""
-        return await self._find(f"{MODELS}/namespaces/{key.namespace}/{PLURAL}/{key.name}")
-
-    async def models(self, namespace: str | None) -> list[Object]:
-        """All ModelDeployments of a namespace, or of the cluster."""
-        scope = "" if namespace is None else f"/namespaces/{quote(namespace, safe='')}"
-        return list((await self._ask("GET", f"{MODELS}{scope}/{PLURAL}"))["items"])
-
-    async def pods(self, key: ObjectKey) -> list[Object]:
-        """Pods that carry a ModelDeployment's labels."""
-        query = {"labelSelector": selector(key.name)}
-        return list((await self._ask("GET", f"/api/v1/namespaces/{key.namespace}/pods", query=query))["items"])
 
     async def service(self, key: ObjectKey) -> Object | None:
         """The Service of this name, whoever's it is."""
@@ -130,32 +69,35 @@ class Api:
         """The PodDisruptionBudget of this name, whoever's it is."""
         return await self._find(_budget_path(key))
 
-    async def create_pod(self, pod: Object) -> None:
-        """Create a pod. One that exists already is left as it is (409), one with unknown fields is refused (400)."""
+    async def create_pod(self, pod: Object) -> Object:
+        """Create a pod; returns it. An existing one is left alone (409), one with unknown fields is refused (400)."""
         path = f"/api/v1/namespaces/{pod['metadata']['namespace']}/pods"
-        await self._ask("POST", path, pod, query=MANAGED | {"fieldValidation": "Strict"})
+        return await self._ask("POST", path, pod, query=MANAGED | {"fieldValidation": "Strict"})
 
     async def delete_pod(self, key: ObjectKey, uid: str) -> None:
         """Delete the pod with this uid; nothing happens when it is gone or another one has its name."""
         await self._delete(f"/api/v1/namespaces/{key.namespace}/pods/{key.name}", uid)
 
-    async def apply_service(self, service: Object) -> None:
-        """Server-side apply, ours with force: nobody else has a say in our Service's fields."""
+    async def apply_service(self, service: Object) -> Object:
+        """Server-side apply, ours with force: nobody else has a say in our Service's fields. Returns the Service."""
         meta = service["metadata"]
         path = f"/api/v1/namespaces/{meta['namespace']}/services/{meta['name']}"
-        await self._apply(path, service)
+        return await self._apply(path, service)
 
-    async def apply_budget(self, budget: Object) -> None:
+    async def apply_budget(self, budget: Object) -> Object:
         """The same of a PodDisruptionBudget."""
         meta = budget["metadata"]
-        await self._apply(_budget_path(ObjectKey(meta["namespace"], meta["name"])), budget)
+        return await self._apply(_budget_path(ObjectKey(meta["namespace"], meta["name"])), budget)
 
     async def delete_budget(self, key: ObjectKey, uid: str) -> None:
         """Delete the PodDisruptionBudget with this uid."""
         await self._delete(_budget_path(key), uid)
 
-    async def apply_status(self, item: Object, status: Mapping[str, Any]) -> None:
-        """Server-side apply of a ModelDeployment's whole status; nothing happens when the object is gone."""
+    async def apply_status(self, item: Object, status: Mapping[str, Any]) -> Object:
+        """Server-side apply of a ModelDeployment's whole status; returns the object.
+
+        One that is gone is a 404, another one of its name a 409.
+        """
         meta = item["metadata"]
         body = {
             "apiVersion": item["apiVersion"],
@@ -163,11 +105,7 @@ class Api:
             "metadata": {"name": meta["name"], "namespace": meta["namespace"], "uid": meta["uid"]},
             "status": status,
         }
-        try:
-            await self._apply(f"{MODELS}/namespaces/{meta['namespace']}/{PLURAL}/{meta['name']}/status", body)
-        except ApiError as error:
-            if error.code not in (404, 409):
-                raise
+        return await self._apply(f"{MODELS}/namespaces/{meta['namespace']}/{PLURAL}/{meta['name']}/status", body)
 
     async def create_event(self, event: Object) -> None:
         """Record an event."""
@@ -205,8 +143,8 @@ class Api:
         answer = await self._ask("POST", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", body)
         return bool(answer["status"]["allowed"])
 
-    async def _apply(self, path: str, body: Object) -> None:
-        await self._ask("PATCH", path, body, kind=APPLY, query=MANAGED | {"force": "true"})
+    async def _apply(self, path: str, body: Object) -> Object:
+        return await self._ask("PATCH", path, body, kind=APPLY, query=MANAGED | {"force": "true"})
 
     async def _delete(self, path: str, uid: str) -> None:
         try:

@@ -2,9 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from plimsoll_operator.identity import Object, Owner, controller_of
+
+
+@dataclass(frozen=True, slots=True)
+class FoundBudget:
+    """A budget, whoever's it is; `owner` is the uid of what manages it, "" for nothing."""
+
+    uid: str
+    owner: str
+    labels: Mapping[str, str]
+    spec: Mapping[str, Any]
+
+
+def read_budget(item: Object) -> FoundBudget:
+    """What is kept of a PodDisruptionBudget: not its status, which changes with each pod."""
+    meta = item["metadata"]
+    owner = controller_of(item).get("uid", "")
+    return FoundBudget(meta["uid"], owner, meta.get("labels") or {}, item.get("spec") or {})
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,16 +45,15 @@ class DeleteBudget:
 BudgetAction = ApplyBudget | DeleteBudget
 
 
-def plan_budget(owner: Owner, found: Object | None, wanted: Object | None) -> BudgetAction | None:
+def plan_budget(owner: Owner, found: FoundBudget | None, wanted: Object | None) -> BudgetAction | None:
     """None when all is well, or somebody else's budget has the name: theirs then counts, and ours is not made."""
     if found is None:
         return None if wanted is None else ApplyBudget(wanted, "it is missing")
-    if controller_of(found).get("uid") != owner.uid:
+    if found.owner != owner.uid:
         return None
     if wanted is None:
-        return DeleteBudget(found["metadata"]["uid"], "there is nothing for it to keep")
-    labels = found["metadata"].get("labels") or {}
-    same = all(found["spec"].get(name) == value for name, value in wanted["spec"].items())
-    if same and wanted["metadata"]["labels"].items() <= labels.items():
+        return DeleteBudget(found.uid, "there is nothing for it to keep")
+    same = all(found.spec.get(name) == value for name, value in wanted["spec"].items())
+    if same and wanted["metadata"]["labels"].items() <= found.labels.items():
         return None
     return ApplyBudget(wanted, "it is not as it should be")

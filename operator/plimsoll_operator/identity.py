@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-GROUP, VERSION, PLURAL, KIND = "plimsoll.dev", "v1alpha1", "modeldeployments", "ModelDeployment"
+from plimsoll_cluster.keys import GROUP as GROUP
+from plimsoll_cluster.keys import KIND as KIND
+from plimsoll_cluster.keys import PLURAL as PLURAL
+from plimsoll_cluster.keys import VERSION as VERSION
+from plimsoll_cluster.keys import Object as Object
+from plimsoll_cluster.keys import ObjectKey as ObjectKey
+from plimsoll_cluster.keys import controller_of as controller_of
+from plimsoll_cluster.keys import key_of as key_of
+
 API_VERSION = f"{GROUP}/{VERSION}"
 OWNER_LABEL = "plimsoll.dev/model-deployment"
 UID_LABEL = "plimsoll.dev/model-deployment-uid"
@@ -15,19 +22,6 @@ NAME_LABEL, RUNTIME_NAME = "app.kubernetes.io/name", "plimsoll-runtime"
 MANAGED_LABEL, MANAGER = "app.kubernetes.io/managed-by", "plimsoll-operator"
 CONTAINER = "runtime"
 PORT = 8000
-
-Object = Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class ObjectKey:
-    """An object of one kind: its namespace and its name."""
-
-    namespace: str
-    name: str
-
-    def __str__(self) -> str:
-        return f"{self.namespace}/{self.name}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,14 +52,3 @@ def selector_labels(name: str, uid: str | None = None) -> dict[str, str]:
 def selector(name: str, uid: str | None = None) -> str:
     """The same as a selector's text."""
     return ",".join(f"{key}={value}" for key, value in selector_labels(name, uid).items())
-
-
-def key_of(item: Object) -> ObjectKey:
-    """The key of an object."""
-    return ObjectKey(item["metadata"]["namespace"], item["metadata"]["name"])
-
-
-def controller_of(child: Object) -> Mapping[str, Any]:
-    """The owner that manages an object, {} for none: a label alone outlives its owner."""
-    owners = child["metadata"].get("ownerReferences") or ()
-    return next((owner for owner in owners if owner.get("controller")), {})

@@ -10,38 +10,47 @@ import socket
 import sys
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
+from typing import Any
 
-from plimsoll_operator.api import Api, ApiError, NoClusterError, connect
+from plimsoll_cluster.connect import NoClusterError, connect
+from plimsoll_cluster.keys import Key
+from plimsoll_cluster.source import follow
+from plimsoll_operator.api import Api
 from plimsoll_operator.build.budget import Budgets
+from plimsoll_operator.expectations import Expectations
 from plimsoll_operator.health import HealthError, serve_health
-from plimsoll_operator.identity import key_of
+from plimsoll_operator.identity import KIND, ObjectKey
+from plimsoll_operator.kinds import Caches
 from plimsoll_operator.lease import Lease, LeaseLostError
-from plimsoll_operator.metrics import LEADER, LEADERLESS
+from plimsoll_operator.metrics import LEADER, LEADERLESS, UNFOLLOWED
 from plimsoll_operator.names import NameRegistry
 from plimsoll_operator.nodes import NodeRegistry
 from plimsoll_operator.options import Options, parse_options
 from plimsoll_operator.prerequisites import PrerequisiteError, await_prerequisites, may_see_nodes
 from plimsoll_operator.reconcile import NotLeaderError, Reconciler
 from plimsoll_operator.turns import Turns
-from plimsoll_operator.watch import WatchError, watch
+from plimsoll_operator.watch import wake
 from plimsoll_operator.work import RESYNC_SECONDS, WORKERS, WorkQueue
 
 logger = logging.getLogger(__name__)
 
 STALE_SECONDS = 5 * RESYNC_SECONDS
-RETRY_SECONDS = 2.0
 LEADERLESS_SECONDS = 60.0
 """Three times what a Lease takes to expire: whoever sees no leader for so long sees that there is none."""
-ENDS = (LeaseLostError, NotLeaderError, WatchError)
+ENDS = (LeaseLostError, NotLeaderError)
 """What ends an operator for good: its pod is started again, and stands by."""
+TROUBLED = 8
+"""Failures in a row of a list or a watch: with their back-off, about a minute."""
+Follow = Callable[..., Coroutine[Any, Any, None]]
+"""Keeps the stores that it is given true, for ever."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run until a signal: 0. Without a cluster or what is needed of it, or once the Lease or the watch is lost: 1."""
+    """Run until a signal: 0. Without a cluster or what is needed of it, or once the Lease is lost: 1."""
     options = parse_options(arguments)
     logging.basicConfig(level=options.log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    logging.getLogger("kopf").setLevel(logging.WARNING)
     try:
         return asyncio.run(_run(options))
     except (NoClusterError, HealthError, PrerequisiteError) as error:
@@ -52,9 +61,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 class Operator:
     """One process that is, or may become, the one that acts."""
 
-    def __init__(self, options: Options, api: Api, instance: str, identity: str) -> None:
+    def __init__(self, options: Options, api: Api, follow: Follow, instance: str, identity: str) -> None:
         self._options = options
         self._api = api
+        self._follow = follow
         self._instance = instance
         self._names = NameRegistry()
         self._nodes = NodeRegistry()
@@ -62,6 +72,7 @@ class Operator:
         self._queue = WorkQueue()
         self._acting = False
         self._able = False
+        self._caches: Caches | None = None
         self.lease = Lease(api, options.lease, identity, deployment=options.deployment)
         LEADERLESS.set_function(lambda: self.lease.leaderless_seconds)
 
@@ -76,9 +87,11 @@ class Operator:
         seconds = self.lease.leaderless_seconds
         if seconds > LEADERLESS_SECONDS:
             return f"no operator has been seen to hold the Lease {self._options.lease} for {seconds:.0f} s"
+        if troubles := self._caches.troubles(TROUBLED) if self._caches is not None else []:
+            return f"changes are not heard of: {'; '.join(troubles)}"
         return "" if self.is_live() else "no pass has succeeded lately"
 
-    async def run(self, arm_signals: Callable[[], None]) -> None:
+    async def run(self) -> None:
         """Wait for the Lease, then act for ever. What ends that is raised in a group; see ENDS.
 
         Raises PrerequisiteError where it could not act at all.
@@ -88,50 +101,38 @@ class Operator:
         await self.lease.acquire()
         async with asyncio.TaskGroup() as group:
             group.create_task(self.lease.keep())
-            await self._learn_names()
+            # Only what is listed from now on is sure to show what the last holder wrote.
+            caches = self._caches = Caches(self._options.namespaces, with_nodes=await may_see_nodes(self._api))
+            UNFOLLOWED.set_function(lambda: len(caches.troubles()))
+            expectations = Expectations()
+            wake(caches, self._queue, expectations, self._nodes)
+            group.create_task(self._follow(*caches.all()))
+            await caches.wait_synced()
+            for model in caches.models:  # every claim to a name and every turn, before the first pass decides by them
+                self._names.note(model.value)
+                self._turns.learn(model.value)
             self._queue.last_success = time.monotonic()
             self._acting = True
             LEADER.set(1)
-            nodes = self._nodes if await may_see_nodes(self._api) else None
             reconciler = Reconciler(
                 self._api,
+                caches,
+                expectations,
                 self._options.image,
                 self._names,
                 self._nodes,
                 self._turns,
                 self._instance,
                 may_act=lambda: self.lease.held,
-                wake=self._queue.add,
-                budgets=Budgets(self._options.budgets, of_one=nodes is not None),
+                wake=self._wake,
+                budgets=Budgets(self._options.budgets, of_one=caches.nodes is not None),
             )
             group.create_task(self._queue.resync())
             for _ in range(WORKERS):
-                group.create_task(self._queue.work(reconciler.reconcile))
-            group.create_task(watch(self._api, self._queue, self._options.namespaces, arm_signals, nodes))
+                group.create_task(self._queue.work(lambda key: reconciler.reconcile(key.object)))
 
-    async def _learn_names(self) -> None:
-        """Know every claim to a name before the first pass decides by them."""
-        unknown: list[str | None] = list(self._options.namespaces or (None,))
-        while True:
-            unknown = [namespace for namespace in unknown if not await self._learn_names_of(namespace)]
-            if not unknown:
-                return
-            await asyncio.sleep(RETRY_SECONDS)
-
-    async def _learn_names_of(self, namespace: str | None) -> bool:
-        try:
-            if not await self._api.serves_models():
-                logger.warning("the API server does not know ModelDeployments: apply the crds/ of this release")
-                return False
-            items = await self._api.models(namespace)
-        except ApiError as error:
-            logger.warning("ModelDeployments cannot be listed: %s", error)
-            return False
-        for item in items:
-            self._names.note(item)
-            self._turns.learn(item)
-            self._queue.add(key_of(item))
-        return True
+    def _wake(self, key: ObjectKey) -> None:
+        self._queue.add(Key(KIND, key.namespace, key.name))
 
 
 def _identities() -> tuple[str, str]:
@@ -143,16 +144,12 @@ def _identities() -> tuple[str, str]:
 
 async def _run(options: Options) -> int:
     loop = asyncio.get_running_loop()
-    async with await connect() as client:
-        operator = Operator(options, Api(client), *_identities())
+    async with await connect() as connection:
+        operator = Operator(options, Api(connection), partial(follow, connection), *_identities())
         health = await serve_health(options.health_port, operator.is_live, operator.trouble)
-
-        def arm_signals() -> None:
-            for number in (signal.SIGTERM, signal.SIGINT):
-                loop.add_signal_handler(number, task.cancel)
-
-        task = asyncio.create_task(operator.run(arm_signals))
-        arm_signals()
+        task = asyncio.create_task(operator.run())
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, task.cancel)
         try:
             return await _end_of(task)
         finally:

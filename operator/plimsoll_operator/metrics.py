@@ -10,3 +10,4 @@ SECONDS = Histogram("plimsoll_operator_reconcile_seconds", "Time of a successful
 QUEUE = Gauge("plimsoll_operator_queue", "Objects that wait for a pass")
 LEADER = Gauge("plimsoll_operator_leader", "1 while this operator holds the Lease")
 LEADERLESS = Gauge("plimsoll_operator_leaderless_seconds", "Seconds since an operator was last seen to hold the Lease")
+UNFOLLOWED = Gauge("plimsoll_operator_unfollowed", "Lists and watches that failed when last tried")

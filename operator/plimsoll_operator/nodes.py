@@ -38,9 +38,8 @@ class NodeRegistry:
         """By name."""
         return self._nodes
 
-    def note(self, item: Object) -> set[ObjectKey]:
+    def note(self, name: str, now: Node) -> set[ObjectKey]:
         """Take note of a node; returns the objects to which it has become another one."""
-        name, now = item["metadata"]["name"], read_node(item)
         before = self._nodes.get(name, Node(cordoned=False, lost=False))
         self._nodes[name] = now
         return set() if now == before else self._users(name)

@@ -1,4 +1,7 @@
-"""What is there: pods and the Service of one ModelDeployment, as plain records."""
+"""What is there: pods and the Service of one ModelDeployment, as plain records.
+
+A record is read once, when the API server tells of an object; what also depends on the time is added in each pass.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,10 @@ from datetime import UTC, datetime, timedelta
 from enum import Enum
 from typing import Any
 
+from plimsoll_cluster.resource import Controller
 from plimsoll_operator.build.image import Image
 from plimsoll_operator.failure import Failure, failure_of, lost_node, node_failure
-from plimsoll_operator.identity import CONTAINER, HASH_LABEL, KIND, UID_LABEL, Object, controller_of
+from plimsoll_operator.identity import CONTAINER, HASH_LABEL, KIND, OWNER_LABEL, UID_LABEL, Object, controller_of
 from plimsoll_operator.nodes import Node
 
 LOST_AFTER = timedelta(seconds=60)
@@ -22,30 +26,36 @@ NO_NODES: Mapping[str, Node] = {}
 class Pod:
     """One runtime pod.
 
-    `stopping`: it has been deleted and drains. `lost`: it should be gone for long, but its node does not say so.
-    `dead`: it will never run again, and ended at `ended`. `marked`: it carries its owner's uid as a label. `node`: ""
-    while it has none. `leaving`: its node is being drained. `moved`: when it last came nearer to serving, or ceased to.
-    `loads_since`: when it began to load, None when it does not. `gone_by`: when it is to have drained.
+    `model` is the ModelDeployment that its label names, which the Service goes by, too. `gone_by`: it has been deleted
+    and drains until then at the latest. `lost`: it should be gone for long, but its node does not say so. `dead`: it
+    will never run again, and ended at `ended`. `marked`: it carries its owner's uid as a label. `node`: "" while it has
+    none. `leaving`: its node is being drained. `moved`: when it last came nearer to serving, or ceased to.
+    `loads_since`: when it began to load, None when it does not.
     """
 
     name: str
     uid: str
+    model: str
     hash: str
     created: datetime
     scheduled: bool
     ready: bool
-    stopping: bool
-    lost: bool
+    gone_by: datetime | None
     dead: bool
     ended: datetime
     failure: Failure | None = None
     marked: bool = False
     node: str = ""
-    leaving: bool = False
     moved: datetime = LONG_AGO
     loads_since: datetime | None = None
-    gone_by: datetime | None = None
     image: Image | None = None
+    leaving: bool = False
+    lost: bool = False
+
+    @property
+    def stopping(self) -> bool:
+        """Whether it has been deleted."""
+        return self.gone_by is not None
 
     @property
     def live(self) -> bool:
@@ -73,13 +83,10 @@ class Observed:
     name_holders: tuple[tuple[str, str], ...] = ()
 
 
-def observe_pods(
-    items: Iterable[Object], owner_uid: str, now: datetime, nodes: Mapping[str, Node] = NO_NODES
-) -> tuple[Pod, ...]:
-    """The pods that this owner made, oldest first; `nodes` are those that are known of."""
-    found = (_pod(item, now) for item in items if controller_of(item).get("uid") == owner_uid)
-    pods = (_on(pod, nodes.get(pod.node)) for pod in found)
-    return tuple(sorted(pods, key=lambda pod: (pod.created, pod.name)))
+def observe_pods(pods: Iterable[Pod], now: datetime, nodes: Mapping[str, Node] = NO_NODES) -> tuple[Pod, ...]:
+    """Pods as they are now, oldest first; `nodes` are those that are known of."""
+    found = (_on(_at(pod, now), nodes.get(pod.node)) for pod in pods)
+    return tuple(sorted(found, key=lambda pod: (pod.created, pod.name)))
 
 
 def selecting_uid(pods: Iterable[Pod], owner_uid: str) -> str | None:
@@ -87,28 +94,46 @@ def selecting_uid(pods: Iterable[Pod], owner_uid: str) -> str | None:
     return owner_uid if all(pod.marked for pod in pods if pod.live) else None
 
 
-def observe_service(item: Object | None, wanted: Object) -> ServiceState:
+@dataclass(frozen=True, slots=True)
+class FoundService:
+    """A Service, whoever's it is. `ports` are (name, port, target) of each."""
+
+    owner: Controller | None
+    labels: Mapping[str, str]
+    selector: Mapping[str, str]
+    ports: frozenset[tuple[Any, ...]]
+
+
+def read_service(item: Object) -> FoundService:
+    """What is kept of a Service."""
+    owner = controller_of(item)
+    return FoundService(
+        owner=Controller(owner["kind"], owner["name"], owner["uid"]) if owner else None,
+        labels=item["metadata"].get("labels") or {},
+        selector=item["spec"].get("selector") or {},
+        ports=frozenset((p.get("name"), p["port"], p.get("targetPort")) for p in item["spec"].get("ports", ())),
+    )
+
+
+def observe_service(found: FoundService | None, wanted: Object) -> ServiceState:
     """Whether the Service is there, is ours, and says what it should."""
-    if item is None:
+    if found is None:
         return ServiceState.MISSING
-    owner, ours = controller_of(item), controller_of(wanted)
-    if owner.get("uid") != ours["uid"]:
-        same_name = (owner.get("kind"), owner.get("name")) == (KIND, ours["name"])
+    ours = read_service(wanted)
+    assert ours.owner is not None
+    if found.owner is None or found.owner.uid != ours.owner.uid:
+        same_name = found.owner is not None and (found.owner.kind, found.owner.name) == (KIND, ours.owner.name)
         return ServiceState.LEFT_OVER if same_name else ServiceState.FOREIGN
-    labels, expected = item["metadata"].get("labels") or {}, wanted["metadata"]["labels"]
     same = (
-        item["spec"].get("selector") == wanted["spec"]["selector"]
-        and all(labels.get(key) == value for key, value in expected.items())
-        and set(_ports(wanted)) <= set(_ports(item))
+        found.selector == ours.selector
+        and all(found.labels.get(key) == value for key, value in ours.labels.items())
+        and ours.ports <= found.ports
     )
     return ServiceState.OURS if same else ServiceState.CHANGED
 
 
-def _ports(service: Object) -> list[tuple[Any, ...]]:
-    return [(p.get("name"), p["port"], p.get("targetPort")) for p in service["spec"].get("ports", [])]
-
-
-def _pod(item: Object, now: datetime) -> Pod:
+def read_pod(item: Object) -> Pod:
+    """What is kept of a pod."""
     meta, status = item["metadata"], item.get("status") or {}
     conditions = {c["type"]: c for c in status.get("conditions") or ()}
     gone_by = meta.get("deletionTimestamp")
@@ -123,12 +148,12 @@ def _pod(item: Object, now: datetime) -> Pod:
     return Pod(
         name=meta["name"],
         uid=meta["uid"],
+        model=labels.get(OWNER_LABEL, ""),
         hash=labels.get(HASH_LABEL, ""),
         created=created,
         scheduled=bool(node),
         ready=ready,
-        stopping=gone_by is not None,
-        lost=gone_by is not None and now > _time(gone_by) + LOST_AFTER,
+        gone_by=_time(gone_by) if gone_by is not None else None,
         dead=dead,
         ended=max([created, *_ends(status, conditions)]),
         marked=labels.get(UID_LABEL) == controller_of(item).get("uid"),
@@ -136,9 +161,13 @@ def _pod(item: Object, now: datetime) -> Pod:
         node=node,
         image=_image(item),
         moved=max(placed_at, _transition(conditions, "Ready") or created),
-        gone_by=_time(gone_by) if gone_by is not None else None,
         loads_since=placed_at if node and not ready and not dead and failure is None else None,
     )
+
+
+def _at(pod: Pod, now: datetime) -> Pod:
+    """A pod, with what the time makes of it."""
+    return replace(pod, lost=True) if pod.gone_by is not None and now > pod.gone_by + LOST_AFTER else pod
 
 
 def _on(pod: Pod, node: Node | None) -> Pod:

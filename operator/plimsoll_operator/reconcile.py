@@ -1,40 +1,53 @@
-"""One pass over one object: read, plan, apply, write down. It remembers nothing, and may be killed anywhere."""
+"""One pass over one object: observe, plan, apply, write down. It reads caches, and may be killed anywhere.
+
+Between passes it remembers only what caches have not seen yet of its own writes. A new process need not know: its first
+list shows them.
+"""
 
 from __future__ import annotations
 
 import logging
-import random
-import string
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from plimsoll_cluster.keys import Key
 from plimsoll_operator.api import Api, ApiError
-from plimsoll_operator.budget import ApplyBudget, DeleteBudget, plan_budget
+from plimsoll_operator.budget import ApplyBudget, DeleteBudget, FoundBudget, plan_budget, read_budget
 from plimsoll_operator.build.budget import Budgets, build_budget
 from plimsoll_operator.build.image import Image
-from plimsoll_operator.build.pod import build_pod
 from plimsoll_operator.build.revision import fits
 from plimsoll_operator.build.service import build_service
 from plimsoll_operator.conditions import OURS, RECONCILING, STALLED, Condition, news, with_times
 from plimsoll_operator.events import build_event
-from plimsoll_operator.identity import Object, ObjectKey, key_of
+from plimsoll_operator.expectations import PATIENCE_SECONDS, Expectations
+from plimsoll_operator.identity import KIND, Object, ObjectKey, key_of
+from plimsoll_operator.kinds import Caches
 from plimsoll_operator.names import NameRegistry
 from plimsoll_operator.nodes import NodeRegistry
-from plimsoll_operator.observe import Observed, observe_pods, observe_service, selecting_uid
+from plimsoll_operator.observe import (
+    Observed,
+    Pod,
+    ServiceState,
+    observe_pods,
+    observe_service,
+    read_service,
+    selecting_uid,
+)
 from plimsoll_operator.plan import Action, ApplyService, CreatePod, DeletePod, plan
 from plimsoll_operator.reasons import Reason
 from plimsoll_operator.spec import Spec, SpecError, read_spec
 from plimsoll_operator.status import Rejections, describe, describe_invalid
 from plimsoll_operator.turns import Turns
 from plimsoll_operator.view import View, view
+from plimsoll_operator.writes import Writes
 
 logger = logging.getLogger(__name__)
 
-SUFFIX = string.ascii_lowercase + string.digits
-SUFFIX_LENGTH = 5
-SOON = timedelta(seconds=0.5)
+PATIENCE = timedelta(seconds=PATIENCE_SECONDS)
+LOOK_AGAIN = timedelta(seconds=60)
+"""How often we ask for somebody else's Service that is in the way: nothing tells us that it is gone."""
 
 
 class NotLeaderError(Exception):
@@ -43,10 +56,14 @@ class NotLeaderError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a pass came to: whether the object is gone, and when it needs another pass though nothing tells us."""
+    """What a pass came to: whether the object is gone, and when it needs another pass though nothing tells us.
+
+    `put_off`: there was none, because the caches have not seen yet what the last one wrote.
+    """
 
     gone: bool = False
     again: timedelta | None = None
+    put_off: bool = False
 
 
 def utc_now() -> datetime:
@@ -64,6 +81,8 @@ class Reconciler:
     def __init__(
         self,
         api: Api,
+        caches: Caches,
+        expectations: Expectations,
         image: Image,
         names: NameRegistry,
         nodes: NodeRegistry,
@@ -76,6 +95,8 @@ class Reconciler:
         clock: Callable[[], datetime] = utc_now,
     ) -> None:
         self._api = api
+        self._caches = caches
+        self._expectations = expectations
         self._image = image
         self._names = names
         self._nodes = nodes
@@ -85,35 +106,41 @@ class Reconciler:
         self._wake = wake
         self._budgets = budgets
         self._clock = clock
+        self._writes = Writes(api, caches, expectations)
 
     async def reconcile(self, key: ObjectKey) -> Outcome:
         """One pass. Raises ApiError when the API server fails (a later pass goes on from there) and NotLeaderError."""
-        item = await self._api.model(key)
-        for neighbour in self._names.forget(key) if item is None else self._names.note(item):
+        whole = Key(KIND, key.namespace, key.name)
+        if not self._expectations.may_pass(whole):
+            return Outcome(again=PATIENCE, put_off=True)
+        model = self._caches.models.get(key)
+        for neighbour in self._names.forget(key) if model is None else self._names.note(model.value):
             self._wake(neighbour)
-        if item is None:
+        if model is None:
+            self._writes.forget(key)
             self._nodes.note_use(key, ())
             self._wake_all(self._turns.end(key))
             return Outcome(gone=True)
-        if "deletionTimestamp" in item["metadata"]:
+        if model.deleting:
             return Outcome()
-        pods = await self._api.pods(key)
+        pods = self._caches.pods_of(model)
         try:
-            spec = read_spec(item)
+            spec = read_spec(model.value)
             self._image.of(spec)
         except SpecError as error:
-            await self._report_invalid(item, pods, error)
+            await self._report_invalid(model.value, pods, error)
             return Outcome()
-        return await self._bring_closer(item, spec, pods)
+        return await self._bring_closer(model.value, spec, pods)
 
-    async def _bring_closer(self, item: Object, spec: Spec, pods: Sequence[Object]) -> Outcome:
+    async def _bring_closer(self, item: Object, spec: Spec, pods: Sequence[Pod]) -> Outcome:
         now = self._clock()
-        found = observe_pods(pods, spec.owner.uid, now, self._nodes.known)
+        found = observe_pods(pods, now, self._nodes.known)
         uid = selecting_uid(found, spec.owner.uid)
         service = build_service(spec, uid)
+        state, known = await self._observe_service(spec.key, service)
         observed = Observed(
             pods=found,
-            service=observe_service(await self._api.service(spec.key), service),
+            service=state,
             now=now,
             name_holders=self._names.holders(spec),
         )
@@ -121,6 +148,9 @@ class Reconciler:
         seen = self._view(spec, observed)
         planned = plan(seen)
         rejections, failure = await self._apply(item, spec, planned.actions, service)
+        if planned.actions and rejections == Rejections() and failure is None:
+            await self._keep_budget(item, spec, uid)
+            return Outcome(again=PATIENCE)  # what came of it is written down once the caches show it
         before = (item.get("status") or {}).get("conditions") or []
         fields, conditions = describe(seen, rejections, before)
         await self._write_status(item, fields, conditions)
@@ -129,10 +159,9 @@ class Reconciler:
         await self._keep_budget(item, spec, uid)
         if failure is not None:
             raise failure
-        if planned.actions and rejections == Rejections():
-            return Outcome(again=SOON)
         stalls_in = seen.deadline(before) - now if any(c.type == RECONCILING for c in conditions) else None
-        return Outcome(again=min((t for t in (planned.wait, stalls_in) if t is not None), default=None))
+        waits = (planned.wait, stalls_in, None if known else LOOK_AGAIN)
+        return Outcome(again=min((wait for wait in waits if wait is not None), default=None))
 
     def _view(self, spec: Spec, observed: Observed) -> View:
         """What is there, sorted; a model that an upgrade of Plimsoll would roll waits for its turn."""
@@ -147,6 +176,18 @@ class Reconciler:
     def _wake_all(self, keys: Sequence[ObjectKey]) -> None:
         for key in keys:
             self._wake(key)
+
+    async def _observe_service(self, key: ObjectKey, wanted: Mapping[str, Any]) -> tuple[ServiceState, bool]:
+        """The state of the Service, and whether we shall hear of its changes.
+
+        Only ours are watched, so before one is made, its name is asked for: somebody else may have it.
+        """
+        entry = self._caches.services.get(key)
+        if entry is not None:
+            return observe_service(entry.value, wanted), True
+        item = await self._api.service(key)
+        state = observe_service(None if item is None else read_service(item), wanted)
+        return state, state not in (ServiceState.FOREIGN, ServiceState.LEFT_OVER)
 
     async def _apply(
         self, item: Object, spec: Spec, actions: Sequence[Action], service: Mapping[str, Any]
@@ -179,47 +220,45 @@ class Reconciler:
     async def _act(self, item: Object, spec: Spec, action: Action, service: Mapping[str, Any]) -> None:
         match action:
             case CreatePod(why):
-                name = await self._create_pod(spec)
+                name = await self._writes.create_pod(spec, self._image)
                 await self._tell(item, Reason.POD_CREATED, f"created pod {name}: {why}")
             case DeletePod(name, uid, why):
-                await self._api.delete_pod(ObjectKey(spec.key.namespace, name), uid)
+                await self._writes.delete_pod(spec.key, name, uid)
                 await self._tell(item, Reason.POD_DELETED, f"deleted pod {name}: {why}")
             case ApplyService(why):
-                await self._api.apply_service(service)
+                await self._writes.apply_service(spec.key, service)
                 await self._tell(item, Reason.SERVICE_APPLIED, f"applied Service {spec.key.name}: {why}")
 
     async def _keep_budget(self, item: Object, spec: Spec, uid: str | None) -> None:
         """A budget that is refused costs a line in the log: the model serves without."""
         wanted = build_budget(spec, uid, self._budgets)
         try:
-            action = plan_budget(spec.owner, await self._api.budget(spec.key), wanted)
+            action = plan_budget(spec.owner, await self._found_budget(spec.key, wanted is not None), wanted)
             if action is not None and not self._may_act():
                 raise NotLeaderError("the Lease is lost")
             match action:
                 case ApplyBudget(budget, why):
-                    await self._api.apply_budget(budget)
+                    await self._writes.apply_budget(spec.key, budget)
                     await self._tell(item, Reason.BUDGET_APPLIED, f"applied PodDisruptionBudget {spec.key.name}: {why}")
                 case DeleteBudget(found, why):
-                    await self._api.delete_budget(spec.key, found)
+                    await self._writes.delete_budget(spec.key, found)
                     await self._tell(item, Reason.BUDGET_DELETED, f"deleted PodDisruptionBudget {spec.key.name}: {why}")
         except ApiError as error:
             if not error.is_refusal:
                 raise
             logger.warning("%s: its PodDisruptionBudget is refused: %s", spec.key, error)
 
-    async def _create_pod(self, spec: Spec) -> str:
-        """Returns its name. A refusal does not tell it: a message that differs each time is a write in every pass."""
-        pod = build_pod(spec, self._image, "".join(random.choices(SUFFIX, k=SUFFIX_LENGTH)))
-        name: str = pod["metadata"]["name"]
-        try:
-            await self._api.create_pod(pod)
-        except ApiError as error:
-            raise ApiError(error.code, str(error).replace(name, spec.key.name)) from error
-        return name
+    async def _found_budget(self, key: ObjectKey, is_wanted: bool) -> FoundBudget | None:
+        """As with Services: before one is made, its name is asked for."""
+        entry = self._caches.budgets.get(key)
+        if entry is not None or not is_wanted:
+            return entry.value if entry is not None else None
+        item = await self._api.budget(key)
+        return None if item is None else read_budget(item)
 
-    async def _report_invalid(self, item: Object, pods: Sequence[Object], error: SpecError) -> None:
+    async def _report_invalid(self, item: Object, pods: Sequence[Pod], error: SpecError) -> None:
         self._wake_all(self._turns.end(key_of(item)))
-        found = observe_pods(pods, item["metadata"]["uid"], self._clock(), self._nodes.known)
+        found = observe_pods(pods, self._clock(), self._nodes.known)
         await self._write_status(item, *describe_invalid(item, found, str(error)))
 
     async def _write_status(self, item: Object, fields: dict[str, Any], conditions: Sequence[Condition]) -> None:
@@ -231,7 +270,7 @@ class Reconciler:
             return
         if not self._may_act():
             raise NotLeaderError("the Lease is lost")
-        await self._api.apply_status(item, status)
+        await self._writes.apply_status(key_of(item), item, status)
         for condition in news(conditions, known):
             note = f"{condition.type} is {condition.word}: {condition.message}"
             await self._tell(item, condition.reason, note, warning=condition.is_warning)

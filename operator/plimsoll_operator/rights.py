@@ -7,7 +7,6 @@ Right = tuple[str, str, str]
 
 RIGHTS: frozenset[Right] = frozenset(
     {
-        ("plimsoll.dev", "modeldeployments", "get"),
         ("plimsoll.dev", "modeldeployments", "list"),
         ("plimsoll.dev", "modeldeployments", "watch"),
         ("plimsoll.dev", "modeldeployments/status", "patch"),
@@ -22,6 +21,8 @@ RIGHTS: frozenset[Right] = frozenset(
         ("", "services", "create"),
         ("", "services", "patch"),
         ("policy", "poddisruptionbudgets", "get"),
+        ("policy", "poddisruptionbudgets", "list"),
+        ("policy", "poddisruptionbudgets", "watch"),
         ("policy", "poddisruptionbudgets", "create"),
         ("policy", "poddisruptionbudgets", "patch"),
         ("policy", "poddisruptionbudgets", "delete"),

@@ -8,8 +8,8 @@ import random
 import time
 from collections.abc import Awaitable, Callable, Iterable
 
+from plimsoll_cluster.keys import Key
 from plimsoll_operator.api import ApiError
-from plimsoll_operator.identity import ObjectKey
 from plimsoll_operator.metrics import FAILURES, PASSES, QUEUE, SECONDS
 from plimsoll_operator.reconcile import NotLeaderError, Outcome
 
@@ -17,9 +17,9 @@ logger = logging.getLogger(__name__)
 
 FIRST_DELAY, LONGEST_DELAY = 0.5, 60.0
 RESYNC_SECONDS = 60.0
-WORKERS = 4
+WORKERS = 16
 
-Pass = Callable[[ObjectKey], Awaitable[Outcome]]
+Pass = Callable[[Key], Awaitable[Outcome]]
 
 
 class WorkQueue:
@@ -27,16 +27,16 @@ class WorkQueue:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._ready: asyncio.Queue[ObjectKey] = asyncio.Queue()
-        self._waiting: set[ObjectKey] = set()
-        self._busy: set[ObjectKey] = set()
-        self._again: set[ObjectKey] = set()
-        self._failures: dict[ObjectKey, int] = {}
-        self._timers: dict[ObjectKey, asyncio.TimerHandle] = {}
-        self._known: set[ObjectKey] = set()
+        self._ready: asyncio.Queue[Key] = asyncio.Queue()
+        self._waiting: set[Key] = set()
+        self._busy: set[Key] = set()
+        self._again: set[Key] = set()
+        self._failures: dict[Key, int] = {}
+        self._timers: dict[Key, asyncio.TimerHandle] = {}
+        self._known: set[Key] = set()
         self.last_success = clock()
 
-    def add(self, key: ObjectKey) -> None:
+    def add(self, key: Key) -> None:
         """An object needs a pass, as soon as may be."""
         self._known.add(key)
         if timer := self._timers.pop(key, None):
@@ -48,12 +48,12 @@ class WorkQueue:
             self._ready.put_nowait(key)
             QUEUE.set(len(self._waiting))
 
-    def add_all(self, keys: Iterable[ObjectKey]) -> None:
+    def add_all(self, keys: Iterable[Key]) -> None:
         """Each of them needs a pass."""
         for key in keys:
             self.add(key)
 
-    def add_later(self, key: ObjectKey, seconds: float) -> None:
+    def add_later(self, key: Key, seconds: float) -> None:
         """An object needs a pass after a while, unless it gets one before."""
         if key in self._waiting or key in self._again:
             return
@@ -75,13 +75,19 @@ class WorkQueue:
             if key in self._again:
                 self._again.discard(key)
                 self.add(key)
+            await asyncio.sleep(0)  # a pass that finds everything settled waits for nothing, and others want to run
 
     async def resync(self) -> None:
-        """Give every known object a pass now and then: no lost event is lost for good."""
+        """Give every known object a pass now and then, one after the other: it compares what is in memory."""
         while True:
-            await asyncio.sleep(RESYNC_SECONDS * random.uniform(0.9, 1.1))
-            self.add_all(list(self._known))
-            if not self._known:
+            keys = list(self._known)
+            pause = RESYNC_SECONDS * random.uniform(0.9, 1.1) / max(1, len(keys))
+            for key in keys:
+                await asyncio.sleep(pause)
+                if key in self._known:
+                    self.add(key)
+            if not keys:
+                await asyncio.sleep(pause)
                 self.last_success = self._clock()
 
     def check_integrity(self) -> None:
@@ -92,7 +98,7 @@ class WorkQueue:
         assert self._ready.qsize() == len(self._waiting)
         assert self._waiting | self._busy | self._timers.keys() <= self._known
 
-    async def _one(self, key: ObjectKey, make_pass: Pass) -> None:
+    async def _one(self, key: Key, make_pass: Pass) -> None:
         started = time.perf_counter()
         try:
             outcome = await make_pass(key)
@@ -105,6 +111,9 @@ class WorkQueue:
             logger.exception("%s: the pass broke", key)
             self._failed(key, "an error of the operator itself; please report it")
             return
+        if outcome.put_off and outcome.again is not None:
+            self.add_later(key, outcome.again.total_seconds())
+            return
         self._failures.pop(key, None)
         self.last_success = self._clock()
         PASSES.inc()
@@ -114,17 +123,17 @@ class WorkQueue:
         elif outcome.again is not None:
             self.add_later(key, outcome.again.total_seconds())
 
-    def _failed(self, key: ObjectKey, why: str) -> None:
+    def _failed(self, key: Key, why: str) -> None:
         count = self._failures[key] = self._failures.get(key, 0) + 1
         delay = min(LONGEST_DELAY, FIRST_DELAY * 2 ** min(count - 1, 16)) * random.uniform(0.5, 1.0)
         FAILURES.inc()
         logger.warning("%s: %s; trying again in %.1f s", key, why, delay)
         self.add_later(key, delay)
 
-    def _forget(self, key: ObjectKey) -> None:
+    def _forget(self, key: Key) -> None:
         if key not in self._again:
             self._known.discard(key)
 
-    def _due(self, key: ObjectKey) -> None:
+    def _due(self, key: Key) -> None:
         self._timers.pop(key, None)
         self.add(key)

@@ -12,53 +12,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from chart_support.helm import NoHelmError, render
-from operator_support.apiserver import (
-    ADMIN,
-    EDITOR,
-    FIRST,
-    RELEASE,
-    RELEASE_NAMESPACE,
-    ApiServer,
-    Missing,
-    find_programs,
-    until,
-)
-from operator_support.direct import MERGE, Direct, Refused
-from operator_support.objects import Json
+from chart_support.helm import NoHelmError
+from operator_support.apiserver import ADMIN, EDITOR, FIRST, ApiServer, Missing, find_programs
+from operator_support.direct import MERGE, Direct
+from operator_support.installed import install
+from operator_support.process import lease as made_lease
 from operator_support.recording import Operator, RecordingClient, connect
 
-RBAC, ADMISSION = "/apis/rbac.authorization.k8s.io/v1", "/apis/admissionregistration.k8s.io/v1"
-PLACES = {
-    "CustomResourceDefinition": "/apis/apiextensions.k8s.io/v1/customresourcedefinitions",
-    "ClusterRole": f"{RBAC}/clusterroles",
-    "ClusterRoleBinding": f"{RBAC}/clusterrolebindings",
-    "Role": f"{RBAC}/namespaces/{RELEASE_NAMESPACE}/roles",
-    "RoleBinding": f"{RBAC}/namespaces/{RELEASE_NAMESPACE}/rolebindings",
-    "ValidatingAdmissionPolicy": f"{ADMISSION}/validatingadmissionpolicies",
-    "ValidatingAdmissionPolicyBinding": f"{ADMISSION}/validatingadmissionpolicybindings",
-}
-POD = {"containers": [{"name": "c", "image": "i"}]}
-PROBES: list[tuple[str, str, Json]] = [
-    (FIRST, "/api/v1/namespaces/default/pods", {"metadata": {"name": "probe"}, "spec": POD}),
-    (FIRST, "/api/v1/namespaces/default/services", {"metadata": {"name": "probe"}, "spec": {"ports": [{"port": 1}]}}),
-    (
-        FIRST,
-        "/apis/policy/v1/namespaces/default/poddisruptionbudgets",
-        {"metadata": {"name": "probe"}, "spec": {"minAvailable": 1}},
-    ),
-    (
-        FIRST,
-        f"/apis/coordination.k8s.io/v1/namespaces/{RELEASE_NAMESPACE}/leases",
-        {"metadata": {"name": "probe"}},
-    ),
-    (
-        EDITOR,
-        "/api/v1/namespaces/default/pods",
-        {"metadata": {"name": "probe", "labels": {"plimsoll.dev/probe": ""}}, "spec": POD},
-    ),
-]
-"""What each policy refuses, and no role."""
 RESTRICTED = {"pod-security.kubernetes.io/enforce": "restricted"}
 UNRESTRICTED = {"pod-security.kubernetes.io/enforce": "privileged"}
 
@@ -81,49 +41,19 @@ def strict_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServe
 def installed(folder: Path, *plugins: str) -> Iterator[ApiServer]:
     """A server with the chart; skips the test where one of the programs is missing."""
     try:
-        programs = find_programs()
-        objects = render({}, release=RELEASE, namespace=RELEASE_NAMESPACE)
+        running = ApiServer(find_programs(), folder, plugins=plugins)
+        with running:
+            install(running)
+            yield running
     except (Missing, NoHelmError) as missing:
         pytest.skip(str(missing))
-    running = ApiServer(programs, folder, plugins=plugins)
-    with running, Direct(running.url, ADMIN, "default") as admin:
-        admin.ask("POST", "/api/v1/namespaces", {"metadata": {"name": RELEASE_NAMESPACE}})
-        for item in objects:
-            if item["kind"] in PLACES:
-                admin.ask("POST", PLACES[item["kind"]], item)
-        admin.ask("POST", PLACES["ClusterRoleBinding"], _binding("system:aggregate-to-edit", EDITOR))
-        assert until(lambda: _is_served(admin))
-        assert until(lambda: all(_is_refused(running, token, path, body) for token, path, body in PROBES))
-        yield running
 
 
-def _binding(role: str, user: str) -> Json:
-    return {
-        "metadata": {"name": user},
-        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role},
-        "subjects": [{"kind": "User", "apiGroup": "rbac.authorization.k8s.io", "name": user}],
-    }
-
-
-def _is_refused(server: ApiServer, token: str, path: str, body: Json) -> bool:
-    """The API server takes up roles and policies in the background: a probe passes the ones and not the others."""
-    with Direct(server.url, token, "default") as hands:
-        try:
-            hands.ask("POST", path, body, dryRun="All")
-        except Refused as refused:
-            return "ValidatingAdmissionPolicy" in refused.message
-    return False
-
-
-def _is_served(admin: Direct) -> bool:
-    """The API server takes up a definition in the background."""
-    try:
-        admin.ask("GET", "/apis/plimsoll.dev/v1alpha1/namespaces/default/modeldeployments")
-    except Refused as refused:
-        if refused.code != 404:
-            raise
-        return False
-    return True
+@pytest.fixture
+def lease(server: ApiServer) -> Iterator[None]:
+    """The chart's Lease, empty."""
+    with Direct(server.url, ADMIN, "default") as admin, made_lease(admin):
+        yield
 
 
 @pytest.fixture

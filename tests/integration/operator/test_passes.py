@@ -11,11 +11,12 @@ from operator_support.direct import Direct, Refused
 from operator_support.objects import FULL, Json
 from operator_support.recording import IMAGE, Operator, RecordingClient
 
-from plimsoll_operator import reconcile
+from plimsoll_operator import reconcile, writes
 from plimsoll_operator.build.budget import Budgets, build_budget
 from plimsoll_operator.build.image import Image
 from plimsoll_operator.build.pod import build_pod
 from plimsoll_operator.identity import API_VERSION, HASH_LABEL, KIND, UID_LABEL, ObjectKey, selector, selector_labels
+from plimsoll_operator.nodes import Node
 from plimsoll_operator.reconcile import NotLeaderError
 from plimsoll_operator.turns import Turns
 
@@ -97,7 +98,7 @@ async def test_from_nothing_to_ready(operator: Operator, direct: Direct, key: Ob
 
 
 @pytest.mark.parametrize("spec", [SOURCE, {k: v for k, v in FULL.items() if k != "template"}], ids=["least", "most"])
-async def test_a_settled_object_is_read_and_never_written(
+async def test_a_settled_object_is_neither_read_nor_written(
     operator: Operator, direct: Direct, key: ObjectKey, spec: Json
 ) -> None:
     direct.create_model("m", spec)
@@ -108,8 +109,7 @@ async def test_a_settled_object_is_read_and_never_written(
         assert outcome.again is None
     fresh = Operator(operator.http)
     await fresh.one_pass(key)
-    assert operator.http.writes == []
-    assert len(operator.http.requests) == 4 * 4
+    assert operator.http.requests == []
 
 
 async def test_a_crash_loop_is_told_once_and_healed(operator: Operator, direct: Direct, key: ObjectKey) -> None:
@@ -156,13 +156,13 @@ async def test_a_roll_never_goes_below_what_is_wanted(
     old = {pod["metadata"]["uid"] for pod in direct.pods("m")}
     newer = Operator(http, image=Image("registry.example/runtime:2"))
     for _ in range(20):
+        before = http.changes
         await newer.one_pass(key)
         live = [pod for pod in direct.pods("m") if "deletionTimestamp" not in pod["metadata"]]
         ready = [p for p in live if {"type": "Ready", "status": "True"}.items() <= _ready(p).items()]
         assert len(ready) >= 2
         assert len(live) <= 3
-        direct.make_ready("m")
-        if conditions(direct)["Progressing"][1] == "Settled":
+        if not direct.make_ready("m") and http.changes == before:
             break
     assert old.isdisjoint({pod["metadata"]["uid"] for pod in direct.pods("m")})
     assert conditions(direct)["Progressing"] == ("False", "Settled")
@@ -191,7 +191,7 @@ async def test_selectors_name_the_uid_once_the_last_pod_without_it_is_gone(
 ) -> None:
     """Pods of an operator of before that label are not replaced for it, and lose no request."""
     with monkeypatch.context() as before:
-        before.setattr(reconcile, "build_pod", _build_pod_without_uid)
+        before.setattr(writes, "build_pod", _build_pod_without_uid)
         direct.create_model("m", {**SOURCE, "replicas": 2})
         await serve(operator, direct, key)
     old = {pod["metadata"]["uid"] for pod in direct.pods("m")}
@@ -349,8 +349,8 @@ async def test_a_pod_is_moved_before_its_node_is_drained(operator: Operator, dir
     direct.create_model("m", SOURCE)
     await serve(operator, direct, key)
     (pod,) = direct.pods("m")
-    node = {"metadata": {"name": pod["spec"]["nodeName"]}, "spec": {"unschedulable": True}}
-    assert operator.nodes.note(node) == {key}, "whoever has pods there needs a pass"
+    drained = Node(cordoned=True, lost=False)
+    assert operator.nodes.note(pod["spec"]["nodeName"], drained) == {key}, "whoever has pods there needs a pass"
     await operator.until_quiet(key)
     assert conditions(direct)["Progressing"] == ("True", "Moving")
     moved, new = sorted(direct.pods("m"), key=lambda found: found["metadata"]["uid"] != pod["metadata"]["uid"])

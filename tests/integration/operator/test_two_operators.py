@@ -2,43 +2,25 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from operator_support.apiserver import FIRST, RELEASE_NAMESPACE, SECOND, ApiServer, free_port, until
+from operator_support.apiserver import FIRST, SECOND, ApiServer, until
 from operator_support.direct import Direct
+from operator_support.process import LEASE, LEASES, running_operator
 
-LEASE = "plimsoll-operator"
-LEASES = f"/apis/coordination.k8s.io/v1/namespaces/{RELEASE_NAMESPACE}/leases"
 WAIT_SECONDS = 45.0
 
 
 @contextmanager
 def operator(server: ApiServer, direct: Direct, user: str, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """A process of the operator. It is gone afterwards."""
-    command = [sys.executable, "-m", "plimsoll_operator", "--runtime-image", "registry.example/runtime:1"]
-    command += [
-        "--namespace",
-        direct.namespace,
-        "--lease-namespace",
-        RELEASE_NAMESPACE,
-        "--health-port",
-        str(free_port()),
-    ]
-    environment = {**os.environ, "KUBECONFIG": str(server.kubeconfig(user)), "POD_NAME": user}
-    with (folder / f"{user}.log").open("wb") as log:
-        process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
-        try:
-            yield process
-        finally:
-            process.kill()
-            process.wait()
+    """A process of the operator in the test's namespace. It is gone afterwards."""
+    with running_operator(server, user, folder, namespace=direct.namespace) as running:
+        yield running.process
 
 
 def holder(direct: Direct) -> str:
@@ -50,14 +32,6 @@ def changes(server: ApiServer, direct: Direct, user: str) -> list[str]:
     """What a user wrote in the test's namespace, other than the Lease."""
     targets = [event["objectRef"] for event in server.writes(user)]
     return [t["resource"] for t in targets if t.get("namespace") == direct.namespace and t["resource"] != "leases"]
-
-
-@pytest.fixture
-def lease(direct: Direct) -> Iterator[None]:
-    """As the chart makes it: empty."""
-    direct.ask("POST", LEASES, {"metadata": {"name": LEASE}})
-    yield
-    direct.ask("DELETE", f"{LEASES}/{LEASE}")
 
 
 @pytest.mark.usefixtures("lease")

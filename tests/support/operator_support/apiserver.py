@@ -34,14 +34,12 @@ USERS = {
     SECOND: (OPERATOR, ACCOUNTS),
     EDITOR: ("editor", "editors"),
 }
+WRITING = frozenset({"create", "update", "patch", "delete"})
 AUDIT_POLICY = {
     "apiVersion": "audit.k8s.io/v1",
     "kind": "Policy",
     "omitStages": ["RequestReceived"],
-    "rules": [
-        {"level": "Metadata", "users": [OPERATOR], "verbs": ["create", "update", "patch", "delete"]},
-        {"level": "None"},
-    ],
+    "rules": [{"level": "Metadata", "users": [OPERATOR]}, {"level": "None"}],
 }
 START_SECONDS = 90.0
 POLL_SECONDS = 0.1
@@ -86,6 +84,7 @@ class ApiServer:
     folder: Path
     port: int = field(default_factory=free_port)
     plugins: tuple[str, ...] = ()
+    pids: dict[str, int] = field(default_factory=dict)
     _stack: ExitStack = field(default_factory=ExitStack)
 
     @property
@@ -151,10 +150,15 @@ class ApiServer:
     ) -> None:
         self._stack.close()
 
-    def writes(self, user: str) -> list[dict[str, Any]]:
-        """What the bearer of a token has asked the API server to change, oldest first, as audit events."""
+    def requests(self, user: str) -> list[dict[str, Any]]:
+        """What the bearer of a token has asked for, oldest first, as audit events: each once, even if it goes on."""
         lines = (self.folder / "audit.log").read_text().splitlines()
-        return [event for event in map(json.loads, lines) if event["user"]["uid"] == user]
+        events = [event for event in map(json.loads, lines) if event["user"]["uid"] == user]
+        return list({event["auditID"]: event for event in reversed(events)}.values())[::-1]
+
+    def writes(self, user: str) -> list[dict[str, Any]]:
+        """Those that were to change something."""
+        return [event for event in self.requests(user) if event["verb"] in WRITING]
 
     def kubeconfig(self, user: str) -> Path:
         """A kubeconfig with one of the tokens."""
@@ -174,6 +178,7 @@ class ApiServer:
     def _spawn(self, stack: ExitStack, name: str, command: list[str]) -> subprocess.Popen[bytes]:
         log = stack.enter_context((self.folder / f"{name}.log").open("wb"))
         process = subprocess.Popen([*DIE_WITH_PARENT, *command], stdout=log, stderr=log, cwd=self.folder)
+        self.pids[name] = process.pid
         stack.callback(process.wait)
         stack.callback(process.kill)  # nothing that it has is to be kept
         return process

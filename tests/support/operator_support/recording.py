@@ -8,10 +8,13 @@ from typing import Any
 
 from kubernetes.aio import client, config
 
+from plimsoll_cluster.source import KubernetesSource
 from plimsoll_operator.api import Api
 from plimsoll_operator.build.budget import Budgets
 from plimsoll_operator.build.image import Image
+from plimsoll_operator.expectations import Expectations
 from plimsoll_operator.identity import ObjectKey
+from plimsoll_operator.kinds import Caches
 from plimsoll_operator.names import NameRegistry
 from plimsoll_operator.nodes import NodeRegistry
 from plimsoll_operator.reconcile import Outcome, Reconciler
@@ -59,7 +62,10 @@ async def connect(kubeconfig: Path) -> RecordingClient:
 
 
 class Operator:
-    """One process of the operator, without watches: passes are made when the test says so."""
+    """One process of the operator, without watches: passes are made when the test says so, each after a new list.
+
+    `http.requests` has what the passes ask for; the lists before them are not counted.
+    """
 
     def __init__(
         self,
@@ -73,20 +79,48 @@ class Operator:
         self.http = http
         self.woken: list[ObjectKey] = []
         self.names, self.nodes = NameRegistry(), NodeRegistry()
-        self._reconciler = Reconciler(
-            Api(http),
-            image,
-            self.names,
-            self.nodes,
-            turns or Turns(99),
-            "test",
-            may_act=may_act,
-            wake=self.woken.append,
-            budgets=budgets,
-        )
+        self._turns, self._budgets = turns or Turns(99), budgets
+        self._reconcilers: dict[str, tuple[Caches, Reconciler]] = {}
+        self._image, self._may_act = image, may_act
 
     async def one_pass(self, key: ObjectKey) -> Outcome:
-        return await self._reconciler.reconcile(key)
+        caches, reconciler = self._of(key.namespace)
+        await self._list(caches)
+        outcome = await reconciler.reconcile(key)
+        assert not outcome.put_off, "a list shows all that was written before it"
+        return outcome
+
+    def _of(self, namespace: str) -> tuple[Caches, Reconciler]:
+        """Each test has a namespace of its own, and is to list no other's objects."""
+        if namespace not in self._reconcilers:
+            caches = Caches([namespace])
+            reconciler = Reconciler(
+                Api(self.http),
+                caches,
+                Expectations(),
+                self._image,
+                self.names,
+                self.nodes,
+                self._turns,
+                "test",
+                may_act=self._may_act,
+                wake=self.woken.append,
+                budgets=self._budgets,
+            )
+            self._reconcilers[namespace] = (caches, reconciler)
+        return self._reconcilers[namespace]
+
+    async def _list(self, caches: Caches) -> None:
+        counted = len(self.http.requests)
+        for store in caches.all():
+            for part in store.parts.values():
+                source = KubernetesSource(self.http, store.resource, part.namespace)
+                number, entries, version = part.begin_list(), {}, 0
+                async for page in source.list():
+                    version = version or page.version
+                    entries.update({entry.key: entry for entry in map(store.resource.entry, page.items)})
+                part.end_list(number, entries, version)
+        del self.http.requests[counted:]
 
     async def until_quiet(self, key: ObjectKey) -> None:
         """Passes until one changes nothing."""

@@ -16,7 +16,7 @@ from plimsoll_operator.build.image import Image
 from plimsoll_operator.build.revision import Fit, Fits
 from plimsoll_operator.identity import API_VERSION, CONTAINER, HASH_LABEL, KIND, UID_LABEL
 from plimsoll_operator.nodes import Node
-from plimsoll_operator.observe import Observed, ServiceState, observe_pods
+from plimsoll_operator.observe import Observed, ServiceState, observe_pods, read_pod
 from plimsoll_operator.plan import Action, ApplyService, CreatePod, DeletePod
 
 DRAIN = timedelta(seconds=45)
@@ -132,7 +132,7 @@ class World:
 
     def observed(self) -> Observed:
         """What the operator sees."""
-        found = observe_pods([p.json() for p in self.pods], UID, self.now, self.nodes)
+        found = observe_pods([read_pod(p.json()) for p in self.ours()], self.now, self.nodes)
         return Observed(found, self.service, self.now)
 
     def ours(self) -> list[SimulatedPod]:

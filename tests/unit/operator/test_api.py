@@ -74,7 +74,7 @@ async def api(server: ApiServer) -> AsyncIterator[Api]:
 async def test_errors(api: Api, server: ApiServer, code: int, refusal: bool, passing: bool) -> None:
     server.status, server.text = code, '{"kind": "Status", "message": "what is wrong"}'
     with pytest.raises(ApiError, match=r"^what is wrong$") as raised:
-        await api.pods(KEY)
+        await api.create_pod({"metadata": {"namespace": "team"}})
     assert (raised.value.code, raised.value.is_refusal, raised.value.is_passing) == (code, refusal, passing)
 
 
@@ -82,8 +82,13 @@ async def test_errors(api: Api, server: ApiServer, code: int, refusal: bool, pas
 async def test_an_error_of_something_in_between(api: Api, server: ApiServer, text: str) -> None:
     server.status, server.text = 502, text
     with pytest.raises(ApiError) as raised:
-        await api.pods(KEY)
+        await api.service(KEY)
     assert str(raised.value) == text
+
+
+@pytest.mark.parametrize(("code", "unsure"), [(409, False), (429, False), (500, True), (503, True), (504, True)])
+def test_what_may_have_been_done_all_the_same(code: int, unsure: bool) -> None:
+    assert ApiError(code, "no").is_unsure is unsure
 
 
 async def test_nobody_answers(api: Api, server: ApiServer) -> None:
@@ -92,6 +97,7 @@ async def test_nobody_answers(api: Api, server: ApiServer) -> None:
         await api.create_pod({"metadata": {"namespace": "team"}})
     assert raised.value.code is None
     assert raised.value.is_passing
+    assert raised.value.is_unsure
 
 
 async def test_too_slow(api: Api, server: ApiServer, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,15 +108,16 @@ async def test_too_slow(api: Api, server: ApiServer, monkeypatch: pytest.MonkeyP
 
 async def test_what_is_not_there_is_none(api: Api, server: ApiServer) -> None:
     server.status = 404
-    assert (await api.model(KEY), await api.service(KEY), await api.lease(KEY)) == (None, None, None)
-    assert not await api.serves_models()
+    assert (await api.service(KEY), await api.lease(KEY)) == (None, None)
 
 
 @pytest.mark.parametrize("code", [404, 409])
-async def test_what_is_gone_needs_no_deleting_and_no_status(api: Api, server: ApiServer, code: int) -> None:
+async def test_what_is_gone_needs_no_deleting_and_takes_no_status(api: Api, server: ApiServer, code: int) -> None:
     server.status = code
     await api.delete_pod(KEY, "u")
-    await api.apply_status(ITEM, {"phase": "Ready"})
+    with pytest.raises(ApiError) as raised:
+        await api.apply_status(ITEM, {"phase": "Ready"})
+    assert not raised.value.is_unsure
     assert [method for method, *_ in server.requests] == ["DELETE", "PATCH"]
     assert '"uid": "u"' in server.requests[0][2]
     assert '"uid": "u"' in server.requests[1][2]

@@ -7,7 +7,7 @@ import copy
 import pytest
 from operator_support.objects import UID, Json, spec_of
 
-from plimsoll_operator.budget import ApplyBudget, DeleteBudget, plan_budget
+from plimsoll_operator.budget import ApplyBudget, DeleteBudget, plan_budget, read_budget
 from plimsoll_operator.build.budget import Budgets, build_budget
 from plimsoll_operator.identity import UID_LABEL, Object
 
@@ -49,7 +49,7 @@ def test_it_selects_what_the_service_selects() -> None:
 
 
 def planned(found: Object | None, wanted: Object | None) -> tuple[type, str] | None:
-    action = plan_budget(spec_of().owner, found, wanted)
+    action = plan_budget(spec_of().owner, None if found is None else read_budget(found), wanted)
     return None if action is None else (type(action), action.why)
 
 
@@ -66,7 +66,9 @@ def test_what_is_missing_is_made_and_what_is_wrong_put_right() -> None:
 
 def test_what_is_not_wanted_goes() -> None:
     assert planned(None, None) is None
-    assert plan_budget(spec_of().owner, budget(), None) == DeleteBudget("budget-uid", "there is nothing for it to keep")
+    assert plan_budget(spec_of().owner, read_budget(budget()), None) == DeleteBudget(
+        "budget-uid", "there is nothing for it to keep"
+    )
 
 
 def test_somebody_elses_is_left_alone() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Mapping
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -14,15 +13,22 @@ import pytest
 from operator_support.objects import EPOCH, model
 from prometheus_client import generate_latest
 
+from plimsoll_cluster.connect import NoClusterError
+from plimsoll_cluster.store import Store
 from plimsoll_operator import main as module
-from plimsoll_operator.api import Api, ApiError, NoClusterError
+from plimsoll_operator.api import Api, ApiError
+from plimsoll_operator.conditions import PROGRESSING
 from plimsoll_operator.health import HealthError, serve_health
-from plimsoll_operator.identity import Object, ObjectKey
+from plimsoll_operator.identity import KIND, Object, ObjectKey
 from plimsoll_operator.lease import Lease, LeaseLostError
 from plimsoll_operator.main import main
+from plimsoll_operator.names import NameRegistry
 from plimsoll_operator.options import parse_options
+from plimsoll_operator.reasons import Reason
+from plimsoll_operator.reconcile import NotLeaderError, Outcome
 from plimsoll_operator.rights import Right
-from plimsoll_operator.watch import WatchError
+from plimsoll_operator.spec import read_spec
+from plimsoll_operator.turns import Turns
 
 SOURCE = {"source": "demo://gemma-3-270m"}
 LEAST = ["--runtime-image", "reg/rt:1", "--lease-namespace", "system"]
@@ -36,7 +42,7 @@ async def ending(error: BaseException) -> int:
     return await module._end_of(asyncio.create_task(run()))
 
 
-@pytest.mark.parametrize("error", [LeaseLostError("lost"), WatchError("ended")])
+@pytest.mark.parametrize("error", [LeaseLostError("lost"), NotLeaderError("ended")])
 async def test_what_ends_it_for_good_is_told(error: Exception, caplog: pytest.LogCaptureFixture) -> None:
     assert await ending(error) == 1
     assert str(error) in caplog.text
@@ -107,9 +113,9 @@ class Forbidding(Api):
 async def test_an_operator_that_sees_no_leader_is_not_ready(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
     monkeypatch.setattr(module, "Lease", partial(Lease, clock=lambda: now))
-    operator = module.Operator(parse_options(LEAST), Forbidding(), "us", "us")
+    operator = module.Operator(parse_options(LEAST), Forbidding(), follow_two, "us", "us")
     assert "not known yet" in operator.trouble()
-    running = asyncio.create_task(operator.run(lambda: None))
+    running = asyncio.create_task(operator.run())
     for _ in range(50):
         await asyncio.sleep(0)
     assert operator.trouble() == ""
@@ -122,23 +128,11 @@ async def test_an_operator_that_sees_no_leader_is_not_ready(monkeypatch: pytest.
         await running
 
 
-class TwoModels(Api):
-    """Two objects that claim one name. The first pass over the older one never gets an answer."""
+class Obtainable(Forbidding):
+    """The Lease is anybody's."""
 
     def __init__(self) -> None:
-        self.items = {
-            name: model(name, uid=name, created=EPOCH + timedelta(seconds=age), model={**SOURCE, "servedNames": ["g"]})
-            for age, name in enumerate(("older", "newer"))
-        }
-        self.told = asyncio.Event()
-        self.status: dict[str, Any] = {}
         self.stored: Any = {"metadata": {"name": "l", "namespace": "system", "uid": "1", "resourceVersion": "1"}}
-
-    async def serves_models(self) -> bool:
-        return True
-
-    async def may(self, right: Right, namespace: str | None, name: str = "") -> bool:
-        return True
 
     async def lease(self, key: ObjectKey) -> Object | None:
         return dict(self.stored)
@@ -147,48 +141,81 @@ class TwoModels(Api):
         self.stored = lease
         return lease
 
-    async def models(self, namespace: str | None) -> list[Object]:
-        return list(self.items.values())
 
-    async def model(self, key: ObjectKey) -> Object | None:
-        if key.name == "older":
-            await asyncio.Event().wait()
-        return self.items[key.name]
-
-    async def pods(self, key: ObjectKey) -> list[Object]:
-        return []
-
-    async def service(self, key: ObjectKey) -> Object | None:
-        return None
-
-    async def create_pod(self, pod: Object) -> None:
-        pass
-
-    async def apply_service(self, service: Object) -> None:
-        pass
-
-    async def create_event(self, event: Object) -> None:
-        pass
-
-    async def apply_status(self, item: Object, status: Mapping[str, Any]) -> None:
-        self.status = dict(status)
-        self.told.set()
+async def follow_two(*stores: Store[Any]) -> None:
+    """Lists two models that claim one name, the younger first. The older one takes a new image just now."""
+    rolling = {"type": PROGRESSING, "status": "True", "reason": Reason.ROLLING}
+    for store in stores:
+        entries = {}
+        for age, name in ((1, "newer"), (0, "older")) if store.resource.kind == KIND else ():
+            found = model(
+                name, uid=name, created=EPOCH + timedelta(seconds=age), model={**SOURCE, "servedNames": ["g"]}
+            )
+            found["metadata"]["resourceVersion"] = "7"
+            entry = store.resource.entry(found | {"status": {"conditions": [] if age else [rolling]}})
+            entries[entry.key] = entry
+        for part in store.parts.values():
+            part.end_list(part.begin_list(), entries, 7)
+    await asyncio.Event().wait()
 
 
-async def test_every_claim_to_a_name_is_known_before_the_first_pass(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def watch(*_: object) -> None:
-        await asyncio.Event().wait()
+async def test_an_operator_that_hears_of_no_changes_is_not_ready() -> None:
+    async def follow(*stores: Store[Any]) -> None:
+        pods = next(store for store in stores if store.resource.kind == "Pod")
+        for _ in range(module.TROUBLED):
+            assert "not heard of" not in operator.trouble(), "one failure is none"
+            pods.part_of("team").fail("pods of all namespaces: the API server answered 403: forbidden")
+        told.set()
 
-    monkeypatch.setattr(module, "watch", watch)
-    cluster = TwoModels()
-    running = asyncio.create_task(module.Operator(parse_options(LEAST), cluster, "us", "us").run(lambda: None))
+    told = asyncio.Event()
+    operator = module.Operator(parse_options(LEAST), Obtainable(), follow, "us", "us")
+    running = asyncio.create_task(operator.run())
     try:
-        await asyncio.wait_for(cluster.told.wait(), 20)
+        await asyncio.wait_for(told.wait(), 20)
+        assert operator.trouble() == (
+            "changes are not heard of: pods of all namespaces: the API server answered 403: forbidden"
+        )
+        assert "plimsoll_operator_unfollowed 1.0" in generate_latest().decode()
     finally:
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
-    reasons = {c["type"]: c["reason"] for c in cluster.status["conditions"]}
-    assert (reasons["Routable"], cluster.status["servedNames"]) == ("ServedNameTaken", [])
+
+
+class FirstPass:
+    """Stands for the Reconciler: keeps what is known when its first pass begins."""
+
+    holders: asyncio.Future[tuple[tuple[str, str], ...]]
+    has_turn: bool
+
+    def __init__(self, names: NameRegistry, turns: Turns) -> None:
+        self._names, self._turns = names, turns
+
+    async def reconcile(self, key: ObjectKey) -> Outcome:
+        if not self.holders.done():
+            newer = read_spec(
+                model("newer", created=EPOCH + timedelta(seconds=1), model={**SOURCE, "servedNames": ["g"]})
+            )
+            FirstPass.has_turn = self._turns.take(newer.key)
+            self.holders.set_result(self._names.holders(newer))
+        return Outcome()
+
+
+async def test_claims_to_names_and_turns_are_known_before_the_first_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    def make(*parts: Any, **_: Any) -> FirstPass:
+        (names,) = [part for part in parts if isinstance(part, NameRegistry)]
+        (turns,) = [part for part in parts if isinstance(part, Turns)]
+        return FirstPass(names, turns)
+
+    monkeypatch.setattr(module, "Reconciler", make)
+    FirstPass.holders = asyncio.get_running_loop().create_future()
+    options = parse_options([*LEAST, "--max-rolling-models", "1"])
+    running = asyncio.create_task(module.Operator(options, Obtainable(), follow_two, "us", "us").run())
+    try:
+        assert await asyncio.wait_for(FirstPass.holders, 20) == (("g", "team/older"),)
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+    assert not FirstPass.has_turn
 
 
 async def status(session: aiohttp.ClientSession, path: str) -> int:

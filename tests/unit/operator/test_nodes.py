@@ -9,6 +9,8 @@ import pytest
 from plimsoll_operator.identity import ObjectKey
 from plimsoll_operator.nodes import Node, NodeRegistry, read_node
 
+WELL, DRAINED = Node(cordoned=False, lost=False), Node(cordoned=True, lost=False)
+LOST = Node(cordoned=False, lost=True)
 A, B = ObjectKey("team", "a"), ObjectKey("team", "b")
 
 
@@ -36,10 +38,10 @@ def test_who_has_pods_there_hears_of_a_change_and_of_nothing_else() -> None:
     nodes = NodeRegistry()
     nodes.note_use(A, ["n1", "n2"])
     nodes.note_use(B, ["n2"])
-    assert nodes.note(item("n1")) == set(), "a heartbeat"
-    assert nodes.note(item("n1", cordoned=True)) == {A}
-    assert nodes.note(item("n1", cordoned=True)) == set()
-    assert nodes.note(item("n2", ready="Unknown")) == {A, B}
+    assert nodes.note("n1", WELL) == set(), "a heartbeat"
+    assert nodes.note("n1", DRAINED) == {A}
+    assert nodes.note("n1", DRAINED) == set()
+    assert nodes.note("n2", LOST) == {A, B}
     nodes.note_use(A, [])
     assert nodes.forget("n2") == {B}
     assert nodes.forget("n2") == set()

@@ -7,19 +7,29 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from operator_support.objects import EPOCH, UID, Json, spec_of, stamp
+from operator_support.objects import EPOCH, UID, Json, model, spec_of, stamp
 from operator_support.world import SimulatedPod, State
 
 from plimsoll_operator.build.service import build_service
-from plimsoll_operator.identity import KIND
-from plimsoll_operator.observe import LOST_AFTER, Pod, ServiceState, observe_pods, observe_service, selecting_uid
+from plimsoll_operator.identity import KIND, OWNER_LABEL
+from plimsoll_operator.kinds import MODELS, Caches
+from plimsoll_operator.observe import (
+    LOST_AFTER,
+    Pod,
+    ServiceState,
+    observe_pods,
+    observe_service,
+    read_pod,
+    read_service,
+    selecting_uid,
+)
 from plimsoll_operator.reasons import Reason
 
 NOW = EPOCH + timedelta(hours=1)
 
 
 def seen(pod: SimulatedPod) -> Pod:
-    (found,) = observe_pods([pod.json()], UID, NOW)
+    (found,) = observe_pods([read_pod(pod.json())], NOW)
     return found
 
 
@@ -64,21 +74,49 @@ def test_the_uid_selects_once_every_replica_carries_it() -> None:
     assert selecting_uid([new, old], UID) is None
 
 
-def test_only_our_own_oldest_first() -> None:
-    pods = [pod(name="b"), pod(name="a"), pod(name="c", age=90), pod(name="x", owner="u2"), pod(name="y", owner="")]
-    assert [p.name for p in observe_pods([p.json() for p in pods], UID, NOW)] == ["c", "a", "b"]
+def test_oldest_first() -> None:
+    pods = [pod(name="b"), pod(name="a"), pod(name="c", age=90)]
+    assert [p.name for p in observe_pods([read_pod(p.json()) for p in pods], NOW)] == ["c", "a", "b"]
 
 
-def test_an_owner_that_does_not_control_is_no_owner() -> None:
-    item = pod().json()
-    item["metadata"]["ownerReferences"][0]["controller"] = False
-    assert observe_pods([item], UID, NOW) == ()
+def test_whether_one_is_lost_is_a_question_of_time() -> None:
+    kept = read_pod(pod(gone_by=NOW).json())
+    assert not observe_pods([kept], NOW)[0].lost
+    assert observe_pods([kept], NOW + 2 * LOST_AFTER)[0].lost
+
+
+def test_only_our_own() -> None:
+    """By its owner's uid, its namespace and its label: a Service goes by the label."""
+    caches, label = Caches(None), {OWNER_LABEL: "gemma"}
+    owner = {"kind": KIND, "name": "gemma", "uid": UID, "controller": True}
+    odd: dict[str, Json] = {
+        "ours": {},
+        "of another": {"ownerReferences": [{**owner, "uid": "u2"}]},
+        "nobody's": {"ownerReferences": []},
+        "not controlled": {"ownerReferences": [{**owner, "controller": False}]},
+        "of another namespace": {"namespace": "other"},
+        "renamed": {"labels": {OWNER_LABEL: "other"}},
+        "unlabelled": {"labels": {}},
+    }
+    for number, (name, fields) in enumerate(odd.items()):
+        item = pod(name=name).json()
+        item["metadata"] |= {"resourceVersion": str(number + 1), "labels": label, "ownerReferences": [owner], **fields}
+        caches.pods.parts[None].take({"type": "ADDED", "object": item})
+    found = caches.pods_of(MODELS.entry({**model(), "metadata": model()["metadata"] | {"resourceVersion": "1"}}))
+    assert [one.name for one in found] == ["ours"]
+
+
+def test_of_a_model_all_is_kept_but_what_tools_write_into_it() -> None:
+    """`kubectl apply` repeats the whole object in an annotation."""
+    item = model()
+    written = item["metadata"] | {"annotations": {"last-applied": "{}"}, "managedFields": [{}], "resourceVersion": "1"}
+    assert MODELS.entry(item | {"metadata": written}).value == item
 
 
 def test_a_pod_with_next_to_nothing() -> None:
     meta = {"name": "a", "uid": "u", "creationTimestamp": stamp(NOW)}
     meta |= {"ownerReferences": [{"uid": UID, "controller": True}]}  # type: ignore[dict-item]
-    (found,) = observe_pods([{"metadata": meta, "spec": {}}], UID, NOW)
+    (found,) = observe_pods([read_pod({"metadata": meta, "spec": {}})], NOW)
     assert (found.hash, found.scheduled, found.ready, found.failure) == ("", False, False, None)
 
 
@@ -88,7 +126,7 @@ def test_when_it_ended_is_the_last_thing_known_of_it() -> None:
     assert seen(dead).ended == NOW - timedelta(seconds=30)
     finished = {"state": {"terminated": {"exitCode": 1, "finishedAt": stamp(NOW - timedelta(seconds=10))}}}
     item["status"]["containerStatuses"] = [{"name": "runtime", **finished}, {"name": "sidecar", "state": None}]
-    (found,) = observe_pods([item], UID, NOW)
+    (found,) = observe_pods([read_pod(item)], NOW)
     assert found.ended == NOW - timedelta(seconds=10)
 
 
@@ -136,4 +174,4 @@ OWNER = WANTED["metadata"]["ownerReferences"][0]
 )
 def test_the_service(item: Json | None, state: ServiceState) -> None:
     assert OWNER["kind"] == KIND
-    assert observe_service(item, WANTED) is state
+    assert observe_service(None if item is None else read_service(item), WANTED) is state

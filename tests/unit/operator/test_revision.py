@@ -13,7 +13,7 @@ from plimsoll_operator.build.image import Image
 from plimsoll_operator.build.pod import build_pod
 from plimsoll_operator.build.revision import Fit, fits, revision
 from plimsoll_operator.identity import HASH_LABEL, Owner
-from plimsoll_operator.observe import Observed, Pod, ServiceState, observe_pods
+from plimsoll_operator.observe import Observed, Pod, ServiceState, observe_pods, read_pod
 from plimsoll_operator.plan import Plan, plan
 from plimsoll_operator.spec import Spec, read_spec
 from plimsoll_operator.view import view
@@ -31,7 +31,7 @@ def running(pod: Json, replicas: int) -> tuple[Pod, ...]:
         | {"metadata": {**metadata, "name": f"m-{number}", "uid": f"uid-{number}"}}
         for number in range(replicas)
     ]
-    return observe_pods(items, UID, EPOCH)
+    return observe_pods(map(read_pod, items), EPOCH)
 
 
 def spec_like(recorded: Json, **changes: Any) -> Spec:

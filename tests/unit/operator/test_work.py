@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -14,16 +15,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from operator_support.virtual_time import run
 
+from plimsoll_cluster.keys import Key
 from plimsoll_operator.api import ApiError
-from plimsoll_operator.identity import ObjectKey
 from plimsoll_operator.reconcile import NotLeaderError, Outcome
 from plimsoll_operator.work import LONGEST_DELAY, RESYNC_SECONDS, WorkQueue
 
-A, B = ObjectKey("team", "a"), ObjectKey("team", "b")
+A, B = Key("Model", "team", "a"), Key("Pool", "team", "a")
 Result = Outcome | Exception
 
 DONE, AGAIN, GONE = Outcome(), Outcome(again=timedelta(seconds=5)), Outcome(gone=True)
-RESULTS = st.sampled_from([DONE, DONE, AGAIN, GONE, ApiError(503, "overloaded"), ValueError("a bug")])
+PUT_OFF = Outcome(again=timedelta(seconds=30), put_off=True)
+RESULTS = st.sampled_from([DONE, DONE, AGAIN, GONE, PUT_OFF, ApiError(503, "overloaded"), ValueError("a bug")])
 
 
 @dataclass
@@ -32,11 +34,11 @@ class Passes:
 
     results: list[Result] = field(default_factory=list)
     seconds: float = 0.0
-    started: list[tuple[float, ObjectKey]] = field(default_factory=list)
-    running: set[ObjectKey] = field(default_factory=set)
-    ended: dict[ObjectKey, Result] = field(default_factory=dict)
+    started: list[tuple[float, Key]] = field(default_factory=list)
+    running: set[Key] = field(default_factory=set)
+    ended: dict[Key, Result] = field(default_factory=dict)
 
-    async def make(self, key: ObjectKey) -> Outcome:
+    async def make(self, key: Key) -> Outcome:
         assert key not in self.running, "two passes of one object at once"
         self.running.add(key)
         self.started.append((now(), key))
@@ -47,7 +49,7 @@ class Passes:
             raise result
         return result
 
-    def times(self, key: ObjectKey = A) -> list[float]:
+    def times(self, key: Key = A) -> list[float]:
         return [time for time, started in self.started if started == key]
 
 
@@ -73,10 +75,10 @@ STEPS = st.lists(st.tuples(st.sampled_from([0.0, 0.0, 0.4, 3.0, 70.0]), st.sampl
 @given(STEPS, st.lists(RESULTS, max_size=20), st.sampled_from([0.0, 0.5, 10.0]), st.integers(1, 3))
 @settings(deadline=None)
 def test_whatever_comes(
-    steps: Sequence[tuple[float, ObjectKey]], results: list[Result], seconds: float, workers: int
+    steps: Sequence[tuple[float, Key]], results: list[Result], seconds: float, workers: int
 ) -> None:
     async def main() -> None:
-        passes, added = Passes(list(results), seconds), dict[ObjectKey, float]()
+        passes, added = Passes(list(results), seconds), dict[Key, float]()
         async with working(passes, workers) as queue:
             for wait, key in steps:
                 await asyncio.sleep(wait)
@@ -172,6 +174,54 @@ def test_an_empty_cluster_is_no_sign_of_ill_health() -> None:
         async with working(Passes(), resync=True) as queue:
             await asyncio.sleep(1000)
             assert now() - queue.last_success < 2 * RESYNC_SECONDS
+
+    run(main())
+
+
+def test_a_pass_that_was_put_off_is_no_success() -> None:
+    async def main() -> None:
+        passes = Passes([PUT_OFF, DONE])
+        async with working(passes) as queue:
+            await asyncio.sleep(3)
+            queue.add(A)
+            await asyncio.sleep(10)
+            assert queue.last_success == 0.0
+            await asyncio.sleep(60)
+            assert (passes.times(), queue.last_success) == ([3.0, 33.0], 33.0)
+
+    run(main())
+
+
+def test_settled_passes_leave_the_loop_to_others() -> None:
+    """A pass that waits for nothing must not keep the Lease from being renewed until the queue is empty."""
+
+    async def main() -> None:
+        made: list[Key] = []
+
+        async def at_once(key: Key) -> Outcome:
+            made.append(key)
+            return DONE
+
+        queue = WorkQueue(clock=now)
+        queue.add_all(Key("Model", "team", str(number)) for number in range(100))
+        worker = asyncio.create_task(queue.work(at_once))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert 0 < len(made) < 5
+        worker.cancel()
+        await asyncio.wait({worker})
+
+    run(main())
+
+
+def test_resync_is_no_burst() -> None:
+    async def main() -> None:
+        passes = Passes()
+        async with working(passes, resync=True) as queue:
+            queue.add_all(Key("Model", "team", str(number)) for number in range(60))
+            await asyncio.sleep(4 * RESYNC_SECONDS)
+        later = Counter(int(time) for time, _ in passes.started if time > RESYNC_SECONDS * 1.1)
+        assert max(later.values()) <= 3
 
     run(main())
 

@@ -1,0 +1,139 @@
+"""What caches must have seen before an object's next pass: everything that its last ones wrote.
+
+A pass that decided by a copy from before its own writes would make each pod twice. So a write leaves an expectation,
+and the object's passes are put off until its caches fulfil it. If that takes long, or if nobody knows whether a write
+was carried out, the collection is listed anew: a list shows every write that ended before it began. Nothing is ever
+assumed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from plimsoll_cluster.keys import Key, Object, ObjectKey
+from plimsoll_cluster.resource import version_of
+from plimsoll_cluster.store import Store
+
+PATIENCE_SECONDS = 30.0
+"""A watch tells of a write within milliseconds; one that takes this long has been lost."""
+
+
+class Expectation(Protocol):
+    """Something that a store will hold."""
+
+    @property
+    def store(self) -> Store[Any]:
+        """Where."""
+
+    @property
+    def namespace(self) -> str:
+        """In which namespace."""
+
+    @property
+    def met(self) -> bool:
+        """Whether it does."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """A write that the server gave this version."""
+
+    store: Store[Any]
+    namespace: str
+    version: int
+
+    @property
+    def met(self) -> bool:
+        """Whether the store is as far."""
+        return self.store.part_of(self.namespace).version >= self.version
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """The deletion of the object with this uid, which the store had."""
+
+    store: Store[Any]
+    key: ObjectKey
+    uid: str
+
+    @property
+    def namespace(self) -> str:
+        """The object's."""
+        return self.key.namespace
+
+    @property
+    def met(self) -> bool:
+        """Whether it is going, or gone."""
+        entry = self.store.get(self.key)
+        return entry is None or entry.uid != self.uid or entry.deleting
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A list that begins after now."""
+
+    store: Store[Any]
+    namespace: str
+    number: int
+
+    @property
+    def met(self) -> bool:
+        """Whether it, or a later one, is done."""
+        return self.store.part_of(self.namespace).lists_done >= self.number
+
+
+class Expectations:
+    """Those of every object. `put_off`: objects that wanted a pass and have to wait for the caches."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._open: dict[Key, list[Expectation]] = {}
+        self._since: dict[Key, float] = {}
+        self.put_off: set[Key] = set()
+
+    def written(self, key: Key, store: Store[Any], answer: Object) -> None:
+        """A pass over `key` wrote an object, and this is the server's answer."""
+        meta = answer["metadata"]
+        self._add(key, Reached(store, meta["namespace"], version_of(answer)))
+
+    def deleted(self, key: Key, store: Store[Any], child: ObjectKey, uid: str) -> None:
+        """A pass over `key` deleted an object, or found it gone."""
+        self._add(key, Gone(store, child, uid))
+
+    def unsure(self, key: Key, store: Store[Any], namespace: str) -> None:
+        """A pass over `key` does not know what a write to this store came to."""
+        self._add(key, Listed(store, namespace, store.part_of(namespace).doubt()))
+
+    def may_pass(self, key: Key) -> bool:
+        """Whether the caches have seen all that was written for this object. If not, it is put off."""
+        left = [expected for expected in self._open.get(key, ()) if not expected.met]
+        if not left:
+            self.forget(key)
+            return True
+        if self._clock() - self._since[key] >= PATIENCE_SECONDS:
+            places = {(expected.store, expected.namespace) for expected in left}
+            left = [Listed(store, namespace, store.part_of(namespace).doubt()) for store, namespace in places]
+            self._since[key] = self._clock()
+        self._open[key] = left
+        self.put_off.add(key)
+        return False
+
+    def is_own(self, key: Key, store: Store[Any], version: int) -> bool:
+        """Whether the last pass over `key` made the change of this version, and nothing waits for it to be seen."""
+        if key in self.put_off:
+            return False
+        found = [expected for expected in self._open.get(key, ()) if isinstance(expected, Reached)]
+        return any(expected.store is store and expected.version == version for expected in found)
+
+    def forget(self, key: Key) -> None:
+        """Expect nothing more for an object."""
+        self._open.pop(key, None)
+        self._since.pop(key, None)
+        self.put_off.discard(key)
+
+    def _add(self, key: Key, expected: Expectation) -> None:
+        self._since[key] = self._clock()
+        self._open.setdefault(key, []).append(expected)

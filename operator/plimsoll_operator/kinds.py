@@ -1,0 +1,83 @@
+"""The kinds that the operator watches, what it keeps of each, and its copies of them.
+
+Another kind is a `Resource` here, a store in `Caches`, its rights in rights.py, and in watch.py whom its changes wake.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+from plimsoll_cluster.keys import Object
+from plimsoll_cluster.resource import Entry, Resource
+from plimsoll_cluster.store import Store
+from plimsoll_operator.budget import FoundBudget, read_budget
+from plimsoll_operator.identity import (
+    API_VERSION,
+    GROUP,
+    KIND,
+    MANAGED_LABEL,
+    MANAGER,
+    NAME_LABEL,
+    OWNER_LABEL,
+    PLURAL,
+    RUNTIME_NAME,
+    VERSION,
+)
+from plimsoll_operator.nodes import Node, read_node
+from plimsoll_operator.observe import FoundService, Pod, read_pod, read_service
+
+CHILDREN = f"{NAME_LABEL}={RUNTIME_NAME},{MANAGED_LABEL}={MANAGER},{OWNER_LABEL}"
+"""Of pods, Services and budgets, only those that carry our labels are sent to us."""
+UNUSED = frozenset({"annotations", "managedFields", "resourceVersion"})
+
+
+def read_model(item: Object) -> Object:
+    """All of a ModelDeployment but what nobody here reads."""
+    metadata = {name: value for name, value in item["metadata"].items() if name not in UNUSED}
+    return {"apiVersion": API_VERSION, "kind": KIND, **item, "metadata": metadata}
+
+
+MODELS: Resource[Object] = Resource(
+    KIND, f"/apis/{GROUP}/{VERSION}", PLURAL, read_model, hint="apply the crds/ of this release"
+)
+PODS: Resource[Pod] = Resource("Pod", "/api/v1", "pods", read_pod, CHILDREN)
+SERVICES: Resource[FoundService] = Resource("Service", "/api/v1", "services", read_service, CHILDREN)
+BUDGETS: Resource[FoundBudget] = Resource(
+    "PodDisruptionBudget", "/apis/policy/v1", "poddisruptionbudgets", read_budget, CHILDREN
+)
+NODES: Resource[Node] = Resource("Node", "/api/v1", "nodes", read_node, namespaced=False)
+
+
+class Caches:
+    """What the operator knows of some namespaces; `namespaces` None means all.
+
+    `with_nodes`: whether nodes may be watched. They belong to no namespace, so the right to them is one of its own.
+    """
+
+    def __init__(self, namespaces: Sequence[str] | None, *, with_nodes: bool = False) -> None:
+        self.models = Store(MODELS, namespaces)
+        self.pods = Store(PODS, namespaces)
+        self.services = Store(SERVICES, namespaces)
+        self.budgets = Store(BUDGETS, namespaces)
+        self.nodes = Store(NODES, None) if with_nodes else None
+
+    def all(self) -> tuple[Store[Any], ...]:
+        """Each store."""
+        stores: tuple[Store[Any], ...] = (self.models, self.pods, self.services, self.budgets)
+        return stores if self.nodes is None else (*stores, self.nodes)
+
+    def troubles(self, failures: int = 1) -> list[str]:
+        """Collections that could not be followed at least so many times in a row, and why."""
+        parts = [part for store in self.all() for part in store.parts.values()]
+        return [part.trouble for part in parts if part.failures >= failures]
+
+    def pods_of(self, model: Entry[Object]) -> list[Pod]:
+        """The pods that a ModelDeployment made. One without its label is no replica: its Service does not find it."""
+        owned = self.pods.owned(model.key.namespace, model.uid)
+        return [entry.value for entry in owned if entry.value.model == model.key.name]
+
+    async def wait_synced(self) -> None:
+        """Return once everything has been listed."""
+        await asyncio.gather(*(store.wait_synced() for store in self.all()))

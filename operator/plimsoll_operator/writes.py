@@ -1,0 +1,113 @@
+"""What passes write, and what each write leaves for the caches to see before the object's next pass."""
+
+from __future__ import annotations
+
+import random
+import string
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from plimsoll_cluster.keys import Key, Object, ObjectKey
+from plimsoll_cluster.store import Store
+from plimsoll_operator.api import Api, ApiError
+from plimsoll_operator.build.image import Image
+from plimsoll_operator.build.pod import build_pod
+from plimsoll_operator.build.revision import revision
+from plimsoll_operator.expectations import Expectations
+from plimsoll_operator.identity import KIND
+from plimsoll_operator.kinds import Caches
+from plimsoll_operator.spec import Spec
+
+SUFFIX = string.ascii_lowercase + string.digits
+SUFFIX_LENGTH = 5
+
+
+class Writes:
+    """Writes for ModelDeployments. Every method raises ApiError."""
+
+    def __init__(self, api: Api, caches: Caches, expectations: Expectations) -> None:
+        self._api = api
+        self._caches = caches
+        self._expectations = expectations
+        self._unsure: dict[ObjectKey, list[tuple[str, str]]] = {}
+
+    async def create_pod(self, spec: Spec, image: Image) -> str:
+        """Returns its name. A refusal does not tell it: a message that differs each time is a write in every pass.
+
+        The name of a pod that may still be made is used again: the API server makes no two pods of one name.
+        """
+        kept, present = self._unsure.setdefault(spec.key, []), revision(spec, image)
+        again = next((known for known in kept if known[0] == present), None)
+        made = again or (present, "".join(random.choices(SUFFIX, k=SUFFIX_LENGTH)))
+        pod = build_pod(spec, image, made[1])
+        name: str = pod["metadata"]["name"]
+        kept.append(made)
+        try:
+            with self._noting(spec.key, self._caches.pods):
+                answer = await self._api.create_pod(pod)
+        except ApiError as error:
+            if not error.is_unsure:
+                self._settle(spec.key, made)
+            raise ApiError(error.code, str(error).replace(name, spec.key.name)) from error
+        self._settle(spec.key, made)
+        self._expectations.written(_whole(spec.key), self._caches.pods, answer)
+        return name
+
+    async def delete_pod(self, owner: ObjectKey, name: str, uid: str) -> None:
+        """Delete one that the cache has; one that is gone already is no error."""
+        pod = ObjectKey(owner.namespace, name)
+        with self._noting(owner, self._caches.pods):
+            await self._api.delete_pod(pod, uid)
+        self._expectations.deleted(_whole(owner), self._caches.pods, pod, uid)
+
+    async def apply_service(self, owner: ObjectKey, service: Object) -> None:
+        """Make the Service what it should be."""
+        with self._noting(owner, self._caches.services):
+            answer = await self._api.apply_service(service)
+        self._expectations.written(_whole(owner), self._caches.services, answer)
+
+    async def apply_budget(self, owner: ObjectKey, budget: Object) -> None:
+        """Make the disruption budget what it should be."""
+        with self._noting(owner, self._caches.budgets):
+            answer = await self._api.apply_budget(budget)
+        self._expectations.written(_whole(owner), self._caches.budgets, answer)
+
+    async def delete_budget(self, owner: ObjectKey, uid: str) -> None:
+        """Delete the one that the cache has; one that is gone already is no error."""
+        with self._noting(owner, self._caches.budgets):
+            await self._api.delete_budget(owner, uid)
+        self._expectations.deleted(_whole(owner), self._caches.budgets, owner, uid)
+
+    async def apply_status(self, owner: ObjectKey, item: Object, status: Mapping[str, Any]) -> None:
+        """Write a whole status."""
+        with self._noting(owner, self._caches.models):
+            answer = await self._api.apply_status(item, status)
+        self._expectations.written(_whole(owner), self._caches.models, answer)
+
+    def forget(self, owner: ObjectKey) -> None:
+        """An object is gone."""
+        self._unsure.pop(owner, None)
+        self._expectations.forget(_whole(owner))
+
+    def _settle(self, owner: ObjectKey, made: tuple[str, str]) -> None:
+        """It is known what came of a pod's name: forget every try of it."""
+        left = [known for known in self._unsure[owner] if known != made]
+        if left:
+            self._unsure[owner] = left
+        else:
+            del self._unsure[owner]
+
+    @contextmanager
+    def _noting(self, owner: ObjectKey, store: Store[Any]) -> Iterator[None]:
+        """If nobody knows what comes of a write, the next pass waits for a list that shows it."""
+        try:
+            yield
+        except ApiError as error:
+            if error.is_unsure:
+                self._expectations.unsure(_whole(owner), store, owner.namespace)
+            raise
+
+
+def _whole(owner: ObjectKey) -> Key:
+    return Key(KIND, owner.namespace, owner.name)

@@ -1,0 +1,82 @@
+"""What the chart, rendered by Helm, leaves on an API server for the operator: definitions, account, roles, policies."""
+
+from __future__ import annotations
+
+from chart_support.helm import render
+from operator_support.apiserver import ADMIN, EDITOR, FIRST, RELEASE, RELEASE_NAMESPACE, ApiServer, until
+from operator_support.direct import Direct, Refused
+from operator_support.objects import Json
+
+RBAC, ADMISSION = "/apis/rbac.authorization.k8s.io/v1", "/apis/admissionregistration.k8s.io/v1"
+PLACES = {
+    "CustomResourceDefinition": "/apis/apiextensions.k8s.io/v1/customresourcedefinitions",
+    "ClusterRole": f"{RBAC}/clusterroles",
+    "ClusterRoleBinding": f"{RBAC}/clusterrolebindings",
+    "Role": f"{RBAC}/namespaces/{RELEASE_NAMESPACE}/roles",
+    "RoleBinding": f"{RBAC}/namespaces/{RELEASE_NAMESPACE}/rolebindings",
+    "ValidatingAdmissionPolicy": f"{ADMISSION}/validatingadmissionpolicies",
+    "ValidatingAdmissionPolicyBinding": f"{ADMISSION}/validatingadmissionpolicybindings",
+}
+POD = {"containers": [{"name": "c", "image": "i"}]}
+PROBES: list[tuple[str, str, Json]] = [
+    (FIRST, "/api/v1/namespaces/default/pods", {"metadata": {"name": "probe"}, "spec": POD}),
+    (FIRST, "/api/v1/namespaces/default/services", {"metadata": {"name": "probe"}, "spec": {"ports": [{"port": 1}]}}),
+    (
+        FIRST,
+        "/apis/policy/v1/namespaces/default/poddisruptionbudgets",
+        {"metadata": {"name": "probe"}, "spec": {"minAvailable": 1}},
+    ),
+    (
+        FIRST,
+        f"/apis/coordination.k8s.io/v1/namespaces/{RELEASE_NAMESPACE}/leases",
+        {"metadata": {"name": "probe"}},
+    ),
+    (
+        EDITOR,
+        "/api/v1/namespaces/default/pods",
+        {"metadata": {"name": "probe", "labels": {"plimsoll.dev/probe": ""}}, "spec": POD},
+    ),
+]
+"""What each policy refuses, and no role."""
+
+
+def install(server: ApiServer) -> None:
+    """Return once all of it is in force. Raises NoHelmError."""
+    objects = render({}, release=RELEASE, namespace=RELEASE_NAMESPACE)
+    with Direct(server.url, ADMIN, "default") as admin:
+        admin.ask("POST", "/api/v1/namespaces", {"metadata": {"name": RELEASE_NAMESPACE}})
+        for item in objects:
+            if item["kind"] in PLACES:
+                admin.ask("POST", PLACES[item["kind"]], item)
+        admin.ask("POST", PLACES["ClusterRoleBinding"], _binding("system:aggregate-to-edit", EDITOR))
+        assert until(lambda: _is_served(admin))
+        assert until(lambda: all(_is_refused(server, token, path, body) for token, path, body in PROBES))
+
+
+def _binding(role: str, user: str) -> Json:
+    return {
+        "metadata": {"name": user},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role},
+        "subjects": [{"kind": "User", "apiGroup": "rbac.authorization.k8s.io", "name": user}],
+    }
+
+
+def _is_refused(server: ApiServer, token: str, path: str, body: Json) -> bool:
+    """The API server takes up roles and policies in the background: a probe passes the ones and not the others."""
+    with Direct(server.url, token, "default") as hands:
+        try:
+            hands.ask("POST", path, body, dryRun="All")
+        except Refused as refused:
+            return "ValidatingAdmissionPolicy" in refused.message
+    return False
+
+
+def _is_served(admin: Direct) -> bool:
+    """The API server takes up a definition in the background."""
+    try:
+        admin.ask("GET", "/apis/plimsoll.dev/v1alpha1/namespaces/default/modeldeployments")
+    except Refused as refused:
+        if refused.code != 404:
+            raise
+        return False
+    return True

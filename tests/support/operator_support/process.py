@@ -1,0 +1,61 @@
+"""The operator as a process of its own, and what it says of itself."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from operator_support.apiserver import RELEASE_NAMESPACE, ApiServer, free_port
+from operator_support.direct import Direct
+
+LEASE = "plimsoll-operator"
+LEASES = f"/apis/coordination.k8s.io/v1/namespaces/{RELEASE_NAMESPACE}/leases"
+
+
+@dataclass
+class Running:
+    """A process, and the port of its health and metrics."""
+
+    process: subprocess.Popen[bytes]
+    port: int
+
+    def metric(self, name: str) -> float:
+        """A metric without labels; -1 before the process answers."""
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=10) as answer:
+                lines = answer.read().decode().splitlines()
+        except (urllib.error.URLError, OSError):
+            return -1.0
+        return next((float(line.split()[1]) for line in lines if line.startswith(f"{name} ")), -1.0)
+
+
+@contextmanager
+def running_operator(server: ApiServer, user: str, folder: Path, *, namespace: str | None) -> Iterator[Running]:
+    """A process of the operator for one namespace, or for all. It is gone afterwards."""
+    port = free_port()
+    command = [sys.executable, "-m", "plimsoll_operator", "--runtime-image", "registry.example/runtime:1"]
+    command += ["--namespace", namespace] if namespace is not None else ["--all-namespaces"]
+    command += ["--lease-namespace", RELEASE_NAMESPACE, "--health-port", str(port)]
+    environment = {**os.environ, "KUBECONFIG": str(server.kubeconfig(user)), "POD_NAME": user}
+    with (folder / f"{user}.log").open("ab") as log:
+        process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
+        try:
+            yield Running(process, port)
+        finally:
+            process.kill()
+            process.wait()
+
+
+@contextmanager
+def lease(admin: Direct) -> Iterator[None]:
+    """As the chart makes it: empty. It is gone afterwards."""
+    admin.ask("POST", LEASES, {"metadata": {"name": LEASE}})
+    yield
+    admin.ask("DELETE", f"{LEASES}/{LEASE}")

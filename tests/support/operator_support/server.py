@@ -1,0 +1,158 @@
+"""An API server that a test can hold in its hand: objects, versions, and what watches will be told of them.
+
+`fate` decides what becomes of each write. Whoever reads it through caches hears of a write when the test says so.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from enum import Enum
+from typing import Any
+
+from operator_support.objects import EPOCH, Json, stamp
+
+from plimsoll_operator.api import Api, ApiError
+from plimsoll_operator.identity import API_VERSION, KIND, Object, ObjectKey
+
+NAMESPACE = "team"
+CHILDREN = ("Pod", "Service", "PodDisruptionBudget")
+
+
+class Fate(Enum):
+    """What becomes of a write."""
+
+    WELL = "it is done, and the answer says so"
+    LOST = "it is done, and the answer is lost"
+    LATE = "its client gives up, and it may be done later all the same"
+    OVERLOADED = "it is not done, and the answer says so"
+
+
+class Server:
+    """Objects by kind and name, all of one namespace."""
+
+    def __init__(self) -> None:
+        self.version = 1
+        self.objects: dict[str, dict[str, Json]] = {kind: {} for kind in (KIND, *CHILDREN)}
+        self.told: dict[str, list[Json]] = {kind: [] for kind in self.objects}
+        self.late: list[Callable[[], Any]] = []
+
+    def put(self, kind: str, item: Object) -> Json:
+        """Create or replace an object; returns it as stored."""
+        self.version += 1
+        name = item["metadata"]["name"]
+        known = self.objects[kind].get(name)
+        uid = known["metadata"]["uid"] if known else f"uid-{self.version}"
+        defaults = {"uid": uid, "namespace": NAMESPACE, "creationTimestamp": stamp(EPOCH), "generation": 1}
+        metadata = {**defaults, **item["metadata"], "resourceVersion": str(self.version)}
+        stored = copy.deepcopy({**item, "metadata": metadata})
+        self.objects[kind][name] = stored
+        self.told[kind].append({"type": "MODIFIED" if known else "ADDED", "object": stored})
+        return copy.deepcopy(stored)
+
+    def change(self, kind: str, name: str, change: Callable[[Json], None]) -> Json:
+        """Replace an object by a changed copy."""
+        item = copy.deepcopy(self.objects[kind][name])
+        change(item)
+        return self.put(kind, item)
+
+    def remove(self, kind: str, name: str) -> None:
+        """An object is gone."""
+        self.version += 1
+        item = self.objects[kind].pop(name)
+        gone = {**item, "metadata": {**item["metadata"], "resourceVersion": str(self.version)}}
+        self.told[kind].append({"type": "DELETED", "object": gone})
+
+    def owned(self, kind: str, uid: str) -> list[Json]:
+        """Objects of this owner."""
+        found = self.objects[kind].values()
+        return [item for item in found if item["metadata"]["ownerReferences"][0]["uid"] == uid]
+
+
+class ServerApi(Api):
+    """The operator's requests. `fate` is asked at each write, `judge` told of each pod before it is made."""
+
+    def __init__(
+        self, server: Server, fate: Callable[[], Fate] = lambda: Fate.WELL, judge: Callable[[Object], object] = id
+    ) -> None:
+        self._server = server
+        self._fate = fate
+        self._judge = judge
+        self.asked: list[str] = []
+
+    async def service(self, key: ObjectKey) -> Object | None:
+        self.asked.append("get Service")
+        return copy.deepcopy(self._server.objects["Service"].get(key.name))
+
+    async def create_pod(self, pod: Object) -> Object:
+        def create() -> Json:
+            if pod["metadata"]["name"] in self._server.objects["Pod"]:
+                raise ApiError(409, "it exists")
+            self._judge(pod)
+            return self._server.put("Pod", {**pod, "status": {"phase": "Pending"}})
+
+        return self._write("create Pod", create)
+
+    async def delete_pod(self, key: ObjectKey, uid: str) -> None:
+        def delete() -> Json:
+            pod = self._server.objects["Pod"].get(key.name)
+            if pod is not None and pod["metadata"]["uid"] == uid and "deletionTimestamp" not in pod["metadata"]:
+                if pod["spec"].get("nodeName"):
+                    leaving = {"deletionTimestamp": stamp(EPOCH)}
+                    self._server.change("Pod", key.name, lambda item: item["metadata"].update(leaving))
+                else:
+                    self._server.remove("Pod", key.name)
+            return {}
+
+        self._write("delete Pod", delete)
+
+    async def apply_service(self, service: Object) -> Object:
+        return self._write("apply Service", lambda: self._server.put("Service", service))
+
+    async def budget(self, key: ObjectKey) -> Object | None:
+        self.asked.append("get PodDisruptionBudget")
+        return copy.deepcopy(self._server.objects["PodDisruptionBudget"].get(key.name))
+
+    async def apply_budget(self, budget: Object) -> Object:
+        return self._write("apply budget", lambda: self._server.put("PodDisruptionBudget", budget))
+
+    async def delete_budget(self, key: ObjectKey, uid: str) -> None:
+        def delete() -> Json:
+            found = self._server.objects["PodDisruptionBudget"].get(key.name)
+            if found is not None and found["metadata"]["uid"] == uid:
+                self._server.remove("PodDisruptionBudget", key.name)
+            return {}
+
+        self._write("delete budget", delete)
+
+    async def apply_status(self, item: Object, status: Mapping[str, Any]) -> Object:
+        def apply() -> Json:
+            name, uid = item["metadata"]["name"], item["metadata"]["uid"]
+            known = self._server.objects[KIND].get(name)
+            if known is None or known["metadata"]["uid"] != uid:
+                raise ApiError(404 if known is None else 409, "it is gone")
+            return self._server.change(KIND, name, lambda found: found.update(status=dict(status)))
+
+        return self._write("apply status", apply)
+
+    async def create_event(self, event: Object) -> None:
+        self.asked.append("create Event")
+
+    def _write(self, what: str, write: Callable[[], Json]) -> Json:
+        self.asked.append(what)
+        fate = self._fate()
+        if fate is Fate.OVERLOADED:
+            raise ApiError(429, "too many requests")
+        if fate is Fate.LATE:
+            self._server.late.append(write)
+            raise ApiError(None, "too slow")
+        answer = write()
+        if fate is Fate.LOST:
+            raise ApiError(None, "the connection was closed")
+        return answer
+
+
+def model_body(name: str, replicas: int, memory: str = "1Gi") -> Json:
+    """A ModelDeployment that is to be made."""
+    spec = {"model": {"source": "demo://x"}, "replicas": replicas, "resources": {"memory": memory}}
+    return {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": name}, "spec": spec}

@@ -1,0 +1,311 @@
+"""What a pass wrote is seen by the caches before the next pass, whoever lost which answer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+
+import pytest
+from operator_support.objects import EPOCH
+from operator_support.passes import run
+from operator_support.server import NAMESPACE, Fate, Server, ServerApi, model_body
+
+from plimsoll_cluster.keys import Key, ObjectKey
+from plimsoll_operator.api import ApiError
+from plimsoll_operator.build.image import Image
+from plimsoll_operator.expectations import PATIENCE_SECONDS, Expectations
+from plimsoll_operator.identity import KIND
+from plimsoll_operator.kinds import Caches
+from plimsoll_operator.names import NameRegistry
+from plimsoll_operator.nodes import NodeRegistry
+from plimsoll_operator.reconcile import Outcome, Reconciler
+from plimsoll_operator.turns import Turns
+from plimsoll_operator.watch import wake
+
+KEY = ObjectKey(NAMESPACE, "a")
+WHOLE = Key(KIND, NAMESPACE, "a")
+
+
+class Queue:
+    """Keeps what is added."""
+
+    def __init__(self) -> None:
+        self.added: list[Key] = []
+
+    def add(self, key: Key) -> None:
+        self.added.append(key)
+
+    def add_all(self, keys: Iterator[Key]) -> None:
+        self.added += keys
+
+
+class Process:
+    """One process of the operator, whose caches hear of things when the test says so."""
+
+    def __init__(self, replicas: int = 1) -> None:
+        self.server, self.caches, self.queue, self.now = Server(), Caches(None), Queue(), 0.0
+        self.server.put(KIND, model_body("a", replicas))
+        self.fates: list[Fate] = []
+        self.api = ServerApi(self.server, lambda: self.fates.pop(0) if self.fates else Fate.WELL)
+        self.expectations, self.nodes = Expectations(lambda: self.now), NodeRegistry()
+        self._reconciler = Reconciler(
+            self.api,
+            self.caches,
+            self.expectations,
+            Image("runtime:1"),
+            NameRegistry(),
+            self.nodes,
+            Turns(99),
+            "test",
+            may_act=lambda: True,
+            wake=lambda _: None,
+            clock=lambda: EPOCH + timedelta(seconds=self.now),
+        )
+        self._heard = dict.fromkeys(self.server.objects, 0)
+        wake(self.caches, self.queue, self.expectations, self.nodes)  # type: ignore[arg-type]
+        self.list()
+
+    def list(self) -> None:
+        """Everything, as it is now."""
+        for store in self.caches.all():
+            kind, part = store.resource.kind, store.part_of(NAMESPACE)
+            entries = {entry.key: entry for entry in map(store.resource.entry, self.server.objects[kind].values())}
+            self._heard[kind] = len(self.server.told[kind])
+            part.end_list(part.begin_list(), entries, self.server.version)
+
+    def tell(self, *kinds: str) -> None:
+        """All that these watches have to tell."""
+        for store in self.caches.all():
+            kind = store.resource.kind
+            if kind in (kinds or self.server.objects):
+                for event in self.server.told[kind][self._heard[kind] :]:
+                    store.part_of(NAMESPACE).take(event)
+                self._heard[kind] = len(self.server.told[kind])
+
+    def make_a_pass(self) -> Outcome:
+        outcome: Outcome = run(self._reconciler.reconcile(KEY))
+        return outcome
+
+    def fail_a_pass(self, *fates: Fate) -> None:
+        """A pass whose writes end so."""
+        self.fates += fates
+        with pytest.raises(ApiError):
+            self.make_a_pass()
+
+    @property
+    def pods(self) -> int:
+        return len(self.server.objects["Pod"])
+
+
+@pytest.fixture
+def process() -> Process:
+    return Process()
+
+
+def test_a_pod_is_made_once_however_late_its_event_comes(process: Process) -> None:
+    process.make_a_pass()
+    for _ in range(3):
+        outcome = process.make_a_pass()
+        assert (outcome.put_off, outcome.again) == (True, timedelta(seconds=PATIENCE_SECONDS))
+    process.tell(KIND, "Service", "PodDisruptionBudget")
+    assert process.make_a_pass().put_off, "each cache counts"
+    process.tell("Pod")
+    assert not process.make_a_pass().put_off
+    assert process.pods == 1
+    assert process.server.objects[KIND]["a"]["status"]["replicas"] == 1
+
+
+def test_a_pod_that_is_deleted_is_not_counted_again() -> None:
+    process = Process(replicas=2)
+    process.make_a_pass()
+    process.tell()
+    process.server.put(KIND, model_body("a", 1))
+    process.tell()
+    process.make_a_pass()
+    assert process.pods == 1
+    process.server.put(KIND, model_body("a", 2))
+    process.tell(KIND)
+    assert process.make_a_pass().put_off
+    process.tell("Pod")
+    process.make_a_pass()
+    assert process.pods == 2
+
+
+def test_an_answer_that_was_lost_is_looked_for_by_a_list(process: Process) -> None:
+    process.fail_a_pass(Fate.WELL, Fate.LOST)
+    assert process.pods == 1
+    part = process.caches.pods.part_of(NAMESPACE)
+    assert part.outdated, "its reflector lists"
+    assert process.make_a_pass().put_off, "nobody knows, so nothing is made"
+    process.list()
+    process.make_a_pass()
+    assert process.pods == 1
+
+
+def test_a_list_that_began_before_is_no_answer(process: Process) -> None:
+    part = process.caches.pods.part_of(NAMESPACE)
+    number = part.begin_list()
+    process.fail_a_pass(Fate.WELL, Fate.LOST)
+    part.end_list(number, {}, 2)
+    assert part.outdated
+    assert process.make_a_pass().put_off
+    assert process.pods == 1
+
+
+def test_a_pod_that_may_still_be_made_is_made_under_the_same_name(process: Process) -> None:
+    process.fail_a_pass(Fate.WELL, Fate.LATE)
+    process.list()
+    process.make_a_pass()
+    with pytest.raises(ApiError, match="it exists"):
+        process.server.late.pop()()
+    assert process.pods == 1
+
+
+def test_a_pod_that_was_made_late_is_found(process: Process) -> None:
+    process.fail_a_pass(Fate.WELL, Fate.LATE)
+    process.list()
+    process.server.late.pop()()
+    process.fail_a_pass()
+    process.tell()
+    process.make_a_pass()
+    assert process.pods == 1
+
+
+def test_what_is_not_heard_of_for_long_is_listed(process: Process) -> None:
+    process.make_a_pass()
+    process.now += PATIENCE_SECONDS - 1
+    assert process.make_a_pass().put_off
+    assert not process.caches.pods.part_of(NAMESPACE).outdated
+    process.now += 1
+    assert process.make_a_pass().put_off, "time alone is no proof"
+    assert process.caches.pods.part_of(NAMESPACE).outdated
+    process.queue.added.clear()
+    process.list()
+    assert WHOLE in process.queue.added
+    assert not process.make_a_pass().put_off
+    assert process.pods == 1
+
+
+def test_what_the_server_says_it_did_not_do_is_tried_again(process: Process) -> None:
+    process.fail_a_pass(Fate.OVERLOADED)
+    assert not process.caches.services.part_of(NAMESPACE).outdated
+    process.make_a_pass()
+    assert process.pods == 1
+
+
+def test_a_status_that_a_pass_wrote_is_no_news(process: Process) -> None:
+    process.make_a_pass()
+    process.tell()
+    process.queue.added.clear()
+    process.make_a_pass()
+    process.tell()
+    assert process.queue.added == []
+    asked = len(process.api.asked)
+    assert process.make_a_pass() == Outcome(again=timedelta(seconds=600)), "when its progress counts as stalled"
+    assert process.api.asked[asked:] == [], "settled: nothing is asked for"
+
+
+def test_a_status_that_somebody_else_wrote_is_put_right(process: Process) -> None:
+    process.make_a_pass()
+    process.tell()
+    process.make_a_pass()
+    process.tell()
+    process.queue.added.clear()
+    process.server.change(KIND, "a", lambda item: item["status"].update(phase="Ready"))
+    process.tell()
+    assert process.queue.added == [WHOLE]
+    process.make_a_pass()
+    assert process.server.objects[KIND]["a"]["status"]["phase"] == "Pending"
+
+
+def test_a_pass_that_was_put_off_is_made_once_its_own_status_is_seen(process: Process) -> None:
+    process.make_a_pass()
+    process.tell()
+    process.make_a_pass()
+    process.queue.added.clear()
+    assert process.make_a_pass().put_off
+    process.tell()
+    assert process.queue.added == [WHOLE]
+    assert not process.make_a_pass().put_off
+
+
+def test_a_status_is_not_written_by_what_was_read_before_it(process: Process) -> None:
+    process.make_a_pass()
+    process.tell()
+    process.make_a_pass()
+    asked = len(process.api.asked)
+    assert process.make_a_pass().put_off
+    assert process.api.asked[asked:] == []
+
+
+def test_the_status_of_what_is_gone_is_asked_for_again_later(process: Process) -> None:
+    process.make_a_pass()
+    process.tell()
+    process.server.remove(KIND, "a")
+    with pytest.raises(ApiError) as raised:
+        process.make_a_pass()
+    assert raised.value.code == 404
+    process.tell()
+    assert process.make_a_pass().gone
+
+
+def test_changes_that_concern_nothing_we_keep_wake_nobody(process: Process) -> None:
+    process.make_a_pass()
+    process.tell()
+    process.make_a_pass()
+    process.tell()
+    process.queue.added.clear()
+    (name,) = process.server.objects["Pod"]
+    process.server.change("Pod", name, lambda pod: pod["metadata"].update(annotations={"a": "b"}))
+    process.server.change(KIND, "a", lambda item: item["metadata"].update(managedFields=[{"manager": "kubectl"}]))
+    process.tell()
+    assert process.queue.added == []
+    process.server.change("Pod", name, lambda pod: pod["spec"].update(nodeName="n1"))
+    process.tell()
+    assert process.queue.added == [WHOLE]
+
+
+def test_what_is_gone_is_news_to_its_owner(process: Process) -> None:
+    process.make_a_pass()
+    process.tell()
+    process.make_a_pass()
+    process.tell()
+    process.queue.added.clear()
+    process.server.remove("Service", "a")
+    (name,) = process.server.objects["Pod"]
+    process.server.remove("Pod", name)
+    process.tell()
+    assert process.queue.added == [WHOLE, WHOLE]
+
+
+def test_somebody_elses_service_is_asked_for_now_and_then(process: Process) -> None:
+    """It has none of our labels, so nothing tells us when it goes."""
+    process.server.objects["Service"]["a"] = {
+        "metadata": {"name": "a", "namespace": NAMESPACE, "uid": "theirs", "resourceVersion": "1"},
+        "spec": {"ports": []},
+    }
+    process.make_a_pass()
+    process.tell("Pod", "PodDisruptionBudget")
+    outcome = process.make_a_pass()
+    assert outcome.again == timedelta(seconds=60)
+    assert "apply Service" not in process.api.asked
+    conditions = process.server.objects[KIND]["a"]["status"]["conditions"]
+    assert "ServiceNameTaken" in {condition["reason"] for condition in conditions}
+
+
+def test_a_budget_is_made_once_and_again_when_it_goes(process: Process) -> None:
+    process.make_a_pass()
+    process.tell("Pod", "Service")
+    assert process.make_a_pass().put_off, "its budget has not been seen"
+    process.queue.added.clear()
+    process.tell("PodDisruptionBudget")
+    assert process.queue.added == [WHOLE]
+    process.make_a_pass()
+    process.tell()
+    assert [process.api.asked.count(what) for what in ("get PodDisruptionBudget", "apply budget")] == [1, 1]
+    process.queue.added.clear()
+    process.server.remove("PodDisruptionBudget", "a")
+    process.tell()
+    assert process.queue.added == [WHOLE]
+    process.make_a_pass()
+    assert process.api.asked.count("apply budget") == 2

@@ -1,0 +1,309 @@
+"""However far the caches lag behind the server: never a pod too many, and in the end what was asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from operator_support.objects import EPOCH, Json
+from operator_support.passes import run
+from operator_support.server import CHILDREN, NAMESPACE, Fate, Server, ServerApi, model_body
+
+from plimsoll_cluster.keys import Key
+from plimsoll_cluster.resource import Entry
+from plimsoll_cluster.store import Part
+from plimsoll_operator.api import ApiError
+from plimsoll_operator.build.image import Image
+from plimsoll_operator.expectations import PATIENCE_SECONDS, Expectations
+from plimsoll_operator.identity import HASH_LABEL, KIND, Object
+from plimsoll_operator.kinds import Caches
+from plimsoll_operator.names import NameRegistry
+from plimsoll_operator.nodes import NodeRegistry
+from plimsoll_operator.reconcile import Reconciler
+from plimsoll_operator.spec import read_spec
+from plimsoll_operator.turns import Turns
+from plimsoll_operator.watch import wake
+
+NAMES = st.sampled_from(["a", "b"])
+KINDS = st.sampled_from([KIND, *CHILDREN])
+FATES = st.sampled_from([Fate.WELL] * 6 + [Fate.LOST, Fate.LATE, Fate.OVERLOADED])
+SETTLE_ROUNDS = 80
+
+
+class Queue:
+    """Which objects need a pass, and which of them later."""
+
+    def __init__(self) -> None:
+        self.due: set[Key] = set()
+        self.later: set[Key] = set()
+
+    def add(self, key: Key) -> None:
+        self.due.add(key)
+
+    def add_all(self, keys: Iterable[Key]) -> None:
+        self.due |= set(keys)
+
+
+@dataclass
+class Listing:
+    """A list under way: it shows what was there when it was answered."""
+
+    number: int
+    items: list[Json]
+    version: int
+    told: int
+
+
+class Lagging(RuleBasedStateMachine):
+    """Two objects, a server that may answer late or not at all, and watches that tell of things when they like."""
+
+    @initialize(replicas=st.integers(1, 3))
+    def begin(self, replicas: int) -> None:
+        self.server = Server()
+        self.now = 0.0
+        self.ask_for("a", replicas, "1Gi")
+        self.start()
+
+    def start(self) -> None:
+        """A new process: it knows nothing, and lists everything before its first pass."""
+        self.caches, self.queue = Caches(None), Queue()
+        self.expectations, self.nodes = Expectations(lambda: self.now), NodeRegistry()
+        self.api = ServerApi(self.server, self.fate, self.judge)
+        self.heard = dict.fromkeys(self.server.objects, 0)
+        self.listing: dict[str, Listing] = {}
+        self.data: st.DataObject | None = None
+        self.read: Entry[Object] | None = None
+        self.reconciler = Reconciler(
+            self.api,
+            self.caches,
+            self.expectations,
+            Image("runtime:1"),
+            NameRegistry(),
+            self.nodes,
+            Turns(99),
+            "test",
+            may_act=lambda: True,
+            wake=lambda key: self.queue.add(Key(KIND, key.namespace, key.name)),
+            clock=lambda: EPOCH + timedelta(seconds=self.now),
+        )
+        wake(self.caches, self.queue, self.expectations, self.nodes)  # type: ignore[arg-type]
+        for kind in self.server.objects:
+            self.begin_a_list(kind)
+            self.end_a_list(kind)
+
+    def part(self, kind: str) -> Part[Any]:
+        (store,) = [store for store in self.caches.all() if store.resource.kind == kind]
+        return store.part_of(NAMESPACE)
+
+    def fate(self) -> Fate:
+        """Other things happen while a request is under way."""
+        if self.data is None:
+            return Fate.WELL
+        for kind in self.data.draw(st.lists(KINDS, max_size=2)):
+            self.tell(kind, 3)
+        return self.data.draw(FATES)
+
+    def judge(self, pod: Object) -> None:
+        """A pod is about to be made: is one missing, by what the server has and by the spec that was read?"""
+        uid = pod["metadata"]["ownerReferences"][0]["uid"]
+        model = self.read
+        if model is None or model.uid != uid:
+            return  # it comes late, and its owner went meanwhile: the cluster collects it
+        live = [p for p in self.server.owned("Pod", uid) if is_live(p)]
+        same = [p for p in live if p["metadata"]["labels"][HASH_LABEL] == pod["metadata"]["labels"][HASH_LABEL]]
+        spec = read_spec(model.value)
+        replicas = spec.replicas
+        assert len(same) < replicas, f"{len(same)} pods of {replicas} are there, and one more is made"
+        assert len(live) < replicas + spec.rollout.surge(replicas)
+
+    @rule(name=NAMES, replicas=st.integers(0, 3), memory=st.sampled_from(["1Gi", "2Gi"]))
+    def ask_for(self, name: str, replicas: int, memory: str) -> None:
+        known = self.server.objects[KIND].get(name)
+        body = model_body(name, replicas, memory)
+        if known is not None:
+            if known["spec"] == body["spec"]:
+                return
+            body["metadata"]["generation"] = known["metadata"]["generation"] + 1
+            body["status"] = known.get("status", {})
+        self.server.put(KIND, body)
+
+    @precondition(lambda self: self.server.objects[KIND])
+    @rule(name=NAMES)
+    def delete(self, name: str) -> None:
+        if name in self.server.objects[KIND]:
+            self.server.remove(KIND, name)
+
+    @precondition(lambda self: len(self.server.objects["Service"]) > len(self.server.objects[KIND]))
+    @rule()
+    def collect_garbage(self) -> None:
+        uids = {item["metadata"]["uid"] for item in self.server.objects[KIND].values()}
+        for kind in CHILDREN:
+            for name, item in list(self.server.objects[kind].items()):
+                if item["metadata"]["ownerReferences"][0]["uid"] not in uids:
+                    self.server.remove(kind, name)
+
+    @precondition(lambda self: self.server.objects["Pod"])
+    @rule(data=st.data())
+    def go_on(self, data: st.DataObject) -> None:
+        """A kubelet does its part."""
+        self.proceed(data.draw(st.sampled_from(sorted(self.server.objects["Pod"]))))
+
+    @precondition(lambda self: self.server.objects["Pod"])
+    @rule(data=st.data())
+    def evict(self, data: st.DataObject) -> None:
+        name = data.draw(st.sampled_from(sorted(self.server.objects["Pod"])))
+        status = {"phase": "Failed", "reason": "Evicted", "message": "low on memory"}
+        self.server.change("Pod", name, lambda pod: pod.update(status=status))
+
+    @precondition(lambda self: self.queue.due | self.queue.later)
+    @rule(data=st.data(), again=st.integers(1, 3))
+    def make_passes(self, data: st.DataObject, again: int) -> None:
+        """The queue gives what is due, and a timer may have come. Events come while it goes on."""
+        self.data = data
+        for _ in range(again):
+            if due := sorted(self.queue.due | self.queue.later):
+                self.pass_over(data.draw(st.sampled_from(due)))
+        self.data = None
+
+    @precondition(lambda self: any(len(told) > self.heard[kind] for kind, told in self.server.told.items()))
+    @rule(kind=KINDS, count=st.integers(1, 4))
+    def tell(self, kind: str, count: int) -> None:
+        """A watch goes on for some events."""
+        part = self.part(kind)
+        if part.outdated or kind in self.listing:
+            return  # its reflector lists instead
+        for event in self.server.told[kind][self.heard[kind] :][:count]:
+            self.heard[kind] += 1
+            part.take(event)
+
+    @rule(kind=KINDS)
+    def list_anew(self, kind: str) -> None:
+        """A list begins, because the watch has expired or is doubted, or one that has begun is answered."""
+        if kind in self.listing:
+            self.end_a_list(kind)
+        else:
+            self.begin_a_list(kind)
+
+    def begin_a_list(self, kind: str) -> None:
+        if kind not in self.listing:
+            items = list(self.server.objects[kind].values())
+            told = len(self.server.told[kind])
+            self.listing[kind] = Listing(self.part(kind).begin_list(), items, self.server.version, told)
+
+    def end_a_list(self, kind: str) -> None:
+        found = self.listing.pop(kind, None)
+        if found is not None:
+            part = self.part(kind)
+            entries = {entry.key: entry for entry in map(part.resource.entry, found.items)}
+            self.heard[kind] = found.told
+            part.end_list(found.number, entries, found.version)
+
+    @precondition(lambda self: self.server.late)
+    @rule(data=st.data())
+    def do_what_is_late(self, data: st.DataObject) -> None:
+        write = self.server.late.pop(data.draw(st.integers(0, len(self.server.late) - 1)))
+        with suppress(ApiError):  # nobody listens to its answer any more
+            write()
+
+    @rule(seconds=st.sampled_from([1.0, PATIENCE_SECONDS]))
+    def pass_time(self, seconds: float) -> None:
+        self.now += seconds
+
+    @rule(data=st.data())
+    def kill(self, data: st.DataObject) -> None:
+        """What was on its way at the server is done or not by the time that another process acts."""
+        while self.server.late:
+            self.do_what_is_late(data)
+        self.start()
+
+    @invariant()
+    def caches_are_whole(self) -> None:
+        if hasattr(self, "caches"):
+            for store in self.caches.all():
+                store.check_integrity()
+
+    def teardown(self) -> None:
+        """Now all goes well: without any resync, it comes to rest at what was asked for."""
+        if not hasattr(self, "caches"):
+            return
+        self.server.late.clear()
+        for _ in range(SETTLE_ROUNDS):
+            self.collect_garbage()
+            for kind in self.server.objects:
+                self.end_a_list(kind)
+                if self.part(kind).outdated:
+                    self.begin_a_list(kind)
+                    self.end_a_list(kind)
+                self.tell(kind, 1000)
+            moved = [name for name in list(self.server.objects["Pod"]) if self.proceed(name)]
+            if not self.queue.due and not moved:
+                if not self.queue.later:
+                    break
+                self.now += PATIENCE_SECONDS
+                self.queue.due |= self.queue.later
+            for key in sorted(self.queue.due):
+                self.pass_over(key)
+        for item in self.server.objects[KIND].values():
+            self.assert_settled(item)
+        before = len(self.api.asked)
+        for item in self.server.objects[KIND].values():
+            self.pass_over(Key(KIND, NAMESPACE, item["metadata"]["name"]))
+        assert self.api.asked[before:] == [], "settled, and still it asks"
+
+    def assert_settled(self, item: Json) -> None:
+        uid, replicas = item["metadata"]["uid"], item["spec"]["replicas"]
+        pods = self.server.owned("Pod", uid)
+        memories = [p["spec"]["containers"][0]["resources"]["limits"]["memory"] for p in pods]
+        assert memories == [item["spec"]["resources"]["memory"]] * replicas
+        assert all(is_live(pod) for pod in pods)
+        assert [s["metadata"]["name"] for s in self.server.owned("Service", uid)] == [item["metadata"]["name"]]
+        budgets = [b["spec"]["minAvailable"] for b in self.server.owned("PodDisruptionBudget", uid)]
+        assert budgets == ([max(1, replicas - 1)] if replicas else [])
+        assert item["status"]["observedGeneration"] == item["metadata"]["generation"]
+        assert item["status"]["readyReplicas"] == replicas
+
+    def pass_over(self, key: Key) -> None:
+        self.queue.due.discard(key)
+        self.queue.later.discard(key)
+        self.read = self.caches.models.get(key.object)
+        try:
+            outcome = run(self.reconciler.reconcile(key.object))
+        except ApiError:
+            self.queue.later.add(key)
+            return
+        if outcome.again is not None:
+            self.queue.later.add(key)
+
+    def proceed(self, name: str) -> bool:
+        """Placed, ready, and gone once it is to go; whether there was anything to do."""
+        pod = self.server.objects["Pod"][name]
+        if "deletionTimestamp" in pod["metadata"]:
+            self.server.remove("Pod", name)
+            return True
+        if not is_live(pod) or pod["status"].get("conditions"):
+            return False
+        ready = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
+        placed = bool(pod["spec"].get("nodeName"))
+
+        def change(item: Json) -> None:
+            item["spec"]["nodeName"] = "n1"
+            if placed:
+                item["status"] = ready
+
+        self.server.change("Pod", name, change)
+        return True
+
+
+def is_live(pod: Json) -> bool:
+    """Whether it counts as a replica."""
+    return "deletionTimestamp" not in pod["metadata"] and pod["status"].get("phase") != "Failed"
+
+
+Lagging.TestCase.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)
+TestLagging = Lagging.TestCase
