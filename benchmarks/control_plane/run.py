@@ -1,0 +1,145 @@
+"""`make bench-control-plane`: many ModelDeployments on etcd and a real kube-apiserver, without nodes.
+
+How long the operator takes to settle them (status of the present spec written, pods made), what it asks of the API
+server once they are settled, how long it takes after it was killed, and what a pod's change costs the gateway.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import sys
+import tempfile
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from operator_support.apiserver import ADMIN, FIRST, ApiServer, Missing, find_programs, until
+from operator_support.direct import Direct
+from operator_support.fleet import counted, create, wait_settled
+from operator_support.installed import install
+from operator_support.process import Running, lease, running_operator
+from operator_support.recording import connect
+
+from control_plane import table
+from control_plane.load import resident_mib, usage
+from provenance import provenance
+
+PASSES, LEADER, QUEUE = "plimsoll_operator_reconciles_total", "plimsoll_operator_leader", "plimsoll_operator_queue"
+LIMIT_SECONDS = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What a run is told."""
+
+    models: int
+    settled_seconds: float
+    json: Path | None
+
+
+def main() -> int:
+    """Measure, print, write. 2 where the programs are missing."""
+    chosen = _options()
+    try:
+        programs = find_programs()
+    except Missing as missing:
+        print(missing, file=sys.stderr)
+        return 2
+    with tempfile.TemporaryDirectory(prefix="plimsoll-bench-") as folder:
+        versions = {"kubernetes": programs.kube.parent.name.removeprefix("kube-")}
+        result = {
+            "run": {**provenance(), **versions, "load_average_before": [round(load, 1) for load in os.getloadavg()]},
+            "models": chosen.models,
+            "operator": measure(ApiServer(programs, Path(folder)), chosen),
+            "gateway_table": table.measure(chosen.models),
+        }
+    text = json.dumps(result, indent=2) + "\n"
+    print(text)
+    if chosen.json is not None:
+        chosen.json.write_text(text)
+    return 0
+
+
+def measure(server: ApiServer, chosen: Options) -> dict[str, Any]:
+    """Everything about the operator."""
+    with ExitStack() as stack:
+        stack.enter_context(server)
+        install(server)
+        admin = stack.enter_context(Direct(server.url, ADMIN, "team"))
+        admin.ask("POST", "/api/v1/namespaces", {"metadata": {"name": "team"}})
+        stack.enter_context(lease(admin))
+        with running_operator(server, FIRST, server.folder, namespace=None) as operator:
+            assert until(lambda: operator.metric(LEADER) == 1), "the operator does not lead"
+            pids = {**server.pids, "operator": operator.process.pid}
+            settling = asyncio.run(_settle(server, pids, chosen.models))
+            settled = _watch_settled(server, pids, chosen.settled_seconds)
+            settled["resident_mib"] = {name: resident_mib(pid) for name, pid in pids.items()}
+        return {"settling": settling, "settled": settled, "restart": _restart(server, chosen.models)}
+
+
+async def _settle(server: ApiServer, pids: dict[str, int], count: int) -> dict[str, Any]:
+    before, began = usage(pids), time.monotonic()
+    async with await connect(server.kubeconfig(ADMIN)) as connection:
+        waiting = asyncio.create_task(wait_settled(connection, "team", count, LIMIT_SECONDS))
+        await create(server, "team", [f"model-{number}" for number in range(count)])
+        made = time.monotonic()
+        await waiting
+    return {
+        "create_seconds": round(made - began, 2),
+        "seconds": round(time.monotonic() - began, 2),
+        "cpu_seconds": before.until(usage(pids)),
+        "requests": dict(sorted(counted(server.requests(FIRST)).items())),
+    }
+
+
+def _watch_settled(server: ApiServer, pids: dict[str, int], seconds: float) -> dict[str, Any]:
+    """After a breath, for the last answers to come in: what is asked for while nothing changes."""
+    time.sleep(5)
+    asked, before = len(server.requests(FIRST)), usage(pids)
+    time.sleep(seconds)
+    used, requests = before.until(usage(pids)), server.requests(FIRST)[asked:]
+    return {
+        "seconds": seconds,
+        "cpu_seconds": used,
+        "cpu_percent": {name: round(100 * value / seconds, 2) for name, value in used.items()},
+        "requests": dict(sorted(counted(requests).items())),
+    }
+
+
+def _restart(server: ApiServer, count: int) -> dict[str, Any]:
+    """The container was killed and starts again: the same pod, so the Lease is its own."""
+    asked, began = len(server.requests(FIRST)), time.monotonic()
+    with running_operator(server, FIRST, server.folder, namespace=None) as operator:
+        assert until(lambda: _is_through(operator, count), LIMIT_SECONDS), "not every object had its pass"
+        seconds = time.monotonic() - began
+        used = usage({"operator": operator.process.pid}).seconds["operator"]
+        requests = server.requests(FIRST)[asked:]
+    return {
+        "seconds": round(seconds, 2),
+        "operator_cpu_seconds": round(used, 2),
+        "requests": dict(sorted(counted(requests).items())),
+    }
+
+
+def _is_through(operator: Running, count: int) -> bool:
+    return operator.metric(PASSES) >= count and operator.metric(QUEUE) == 0
+
+
+def _options() -> Options:
+    parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
+    parser.add_argument("--models", type=int, default=1000, help="how many (default %(default)s)")
+    parser.add_argument("--settled-seconds", type=float, default=130, help="how long to watch (default %(default)g)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the result, with hardware, versions, command")
+    args = parser.parse_args()
+    if args.models < 1 or args.settled_seconds <= 0:
+        parser.error("--models must be at least 1, --settled-seconds more than 0")
+    return Options(args.models, args.settled_seconds, args.json)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,64 @@
+"""Many objects: how often the operator asks, counted by the API server itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from operator_support.apiserver import ADMIN, FIRST, ApiServer, until
+from operator_support.direct import Direct
+from operator_support.fleet import counted, create, wait_settled
+from operator_support.process import Running, running_operator
+from operator_support.recording import connect
+
+COUNT, RESYNCED = 100, 10
+LIMIT_SECONDS = 120.0
+KINDS = ("modeldeployments", "pods", "services", "poddisruptionbudgets")
+PASSES = "plimsoll_operator_reconciles_total"
+
+
+@pytest.mark.usefixtures("lease")
+async def test_what_many_objects_cost(server: ApiServer, direct: Direct, tmp_path: Path) -> None:
+    """Once settled, nothing but the Lease, though objects are resynced; after a restart, a list and a watch a kind."""
+    namespace = direct.namespace
+    with running_operator(server, FIRST, tmp_path, namespace=namespace) as operator:
+        async with await connect(server.kubeconfig(ADMIN)) as connection:
+            await create(server, namespace, [f"m{number}" for number in range(COUNT)])
+            await wait_settled(connection, namespace, COUNT, LIMIT_SECONDS)
+        _quiet(operator)
+        settling = counted(_requests(server, namespace))
+        passes = operator.metric(PASSES)
+        assert until(lambda: operator.metric(PASSES) >= passes + RESYNCED, LIMIT_SECONDS), "objects are looked at again"
+        settled = counted(_requests(server, namespace)) - settling
+    assert settled == {}
+    assert settling == {
+        "create pods": COUNT,
+        "patch services": COUNT,
+        "patch poddisruptionbudgets": COUNT,
+        "patch modeldeployments/status": COUNT,
+        "create events": 3 * COUNT,
+        "get services": COUNT,
+        "get poddisruptionbudgets": COUNT,
+        **{f"list {kind}": 1 for kind in KINDS},
+        **{f"watch {kind}": 1 for kind in KINDS},
+    }
+    before = counted(_requests(server, namespace))
+    with running_operator(server, FIRST, tmp_path, namespace=namespace) as again:
+        assert until(lambda: again.metric(PASSES) >= COUNT, LIMIT_SECONDS)
+        _quiet(again)
+    restart = counted(_requests(server, namespace)) - before
+    assert restart == {
+        **{f"list {kind}": 1 for kind in KINDS},
+        **{f"watch {kind}": 1 for kind in KINDS},
+    }
+
+
+def _quiet(operator: Running) -> None:
+    """Nothing waits for a pass."""
+    assert until(lambda: operator.metric("plimsoll_operator_queue") == 0)
+
+
+def _requests(server: ApiServer, namespace: str) -> list[dict[str, Any]]:
+    """In the objects' namespace: the Lease has another."""
+    return [event for event in server.requests(FIRST) if event.get("objectRef", {}).get("namespace") == namespace]

@@ -1,0 +1,84 @@
+"""Many ModelDeployments on a real API server: making them, and waiting until the operator has settled each."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
+
+import aiohttp
+from operator_support.apiserver import ADMIN, ApiServer
+
+from plimsoll_cluster.keys import Object
+from plimsoll_cluster.resource import Entry
+from plimsoll_cluster.source import follow
+from plimsoll_cluster.store import Store
+from plimsoll_operator.identity import API_VERSION, KIND
+from plimsoll_operator.kinds import MODELS
+
+AT_A_TIME = 8
+COLLECTION = f"/apis/{API_VERSION}/namespaces/{{}}/modeldeployments"
+
+
+async def create(server: ApiServer, namespace: str, names: Iterable[str]) -> None:
+    """Make objects of one replica each, some at a time."""
+    left = iter(list(names))
+    headers = {"Authorization": f"Bearer {ADMIN}"}
+    connector = aiohttp.TCPConnector(ssl=False)
+    async with aiohttp.ClientSession(server.url, headers=headers, connector=connector) as session:
+
+        async def some() -> None:
+            for name in left:
+                spec = {"model": {"source": "demo://gemma-3-270m"}, "replicas": 1}
+                body = {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": name}, "spec": spec}
+                async with session.post(COLLECTION.format(namespace), json=body) as answer:
+                    answer.raise_for_status()
+
+        async with asyncio.TaskGroup() as group:
+            for _ in range(AT_A_TIME):
+                group.create_task(some())
+
+
+def is_settled(model: Entry[Object]) -> bool:
+    """Whether the status is of the present spec, and every pod of it has been made."""
+    item = model.value
+    status = item.get("status") or {}
+    wanted = item["spec"]["replicas"]
+    present = status.get("observedGeneration") == item["metadata"]["generation"]
+    return bool(present and status["updatedReplicas"] == wanted)
+
+
+async def wait_settled(connection: Any, namespace: str, count: int, seconds: float) -> None:
+    """Return once so many objects are settled. Raises TimeoutError."""
+    models = Store(MODELS, [namespace])
+    settled: set[str] = set()
+    done = asyncio.Event()
+
+    def changed(changes: Any) -> None:
+        for change in changes:
+            if change.after is not None and is_settled(change.after):
+                settled.add(change.key.name)
+        if len(settled) >= count:
+            done.set()
+
+    models.listen(changed)
+    async with asyncio.timeout(seconds):
+        following = asyncio.create_task(follow(connection, models))
+        try:
+            await done.wait()
+        finally:
+            following.cancel()
+            await asyncio.wait({following})
+
+
+def counted(requests: Iterable[Any]) -> Counter[str]:
+    """Requests by verb and resource, of audit events; by their path, where they are for no resource."""
+    return Counter(f"{event['verb']} {_resource(event)}" for event in requests)
+
+
+def _resource(event: Any) -> str:
+    reference = event.get("objectRef")
+    if reference is None:
+        return str(event["requestURI"])
+    return "/".join(part for part in (reference["resource"], reference.get("subresource")) if part)
