@@ -29,8 +29,9 @@ class Pod:
     `model` is the ModelDeployment that its label names, which the Service goes by, too. `gone_by`: it has been deleted
     and drains until then at the latest. `lost`: it should be gone for long, but its node does not say so. `dead`: it
     will never run again, and ended at `ended`. `marked`: it carries its owner's uid as a label. `node`: "" while it has
-    none. `leaving`: its node is being drained. `moved`: when it last came nearer to serving, or ceased to.
-    `loads_since`: when it began to load, None when it does not.
+    none. `cut_off`: it was ready when its node was last heard of, and may serve still. `leaving`: its node is being
+    drained. `moved`: when it last came nearer to serving, or ceased to. `loads_since`: when it began to load, None when
+    it does not.
     """
 
     name: str
@@ -49,6 +50,7 @@ class Pod:
     moved: datetime = LONG_AGO
     loads_since: datetime | None = None
     image: Image | None = None
+    cut_off: bool = False
     leaving: bool = False
     lost: bool = False
 
@@ -160,6 +162,7 @@ def read_pod(item: Object) -> Pod:
         failure=failure,
         node=node,
         image=_image(item),
+        cut_off=lost is not None,
         moved=max(placed_at, _transition(conditions, "Ready") or created),
         loads_since=placed_at if node and not ready and not dead and failure is None else None,
     )

@@ -88,7 +88,7 @@ def plan(seen: View) -> Plan:
 
 def _surplus(seen: View) -> list[Pod]:
     """What to take away when there are too many: what is not ready (without a node first), then the newest."""
-    order = sorted(seen.staying, key=lambda p: (p.ready, p.scheduled, -p.created.timestamp(), p.name))
+    order = sorted(seen.staying, key=lambda p: (p.ready, p.cut_off, p.scheduled, -p.created.timestamp(), p.name))
     return order[: max(0, len(order) - seen.spec.replicas)]
 
 
@@ -96,12 +96,12 @@ def _replaced(seen: View) -> list[Pod]:
     """Pods that can go now.
 
     Those of an older spec that do not serve go at once, the others, and those whose node is being drained, as far as
-    nobody misses them.
+    nobody misses them. After an outage of the API server every pod looks cut off for a while, and all of them serve.
     """
-    idle = [p for p in seen.older if not p.ready]
+    idle = [p for p in seen.older if not p.ready and not p.cut_off]
     spare = max(0, seen.ready - seen.spec.replicas)
-    unready = [p for p in seen.leaving if not p.ready] if seen.ready >= seen.spec.replicas else []
-    return [*idle, *unready, *_serving(seen)[:spare]]
+    doubtful = [p for p in seen.older if p.cut_off] + [p for p in seen.leaving if not p.ready]
+    return [*idle, *(doubtful if seen.ready >= seen.spec.replicas else ()), *_serving(seen)[:spare]]
 
 
 def _serving(seen: View) -> list[Pod]:

@@ -69,6 +69,11 @@ class SimulatedPod:
         return self.live and self.state is State.READY
 
     @property
+    def may_serve(self) -> bool:
+        """Whether it serves, or did when its node was last heard of."""
+        return self.live and self.state in (State.READY, State.CUT_OFF)
+
+    @property
     def holds_room(self) -> bool:
         """Whether it takes up a place on its node."""
         return self.state not in (State.UNSCHEDULED, State.UNSCHEDULABLE, State.DEAD, State.DONE)
@@ -145,6 +150,10 @@ class World:
     @property
     def ready(self) -> int:
         return sum(p.ready for p in self.ours())
+
+    @property
+    def may_serve(self) -> int:
+        return sum(p.may_serve for p in self.ours())
 
     def apply(self, actions: Iterable[Action], pod_hash: str) -> None:
         """What the API server does when it is asked."""

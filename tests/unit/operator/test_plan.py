@@ -72,6 +72,20 @@ def test_scaling_down_takes_what_serves_least() -> None:
         assert deleted(planned(replicas, *pods)) == order[: 4 - replicas]
 
 
+def test_a_roll_keeps_pods_that_an_outage_makes_look_cut_off() -> None:
+    """They serve on; nobody needs them any more when all replicas of the new spec do."""
+    old = [pod(name, State.CUT_OFF, "old") for name in "ab"]
+    assert planned(2, *old) == Plan((CreatePod("the spec or the image has changed"),))
+    assert planned(2, *old, pod("c", State.LOADING)) == planned(2, *old, pod("c")) == Plan(())
+    assert deleted(planned(2, *old, pod("c"), pod("d"))) == ["a", "b"]
+
+
+def test_scaling_down_keeps_what_may_serve() -> None:
+    pods = [pod("ready"), pod("cut-off", State.CUT_OFF, age=50), pod("loading", State.LOADING, age=400)]
+    for replicas in range(3):
+        assert deleted(planned(replicas, *pods)) == ["loading", "cut-off", "ready"][: 3 - replicas]
+
+
 def test_a_roll_adds_one_before_it_takes_one() -> None:
     old = [pod("a", pod_hash="old"), pod("b", pod_hash="old")]
     assert planned(2, *old) == Plan((CreatePod("the spec or the image has changed"),))

@@ -90,10 +90,11 @@ class Rolling(RuleBasedStateMachine):
         blocked = not rollout.surge(replicas) or any(p.state is State.UNSCHEDULABLE for p in self.world.ours())
         promised = replicas - (rollout.unavailable(replicas) if blocked else 0)
         for action in self.planned().actions[:cut]:
-            live, ready = self.world.live, self.world.ready
+            live, ready, may_serve = self.world.live, self.world.ready, self.world.may_serve
             self.world.apply([action], self.hash)
             assert self.world.live <= max(live, replicas + rollout.surge(replicas))
             assert self.world.ready >= min(ready, promised)
+            assert self.world.may_serve >= min(may_serve, promised)
 
     @rule(replicas=st.integers(0, 4))
     def scale(self, replicas: int) -> None:
