@@ -15,7 +15,9 @@ from plimsoll_operator.spec import Spec
 USER = 65532
 TERMINATION_LOG = "/dev/termination-log"
 CACHE = "/cache"
-GRACE_BEYOND_DRAIN = 15
+LEAVE_SECONDS = 3
+"""A pod that is deleted serves on for so long, until everybody has heard of it and of the pod that takes its place."""
+GRACE_BEYOND_DRAIN = 15 + LEAVE_SECONDS
 START_PERIOD = 2
 CACHE_LIMIT = "256Gi"
 """Of the cache without `resources.ephemeralStorage`: room for whatever one accelerator can hold, not all of a disk."""
@@ -91,6 +93,7 @@ def _container(spec: Spec, image: Image) -> dict[str, Any]:
         "env": _environment(spec),
         "ports": [{"name": "http", "containerPort": PORT, "protocol": "TCP"}],
         "resources": _resources(spec),
+        "lifecycle": {"preStop": {"sleep": {"seconds": LEAVE_SECONDS}}},
         "startupProbe": _probe("/health", period=START_PERIOD, failures=math.ceil(spec.startup_seconds / START_PERIOD)),
         "readinessProbe": _probe("/health", period=2, failures=2),
         "livenessProbe": _probe("/live", period=10, failures=6),
