@@ -12,8 +12,9 @@ from cluster.packages import program
 from cluster.pki import Authority, Identity
 
 ETCD = "http://127.0.0.1:2379"
-# A node is taken for lost after this long; its lease (see node.py) is renewed four times as often.
-NODE_GRACE = "20s"
+# A node is taken for lost after this long: Kubernetes' own value. Where the API server is away for longer, all nodes
+# are when it comes back, and the ingress has no endpoint for anything until the kubelets have been heard of again.
+NODE_GRACE = "50s"
 
 API_NAMES = ("kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local")
 IDENTITIES = (

@@ -51,9 +51,15 @@ class Release:
         apps.patch_namespaced_deployment_scale(deployment.metadata.name, self.namespace, body)
 
     def service_address(self, component: str) -> tuple[str, int]:
-        """Host and port of its Service, inside the cluster."""
-        [service] = self._core.list_namespaced_service(self.namespace, label_selector=_label(component)).items
-        return service.spec.cluster_ip, service.spec.ports[0].port
+        """Host and port of its Service for requests, inside the cluster; that of its metrics is another."""
+        services = self._core.list_namespaced_service(self.namespace, label_selector=_label(component)).items
+        [(host, port)] = [
+            (service.spec.cluster_ip, port.port)
+            for service in services
+            for port in service.spec.ports
+            if port.name == "http"
+        ]
+        return host, port
 
     def log_ends(self, lines: int = 40) -> str:
         """The last lines of every pod of the release, for a failure's message."""
