@@ -68,7 +68,7 @@ cluster-down: ## Stop it and leave nothing behind
 
 .PHONY: e2e
 e2e: setup ## Prove everything on a real cluster (KUBECONFIG=... REGISTRY=... for your own; E2E_ARGS="--only drain")
-	@$(BIN)/python e2e/prove.py $(E2E_ARGS)
+	@PYTHONPATH=benchmarks $(BIN)/python e2e/prove.py $(E2E_ARGS)
 
 .PHONY: e2e-long
 e2e-long: setup ## The same at full length, with figures in e2e/results (E2E_ARGS as above)
