@@ -19,6 +19,10 @@ class ObjectKey:
     namespace: str
     name: str
 
+    def of(self, kind: str) -> Key:
+        """The same among all objects, as one of this kind."""
+        return Key(kind, self.namespace, self.name)
+
     def __str__(self) -> str:
         return f"{self.namespace}/{self.name}"
 

@@ -15,7 +15,6 @@ from functools import partial
 from typing import Any
 
 from plimsoll_cluster.connect import NoClusterError, connect
-from plimsoll_cluster.keys import Key
 from plimsoll_cluster.source import follow
 from plimsoll_operator.api import Api
 from plimsoll_operator.build.budget import Budgets
@@ -132,7 +131,7 @@ class Operator:
                 group.create_task(self._queue.work(lambda key: reconciler.reconcile(key.object)))
 
     def _wake(self, key: ObjectKey) -> None:
-        self._queue.add(Key(KIND, key.namespace, key.name))
+        self._queue.add(key.of(KIND))
 
 
 def _identities() -> tuple[str, str]:

@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from plimsoll_cluster.keys import Key
 from plimsoll_operator.api import Api, ApiError
 from plimsoll_operator.budget import ApplyBudget, DeleteBudget, FoundBudget, plan_budget, read_budget
 from plimsoll_operator.build.budget import Budgets, build_budget
@@ -110,8 +109,7 @@ class Reconciler:
 
     async def reconcile(self, key: ObjectKey) -> Outcome:
         """One pass. Raises ApiError when the API server fails (a later pass goes on from there) and NotLeaderError."""
-        whole = Key(KIND, key.namespace, key.name)
-        if not self._expectations.may_pass(whole):
+        if not self._expectations.may_pass(key.of(KIND)):
             return Outcome(again=PATIENCE, put_off=True)
         model = self._caches.models.get(key)
         for neighbour in self._names.forget(key) if model is None else self._names.note(model.value):

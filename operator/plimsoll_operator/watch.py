@@ -23,7 +23,7 @@ def wake(caches: Caches, queue: WorkQueue, expectations: Expectations, nodes: No
 
     def models_changed(changes: Sequence[Change[Object]]) -> None:
         for change in changes:
-            key, after = Key(KIND, change.key.namespace, change.key.name), change.after
+            key, after = change.key.of(KIND), change.after
             if after is None or not expectations.is_own(key, caches.models, after.version):
                 concerns(change, [key])
 
@@ -33,13 +33,13 @@ def wake(caches: Caches, queue: WorkQueue, expectations: Expectations, nodes: No
 
     def namesakes_changed(changes: Sequence[Change[Any]]) -> None:
         for change in changes:
-            concerns(change, [Key(KIND, change.key.namespace, change.key.name)])
+            concerns(change, [change.key.of(KIND)])
 
     def nodes_changed(changes: Sequence[Change[Node]]) -> None:
         for change in changes:
             name, after = change.key.name, change.after
             users = nodes.forget(name) if after is None else nodes.note(name, after.value)
-            queue.add_all(Key(KIND, key.namespace, key.name) for key in users)
+            queue.add_all(key.of(KIND) for key in users)
 
     def listed() -> None:
         queue.add_all(expectations.put_off)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import random
 import string
-from collections.abc import Iterator, Mapping
+from collections.abc import Awaitable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from plimsoll_cluster.keys import Key, Object, ObjectKey
+from plimsoll_cluster.keys import Object, ObjectKey
 from plimsoll_cluster.store import Store
 from plimsoll_operator.api import Api, ApiError
 from plimsoll_operator.build.image import Image
@@ -44,51 +44,53 @@ class Writes:
         name: str = pod["metadata"]["name"]
         kept.append(made)
         try:
-            with self._noting(spec.key, self._caches.pods):
-                answer = await self._api.create_pod(pod)
+            await self._apply(spec.key, self._caches.pods, self._api.create_pod(pod))
         except ApiError as error:
             if not error.is_unsure:
                 self._settle(spec.key, made)
             raise ApiError(error.code, str(error).replace(name, spec.key.name)) from error
         self._settle(spec.key, made)
-        self._expectations.written(_whole(spec.key), self._caches.pods, answer)
         return name
 
     async def delete_pod(self, owner: ObjectKey, name: str, uid: str) -> None:
         """Delete one that the cache has; one that is gone already is no error."""
         pod = ObjectKey(owner.namespace, name)
-        with self._noting(owner, self._caches.pods):
-            await self._api.delete_pod(pod, uid)
-        self._expectations.deleted(_whole(owner), self._caches.pods, pod, uid)
+        await self._delete(owner, self._caches.pods, pod, uid, self._api.delete_pod(pod, uid))
 
     async def apply_service(self, owner: ObjectKey, service: Object) -> None:
         """Make the Service what it should be."""
-        with self._noting(owner, self._caches.services):
-            answer = await self._api.apply_service(service)
-        self._expectations.written(_whole(owner), self._caches.services, answer)
+        await self._apply(owner, self._caches.services, self._api.apply_service(service))
 
     async def apply_budget(self, owner: ObjectKey, budget: Object) -> None:
         """Make the disruption budget what it should be."""
-        with self._noting(owner, self._caches.budgets):
-            answer = await self._api.apply_budget(budget)
-        self._expectations.written(_whole(owner), self._caches.budgets, answer)
+        await self._apply(owner, self._caches.budgets, self._api.apply_budget(budget))
 
     async def delete_budget(self, owner: ObjectKey, uid: str) -> None:
         """Delete the one that the cache has; one that is gone already is no error."""
-        with self._noting(owner, self._caches.budgets):
-            await self._api.delete_budget(owner, uid)
-        self._expectations.deleted(_whole(owner), self._caches.budgets, owner, uid)
+        await self._delete(owner, self._caches.budgets, owner, uid, self._api.delete_budget(owner, uid))
 
     async def apply_status(self, owner: ObjectKey, item: Object, status: Mapping[str, Any]) -> None:
         """Write a whole status."""
-        with self._noting(owner, self._caches.models):
-            answer = await self._api.apply_status(item, status)
-        self._expectations.written(_whole(owner), self._caches.models, answer)
+        await self._apply(owner, self._caches.models, self._api.apply_status(item, status))
 
     def forget(self, owner: ObjectKey) -> None:
         """An object is gone."""
         self._unsure.pop(owner, None)
-        self._expectations.forget(_whole(owner))
+        self._expectations.forget(owner.of(KIND))
+
+    async def _apply(self, owner: ObjectKey, store: Store[Any], request: Awaitable[Object]) -> None:
+        """The object's next pass waits until the cache has what the API server answers."""
+        with self._noting(owner, store):
+            answer = await request
+        self._expectations.written(owner.of(KIND), store, answer)
+
+    async def _delete(
+        self, owner: ObjectKey, store: Store[Any], key: ObjectKey, uid: str, request: Awaitable[None]
+    ) -> None:
+        """The object's next pass waits until the cache has it no longer."""
+        with self._noting(owner, store):
+            await request
+        self._expectations.deleted(owner.of(KIND), store, key, uid)
 
     def _settle(self, owner: ObjectKey, made: tuple[str, str]) -> None:
         """It is known what came of a pod's name: forget every try of it."""
@@ -105,9 +107,5 @@ class Writes:
             yield
         except ApiError as error:
             if error.is_unsure:
-                self._expectations.unsure(_whole(owner), store, owner.namespace)
+                self._expectations.unsure(owner.of(KIND), store, owner.namespace)
             raise
-
-
-def _whole(owner: ObjectKey) -> Key:
-    return Key(KIND, owner.namespace, owner.name)

@@ -1,9 +1,46 @@
-"""Passes without an event loop, for servers that answer at once."""
+"""Passes without an event loop, for servers that answer at once, at a time that the test says."""
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
+from datetime import timedelta
 from typing import Any
+
+from operator_support.objects import EPOCH
+
+from plimsoll_cluster.keys import ObjectKey
+from plimsoll_operator.build.image import Image
+from plimsoll_operator.expectations import Expectations
+from plimsoll_operator.kinds import Caches
+from plimsoll_operator.names import NameRegistry
+from plimsoll_operator.nodes import NodeRegistry
+from plimsoll_operator.reconcile import Reconciler
+from plimsoll_operator.turns import Turns
+
+
+def reconciler_of(
+    api: Any,
+    caches: Caches,
+    expectations: Expectations,
+    nodes: NodeRegistry,
+    *,
+    now: Callable[[], float],
+    wake: Callable[[ObjectKey], None] = lambda _: None,
+) -> Reconciler:
+    """One that may act, and whose turn it always is; `now` counts seconds since the epoch of the tests."""
+    return Reconciler(
+        api,
+        caches,
+        expectations,
+        Image("runtime:1"),
+        NameRegistry(),
+        nodes,
+        Turns(99),
+        "test",
+        may_act=lambda: True,
+        wake=wake,
+        clock=lambda: EPOCH + timedelta(seconds=now()),
+    )
 
 
 def run(coroutine: Coroutine[Any, Any, Any]) -> Any:

@@ -6,20 +6,16 @@ from collections.abc import Iterator
 from datetime import timedelta
 
 import pytest
-from operator_support.objects import EPOCH
-from operator_support.passes import run
+from operator_support.passes import reconciler_of, run
 from operator_support.server import NAMESPACE, Fate, Server, ServerApi, model_body
 
 from plimsoll_cluster.keys import Key, ObjectKey
 from plimsoll_operator.api import ApiError
-from plimsoll_operator.build.image import Image
 from plimsoll_operator.expectations import PATIENCE_SECONDS, Expectations
 from plimsoll_operator.identity import KIND
 from plimsoll_operator.kinds import Caches
-from plimsoll_operator.names import NameRegistry
 from plimsoll_operator.nodes import NodeRegistry
-from plimsoll_operator.reconcile import Outcome, Reconciler
-from plimsoll_operator.turns import Turns
+from plimsoll_operator.reconcile import Outcome
 from plimsoll_operator.watch import wake
 
 KEY = ObjectKey(NAMESPACE, "a")
@@ -48,19 +44,7 @@ class Process:
         self.fates: list[Fate] = []
         self.api = ServerApi(self.server, lambda: self.fates.pop(0) if self.fates else Fate.WELL)
         self.expectations, self.nodes = Expectations(lambda: self.now), NodeRegistry()
-        self._reconciler = Reconciler(
-            self.api,
-            self.caches,
-            self.expectations,
-            Image("runtime:1"),
-            NameRegistry(),
-            self.nodes,
-            Turns(99),
-            "test",
-            may_act=lambda: True,
-            wake=lambda _: None,
-            clock=lambda: EPOCH + timedelta(seconds=self.now),
-        )
+        self._reconciler = reconciler_of(self.api, self.caches, self.expectations, self.nodes, now=lambda: self.now)
         self._heard = dict.fromkeys(self.server.objects, 0)
         wake(self.caches, self.queue, self.expectations, self.nodes)  # type: ignore[arg-type]
         self.list()

@@ -5,29 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import Any
 
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from operator_support.objects import EPOCH, Json
-from operator_support.passes import run
+from operator_support.objects import Json
+from operator_support.passes import reconciler_of, run
 from operator_support.server import CHILDREN, NAMESPACE, Fate, Server, ServerApi, model_body
 
 from plimsoll_cluster.keys import Key
 from plimsoll_cluster.resource import Entry
 from plimsoll_cluster.store import Part
 from plimsoll_operator.api import ApiError
-from plimsoll_operator.build.image import Image
 from plimsoll_operator.expectations import PATIENCE_SECONDS, Expectations
 from plimsoll_operator.identity import HASH_LABEL, KIND, Object
 from plimsoll_operator.kinds import Caches
-from plimsoll_operator.names import NameRegistry
 from plimsoll_operator.nodes import NodeRegistry
-from plimsoll_operator.reconcile import Reconciler
 from plimsoll_operator.spec import read_spec
-from plimsoll_operator.turns import Turns
 from plimsoll_operator.watch import wake
 
 NAMES = st.sampled_from(["a", "b"])
@@ -79,18 +74,13 @@ class Lagging(RuleBasedStateMachine):
         self.listing: dict[str, Listing] = {}
         self.data: st.DataObject | None = None
         self.read: Entry[Object] | None = None
-        self.reconciler = Reconciler(
+        self.reconciler = reconciler_of(
             self.api,
             self.caches,
             self.expectations,
-            Image("runtime:1"),
-            NameRegistry(),
             self.nodes,
-            Turns(99),
-            "test",
-            may_act=lambda: True,
-            wake=lambda key: self.queue.add(Key(KIND, key.namespace, key.name)),
-            clock=lambda: EPOCH + timedelta(seconds=self.now),
+            now=lambda: self.now,
+            wake=lambda key: self.queue.add(key.of(KIND)),
         )
         wake(self.caches, self.queue, self.expectations, self.nodes)  # type: ignore[arg-type]
         for kind in self.server.objects:
