@@ -70,10 +70,16 @@ class Server:
 
 
 class ServerApi(Api):
-    """The operator's requests. `fate` is asked at each write, `judge` told of each pod before it is made."""
+    """The operator's requests. `fate` is asked at each write.
+
+    `judge` is told of each pod as it is sent; what it returns is called just before the pod is made.
+    """
 
     def __init__(
-        self, server: Server, fate: Callable[[], Fate] = lambda: Fate.WELL, judge: Callable[[Object], object] = id
+        self,
+        server: Server,
+        fate: Callable[[], Fate] = lambda: Fate.WELL,
+        judge: Callable[[Object], Callable[[], object]] = lambda pod: lambda: None,
     ) -> None:
         self._server = server
         self._fate = fate
@@ -85,10 +91,12 @@ class ServerApi(Api):
         return copy.deepcopy(self._server.objects["Service"].get(key.name))
 
     async def create_pod(self, pod: Object) -> Object:
+        judge = self._judge(pod)
+
         def create() -> Json:
             if pod["metadata"]["name"] in self._server.objects["Pod"]:
                 raise ApiError(409, "it exists")
-            self._judge(pod)
+            judge()
             return self._server.put("Pod", {**pod, "status": {"phase": "Pending"}})
 
         return self._write("create Pod", create)

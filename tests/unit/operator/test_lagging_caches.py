@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -62,6 +62,7 @@ class Lagging(RuleBasedStateMachine):
     def begin(self, replicas: int) -> None:
         self.server = Server()
         self.now = 0.0
+        self.is_late = False
         self.ask_for("a", replicas, "1Gi")
         self.start()
 
@@ -99,18 +100,30 @@ class Lagging(RuleBasedStateMachine):
             self.tell(kind, 3)
         return self.data.draw(FATES)
 
-    def judge(self, pod: Object) -> None:
-        """A pod is about to be made: is one missing, by what the server has and by the spec that was read?"""
-        uid = pod["metadata"]["ownerReferences"][0]["uid"]
-        model = self.read
-        if model is None or model.uid != uid:
-            return  # it comes late, and its owner went meanwhile: the cluster collects it
-        live = [p for p in self.server.owned("Pod", uid) if is_live(p)]
-        same = [p for p in live if p["metadata"]["labels"][HASH_LABEL] == pod["metadata"]["labels"][HASH_LABEL]]
-        spec = read_spec(model.value)
-        replicas = spec.replicas
-        assert len(same) < replicas, f"{len(same)} pods of {replicas} are there, and one more is made"
-        assert len(live) < replicas + spec.rollout.surge(replicas)
+    def judge(self, pod: Object) -> Callable[[], None]:
+        """When a pod is made: was one missing, by what the server has and by the spec that was read?
+
+        One that is made late may come after the spec has changed, or after a second try of it was made and went again:
+        then nothing could have kept it from being made, and the end shows that it goes.
+        """
+        sent, name = self.read, pod["metadata"]["name"]
+        assert sent is not None
+
+        def judge() -> None:
+            stale = self.read is None or self.read.uid != sent.uid or generation_of(self.read) != generation_of(sent)
+            if self.is_late and (stale or self.was_made(name)):
+                return
+            live = [p for p in self.server.owned("Pod", sent.uid) if is_live(p)]
+            same = [p for p in live if p["metadata"]["labels"][HASH_LABEL] == pod["metadata"]["labels"][HASH_LABEL]]
+            spec = read_spec(sent.value)
+            assert len(same) < spec.replicas, f"{len(same)} pods of {spec.replicas} are there, and one more is made"
+            assert len(live) < spec.replicas + spec.rollout.surge(spec.replicas)
+
+        return judge
+
+    def was_made(self, pod: str) -> bool:
+        """Whether the server ever had a pod of this name."""
+        return any(event["object"]["metadata"]["name"] == pod for event in self.server.told["Pod"])
 
     @rule(name=NAMES, replicas=st.integers(0, 3), memory=st.sampled_from(["1Gi", "2Gi"]))
     def ask_for(self, name: str, replicas: int, memory: str) -> None:
@@ -198,8 +211,10 @@ class Lagging(RuleBasedStateMachine):
     @rule(data=st.data())
     def do_what_is_late(self, data: st.DataObject) -> None:
         write = self.server.late.pop(data.draw(st.integers(0, len(self.server.late) - 1)))
+        self.is_late = True
         with suppress(ApiError):  # nobody listens to its answer any more
             write()
+        self.is_late = False
 
     @rule(seconds=st.sampled_from([1.0, PATIENCE_SECONDS]))
     def pass_time(self, seconds: float) -> None:
@@ -288,6 +303,12 @@ class Lagging(RuleBasedStateMachine):
 
         self.server.change("Pod", name, change)
         return True
+
+
+def generation_of(model: Entry[Object]) -> int:
+    """Of its spec."""
+    generation: int = model.value["metadata"]["generation"]
+    return generation
 
 
 def is_live(pod: Json) -> bool:
