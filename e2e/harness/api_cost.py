@@ -7,7 +7,7 @@ from collections import Counter
 
 from harness.kubectl import kubectl
 
-RESOURCES = frozenset({"modeldeployments", "pods", "services", "events"})
+RESOURCES = frozenset({"modeldeployments", "pods", "services", "poddisruptionbudgets", "events"})
 """What the operator and the gateway read and write, their Lease aside."""
 LASTING = frozenset({"WATCH", "CONNECT"})
 SERIES = re.compile(r"^apiserver_request_total\{(?P<labels>.*)\} (?P<count>\S+)$", re.MULTILINE)

@@ -10,6 +10,7 @@ from itertools import pairwise
 from plimsoll_cluster.keys import GROUP as GROUP
 from plimsoll_cluster.keys import KIND, VERSION, Object
 from plimsoll_cluster.keys import PLURAL as PLURAL
+from plimsoll_cluster.pods import conditions_of, is_unheard
 from plimsoll_cluster.resource import Entry, Resource
 from plimsoll_gateway.table import Model, Replica, Table, build_table
 
@@ -41,13 +42,13 @@ def read_replica(pod: Object) -> Replica | None:
     if not address or pod["metadata"].get("deletionTimestamp"):
         return None
     host = f"[{address}]" if ":" in address else address
-    ready = _condition(pod, "Ready")
+    conditions = conditions_of(pod)
     return Replica(
         id=pod["metadata"]["uid"],
         url=f"http://{host}:{PORT}",
-        ready=ready is not None and ready.get("status") == "True",
+        ready=conditions.get("Ready", {}).get("status") == "True",
         names=_started_names(pod),
-        unheard=_is_unheard(pod),
+        unheard=is_unheard(conditions),
     )
 
 
@@ -82,7 +83,7 @@ def table_of(deployments: Iterable[Entry[Served]], pods: Iterable[Entry[Replica 
 
 
 def _why_not_ready(item: Object) -> str:
-    ready = _condition(item, "Ready")
+    ready = conditions_of(item).get("Ready")
     return "" if ready is None or ready.get("status") == "True" else str(ready.get("message") or "")
 
 
@@ -95,20 +96,3 @@ def _started_names(pod: Object) -> frozenset[str] | None:
             names += [arg.removeprefix("--name=") for arg in args if arg.startswith("--name=")]
             return frozenset(names) if names else None
     return None
-
-
-def _is_unheard(pod: Object) -> bool:
-    """Whether the node controller took a pod's readiness back because its node is silent.
-
-    It changes this one condition's status and leaves the rest as the kubelet last wrote it. A kubelet takes back
-    `ContainersReady` too, or gives a reason (a readiness gate).
-    """
-    ready, containers = _condition(pod, "Ready"), _condition(pod, "ContainersReady")
-    if ready is None or containers is None:
-        return False
-    return ready.get("status") == "False" and not ready.get("reason") and containers.get("status") == "True"
-
-
-def _condition(item: Object, kind: str) -> Object | None:
-    conditions: list[Object] = item.get("status", {}).get("conditions") or []
-    return next((condition for condition in conditions if condition.get("type") == kind), None)

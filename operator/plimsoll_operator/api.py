@@ -23,16 +23,22 @@ LEASE_SECONDS = 4.0
 JSON, APPLY = "application/json", "application/apply-patch+yaml"
 MODELS = f"/apis/{GROUP}/{VERSION}"
 MANAGED = {"fieldManager": FIELD_MANAGER}
+NAMESPACE_ENDS = "NamespaceTerminating"
+"""The cause that the API server gives with a refusal to create."""
 REFUSALS = frozenset({400, 403, 413, 422})
 PASSING = frozenset({None, 401, 404, 409, 410, 429, 503, 504})
 
 
 class ApiError(Exception):
-    """The API server did not do what it was asked. `code` is its HTTP status, None when it could not be reached."""
+    """The API server did not do what it was asked. `code` is its HTTP status, None when it could not be reached.
 
-    def __init__(self, code: int | None, message: str) -> None:
+    `namespace_ends`: nothing more is made in this namespace, because it is being deleted.
+    """
+
+    def __init__(self, code: int | None, message: str, *, namespace_ends: bool = False) -> None:
         super().__init__(message)
         self.code = code
+        self.namespace_ends = namespace_ends
 
     @property
     def is_refusal(self) -> bool:
@@ -190,7 +196,7 @@ class Api:
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise ApiError(None, f"the API server cannot be reached: {error or type(error).__name__}") from error
         if not 200 <= response.status < 300:
-            raise ApiError(response.status, _message(text))
+            raise _error(response.status, text)
         answered: dict[str, Any] = json.loads(text)
         return answered
 
@@ -203,9 +209,12 @@ def _lease_path(namespace: str, name: str = "") -> str:
     return f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/{name}".rstrip("/")
 
 
-def _message(text: str) -> str:
-    """The message of a Status object, or the text itself."""
+def _error(code: int, text: str) -> ApiError:
+    """What a Status object says, or else the text itself."""
     try:
-        return str(json.loads(text).get("message") or text)
+        status = json.loads(text)
+        causes = (status.get("details") or {}).get("causes") or ()
+        message = str(status.get("message") or text)
     except (ValueError, AttributeError):
-        return text[:500]
+        return ApiError(code, text[:500])
+    return ApiError(code, message, namespace_ends=any(cause.get("reason") == NAMESPACE_ENDS for cause in causes))

@@ -43,17 +43,6 @@ def node_failure(node: str) -> Failure:
     return Failure(Reason.NODE_LOST, f"node {node} does not answer")
 
 
-def lost_node(node: str, status: Object, conditions: Mapping[str, Any]) -> Failure | None:
-    """Whether a pod itself shows that its node does not answer.
-
-    The cluster takes back that it is ready, and nobody takes back that its containers are.
-    """
-    containers = status.get("containerStatuses") or ()
-    seem_well = bool(containers) and all(container.get("ready") for container in containers)
-    unready = conditions.get("Ready", {}).get("status") == "False"
-    return node_failure(node) if unready and seem_well else None
-
-
 def _container_failure(container: Object) -> Failure | None:
     """From the waiting state, or from how the container ended the last time, as long as it is not ready again."""
     state = container.get("state") or {}

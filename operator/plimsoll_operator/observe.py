@@ -11,9 +11,10 @@ from datetime import UTC, datetime, timedelta
 from enum import Enum
 from typing import Any
 
+from plimsoll_cluster.pods import conditions_of, is_unheard
 from plimsoll_cluster.resource import Controller
 from plimsoll_operator.build.image import Image
-from plimsoll_operator.failure import Failure, failure_of, lost_node, node_failure
+from plimsoll_operator.failure import Failure, failure_of, node_failure
 from plimsoll_operator.identity import CONTAINER, HASH_LABEL, KIND, OWNER_LABEL, UID_LABEL, Object, controller_of
 from plimsoll_operator.nodes import Node
 
@@ -137,15 +138,15 @@ def observe_service(found: FoundService | None, wanted: Object) -> ServiceState:
 def read_pod(item: Object) -> Pod:
     """What is kept of a pod."""
     meta, status = item["metadata"], item.get("status") or {}
-    conditions = {c["type"]: c for c in status.get("conditions") or ()}
+    conditions = conditions_of(item)
     gone_by = meta.get("deletionTimestamp")
     dead = status.get("phase") in ("Failed", "Succeeded")
     labels = meta.get("labels") or {}
     created = _time(meta["creationTimestamp"])
     node = str(item["spec"].get("nodeName") or "")
     ready = gone_by is None and not dead and conditions.get("Ready", {}).get("status") == "True"
-    lost = lost_node(node, status, conditions) if node and gone_by is None and not ready and not dead else None
-    failure = lost or failure_of(status, conditions)
+    cut_off = bool(node) and gone_by is None and not dead and is_unheard(conditions)
+    failure = node_failure(node) if cut_off else failure_of(status, conditions)
     placed_at = _transition(conditions, "PodScheduled") or created
     return Pod(
         name=meta["name"],
@@ -162,7 +163,7 @@ def read_pod(item: Object) -> Pod:
         failure=failure,
         node=node,
         image=_image(item),
-        cut_off=lost is not None,
+        cut_off=cut_off,
         moved=max(placed_at, _transition(conditions, "Ready") or created),
         loads_since=placed_at if node and not ready and not dead and failure is None else None,
     )

@@ -46,7 +46,7 @@ logger = logging.getLogger(__name__)
 
 PATIENCE = timedelta(seconds=PATIENCE_SECONDS)
 LOOK_AGAIN = timedelta(seconds=60)
-"""How often we ask for somebody else's Service that is in the way: nothing tells us that it is gone."""
+"""How often we look at what nothing tells us of: somebody else's Service in the way, a namespace that ends."""
 
 
 class NotLeaderError(Exception):
@@ -128,7 +128,13 @@ class Reconciler:
         except SpecError as error:
             await self._report_invalid(model.value, pods, error)
             return Outcome()
-        return await self._bring_closer(model.value, spec, pods)
+        try:
+            return await self._bring_closer(model.value, spec, pods)
+        except ApiError as error:
+            if not error.namespace_ends:
+                raise
+            logger.info("%s: its namespace is being deleted, and it will be with it", key)
+            return Outcome(again=LOOK_AGAIN)
 
     async def _bring_closer(self, item: Object, spec: Spec, pods: Sequence[Pod]) -> Outcome:
         now = self._clock()
@@ -205,7 +211,7 @@ class Reconciler:
             try:
                 await self._act(item, spec, action, service)
             except ApiError as error:
-                if error.is_passing:
+                if error.is_passing or error.namespace_ends:
                     raise
                 if isinstance(action, ApplyService):
                     rejections = replace(rejections, service=str(error))
@@ -242,7 +248,7 @@ class Reconciler:
                     await self._writes.delete_budget(spec.key, found)
                     await self._tell(item, Reason.BUDGET_DELETED, f"deleted PodDisruptionBudget {spec.key.name}: {why}")
         except ApiError as error:
-            if not error.is_refusal:
+            if not error.is_refusal or error.namespace_ends:
                 raise
             logger.warning("%s: its PodDisruptionBudget is refused: %s", spec.key, error)
 

@@ -168,7 +168,9 @@ def _under_way(seen: View, parts: Sequence[Condition]) -> tuple[Reason, str] | N
         ready = sum(p.ready for p in seen.current)
         return Reason.ROLLING, f"{ready} of {replicas} replicas have the present spec and image and are ready"
     if seen.leaving:
-        return Reason.MOVING, f"{len(seen.leaving)} replicas leave nodes that are being drained: {_nodes(seen.leaving)}"
+        count = len(seen.leaving)
+        who = "1 replica leaves a node that is" if count == 1 else f"{count} replicas leave nodes that are"
+        return Reason.MOVING, f"{who} being drained: {_nodes(seen.leaving)}"
     if seen.good_ready < replicas or len(seen.good) != replicas or seen.stopping:
         return Reason.SCALING, f"{seen.good_ready} of {replicas} replicas are ready, {seen.stopping} are stopping"
     if seen.held:

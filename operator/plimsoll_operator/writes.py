@@ -48,7 +48,8 @@ class Writes:
         except ApiError as error:
             if not error.is_unsure:
                 self._settle(spec.key, made)
-            raise ApiError(error.code, str(error).replace(name, spec.key.name)) from error
+            words = str(error).replace(name, spec.key.name)
+            raise ApiError(error.code, words, namespace_ends=error.namespace_ends) from error
         self._settle(spec.key, made)
         return name
 

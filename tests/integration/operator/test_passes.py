@@ -17,7 +17,7 @@ from plimsoll_operator.build.image import Image
 from plimsoll_operator.build.pod import build_pod
 from plimsoll_operator.identity import API_VERSION, HASH_LABEL, KIND, UID_LABEL, ObjectKey, selector, selector_labels
 from plimsoll_operator.nodes import Node
-from plimsoll_operator.reconcile import NotLeaderError
+from plimsoll_operator.reconcile import LOOK_AGAIN, NotLeaderError
 from plimsoll_operator.turns import Turns
 
 SOURCE = {"model": {"source": "demo://gemma-3-270m"}}
@@ -399,6 +399,22 @@ async def test_a_pod_that_is_refused_is_asked_for_once_a_pass_and_told_once(
     direct.change_model("m", template={"priorityClassName": None})
     await serve(operator, direct, key)
     assert conditions(direct)["Ready"] == ("True", "Ready")
+
+
+async def test_in_a_namespace_that_is_being_deleted_nothing_more_is_made_or_told(
+    operator: Operator, direct: Direct, key: ObjectKey
+) -> None:
+    direct.create_model("m", SOURCE)
+    await serve(operator, direct, key)
+    before = direct.model("m")["status"]
+    direct.delete_namespace()
+    (pod,) = direct.pods("m")
+    direct.end(pod)
+    operator.http.requests.clear()
+    for _ in range(3):
+        assert (await operator.one_pass(key)).again == LOOK_AGAIN
+    assert [url.partition("?")[0].rpartition("/")[2] for _, url in operator.http.writes] == ["pods"] * 3
+    assert direct.model("m")["status"] == before
 
 
 async def test_a_drain_leaves_all_replicas_but_one(operator: Operator, direct: Direct, key: ObjectKey) -> None:

@@ -73,6 +73,10 @@ class Direct:
         path = f"{self._models(name)}/status"
         self.ask("PATCH", path, body, "application/apply-patch+yaml", fieldManager=manager, force="true")
 
+    def delete_namespace(self) -> None:
+        """Begin to: it is terminating from then on, and nobody here empties it."""
+        self.ask("DELETE", f"/api/v1/namespaces/{self.namespace}")
+
     def delete_model(self, name: str) -> None:
         self.ask("DELETE", self._models(name), {"propagationPolicy": "Background"})
 

@@ -117,8 +117,8 @@ class SimulatedPod:
                 failed = {"phase": "Failed", "reason": "Evicted", "message": "the node was low on memory"}
                 return {**(failed if self.state is State.DEAD else {"phase": "Succeeded"}), "conditions": [ready]}
             case State.CUT_OFF:
-                container = {"name": CONTAINER, "ready": True, "state": {"running": {}}}
-                return {"phase": "Running", "conditions": [ready], "containerStatuses": [container]}
+                well = {"type": "ContainersReady", "status": "True"}
+                return {"phase": "Running", "conditions": [ready, well]}
             case State.LOADING | State.READY:
                 return {"phase": "Running", "conditions": [ready]}
 

@@ -153,3 +153,12 @@ async def test_what_may_be_done(api: Api, server: ApiServer, allowed: bool) -> N
         "namespace": "team",
         "name": "m",
     }
+
+
+async def test_a_refusal_tells_that_the_namespace_ends(api: Api, server: ApiServer) -> None:
+    server.status = 403
+    for causes, ends in (([{"reason": "NamespaceTerminating"}], True), ([{"reason": "Other"}], False), (None, False)):
+        server.text = json.dumps({"message": "no", "details": {"causes": causes}})
+        with pytest.raises(ApiError, match="no") as caught:
+            await api.create_pod({"metadata": {"namespace": "team", "name": "m-1"}})
+        assert caught.value.namespace_ends is ends

@@ -183,7 +183,7 @@ def test_a_model_that_waits_for_its_turn_is_ready_and_never_late() -> None:
 def test_a_model_that_leaves_a_node_says_which() -> None:
     _, found = told(1, pod("a"), nodes={"n1": Node(cordoned=True, lost=False)})
     assert (found[READY].status, found[PROGRESSING].reason) == (True, Reason.MOVING)
-    assert found[PROGRESSING].message == "1 replicas leave nodes that are being drained: n1"
+    assert found[PROGRESSING].message == "1 replica leaves a node that is being drained: n1"
 
 
 def test_a_lost_node_is_named() -> None:
