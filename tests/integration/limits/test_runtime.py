@@ -19,11 +19,13 @@ from model_support.tiny import VOCAB, make_model
 from tokenizers import Tokenizer, models
 
 from abuse import attack
-from abuse.clients import ask
+from abuse.clients import ask, bombs
 from abuse.group import MemoryGroup, NoGroupError, memory_group
 from abuse.limits import byte_count
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "gemma.yaml"
+SMALL_POD = 1500 << 20
+MANY = 24
 SMALL = b'{"model": "tiny", "prompt": [3, 4], "max_tokens": 2}'
 
 
@@ -94,3 +96,18 @@ async def ask_on(port: int) -> None:
     """Small requests, one after the other, each of which is answered."""
     while True:
         assert await ask(port, SMALL) == 200
+
+
+@pytest.mark.slow
+async def test_many_long_prompts_at_once_fit_into_a_small_pod(model: Path, unused_tcp_port: int) -> None:
+    """Each is legal, and unfolds to twenty times its size."""
+    try:
+        with memory_group(SMALL_POD) as group:
+            async with running(group, model, "64MiB", unused_tcp_port):
+                body = bombs("tiny")["tokens"]
+                statuses = await asyncio.gather(*(ask(unused_tcp_port, body) for _ in range(MANY)))
+            print(json.dumps({"peak_mib": group.peak >> 20, "kills": group.kills}))
+            assert group.kills == 0
+            assert statuses == [400] * MANY
+    except NoGroupError as reason:
+        pytest.skip(str(reason))

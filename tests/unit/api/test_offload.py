@@ -1,12 +1,14 @@
 """Where requests are worked on: a long body in a thread, whichever of its fields is long, a short one in place."""
 
+import asyncio
 import threading
+from functools import partial
 from typing import Any
 
 import pytest
 
 from plimsoll_runtime.api import chat, completions, tokens
-from plimsoll_runtime.api.offload import SHORT_BODY, offload
+from plimsoll_runtime.api.offload import LONG_BODY, SHORT_BODY, offload
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -89,3 +91,24 @@ async def test_the_border_is_the_bodys_size() -> None:
         body = b" " * size
         thread = await offload(body, threading.current_thread)
         assert (thread is threading.current_thread()) == own
+
+
+async def test_very_long_bodies_are_worked_on_one_by_one() -> None:
+    data = bytes(LONG_BODY + 1)
+    begun, go_on, done = threading.Semaphore(0), threading.Semaphore(0), []
+
+    def work(number: int) -> int:
+        begun.release()
+        go_on.acquire()
+        done.append(number)
+        return number
+
+    tasks = [asyncio.create_task(offload(data, partial(work, number))) for number in range(4)]
+    await asyncio.to_thread(begun.acquire)
+    tasks[2].cancel()
+    await asyncio.gather(tasks[2], return_exceptions=True)
+    assert await offload(LONG.encode(), lambda: "others go on") == "others go on"
+    assert not begun.acquire(blocking=False)
+    go_on.release(4)
+    assert [await tasks[number] for number in (0, 1, 3)] == [0, 1, 3]
+    assert done == [0, 1, 3]
