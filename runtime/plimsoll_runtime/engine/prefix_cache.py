@@ -109,9 +109,19 @@ class PrefixCache:
 
     def _name(self, sequence: SequenceState, index: int) -> bytes:
         """The name of the block at this index of the sequence's block table; `names` starts with the root."""
+        if len(sequence.names) < index + 2:
+            self._name_blocks(sequence, index + 1)
+        return sequence.names[index + 1]
+
+    def _name_blocks(self, sequence: SequenceState, count: int) -> None:
+        """Name the first `count` blocks. Those of a prompt are named once for all answers that are made of it."""
         names, size = sequence.names, self._block_size
-        while len(names) < index + 2:
-            start = (len(names) - 1) * size
-            tokens = array("I", sequence.tokens(start, start + size))
-            names.append(sha256(names[-1] + tokens.tobytes()).digest())
-        return names[index + 1]
+        shared = sequence.prompt.names(names[0], size)
+        names += shared[len(names) - 1 : count]
+        in_prompt = sequence.prompt_len // size
+        for index in range(len(names) - 1, count):
+            tokens = array("I", sequence.tokens(index * size, (index + 1) * size))
+            name = sha256(names[-1] + tokens.tobytes()).digest()
+            names.append(name)
+            if index < in_prompt:
+                shared.append(name)

@@ -18,6 +18,7 @@ class Prompt(Sequence[int]):
 
     def __init__(self, ids: Iterable[int]) -> None:
         self._ids = array("I", ids)
+        self._names: dict[tuple[bytes, int], list[bytes]] = {}
 
     @classmethod
     def of(cls, ids: Sequence[int]) -> Prompt:
@@ -39,6 +40,10 @@ class Prompt(Sequence[int]):
     def extent(self) -> tuple[int, int]:
         """The lowest and the highest id, looked for once. Raises ValueError when it is empty."""
         return min(self._ids), max(self._ids)
+
+    def names(self, root: bytes, block_size: int) -> list[bytes]:
+        """The names of its full blocks behind a tenant's root, as far as anybody has made them: who needs more adds."""
+        return self._names.setdefault((root, block_size), [])
 
     def __len__(self) -> int:
         return len(self._ids)

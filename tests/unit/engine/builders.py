@@ -50,7 +50,7 @@ def make_core(
 
 def request(
     name: str,
-    prompt: list[int],
+    prompt: Sequence[int],
     *,
     salt: str = "",
     max_tokens: int | None = 8,

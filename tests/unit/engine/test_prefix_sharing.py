@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from array import array
+from hashlib import sha256
+from typing import Any
+
 import pytest
 from builders import drain, make_core, request, tokens_of
 from simulated import oracle
+
+from plimsoll_runtime.engine import prefix_cache
+from plimsoll_runtime.engine.prompt import Prompt
 
 COMMON = [(3 * i) % 47 for i in range(64)]
 OWN = 3
@@ -82,3 +89,31 @@ def test_a_tenant_learns_nothing_by_asking_what_another_asked() -> None:
             (outputs,) = drain(core).values()
             computed.append((runner.computed_tokens - before, outputs[0].cached_tokens))
         assert computed[0] == computed[1]
+
+
+def test_blocks_of_a_prompt_are_named_once_however_many_answers_it_gets(monkeypatch: pytest.MonkeyPatch) -> None:
+    named: list[bytes] = []
+
+    def counted(data: bytes) -> Any:
+        named.append(data)
+        return sha256(data)
+
+    monkeypatch.setattr(prefix_cache, "sha256", counted)
+    shared = Prompt(prompt(1))
+    core, runner = make_core(num_blocks=200, max_sequences=8, max_batch_tokens=64)
+    asked = [request(f"r{i}", shared, salt=salt, max_tokens=9) for i, salt in enumerate(("", "", "", "b", "b"))]
+    for wanted in asked:
+        core.add(wanted)
+    outputs = drain(core)
+    for wanted in asked:
+        assert tokens_of(outputs[wanted.request_id]) == oracle(wanted, 256).token_ids
+    assert runner.computed_tokens == 2 * len(COMMON) + 5 * (OWN + 8)
+    roots = [data for data in named if data.startswith(b"plimsoll/")]
+    of_prompt = [data for data in named if data not in roots and in_prompt(data)]
+    assert len(of_prompt) == len(set(of_prompt)) == 2 * (len(shared) // core.info.block_size)
+
+
+def in_prompt(named: bytes) -> bool:
+    """Whether these are the name of a block before and the tokens of one of the prompt's."""
+    tokens = array("I", named[32:])
+    return any(tokens.tolist() == prompt(1)[i : i + len(tokens)] for i in range(0, len(prompt(1)), len(tokens)))
