@@ -7,8 +7,8 @@ import contextlib
 import itertools
 import threading
 import time
-from collections import Counter
-from collections.abc import Iterator
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -40,10 +40,10 @@ class Request:
 
 @dataclass(slots=True)
 class Outcome:
-    """Every request that has ended. A failure is anything but a whole answer."""
+    """Every request that has ended. A failure is anything but a whole answer. `texts`: of each model, the answers."""
 
     requests: list[Request] = field(default_factory=list)
-    texts: set[str] = field(default_factory=set)
+    texts: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
     started: float = field(default_factory=time.monotonic)
 
     @property
@@ -84,7 +84,7 @@ class LoadEndedError(AssertionError):
 @contextlib.contextmanager
 def load(
     client: openai.AsyncOpenAI,
-    model: str,
+    model: str | Callable[[], str],
     *,
     users: int,
     prompt: str,
@@ -93,17 +93,18 @@ def load(
 ) -> Iterator[Outcome]:
     """Keep `users` streaming requests under way while the body runs; when it returns all have ended, and the client.
 
-    Each user waits `pause` seconds between its requests. Raises LoadEndedError when the bounds on requests and time
-    ended the load before the body did.
+    `model` may be asked for the model of each request. Each user waits `pause` seconds between its requests. Raises
+    LoadEndedError when the bounds on requests and time ended the load before the body did.
     """
     outcome, stop = Outcome(), asyncio.Event()
+    choose = model if callable(model) else lambda: model
     ready = threading.Event()
     loop: list[asyncio.AbstractEventLoop] = []
 
     async def run() -> bool:
         loop.append(asyncio.get_running_loop())
         ready.set()
-        return await _users(client, model, users, prompt, tokens, pause, outcome, stop)
+        return await _users(client, choose, users, prompt, tokens, pause, outcome, stop)
 
     finished: list[bool] = []
     thread = threading.Thread(target=lambda: finished.append(asyncio.run(run())), name="load")
@@ -112,19 +113,18 @@ def load(
     try:
         yield outcome
     finally:
-        early = not thread.is_alive()
         with contextlib.suppress(RuntimeError):  # the loop is closed: the load has ended
             loop[0].call_soon_threadsafe(stop.set)
         thread.join(timeout=STOP_SECONDS)
     if thread.is_alive():
         raise AssertionError(f"requests were still under way {STOP_SECONDS:g} s after the load was stopped")
-    if early or not finished:
+    if finished != [True]:
         raise LoadEndedError(f"the load ended after {len(outcome.requests)} requests, before the scenario did")
 
 
 async def _users(
     client: openai.AsyncOpenAI,
-    model: str,
+    choose: Callable[[], str],
     users: int,
     prompt: str,
     tokens: int,
@@ -132,15 +132,20 @@ async def _users(
     outcome: Outcome,
     stop: asyncio.Event,
 ) -> bool:
+    """Whether they went on until they were told to stop."""
+
+    def may_go_on() -> bool:
+        return len(outcome.requests) < MAX_REQUESTS and outcome.now() < MAX_SECONDS
+
     async def user() -> None:
-        while not stop.is_set() and len(outcome.requests) < MAX_REQUESTS and outcome.now() < MAX_SECONDS:
-            await _record(client, model, prompt, tokens, outcome)
+        while may_go_on() and not stop.is_set():
+            await _record(client, choose(), prompt, tokens, outcome)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(stop.wait(), pause)
 
     async with client:
         await asyncio.gather(*(user() for _ in range(users)))
-    return stop.is_set()
+    return may_go_on()
 
 
 async def _record(client: openai.AsyncOpenAI, model: str, prompt: str, tokens: int, outcome: Outcome) -> None:
@@ -149,7 +154,7 @@ async def _record(client: openai.AsyncOpenAI, model: str, prompt: str, tokens: i
     try:
         stream = await _ask(client, model, prompt, tokens)
         status = stream.response.status_code
-        outcome.texts.add(await _read(stream, tokens))
+        outcome.texts[model].add(await _read(stream, tokens))
     except openai.APIStatusError as error:
         status, fault = error.status_code, f"{error} (request {error.response.headers.get('x-request-id')})"
     except (openai.OpenAIError, AssertionError) as error:

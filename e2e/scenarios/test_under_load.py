@@ -31,7 +31,7 @@ def test_scaling_fails_no_request(kube: Kube, serving: dict[str, Any], async_cli
         kube.wait_settled("tiny", 1)
     assert outcome.failures == []
     assert outcome.answered > USERS
-    assert len(outcome.texts) == 1
+    assert len(outcome.texts["tiny"]) == 1
 
 
 def test_a_changed_spec_rolls_without_a_failed_request(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import AsyncIterator, Callable
 
@@ -56,8 +57,15 @@ def test_whole_answers_are_counted() -> None:
     outcome = run(whole)
     assert outcome.answered == len(outcome.requests) >= 3
     assert outcome.failures == []
-    assert outcome.texts == {"w1"}
+    assert outcome.texts == {"tiny": {"w1"}}
     assert outcome.summary()["statuses"] == {"200": outcome.answered}
+
+
+def test_the_model_of_each_request_may_be_chosen() -> None:
+    names = itertools.cycle(["a", "b"])
+    with load(client(whole), lambda: next(names), users=1, prompt="w1", tokens=2, pause=0) as outcome:
+        until("some requests", lambda: len(outcome.requests) >= 4, timeout=30)
+    assert outcome.texts == {"a": {"w1"}, "b": {"w1"}}
 
 
 @pytest.mark.parametrize(
@@ -106,7 +114,7 @@ def test_a_scenarios_own_failure_is_not_hidden() -> None:
 
 def test_the_longest_time_without_an_answer_is_told() -> None:
     outcome = Outcome(
-        [Request(0.0, 1.0, 200, None), Request(1.0, 4.0, None, "refused"), Request(5.0, 2.0, 200, None)], set(), 0.0
+        [Request(0.0, 1.0, 200, None), Request(1.0, 4.0, None, "refused"), Request(5.0, 2.0, 200, None)], {}, 0.0
     )
     summary = outcome.summary()
     assert summary["longest_without_an_answer"] == 6.0
