@@ -61,13 +61,19 @@ def remove(folder: Path, name: str) -> None:
         else:
             Path(entry.path).unlink(missing_ok=True)
     (folder / name).unlink(missing_ok=True)
-    try:
-        folder.rmdir()
-    except FileNotFoundError:
-        return
-    except OSError as error:
-        if error.errno != errno.ENOTEMPTY or not (folder / name).exists():
-            raise
+    while True:
+        try:
+            folder.rmdir()
+            return
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            left = {entry.name for entry in entries(folder)}
+            if name in left:
+                return
+            if left or error.errno != errno.ENOTEMPTY:
+                raise
+        # Whoever took it meanwhile has given it up again: it may be empty now.
 
 
 def entries(folder: Path) -> list[os.DirEntry[str]]:

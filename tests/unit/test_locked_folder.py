@@ -130,3 +130,26 @@ def test_who_takes_a_folder_that_is_being_deleted_keeps_it(
             remove(folder, NAME)
     os.close(held)
     assert (folder / "block").exists()
+
+
+def test_a_folder_that_was_taken_and_given_up_amid_its_deletion_goes(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As by another process that deletes it too."""
+    held, plain, tries = taken(folder), Path.rmdir, []
+
+    def rmdir(self: Path) -> None:
+        tries.append(self)
+        other = taken(folder) if len(tries) == 1 else None
+        try:
+            plain(self)
+        finally:
+            if other is not None:
+                (folder / NAME).unlink()
+                os.close(other)
+
+    monkeypatch.setattr(Path, "rmdir", rmdir)
+    remove(folder, NAME)
+    os.close(held)
+    assert not folder.exists()
+    assert len(tries) == 2
