@@ -7,8 +7,8 @@ from collections import Counter
 
 from harness.kubectl import kubectl
 
-RESOURCES = frozenset({"modeldeployments", "pods", "services", "poddisruptionbudgets", "events"})
-"""What the operator and the gateway read and write, their Lease aside."""
+RESOURCES = frozenset({"modeldeployments", "pods", "services", "poddisruptionbudgets"})
+"""What the operator and the gateway read and write but Leases and events: most events are the scheduler's."""
 LASTING = frozenset({"WATCH", "CONNECT"})
 SERIES = re.compile(r"^apiserver_request_total\{(?P<labels>.*)\} (?P<count>\S+)$", re.MULTILINE)
 LABEL = re.compile(r'(\w+)="([^"]*)"')

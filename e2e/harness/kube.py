@@ -98,6 +98,10 @@ class Kube:
         answer = self._core.list_namespaced_event(self.namespace, field_selector=f"involvedObject.name={name}")
         return [(e.type, e.reason, e.message) for e in answer.items]
 
+    def told_by(self, controller: str) -> int:
+        """How many events of the namespace this controller has written."""
+        return sum(e.reporting_component == controller for e in self._core.list_namespaced_event(self.namespace).items)
+
     def condition(self, name: str, kind: str) -> Object | None:
         """One condition of a ModelDeployment's status, if it speaks of the present generation."""
         return _present(self.model(name)).get(kind)
