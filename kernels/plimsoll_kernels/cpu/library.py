@@ -6,6 +6,7 @@ import ctypes
 import logging
 import os
 from ctypes import POINTER, c_char_p, c_int32
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
@@ -27,15 +28,25 @@ WORTH = 0.85
 
 
 class InstructionsError(ValueError):
-    """PLIMSOLL_CPU_ISA asks for what cannot be had; the message says what can."""
+    """PLIMSOLL_CPU_ISA, or a packed weight, asks for what cannot be had; the message says what can."""
+
+
+@dataclass(slots=True)
+class _Chosen:
+    """What this process has been told to compute with (`choose`)."""
+
+    name: str | None = None
+
+
+_chosen = _Chosen()
 
 
 def kernels(dtype: torch.dtype, name: str | None = None) -> KernelsRecord | None:
-    """The kernels for a dtype: of the instruction set `name`, of the one that PLIMSOLL_CPU_ISA names, or of the best.
+    """The kernels for a dtype: of the instruction set `name`, of PLIMSOLL_CPU_ISA's, of the chosen one, or of the best.
 
     None where none can run here. Raises InstructionsError for a PLIMSOLL_CPU_ISA that cannot be honoured.
     """
-    wanted = instructions() if name is None else name
+    wanted = name or instructions() or _chosen.name
     return _best(dtype) if wanted is None else _find(dtype, wanted)
 
 
@@ -54,6 +65,20 @@ def instructions() -> str | None:
         why = f"on this processor, which has {able}" if refused is None else f"here: {refused}"
         raise InstructionsError(f"{VARIABLE}={wanted} cannot run {why}; unset it")
     return wanted
+
+
+def choose(dtype: torch.dtype, name: str) -> None:
+    """Let this process compute with one set of instructions from now on, without a trial: weights are packed for it.
+
+    Raises InstructionsError where those of that dtype cannot run here, or PLIMSOLL_CPU_ISA leads to others.
+    """
+    wanted = instructions()
+    found = _find(dtype, wanted or name)
+    if found is None or found.name.decode() != name:
+        able = ", ".join(runnable()) or "none"
+        here = f"{VARIABLE}={wanted} asks for others" if wanted else f"this processor and system run {able}"
+        raise InstructionsError(f"weights in {DTYPES.get(dtype, dtype)} are packed for {name}, and {here}")
+    _chosen.name = name
 
 
 @lru_cache(maxsize=1)

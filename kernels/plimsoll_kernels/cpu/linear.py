@@ -1,4 +1,4 @@
-"""Linear layers for the CPU kernels: weights packed into panels, on huge pages."""
+"""Linear layers for the CPU kernels: weights packed into panels, where `places` has memory for them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import ctypes
 import torch
 from torch import Tensor
 
-from plimsoll_kernels.cpu.huge_pages import Buffer, allocate
+from plimsoll_kernels.cpu.huge_pages import Buffer
+from plimsoll_kernels.cpu.places import OWN, Places
 from plimsoll_kernels.cpu.records import KernelsRecord, LinearRecord
 from plimsoll_kernels.cpu.threads import thread_count
 
@@ -18,12 +19,17 @@ class PackedLinear:
     weight `[columns, inputs]` in the kernels' dtype, contiguous; bias `[columns]` in any float dtype.
     """
 
-    def __init__(self, kernels: KernelsRecord, weight: Tensor, bias: Tensor | None = None) -> None:
+    def __init__(
+        self, kernels: KernelsRecord, weight: Tensor, bias: Tensor | None = None, places: Places = OWN
+    ) -> None:
         columns, inputs = self.shape = weight.shape
         self._kernels = kernels
-        self.weight = allocate([kernels.packed_elements(columns, inputs, 0)], weight.dtype)
-        kernels.pack(weight.data_ptr(), columns, inputs, self.weight.data_ptr(), thread_count())
-        self._bias = None if bias is None else bias.float().contiguous()
+
+        def pack(to: Tensor) -> None:
+            kernels.pack(weight.data_ptr(), columns, inputs, to.data_ptr(), thread_count())
+
+        self.weight = places.place([kernels.packed_elements(columns, inputs, 0)], weight.dtype, pack)
+        self._bias = None if bias is None else places.keep(bias.float().contiguous())
         self.record = _record(self.weight, self._bias, inputs, columns)
 
     def __call__(self, x: Tensor, buffer: Buffer | None = None) -> Tensor:
@@ -42,12 +48,16 @@ class PackedLinear:
 class PackedGatedLinear:
     """Two weights `[columns, inputs]` that read the same input, a gate's and the one it opens, panel by panel."""
 
-    def __init__(self, kernels: KernelsRecord, gate: Tensor, up: Tensor, bias: Tensor | None = None) -> None:
+    def __init__(
+        self, kernels: KernelsRecord, gate: Tensor, up: Tensor, bias: Tensor | None = None, places: Places = OWN
+    ) -> None:
         columns, inputs = gate.shape
-        self._packed = allocate([kernels.packed_elements(columns, inputs, 1)], gate.dtype)
-        threads = thread_count()
-        kernels.pack_gated(gate.data_ptr(), up.data_ptr(), columns, inputs, self._packed.data_ptr(), threads)
-        self._bias = None if bias is None else bias.float().contiguous()
+
+        def pack(to: Tensor) -> None:
+            kernels.pack_gated(gate.data_ptr(), up.data_ptr(), columns, inputs, to.data_ptr(), thread_count())
+
+        self._packed = places.place([kernels.packed_elements(columns, inputs, 1)], gate.dtype, pack)
+        self._bias = None if bias is None else places.keep(bias.float().contiguous())
         self.record = _record(self._packed, self._bias, inputs, columns)
 
 

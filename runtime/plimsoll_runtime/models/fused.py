@@ -12,6 +12,7 @@ from plimsoll_kernels.cpu.decoder import CpuDecoder, Layer
 from plimsoll_kernels.cpu.huge_pages import Buffer
 from plimsoll_kernels.cpu.library import kernels
 from plimsoll_kernels.cpu.linear import PackedGatedLinear, PackedLinear
+from plimsoll_kernels.cpu.places import OWN, Places
 from plimsoll_kernels.cpu.records import KernelsRecord, LayerRecord
 from plimsoll_kernels.cpu.step import PagedStep
 from plimsoll_runtime.models.decoder import capped, rounded_scale
@@ -30,9 +31,12 @@ class FusedStep(Attention, Protocol):
 
 
 class FusedDecoder:
-    """A loaded model, like `Decoder`; it attends by itself over the cache of the backend `cpu`."""
+    """A loaded model, like `Decoder`; it attends by itself over the cache of the backend `cpu`.
 
-    def __init__(self, reader: WeightReader) -> None:
+    All that it keeps of its weights lies in `places`, which it takes in the order of the layers.
+    """
+
+    def __init__(self, reader: WeightReader, places: Places = OWN) -> None:
         found = kernels(reader.dtype)
         if found is None:
             raise ValueError(f"no CPU kernels for {reader.dtype} run here")
@@ -41,10 +45,11 @@ class FusedDecoder:
         self.dtype = reader.dtype
         ropes = tuple(dict.fromkeys(spec.ropes))
         self._turns = _Turns(ropes)
-        embedding, self._head = _ends(found, reader)
+        parts = _Parts(found, spec, places)
+        embedding, self._head = parts.ends(reader)
         self._logits = Buffer()
         layers = [
-            _layer(found, spec, weights, attention_record(shape, rope=ropes.index(rope)))
+            parts.layer(weights, attention_record(shape, rope=ropes.index(rope)))
             for shape, rope, weights in zip(spec.attention, spec.ropes, reader.layers(), strict=True)
         ]
         scale = rounded_scale(spec, reader.dtype)
@@ -53,7 +58,7 @@ class FusedDecoder:
             layers,
             embedding=embedding,
             embedding_scale=1.0 if scale is None else scale,
-            final_norm=_norm(spec, reader.final_norm()),
+            final_norm=parts.norm(reader.final_norm()),
             norm_eps=spec.norm_eps,
             inner=spec.intermediate_size,
             gelu=spec.activation == "gelu_tanh",
@@ -122,35 +127,45 @@ def attention_record(shape: AttentionShape, *, rope: int) -> LayerRecord:
     )
 
 
-def _ends(found: KernelsRecord, reader: WeightReader) -> tuple[Tensor | PackedLinear, PackedLinear]:
-    """The embedding and the output layer, which are one where the model ties them."""
-    tied = reader.spec.tied_embeddings
-    embedding = reader.embedding(keep=not tied)
-    head = PackedLinear(found, reader.head(embedding))
-    return (head if tied else embedding), head
+class _Parts:
+    """Makes what the kernels read of weights."""
 
+    def __init__(self, found: KernelsRecord, spec: DecoderSpec, places: Places) -> None:
+        self._found = found
+        self._spec = spec
+        self._places = places
 
-def _layer(found: KernelsRecord, spec: DecoderSpec, weights: LayerWeights, record: LayerRecord) -> Layer:
-    norms = [_norm(spec, norm) for norm in weights.norms]
-    query_norm, key_norm = (None, None) if weights.head_norms is None else (_norm(spec, n) for n in weights.head_norms)
-    return Layer.of(
-        query_key_value=_linear(found, weights.query_key_value),
-        output=_linear(found, weights.output),
-        gate_up=PackedGatedLinear(found, weights.gate.weight, weights.up.weight, weights.gate_up_bias),
-        down=_linear(found, weights.down),
-        attention_norm=norms[0],
-        attention_post_norm=norms[1] if spec.post_norms else None,
-        mlp_norm=norms[2] if spec.post_norms else norms[1],
-        mlp_post_norm=norms[3] if spec.post_norms else None,
-        query_norm=query_norm,
-        key_norm=key_norm,
-        shape=record,
-    )
+    def ends(self, reader: WeightReader) -> tuple[Tensor | PackedLinear, PackedLinear]:
+        """The embedding and the output layer, which are one where the model ties them."""
+        tied = self._spec.tied_embeddings
+        embedding = reader.embedding(keep=not tied and not self._places.copies)
+        if not tied:
+            embedding = self._places.keep(embedding)
+        head = PackedLinear(self._found, reader.head(embedding), places=self._places)
+        return (head if tied else embedding), head
 
+    def layer(self, weights: LayerWeights, record: LayerRecord) -> Layer:
+        """A layer whose attention is described."""
+        norms = [self.norm(norm) for norm in weights.norms]
+        of_heads = (None, None) if weights.head_norms is None else tuple(map(self.norm, weights.head_norms))
+        gate_up = (weights.gate.weight, weights.up.weight, weights.gate_up_bias)
+        return Layer.of(
+            query_key_value=self._linear(weights.query_key_value),
+            output=self._linear(weights.output),
+            gate_up=PackedGatedLinear(self._found, *gate_up, places=self._places),
+            down=self._linear(weights.down),
+            attention_norm=norms[0],
+            attention_post_norm=norms[1] if self._spec.post_norms else None,
+            mlp_norm=norms[2] if self._spec.post_norms else norms[1],
+            mlp_post_norm=norms[3] if self._spec.post_norms else None,
+            query_norm=of_heads[0],
+            key_norm=of_heads[1],
+            shape=record,
+        )
 
-def _linear(found: KernelsRecord, weights: LinearWeights) -> PackedLinear:
-    return PackedLinear(found, weights.weight, weights.bias)
+    def norm(self, weight: Tensor) -> Tensor:
+        """With the offset that the spec adds."""
+        return self._places.keep(weight.float() + self._spec.norm_offset)
 
-
-def _norm(spec: DecoderSpec, weight: Tensor) -> Tensor:
-    return weight.float() + spec.norm_offset
+    def _linear(self, weights: LinearWeights) -> PackedLinear:
+        return PackedLinear(self._found, weights.weight, weights.bias, self._places)

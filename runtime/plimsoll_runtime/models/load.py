@@ -1,16 +1,28 @@
-"""From a model's files to a decoder: every tensor accounted for, read once, straight into its packed form."""
+"""From a model's files to a decoder: every tensor accounted for, read once, straight into its packed form.
+
+Or from an image that holds it in that form: then nothing is read. How large an image will be is known before.
+"""
 
 from __future__ import annotations
 
+import msgspec
 import torch
 
+from plimsoll_kernels.cpu.places import OWN, Places
 from plimsoll_runtime.models.decoder import Decoder, TorchDecoder
 from plimsoll_runtime.models.fused import FusedDecoder
-from plimsoll_runtime.models.names import check_tensors
+from plimsoll_runtime.models.names import check_tensors, expected_tensors
 from plimsoll_runtime.models.spec import DecoderSpec
 from plimsoll_runtime.models.weights import Progress, WeightReader
 from plimsoll_runtime.weights.files import ModelFiles
+from plimsoll_runtime.weights.image.arena import CountingArena, FilledArena
+from plimsoll_runtime.weights.image.tensors import ShapesOnly, ThroughPlaces
 from plimsoll_runtime.weights.tensors import open_tensors
+
+META = torch.device("meta")
+_HEADER_BYTES = 64 * 2**10
+_PLACE_BYTES = 48
+"""At most what an image's header says of the model and its files, and of each place."""
 
 
 def load_decoder(
@@ -21,15 +33,55 @@ def load_decoder(
     device: torch.device,
     progress: Progress | None = None,
     fused: bool = False,
+    places: Places = OWN,
 ) -> Decoder:
     """Load a model's weights as its spec (`registry.describe`) says; `fused` for steps of the attention backend `cpu`.
 
+    What the decoder reads of them lies in `places`: packed if `fused`, else as plain tensors.
     Raises ModelError when a tensor is missing, unexpected, of another shape, or cannot be read.
     """
     source = open_tensors(files)
     check_tensors(spec, source.shapes)
-    reader = WeightReader(spec, source, dtype, device, progress or _silent)
-    return FusedDecoder(reader) if fused else TorchDecoder(reader)
+    if fused:
+        return FusedDecoder(WeightReader(spec, source, dtype, device, progress or _silent), places)
+    if places is not OWN:
+        source = ThroughPlaces(source, places)
+    return TorchDecoder(WeightReader(spec, source, dtype, device, progress or _silent))
+
+
+def wake_decoder(
+    spec: DecoderSpec, dtype: torch.dtype, arena: FilledArena, *, device: torch.device, fused: bool
+) -> Decoder:
+    """The decoder that `load_decoder` made while it filled the arena's image: nothing is read, and nothing packed.
+
+    (What torch's decoder packs for a CPU by itself it packs again: that is not in the image.)
+    Raises ModelError where the image holds other tensors than the spec needs.
+    """
+    decoder = _without_files(spec, dtype, arena, device=device, fused=fused)
+    arena.finish()
+    return decoder
+
+
+def imagined_decoder(spec: DecoderSpec, dtype: torch.dtype, *, fused: bool) -> tuple[Decoder, CountingArena]:
+    """A decoder without weights, to ask what its steps take, and the places that its weights would have in an image."""
+    arena = CountingArena()
+    return _without_files(spec, dtype, arena, device=META, fused=fused), arena
+
+
+def image_bytes(spec: DecoderSpec, dtype: torch.dtype, *, fused: bool) -> int:
+    """At least what an image of a model's weights takes, and at most its header's bound of some KiB more."""
+    _, arena = imagined_decoder(spec, dtype, fused=fused)
+    described = len(msgspec.msgpack.encode(spec))
+    return arena.end + _HEADER_BYTES + described + _PLACE_BYTES * arena.count
+
+
+def _without_files(
+    spec: DecoderSpec, dtype: torch.dtype, places: Places, *, device: torch.device, fused: bool
+) -> Decoder:
+    shapes = ShapesOnly(expected_tensors(spec))
+    if fused:
+        return FusedDecoder(WeightReader(spec, shapes, dtype, META, _silent), places)
+    return TorchDecoder(WeightReader(spec, ThroughPlaces(shapes, places), dtype, device, _silent))
 
 
 def _silent(stage: str, fraction: float) -> None:

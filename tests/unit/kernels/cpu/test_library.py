@@ -29,6 +29,7 @@ def _forgotten(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """What was found out about this machine is found out anew, before and after."""
     cached: list[Any] = [library._find, library._best, library._library, library._refusal, library.runnable]
     monkeypatch.delenv(library.VARIABLE, raising=False)
+    monkeypatch.setattr(library._chosen, "name", None)
     for function in cached:
         function.cache_clear()
     yield
@@ -219,3 +220,38 @@ def test_an_install_goes_on_without(machine: str, compiler: str, told: str, monk
     assert "the CPU kernels are left out, stock torch will compute instead" in warning
     assert told in warning
     assert data == {"artifacts": []}
+
+
+def test_what_was_chosen_is_used_without_a_trial(built: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(library, "product_seconds")
+    for name in runnable():
+        library.choose(torch.bfloat16, name)
+        found = kernels(torch.bfloat16)
+        assert found is not None
+        assert found.name == name.encode()
+
+
+def test_a_choice_that_cannot_be_had_is_refused(built: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(
+        InstructionsError, match=r"bfloat16 are packed for neon, and this processor and system run .*avx2"
+    ):
+        library.choose(torch.bfloat16, "neon")
+    if len(runnable()) < 2:
+        pytest.skip("this processor runs one set of instructions only")
+    least, *_, best = runnable()
+    monkeypatch.setenv(library.VARIABLE, best)
+    with pytest.raises(InstructionsError, match=f"packed for {least}, and PLIMSOLL_CPU_ISA={best} asks for others"):
+        library.choose(torch.bfloat16, least)
+    library.choose(torch.bfloat16, best)
+
+
+def test_a_choice_holds_where_the_variable_leads_to_the_same_kernels(
+    built: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In float32 the richer sets have the kernels of AVX512."""
+    if "amx" not in runnable():
+        pytest.skip("this processor has no AMX")
+    monkeypatch.setenv(library.VARIABLE, "amx")
+    found = kernels(torch.float32)
+    assert found is not None
+    library.choose(torch.float32, found.name.decode())

@@ -1,0 +1,161 @@
+"""The places of weights in an image: taken one after the other by a decoder that is made.
+
+Loading and waking make the same decoder, so they take the same places; that is checked for each of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+import torch
+from torch import Tensor
+
+from plimsoll_kernels.cpu.huge_pages import ALIGNMENT
+from plimsoll_kernels.cpu.places import Fill
+from plimsoll_runtime.errors import MemoryLimitError, ModelError
+from plimsoll_runtime.weights.image.header import (
+    ROOT_BYTES,
+    VERSION,
+    ImageFacts,
+    ImageHeader,
+    PlacedTensor,
+    encode,
+)
+from plimsoll_runtime.weights.image.image import Image
+from plimsoll_runtime.weights.image.mapping import Mapping
+
+
+class FillingArena:
+    """An empty image's places, which a load fills: see kernels' Places."""
+
+    copies = True
+
+    def __init__(self, image: Image) -> None:
+        self._image = image
+        self.mapping = Mapping(image.descriptor, image.size, writable=True)
+        self._bytes = torch.frombuffer(self.mapping.buffer(), dtype=torch.uint8)
+        self._end = ROOT_BYTES
+        self._placed: list[PlacedTensor] = []
+
+    def place(self, shape: Sequence[int], dtype: torch.dtype, fill: Fill) -> Tensor:
+        """See Places. Raises MemoryLimitError where the image is too small."""
+        found = PlacedTensor(self._end, tuple(shape), name_of(dtype))
+        end = found.offset + prod(shape) * dtype.itemsize
+        self._check_room(end)
+        self._placed.append(found)
+        self._end = aligned(end)
+        placed = view(self._bytes, found, dtype)
+        fill(placed)
+        return placed
+
+    def keep(self, tensor: Tensor) -> Tensor:
+        """See Places."""
+        return self.place(tensor.shape, tensor.dtype, lambda to: to.copy_(tensor))
+
+    def finish(self, facts: ImageFacts) -> ImageHeader:
+        """Say what the image holds, and let nobody change it. With plain tensors a GPU may still pin its pages."""
+        self.mapping.collapse(self._end)
+        header, root, body = self._described(facts)
+        self._check_room(header.nbytes)
+        self._bytes[self._end : header.nbytes] = torch.frombuffer(bytearray(body), dtype=torch.uint8)
+        self._bytes[:ROOT_BYTES] = torch.frombuffer(bytearray(root), dtype=torch.uint8)
+        if facts.device == "cpu":
+            self.mapping.protect()
+        self._image.seal(header.nbytes, read_only=facts.device == "cpu")
+        return header
+
+    def _described(self, facts: ImageFacts) -> tuple[ImageHeader, bytes, bytes]:
+        """A header says how long the image is with the header: the length of that number is not known before."""
+        nbytes = self._end
+        while True:
+            header = ImageHeader(version=VERSION, facts=facts, nbytes=nbytes, places=self._placed)
+            root, body = encode(header, self._end)
+            if nbytes == self._end + len(body):
+                return header, root, body
+            nbytes = self._end + len(body)
+
+    def _check_room(self, end: int) -> None:
+        if end > self._image.size:
+            raise MemoryLimitError(f"the weights need {end} bytes, and their image has {self._image.size}")
+
+
+class FilledArena:
+    """The places of an image from which a model wakes: nothing is written. See kernels' Places."""
+
+    copies = True
+
+    def __init__(self, image: Image, header: ImageHeader) -> None:
+        """Raises ModelError for an image that is not as long as it says."""
+        if header.nbytes != image.size:
+            raise ModelError(f"the image should have {header.nbytes} bytes and has {image.size}; load the model again")
+        writable = header.facts.device != "cpu"
+        self.mapping = Mapping(image.descriptor, image.size, writable=writable)
+        self._bytes = torch.frombuffer(self.mapping.buffer(), dtype=torch.uint8)
+        self._header = header
+        self._taken = 0
+
+    def place(self, shape: Sequence[int], dtype: torch.dtype, fill: Fill) -> Tensor:
+        """See Places. Raises ModelError where the image has something else in its next place."""
+        places = self._header.places
+        if self._taken == len(places):
+            raise ModelError(f"the image has {len(places)} tensors, and the decoder wants more; load the model again")
+        found = places[self._taken]
+        wanted = (tuple(shape), name_of(dtype))
+        if (found.shape, found.dtype) != wanted:
+            raise ModelError(
+                f"tensor {self._taken} of the image is {found.dtype} {list(found.shape)}, and the decoder wants "
+                f"{wanted[1]} {list(shape)}; load the model again"
+            )
+        self._taken += 1
+        return view(self._bytes, found, dtype)
+
+    def keep(self, tensor: Tensor) -> Tensor:
+        """See Places."""
+        return self.place(tensor.shape, tensor.dtype, _nothing)
+
+    def finish(self) -> None:
+        """Raises ModelError where the decoder has left places untaken."""
+        left = len(self._header.places) - self._taken
+        if left:
+            raise ModelError(f"the image has {left} tensors that the decoder does not want; load the model again")
+
+
+class CountingArena:
+    """Places of an image that is only imagined, to know its size: tensors without memory (torch's "meta")."""
+
+    copies = True
+
+    def __init__(self) -> None:
+        self.end = ROOT_BYTES
+        self.count = 0
+
+    def place(self, shape: Sequence[int], dtype: torch.dtype, fill: Fill) -> Tensor:
+        """See Places; nothing is filled."""
+        self.end = aligned(self.end + prod(shape) * dtype.itemsize)
+        self.count += 1
+        return torch.empty(tuple(shape), dtype=dtype, device="meta")
+
+    def keep(self, tensor: Tensor) -> Tensor:
+        """See Places."""
+        return self.place(tensor.shape, tensor.dtype, _nothing)
+
+
+def view(memory: Tensor, place: PlacedTensor, dtype: torch.dtype) -> Tensor:
+    """The tensor at a place of an image's bytes."""
+    size = prod(place.shape) * dtype.itemsize
+    return memory[place.offset : place.offset + size].view(dtype).view(place.shape)
+
+
+def aligned(offset: int) -> int:
+    """Where the next place may begin."""
+    return -(-offset // ALIGNMENT) * ALIGNMENT
+
+
+def name_of(dtype: torch.dtype) -> str:
+    """Torch's name for it, without the package's."""
+    return str(dtype).removeprefix("torch.")
+
+
+def _nothing(to: Tensor) -> None:
+    """It is filled already."""

@@ -1,0 +1,20 @@
+"""What an image says of itself, for tests to which it does not matter."""
+
+from __future__ import annotations
+
+from plimsoll_runtime.weights.image.header import FileStamp, ImageFacts
+
+FACTS = ImageFacts(
+    model="demo://m",
+    revision=None,
+    files=[FileStamp("/m/model.safetensors", 7, 8)],
+    spec=b"spec",
+    spec_digest="d",
+    dtype="bfloat16",
+    device="cpu",
+    instructions="avx2",
+    library="lib.so",
+    backends=["cpu"],
+    eos_token_ids=[1, 106],
+    code="0.1.0",
+)

@@ -1,0 +1,104 @@
+"""A decoder that wakes from an image computes the same bits as the one that filled it, and reads no file."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from model_support.forward import backend_of, hidden_states
+from model_support.images import FACTS
+from model_support.tiny import make_model, prompts, save_model
+
+from plimsoll_runtime.errors import ModelError
+from plimsoll_runtime.models.load import image_bytes, imagined_decoder, load_decoder, wake_decoder
+from plimsoll_runtime.models.registry import FAMILIES, describe
+from plimsoll_runtime.weights.image.arena import FilledArena, FillingArena
+from plimsoll_runtime.weights.image.image import Image
+from plimsoll_runtime.weights.sources import resolve
+
+CPU = torch.device("cpu")
+CONFIGS = {
+    "llama": ("LlamaConfig", {"head_dim": 16, "tie_word_embeddings": False}),
+    "mistral": ("MistralConfig", {"head_dim": 32, "sliding_window": 16}),
+    "qwen2": ("Qwen2Config", {"hidden_size": 64}),
+    "qwen3": ("Qwen3Config", {"head_dim": 16, "tie_word_embeddings": True}),
+    "gemma3": ("Gemma3TextConfig", {"head_dim": 16, "num_hidden_layers": 6, "sliding_window": 16}),
+    "biased": ("LlamaConfig", {"head_dim": 16, "attention_bias": True, "mlp_bias": True}),
+}
+[PROMPT] = prompts((40,))
+
+
+@pytest.fixture(params=CONFIGS)
+def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    save_model(make_model(*CONFIGS[request.param]), tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def image() -> Iterator[Image]:
+    made = Image.create(2**24, "m")
+    yield made
+    made.close()
+
+
+def test_all_families_are_here(tmp_path: Path) -> None:
+    found = set()
+    for number, (name, options) in enumerate(CONFIGS.values()):
+        save_model(make_model(name, options), tmp_path / str(number))
+        found.add(describe(resolve(str(tmp_path / str(number))).config).architecture)
+    assert found == set(FAMILIES)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("backend", ["cpu", "torch"])
+def test_the_same_bits_from_no_file(folder: Path, image: Image, backend: str, dtype: torch.dtype) -> None:
+    files = resolve(str(folder))
+    spec = describe(files.config)
+    chosen = backend_of(files, dtype, backend)
+    predicted = image_bytes(spec, dtype, fused=chosen.fused)
+    arena = FillingArena(image)
+    plain = load_decoder(files, spec, dtype, device=CPU, fused=chosen.fused)
+    loaded = load_decoder(files, spec, dtype, device=CPU, fused=chosen.fused, places=arena)
+    header = arena.finish(FACTS)
+    assert header.nbytes <= predicted <= header.nbytes + 2**17
+    shutil.rmtree(folder)
+    woken = wake_decoder(spec, dtype, FilledArena(image, header), device=CPU, fused=chosen.fused)
+    assert plain.weight_bytes == loaded.weight_bytes == woken.weight_bytes
+    expected, *others = (hidden_states(each, chosen, PROMPT, 7) for each in (plain, loaded, woken))
+    logits = plain.logits(expected).clone()
+    for decoder, hidden in zip((loaded, woken), others, strict=True):
+        assert torch.equal(hidden, expected)
+        assert torch.equal(decoder.logits(hidden), logits)
+
+
+@pytest.mark.parametrize("fused", [True, False])
+def test_a_decoder_without_weights_takes_the_same_places(folder: Path, image: Image, fused: bool) -> None:
+    files = resolve(str(folder))
+    spec = describe(files.config)
+    arena = FillingArena(image)
+    loaded = load_decoder(files, spec, torch.float32, device=CPU, fused=fused, places=arena)
+    imagined, counted = imagined_decoder(spec, torch.float32, fused=fused)
+    assert counted.count == len(arena.finish(FACTS).places)
+    assert imagined.weight_bytes == loaded.weight_bytes
+    if fused:
+        assert imagined.step_bytes(64, 8, 100) == loaded.step_bytes(64, 8, 100)  # type: ignore[attr-defined]
+
+
+def test_another_models_image_is_refused(tmp_path: Path, image: Image) -> None:
+    save_model(make_model("LlamaConfig", {"head_dim": 16}), tmp_path)
+    files = resolve(str(tmp_path))
+    spec = describe(files.config)
+    arena = FillingArena(image)
+    load_decoder(files, spec, torch.float32, device=CPU, places=arena)
+    header = arena.finish(FACTS)
+    deeper = describe({**files.config, "num_hidden_layers": 4})
+    for other in (
+        deeper,
+        describe({**files.config, "num_hidden_layers": 2}),
+        describe({**files.config, "hidden_size": 64}),
+    ):
+        with pytest.raises(ModelError, match="load the model again"):
+            wake_decoder(other, torch.float32, FilledArena(image, header), device=CPU, fused=False)
