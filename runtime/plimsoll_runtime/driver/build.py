@@ -12,6 +12,10 @@ import torch
 
 from plimsoll_kernels.cpu.library import speed
 from plimsoll_kernels.cpu.threads import ThreadShare, share, take_over
+from plimsoll_runtime.driver.footprint import footprint
+from plimsoll_runtime.driver.grant import Grant
+from plimsoll_runtime.driver.loading import load, wake
+from plimsoll_runtime.driver.model import Backends, Model, from_files, from_image
 from plimsoll_runtime.driver.own_threads import OwnThreads
 from plimsoll_runtime.driver.probe import Probe
 from plimsoll_runtime.engine.config import EngineConfig, overlaps
@@ -20,10 +24,8 @@ from plimsoll_runtime.engine.messages import EngineInfo
 from plimsoll_runtime.engine.params import SamplingParams
 from plimsoll_runtime.engine.plan import ScheduledSequence, SlotInit, StepPlan
 from plimsoll_runtime.engine.timeline import Timeline
+from plimsoll_runtime.errors import MemoryLimitError, UsageError
 from plimsoll_runtime.execution.attention.base import AttentionBackend
-from plimsoll_runtime.execution.attention.catalogue import ENTRIES
-from plimsoll_runtime.execution.attention.select import candidates
-from plimsoll_runtime.execution.attention.target import Target
 from plimsoll_runtime.execution.capture import CudaCapture
 from plimsoll_runtime.execution.forward import ForwardPass
 from plimsoll_runtime.execution.graphs import GraphBackend, GraphedDecoder
@@ -35,56 +37,68 @@ from plimsoll_runtime.execution.memory import (
     Room,
     check_weights_fit,
     free_memory,
+    granted_kv_cache,
     plan_kv_cache,
 )
-from plimsoll_runtime.execution.precision import check_instructions, choose_dtype
+from plimsoll_runtime.execution.precision import check_instructions
 from plimsoll_runtime.execution.runner import ModelRunner
 from plimsoll_runtime.execution.sampling.sampler import Sampler
-from plimsoll_runtime.execution.tiers.open import check_options, open_tiers, staging_beside
+from plimsoll_runtime.execution.tiers.open import Tiers, check_options, open_tiers, staging_beside
 from plimsoll_runtime.execution.workspace import LargestStep, on_a_cpu, on_an_accelerator
 from plimsoll_runtime.models.decoder import Decoder
-from plimsoll_runtime.models.load import load_decoder
 from plimsoll_runtime.models.names import weight_bytes
-from plimsoll_runtime.models.registry import describe
-from plimsoll_runtime.models.spec import DecoderSpec
-from plimsoll_runtime.text.ends import end_ids
+from plimsoll_runtime.sizes import is_share, parse_size
+from plimsoll_runtime.weights.image.arena import name_of
+from plimsoll_runtime.weights.image.image import Image
 from plimsoll_runtime.weights.sources import resolve
 
 logger = logging.getLogger(__name__)
 
-Backends = Sequence[type[AttentionBackend]]
-"""The one to use, then those that take its place."""
-
 Progress = Callable[[str, float], None]
 """Called with a stage's name and how far it is, from 0 to 1."""
 
+LOADED_PROMPT, WOKEN_PROMPT = 64, 16
+"""Tokens of the prompt that an engine warms up with: one that wakes has somebody waiting for it."""
 
-def build_engine(config: EngineConfig, progress: Progress, probe: Probe | None = None) -> EngineCore:
+
+def build_engine(
+    config: EngineConfig,
+    progress: Progress,
+    probe: Probe | None = None,
+    *,
+    image: Image | None = None,
+    grant: Grant | None = None,
+) -> EngineCore:
     """Load a model and make it ready to step; `probe` may look into it.
 
+    An `image` that is empty is filled with its weights; from one that is filled the model wakes, and no file is read.
+    With a `grant` the engine takes that, whatever is free.
     Raises SourceError, ModelError, MemoryLimitError or UsageError (see `errors`), each with what to do.
     """
+    overhead = footprint().anonymous
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     check_options(config, device)
+    _check_grant(config, grant)
     threads = _set_threads(config.threads)
     check_instructions()
-    files = resolve(config.model, config.revision, progress=progress)
-    spec = describe(files.config)
-    ours = _our_kernels_serve(config, spec, device)
-    dtype = choose_dtype(config.dtype, files.config, device, quantised=files.format == "gguf", ours=ours)
-    backends = candidates(config.attention_backend, Target(device, dtype, spec.attention, config.block_size))
-    weights = weight_bytes(spec, dtype)
-    check_weights_fit(weights, free_memory(device))
-    decoder = load_decoder(files, spec, dtype, device=device, progress=progress, fused=backends[0].fused)
-    free = free_memory(device)
-    workspace, backends = _workspace(config, decoder, backends, device, free)
-    budget = _budget(config, spec, dtype, device, Room(weights, free, workspace))
+    header = None if image is None else image.header()
+    if image is not None and header is not None:
+        model = from_image(config, header.facts, device)
+        _check_weights(model, _weights_of(model, image), grant)
+        decoder = wake(model, image, header)
+    else:
+        files = resolve(config.model, config.revision, progress=progress)
+        model = from_files(config, files, device)
+        _check_weights(model, _weights_of(model, image), grant)
+        decoder = load(config, model, files, image, progress)
+    budget, workspace, backends = _share_out(config, model, decoder, _weights_of(model, image), grant)
     if probe is not None:
         decoder = probe.watch_decoder(decoder)
-    cache = KvCache(spec.attention, budget.num_blocks, config.block_size, dtype, device, paired=backends[0].fused)
-    tiers = open_tiers(config, files, cache, backends[0])
-    ends = end_ids(files)
-    sampler = Sampler(spec.vocab_size, ends)
+    cache = KvCache(
+        model.spec.attention, budget.num_blocks, config.block_size, model.dtype, device, paired=backends[0].fused
+    )
+    tiers = _tiers(config, model, cache, backends)
+    sampler = Sampler(model.spec.vocab_size, tuple(model.eos_token_ids))
     timeline = Timeline() if probe is None else probe.timeline
     runner_timeline = Timeline() if overlaps(config, device.type) else timeline
     host, index = (None, None) if tiers is None else (tiers.host, tiers.index)
@@ -92,22 +106,41 @@ def build_engine(config: EngineConfig, progress: Progress, probe: Probe | None =
     forward_pass = ForwardPass(decoder, cache, backends, graphs_of, runner_timeline)
     runner = ModelRunner(decoder, forward_pass, cache, sampler, config.max_sequences, runner_timeline, host)
     progress("warm-up", 0.0)
-    prompt_len = min(config.max_batch_tokens, budget.max_model_len - 1, 64)
+    prompt_len = min(config.max_batch_tokens, budget.max_model_len - 1, WOKEN_PROMPT if header else LOADED_PROMPT)
     prompt_seconds = _warm_up(runner, prompt_len, config.block_size)
     progress("warm-up", 1.0)
     if backends[0].fused:
-        if logger.isEnabledFor(logging.INFO):  # some tens of milliseconds that only the log wants
-            logger.info("CPU kernels: %s", speed(dtype))
+        if header is None and logger.isEnabledFor(logging.INFO):  # tens of milliseconds that only the log wants
+            logger.info("CPU kernels: %s", speed(model.dtype))
         # Last of all: where there is no engine after all, the process has its threads.
         threads = take_over()
-    info = _info(config, decoder, dtype, device, forward_pass.backends[0].name, budget, ends)
+    info = EngineInfo(
+        model=config.model,
+        architecture=model.spec.architecture,
+        dtype=name_of(model.dtype),
+        device=device.type,
+        attention_backend=forward_pass.backends[0].name,
+        vocab_size=model.spec.vocab_size,
+        max_model_len=budget.max_model_len,
+        block_size=config.block_size,
+        num_blocks=budget.num_blocks,
+        weight_bytes=decoder.weight_bytes if image is None else _weights_of(model, image),
+        kv_bytes=budget.kv_bytes,
+        eos_token_ids=list(model.eos_token_ids),
+        policy=config.policy,
+        least_blocks=budget.least_blocks,
+        most_blocks=budget.most_blocks,
+        image_bytes=0 if image is None else image.size,
+        workspace_bytes=workspace,
+        overhead_bytes=overhead,
+    )
     logger.info(
         "%s: %s in %s on %s; weights %.2f GiB, workspace %.2f GiB, %d blocks of %d tokens %.2f GiB",
         info.model,
         info.architecture,
         info.dtype,
         info.device,
-        weights / 2**30,
+        info.weight_bytes / 2**30,
         workspace / 2**30,
         info.num_blocks - 1,
         info.block_size,
@@ -140,45 +173,92 @@ def _set_threads(threads: int | None) -> ThreadShare:
     return share(threads or cores)
 
 
-def _our_kernels_serve(config: EngineConfig, spec: DecoderSpec, device: torch.device) -> bool:
-    """Whether the CPU kernels may take the model in bfloat16."""
-    target = Target(device, torch.bfloat16, spec.attention, config.block_size)
-    return config.attention_backend in ("auto", "cpu") and ENTRIES["cpu"].why_not(target) is None
+def _check_grant(config: EngineConfig, grant: Grant | None) -> None:
+    """Raises UsageError for options that say themselves what to take, where somebody else says it."""
+    if grant is None:
+        return
+    if config.kv_disk is not None or config.kv_host_memory is not None:
+        raise UsageError("--kv-disk and --kv-host-memory take memory that no grant counts: leave them away")
+    if config.kv_memory is None:
+        return
+    if is_share(config.kv_memory):
+        raise UsageError(
+            f"--kv-memory {config.kv_memory} is a share of what is free, and memory is granted: give bytes"
+        )
+    wanted = parse_size(config.kv_memory, grant.least)
+    if wanted > grant.least:
+        raise MemoryLimitError(
+            f"--kv-memory {config.kv_memory} is {wanted} bytes, and {grant.least} are granted for good"
+        )
 
 
-def _workspace(
-    config: EngineConfig, decoder: Decoder, backends: Backends, device: torch.device, free: int
-) -> tuple[int, Backends]:
-    """Bytes of the largest step that the config allows, with the longest sequence that memory could hold.
+def _weights_of(model: Model, image: Image | None) -> int:
+    """Bytes of the device's memory that the weights take, or by what is known before a load will take at most."""
+    if image is None:
+        return weight_bytes(model.spec, model.dtype)
+    return model.beside_image + (image.size if model.device.type == "cpu" else 0)
 
-    And the backends but those that have failed at it.
-    """
-    held = free // _token_bytes(decoder.spec, decoder.dtype)
-    longest = min(config.max_model_len or decoder.spec.max_positions, max(1, held))
+
+def _check_weights(model: Model, weights: int, grant: Grant | None) -> None:
+    """Raises MemoryLimitError where the weights cannot have what they need."""
+    if grant is not None:
+        grant.check_weights(weights)
+    elif model.files is not None:
+        check_weights_fit(weights, free_memory(model.device))
+
+
+def _share_out(
+    config: EngineConfig, model: Model, decoder: Decoder, weights: int, grant: Grant | None
+) -> tuple[KvBudget, int, Backends]:
+    """What the KV cache gets, what the largest step takes, and the backends but those that have failed at it."""
+    if grant is None:
+        free = free_memory(model.device)
+        # The longest sequence that memory could hold.
+        held = config.max_model_len or min(model.spec.max_positions, max(1, free // model.token_bytes))
+        workspace, backends = _workspace(config, model, decoder, held)
+        return _budget(config, model, Room(weights, free, workspace)), workspace, backends
+    budget = granted_kv_cache(
+        kv=grant.kv,
+        least=grant.least,
+        most=grant.most,
+        block_bytes=model.token_bytes * config.block_size,
+        block_size=config.block_size,
+        max_model_len=config.max_model_len,
+        model_limit=model.spec.max_positions,
+    )
+    workspace, backends = _workspace(config, model, decoder, budget.max_model_len)
+    grant.check_workspace(workspace)
+    return budget, workspace, backends
+
+
+def _workspace(config: EngineConfig, model: Model, decoder: Decoder, longest: int) -> tuple[int, Backends]:
+    """Bytes of the largest step that the config allows, and the backends but those that have failed at it."""
     step = LargestStep(config.max_batch_tokens, config.max_sequences, longest)
-    if device.type == "cpu":
-        return on_a_cpu(decoder, step), backends
-    return on_an_accelerator(decoder, backends, config.block_size, step)
+    if model.device.type == "cpu":
+        return on_a_cpu(decoder, step), model.backends
+    return on_an_accelerator(decoder, model.backends, config.block_size, step)
 
 
-def _budget(config: EngineConfig, spec: DecoderSpec, dtype: torch.dtype, device: torch.device, room: Room) -> KvBudget:
-    block_bytes = _token_bytes(spec, dtype) * config.block_size
+def _budget(config: EngineConfig, model: Model, room: Room) -> KvBudget:
+    block_bytes = model.token_bytes * config.block_size
     return plan_kv_cache(
         room=room,
         kv_memory=config.kv_memory,
         block_bytes=block_bytes,
         block_size=config.block_size,
         max_model_len=config.max_model_len,
-        model_limit=spec.max_positions,
+        model_limit=model.spec.max_positions,
         max_sequences=config.max_sequences,
-        default_share=DEFAULT_SHARE_CPU if device.type == "cpu" else DEFAULT_SHARE_GPU,
-        staging=staging_beside(config, device, block_bytes),
+        default_share=DEFAULT_SHARE_CPU if model.device.type == "cpu" else DEFAULT_SHARE_GPU,
+        staging=staging_beside(config, model.device, block_bytes),
     )
 
 
-def _token_bytes(spec: DecoderSpec, dtype: torch.dtype) -> int:
-    """Keys and values of one token in all layers."""
-    return sum(2 * shape.kv_heads * shape.head_dim for shape in spec.attention) * dtype.itemsize
+def _tiers(config: EngineConfig, model: Model, cache: KvCache, backends: Backends) -> Tiers | None:
+    if config.kv_disk is None and config.kv_host_memory is None:
+        return None
+    files = model.files or resolve(config.model, config.revision)
+    return open_tiers(config, files, cache, backends[0])
 
 
 def _warm_up(runner: ModelRunner, prompt_len: int, block_size: int) -> float:
@@ -200,29 +280,3 @@ def _warm_up(runner: ModelRunner, prompt_len: int, block_size: int) -> float:
     step([0], prompt_len, init=False)
     runner.run(StepPlan([], freed_slots=[0]))
     return seconds
-
-
-def _info(
-    config: EngineConfig,
-    decoder: Decoder,
-    dtype: torch.dtype,
-    device: torch.device,
-    backend: str,
-    budget: KvBudget,
-    eos_token_ids: Sequence[int],
-) -> EngineInfo:
-    return EngineInfo(
-        model=config.model,
-        architecture=decoder.spec.architecture,
-        dtype=str(dtype).removeprefix("torch."),
-        device=device.type,
-        attention_backend=backend,
-        vocab_size=decoder.spec.vocab_size,
-        max_model_len=budget.max_model_len,
-        block_size=config.block_size,
-        num_blocks=budget.num_blocks,
-        weight_bytes=decoder.weight_bytes,
-        kv_bytes=budget.kv_bytes,
-        eos_token_ids=list(eos_token_ids),
-        policy=config.policy,
-    )

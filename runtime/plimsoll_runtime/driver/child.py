@@ -9,29 +9,22 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import subprocess
-import sys
 import threading
-from typing import IO
 
 import msgspec
 import zmq
 
+from plimsoll_runtime.driver.failures import error_of
 from plimsoll_runtime.driver.folder import SocketFolder
-from plimsoll_runtime.driver.pulse import Pulse, new_page
+from plimsoll_runtime.driver.grant import Grant
+from plimsoll_runtime.driver.pulse import Pulse
+from plimsoll_runtime.driver.standby import Standby
 from plimsoll_runtime.driver.start import BUILD, Start
 from plimsoll_runtime.driver.watch import Watch
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.engine.messages import Command, EngineFailed, Event
-from plimsoll_runtime.errors import (
-    EngineDeadError,
-    ErrorKind,
-    MemoryLimitError,
-    ModelError,
-    PlimsollError,
-    SourceError,
-    UsageError,
-)
+from plimsoll_runtime.errors import EngineDeadError, ErrorKind, PlimsollError
+from plimsoll_runtime.weights.image.image import Image
 
 logger = logging.getLogger(__name__)
 
@@ -40,22 +33,24 @@ KILL_SECONDS = 5.0
 LAST_WORDS_SECONDS = 2.0
 """How long an ended process's reason may take to come out of the socket."""
 
-_ERRORS: dict[ErrorKind, type[PlimsollError]] = {
-    ErrorKind.USAGE: UsageError,
-    ErrorKind.SOURCE: SourceError,
-    ErrorKind.MODEL: ModelError,
-    ErrorKind.MEMORY: MemoryLimitError,
-    ErrorKind.ENGINE: EngineDeadError,
-}
-
 
 class EngineChild:
     """A started engine process, its two sockets, and a file descriptor that says when it is gone.
 
-    `ended_fd` becomes readable when the process has ended; `exit_code` is known then.
+    `ended_fd` becomes readable when the process has ended; `exit_code` is known then. A `standby` becomes that process;
+    `image` and `grant` are for what it builds.
     """
 
-    def __init__(self, config: EngineConfig, factory: str = BUILD) -> None:
+    def __init__(
+        self,
+        config: EngineConfig,
+        factory: str = BUILD,
+        *,
+        standby: Standby | None = None,
+        image: Image | None = None,
+        grant: Grant | None = None,
+    ) -> None:
+        """Raises EngineDeadError for a standby that has ended, UsageError for one that is an engine already."""
         self._folder = SocketFolder(longest_name="commands")
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self.commands = self._bind(zmq.PUSH, "commands")
@@ -67,7 +62,16 @@ class EngineChild:
         self._sent = 0
         self._step_timeout = config.step_timeout
         self._watch = Watch(config.step_timeout)
-        self._process, self._lifeline, self._pulse = self._spawn(config, factory)
+        spawned = standby or Standby.spawn(warm=False, threads=config.threads)
+        try:
+            spawned.start(self._order(config, factory, spawned.page, image, grant), image)
+        except BaseException:
+            os.close(self._ending_fd)
+            self._give_back()
+            raise
+        self._process, self._lifeline = spawned.process, spawned.lifeline
+        self._pulse = Pulse(spawned.page)
+        os.close(spawned.page)
         self._waiter = threading.Thread(target=self._wait, name="plimsoll-engine-end", daemon=True)
         self._waiter.start()
 
@@ -134,6 +138,9 @@ class EngineChild:
             logger.error("the engine process %d is killed but not gone; its memory may still be in use", self.pid)
         self._lifeline.close()
         self._pulse.close()
+        self._give_back()
+
+    def _give_back(self) -> None:
         os.close(self.ended_fd)
         self._context.destroy(linger=0)
         self._folder.remove()
@@ -160,13 +167,8 @@ class EngineChild:
     def _address(self, name: str) -> str:
         return f"ipc://{self._folder.path}/{name}"
 
-    def _spawn(self, config: EngineConfig, factory: str) -> tuple[subprocess.Popen[bytes], IO[bytes], Pulse]:
-        """The process, its standard input, which has to stay open, and the page in which it says that it goes on.
-
-        It is in a process group of its own: what a terminal sends to ours (Ctrl-C) is for us to handle.
-        """
-        page = new_page()
-        start = Start(
+    def _order(self, config: EngineConfig, factory: str, page: int, image: Image | None, grant: Grant | None) -> Start:
+        return Start(
             config=config,
             factory=factory,
             commands=self._address("commands"),
@@ -174,19 +176,9 @@ class EngineChild:
             pulse=page,
             parent=os.getpid(),
             log_level=logging.getLogger().getEffectiveLevel(),
+            has_image=image is not None,
+            grant=grant,
         )
-        environment = dict(os.environ)
-        if config.threads is not None:
-            environment["OMP_NUM_THREADS"] = str(config.threads)
-        command = [sys.executable, "-P", "-m", "plimsoll_runtime.driver.process"]
-        process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, env=environment, process_group=0, bufsize=0, pass_fds=(page,)
-        )
-        pulse = Pulse(page)
-        os.close(page)
-        assert process.stdin is not None
-        process.stdin.write(msgspec.json.encode(start) + b"\n")
-        return process, process.stdin, pulse
 
     def _wait(self) -> None:
         self._process.wait()
@@ -195,4 +187,4 @@ class EngineChild:
 
 def failure(event: EngineFailed) -> PlimsollError:
     """The error that the engine ended with, of the class that it had there."""
-    return _ERRORS[ErrorKind(event.kind)](event.message)
+    return error_of(event.kind, event.message)

@@ -7,8 +7,10 @@ import contextlib
 from collections.abc import AsyncGenerator, Callable
 
 from plimsoll_runtime.driver.child import KILL_SECONDS, LAST_WORDS_SECONDS, EngineChild, failure
+from plimsoll_runtime.driver.grant import Grant
 from plimsoll_runtime.driver.mailbox import Mailbox
 from plimsoll_runtime.driver.prompts import PromptSender
+from plimsoll_runtime.driver.standby import Standby
 from plimsoll_runtime.driver.start import BUILD
 from plimsoll_runtime.driver.watch import CHECK_SECONDS
 from plimsoll_runtime.engine.config import EngineConfig
@@ -26,6 +28,7 @@ from plimsoll_runtime.engine.messages import (
     StepOutputs,
 )
 from plimsoll_runtime.errors import EngineDeadError, PlimsollError, UsageError
+from plimsoll_runtime.weights.image.image import Image
 
 STOP_SECONDS = 5.0
 """How long the process may take to end by itself."""
@@ -65,15 +68,25 @@ class AsyncEngine:
 
     @classmethod
     async def start(
-        cls, config: EngineConfig, on_progress: Progress | None = None, *, factory: str = BUILD
+        cls,
+        config: EngineConfig,
+        on_progress: Progress | None = None,
+        *,
+        factory: str = BUILD,
+        standby: Standby | None = None,
+        image: Image | None = None,
+        grant: Grant | None = None,
     ) -> AsyncEngine:
         """Start a process and wait until its model is loaded. Cancelling ends the process.
 
-        `factory` ("module:function") builds the engine in the process.
+        `factory` ("module:function") builds the engine in the process; a `standby` is that process, and used up, even
+        where this fails. An `image` that is empty is filled by the load, and from one that is filled the model wakes:
+        one that does not fit is refused (ModelError). The caller keeps it. With a `grant` the engine takes that and no
+        more.
         Raises what the engine could not start for: SourceError, ModelError, MemoryLimitError, UsageError, or
         EngineDeadError.
         """
-        engine = cls(EngineChild(config, factory), on_progress)
+        engine = cls(EngineChild(config, factory, standby=standby, image=image, grant=grant), on_progress)
         try:
             await asyncio.shield(engine._ready)
         except BaseException:

@@ -1,7 +1,8 @@
 """The engine's own process: commands in, a bounded number between two steps, and one message a step out.
 
-Started as `python -m plimsoll_runtime.driver.process` with a `Start` record on its standard input, which stays open
-for as long as the parent lives: its end is ours. (A death signal from the kernel would follow the *thread* that
+Started as `python -m plimsoll_runtime.driver.process` with a socket for its standard input, on which a `Start` record
+comes (see `lifeline`), at once or, with `--warm`, after everything is imported and whenever a model wakes. It stays
+open for as long as the parent lives: its end is ours. (A death signal from the kernel would follow the *thread* that
 started us, not the process.) Signals are the parent's business; here they are ignored.
 """
 
@@ -13,6 +14,7 @@ import logging
 import os
 import select
 import signal
+import socket
 import sys
 import threading
 from collections.abc import Callable
@@ -21,10 +23,11 @@ from typing import NoReturn
 import msgspec
 import zmq
 
+from plimsoll_runtime.driver.lifeline import ChildEnd
+from plimsoll_runtime.driver.needs import Needs
 from plimsoll_runtime.driver.prompts import PromptStore
 from plimsoll_runtime.driver.pulse import Pulse
-from plimsoll_runtime.driver.start import Start
-from plimsoll_runtime.engine.config import EngineConfig
+from plimsoll_runtime.driver.start import Measure, Ready, Refused, Start
 from plimsoll_runtime.engine.core import EngineCore
 from plimsoll_runtime.engine.messages import (
     AbortRequests,
@@ -44,12 +47,15 @@ from plimsoll_runtime.engine.messages import (
 )
 from plimsoll_runtime.engine.timeline import StepPhase
 from plimsoll_runtime.errors import ErrorKind, PlimsollError, UsageError
+from plimsoll_runtime.weights.image.image import Image
 
 logger = logging.getLogger(__name__)
 
-Factory = Callable[[EngineConfig, Callable[[str, float], None]], EngineCore]
+Factory = Callable[..., EngineCore]
+"""Of a config and a callback for progress; see `start.Start`."""
 
 STDIN = 0
+WARM = "--warm"
 PARENT_CHECK_SECONDS = 5.0
 """How often to look whether the parent lives, in case something it has forked still holds our standard input."""
 COMMANDS_AT_ONCE = 128
@@ -63,15 +69,16 @@ LINGER_MS = 5000
 class EngineProcess:
     """The loop: take commands that are there, step while there is work, wait while there is none."""
 
-    def __init__(self, start: Start) -> None:
+    def __init__(self, start: Start, image: Image | None = None) -> None:
         self._start = start
+        self._given = {k: v for k, v in (("image", image), ("grant", start.grant)) if v is not None}
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._commands = self._context.socket(zmq.PULL)
         self._events = self._context.socket(zmq.PUSH)
-        for socket in (self._commands, self._events):
-            socket.set(zmq.SNDHWM, 0)
-            socket.set(zmq.RCVHWM, 0)
-            socket.set(zmq.LINGER, LINGER_MS)
+        for end in (self._commands, self._events):
+            end.set(zmq.SNDHWM, 0)
+            end.set(zmq.RCVHWM, 0)
+            end.set(zmq.LINGER, LINGER_MS)
         self._commands.connect(start.commands)
         self._events.connect(start.events)
         self._decoder = msgspec.msgpack.Decoder(Command)
@@ -85,7 +92,7 @@ class EngineProcess:
     def run(self) -> int:
         """Load and serve until told to stop; the exit code. What goes wrong is sent to the parent before the end."""
         try:
-            core = _factory(self._start.factory)(self._start.config, self._report)
+            core = _factory(self._start.factory)(self._start.config, self._report, **self._given)
             core.on_step = self._pulse.expect
             # What was loaded stays for good: the collector need not look at it in the middle of a step.
             gc.collect()
@@ -194,14 +201,33 @@ def _is_out_of_memory(error: Exception) -> bool:
     return isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
 
 
-def _read_start() -> Start:
-    line = bytearray()
-    while not line.endswith(b"\n"):
-        piece = os.read(STDIN, 65536)
-        if not piece:
-            sys.exit("plimsoll_runtime.driver.process is started by an engine's client, not by hand")
-        line += piece
-    return msgspec.json.decode(line, type=Start)
+def _await_start(lifeline: ChildEnd) -> tuple[Start, list[int]]:
+    """Say what models would take until told to be one; ends the process with its parent."""
+    while (taken := lifeline.take()) is not None:
+        order, descriptors = taken
+        if isinstance(order, Start):
+            return order, descriptors
+        lifeline.reply(_measured(order))
+    sys.exit(ErrorKind.ENGINE.exit_code)
+
+
+def _measured(order: Measure) -> Needs | Refused:
+    from plimsoll_runtime.driver.measure import measure
+
+    try:
+        return measure(order.config, order.kv)
+    except PlimsollError as error:
+        return Refused(error.kind.value, str(error))
+    except Exception as error:
+        logger.exception("what a model takes cannot be told")
+        return Refused(ErrorKind.ENGINE.value, f"{type(error).__name__}: {error}")
+
+
+def _lifeline() -> ChildEnd:
+    try:
+        return ChildEnd(socket.socket(fileno=os.dup(STDIN)))
+    except OSError:
+        sys.exit("plimsoll_runtime.driver.process is started by an engine's client, not by hand")
 
 
 def _end_with_parent(parent: int) -> NoReturn:
@@ -217,10 +243,16 @@ def main() -> int:
     """Entry point of the process."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
-    start = _read_start()
+    lifeline = _lifeline()
+    if WARM in sys.argv:
+        from plimsoll_runtime.driver.warm import warm
+
+        warm()
+        lifeline.reply(Ready())
+    start, descriptors = _await_start(lifeline)
     threading.Thread(target=_end_with_parent, args=(start.parent,), daemon=True).start()
     logging.basicConfig(level=start.log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    process = EngineProcess(start)
+    process = EngineProcess(start, Image(descriptors[0]) if start.has_image else None)
     try:
         return process.run()
     finally:

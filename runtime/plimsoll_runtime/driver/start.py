@@ -1,19 +1,26 @@
-"""What an engine's process is told before anything else: one line of JSON on its standard input."""
+"""What an engine's process is told on its standard input, and what it says there before it is an engine.
+
+One line of JSON each. A process that stands by may be asked what models would take; `Start` is the last that it is
+told there, and the descriptor of an image travels with it.
+"""
 
 from __future__ import annotations
 
 import msgspec
 
+from plimsoll_runtime.driver.grant import Grant
+from plimsoll_runtime.driver.needs import Needs
 from plimsoll_runtime.engine.config import EngineConfig
 
 BUILD = "plimsoll_runtime.driver.build:build_engine"
 
 
-class Start(msgspec.Struct, frozen=True):
-    """Where the sockets are, who the parent is, and what to build.
+class Start(msgspec.Struct, frozen=True, tag="start"):
+    """Where the sockets are, and what to build.
 
     `pulse` is the descriptor of a page that the process inherits (see `pulse`).
-    `factory` is "module:function"; the function makes an `EngineCore` of a config and a progress callback.
+    `factory` is "module:function"; the function makes an `EngineCore` of a config and a progress callback. It gets
+    `image` and `grant` by these names where they are given: `has_image` says that the image's descriptor comes along.
     """
 
     config: EngineConfig
@@ -23,3 +30,27 @@ class Start(msgspec.Struct, frozen=True):
     pulse: int
     parent: int
     log_level: int
+    has_image: bool = False
+    grant: Grant | None = None
+
+
+class Measure(msgspec.Struct, frozen=True, tag="measure"):
+    """Say what a model would take with so much KV cache for good (see `measure`)."""
+
+    config: EngineConfig
+    kv: int | None
+
+
+class Ready(msgspec.Struct, frozen=True, tag="ready"):
+    """The process has imported everything."""
+
+
+class Refused(msgspec.Struct, frozen=True, tag="refused"):
+    """What was asked for cannot be; `kind` is an errors.ErrorKind."""
+
+    kind: str
+    message: str
+
+
+Order = Start | Measure
+Reply = Ready | Needs | Refused

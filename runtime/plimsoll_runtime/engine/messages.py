@@ -147,7 +147,13 @@ class LoadProgress(msgspec.Struct, frozen=True, tag="progress"):
 
 
 class EngineInfo(msgspec.Struct, frozen=True, tag="ready"):
-    """The engine is ready. Sizes in tokens or blocks; bytes where the name says so."""
+    """The engine is ready. Sizes in tokens or blocks; bytes where the name says so.
+
+    `num_blocks` and `kv_bytes` are what the KV cache has at the start; it may be given `least_blocks` to `most_blocks`
+    (0: as many as at the start), the padding block always included. `weight_bytes` are all weights, `image_bytes` those
+    of them in an image, which other processes may hold too. `workspace_bytes` is what the largest step takes.
+    `overhead_bytes`: anonymous memory that the process had before any of these.
+    """
 
     model: str
     architecture: str
@@ -162,6 +168,11 @@ class EngineInfo(msgspec.Struct, frozen=True, tag="ready"):
     kv_bytes: int
     eos_token_ids: list[int]
     policy: str = "fcfs"
+    least_blocks: int = 0
+    most_blocks: int = 0
+    image_bytes: int = 0
+    workspace_bytes: int = 0
+    overhead_bytes: int = 0
 
 
 class EngineFailed(msgspec.Struct, frozen=True, tag="failed"):

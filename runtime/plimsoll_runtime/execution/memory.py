@@ -25,12 +25,15 @@ DEFAULT_SHARE_GPU = 0.9
 class KvBudget:
     """How many blocks the cache gets, block 0 (padding) included, and the longest sequence they are to hold.
 
-    `kv_bytes` is exactly `num_blocks` blocks: the padding block is paid from the same amount.
+    `kv_bytes` is exactly `num_blocks` blocks: the padding block is paid from the same amount. The cache may be given
+    other sizes later, from `least_blocks` to `most_blocks`.
     """
 
     num_blocks: int
     max_model_len: int
     kv_bytes: int
+    least_blocks: int
+    most_blocks: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +99,7 @@ def plan_kv_cache(
     what the cache holds; an explicit one that does not fit is refused with the numbers (MemoryLimitError), one
     beyond what the model allows likewise (UsageError).
     """
-    if max_model_len is not None and max_model_len > model_limit:
-        raise UsageError(f"--max-model-len {max_model_len} is beyond the model's limit of {model_limit} tokens")
+    _check_length(max_model_len, model_limit)
     if kv_memory is not None:
         wanted = parse_size(kv_memory, room.usable)
         share = is_share(kv_memory)
@@ -115,14 +117,61 @@ def plan_kv_cache(
     capacity = (num_blocks - 1) * block_size
     need = max_model_len or min(model_limit, 2 * block_size)
     if capacity < need:
-        blocks = -(-need // block_size) + 1
+        blocks = _blocks_of(need, block_size)
         raise MemoryLimitError(
             f"the KV cache would hold {max(0, capacity)} tokens, but a sequence may have {need}, for which it needs "
             f"{_size(blocks * block_bytes)} ({blocks} blocks of {block_bytes} bytes){_and_staging(staging(blocks))}: "
             f"{room}; raise --kv-memory, lower --max-model-len, --max-batch-tokens or --max-sequences, or raise the "
             "memory limit"
         )
-    return KvBudget(num_blocks, max_model_len or min(model_limit, capacity), num_blocks * block_bytes)
+    longest = max_model_len or min(model_limit, capacity)
+    return KvBudget(num_blocks, longest, num_blocks * block_bytes, _blocks_of(longest, block_size), num_blocks)
+
+
+def granted_kv_cache(
+    *,
+    kv: int,
+    least: int,
+    most: int,
+    block_bytes: int,
+    block_size: int,
+    max_model_len: int | None,
+    model_limit: int,
+) -> KvBudget:
+    """Blocks of what was granted: `kv` bytes at the start, never less than `least` and never more than `most`.
+
+    With `max_model_len` None the limit is what the least holds. Raises MemoryLimitError where it holds no sequence of
+    that length (none of two blocks, without one), UsageError for a length beyond what the model allows.
+    """
+    _check_length(max_model_len, model_limit)
+    least_blocks = least // block_bytes
+    capacity = (least_blocks - 1) * block_size
+    need = max_model_len or min(model_limit, 2 * block_size)
+    if capacity < need:
+        blocks = _blocks_of(need, block_size)
+        raise MemoryLimitError(
+            f"the {least} bytes that are granted to the KV cache for good hold {max(0, capacity)} tokens, but a "
+            f"sequence may have {need}: grant {blocks * block_bytes} bytes ({blocks} blocks of {block_bytes}), or "
+            "lower --max-model-len"
+        )
+    longest = max_model_len or min(model_limit, capacity)
+    num_blocks = kv // block_bytes
+    return KvBudget(num_blocks, longest, num_blocks * block_bytes, _blocks_of(longest, block_size), most // block_bytes)
+
+
+def least_kv_bytes(max_model_len: int | None, model_limit: int, block_size: int, block_bytes: int) -> int:
+    """Bytes of the smallest cache that an engine can do with: a sequence of the limit, or of two blocks without one."""
+    return _blocks_of(max_model_len or min(model_limit, 2 * block_size), block_size) * block_bytes
+
+
+def _check_length(max_model_len: int | None, model_limit: int) -> None:
+    if max_model_len is not None and max_model_len > model_limit:
+        raise UsageError(f"--max-model-len {max_model_len} is beyond the model's limit of {model_limit} tokens")
+
+
+def _blocks_of(tokens: int, block_size: int) -> int:
+    """Blocks that a sequence of so many tokens needs, with the padding block."""
+    return -(-tokens // block_size) + 1
 
 
 def _blocks_within(total: int, block_bytes: int, staging: Callable[[int], int]) -> int:

@@ -59,6 +59,12 @@ def on_a_cpu(decoder: Decoder, step: LargestStep) -> int:
     return computed + _choosing(spec, step)
 
 
+def by_spec(spec: DecoderSpec, dtype: torch.dtype, step: LargestStep) -> int:
+    """Bytes for torch's decoder before there is one. On a GPU what is measured once there is one is less."""
+    logits_rows = step.logits_rows(spec.vocab_size)
+    return _torch_bytes(spec, dtype.itemsize, step.rows, logits_rows) + _choosing(spec, step)
+
+
 def on_an_accelerator(
     decoder: Decoder, backends: Sequence[type[AttentionBackend]], block_size: int, step: LargestStep
 ) -> tuple[int, Sequence[type[AttentionBackend]]]:

@@ -11,15 +11,14 @@ import torch
 from plimsoll_kernels.cpu.places import OWN, Places
 from plimsoll_runtime.models.decoder import Decoder, TorchDecoder
 from plimsoll_runtime.models.fused import FusedDecoder
-from plimsoll_runtime.models.names import check_tensors, expected_tensors
+from plimsoll_runtime.models.names import VECTOR_DTYPE, check_tensors, expected_tensors
 from plimsoll_runtime.models.spec import DecoderSpec
-from plimsoll_runtime.models.weights import Progress, WeightReader
+from plimsoll_runtime.models.weights import Progress, ShapeReader, WeightReader
 from plimsoll_runtime.weights.files import ModelFiles
 from plimsoll_runtime.weights.image.arena import CountingArena, FilledArena
-from plimsoll_runtime.weights.image.tensors import ShapesOnly, ThroughPlaces
+from plimsoll_runtime.weights.image.tensors import ShapesOnly, ThroughPlaces, hollow
 from plimsoll_runtime.weights.tensors import open_tensors
 
-META = torch.device("meta")
 _HEADER_BYTES = 64 * 2**10
 _PLACE_BYTES = 48
 """At most what an image's header says of the model and its files, and of each place."""
@@ -57,31 +56,32 @@ def wake_decoder(
     (What torch's decoder packs for a CPU by itself it packs again: that is not in the image.)
     Raises ModelError where the image holds other tensors than the spec needs.
     """
-    decoder = _without_files(spec, dtype, arena, device=device, fused=fused)
+    decoder: Decoder
+    if fused:
+        decoder = FusedDecoder(ShapeReader(spec, dtype), arena)
+    else:
+        source = ThroughPlaces(ShapesOnly(expected_tensors(spec)), arena)
+        decoder = TorchDecoder(WeightReader(spec, source, dtype, device, _silent))
     arena.finish()
     return decoder
 
 
-def imagined_decoder(spec: DecoderSpec, dtype: torch.dtype, *, fused: bool) -> tuple[Decoder, CountingArena]:
-    """A decoder without weights, to ask what its steps take, and the places that its weights would have in an image."""
+def imagined_decoder(spec: DecoderSpec, dtype: torch.dtype) -> tuple[FusedDecoder, CountingArena]:
+    """A fused decoder without weights, to ask what its steps take, and the places that it would have in an image."""
     arena = CountingArena()
-    return _without_files(spec, dtype, arena, device=META, fused=fused), arena
+    return FusedDecoder(ShapeReader(spec, dtype), arena), arena
 
 
 def image_bytes(spec: DecoderSpec, dtype: torch.dtype, *, fused: bool) -> int:
     """At least what an image of a model's weights takes, and at most its header's bound of some KiB more."""
-    _, arena = imagined_decoder(spec, dtype, fused=fused)
+    if fused:
+        _, arena = imagined_decoder(spec, dtype)
+    else:
+        arena = CountingArena()
+        for shape in expected_tensors(spec).values():
+            arena.keep(hollow(shape, VECTOR_DTYPE if len(shape) == 1 else dtype))
     described = len(msgspec.msgpack.encode(spec))
     return arena.end + _HEADER_BYTES + described + _PLACE_BYTES * arena.count
-
-
-def _without_files(
-    spec: DecoderSpec, dtype: torch.dtype, places: Places, *, device: torch.device, fused: bool
-) -> Decoder:
-    shapes = ShapesOnly(expected_tensors(spec))
-    if fused:
-        return FusedDecoder(WeightReader(spec, shapes, dtype, META, _silent), places)
-    return TorchDecoder(WeightReader(spec, ThroughPlaces(shapes, places), dtype, device, _silent))
 
 
 def _silent(stage: str, fraction: float) -> None:

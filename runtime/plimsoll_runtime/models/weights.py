@@ -13,8 +13,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from plimsoll_runtime.models.names import EMBEDDING, FINAL_NORM, HEAD, VECTOR_DTYPE, norm_names
+from plimsoll_runtime.models.names import EMBEDDING, FINAL_NORM, HEAD, VECTOR_DTYPE, expected_tensors, norm_names
 from plimsoll_runtime.models.spec import DecoderSpec
+from plimsoll_runtime.weights.image.tensors import ShapesOnly, hollow
 from plimsoll_runtime.weights.tensors import TensorSource
 
 Progress = Callable[[str, float], None]
@@ -99,8 +100,8 @@ class WeightReader:
 
     def _linear(self, biased: bool, *names: str) -> LinearWeights:
         """Several weights that read the same input are one."""
-        weight = _join([self._read(f"{name}.weight") for name in names])
-        bias = _join([self._vector(f"{name}.bias") for name in names]) if biased else None
+        weight = self._join([self._read(f"{name}.weight") for name in names])
+        bias = self._join([self._vector(f"{name}.bias") for name in names]) if biased else None
         return LinearWeights(weight, bias)
 
     def _vector(self, name: str) -> Tensor:
@@ -112,6 +113,22 @@ class WeightReader:
         self.nbytes += tensor.nbytes
         return tensor
 
+    @staticmethod
+    def _join(tensors: list[Tensor]) -> Tensor:
+        return tensors[0] if len(tensors) == 1 else torch.cat(tensors)
 
-def _join(tensors: list[Tensor]) -> Tensor:
-    return tensors[0] if len(tensors) == 1 else torch.cat(tensors)
+
+class ShapeReader(WeightReader):
+    """Reads nothing: its tensors have shapes and no memory (see `hollow`), for a decoder whose places are filled."""
+
+    def __init__(self, spec: DecoderSpec, dtype: torch.dtype) -> None:
+        super().__init__(spec, ShapesOnly(expected_tensors(spec)), dtype, torch.device("cpu"), _silent)
+
+    @staticmethod
+    def _join(tensors: list[Tensor]) -> Tensor:
+        rows = sum(tensor.shape[0] for tensor in tensors)
+        return hollow((rows, *tensors[0].shape[1:]), tensors[0].dtype)
+
+
+def _silent(stage: str, fraction: float) -> None:
+    """Nothing is read, so there is nothing to see."""

@@ -80,7 +80,7 @@ def test_slots_before_a_disk_are_paid_from_the_same_memory(
 
 def test_weights_that_do_not_fit_are_not_loaded(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "free_memory", lambda device: 2**16)
-    monkeypatch.delattr(module, "load_decoder")
+    monkeypatch.delattr(module, "load")
     with pytest.raises(MemoryLimitError, match=r"the weights need 0\.3\d MiB, but 0\.06 MiB are free"):
         build(folder)
 

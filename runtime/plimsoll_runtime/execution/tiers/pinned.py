@@ -9,6 +9,8 @@ The calls were tried against a stand-in for the runtime's library, not on a GPU.
 from __future__ import annotations
 
 import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Protocol
 
 from torch import Tensor
@@ -34,11 +36,25 @@ def pin(memory: Tensor, owner: object, registry: HostRegistry) -> None:
 
     There is no going on without: the runtime keeps the error and raises it from a later call that has none.
     """
+    _register(memory, registry, "lower --kv-host-memory, or ")
+    # When the process ends its pages go in any case, and the runtime may have gone before them.
+    weakref.finalize(owner, registry.cudaHostUnregister, memory.data_ptr()).atexit = False
+
+
+@contextmanager
+def pinned(memory: Tensor, registry: HostRegistry) -> Iterator[None]:
+    """Pin contiguous memory for a while, in which whoever copies from it also waits. Raises as `pin` does."""
+    _register(memory, registry, "")
+    try:
+        yield
+    finally:
+        registry.cudaHostUnregister(memory.data_ptr())
+
+
+def _register(memory: Tensor, registry: HostRegistry, advice: str) -> None:
     error = int(registry.cudaHostRegister(memory.data_ptr(), memory.nbytes, PORTABLE))
     if error:
         raise MemoryLimitError(
-            f"{memory.nbytes / 2**30:.2f} GiB of host memory cannot be pinned for the GPU (CUDA error {error}); lower "
-            "--kv-host-memory, or allow more locked memory (ulimit -l, the container's memory limit)"
+            f"{memory.nbytes / 2**30:.2f} GiB of host memory cannot be pinned for the GPU (CUDA error {error}); "
+            f"{advice}allow more locked memory (ulimit -l, the container's memory limit)"
         )
-    # When the process ends its pages go in any case, and the runtime may have gone before them.
-    weakref.finalize(owner, registry.cudaHostUnregister, memory.data_ptr()).atexit = False

@@ -24,6 +24,7 @@ from plimsoll_runtime.weights.image.header import (
 )
 from plimsoll_runtime.weights.image.image import Image
 from plimsoll_runtime.weights.image.mapping import Mapping
+from plimsoll_runtime.weights.image.tensors import hollow
 
 
 class FillingArena:
@@ -91,7 +92,7 @@ class FilledArena:
             raise ModelError(f"the image should have {header.nbytes} bytes and has {image.size}; load the model again")
         writable = header.facts.device != "cpu"
         self.mapping = Mapping(image.descriptor, image.size, writable=writable)
-        self._bytes = torch.frombuffer(self.mapping.buffer(), dtype=torch.uint8)
+        self.memory = torch.frombuffer(self.mapping.buffer(), dtype=torch.uint8)
         self._header = header
         self._taken = 0
 
@@ -108,7 +109,7 @@ class FilledArena:
                 f"{wanted[1]} {list(shape)}; load the model again"
             )
         self._taken += 1
-        return view(self._bytes, found, dtype)
+        return view(self.memory, found, dtype)
 
     def keep(self, tensor: Tensor) -> Tensor:
         """See Places."""
@@ -122,7 +123,7 @@ class FilledArena:
 
 
 class CountingArena:
-    """Places of an image that is only imagined, to know its size: tensors without memory (torch's "meta")."""
+    """Places of an image that is only imagined, to know its size: hollow tensors."""
 
     copies = True
 
@@ -134,7 +135,7 @@ class CountingArena:
         """See Places; nothing is filled."""
         self.end = aligned(self.end + prod(shape) * dtype.itemsize)
         self.count += 1
-        return torch.empty(tuple(shape), dtype=dtype, device="meta")
+        return hollow(shape, dtype)
 
     def keep(self, tensor: Tensor) -> Tensor:
         """See Places."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -25,11 +25,19 @@ class ThroughPlaces:
 
 
 class ShapesOnly:
-    """Tensors without memory (torch's "meta"), of whom a decoder looks at shapes only: see TensorSource."""
+    """Hollow tensors, of which a decoder whose places are filled looks at shapes only: see TensorSource."""
 
     def __init__(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
         self.shapes = shapes
 
     def read(self, name: str, dtype: torch.dtype, *, keep: bool = False) -> Tensor:
         """See TensorSource."""
-        return torch.empty(self.shapes[name], dtype=dtype, device="meta")
+        return hollow(self.shapes[name], dtype)
+
+
+def hollow(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+    """A tensor of this shape in the memory of one element.
+
+    (Torch's "meta" tensors would be the thing, but to compute with the first of them it imports for two seconds.)
+    """
+    return torch.zeros((), dtype=dtype).expand(tuple(shape))

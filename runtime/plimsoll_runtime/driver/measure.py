@@ -1,0 +1,67 @@
+"""Says what a model will take: its decoder is made without weights, and asked."""
+
+from __future__ import annotations
+
+import torch
+
+from plimsoll_runtime.driver.footprint import footprint
+from plimsoll_runtime.driver.model import Model, from_files
+from plimsoll_runtime.driver.needs import Needs
+from plimsoll_runtime.engine.config import EngineConfig
+from plimsoll_runtime.errors import UsageError
+from plimsoll_runtime.execution.memory import granted_kv_cache, least_kv_bytes
+from plimsoll_runtime.execution.workspace import LargestStep, by_spec, on_a_cpu
+from plimsoll_runtime.models.load import image_bytes, imagined_decoder
+from plimsoll_runtime.sizes import is_share, parse_size
+from plimsoll_runtime.weights.sources import resolve
+
+
+def measure(config: EngineConfig, kv: int | None = None) -> Needs:
+    """With `kv` bytes of KV cache for good; None: `--kv-memory`, or the least that an engine can do with.
+
+    Raises SourceError, ModelError, MemoryLimitError or UsageError, as building the engine would.
+    """
+    overhead = footprint().anonymous
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    model = from_files(config, resolve(config.model, config.revision), device)
+    block_bytes = model.token_bytes * config.block_size
+    limit = model.spec.max_positions
+    least = kv or _asked(config) or least_kv_bytes(config.max_model_len, limit, config.block_size, block_bytes)
+    budget = granted_kv_cache(
+        kv=least,
+        least=least,
+        most=least,
+        block_bytes=block_bytes,
+        block_size=config.block_size,
+        max_model_len=config.max_model_len,
+        model_limit=limit,
+    )
+    longest = budget.max_model_len
+    return Needs(
+        image=image_bytes(model.spec, model.dtype, fused=model.fused),
+        private=model.beside_image,
+        workspace=_workspace(model, LargestStep(config.max_batch_tokens, config.max_sequences, longest)),
+        block_bytes=block_bytes,
+        kv_least=max(least, budget.kv_bytes),
+        kv_most=max(least, (config.max_sequences * -(-longest // config.block_size) + 1) * block_bytes),
+        max_model_len=longest,
+        overhead=overhead,
+    )
+
+
+def _asked(config: EngineConfig) -> int | None:
+    """The least that the options ask for."""
+    if config.kv_memory is None:
+        return None
+    if is_share(config.kv_memory):
+        raise UsageError(
+            f"--kv-memory {config.kv_memory} is a share of what is free, and memory is granted: give bytes"
+        )
+    return parse_size(config.kv_memory, 0)
+
+
+def _workspace(model: Model, step: LargestStep) -> int:
+    if not model.fused:
+        return by_spec(model.spec, model.dtype, step)
+    decoder, _ = imagined_decoder(model.spec, model.dtype)
+    return on_a_cpu(decoder, step)

@@ -1,0 +1,157 @@
+"""What an engine is made for, known before it has any weights: from a model's files, or from what an image says."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import torch
+
+import plimsoll_runtime
+from plimsoll_kernels.cpu.compile import library_path
+from plimsoll_kernels.cpu.library import InstructionsError, choose, kernels
+from plimsoll_runtime.engine.config import EngineConfig
+from plimsoll_runtime.errors import ModelError
+from plimsoll_runtime.execution.attention.base import AttentionBackend
+from plimsoll_runtime.execution.attention.catalogue import ENTRIES
+from plimsoll_runtime.execution.attention.select import candidates
+from plimsoll_runtime.execution.attention.target import Target
+from plimsoll_runtime.execution.precision import NAMES, choose_dtype
+from plimsoll_runtime.models.names import weight_bytes
+from plimsoll_runtime.models.registry import describe
+from plimsoll_runtime.models.spec import DecoderSpec
+from plimsoll_runtime.text.ends import end_ids
+from plimsoll_runtime.weights.files import ModelFiles
+from plimsoll_runtime.weights.image.arena import name_of
+from plimsoll_runtime.weights.image.header import FileStamp, ImageFacts
+
+Backends = Sequence[type[AttentionBackend]]
+"""The one to use, then those that take its place."""
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """`files` is None where the model wakes: nothing of them is read. `eos_token_ids`: see text.ends."""
+
+    spec: DecoderSpec
+    dtype: torch.dtype
+    device: torch.device
+    backends: Backends
+    eos_token_ids: Sequence[int]
+    files: ModelFiles | None
+
+    @property
+    def fused(self) -> bool:
+        """Whether our CPU kernels compute whole steps."""
+        return self.backends[0].fused
+
+    @property
+    def token_bytes(self) -> int:
+        """Keys and values of one token in all layers."""
+        return sum(2 * shape.kv_heads * shape.head_dim for shape in self.spec.attention) * self.dtype.itemsize
+
+    @property
+    def beside_image(self) -> int:
+        """Bytes of weights that an engine with an image has of its own: torch packs on a CPU, a GPU has a copy."""
+        return 0 if self.fused else weight_bytes(self.spec, self.dtype)
+
+
+def from_files(config: EngineConfig, files: ModelFiles, device: torch.device) -> Model:
+    """Raises ModelError for what cannot be served, UsageError for options that cannot be had."""
+    spec = describe(files.config)
+    ours = _our_kernels_serve(config, spec, device)
+    dtype = choose_dtype(config.dtype, files.config, device, quantised=files.format == "gguf", ours=ours)
+    backends = candidates(config.attention_backend, Target(device, dtype, spec.attention, config.block_size))
+    return Model(spec, dtype, device, backends, end_ids(files), files)
+
+
+def from_image(config: EngineConfig, facts: ImageFacts, device: torch.device) -> Model:
+    """Raises ModelError where the image is of another model or another kind than is asked for, or not for this machine.
+
+    From here on this process computes with the kernels that the weights are packed for.
+    """
+    for what, found, wanted in (
+        ("model", (facts.model, facts.revision), (config.model, config.revision)),
+        ("kind of device", facts.device, device.type),
+        ("dtype", facts.dtype, facts.dtype if config.dtype == "auto" else config.dtype),
+        ("version of plimsoll", facts.code, plimsoll_runtime.__version__),
+        ("spec", hashlib.sha256(facts.spec).hexdigest(), facts.spec_digest),
+    ):
+        if found != wanted:
+            raise _misfit(f"its {what} is {found}, and {wanted} is asked for")
+    _check_files(facts.files)
+    spec = msgspec.msgpack.decode(facts.spec, type=DecoderSpec)
+    dtype = NAMES[facts.dtype]
+    _use_kernels(facts, dtype)
+    backends = _backends(config, facts, Target(device, dtype, spec.attention, config.block_size))
+    return Model(spec, dtype, device, backends, facts.eos_token_ids, None)
+
+
+def facts_of(config: EngineConfig, model: Model, files: ModelFiles) -> ImageFacts:
+    """What an image of a model's weights says of itself."""
+    found = kernels(model.dtype) if model.fused else None
+    spec = msgspec.msgpack.encode(model.spec)
+    return ImageFacts(
+        model=config.model,
+        revision=config.revision,
+        files=[_stamp(path) for path in files.weights],
+        spec=spec,
+        spec_digest=hashlib.sha256(spec).hexdigest(),
+        dtype=name_of(model.dtype),
+        device=model.device.type,
+        instructions=None if found is None else found.name.decode(),
+        library=None if found is None else library_path().name,
+        backends=[backend.name for backend in model.backends],
+        eos_token_ids=list(model.eos_token_ids),
+        code=plimsoll_runtime.__version__,
+    )
+
+
+def _our_kernels_serve(config: EngineConfig, spec: DecoderSpec, device: torch.device) -> bool:
+    """Whether the CPU kernels may take the model in bfloat16."""
+    target = Target(device, torch.bfloat16, spec.attention, config.block_size)
+    return config.attention_backend in ("auto", "cpu") and ENTRIES["cpu"].why_not(target) is None
+
+
+def _check_files(stamps: Sequence[FileStamp]) -> None:
+    """Files may be gone: the weights are in the image. Others in their place are another model."""
+    for stamp in stamps:
+        path = Path(stamp.path)
+        if path.is_file() and _stamp(path) != stamp:
+            raise _misfit(f"{path} has changed since")
+
+
+def _stamp(path: Path) -> FileStamp:
+    status = path.stat()
+    return FileStamp(str(path.absolute()), status.st_size, status.st_mtime_ns)
+
+
+def _use_kernels(facts: ImageFacts, dtype: torch.dtype) -> None:
+    if facts.instructions is None:
+        return
+    if facts.library != library_path().name:
+        raise _misfit(f"it is packed for the kernels of {facts.library}, and here are those of {library_path().name}")
+    try:
+        choose(dtype, facts.instructions)
+    except InstructionsError as error:
+        raise _misfit(str(error)) from error
+
+
+def _backends(config: EngineConfig, facts: ImageFacts, target: Target) -> Backends:
+    """Those that the model was loaded for, unless another is asked for that reads weights as they lie."""
+    if config.attention_backend != "auto":
+        backends = candidates(config.attention_backend, target)
+        if backends[0].fused != (facts.instructions is not None):
+            raise _misfit(f"it is for the attention backend {facts.backends[0]}, and {backends[0].name} is asked for")
+        return backends
+    first = facts.backends[0]
+    if reason := ENTRIES[first].why_not(target):
+        raise _misfit(f"the attention backend {first}, which it was made for, {reason}")
+    return [ENTRIES[name].load() for name in facts.backends]
+
+
+def _misfit(what: str) -> ModelError:
+    return ModelError(f"the image of the model's weights does not fit: {what}; drop it and load the model again")

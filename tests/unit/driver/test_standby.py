@@ -1,0 +1,144 @@
+"""A process that stands by becomes any engine; an image outlives its engines, however they end."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import psutil
+import pytest
+from model_support.tiny import make_model, prompts, save_model
+from test_process import read_line, start
+
+from plimsoll_runtime.driver.client import AsyncEngine
+from plimsoll_runtime.driver.grant import Grant
+from plimsoll_runtime.driver.standby import Standby
+from plimsoll_runtime.engine.config import EngineConfig
+from plimsoll_runtime.engine.messages import AddRequest
+from plimsoll_runtime.engine.params import SamplingParams
+from plimsoll_runtime.errors import EngineDeadError, MemoryLimitError, SourceError, UsageError
+from plimsoll_runtime.weights.image.image import Image
+
+FAKE = "fake_engine:build"
+
+
+@pytest.fixture
+async def cold() -> AsyncIterator[Standby]:
+    made = Standby.spawn(warm=False)
+    yield made
+    made.close()
+
+
+async def tokens(engine: AsyncEngine, seed: int) -> list[int]:
+    [prompt] = prompts((30,), seed=seed)
+    params = SamplingParams(temperature=0.0, max_tokens=8, ignore_eos=True)
+    return [token async for out in engine.generate(AddRequest("r", prompt, params)) for token in out.token_ids]
+
+
+@pytest.mark.slow
+async def test_models_sleep_in_images_and_wake_in_processes_that_stand_by(tmp_path: Path) -> None:
+    """Two models at once; one engine is stopped, the other killed; both wake and say what they said."""
+    images, grants, configs = [], [], []
+    said: list[list[int]] = []
+    for number, family in enumerate(("LlamaConfig", "Gemma3TextConfig")):
+        folder = tmp_path / family
+        save_model(make_model(family, {"head_dim": 16}, seed=number), folder)
+        configs.append(EngineConfig(model=str(folder), dtype="float32", threads=1, max_model_len=128))
+    standbys = [Standby.spawn() for _ in configs]
+    engines = []
+    for standby, config in zip(standbys, configs, strict=True):
+        needs = await standby.needs(config)
+        image = Image.create(needs.image, config.model)
+        grant = Grant(weights=needs.image + needs.private, workspace=needs.workspace, kv=needs.kv_least)
+        engine = await AsyncEngine.start(config, standby=standby, image=image, grant=grant)
+        assert engine.pid == standby.pid
+        assert not standby.alive
+        assert engine.info.image_bytes <= needs.image
+        assert engine.info.workspace_bytes == needs.workspace
+        assert engine.info.kv_bytes == needs.kv_least
+        images.append(image)
+        grants.append(grant)
+        engines.append(engine)
+        said.append(await tokens(engine, seed=len(said)))
+    assert [await tokens(engine, seed=number) for number, engine in enumerate(engines)] == said, "both at once"
+    await engines[0].stop()
+    os.kill(engines[1].pid, signal.SIGKILL)
+    await engines[1].wait_dead()
+    await engines[1].stop()
+    for number, (config, image, grant) in enumerate(zip(configs, images, grants, strict=True)):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("HF_HUB_OFFLINE", "1")
+            woken = await AsyncEngine.start(config, standby=Standby.spawn(), image=image, grant=grant)
+        assert await tokens(woken, seed=number) == said[number]
+        await woken.stop()
+        image.close()
+
+
+async def test_what_cannot_be_measured_is_refused_and_the_process_stands_by(tmp_path: Path) -> None:
+    standby = Standby.spawn()
+    try:
+        with pytest.raises(SourceError, match="does not exist"):
+            await standby.needs(EngineConfig(model=str(tmp_path / "none")))
+        save_model(make_model("LlamaConfig", {"head_dim": 16}), tmp_path)
+        config = EngineConfig(model=str(tmp_path), max_model_len=100)
+        with pytest.raises(MemoryLimitError, match="the 10 bytes that are granted"):
+            await standby.needs(config, kv=10)
+        with pytest.raises(UsageError, match="beyond the model's limit"):
+            await standby.needs(EngineConfig(model=str(tmp_path), max_model_len=1000))
+        assert (await standby.needs(config)).max_model_len == 100
+        assert standby.alive
+        os.kill(standby.pid, signal.SIGKILL)
+        with pytest.raises(EngineDeadError, match=f"the standby process {standby.pid} has ended; spawn another"):
+            await standby.needs(config)
+    finally:
+        standby.close()
+
+
+async def test_one_process_becomes_one_engine(cold: Standby) -> None:
+    engine = await AsyncEngine.start(EngineConfig(model="fine"), factory=FAKE, standby=cold)
+    assert engine.pid == cold.pid
+    with pytest.raises(UsageError, match="is an engine already; spawn another"):
+        await AsyncEngine.start(EngineConfig(model="fine"), factory=FAKE, standby=cold)
+    cold.close()
+    assert engine.alive, "it belongs to the engine"
+    await engine.stop()
+
+
+async def test_one_that_was_closed_is_gone(cold: Standby) -> None:
+    process = psutil.Process(cold.pid)
+    cold.close()
+    assert not cold.alive
+    assert not process.is_running()
+    cold.close()
+    with pytest.raises(UsageError, match="was closed"):
+        await AsyncEngine.start(EngineConfig(model="fine"), factory=FAKE, standby=cold)
+
+
+async def test_one_that_has_died_starts_nothing_and_leaves_nothing(cold: Standby) -> None:
+    os.kill(cold.pid, signal.SIGKILL)
+    await asyncio.to_thread(cold.process.wait)
+    before = open_descriptors()
+    with pytest.raises(EngineDeadError, match="has ended; spawn another"):
+        await AsyncEngine.start(EngineConfig(model="fine"), factory=FAKE, standby=cold)
+    assert open_descriptors() == before - 2, "its socket and its page are given back"
+
+
+async def test_a_start_that_fails_uses_it_up(cold: Standby) -> None:
+    with pytest.raises(SourceError, match="no such model"):
+        await AsyncEngine.start(EngineConfig(model="source"), factory=FAKE, standby=cold)
+    assert not psutil.pid_exists(cold.pid)
+
+
+def open_descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def test_a_killed_parent_takes_it_along() -> None:
+    with start("stands-by", "", "alone") as parent:
+        standby = psutil.Process(int(read_line(parent)))
+        parent.send_signal(signal.SIGKILL)
+        parent.wait()
+        standby.wait(timeout=20)
