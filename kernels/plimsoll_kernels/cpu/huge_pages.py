@@ -27,6 +27,9 @@ IDLE = 19
 POPULATE = "populate"
 """The name of the threads that take pages ahead."""
 
+_madvise = ctypes.CDLL(None, use_errno=True).madvise
+_madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+
 
 def allocate(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
     """Zeros of this shape; their pages are taken when they are first written."""
@@ -44,12 +47,34 @@ def allocated(size: int) -> int:
     return size if size < HUGE_PAGE else -(-size // HUGE_PAGE) * HUGE_PAGE
 
 
-def populate(tensors: Sequence[Tensor]) -> None:
+class Populating:
+    """The thread of `populate`."""
+
+    def __init__(self, tensors: Sequence[Tensor]) -> None:
+        self._stopped = threading.Event()
+        arguments = (tensors, self._stopped)
+        self._thread = threading.Thread(target=_populate, args=arguments, name=POPULATE, daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Take no more pages: on return the thread is over."""
+        self._stopped.set()
+        self._thread.join()
+
+
+def populate(tensors: Sequence[Tensor]) -> Populating:
     """Take the pages of tensors ahead of their first use: a thread that gives way to all others goes through them.
 
     What is written meanwhile stays. Pages that cannot be taken are left to be taken when they are first written.
     """
-    threading.Thread(target=_populate, args=(tensors,), name=POPULATE, daemon=True).start()
+    return Populating(tensors)
+
+
+def give_back(tensor: Tensor) -> None:
+    """Let the kernel have the pages that lie wholly in a contiguous tensor, which reads as zeros there from now on."""
+    begin, size = _whole_pages(tensor.data_ptr(), tensor.nbytes)
+    if size > 0 and _madvise(begin, size, mmap.MADV_DONTNEED):
+        raise OSError(ctypes.get_errno(), f"{size} bytes cannot be given back: {os.strerror(ctypes.get_errno())}")
 
 
 class Buffer:
@@ -76,16 +101,21 @@ class Buffer:
         return self._memory[skipped : skipped + size].view(torch.float32).view(rows, columns)
 
 
-def _populate(tensors: Sequence[Tensor]) -> None:
+def _populate(tensors: Sequence[Tensor], stopped: threading.Event) -> None:
     os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), IDLE)
-    madvise = ctypes.CDLL(None, use_errno=True).madvise
-    madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
     longest = max((tensor.nbytes for tensor in tensors), default=0)
     for start in range(0, longest, PIECE):
         for tensor in tensors:
-            begin = -(-(tensor.data_ptr() + start) // mmap.PAGESIZE) * mmap.PAGESIZE
-            size = min(PIECE, tensor.data_ptr() + tensor.nbytes - begin) // mmap.PAGESIZE * mmap.PAGESIZE
-            if size > 0 and madvise(begin, size, MADV_POPULATE_WRITE):
+            if stopped.is_set():
+                return
+            begin, size = _whole_pages(tensor.data_ptr() + start, min(PIECE + mmap.PAGESIZE, tensor.nbytes - start))
+            if size > 0 and _madvise(begin, size, MADV_POPULATE_WRITE):
                 reason = os.strerror(ctypes.get_errno())
                 logger.debug("the cache's pages are taken when they are written, not ahead of it: %s", reason)
                 return
+
+
+def _whole_pages(address: int, size: int) -> tuple[int, int]:
+    """The first page that lies wholly in some memory, and the bytes of all of them; at most 0 where there is none."""
+    begin = -(-address // mmap.PAGESIZE) * mmap.PAGESIZE
+    return begin, (address + size) // mmap.PAGESIZE * mmap.PAGESIZE - begin

@@ -95,7 +95,13 @@ def build_engine(
     if probe is not None:
         decoder = probe.watch_decoder(decoder)
     cache = KvCache(
-        model.spec.attention, budget.num_blocks, config.block_size, model.dtype, device, paired=backends[0].fused
+        model.spec.attention,
+        budget.most_blocks,
+        config.block_size,
+        model.dtype,
+        device,
+        paired=backends[0].fused,
+        taken=budget.num_blocks,
     )
     tiers = _tiers(config, model, cache, backends)
     sampler = Sampler(model.spec.vocab_size, tuple(model.eos_token_ids))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 from collections.abc import AsyncGenerator, Callable
 
 from plimsoll_runtime.driver.child import KILL_SECONDS, LAST_WORDS_SECONDS, EngineChild, failure
@@ -24,6 +25,8 @@ from plimsoll_runtime.engine.messages import (
     Event,
     LoadProgress,
     RequestOutput,
+    Resize,
+    Resized,
     Shutdown,
     StepOutputs,
 )
@@ -59,6 +62,8 @@ class AsyncEngine:
         self._mailboxes: dict[str, Mailbox] = {}
         self._requests = PromptSender(child.send)
         self._stats = EngineStats()
+        self._keys = itertools.count()
+        self._resizes: dict[int, asyncio.Future[int]] = {}
         self._events_fd = child.events_fd
         self._rest: asyncio.Handle | None = None
         self._checking: asyncio.Handle | None = None
@@ -150,6 +155,32 @@ class AsyncEngine:
                 self._child.send(AbortRequests([request.request_id]))
             self._requests.done(request)
 
+    @property
+    def kv_bytes(self) -> int:
+        """What its KV cache has now; while it shrinks, what it is about to have."""
+        blocks = self._stats.blocks_total
+        return (blocks + 1) * (self.info.kv_bytes // self.info.num_blocks) if blocks else self.info.kv_bytes
+
+    async def resize(self, kv_bytes: int) -> int:
+        """Give the KV cache whole blocks of at most so many bytes, without stopping; the bytes that it has then.
+
+        Returns once what it had more is given back. Blocks in use are moved; where more are in use than are to stay,
+        the cache shrinks as far as it can (`kv_bytes` tells) and by the rest as sequences end. To cancel the wait does
+        not cancel the change; a later change takes its place, and both return what that one came to.
+        Raises UsageError for a size beyond the grant's bounds or for a GPU's cache, EngineDeadError when the engine
+        dies.
+        """
+        if self._error is not None:
+            raise self._error
+        key = next(self._keys)
+        done: asyncio.Future[int] = self._loop.create_future()
+        self._resizes[key] = done
+        self._child.send(Resize(key, kv_bytes))
+        try:
+            return await done
+        finally:
+            del self._resizes[key]
+
     async def wait_dead(self) -> None:
         """Return once the engine can serve nothing any more, whoever ended it."""
         await self._dead.wait()
@@ -189,6 +220,8 @@ class AsyncEngine:
             for output in event.outputs:
                 if (mailbox := self._mailboxes.get(output.request_id)) is not None:
                     mailbox.put(output)
+        elif isinstance(event, Resized):
+            self._resized(event)
         elif isinstance(event, LoadProgress):
             if self._on_progress is not None:
                 self._on_progress(event.stage, event.fraction)
@@ -197,6 +230,15 @@ class AsyncEngine:
             self._check()
         elif isinstance(event, EngineFailed):
             self._lose(failure(event))
+
+    def _resized(self, event: Resized) -> None:
+        waiting = self._resizes.get(event.key)
+        if waiting is None or waiting.done():
+            return
+        if event.error is None:
+            waiting.set_result(event.kv_bytes)
+        else:
+            waiting.set_exception(UsageError(event.error))
 
     def _check(self) -> None:
         """End an engine that has hung, and look again later."""
@@ -247,4 +289,7 @@ class AsyncEngine:
             self._ready.exception()
         for mailbox in self._mailboxes.values():
             mailbox.fail(error)
+        for waiting in self._resizes.values():
+            if not waiting.done():
+                waiting.set_exception(error)
         self._dead.set()

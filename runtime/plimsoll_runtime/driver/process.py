@@ -41,6 +41,8 @@ from plimsoll_runtime.engine.messages import (
     LoadProgress,
     RequestOutput,
     ResetPrefixCache,
+    Resize,
+    Resized,
     SharePrompt,
     Shutdown,
     StepOutputs,
@@ -86,6 +88,7 @@ class EngineProcess:
         self._prompts = PromptStore()
         self._progress = ("", 0.0)
         self._told = EngineStats()
+        self._resizes: list[int] = []
         self._pulse = Pulse(start.pulse)
         os.close(start.pulse)
 
@@ -157,13 +160,31 @@ class EngineProcess:
             self._prompts.drop(command)
         elif isinstance(command, ResetPrefixCache):
             core.reset_prefix_cache()
+        elif isinstance(command, Resize):
+            self._resize(core, command)
         return []
+
+    def _resize(self, core: EngineCore, command: Resize) -> None:
+        try:
+            core.resize(command.kv_bytes)
+        except UsageError as error:
+            self._send(Resized(command.key, core.kv_bytes, str(error)))
+        else:
+            self._resizes.append(command.key)
+
+    def _tell_resized(self, core: EngineCore) -> None:
+        """Answer those who have asked for other sizes, once the cache has the last of them."""
+        if self._resizes and not core.resizing:
+            for key in self._resizes:
+                self._send(Resized(key, core.kv_bytes))
+            self._resizes.clear()
 
     def _step(self, core: EngineCore) -> None:
         if core.has_work:
             done = core.step()
             self._pulse.expect(self._start.config.step_timeout)
             self._tell(done.outputs, done.stats)
+            self._tell_resized(core)
             if core.timeline is not None:
                 core.timeline.lap(StepPhase.MESSAGE)
 

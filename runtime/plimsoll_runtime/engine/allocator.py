@@ -58,6 +58,7 @@ class KvAllocator:
         self.tiers = tiers
         self._cache = PrefixCache(self.pool, block_size) if prefix_caching else None
         self._moves = Moves([], [], [], [])
+        self._to_merge: list[list[Merge]] = []
 
     def root(self, salt: str) -> list[bytes]:
         """The beginning of a sequence's chain of block names."""
@@ -77,7 +78,26 @@ class KvAllocator:
 
     def end_step(self) -> Moves:
         """What the step does besides computing."""
+        if self._moves.merges:
+            self._to_merge.append(self._moves.merges)
         return self._moves
+
+    def resize(self, num_blocks: int, running: Sequence[SequenceState]) -> list[tuple[int, int]]:
+        """Have so many blocks from this step on; (source, target) of those that it moves, which come after the spills.
+
+        All who hold blocks learn the new numbers: `running` sequences, and merges of steps that are under way.
+        """
+        if num_blocks > self.pool.total:
+            self.pool.grow(num_blocks)
+            return []
+        moves = self.pool.shrink(num_blocks)
+        moved = dict(moves)
+        if moved:
+            for sequence in running:
+                sequence.block_ids = [moved.get(block, block) for block in sequence.block_ids]
+            for merges in self._to_merge:
+                merges[:] = [merge._replace(block=moved.get(merge.block, merge.block)) for merge in merges]
+        return moves
 
     def commit(self, spills: Sequence[tuple[int, int]], restores: Sequence[tuple[int, int]]) -> None:
         """A step that moved these blocks is over."""
@@ -184,6 +204,7 @@ class KvAllocator:
 
     def merge(self, merges: list[Merge]) -> None:
         """Let each sequence use the block that was there before its own, and give its own back."""
+        self._to_merge = [waiting for waiting in self._to_merge if waiting is not merges]
         for sequence, epoch, position, block in merges:
             if sequence.epoch == epoch:
                 own, sequence.block_ids[position] = sequence.block_ids[position], block

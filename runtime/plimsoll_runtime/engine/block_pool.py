@@ -17,7 +17,7 @@ PADDING_BLOCK = 0
 class BlockPool:
     """Blocks 1 .. num_blocks - 1. A name stands for the contents of a block and belongs to at most one block.
 
-    `on_evict` hears of every idle block that is handed out again, with the name that it loses.
+    `on_evict` hears of every idle block that is handed out again or given up, with the name that it loses.
     """
 
     def __init__(self, num_blocks: int, on_evict: Callable[[int, bytes], None] | None = None) -> None:
@@ -78,10 +78,7 @@ class BlockPool:
             block = self._empty.pop()
         elif self._idle:
             block, _ = self._idle.popitem(last=False)
-            name = self._drop_name(block)
-            self.evictions += 1
-            if self._on_evict is not None:
-                self._on_evict(block, name)
+            self._evict(block)
         else:
             raise LookupError(f"all {self.total} blocks are in use")
         self._refs[block] = 1
@@ -144,6 +141,49 @@ class BlockPool:
         """Make the contents of every block unfindable."""
         for block in list(self._index.values()):
             self.forget(block)
+
+    def grow(self, num_blocks: int) -> None:
+        """Have so many blocks from now on, the padding block included. The new ones are handed out last."""
+        old = len(self._refs)
+        if num_blocks < old:
+            raise ValueError(f"a pool of {old} blocks does not grow to {num_blocks}")
+        self._refs += [0] * (num_blocks - old)
+        self._names += [None] * (num_blocks - old)
+        self._empty[:0] = range(num_blocks - 1, old - 1, -1)
+
+    def shrink(self, num_blocks: int) -> list[tuple[int, int]]:
+        """Have so many blocks from now on, the padding block included: those behind are given up from the end.
+
+        What somebody holds there is moved: the blocks (source, target) whose contents are to be copied before anything
+        else is written, and which everybody who holds them is to know by their new numbers. Raises ValueError where
+        more are held than are to stay.
+        """
+        if not max(2, self.used + 1) <= num_blocks <= len(self._refs):
+            raise ValueError(f"{self.used} of {self.total} blocks are held: they cannot be {num_blocks - 1}")
+        for block in [b for b in self._idle if b >= num_blocks]:
+            del self._idle[block]
+            self._evict(block)
+        self._empty = [b for b in self._empty if b < num_blocks]
+        held = [b for b in range(num_blocks, len(self._refs)) if self._refs[b]]
+        moves = [(block, self._move(block)) for block in held]
+        del self._refs[num_blocks:], self._names[num_blocks:]
+        return moves
+
+    def _move(self, block: int) -> int:
+        """Another block in the place of a held one."""
+        target = self.take()
+        self._refs[target], self._refs[block] = self._refs[block], 0
+        name = self._names[block]
+        if name is not None:
+            self._names[target], self._names[block] = name, None
+            self._index[name] = target
+        return target
+
+    def _evict(self, block: int) -> None:
+        name = self._drop_name(block)
+        self.evictions += 1
+        if self._on_evict is not None:
+            self._on_evict(block, name)
 
     def _drop_name(self, block: int) -> bytes:
         name = self._names[block]

@@ -12,7 +12,7 @@ import msgspec
 from plimsoll_runtime.engine.config import EngineConfig, overlaps
 from plimsoll_runtime.engine.durations import StepDurations
 from plimsoll_runtime.engine.interrupts import uninterrupted
-from plimsoll_runtime.engine.limits import Limits, check_request, longest_sequence
+from plimsoll_runtime.engine.limits import Limits, blocks_within, check_request, longest_sequence
 from plimsoll_runtime.engine.messages import AddRequest, EngineInfo, EngineStats, StepOutputs
 from plimsoll_runtime.engine.pipeline import InlineSteps, Pipeline, ThreadedSteps
 from plimsoll_runtime.engine.plan import StepPlan, StepResult
@@ -73,13 +73,24 @@ class EngineCore:
         self.durations = StepDurations(config.step_timeout)
         self.on_step: Callable[[float], None] | None = None
         self._ended_ns = 0
+        self._block_bytes = info.kv_bytes // info.num_blocks
         self._failure: str | None = None
         self._attention_fallbacks = 0
 
     @property
     def has_work(self) -> bool:
-        """Whether a request waits or runs, or a step is under way for one that has ended."""
-        return len(self._scheduler) > 0 or bool(self._under_way)
+        """Whether a request waits or runs, a step is under way for one that has ended, or the cache is resized."""
+        return len(self._scheduler) > 0 or self.resizing or bool(self._under_way)
+
+    @property
+    def resizing(self) -> bool:
+        """Whether the KV cache has not yet the size that was asked for, or has not yet given back what it had more."""
+        return self._scheduler.resizing or any(step.plan.num_blocks is not None for step in self._under_way)
+
+    @property
+    def kv_bytes(self) -> int:
+        """What the KV cache has, as far as steps have been planned."""
+        return self._block_bytes * (self._scheduler.stats().blocks_total + 1)
 
     @property
     def stats(self) -> EngineStats:
@@ -102,6 +113,16 @@ class EngineCore:
     def abort(self, request_ids: Iterable[str]) -> None:
         """Forget requests; unknown or finished ids are ignored."""
         self._scheduler.abort(request_ids)
+
+    @uninterrupted
+    def resize(self, kv_bytes: int) -> None:
+        """Let the next steps give the KV cache whole blocks of at most so many bytes.
+
+        No sequence is lost: blocks in use are moved, or kept until it ends. Raises UsageError for a size that the
+        cache cannot have, EngineDeadError after a failure.
+        """
+        self._raise_if_failed()
+        self._scheduler.resize(blocks_within(kv_bytes, self.info))
 
     @uninterrupted
     def reset_prefix_cache(self) -> None:
@@ -158,6 +179,8 @@ class EngineCore:
     def _learn(self, step: Step) -> None:
         """What a step took: from when it was planned or, if that came later, the one before it was over."""
         began, self._ended_ns = max(step.planned_ns, self._ended_ns), time.monotonic_ns()
+        if not step.tokens:
+            return
         self.durations.learn(step.tokens, (self._ended_ns - began) / 1e9)
 
     def _plan_ahead(self) -> None:

@@ -40,6 +40,20 @@ def longest_sequence(info: EngineInfo) -> int:
     return info.max_model_len
 
 
+def blocks_within(kv_bytes: int, info: EngineInfo) -> int:
+    """Whole blocks that a KV cache of so many bytes has. Raises UsageError for a size that the engine's cannot have."""
+    each = info.kv_bytes // info.num_blocks
+    least, most = info.least_blocks or info.num_blocks, info.most_blocks or info.num_blocks
+    if info.device != "cpu":
+        raise UsageError(f"the KV cache of a {info.device} device keeps its size of {info.kv_bytes} bytes")
+    if not least * each <= kv_bytes < (most + 1) * each:
+        raise UsageError(
+            f"the KV cache can have {least * each} to {most * each} bytes, and not {kv_bytes}: the least holds a "
+            f"sequence of {info.max_model_len} tokens, and beyond the most no addresses are reserved"
+        )
+    return kv_bytes // each
+
+
 def check_request(request: AddRequest, info: EngineInfo) -> None:
     """Raises UsageError for a request that could never be served, with the numbers."""
     prompt, limit = request.prompt_token_ids, longest_sequence(info)

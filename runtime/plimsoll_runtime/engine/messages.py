@@ -57,11 +57,18 @@ class ResetPrefixCache(msgspec.Struct, frozen=True, tag="reset-prefix-cache"):
     """Forget every cached prefix; requests that run are not affected."""
 
 
+class Resize(msgspec.Struct, frozen=True, tag="resize"):
+    """Have whole blocks of at most so many bytes in the KV cache; `Resized` with the same key says when it is done."""
+
+    key: int
+    kv_bytes: int
+
+
 class Shutdown(msgspec.Struct, frozen=True, tag="shutdown"):
     """End the engine process now; whoever wants to drain has waited before."""
 
 
-Command = AddAnswer | SharePrompt | DropPrompt | AbortRequests | ResetPrefixCache | Shutdown
+Command = AddAnswer | SharePrompt | DropPrompt | AbortRequests | ResetPrefixCache | Resize | Shutdown
 
 
 class LogprobEntry(msgspec.Struct, frozen=True, array_like=True):
@@ -182,6 +189,14 @@ class EngineFailed(msgspec.Struct, frozen=True, tag="failed"):
     message: str
 
 
+class Resized(msgspec.Struct, frozen=True, tag="resized"):
+    """The KV cache has so many bytes, and what it had more is given back; `error` says why a `Resize` was refused."""
+
+    key: int
+    kv_bytes: int
+    error: str | None = None
+
+
 class StepOutputs(msgspec.Struct, frozen=True, tag="step"):
     """Everything that one step produced."""
 
@@ -189,4 +204,4 @@ class StepOutputs(msgspec.Struct, frozen=True, tag="step"):
     stats: EngineStats
 
 
-Event = LoadProgress | EngineInfo | EngineFailed | StepOutputs
+Event = LoadProgress | EngineInfo | EngineFailed | Resized | StepOutputs

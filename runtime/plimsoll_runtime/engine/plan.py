@@ -57,6 +57,9 @@ class StepPlan:
     Blocks are moved in this order: `spills` (block, host slot) are read before anything overwrites them, `restores`
     (host slot, block) are filled, `block_copies` (source, target) are copied.
 
+    Where `num_blocks` is given, the cache has so many from this step on: before that, and after the spills, `moves`
+    (source, target) are copied from what is given up. Such a step computes and restores nothing.
+
     Steps run in the order in which they were planned. No block is both a source and a target of `block_copies`. A
     sequence may read blocks that another one fills in the same step, for all keys and values of a layer are written
     before any row attends.
@@ -68,6 +71,8 @@ class StepPlan:
     block_copies: Sequence[tuple[int, int]] = ()
     spills: Sequence[tuple[int, int]] = ()
     restores: Sequence[tuple[int, int]] = ()
+    moves: Sequence[tuple[int, int]] = ()
+    num_blocks: int | None = None
 
     @property
     def num_tokens(self) -> int:

@@ -80,6 +80,7 @@ class Scheduler:
         self._committed_ns = 0
         self._pacer = Pacer(limits)
         self._seeds = random.Random()
+        self._wanted_blocks: int | None = None
 
     def __len__(self) -> int:
         return len(self._sequences)
@@ -121,6 +122,18 @@ class Scheduler:
         """Make everything in the prefix cache unfindable."""
         self._kv.forget_all()
 
+    def resize(self, num_blocks: int) -> None:
+        """Have so many blocks, the padding block included, as soon as no more are held; the latest word counts.
+
+        What is free is given up at once, and the rest as sequences end or give way.
+        """
+        self._wanted_blocks = num_blocks
+
+    @property
+    def resizing(self) -> bool:
+        """Whether there are not yet as many blocks as are wanted, as far as steps have been planned."""
+        return self._wanted_blocks is not None
+
     def await_fetches(self, seconds: float) -> None:
         """When all that there is to do waits for the disk: return once something was read, or after so many seconds."""
         if self._fetches and self._kv.tiers is not None:
@@ -129,6 +142,8 @@ class Scheduler:
     def schedule(self) -> Step | None:
         """Plan the next step; None when nothing can be computed before another step is committed."""
         self._kv.begin_step()
+        if self._wanted_blocks is not None and (resize := self._resize(self._wanted_blocks)) is not None:
+            return resize
         for sequence in self._fetches.take_ended():
             self._waiting.push(sequence)
         if self._waiting:
@@ -155,12 +170,27 @@ class Scheduler:
         plan = StepPlan(build.entries, freed, build.new_slots, moves.copies, moves.spills, moves.restores)
         return Step(plan, build.sequences, moves.merges, build.tokens, self._clock())
 
+    def _resize(self, wanted: int) -> Step | None:
+        """A step of its own that changes the number of blocks as far as can be now; None where it cannot or need not.
+
+        No sequence is planned in it: whoever gave way in a step that moves blocks would lose what is on its way.
+        """
+        pool = self._kv.pool
+        count = max(wanted, pool.used + 1)
+        if count == wanted:
+            self._wanted_blocks = None
+        if count == pool.total + 1:
+            return None
+        moved = self._kv.resize(count, self._running)
+        spills = self._kv.end_step().spills
+        return Step(StepPlan((), spills=spills, moves=moved, num_blocks=count), [], [], 0, self._clock())
+
     def commit(self, step: Step, result: StepResult) -> list[RequestOutput]:
         """Take over what a step computed. Steps are committed in the order in which they were planned."""
         if len(result.outputs) != len(step.sequences):
             raise ValueError(f"{len(result.outputs)} outputs came for {len(step.sequences)} sequences")
         self._counters.steps += 1
-        if self._fetches.active:
+        if self._fetches.active and step.tokens:
             self._learn(step)
         self._kv.commit(step.plan.spills, step.plan.restores)
         self._kv.merge(step.merges)

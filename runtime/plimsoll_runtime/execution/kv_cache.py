@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from plimsoll_kernels.cpu.huge_pages import allocate, populate
+from plimsoll_kernels.cpu.huge_pages import Populating, allocate, give_back, populate
 from plimsoll_runtime.models.spec import AttentionShape
 
 STAGED_BLOCKS = 32
@@ -22,6 +22,9 @@ class KvCache:
     one head is contiguous: reading a sequence copies whole runs of block_size x head_dim elements.
     Block 0 belongs to nobody: padding may point at it. `paired` lays all heads' keys and values of a block together,
     for backends that read them in one stream (on a CPU).
+
+    `num_blocks` is what there are addresses for. On a CPU only the first `taken` of them need have memory (None: all),
+    and `resize` changes how many.
     """
 
     def __init__(
@@ -33,6 +36,7 @@ class KvCache:
         device: torch.device,
         *,
         paired: bool = False,
+        taken: int | None = None,
     ) -> None:
         if num_blocks < 2 or block_size < 1:
             raise ValueError(
@@ -41,6 +45,8 @@ class KvCache:
             )
         self.shapes = tuple(shapes)
         self.num_blocks = num_blocks
+        self.taken = num_blocks if taken is None else taken
+        self._ahead: Populating | None = None
         self.block_size = block_size
         self.dtype = dtype
         self.device = device
@@ -55,13 +61,14 @@ class KvCache:
                 layer.view(blocks, heads, 2, tokens, dims)
                 for layer, (heads, blocks, tokens, dims) in zip(whole, sizes, strict=True)
             ]
-            populate(both)
+            self._ahead = populate([layer[: self.taken] for layer in both])
             self.keys, self.values = ([t[:, :, i].transpose(0, 1) for t in both] for i in (0, 1))
-            self._parts = both
+            self._parts = self._regions = both
         else:
             self.keys = [torch.zeros(size, dtype=dtype, device=device) for size in sizes]
             self.values = [torch.zeros(size, dtype=dtype, device=device) for size in sizes]
             self._parts = [t.transpose(0, 1) for t in (*self.keys, *self.values)]
+            self._regions = [head for t in (*self.keys, *self.values) for head in t]
 
     @property
     def block_bytes(self) -> int:
@@ -80,6 +87,20 @@ class KvCache:
         sources, targets = torch.tensor(list(pairs), dtype=torch.int64, device=self.device).unbind(1)
         for tensor in (*self.keys, *self.values):
             tensor.index_copy_(1, targets, tensor.index_select(1, sources))
+
+    def resize(self, taken: int, moves: Sequence[tuple[int, int]]) -> None:
+        """Copy blocks (source, target) to below `taken`, and give back the pages of those from there on.
+
+        Pages that hold a part of a block that stays are kept; what is grown to takes pages when it is written.
+        """
+        for start in range(0, len(moves), STAGED_BLOCKS):
+            self.copy_blocks(moves[start : start + STAGED_BLOCKS])
+        if taken < self.taken:
+            if self._ahead is not None:
+                self._ahead.stop()
+            for region in self._regions:
+                give_back(region[taken : self.taken])
+        self.taken = taken
 
     def read_blocks(self, pairs: Sequence[tuple[int, int]], host: Tensor) -> None:
         """Copy blocks (block, row) to rows of host memory, uint8 `[rows, block_bytes]`, in the cache's own order.

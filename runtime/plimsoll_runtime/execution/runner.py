@@ -73,6 +73,8 @@ class ModelRunner:
     def _move_blocks(self, plan: StepPlan) -> None:
         if self._host is not None and plan.spills:
             self._host.spill(plan.spills)
+        if plan.num_blocks is not None:
+            self._cache.resize(plan.num_blocks, plan.moves)
         if self._host is not None and plan.restores:
             self._host.restore(plan.restores)
         if plan.block_copies:

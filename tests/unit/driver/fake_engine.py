@@ -76,6 +76,9 @@ def build(config: EngineConfig, progress: Callable[[str, float], None]) -> Engin
         max_sequences=config.max_sequences,
         overlap=True,
         step_timeout=config.step_timeout,
+        max_model_len=600 if config.model == "resizes" else None,
+        least_blocks=151 if config.model == "resizes" else 0,
+        most_blocks=4000 if config.model == "resizes" else 0,
         wrap=lambda runner: TroubledRunner(runner.run, config.model),
     )
     return core

@@ -353,3 +353,54 @@ async def resting(engine: AsyncEngine) -> None:
 async def warm(engine: AsyncEngine) -> None:
     """Let the engine learn what steps of one and two tokens take."""
     await answer(engine, request("warm", [1], max_tokens=4))
+
+
+async def test_the_cache_is_resized_while_answers_come() -> None:
+    engine = await AsyncEngine.start(EngineConfig(model="resizes"), factory=FACTORY)
+    try:
+        each = engine.info.kv_bytes // engine.info.num_blocks
+        assert engine.kv_bytes == 2000 * each
+        answer = engine.generate(request("r", [1, 2, 3], max_tokens=500))
+        tokens = list((await anext(answer)).token_ids)
+        assert await engine.resize(1000 * each + 1) == 1000 * each
+        assert engine.kv_bytes == 1000 * each
+        tokens += [token async for output in answer for token in output.token_ids]
+        assert len(tokens) == 500
+        assert await engine.resize(3000 * each) == 3000 * each
+        with pytest.raises(UsageError, match=r"the KV cache can have .* bytes, and not 100: "):
+            await engine.resize(100)
+        assert engine.kv_bytes == 3000 * each
+    finally:
+        await engine.stop()
+
+
+async def test_who_asked_for_another_size_before_hears_what_the_later_one_came_to() -> None:
+    engine = await AsyncEngine.start(EngineConfig(model="resizes"), factory=FACTORY)
+    try:
+        each = engine.info.kv_bytes // engine.info.num_blocks
+        sizes = await asyncio.gather(*(engine.resize(blocks * each) for blocks in (1500, 2500)))
+        assert sizes[1] == 2500 * each
+        assert sizes[0] in (1500 * each, 2500 * each), "the first may be done before the second comes"
+        waiting = asyncio.create_task(engine.resize(1200 * each))
+        await asyncio.sleep(0)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        assert await engine.resize(1300 * each) == 1300 * each
+    finally:
+        await engine.stop()
+
+
+async def test_who_waits_for_another_size_hears_that_the_engine_died() -> None:
+    engine = await AsyncEngine.start(EngineConfig(model="resizes"), factory=FACTORY)
+    try:
+        os.kill(engine.pid, signal.SIGSTOP)
+        waiting = asyncio.create_task(engine.resize(engine.info.kv_bytes))
+        await asyncio.sleep(0)
+        os.kill(engine.pid, signal.SIGKILL)
+        with pytest.raises(EngineDeadError):
+            await waiting
+        with pytest.raises(EngineDeadError):
+            await engine.resize(1)
+    finally:
+        await engine.stop()

@@ -79,7 +79,7 @@ def answers(core: EngineCore) -> list[RequestOutput]:
     found: list[RequestOutput] = []
     while core.has_work:
         found += core.step().outputs
-    return sorted(found, key=lambda output: (output.request_id, len(output.token_ids)))
+    return sorted(found, key=lambda output: output.request_id)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -246,6 +246,41 @@ def test_a_load_that_was_broken_off_leaves_an_image_that_can_be_filled(
     expected = answers(build(config_of(folder)))
     assert answers(build(config_of(folder), image)) == expected
     assert answers(build(config_of(folder), image)) == expected
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("overlap", [True, False])
+def test_its_answers_are_the_same_while_its_cache_changes(
+    folder: Path, image: Image, backend: str, overlap: bool
+) -> None:
+    """Every few steps another size, to the least and back: what is in use moves, and the bits stay."""
+    if backend == "cpu" and not runnable():
+        pytest.skip("no CPU kernels here")
+    options = {"kv_memory": None, "max_model_len": 120, "attention_backend": backend, "overlap": overlap}
+    config = config_of(folder, check_integrity_every=1, max_batch_tokens=32, **options)
+    needs = measure(config)
+    grant = Grant(
+        weights=image.size + needs.private,
+        workspace=needs.workspace,
+        kv=20 * needs.block_bytes,
+        kv_least=needs.kv_least,
+        kv_most=40 * needs.block_bytes,
+    )
+    core = build(config, image, grant)
+    expected = answers(core)
+    core.reset_prefix_cache()
+    sizes = iter([12, 40, 9, 30, 10, 11, 9, 40, 13] * 30)
+    params = SamplingParams(temperature=0.0, max_tokens=6, ignore_eos=True, logprobs=20, prompt_logprobs=20)
+    for number, prompt in enumerate(prompts((3, 40, 70))):
+        core.add(AddRequest(str(number), prompt, params))
+    found: list[RequestOutput] = []
+    while core.has_work:
+        core.resize(next(sizes) * needs.block_bytes)
+        for _ in range(3):
+            found += core.step().outputs
+    told = sorted(found, key=lambda output: output.request_id)
+    assert [out.token_ids for out in told] == [out.token_ids for out in expected]
+    assert [out.logprobs for out in told] == [out.logprobs for out in expected]
 
 
 class Registry:

@@ -14,12 +14,16 @@ from plimsoll_runtime.engine.params import SamplingParams
 from plimsoll_runtime.engine.tiers.index import TierIndex
 from plimsoll_runtime.engine.timeline import Timeline
 
+BLOCK_BYTES = 100
+
 
 def make_core(
     *,
     num_blocks: int = 65,
     block_size: int = 4,
     max_model_len: int | None = None,
+    least_blocks: int = 0,
+    most_blocks: int = 0,
     wrap: Callable[[Runner], Runner] = lambda runner: runner,
     timelines: Sequence[Timeline] = (),
     tiers: Callable[[SimulatedRunner], TierIndex] | None = None,
@@ -39,9 +43,11 @@ def make_core(
         block_size=block_size,
         num_blocks=num_blocks,
         weight_bytes=0,
-        kv_bytes=0,
+        kv_bytes=BLOCK_BYTES * num_blocks,
         eos_token_ids=[EOS],
         policy=config.policy,
+        least_blocks=least_blocks,
+        most_blocks=most_blocks,
     )
     runner = SimulatedRunner(num_blocks, block_size, config.max_batch_tokens, config.max_sequences)
     index = None if tiers is None else tiers(runner)

@@ -131,13 +131,15 @@ class SimulatedRunner:
         self.host: dict[int, Contents] = {}
         self.computed_tokens = 0
         self.copies = 0
+        self.moves = 0
         self.restored_blocks = 0
         self.failure: Exception | None = None
 
     def run(self, plan: StepPlan) -> StepResult:
         if self.failure is not None:
             raise self.failure
-        assert 0 < plan.num_tokens <= self.max_batch_tokens
+        assert plan.num_tokens <= self.max_batch_tokens
+        assert (plan.num_tokens > 0) == (plan.num_blocks is None), "a step that resizes the cache computes nothing"
         self._fill_slots(plan)
         self._move_blocks(plan)
         for sequence in plan.sequences:
@@ -161,11 +163,27 @@ class SimulatedRunner:
     def _move_blocks(self, plan: StepPlan) -> None:
         for block, slot in plan.spills:
             self.host[slot] = [list(layer[block]) for layer in self.layers]
+        if plan.num_blocks is not None:
+            self._resize(plan, plan.num_blocks)
         for slot, block in plan.restores:
             for layer, cells in zip(self.layers, self.host[slot], strict=True):
                 layer[block] = list(cells)
         self.restored_blocks += len(plan.restores)
         self._copy_blocks(plan)
+
+    def _resize(self, plan: StepPlan, num_blocks: int) -> None:
+        assert not plan.restores
+        assert not plan.block_copies
+        targets = [target for _, target in plan.moves]
+        assert len(set(targets)) == len(targets)
+        for source, target in plan.moves:
+            assert target < num_blocks <= source
+            for layer in self.layers:
+                layer[target] = list(layer[source])
+        self.moves += len(plan.moves)
+        for layer in self.layers:
+            del layer[num_blocks:]
+            layer.extend([None] * self.block_size for _ in range(num_blocks - len(layer)))
 
     def _copy_blocks(self, plan: StepPlan) -> None:
         sources, targets = {s for s, _ in plan.block_copies}, [t for _, t in plan.block_copies]

@@ -82,6 +82,34 @@ class Pool(RuleBasedStateMachine):
         for block in list(self.names.values()):
             self._forgotten(block)
 
+    @rule(more=st.integers(0, 6))
+    def grow(self, more: int) -> None:
+        self.count += more
+        self.pool.grow(self.count)
+
+    @rule(data=st.data())
+    def shrink(self, data: st.DataObject) -> None:
+        """What is held keeps its holders and its name under a new number, and only what is idle is given up for it."""
+        count = data.draw(st.integers(max(2, self.pool.used + 1), self.count))
+        evictions = self.pool.evictions
+        gone = [b for b in self.idle if b >= count]
+        moves = dict(self.pool.shrink(count))
+        assert sorted(moves) == sorted(b for b in +self.held if b >= count)
+        assert all(target < count for target in moves.values())
+        empty = count - 1 - len([b for b in self.idle if b < count]) - len([b for b in +self.held if b < count])
+        gone += [b for b in self.idle if b < count][: max(0, len(moves) - empty)]
+        assert self.pool.evictions - evictions == len(gone)
+        self.idle = [b for b in self.idle if b not in gone]
+        self.names = {name: moves.get(b, b) for name, b in self.names.items() if b not in gone}
+        self.held = Counter({moves.get(b, b): held for b, held in (+self.held).items()})
+        self.count = count
+
+    @precondition(lambda self: self.pool.used)
+    @rule()
+    def shrink_below_what_is_held(self) -> None:
+        with pytest.raises(ValueError, match="are held"):
+            self.pool.shrink(self.pool.used)
+
     @invariant()
     def agrees_with_the_model(self) -> None:
         if not hasattr(self, "pool"):

@@ -115,6 +115,7 @@ class Engine(RuleBasedStateMachine):
         caching=st.sampled_from([True, True, True, False]),
         depth=st.sampled_from([1, 1, 2, 3]),
         burst=st.none() | st.integers(1, 12),
+        longest=st.none() | st.integers(1, 8),
     )
     def start(
         self,
@@ -125,11 +126,12 @@ class Engine(RuleBasedStateMachine):
         caching: bool,
         depth: int,
         burst: int | None,
+        longest: int | None,
     ) -> None:
         self.limits = Limits(
             num_blocks=num_blocks,
             block_size=block_size,
-            max_len=(num_blocks - 1) * block_size,
+            max_len=min(longest or num_blocks, num_blocks - 1) * block_size,
             max_batch_tokens=budget,
             max_sequences=sequences,
             eos_token_ids=frozenset({EOS}),
@@ -149,6 +151,7 @@ class Engine(RuleBasedStateMachine):
         self.conversations = [SHARED]
         self.committed = 0
         self.count = 0
+        self.wanted = num_blocks
 
     @rule(requests=st.lists(request_shapes(), min_size=1, max_size=4))
     def add(self, requests: list[Shape]) -> None:
@@ -206,6 +209,16 @@ class Engine(RuleBasedStateMachine):
         for _ in range(count):
             self._step()
 
+    @rule(more=st.integers(0, 20))
+    def resize(self, more: int) -> None:
+        """To what the longest sequence needs, and so many blocks more."""
+        self.wanted = -(-self.limits.max_len // self.limits.block_size) + 1 + more
+        self.scheduler.resize(self.wanted)
+        work = sum(e.work for e in self.live.values())
+        for expectation in self.live.values():
+            # Whoever gives way for a smaller pool is computed again.
+            expectation.last_step += self.patience * work
+
     @rule()
     def forget_prefixes(self) -> None:
         self.scheduler.forget_prefixes()
@@ -227,7 +240,13 @@ class Engine(RuleBasedStateMachine):
         self.records_agree()
         stats = self.scheduler.stats()
         assert (stats.running, stats.waiting, stats.blocks_used, len(self.scheduler)) == (0, 0, 0, 0)
-        assert stats.blocks_total == self.limits.num_blocks - 1
+        while self.scheduler.resizing:
+            self._step()
+        while self.steps:
+            self._commit()
+        stats = self.scheduler.stats()
+        assert stats.blocks_total == self.wanted - 1
+        assert {len(layer) for layer in self.runner.layers} == {self.wanted}
 
     def _step(self) -> None:
         """Plan until `depth` steps are under way or no more can be planned, then run and commit the first."""
@@ -252,7 +271,8 @@ class Engine(RuleBasedStateMachine):
         result = self.runner.run(step.plan)
         self.now_ns += SECOND_NS
         outputs = self.scheduler.commit(step, result)
-        self.committed += 1
+        # A step that changes the number of blocks computes nothing, and holds up nobody for long.
+        self.committed += step.plan.num_blocks is None
         names = [output.request_id for output in outputs]
         assert len(set(names)) == len(names), "a request is told twice in one step"
         for output in outputs:

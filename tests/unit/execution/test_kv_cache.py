@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
+import mmap
+
 import pytest
 import torch
 
@@ -94,3 +97,76 @@ def test_slots_are_to_be_waited_for_after_their_copies_are_launched() -> None:
     assert marks.calls == ["record"]
     host.wait()
     assert marks.calls == ["record", "wait"]
+
+
+def resident(cache: KvCache) -> int:
+    """Bytes of those of the process's pages that the cache lies in and that have memory now."""
+    pages: set[int] = set()
+    for tensor in (*cache.keys, *cache.values):
+        begin = tensor.data_ptr() // PAGE
+        count = -(-(tensor.data_ptr() + _extent(tensor)) // PAGE) - begin
+        present = (ctypes.c_ubyte * count)()
+        assert ctypes.CDLL(None).mincore(ctypes.c_void_p(begin * PAGE), ctypes.c_size_t(count * PAGE), present) == 0
+        pages.update(begin + i for i, flags in enumerate(present) if flags & 1)
+    return PAGE * len(pages)
+
+
+def _extent(tensor: torch.Tensor) -> int:
+    """Bytes from its first element to its last."""
+    steps = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return (steps + 1) * tensor.element_size()
+
+
+PAGE = mmap.PAGESIZE
+LARGE = [AttentionShape(8, 8, 128, 1.0)] * 3
+
+
+def large_cache(paired: bool, blocks: int, taken: int | None = None) -> KvCache:
+    """Of 64 KiB a block and layer in bfloat16."""
+    return KvCache(LARGE, blocks, 16, torch.bfloat16, torch.device("cpu"), paired=paired, taken=taken)
+
+
+@pytest.mark.parametrize("paired", [False, True])
+def test_pages_of_blocks_that_are_given_up_are_given_back(paired: bool) -> None:
+    cache = large_cache(paired, 400)
+    for tensor in (*cache.keys, *cache.values):
+        tensor.fill_(1.0)
+    full = resident(cache)
+    assert full >= cache.nbytes
+    moves = [(399, 7), (350, 8)]
+    for number, (source, _) in enumerate(moves):
+        for tensor in (*cache.keys, *cache.values):
+            tensor[:, source] = 2.0 + number
+    cache.resize(100, moves)
+    given = full - resident(cache)
+    each = cache.block_bytes
+    # A page at each end of a region (layer, or head of a layer) may hold parts of blocks on either side.
+    regions = 3 if paired else 2 * 3 * 8
+    assert 300 * each - 2 * regions * 4096 <= given <= 300 * each + 2 * regions * 4096
+    for tensor in (*cache.keys, *cache.values):
+        assert (tensor[:, 7] == 2.0).all()
+        assert (tensor[:, 8] == 3.0).all()
+        assert (tensor[:, [i for i in range(100) if i not in (7, 8)]] == 1.0).all(), "what stays is not touched"
+    cache.resize(400, [])
+    assert resident(cache) == full - given, "what is grown to takes pages when it is touched"
+    for tensor in (*cache.keys, *cache.values):
+        assert (tensor[:, 101:399] == 0.0).all()
+        tensor[:, 399] = 5.0
+        assert (tensor[:, 399] == 5.0).all()
+
+
+def test_addresses_are_no_memory() -> None:
+    cache = large_cache(True, 4000, taken=10)
+    assert cache._ahead is not None
+    cache._ahead._thread.join()
+    assert 9 * cache.block_bytes <= resident(cache) <= 10 * cache.block_bytes + 3 * 2 * 2**21
+    assert cache.nbytes == 4000 * cache.block_bytes
+
+
+def test_pages_that_were_given_back_are_not_taken_ahead_again() -> None:
+    """The thread that takes pages has not come far when the cache shrinks."""
+    cache = large_cache(True, 1000)
+    cache.resize(2, [])
+    assert cache._ahead is not None
+    assert not cache._ahead._thread.is_alive()
+    assert resident(cache) <= 2 * cache.block_bytes + 3 * 2 * 2**21
