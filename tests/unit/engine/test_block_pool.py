@@ -90,7 +90,8 @@ class Pool(RuleBasedStateMachine):
     @rule(data=st.data())
     def shrink(self, data: st.DataObject) -> None:
         """What is held keeps its holders and its name under a new number, and only what is idle is given up for it."""
-        count = data.draw(st.integers(max(2, self.pool.used + 1), self.count))
+        least = max(2, self.pool.used + 1)
+        count = data.draw(st.just(least) | st.integers(least, self.count))
         evictions = self.pool.evictions
         gone = [b for b in self.idle if b >= count]
         moves = dict(self.pool.shrink(count))
@@ -130,6 +131,23 @@ class Pool(RuleBasedStateMachine):
 
 TestPool = Pool.TestCase
 TestPool.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+
+
+def test_what_is_moved_keeps_its_holders_and_its_name() -> None:
+    pool = BlockPool(6)
+    blocks = [pool.take() for _ in range(5)]
+    pool.share(blocks[4])
+    assert pool.publish(blocks[4], b"name") == blocks[4]
+    pool.release(blocks[:2])
+    moves = dict(pool.shrink(4))
+    assert moves.keys() == {4, 5}
+    assert pool.find(b"name") == moves[blocks[4]]
+    assert pool.references(moves[blocks[4]]) == 2
+    assert (pool.total, pool.used, pool.available) == (3, 3, 0)
+    pool.check_integrity()
+    pool.grow(5)
+    assert pool.take() == 4
+    pool.check_integrity()
 
 
 def test_what_is_given_back_too_often_is_noticed() -> None:

@@ -7,6 +7,10 @@ from builders import BLOCK_BYTES, drain, make_core, request, tokens_of
 from simulated import SimulatedRunner, oracle
 
 from plimsoll_runtime.engine.core import EngineCore
+from plimsoll_runtime.engine.limits import Limits
+from plimsoll_runtime.engine.messages import RequestOutput
+from plimsoll_runtime.engine.scheduler import Scheduler
+from plimsoll_runtime.engine.step import Step
 from plimsoll_runtime.errors import EngineDeadError, UsageError
 
 PROMPTS = {f"r{i}": [(7 * i + j) % 40 for j in range(24)] for i in range(4)}
@@ -47,6 +51,48 @@ def test_sequences_that_run_are_moved_and_go_on(overlap: bool) -> None:
     assert {len(layer) for layer in runner.layers} == {33}
     assert runner.moves > 0
     for name, each in requests.items():
+        assert tokens_of(told[name]) == oracle(each, 40).token_ids
+
+
+def test_a_merge_under_way_finds_its_block_where_it_was_moved_to() -> None:
+    """Two equal sequences fill equal blocks in a step; before that is over, the block that both are to have moves."""
+    limits = Limits(num_blocks=65, block_size=4, max_len=40, max_batch_tokens=200, max_sequences=8)
+    scheduler, runner = Scheduler(limits), SimulatedRunner(65, 4, 200, 8)
+    names = ["r1", "r2"]
+    told: dict[str, list[RequestOutput]] = {name: [] for name in names}
+
+    def finish(step: Step) -> None:
+        for output in scheduler.commit(step, runner.run(step.plan)):
+            if output.request_id in told:
+                told[output.request_id].append(output)
+
+    def plan() -> Step:
+        step = scheduler.schedule()
+        assert step is not None
+        return step
+
+    for name, prompt in PROMPTS.items():
+        scheduler.add(request(f"before-{name}", prompt))
+    finish(plan())
+    same = {name: request(name, [1, 2, 3, 4, 5, 6, 7], max_tokens=20) for name in names}
+    for each in same.values():
+        scheduler.add(each)
+    finish(plan())
+    scheduler.abort([f"before-{name}" for name in PROMPTS])
+    merging = plan()
+    assert merging.merges
+    bearer = merging.merges[0].block
+    scheduler.resize(11)
+    resizing = plan()
+    assert bearer in dict(resizing.plan.moves), "it was moved"
+    scheduler.check_integrity([merging, resizing])
+    finish(merging)
+    finish(resizing)
+    scheduler.check_integrity()
+    while len(scheduler):
+        finish(plan())
+        scheduler.check_integrity()
+    for name, each in same.items():
         assert tokens_of(told[name]) == oracle(each, 40).token_ids
 
 
