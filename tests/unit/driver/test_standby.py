@@ -14,6 +14,7 @@ from model_support.tiny import make_model, prompts, save_model
 from test_process import read_line, start
 
 from plimsoll_runtime.driver.client import AsyncEngine
+from plimsoll_runtime.driver.footprint import footprint
 from plimsoll_runtime.driver.grant import Grant
 from plimsoll_runtime.driver.standby import Standby
 from plimsoll_runtime.engine.config import EngineConfig
@@ -59,6 +60,10 @@ async def test_models_sleep_in_images_and_wake_in_processes_that_stand_by(tmp_pa
         assert engine.info.image_bytes <= needs.image
         assert engine.info.workspace_bytes == needs.workspace
         assert engine.info.kv_bytes == needs.kv_least
+        used = footprint(engine.pid)
+        assert used.shared >= engine.info.image_bytes - 2**12
+        private = used.anonymous - engine.info.overhead_bytes
+        assert private <= needs.private + needs.workspace + needs.kv_least + 2**25, "nothing that no ledger counts"
         images.append(image)
         grants.append(grant)
         engines.append(engine)

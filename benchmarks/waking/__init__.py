@@ -1,0 +1,1 @@
+"""How long from the wish for a sleeping model to its first token?"""

@@ -1,0 +1,121 @@
+"""`python -m waking.run`: from the wish for a model to its first token, without HTTP.
+
+Three ways: from its files in a new process, from an image in a new process, and from an image in a process that
+stood by. What an engine has beside its image is told too: its own anonymous memory before it had anything, and after
+the answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+import sys
+import time
+from contextlib import aclosing
+from typing import Any
+
+import question
+from options import Options
+from plimsoll_runtime.driver.client import AsyncEngine
+from plimsoll_runtime.driver.footprint import footprint
+from plimsoll_runtime.driver.grant import Grant
+from plimsoll_runtime.driver.needs import Needs
+from plimsoll_runtime.driver.standby import Standby
+from plimsoll_runtime.engine.config import EngineConfig
+from plimsoll_runtime.engine.messages import AddRequest
+from plimsoll_runtime.engine.params import SamplingParams
+from plimsoll_runtime.weights.image.image import Image
+from serving import models, quiet
+from tables import Sheet
+
+MIB = 2**20
+PROMPT = list(range(300, 332))
+MODEL_LEN = 2048
+SHAPES = (models.SMALL, models.DEMO)
+
+
+def measure(chosen: Options) -> dict[str, Any]:
+    """Medians of seconds by way, for each model."""
+    wanted = [shape for shape in SHAPES if not chosen.only or shape.name in chosen.only]
+    return {"cases": [asyncio.run(_case(shape.name, models.source(shape), chosen)) for shape in wanted]}
+
+
+def table(result: dict[str, Any]) -> Sheet:
+    """One row a model."""
+    rows = [
+        [
+            case["model"],
+            *(f"{case[way]['seconds']:.2f}" for way in ("files", "image", "standby")),
+            f"{case['standby']['slowest']:.2f}",
+            *(f"{case[key] / MIB:.0f}" for key in ("image_bytes", "overhead_bytes", "anonymous_bytes")),
+        ]
+        for case in result["cases"]
+    ]
+    ways = ["from files", "from an image", "and a standby", "slowest of these"]
+    return Sheet("Seconds to the first token, median", ["model", *ways, "image, MiB", "process", "after"], rows)
+
+
+async def _case(name: str, model: str, chosen: Options) -> dict[str, Any]:
+    config = EngineConfig(
+        model=model, dtype="bfloat16", threads=chosen.threads, max_model_len=MODEL_LEN, max_batch_tokens=512
+    )
+    needs = await _needs(config)
+    grant = Grant(weights=needs.image + needs.private, workspace=needs.workspace, kv=needs.kv_least)
+    image = Image.create(needs.image, name)
+    rounds: dict[str, list[dict[str, float]]] = {"files": [], "image": [], "standby": []}
+    try:
+        await _first_token(config, image=image, grant=grant)
+        for _ in range(chosen.rounds):
+            rounds["files"].append(await _first_token(config, grant=grant))
+            rounds["image"].append(await _first_token(config, image=image, grant=grant))
+            standby = Standby.spawn()
+            await standby.ready()
+            rounds["standby"].append(await _first_token(config, standby=standby, image=image, grant=grant))
+    finally:
+        image.close()
+    return {
+        "model": name,
+        "needs": {field: getattr(needs, field) for field in needs.__struct_fields__},
+        **{way: _summary(found) for way, found in rounds.items()},
+        **{key: rounds["standby"][-1][key] for key in ("image_bytes", "overhead_bytes", "anonymous_bytes")},
+    }
+
+
+async def _needs(config: EngineConfig) -> Needs:
+    standby = Standby.spawn()
+    try:
+        return await standby.needs(config)
+    finally:
+        standby.close()
+
+
+async def _first_token(config: EngineConfig, **options: Any) -> dict[str, float]:
+    """One start, from the call to the first token of a prompt of 32, and its end."""
+    busy = quiet.cores_in_use()
+    start = time.perf_counter()
+    engine = await AsyncEngine.start(config, **options)
+    loaded = time.perf_counter() - start
+    try:
+        params = SamplingParams(temperature=0.0, max_tokens=1, ignore_eos=True)
+        async with aclosing(engine.generate(AddRequest("first", PROMPT, params))) as answer:
+            await anext(answer)
+        seconds = time.perf_counter() - start
+        return {
+            "seconds": seconds,
+            "ready_seconds": loaded,
+            "cores_used_by_others": round(busy, 2),
+            "image_bytes": engine.info.image_bytes,
+            "overhead_bytes": engine.info.overhead_bytes,
+            "anonymous_bytes": footprint(engine.pid).anonymous,
+        }
+    finally:
+        await engine.stop()
+
+
+def _summary(rounds: list[dict[str, float]]) -> dict[str, Any]:
+    seconds = [each["seconds"] for each in rounds]
+    return {"seconds": statistics.median(seconds), "slowest": max(seconds), "rounds": rounds}
+
+
+if __name__ == "__main__":
+    sys.exit(question.main(__doc__, measure, table))
