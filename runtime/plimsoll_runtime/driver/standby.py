@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import socket
 import subprocess
@@ -18,6 +19,8 @@ from plimsoll_runtime.driver.start import Measure, Ready, Refused, Reply, Start
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.errors import EngineDeadError, UsageError
 from plimsoll_runtime.weights.image.image import Image
+
+logger = logging.getLogger(__name__)
 
 KILL_SECONDS = 5.0
 
@@ -111,7 +114,10 @@ class Standby:
         self.process.kill()
         self.lifeline.close()
         os.close(self.page)
-        self.process.wait(KILL_SECONDS)
+        try:
+            self.process.wait(KILL_SECONDS)
+        except subprocess.TimeoutExpired:
+            logger.error("the process %d is killed but not gone; its memory may still be in use", self.pid)
 
     async def _until_ready(self) -> None:
         if not self._is_ready:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -135,6 +137,12 @@ async def test_a_start_that_fails_uses_it_up(cold: Standby) -> None:
     with pytest.raises(SourceError, match="no such model"):
         await AsyncEngine.start(EngineConfig(model="source"), factory=FAKE, standby=cold)
     assert not psutil.pid_exists(cold.pid)
+
+
+def test_who_supervises_engines_needs_no_torch() -> None:
+    modules = "driver.client, plimsoll_runtime.driver.standby, plimsoll_runtime.driver.grant"
+    code = f"import sys, plimsoll_runtime.{modules}; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 0
 
 
 def open_descriptors() -> int:
