@@ -1,0 +1,35 @@
+"""Plain LRU, to compare with: whoever was used longest ago goes, as soon as anybody else is asked for."""
+
+from __future__ import annotations
+
+from plimsoll_runtime.residency.actions import Action, Plan, Sleep, Wait, Wake
+from plimsoll_runtime.residency.ledger import Grant
+from plimsoll_runtime.residency.settings import Settings
+from plimsoll_runtime.residency.states import ASLEEP, Level, State
+from plimsoll_runtime.residency.view import HostView
+
+
+def plan_lru(view: HostView, settings: Settings) -> Plan:
+    """First come, first woken; in-flight and pinned models are left alone, as everywhere."""
+    actions: list[Action] = []
+    free, later = view.free, view.free + sum(model.coming for model in view.models)
+    idle = sorted(
+        (m for m in view.models if m.state is State.RESIDENT and not m.active and not m.pinned),
+        key=lambda m: (m.last_used, m.name),
+    )
+    wanted = [m for m in view.models if m.asked is not None and m.state in ASLEEP]
+    for model in sorted(wanted, key=lambda m: (m.asked, m.name)):
+        sizes = model.sizes
+        while later < sizes.least and idle:
+            victim = idle.pop(0)
+            assert victim.grant is not None
+            actions.append(Sleep(victim.name, Level.IN_HOST, victim.value, "least recently used"))
+            later += victim.grant.total
+        if sizes.least <= min(free, later):
+            grant = Grant(sizes.weights, sizes.workspace, sizes.kv_minimum)
+            actions.append(Wake(model.name, grant, "asked for"))
+            free -= grant.total
+        else:
+            actions.append(Wait(model.name, "no room yet"))
+        later -= sizes.least
+    return Plan(tuple(actions))

@@ -1,0 +1,54 @@
+"""What a host is told: how much memory, and how patient everybody is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from plimsoll_runtime.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Sizes in bytes, times in seconds. Raises UsageError for what no host can do.
+
+    `line`: the share of the device's memory that may be granted. `sleepers`: host memory for images of sleeping models.
+    `minimum_residency`: nothing is evicted sooner. `service_slice`: how long a model serves at least where those that
+    requests wait for take turns. `patience`: how long a request waits before its model gets a turn from others that
+    are worth more. `wait_seconds`, `max_waiting`, `max_waiting_bytes`: bounds of what waits for a model to wake.
+    `load_seconds`: what takes longer from disk until it answers is broken. `free_seconds`: how long memory that was
+    given back may take to be really free. `first_back_off`, `longest_back_off`: after a failure, doubling from one to
+    the other. `check_seconds`: between two looks at the memory.
+    """
+
+    line: float = 0.9
+    sleepers: int = 0
+    minimum_residency: float = 30.0
+    service_slice: float = 30.0
+    patience: float = 30.0
+    wait_seconds: float = 120.0
+    max_waiting: int = 1024
+    max_waiting_bytes: int = 64 * 2**20
+    load_seconds: float = 600.0
+    free_seconds: float = 30.0
+    first_back_off: float = 5.0
+    longest_back_off: float = 300.0
+    check_seconds: float = 2.0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.line <= 1:
+            raise UsageError(f"the line is a share of the memory between 0 and 1, not {self.line}")
+        for name in ("sleepers", "minimum_residency", "service_slice", "patience", "max_waiting", "max_waiting_bytes"):
+            if not getattr(self, name) >= 0:
+                raise UsageError(f"{name} must not be negative: {getattr(self, name)}")
+        for name in ("wait_seconds", "load_seconds", "free_seconds", "first_back_off", "check_seconds"):
+            if not getattr(self, name) > 0:
+                raise UsageError(f"{name} must be more than 0, not {getattr(self, name)}")
+        if self.longest_back_off < self.first_back_off:
+            raise UsageError(
+                f"longest_back_off ({self.longest_back_off}) must be at least first_back_off ({self.first_back_off})"
+            )
+
+    @property
+    def turn(self) -> float:
+        """Seconds of service after which a model may be made to give way to one that waits."""
+        return max(self.service_slice, self.minimum_residency)

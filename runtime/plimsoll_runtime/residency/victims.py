@@ -1,0 +1,84 @@
+"""Who makes room for a model that is wanted: chosen, not yet decided. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from plimsoll_runtime.residency.settings import Settings
+from plimsoll_runtime.residency.states import State
+from plimsoll_runtime.residency.view import ModelView
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """Models to be put to sleep, and KV caches to be shrunk to so many bytes, which together give `gained` bytes."""
+
+    victims: tuple[ModelView, ...]
+    shrinks: tuple[tuple[ModelView, int], ...]
+    gained: int
+
+
+def may_leave(model: ModelView) -> bool:
+    """Resident, and not pinned."""
+    return model.state is State.RESIDENT and not model.pinned
+
+
+def is_idle(model: ModelView, settings: Settings, now: float) -> bool:
+    """Whether it may be evicted at once: nothing in flight, and older than the minimum residency."""
+    return may_leave(model) and model.active == 0 and now >= model.since + settings.minimum_residency
+
+
+def by_value(model: ModelView) -> tuple[object, ...]:
+    """What is worth least comes first; whoever has a higher priority goes after all below it."""
+    return (model.priority, model.value, model.name)
+
+
+def by_turn(settings: Settings, now: float) -> Callable[[ModelView], tuple[object, ...]]:
+    """Whose slice of service ends first; of those whose slice is over, the idle ones, by value."""
+    return lambda model: (max(now, model.since + settings.turn), model.active > 0, *by_value(model))
+
+
+def choose(models: Sequence[ModelView], candidates: Sequence[ModelView], shortfall: int) -> Room | None:
+    """As few of the candidates, in their order, as give `shortfall` bytes with what KV caches of others can spare.
+
+    None where all of them together do not.
+    """
+    picked: list[ModelView] = []
+    for candidate in (None, *candidates):
+        if candidate is not None:
+            picked.append(candidate)
+        if _gain(models, picked) >= shortfall:
+            break
+    else:
+        return None
+    for victim in tuple(reversed(picked)):
+        rest = [other for other in picked if other is not victim]
+        if _gain(models, rest) >= shortfall:
+            picked = rest
+    return _room(models, picked, shortfall)
+
+
+def _gain(models: Sequence[ModelView], picked: Sequence[ModelView]) -> int:
+    names = {victim.name for victim in picked}
+    return sum(_total(victim) for victim in picked) + sum(m.spare_kv for m in models if m.name not in names)
+
+
+def _room(models: Sequence[ModelView], picked: Sequence[ModelView], shortfall: int) -> Room:
+    gained = sum(map(_total, picked))
+    names = {victim.name for victim in picked}
+    shrinks: list[tuple[ModelView, int]] = []
+    for model in sorted((m for m in models if m.spare_kv and m.name not in names), key=by_value):
+        if gained >= shortfall:
+            break
+        given = min(model.spare_kv, shortfall - gained)
+        assert model.grant is not None
+        shrinks.append((model, model.grant.kv - given))
+        gained += given
+    return Room(tuple(picked), tuple(shrinks), gained)
+
+
+def _total(model: ModelView) -> int:
+    """What it gives back beyond what it is giving back already."""
+    assert model.grant is not None
+    return model.grant.total - model.coming
