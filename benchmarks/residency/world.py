@@ -237,10 +237,12 @@ class World:
         comer = self._view_of(model)
         size = model.sizes.image
         model.grant = None
+        self.memory.release(model.name)
+        self.replan()
         drops = make_room(self.view(), comer, size, self.memory.sleepers.free) if self.memory.shared else ()
         for drop in drops or ():
             self._do(drop)
-        model.has_image = self.memory.sleep(model.name, size)
+        model.has_image = self.memory.keep(model.name, size)
         model.become(State.IN_HOST if model.has_image else State.ON_DISK, self.now)
 
 

@@ -203,17 +203,20 @@ class Memory:
         self.sleepers.put(name, image)
         return True
 
-    def sleep(self, name: ModelName, image: int) -> bool:
-        """Take the grant back; whether the image (bytes, 0 for none) can stay. The caller gives it up where not."""
+    def release(self, name: ModelName) -> None:
+        """Take the grant back: its process is gone. Its image, if any, is to be kept or given up next."""
         self.device.release(name)
-        if not self.shared:
-            if image == 0 and name in self.sleepers.images:
-                self.sleepers.take(name)
-            return name in self.sleepers.images
-        if not 0 < image <= self.sleepers.free:
-            return False
-        self.sleepers.put(name, image)
-        return True
+
+    def keep(self, name: ModelName, image: int) -> bool:
+        """Whether the image of a model that sleeps now (bytes, 0: none) can stay. The caller gives it up where not."""
+        if self.shared:
+            if not 0 < image <= self.sleepers.free:
+                return False
+            self.sleepers.put(name, image)
+            return True
+        if image == 0 and name in self.sleepers.images:
+            self.sleepers.take(name)
+        return name in self.sleepers.images
 
     def check_integrity(self) -> None:
         """Raises LedgerError where a ledger is exceeded, or an image is paid for twice."""

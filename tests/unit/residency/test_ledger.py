@@ -59,9 +59,10 @@ class Books(RuleBasedStateMachine):
     def sleeps(self, name: ModelName, image: int) -> None:
         if name not in self.awake:
             with pytest.raises(LedgerError):
-                self.memory.sleep(name, image)
+                self.memory.release(name)
             return
-        stays = self.memory.sleep(name, image)
+        self.memory.release(name)
+        stays = self.memory.keep(name, image)
         del self.awake[name]
         if not self.shared and image == 0:
             self.asleep.pop(name, None)

@@ -1,0 +1,47 @@
+"""What a host refuses, by code: the API in front of it turns each into a status of its own."""
+
+from __future__ import annotations
+
+from plimsoll_runtime.errors import PlimsollError
+
+
+class HostError(PlimsollError):
+    """`code` is for programs, the message for people."""
+
+    code = "host_error"
+
+
+class NotPlaced(HostError):
+    """No model of this name was placed here, or it has been removed."""
+
+    code = "not_placed"
+
+
+class OperationConflict(HostError):
+    """The id of an operation was used before, with other content."""
+
+    code = "operation_conflict"
+
+
+class Superseded(HostError):
+    """A later operation wants something else of the same model."""
+
+    code = "superseded"
+
+
+class DoesNotFit(HostError):
+    """Whatever gives way; the message has the numbers."""
+
+    code = "does_not_fit"
+
+
+class Refused(HostError):
+    """Not now. `retry_after`: seconds after which it is worth trying again, at least one.
+
+    Codes: "too_many_waiting", "waited_too_long", "memory_pressure", "load_failed", "host_closing".
+    """
+
+    def __init__(self, code: str, message: str, retry_after: float) -> None:
+        super().__init__(message)
+        self.code = code
+        self.retry_after = max(1.0, retry_after)

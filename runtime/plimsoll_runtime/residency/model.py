@@ -1,0 +1,149 @@
+"""What a host knows of one model that was placed on it."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+
+from plimsoll_runtime.errors import PlimsollError
+from plimsoll_runtime.residency.demand import Demand
+from plimsoll_runtime.residency.engines import Found, Image
+from plimsoll_runtime.residency.ledger import Grant
+from plimsoll_runtime.residency.names import ModelName
+from plimsoll_runtime.residency.operations import Operation
+from plimsoll_runtime.residency.report import ModelReport
+from plimsoll_runtime.residency.resident import Resident
+from plimsoll_runtime.residency.sizes import Seconds
+from plimsoll_runtime.residency.spec import ModelSpec, served_names
+from plimsoll_runtime.residency.states import Level, State, check_transition
+from plimsoll_runtime.residency.view import ModelView
+from plimsoll_runtime.residency.waiters import Waiters
+
+
+class Model:
+    """Changed by its host only. Times are the loop's, but for those of reports.
+
+    `wish` is the level that an operation wants it at (at least), `rest` the level that it is being put to sleep at (at
+    most), `leaving` that it is to be forgotten, `next_spec` what takes its spec's place once nothing of it is in
+    memory. `yielding`: it drains for others, and `stopping`: it has drained, and its process is being ended.
+    """
+
+    def __init__(self, name: ModelName, spec: ModelSpec, waiters: Waiters, now: float) -> None:
+        self.name = name
+        self.spec = spec
+        self.weight, self.priority, self.pinned = spec.weight, spec.priority, spec.pinned
+        self.state = State.ABSENT
+        self.since = now
+        self.why = "placed"
+        self.error: PlimsollError | None = None
+        self.failures = 0
+        self.retry_at = -math.inf
+        self.unfit: str | None = None
+        self.found: Found | None = None
+        self.seconds = Seconds(0.0)
+        self.measured_load = self.measured_wake = False
+        self.demand = Demand()
+        self.clock = 0.0
+        self.image: Image | None = None
+        self.resident: Resident | None = None
+        self.waiters = waiters
+        self.wish: Level | None = None
+        self.wished_at = now
+        self.rest: Level | None = None
+        self.leaving = False
+        self.next_spec: ModelSpec | None = None
+        self.yielding = self.stopping = False
+        self.kv_wanted: int | None = None
+        self.kv_floor = 0
+        self.loads = self.wakes = 0
+        self.operations: list[tuple[Operation, frozenset[State]]] = []
+        self.task: asyncio.Task[None] | None = None
+        self.resizing: asyncio.Task[None] | None = None
+
+    def become(self, state: State, why: str, now: float) -> None:
+        """Go on to another state. Raises TransitionError where it cannot follow."""
+        check_transition(self.state, state)
+        self.state, self.why, self.since = state, why, now
+
+    @property
+    def changing(self) -> bool:
+        """Whether it is on its way out, or about to be another: nothing may wake it."""
+        return self.leaving or self.next_spec is not None or self.rest is not None
+
+    @property
+    def asked(self) -> float | None:
+        """Since when it is wanted awake: by who waits, by an operation, or as it is pinned."""
+        since = [self.waiters.since] if self.waiters.since is not None else []
+        if self.wish is Level.RESIDENT or self.pinned:
+            since.append(self.wished_at)
+        return min(since, default=None)
+
+    def wants(self, level: Level, now: float) -> None:
+        """An operation wants it at this level at least."""
+        if self.wish is None:
+            self.wished_at = now
+        self.wish = level
+
+    def view(self, grant: Grant | None, now: float) -> ModelView:
+        """For a plan. Only of a model that was found."""
+        assert self.found is not None
+        waiting = len(self.waiters)
+        stats = None if self.resident is None else self.resident.engine.stats
+        used = 0 if stats is None or grant is None or not stats.blocks_total else (
+            grant.kv * stats.blocks_used // stats.blocks_total
+        )  # fmt: skip
+        return ModelView(
+            name=self.name,
+            state=self.state,
+            sizes=self.found.sizes,
+            seconds=self.seconds,
+            since=self.since,
+            grant=grant,
+            image=0 if self.image is None or not self.image.complete else self.found.sizes.image,
+            frequency=self.demand.frequency(now) + waiting + (self.wish is Level.RESIDENT),
+            clock=self.clock,
+            last_used=self.demand.last_used,
+            weight=self.weight,
+            priority=self.priority,
+            pinned=self.pinned,
+            active=0 if self.resident is None else self.resident.active,
+            waiting=waiting,
+            asked=None if self.changing else self.asked,
+            retry_at=self.retry_at,
+            kv_used=used,
+            kv_floor=self.kv_floor,
+            kv_wanted=self.kv_wanted,
+            yielding=self.yielding,
+            fill=self.wish is Level.IN_HOST and not self.changing,
+            due=None if self.changing else self.demand.due(),
+        )
+
+    def report(self, grant: Grant | None, now: float, wall: float) -> ModelReport:
+        """For people and for the operator. `wall` is the time of the epoch that `now` is."""
+        last = self.demand.last_used
+        return ModelReport(
+            namespace=self.name.namespace,
+            name=self.name.name,
+            revision=self.spec.revision,
+            served_names=served_names(self.name, self.spec),
+            state=self.state.value,
+            since=wall - (now - self.since),
+            why=self.why,
+            weights=0 if grant is None else grant.weights,
+            workspace=0 if grant is None else grant.workspace,
+            kv=0 if grant is None else grant.kv,
+            host_bytes=0 if self.image is None else self.image.nbytes,
+            active=0 if self.resident is None else self.resident.active,
+            waiting=len(self.waiters),
+            rate=self.demand.rate(now),
+            last_used=None if last == -math.inf else wall - (now - last),
+            value=0.0 if self.found is None else self.view(grant, now).value,
+            load_seconds=self.seconds.load if self.measured_load else None,
+            wake_seconds=self.seconds.wake if self.measured_wake else None,
+            loads=self.loads,
+            wakes=self.wakes,
+            pinned=self.pinned,
+            weight=self.weight,
+            priority=self.priority,
+            error=None if self.error is None else str(self.error),
+        )

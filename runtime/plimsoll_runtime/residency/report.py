@@ -1,0 +1,80 @@
+"""What a host says of itself. Times are seconds since the epoch, sizes bytes, in JSON with camelCase keys."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class DeviceReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """The device's memory, as the ledger has it; `pressure` is none, some or full, as measured."""
+
+    kind: str
+    name: str
+    capacity: int
+    line: int
+    reserved: int
+    used: int
+    free: int
+    pressure: str
+
+
+class SleepersReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Host memory for the images of models that sleep."""
+
+    capacity: int
+    used: int
+
+
+class ModelReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """One model. `weights`, `workspace` and `kv` are its grant, zero while it has none; `host_bytes` is its image.
+
+    `rate` is requests a second, `value` the retention value, `why` the reason of its state.
+    """
+
+    namespace: str
+    name: str
+    revision: str
+    served_names: tuple[str, ...]
+    state: str
+    since: float
+    why: str
+    weights: int
+    workspace: int
+    kv: int
+    host_bytes: int
+    active: int
+    waiting: int
+    rate: float
+    last_used: float | None
+    value: float
+    load_seconds: float | None
+    wake_seconds: float | None
+    loads: int
+    wakes: int
+    pinned: bool
+    weight: float
+    priority: int
+    error: str | None
+
+
+class Decision(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """What was done with a model and why: Woken, Asleep, Evicted, Refused, Loaded or Unloaded."""
+
+    sequence: int
+    time: float
+    namespace: str
+    name: str
+    action: str
+    why: str
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Everything. `sequence` grows with each change of a state, an error or a decision; numbers alone raise it not."""
+
+    instance: str
+    sequence: int
+    time: float
+    device: DeviceReport
+    sleepers: SleepersReport
+    models: tuple[ModelReport, ...]
+    decisions: tuple[Decision, ...]

@@ -1,0 +1,190 @@
+"""Engines that are no processes: they take the time and the memory that a test says, and fail as it says.
+
+They keep the books that the kernel would: a byte more than there is, and the test ends there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import AsyncGenerator, Callable
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from plimsoll_runtime.engine.messages import AddRequest, EngineInfo, EngineStats, RequestOutput
+from plimsoll_runtime.errors import EngineDeadError, PlimsollError
+from plimsoll_runtime.residency.engines import Device, Found, Image, Look, Started
+from plimsoll_runtime.residency.ledger import Grant
+from plimsoll_runtime.residency.names import ModelName
+from plimsoll_runtime.residency.sizes import Sizes
+from plimsoll_runtime.residency.spec import ModelSpec
+from plimsoll_runtime.residency.view import Pressure
+
+
+@dataclass
+class Behaviour:
+    """Of one model. Errors are raised once each; `hangs` names the calls that never return ("find", "start").
+
+    `private`: bytes of the weights that are beside the image. `grows`: bytes of workspace beyond what was predicted.
+    """
+
+    image: int = 2
+    private: int = 0
+    workspace: int = 1
+    kv_minimum: int = 1
+    kv_useful: int = 2
+    find_seconds: float = 0.5
+    load_seconds: float = 4.0
+    wake_seconds: float = 1.0
+    stop_seconds: float = 0.5
+    grows: int = 0
+    kv_held: int = 0
+    find_errors: list[PlimsollError] = field(default_factory=list)
+    start_errors: list[PlimsollError] = field(default_factory=list)
+    hangs: set[str] = field(default_factory=set)
+
+
+class FakeImage:
+    """Bytes that are counted."""
+
+    def __init__(self, size: int, closed: Callable[[FakeImage], None]) -> None:
+        self._size = size
+        self._closed = closed
+        self.complete = False
+
+    @property
+    def nbytes(self) -> int:
+        return self._size if self.complete else 0
+
+    def close(self) -> None:
+        self._closed(self)
+
+
+class FakeEngine:
+    """One process."""
+
+    def __init__(self, engines: FakeEngines, name: ModelName, grant: Grant, inner: Any) -> None:
+        self._engines = engines
+        self.name = name
+        self.grant = grant
+        self.kv_bytes = grant.kv
+        self.failure: PlimsollError | None = None
+        self.blocks_used = 0
+        self._inner = inner
+        self._dead = asyncio.Event()
+
+    @property
+    def info(self) -> EngineInfo:
+        return cast(EngineInfo, self._inner.info)
+
+    @property
+    def stats(self) -> EngineStats:
+        return EngineStats(blocks_total=100, blocks_used=self.blocks_used)
+
+    def generate(self, request: AddRequest) -> AsyncGenerator[RequestOutput, None]:
+        return cast(AsyncGenerator[RequestOutput, None], self._inner.generate(request))
+
+    async def wait_dead(self) -> None:
+        await self._dead.wait()
+
+    async def stop(self) -> None:
+        self.die(EngineDeadError("the engine was stopped"))
+        await asyncio.sleep(self._engines.behaviours[self.name].stop_seconds)
+        self._engines.alive.discard(self)
+
+    async def resize(self, kv_bytes: int) -> int:
+        await asyncio.sleep(0.1)
+        self.kv_bytes = max(kv_bytes, self._engines.behaviours[self.name].kv_held)
+        self._engines.check()
+        return self.kv_bytes
+
+    def die(self, error: PlimsollError) -> None:
+        """As a process does; its memory is free once it was stopped."""
+        if self.failure is None:
+            self.failure = error
+            self._dead.set()
+
+
+class FakeEngines:
+    """A device of `capacity` bytes; `engine_of` makes what an engine's `info` and `generate` are taken from."""
+
+    def __init__(
+        self,
+        capacity: int = 10,
+        *,
+        shared: bool = True,
+        engine_of: Callable[[ModelName, ModelSpec], Any] = lambda name, spec: None,
+    ) -> None:
+        self.capacity = capacity
+        self.shared = shared
+        self.behaviours: dict[ModelName, Behaviour] = defaultdict(Behaviour)
+        self.alive: set[FakeEngine] = set()
+        self.images: set[FakeImage] = set()
+        self.pressure = Pressure.NONE
+        self.reserved = 0
+        self.taken_by_others = 0
+        self.sleepers = 0
+        self.starting: dict[ModelName, int] = {}
+        self.starts: list[tuple[ModelName, str]] = []
+        self._engine_of = engine_of
+
+    @property
+    def used(self) -> int:
+        """Bytes of the device that processes have, or are about to take."""
+        private = sum(engine.grant.weights + engine.grant.workspace + engine.kv_bytes for engine in self.alive)
+        return private + sum(self.starting.values())
+
+    def check(self) -> None:
+        """What the kernel would do."""
+        assert self.used <= self.capacity, "out of memory on the device"
+        if not self.shared:
+            held = sum(image.nbytes for image in self.images)
+            assert held <= self.sleepers, "out of host memory"
+
+    async def open(self, line: float, sleepers: int) -> Device:
+        self.sleepers = sleepers
+        return Device("cpu" if self.shared else "cuda", "a device that is none", self.capacity, self.shared)
+
+    def look(self) -> Look:
+        return Look(self.capacity - self.used - self.taken_by_others, self.reserved, self.pressure)
+
+    async def find(self, name: ModelName, spec: ModelSpec) -> Found:
+        how = self.behaviours[name]
+        if "find" in how.hangs:
+            await asyncio.Event().wait()
+        await asyncio.sleep(how.find_seconds)
+        if how.find_errors:
+            raise how.find_errors.pop(0)
+        weights = (how.image if self.shared else 0) + how.private
+        return Found(Sizes(how.image, weights or how.image, how.workspace, how.kv_minimum, how.kv_useful))
+
+    def image(self, name: ModelName, size: int) -> Image:
+        image = FakeImage(size, self.images.discard)
+        self.images.add(image)
+        return image
+
+    async def start(self, name: ModelName, spec: ModelSpec, found: Found, image: Image | None, grant: Grant) -> Started:
+        how = self.behaviours[name]
+        filled = image is not None and image.complete
+        self.starts.append((name, "wake" if filled else "load"))
+        assert name not in self.starting
+        assert name not in {engine.name for engine in self.alive}, "two engines of one model"
+        self.starting[name] = grant.total
+        try:
+            self.check()
+            if "start" in how.hangs:
+                await asyncio.Event().wait()
+            await asyncio.sleep(how.wake_seconds + (0 if filled else how.load_seconds))
+            if how.start_errors:
+                raise how.start_errors.pop(0)
+        finally:
+            del self.starting[name]
+        if image is not None:
+            cast(FakeImage, image).complete = True
+        engine = FakeEngine(self, name, grant, self._engine_of(name, spec))
+        self.alive.add(engine)
+        measured = Grant(grant.weights, grant.workspace + how.grows, grant.kv)
+        return Started(engine, measured, 0 if image is None else image.nbytes)
+
+    async def close(self) -> None:
+        """Nothing is left that the host did not end."""

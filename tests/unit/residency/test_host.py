@@ -1,0 +1,470 @@
+"""One host and engines that are no processes: who waits, who is woken, what is told."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any
+
+import msgspec
+import pytest
+from operator_support.virtual_time import run
+from residency_support.engines import Behaviour, FakeEngine, FakeEngines
+
+from plimsoll_runtime.errors import EngineDeadError, ModelError, SourceError, UsageError
+from plimsoll_runtime.residency.errors import DoesNotFit, NotPlaced, OperationConflict, Refused, Superseded
+from plimsoll_runtime.residency.host import Host
+from plimsoll_runtime.residency.names import ModelName
+from plimsoll_runtime.residency.report import ModelReport
+from plimsoll_runtime.residency.settings import Settings
+from plimsoll_runtime.residency.spec import ModelSpec
+from plimsoll_runtime.residency.states import Level
+from plimsoll_runtime.residency.view import Pressure
+
+A, B, C = (ModelName("team", letter) for letter in "abc")
+SPEC = ModelSpec(revision="1", source="file:///models/a")
+SETTINGS = Settings(line=1.0, sleepers=4, minimum_residency=10, service_slice=20, patience=5, wait_seconds=60)
+"""A model takes 4 to 5 of 10 bytes: two fit."""
+
+Test = Callable[[Host, FakeEngines], Coroutine[Any, Any, None]]
+
+
+@asynccontextmanager
+async def hosted(engines: FakeEngines, settings: Settings = SETTINGS) -> AsyncIterator[Host]:
+    host = Host(engines, settings, wall=lambda: 1000.0 + asyncio.get_running_loop().time())
+    await host.start()
+    try:
+        yield host
+    finally:
+        await host.close()
+        assert not engines.alive
+        assert not engines.images
+        assert not engines.starting
+
+
+def on_a_host(test: Test, settings: Settings = SETTINGS, **options: Any) -> None:
+    async def main() -> None:
+        engines = FakeEngines(**options)
+        async with hosted(engines, settings) as host:
+            await test(host, engines)
+            host.check_integrity()
+
+    run(main())
+
+
+async def placed(host: Host, *names: ModelName, level: Level = Level.ON_DISK, **spec: Any) -> None:
+    for name in names:
+        host.place(name, msgspec.structs.replace(SPEC, **spec), level, f"place {name}")
+        outcome = await host.settled(f"place {name}", 100)
+        assert outcome.done
+        assert outcome.error is None
+
+
+def entry(host: Host, name: ModelName) -> ModelReport:
+    return next(m for m in host.report().models if (m.namespace, m.name) == name)
+
+
+async def use(host: Host, name: ModelName, seconds: float = 1.0) -> float:
+    """One request; how long it waited."""
+    loop = asyncio.get_running_loop()
+    asked = loop.time()
+    async with host.lease(name) as resident:
+        assert resident.name == name
+        waited = loop.time() - asked
+        await asyncio.sleep(seconds)
+    return waited
+
+
+def the_engine(engines: FakeEngines, name: ModelName) -> FakeEngine:
+    return next(engine for engine in engines.alive if engine.name == name)
+
+
+def test_a_request_wakes_its_model_and_the_next_finds_it_awake() -> None:
+    async def test(host: Host, engines: FakeEngines) -> None:
+        await placed(host, A)
+        assert entry(host, A).state == "OnDisk"
+        assert await use(host, A) == pytest.approx(5.0)
+        assert await use(host, A) == 0.0
+        seen = entry(host, A)
+        assert (seen.state, seen.why, seen.loads, seen.wakes) == ("Resident", "woken for a request", 1, 0)
+        assert (seen.weights, seen.workspace, seen.kv, seen.host_bytes) == (2, 1, 2, 2)
+        assert seen.last_used == host.report().time - 1
+        assert [d.action for d in host.report().decisions] == ["Loaded"]
+        assert host.report().decisions[0].why == "woken for a request; it took 5.0 s"
+
+    on_a_host(test)
+
+
+def test_two_that_fit_are_both_awake_and_the_third_waits_for_its_turn() -> None:
+    async def test(host: Host, engines: FakeEngines) -> None:
+        await placed(host, A, B, C)
+        await asyncio.gather(use(host, A), use(host, B))
+        assert {engine.name for engine in engines.alive} == {A, B}
+        waited = await use(host, C)
+        # Nobody goes before its minimum residency of 10 s; then C loads for 5 s.
+        assert 13 <= waited <= 16
+        assert len(engines.alive) == 2
+        (gone,) = {A, B} - {engine.name for engine in engines.alive}
+        assert entry(host, gone).state == "InHost"
+        evicted = next(d for d in host.report().decisions if d.action == "Evicted")
+        assert evicted.why.startswith(f"evicted {gone} for team/c: value ")
+        assert await use(host, gone) < 20
+        assert engines.starts[-1] == (gone, "wake")
+
+    on_a_host(test)
+
+
+def test_a_model_in_use_is_drained_for_its_turn_and_holds_new_requests() -> None:
+    async def test(host: Host, engines: FakeEngines) -> None:
+        await placed(host, A, B)
+        long = asyncio.create_task(use(host, A, 100.0))
+        await asyncio.sleep(10)
+        other = asyncio.create_task(use(host, B))
+        await asyncio.sleep(30)
+        assert entry(host, A).state == "Draining"
+        late = asyncio.create_task(use(host, A))
+        await asyncio.sleep(1)
+        assert (entry(host, A).active, entry(host, A).waiting) == (1, 1)
+        with pytest.raises(Refused, match="was not awake within 60 s"):
+            await other
+        # Nobody wants its room any more: it goes on at once.
+        await asyncio.sleep(0.1)
+        assert late.done() or entry(host, A).state == "Resident"
+        await asyncio.gather(long, late)
+
+    on_a_host(test, capacity=5)
+
+
+def test_an_engine_that_dies_takes_nobody_with_it_and_comes_back_after_a_while() -> None:
+    async def test(host: Host, engines: FakeEngines) -> None:
+        await placed(host, A, B)
+        await asyncio.gather(use(host, A), use(host, B))
+        before = host.sequence
+        async with host.lease(B) as untouched:
+            the_engine(engines, A).die(EngineDeadError("signal 9"))
+            await asyncio.sleep(1)
+            assert untouched.engine.failure is None
+        seen = entry(host, A)
+        assert (seen.state, seen.error) == ("InHost", "signal 9")
+        assert host.sequence > before
+        assert host.counters.deaths == 1
+        # 5 s of back-off, then a wake from the image, which outlived its engine.
+        assert await use(host, A) == pytest.approx(5.5, abs=0.6)
+        assert engines.starts[-1] == (A, "wake")
+        assert entry(host, A).error is None
+
+    on_a_host(test)
+
+
+def test_a_load_that_fails_tells_who_waits_and_backs_off_ever_longer() -> None:
+    async def test(host: Host, engines: FakeEngines) -> None:
+        await placed(host, A)
+        engines.behaviours[A].start_errors = [ModelError("layer 3 is missing")] * 3
+        with pytest.raises(Refused, match="team/a cannot be loaded: layer 3 is missing") as first:
+            await use(host, A)
+        assert (first.value.code, first.value.retry_after) == ("load_failed", 5.0)
+        with pytest.raises(Refused) as second:
+            await use(host, A)
+        assert second.value.retry_after == 10.0
+        with pytest.raises(Refused) as at_once:
+            await use(host, A)
+        assert at_once.value.retry_after == 10.0
+        assert len(engines.starts) == 2
+        assert (entry(host, A).state, entry(host, A).error) == ("OnDisk", "layer 3 is missing")
+        assert host.report().device.used == 0
+
+    on_a_host(test)
+
+
+def test_a_load_that_hangs_is_ended() -> None:
+    async def test(host: Host, engines: FakeEngines) -> None:
+        await placed(host, A)
+        engines.behaviours[A].hangs = {"start"}
+        with pytest.raises(Refused, match="did not answer within 30 s"):
+            await use(host, A)
+        assert not engines.starting
+        assert host.report().device.used == 0
+
+    on_a_host(test, Settings(line=1.0, load_seconds=30))
+
+
+def test_a_model_that_cannot_fit_is_refused_with_the_numbers_until_something_changes() -> None:
+    async def test(host: Host, engines: FakeEngines) -> None:
+        engines.behaviours[A] = Behaviour(image=20)
+        await placed(host, A)
+        for _ in range(2):
+            with pytest.raises(DoesNotFit, match=r"team/a needs .* but of the line of"):
+                await use(host, A)
+        assert entry(host, A).state == "OnDisk"
+        assert [d.action for d in host.report().decisions] == ["Refused"]
+
+    on_a_host(test)
+
+
+def test_waiting_is_bounded_in_number_and_bytes_and_cancelled_waits_count_for_nothing() -> None:
+    async def test(host: Host, engines: FakeEngines) -> None:
+        await placed(host, A)
+        engines.behaviours[A].hangs = {"start"}
+
+        async def ask(size: int) -> None:
+            async with host.lease(A, size=size):
+                raise AssertionError("it never wakes")
+
+        waiting = [asyncio.create_task(ask(40)) for _ in range(2)]
+        await asyncio.sleep(0)
+        with pytest.raises(Refused, match=r"requests of 0\.0 MiB wait") as full:
+            await ask(21)
+        assert full.value.code == "too_many_waiting"
+        waiting.append(asyncio.create_task(ask(0)))
+        await asyncio.sleep(0)
+        with pytest.raises(Refused, match="3 requests wait for models to wake already") as full:
+            await ask(0)
+        assert full.value.code == "too_many_waiting"
+        for task in waiting:
+            task.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+        host.check_integrity()
+        assert entry(host, A).waiting == 0
+
+    on_a_host(test, Settings(line=1.0, max_waiting=3, max_waiting_bytes=100, wait_seconds=3))
+
+
+def test_a_load_begins_only_when_the_memory_is_really_free() -> None:
+    async def test(host: Host, engines: FakeEngines) -> None:
+        await placed(host, A)
+        engines.taken_by_others = 8
+        request = asyncio.create_task(use(host, A))
+        await asyncio.sleep(10)
+        assert engines.starts == []
+        engines.taken_by_others = 0
+        assert await request == pytest.approx(15.0, abs=0.3)
+        engines.taken_by_others = 9
+        await placed(host, B)
+        with pytest.raises(Refused, match="something that the host does not know of takes the rest"):
+            await use(host, B)
+
+    on_a_host(test)
+
+
+def test_a_model_that_turns_out_larger_than_the_line_is_ended() -> None:
+    async def test(host: Host, engines: FakeEngines) -> None:
+        await placed(host, A)
+        engines.behaviours[A].grows = 1
+        await use(host, A)
+        assert entry(host, A).workspace == 2
+        engines.behaviours[B].grows = 9
+        await placed(host, B)
+        with pytest.raises(Refused, match="it takes more than was predicted"):
+            await use(host, B)
+        assert len(engines.alive) == 1
+
+    on_a_host(test, capacity=11)
+
+
+def test_levels_of_placing_and_sleeping() -> None:
+    async def test(host: Host, engines: FakeEngines) -> None:
+        await placed(host, A, level=Level.RESIDENT)
+        assert entry(host, A).state == "Resident"
+        await placed(host, B, level=Level.IN_HOST)
+        await asyncio.sleep(2)
+        assert entry(host, B).state == "InHost"
+        assert host.report().sleepers.used == 2
+        assert not host.sleep(A, Level.IN_HOST, "s1").done
+        assert (await host.settled("s1", 10)).done
+        assert entry(host, A).state == "InHost"
+        host.sleep(A, Level.ON_DISK, "s2")
+        assert (await host.settled("s2", 10)).done
+        assert (entry(host, A).state, entry(host, A).host_bytes) == ("OnDisk", 0)
+        host.wake(A, "w")
+        outcome = await host.settled("w", 10)
+        assert outcome.model is not None
+        assert (outcome.done, outcome.model.state) == (True, "Resident")
+        with pytest.raises(UsageError, match="must be InHost or OnDisk"):
+            host.sleep(A, Level.RESIDENT, "s3")
+
+    on_a_host(test)
+
+
+def test_an_operation_has_one_effect_and_one_answer() -> None:
+    async def test(host: Host, engines: FakeEngines) -> None:
+        first = host.place(A, SPEC, Level.RESIDENT, "one")
+        assert not first.done
+        assert not host.place(A, SPEC, Level.RESIDENT, "one").done
+        await host.settled("one", 60)
+        sequence = host.sequence
+        again = host.place(A, SPEC, Level.RESIDENT, "one")
+        assert again.done
+        assert host.sequence == sequence
+        with pytest.raises(OperationConflict, match="'one' was something else before"):
+            host.place(A, SPEC, Level.ON_DISK, "one")
+        with pytest.raises(OperationConflict):
+            host.remove(A, "one")
+        with pytest.raises(UsageError, match="operation must be a text"):
+            host.wake(A, "")
+        host.remove(A, "two")
+        gone = await host.settled("two", 60)
+        assert (gone.done, gone.model, gone.error) == (True, None, None)
+        assert host.remove(A, "two").done
+        with pytest.raises(NotPlaced, match="team/a is not placed"):
+            host.remove(A, "three")
+
+    on_a_host(test)
+
+
+def test_an_operation_that_fails_says_why() -> None:
+    async def test(host: Host, engines: FakeEngines) -> None:
+        engines.behaviours[A].find_errors = [SourceError("no such model")]
+        host.place(A, SPEC, Level.RESIDENT, "one")
+        outcome = await host.settled("one", 60)
+        assert (outcome.done, str(outcome.error)) == (True, "no such model")
+        assert entry(host, A).state == "Absent"
+        # It is tried again by itself, and what was asked for in vain must be asked for anew.
+        await asyncio.sleep(6)
+        assert (entry(host, A).state, entry(host, A).error) == ("OnDisk", None)
+        host.wake(A, "two")
+        host.sleep(A, Level.IN_HOST, "three")
+        assert isinstance((await host.settled("two", 1)).error, Superseded)
+
+    on_a_host(test)
+
+
+def test_removing_drains_and_refuses_who_waits() -> None:
+    async def test(host: Host, engines: FakeEngines) -> None:
+        await placed(host, A, level=Level.RESIDENT)
+        request = asyncio.create_task(use(host, A, 30.0))
+        await asyncio.sleep(1)
+        host.remove(A, "r")
+        with pytest.raises(NotPlaced):
+            await use(host, A)
+        assert A not in host.placed()
+        assert not (await host.settled("r", 20)).done
+        await request
+        assert (await host.settled("r", 5)).done
+        assert host.report().models == ()
+        assert host.report().device.used == 0
+
+    on_a_host(test)
+
+
+def test_another_spec_takes_the_place_of_the_first_one() -> None:
+    async def test(host: Host, engines: FakeEngines) -> None:
+        await placed(host, A, level=Level.RESIDENT)
+        host.place(A, msgspec.structs.replace(SPEC, revision="2", weight=2.0), Level.ON_DISK, "light")
+        assert (entry(host, A).state, entry(host, A).revision, entry(host, A).weight) == ("Resident", "2", 2.0)
+        other = msgspec.structs.replace(SPEC, revision="3", source="file:///models/b")
+        host.place(A, other, Level.RESIDENT, "heavy")
+        assert not (await host.settled("heavy", 1)).done
+        assert (await host.settled("heavy", 20)).done
+        assert (entry(host, A).revision, entry(host, A).state) == ("3", "Resident")
+        assert [kind for _, kind in engines.starts] == ["load", "load"]
+
+    on_a_host(test)
+
+
+def test_pinned_models_stay_and_may_not_exceed_the_line_together() -> None:
+    async def test(host: Host, engines: FakeEngines) -> None:
+        await placed(host, A, B, C)
+        host.pin(A, "a", pinned=True)
+        host.pin(B, "b", pinned=True)
+        await asyncio.sleep(15)
+        assert {engine.name for engine in engines.alive} == {A, B}
+        with pytest.raises(DoesNotFit, match=r"team/a, team/b, team/c would take .* pinned together"):
+            host.pin(C, "c", pinned=True)
+        with pytest.raises(DoesNotFit):
+            await use(host, C)
+        with pytest.raises(UsageError, match="unpin it first"):
+            host.sleep(A, Level.IN_HOST, "s")
+        host.pin(B, "b2", pinned=False, weight=0.5, priority=-1)
+        assert (entry(host, B).pinned, entry(host, B).weight, entry(host, B).priority) == (False, 0.5, -1)
+        await use(host, C)
+        assert {engine.name for engine in engines.alive} == {A, C}
+
+    on_a_host(test)
+
+
+def test_nothing_is_loaded_under_full_pressure() -> None:
+    async def test(host: Host, engines: FakeEngines) -> None:
+        await placed(host, A, B)
+        await use(host, A)
+        engines.pressure = Pressure.FULL
+        await asyncio.sleep(2.1)
+        assert host.report().device.pressure == "full"
+        with pytest.raises(Refused) as refused:
+            await use(host, B)
+        assert refused.value.code == "memory_pressure"
+        await asyncio.sleep(15)
+        assert entry(host, A).state == "OnDisk"
+        engines.pressure = Pressure.NONE
+        await asyncio.sleep(5)
+        await use(host, B)
+
+    on_a_host(test)
+
+
+def test_a_report_can_be_awaited_and_numbers_alone_do_not_change_it() -> None:
+    async def test(host: Host, engines: FakeEngines) -> None:
+        await placed(host, A, level=Level.RESIDENT)
+        loop = asyncio.get_running_loop()
+        sequence, began = host.sequence, loop.time()
+        await use(host, A)
+        assert (await host.changed(sequence, 5.0)).sequence == sequence
+        assert loop.time() == began + 6.0
+        waiting = asyncio.create_task(host.changed(sequence, 100.0))
+        await asyncio.sleep(1)
+        host.sleep(A, Level.IN_HOST, "s")
+        report = await waiting
+        assert report.sequence > sequence
+        assert loop.time() < began + 10
+        assert (await host.changed(0, 100.0)).sequence >= report.sequence
+
+    on_a_host(test)
+
+
+def test_the_report_is_what_the_design_says() -> None:
+    async def test(host: Host, engines: FakeEngines) -> None:
+        await placed(host, A, level=Level.RESIDENT, token="secret")
+        text = msgspec.json.encode(host.report())
+        assert b"secret" not in text
+        assert "secret" not in repr(host.placed())
+        report = msgspec.json.decode(text)
+        assert set(report) == {"instance", "sequence", "time", "device", "sleepers", "models", "decisions"}
+        assert set(report["device"]) == {
+            "kind", "name", "capacity", "line", "reserved", "used", "free", "pressure"
+        }  # fmt: skip
+        assert set(report["models"][0]) == {
+            "namespace", "name", "revision", "servedNames", "state", "since", "why", "weights", "workspace", "kv",
+            "hostBytes", "active", "waiting", "rate", "lastUsed", "value", "loadSeconds", "wakeSeconds", "loads",
+            "wakes", "pinned", "weight", "priority", "error",
+        }  # fmt: skip
+        assert set(report["decisions"][0]) == {"sequence", "time", "namespace", "name", "action", "why"}
+        assert report["models"][0]["servedNames"] == ["a"]
+
+    on_a_host(test)
+
+
+def test_closing_refuses_who_waits() -> None:
+    async def main() -> None:
+        engines = FakeEngines()
+        async with hosted(engines) as host:
+            await placed(host, A)
+            request = asyncio.create_task(use(host, A))
+            await asyncio.sleep(1)
+        with pytest.raises(Refused, match="shutting down"):
+            await request
+        await host.close()
+
+    run(main())
+
+
+def test_on_a_gpu_images_stay_with_the_sleepers() -> None:
+    async def test(host: Host, engines: FakeEngines) -> None:
+        await placed(host, A, B, C)
+        await asyncio.gather(use(host, A), use(host, B))
+        assert host.report().sleepers.used == 4
+        await use(host, C)
+        # There is no room for a third image: C has none, and loads from disk each time.
+        assert entry(host, C).host_bytes == 0
+        host.check_integrity()
+
+    on_a_host(test, shared=False)
