@@ -58,6 +58,7 @@ class Model:
         self.loads = self.wakes = 0
         self.operations: list[tuple[Operation, frozenset[State]]] = []
         self.task: asyncio.Task[None] | None = None
+        self.called_off: asyncio.Task[None] | None = None
         self.resizing: asyncio.Task[None] | None = None
 
     def become(self, state: State, why: str, now: float) -> None:

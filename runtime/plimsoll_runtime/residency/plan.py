@@ -143,7 +143,7 @@ class _Draft:
     def fill(self) -> None:
         """Bring images into host memory that an operation wants there, through memory that is free."""
         for model in self._view.models:
-            if model.fill and model.state is State.ON_DISK and not self._cannot(model):
+            if model.fill and model.asked is None and model.state is State.ON_DISK and not self._cannot(model):
                 self._wake_if_free(model, "its image is wanted in host memory")
 
     def preload(self) -> None:

@@ -26,7 +26,7 @@ from plimsoll_runtime.residency.actions import (
     Wake,
 )
 from plimsoll_runtime.residency.counters import Counters
-from plimsoll_runtime.residency.engines import Engines, Found, Started
+from plimsoll_runtime.residency.engines import Engine, Engines, Found, Started
 from plimsoll_runtime.residency.errors import DoesNotFit, HostError, Refused
 from plimsoll_runtime.residency.journal import Journal
 from plimsoll_runtime.residency.ledger import Grant, LedgerError, Memory
@@ -178,13 +178,15 @@ class Supervisor:
             if self.memory.shared:
                 assert (name in images) is (model.state is State.IN_HOST), name
             else:
-                assert (name in images) is (model.image is not None), name
+                # One that wakes has paid for its image a moment before there is one.
+                assert model.image is None or name in images, name
+                assert model.image is not None or name not in images or model.state is State.WAKING, name
             if model.state is State.RESIDENT and model.resident is not None and len(model.waiters):
                 assert model.resident.engine.failure is not None, name
 
     def _towards_sleep(self, model: Model, level: Level, *, unloading: bool) -> None:
         if model.state in (State.FETCHING, State.WAKING) and unloading and model.task is not None:
-            model.task.cancel()
+            self._call_off(model, model.task)
         elif model.state is State.RESIDENT:
             why = "it is to be removed" if model.leaving else "its spec has changed" if unloading else "put to sleep"
             self._drain(model, why)
@@ -198,6 +200,12 @@ class Supervisor:
                 self._forget(model)
             elif model.next_spec is not None:
                 self._take_next_spec(model, model.next_spec)
+
+    def _call_off(self, model: Model, task: asyncio.Task[None]) -> None:
+        """Cancel a task, once, and not before it has begun: one that never ran cleans nothing up."""
+        if model.called_off is not task:
+            model.called_off = task
+            self._loop.call_soon(task.cancel)
 
     def _forget(self, model: Model) -> None:
         del self.models[model.name]
@@ -258,8 +266,10 @@ class Supervisor:
                 there = model.image.nbytes if model.image is not None and self.memory.shared else 0
                 await self._until_free(model.name, grant.total - there)
                 started = await self._engines.start(model.name, model.spec, found, model.image, grant)
+                await self._correct(model, started)
         except asyncio.CancelledError:
             self._asleep(model, "its wake was called off")
+            self._loop.call_soon(self.advance, model)
             raise
         except TimeoutError:
             longest = self._settings.load_seconds
@@ -270,7 +280,7 @@ class Supervisor:
             logger.exception("%s could not be woken", model.name)
             self._failed_to_wake(model, EngineDeadError(f"{type(error).__name__}: {error}"))
         else:
-            await self._woken(model, started, self.now - began, why, from_disk=from_disk)
+            self._woken(model, started, self.now - began, why, from_disk=from_disk)
 
     async def _until_free(self, name: ModelName, size: int) -> None:
         """Wait until so much memory is really free. Raises MemoryLimitError where it is not in time."""
@@ -283,13 +293,7 @@ class Supervisor:
                 )
             await asyncio.sleep(FREE_AGAIN_SECONDS)
 
-    async def _woken(self, model: Model, started: Started, seconds: float, why: str, *, from_disk: bool) -> None:
-        try:
-            self._correct(model, started)
-        except LedgerError as error:
-            await asyncio.shield(started.engine.stop())
-            self._failed_to_wake(model, MemoryLimitError(f"it takes more than was predicted: {error}"))
-            return
+    def _woken(self, model: Model, started: Started, seconds: float, why: str, *, from_disk: bool) -> None:
         assert model.found is not None
         resident = Resident(model.name, model.spec, model.found.files, started.engine, next(self._serials))
         model.resident, model.task, model.error, model.unfit = resident, None, None, None
@@ -303,15 +307,19 @@ class Supervisor:
         self._spawn(self._watch(model, resident))
         self.advance(model)
 
-    def _correct(self, model: Model, started: Started) -> None:
-        """Sizes as they were measured, in the ledgers too. Raises LedgerError where they do not fit."""
+    async def _correct(self, model: Model, started: Started) -> None:
+        """Sizes as they were measured, in the ledgers too. Where they do not fit it is ended: MemoryLimitError."""
         assert model.found is not None
         sizes, grant = model.found.sizes, started.grant
         measured = replace(sizes, image=started.image or sizes.image, weights=grant.weights, workspace=grant.workspace)
         model.found = replace(model.found, sizes=measured)
-        self.memory.device.change(model.name, grant)
-        if not self.memory.shared and started.image and model.name in self.memory.sleepers.images:
-            self.memory.sleepers.change(model.name, started.image)
+        try:
+            self.memory.device.change(model.name, grant)
+            if not self.memory.shared and started.image and model.name in self.memory.sleepers.images:
+                self.memory.sleepers.change(model.name, started.image)
+        except LedgerError as error:
+            await _ended(started.engine)
+            raise MemoryLimitError(f"it takes more than was predicted: {error}") from error
 
     def _timed(self, model: Model, seconds: float, *, from_disk: bool) -> None:
         if from_disk:
@@ -370,7 +378,7 @@ class Supervisor:
         if model.resizing is not None:
             model.resizing.cancel()
         death = resident.engine.failure
-        await asyncio.shield(resident.engine.stop())
+        await _ended(resident.engine)
         model.stopping = False
         self._counters.sleeps += 1
         self._asleep(model, why)
@@ -545,13 +553,27 @@ class Supervisor:
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = self._loop.create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._ended)
+        task.add_done_callback(self._task_ended)
         return task
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
+    def _task_ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             logger.error("a task of the host failed", exc_info=error)
+
+
+async def _ended(engine: Engine) -> None:
+    """End an engine, and wait for that even if this task is cancelled meanwhile: its memory is not free before."""
+    stopping = asyncio.ensure_future(engine.stop())
+    cancelled = False
+    while not stopping.done():
+        try:
+            await asyncio.shield(stopping)
+        except asyncio.CancelledError:
+            cancelled = True
+    stopping.result()
+    if cancelled:
+        raise asyncio.CancelledError
 
 
 def _with_least_kv(sizes: Sizes, least: int | None) -> Sizes:
