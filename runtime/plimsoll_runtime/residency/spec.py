@@ -15,7 +15,7 @@ from plimsoll_runtime.sizes import is_share, parse_size
 
 LEAST_WEIGHT, MOST_WEIGHT, MOST_PRIORITY = 0.001, 1000.0, 1000
 MOST_NAMES, LONGEST_TEXT = 64, 4096
-SERVERS = frozenset({"maxWaiting", "maxWaitingTokens", "drainSeconds", "maxLogitBias"})
+SERVERS = frozenset({"maxWaiting", "maxWaitingTokens", "drainSeconds"})
 """Fields of `runtime` that are the server's business and not the engine's."""
 _GIVEN = frozenset({"model", "revision", "offline"})
 """Fields of an engine's config that a spec's `runtime` does not have."""

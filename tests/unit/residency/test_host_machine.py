@@ -15,7 +15,7 @@ from operator_support.virtual_time import VirtualTimeLoop
 from residency_support.engines import Behaviour, FakeEngines
 
 from plimsoll_runtime.errors import EngineDeadError, ModelError, SourceError, UsageError
-from plimsoll_runtime.residency.errors import DoesNotFit, HostError, NotPlaced, OperationConflict, Refused
+from plimsoll_runtime.residency.errors import DoesNotFit, NotPlaced, OperationConflict, Refused
 from plimsoll_runtime.residency.host import Host, Outcome
 from plimsoll_runtime.residency.names import ModelName
 from plimsoll_runtime.residency.settings import Settings
