@@ -11,8 +11,11 @@ IGNORED = ["*/*", "consolidated*.safetensors"]
 """Folders (other formats of the same weights), and the copy of the weights that Mistral's models carry."""
 
 
-def fetch_snapshot(model_id: str, revision: str | None) -> Path:
-    """The folder of a snapshot, downloaded if need be. Raises SourceError saying what to do."""
+def fetch_snapshot(model_id: str, revision: str | None, token: str | None = None) -> Path:
+    """The folder of a snapshot, downloaded if need be, with this token or the environment's.
+
+    Raises SourceError saying what to do.
+    """
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import (
         GatedRepoError,
@@ -24,7 +27,9 @@ def fetch_snapshot(model_id: str, revision: str | None) -> Path:
 
     name = f"hf://{model_id}" + (f"@{revision}" if revision else "")
     try:
-        found = snapshot_download(model_id, revision=revision, allow_patterns=PATTERNS, ignore_patterns=IGNORED)
+        found = snapshot_download(
+            model_id, revision=revision, token=token, allow_patterns=PATTERNS, ignore_patterns=IGNORED
+        )
     except HFValidationError as error:
         raise SourceError(f"{model_id!r} is no folder, no .gguf file and no Hugging Face id: {error}") from error
     except GatedRepoError as error:

@@ -27,8 +27,8 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture(autouse=True)
 def no_hub(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fetch(model_id: str, revision: str | None) -> Path:
-        raise SourceError(f"asked the hub for {model_id} at {revision}")
+    def fetch(model_id: str, revision: str | None, token: str | None) -> Path:
+        raise SourceError(f"asked the hub for {model_id} at {revision}" + (f" with {token}" if token else ""))
 
     monkeypatch.setattr(sources, "fetch_snapshot", fetch)
 
@@ -62,6 +62,12 @@ def test_a_folder_by_path_and_by_url(folder: Path, monkeypatch: pytest.MonkeyPat
 def test_what_is_not_there(model: str, revision: str | None, message: str) -> None:
     with pytest.raises(SourceError, match=message):
         resolve(model, revision)
+
+
+@pytest.mark.parametrize("model", ["org/model", "hf://org/model"])
+def test_a_token_goes_to_the_hub(model: str) -> None:
+    with pytest.raises(SourceError, match="asked the hub for org/model at None with hf_x"):
+        resolve(model, token="hf_x")
 
 
 def test_a_revision_of_a_folder(folder: Path) -> None:
