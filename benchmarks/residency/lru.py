@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from plimsoll_runtime.residency.actions import Action, Plan, Sleep, Wait, Wake
+from plimsoll_runtime.residency.actions import Action, DropImage, Plan, Sleep, Wait, Wake
 from plimsoll_runtime.residency.ledger import Grant
 from plimsoll_runtime.residency.settings import Settings
+from plimsoll_runtime.residency.sleepers import may_drop
 from plimsoll_runtime.residency.states import ASLEEP, Level, State
-from plimsoll_runtime.residency.view import HostView
+from plimsoll_runtime.residency.view import HostView, ModelView
 
 
 def plan_lru(view: HostView, settings: Settings) -> Plan:
@@ -33,3 +34,14 @@ def plan_lru(view: HostView, settings: Settings) -> Plan:
             actions.append(Wait(model.name, "no room yet"))
         later -= sizes.least
     return Plan(tuple(actions))
+
+
+def lru_images(view: HostView, comer: ModelView, size: int, free: int) -> tuple[DropImage, ...] | None:
+    """The same for images: whoever comes stays, and what was used longest ago goes."""
+    drops: list[DropImage] = []
+    for sleeper in sorted(filter(may_drop, view.models), key=lambda m: (m.last_used, m.name)):
+        if free >= size:
+            break
+        drops.append(DropImage(sleeper.name, sleeper.image_value, "least recently used"))
+        free += sleeper.image
+    return tuple(drops) if free >= size else None

@@ -35,6 +35,7 @@ from plimsoll_runtime.residency.view import HostView, ModelView, Pressure
 STOP_SECONDS = 0.5
 """How long an engine takes to end."""
 Planner = Callable[[HostView, Settings], Plan]
+ImageRoom = Callable[[HostView, ModelView, int, int], tuple[DropImage, ...] | None]
 
 
 @dataclass(eq=False)
@@ -77,7 +78,14 @@ class Model:
 class World:
     """One host. `run` drives it; counters are read afterwards."""
 
-    def __init__(self, models: list[Model], memory: Memory, settings: Settings, decide: Planner) -> None:
+    def __init__(
+        self,
+        models: list[Model],
+        memory: Memory,
+        settings: Settings,
+        decide: Planner,
+        image_room: ImageRoom = make_room,
+    ) -> None:
         self.models = {model.name: model for model in models}
         self.memory = memory
         self.settings = settings
@@ -91,6 +99,7 @@ class World:
         self.on_action: Callable[[HostView, Action], None] = lambda view, action: None
         self.seen: HostView = self.view()
         self._decide = decide
+        self._image_room = image_room
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._order = itertools.count()
 
@@ -239,7 +248,7 @@ class World:
         model.grant = None
         self.memory.release(model.name)
         self.replan()
-        drops = make_room(self.view(), comer, size, self.memory.sleepers.free) if self.memory.shared else ()
+        drops = self._image_room(self.view(), comer, size, self.memory.sleepers.free) if self.memory.shared else ()
         for drop in drops or ():
             self._do(drop)
         model.has_image = self.memory.keep(model.name, size)

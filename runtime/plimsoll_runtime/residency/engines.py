@@ -65,12 +65,16 @@ class Image(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """`kind` is "cpu" or "cuda"; `capacity` in bytes; `shared`: its memory is the host's."""
+    """`kind` is "cpu" or "cuda"; `capacity` in bytes; `shared`: its memory is the host's.
+
+    `elastic`: whether KV caches on it can shrink and grow.
+    """
 
     kind: str
     name: str
     capacity: int
     shared: bool
+    elastic: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,7 +75,8 @@ class Host:
             DeviceLedger(self._device.capacity, line), SleeperLedger(settings.sleepers), shared=self._device.shared
         )
         self._journal = Journal(self._wall)
-        self._supervisor = Supervisor(self._engines, settings, memory, self._journal, self.counters)
+        elastic = self._device.elastic
+        self._supervisor = Supervisor(self._engines, settings, memory, self._journal, self.counters, elastic=elastic)
         self._supervisor.look()
         self._supervisor.start()
 

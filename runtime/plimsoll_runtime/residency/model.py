@@ -85,8 +85,8 @@ class Model:
             self.wished_at = now
         self.wish = level
 
-    def view(self, grant: Grant | None, now: float) -> ModelView:
-        """For a plan. Only of a model that was found."""
+    def view(self, grant: Grant | None, now: float, *, elastic: bool = True) -> ModelView:
+        """For a plan. Only of a model that was found. `elastic`: whether its KV cache can shrink and grow."""
         assert self.found is not None
         waiting = len(self.waiters)
         stats = None if self.resident is None else self.resident.engine.stats
@@ -113,7 +113,7 @@ class Model:
             retry_at=self.retry_at,
             kv_used=used,
             kv_floor=self.kv_floor,
-            kv_wanted=self.kv_wanted,
+            kv_wanted=self.kv_wanted if elastic or grant is None else grant.kv,
             yielding=self.yielding,
             fill=self.wish is Level.IN_HOST and not self.changing,
             due=None if self.changing else self.demand.due(),

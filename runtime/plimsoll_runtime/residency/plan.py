@@ -3,7 +3,8 @@
 Models that are wanted are looked at in the order in which they were first asked for. One that fits into free memory
 wakes. Else KV caches give up what they do not use, and models that are idle and worth less go (the churn guard: what
 must go may not be worth more, in expected seconds of loading, than what comes). Else it waits for its turn: it comes
-once it has waited for `patience` and those who must go have served for a slice; then they finish what they have and go.
+once it has waited as long as the swap would cost in loading (or for `patience`, if that is less) and those who must go
+have served for a slice; then they finish what they have and go.
 Whoever is first keeps what he will need; others may pass him only into what he leaves. So everybody's turn comes, and
 no model is swapped more often than once a slice.
 """
@@ -209,7 +210,10 @@ class _Draft:
             self._later = 0
             return
         asked = now if wanted.asked is None else wanted.asked
-        turn = max([asked + settings.patience, *(victim.since + settings.turn for victim in room.victims)])
+        # As in renting skis: whoever waits until waiting has cost what buying would, pays twice the best at most.
+        cost = wanted.reload_seconds + sum(victim.reload_seconds for victim in room.victims)
+        patience = min(settings.patience, cost)
+        turn = max([asked + patience, *(victim.since + settings.turn for victim in room.victims)])
         self._look_again(
             min((m.since + settings.minimum_residency for m in models if _is_young(m, settings, now)), default=turn)
         )

@@ -31,7 +31,7 @@ def idle(model: ModelView, now: float) -> str:
 def evicted(victim: ModelView, wanted: ModelView, now: float, clock: float) -> str:
     """It is worth less than what needs its room."""
     return (
-        f"evicted {victim.name} for {wanted.name}: value {victim.value:.2g} against {wanted.value_at(clock):.2g}, "
+        f"evicted {victim.name} for {wanted.name}: value {victim.value:.4g} against {wanted.value_at(clock):.4g}, "
         f"{idle(victim, now)}, reload {duration(victim.reload_seconds)}"
     )
 

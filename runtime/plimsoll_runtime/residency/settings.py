@@ -13,8 +13,8 @@ class Settings:
 
     `line`: the share of the device's memory that may be granted. `sleepers`: host memory for images of sleeping models.
     `minimum_residency`: nothing is evicted sooner. `service_slice`: how long a model serves at least where those that
-    requests wait for take turns. `patience`: how long a request waits before its model gets a turn from others that
-    are worth more. `wait_seconds`, `max_waiting`, `max_waiting_bytes`: bounds of what waits for a model to wake.
+    requests wait for take turns. `patience`: how long a request waits at most before its model gets a turn from
+    others that are worth more. `wait_seconds`, `max_waiting`, `max_waiting_bytes`: bounds of what waits for a model.
     `load_seconds`: what takes longer from disk until it answers is broken. `free_seconds`: how long memory that was
     given back may take to be really free. `first_back_off`, `longest_back_off`: after a failure, doubling from one to
     the other. `check_seconds`: between two looks at the memory.

@@ -28,8 +28,8 @@ def make_room(view: HostView, comer: ModelView, size: int, free: int) -> tuple[D
         if free >= size or sleeper.image_value > comer.image_value:
             break
         why = (
-            f"dropped {sleeper.name}'s image for {comer.name}'s: value {sleeper.image_value:.2g} against "
-            f"{comer.image_value:.2g}, {reasons.idle(sleeper, view.now)}, "
+            f"dropped {sleeper.name}'s image for {comer.name}'s: value {sleeper.image_value:.4g} against "
+            f"{comer.image_value:.4g}, {reasons.idle(sleeper, view.now)}, "
             f"reload {reasons.duration(sleeper.seconds.from_disk)}"
         )
         drops.append(DropImage(sleeper.name, sleeper.image_value, why))

@@ -51,7 +51,14 @@ class Supervisor:
     """The models of one host, and whatever is under way with them."""
 
     def __init__(
-        self, engines: Engines, settings: Settings, memory: Memory, journal: Journal, counters: Counters
+        self,
+        engines: Engines,
+        settings: Settings,
+        memory: Memory,
+        journal: Journal,
+        counters: Counters,
+        *,
+        elastic: bool,
     ) -> None:
         self.models: dict[ModelName, Model] = {}
         self.memory = memory
@@ -62,6 +69,7 @@ class Supervisor:
         self._settings = settings
         self._journal = journal
         self._counters = counters
+        self._elastic = elastic
         self._serials = itertools.count(1)
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -124,7 +132,11 @@ class Supervisor:
     def view(self, *, relieve: bool = False) -> HostView:
         """What a plan is made of."""
         device, grants = self.memory.device, self.memory.device.grants
-        models = (m.view(grants.get(m.name), self.now) for m in self.models.values() if m.found is not None)
+        models = (
+            m.view(grants.get(m.name), self.now, elastic=self._elastic)
+            for m in self.models.values()
+            if m.found is not None
+        )
         return HostView(
             now=self.now,
             models=tuple(models),
@@ -231,7 +243,7 @@ class Supervisor:
                 self._journal.decide(model.name, "Evicted", action.why)
                 if action.level is Level.ON_DISK:
                     model.rest = Level.ON_DISK
-                self._drain(model, action.why, yielding=action.level is not Level.ON_DISK)
+                self._drain(model, action.why, yielding=action.level is not Level.ON_DISK, told=True)
             case Resume():
                 assert model.task is not None
                 model.task.cancel()
@@ -363,16 +375,16 @@ class Supervisor:
         self._journal.note()
         self._loop.call_at(model.retry_at, self.advance, model)
 
-    def _drain(self, model: Model, why: str, *, yielding: bool = False) -> None:
-        """Hold new requests, and end its process once those in flight have ended."""
+    def _drain(self, model: Model, why: str, *, yielding: bool = False, told: bool = False) -> None:
+        """Hold new requests, and end its process once those in flight have ended. `told`: the decision was noted."""
         assert model.resident is not None
         lived = self.now - model.since
         model.yielding = yielding
         model.become(State.DRAINING, why, self.now)
         self._changed(model)
-        self._work_on(model, self._put_to_sleep(model, model.resident, why, lived))
+        self._work_on(model, self._put_to_sleep(model, model.resident, why, lived, told=told))
 
-    async def _put_to_sleep(self, model: Model, resident: Resident, why: str, lived: float) -> None:
+    async def _put_to_sleep(self, model: Model, resident: Resident, why: str, lived: float, *, told: bool) -> None:
         await resident.drained()
         model.yielding, model.stopping = False, True
         if model.resizing is not None:
@@ -387,7 +399,7 @@ class Supervisor:
             if lived > self._settings.longest_back_off:
                 model.failures = 0
             self._back_off(model, death)
-        elif model.state is not State.ABSENT:
+        elif not told and not model.leaving:
             self._journal.decide(model.name, "Asleep", why)
         self.advance(model)
 
@@ -396,7 +408,7 @@ class Supervisor:
 
         Who waits for the memory wakes first: if he sleeps in an image himself, that leaves the sleepers its room.
         """
-        comer = model.view(self.memory.device.grants[model.name], self.now)
+        comer = model.view(self.memory.device.grants[model.name], self.now, elastic=self._elastic)
         self.memory.release(model.name)
         model.resident, model.task, model.kv_wanted = None, None, None
         image = model.image

@@ -93,6 +93,7 @@ class FakeEngine:
         self._engines.alive.discard(self)
 
     async def resize(self, kv_bytes: int) -> int:
+        assert self._engines.shared, "a GPU's cache keeps its size"
         await asyncio.sleep(0.1)
         self.kv_bytes = max(kv_bytes, self._engines.behaviours[self.name].kv_held)
         self._engines.check()
@@ -143,7 +144,8 @@ class FakeEngines:
 
     async def open(self, line: float, sleepers: int) -> Device:
         self.sleepers = sleepers
-        return Device("cpu" if self.shared else "cuda", "a device that is none", self.capacity, self.shared)
+        kind = "cpu" if self.shared else "cuda"
+        return Device(kind, "a device that is none", self.capacity, self.shared, elastic=self.shared)
 
     def look(self) -> Look:
         return Look(self.capacity - self.used - self.taken_by_others, self.reserved, self.pressure)

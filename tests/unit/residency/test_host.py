@@ -109,6 +109,7 @@ def test_two_that_fit_are_both_awake_and_the_third_waits_for_its_turn() -> None:
         assert entry(host, gone).state == "InHost"
         evicted = next(d for d in host.report().decisions if d.action == "Evicted")
         assert evicted.why.startswith(f"evicted {gone} for team/c: value ")
+        assert [d.action for d in host.report().decisions] == ["Loaded", "Loaded", "Evicted", "Loaded"]
         assert await use(host, gone) < 20
         assert engines.starts[-1] == (gone, "wake")
 

@@ -82,13 +82,16 @@ def test_unload_before_load() -> None:
 
 def test_the_churn_guard_keeps_what_is_worth_more_until_the_turn_comes() -> None:
     hot = (resident("hot", frequency=40.0), resident("hotter", frequency=90.0))
-    found = plan(host(*hot, wanted("cold", asked=NOW - 10)), Settings())
-    assert found.actions == (Wait(ModelName("team", "cold"), "its turn comes in 20 s, after team/hot", NOW + 20),)
-    assert found.look_at == NOW + 20
-    sleep, _ = actions(host(*hot, wanted("cold", asked=NOW - 30)))
+    found = plan(host(*hot, wanted("cold", asked=NOW - 2)), Settings())
+    # A swap costs 4 s of waking now, and 4 s more for the one that has to come back.
+    assert found.actions == (Wait(ModelName("team", "cold"), "its turn comes in 6.0 s, after team/hot", NOW + 6),)
+    assert found.look_at == NOW + 6
+    from_disk = wanted("cold", asked=NOW - 2, seconds=Seconds(load=100.0, wake=4.0), state=State.ON_DISK, image=0)
+    assert plan(host(*hot, from_disk), Settings()).look_at == NOW + 28
+    sleep, _ = actions(host(*hot, wanted("cold", asked=NOW - 8)))
     assert isinstance(sleep, Sleep)
     assert sleep.why == (
-        "evicted team/hot: it is team/cold's turn, which waits for 30 s; awake for 17 min, reload 4.0 s"
+        "evicted team/hot: it is team/cold's turn, which waits for 8.0 s; awake for 17 min, reload 4.0 s"
     )
 
 

@@ -1,0 +1,113 @@
+"""`PYTHONPATH=benchmarks python -m residency.run`: a simulated day on one device, by our planner and by plain LRU.
+
+The planner and the ledgers are the runtime's own; loading, waking and answering take what `traces` says. Figures are
+seconds of loading that were paid, and how long requests waited for their model.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import sys
+import time
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from plimsoll_runtime.residency.plan import plan
+from plimsoll_runtime.residency.settings import Settings
+from plimsoll_runtime.residency.sleepers import make_room
+from provenance import provenance
+from residency.lru import lru_images, plan_lru
+from residency.traces import GIB, TRACES, models
+from residency.world import ImageRoom, Planner, World, memory_of
+
+PLANNERS: dict[str, tuple[Planner, ImageRoom]] = {"plimsoll": (plan, make_room), "lru": (plan_lru, lru_images)}
+LINE, SLEEPERS = 40 * GIB, 48 * GIB
+"""The sixteen models take 158 GiB awake: four times the line."""
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Simulate, print, write."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--days", type=int, default=3, help="simulated days of each kind, each with its own seed")
+    parser.add_argument("--only", action="append", choices=TRACES, help="kinds of days")
+    parser.add_argument("--json", type=Path, help="write the figures here")
+    args = parser.parse_args(words)
+    table = Table("day", "planner", "loading", "wakes", "from disk", "wait mean", "wait p99", "longest", "a plan")
+    results: dict[str, dict[str, Any]] = {}
+    for name in args.only or TRACES:
+        results[name] = {}
+        for planner, (decide, image_room) in PLANNERS.items():
+            found = mean([day(name, seed, decide, image_room) for seed in range(args.days)])
+            results[name][planner] = found
+            table.add_row(
+                name,
+                planner,
+                f"{found['loading_seconds']:.0f} s",
+                f"{found['wakes']:.0f}",
+                f"{found['loads']:.0f}",
+                f"{found['wait_mean']:.2f} s",
+                f"{found['wait_p99']:.1f} s",
+                f"{found['wait_longest']:.0f} s",
+                f"{1e3 * found['plan_seconds']:.2f} ms",
+            )
+    Console().print(table)
+    if args.json:
+        record = {**provenance(), "days": args.days, "line": LINE, "sleepers": SLEEPERS, "results": results}
+        args.json.write_text(json.dumps(record, indent=2) + "\n")
+    return 0
+
+
+def day(trace: str, seed: int, decide: Planner, image_room: ImageRoom) -> dict[str, float]:
+    """One simulated day."""
+    made = models()
+    spent = [0.0, 0]
+
+    def timed(*arguments: Any) -> Any:
+        began = time.perf_counter()
+        found = decide(*arguments)
+        spent[0] += time.perf_counter() - began
+        spent[1] += 1
+        return found
+
+    world = World(made, memory_of(LINE, SLEEPERS), Settings(), timed, image_room)
+    asked = 0
+    for arrival in TRACES[trace](random.Random(seed)):
+        world.at(arrival.at, partial(ask, world, arrival.model, arrival.seconds))
+        asked += 1
+    world.run()
+    if len(world.waits) != asked:
+        raise RuntimeError(f"{asked - len(world.waits)} of {asked} requests were never answered")
+    waits = sorted(world.waits)
+    return {
+        "requests": asked,
+        "loading_seconds": world.loading_seconds,
+        "wakes": world.wakes,
+        "loads": world.loads,
+        "wait_mean": fmean(waits),
+        "wait_p99": waits[int(0.99 * len(waits))],
+        "wait_longest": waits[-1],
+        "plan_seconds": spent[0] / spent[1],
+    }
+
+
+def ask(world: World, model: int, seconds: float) -> None:
+    """One request."""
+    world.arrive(list(world.models)[model], seconds)
+
+
+def mean(days: Sequence[dict[str, float]]) -> dict[str, float]:
+    """Of each figure; the longest wait is that of all days."""
+    found = {key: fmean(day[key] for day in days) for key in days[0]}
+    return found | {"wait_longest": max(day["wait_longest"] for day in days)}
+
+
+if __name__ == "__main__":
+    sys.exit(main())
