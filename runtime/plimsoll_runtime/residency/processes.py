@@ -1,0 +1,222 @@
+"""Engines in earnest: a process for each resident model, images in memfds, and one process that stands by.
+
+The host's own process never imports torch, unless there is an accelerator whose memory must be asked for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+
+import msgspec
+
+from plimsoll_runtime.background import in_daemon_thread
+from plimsoll_runtime.driver.client import AsyncEngine
+from plimsoll_runtime.driver.footprint import footprint
+from plimsoll_runtime.driver.grant import Grant as EngineGrant
+from plimsoll_runtime.driver.standby import Standby
+from plimsoll_runtime.engine.config import EngineConfig
+from plimsoll_runtime.errors import UsageError
+from plimsoll_runtime.residency.engines import Device, Found, Look, Started
+from plimsoll_runtime.residency.engines import Image as ImageProtocol
+from plimsoll_runtime.residency.ledger import Grant
+from plimsoll_runtime.residency.names import ModelName
+from plimsoll_runtime.residency.pressure import host_memory_left, judge, read_stalls
+from plimsoll_runtime.residency.sizes import Sizes, size_text
+from plimsoll_runtime.residency.spec import ModelSpec, engine_config, least_kv
+from plimsoll_runtime.weights.files import ModelFiles
+from plimsoll_runtime.weights.image.image import Image
+from plimsoll_runtime.weights.sources import resolve
+
+ACCELERATORS = (Path("/dev/nvidiactl"), Path("/dev/kfd"))
+PROCESSES_DIFFER = 1.05
+"""Two processes that have imported the same differ by 0.3 % of 300 MiB, measured; the rest is for what comes later."""
+
+
+class MemoryImage:
+    """A memfd, and whether it was filled: asked of its header until it was."""
+
+    def __init__(self, image: Image) -> None:
+        self.image = image
+        self._complete = False
+
+    @property
+    def nbytes(self) -> int:
+        """Memory that its pages take."""
+        return self.image.nbytes
+
+    @property
+    def complete(self) -> bool:
+        """Whether an engine has filled it to its end."""
+        self._complete = self._complete or self.image.header() is not None
+        return self._complete
+
+    def close(self) -> None:
+        """Give it up; its memory is free once no engine maps it."""
+        self.image.close()
+
+
+class Processes:
+    """`Engines` of this machine. `limit`: bytes of a CPU's memory that the runtime may take in all, where less is free.
+
+    A container's limit need not be given: what it leaves is measured.
+    """
+
+    def __init__(self, limit: int | None = None) -> None:
+        self._limit = limit
+        self._spare: Standby | None = None
+        self._asking = asyncio.Lock()
+        self._capacity = self._line = 0
+        self._overhead = 0
+        self._accelerated = any(path.exists() for path in ACCELERATORS)
+
+    async def open(self, line: float, sleepers: int) -> Device:
+        """Start the process that stands by; the capacity is what is free with it, and what the runtime itself takes.
+
+        Raises UsageError where the sleepers would leave nothing of a CPU's memory.
+        """
+        spare = await self._ready_spare()
+        self._overhead = int(footprint(spare.pid).anonymous * PROCESSES_DIFFER)
+        if self._accelerated:
+            device = _accelerator()
+        else:
+            limit = host_memory_left() + self._own()
+            if self._limit is not None:
+                limit = min(limit, self._limit)
+            if sleepers >= limit:
+                raise UsageError(
+                    f"the sleepers are to have {size_text(sleepers)}, but there are {size_text(limit)} in all; models "
+                    "that are awake need the rest"
+                )
+            device = Device("cpu", _cpu_name(), limit - sleepers, shared=True)
+        self._capacity, self._line = device.capacity, int(device.capacity * line)
+        return device
+
+    def look(self) -> Look:
+        """What is free on the device, what host and standby take of it, and the pressure."""
+        if self._accelerated:
+            left = _accelerator_left()
+            return Look(left, 0, judge(left, self._capacity, self._line, None))
+        left = host_memory_left()
+        return Look(left, self._own(), judge(left, self._capacity, self._line, read_stalls()))
+
+    async def find(self, name: ModelName, spec: ModelSpec) -> Found:
+        """Fetch its files in a thread, and have the standby read their headers."""
+        config = engine_config(spec)
+        files = await in_daemon_thread(lambda: resolve(config.model, config.revision, token=spec.token))
+        least = least_kv(spec)
+        async with self._asking:
+            needs = await (await self._ready_spare()).needs(_with_files(config, spec, files), least)
+        kv_minimum = max(needs.kv_least, least or 0)
+        sizes = Sizes(
+            image=needs.image,
+            weights=needs.private if self._accelerated else needs.image + needs.private,
+            workspace=needs.workspace + self._process,
+            kv_minimum=kv_minimum,
+            kv_useful=max(kv_minimum, needs.kv_most),
+        )
+        return Found(sizes, files)
+
+    def image(self, name: ModelName, size: int) -> ImageProtocol:
+        """An empty memfd of so many bytes."""
+        return MemoryImage(Image.create(size, str(name)))
+
+    async def start(
+        self, name: ModelName, spec: ModelSpec, found: Found, image: ImageProtocol | None, grant: Grant
+    ) -> Started:
+        """The standby becomes the engine; another takes its place once the engine answers."""
+        assert found.files is not None
+        assert image is None or isinstance(image, MemoryImage)
+        sizes = found.sizes
+        granted = EngineGrant(
+            weights=grant.weights,
+            workspace=grant.workspace - self._process,
+            kv=grant.kv,
+            kv_least=0 if self._accelerated else min(sizes.kv_minimum, grant.kv),
+            kv_most=0 if self._accelerated else max(sizes.kv_useful, grant.kv),
+        )
+        async with self._asking:
+            spare = await self._ready_spare()
+            self._spare = None
+        config = _with_files(engine_config(spec), spec, found.files)
+        memory = None if image is None else image.image
+        try:
+            engine = await AsyncEngine.start(config, standby=spare, image=memory, grant=granted)
+        finally:
+            self._stand_by()
+        info = engine.info
+        workspace = info.workspace_bytes + (0 if self._accelerated else info.overhead_bytes)
+        # What was predicted is what the next wake is checked against: only more counts.
+        measured = Grant(
+            max(grant.weights, info.weight_bytes), max(grant.workspace, workspace), min(grant.kv, engine.kv_bytes)
+        )
+        return Started(engine, measured, 0 if image is None else image.nbytes)
+
+    async def close(self) -> None:
+        """End the process that stands by."""
+        if self._spare is not None:
+            self._spare.close()
+            self._spare = None
+
+    def _stand_by(self) -> Standby:
+        """The process that stands by; another one where it has ended."""
+        if self._spare is None or not self._spare.alive:
+            self._spare = Standby.spawn()
+        return self._spare
+
+    async def _ready_spare(self) -> Standby:
+        spare = self._stand_by()
+        await spare.ready()
+        return spare
+
+    @property
+    def _process(self) -> int:
+        """What an engine's process takes of the device before it has a model."""
+        return 0 if self._accelerated else self._overhead
+
+    def _own(self) -> int:
+        """What this process and the one that stands by take, or soon will."""
+        return footprint(os.getpid()).anonymous + self._overhead
+
+
+def _with_files(config: EngineConfig, spec: ModelSpec, files: ModelFiles) -> EngineConfig:
+    """With a token the engine reads what was fetched: it has no token, and needs none."""
+    if spec.token is None:
+        return config
+    path = files.weights[0] if files.format == "gguf" else files.root
+    return msgspec.structs.replace(config, model=str(path), revision=None)
+
+
+def _cpu_name() -> str:
+    """As the kernel says; empty where it says nothing."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return ""
+    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), "")
+
+
+def _accelerator() -> Device:
+    """The first one. Raises UsageError where torch finds none though its driver is there."""
+    import torch
+
+    from plimsoll_runtime.hardware import device_name
+
+    device = torch.accelerator.current_accelerator()
+    if device is None:
+        raise UsageError(
+            "there is an accelerator's driver here, but torch finds no accelerator; check its installation"
+        )
+    capacity = int(torch.accelerator.get_memory_info(device)[1])
+    return Device(device.type, device_name(device), capacity, shared=False, elastic=False)
+
+
+def _accelerator_left() -> int:
+    import torch
+
+    from plimsoll_runtime.execution.memory import free_memory
+
+    device = torch.accelerator.current_accelerator()
+    assert device is not None
+    return free_memory(device)

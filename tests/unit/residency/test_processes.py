@@ -1,0 +1,184 @@
+"""Real engines under a host: two models of which one fits, in turns; one is killed, and the other serves on."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+from typing import cast
+
+import psutil
+import pytest
+from model_support.tiny import make_model, prompts, save_model
+
+from plimsoll_runtime.driver.client import AsyncEngine
+from plimsoll_runtime.engine.messages import AddRequest
+from plimsoll_runtime.engine.params import SamplingParams
+from plimsoll_runtime.errors import EngineDeadError, UsageError
+from plimsoll_runtime.residency.errors import Refused
+from plimsoll_runtime.residency.host import Host
+from plimsoll_runtime.residency.ledger import Grant
+from plimsoll_runtime.residency.names import ModelName
+from plimsoll_runtime.residency.processes import Processes
+from plimsoll_runtime.residency.report import ModelReport
+from plimsoll_runtime.residency.resident import Resident
+from plimsoll_runtime.residency.settings import Settings
+from plimsoll_runtime.residency.spec import ModelSpec
+from plimsoll_runtime.residency.states import Level
+
+A, B = ModelName("team", "a"), ModelName("team", "b")
+SLEEPERS = 64 * 2**20
+
+
+def spec(folder: Path, seed: int, sequences: int = 4) -> ModelSpec:
+    if not folder.exists():
+        save_model(make_model("LlamaConfig", {"head_dim": 16}, seed=seed), folder)
+    runtime = {"dtype": "float32", "threads": 1, "maxModelLen": 128, "maxSequences": sequences, "maxBatchTokens": 64}
+    return ModelSpec(revision="1", source=str(folder), runtime=runtime)
+
+
+async def say(resident: Resident, tokens: int = 8) -> list[int]:
+    """What the model answers to one prompt."""
+    [prompt] = prompts((20,))
+    params = SamplingParams(temperature=0.0, max_tokens=tokens, ignore_eos=True)
+    request = AddRequest(os.urandom(4).hex(), prompt, params)
+    return [token async for out in resident.engine.generate(request) for token in out.token_ids]
+
+
+async def ask(host: Host, name: ModelName) -> list[int]:
+    async with host.lease(name) as resident:
+        return await say(resident)
+
+
+def entry(host: Host, name: ModelName) -> ModelReport:
+    return next(m for m in host.report().models if (m.namespace, m.name) == name)
+
+
+async def until(host: Host, name: ModelName, *states: str) -> None:
+    report = host.report()
+    while entry(host, name).state not in states:
+        report = await host.changed(report.sequence, 60)
+
+
+async def start(engines: Processes, specs: dict[ModelName, ModelSpec], **settings: float) -> Host:
+    host = Host(engines, Settings(line=1.0, sleepers=SLEEPERS, check_seconds=0.5, **settings))  # type: ignore[arg-type]
+    await host.start()
+    for name, model in specs.items():
+        host.place(name, model, Level.ON_DISK, f"place {name}")
+        outcome = await host.settled(f"place {name}", 60)
+        assert outcome.done
+        assert outcome.error is None
+    return host
+
+
+async def limit_for(model: ModelSpec, models: float) -> int:
+    """Memory in all that holds so many of these."""
+    engines = Processes()
+    await engines.open(1.0, SLEEPERS)
+    try:
+        found = await engines.find(A, model)
+        return engines.look().reserved + SLEEPERS + int(models * found.sizes.least)
+    finally:
+        await engines.close()
+
+
+@pytest.mark.slow
+async def test_two_models_that_do_not_fit_together_take_turns(tmp_path: Path) -> None:
+    specs = {A: spec(tmp_path / "a", 1), B: spec(tmp_path / "b", 2)}
+    engines = Processes(await limit_for(specs[A], 1.6))
+    host = await start(engines, specs, minimum_residency=0.0, service_slice=0.0, patience=0.0)
+    try:
+        said = {name: await ask(host, name) for name in (A, B)}
+        assert said[A] != said[B]
+        answers = await asyncio.gather(*(ask(host, name) for name in (A, B, A, B)))
+        assert answers == [said[A], said[B], said[A], said[B]]
+        host.check_integrity()
+        awake = [model for model in host.report().models if model.state == "Resident"]
+        assert len(awake) == 1
+        # From its image: the files were read once.
+        assert all(entry(host, name).loads == 1 for name in (A, B))
+        assert sum(entry(host, name).wakes for name in (A, B)) >= 1
+        device = host.report().device
+        assert device.used <= device.line
+    finally:
+        await host.close()
+    assert not psutil.Process().children()
+
+
+@pytest.mark.slow
+async def test_a_kv_cache_gives_way_before_its_model_must(tmp_path: Path) -> None:
+    """The first one had half of all that was free; the second needs some of that, and both serve."""
+    specs = {A: spec(tmp_path / "a", 1, sequences=8000), B: spec(tmp_path / "b", 2, sequences=8000)}
+    host = await start(Processes(await limit_for(specs[A], 2.3)), specs)
+    try:
+        async with host.lease(A) as resident:
+            before = entry(host, A).kv
+            said = await say(resident)
+            await ask(host, B)
+            assert entry(host, A).kv < before
+            assert cast(AsyncEngine, resident.engine).kv_bytes == entry(host, A).kv
+            assert await say(resident) == said
+        assert {entry(host, A).state, entry(host, B).state} == {"Resident"}
+        assert host.counters.resizes >= 1
+        assert host.counters.evictions == 0
+        host.check_integrity()
+    finally:
+        await host.close()
+
+
+@pytest.mark.slow
+async def test_a_kill_fails_its_own_requests_and_nobody_elses(tmp_path: Path) -> None:
+    specs = {A: spec(tmp_path / "a", 1), B: spec(tmp_path / "b", 2)}
+    engines = Processes(await limit_for(specs[A], 2.6))
+    host = await start(engines, specs, first_back_off=0.5)
+    try:
+        async with host.lease(A) as doomed, host.lease(B) as other:
+            said = await say(doomed)
+            streaming = asyncio.create_task(say(other, tokens=60))
+            os.kill(cast(AsyncEngine, doomed.engine).pid, signal.SIGKILL)
+            await doomed.engine.wait_dead()
+            with pytest.raises(EngineDeadError, match="signal 9"):
+                await say(doomed)
+            assert len(await streaming) == 60
+        await until(host, A, "InHost")
+        assert "signal 9" in str(entry(host, A).error)
+        assert entry(host, B).state == "Resident"
+        assert await ask(host, A) == said
+        assert (entry(host, A).loads, entry(host, A).wakes) == (1, 1)
+        assert host.counters.deaths == 1
+    finally:
+        await host.close()
+    assert not psutil.Process().children()
+
+
+@pytest.mark.slow
+async def test_files_that_are_not_there_and_a_grant_that_is_too_small(tmp_path: Path) -> None:
+    engines = Processes()
+    host = await start(engines, {})
+    try:
+        host.place(A, ModelSpec(revision="1", source=str(tmp_path / "nothing")), Level.RESIDENT, "one")
+        outcome = await host.settled("one", 60)
+        assert "does not exist" in str(outcome.error)
+        good = spec(tmp_path / "b", 2)
+        found = await engines.find(B, good)
+        sizes = found.sizes
+        with pytest.raises(Exception, match="were granted"):
+            await engines.start(B, good, found, None, Grant(1, sizes.workspace, sizes.kv_minimum))
+        # The next one gets a process of its own.
+        started = await engines.start(B, good, found, None, Grant(sizes.weights, sizes.workspace, sizes.kv_minimum))
+        await started.engine.stop()
+        assert started.grant.total <= sizes.least
+    finally:
+        await host.close()
+    with pytest.raises(Refused, match="shutting down"):
+        await ask(host, A)
+
+
+async def test_sleepers_that_leave_nothing_are_refused() -> None:
+    engines = Processes(2**30)
+    try:
+        with pytest.raises(UsageError, match=r"the sleepers are to have 1\.00 GiB, but there are 1\.00 GiB in all"):
+            await engines.open(0.9, 2**30)
+    finally:
+        await engines.close()
