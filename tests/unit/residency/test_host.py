@@ -287,6 +287,33 @@ def test_levels_of_placing_and_sleeping() -> None:
     on_a_host(test)
 
 
+def test_what_an_operation_woke_may_sleep_again() -> None:
+    async def test(host: Host, engines: FakeEngines) -> None:
+        await placed(host, B)
+        await placed(host, A, level=Level.RESIDENT)
+        await asyncio.sleep(15)
+        await use(host, B)
+        await asyncio.sleep(100)
+        assert (entry(host, A).state, entry(host, B).state) == ("InHost", "Resident")
+
+    on_a_host(test, capacity=5)
+
+
+def test_a_request_that_is_given_up_as_it_is_let_in_is_not_in_flight() -> None:
+    async def test(host: Host, engines: FakeEngines) -> None:
+        await placed(host, A)
+        request = asyncio.create_task(use(host, A))
+        while entry(host, A).state != "Resident":
+            await host.changed(host.sequence, 100)
+        assert entry(host, A).active == 1
+        request.cancel()
+        await asyncio.wait([request])
+        assert request.cancelled()
+        assert entry(host, A).active == 0
+
+    on_a_host(test)
+
+
 def test_an_operation_has_one_effect_and_one_answer() -> None:
     async def test(host: Host, engines: FakeEngines) -> None:
         first = host.place(A, SPEC, Level.RESIDENT, "one")

@@ -126,6 +126,23 @@ def test_who_waits_longest_comes_first_and_keeps_his_room() -> None:
     assert not [action for action in actions(view) if isinstance(action, Wake)]
 
 
+def test_the_order_is_that_of_asking_whatever_they_are_called() -> None:
+    (wake, wait) = actions(host(wanted("b", asked=NOW - 5), wanted("a", asked=NOW - 1), line=4 * GIB))
+    assert isinstance(wake, Wake)
+    assert (wake.name.name, type(wait)) == ("b", Wait)
+
+
+def test_nobody_passes_one_whose_room_is_not_in_sight() -> None:
+    """Both that are in memory are still waking: what is free now is kept for who asked first."""
+    waking = [model(name, State.WAKING) for name in ("x", "y")]
+    small = wanted("small", asked=NOW, sizes=Sizes(GIB, GIB, 0, 0, 0))
+    assert [type(action) for action in actions(host(*waking, wanted("first", asked=NOW - 5), small, line=9 * GIB))] == [
+        Wait,
+        Wait,
+    ]
+    assert isinstance(actions(host(*waking, small, line=9 * GIB))[0], Wake)
+
+
 def test_kv_caches_shrink_before_models_go() -> None:
     rich = resident("rich", grant=GRANT.with_kv(3 * GIB), frequency=50.0)
     resize, _ = actions(host(rich, wanted("new"), line=8 * GIB))
