@@ -11,7 +11,7 @@ import json
 import random
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from statistics import fmean
@@ -63,6 +63,18 @@ def main(words: Sequence[str] | None = None) -> int:
         record = {**provenance(), "days": args.days, "line": LINE, "sleepers": SLEEPERS, "results": results}
         args.json.write_text(json.dumps(record, indent=2) + "\n")
     return 0
+
+
+def markdown(results: Mapping[str, Mapping[str, Mapping[str, float]]]) -> str:
+    """The rows of the table in docs/residency.md: loading, mean and longest wait, ours and LRU's."""
+    rows = []
+    for name, found in results.items():
+        ours, lru = found["plimsoll"], found["lru"]
+        cells = [f"{each['loading_seconds']:,.0f} s" for each in (ours, lru)]
+        cells += [f"{each['wait_mean']:.1f} s" for each in (ours, lru)]
+        cells += [f"{each['wait_longest']:.0f} s" for each in (ours, lru)]
+        rows.append(f"| {name} | {' | '.join(cells)} |")
+    return "\n".join(rows)
 
 
 def day(trace: str, seed: int, decide: Planner, image_room: ImageRoom) -> dict[str, float]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import random
+from pathlib import Path
 
 import pytest
 
@@ -12,9 +14,11 @@ from plimsoll_runtime.residency.settings import Settings
 from plimsoll_runtime.residency.sizes import Seconds, Sizes
 from plimsoll_runtime.residency.view import Pressure
 from residency.lru import plan_lru
+from residency.run import markdown
 from residency.traces import DAY, TRACES
 from residency.world import STOP_SECONDS, Model, Planner, World, memory_of
 
+ROOT = Path(__file__).parents[3]
 A, B, C = (ModelName("team", letter) for letter in "abc")
 SETTINGS = Settings(minimum_residency=0.0, service_slice=0.0, patience=0.0)
 
@@ -86,3 +90,9 @@ def test_a_seed_is_a_day() -> None:
         assert times == sorted(times)
         assert times[0] >= 0
         assert times[-1] < DAY + 3600
+
+
+def test_the_document_shows_what_was_recorded() -> None:
+    recorded = json.loads((ROOT / "benchmarks/results/residency.json").read_text())["results"]
+    assert recorded.keys() == TRACES.keys()
+    assert markdown(recorded) in (ROOT / "docs/residency.md").read_text()
