@@ -30,7 +30,7 @@ from residency.world import ImageRoom, Planner, World, memory_of
 
 PLANNERS: dict[str, tuple[Planner, ImageRoom]] = {"plimsoll": (plan, make_room), "lru": (plan_lru, lru_images)}
 LINE, SLEEPERS = 40 * GIB, 48 * GIB
-"""The sixteen models take 158 GiB awake: four times the line."""
+"""The sixteen models take 157 GiB awake: four times the line."""
 
 
 def main(words: Sequence[str] | None = None) -> int:
