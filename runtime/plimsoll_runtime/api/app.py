@@ -23,13 +23,13 @@ from plimsoll_runtime.api.metrics import CONTENT_TYPE, Metrics
 from plimsoll_runtime.api.models import list_models, show_model
 from plimsoll_runtime.api.openapi import document
 from plimsoll_runtime.api.record import RequestRecord
-from plimsoll_runtime.api.served import ServedModel
 from plimsoll_runtime.api.state import Phase, ServerState
+from plimsoll_runtime.api.table import ModelTable
 from plimsoll_runtime.api.tokens import detokenize, tokenize
 
 logger = logging.getLogger(__name__)
 
-Endpoint = Callable[[Request, ServedModel, RequestRecord], Awaitable[Response]]
+Endpoint = Callable[[Request, ModelTable, RequestRecord], Awaitable[Response]]
 
 MODEL_ROUTES: tuple[tuple[str, str, Endpoint], ...] = (
     ("GET", "/v1/models", list_models),
@@ -42,11 +42,11 @@ MODEL_ROUTES: tuple[tuple[str, str, Endpoint], ...] = (
 
 
 def build_app(state: ServerState) -> ASGIApp:
-    """The whole application of one server. The routes of the model are admitted only while the state is ready."""
+    """The whole application of one server. The routes of its models are admitted only while the state is ready."""
     app = FastAPI(title="Plimsoll runtime", redirect_slashes=False, docs_url=None, redoc_url=None, openapi_url=None)
     metrics = Metrics(state)
     for method, path, endpoint in MODEL_ROUTES:
-        app.add_api_route(path, _with_model(endpoint, state), methods=_methods(method), response_model=None)
+        app.add_api_route(path, _with_models(endpoint, state), methods=_methods(method), response_model=None)
     _add_probes(app, state, metrics)
     _add_document(app)
     app.add_exception_handler(ApiError, _answer_api_error)
@@ -55,11 +55,11 @@ def build_app(state: ServerState) -> ASGIApp:
     return Access(app, state, metrics)
 
 
-def _with_model(endpoint: Endpoint, state: ServerState) -> Callable[[Request], Awaitable[Response]]:
+def _with_models(endpoint: Endpoint, state: ServerState) -> Callable[[Request], Awaitable[Response]]:
     async def route(request: Request) -> Response:
         record: RequestRecord = request.scope["plimsoll.record"]
         try:
-            return await endpoint(request, state.require_model(), record)
+            return await endpoint(request, state.require_models(), record)
         except (ApiError, ClientGoneError, HTTPException):
             raise
         except Exception:

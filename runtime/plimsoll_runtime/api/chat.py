@@ -12,6 +12,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from plimsoll_runtime.api.ask import Ask
 from plimsoll_runtime.api.body import parse, read_body
 from plimsoll_runtime.api.choices import Choice, plan_choices
 from plimsoll_runtime.api.disconnect import unless_gone
@@ -35,6 +36,7 @@ from plimsoll_runtime.api.schemas.answers import (
 from plimsoll_runtime.api.schemas.chat import ChatRequest
 from plimsoll_runtime.api.served import ServedModel
 from plimsoll_runtime.api.sse import Events, open_stream
+from plimsoll_runtime.api.table import ModelTable
 from plimsoll_runtime.api.tenants import salted
 from plimsoll_runtime.api.usage import UsageMeter
 
@@ -55,21 +57,20 @@ class ChatJob:
         return f"chatcmpl-{self.record.request_id}"
 
 
-async def chat(request: Request, model: ServedModel, record: RequestRecord) -> Response:
+async def chat(request: Request, models: ModelTable, record: RequestRecord) -> Response:
     """Answer a chat, whole or as a stream. Raises ApiError, ClientGoneError."""
     data = await read_body(request)
-    model.room.check()
-    job = await unless_gone(request.receive, offload(data, partial(prepare, data, model, record)))
-    headers = ignored_headers(job.request.messages)
-    if job.request.stream:
-        return await open_stream(request, _chunks(job), record, headers)
-    return json_response(await unless_gone(request.receive, _whole(job)), headers=headers)
+    models.check()
+    body = await unless_gone(request.receive, offload(data, partial(parse, data, ChatRequest)))
+    ask = Ask(models.lease(body.model, len(data)), data, partial(prepare, body, record=record), record)
+    headers = ignored_headers(body.messages)
+    if body.stream:
+        return await open_stream(request, ask.events(_chunks), record, headers)
+    return json_response(await unless_gone(request.receive, ask.whole(_whole)), headers=headers)
 
 
-def prepare(data: bytes | bytearray, model: ServedModel, record: RequestRecord) -> ChatJob:
+def prepare(body: ChatRequest, model: ServedModel, record: RequestRecord) -> ChatJob:
     """Check everything that can be known before the engine is asked. Raises ApiError."""
-    body = parse(data, ChatRequest)
-    model.check_name(body.model)
     body.check()
     params = body.sampling_params(
         max_tokens=body.token_limit,

@@ -11,6 +11,7 @@ from functools import partial
 from starlette.requests import Request
 from starlette.responses import Response
 
+from plimsoll_runtime.api.ask import Ask
 from plimsoll_runtime.api.body import parse, read_body
 from plimsoll_runtime.api.choices import Choice, plan_choices
 from plimsoll_runtime.api.disconnect import unless_gone
@@ -25,6 +26,7 @@ from plimsoll_runtime.api.schemas.answers import CompletionAnswer, CompletionCho
 from plimsoll_runtime.api.schemas.completions import CompletionRequest, Prompt
 from plimsoll_runtime.api.served import ServedModel
 from plimsoll_runtime.api.sse import Events, open_stream
+from plimsoll_runtime.api.table import ModelTable
 from plimsoll_runtime.api.tenants import salted
 from plimsoll_runtime.api.usage import UsageMeter
 
@@ -51,20 +53,19 @@ class CompletionJob:
         return CompletionAnswer(f"cmpl-{self.record.request_id}", self.created, name, choices, FINGERPRINT)
 
 
-async def completions(request: Request, model: ServedModel, record: RequestRecord) -> Response:
+async def completions(request: Request, models: ModelTable, record: RequestRecord) -> Response:
     """Complete every prompt, whole or as a stream. Raises ApiError, ClientGoneError."""
     data = await read_body(request)
-    model.room.check()
-    job = await unless_gone(request.receive, offload(data, partial(prepare, data, model, record)))
-    if job.request.stream:
-        return await open_stream(request, _chunks(job), record)
-    return json_response(await unless_gone(request.receive, _whole(job)))
+    models.check()
+    body = await unless_gone(request.receive, offload(data, partial(parse, data, CompletionRequest)))
+    ask = Ask(models.lease(body.model, len(data)), data, partial(prepare, body, record=record), record)
+    if body.stream:
+        return await open_stream(request, ask.events(_chunks), record)
+    return json_response(await unless_gone(request.receive, ask.whole(_whole)))
 
 
-def prepare(data: bytes | bytearray, model: ServedModel, record: RequestRecord) -> CompletionJob:
+def prepare(body: CompletionRequest, model: ServedModel, record: RequestRecord) -> CompletionJob:
     """Check everything that can be known before the engine is asked. Raises ApiError."""
-    body = parse(data, CompletionRequest)
-    model.check_name(body.model)
     body.check()
     scored = body.logprobs if body.echo else None
     params = body.sampling_params(

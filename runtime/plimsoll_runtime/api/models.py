@@ -8,23 +8,25 @@ from starlette.responses import Response
 from plimsoll_runtime.api.errors import json_response
 from plimsoll_runtime.api.record import RequestRecord
 from plimsoll_runtime.api.schemas.answers import ModelCard, ModelList
-from plimsoll_runtime.api.served import ServedModel
-from plimsoll_runtime.engine.limits import longest_sequence
+from plimsoll_runtime.api.table import ModelTable, ModelView, unknown_model
 
 OWNER = "plimsoll"
 
 
-async def list_models(_request: Request, model: ServedModel, _record: RequestRecord) -> Response:
+async def list_models(_request: Request, models: ModelTable, _record: RequestRecord) -> Response:
     """All names that requests may use."""
-    return json_response(ModelList([_card(name, model) for name in model.names]))
+    return json_response(ModelList([_card(name, view) for view in models.views() for name in view.names]))
 
 
-async def show_model(request: Request, model: ServedModel, _record: RequestRecord) -> Response:
+async def show_model(request: Request, models: ModelTable, _record: RequestRecord) -> Response:
     """One of them. Raises ApiError (404)."""
     name = request.path_params["name"]
-    model.check_name(name)
-    return json_response(_card(name, model))
+    views = models.views()
+    for view in views:
+        if name in view.names:
+            return json_response(_card(name, view))
+    raise unknown_model(name, (known for view in views for known in view.names))
 
 
-def _card(name: str, model: ServedModel) -> ModelCard:
-    return ModelCard(name, model.created, OWNER, longest_sequence(model.engine.info))
+def _card(name: str, view: ModelView) -> ModelCard:
+    return ModelCard(name, view.created, OWNER, view.max_model_len)

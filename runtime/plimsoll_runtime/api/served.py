@@ -1,9 +1,8 @@
-"""The model that this server serves, once it is loaded."""
+"""A model that is loaded: what a request needs of it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from http import HTTPStatus
 
 from plimsoll_runtime.api.engine import Engine
 from plimsoll_runtime.api.errors import ApiError
@@ -37,13 +36,3 @@ class ServedModel:
             check_priority(params, self.engine.info)
         except UsageError as error:
             raise ApiError(f"Invalid value for 'priority': {error}.", param="priority", code="invalid_value") from error
-
-    def check_name(self, name: str) -> None:
-        """Raises ApiError (404) unless `name` is one of ours."""
-        if name not in self.names:
-            raise ApiError(
-                f"The model '{name[:200]}' does not exist; this server has {', '.join(self.names)}.",
-                status=HTTPStatus.NOT_FOUND,
-                param="model",
-                code="model_not_found",
-            )

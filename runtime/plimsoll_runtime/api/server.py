@@ -19,6 +19,7 @@ from plimsoll_runtime.api.engine import Engine
 from plimsoll_runtime.api.protocol import PatientProtocol
 from plimsoll_runtime.api.served import ServedModel
 from plimsoll_runtime.api.state import Phase, ServerState
+from plimsoll_runtime.api.table import OneModel
 from plimsoll_runtime.api.tenants import Tenants
 from plimsoll_runtime.errors import EngineDeadError, PlimsollError, UsageError
 
@@ -141,7 +142,7 @@ class Server:
         except BaseException:
             self.state.phase = Phase.FAILED
             raise
-        self.state.ready(model)
+        self.state.ready(OneModel(model))
         _log_summary(model)
         return model
 

@@ -8,7 +8,7 @@ from enum import Enum
 from typing import Any
 
 from plimsoll_runtime.api.errors import ApiError, unavailable
-from plimsoll_runtime.api.served import ServedModel
+from plimsoll_runtime.api.table import ModelTable
 from plimsoll_runtime.api.tenants import Tenants
 
 
@@ -31,7 +31,7 @@ class ServerState:
     phase: Phase = Phase.LOADING
     stage: str = "start"
     fraction: float = 0.0
-    model: ServedModel | None = None
+    models: ModelTable | None = None
     in_flight: int = 0
     idle: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -42,10 +42,10 @@ class ServerState:
         """A stage of the start, and how far it is from 0 to 1."""
         self.stage, self.fraction = stage, fraction
 
-    def ready(self, model: ServedModel) -> None:
-        """The model is loaded. Too late when the server is already on its way out."""
+    def ready(self, models: ModelTable) -> None:
+        """There are models to ask. Too late when the server is already on its way out."""
         if self.phase is Phase.LOADING:
-            self.phase, self.model = Phase.READY, model
+            self.phase, self.models = Phase.READY, models
 
     def admit(self) -> None:
         """A request begins. Raises ApiError (503) unless ready."""
@@ -68,11 +68,11 @@ class ServerState:
             return unavailable("The server is shutting down; try another one, or again in some seconds.")
         return unavailable("The engine has died and the server is about to restart; try again in some seconds.")
 
-    def require_model(self) -> ServedModel:
-        """The model of an admitted request."""
-        if self.model is None:
+    def require_models(self) -> ModelTable:
+        """The models that an admitted request may name."""
+        if self.models is None:
             raise self.refusal()
-        return self.model
+        return self.models
 
     @property
     def report(self) -> dict[str, Any]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
+from typing import TypeVar
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -21,25 +23,40 @@ from plimsoll_runtime.api.schemas.tokens import (
     TokenizeRequest,
 )
 from plimsoll_runtime.api.served import ServedModel
+from plimsoll_runtime.api.table import ModelTable
 from plimsoll_runtime.engine.limits import longest_sequence
 
+BodyT = TypeVar("BodyT", TokenizeRequest, DetokenizeRequest)
 
-async def tokenize(request: Request, model: ServedModel, record: RequestRecord) -> Response:
+
+async def tokenize(request: Request, models: ModelTable, record: RequestRecord) -> Response:
     """Token ids of a text or a chat. Raises ApiError, ClientGoneError."""
-    data = await read_body(request)
-    return await unless_gone(request.receive, offload(data, partial(_tokenize, data, model, record)))
+    return await _worked(request, models, TokenizeRequest, partial(_tokenize, record))
 
 
-async def detokenize(request: Request, model: ServedModel, record: RequestRecord) -> Response:
+async def detokenize(request: Request, models: ModelTable, record: RequestRecord) -> Response:
     """The text of token ids. Raises ApiError, ClientGoneError."""
+    return await _worked(request, models, DetokenizeRequest, partial(_detokenize, record))
+
+
+async def _worked(
+    request: Request,
+    models: ModelTable,
+    schema: type[BodyT],
+    work: Callable[[BodyT, ServedModel], Response],
+) -> Response:
     data = await read_body(request)
-    return await unless_gone(request.receive, offload(data, partial(_detokenize, data, model, record)))
+
+    async def answer() -> Response:
+        body = await offload(data, partial(parse, data, schema))
+        async with models.lease(body.model, len(data)) as model:
+            return await offload(data, partial(work, body, model))
+
+    return await unless_gone(request.receive, answer())
 
 
-def _tokenize(data: bytes | bytearray, model: ServedModel, record: RequestRecord) -> Response:
-    body = parse(data, TokenizeRequest)
-    if body.model is not None:
-        model.check_name(body.model)
+def _tokenize(record: RequestRecord, body: TokenizeRequest, model: ServedModel) -> Response:
+    record.model = model.names[0]
     ids = _encode(body, model)
     record.prompt_tokens = len(ids)
     answer = TokenizeAnswer(len(ids), longest_sequence(model.engine.info), ids)
@@ -48,10 +65,8 @@ def _tokenize(data: bytes | bytearray, model: ServedModel, record: RequestRecord
     return json_response(answer, headers=ignored_headers(body.messages or ()))
 
 
-def _detokenize(data: bytes | bytearray, model: ServedModel, record: RequestRecord) -> Response:
-    body = parse(data, DetokenizeRequest)
-    if body.model is not None:
-        model.check_name(body.model)
+def _detokenize(record: RequestRecord, body: DetokenizeRequest, model: ServedModel) -> Response:
+    record.model = model.names[0]
     check_token_ids(model, body.tokens, "tokens")
     record.prompt_tokens = len(body.tokens)
     return json_response(DetokenizeAnswer(model.tokenizer.decode(body.tokens, skip_special_tokens=False)))

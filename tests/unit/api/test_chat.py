@@ -317,7 +317,7 @@ async def test_a_long_prompt_is_refused_with_the_numbers(running: Any) -> None:
 
 
 async def test_a_template_that_refuses_is_a_bad_request(running: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    model = running.server.state.model
+    model = running.server.state.models.model
     monkeypatch.setattr(model.tokenizer, "chat_template", ChatTemplate("{{ raise_exception('roles must alternate') }}"))
     with pytest.raises(openai.BadRequestError, match="roles must alternate"):
         await running.openai().chat.completions.create(model="fake", messages=HELLO)

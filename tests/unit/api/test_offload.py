@@ -41,7 +41,7 @@ LONG_BODIES: dict[str, tuple[str, dict[str, Any]]] = {
 def worked_in(running: Any, monkeypatch: pytest.MonkeyPatch) -> set[threading.Thread]:
     """The threads that decoded a body, rendered a chat, encoded a text, or decoded or spelled tokens."""
     threads: set[threading.Thread] = set()
-    tokenizer = running.server.state.model.tokenizer
+    tokenizer = running.server.state.models.model.tokenizer
 
     def watch(target: Any, name: str) -> None:
         real = getattr(target, name)

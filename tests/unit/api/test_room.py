@@ -33,7 +33,7 @@ async def wait_for(running: Any, answers: int) -> None:
 async def room_for_all(running: Any) -> None:
     """Whoever was counted is counted no more."""
     async with asyncio.timeout(10):
-        while running.server.state.model.room.waiting:
+        while running.server.state.models.model.room.waiting:
             await asyncio.sleep(0)
 
 

@@ -78,7 +78,7 @@ async def test_a_long_text_is_tokenised_beside_the_event_loop(running: Any, monk
         go_on.wait(10)
         return [int(add_special_tokens)]
 
-    monkeypatch.setattr(running.server.state.model.tokenizer, "encode", slow)
+    monkeypatch.setattr(running.server.state.models.model.tokenizer, "encode", slow)
     async with running.http() as http:
         call = asyncio.create_task(http.post("/tokenize", json={"prompt": "x" * 4000}))
         await begun.wait()

@@ -15,6 +15,7 @@ from aiohttp.test_utils import TestServer
 from plimsoll_runtime.api.metrics import Metrics
 from plimsoll_runtime.api.served import ServedModel
 from plimsoll_runtime.api.state import ServerState
+from plimsoll_runtime.api.table import OneModel
 from plimsoll_runtime.engine.messages import EngineStats
 from plimsoll_runtime.engine.policy import POLICIES
 from soak import client, verdict
@@ -115,9 +116,10 @@ def test_a_bad_end_and_errors_in_the_log_are_found() -> None:
 
 def test_every_series_that_is_judged_is_one_that_a_server_has() -> None:
     state = ServerState(("m", "other"))
-    engine: Any = SimpleNamespace(stats=EngineStats(blocks_total=7))
+    info = SimpleNamespace(max_model_len=64, num_blocks=7, block_size=16)
+    engine: Any = SimpleNamespace(stats=EngineStats(blocks_total=7), info=info)
     tokenizer: Any = None
-    state.ready(ServedModel(("m",), engine, tokenizer, 0))
+    state.ready(OneModel(ServedModel(("m",), engine, tokenizer, 0)))
     samples = parse_metrics(Metrics(state).render().decode())
     assert {*verdict.IDLE, *verdict.REACHED, *COUNTERS.values(), "plimsoll_engine_steps_total"} <= set(samples)
     assert samples["plimsoll_kv_blocks"] == 7

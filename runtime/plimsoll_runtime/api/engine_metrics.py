@@ -1,0 +1,120 @@
+"""The metrics that are read at the time of the scrape: what waits, and each engine's counters as of its last step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from plimsoll_runtime.api.state import Phase, ServerState
+from plimsoll_runtime.api.table import ModelView
+from plimsoll_runtime.engine.messages import EngineStats
+from plimsoll_runtime.engine.timeline import StepPhase
+
+ENGINE_PHASES = tuple(phase.name.lower() for phase in StepPhase if phase <= StepPhase.MESSAGE)
+"""Those that an engine's process measures: what a server does with a step comes after them."""
+
+COUNTER, GAUGE = CounterMetricFamily, GaugeMetricFamily
+Series = tuple[type[CounterMetricFamily | GaugeMetricFamily], str, str, str]
+"""Its type, its name, its text, and the attribute that has its value."""
+
+ROOM: tuple[Series, ...] = (
+    (GAUGE, "plimsoll_answers_waiting", "Answers whose first token is still to come.", "waiting"),
+    (GAUGE, "plimsoll_waiting_tokens", "Prompt tokens of answers that wait so.", "waiting_tokens"),
+    (COUNTER, "plimsoll_refused", "Requests refused because too many waited already.", "refused"),
+)
+STATS: tuple[Series, ...] = (
+    (GAUGE, "plimsoll_sequences_running", "Sequences in the engine's batch.", "running"),
+    (GAUGE, "plimsoll_sequences_waiting", "Sequences that wait for room.", "waiting"),
+    (GAUGE, "plimsoll_kv_blocks", "Blocks of the KV cache.", "blocks_total"),
+    (GAUGE, "plimsoll_kv_blocks_used", "Blocks held by running sequences.", "blocks_used"),
+    (GAUGE, "plimsoll_kv_blocks_cached", "Free blocks that hold a reusable prefix.", "blocks_cached"),
+    (COUNTER, "plimsoll_engine_steps", "Steps of the engine.", "steps"),
+    (COUNTER, "plimsoll_prompt_tokens", "Prompt tokens computed, without those from the cache.", "prompt_tokens"),
+    (COUNTER, "plimsoll_generated_tokens", "Tokens generated.", "generated_tokens"),
+    (COUNTER, "plimsoll_prefix_query_tokens", "Prompt tokens looked up in the prefix cache.", "cache_query_tokens"),
+    (COUNTER, "plimsoll_prefix_hit_tokens", "Prompt tokens found in the prefix cache.", "cache_hit_tokens"),
+    (COUNTER, "plimsoll_preemptions", "Sequences put back for want of blocks, or for more urgent ones.", "preemptions"),
+    (COUNTER, "plimsoll_evictions", "Cached blocks given up for new ones.", "evictions"),
+    (COUNTER, "plimsoll_expired", "Requests whose deadline passed before their first token.", "expired"),
+    (COUNTER, "plimsoll_broken_off", "Sequences that could not go on, as their logits were not finite.", "broken_off"),
+    (COUNTER, "plimsoll_attention_fallbacks", "Attention backends that failed in service.", "attention_fallbacks"),
+)
+TIERS: tuple[Series, ...] = (
+    (GAUGE, "plimsoll_tier_host_blocks", "Blocks of cached prefixes in host memory.", "host_blocks"),
+    (GAUGE, "plimsoll_tier_disk_blocks", "Blocks of cached prefixes on the disk.", "disk_blocks"),
+    (GAUGE, "plimsoll_tier_blocks_under_way", "Blocks being read or written.", "under_way"),
+    (COUNTER, "plimsoll_tier_hit_tokens", "Tokens that came back from host memory or the disk.", "hit_tokens"),
+    (COUNTER, "plimsoll_tier_spilled_blocks", "Blocks copied from the KV cache to host memory.", "spilled"),
+    (COUNTER, "plimsoll_tier_dropped_blocks", "Blocks given up for want of room on the way there.", "dropped"),
+    (COUNTER, "plimsoll_tier_loaded_blocks", "Blocks read from the disk.", "loaded"),
+    (COUNTER, "plimsoll_tier_failed_blocks", "Blocks that the disk failed to write or read.", "failed"),
+    (COUNTER, "plimsoll_tier_passed_blocks", "Blocks left on the disk as computing promised to be faster.", "passed"),
+)
+
+
+def whole_server(state: ServerState) -> str:
+    """The label of what is no model's own: a server's only model, or nothing where there are several."""
+    return state.names[0] if state.names else ""
+
+
+class EngineCollector(Collector):
+    """Reads a server and the engines of its models at the time of the scrape."""
+
+    def __init__(self, state: ServerState) -> None:
+        self._state = state
+
+    def collect(self) -> Iterator[Metric]:
+        """One family for each gauge and counter, in which each model has a sample."""
+        state = self._state
+        name = whole_server(state)
+        yield from _family(GAUGE, "plimsoll_ready", "1 while requests are taken.", _is_ready(state, name))
+        in_flight = {name: float(state.in_flight)}
+        yield from _family(GAUGE, "plimsoll_requests_in_flight", "HTTP requests being answered.", in_flight)
+        yield from _model_metrics(state.models.views() if state.models is not None else ())
+
+
+def _is_ready(state: ServerState, name: str) -> dict[str, float]:
+    return {name: float(state.phase is Phase.READY)}
+
+
+def _model_metrics(views: Sequence[ModelView]) -> Iterator[Metric]:
+    stats = {view.names[0]: view.stats for view in views if view.stats is not None}
+    yield from _families(ROOM, {view.names[0]: view.room for view in views})
+    yield from _families(STATS, stats)
+    usage = {name: one.blocks_used / one.blocks_total if one.blocks_total else 0.0 for name, one in stats.items()}
+    text = "Share of the KV cache in use, from 0 to 1."
+    yield from _family(GAUGE, "plimsoll_kv_usage_ratio", text, usage)
+    yield from _families(TIERS, {name: one.tiers for name, one in stats.items() if one.tiers is not None})
+    yield from _phases(stats)
+
+
+def _families(series: Sequence[Series], sources: Mapping[str, object]) -> Iterator[Metric]:
+    for kind, name, text, attribute in series:
+        yield from _family(kind, name, text, {model: getattr(one, attribute) for model, one in sources.items()})
+
+
+def _family(
+    kind: type[CounterMetricFamily | GaugeMetricFamily], name: str, text: str, values: Mapping[str, float]
+) -> Iterator[Metric]:
+    if not values:
+        return
+    family = kind(name, text, labels=("model",))
+    for model, value in values.items():
+        family.add_metric((model,), float(value))
+    yield family
+
+
+def _phases(stats: Mapping[str, EngineStats]) -> Iterator[Metric]:
+    if not stats:
+        return
+    phases = CounterMetricFamily(
+        "plimsoll_step_seconds",
+        "Seconds of the engine's steps by phase; divided by plimsoll_engine_steps_total, of a mean step.",
+        labels=("model", "phase"),
+    )
+    for model, one in stats.items():
+        for phase, seconds in zip(ENGINE_PHASES, one.phase_seconds, strict=False):
+            phases.add_metric((model, phase), seconds)
+    yield phases

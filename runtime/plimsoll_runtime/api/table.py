@@ -1,0 +1,83 @@
+"""The models of a server, by the names that requests use: what every route asks for a model."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Protocol
+
+from plimsoll_runtime.api.errors import ApiError
+from plimsoll_runtime.api.room import Room
+from plimsoll_runtime.api.served import ServedModel
+from plimsoll_runtime.engine.limits import longest_sequence
+from plimsoll_runtime.engine.messages import EngineStats
+
+NAMES_TOLD = 20
+"""How many names the error for an unknown one lists."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelView:
+    """A model as lists and metrics show it. `created` is Unix time; `stats` are its engine's, while it has one."""
+
+    names: tuple[str, ...]
+    created: int
+    max_model_len: int
+    room: Room
+    stats: EngineStats | None
+
+
+class ModelTable(Protocol):
+    """The models of one server. Used on the event loop only."""
+
+    def views(self) -> Sequence[ModelView]:
+        """All of them as they are now."""
+
+    def check(self) -> None:
+        """Raises ApiError where every request would be refused, whatever it says: asked before a body is parsed."""
+
+    def lease(self, name: str | None, size: int) -> AbstractAsyncContextManager[ServedModel]:
+        """The model of that name, in use until the context ends. Where it is not loaded, entering waits until it is.
+
+        `name` may be None where a server has one model only. `size`: bytes of the request that waits. Entering raises
+        ApiError: 404 for an unknown name, 503 where the model cannot be had in time.
+        """
+
+
+class OneModel:
+    """The table of `plimsoll serve`: one model, loaded for good."""
+
+    def __init__(self, model: ServedModel) -> None:
+        self.model = model
+
+    def views(self) -> Sequence[ModelView]:
+        """The one."""
+        model = self.model
+        info = model.engine.info
+        return [ModelView(model.names, model.created, longest_sequence(info), model.room, model.engine.stats)]
+
+    def check(self) -> None:
+        """Raises ApiError (503) where no answer more may wait."""
+        self.model.room.check()
+
+    @asynccontextmanager
+    async def lease(self, name: str | None, size: int) -> AsyncGenerator[ServedModel, None]:
+        """The model, if it has that name."""
+        if name is not None and name not in self.model.names:
+            raise unknown_model(name, self.model.names)
+        yield self.model
+
+
+def unknown_model(name: str, names: Iterable[str]) -> ApiError:
+    """The error (404) for a name that no model here has."""
+    known = list(names)
+    more = f" and {len(known) - NAMES_TOLD} more" if len(known) > NAMES_TOLD else ""
+    told = f"{', '.join(known[:NAMES_TOLD])}{more}" if known else "no model yet"
+    return ApiError(
+        f"The model '{name[:200]}' does not exist; this server has {told}.",
+        status=HTTPStatus.NOT_FOUND,
+        param="model",
+        code="model_not_found",
+    )
