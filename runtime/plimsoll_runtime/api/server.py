@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import signal
 import socket
-from collections.abc import Callable, Coroutine, Iterator
-from pathlib import Path
+from collections.abc import Callable, Coroutine
 from typing import Any
-
-import uvicorn
 
 from plimsoll_runtime.api.app import build_app
 from plimsoll_runtime.api.config import ServerConfig
 from plimsoll_runtime.api.engine import Engine
-from plimsoll_runtime.api.protocol import PatientProtocol
+from plimsoll_runtime.api.first import first
+from plimsoll_runtime.api.lastwords import write_last_words
+from plimsoll_runtime.api.listening import HttpServer, listen
 from plimsoll_runtime.api.served import ServedModel
 from plimsoll_runtime.api.state import Phase, ServerState
 from plimsoll_runtime.api.table import OneModel
 from plimsoll_runtime.api.tenants import Tenants
-from plimsoll_runtime.errors import EngineDeadError, PlimsollError, UsageError
+from plimsoll_runtime.errors import EngineDeadError
 
 logger = logging.getLogger(__name__)
 
@@ -29,12 +27,7 @@ Load = Callable[[ServerConfig, ServerState], Coroutine[Any, Any, ServedModel]]
 
 LAST_WORDS_SECONDS = 5.0
 """How long requests may take to hear of the engine's death before the process ends."""
-CLOSE_SECONDS = 2.0
-"""How long open connections may take to close once nothing is in flight."""
-KEEP_ALIVE_SECONDS = 75
-BACKLOG = 2048
 INTERRUPTED = 130
-TERMINATION_LOG_BYTES = 4096
 
 
 def serve(config: ServerConfig) -> int:
@@ -45,24 +38,8 @@ def serve(config: ServerConfig) -> int:
         listener = listen(config.host, config.port)
         return asyncio.run(Server(config, listener, load_and_start).run())
     except Exception as error:
-        _write_last_words(config.termination_log, error)
+        write_last_words(config.termination_log, error)
         raise
-
-
-def listen(host: str, port: int) -> socket.socket:
-    """A listening socket. Raises UsageError when the address cannot be had."""
-    try:
-        family, _, _, _, address = socket.getaddrinfo(
-            host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        listener = socket.create_server((str(address[0]), port), family=family, backlog=2048)
-    except OSError as error:
-        raise UsageError(f"cannot listen on {host}:{port} ({error}); choose another --host or --port") from error
-    # Opened again by its descriptor it knows that it is TCP; only then does asyncio switch Nagle's algorithm off
-    # for what it accepts. Otherwise the events of a stream wait for acknowledgements, 40 ms at a time.
-    listener = socket.socket(fileno=listener.detach())
-    listener.setblocking(False)
-    return listener
 
 
 async def load_and_start(config: ServerConfig, state: ServerState) -> ServedModel:
@@ -83,19 +60,7 @@ class Server:
         self.state = ServerState(config.names, config.api_keys, Tenants(shared=config.share_prefix_cache))
         self._stop = asyncio.Event()
         self._stop_now = asyncio.Event()
-        self._http = _HttpServer(
-            uvicorn.Config(
-                build_app(self.state),
-                http=PatientProtocol,
-                lifespan="off",
-                ws="none",
-                log_config=None,
-                access_log=False,
-                server_header=False,
-                timeout_keep_alive=KEEP_ALIVE_SECONDS,
-                timeout_graceful_shutdown=int(CLOSE_SECONDS),
-            )
-        )
+        self._http = HttpServer(build_app(self.state))
 
     async def run(self) -> int:
         """Serve; the exit code. Raises PlimsollError when the model cannot be loaded or the engine dies."""
@@ -131,7 +96,7 @@ class Server:
     async def _load(self) -> ServedModel | None:
         """The loaded model, or None when a signal came first."""
         loading = asyncio.create_task(self._load_model(self._config, self.state))
-        await _first(loading, self._stop.wait())
+        await first(loading, self._stop.wait())
         if not loading.done():
             self.state.phase = Phase.DRAINING
             loading.cancel()
@@ -149,7 +114,7 @@ class Server:
     async def _serve(self, model: ServedModel) -> int:
         dead = asyncio.create_task(model.engine.wait_dead())
         try:
-            await _first(dead, self._stop.wait())
+            await first(dead, self._stop.wait())
             if dead.done():
                 await self._tell_death(model.engine)
             return await self._drain(model.engine, dead)
@@ -159,7 +124,7 @@ class Server:
     async def _tell_death(self, engine: Engine) -> None:
         """Every request in flight gets its error, then the process ends. Raises what the engine died of."""
         self.state.phase = Phase.FAILED
-        await _first(self.state.idle.wait(), asyncio.sleep(LAST_WORDS_SECONDS), self._stop_now.wait())
+        await first(self.state.idle.wait(), asyncio.sleep(LAST_WORDS_SECONDS), self._stop_now.wait())
         raise engine.failure or EngineDeadError("the engine process died; its log says why")
 
     async def _drain(self, engine: Engine, dead: asyncio.Task[None]) -> int:
@@ -167,7 +132,7 @@ class Server:
         self.state.phase = Phase.DRAINING
         logger.info("draining: %d requests in flight, at most %gs", self.state.in_flight, self._config.drain_seconds)
         limit = asyncio.sleep(self._config.drain_seconds)
-        await _first(self.state.idle.wait(), limit, self._stop_now.wait(), dead)
+        await first(self.state.idle.wait(), limit, self._stop_now.wait(), dead)
         if self._stop_now.is_set():
             self._http.force_exit = True
             return INTERRUPTED
@@ -176,25 +141,6 @@ class Server:
         if self.state.in_flight:
             logger.warning("%d requests did not end in time and are broken off", self.state.in_flight)
         return 0
-
-
-class _HttpServer(uvicorn.Server):
-    """uvicorn without its own signal handling, which knows no drain."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
-
-
-async def _first(*awaitables: object) -> None:
-    """Return when any is done. Coroutines are cancelled then, tasks are left alone."""
-    own = [asyncio.ensure_future(a) for a in awaitables if asyncio.iscoroutine(a)]
-    tasks = [a for a in awaitables if isinstance(a, asyncio.Task)]
-    try:
-        await asyncio.wait({*own, *tasks}, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for task in own:
-            task.cancel()
 
 
 def _log_summary(model: ServedModel) -> None:
@@ -211,15 +157,3 @@ def _log_summary(model: ServedModel) -> None:
         info.num_blocks * info.block_size,
         info.kv_bytes / 2**30,
     )
-
-
-def _write_last_words(path: str | None, error: Exception) -> None:
-    """One line in the file that the pod's status shows."""
-    if path is None:
-        return
-    kind = error.kind.value if isinstance(error, PlimsollError) else "internal"
-    line = " ".join(f"{kind}: {error}".split())
-    try:
-        Path(path).write_bytes(line.encode()[:TERMINATION_LOG_BYTES])
-    except OSError as problem:
-        logger.warning("the termination log %s cannot be written: %s", path, problem)

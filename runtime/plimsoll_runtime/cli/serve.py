@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import os
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from plimsoll_runtime.cli import values
 from plimsoll_runtime.cli.engine_options import add_engine_options, engine_config
+from plimsoll_runtime.cli.server_options import add_server_options, api_keys, termination_log
 from plimsoll_runtime.errors import UsageError
 
 if TYPE_CHECKING:
@@ -48,40 +47,19 @@ def server_config(args: argparse.Namespace) -> ServerConfig:
     names = tuple(args.name or [default_name(args.model)])
     if len(set(names)) < len(names):
         raise UsageError(f"--name is given twice with the same value ({', '.join(names)}); give each name once")
-    keys = [*args.api_key, *(k.strip() for k in os.environ.get("PLIMSOLL_API_KEY", "").split(",") if k.strip())]
-    if args.api_key_file is not None:
-        keys += _keys_of(args.api_key_file)
     return ServerConfig(
         engine=engine_config(args),
         names=names,
         host=args.host,
         port=args.port,
-        api_keys=tuple(dict.fromkeys(keys)),
+        api_keys=api_keys(args),
         drain_seconds=args.drain_seconds,
         max_waiting=args.max_waiting,
         max_waiting_tokens=args.max_waiting_tokens,
         max_logit_bias=args.max_logit_bias,
         share_prefix_cache=args.share_prefix_cache,
-        termination_log=os.environ.get("PLIMSOLL_TERMINATION_LOG") or None,
+        termination_log=termination_log(),
     )
-
-
-def _keys_of(path: Path) -> list[str]:
-    """The keys of a file. Raises UsageError where it has none, for a server without keys is open to everybody."""
-    try:
-        keys = [line.strip() for line in path.read_text().splitlines() if line.strip()]
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"--api-key-file {path} cannot be read ({error}); give a text file, one key a line") from error
-    if not keys:
-        raise UsageError(f"--api-key-file {path} holds no key: write one a line, or leave the option out")
-    for number, key in enumerate(keys, 1):
-        try:
-            values.word(key)
-        except argparse.ArgumentTypeError:
-            raise UsageError(
-                f"--api-key-file {path}: key {number} must be 1 to 256 printable characters without spaces"
-            ) from None
-    return keys
 
 
 def _add_server_options(parser: argparse.ArgumentParser) -> None:
@@ -93,34 +71,7 @@ def _add_server_options(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="a name that requests may use for the model; repeat for more (default: from MODEL)",
     )
-    group.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
-    group.add_argument("--port", type=values.port, default=8000, help="port, 0 for any (default: %(default)s)")
-    group.add_argument(
-        "--api-key",
-        action="append",
-        default=[],
-        type=values.word,
-        metavar="K",
-        help="a key that requests must carry; repeat for more. Everybody on the machine can read it in the list of "
-        "processes: better is --api-key-file, or PLIMSOLL_API_KEY in the environment (comma separated)",
-    )
-    group.add_argument(
-        "--api-key-file", type=Path, metavar="FILE", help="a file of such keys, one a line; empty lines do not count"
-    )
-    group.add_argument(
-        "--share-prefix-cache",
-        action="store_true",
-        help="let requests of different API keys use each other's cached prefixes. Saves computing where they have "
-        "long prompts in common, but cached_tokens and response times then tell one key what another has sent "
-        "(default: each key has its own)",
-    )
-    group.add_argument(
-        "--drain-seconds",
-        type=values.seconds,
-        default=30.0,
-        metavar="S",
-        help="how long running requests may go on after SIGTERM (default: %(default)g)",
-    )
+    add_server_options(group)
     group.add_argument(
         "--max-waiting",
         type=values.positive,

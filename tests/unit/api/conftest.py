@@ -15,9 +15,10 @@ import pytest
 import pytest_asyncio
 
 from plimsoll_runtime.api.config import ServerConfig
+from plimsoll_runtime.api.listening import listen
 from plimsoll_runtime.api.room import Room
 from plimsoll_runtime.api.served import ServedModel
-from plimsoll_runtime.api.server import Server, listen
+from plimsoll_runtime.api.server import Server
 from plimsoll_runtime.api.state import ServerState
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.engine.messages import AddRequest, EngineInfo, EngineStats, LogprobEntry, RequestOutput, TierStats

@@ -1,0 +1,73 @@
+"""The command line's options of a server, the same for one model and for many."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+
+from plimsoll_runtime.cli import values
+from plimsoll_runtime.errors import UsageError
+
+
+def add_server_options(group: argparse._ArgumentGroup) -> None:
+    """Add where it listens, whom it lets in and how it drains."""
+    group.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
+    group.add_argument("--port", type=values.port, default=8000, help="port, 0 for any (default: %(default)s)")
+    group.add_argument(
+        "--api-key",
+        action="append",
+        default=[],
+        type=values.word,
+        metavar="K",
+        help="a key that requests must carry; repeat for more. Everybody on the machine can read it in the list of "
+        "processes: better is --api-key-file, or PLIMSOLL_API_KEY in the environment (comma separated)",
+    )
+    group.add_argument(
+        "--api-key-file", type=Path, metavar="FILE", help="a file of such keys, one a line; empty lines do not count"
+    )
+    group.add_argument(
+        "--share-prefix-cache",
+        action="store_true",
+        help="let requests of different API keys use each other's cached prefixes. Saves computing where they have "
+        "long prompts in common, but cached_tokens and response times then tell one key what another has sent "
+        "(default: each key has its own)",
+    )
+    group.add_argument(
+        "--drain-seconds",
+        type=values.seconds,
+        default=30.0,
+        metavar="S",
+        help="how long running requests may go on after SIGTERM (default: %(default)g)",
+    )
+
+
+def api_keys(args: argparse.Namespace) -> tuple[str, ...]:
+    """All keys of the command line, the environment and the file, each once. Raises UsageError."""
+    keys = [*args.api_key, *(k.strip() for k in os.environ.get("PLIMSOLL_API_KEY", "").split(",") if k.strip())]
+    if args.api_key_file is not None:
+        keys += _keys_of(args.api_key_file)
+    return tuple(dict.fromkeys(keys))
+
+
+def termination_log() -> str | None:
+    """The file that gets one line on a fatal error, where the environment names one."""
+    return os.environ.get("PLIMSOLL_TERMINATION_LOG") or None
+
+
+def _keys_of(path: Path) -> list[str]:
+    """The keys of a file. Raises UsageError where it has none, for a server without keys is open to everybody."""
+    try:
+        keys = [line.strip() for line in path.read_text().splitlines() if line.strip()]
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"--api-key-file {path} cannot be read ({error}); give a text file, one key a line") from error
+    if not keys:
+        raise UsageError(f"--api-key-file {path} holds no key: write one a line, or leave the option out")
+    for number, key in enumerate(keys, 1):
+        try:
+            values.word(key)
+        except argparse.ArgumentTypeError:
+            raise UsageError(
+                f"--api-key-file {path}: key {number} must be 1 to 256 printable characters without spaces"
+            ) from None
+    return keys
