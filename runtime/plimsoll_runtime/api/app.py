@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from http import HTTPStatus
 
 from fastapi import FastAPI
+from prometheus_client.registry import Collector
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
@@ -41,10 +42,15 @@ MODEL_ROUTES: tuple[tuple[str, str, Endpoint], ...] = (
 )
 
 
-def build_app(state: ServerState) -> ASGIApp:
-    """The whole application of one server. The routes of its models are admitted only while the state is ready."""
+def build_app(state: ServerState, collectors: Iterable[Collector] = ()) -> ASGIApp:
+    """The whole application of one server. The routes of its models are admitted only while the state is ready.
+
+    `collectors` add to its metrics.
+    """
     app = FastAPI(title="Plimsoll runtime", redirect_slashes=False, docs_url=None, redoc_url=None, openapi_url=None)
     metrics = Metrics(state)
+    for collector in collectors:
+        metrics.registry.register(collector)
     for method, path, endpoint in MODEL_ROUTES:
         app.add_api_route(path, _with_models(endpoint, state), methods=_methods(method), response_model=None)
     _add_probes(app, state, metrics)

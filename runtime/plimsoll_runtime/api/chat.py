@@ -62,7 +62,7 @@ async def chat(request: Request, models: ModelTable, record: RequestRecord) -> R
     data = await read_body(request)
     models.check()
     body = await unless_gone(request.receive, offload(data, partial(parse, data, ChatRequest)))
-    ask = Ask(models.lease(body.model, len(data)), data, partial(prepare, body, record=record), record)
+    ask = Ask(models, body.model, data, partial(prepare, body, record=record), record)
     headers = ignored_headers(body.messages)
     if body.stream:
         return await open_stream(request, ask.events(_chunks), record, headers)

@@ -58,7 +58,7 @@ async def completions(request: Request, models: ModelTable, record: RequestRecor
     data = await read_body(request)
     models.check()
     body = await unless_gone(request.receive, offload(data, partial(parse, data, CompletionRequest)))
-    ask = Ask(models.lease(body.model, len(data)), data, partial(prepare, body, record=record), record)
+    ask = Ask(models, body.model, data, partial(prepare, body, record=record), record)
     if body.stream:
         return await open_stream(request, ask.events(_chunks), record)
     return json_response(await unless_gone(request.receive, ask.whole(_whole)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from msgspec import UNSET
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -29,4 +30,4 @@ async def show_model(request: Request, models: ModelTable, _record: RequestRecor
 
 
 def _card(name: str, view: ModelView) -> ModelCard:
-    return ModelCard(name, view.created, OWNER, view.max_model_len)
+    return ModelCard(name, view.created, OWNER, view.max_model_len, view.state or UNSET)

@@ -18,6 +18,15 @@ from plimsoll_runtime.api.record import RequestRecord
 
 logger = logging.getLogger(__name__)
 
+
+class Comment(msgspec.Struct, frozen=True):
+    """Stands among a stream's events for one that clients skip: it keeps the connection in use while there is nothing
+    to say.
+    """
+
+    text: str
+
+
 Events = AsyncGenerator[msgspec.Struct, None]
 HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 
@@ -65,10 +74,17 @@ class EventStream(Response):
             await _send_data(send, msgspec.json.encode(error.body), more=False)
 
     async def _send_event(self, send: Send, event: msgspec.Struct) -> None:
+        if isinstance(event, Comment):
+            await _send(send, f": {event.text}".encode())
+            return
         started = time.perf_counter()
         await _send_data(send, msgspec.json.encode(event))
         self._record.send_seconds += time.perf_counter() - started
 
 
 async def _send_data(send: Send, data: bytes, *, more: bool = True) -> None:
-    await send({"type": "http.response.body", "body": b"data: " + data + b"\n\n", "more_body": more})
+    await _send(send, b"data: " + data, more=more)
+
+
+async def _send(send: Send, block: bytes, *, more: bool = True) -> None:
+    await send({"type": "http.response.body", "body": block + b"\n\n", "more_body": more})

@@ -20,17 +20,24 @@ NAMES_TOLD = 20
 
 @dataclass(frozen=True, slots=True)
 class ModelView:
-    """A model as lists and metrics show it. `created` is Unix time; `stats` are its engine's, while it has one."""
+    """A model as lists and metrics show it. `created` is Unix time; `stats` are its engine's, while it has one, and
+    `max_model_len` is known once it has had one. `state`: where it is, in a server of several.
+    """
 
     names: tuple[str, ...]
     created: int
-    max_model_len: int
+    max_model_len: int | None
     room: Room
     stats: EngineStats | None
+    state: str | None = None
 
 
 class ModelTable(Protocol):
     """The models of one server. Used on the event loop only."""
+
+    @property
+    def keep_alive(self) -> float | None:
+        """Seconds that a stream may wait for its model in silence; from then on it gets a comment as often."""
 
     def views(self) -> Sequence[ModelView]:
         """All of them as they are now."""
@@ -48,6 +55,9 @@ class ModelTable(Protocol):
 
 class OneModel:
     """The table of `plimsoll serve`: one model, loaded for good."""
+
+    keep_alive = None
+    """Nobody waits for a model that is there."""
 
     def __init__(self, model: ServedModel) -> None:
         self.model = model

@@ -154,12 +154,15 @@ class CompletionAnswer(msgspec.Struct, tag_field="object", tag="text_completion"
 
 
 class ModelCard(msgspec.Struct, tag_field="object", tag="model"):
-    """A name that requests may use."""
+    """A name that requests may use. `max_model_len` is null for a model that was never loaded yet; `state` says where
+    one of several is: Resident, InHost or OnDisk where it sleeps, or on its way.
+    """
 
     id: str
     created: int
     owned_by: str
-    max_model_len: int
+    max_model_len: int | None
+    state: str | msgspec.UnsetType = msgspec.UNSET
 
 
 class ModelList(msgspec.Struct, tag_field="object", tag="list"):
