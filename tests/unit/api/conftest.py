@@ -288,6 +288,12 @@ def running(shared: Running) -> Running:
 
 
 @pytest.fixture
+def make_engine() -> type[FakeEngine]:
+    """For servers that start engines themselves."""
+    return FakeEngine
+
+
+@pytest.fixture
 async def fresh(tokenizer: Tokenizer) -> AsyncIterator[Running]:
     """A server for one test, which may end it."""
     async with running_server(tokenizer) as server:

@@ -1,0 +1,1 @@
+"""Many models in one server: requests by name, and the host API by which others place them."""

@@ -1,0 +1,75 @@
+"""What the host API answers: entries of the report, and errors of a code and a message."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from http import HTTPStatus
+
+import msgspec
+from starlette.responses import Response
+
+from plimsoll_runtime.api.errors import json_response
+from plimsoll_runtime.api.hosting.refusals import retry_after
+from plimsoll_runtime.errors import ErrorKind, PlimsollError
+from plimsoll_runtime.residency.errors import DoesNotFit, HostError, NotPlaced, OperationConflict, Superseded
+from plimsoll_runtime.residency.host import Outcome
+
+KINDS = {ErrorKind.MEMORY: HTTPStatus.INSUFFICIENT_STORAGE, ErrorKind.ENGINE: HTTPStatus.SERVICE_UNAVAILABLE}
+
+
+class ErrorBody(msgspec.Struct, frozen=True):
+    """What was wrong: `code` for programs, `message` for people."""
+
+    code: str
+    message: str
+
+
+class HostErrorAnswer(msgspec.Struct, frozen=True):
+    """What is answered with any status from 400 on."""
+
+    error: ErrorBody
+
+
+class RequestError(Exception):
+    """A request to the host API that is refused."""
+
+    def __init__(self, status: HTTPStatus, code: str, message: str, headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+        self.headers = headers
+
+    @property
+    def answer(self) -> Response:
+        """As an HTTP response."""
+        return json_response(HostErrorAnswer(ErrorBody(self.code, str(self))), self.status, self.headers)
+
+
+def outcome_response(outcome: Outcome) -> Response:
+    """200 with the model's entry of the report (null once it is forgotten), 202 while it goes on.
+
+    Raises RequestError where it ended without reaching what was asked for.
+    """
+    if outcome.error is not None:
+        raise request_error(outcome.error)
+    return json_response(outcome.model, HTTPStatus.OK if outcome.done else HTTPStatus.ACCEPTED)
+
+
+def request_error(error: PlimsollError) -> RequestError:
+    """A host's error as the one that the caller hears: by its class, else by its kind."""
+    status, code = _status_and_code(error)
+    unavailable = status is HTTPStatus.SERVICE_UNAVAILABLE
+    headers = {"Retry-After": str(retry_after(error))} if unavailable else None
+    return RequestError(status, code, str(error), headers)
+
+
+def _status_and_code(error: PlimsollError) -> tuple[HTTPStatus, str]:
+    if isinstance(error, NotPlaced):
+        return HTTPStatus.NOT_FOUND, error.code
+    if isinstance(error, OperationConflict | Superseded):
+        return HTTPStatus.CONFLICT, error.code
+    if isinstance(error, DoesNotFit):
+        return HTTPStatus.INSUFFICIENT_STORAGE, error.code
+    if isinstance(error, HostError):
+        return HTTPStatus.SERVICE_UNAVAILABLE, error.code
+    return KINDS.get(error.kind, HTTPStatus.BAD_REQUEST), error.kind.value

@@ -1,0 +1,36 @@
+"""What a host's server is started with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from plimsoll_runtime.api.hosting.models import KEEP_ALIVE_SECONDS
+from plimsoll_runtime.residency.names import ModelName
+from plimsoll_runtime.residency.spec import ModelSpec
+
+HOST_PORT = 8100
+
+
+@dataclass(frozen=True, slots=True)
+class HostConfig:
+    """Options of one host process.
+
+    `host` and `port` are those of the OpenAI API, `host_address` and `host_port` those of the host API. There, tokens
+    of `host_token_file` allow everything, those of `wake_token_file` reports and wakes. `models` are placed at the
+    start. `keep_alive`: seconds after which a stream that waits for its model gets a comment. The rest is as in
+    `ServerConfig`.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 8000
+    host_address: str = "127.0.0.1"
+    host_port: int = HOST_PORT
+    host_token_file: Path | None = None
+    wake_token_file: Path | None = None
+    models: tuple[tuple[ModelName, ModelSpec], ...] = ()
+    api_keys: tuple[str, ...] = ()
+    drain_seconds: float = 30.0
+    keep_alive: float = KEEP_ALIVE_SECONDS
+    termination_log: str | None = None
+    share_prefix_cache: bool = False

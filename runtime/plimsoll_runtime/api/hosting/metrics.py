@@ -1,0 +1,84 @@
+"""What Prometheus reads of a host: its device, and each model's state, memory and requests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from plimsoll_runtime.residency.host import Host
+from plimsoll_runtime.residency.report import ModelReport, Report
+from plimsoll_runtime.residency.states import State
+
+DEVICE = ("capacity", "line", "reserved", "used", "free")
+MEMORY = ("weights", "workspace", "kv", "host_bytes")
+PRESSURE = ("none", "some", "full")
+
+
+class HostCollector(Collector):
+    """Reads the report at the time of the scrape."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+
+    def collect(self) -> Iterator[Metric]:
+        """One family for each figure."""
+        report = self._host.report()
+        yield from _device(report)
+        yield _each(report, "plimsoll_host_model_active", "Requests in flight, by model.", "active")
+        yield _each(report, "plimsoll_host_model_waiting", "Requests that wait for their model to wake.", "waiting")
+        yield _counted(report, "plimsoll_host_model_loads", "Loads from files since the model was placed.", "loads")
+        yield _counted(report, "plimsoll_host_model_wakes", "Wakes from an image since the model was placed.", "wakes")
+        yield _states(report)
+        yield _memory(report)
+
+
+def _device(report: Report) -> Iterator[Metric]:
+    device = GaugeMetricFamily("plimsoll_host_device_bytes", "The device's memory, by what it is.", labels=("of",))
+    for field in DEVICE:
+        device.add_metric((field,), getattr(report.device, field))
+    yield device
+    sleepers = GaugeMetricFamily("plimsoll_host_sleepers_bytes", "Host memory for models that sleep.", labels=("of",))
+    for field in ("capacity", "used"):
+        sleepers.add_metric((field,), getattr(report.sleepers, field))
+    yield sleepers
+    pressure = GaugeMetricFamily("plimsoll_host_pressure", "1 for the level of pressure that holds.", labels=("level",))
+    for level in PRESSURE:
+        pressure.add_metric((level,), float(report.device.pressure == level))
+    yield pressure
+
+
+def _states(report: Report) -> Metric:
+    family = GaugeMetricFamily("plimsoll_host_model_state", "1 for the state a model is in.", labels=("model", "state"))
+    for model in report.models:
+        for state in State:
+            family.add_metric((_label(model), state.value), float(model.state == state))
+    return family
+
+
+def _memory(report: Report) -> Metric:
+    family = GaugeMetricFamily("plimsoll_host_model_bytes", "Memory of a model, by use.", labels=("model", "of"))
+    for model in report.models:
+        for field in MEMORY:
+            family.add_metric((_label(model), field.removesuffix("_bytes")), getattr(model, field))
+    return family
+
+
+def _each(report: Report, name: str, text: str, field: str) -> Metric:
+    family = GaugeMetricFamily(name, text, labels=("model",))
+    for model in report.models:
+        family.add_metric((_label(model),), getattr(model, field))
+    return family
+
+
+def _counted(report: Report, name: str, text: str, field: str) -> Metric:
+    family = CounterMetricFamily(name, text, labels=("model",))
+    for model in report.models:
+        family.add_metric((_label(model),), getattr(model, field))
+    return family
+
+
+def _label(model: ModelReport) -> str:
+    """As all series of a model have it: the first of its names."""
+    return model.served_names[0] if model.served_names else model.name

@@ -1,0 +1,195 @@
+"""The models of a host by the names that requests use. A request for one that sleeps waits while it wakes."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from functools import partial
+
+from plimsoll_runtime.api.errors import ApiError
+from plimsoll_runtime.api.hosting.options import server_options
+from plimsoll_runtime.api.hosting.refusals import as_api_errors
+from plimsoll_runtime.api.hosting.tokenizers import Source, Tokenizers
+from plimsoll_runtime.api.room import Room
+from plimsoll_runtime.api.served import ServedModel
+from plimsoll_runtime.api.table import ModelView, unknown_model
+from plimsoll_runtime.engine.limits import longest_sequence
+from plimsoll_runtime.residency.host import Host
+from plimsoll_runtime.residency.names import ModelName
+from plimsoll_runtime.residency.resident import Resident
+from plimsoll_runtime.residency.spec import ModelSpec, served_names
+from plimsoll_runtime.residency.states import State
+from plimsoll_runtime.weights.files import ModelFiles
+from plimsoll_runtime.weights.sources import resolve
+
+logger = logging.getLogger(__name__)
+
+KEEP_ALIVE_SECONDS = 5.0
+HAS_FILES = frozenset(State) - {State.ABSENT, State.FETCHING}
+LONG = 3600.0
+
+
+@dataclass(slots=True)
+class Placement:
+    """What the server keeps of a model while it is placed; `served` is of its last engine, that of `serial`."""
+
+    name: ModelName
+    spec: ModelSpec
+    created: int = field(default_factory=lambda: int(time.time()))
+    room: Room = field(init=False)
+    served: ServedModel | None = None
+    serial: int = -1
+
+    def __post_init__(self) -> None:
+        self.room = self._make_room()
+
+    def renew(self, spec: ModelSpec) -> None:
+        """Its spec is another one from now on. Requests that wait keep their seats where the bounds are the same."""
+        self.spec, self.served, self.serial = spec, None, -1
+        room = self._make_room()
+        if (room.limit, room.token_limit) != (self.room.limit, self.room.token_limit):
+            self.room = room
+
+    def _make_room(self) -> Room:
+        options = server_options(self.spec.runtime)
+        return Room(options.max_waiting, options.max_waiting_tokens)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names that requests use."""
+        return served_names(self.name, self.spec)
+
+    @property
+    def source(self) -> Source:
+        """Where it comes from."""
+        return Source(self.spec.source, self.spec.model_revision)
+
+
+class HostModels:
+    """The table of a host. Who waits for a model is bounded by the host, in number, bytes and time."""
+
+    def __init__(
+        self, host: Host, tokenizers: Tokenizers | None = None, keep_alive: float | None = KEEP_ALIVE_SECONDS
+    ) -> None:
+        self.keep_alive = keep_alive
+        self._host = host
+        self._tokenizers = tokenizers or Tokenizers()
+        self._placements: dict[ModelName, Placement] = {}
+        self._names: dict[str, Placement] = {}
+
+    def views(self) -> Sequence[ModelView]:
+        """All of them, by their names."""
+        self._follow()
+        states = {ModelName(model.namespace, model.name): model.state for model in self._host.report().models}
+        views = []
+        for name, placement in sorted(self._placements.items()):
+            served = placement.served
+            length = None if served is None else longest_sequence(served.engine.info)
+            stats = None if served is None or served.engine.failure is not None else served.engine.stats
+            state = states.get(name)
+            views.append(ModelView(placement.names, placement.created, length, placement.room, stats, state))
+        return views
+
+    def check(self) -> None:
+        """What one model has too much of says nothing of the others: nobody is refused before the name is known."""
+
+    @asynccontextmanager
+    async def lease(self, name: str | None, size: int) -> AsyncGenerator[ServedModel, None]:
+        """The model of that name once it is resident, which it stays until the context ends. Raises ApiError."""
+        placement = self._find(name)
+        placement.room.check()
+        async with AsyncExitStack() as stack:
+            with as_api_errors():
+                resident = await stack.enter_async_context(self._host.lease(placement.name, size=size))
+            yield await self._served(placement, resident)
+
+    async def follow(self) -> None:
+        """Read the tokenizer of each model as soon as its files are there, until cancelled: none is read in a wake."""
+        failed: set[Source] = set()
+        after = -1
+        while True:
+            report = await self._host.changed(after, LONG)
+            after = report.sequence
+            self._follow()
+            there = {ModelName(model.namespace, model.name) for model in report.models if model.state in HAS_FILES}
+            for source in {p.source for p in self._placements.values() if p.name in there} - failed:
+                if source not in self._tokenizers and not await self._read(source):
+                    failed.add(source)
+
+    async def _read(self, source: Source) -> bool:
+        try:
+            await self._tokenizers.get(source, partial(_files, source))
+        except Exception:
+            logger.exception("the tokenizer of %s cannot be read; requests will try again", source.model)
+            return False
+        return True
+
+    def taken(self, name: ModelName, spec: ModelSpec) -> tuple[str, ModelName] | None:
+        """A name of `spec` that another model answers to already, and that model."""
+        self._follow()
+        for wanted in served_names(name, spec):
+            other = self._names.get(wanted)
+            if other is not None and other.name != name:
+                return wanted, other.name
+        return None
+
+    def _find(self, name: str | None) -> Placement:
+        placed = self._host.placed()
+        known = self._names.get(name) if name is not None else None
+        if known is None or not _same(placed.get(known.name), known.spec):
+            self._follow()
+        if name is None:
+            return self._only()
+        if name not in self._names:
+            raise unknown_model(name, sorted(self._names))
+        return self._names[name]
+
+    def _only(self) -> Placement:
+        if len(self._placements) != 1:
+            raise ApiError(
+                "Missing required parameter: 'model'. Only a server of one model takes a request without it.",
+                param="model",
+                code="missing_required_parameter",
+            )
+        return next(iter(self._placements.values()))
+
+    def _follow(self) -> None:
+        """Know what is placed now."""
+        before, placed = self._placements, self._host.placed()
+        self._placements = {name: before.get(name) or Placement(name, spec) for name, spec in placed.items()}
+        self._names = {}
+        for key, placement in self._placements.items():
+            if not _same(placed[key], placement.spec):
+                placement.renew(placed[key])
+            for name in placement.names:
+                self._names.setdefault(name, placement)
+        self._tokenizers.keep_only({placement.source for placement in self._placements.values()})
+
+    async def _served(self, placement: Placement, resident: Resident) -> ServedModel:
+        """The model with its tokenizer, made once for each engine."""
+        if placement.served is None or placement.serial != resident.serial:
+            files = resident.files
+            find = partial(_files, placement.source) if files is None else lambda: files
+            tokenizer = await self._tokenizers.get(placement.source, find)
+            placement.served = ServedModel(
+                names=placement.names,
+                engine=resident.engine,
+                tokenizer=tokenizer,
+                created=placement.created,
+                chat_stop=() if files is None else files.chat_stop,
+                room=placement.room,
+                max_logit_bias=server_options(placement.spec.runtime).max_logit_bias,
+            )
+            placement.serial = resident.serial
+        return placement.served
+
+
+def _same(one: ModelSpec | None, other: ModelSpec) -> bool:
+    return one is other or one == other
+
+
+def _files(source: Source) -> ModelFiles:
+    return resolve(source.model, source.revision)

@@ -1,0 +1,32 @@
+"""What a model's spec says to the server rather than to its engine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from plimsoll_runtime.api.room import MAX_WAITING, MAX_WAITING_TOKENS
+from plimsoll_runtime.api.served import MAX_LOGIT_BIAS
+from plimsoll_runtime.errors import UsageError
+
+Positive = Annotated[int, Meta(ge=1, le=2**31)]
+
+
+class ServerOptions(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Those of `spec.runtime` that bound what one model's requests may take: see `ServerConfig`."""
+
+    max_waiting: Positive = MAX_WAITING
+    max_waiting_tokens: Positive = MAX_WAITING_TOKENS
+    max_logit_bias: Positive = MAX_LOGIT_BIAS
+
+
+def server_options(runtime: Mapping[str, Any]) -> ServerOptions:
+    """What the fields of `spec.runtime` say. Raises UsageError that names the one at fault."""
+    try:
+        return msgspec.convert(runtime, ServerOptions)
+    except msgspec.ValidationError as error:
+        what, _, where = str(error).partition(" - at ")
+        raise UsageError(f"spec.runtime{where.strip('`').removeprefix('$')}: {what[0].lower()}{what[1:]}") from error

@@ -1,0 +1,121 @@
+"""The process of a host: two APIs on two ports, the models behind them, and an orderly end."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import logging
+import signal
+import socket
+
+from plimsoll_runtime.api.app import build_app
+from plimsoll_runtime.api.first import first
+from plimsoll_runtime.api.hosting.app import build_host_app
+from plimsoll_runtime.api.hosting.config import HostConfig
+from plimsoll_runtime.api.hosting.metrics import HostCollector
+from plimsoll_runtime.api.hosting.models import HostModels
+from plimsoll_runtime.api.hosting.tokenizers import Tokenizers
+from plimsoll_runtime.api.hosting.tokens import Guard, TokenFile
+from plimsoll_runtime.api.listening import HttpServer
+from plimsoll_runtime.api.state import Phase, ServerState
+from plimsoll_runtime.api.tenants import Tenants
+from plimsoll_runtime.errors import UsageError
+from plimsoll_runtime.residency.host import Host
+from plimsoll_runtime.residency.states import Level
+
+logger = logging.getLogger(__name__)
+
+INTERRUPTED = 130
+
+
+class HostServer:
+    """One host's life, from listening to its exit code. `listeners`: OpenAI's API's socket, then the host API's."""
+
+    def __init__(
+        self,
+        config: HostConfig,
+        listeners: tuple[socket.socket, socket.socket],
+        host: Host,
+        tokenizers: Tokenizers | None = None,
+    ) -> None:
+        """Raises UsageError where others than this machine could have all rights."""
+        self._config = config
+        self._listeners = listeners
+        self._host = host
+        self._models = HostModels(host, tokenizers, config.keep_alive)
+        self.state = ServerState((), config.api_keys, Tenants(shared=config.share_prefix_cache))
+        self._stop = asyncio.Event()
+        self._stop_now = asyncio.Event()
+        guard = make_guard(config, listeners[1])
+        self._open = HttpServer(build_app(self.state, (HostCollector(host),)))
+        self._inner = HttpServer(build_host_app(host, self._models, guard))
+
+    async def run(self) -> int:
+        """Serve; the exit code. Raises PlimsollError when the device or the models to place make no sense."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self.stop)
+        open_listener, inner_listener = self._listeners
+        tasks = [asyncio.create_task(self._open.serve(sockets=[open_listener]))]
+        logger.info("listening on http://%s:%d", *open_listener.getsockname()[:2])
+        try:
+            await self._host.start()
+            tasks.append(asyncio.create_task(self._inner.serve(sockets=[inner_listener])))
+            logger.info("host API on http://%s:%d", *inner_listener.getsockname()[:2])
+            following = asyncio.create_task(self._models.follow())
+            following.add_done_callback(_log_failure)
+            try:
+                return await self._live()
+            finally:
+                following.cancel()
+        finally:
+            await self._host.close()
+            self._open.should_exit = self._inner.should_exit = True
+            await asyncio.gather(*tasks)
+            for listener in self._listeners:
+                listener.close()
+
+    def stop(self) -> None:
+        """Begin to drain; at once the second time."""
+        if self._stop.is_set():
+            self._stop_now.set()
+        self._stop.set()
+
+    async def _live(self) -> int:
+        for name, spec in self._config.models:
+            self._host.place(name, spec, Level.IN_HOST, f"start/{name}")
+        self.state.ready(self._models)
+        logger.info("ready: %d models to place", len(self._config.models))
+        await self._stop.wait()
+        return await self._drain()
+
+    async def _drain(self) -> int:
+        """No new requests; those in flight may end within the time that is set. Engines end after them."""
+        self.state.phase = Phase.DRAINING
+        logger.info("draining: %d requests in flight, at most %gs", self.state.in_flight, self._config.drain_seconds)
+        await first(self.state.idle.wait(), asyncio.sleep(self._config.drain_seconds), self._stop_now.wait())
+        if self._stop_now.is_set():
+            self._open.force_exit = self._inner.force_exit = True
+            return INTERRUPTED
+        if self.state.in_flight:
+            logger.warning("%d requests did not end in time and are broken off", self.state.in_flight)
+        return 0
+
+
+def make_guard(config: HostConfig, listener: socket.socket) -> Guard:
+    """Who may ask the host API. Raises UsageError where it would be open to other machines."""
+    files = [None if path is None else TokenFile(path) for path in (config.host_token_file, config.wake_token_file)]
+    guard = Guard(*files)
+    address = listener.getsockname()[0]
+    if guard.is_open and not ipaddress.ip_address(address.partition("%")[0]).is_loopback:
+        raise UsageError(
+            f"the host API would be open to everybody who reaches {address}: give --host-token-file, or leave "
+            "--host-address on 127.0.0.1"
+        )
+    return guard
+
+
+def _log_failure(task: asyncio.Task[None]) -> None:
+    """Tokenizers are read when they are asked for, where nobody reads them ahead: the host goes on."""
+    if not task.cancelled() and (error := task.exception()) is not None:
+        logger.error("tokenizers are not read ahead any more", exc_info=error)
