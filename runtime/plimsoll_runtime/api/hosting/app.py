@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
+from functools import partial
 from http import HTTPStatus
+from typing import NamedTuple
 
+import msgspec
 from fastapi import FastAPI
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -44,15 +47,9 @@ def build_host_app(host: Host, models: HostModels, guard: Guard) -> FastAPI:
     """The application. Nothing is answered, and no body read, before the token is known."""
     app = FastAPI(title="Plimsoll host", redirect_slashes=False, docs_url=None, redoc_url=None, openapi_url=None)
     routes = HostRoutes(host, models)
-    for method, path, endpoint, needed in (
-        ("GET", "/host/v1/report", routes.report, Rights.WAKE),
-        ("PUT", MODEL, routes.place, Rights.ALL),
-        ("DELETE", MODEL, routes.remove, Rights.ALL),
-        ("POST", f"{MODEL}/wake", routes.wake, Rights.WAKE),
-        ("POST", f"{MODEL}/sleep", routes.sleep, Rights.ALL),
-        ("POST", f"{MODEL}/pin", routes.pin, Rights.ALL),
-    ):
-        app.add_api_route(path, _guarded(endpoint, guard, needed), methods=[method], response_model=None)
+    for route in ROUTES:
+        endpoint = _guarded(partial(route.endpoint, routes), guard, route.needed)
+        app.add_api_route(route.path, endpoint, methods=[route.method], response_model=None)
     app.add_exception_handler(HTTPException, _answer_http_error)
     return app
 
@@ -102,6 +99,26 @@ class HostRoutes:
         name, body = _name(request), await read_change(request, PinRequest)
         outcome = self._host.pin(name, body.operation, pinned=body.pinned, weight=body.weight, priority=body.priority)
         return _told(request, body.operation, outcome)
+
+
+class Route(NamedTuple):
+    """One method of one path, the rights that it needs, and what its body is."""
+
+    method: str
+    path: str
+    endpoint: Callable[[HostRoutes, Request], Awaitable[Response]]
+    needed: Rights
+    request: type[msgspec.Struct] | None
+
+
+ROUTES = (
+    Route("GET", "/host/v1/report", HostRoutes.report, Rights.WAKE, None),
+    Route("PUT", MODEL, HostRoutes.place, Rights.ALL, PlaceRequest),
+    Route("DELETE", MODEL, HostRoutes.remove, Rights.ALL, RemoveRequest),
+    Route("POST", f"{MODEL}/wake", HostRoutes.wake, Rights.WAKE, WakeRequest),
+    Route("POST", f"{MODEL}/sleep", HostRoutes.sleep, Rights.ALL, SleepRequest),
+    Route("POST", f"{MODEL}/pin", HostRoutes.pin, Rights.ALL, PinRequest),
+)
 
 
 def _guarded(endpoint: Endpoint, guard: Guard, needed: Rights) -> Endpoint:

@@ -83,7 +83,7 @@ class HostServer:
 
     async def _live(self) -> int:
         for name, spec in self._config.models:
-            self._host.place(name, spec, Level.IN_HOST, f"start/{name}")
+            self._host.place(name, spec, Level.ON_DISK, f"start/{name}")
         self.state.ready(self._models)
         logger.info("ready: %d models to place", len(self._config.models))
         await self._stop.wait()

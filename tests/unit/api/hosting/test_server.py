@@ -32,7 +32,7 @@ async def test_models_are_placed_at_the_start(run_host: Any) -> None:
     name = ModelName("default", "m")
     async with run_host(models=((name, ModelSpec(revision="1", source="/x")),)) as hosting:
         assert list(hosting.host.models) == [name]
-        assert [(content[0], content[3]) for content in hosting.host.seen] == [("place", "InHost")]
+        assert [(content[0], content[3]) for content in hosting.host.seen] == [("place", "OnDisk")]
 
 
 async def test_requests_end_before_engines_do(run_host: Any) -> None:
