@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 import time
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
 
 from plimsoll_runtime.api.config import ServerConfig
 from plimsoll_runtime.api.engine import Engine
 from plimsoll_runtime.api.room import Room
 from plimsoll_runtime.api.served import ServedModel
 from plimsoll_runtime.api.state import ServerState
+from plimsoll_runtime.background import in_daemon_thread
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.text.tokenizer import Tokenizer, load_tokenizer
 from plimsoll_runtime.weights.files import ModelFiles
@@ -20,8 +19,6 @@ from plimsoll_runtime.weights.sources import resolve
 
 Progress = Callable[[str, float], None]
 StartEngine = Callable[[EngineConfig, Progress], Awaitable[Engine]]
-
-ResultT = TypeVar("ResultT")
 
 
 async def load_model(config: ServerConfig, state: ServerState, start_engine: StartEngine) -> ServedModel:
@@ -65,28 +62,3 @@ async def load_model(config: ServerConfig, state: ServerState, start_engine: Sta
         room=Room(config.max_waiting, config.max_waiting_tokens),
         max_logit_bias=config.max_logit_bias,
     )
-
-
-async def in_daemon_thread(work: Callable[[], ResultT]) -> ResultT:
-    """Run something slow in a thread that never keeps the process from ending."""
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[ResultT] = loop.create_future()
-
-    def settle(result: ResultT | None, error: BaseException | None) -> None:
-        if future.done():
-            return
-        if error is not None:
-            future.set_exception(error)
-        else:
-            future.set_result(result)  # type: ignore[arg-type]
-
-    def run() -> None:
-        try:
-            outcome: tuple[ResultT | None, BaseException | None] = (work(), None)
-        except BaseException as error:  # noqa: BLE001 - handed to whoever awaits
-            outcome = (None, error)
-        if not loop.is_closed():
-            loop.call_soon_threadsafe(settle, *outcome)
-
-    threading.Thread(target=run, daemon=True).start()
-    return await future

@@ -7,10 +7,11 @@ from argparse import ArgumentTypeError
 
 from plimsoll_runtime.engine.config import BLOCK_SIZES
 from plimsoll_runtime.errors import UsageError
-from plimsoll_runtime.sizes import parse_size
+from plimsoll_runtime.sizes import is_share, parse_size
 
 LIMIT = 2**31
 ONE_TIB = 2**40
+LEAST_INTERVAL = 0.1
 
 
 def positive(text: str) -> int:
@@ -45,6 +46,23 @@ def seconds(text: str) -> float:
     if not 0 <= value <= 86_400:
         raise ArgumentTypeError(f"{text} is not between 0 and 86400 seconds")
     return value
+
+
+def interval(text: str) -> float:
+    """A duration in seconds that is not nothing."""
+    value = seconds(text)
+    if value < LEAST_INTERVAL:
+        raise ArgumentTypeError(f"{text} is less than {LEAST_INTERVAL:g} seconds")
+    return value
+
+
+def amount(text: str) -> int:
+    """Bytes of an absolute amount of memory, zero allowed."""
+    if text.strip() == "0":
+        return 0
+    if is_share(text):
+        raise ArgumentTypeError(f"{text!r} is a share; write an amount like 2GiB")
+    return parse_size(memory(text), 0)
 
 
 def memory(text: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TextIO
 
 from plimsoll_runtime.errors import UsageError
@@ -17,7 +17,9 @@ CLUSTER_ONLY = ("resources", "template")
 
 @dataclass(frozen=True, slots=True)
 class LocalModel:
-    """What to run for one object. `arguments` follow `plimsoll serve`; `notes` say what has no effect here."""
+    """What to run for one object. `spec` is the object's, with its defaults; `arguments` follow `plimsoll serve`;
+    `notes` say what has no effect here. `in_host`: it shares a process with others (see `together`).
+    """
 
     namespace: str
     name: str
@@ -29,6 +31,8 @@ class LocalModel:
     environment: tuple[tuple[str, str], ...]
     notes: tuple[str, ...]
     origin: str
+    spec: Mapping[str, Any] = field(default_factory=dict)
+    in_host: bool = False
 
 
 def load_models(sources: Sequence[str], stdin: TextIO) -> list[LocalModel]:
@@ -66,6 +70,7 @@ def _model(document: Document) -> LocalModel:
         environment=environment,
         notes=(f"{meta['name']}: without effect on a laptop: {', '.join(ignored)}",) if ignored else (),
         origin=document.origin,
+        spec=spec,
     )
 
 

@@ -115,13 +115,14 @@ class HostModels:
             after = report.sequence
             self._follow()
             there = {ModelName(model.namespace, model.name) for model in report.models if model.state in HAS_FILES}
-            for source in {p.source for p in self._placements.values() if p.name in there} - failed:
-                if source not in self._tokenizers and not await self._read(source):
+            specs = {p.source: p.spec for p in self._placements.values() if p.name in there}
+            for source, spec in specs.items():
+                if source not in self._tokenizers and source not in failed and not await self._read(source, spec):
                     failed.add(source)
 
-    async def _read(self, source: Source) -> bool:
+    async def _read(self, source: Source, spec: ModelSpec) -> bool:
         try:
-            await self._tokenizers.get(source, partial(_files, source))
+            await self._tokenizers.get(source, partial(_files, spec))
         except Exception:
             logger.exception("the tokenizer of %s cannot be read; requests will try again", source.model)
             return False
@@ -172,7 +173,7 @@ class HostModels:
         """The model with its tokenizer, made once for each engine."""
         if placement.served is None or placement.serial != resident.serial:
             files = resident.files
-            find = partial(_files, placement.source) if files is None else lambda: files
+            find = partial(_files, placement.spec) if files is None else lambda: files
             tokenizer = await self._tokenizers.get(placement.source, find)
             placement.served = ServedModel(
                 names=placement.names,
@@ -191,5 +192,5 @@ def _same(one: ModelSpec | None, other: ModelSpec) -> bool:
     return one is other or one == other
 
 
-def _files(source: Source) -> ModelFiles:
-    return resolve(source.model, source.revision)
+def _files(spec: ModelSpec) -> ModelFiles:
+    return resolve(spec.source, spec.model_revision, token=spec.token)

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Collection
 from typing import NamedTuple
 
-from plimsoll_runtime.api.loading import in_daemon_thread
+from plimsoll_runtime.background import in_daemon_thread
 from plimsoll_runtime.text.tokenizer import Tokenizer, load_tokenizer
 from plimsoll_runtime.weights.files import ModelFiles
 
