@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import argparse
 import json
+import time
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from plimsoll_runtime.cli import values
+from plimsoll_runtime.local.placementtext import memory_line, placement_line
+from plimsoll_runtime.local.table import HOST_SLOT
+
+if TYPE_CHECKING:
+    from plimsoll_runtime.local.state import RunState
 
 
 def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
@@ -29,7 +35,7 @@ def run(args: argparse.Namespace) -> int:
     from plimsoll_runtime.local.state import RunState, all_runs
 
     runs = all_runs() if args.port is None else [RunState(args.port)]
-    records = [record for record in (run.read() for run in runs) if record is not None]
+    records = [{**record, **_host(run)} for run in runs if (record := run.read()) is not None]
     if args.json:
         print(json.dumps(records, indent=2))
     elif not records:
@@ -40,11 +46,26 @@ def run(args: argparse.Namespace) -> int:
     return 0 if records else 1
 
 
+def _host(run: RunState) -> dict[str, Any]:
+    """What the process that models share says of itself, where there is one."""
+    report = run.host_access.report()
+    return {} if report is None else {"host": report}
+
+
 def _describe(record: Mapping[str, Any]) -> str:
     lines = [f"{record['url']}/v1 (pid {record['pid']}, since {record['began']})"]
+    host = record.get("host")
+    known = {(m["namespace"], m["name"]): m for m in host["models"]} if isinstance(host, dict) else {}
     for model in record["models"]:
         lines.append(f"  {model['namespace']}/{model['name']} as {', '.join(model['servedNames'])}")
-        lines += [_line(replica) for replica in model["replicas"]]
+        if (placed := known.get((model["namespace"], model["name"]))) is not None:
+            lines.append(f"    {placement_line(placed, time.time())}")
+        elif host is None:
+            lines += [_line(replica) for replica in model["replicas"]]
+    if host is not None:
+        slot = next(r for m in record["models"] for r in m["replicas"] if r["slot"] == HOST_SLOT)
+        lines.append(_line(slot))
+        lines.append(f"    host: {host}" if isinstance(host, str) else f"    {memory_line(host)}")
     return "\n".join([*lines, _line(record["gateway"])])
 
 

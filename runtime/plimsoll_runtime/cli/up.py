@@ -6,10 +6,15 @@ import argparse
 import asyncio
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from plimsoll_runtime.cli import values
 from plimsoll_runtime.errors import UsageError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from plimsoll_runtime.local.model import LocalModel
 
 DRAIN_SECONDS = 10.0
 
@@ -28,6 +33,31 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
     parser.add_argument(
         "--port", type=values.port, default=8000, help="port of the endpoint, 0 for any (default: %(default)s)"
     )
+    sharing = parser.add_mutually_exclusive_group()
+    sharing.add_argument(
+        "--together",
+        action="store_const",
+        const=True,
+        help="run all models in one process, in which those in use are in memory and the rest sleep until they are "
+        "asked (default: where the models need more memory than there is)",
+    )
+    sharing.add_argument(
+        "--apart", dest="together", action="store_const", const=False, help="give each replica a process of its own"
+    )
+    parser.add_argument(
+        "--line",
+        type=values.memory,
+        metavar="SIZE",
+        help="how much memory models may take together: 60%%, or an amount such as 2GiB; implies --together (default: "
+        "90%%)",
+    )
+    parser.add_argument(
+        "--sleepers",
+        type=values.amount,
+        metavar="SIZE",
+        help="memory for the weights of models that sleep, which then wake without reading files (default: a quarter "
+        "of what is free)",
+    )
     parser.add_argument(
         "--ask", metavar="QUESTION", help="once ready, ask the first model this and print the answer (to stdout)"
     )
@@ -42,14 +72,14 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
     parser.set_defaults(func=run)
 
 
-def run(args: argparse.Namespace, serve: Sequence[str] | None = None) -> int:
+def run(args: argparse.Namespace, serve: Sequence[str] | None = None, host: Sequence[str] | None = None) -> int:
     """Run until a signal or, with --once, until the answer; returns the exit code. Raises UsageError.
 
-    `serve` replaces the command that runs one model.
+    `serve` and `host` replace the commands that run one model, and several.
     """
     from rich.console import Console
 
-    from plimsoll_runtime.local.launch import SERVE
+    from plimsoll_runtime.local.launch import HOST, SERVE
     from plimsoll_runtime.local.model import load_models
     from plimsoll_runtime.local.ports import base_url, listen
     from plimsoll_runtime.local.run import Run, RunOptions
@@ -58,10 +88,13 @@ def run(args: argparse.Namespace, serve: Sequence[str] | None = None) -> int:
 
     if args.once and args.ask is None:
         raise UsageError("--once ends after the answer to a question: give one with --ask")
+    if args.together is False and (args.line is not None or args.sleepers is not None):
+        raise UsageError("--line and --sleepers are for models that share a process: leave out --apart")
     models = load_models(args.files, sys.stdin)
     if args.ask is not None and models[0].replicas == 0:
         raise UsageError(f"--ask: {models[0].name} has spec.replicas: 0, nobody would answer")
     console = Console(stderr=True, highlight=False)
+    models = _shared(models, args, console)
     for note in (note for model in models for note in model.notes):
         console.print(note, style="yellow", markup=False, soft_wrap=True)
     for terms in dict.fromkeys(unseen_terms(model.source) for model in models):
@@ -76,7 +109,28 @@ def run(args: argparse.Namespace, serve: Sequence[str] | None = None) -> int:
             once=args.once,
             drain_seconds=args.drain_seconds,
             serve=SERVE if serve is None else serve,
+            host=HOST if host is None else host,
+            host_options=_host_options(args),
         )
         state = RunState(port)
         with state.held():
             return asyncio.run(Run(options, sock, state, console).go())
+
+
+def _shared(models: list[LocalModel], args: argparse.Namespace, console: Console) -> list[LocalModel]:
+    """The models, those that share a process marked so; a line says so where nobody asked for it."""
+    from plimsoll_runtime.local.together import choose, share
+
+    implied = True if args.line is not None or args.sleepers is not None else args.together
+    choice = choose(models, implied)
+    if choice.why:
+        console.print(choice.why, style="yellow", markup=False, soft_wrap=True)
+    return list(share(models)) if choice.together else models
+
+
+def _host_options(args: argparse.Namespace) -> tuple[str, ...]:
+    from plimsoll_runtime.local.together import memory_left
+
+    sleepers = memory_left() // 4 if args.sleepers is None else args.sleepers
+    line = () if args.line is None else ("--line", args.line)
+    return (*line, "--sleepers", str(sleepers))

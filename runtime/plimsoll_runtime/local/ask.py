@@ -73,6 +73,8 @@ async def _is_routed(session: aiohttp.ClientSession, url: str, model: str) -> bo
 
 async def _write_stream(content: aiohttp.StreamReader, write: Callable[[str], None]) -> None:
     async for line in content:
+        if line.startswith(b":"):
+            continue  # a comment: the model is being loaded
         data = line.decode().strip().removeprefix("data:").strip()
         if data == "[DONE]":
             return

@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from plimsoll_kernels.whole_file import write_whole
+from plimsoll_runtime.local import crd
 from plimsoll_runtime.local.child import Launch
 from plimsoll_runtime.local.model import LocalModel
 from plimsoll_runtime.local.ports import LOOPBACK, free_port
 from plimsoll_runtime.local.state import RunState
+from plimsoll_runtime.local.together import shared_environment
 
 # -P: the current folder may hold a file named like one of the modules that are imported.
 PYTHON = (sys.executable, "-P")
 SERVE = (*PYTHON, "-m", "plimsoll_runtime", "serve")
+HOST = (*PYTHON, "-m", "plimsoll_runtime", "host")
 GATEWAY = (*PYTHON, "-m", "plimsoll_gateway")
+HOLD_SECONDS = 3600
+"""How long a request waits for its model: on a laptop it may have to be downloaded first, and nobody else is there."""
+TURNS = ("--minimum-residency", "1", "--service-slice", "5", "--patience", "1")
+"""One person asks one model after the other, and should not wait for the turn of one that nobody asks any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +73,52 @@ class GatewayLaunch:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class HostLaunch:
+    """Makes the command of the process that models share. Its API, and the token for it, are for `plimsoll status`."""
+
+    slot: str
+    models: Sequence[LocalModel]
+    options: Sequence[str]
+    state: RunState
+    host: Sequence[str] = HOST
+
+    def __call__(self) -> Launch:
+        port, host_port = free_port(), free_port()
+        access = self.state.host_access
+        access.give(f"http://{LOOPBACK}:{host_port}")
+        write_whole(self.state.models, documents(self.models).encode())
+        return Launch(
+            command=(
+                *self.host,
+                *("--models", str(self.state.models), "--host", LOOPBACK, "--port", str(port)),
+                *("--host-port", str(host_port), "--host-token-file", str(access.token_file)),
+                *("--hold-seconds", str(HOLD_SECONDS), *TURNS, *self.options),
+            ),
+            url=f"http://{LOOPBACK}:{port}",
+            log=self.state.log(self.slot),
+            last_words=self.state.last_words(self.slot),
+            environment=shared_environment(self.models),
+        )
+
+
+def documents(models: Sequence[LocalModel]) -> str:
+    """The objects of the models, as `plimsoll host` reads them."""
+    return "\n---\n".join(
+        json.dumps(
+            {
+                "apiVersion": crd.api_version(),
+                "kind": crd.kind(),
+                "metadata": {"namespace": model.namespace, "name": model.name},
+                "spec": model.spec,
+            }
+        )
+        for model in models
+    )
+
+
 def threads_each(models: Sequence[LocalModel]) -> int | None:
     """The cores for each replica where several share the machine; None leaves one alone with all of them."""
-    total = sum(model.replicas for model in models)
+    total = sum(model.replicas for model in models if not model.in_host)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, cores // total) if total > 1 else None

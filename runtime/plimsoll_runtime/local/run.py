@@ -22,10 +22,10 @@ from plimsoll_runtime.local.backoff import Backoff
 from plimsoll_runtime.local.board import Board, Phase, Status
 from plimsoll_runtime.local.display import Display
 from plimsoll_runtime.local.keeper import Keeper
-from plimsoll_runtime.local.launch import SERVE, GatewayLaunch, RuntimeLaunch, threads_each
+from plimsoll_runtime.local.launch import HOST, SERVE, GatewayLaunch, HostLaunch, RuntimeLaunch, threads_each
 from plimsoll_runtime.local.model import LocalModel
 from plimsoll_runtime.local.state import RunState, write_atomically
-from plimsoll_runtime.local.table import replica_slots, table_document
+from plimsoll_runtime.local.table import HOST_SLOT, replica_slots, table_document
 
 GATEWAY_SLOT = "gateway"
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -39,7 +39,9 @@ MOST_ENDS = 3
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """What a run is asked to do. `once` ends it after the answer to `question`."""
+    """What a run is asked to do. `once` ends it after the answer to `question`; `host_options` are for the process that
+    models share.
+    """
 
     models: tuple[LocalModel, ...]
     url: str
@@ -47,6 +49,8 @@ class RunOptions:
     once: bool
     drain_seconds: float
     serve: Sequence[str] = SERVE
+    host: Sequence[str] = HOST
+    host_options: Sequence[str] = ()
 
 
 class Run:
@@ -58,7 +62,7 @@ class Run:
         self._state = state
         self._began = datetime.now(UTC)
         slots = [slot for model in options.models for slot in replica_slots(model)]
-        self._board = Board([*slots, GATEWAY_SLOT])
+        self._board = Board(dict.fromkeys([*slots, GATEWAY_SLOT]))
         self._board.listen(lambda slot, before, now: self._publish())
         self._display = Display(self._board, console)
         self._stop = asyncio.Event()
@@ -84,7 +88,11 @@ class Run:
     def _make_keepers(self, session: aiohttp.ClientSession) -> None:
         options = self._options
         threads = threads_each(options.models)
-        for model in options.models:
+        together = [model for model in options.models if model.in_host and model.replicas]
+        if together:
+            host = HostLaunch(HOST_SLOT, together, options.host_options, self._state, options.host)
+            self._keepers[HOST_SLOT] = Keeper(HOST_SLOT, host, self._board, session, Backoff())
+        for model in (model for model in options.models if not model.in_host):
             for slot in replica_slots(model):
                 share = None if model.sets_threads else threads
                 make = RuntimeLaunch(model, slot, share, self._state, options.serve)

@@ -12,6 +12,7 @@ from typing import Any
 
 from plimsoll_kernels.whole_file import write_whole
 from plimsoll_runtime.errors import UsageError
+from plimsoll_runtime.local.hostaccess import HostAccess
 
 
 def state_root() -> Path:
@@ -37,6 +38,8 @@ class RunState:
         self.port = port
         self.folder = state_root() / str(port)
         self.table = self.folder / "table.json"
+        self.models = self.folder / "models.yaml"
+        self.host_access = HostAccess(self.folder)
         self._record = self.folder / "up.json"
         self._lock = self.folder / "lock"
 
@@ -58,7 +61,9 @@ class RunState:
                 yield
             finally:
                 self._record.unlink(missing_ok=True)
-                self.table.unlink(missing_ok=True)
+                for path in (self.table, self.models):
+                    path.unlink(missing_ok=True)
+                self.host_access.take_back()
 
     def is_running(self) -> bool:
         """Whether somebody holds it."""

@@ -9,9 +9,13 @@ from typing import Any
 from plimsoll_runtime.local.board import Phase, Status
 from plimsoll_runtime.local.model import LocalModel
 
+HOST_SLOT = "host"
+
 
 def replica_slots(model: LocalModel) -> tuple[str, ...]:
-    """The slot of each replica. The namespace is part of it only where it is not the usual one."""
+    """The slot of each replica: the host's where it shares that. The namespace is part only of an unusual one."""
+    if model.in_host:
+        return (HOST_SLOT,) if model.replicas else ()
     stem = model.name if model.namespace == "default" else f"{model.namespace}.{model.name}"
     return tuple(f"{stem}-{index}" for index in range(model.replicas))
 

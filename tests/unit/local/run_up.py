@@ -1,4 +1,4 @@
-"""`plimsoll up` with a stand-in for `plimsoll serve`; takes the arguments of the real command."""
+"""`plimsoll up` with stand-ins for `plimsoll serve` and `plimsoll host`; takes the arguments of the real command."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from plimsoll_runtime.cli.main import build_parser
 from plimsoll_runtime.errors import PlimsollError
 
 FAKE = (sys.executable, "-P", str(Path(__file__).with_name("fake_runtime.py")))
+FAKE_HOST = (sys.executable, "-P", str(Path(__file__).with_name("fake_host.py")))
 
 
 def main() -> int:
     args = build_parser().parse_args(["up", *sys.argv[1:]])
     try:
-        return up.run(args, serve=FAKE)
+        return up.run(args, serve=FAKE, host=FAKE_HOST)
     except PlimsollError as error:
         print(f"plimsoll: {error}", file=sys.stderr)
         return error.kind.exit_code

@@ -175,6 +175,40 @@ def test_serve_status_and_down(laptop: Laptop, port: int) -> None:
     assert laptop.plimsoll("down").returncode == 1
 
 
+def test_models_that_share_a_process(laptop: Laptop, port: int) -> None:
+    path = laptop.write(
+        model("first", "demo://ok", template={"env": [{"name": "OF_BOTH", "value": "1"}]}), model("second", "demo://ok")
+    )
+    up = laptop.up(path, "--port", str(port), "--line", "1GiB", "--sleepers", "64MiB", "--ask", "What?")
+    record = laptop.until(port, all_ready)
+    assert [entry["slot"] for entry in replicas(record)] == ["host", "host"]
+    folder = laptop.folder / "state" / "plimsoll" / str(port)
+    assert (folder / "host-token").stat().st_mode & 0o777 == 0o600
+    log = (folder / "host.log").read_text()
+    assert "'--line', '1GiB'" in log
+    assert f"'--sleepers', '{64 * 2**20}'" in log
+    assert "OF_BOTH=1" in log
+    assert up.stdout is not None
+    assert up.stdout.readline() == "first says hello.\n"
+    for name in ("first", "second"):
+        body = json.dumps({"model": name, "messages": []}).encode()
+        headers = {"Content-Type": "application/json"}
+        request = urllib.request.Request(f"{record['url']}/v1/chat/completions", body, headers)
+        with urllib.request.urlopen(request, timeout=10) as response:
+            assert f"{name} says".encode() in response.read()
+    shown = laptop.plimsoll("status").stdout
+    assert "default/second as second\n    asleep in memory for " in shown
+    assert "; 3 min idle; 0 MiB on the device, 7 MiB asleep; 0 requests in flight, 2 waiting" in shown
+    assert "a processor: 512 MiB of the line of 1.0 GiB taken, 7 MiB of 64 MiB for sleepers, pressure none" in shown
+    (shown_record,) = json.loads(laptop.plimsoll("status", "--json").stdout)
+    assert shown_record["host"]["instance"] == "fake"
+    token = (folder / "host-token").read_text().strip()
+    assert token not in laptop.plimsoll("status", "--json").stdout + log
+    assert laptop.plimsoll("down").returncode == 0
+    assert up.wait(PATIENCE) == 0
+    assert not (folder / "host-token").exists()
+
+
 def test_what_dies_is_started_again(laptop: Laptop, port: int) -> None:
     laptop.up(laptop.write(model("gemma", "demo://gemma-3-270m")), "--port", str(port))
     record = laptop.until(port, all_ready)
@@ -252,6 +286,7 @@ def test_a_terminal_gets_a_live_table_and_the_answer(laptop: Laptop, port: int) 
 @pytest.mark.parametrize(
     ("arguments", "what"),
     [
+        (["--apart", "--line", "1GiB"], "leave out --apart"),
         (["--once"], "give one with --ask"),
         (["--port", "99999"], "between 0 and 65535"),
         (["--host", "203.0.113.1"], "cannot listen on 203.0.113.1"),

@@ -1,0 +1,51 @@
+"""Where a model is and why, in a line; from the report of a host."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+WORDS = {
+    "Absent": "not fetched yet",
+    "Fetching": "being fetched",
+    "OnDisk": "asleep on disk",
+    "Waking": "waking",
+    "Resident": "awake",
+    "Draining": "going to sleep",
+    "InHost": "asleep in memory",
+}
+
+
+def placement_line(model: Mapping[str, Any], now: float) -> str:
+    """State, for how long, why, memory and requests. `now`: seconds since the epoch."""
+    parts = [f"{WORDS.get(model['state'], model['state'])} for {_duration(now - model['since'])}"]
+    if model["why"]:
+        parts.append(model["why"])
+    held = model["weights"] + model["workspace"] + model["kv"]
+    if held or model["hostBytes"]:
+        parts.append(f"{_size(held)} on the device, {_size(model['hostBytes'])} asleep")
+    if model["active"] or model["waiting"]:
+        parts.append(f"{model['active']} requests in flight, {model['waiting']} waiting")
+    if model["error"]:
+        parts.append(f"error: {model['error']}")
+    return "; ".join(parts)
+
+
+def memory_line(report: Mapping[str, Any]) -> str:
+    """The device's memory against its line."""
+    device, sleepers = report["device"], report["sleepers"]
+    return (
+        f"{device['name']}: {_size(device['used'] + device['reserved'])} of the line of {_size(device['line'])} taken, "
+        f"{_size(sleepers['used'])} of {_size(sleepers['capacity'])} for sleepers, pressure {device['pressure']}"
+    )
+
+
+def _size(number: int) -> str:
+    return f"{number / 2**20:.0f} MiB" if number < 2**30 else f"{number / 2**30:.1f} GiB"
+
+
+def _duration(seconds: float) -> str:
+    whole = max(0, int(seconds))
+    if whole < 120:
+        return f"{whole} s"
+    return f"{whole // 60} min" if whole < 7200 else f"{whole // 3600} h"

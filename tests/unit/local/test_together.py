@@ -1,0 +1,108 @@
+"""Which models share a process, and what a host is told of them."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from plimsoll_runtime.errors import UsageError
+from plimsoll_runtime.local.launch import documents
+from plimsoll_runtime.local.model import LocalModel, load_models
+from plimsoll_runtime.local.placement import placement
+from plimsoll_runtime.local.table import replica_slots
+from plimsoll_runtime.local.together import PROCESSES, choose, predicted, share, shared_environment
+
+MIB = 2**20
+
+
+def loaded(*documents: dict[str, Any]) -> list[LocalModel]:
+    return load_models(["-"], io.StringIO("\n---\n".join(map(json.dumps, documents))))
+
+
+def document(name: str, source: str, **spec: Any) -> dict[str, Any]:
+    return {
+        "apiVersion": "plimsoll.dev/v1alpha1",
+        "kind": "ModelDeployment",
+        "metadata": {"name": name},
+        "spec": {"model": {"source": source}, **spec},
+    }
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A model of 100 MiB, as far as its size goes."""
+    (tmp_path / "config.json").write_text("{}")
+    with (tmp_path / "model.safetensors").open("wb") as file:
+        file.truncate(100 * MIB)
+    return tmp_path
+
+
+def test_what_a_model_takes(folder: Path) -> None:
+    one, two, unknown, broken = loaded(
+        document("one", f"file://{folder}"),
+        document("two", f"file://{folder}", replicas=2, runtime={"kvMemory": "50MiB"}),
+        document("unknown", "hf://org/m", runtime={"kvMemory": "40%"}),
+        document("broken", f"file://{folder}/none"),
+    )
+    assert predicted(one) == 100 * MIB + PROCESSES
+    assert predicted(two) == 2 * (150 * MIB + PROCESSES)
+    assert predicted(unknown) == predicted(broken) == PROCESSES
+
+
+def test_models_share_a_process_where_they_do_not_fit(folder: Path) -> None:
+    models = loaded(*(document(name, f"file://{folder}") for name in ("a", "b", "c")))
+    needed = sum(map(predicted, models))
+    assert not choose(models, None, lambda: needed).together
+    choice = choose(models, None, lambda: needed - 1)
+    assert choice.together
+    assert choice.why.startswith("3 models would take 1.3 GiB, and 1.3 GiB are free: they share one process")
+    assert not choose(models[:1], None, lambda: 0).together
+    stopped = loaded(document("a", f"file://{folder}"), document("b", f"file://{folder}", replicas=0))
+    assert not choose(stopped, None, lambda: 0).together
+
+
+def test_who_asks_is_obeyed_in_silence(folder: Path) -> None:
+    models = loaded(*(document(name, f"file://{folder}") for name in ("a", "b")))
+    assert choose(models, True, lambda: 2**60) == choose(models, True, lambda: 0)
+    assert (choose(models, True).together, choose(models, True).why) == (True, "")
+    assert not choose(models, False, lambda: 0).together
+
+
+def test_all_that_share_have_one_slot(folder: Path) -> None:
+    models = share(loaded(document("a", f"file://{folder}", replicas=3), document("b", "hf://o/m", replicas=0)))
+    assert [replica_slots(model) for model in models] == [("host",), ()]
+    assert models[0].notes == ("a: without effect in a process that models share: spec.replicas",)
+    assert models[1].notes == ()
+
+
+def test_environments_are_one(folder: Path) -> None:
+    def with_env(name: str, **values: str) -> dict[str, Any]:
+        env = [{"name": key, "value": value} for key, value in values.items()]
+        return document(name, f"file://{folder}", template={"env": env})
+
+    models = loaded(with_env("a", X="1"), with_env("b", X="1", Y="2"))
+    assert shared_environment(models) == {"X": "1", "Y": "2"}
+    with pytest.raises(UsageError, match=r"a and b share a process, but not X in spec\.template\.env"):
+        share(loaded(with_env("a", X="1"), with_env("b", X="2")))
+
+
+def test_a_host_is_told_the_same_of_them(folder: Path) -> None:
+    models = loaded(document("a", f"file://{folder}", runtime={"kvMemory": "50MiB", "threads": 1, "maxSequences": 3}))
+    again = load_models(["-"], io.StringIO(documents(models)))
+    assert list(map(placement, again)) == list(map(placement, models))
+    ((name, spec),) = map(placement, models)
+    assert (str(name), spec.served_names, spec.minimum_kv) == ("default/a", ("a",), "50MiB")
+    assert spec.runtime == {"maxSequences": 3}
+
+
+def test_a_revision_names_what_a_spec_says(folder: Path) -> None:
+    def revision(**runtime: Any) -> str:
+        (model,) = loaded(document("a", f"file://{folder}", runtime=runtime))
+        return placement(model)[1].revision
+
+    assert revision(maxSequences=3) == revision(maxSequences=3) != revision(maxSequences=4)
+    assert revision(kvMemory="40%") == revision()  # a share of what is free, which a host does not know
