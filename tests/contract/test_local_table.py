@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from plimsoll_gateway.table_file import parse_table
@@ -46,6 +47,18 @@ def test_every_phase_of_a_replica() -> None:
     assert [(replica.id, replica.ready) for replica in entry.replicas] == [(second, False), (third, True)]
     assert [replica.url for replica in entry.ready_for("google/gemma")] == ["http://127.0.0.1:2"]
     assert entry.message == ""
+
+
+def test_models_that_share_a_process_have_one_url() -> None:
+    models = [replace(model(name, 1, name, f"{name}-too"), in_host=True) for name in ("a", "b")]
+    stopped = replace(model("c", 0), in_host=True)
+    statuses = {"host": Status(Phase.READY, url="http://127.0.0.1:1", pid=1)}
+    table = parse_table(json.dumps(table_document([*models, stopped], statuses, BEGAN)))
+    assert [[replica.id for replica in entry.replicas] for entry in table.models] == [["host"], ["host"], []]
+    for entry in table.models[:2]:
+        for name in entry.served_names:
+            assert [replica.url for replica in entry.ready_for(name)] == ["http://127.0.0.1:1"]
+    assert table.models[2].message == "it is scaled to zero (spec.replicas: 0)"
 
 
 def test_why_a_model_is_not_ready_reaches_its_clients() -> None:

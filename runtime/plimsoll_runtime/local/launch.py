@@ -23,7 +23,7 @@ HOST = (*PYTHON, "-m", "plimsoll_runtime", "host")
 GATEWAY = (*PYTHON, "-m", "plimsoll_gateway")
 HOLD_SECONDS = 3600
 """How long a request waits for its model: on a laptop it may have to be downloaded first, and nobody else is there."""
-TURNS = ("--minimum-residency", "1", "--service-slice", "5", "--patience", "1")
+TURNS = ("--minimum-residency", "1", "--service-slice", "2", "--patience", "1")
 """One person asks one model after the other, and should not wait for the turn of one that nobody asks any more."""
 
 
