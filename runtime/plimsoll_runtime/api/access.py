@@ -72,7 +72,7 @@ class Access:
         self._metrics.observe(record, getattr(route, "path", "other"), code)
         first = "-" if record.first_token is None else f"{(record.first_token - record.started) * 1e3:.0f}ms"
         logger.info(
-            "%s %s %s %d in %.0fms, first token %s, %d prompt tokens (%d cached), %d generated, %s",
+            "%s %s %s %d in %.0fms, first token %s, %d prompt tokens (%d cached), %d generated, %s%s",
             record.request_id,
             scope["method"],
             scope["path"][:200].encode("unicode_escape").decode(),
@@ -83,6 +83,7 @@ class Access:
             record.cached_tokens,
             record.completion_tokens,
             ",".join(sorted(set(record.finish_reasons))) or "-",
+            "" if self._state.names else f", model {record.model or '-'}",
         )
 
 

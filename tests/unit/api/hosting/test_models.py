@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import logging
 from typing import Any
 
 import openai
@@ -202,6 +203,16 @@ async def test_metrics_carry_the_models_name(hosting: Any) -> None:
         assert line in lines
     assert not [line for line in lines if line.startswith("plimsoll_kv_usage_ratio") and "two" in line]
     assert len([line for line in lines if line.startswith("# TYPE plimsoll_answers_waiting ")]) == 1
+
+
+async def test_the_log_says_which_model(hosting: Any, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "plimsoll_runtime")
+    hosting.host.rouse(hosting.host.add("team/m", "first"))
+    await complete(hosting, "first")
+    async with hosting.http() as http:
+        await http.post("/v1/completions", json={"model": "a\nb", "prompt": ""})
+    lines = [record.getMessage() for record in caplog.records if record.name == "plimsoll_runtime.api.access"]
+    assert [line.rpartition(", model ")[2] for line in lines] == ["first", "-"]
 
 
 async def test_tokenizers_are_read_before_they_are_needed_and_once(hosting: Any) -> None:
