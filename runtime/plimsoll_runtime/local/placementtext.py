@@ -34,10 +34,10 @@ def placement_line(model: Mapping[str, Any], now: float) -> str:
 def memory_line(report: Mapping[str, Any]) -> str:
     """The device's memory against its line."""
     device, sleepers = report["device"], report["sleepers"]
-    return (
-        f"{device['name']}: {_size(device['used'] + device['reserved'])} of the line of {_size(device['line'])} taken, "
-        f"{_size(sleepers['used'])} of {_size(sleepers['capacity'])} for sleepers, pressure {device['pressure']}"
-    )
+    taken = f"{_size(device['used'])} of the line of {_size(device['line'])} taken"
+    asleep = f"{_size(sleepers['used'])} of {_size(sleepers['capacity'])} for sleepers"
+    own = _size(device["reserved"])
+    return f"{device['name']}: {taken} ({own} by the runtime itself), {asleep}, pressure {device['pressure']}"
 
 
 def _size(number: int) -> str:

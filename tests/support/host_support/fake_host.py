@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from plimsoll_runtime.errors import PlimsollError
+from plimsoll_runtime.residency.counters import Counters
 from plimsoll_runtime.residency.errors import NotPlaced, OperationConflict, Refused
 from plimsoll_runtime.residency.host import Outcome
 from plimsoll_runtime.residency.names import ModelName
@@ -39,6 +40,7 @@ class FakeHost:
         self._engine_of = engine_of
         self._files = files
         self.instance = "fake"
+        self.counters = Counters()
         self.sequence = 1
         self.models: dict[ModelName, FakeModel] = {}
         self.operations: dict[str, tuple[Any, ...]] = {}

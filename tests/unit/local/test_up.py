@@ -199,7 +199,8 @@ def test_models_that_share_a_process(laptop: Laptop, port: int) -> None:
     shown = laptop.plimsoll("status").stdout
     assert "default/second as second\n    asleep in memory for " in shown
     assert "; 3 min idle; 0 MiB on the device, 7 MiB asleep; 0 requests in flight, 2 waiting" in shown
-    assert "a processor: 512 MiB of the line of 1.0 GiB taken, 7 MiB of 64 MiB for sleepers, pressure none" in shown
+    assert "a processor: 512 MiB of the line of 1.0 GiB taken (256 MiB by the runtime itself), " in shown
+    assert "7 MiB of 64 MiB for sleepers, pressure none" in shown
     (shown_record,) = json.loads(laptop.plimsoll("status", "--json").stdout)
     assert shown_record["host"]["instance"] == "fake"
     token = (folder / "host-token").read_text().strip()

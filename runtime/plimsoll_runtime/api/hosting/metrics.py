@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import accumulate
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from plimsoll_runtime.residency.counters import BOUNDS, Counters, Times
 from plimsoll_runtime.residency.host import Host
 from plimsoll_runtime.residency.report import ModelReport, Report
 from plimsoll_runtime.residency.states import State
@@ -32,6 +34,7 @@ class HostCollector(Collector):
         yield _counted(report, "plimsoll_host_model_wakes", "Wakes from an image since the model was placed.", "wakes")
         yield _states(report)
         yield _memory(report)
+        yield from _counters(self._host.counters)
 
 
 def _device(report: Report) -> Iterator[Metric]:
@@ -77,6 +80,33 @@ def _counted(report: Report, name: str, text: str, field: str) -> Metric:
     for model in report.models:
         family.add_metric((_label(model),), getattr(model, field))
     return family
+
+
+def _counters(counters: Counters) -> Iterator[Metric]:
+    for name, text, value in (
+        ("plimsoll_host_evictions", "Models put to sleep to make room for others.", counters.evictions),
+        ("plimsoll_host_drops", "Images given up for others.", counters.drops),
+        ("plimsoll_host_deaths", "Engines that died.", counters.deaths),
+        ("plimsoll_host_failures", "Loads and wakes that failed.", counters.failures),
+        ("plimsoll_host_resizes", "KV caches shrunk or grown.", counters.resizes),
+    ):
+        yield CounterMetricFamily(name, text, value=value)
+    refusals = CounterMetricFamily(
+        "plimsoll_host_refusals", "Requests that were refused instead of held.", labels=("code",)
+    )
+    for code, count in counters.refusals.items():
+        refusals.add_metric((code,), count)
+    yield refusals
+    yield _times("plimsoll_host_load_seconds", "Seconds that a load from files took.", counters.load_seconds)
+    yield _times("plimsoll_host_wake_seconds", "Seconds that a wake from an image took.", counters.wake_seconds)
+    yield _times("plimsoll_host_wait_seconds", "Seconds that a request waited for its model.", counters.wait_seconds)
+
+
+def _times(name: str, text: str, times: Times) -> Metric:
+    ends = [*map(str, BOUNDS), "+Inf"]
+    return HistogramMetricFamily(
+        name, text, buckets=list(zip(ends, accumulate(times.counts), strict=True)), sum_value=times.total
+    )
 
 
 def _label(model: ModelReport) -> str:

@@ -66,7 +66,7 @@ async def running_host(host: FakeHost, folder: Path, *, tokens: bool = True, **o
     urls = [f"http://127.0.0.1:{listener.getsockname()[1]}" for listener in listeners]
     server = HostServer(config, listeners, host, Tokenizers(counted))  # type: ignore[arg-type]
     ended = asyncio.create_task(server.run())
-    hosting = Hosting(server, host, *urls, ended, read)
+    hosting = Hosting(server, host, urls[0], urls[1], ended, read)
     try:
         async with hosting.http() as http:
             while (await http.get("/health")).status_code != 200:

@@ -205,6 +205,28 @@ async def test_metrics_carry_the_models_name(hosting: Any) -> None:
     assert len([line for line in lines if line.startswith("# TYPE plimsoll_answers_waiting ")]) == 1
 
 
+async def test_the_hosts_own_counts_are_metrics(hosting: Any) -> None:
+    counters = hosting.host.counters
+    counters.evictions = 3
+    counters.refusals["too_many_waiting"] += 2
+    for seconds in (0.2, 0.2, 700.0):
+        counters.wake_seconds.add(seconds)
+    async with hosting.http() as http:
+        lines = (await http.get("/metrics")).text.splitlines()
+    for line in (
+        "plimsoll_host_evictions_total 3.0",
+        'plimsoll_host_refusals_total{code="too_many_waiting"} 2.0',
+        'plimsoll_host_wake_seconds_bucket{le="0.1"} 0.0',
+        'plimsoll_host_wake_seconds_bucket{le="0.25"} 2.0',
+        'plimsoll_host_wake_seconds_bucket{le="600.0"} 2.0',
+        'plimsoll_host_wake_seconds_bucket{le="+Inf"} 3.0',
+        "plimsoll_host_wake_seconds_count 3.0",
+        "plimsoll_host_wake_seconds_sum 700.4",
+        "plimsoll_host_load_seconds_count 0.0",
+    ):
+        assert line in lines, line
+
+
 async def test_the_log_says_which_model(hosting: Any, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "plimsoll_runtime")
     hosting.host.rouse(hosting.host.add("team/m", "first"))
