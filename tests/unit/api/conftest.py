@@ -8,11 +8,14 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import httpx
+import numpy as np
 import openai
 import pytest
 import pytest_asyncio
+from safetensors.numpy import save_file
 
 from plimsoll_runtime.api.config import ServerConfig
 from plimsoll_runtime.api.listening import listen
@@ -35,6 +38,29 @@ TEMPLATE = (
     "{{ bos_token }}{% for m in messages %}{% if m.role == 'forbidden' %}{{ raise_exception('no') }}{% endif %}"
     "<|{{ m.role }}|>{{ m.content }}{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"
 )
+
+
+HIDDEN, INNER, HEADS, KV_HEADS, LAYERS = 64, 96, 4, 2, 2
+BROKEN = VOCAB_SIZE - 1
+"""A token whose embedding is not a number: whoever has it in the prompt has no logits."""
+TINY = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "hidden_size": HIDDEN,
+    "intermediate_size": INNER,
+    "num_attention_heads": HEADS,
+    "num_key_value_heads": KV_HEADS,
+    "num_hidden_layers": LAYERS,
+    "vocab_size": VOCAB_SIZE,
+    "max_position_embeddings": 2048,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 10000.0,
+    "hidden_act": "silu",
+    "tie_word_embeddings": False,
+    "bos_token_id": 256,
+    "eos_token_id": 257,
+    "torch_dtype": "float32",
+}
 
 
 @pytest.fixture(scope="session")
@@ -67,6 +93,40 @@ def tokenizer_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     settings = {"bos_token": "<s>", "eos_token": "</s>", "chat_template": TEMPLATE}
     (folder / "tokenizer.json").write_text(json.dumps(content))
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    return folder
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tokenizer_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Llama of random weights, as files."""
+    folder = tmp_path_factory.mktemp("tiny")
+    rng = np.random.default_rng(0)
+
+    def weight(rows: int, columns: int) -> np.ndarray[Any, np.dtype[np.float32]]:
+        made: np.ndarray[Any, np.dtype[np.float32]] = rng.standard_normal((rows, columns)).astype(np.float32)
+        return made / np.float32(columns**0.5)
+
+    head = HIDDEN // HEADS
+    tensors = {"model.embed_tokens.weight": weight(VOCAB_SIZE, HIDDEN), "lm_head.weight": weight(VOCAB_SIZE, HIDDEN)}
+    tensors["model.embed_tokens.weight"][BROKEN] = np.nan
+    tensors["model.norm.weight"] = np.ones(HIDDEN, np.float32)
+    for layer in range(LAYERS):
+        shapes = {
+            "self_attn.q_proj": (HEADS * head, HIDDEN),
+            "self_attn.k_proj": (KV_HEADS * head, HIDDEN),
+            "self_attn.v_proj": (KV_HEADS * head, HIDDEN),
+            "self_attn.o_proj": (HIDDEN, HEADS * head),
+            "mlp.gate_proj": (INNER, HIDDEN),
+            "mlp.up_proj": (INNER, HIDDEN),
+            "mlp.down_proj": (HIDDEN, INNER),
+        }
+        tensors |= {f"model.layers.{layer}.{name}.weight": weight(*shape) for name, shape in shapes.items()}
+        for norm in ("input_layernorm", "post_attention_layernorm"):
+            tensors[f"model.layers.{layer}.{norm}.weight"] = np.ones(HIDDEN, np.float32)
+    save_file(tensors, folder / "model.safetensors")
+    (folder / "config.json").write_text(json.dumps(TINY))
+    for file in tokenizer_folder.iterdir():
+        (folder / file.name).write_bytes(file.read_bytes())
     return folder
 
 

@@ -1,6 +1,5 @@
 """`plimsoll serve` as a process of its own, with the real engine and a tiny random model."""
 
-import json
 import os
 import re
 import signal
@@ -13,68 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import numpy as np
 import openai
 import psutil
 import pytest
-from safetensors.numpy import save_file
 
-HIDDEN, INNER, HEADS, KV_HEADS, LAYERS, VOCAB = 64, 96, 4, 2, 2, 264
-BROKEN = VOCAB - 1
+BROKEN = 263
 """A token whose embedding is not a number: whoever has it in the prompt has no logits."""
-CONFIG = {
-    "architectures": ["LlamaForCausalLM"],
-    "model_type": "llama",
-    "hidden_size": HIDDEN,
-    "intermediate_size": INNER,
-    "num_attention_heads": HEADS,
-    "num_key_value_heads": KV_HEADS,
-    "num_hidden_layers": LAYERS,
-    "vocab_size": VOCAB,
-    "max_position_embeddings": 2048,
-    "rms_norm_eps": 1e-5,
-    "rope_theta": 10000.0,
-    "hidden_act": "silu",
-    "tie_word_embeddings": False,
-    "bos_token_id": 256,
-    "eos_token_id": 257,
-    "torch_dtype": "float32",
-}
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module")
-def model(tokenizer_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("tiny")
-    rng = np.random.default_rng(0)
-
-    def weight(rows: int, columns: int) -> np.ndarray[Any, np.dtype[np.float32]]:
-        made: np.ndarray[Any, np.dtype[np.float32]] = rng.standard_normal((rows, columns)).astype(np.float32)
-        return made / np.float32(columns**0.5)
-
-    head = HIDDEN // HEADS
-    tensors = {"model.embed_tokens.weight": weight(VOCAB, HIDDEN), "lm_head.weight": weight(VOCAB, HIDDEN)}
-    tensors["model.embed_tokens.weight"][BROKEN] = np.nan
-    tensors["model.norm.weight"] = np.ones(HIDDEN, np.float32)
-    for layer in range(LAYERS):
-        shapes = {
-            "self_attn.q_proj": (HEADS * head, HIDDEN),
-            "self_attn.k_proj": (KV_HEADS * head, HIDDEN),
-            "self_attn.v_proj": (KV_HEADS * head, HIDDEN),
-            "self_attn.o_proj": (HIDDEN, HEADS * head),
-            "mlp.gate_proj": (INNER, HIDDEN),
-            "mlp.up_proj": (INNER, HIDDEN),
-            "mlp.down_proj": (HIDDEN, INNER),
-        }
-        tensors |= {f"model.layers.{layer}.{name}.weight": weight(*shape) for name, shape in shapes.items()}
-        for norm in ("input_layernorm", "post_attention_layernorm"):
-            tensors[f"model.layers.{layer}.{norm}.weight"] = np.ones(HIDDEN, np.float32)
-    save_file(tensors, folder / "model.safetensors")
-    (folder / "config.json").write_text(json.dumps(CONFIG))
-    for file in tokenizer_folder.iterdir():
-        (folder / file.name).write_bytes(file.read_bytes())
-    return folder
 
 
 @dataclass(frozen=True)
@@ -92,11 +37,11 @@ class Served:
 
 
 @pytest.fixture
-def serve(model: Path, tmp_path: Path) -> Iterator[Callable[..., Served]]:
+def serve(tiny_model: Path, tmp_path: Path) -> Iterator[Callable[..., Served]]:
     started: list[Served] = []
 
     def start(*options: str) -> Served:
-        command = [sys.executable, "-m", "plimsoll_runtime", "serve", str(model), "--name", "tiny", "--port", "0"]
+        command = [sys.executable, "-m", "plimsoll_runtime", "serve", str(tiny_model), "--name", "tiny", "--port", "0"]
         command += ["--kv-memory", "8MiB", "--threads", "1", *options]
         log = tmp_path / "termination-log"
         environment = os.environ | {"PLIMSOLL_TERMINATION_LOG": str(log)}
