@@ -50,7 +50,7 @@ OPERATIONS = (
     Operation(
         "post", "/v1/completions", "Go on with a text.", CompletionAnswer, CompletionRequest, event=CompletionAnswer
     ),
-    Operation("get", "/v1/models", "The names that requests may use for the model.", ModelList),
+    Operation("get", "/v1/models", "The names that requests may use.", ModelList),
     Operation("get", "/v1/models/{name}", "One of these names.", ModelCard),
     Operation("post", "/tokenize", "Token ids of a text or a chat.", TokenizeAnswer, TokenizeRequest, ignores=True),
     Operation("post", "/detokenize", "The text of token ids.", DetokenizeAnswer, DetokenizeRequest),
@@ -73,7 +73,7 @@ def document() -> dict[str, Any]:
         "info": {
             "title": "Plimsoll runtime",
             "version": __version__,
-            "description": "One model behind an API in OpenAI's shape. Unknown top-level fields of a request are "
+            "description": "Models behind an API in OpenAI's shape. Unknown top-level fields of a request are "
             f"refused (400); unknown fields of messages are left aside and named in the header {HEADER}.",
         },
         "paths": paths,
