@@ -14,6 +14,8 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from plimsoll_runtime.api.errors import ApiError, error_response
+from plimsoll_runtime.api.gateways import BELIEVED_HEADER, DIRECT
+from plimsoll_runtime.api.load import LOAD_HEADER
 from plimsoll_runtime.api.metrics import Metrics
 from plimsoll_runtime.api.record import RequestRecord
 from plimsoll_runtime.api.state import Phase, ServerState
@@ -40,7 +42,7 @@ class Access:
             return
         record = RequestRecord(request_id(Headers(scope=scope)))
         scope["plimsoll.record"] = record
-        answer = _Answer(send, record.request_id, closing=self._state.phase is Phase.DRAINING)
+        answer = _Answer(send, record, closing=self._state.phase is Phase.DRAINING)
         try:
             await self._guarded(scope, receive, answer, record)
         finally:
@@ -50,8 +52,7 @@ class Access:
         path = scope["path"]
         try:
             if path not in OPEN_PATHS:
-                key = check_key(Headers(scope=scope).get("authorization"), self._state.api_keys)
-                record.tenant = self._state.tenants.of(key)
+                record.tenant = self._tenant(Headers(scope=scope), answer)
             if path in ALWAYS_PATHS:
                 await self._app(scope, receive, answer.send)
                 return
@@ -63,6 +64,20 @@ class Access:
             await self._app(scope, receive, answer.send)
         finally:
             self._state.release()
+
+    def _tenant(self, headers: Headers, answer: _Answer) -> str:
+        """Whose request it is. Raises ApiError for whoever may not ask.
+
+        A gateway that is believed has checked a key already, and its answer says so. Where gateways are believed, all
+        others without a key are one tenant that no gateway can name.
+        """
+        state = self._state
+        named = state.gateways.tenant(headers)
+        if named is not None:
+            answer.believed = True
+            return state.tenants.named(named)
+        own = state.tenants.of(check_key(headers.get("authorization"), state.api_keys))
+        return own or (state.tenants.named(DIRECT) if state.gateways else "")
 
     def _report(self, scope: Scope, record: RequestRecord, answer: _Answer) -> None:
         if scope["path"] in ALWAYS_PATHS:
@@ -88,22 +103,29 @@ class Access:
 
 
 class _Answer:
-    """Watches an answer go out; adds the request's id, and closes the connection of a server that is leaving."""
+    """Watches an answer go out; adds the request's id and how busy its model is, and closes the connection of one that
+    is leaving.
+    """
 
-    def __init__(self, send: Send, request_id: str, *, closing: bool) -> None:
+    def __init__(self, send: Send, record: RequestRecord, *, closing: bool) -> None:
         self._send = send
-        self._request_id = request_id
+        self._record = record
         self._closing = closing
         self.status: int | None = None
+        self.believed = False  # a gateway said whose request it is
 
     async def send(self, message: Message) -> None:
         """ASGI's send."""
         if message["type"] == "http.response.start":
             self.status = message["status"]
             headers = MutableHeaders(scope=message)
-            headers["X-Request-Id"] = self._request_id
+            headers["X-Request-Id"] = self._record.request_id
             if self._closing:
                 headers["Connection"] = "close"
+            if self.believed:
+                headers[BELIEVED_HEADER] = "believed"
+            if self._record.load is not None:
+                headers[LOAD_HEADER] = self._record.load()
         await self._send(message)
 
 

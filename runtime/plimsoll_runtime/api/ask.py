@@ -6,8 +6,10 @@ import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass
+from functools import partial
 from typing import Generic, TypeVar
 
+from plimsoll_runtime.api.load import load_of
 from plimsoll_runtime.api.offload import offload
 from plimsoll_runtime.api.record import RequestRecord
 from plimsoll_runtime.api.served import ServedModel
@@ -50,6 +52,7 @@ class Ask(Generic[JobT]):
 
     async def _job(self, model: ServedModel) -> JobT:
         self.record.model = model.names[0]
+        self.record.load = partial(load_of, model)
         model.room.check()
         return await offload(self.data, lambda: self.prepare(model))
 

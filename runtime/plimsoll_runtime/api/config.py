@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 
 from plimsoll_runtime.api.room import MAX_WAITING, MAX_WAITING_TOKENS
 from plimsoll_runtime.api.served import MAX_LOGIT_BIAS
@@ -19,6 +19,7 @@ class ServerConfig:
     for their first token, `max_waiting_tokens`: how many tokens their prompts may have. `max_logit_bias`: how many
     token ids of a request may have one. `termination_log`: a file that gets one line on a fatal error.
     `share_prefix_cache`: whether a request of one key may use what was computed for another's.
+    `gateway_tokens`, `gateway_token_file`: the credentials of gateways that may say whose a request is.
     """
 
     engine: EngineConfig
@@ -32,6 +33,8 @@ class ServerConfig:
     max_logit_bias: int = MAX_LOGIT_BIAS
     termination_log: str | None = None
     share_prefix_cache: bool = False
+    gateway_tokens: tuple[str, ...] = ()
+    gateway_token_file: Path | None = None
 
 
 def default_name(model: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 
@@ -13,13 +14,14 @@ class RequestRecord:
     `token_gaps` are (seconds, tokens): the time since the choice's previous tokens, and how many came then.
     `text_seconds` went into detokenising and stop strings, `send_seconds` into encoding and sending a stream's events,
     waiting for a slow reader included. `tenant` is the name of whose cached prefixes it may use (see `tenants`), and
-    `model` the first name of the model that it got.
+    `model` the first name of the model that it got; `load` says how busy that one is (see `load`).
     """
 
     request_id: str
     started: float = field(default_factory=time.monotonic)
     tenant: str = ""
     model: str = ""
+    load: Callable[[], str] | None = None
     prompt_tokens: int = 0
     cached_tokens: int = 0
     completion_tokens: int = 0

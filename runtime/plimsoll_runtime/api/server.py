@@ -13,6 +13,7 @@ from plimsoll_runtime.api.app import build_app
 from plimsoll_runtime.api.config import ServerConfig
 from plimsoll_runtime.api.engine import Engine
 from plimsoll_runtime.api.first import first
+from plimsoll_runtime.api.gateways import Gateways
 from plimsoll_runtime.api.lastwords import write_last_words
 from plimsoll_runtime.api.listening import HttpServer, listen
 from plimsoll_runtime.api.served import ServedModel
@@ -57,7 +58,12 @@ class Server:
         self._config = config
         self._listener = listener
         self._load_model = load
-        self.state = ServerState(config.names, config.api_keys, Tenants(shared=config.share_prefix_cache))
+        self.state = ServerState(
+            config.names,
+            config.api_keys,
+            Tenants(shared=config.share_prefix_cache),
+            Gateways(config.gateway_tokens, config.gateway_token_file),
+        )
         self._stop = asyncio.Event()
         self._stop_now = asyncio.Event()
         self._http = HttpServer(build_app(self.state))

@@ -8,6 +8,7 @@ from enum import Enum
 from typing import Any
 
 from plimsoll_runtime.api.errors import ApiError, unavailable
+from plimsoll_runtime.api.gateways import Gateways
 from plimsoll_runtime.api.table import ModelTable
 from plimsoll_runtime.api.tenants import Tenants
 
@@ -28,6 +29,7 @@ class ServerState:
     names: tuple[str, ...]
     api_keys: tuple[str, ...] = ()
     tenants: Tenants = field(default_factory=Tenants)
+    gateways: Gateways = field(default_factory=Gateways)
     phase: Phase = Phase.LOADING
     stage: str = "start"
     fraction: float = 0.0

@@ -30,6 +30,10 @@ class Tenants:
             name = self._names[key] = pbkdf2_hmac("sha256", key.encode(), _PURPOSE, ROUNDS).hex()
         return name
 
+    def named(self, name: str) -> str:
+        """The tenant of that name; empty where all of them are one. It must hold no "/" (see `salted`)."""
+        return "" if self._shared else name
+
 
 def salted(tenant: str, own: str | None) -> str:
     """The salt of a request's prefixes: its tenant's name, and what it asked for itself within that."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from plimsoll_runtime.cli import values
-from plimsoll_runtime.cli.server_options import add_server_options, api_keys, termination_log
+from plimsoll_runtime.cli.server_options import add_server_options, api_keys, gateway_tokens, termination_log
 from plimsoll_runtime.errors import UsageError
 from plimsoll_runtime.sizes import is_share, parse_size
 
@@ -83,6 +83,8 @@ def host_config(args: argparse.Namespace) -> HostConfig:
         drain_seconds=args.drain_seconds,
         keep_alive=args.keep_alive_seconds,
         share_prefix_cache=args.share_prefix_cache,
+        gateway_tokens=gateway_tokens(),
+        gateway_token_file=args.gateway_token_file,
         termination_log=termination_log(),
     )
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from plimsoll_runtime.cli import values
 from plimsoll_runtime.cli.engine_options import add_engine_options, engine_config
-from plimsoll_runtime.cli.server_options import add_server_options, api_keys, termination_log
+from plimsoll_runtime.cli.server_options import add_server_options, api_keys, gateway_tokens, termination_log
 from plimsoll_runtime.errors import UsageError
 
 if TYPE_CHECKING:
@@ -58,6 +58,8 @@ def server_config(args: argparse.Namespace) -> ServerConfig:
         max_waiting_tokens=args.max_waiting_tokens,
         max_logit_bias=args.max_logit_bias,
         share_prefix_cache=args.share_prefix_cache,
+        gateway_tokens=gateway_tokens(),
+        gateway_token_file=args.gateway_token_file,
         termination_log=termination_log(),
     )
 

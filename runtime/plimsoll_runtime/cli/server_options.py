@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 from pathlib import Path
 
 from plimsoll_runtime.cli import values
@@ -27,6 +28,14 @@ def add_server_options(group: argparse._ArgumentGroup) -> None:
         "--api-key-file", type=Path, metavar="FILE", help="a file of such keys, one a line; empty lines do not count"
     )
     group.add_argument(
+        "--gateway-token-file",
+        type=Path,
+        metavar="FILE",
+        help="the credential of a gateway, one a line: whoever sends it in x-plimsoll-gateway needs no API key and "
+        "says in x-plimsoll-tenant whose request it is. Read again when it changes; or PLIMSOLL_GATEWAY_TOKEN in the "
+        "environment",
+    )
+    group.add_argument(
         "--share-prefix-cache",
         action="store_true",
         help="let requests of different API keys use each other's cached prefixes. Saves computing where they have "
@@ -48,6 +57,14 @@ def api_keys(args: argparse.Namespace) -> tuple[str, ...]:
     if args.api_key_file is not None:
         keys += _keys_of(args.api_key_file)
     return tuple(dict.fromkeys(keys))
+
+
+def gateway_tokens() -> tuple[str, ...]:
+    """The credential of the environment, if there is one. Raises UsageError for one that is too short or no word."""
+    given = os.environ.get("PLIMSOLL_GATEWAY_TOKEN", "").strip()
+    if given and not re.fullmatch("[!-~]{16,256}", given):
+        raise UsageError("PLIMSOLL_GATEWAY_TOKEN must be 16 to 256 printable ASCII characters without spaces")
+    return (given,) if given else ()
 
 
 def termination_log() -> str | None:

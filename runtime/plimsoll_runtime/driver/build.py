@@ -134,6 +134,7 @@ def build_engine(
         kv_bytes=budget.kv_bytes,
         eos_token_ids=list(model.eos_token_ids),
         policy=config.policy,
+        max_sequences=config.max_sequences,
         least_blocks=budget.least_blocks,
         most_blocks=budget.most_blocks,
         image_bytes=0 if image is None else image.size,

@@ -160,6 +160,7 @@ class EngineInfo(msgspec.Struct, frozen=True, tag="ready"):
     (0: as many as at the start), the padding block always included. `weight_bytes` are all weights, `image_bytes` those
     of them in an image, which other processes may hold too. `workspace_bytes` is what the largest step takes.
     `overhead_bytes`: anonymous memory that the process had before any of these.
+    `max_sequences`: how many a batch may have, 0 where that is not known.
     """
 
     model: str
@@ -180,6 +181,7 @@ class EngineInfo(msgspec.Struct, frozen=True, tag="ready"):
     image_bytes: int = 0
     workspace_bytes: int = 0
     overhead_bytes: int = 0
+    max_sequences: int = 0
 
 
 class EngineFailed(msgspec.Struct, frozen=True, tag="failed"):

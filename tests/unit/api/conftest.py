@@ -150,6 +150,7 @@ class FakeEngine:
             weight_bytes=1,
             kv_bytes=1,
             eos_token_ids=[EOS],
+            max_sequences=64,
         )
         phases = (0.5, 0.25, 8.0, 2.0, 0.125, 0.0, 0.25, 0.5, 0.0, 0.0)
         self.stats = EngineStats(

@@ -34,3 +34,5 @@ class HostConfig:
     keep_alive: float = KEEP_ALIVE_SECONDS
     termination_log: str | None = None
     share_prefix_cache: bool = False
+    gateway_tokens: tuple[str, ...] = ()
+    gateway_token_file: Path | None = None

@@ -10,6 +10,7 @@ import socket
 
 from plimsoll_runtime.api.app import build_app
 from plimsoll_runtime.api.first import first
+from plimsoll_runtime.api.gateways import Gateways
 from plimsoll_runtime.api.hosting.app import build_host_app
 from plimsoll_runtime.api.hosting.config import HostConfig
 from plimsoll_runtime.api.hosting.metrics import HostCollector
@@ -43,7 +44,12 @@ class HostServer:
         self._listeners = listeners
         self._host = host
         self._models = HostModels(host, tokenizers, config.keep_alive)
-        self.state = ServerState((), config.api_keys, Tenants(shared=config.share_prefix_cache))
+        self.state = ServerState(
+            (),
+            config.api_keys,
+            Tenants(shared=config.share_prefix_cache),
+            Gateways(config.gateway_tokens, config.gateway_token_file),
+        )
         self._stop = asyncio.Event()
         self._stop_now = asyncio.Event()
         guard = make_guard(config, listeners[1])
