@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 
 from plimsoll_gateway.table import Model
@@ -23,19 +24,21 @@ class Refusal(Exception):
         code: str,
         param: str | None = None,
         headers: Sequence[tuple[str, str]] = (),
+        kind: str | None = None,
     ) -> None:
+        """`kind` is OpenAI's `type` where the status does not tell it."""
         super().__init__(message)
         self.status = status
         self.message = message
         self.code = code
         self.param = param
         self.headers = tuple(headers)
+        self.kind = kind or ("invalid_request_error" if status < 500 else "server_error")
 
     @property
     def body(self) -> bytes:
         """The error as JSON (pure ASCII, so that any text that a client sent can be quoted)."""
-        kind = "invalid_request_error" if self.status < 500 else "server_error"
-        error = {"message": self.message, "type": kind, "param": self.param, "code": self.code}
+        error = {"message": self.message, "type": self.kind, "param": self.param, "code": self.code}
         return json.dumps({"error": error}).encode("ascii")
 
     @property
@@ -47,6 +50,61 @@ class Refusal(Exception):
 def bad_request(message: str, *, param: str | None = None, code: str = "invalid_request") -> Refusal:
     """400: the body cannot be understood."""
     return Refusal(400, message, code=code, param=param)
+
+
+def missing_key() -> Refusal:
+    """401: the gateway has keys, and the request has none."""
+    return _unauthorized("Missing API key. Give yours in the header 'Authorization: Bearer KEY'.")
+
+
+def wrong_key() -> Refusal:
+    """401: nobody has this key. It is not quoted, for it may be a key all but one letter."""
+    return _unauthorized("Incorrect API key. Give a valid one in the header 'Authorization: Bearer KEY'.")
+
+
+def _unauthorized(message: str) -> Refusal:
+    return Refusal(401, message, code="invalid_api_key", headers=[("www-authenticate", "Bearer")])
+
+
+def model_not_allowed(key: str, name: str) -> Refusal:
+    """403, whether the model exists or not: a key learns nothing of what it may not use."""
+    message = f"The API key '{key}' may not use the model '{_shortened(name)}'. GET /v1/models lists those that it may."
+    return Refusal(403, message, code="model_not_allowed", param="model")
+
+
+def rate_limited(key: str, kind: str, most: int, seconds: float) -> Refusal:
+    """429: the key has used up its `kind` (requests, tokens) of this minute; some are free again in `seconds`."""
+    message = f"Rate limit reached for the API key '{key}': {most} {kind} per minute. Try again in {seconds:.0f} s."
+    return _rate_limited(message, kind, seconds)
+
+
+def request_beyond_limit(key: str, tokens: int, most: int) -> Refusal:
+    """429: the request alone is more than a minute's tokens, so that no waiting helps."""
+    message = (
+        f"The request is too large for the API key '{key}': it may take some {tokens} tokens (of its text and "
+        f"max_tokens), and the limit is {most} per minute. Send a shorter one, or a smaller max_tokens."
+    )
+    return Refusal(429, message, code="rate_limit_exceeded", kind="tokens")
+
+
+def too_many_streams(key: str, most: int) -> Refusal:
+    """429: as many requests of the key are under way as may be."""
+    message = f"The API key '{key}' has {most} requests under way, and no more may be. Wait for one to end."
+    return _rate_limited(message, "requests", 1.0)
+
+
+def _rate_limited(message: str, kind: str, seconds: float) -> Refusal:
+    headers = [("retry-after", str(max(1, math.ceil(seconds))))]
+    return Refusal(429, message, code="rate_limit_exceeded", kind=kind, headers=headers)
+
+
+def crowded_out(name: str) -> Refusal:
+    """503: as many wait for the model as its replicas can be expected to answer, and this key has the most of them."""
+    message = (
+        f"The model '{name}' is overloaded, and more requests of this API key wait for it than of any other. "
+        "Try again in some seconds."
+    )
+    return _unavailable(message, "overloaded")
 
 
 def body_too_large(limit: int) -> Refusal:
@@ -93,8 +151,13 @@ def wrong_method(method: str, path: str, allowed: str) -> Refusal:
 
 def unknown_model(name: str, known: Sequence[str]) -> Refusal:
     """404 with the names that would work."""
-    shown = name if len(name) <= 200 else name[:200] + "..."
-    return Refusal(404, f"The model '{shown}' does not exist. {_listed(known)}", code="model_not_found", param="model")
+    return Refusal(
+        404, f"The model '{_shortened(name)}' does not exist. {_listed(known)}", code="model_not_found", param="model"
+    )
+
+
+def _shortened(name: str) -> str:
+    return name if len(name) <= 200 else name[:200] + "..."
 
 
 def _listed(known: Sequence[str]) -> str:
@@ -110,11 +173,11 @@ def not_ready(name: str, model: Model) -> Refusal:
     return _unavailable(f"The model '{name}' is not ready yet{why}", "model_not_ready")
 
 
-def overloaded(name: str, most: int) -> Refusal:
+def overloaded(name: str, most: int, bound: str = "--max-waiting") -> Refusal:
     """503: as many requests as may wait for the model's answers do."""
     message = (
         f"The model '{name}' is overloaded: {most} requests wait for its answers here, and no more may "
-        "(--max-waiting). Try again in some seconds."
+        f"({bound}). Try again in some seconds."
     )
     return _unavailable(message, "overloaded")
 

@@ -1,0 +1,45 @@
+"""Who asks: the key that a request carries, found before anything else of the request is read."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from plimsoll_gateway.errors import missing_key, wrong_key
+from plimsoll_gateway.keys.folder import Keys
+from plimsoll_gateway.keys.record import ApiKey
+from plimsoll_gateway.keys.secret import digest_of
+
+
+class KeySource(Protocol):
+    """Where the keys are."""
+
+    @property
+    def current(self) -> Keys:
+        """Those that are valid now."""
+
+
+class Keyring:
+    """Lets in who has a key. `source` None: there are no keys, and everybody is let in as nobody in particular."""
+
+    def __init__(self, source: KeySource | None) -> None:
+        self._source = source
+
+    @property
+    def keys(self) -> Keys | None:
+        """Those that are valid now; None where nobody needs one."""
+        return None if self._source is None else self._source.current
+
+    def authenticate(self, authorization: bytes | None) -> ApiKey | None:
+        """The key in an Authorization header; None where nobody needs one. Raises Refusal 401."""
+        if self._source is None:
+            return None
+        scheme, _, given = (authorization or b"").strip().partition(b" ")
+        text = given.strip()
+        if scheme.lower() != b"bearer" or not text:
+            raise missing_key()
+        digest = digest_of(text)
+        # Found by its hash: how long the search takes tells of the hash at most, and that of no key that is not known.
+        key = None if digest is None else self._source.current.by_hash.get(digest)
+        if key is None:
+            raise wrong_key()
+        return key

@@ -1,0 +1,44 @@
+"""How many tokens an answer took, read from what passes by.
+
+Answers that tell (`usage`, at the end of a whole answer or of a stream that was asked for it) are believed. Of other
+streams each event counts as a token, which it has at least.
+"""
+
+from __future__ import annotations
+
+import re
+
+# Within a text of the answer the quotes would be escaped, so that no model can write this.
+_TOTAL = re.compile(rb'"total_tokens"\s*:\s*(\d{1,12})')
+_EVENT = b"data: {"
+TAIL = 2048
+
+
+class Meter:
+    """Reads one answer. `prompt` is how many tokens its request was taken for without the answer's.
+
+    Until an answer has begun that is no error, nothing was used.
+    """
+
+    def __init__(self, prompt: int) -> None:
+        self._prompt = prompt
+        self._events = 0
+        self._tail = b""
+        self._begun = False
+
+    def begin(self, status: int) -> None:
+        """An answer of this status begins."""
+        self._begun = status < 400
+
+    def read(self, chunk: bytes, *, events: bool) -> None:
+        """A piece has passed by."""
+        if events:
+            self._events += chunk.count(_EVENT)
+        self._tail = chunk[-TAIL:] if len(chunk) >= TAIL else (self._tail + chunk)[-TAIL:]
+
+    def tokens(self) -> int:
+        """What is known now."""
+        if not self._begun:
+            return 0
+        told = _TOTAL.findall(self._tail)
+        return int(told[-1]) if told else self._prompt + self._events

@@ -1,0 +1,69 @@
+"""What was used in the last minute, second by second.
+
+A bucket that refills lets twice its size through in the minute after a rest. A window does not: no minute, wherever it
+begins, has more than the limit, and a steady client gets 60/61 of it.
+"""
+
+from __future__ import annotations
+
+import math
+
+SECONDS = 60
+# A minute that begins within a second touches 61 of them.
+_SLOTS = SECONDS + 1
+
+
+class Window:
+    """Amounts used, by whole seconds of a clock that does not go back."""
+
+    def __init__(self) -> None:
+        self._amounts = [0] * _SLOTS
+        self._newest = 0
+        self.total = 0
+
+    def take(self, amount: int, now: float) -> int:
+        """Use so much now; returns the second, for `correct`."""
+        self.forget(now)
+        self._amounts[self._newest % _SLOTS] += amount
+        self.total += amount
+        return self._newest
+
+    def correct(self, second: int, difference: int, now: float) -> None:
+        """More or less was used in that second than was said then. What is over a minute ago no longer matters."""
+        self.forget(now)
+        if second > self._newest - _SLOTS:
+            self._amounts[second % _SLOTS] += difference
+            self.total += difference
+
+    def forget(self, now: float) -> None:
+        """Leave out what is more than a minute ago."""
+        second = int(now)
+        for passed in range(self._newest + 1, min(second, self._newest + _SLOTS) + 1):
+            self.total -= self._amounts[passed % _SLOTS]
+            self._amounts[passed % _SLOTS] = 0
+        self._newest = max(second, self._newest)
+
+    def seconds_until(self, amount: int, most: int, now: float) -> float:
+        """How long until `amount` more is at most `most` in a minute, if nothing else is used; infinity for never."""
+        self.forget(now)
+        left = self.total + amount - most
+        if left <= 0:
+            return 0.0
+        for second in range(self._newest - SECONDS, self._newest + 1):
+            left -= self._amounts[second % _SLOTS]
+            if left <= 0:
+                return second + _SLOTS - now
+        return math.inf
+
+    def seconds_until_empty(self, now: float) -> float:
+        """How long until nothing is used any more."""
+        self.forget(now)
+        for second in range(self._newest, self._newest - _SLOTS, -1):
+            if self._amounts[second % _SLOTS]:
+                return second + _SLOTS - now
+        return 0.0
+
+    def check_integrity(self) -> None:
+        """Raise AssertionError where the sum is not that of the seconds, or one has less than nothing."""
+        assert self.total == sum(self._amounts), f"{self.total} is not the sum of {self._amounts}"
+        assert min(self._amounts) >= 0, f"less than nothing was used: {self._amounts}"

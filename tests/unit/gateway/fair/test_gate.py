@@ -1,0 +1,230 @@
+"""The gate lets in as many as fit, in fair turns, and loses nobody however clients come and go."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from plimsoll_gateway.errors import Refusal
+from plimsoll_gateway.fair.gate import WAITING_PER_PLACE, Gates, Turn
+from plimsoll_gateway.fair.queue import Share
+from plimsoll_gateway.table import ObjectKey
+
+KEY = ObjectKey("ns", "m")
+A, B, HIGH = Share("a"), Share("b"), Share("high", priority=1)
+
+
+class World:
+    """Gates of one model whose capacity a test sets."""
+
+    def __init__(self, capacity: int | None, most: int = 1000) -> None:
+        self.capacity = capacity
+        self.gates = Gates(lambda _: self.capacity, most)
+
+    def come(self, share: Share | None, cost: int = 10) -> tuple[asyncio.Task[None], asyncio.Event, asyncio.Event]:
+        """A request: its task, what is set once it is inside, and what ends it."""
+        inside, end = asyncio.Event(), asyncio.Event()
+
+        async def run() -> None:
+            async with self.gates.enter(KEY, "m", share, cost):
+                inside.set()
+                await end.wait()
+
+        return asyncio.get_running_loop().create_task(run()), inside, end
+
+
+async def settle() -> None:
+    """Let everything run that can."""
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+async def test_as_many_as_fit_are_let_in_and_the_next_when_one_ends() -> None:
+    world = World(2)
+    come = [world.come(A) for _ in range(4)]
+    await settle()
+    assert [inside.is_set() for _, inside, _ in come] == [True, True, False, False]
+    assert world.gates.waiting(KEY) == 2
+    come[1][2].set()
+    await settle()
+    assert [inside.is_set() for _, inside, _ in come] == [True, True, True, False]
+    for _, _, end in come:
+        end.set()
+    await asyncio.gather(*(task for task, _, _ in come))
+    assert world.gates.waiting(KEY) == 0
+    world.gates.check_integrity()
+
+
+async def test_nobody_in_particular_always_passes() -> None:
+    world = World(1)
+    come = [world.come(None) for _ in range(3)]
+    await settle()
+    assert all(inside.is_set() for _, inside, _ in come)
+    for task, _, end in come:
+        end.set()
+        await task
+
+
+async def test_replicas_that_come_let_more_in_and_where_none_is_left_all_hear_it() -> None:
+    world = World(1)
+    come = [world.come(A) for _ in range(5)]
+    await settle()
+    world.capacity = 3
+    world.gates.wake()
+    await settle()
+    assert sum(inside.is_set() for _, inside, _ in come) == 3
+    world.capacity = None
+    world.gates.wake()
+    await settle()
+    assert all(inside.is_set() for _, inside, _ in come)
+    for task, _, end in come:
+        end.set()
+        await task
+
+
+async def test_a_client_that_goes_leaves_its_place_to_the_next() -> None:
+    """While it waits; while it is inside; and in the moment between being let in and noticing."""
+    world = World(1)
+    first, waits, goes, last = (world.come(A) for _ in range(4))
+    await settle()
+    waits[0].cancel()
+    await settle()
+    assert world.gates.waiting(KEY) == 2
+    first[2].set()
+    await asyncio.sleep(0)  # `first` leaves and `goes` is let in, and has not run yet
+    goes[0].cancel()
+    await settle()
+    assert last[1].is_set()
+    assert not goes[1].is_set()
+    last[2].set()
+    await last[0]
+    world.gates.check_integrity()
+    assert world.gates.waiting(KEY) == 0
+
+
+async def test_whoever_has_most_waiting_gives_way_to_others() -> None:
+    world = World(1)
+    room = WAITING_PER_PLACE
+    greedy = [world.come(A) for _ in range(room + 1)]
+    await settle()
+    assert world.gates.waiting(KEY) == room
+    own = world.come(A)
+    other = world.come(B)
+    await settle()
+    with pytest.raises(Refusal) as refused:
+        await own[0]
+    assert (refused.value.status, refused.value.code) == (503, "overloaded")
+    with pytest.raises(Refusal, match="more requests of this API key wait"):
+        await greedy[-1][0]
+    assert world.gates.waiting(KEY) == room
+    greedy[0][2].set()
+    await settle()
+    assert greedy[1][1].is_set() != other[1].is_set()
+    for task, _, _ in [*greedy[:-1], other]:
+        task.cancel()
+    await asyncio.gather(*(task for task, _, _ in [*greedy[:-1], other]), return_exceptions=True)
+    world.gates.check_integrity()
+
+
+async def test_the_least_room_is_what_the_gateway_can_hold() -> None:
+    world = World(100, most=3)
+    inside = [world.come(A) for _ in range(100)]
+    await settle()
+    waiting = [world.come(A) for _ in range(4)]
+    await settle()
+    assert [task.done() for task, _, _ in waiting] == [False, False, False, True]
+    tasks = [task for task, _, _ in [*inside, *waiting]]
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+class GateMachine(RuleBasedStateMachine):
+    """Requests come, are let in, cancelled and ended in any order, and the capacity changes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.loop = asyncio.new_event_loop()
+        self.world = World(2, most=8)
+        self.tasks: list[tuple[asyncio.Task[None], asyncio.Event, asyncio.Event]] = []
+        self.most_inside = 2
+
+    def teardown(self) -> None:
+        for task, _, _ in self.tasks:
+            task.cancel()
+        self.loop.run_until_complete(self._gather())
+        assert self.world.gates._gates == {}, "a gate at which nobody is any more is forgotten"
+        self.loop.close()
+
+    async def _gather(self) -> None:
+        await asyncio.gather(*(task for task, _, _ in self.tasks), return_exceptions=True)
+
+    async def _come(self, share: Share, cost: int) -> None:
+        self.tasks.append(self.world.come(share, cost))
+
+    def _inside(self) -> int:
+        return sum(inside.is_set() and not task.done() for task, inside, _ in self.tasks)
+
+    @rule(share=st.sampled_from([A, B, HIGH]), cost=st.integers(0, 100))
+    def come(self, share: Share, cost: int) -> None:
+        self.loop.run_until_complete(self._come(share, cost))
+
+    @rule(turns=st.integers(1, 4))
+    def run(self, turns: int) -> None:
+        for _ in range(turns):
+            self.loop.run_until_complete(asyncio.sleep(0))
+
+    @rule(data=st.data(), cancel=st.booleans())
+    def end(self, data: st.DataObject, cancel: bool) -> None:
+        if self.tasks:
+            task, _, end = data.draw(st.sampled_from(self.tasks))
+            if cancel:
+                task.cancel()
+            else:
+                end.set()
+
+    @rule(capacity=st.sampled_from([1, 2, 3]))
+    def change(self, capacity: int) -> None:
+        self.world.capacity = capacity
+        self.most_inside = max(capacity, self.most_inside)
+        self.world.gates.wake()
+
+    @invariant()
+    def holds(self) -> None:
+        self.world.gates.check_integrity()
+        gate = self.world.gates._gates.get(KEY)
+        running = 0 if gate is None else gate.running
+        assert self._inside() <= running <= self.most_inside
+        self.most_inside = max(self.world.capacity or 0, running)
+        for task, _, _ in self.tasks:
+            if task.done() and not task.cancelled():
+                assert task.exception() is None or isinstance(task.exception(), Refusal)
+
+
+TestGate = GateMachine.TestCase
+TestGate.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+
+
+async def test_what_an_answer_cost_counts_against_its_key() -> None:
+    """Both said 10; one took 1000. The other's next ones go first."""
+    world = World(1)
+    order: list[str] = []
+
+    async def ask(share: Share, cost: int) -> None:
+        async with world.gates.enter(KEY, "m", share, 10) as turn:
+            assert isinstance(turn, Turn)
+            turn.cost(cost)
+            order.append(share.flow)
+
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(world.gates.enter(KEY, "m", HIGH, 1))
+        tasks = [asyncio.ensure_future(ask(share, cost)) for share, cost in
+                 [(A, 1000), (A, 10), (A, 10), (B, 10), (B, 10), (B, 10)]]  # fmt: skip
+        await settle()
+    await asyncio.gather(*tasks)
+    assert order == ["a", "b", "b", "b", "a", "a"]
