@@ -1,27 +1,50 @@
-"""Which replica takes the next request: the one with the fewest requests in flight."""
+"""Which replica takes the next request: the one that suits it best of those with room, else the least busy."""
 
 from __future__ import annotations
 
+import math
+import random
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 
+from plimsoll_gateway.route.loads import UNKNOWN_SLOTS, Loads
+from plimsoll_gateway.route.memory import PrefixMemory
+from plimsoll_gateway.route.scores import ANYTHING, PrefixScorer, Scorer, Wanted
 from plimsoll_gateway.table import Replica
 
 # How long a replica that could not be reached is only a last resort. A node that vanishes keeps its pods "Ready"
 # for about 40 s, and with nothing in flight they would otherwise look like the best choice for each request.
 SUSPECT_SECONDS = 2.0
+# Bounded loads (Mirrokni, Thorup and Zadimoghaddam, 2018): nobody has more than this times the mean.
+BOUND = 1.25
+# Below this share of its places a replica is not busy, whatever the mean: a batch takes more at hardly any cost, and
+# computing a prefix again costs all of it.
+LEISURE = 0.25
+FULL_KV = 0.95  # a cache that full preempts somebody for whoever comes next
 
 
 class Picker:
-    """Counts the requests in flight at each replica and chooses by that count.
+    """Counts the requests in flight at each replica and chooses by that count, by what it says, and by `scorers`.
 
-    Equals are taken in turn, beginning at `first_turn`, so that several gateways need not agree to spread load.
+    Where nothing speaks for a replica, the one whose turn it is (beginning at `first_turn`) and one that is drawn are
+    compared, and the less busy one is taken. Several gateways, whose figures of each other's requests are old, so do
+    not all crowd to one that they think idle.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic, first_turn: int = 0) -> None:
+    def __init__(
+        self,
+        clock: Callable[[], float] = time.monotonic,
+        first_turn: int = 0,
+        draw: random.Random | None = None,
+        loads: Loads | None = None,
+        scorers: Sequence[Scorer] | None = None,
+    ) -> None:
         self._clock = clock
         self._turn = first_turn
+        self._draw = draw or random.Random()
+        self.loads = loads or Loads(clock)
+        self._scorers = [PrefixScorer(PrefixMemory())] if scorers is None else list(scorers)
         self._in_flight: dict[str, int] = {}
         self._suspect_until: dict[str, float] = {}
         self._ejected: set[str] = set()
@@ -30,16 +53,70 @@ class Picker:
         """Requests that hold this replica now."""
         return self._in_flight.get(replica_id, 0)
 
-    def pick(self, replicas: Sequence[Replica], avoid: Collection[str] = ()) -> Replica | None:
-        """The least loaded replica with an id not in `avoid`, or None; suspects only where nothing else is."""
-        choices = [replica for replica in replicas if replica.id not in avoid]
-        choices = [replica for replica in choices if not self._is_suspect(replica.id)] or choices
-        if not choices:
-            return None
-        least = min(self.in_flight(replica.id) for replica in choices)
-        equals = [replica for replica in choices if self.in_flight(replica.id) == least]
+    def load(self, replica_id: str) -> int:
+        """Requests that it has, as far as is known: ours, and those of others when it last told."""
+        report = self.loads.report(replica_id)
+        return self._in_flight.get(replica_id, 0) + (0 if report is None else report.others)
+
+    def places(self, replicas: Sequence[Replica]) -> int | None:
+        """The same of those that are ready; None where one of them has never told."""
+        slots = [self.loads.slots(replica.id) for replica in replicas if replica.ready]
+        known = [slot for slot in slots if slot is not None]
+        return sum(known) if slots and len(known) == len(slots) else None
+
+    def capacity(self, replicas: Sequence[Replica]) -> int:
+        """The sequences that the batches of these replicas have places for."""
+        return sum(self.loads.slots(replica.id) or UNKNOWN_SLOTS for replica in replicas)
+
+    def heard(self, replica: Replica, text: bytes) -> None:
+        """An answer of `replica` told its load, while we still count the request that it answers."""
+        self.loads.heard(replica.id, text, self.in_flight(replica.id))
+
+    def pick(
+        self, replicas: Sequence[Replica], avoid: Collection[str] = (), wanted: Wanted = ANYTHING
+    ) -> Replica | None:
+        """A replica with an id not in `avoid`, or None; suspects only where nothing else is."""
+        choices = [replica for replica in replicas if replica.id not in avoid] if avoid else list(replicas)
+        if self._suspect_until or self._ejected:
+            choices = [replica for replica in choices if not self._is_suspect(replica.id)] or choices
+        if len(choices) < 2:
+            picked = choices[0] if choices else None
+        else:
+            picked = self._best(choices, wanted) if wanted.blocks else self._less_busy(choices)
+        if picked is not None and wanted.blocks:
+            for scorer in self._scorers:
+                scorer.sent(wanted, picked)
+        return picked
+
+    def _best(self, choices: Sequence[Replica], wanted: Wanted) -> Replica:
+        """Of those below the bound, the one for which most speaks; where none is, the least busy."""
+        counts = [self.load(replica.id) for replica in choices]
+        bound = math.ceil(BOUND * (sum(counts) + 1) / len(choices))
+        open_ones = [
+            replica for replica, count in zip(choices, counts, strict=True) if self._has_room(replica, count, bound)
+        ]
+        if not open_ones:
+            return self._less_busy(choices)
+        sums = [0.0] * len(open_ones)
+        for scorer in self._scorers:
+            sums = [total + more for total, more in zip(sums, scorer.scores(wanted, open_ones), strict=True)]
+        return open_ones[max(range(len(sums)), key=sums.__getitem__)]
+
+    def _has_room(self, replica: Replica, count: int, bound: int) -> bool:
+        report = self.loads.report(replica.id)
+        if report is not None and report.kv >= FULL_KV:
+            return False
+        return count < max(bound, LEISURE * (self.loads.slots(replica.id) or UNKNOWN_SLOTS))
+
+    def _less_busy(self, choices: Sequence[Replica]) -> Replica:
+        """The less busy of two (Mitzenmacher, 2001), in proportion to what their batches have places for."""
         self._turn += 1
-        return equals[self._turn % len(equals)]
+        at = self._turn % len(choices)
+        one, other = choices[at], choices[at - self._draw.randrange(1, len(choices))]
+        return one if self._strain(one) <= self._strain(other) else other
+
+    def _strain(self, replica: Replica) -> float:
+        return self.load(replica.id) / (self.loads.slots(replica.id) or UNKNOWN_SLOTS)
 
     @contextmanager
     def hold(self, replica: Replica) -> Iterator[None]:

@@ -1,0 +1,66 @@
+"""How busy each replica says it is, in a header of its answers (the runtime's `api/load.py`)."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+
+FRESH_SECONDS = 5.0
+"""What was said longer ago tells nothing of the queue; how many places a batch has does not change."""
+
+UNKNOWN_SLOTS = 64
+"""Sequences of a batch, of a replica that has not answered yet or does not tell."""
+
+_REPORT = re.compile(
+    rb"running=(?P<running>\d{1,6}), waiting=(?P<waiting>\d{1,6})(?:, slots=(?P<slots>[1-9]\d{0,5}))?, "
+    rb"kv=(?P<kv>[01]\.\d\d)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """`others`: sequences that are not ours, `slots` of a batch (None: untold), the share `kv` of its cache in use."""
+
+    others: int
+    slots: int | None
+    kv: float
+
+
+def read_report(text: bytes, own: int) -> Report | None:
+    """What a replica says that has `own` requests of ours; None where it is nothing of this kind."""
+    found = _REPORT.fullmatch(text)
+    if found is None:
+        return None
+    sequences, slots = int(found["running"]) + int(found["waiting"]), found["slots"]
+    return Report(max(0, sequences - own), int(slots) if slots else None, float(found["kv"]))
+
+
+class Loads:
+    """The last report of each replica, by its id."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._reports: dict[str, tuple[float, Report]] = {}
+
+    def heard(self, replica_id: str, text: bytes, own: int) -> None:
+        """A replica that has `own` requests of ours says this of itself. What cannot be read changes nothing."""
+        report = read_report(text, own)
+        if report is not None:
+            self._reports[replica_id] = (self._clock(), report)
+
+    def report(self, replica_id: str) -> Report | None:
+        """What it said within the last seconds."""
+        heard = self._reports.get(replica_id)
+        return heard[1] if heard is not None and self._clock() - heard[0] <= FRESH_SECONDS else None
+
+    def slots(self, replica_id: str) -> int | None:
+        """How many sequences its batch may have; None where it has never told."""
+        heard = self._reports.get(replica_id)
+        return None if heard is None else heard[1].slots
+
+    def keep(self, replica_ids: Collection[str]) -> None:
+        """Forget all others."""
+        for gone in [known for known in self._reports if known not in replica_ids]:
+            del self._reports[gone]

@@ -1,0 +1,71 @@
+"""What speaks for a replica: a scorer each, and their sum decides among those that have room.
+
+A scorer sees one request and one replica and says between 0 and 1 how well they fit. Another one (which replica has a
+request's adapter, say) is one more class here and one more entry in the list of the picker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from plimsoll_gateway.route.memory import PrefixMemory
+from plimsoll_gateway.route.prefix import rank, seed
+from plimsoll_gateway.table import Replica
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a request would like to find: `blocks` are the names of its prefix, the first one first."""
+
+    blocks: tuple[int, ...] = ()
+
+
+ANYTHING = Wanted()
+
+
+class Scorer(Protocol):
+    """One reason to prefer a replica."""
+
+    def scores(self, wanted: Wanted, replicas: Sequence[Replica]) -> Sequence[float]:
+        """For each replica, from 0 (nothing speaks for it) to 1."""
+
+    def sent(self, wanted: Wanted, replica: Replica) -> None:
+        """The replica gets the request."""
+
+
+class PrefixScorer:
+    """How much of the prefix a replica has computed; where that is the same, consistent hashing of the first block.
+
+    All gateways hash alike, so that they send a prefix to one place without a word between them; what each remembers
+    is only where deeper blocks went when that place had no room.
+    """
+
+    def __init__(self, memory: PrefixMemory) -> None:
+        self._memory = memory
+        self._seeds: dict[str, int] = {}
+
+    def scores(self, wanted: Wanted, replicas: Sequence[Replica]) -> Sequence[float]:
+        """A share for each block that it has had, and less than one block's for the hash."""
+        blocks = wanted.blocks
+        if not blocks:
+            return [0.0] * len(replicas)
+        depths = self._memory.depths(blocks)
+        first = blocks[0]
+        unit = 1.0 / (len(blocks) + 1)
+        return [
+            unit * (depths.get(replica.id, 0) + rank(first, self._seed(replica.id)) / 2**64) for replica in replicas
+        ]
+
+    def sent(self, wanted: Wanted, replica: Replica) -> None:
+        """Remember where the blocks are now."""
+        self._memory.sent(wanted.blocks, replica.id)
+
+    def _seed(self, replica_id: str) -> int:
+        made = self._seeds.get(replica_id)
+        if made is None:
+            if len(self._seeds) >= 4096:  # replicas come and go; theirs are made again in a microsecond
+                self._seeds.clear()
+            made = self._seeds[replica_id] = seed(replica_id)
+        return made

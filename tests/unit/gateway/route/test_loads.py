@@ -1,0 +1,47 @@
+"""What replicas say of themselves is believed while it is fresh, and only if it can be read."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from plimsoll_gateway.route.loads import FRESH_SECONDS, Loads, Report, read_report
+
+
+def test_a_report_is_read() -> None:
+    assert read_report(b"running=3, waiting=2, slots=128, kv=0.25", own=1) == Report(4, 128, 0.25)
+    assert read_report(b"running=3, waiting=2, kv=1.00", own=9) == Report(0, None, 1.0)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [b"", b"running=1", b"running=-1, waiting=0, kv=0.00", b"running=1, waiting=0, slots=0, kv=0.00",
+     b"running=1, waiting=0, kv=2.00", b"running=1, waiting=0, kv=0.00 ", b"running=9999999, waiting=0, kv=0.00"],
+)  # fmt: skip
+def test_what_is_no_report_changes_nothing(text: bytes) -> None:
+    loads = Loads(lambda: 0.0)
+    loads.heard("a", b"running=3, waiting=0, slots=8, kv=0.25", 0)
+    loads.heard("a", text, 0)
+    assert loads.report("a") == Report(3, 8, 0.25)
+
+
+@given(text=st.binary(max_size=60))
+def test_nothing_that_a_replica_says_is_an_error(text: bytes) -> None:
+    report = read_report(text, 0)
+    assert report is None or (report.others >= 0 and 0 <= report.kv < 2)
+
+
+def test_queues_are_forgotten_and_places_are_not() -> None:
+    now = 0.0
+    loads = Loads(lambda: now)
+    loads.heard("a", b"running=3, waiting=0, slots=8, kv=0.25", 0)
+    now = FRESH_SECONDS
+    assert loads.report("a") is not None
+    now += 0.1
+    assert loads.report("a") is None
+    assert loads.slots("a") == 8
+    loads.heard("b", b"running=0, waiting=0, kv=0.00", 0)
+    loads.keep({"b"})
+    assert (loads.slots("a"), loads.slots("b")) == (None, None)
+    assert loads.report("b") is not None
