@@ -6,36 +6,59 @@ Plain ASGI rather than a framework: on the path of every token, a framework cost
 from __future__ import annotations
 
 import logging
+import math
+import time
 from functools import partial
 from typing import Any
 from urllib.parse import quote
 
 import aiohttp
 
-from plimsoll_gateway.body import Body, ClientGone, Message, Receive, read_body
+from plimsoll_gateway.asked import Asked, read_asked
+from plimsoll_gateway.body import Body, ClientGone, Message, Receive, discard_unread, read_body
 from plimsoll_gateway.budget import SMALL_BYTES, Budget
 from plimsoll_gateway.catalog import model_list, one_model
-from plimsoll_gateway.errors import Refusal, internal_error, shutting_down, two_lengths, unknown_path, wrong_method
-from plimsoll_gateway.headers import request_id
+from plimsoll_gateway.credential import Credential
+from plimsoll_gateway.errors import (
+    Refusal,
+    internal_error,
+    model_not_allowed,
+    shutting_down,
+    two_lengths,
+    unknown_path,
+    wrong_method,
+)
+from plimsoll_gateway.fair.gate import Gates
+from plimsoll_gateway.fair.queue import Share
+from plimsoll_gateway.headers import Voucher, request_id
+from plimsoll_gateway.keys.keyring import Keyring
+from plimsoll_gateway.keys.record import ApiKey
 from plimsoll_gateway.lifeline import Lifelines
 from plimsoll_gateway.limits import Limits
 from plimsoll_gateway.metrics import CLIENT_GONE, CONTENT_TYPE, Metrics, labels_of
-from plimsoll_gateway.model_name import model_name
 from plimsoll_gateway.pick import Picker
 from plimsoll_gateway.probe import Prober
+from plimsoll_gateway.quota.admission import Admission, Quotas, Unlimited
+from plimsoll_gateway.quota.usage import Meter
 from plimsoll_gateway.relay import Relay, find_model
-from plimsoll_gateway.room import Room
+from plimsoll_gateway.room import Place, Room
+from plimsoll_gateway.route.prefix import prefix_blocks
+from plimsoll_gateway.route.scores import Wanted
 from plimsoll_gateway.stream import Send, Stream
-from plimsoll_gateway.table import Model, TableStore
+from plimsoll_gateway.table import Model, Table, TableStore
 from plimsoll_gateway.turns import Turns
 from plimsoll_gateway.upstream import Call, is_alive
 
 log = logging.getLogger(__name__)
 
 METRICS = "/metrics"
-OWN = frozenset(["/v1/models", "/health", "/live", METRICS])
+PROBES = frozenset(["/health", "/live", METRICS])
+OWN = PROBES | {"/v1/models"}
 MODEL_PREFIX = "/v1/models/"
 JSON = b"application/json"
+NO_KEYRING = Keyring(None)
+HEADROOM = 1.25
+"""Requests let through for each place in the replicas' batches: the next ones are there when a place becomes free."""
 
 
 class Gateway:
@@ -49,18 +72,29 @@ class Gateway:
         limits: Limits,
         *,
         metrics_apart: bool = False,
+        keyring: Keyring = NO_KEYRING,
+        credential: Credential | None = None,
     ) -> None:
-        """`metrics_apart`: /metrics is not among these paths; serve `metrics_page` elsewhere."""
+        """`metrics_apart`: /metrics is not among these paths; serve `metrics_page` elsewhere.
+
+        `keyring` lets in who has a key, and `credential` is what makes runtimes believe whose a request is.
+        """
         self._store = store
+        self._picker = picker
+        self._keyring = keyring
+        self._credential = credential
+        self._quotas = Quotas()
+        self._gates = Gates(self._capacity, max(1, limits.waiting // 2))  # fair turns end before the room does
         self._own_paths = OWN - {METRICS} if metrics_apart else OWN
         self._body_bytes = limits.body_bytes
-        self._metrics = Metrics(store)
+        self._metrics = Metrics(store, keyring)
         self._budget = Budget(limits.held_bytes, self._metrics)
         self._turns = Turns()
-        self._room = Room(limits.waiting, self._metrics)
+        self._room = Room(limits.waiting, self._metrics, lambda model: picker.places(model.replicas))
         self._prober = Prober(partial(is_alive, session), store, picker, self._metrics)
         self._relay = Relay(session, store, picker, self._prober, self._metrics)
         self._running = Lifelines()
+        store.listen(self._table_changed)
         self._draining = False
 
     async def watch_replicas(self) -> None:
@@ -93,6 +127,8 @@ class Gateway:
         finally:
             code = exchange.code or stream.status or CLIENT_GONE
             self._metrics.requests.labels(*labels_of(exchange.model), str(code)).inc()
+            if exchange.key is not None:
+                self._metrics.key_requests.labels(exchange.key.name, str(code)).inc()
 
     async def metrics_page(self, scope: Message, _receive: Receive, send: Send) -> None:
         """An application of its own, for a port of its own: /metrics alone."""
@@ -113,39 +149,98 @@ class Gateway:
             await self._forward(exchange)
         elif path in self._own_paths or path.startswith(MODEL_PREFIX):
             exchange.allow("GET", "HEAD")
+            if path not in PROBES:
+                exchange.key = self._keyring.authenticate(exchange.headers.get(b"authorization"))
             await self._own(exchange)
         else:
             raise unknown_path(path)
 
     async def _forward(self, exchange: Exchange) -> None:
+        try:
+            exchange.key = self._keyring.authenticate(exchange.headers.get(b"authorization"))
+            admission = self._quotas.admit(exchange.key)
+        except Refusal:
+            await discard_unread(exchange.receive, exchange.headers)
+            raise
         limit = self._body_bytes[exchange.path]
-        with await read_body(exchange.receive, exchange.headers, limit, self._budget) as body:
-            call = Call(
-                path=exchange.path,
-                query=quote(exchange.scope["query_string"], safe="=&%+:/?@!$'()*,;-._~"),
-                headers=exchange.scope["headers"],
-                body=body,
-                request_id=exchange.stream.request_id,
-                model_name=await self._model_name(body),
-            )
-            exchange.model = find_model(self._store.current, call.model_name)
+        with admission, await read_body(exchange.receive, exchange.headers, limit, self._budget) as body:
+            asked = await self._asked(exchange.path, body)
+            exchange.model = self._allowed(exchange.key, asked.model)
+            admission.reserve(asked.tokens)
+            exchange.stream.extra = admission.headers()
+            call = self._call(exchange, body, asked)
             with (
                 self._metrics.in_flight.labels(*labels_of(exchange.model)).track_inprogress(),
-                self._room.enter(exchange.model, call.model_name) as place,
+                self._room.enter(exchange.model, asked.model) as place,
             ):
                 async with self._running.hold(exchange.receive):
-                    await self._relay.carry(call, exchange.stream, place)
+                    await self._in_turn(call, asked, admission, exchange, place)
 
-    async def _model_name(self, body: Body) -> str:
+    async def _in_turn(
+        self, call: Call, asked: Asked, admission: Admission | Unlimited, exchange: Exchange, place: Place
+    ) -> None:
+        """Wait for the request's turn, and count what it took."""
+        model, key = exchange.model, exchange.key
+        assert model is not None
+        if key is None or call.meter is None:
+            await self._relay.carry(call, exchange.stream, place)
+            return
+        came = time.monotonic()
+        share = Share(key.name, key.terms.priority, key.terms.weight)
+        async with self._gates.enter(model.key, asked.model, share, asked.tokens) as turn:
+            self._metrics.turn.labels(*labels_of(model)).observe(time.monotonic() - came)
+            admission.begin()
+            try:
+                await self._relay.carry(call, exchange.stream, place)
+            finally:
+                tokens = call.meter.tokens()
+                turn.cost(tokens)
+                admission.used(tokens)
+                self._metrics.key_tokens.labels(key.name).inc(tokens)
+
+    def _call(self, exchange: Exchange, body: Body, asked: Asked) -> Call:
+        key, credential = exchange.key, self._credential
+        tenant = "" if key is None else key.tenant
+        root = b"\0".join([asked.model.encode(), tenant.encode(), asked.salt])
+        return Call(
+            path=exchange.path,
+            query=quote(exchange.scope["query_string"], safe="=&%+:/?@!$'()*,;-._~"),
+            headers=exchange.scope["headers"],
+            body=body,
+            request_id=exchange.stream.request_id,
+            model_name=asked.model,
+            wanted=Wanted(prefix_blocks(root, asked.prefix)),
+            voucher=None if key is None else Voucher(tenant, credential.current if credential else None),
+            meter=None if key is None else Meter(asked.prompt_tokens),
+        )
+
+    def _allowed(self, key: ApiKey | None, name: str) -> Model:
+        if key is not None and not key.may_use(name):
+            raise model_not_allowed(key.name, name)
+        return find_model(self._store.current, name, key)
+
+    async def _asked(self, path: str, body: Body) -> Asked:
         if len(body) <= SMALL_BYTES:
-            return model_name(body.view)
-        return await self._turns.take(lambda: model_name(body.view))
+            return read_asked(path, body.view)
+        return await self._turns.take(lambda: read_asked(path, body.view))
+
+    def _capacity(self, name: str) -> int | None:
+        """How many requests the ready replicas of a model take at once; None where none is ready."""
+        model = self._store.find(name)
+        ready = () if model is None else model.ready_for(name)
+        return math.ceil(HEADROOM * self._picker.capacity(ready)) if ready else None
+
+    def _table_changed(self, table: Table) -> None:
+        known = {replica.id for model in table.models for replica in model.replicas}
+        self._picker.loads.keep(known)
+        self._relay.keep(known)
+        self._gates.wake()
 
     async def _own(self, exchange: Exchange) -> None:
         stream, table = exchange.stream, self._store.current
         match exchange.path:
             case "/v1/models":
-                await stream.whole(200, JSON, model_list(table))
+                await stream.whole(200, JSON, model_list(table, exchange.key))
             case "/live":
                 await stream.whole(200, JSON, b'{"status": "ok"}')
             case "/health":
@@ -154,7 +249,7 @@ class Gateway:
             case "/metrics":
                 await stream.whole(200, CONTENT_TYPE, self._metrics.render())
             case path:
-                await stream.whole(200, JSON, one_model(table, path.removeprefix(MODEL_PREFIX)))
+                await stream.whole(200, JSON, one_model(table, path.removeprefix(MODEL_PREFIX), exchange.key))
 
     def _health(self) -> tuple[int, bytes]:
         if self._draining:
@@ -172,6 +267,7 @@ class Exchange:
         self.stream = stream
         self.path: str = scope["path"]
         self.model: Model | None = None
+        self.key: ApiKey | None = None
         self.code: int | None = None  # what to count instead of the status that was sent
 
     def allow(self, *methods: str) -> None:

@@ -77,8 +77,7 @@ async def read_body(
     try:
         _check_declared(headers.get(b"content-length", b""), limit, budget)
     except Refusal:
-        if b"expect" not in headers:  # who waits for 100-continue has sent nothing yet
-            await _discard(receive)
+        await discard_unread(receive, headers)
         raise
     body = Body(budget)
     try:
@@ -125,6 +124,12 @@ async def _next(receive: Receive) -> tuple[bytes, bool]:
     if message["type"] == "http.disconnect":
         raise ClientGone
     return message.get("body", b""), message.get("more_body", False)
+
+
+async def discard_unread(receive: Receive, headers: Mapping[bytes, bytes]) -> None:
+    """Let a client send what nobody will read, within bounds, so that it sees the refusal that follows."""
+    if b"expect" not in headers:  # who waits for 100-continue has sent nothing yet
+        await _discard(receive)
 
 
 async def _discard(receive: Receive) -> None:

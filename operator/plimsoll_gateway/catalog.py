@@ -5,21 +5,25 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from plimsoll_gateway.errors import no_table
+from plimsoll_gateway.errors import model_not_allowed, no_table
+from plimsoll_gateway.keys.record import ApiKey
 from plimsoll_gateway.relay import find_model
 from plimsoll_gateway.table import Model, Table
 
 
-def model_list(table: Table | None) -> bytes:
-    """All names, as JSON. Raises Refusal before the first table."""
+def model_list(table: Table | None, key: ApiKey | None = None) -> bytes:
+    """All names, or those that the key may use, as JSON. Raises Refusal before the first table."""
     if table is None:
         raise no_table()
-    return json.dumps({"object": "list", "data": [_entry(name, table.owners[name]) for name in table.names()]}).encode()
+    names = [name for name in table.names() if key is None or key.may_use(name)]
+    return json.dumps({"object": "list", "data": [_entry(name, table.owners[name]) for name in names]}).encode()
 
 
-def one_model(table: Table | None, name: str) -> bytes:
-    """One name, as JSON. Raises Refusal 404 for an unknown one."""
-    return json.dumps(_entry(name, find_model(table, name))).encode()
+def one_model(table: Table | None, name: str, key: ApiKey | None = None) -> bytes:
+    """One name, as JSON. Raises Refusal 404 for an unknown one, 403 for one that the key may not use."""
+    if key is not None and not key.may_use(name):
+        raise model_not_allowed(key.name, name)
+    return json.dumps(_entry(name, find_model(table, name, key))).encode()
 
 
 def _entry(name: str, model: Model) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import uuid
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 RawHeaders = Sequence[tuple[bytes, bytes]]
 
@@ -24,22 +25,48 @@ HOP_BY_HOP = frozenset(
 )
 # Made anew for the upstream connection, or already acted upon.
 REQUEST_ONLY = frozenset([b"host", b"content-length", b"expect", b"x-request-id"])
+# Between gateway and runtime (tests/contract): whose a request is, the proof that the gateway may say so, and in
+# answers whether it was believed and how busy the replica is. Clients can neither send these nor see them.
+TENANT = "x-plimsoll-tenant"
+CREDENTIAL = "x-plimsoll-gateway"
+LOAD = "x-plimsoll-load"
+BELIEVED = "believed"
+PRIVATE = frozenset([TENANT.encode(), CREDENTIAL.encode(), LOAD.encode()])
+# The gateway's keys are for the gateway alone.
+KEY = frozenset([b"authorization"])
 # The gateway is the server that the client sees. The length stays: the body is passed on as it is.
 RESPONSE_ONLY = frozenset([b"date", b"server"])
+
+_REQUEST = HOP_BY_HOP | REQUEST_ONLY | PRIVATE
+_KEYED_REQUEST = _REQUEST | KEY
+_RESPONSE = HOP_BY_HOP | RESPONSE_ONLY | PRIVATE
+
+
+@dataclass(frozen=True, slots=True)
+class Voucher:
+    """Whose a request is, and the credential by which the runtime believes it; None where there is none."""
+
+    tenant: str
+    credential: str | None
+
 
 # What the runtime takes over too (tests/contract): both logs then hold the same id.
 REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
 
 
-def request_headers(headers: RawHeaders, request_id: str) -> list[tuple[str, str]]:
-    """What to send upstream; names are lower case already (ASGI)."""
-    kept = _without(headers, HOP_BY_HOP | REQUEST_ONLY)
-    return [(name.decode("latin-1"), value.decode("latin-1")) for name, value in kept] + [("x-request-id", request_id)]
+def request_headers(headers: RawHeaders, request_id: str, voucher: Voucher | None = None) -> list[tuple[str, str]]:
+    """What to send upstream; names are lower case already (ASGI). With a voucher, without the client's key."""
+    kept = _without(headers, _REQUEST if voucher is None else _KEYED_REQUEST)
+    sent = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in kept]
+    sent.append(("x-request-id", request_id))
+    if voucher is not None and voucher.credential is not None:
+        sent += [(TENANT, voucher.tenant), (CREDENTIAL, voucher.credential)]
+    return sent
 
 
 def response_headers(headers: RawHeaders, request_id: str) -> list[tuple[bytes, bytes]]:
     """What to send to the client, with the request's id where the upstream has not set one."""
-    kept = list(_without([(name.lower(), value) for name, value in headers], HOP_BY_HOP | RESPONSE_ONLY))
+    kept = list(_without([(name.lower(), value) for name, value in headers], _RESPONSE))
     if not any(name == b"x-request-id" for name, _ in kept):
         kept.append((b"x-request-id", request_id.encode("ascii")))
     return kept

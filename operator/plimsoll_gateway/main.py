@@ -10,6 +10,9 @@ import sys
 from collections.abc import Sequence
 
 from plimsoll_gateway.app import Gateway
+from plimsoll_gateway.credential import Credential, CredentialError
+from plimsoll_gateway.keys.folder import KeyFolder
+from plimsoll_gateway.keys.keyring import Keyring
 from plimsoll_gateway.options import Options, parse_options
 from plimsoll_gateway.pick import Picker
 from plimsoll_gateway.server import GatewayServer, MetricsServer, listen
@@ -25,12 +28,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parse_options(arguments)
     logging.basicConfig(level=options.log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     try:
+        credential = None if options.gateway_token_file is None else Credential(options.gateway_token_file)
+    except CredentialError as error:
+        print(f"plimsoll-gateway: {error}", file=sys.stderr)  # noqa: T201
+        return 1
+    try:
         sock = socket.socket(fileno=options.fd) if options.fd is not None else _listen(options.host, options.port)
         metrics = None if options.metrics_port is None else _listen(options.host, options.metrics_port)
     except CannotListenError as error:
         print(f"plimsoll-gateway: {error}", file=sys.stderr)  # noqa: T201
         return 1
-    return asyncio.run(_run(options, sock, metrics))
+    return asyncio.run(_run(options, sock, metrics, credential))
 
 
 class CannotListenError(Exception):
@@ -44,25 +52,41 @@ def _listen(host: str, port: int) -> socket.socket:
         raise CannotListenError(f"cannot listen on {host}:{port}: {error}") from error
 
 
-async def _run(options: Options, sock: socket.socket, metrics: socket.socket | None) -> int:
+async def _run(
+    options: Options, sock: socket.socket, metrics: socket.socket | None, credential: Credential | None
+) -> int:
     store = TableStore()
+    keys = None if options.keys is None else KeyFolder(options.keys)
     async with open_session() as session:
         picker = Picker(first_turn=random.randrange(1 << 16))
-        gateway = Gateway(session, store, picker, options.limits, metrics_apart=metrics is not None)
+        gateway = Gateway(
+            session,
+            store,
+            picker,
+            options.limits,
+            metrics_apart=metrics is not None,
+            keyring=Keyring(keys),
+            credential=credential,
+        )
         server = asyncio.create_task(GatewayServer(gateway, options.stop).run_on(sock))
-        source = asyncio.create_task(_follow(options, store))
-        prober = asyncio.create_task(gateway.watch_replicas())
+        followed = {"the table cannot be followed": _follow(options, store)}
+        followed["replicas cannot be watched"] = gateway.watch_replicas()
+        if keys is not None:
+            followed["the API keys cannot be followed"] = keys.follow()
+        if credential is not None:
+            followed["the gateway's credential cannot be followed"] = credential.follow()
+        tasks = {asyncio.create_task(work): what for what, work in followed.items()}
         page = MetricsServer(gateway)
         scraped = asyncio.create_task(page.serve(sockets=[metrics])) if metrics is not None else None
         log.info("listening on %s", sock.getsockname())
-        await asyncio.wait({server, source, prober}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({server, *tasks}, return_when=asyncio.FIRST_COMPLETED)
         # A gateway whose table no longer changes would send requests to pods long gone: better to start anew.
-        for task, what in ((source, "the table cannot be followed"), (prober, "replicas cannot be watched")):
+        for task, what in tasks.items():
             if task.done():
                 log.error("%s: %s", what, task.exception(), exc_info=task.exception())
                 return 1
             task.cancel()
-        await asyncio.wait({source, prober})
+        await asyncio.wait(tasks)
         await server
         if scraped is not None:
             page.should_exit = True

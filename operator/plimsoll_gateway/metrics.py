@@ -8,6 +8,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from plimsoll_gateway.keys.keyring import Keyring
 from plimsoll_gateway.table import Model, TableStore
 
 CONTENT_TYPE = b"text/plain; version=0.0.4; charset=utf-8"
@@ -19,7 +20,8 @@ SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120,
 class Metrics:
     """All series of one gateway, on a registry of their own."""
 
-    def __init__(self, store: TableStore) -> None:
+    def __init__(self, store: TableStore, keyring: Keyring | None = None) -> None:
+        keyring = keyring or Keyring(None)
         self.registry = CollectorRegistry()
         self.requests = Counter(
             "plimsoll_gateway_requests",
@@ -67,7 +69,24 @@ class Metrics:
             buckets=SECONDS,
             registry=self.registry,
         )
+        self.unbelieved = Counter(
+            "plimsoll_gateway_unbelieved", "Answers of replicas that took all API keys for one tenant.", LABELS,
+            registry=self.registry,
+        )  # fmt: skip
+        self.turn = Histogram(
+            "plimsoll_gateway_turn_seconds", "How long requests with an API key waited for their turn.", LABELS,
+            buckets=SECONDS, registry=self.registry,
+        )  # fmt: skip
+        self.key_requests = Counter(
+            "plimsoll_gateway_key_requests", "Requests answered, by API key and status code.", ("key", "code"),
+            registry=self.registry,
+        )  # fmt: skip
+        self.key_tokens = Counter(
+            "plimsoll_gateway_key_tokens", "Tokens used by each API key, as far as answers told.", ("key",),
+            registry=self.registry,
+        )  # fmt: skip
         self.registry.register(_ReplicaCollector(store))
+        self.registry.register(_KeyCollector(keyring))
 
     def render(self) -> bytes:
         """The text that Prometheus scrapes."""
@@ -77,6 +96,25 @@ class Metrics:
 def labels_of(model: Model | None) -> tuple[str, str]:
     """The label values of a model; one pair for all requests that name none of ours."""
     return ("", "") if model is None else (model.key.namespace, model.key.name)
+
+
+class _KeyCollector(Collector):
+    """Tells at the time of the scrape which keys are usable, and which files are not."""
+
+    def __init__(self, keyring: Keyring) -> None:
+        self._keyring = keyring
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        keys = self._keyring.keys
+        if keys is None:
+            return
+        yield GaugeMetricFamily("plimsoll_gateway_keys", "API keys that are usable.", value=len(keys.names))
+        damaged = GaugeMetricFamily(
+            "plimsoll_gateway_damaged_keys", "1 for each file whose API key is left out.", labels=["file"]
+        )
+        for file in keys.damaged:
+            damaged.add_metric([file], 1)
+        yield damaged
 
 
 class _ReplicaCollector(Collector):

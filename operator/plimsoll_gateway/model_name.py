@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import codecs
 import json
+from collections.abc import Mapping
 
 import msgspec
 
@@ -27,11 +28,16 @@ def model_name(text: memoryview) -> str:
     Stricter than JSON where two readers could disagree on which model is meant: each key of the request appears
     once, the text is UTF-8, and NaN is not a number.
     """
+    return name_in(read_members(text))
+
+
+def read_members(text: memoryview) -> dict[str, memoryview]:
+    """The JSON text of each top-level value, in place. Raises Refusal 400 that says what is wrong with the body."""
     _check_utf8(text)
     keys: set[str] = set()
     try:
         members = msgspec.json.decode(text, type=dict[_Key, msgspec.Raw], dec_hook=lambda _, key: _Key(key, keys))
-        return _name(next((memoryview(raw) for key, raw in members.items() if key.text == "model"), None))
+        return {key.text: memoryview(raw) for key, raw in members.items()}
     except msgspec.ValidationError:
         raise bad_request("The request body must be a JSON object.") from None
     except msgspec.DecodeError as error:
@@ -54,7 +60,9 @@ class _Key:
         self.text = text
 
 
-def _name(text: memoryview | None) -> str:
+def name_in(members: Mapping[str, memoryview]) -> str:
+    """The model that a request names. Raises Refusal 400 where it names none."""
+    text = members.get("model")
     if text is None:
         raise bad_request("The request names no model: 'model' is required.", param="model", code="missing_model")
     head = bytes(text[: LONGEST_NAME + 1])

@@ -19,7 +19,10 @@ NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What a gateway is started with. `namespaces` None means all; unused where `table` names a file."""
+    """What a gateway is started with. `namespaces` None means all; unused where `table` names a file.
+
+    `keys`: a folder of API keys, None for a gateway that is open; with it comes `gateway_token_file`.
+    """
 
     table: Path | None
     namespaces: tuple[str, ...] | None
@@ -27,6 +30,8 @@ class Options:
     port: int
     fd: int | None
     metrics_port: int | None
+    keys: Path | None
+    gateway_token_file: Path | None
     limits: Limits
     stop: StopTimes
     log_level: str
@@ -40,6 +45,11 @@ def parse_options(arguments: Sequence[str] | None = None) -> Options:
         parser.error("--table replaces the cluster: it does not go with --namespace or --all-namespaces")
     if given.namespace and given.all_namespaces:
         parser.error("--namespace and --all-namespaces contradict each other")
+    if given.keys is not None and given.gateway_token_file is None:
+        parser.error(
+            "--keys needs --gateway-token-file: without the credential in it the runtimes take all keys for one "
+            "tenant, and a key could learn from response times what another has asked"
+        )
     namespaces = None if given.all_namespaces else tuple(given.namespace)
     if given.table is None and namespaces == ():
         namespaces = _own_namespace(parser)
@@ -50,6 +60,8 @@ def parse_options(arguments: Sequence[str] | None = None) -> Options:
         port=given.port,
         fd=given.fd,
         metrics_port=given.metrics_port,
+        keys=given.keys,
+        gateway_token_file=given.gateway_token_file,
         limits=_limits(parser, given),
         stop=StopTimes(given.lame_duck_seconds, given.drain_seconds),
         log_level=given.log_level.upper(),
@@ -92,6 +104,15 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--metrics-port", type=_port, metavar="N",
         help="serve /metrics on this port alone (without it: on that of the API)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--keys", type=Path, metavar="FOLDER",
+        help="API keys, one JSON file each (plimsoll-gateway-key makes them); read again when they change. Without it "
+        "no key is needed",
+    )  # fmt: skip
+    parser.add_argument(
+        "--gateway-token-file", type=Path, metavar="FILE",
+        help="the credential by which runtimes believe whose a request is; they must have the same",
     )  # fmt: skip
     parser.add_argument(
         "--max-body-bytes", type=_body_bytes, action="append", default=[], metavar="[PATH=]N",

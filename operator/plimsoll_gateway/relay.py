@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 import aiohttp
 
 from plimsoll_gateway.errors import no_table, not_ready, stream_broken, unknown_model, upstream_failed
-from plimsoll_gateway.headers import response_headers
+from plimsoll_gateway.headers import BELIEVED, LOAD, TENANT, response_headers
+from plimsoll_gateway.keys.record import ApiKey
 from plimsoll_gateway.metrics import Metrics, labels_of
 from plimsoll_gateway.pick import Picker
 from plimsoll_gateway.probe import Prober, SilentError
 from plimsoll_gateway.room import Place
+from plimsoll_gateway.route.scores import Wanted
 from plimsoll_gateway.stream import Stream
 from plimsoll_gateway.table import Model, Replica, Table, TableStore
 from plimsoll_gateway.upstream import Call, post
@@ -30,13 +32,13 @@ RESET_ERRORS = (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError)
 UPSTREAM_ERRORS = (aiohttp.ClientError, TimeoutError, OSError)
 
 
-def find_model(table: Table | None, name: str) -> Model:
-    """The model of that name. Raises Refusal 404 with the names there are, or 503 before the first table."""
+def find_model(table: Table | None, name: str, key: ApiKey | None = None) -> Model:
+    """The model of that name. Raises Refusal 404 with the names that the key may use, or 503 before the first table."""
     if table is None:
         raise no_table()
     model = table.find(name)
     if model is None:
-        raise unknown_model(name, table.names())
+        raise unknown_model(name, [known for known in table.names() if key is None or key.may_use(known)])
     return model
 
 
@@ -71,6 +73,11 @@ class Relay:
         self._prober = prober
         self._metrics = metrics
         self._clock = clock
+        self._unbelieving: set[str] = set()
+
+    def keep(self, replica_ids: Collection[str]) -> None:
+        """All other replicas are gone, and what was told of them with them."""
+        self._unbelieving.intersection_update(replica_ids)
 
     async def carry(self, call: Call, stream: Stream, place: Place) -> None:
         """Answer one call through `stream`; its place is free and its body dropped once the answer begins.
@@ -85,7 +92,7 @@ class Relay:
             ready = model.ready_for(call.model_name)
             if not ready:
                 raise not_ready(call.model_name, model)
-            replica = self._choose(ready, failures)
+            replica = self._choose(ready, failures, call.wanted)
             if replica is None:
                 break
             if failures:
@@ -107,10 +114,13 @@ class Relay:
                 return
         raise upstream_failed(call.model_name, failures[-1].reason)
 
-    def _choose(self, ready: Sequence[Replica], failures: Sequence[Failure]) -> Replica | None:
+    def _choose(self, ready: Sequence[Replica], failures: Sequence[Failure], wanted: Wanted) -> Replica | None:
         """Another replica than those that failed; where there is none, one whose connection merely broke."""
-        other = self._picker.pick(ready, {failure.replica.id for failure in failures})
-        return other or self._picker.pick(ready, {failure.replica.id for failure in failures if not failure.same_again})
+        other = self._picker.pick(ready, {failure.replica.id for failure in failures}, wanted)
+        if other is None:
+            avoid = {failure.replica.id for failure in failures if not failure.same_again}
+            other = self._picker.pick(ready, avoid, wanted)
+        return other
 
     async def _ask(
         self, call: Call, model: Model, replica: Replica, may_retry: bool
@@ -131,6 +141,7 @@ class Relay:
         except UPSTREAM_ERRORS as error:
             raise upstream_failed(call.model_name, _failure(call, replica, "invalid", error).reason) from None
         self._picker.answered(replica)
+        self._note(call, model, replica, response)
         if not 200 <= response.status <= 599:
             response.close()
             raise upstream_failed(call.model_name, f"its status was {response.status}")
@@ -139,11 +150,29 @@ class Relay:
             return Failure(replica, "unavailable", "it was unavailable", same_again=False)
         return response
 
+    def _note(self, call: Call, model: Model, replica: Replica, response: aiohttp.ClientResponse) -> None:
+        """Remember what the replica says beside its answer."""
+        load = response.headers.get(LOAD)
+        if load is not None:
+            self._picker.heard(replica, load.encode("ascii", "replace"))
+        vouched = call.voucher is not None and response.status < 400
+        if vouched and response.headers.get(TENANT) != BELIEVED:
+            self._metrics.unbelieved.labels(*labels_of(model)).inc()
+            if replica.id not in self._unbelieving:
+                self._unbelieving.add(replica.id)
+                log.warning(
+                    "replica %s of %s takes all API keys for one tenant: it does not know the gateway's credential "
+                    "(docs/keys.md)",
+                    replica.id,
+                    model.key,
+                )
+
     async def _pipe(self, answer: aiohttp.ClientResponse, model: Model, call: Call, stream: Stream) -> None:
         """Stream the answer through, one piece at a time: what the client does not take is not read either."""
-        await stream.start(
-            answer.status, response_headers(answer.raw_headers, call.request_id), events=_is_event_stream(answer)
-        )
+        events, meter = _is_event_stream(answer), call.meter
+        if meter is not None:
+            meter.begin(answer.status)
+        await stream.start(answer.status, response_headers(answer.raw_headers, call.request_id), events=events)
         while True:
             try:
                 chunk = await answer.content.readany()
@@ -155,6 +184,8 @@ class Relay:
                 return
             if not chunk:
                 break
+            if meter is not None:
+                meter.read(chunk, events=events)
             await stream.push(chunk)
         await stream.finish()
 

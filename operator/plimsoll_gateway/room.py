@@ -7,6 +7,7 @@ answer that has begun no longer waits: what it holds is bounded by the client th
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
@@ -17,13 +18,19 @@ from plimsoll_gateway.table import Model, ObjectKey
 MOST_WAITING = 4096
 """As many answers as a runtime lets wait."""
 
+WAITING_PER_PLACE = 64
+"""Requests that may wait for each sequence that the ready replicas batch at once: whoever comes later would wait longer
+than most clients do."""
+
 
 class Room:
     """Counts the requests of each model whose answer is still to begin. Changed on the event loop only."""
 
-    def __init__(self, most: int, metrics: Metrics) -> None:
+    def __init__(self, most: int, metrics: Metrics, places: Callable[[Model], int | None] = lambda _: None) -> None:
+        """`places`: how many requests the ready replicas of a model batch at once, None where they do not tell."""
         self._most = most
         self._metrics = metrics
+        self._places = places
         self._waiting: dict[ObjectKey, int] = {}
 
     def waiting(self, model: Model) -> int:
@@ -32,11 +39,18 @@ class Room:
 
     def enter(self, model: Model, name: str) -> Place:
         """A place for a request by that name, to be used with `with`. Raises Refusal 503 where none is left."""
-        if self.waiting(model) >= self._most:
+        most = self._bound(model)
+        if self.waiting(model) >= most:
             self._metrics.refused.labels(*labels_of(model)).inc()
-            raise overloaded(name, self._most)
+            raise overloaded(
+                name, most, "--max-waiting" if most == self._most else f"{WAITING_PER_PLACE} for each place"
+            )
         self._waiting[model.key] = self.waiting(model) + 1
         return Place(self, model.key)
+
+    def _bound(self, model: Model) -> int:
+        places = self._places(model)
+        return self._most if not places else min(self._most, WAITING_PER_PLACE * places)
 
     def leave(self, key: ObjectKey) -> None:
         """One of them no longer waits."""

@@ -22,13 +22,14 @@ class Stream:
         self._aligner: EventAligner | None = None
         self._complete = False
         self.status: int | None = None  # of what was sent; None while nothing was
+        self.extra: Headers = ()  # headers of ours for whatever answer begins
         self.said_all = False  # the last event has been sent, and only the end of the body is missing
 
     async def start(self, status: int, headers: Headers, *, events: bool = False) -> None:
         """Send status and headers; `events` marks a body of server-sent events."""
         self._aligner = EventAligner() if events else None
         self.status = status
-        await self._send({"type": "http.response.start", "status": status, "headers": headers})
+        await self._send({"type": "http.response.start", "status": status, "headers": [*headers, *self.extra]})
 
     async def push(self, chunk: bytes) -> None:
         """Pass on a piece of the body; returns when the client's buffers have room for more."""

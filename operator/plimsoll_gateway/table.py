@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -109,6 +109,11 @@ class TableStore:
     def __init__(self) -> None:
         self.current: Table | None = None
         self._awaited: dict[str, asyncio.Event] = {}
+        self._listeners: list[Callable[[Table], None]] = []
+
+    def listen(self, listener: Callable[[Table], None]) -> None:
+        """Call `listener` with each new table, once it is the current one."""
+        self._listeners.append(listener)
 
     def find(self, served_name: str) -> Model | None:
         """The model that answers to a name now, or None."""
@@ -119,6 +124,8 @@ class TableStore:
         before, self.current = self.current, table
         for name in [name for name in self._awaited if before is None or before.find(name) != table.find(name)]:
             self._awaited.pop(name).set()
+        for listener in self._listeners:
+            listener(table)
 
     async def changed(self, served_name: str, seen: Model | None) -> Model | None:
         """Return what answers to a name once that is no longer `seen`; at once if it is not. No change is missed.

@@ -12,7 +12,9 @@ from aiohttp.abc import AbstractCookieJar, AbstractStreamWriter
 from yarl import URL
 
 from plimsoll_gateway.body import Body
-from plimsoll_gateway.headers import RawHeaders, request_headers
+from plimsoll_gateway.headers import RawHeaders, Voucher, request_headers
+from plimsoll_gateway.quota.usage import Meter
+from plimsoll_gateway.route.scores import ANYTHING, Wanted
 from plimsoll_gateway.table import Replica
 
 CONNECT_SECONDS = 5.0
@@ -30,7 +32,10 @@ NO_AUTO_HEADERS = ("User-Agent", "Accept", "Accept-Encoding", "Content-Type")
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One request as it will be sent to a replica; the same for every attempt, of which the body outlives none."""
+    """One request as it will be sent to a replica; the same for every attempt, of which the body outlives none.
+
+    `wanted`: what it would like to find there. With keys, `voucher` says whose it is, and `meter` counts its tokens.
+    """
 
     path: str
     query: str
@@ -38,6 +43,9 @@ class Call:
     body: Body
     request_id: str
     model_name: str
+    wanted: Wanted = ANYTHING
+    voucher: Voucher | None = None
+    meter: Meter | None = None
 
 
 def open_session() -> aiohttp.ClientSession:
@@ -107,6 +115,6 @@ async def post(session: aiohttp.ClientSession, replica: Replica, call: Call) -> 
     return await session.post(
         URL(f"{replica.url}{call.path}{query}", encoded=True),
         data=_Payload(call.body.view),
-        headers=request_headers(call.headers, call.request_id),
+        headers=request_headers(call.headers, call.request_id, call.voucher),
         allow_redirects=False,
     )

@@ -7,6 +7,7 @@ import contextlib
 import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import aiohttp
 import pytest
@@ -180,17 +181,30 @@ async def serve_asgi(app: Gateway) -> AsyncIterator[str]:
         await asyncio.gather(*state.tasks, return_exceptions=True)
 
 
-@pytest.fixture
-async def world() -> AsyncIterator[World]:
+@contextlib.asynccontextmanager
+async def running_world(limits: Limits = LIMITS, **options: Any) -> AsyncIterator[World]:
+    """A gateway without a model; `options` are Gateway's."""
     store = TableStore()
     async with open_session() as upstreams, aiohttp.ClientSession() as client:
-        gateway = Gateway(upstreams, store, Picker(), LIMITS)
+        gateway = Gateway(upstreams, store, Picker(), limits, **options)
         async with serve_asgi(gateway) as url:
             made = World(gateway, store, url, client)
             try:
                 yield made
             finally:
                 await made.close()
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[World]:
+    async with running_world() as made:
+        yield made
+
+
+@pytest.fixture
+def run_world() -> Callable[..., contextlib.AbstractAsyncContextManager[World]]:
+    """For gateways that are not the usual one: `async with run_world(keyring=keyring) as world`."""
+    return running_world
 
 
 async def answer_ok(request: Request) -> None:

@@ -13,7 +13,10 @@ from typing import TYPE_CHECKING
 import aiohttp
 import pytest
 
+from plimsoll_gateway.keys.secret import new_key
+from plimsoll_gateway.keys.tool import main as make_key
 from plimsoll_gateway.limits import BODY_BYTES, Limits
+from plimsoll_gateway.main import main
 from plimsoll_gateway.options import parse_options
 
 if TYPE_CHECKING:
@@ -43,6 +46,7 @@ if TYPE_CHECKING:
         (["--all-namespaces", "--drain-seconds", "nan"], "'nan' is not a number of seconds from 0"),
         (["--all-namespaces", "--fd", "9" * 30], "is not a whole number from 0"),
         (["--all-name"], "unrecognized arguments"),
+        (["--all-namespaces", "--keys", "folder"], "--keys needs --gateway-token-file"),
     ],
 )
 def test_options_that_make_no_sense(arguments: list[str], what: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -127,6 +131,51 @@ async def process(tmp_path: Path, unused_tcp_port: int, request: pytest.FixtureR
     if started.returncode is None:
         started.kill()
         await started.wait()
+
+
+async def test_a_process_with_keys_lets_in_who_has_one(
+    tmp_path: Path, unused_tcp_port: int, world: World, ok: Behaviour, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """From the tool to an answer, and a key that is made while the gateway runs."""
+    folder, token, table = tmp_path / "keys", tmp_path / "token", tmp_path / "table.json"
+    folder.mkdir()
+    token.write_text("a-credential-for-the-runtimes")
+    started = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-P", "-m", "plimsoll_gateway", "--table", str(table), "--lame-duck-seconds", "0"),
+        *("--host", "127.0.0.1", "--port", str(unused_tcp_port)),
+        *("--keys", str(folder), "--gateway-token-file", str(token)),
+        stderr=asyncio.subprocess.PIPE,
+    )
+    process = Process(started, f"http://127.0.0.1:{unused_tcp_port}", table)
+    upstream = await world.upstream(ok)
+    process.show(upstream)
+    await process.until_healthy(world.client)
+    assert make_key(["team-a", "--into", str(folder)]) == 0
+    key = capsys.readouterr().out.strip()
+
+    async def ask(given: str) -> int:
+        headers = {"authorization": f"Bearer {given}"}
+        async with world.client.post(f"{process.url}/v1/completions", json={"model": "m"}, headers=headers) as response:
+            return response.status
+
+    async with asyncio.timeout(10):
+        while await ask(key) != 200:
+            await asyncio.sleep(0.02)  # until it has looked again
+    assert await ask(new_key()) == 401
+    assert upstream.requests[0].headers["x-plimsoll-tenant"] == "team-a"
+    process.signal(signal.SIGTERM)
+    _, said = await started.communicate()
+    assert started.returncode == 0
+    assert b"every request is refused" in said
+    assert b"1 API keys are known" in said
+    assert key.encode() not in said
+    assert b"a-credential" not in said
+
+
+def test_a_credential_that_cannot_be_read_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["--table", "t", "--keys", str(tmp_path), "--gateway-token-file", str(tmp_path / "no")]
+    assert main(arguments) == 1
+    assert "cannot be read" in capsys.readouterr().err
 
 
 async def test_running_answers_finish_before_it_ends(process: Process, world: World) -> None:

@@ -71,6 +71,22 @@ TestRooms = Rooms.TestCase
 TestRooms.settings = settings(max_examples=50, stateful_step_count=30, deadline=None)
 
 
+def test_no_more_wait_than_the_replicas_can_be_expected_to_answer() -> None:
+    places: int | None = None
+    room = Room(100, Metrics(TableStore()), lambda _: places)
+    entered = [room.enter(model("a"), "a") for _ in range(100)]
+    with pytest.raises(Refusal, match=r"100 requests wait .* \(--max-waiting\)"):
+        room.enter(model("a"), "a")
+    places = 1
+    for place in entered[:37]:
+        place.leave()
+    entered.append(room.enter(model("a"), "a"))
+    with pytest.raises(Refusal, match=r"64 requests wait .* \(64 for each place\)"):
+        room.enter(model("a"), "a")
+    places = 2
+    room.enter(model("a"), "a")
+
+
 async def test_more_than_may_wait_are_refused(world: World, ok: Behaviour) -> None:
     """Those that wait get their answers, and another model is as free as ever."""
     arrived: asyncio.Queue[Request] = asyncio.Queue()

@@ -1,0 +1,69 @@
+"""What a request asks for, as far as the gateway must know: the model, about how many tokens, and how it begins."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import msgspec
+
+from plimsoll_gateway.model_name import name_in, read_members
+from plimsoll_gateway.route.prefix import PREFIX_BYTES
+
+BYTES_PER_TOKEN = 4  # of English text and of code; other writing has up to three tokens in as many bytes
+USUAL_ANSWER = 256  # tokens, where the request does not bound them
+MOST_ANSWERS = 4096  # of one request, as the runtime takes them
+_PROMPTS = ("messages", "prompt", "input", "tokens", "text")
+_BOUNDS = ("max_completion_tokens", "max_tokens", "max_output_tokens")
+# Requests that generate nothing.
+_PROMPT_ALONE = frozenset(["/v1/embeddings", "/tokenize", "/detokenize"])
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """`prompt_tokens` and `answer_tokens` are guesses from sizes and bounds. `prefix`: how the prompt's JSON begins;
+    `salt`: the JSON of the client's cache_salt, empty where there is none.
+    """
+
+    model: str
+    prompt_tokens: int
+    answer_tokens: int
+    prefix: bytes
+    salt: bytes
+
+    @property
+    def tokens(self) -> int:
+        """What the request may take in all."""
+        return self.prompt_tokens + self.answer_tokens
+
+
+def read_asked(path: str, text: memoryview) -> Asked:
+    """What the body of a request for `path` asks. Raises Refusal 400 that says what is wrong with it."""
+    members = read_members(text)
+    name = name_in(members)
+    prompt = next((members[key] for key in _PROMPTS if key in members), memoryview(b""))
+    salt = members.get("cache_salt", memoryview(b""))
+    return Asked(
+        model=name,
+        prompt_tokens=1 + len(prompt) // BYTES_PER_TOKEN,
+        answer_tokens=0 if path in _PROMPT_ALONE else _answer_tokens(members),
+        prefix=bytes(prompt[:PREFIX_BYTES]),
+        salt=bytes(salt[:PREFIX_BYTES]),
+    )
+
+
+def _answer_tokens(members: Mapping[str, memoryview]) -> int:
+    bounds = (_count(members, key) for key in _BOUNDS)
+    each = next((bound for bound in bounds if bound is not None), USUAL_ANSWER)
+    return each * min(MOST_ANSWERS, max(1, _count(members, "n") or 1))
+
+
+def _count(members: Mapping[str, memoryview], key: str) -> int | None:
+    """A whole number of the request; None where it is no such thing, which the replica will say."""
+    text = members.get(key)
+    if text is None or len(text) > 12:
+        return None
+    try:
+        return max(0, msgspec.json.decode(bytes(text), type=int))
+    except msgspec.MsgspecError:
+        return None
