@@ -128,6 +128,17 @@ def head_too_slow(seconds: float) -> Refusal:
     return _too_slow(f"The headers of the request did not end within {seconds:g} s.")
 
 
+def head_too_large(limit: int) -> Refusal:
+    """431: a request began, and its headers go on for too long."""
+    message = f"The headers of the request are larger than this gateway allows ({limit} bytes)."
+    return Refusal(431, message, code="headers_too_large", headers=[("connection", "close")])
+
+
+def bad_head() -> Refusal:
+    """400: what came is not HTTP, and where it ends nobody can tell."""
+    return Refusal(400, "The request is not valid HTTP.", code="invalid_request", headers=[("connection", "close")])
+
+
 def _too_slow(message: str) -> Refusal:
     return Refusal(408, message, code="request_timeout", headers=[("connection", "close")])
 

@@ -1,46 +1,124 @@
-"""uvicorn's HTTP protocol with an end to its patience: the head of a request must come within a time.
+"""uvicorn's HTTP protocol with an end to its patience, and errors in OpenAI's shape.
 
-uvicorn waits for ever for a head that has begun, and for one that never does on a fresh connection. Each costs a client
-a few bytes, and the server a connection. An idle one between two requests is ended by uvicorn's own keep-alive timeout.
+The head of a request must come within a time, and within a size. uvicorn waits for ever for a head that has begun, and
+for one that never does on a fresh connection, and its parser takes heads of any length. Each costs a client a few
+bytes, and the server a connection. An idle one between two requests is ended by uvicorn's own keep-alive timeout.
 """
 
 from __future__ import annotations
 
 import asyncio
+from http import HTTPStatus
 
-import h11
-from uvicorn.protocols.http.h11_impl import H11Protocol
+import httptools
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from plimsoll_gateway.errors import Refusal, head_too_slow
+from plimsoll_gateway.errors import Refusal, bad_head, head_too_large, head_too_slow, two_lengths
 
 HEAD_SECONDS = 20.0
+MOST_HEAD_BYTES = 64 << 10
+_LENGTHS = frozenset([b"content-length", b"transfer-encoding"])
+_TWO_LENGTHS = "can't be present with"  # the parser, of Content-Length and Transfer-Encoding
 
 
-class PatientProtocol(H11Protocol):
+class PatientProtocol(HttpToolsProtocol):
     """One connection. Patience begins with it, and with the first byte of each later request; bytes do not renew it."""
 
     _timer: asyncio.TimerHandle | None = None
+    _in_head = False
+    _declining = False
+    _head_bytes = 0  # of a head that has not ended, in what has come before
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """A new client."""
         super().connection_made(transport)
-        self._watch()
+        self._wait()
 
     def data_received(self, data: bytes) -> None:
         """Bytes, of a head or of what follows one."""
-        super().data_received(data)
-        self._watch()
+        self._unset_keepalive_if_required()
+        try:
+            self._feed(data)
+        except httptools.HttpParserError as error:
+            self._stop()
+            self._refuse(two_lengths() if _TWO_LENGTHS in str(error) else bad_head())
+        if not self._in_head:
+            self._head_bytes = 0
+        elif not self.transport.is_closing():
+            self._head_bytes += len(data)
+            if self._head_bytes > MOST_HEAD_BYTES:
+                self._refuse(head_too_large(MOST_HEAD_BYTES))
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The end, whoever wanted it."""
         self._stop()
         super().connection_lost(exc)
 
-    def _watch(self) -> None:
-        """Run the timer exactly while a head is awaited."""
-        if self.conn.their_state is not h11.IDLE:
-            self._stop()
-        elif self._timer is None:
+    def on_message_begin(self) -> None:
+        """The first byte of a request."""
+        if self._declining:
+            return
+        self._in_head = True
+        self._wait()
+        super().on_message_begin()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """One field of a head, or of the trailer that may follow a body in chunks: what comes so late is not heard."""
+        if self._in_head:
+            super().on_header(name, value)
+
+    def on_url(self, url: bytes) -> None:
+        """A piece of the target."""
+        if not self._declining:
+            super().on_url(url)
+
+    def on_headers_complete(self) -> None:
+        """The end of a head."""
+        if self._declining:
+            return
+        self._in_head = False
+        self._stop()
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        """The end of a request; of one that offers to upgrade the parser says so before its body."""
+        if not self.parser.should_upgrade():
+            super().on_message_complete()
+
+    def _feed(self, data: bytes) -> None:
+        """Parse. Raises httptools.HttpParserError."""
+        while True:
+            try:
+                self.parser.feed_data(data)
+            except httptools.HttpParserUpgrade as offer:
+                data = data[offer.args[0] :]
+                self._decline()
+            else:
+                return
+
+    def _decline(self) -> None:
+        """Go on with HTTP/1.1: the parser has read the head of an offer to upgrade and will read nothing more.
+
+        Another one takes over, which is told only how the body ends.
+        """
+        framing = [b"%s: %s\r\n" % field for field in self.headers if field[0] in _LENGTHS]
+        self.parser = httptools.HttpRequestParser(self)
+        self._declining = True
+        self.parser.feed_data(b"POST / HTTP/1.1\r\n" + b"".join(framing or [b"content-length: 0\r\n"]) + b"\r\n")
+        self._declining = False
+
+    def on_response_complete(self) -> None:
+        """The end of an answer; patience begins for a head that began before it."""
+        super().on_response_complete()
+        if self._in_head and not self.transport.is_closing():
+            self._wait()
+
+    @property
+    def _answering(self) -> bool:
+        return self.cycle is not None and not self.cycle.response_complete
+
+    def _wait(self) -> None:
+        if self._timer is None and not self._answering:
             self._timer = self.loop.call_later(HEAD_SECONDS, self._give_up)
 
     def _stop(self) -> None:
@@ -52,15 +130,20 @@ class PatientProtocol(H11Protocol):
         self._timer = None
         if self.transport.is_closing():
             return
-        if self.conn.trailing_data[0]:  # who has sent nothing would take the answer for that to its first request
+        if self._in_head:  # who has sent nothing would take the answer for that to its first request
             self._refuse(head_too_slow(HEAD_SECONDS))
-        self.transport.close()
+        else:
+            self.transport.close()
 
     def _refuse(self, refusal: Refusal) -> None:
-        headers = [*refusal.headers, ("content-type", "application/json"), ("content-length", str(len(refusal.body)))]
-        for event in (
-            h11.Response(status_code=refusal.status, headers=headers),
-            h11.Data(data=refusal.body),
-            h11.EndOfMessage(),
-        ):
-            self.transport.write(self.conn.send(event) or b"")
+        """Say so and close. While an earlier answer is under way nothing is said, and the connection ends with it."""
+        if self._answering:
+            self.cycle.keep_alive = False
+            self.flow.pause_reading()
+            return
+        body = refusal.body
+        head = f"HTTP/1.1 {refusal.status} {HTTPStatus(refusal.status).phrase}\r\n"
+        fields = {"content-type": "application/json", "content-length": str(len(body)), **dict(refusal.headers)}
+        lines = "".join(f"{name}: {value}\r\n" for name, value in fields.items())
+        self.transport.write(f"{head}{lines}\r\n".encode("ascii") + body)
+        self.transport.close()

@@ -79,8 +79,7 @@ class Gate:
 
     def push(self, share: Share, cost: int) -> Entry[Waiter]:
         """Line up. Raises Refusal 503 where there is no room, unless somebody with more requests gives way."""
-        self.dispatch()
-        if len(self.queue) >= self._room():
+        if self.queue and len(self.queue) >= self._room():
             victim = self.queue.crowd(share, cost)
             if victim is None:
                 raise crowded_out(self.name)
@@ -105,7 +104,8 @@ class Gate:
         """A request that was let in has ended."""
         self.running -= 1
         self.queue.settle(entry, cost)
-        self.dispatch()
+        if self.queue:
+            self.dispatch()
 
     def abandon(self, entry: Entry[Waiter]) -> None:
         """A request that will not go on: its client has gone, or it has given way."""

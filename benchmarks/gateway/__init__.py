@@ -1,0 +1,1 @@
+"""What does a request cost on its way through the gateway?"""

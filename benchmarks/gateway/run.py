@@ -1,0 +1,152 @@
+"""`python -m gateway.run`: what a request costs on its way through the gateway, on one core, before replicas that
+answer at once: with keys, fair turns and prefixes, and without keys.
+
+Each round asks the replicas themselves and then each kind of gateway in turn, so that what else the machine does falls
+on all of them. Added is the percentile through a gateway less that of the replicas themselves in the same round;
+medians of the rounds count. The CPU time of a request says the same on a machine that is busy.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import os
+import statistics
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from gateway import load, started
+from gateway.started import Gateway, Kind
+from provenance import provenance
+
+GOALS = {"p50_ms": 0.5, "p99_ms": 3.0, "idle_mib": 300.0}
+KEYS = 20
+STREAMS = 2000
+OPENED_ABREAST = 50
+
+
+def main() -> int:
+    """Measure, print, and leave the result where it was asked for."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--rate", type=float, default=500.0, help="requests per second (%(default)s)")
+    parser.add_argument("--seconds", type=float, default=2.0, help="of each kind in each round (%(default)s)")
+    parser.add_argument("--rounds", type=int, default=15, help="medians are reported (%(default)s)")
+    parser.add_argument("--port", type=int, default=18200, help="of the first gateway (%(default)s)")
+    parser.add_argument("--against", type=Path, metavar="FOLDER", help="sources of another version, without keys")
+    parser.add_argument("--parts", action="store_true", help="another event loop and another HTTP parser beside ours")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the result there")
+    chosen = parser.parse_args()
+    result = asyncio.run(_measure(chosen))
+    print(json.dumps(result["kinds"], indent=2))
+    if chosen.json is not None:
+        chosen.json.write_text(json.dumps({"run": provenance(), **result}, indent=2) + "\n")
+    return 0 if all(kind["failures"] == 0 for kind in result["kinds"].values()) else 1
+
+
+def _kinds(chosen: argparse.Namespace) -> list[Kind]:
+    kinds = [Kind("with keys", keyed=True), Kind("without keys", keyed=False)]
+    if chosen.parts:
+        kinds += [Kind(f"with keys, {part}", keyed=True, parts=(part,)) for part in ("uvloop", "h11")]
+    if chosen.against is not None:
+        kinds.append(Kind("the other version", keyed=False, source=chosen.against))
+    return kinds
+
+
+async def _measure(chosen: argparse.Namespace) -> dict[str, Any]:
+    cores = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, {cores[0]})
+    with contextlib.ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        ports = stack.enter_context(started.replicas(cores[0]))
+        (folder / "table.json").write_text(started.table(ports))
+        (folder / "token").write_text("a-credential-for-the-replicas\n")
+        headers = started.make_keys(folder / "keys", KEYS)
+        gateways = [
+            stack.enter_context(started.running(kind, folder, chosen.port + number, cores[-1]))
+            for number, kind in enumerate(_kinds(chosen))
+        ]
+        count = int(chosen.rate * chosen.seconds)
+        rounds = []
+        for number in range(chosen.rounds + 1):  # the first one warms up
+            found = await _round(gateways, ports[0], chosen.rate, load.requests(count, headers))
+            if number:
+                rounds.append(found)
+        idle = await _idle(gateways[0], headers[0])
+    return {
+        "rate": chosen.rate,
+        "seconds": chosen.seconds,
+        "keys": KEYS,
+        "replicas": started.REPLICAS,
+        "load_average": os.getloadavg(),
+        "goals": GOALS,
+        "kinds": _summary(rounds),
+        "idle_streams": STREAMS,
+        "idle_mib": round(idle, 1),
+        "rounds": rounds,
+    }
+
+
+async def _round(gateways: list[Gateway], direct: int, rate: float, wanted: list[bytes]) -> dict[str, Any]:
+    base = _percentiles((await load.steady(direct, rate, wanted))[0])
+    found: dict[str, Any] = {"replicas themselves": base}
+    for gateway in gateways:
+        before = gateway.cpu_seconds()
+        seconds, failures = await load.steady(gateway.port, rate, wanted)
+        cpu = (gateway.cpu_seconds() - before) / len(wanted)
+        through = _percentiles(seconds)
+        found[gateway.kind.name] = {
+            "added_p50_ms": through["p50_ms"] - base["p50_ms"],
+            "added_p99_ms": through["p99_ms"] - base["p99_ms"],
+            "cpu_ms": 1000 * cpu,
+            "failures": failures,
+        }
+    return found
+
+
+def _summary(rounds: list[dict[str, Any]]) -> dict[str, Any]:
+    """Medians of the rounds, and of each round's CPU time against the first kind's in the same round."""
+    names = [name for name in rounds[0] if name != "replicas themselves"]
+    summary: dict[str, Any] = {}
+    for name in names:
+        figures = ("added_p50_ms", "added_p99_ms", "cpu_ms")
+        summary[name] = {
+            **{figure: round(statistics.median(r[name][figure] for r in rounds), 3) for figure in figures},
+            "cpu_ratio": round(statistics.median(r[name]["cpu_ms"] / r[names[0]]["cpu_ms"] for r in rounds), 3),
+            "failures": sum(r[name]["failures"] for r in rounds),
+        }
+    return summary
+
+
+def _percentiles(seconds: list[float]) -> dict[str, float]:
+    ordered = sorted(1000 * one for one in seconds)
+    return {"p50_ms": ordered[len(ordered) // 2], "p99_ms": ordered[len(ordered) * 99 // 100]}
+
+
+async def _idle(gateway: Gateway, header: bytes) -> float:
+    """MiB that a gateway takes with 2,000 streams that have begun and say no more."""
+    body = b'{"model": "m", "stream": true}'
+    request = b"POST /v1/completions HTTP/1.1\r\nhost: x\r\n%scontent-length: %d\r\n\r\n%s" % (header, len(body), body)
+    writers = []
+    for _ in range(STREAMS // OPENED_ABREAST):
+        opened = await asyncio.gather(
+            *(asyncio.open_connection("127.0.0.1", gateway.port) for _ in range(OPENED_ABREAST))
+        )
+        for _, writer in opened:
+            writer.write(request)
+        for reader, _ in opened:
+            head = await reader.readuntil(b"\r\n\r\n")
+            assert head.startswith(b"HTTP/1.1 200 "), head
+            await reader.readuntil(b"data: {}\n\n")
+        writers += [writer for _, writer in opened]
+    taken = gateway.resident_mib()
+    for writer in writers:
+        writer.transport.abort()
+    return taken
+
+
+if __name__ == "__main__":
+    sys.exit(main())

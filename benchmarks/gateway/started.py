@@ -1,0 +1,113 @@
+"""Gateways of several kinds, each on a core of its own, before the same replicas."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+REPLICAS = 4
+START_SECONDS = 30
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """How a gateway is started. `source`: a folder of sources to take instead of these; `parts`: what `other` takes."""
+
+    name: str
+    keyed: bool
+    parts: tuple[str, ...] = ()
+    source: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Gateway:
+    """One that runs."""
+
+    kind: Kind
+    port: int
+    pid: int
+
+    def cpu_seconds(self) -> float:
+        """Of its process so far."""
+        return int(Path(f"/proc/{self.pid}/schedstat").read_text().split()[0]) / 1e9
+
+    def resident_mib(self) -> float:
+        """Its memory."""
+        lines = Path(f"/proc/{self.pid}/status").read_text().splitlines()
+        return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS")) / 1024
+
+
+def table(ports: Sequence[int]) -> str:
+    """A table of one model and a replica for each port."""
+    replicas = [{"id": f"r{port}", "url": f"http://127.0.0.1:{port}", "ready": True} for port in ports]
+    model = {"namespace": "n", "name": "m", "servedNames": ["m"], "created": "2026-01-01T00:00:00Z", "message": ""}
+    return json.dumps({"models": [model | {"replicas": replicas}]})
+
+
+def make_keys(folder: Path, count: int) -> list[bytes]:
+    """Keys without limits that are ever reached, and a header with each."""
+    folder.mkdir()
+    headers = []
+    for number in range(count):
+        terms = ["--requests-per-minute", "1000000", "--tokens-per-minute", "1000000000", "--streams", "100000"]
+        printed = subprocess.run(
+            [sys.executable, "-m", "plimsoll_gateway.keys.tool", f"k{number}", "--into", str(folder), *terms],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        headers.append(f"authorization: Bearer {printed.stdout.strip()}\r\n".encode())
+    return headers
+
+
+@contextlib.contextmanager
+def replicas(core: int) -> Iterator[list[int]]:
+    """The ports of replicas that answer at once."""
+    command = [sys.executable, "-m", "gateway.backend", str(core)]
+    processes = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(REPLICAS)]
+    try:
+        yield [int(process.stdout.readline()) for process in processes if process.stdout is not None]
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
+@contextlib.contextmanager
+def running(kind: Kind, folder: Path, port: int, core: int) -> Iterator[Gateway]:
+    """A gateway as the chart starts it, on one core."""
+    options = ["--table", str(folder / "table.json"), "--host", "127.0.0.1", "--port", str(port)]
+    if kind.keyed:
+        options += ["--keys", str(folder / "keys"), "--gateway-token-file", str(folder / "token")]
+    environment = dict(os.environ)
+    if kind.source is not None:
+        environment["PYTHONPATH"] = str(kind.source)
+    program = ["gateway.other", *kind.parts, "--"] if kind.parts else ["plimsoll_gateway"]
+    command = ["taskset", "-c", str(core), sys.executable, "-m", *program, *options, "--log-level", "error"]
+    process = subprocess.Popen(command, env=environment)
+    try:
+        _until_healthy(port)
+        yield Gateway(kind, port, process.pid)
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _until_healthy(port: int) -> None:
+    ends = time.monotonic() + START_SECONDS
+    while True:
+        try:
+            urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=1).close()
+            return
+        except OSError:
+            if time.monotonic() > ends:
+                raise
+            time.sleep(0.1)

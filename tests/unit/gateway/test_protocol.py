@@ -1,0 +1,117 @@
+"""What the HTTP parser lets through, on raw connections: nothing that two readers could take for other requests."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from tests.unit.gateway.conftest import Behaviour, World
+
+BODY = b'{"model": "m"}'
+
+
+LAST = b"connection: close"
+
+
+def request(*fields: bytes, body: bytes = BODY, first: bytes = b"POST /v1/completions HTTP/1.1") -> bytes:
+    return b"\r\n".join([first, b"host: x", *fields, b"content-length: %d" % len(body)]) + b"\r\n\r\n" + body
+
+
+async def talk(world: World, *pieces: bytes) -> bytes:
+    """All that is answered until the connection closes."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", int(world.url.rpartition(":")[2]))
+    for piece in pieces:
+        writer.write(piece)
+        await writer.drain()
+    async with asyncio.timeout(10):
+        answer = await reader.read()
+    writer.close()
+    return answer
+
+
+async def test_a_head_that_goes_on_for_too_long_is_refused(world: World, ok: Behaviour) -> None:
+    upstream = await world.model(ok)
+    reader, writer = await asyncio.open_connection("127.0.0.1", int(world.url.rpartition(":")[2]))
+    writer.write(b"POST /v1/completions HTTP/1.1\r\nhost: x\r\n" + (b"x-filler: " + b"y" * 1000 + b"\r\n") * 70)
+    async with asyncio.timeout(10):
+        answer = await reader.read()
+    writer.close()
+    head, _, body = answer.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 431 ")
+    assert b"connection: close" in head
+    assert json.loads(body)["error"]["code"] == "headers_too_large"
+    assert upstream.requests == []
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        b"nonsense\r\n\r\n",
+        b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 5\r\ncontent-length: 6\r\n\r\n12345",
+        b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: +5\r\n\r\n12345",
+        b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ntransfer-encoding: x, chunked, y\r\n\r\n0\r\n\r\n",
+        b"POST /v1/completions HTTP/1.1\r\nhost: x\r\nbad name: 1\r\ncontent-length: 2\r\n\r\n{}",
+        b"POST /v1/completions HTTP/1.1\r\nhost: x\r\nname: a\x00b\r\ncontent-length: 2\r\n\r\n{}",
+        b"POST /v1/completions HTTP/1.1\r\nhost: x\r\n folded: 1\r\ncontent-length: 2\r\n\r\n{}",
+        b"POST /v1/completions HTTP/1.1\nhost: x\ncontent-length: 2\n\n{}",
+    ],
+)
+async def test_what_is_no_http_is_a_400_in_openais_shape(world: World, ok: Behaviour, bad: bytes) -> None:
+    upstream = await world.model(ok)
+    answer = await talk(world, bad)
+    head, _, body = answer.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 400 ")
+    assert b"connection: close" in head
+    assert json.loads(body)["error"]["code"] == "invalid_request"
+    assert upstream.requests == []
+
+
+async def test_nothing_after_a_broken_request_is_answered(world: World, ok: Behaviour) -> None:
+    upstream = await world.model(ok)
+    answer = await talk(world, b"nonsense\r\n\r\n" + request())
+    assert answer.count(b"HTTP/1.1 ") == 1
+    assert upstream.requests == []
+
+
+async def test_a_broken_request_behind_a_good_one_leaves_its_answer_whole(world: World, ok: Behaviour) -> None:
+    await world.model(ok)
+    answer = await talk(world, request() + b"nonsense\r\n\r\n")
+    assert answer.startswith(b"HTTP/1.1 200 ")
+    assert answer.count(b"HTTP/1.1 ") == 1
+    assert answer.endswith(b'{"ok": true}')
+
+
+async def test_requests_that_come_together_are_answered_in_order(world: World, ok: Behaviour) -> None:
+    await world.model(ok)
+    answer = await talk(
+        world, request(b"x-request-id: 1") + request(b"x-request-id: 2") + request(LAST, b"x-request-id: 3")
+    )
+    found = [answer.index(b"x-request-id: %d" % number) for number in (1, 2, 3)]
+    assert found == sorted(found)
+    assert answer.count(b"HTTP/1.1 200 ") == 3
+
+
+async def test_a_trailer_changes_no_header(world: World, ok: Behaviour) -> None:
+    """Headers that come after the body would be heard by who reads them late, and not by who reads them early."""
+    upstream = await world.model(ok)
+    head = b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\nconnection: close\r\n\r\n"
+    answer = await talk(world, head + b"e\r\n" + BODY + b"\r\n0\r\nx-late: 1\r\nauthorization: Bearer x\r\n\r\n")
+    assert answer.startswith(b"HTTP/1.1 200 ")
+    assert not {"x-late", "authorization"} & set(upstream.requests[0].headers)
+
+
+async def test_an_offer_to_upgrade_is_not_taken_and_costs_nothing(world: World, ok: Behaviour) -> None:
+    """Some clients of HTTP/2 make it with every first request, and go on with HTTP/1.1 on the same connection."""
+    upstream = await world.model(ok)
+    offer = (b"connection: Upgrade, HTTP2-Settings", b"upgrade: h2c", b"http2-settings: AAMAAABk")
+    chunked = b"\r\n".join([b"POST /v1/completions HTTP/1.1", b"host: x", *offer, b"transfer-encoding: chunked"])
+    asked = [request(*offer), chunked + b"\r\n\r\ne\r\n" + BODY + b"\r\n0\r\n\r\n"]
+    asked += [b"GET /live HTTP/1.1\r\nhost: x\r\n" + b"\r\n".join(offer) + b"\r\n\r\n", request(LAST)]
+    for pieces in (asked, [b"".join(asked)], [bytes([byte]) for byte in b"".join(asked)]):
+        answer = await talk(world, *pieces)
+        assert answer.count(b"HTTP/1.1 200 ") == 4
+    assert [one.body for one in upstream.requests] == [BODY] * 9
