@@ -133,4 +133,17 @@ volumes:
   - name: tmp
     emptyDir:
       sizeLimit: 64Mi
+{{- if and (eq $component "gateway") $values.keys.secrets }}
+{{- range $index, $secret := $values.keys.secrets }}
+  - name: keys-{{ $index }}
+    secret:
+      secretName: {{ $secret }}
+      optional: true
+      defaultMode: 0440
+{{- end }}
+  - name: credential
+    secret:
+      secretName: {{ $values.credential.secretName }}
+      defaultMode: 0440
+{{- end }}
 {{- end }}

@@ -10,6 +10,9 @@
 {{- fail (printf "gateway.autoscaling.minReplicas (%d) is above maxReplicas (%d); lower the one or raise the other" (int .minReplicas) (int .maxReplicas)) -}}
 {{- end -}}
 {{- end -}}
+{{- if and .Values.gateway.keys.secrets (not .Values.gateway.credential.secretName) -}}
+{{- fail "gateway.keys.secrets needs gateway.credential.secretName: without the credential runtimes take all keys for one tenant; make one as docs/keys.md shows" -}}
+{{- end -}}
 {{- if and .Values.admissionPolicy.enabled (semverCompare "<1.30.0-0" .Capabilities.KubeVersion.Version) -}}
 {{- fail (printf "admissionPolicy needs Kubernetes 1.30, this is %s; upgrade it, or set admissionPolicy.enabled=false and do without" .Capabilities.KubeVersion.Version) -}}
 {{- end -}}

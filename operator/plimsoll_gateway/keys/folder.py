@@ -56,7 +56,8 @@ def read_keys(folder: Path) -> Keys:
         for path in _files(folder):
             shown = str(path.relative_to(folder))
             try:
-                key = read_key(path.name, _content(path))
+                content = _content(path)
+                key = read_key(path.name, content)
                 _check_alone(key, names, by_hash)
             except KeyFileError as error:
                 damaged[shown] = str(error)
@@ -74,12 +75,15 @@ def _files(folder: Path) -> Iterator[Path]:
         if path.name.startswith("."):
             continue
         if path.is_dir():
-            yield from (inner for inner in sorted(path.iterdir()) if not inner.name.startswith("."))
+            files = [inner for inner in sorted(path.iterdir()) if not inner.name.startswith(".")]
+            yield from files or [path]
         else:
             yield path
 
 
 def _content(path: Path) -> bytes:
+    if path.is_dir():
+        raise KeyFileError("it holds no keys; is the Secret of this name there?")
     try:
         with path.open("rb") as file:
             content = file.read(MOST_BYTES + 1)

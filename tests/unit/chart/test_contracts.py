@@ -44,6 +44,33 @@ def test_gateway_takes_its_arguments(render: Render, watched: list[str], namespa
     assert found["terminationGracePeriodSeconds"] > options.stop.lame_duck + options.stop.grace
 
 
+def test_keys_and_the_credential_are_mounted_where_the_gateway_looks(render: Render) -> None:
+    """A Secret of keys may be missing, that with the credential not; only the gateway's user reads either."""
+    values: Object = {"keys": {"secrets": ["team-a", "team-b"]}, "credential": {"secretName": "shared", "key": "word"}}
+    found = pod(render({"gateway": values}), "gateway")
+    (container,) = found["containers"]
+    options = gateway_options(container["args"])
+    mounts = {mount["name"]: mount for mount in container["volumeMounts"]}
+    secrets = {volume["name"]: volume["secret"] for volume in found["volumes"] if "secret" in volume}
+    keys = {secret["secretName"]: mounts[name]["mountPath"] for name, secret in secrets.items() if "optional" in secret}
+    assert keys == {name: f"{options.keys}/{name}" for name in ("team-a", "team-b")}
+    assert str(options.gateway_token_file) == f"{mounts['credential']['mountPath']}/word"
+    assert secrets["credential"]["secretName"] == "shared"
+    assert "optional" not in secrets["credential"]
+    assert {secret["defaultMode"] for secret in secrets.values()} == {0o440}
+    assert found["securityContext"]["fsGroup"]
+    assert all(mounts[name]["readOnly"] for name in secrets)
+    operator = pod(render({"gateway": values}), "operator")
+    assert not [volume for volume in operator["volumes"] if "secret" in volume]
+
+
+def test_without_keys_the_gateway_is_open_and_mounts_no_secret(render: Render) -> None:
+    found = pod(render({}), "gateway")
+    options = gateway_options(found["containers"][0]["args"])
+    assert (options.keys, options.gateway_token_file) == (None, None)
+    assert not [volume for volume in found["volumes"] if "secret" in volume]
+
+
 def test_the_gateways_limits_are_its_own_defaults(render: Render) -> None:
     schema = json.loads((CHART / "values.schema.json").read_text())
     paths = schema["properties"]["gateway"]["properties"]["maxBodyBytes"]["propertyNames"]["enum"]

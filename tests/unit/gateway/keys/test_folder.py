@@ -46,6 +46,15 @@ def test_secrets_in_folders_of_their_own_are_read_together(tmp_path: Path) -> No
     assert names(tmp_path) == {"a", "b", "c"}
 
 
+def test_a_secret_that_is_missing_is_named(tmp_path: Path) -> None:
+    """The kubelet mounts an empty folder in its place."""
+    write(tmp_path / "one" / "a.json", new_key())
+    (tmp_path / "missing").mkdir()
+    found = read_keys(tmp_path)
+    assert found.names == {"a"}
+    assert found.damaged == {"missing": "it holds no keys; is the Secret of this name there?"}
+
+
 def test_one_damaged_file_costs_no_other_key(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     good, secret = new_key(), new_key()
     write(tmp_path / "good.json", good)
