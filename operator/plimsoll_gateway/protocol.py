@@ -13,6 +13,7 @@ from http import HTTPStatus
 import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from plimsoll_gateway.corked import CorkedTransport
 from plimsoll_gateway.errors import Refusal, bad_head, head_too_large, head_too_slow, two_lengths
 
 HEAD_SECONDS = 20.0
@@ -31,7 +32,8 @@ class PatientProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """A new client."""
-        super().connection_made(transport)
+        self._corked = CorkedTransport(transport, self.loop)
+        super().connection_made(self._corked)
         self._wait()
 
     def data_received(self, data: bytes) -> None:
@@ -48,6 +50,11 @@ class PatientProtocol(HttpToolsProtocol):
             self._head_bytes += len(data)
             if self._head_bytes > MOST_HEAD_BYTES:
                 self._refuse(head_too_large(MOST_HEAD_BYTES))
+
+    def eof_received(self) -> None:
+        """The client sends nothing more, and the connection ends: what has been said in this round still goes out."""
+        self._corked.flush()
+        super().eof_received()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The end, whoever wanted it."""
