@@ -220,15 +220,26 @@ async def test_requests_under_way_are_counted_until_they_end_or_their_clients_go
     assert (await third)[0] == 200
 
 
-async def test_a_full_model_serves_keys_in_turn(
-    run_world: Callable[..., AbstractAsyncContextManager[World]], keys: Keys, credential: Credential
-) -> None:
-    """It has two places. Of a key that asked six times before another asked once, not all six go first."""
-    arrived: asyncio.Queue[Request] = asyncio.Queue()
+async def served(
+    run_world: Callable[..., AbstractAsyncContextManager[World]],
+    keys: Keys,
+    credential: Credential,
+    asked: str,
+    used: dict[str, int],
+) -> str:
+    """In which order keys are served by a model with two places that are asked in this order, a letter a request.
 
-    def respond(request: Request) -> None:
+    `used`: tokens that each key's answers tell.
+    """
+    arrived: asyncio.Queue[Request] = asyncio.Queue()
+    in_flight = 'plimsoll_gateway_requests_in_flight{model="m",namespace="ns"}'
+
+    def respond(request: Request) -> str:
+        name = request.headers["x-plimsoll-tenant"]
         load = "x-plimsoll-load: running=1, waiting=0, slots=1, kv=0.00"
-        request.respond(200, "{}", "content-type: application/json", load)
+        body = json.dumps({"usage": {"total_tokens": used[name]}})
+        request.respond(200, body, "content-type: application/json", load)
+        return name
 
     keys.add("b")
     keyring = Keyring(KeyFolder(keys.folder))
@@ -237,28 +248,40 @@ async def test_a_full_model_serves_keys_in_turn(
 
         async def ask_as(name: str) -> int:
             async with world.post(headers=keys.header(name)) as response:
+                await response.read()
                 return response.status
 
-        known = asyncio.create_task(ask_as("a"))
+        known = asyncio.create_task(ask_as("b"))  # from now on the gateway knows how many places there are
         respond(await arrived.get())
         assert await known == 200
-        asked = [asyncio.create_task(ask_as("a")) for _ in range(6)]
+        tasks: list[asyncio.Task[int]] = []
+        for count, name in enumerate(asked, 1):
+            tasks.append(asyncio.create_task(ask_as(name)))
+            while await world.metric(in_flight) < count:
+                await asyncio.sleep(0)
         held = [await arrived.get(), await arrived.get()]
-        while await world.metric('plimsoll_gateway_requests_in_flight{model="m",namespace="ns"}') < 6:
-            await asyncio.sleep(0)
-        asked.append(asyncio.create_task(ask_as("b")))
-        while await world.metric('plimsoll_gateway_requests_in_flight{model="m",namespace="ns"}') < 7:
-            await asyncio.sleep(0)
         assert arrived.empty()
-        order = []
-        for _ in range(7):
-            request = held.pop(0)
-            order.append(request.headers["x-plimsoll-tenant"])
-            respond(request)
-            if len(order) <= 5:
+        order = ""
+        for left in reversed(range(len(asked))):
+            order += respond(held.pop(0))
+            if left >= 2:
                 held.append(await arrived.get())
-        assert [await task for task in asked] == [200] * 7
-        assert "".join(order) == "aabaaaa"
+        assert [await task for task in tasks] == [200] * len(asked)
+        return order
+
+
+async def test_a_full_model_serves_keys_in_turn(
+    run_world: Callable[..., AbstractAsyncContextManager[World]], keys: Keys, credential: Credential
+) -> None:
+    """Of a key that asked six times before another asked once, not all six go first."""
+    assert await served(run_world, keys, credential, "aaaaaab", {"a": 250, "b": 250}) == "aabaaaa"
+
+
+async def test_a_key_whose_answers_were_long_waits_for_the_other(
+    run_world: Callable[..., AbstractAsyncContextManager[World]], keys: Keys, credential: Credential
+) -> None:
+    """Both are expected to take as much. With the estimates alone they would take turns one by one."""
+    assert await served(run_world, keys, credential, "aaaabbb", {"a": 10_000, "b": 10}) == "aabbbaa"
 
 
 async def test_requests_with_one_beginning_go_to_one_replica(world: World, ok: Behaviour) -> None:

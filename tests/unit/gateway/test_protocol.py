@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
 
 import pytest
+import uvicorn
+from uvicorn.server import ServerState
+
+from plimsoll_gateway.protocol import PatientProtocol
 
 if TYPE_CHECKING:
     from tests.unit.gateway.conftest import Behaviour, World
@@ -115,3 +120,48 @@ async def test_an_offer_to_upgrade_is_not_taken_and_costs_nothing(world: World, 
         answer = await talk(world, *pieces)
         assert answer.count(b"HTTP/1.1 200 ") == 4
     assert [one.body for one in upstream.requests] == [BODY] * 9
+
+
+async def test_the_body_of_an_offer_to_upgrade_may_come_late() -> None:
+    """The parser takes such a request for complete when its head is."""
+    bodies: list[bytes] = []
+
+    async def app(_scope: object, receive: Callable[[], Awaitable[dict[str, Any]]], _send: object) -> None:
+        more = True
+        while more:
+            message = await receive()
+            bodies.append(message.get("body", b""))
+            more = message.get("more_body", False)
+
+    config = uvicorn.Config(app, log_config=None, lifespan="off", ws="none")
+    config.load()
+    state = ServerState()
+    protocol = PatientProtocol(config, state, {})
+    protocol.connection_made(_Nowhere())
+    head, _, body = request(b"connection: Upgrade", b"upgrade: h2c").partition(b"\r\n\r\n")
+    protocol.data_received(head + b"\r\n\r\n")
+    for byte in body:
+        await asyncio.sleep(0)
+        protocol.data_received(bytes([byte]))
+    await asyncio.gather(*state.tasks)
+    protocol.connection_lost(None)
+    assert b"".join(bodies) == body
+
+
+class _Nowhere(asyncio.Transport):
+    """Sends nothing."""
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+    def is_closing(self) -> bool:
+        return False
+
+    def pause_reading(self) -> None:
+        pass
+
+    def resume_reading(self) -> None:
+        pass
