@@ -18,8 +18,15 @@ from plimsoll_gateway.errors import Refusal, bad_head, head_too_large, head_too_
 
 HEAD_SECONDS = 20.0
 MOST_HEAD_BYTES = 64 << 10
+MOST_AHEAD = 16
+"""Requests that a client may send ahead of an answer. uvicorn makes some 3 KiB of each at once, and a single read may
+have thousands: those that are taken are answered, and then the connection ends."""
 _LENGTHS = frozenset([b"content-length", b"transfer-encoding"])
 _TWO_LENGTHS = "can't be present with"  # the parser, of Content-Length and Transfer-Encoding
+
+
+class TooManyAheadError(Exception):
+    """The parser ends with this what it has been given."""
 
 
 class PatientProtocol(HttpToolsProtocol):
@@ -65,6 +72,8 @@ class PatientProtocol(HttpToolsProtocol):
         """The first byte of a request."""
         if self._declining:
             return
+        if len(self.pipeline) >= MOST_AHEAD:
+            raise TooManyAheadError
         self._in_head = True
         self._wait()
         super().on_message_begin()

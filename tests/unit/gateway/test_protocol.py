@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import uvicorn
+from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 from uvicorn.server import ServerState
 
-from plimsoll_gateway.protocol import PatientProtocol
+from plimsoll_gateway.protocol import MOST_AHEAD, PatientProtocol
 
 if TYPE_CHECKING:
-    from tests.unit.gateway.conftest import Behaviour, World
+    from tests.unit.gateway.conftest import Behaviour, Request, World
 
 BODY = b'{"model": "m"}'
 
@@ -98,6 +100,21 @@ async def test_requests_that_come_together_are_answered_in_order(world: World, o
     found = [answer.index(b"x-request-id: %d" % number) for number in (1, 2, 3)]
     assert found == sorted(found)
     assert answer.count(b"HTTP/1.1 200 ") == 3
+
+
+async def test_many_requests_at_once_are_not_kept(world: World) -> None:
+    """While the first one waits for its answer, what is made of the others is bounded; those are answered, no more."""
+    arrived: asyncio.Queue[Request] = asyncio.Queue()
+    await world.model(arrived.put)
+    talking = asyncio.create_task(talk(world, request() + b"GET /live HTTP/1.1\r\nhost: x\r\n\r\n" * 5000))
+    first = await arrived.get()
+    cycles = [made for made in gc.get_objects() if isinstance(made, RequestResponseCycle)]
+    assert len(cycles) <= MOST_AHEAD + 2
+    del cycles
+    first.respond(200, "done")
+    answer = await talking
+    assert answer.count(b"HTTP/1.1 200 ") == answer.count(b"HTTP/1.1 ") == MOST_AHEAD + 1
+    assert b"connection: close" in answer.rpartition(b"HTTP/1.1 ")[2]
 
 
 async def test_a_trailer_changes_no_header(world: World, ok: Behaviour) -> None:
