@@ -1,0 +1,3 @@
+"""The planner: what to do next in a pool, and why."""
+
+from __future__ import annotations
