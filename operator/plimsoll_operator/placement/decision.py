@@ -23,7 +23,7 @@ class Placement(Struct, frozen=True):
 
 
 class Refused(StrEnum):
-    """Why something cannot be had. The first five last until somebody changes something, the others pass by themselves."""
+    """Why something cannot be had. The first five last until somebody changes something; the others pass."""
 
     NO_HOSTS = "NoHosts"
     NO_DEVICE = "NoDevice"
@@ -33,7 +33,6 @@ class Refused(StrEnum):
     NO_ROOM = "NoRoom"
     WAITS_FOR_TURN = "WaitsForTurn"
     WAITS_FOR_ROOM = "WaitsForRoom"
-    MOVED_LATELY = "MovedLately"
     FAILED_LATELY = "FailedLately"
 
 

@@ -14,7 +14,8 @@ class Copy(Struct, frozen=True, forbid_unknown_fields=True):
     Bytes are what it holds now: `weights`, `workspace` and `kv` on the device, `host` in host memory. `active` requests
     are in flight, `waiting` ones are held until it wakes. `rate` is requests a second, decayed by half every five
     minutes, at the report's time. `since` is when it came into its state. After `failures` loads in a row that failed,
-    none is tried before `retry`. Times are seconds since the epoch. `pod` is its index in its replica's group.
+    none is tried before `retry`. Times are seconds since the epoch. `pod` is its index in its replica's group. `going`:
+    it is being unloaded for good.
     """
 
     model: ObjectKey
@@ -34,6 +35,7 @@ class Copy(Struct, frozen=True, forbid_unknown_fields=True):
     failures: int = 0
     retry: float = 0.0
     pod: int = 0
+    going: bool = False
 
 
 class Sleepers(Struct, frozen=True, forbid_unknown_fields=True):

@@ -1,3 +1,44 @@
-"""The planner: what to do next in a pool, and why."""
+"""The planner: what to do next in a pool, and why.
+
+It is level-triggered: over the state that a plan leads to, the next plan is empty. What counts, in this order: that it
+is feasible, that little is loaded, that what is worth most stays awake, spread and affinity, and even pressure. What is
+unneeded goes first, then models that should be awake come, in the order of their claims, then every model gets the
+places that it lacks.
+"""
 
 from __future__ import annotations
+
+from plimsoll_operator.placement.admission import admit
+from plimsoll_operator.placement.book import Book
+from plimsoll_operator.placement.choice import Choice
+from plimsoll_operator.placement.coverage import cover
+from plimsoll_operator.placement.decision import Plan
+from plimsoll_operator.placement.draft import Draft
+from plimsoll_operator.placement.journal import Journal
+from plimsoll_operator.placement.pool import PoolState
+from plimsoll_operator.placement.removal import remove
+from plimsoll_operator.placement.waking import wake
+
+ROUNDS = 8
+"""What a round leaves may let the next one do more: so often at the most, which is never reached in practice."""
+
+
+def plan(state: PoolState, journal: Journal | None = None) -> Plan:
+    """The actions that bring a pool closer to what is wanted of it; none when it is settled or must wait."""
+    return draft(state, journal or Journal()).plan()
+
+
+def draft(state: PoolState, journal: Journal) -> Draft:
+    """The same with its ledgers, as all actions leave them."""
+    made = Draft(Book(state))
+    choice = Choice(made.book, made.victims)
+    admit(made)
+    for _ in range(ROUNDS):
+        before = len(made.actions)
+        made.begin()
+        remove(made)
+        wake(made, choice, journal)
+        cover(made, choice, journal)
+        if len(made.actions) == before:
+            break
+    return made

@@ -1,0 +1,87 @@
+"""Every model lies on as many hosts as it should: lost copies are replaced, and what has to leave a host moves."""
+
+from __future__ import annotations
+
+from plimsoll_operator.placement.action import Because
+from plimsoll_operator.placement.choice import Choice, unfit
+from plimsoll_operator.placement.decision import Refused
+from plimsoll_operator.placement.draft import Draft
+from plimsoll_operator.placement.journal import Journal
+from plimsoll_operator.placement.ledger import Known, Ledger, Slot
+from plimsoll_operator.placement.level import Level, State
+from plimsoll_operator.placement.removal import reduce
+
+NOWHERE = (Refused.NO_HOSTS, Refused.NO_DEVICE, Refused.TOO_LARGE, Refused.GROUPS)
+
+
+def cover(draft: Draft, choice: Choice, journal: Journal) -> None:
+    """Move, place and unload until it is so. Nothing is loaded that nobody asked for: files are enough."""
+    for known in sorted(draft.book.models.values(), key=Known.order):
+        if known.model.stopped:
+            continue
+        refusal = draft.lasting.get(known.model.key)
+        if refusal is None or refusal.reason not in NOWHERE:
+            _replace(draft, choice, known, journal)
+        _leave(draft, known)
+        reduce(draft, known)
+
+
+def _replace(draft: Draft, choice: Choice, known: Known, journal: Journal) -> None:
+    while (lies := _good(known)) < known.model.placed:
+        leaving = [slot for slot in known.slots if _may_leave(draft, slot)]
+        source = min(leaving, key=lambda slot: (not slot.state.awake, slot.ledger.key), default=None)
+        if source is not None and source.ledger.keeps and unfit(known, source.ledger) is None:
+            level = Level.RESIDENT if _refills(source, known) else _rest(source, source.ledger, source.image)
+            if level is Level.RESIDENT:
+                draft.refusals.pop(known.model.key, None)
+            return draft.move(source, source.ledger, level, Because.REVISION, "its spec has another revision")
+        options = choice.files(known)
+        journal.listed(known, options)
+        if not options:
+            if lies == 0:
+                message = f"none of the {len(draft.book.ledgers)} hosts takes it: all are cordoned, full, or hold it"
+                draft.refuse(known, Refused.NO_ROOM, message, {"hosts": len(draft.book.ledgers)})
+            return None
+        target = options[0].ledger
+        if source is None:
+            why = f"it lies on {lies} of {known.model.placed} hosts"
+            draft.place(known, target, Level.ON_DISK, Because.MISSING, why)
+        else:
+            why = f"{source.ledger.key} is {_condition(source)}, or not what its spec asks for"
+            draft.move(source, target, _rest(source, target, 0), Because.DRAINING, why)
+    return None
+
+
+def _leave(draft: Draft, known: Known) -> None:
+    """Unload copies whose replacements are there."""
+    if _good(known) < known.model.placed:
+        return
+    for slot in [slot for slot in known.slots if _may_leave(draft, slot)]:
+        revision = slot.ledger.keeps
+        why = "is of an older spec" if revision else f"lies on a host that is {_condition(slot)}"
+        draft.unload(slot, Because.REVISION if revision else Because.DRAINING, f"it {why}, and is replaced")
+
+
+def _condition(slot: Slot) -> str:
+    return slot.ledger.host.condition.value.lower()
+
+
+def _may_leave(draft: Draft, slot: Slot) -> bool:
+    return not slot.stays and slot.idle and not draft.stuck(slot)
+
+
+def _good(known: Known) -> int:
+    return sum(slot.stays and slot.state is not State.DRAINING for slot in known.slots)
+
+
+def _refills(source: Slot, known: Known) -> bool:
+    """Whether a copy that is awake can be so again in its place."""
+    return source.state is State.RESIDENT and source.ledger.free + source.device >= known.device
+
+
+def _rest(source: Slot, target: Ledger, freed: int) -> Level:
+    """An image where there was one, or an engine that was used, as long as host memory is free for it."""
+    known = source.known
+    assert known is not None
+    used = source.state is State.IN_HOST or (source.state is State.RESIDENT and source.rate > 0)
+    return Level.IN_HOST if used and target.free_images + freed >= known.image else Level.ON_DISK

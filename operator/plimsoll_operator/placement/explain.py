@@ -1,0 +1,86 @@
+"""The whole decision for one model, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from plimsoll_cluster.keys import ObjectKey
+from plimsoll_operator.placement.action import Action, Move, Place, Sleep, Unload, Wake
+from plimsoll_operator.placement.book import Book
+from plimsoll_operator.placement.journal import Journal
+from plimsoll_operator.placement.ledger import Slot
+from plimsoll_operator.placement.level import State
+from plimsoll_operator.placement.planner import plan
+from plimsoll_operator.placement.pool import PoolState
+from plimsoll_operator.placement.words import count, size, span
+
+
+def explain(state: PoolState, key: ObjectKey) -> str:
+    """What is known of a model, where it lies, what was weighed for it and what is done. Raises KeyError for others."""
+    book = Book(state)
+    if key not in book.models:
+        raise KeyError(f"the pool has no model {key}; it has {', '.join(map(str, book.models)) or 'none'}")
+    journal = Journal(key)
+    made = plan(state, journal)
+    lines = [*_facts(book, key), "", "Where it lies now:", *_lies(book, key)]
+    if journal.lines:
+        lines += ["", *journal.lines]
+    lines += ["", "What is done:"]
+    lines += [f"  {sentence(action)}" for action in made.actions if _concerns(action, key)] or ["  nothing"]
+    lines += [f"  it may be looked at again in {span(made.wait)}"] if made.wait is not None else []
+    if refused := [refusal for refusal in made.refusals if refusal.model == key]:
+        lines += ["", "What cannot be had:", *(f"  {refusal.reason}: {refusal.message}" for refusal in refused)]
+    lines += ["", "Where it lies then:"]
+    then = [one for one in made.placements if one.model == key]
+    return "\n".join([*lines, *([f"  {one.host}: {one.level}; {one.why}" for one in then] or ["  nowhere"])])
+
+
+def sentence(action: Action) -> str:
+    """An action and its reason on one line."""
+    match action:
+        case Place():
+            what = f"place {action.model} on {action.host} as {action.level}"
+        case Unload():
+            what = f"unload {action.model} from {action.host}"
+        case Sleep():
+            what = f"put {action.model} on {action.host} to sleep as {action.level}"
+        case Wake():
+            what = f"wake {action.model} on {action.host}"
+        case Move():
+            first = f"{action.first.value.lower()} first"
+            what = f"move {action.model} from {action.source} to {action.host} as {action.level}, {first}"
+    return f"{what} ({action.because}): {action.why}"
+
+
+def _concerns(action: Action, key: ObjectKey) -> bool:
+    return action.model == key or f" {key}" in action.why
+
+
+def _facts(book: Book, key: ObjectKey) -> Iterator[str]:
+    known = book.models[key]
+    model, wanted = known.model, known.model.replicas
+    traits = f"priority {model.priority}, weight {model.weight:g}{', pinned' if model.pinned else ''}"
+    yield f"{key}, revision {model.revision}: {traits}"
+    yield (
+        f"  takes {size(known.device)} awake ({size(model.need.kv)} of it the least KV pool), {size(known.image)} asleep; "
+        f"{span(known.load)} to load, {span(known.wake)} to wake"
+    )
+    yield f"  wanted: {wanted.desired} awake on demand, {wanted.least} always, at most {wanted.most}"
+    yield (
+        f"  asked for {60 * known.rate:.2g} times a minute; {count(known.waiting, 'request')} waiting for "
+        f"{span(known.waited)}; another replica awake is worth {book.worth(known):.2g} s of loading an hour and GiB"
+    )
+
+
+def _lies(book: Book, key: ObjectKey) -> list[str]:
+    return [_copy(book, slot) for slot in book.models[key].slots] or ["  nowhere"]
+
+
+def _copy(book: Book, slot: Slot) -> str:
+    use = f"{slot.copy.active} in flight, " if slot.copy.active else ""
+    used = f"last used {span(max(0.0, book.now - slot.copy.last_used))} ago" if slot.copy.last_used else "never used"
+    worth = f", value {book.value(slot):.2g}" if slot.state in (State.RESIDENT, State.IN_HOST) else ""
+    old = "" if slot.stays else ", to leave"
+    return (
+        f"  {slot.ledger.key}: {slot.state} for {span(max(0.0, book.now - slot.copy.since))}, {use}{used}{worth}{old}"
+    )

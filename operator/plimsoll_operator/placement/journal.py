@@ -1,0 +1,50 @@
+"""What the planner weighed for one model, for whoever asks why."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from plimsoll_cluster.keys import ObjectKey
+from plimsoll_operator.placement.ledger import Known
+from plimsoll_operator.placement.option import Option
+from plimsoll_operator.placement.words import size, span
+
+
+class Journal:
+    """Keeps the options of the model that it is of, as lines of text; of none when `key` is None."""
+
+    def __init__(self, key: ObjectKey | None = None) -> None:
+        self._key = key
+        self.lines: list[str] = []
+
+    def weighed(self, known: Known, why: str, options: Sequence[Option]) -> None:
+        """Hosts on which it could be awake, the best first."""
+        if known.model.key == self._key:
+            self.lines.append(f"To be awake ({why}):")
+            self.lines += [f"  {number}. {_awake(option)}" for number, option in enumerate(options, 1)]
+
+    def listed(self, known: Known, options: Sequence[Option]) -> None:
+        """Hosts on which its files could lie, the best first."""
+        if known.model.key == self._key:
+            self.lines.append("To lie on another host, as files:")
+            self.lines += [
+                f"  {number}. {option.ledger.key}: {option.taken:.0%} of its line is placed with it{_wishes(option)}"
+                for number, option in enumerate(options, 1)
+            ]
+
+
+def _awake(option: Option) -> str:
+    if option.obstacle is not None:
+        return f"{option.ledger.key}: no ({option.obstacle}): {option.note}"
+    home = "wakes where it lies" if option.own is not None else "comes from another host or from its source"
+    if option.victims:
+        names = ", ".join(f"{slot.copy.model} ({size(slot.device)})" for slot in option.victims)
+        cost = f"puts {names} to sleep, which costs {option.lost:.2g} s of loading an hour"
+    else:
+        cost = "has free memory"
+    wishes = _wishes(option)
+    return f"{option.ledger.key}: {span(option.seconds)}, {home}, {cost}, {option.taken:.0%} of its line after{wishes}"
+
+
+def _wishes(option: Option) -> str:
+    return f", against {option.disregarded} of spread, affinity and pressure" if option.disregarded else ""

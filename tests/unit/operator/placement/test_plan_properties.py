@@ -1,0 +1,90 @@
+"""Whatever a pool looks like, a plan does no harm and says all that is to be done."""
+
+from __future__ import annotations
+
+from collections import Counter
+from random import Random
+from typing import Any
+
+import msgspec
+from hypothesis import given
+from hypothesis import strategies as st
+from placement_support.pools import pools
+from placement_support.world import World
+
+from plimsoll_operator.placement.journal import Journal
+from plimsoll_operator.placement.level import Condition
+from plimsoll_operator.placement.planner import draft, plan
+from plimsoll_operator.placement.pool import PoolState
+
+ROUNDS = 12
+
+
+@given(pools())
+def test_no_step_of_a_plan_does_harm(state: PoolState) -> None:
+    """Capacity, pinned, in flight, too early, twice on a host, hosts that take nothing: see World."""
+    World(state).carry_out(plan(state))
+
+
+@given(pools())
+def test_a_second_plan_is_empty(state: PoolState) -> None:
+    for _ in range(ROUNDS):
+        made = plan(state)
+        state = World(state).carry_out(made)
+        if not made.truncated:
+            break
+    assert not plan(state).actions
+
+
+@given(pools(), st.randoms(use_true_random=False))
+def test_the_order_of_the_input_decides_nothing(state: PoolState, random: Random) -> None:
+    def shuffled(entries: tuple[Any, ...]) -> tuple[Any, ...]:
+        return tuple(random.sample(entries, len(entries)))
+
+    hosts = [msgspec.structs.replace(host, models=shuffled(host.models)) for host in state.hosts]
+    other = msgspec.structs.replace(
+        state, models=shuffled(state.models), hosts=shuffled(tuple(hosts)), demand=shuffled(state.demand)
+    )
+    assert plan(state) == plan(state)
+    assert msgspec.json.encode(plan(other)) == msgspec.json.encode(plan(state))
+
+
+@given(pools())
+def test_no_model_is_lost(state: PoolState) -> None:
+    """What lay somewhere lies somewhere, and what could lie somewhere does, or a refusal says why not."""
+    made = plan(state)
+    world = World(state)
+    after = world.carry_out(made)
+    lies = {copy.model for host in after.hosts if host.condition is not Condition.LOST for copy in host.models}
+    refused = {refusal.model for refusal in made.refusals}
+    for model in state.models:
+        assert model.stopped or model.key in lies | refused
+
+
+@given(pools())
+def test_a_model_is_told_one_thing_on_a_host(state: PoolState) -> None:
+    told = Counter((action.model, action.host) for action in plan(state).actions)
+    assert max(told.values(), default=1) == 1
+
+
+@given(pools())
+def test_the_ledgers_agree_with_their_copies_and_placements_with_what_comes_of_it(state: PoolState) -> None:
+    made = draft(state, Journal())
+    for ledger in made.book.ledgers.values():
+        ledger.check_integrity()
+    result = made.plan()
+    world = World(state)
+    after = world.carry_out(result)
+    lies = {
+        (copy.model, host.key)
+        for host in after.hosts
+        if host.condition is not Condition.LOST
+        for copy in host.models
+        if copy.model in world.models and not copy.going and copy.state != "Draining"
+    }
+    assert {(placement.model, placement.host) for placement in result.placements} == lies
+
+
+@given(pools())
+def test_a_state_survives_being_written_down(state: PoolState) -> None:
+    assert msgspec.json.decode(msgspec.json.encode(state), type=PoolState) == state
