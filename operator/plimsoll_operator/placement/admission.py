@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from plimsoll_operator.placement.decision import Refused
 from plimsoll_operator.placement.draft import Draft
 from plimsoll_operator.placement.ledger import Known, Ledger
@@ -11,27 +13,31 @@ from plimsoll_operator.placement.words import count, size
 def admit(draft: Draft) -> None:
     """Refuse what no host could hold, and of the pinned models those that the lines have no room for."""
     ledgers = list(draft.book.ledgers.values())
+    largest: dict[str, int] = {}
+    for ledger in ledgers:
+        for device in ("", ledger.host.device):
+            largest[device] = max(largest.get(device, 0), _own(ledger))
     for known in draft.book.models.values():
         if not known.model.stopped:
-            _check(draft, known, ledgers)
+            _check(draft, known, largest)
     _pack(draft, ledgers)
     draft.lasting = dict(draft.refusals)
 
 
-def _check(draft: Draft, known: Known, ledgers: list[Ledger]) -> None:
+def _check(draft: Draft, known: Known, largest: Mapping[str, int]) -> None:
+    """`largest` is the most that a host has for models, by class of device, and of any class under ""."""
     model = known.model
     if len(model.needs) > 1:
         pods = len(model.needs)
         message = f"a replica of {pods} pods cannot be placed in a pool: give it pods of its own"
         return draft.refuse(known, Refused.GROUPS, message, {"pods": pods})
-    if not ledgers:
+    if not largest:
         return draft.refuse(known, Refused.NO_HOSTS, "the pool has no host: raise its replicas", {"hosts": 0})
-    fitting = [ledger for ledger in ledgers if model.device in ("", ledger.host.device)]
-    if not fitting:
-        classes = ", ".join(sorted({ledger.host.device or "none" for ledger in ledgers}))
-        message = f"it needs a device of class {model.device}, and the pool's are: {classes}"
-        return draft.refuse(known, Refused.NO_DEVICE, message, {"hosts": len(ledgers)})
-    most = max(_own(ledger) for ledger in fitting)
+    if model.device not in largest:
+        classes = ", ".join(sorted(filter(None, largest))) or "of no class"
+        message = f"it needs a device of class {model.device}, and the pool's are {classes}"
+        return draft.refuse(known, Refused.NO_DEVICE, message, {"hosts": 0})
+    most = largest[model.device]
     if known.device > most:
         need = model.need
         message = (

@@ -30,6 +30,10 @@ class Book:
         }
         present = (host for host in state.hosts if host.condition is not Condition.LOST)
         self.ledgers = {host.key: self._open(host) for host in sorted(present, key=lambda host: host.key)}
+        for known in self.models.values():
+            if known.told:
+                for slot in known.slots:
+                    slot.rate = known.told / len(known.slots)
 
     def _open(self, host: Host) -> Ledger:
         ledger = Ledger(host)
@@ -67,11 +71,14 @@ class Book:
         return retention(known.rate / (awake + 1), known.wake, known.model.weight, known.device)
 
     def seconds_back(self, slot: Slot) -> float:
-        """Seconds that it would take to have a copy awake again once it gave its device memory away."""
+        """Seconds that it would take to have a copy awake again once it gave its device memory away.
+
+        From its image, where host memory is free for that; else from its files, though others' images may yet go first.
+        """
         known = slot.known
         if known is None:
             return 0.0
-        return known.wake if slot.ledger.host.sleepers.capacity >= known.image else known.load
+        return known.wake if slot.ledger.free_images >= known.image else known.load
 
 
 def _known(model: Model, reports: Iterable[tuple[Host, Copy]], demand: Demand | None, now: float) -> Known:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from plimsoll_cluster.keys import ObjectKey
+from plimsoll_operator.placement.beds import Beds
 from plimsoll_operator.placement.book import Book
 from plimsoll_operator.placement.decision import Refused
 from plimsoll_operator.placement.ledger import Known, Ledger, Slot
@@ -18,7 +19,7 @@ class Choice:
     """Weighs hosts for a model."""
 
     def __init__(self, book: Book, victims: Victims) -> None:
-        self._book, self._victims = book, victims
+        self._book, self._victims, self._beds = book, victims, Beds(book)
 
     def options(self, known: Known, grounds: Grounds) -> list[Option]:
         """Every host, the best first; those with an obstacle last."""
@@ -46,13 +47,13 @@ class Choice:
         room = known.device - ledger.free
         victims: tuple[Slot, ...] = ()
         if room > 0:
-            victims, refused, note = self._victims.find(ledger, known, grounds, room, seconds)
+            victims, refused, note = self._victims.find(ledger, known, grounds, room)
             if refused is not None:
                 return Option(ledger, own, seconds, obstacle=refused, note=note)
         freed = sum(slot.device for slot in victims)
         taken = (ledger.device_used - freed + known.device) / max(1, ledger.line)
         penalty = groups.disregarded(ledger) + (ledger.host.pressure is not Pressure.NONE)
-        lost = self._victims.lost(victims) if victims else 0.0
+        lost = self._beds.lost(victims)
         return Option(ledger, own, seconds, victims, lost, penalty, taken)
 
     def _obstacle(self, ledger: Ledger, known: Known, own: Slot | None) -> tuple[Refused, str] | None:

@@ -16,9 +16,8 @@ NOWHERE = (Refused.NO_HOSTS, Refused.NO_DEVICE, Refused.TOO_LARGE, Refused.GROUP
 
 def cover(draft: Draft, choice: Choice, journal: Journal) -> None:
     """Move, place and unload until it is so. Nothing is loaded that nobody asked for: files are enough."""
-    for known in sorted(draft.book.models.values(), key=Known.order):
-        if known.model.stopped:
-            continue
+    unsettled = [known for known in draft.book.models.values() if not known.model.stopped and not _covered(known)]
+    for known in sorted(unsettled, key=Known.order):
         refusal = draft.lasting.get(known.model.key)
         if refusal is None or refusal.reason not in NOWHERE:
             _replace(draft, choice, known, journal)
@@ -60,6 +59,14 @@ def _leave(draft: Draft, known: Known) -> None:
         revision = slot.ledger.keeps
         why = "is of an older spec" if revision else f"lies on a host that is {_condition(slot)}"
         draft.unload(slot, Because.REVISION if revision else Because.DRAINING, f"it {why}, and is replaced")
+
+
+def _covered(known: Known) -> bool:
+    """Whether a model lies where it should already, and nowhere else."""
+    slots = known.slots
+    if len(slots) != known.model.placed:
+        return False
+    return all(slot.stays and slot.state is not State.DRAINING for slot in slots)
 
 
 def _condition(slot: Slot) -> str:

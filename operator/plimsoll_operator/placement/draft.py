@@ -8,12 +8,12 @@ from msgspec.structs import replace
 
 from plimsoll_cluster.keys import ObjectKey
 from plimsoll_operator.placement.action import Action, Because, First, Move, Place, Sleep, Unload, Wake
+from plimsoll_operator.placement.beds import Beds
 from plimsoll_operator.placement.book import Book
 from plimsoll_operator.placement.decision import Placement, Plan, Refusal, Refused
 from plimsoll_operator.placement.host import Copy
 from plimsoll_operator.placement.ledger import LEVELS, Known, Ledger, Slot
 from plimsoll_operator.placement.level import Level, State
-from plimsoll_operator.placement.value import retention
 from plimsoll_operator.placement.victims import Victims
 
 
@@ -22,7 +22,7 @@ class Draft:
 
     def __init__(self, book: Book) -> None:
         self.book = book
-        self.victims = Victims(book)
+        self.victims, self.beds = Victims(book), Beds(book)
         self.actions: list[Action] = []
         self.lasting: dict[ObjectKey, Refusal] = {}
         self.refusals: dict[ObjectKey, Refusal] = {}
@@ -110,26 +110,11 @@ class Draft:
 
     def _bed(self, slot: Slot) -> bool:
         """Make room for an image, if need be by sending images of less value to disk; or say that there is none."""
-        if slot.known is None or slot.known.image > slot.ledger.host.sleepers.capacity:
-            return False
-        ledger, known = slot.ledger, slot.known
-        room = known.image - ledger.free_images
-        if room <= 0:
-            return True
-        worth = retention(slot.rate, known.load - known.wake, known.model.weight, known.image)
-        images = [other for other in ledger.slots.values() if other.state is State.IN_HOST and not other.touched]
-        images = [other for other in images if not _wanted(other) and _priority(other) <= known.model.priority]
-        chosen: list[Slot] = []
-        for other in sorted(images, key=lambda other: (self.book.value(other), other.copy.last_used, other.copy.model)):
-            if room <= 0 or self.book.value(other) > worth:
-                break
-            chosen.append(other)
-            room -= other.image
-        if room > 0:
-            return False
-        for other in chosen:
-            self.sleep(other, Because.EVICTED, f"its image makes room for that of {known.model.key}, worth more")
-        return True
+        images = self.beds.find(slot, slot.ledger.free_images)
+        for other in images or ():
+            why = f"its image makes room for that of {slot.copy.model}, worth more"
+            self.sleep(other, Because.EVICTED, why)
+        return images is not None
 
     def _enter(self, known: Known, ledger: Ledger, level: Level, why: str) -> None:
         device = known.device if level is Level.RESIDENT else 0
@@ -161,11 +146,3 @@ class Draft:
 def _known(slot: Slot) -> Known:
     assert slot.known is not None, f"nothing is known of {slot.copy.model}"
     return slot.known
-
-
-def _wanted(slot: Slot) -> bool:
-    return slot.copy.waiting > 0 or (slot.known is not None and slot.known.waiting > 0)
-
-
-def _priority(slot: Slot) -> int:
-    return slot.known.model.priority if slot.known is not None else -(2**31)

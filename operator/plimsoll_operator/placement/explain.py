@@ -62,8 +62,8 @@ def _facts(book: Book, key: ObjectKey) -> Iterator[str]:
     traits = f"priority {model.priority}, weight {model.weight:g}{', pinned' if model.pinned else ''}"
     yield f"{key}, revision {model.revision}: {traits}"
     yield (
-        f"  takes {size(known.device)} awake ({size(model.need.kv)} of it the least KV pool), {size(known.image)} asleep; "
-        f"{span(known.load)} to load, {span(known.wake)} to wake"
+        f"  takes {size(known.device)} awake ({size(model.need.kv)} of it the least KV pool), {size(known.image)} "
+        f"asleep; {span(known.load)} to load, {span(known.wake)} to wake"
     )
     yield f"  wanted: {wanted.desired} awake on demand, {wanted.least} always, at most {wanted.most}"
     yield (

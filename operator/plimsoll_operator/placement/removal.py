@@ -35,7 +35,7 @@ def remove(draft: Draft) -> None:
 
 def reduce(draft: Draft, known: Known) -> None:
     """Unload copies beyond those wanted; not the one that serves before its replacement does."""
-    if known.model.stopped:
+    if known.model.stopped or len(known.slots) <= known.model.placed:
         return
     good = [slot for slot in known.slots if slot.stays and slot.state is not State.DRAINING]
     if len(good) <= known.model.placed:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from operator import attrgetter
 
 from plimsoll_cluster.keys import ObjectKey
 from plimsoll_operator.placement.book import Book
 from plimsoll_operator.placement.decision import Refused
+from plimsoll_operator.placement.fewest import fewest
 from plimsoll_operator.placement.ledger import Known, Ledger, Slot
 from plimsoll_operator.placement.option import Grounds
 from plimsoll_operator.placement.value import SCALE, chance
@@ -35,22 +36,18 @@ class Victims:
             self._sorted[ledger.key] = sorted(found, key=self._order)
         return self._sorted[ledger.key]
 
-    def find(self, ledger: Ledger, known: Known, grounds: Grounds, room: int, seconds: float) -> Found:
-        """Victims that make up for `room` missing bytes, or why there are none; the model itself takes `seconds`."""
+    def find(self, ledger: Ledger, known: Known, grounds: Grounds, room: int) -> Found:
+        """Victims that make up for `room` missing bytes, or why there are none."""
         if grounds is Grounds.FREE:
             return (), Refused.NO_ROOM, f"{size(room)} of free memory are missing"
         allowed = [slot for slot in self.idle(ledger) if slot.known is not known and _yields(slot, known, grounds)]
-        chosen = _fewest(allowed, room)
+        chosen = fewest(allowed, room, attrgetter("device"))
         if chosen is None:
             if room <= ledger.leaving():
                 return (), Refused.WAITS_FOR_ROOM, f"{size(ledger.leaving())} are being given back"
             return (), *self._why_none(ledger, room, allowed)
-        complaint = self._complaint(chosen, known, grounds, seconds)
+        complaint = self._complaint(chosen, known, grounds)
         return ((), Refused.WAITS_FOR_TURN, complaint) if complaint else (chosen, None, "")
-
-    def lost(self, victims: Iterable[Slot]) -> float:
-        """Seconds of loading an hour that victims are expected to cost."""
-        return 3600 * sum(self._worth(slot) for slot in victims)
 
     def _order(self, slot: Slot) -> tuple[int, float, float, int, ObjectKey]:
         priority = slot.known.model.priority if slot.known is not None else -(2**31)
@@ -59,20 +56,20 @@ class Victims:
     def _worth(self, slot: Slot) -> float:
         return self._book.value(slot) * slot.device / SCALE
 
-    def _complaint(self, chosen: tuple[Slot, ...], known: Known, grounds: Grounds, seconds: float) -> str:
+    def _complaint(self, chosen: tuple[Slot, ...], known: Known, grounds: Grounds) -> str:
         """Why these are worth too much to go for it, "" if they are not. Lower priorities are not asked."""
         equals = [slot for slot in chosen if slot.known and slot.known.model.priority == known.model.priority]
         if grounds is Grounds.DEMAND:
             slice_ = self._book.rules.minimum_residency
             cost = sum(chance(slot.rate, slice_) * self._book.seconds_back(slot) for slot in equals)
-            if cost > seconds:
+            if cost > known.load:
                 return (
                     f"what gives way is expected to cost {span(cost)} of loading within {span(slice_)}, "
-                    f"against {span(seconds)}"
+                    f"more than the {span(known.load)} that loading it takes"
                 )
         if grounds is Grounds.VALUE:
             awake = sum(slot.state.awake for slot in known.slots)
-            own = known.rate / (awake + 1) * seconds * known.model.weight
+            own = known.rate / (awake + 1) * known.wake * known.model.weight
             lost = sum(self._worth(slot) for slot in equals)
             if lost * MARGIN > own:
                 return f"what gives way is worth {3600 * lost:.2g} s of loading an hour, a replica {3600 * own:.2g}"
@@ -101,21 +98,3 @@ def _yields(slot: Slot, known: Known, grounds: Grounds) -> bool:
         return True
     theirs, ours = slot.known.model.priority, known.model.priority
     return theirs < ours or (theirs == ours and grounds >= Grounds.VALUE)
-
-
-def _fewest(ordered: list[Slot], room: int) -> tuple[Slot, ...] | None:
-    """The first ones that hold so many bytes together, less those that turn out not to be needed."""
-    chosen: list[Slot] = []
-    found = 0
-    for slot in ordered:
-        if found >= room:
-            break
-        chosen.append(slot)
-        found += slot.device
-    if found < room:
-        return None
-    for slot in reversed(chosen[:-1]):
-        if found - slot.device >= room:
-            chosen.remove(slot)
-            found -= slot.device
-    return tuple(chosen)

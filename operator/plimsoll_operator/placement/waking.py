@@ -29,12 +29,21 @@ class Wish:
 
 def wake(draft: Draft, choice: Choice, journal: Journal) -> None:
     """Wake, place or move models that should be awake, in the order of Known.order."""
-    for known in sorted(draft.book.models.values(), key=Known.order):
-        if known.model.stopped or known.model.key in draft.refusals:
-            continue
+    asking = [known for known in draft.book.models.values() if _asks(known) and known.model.key not in draft.refusals]
+    for known in sorted(asking, key=Known.order):
         for wish in wishes(known, draft.book.rules.patience):
             if not _grant(draft, choice, known, wish, journal):
                 break
+
+
+def _asks(known: Known) -> bool:
+    """Whether it may have wishes at all; see there."""
+    model, wanted = known.model, known.model.replicas
+    if model.stopped:
+        return False
+    if model.pinned or known.waiting or wanted.least or known.lost > 0 or wanted.desired > 1:
+        return True
+    return any(not slot.stays for slot in known.slots)
 
 
 def wishes(known: Known, patience: float) -> Iterator[Wish]:
@@ -69,7 +78,7 @@ def _grant(draft: Draft, choice: Choice, known: Known, wish: Wish, journal: Jour
         if best is None:
             return False
         if best.obstacle is not None:
-            if wish.grounds is not Grounds.VALUE and repack(draft, choice, known, options, wish.why):
+            if wish.grounds >= Grounds.DEMAND and repack(draft, choice, known, options, wish.why):
                 continue
             _refuse(draft, known, wish, options)
             return False
@@ -91,7 +100,8 @@ def _act(draft: Draft, known: Known, best: Option, wish: Wish) -> bool:
     for victim in best.victims:
         draft.sleep(victim, Because.EVICTED, _why_evicted(draft, victim, known))
     if best.own is not None:
-        draft.wake(best.own, wish.because, f"{wish.why}; {span(best.seconds)} to wake")
+        how = "wake" if best.own.state is State.IN_HOST else "load"
+        draft.wake(best.own, wish.because, f"{wish.why}; {span(best.seconds)} to {how}")
     elif source is not None:
         away = f"{wish.why}; {source.ledger.key} has no room for it or is to be left"
         draft.move(source, best.ledger, Level.RESIDENT, wish.because, away)

@@ -1,0 +1,241 @@
+"""What the planner decides in pools that a person can follow."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from plimsoll_cluster.keys import ObjectKey
+from plimsoll_operator.placement.action import Action, Because, First, Move, Place, Sleep, Unload, Wake
+from plimsoll_operator.placement.decision import Refused
+from plimsoll_operator.placement.explain import explain
+from plimsoll_operator.placement.host import Copy, Host, Sleepers
+from plimsoll_operator.placement.level import Condition, Level, Pressure, State
+from plimsoll_operator.placement.model import Model, Need, Replicas
+from plimsoll_operator.placement.planner import plan
+from plimsoll_operator.placement.pool import Demand, PoolState
+
+NOW, OLD = 10_000.0, 9_000.0
+
+
+def key(name: str) -> ObjectKey:
+    return ObjectKey("pool" if name.startswith("h") else "team", name)
+
+
+def model(name: str, size: int = 40, **more: Any) -> Model:
+    return Model(key(name), "1", (Need(size, host=size),), load_seconds=10.0, wake_seconds=1.0, **more)
+
+
+def awake(name: str, size: int = 40, **more: Any) -> Copy:
+    given = {"weights": size, "since": OLD, "last_used": OLD, "rate": 0.001, **more}
+    return Copy(key(name), "1", State.RESIDENT, **given)
+
+
+def image(name: str, size: int = 40, **more: Any) -> Copy:
+    return Copy(key(name), "1", State.IN_HOST, **{"host": size, "since": OLD, "rate": 0.001, **more})
+
+
+def files(name: str, **more: Any) -> Copy:
+    return Copy(key(name), "1", State.ON_DISK, since=OLD, **more)
+
+
+def host(name: str, *copies: Copy, line: int = 100, sleepers: int = 100, **more: Any) -> Host:
+    used = sum(copy.host for copy in copies)
+    return Host(
+        key(name), f"node-{name}", line, line, sleepers=Sleepers(sleepers, used), time=NOW, models=copies, **more
+    )
+
+
+def pool(models: list[Model], hosts: list[Host], **waiting: float) -> PoolState:
+    demand = tuple(Demand(key(name), 1, NOW - seconds) for name, seconds in waiting.items())
+    return PoolState(NOW, tuple(models), tuple(hosts), demand)
+
+
+def actions(state: PoolState) -> list[Action]:
+    return list(plan(state).actions)
+
+
+def brief(state: PoolState) -> list[str]:
+    return [f"{type(action).__name__} {action.model.name} {action.host.name}" for action in plan(state).actions]
+
+
+def test_what_nobody_asks_for_is_placed_as_files_where_least_is_placed() -> None:
+    state = pool([model("a"), model("b")], [host("h1", awake("a")), host("h2")])
+    (placed,) = actions(state)
+    assert isinstance(placed, Place)
+    assert (placed.model.name, placed.host.name, placed.level) == ("b", "h2", Level.ON_DISK)
+
+
+def test_an_image_wakes_where_it_lies_before_files_are_loaded_elsewhere() -> None:
+    state = pool([model("a"), model("b")], [host("h1", image("a")), host("h2")], a=0)
+    assert brief(state)[0] == "Wake a h1"
+
+
+def test_the_model_of_least_value_gives_way_and_the_reason_has_the_figures() -> None:
+    models = [model("a"), model("b"), model("c", 50)]
+    state = pool(models, [host("h1", awake("a", rate=0.01), awake("b", rate=0.001), files("c"))], c=0)
+    sleep, wake = actions(state)
+    assert isinstance(sleep, Sleep)
+    assert isinstance(wake, Wake)
+    assert (sleep.model.name, sleep.level, sleep.because) == ("b", Level.IN_HOST, Because.EVICTED)
+    assert "makes room for team/c: value" in sleep.why
+    assert "idle for 17 min, 1.0 s to bring back" in sleep.why
+
+
+@pytest.mark.parametrize(
+    ("changes", "more"),
+    [
+        ({"active": 1}, {}),
+        ({"waiting": 1}, {}),
+        ({"since": NOW - 29}, {}),
+        ({}, {"pinned": True}),
+        ({}, {"priority": 1}),
+    ],
+)
+def test_what_never_gives_way(changes: dict[str, Any], more: dict[str, Any]) -> None:
+    """In use, waited for, awake too short, pinned, of higher priority: however long the request waits."""
+    state = pool([model("a", 80, **more), model("b", 50)], [host("h1", awake("a", 80, **changes), files("b"))], b=1000)
+    made = plan(state)
+    assert made.actions == ()
+    assert [refusal.model.name for refusal in made.refusals] == ["b"]
+
+
+def test_a_hot_model_gives_way_only_once_the_request_has_waited() -> None:
+    """Ten of them a second: whoever takes its place for half a minute costs more than is saved."""
+    models = [model("a", 80), replace(model("b", 80), load_seconds=0.5)]
+    hosts = [host("h1", awake("a", 80, rate=10.0), files("b"))]
+    early = plan(pool(models, hosts, b=5))
+    assert early.actions == ()
+    assert early.refusals[0].reason is Refused.WAITS_FOR_TURN
+    assert early.wait == 25.0
+    assert brief(pool(models, hosts, b=31)) == ["Sleep a h1", "Wake b h1"]
+
+
+def test_a_higher_priority_displaces_a_lower_one_to_be_kept_awake() -> None:
+    models = [model("a", 80), model("b", 80, priority=1, replicas=Replicas(1, 1, 1))]
+    state = pool(models, [host("h1", awake("a", 80, rate=10.0), files("b"))])
+    assert brief(state) == ["Sleep a h1", "Wake b h1"]
+    assert "of higher priority" in actions(state)[0].why
+    equals = pool([models[0], replace(models[1], priority=0)], list(state.hosts))
+    assert actions(equals) == []
+
+
+def test_pinned_models_that_exceed_the_lines_together_are_refused_with_numbers() -> None:
+    models = [model(name, 60, pinned=True) for name in ("a", "b", "c")]
+    made = plan(pool(models, [host("h1"), host("h2")]))
+    (refusal,) = made.refusals
+    assert refusal.reason is Refused.PINNED_BEYOND_LINE
+    assert refusal.numbers == {"need": 60, "pinned": 180, "lines": 200, "left": 40}
+    assert sum(isinstance(a, Place) and a.level is Level.RESIDENT for a in made.actions) == 2
+
+
+def test_a_model_larger_than_any_host_is_refused_with_numbers() -> None:
+    (refusal,) = plan(pool([model("a", 101)], [host("h1"), host("h2", line=90)])).refusals
+    assert (refusal.reason, refusal.numbers) == (Refused.TOO_LARGE, {"need": 101, "largest": 100})
+
+
+def test_a_device_class_is_matched_or_refused() -> None:
+    hosts = [host("h1", device="cpu"), host("h2", device="gpu")]
+    (placed,) = actions(pool([model("a", device="gpu")], hosts))
+    assert placed.host.name == "h2"
+    (refusal,) = plan(pool([model("a", device="tpu")], hosts)).refusals
+    assert refusal.reason is Refused.NO_DEVICE
+    assert "class tpu, and the pool's are cpu, gpu" in refusal.message
+
+
+def test_groups_and_an_empty_pool_are_refused() -> None:
+    pair = replace(model("a"), needs=(Need(1), Need(1)))
+    assert plan(pool([pair], [host("h1")])).refusals[0].reason is Refused.GROUPS
+    assert plan(pool([model("a")], [])).refusals[0].reason is Refused.NO_HOSTS
+
+
+def test_what_lay_on_a_lost_host_is_placed_again_and_is_not_there_twice_when_it_returns() -> None:
+    lost = host("h1", awake("a"), condition=Condition.LOST)
+    state = pool([model("a")], [lost, host("h2")])
+    (placed,) = actions(state)
+    assert (type(placed), placed.host.name) == (Place, "h2")
+    back = pool([model("a")], [replace(lost, condition=Condition.READY), host("h2", awake("a", since=OLD + 100))])
+    (unloaded,) = actions(back)
+    assert (type(unloaded), unloaded.host.name) == (Unload, "h1")
+
+
+def test_a_drained_host_is_left_once_nobody_uses_it_and_what_is_in_use_goes_on() -> None:
+    hosts = [host("h1", awake("a", rate=0.1), awake("b", active=1), condition=Condition.DRAINING), host("h2")]
+    moves = [action for action in actions(pool([model("a"), model("b")], hosts)) if isinstance(action, Move)]
+    (move,) = moves
+    assert (move.model.name, move.host.name, move.level, move.first) == ("a", "h2", Level.RESIDENT, First.PLACE)
+    assert "Unload b h1" not in brief(pool([model("a"), model("b")], hosts))
+
+
+def test_a_cordoned_host_keeps_what_it_has_and_takes_nothing_new() -> None:
+    hosts = [host("h1", image("a"), condition=Condition.CORDONED), host("h2", awake("c", 100, active=1))]
+    state = pool([model("a"), model("b"), model("c", 100)], hosts, a=0, b=1000)
+    assert brief(state) == ["Wake a h1", "Place b h2"]
+
+
+def test_full_pressure_puts_the_least_worth_to_sleep() -> None:
+    hosts = [host("h1", awake("a", 50, rate=0.01), awake("b", 45), pressure=Pressure.FULL)]
+    (sleep,) = actions(pool([model("a", 50), model("b", 45)], hosts))
+    assert (sleep.model.name, sleep.because) == ("b", Because.PRESSURE)
+
+
+def test_a_replica_of_a_hot_model_takes_the_place_of_what_is_worth_less_than_half() -> None:
+    hot = model("a", 80, replicas=Replicas(2, 0, 2))
+    hosts = [host("h1", awake("a", 80, rate=5.0)), host("h2", awake("b", 80, rate=0.001))]
+    assert brief(pool([hot, model("b", 80)], hosts)) == ["Sleep b h2", "Place a h2"]
+    busy = [hosts[0], host("h2", awake("b", 80, rate=4.0))]
+    assert not any(isinstance(action, Sleep) for action in actions(pool([hot, model("b", 80)], busy)))
+
+
+def test_an_idle_model_moves_so_that_a_larger_one_fits() -> None:
+    """Half of each host is free, and the victim would be too hot to be put to sleep."""
+    models = [model("a", 50), model("b", 50), replace(model("c", 100), load_seconds=0.5)]
+    hosts = [host("h1", awake("a", 50, rate=9.0)), host("h2", awake("b", 50, rate=9.0, active=1)), host("h3", line=60)]
+    hosts[0] = replace(hosts[0], models=(*hosts[0].models, files("c")))
+    made = plan(pool(models, hosts, c=0))
+    assert [type(action) for action in made.actions] == [Move, Wake]
+    assert (made.actions[0].model.name, made.actions[0].because) == ("a", Because.DEFRAGMENTED)
+    lately = [replace(models[0], moved=NOW - 10), *models[1:]]
+    assert not any(isinstance(action, Move) for action in actions(pool(lately, hosts, c=0)))
+
+
+def test_a_new_revision_replaces_the_old_one_in_its_place_where_nobody_uses_it() -> None:
+    state = pool([replace(model("a"), revision="2")], [host("h1", image("a"))])
+    (move,) = actions(state)
+    assert isinstance(move, Move)
+    assert (move.source, move.host, move.first) == (key("h1"), key("h1"), First.UNLOAD)
+
+
+def test_scaled_to_zero_it_sleeps_and_stopped_it_goes() -> None:
+    hosts = [host("h1", awake("a"))]
+    (sleep,) = actions(pool([model("a", replicas=Replicas(0, 0, 1))], hosts))
+    assert (type(sleep), sleep.because) == (Sleep, Because.SCALED)
+    assert brief(pool([model("a", replicas=Replicas(0, 0, 0))], hosts)) == ["Unload a h1"]
+
+
+def test_a_host_where_loads_failed_is_left_alone_until_its_time() -> None:
+    hosts = [host("h1", files("a", failures=2, retry=NOW + 20)), host("h2")]
+    (move,) = actions(pool([model("a")], hosts, a=0))
+    assert (type(move), move.host.name) == (Move, "h2")
+    made = plan(pool([model("a")], hosts[:1], a=0))
+    assert (made.actions, made.wait) == ((), 20.0)
+    assert made.refusals[0].reason is Refused.FAILED_LATELY
+
+
+def test_two_entries_of_one_host_or_model_are_refused() -> None:
+    with pytest.raises(ValueError, match="hosts name pool/h1 more than once"):
+        pool([], [host("h1"), host("h1")])
+
+
+def test_an_explanation_tells_every_host_what_is_done_and_why() -> None:
+    models = [model("a"), model("b"), model("c", 50)]
+    state = pool(models, [host("h1", awake("a", rate=0.01), awake("b"), files("c")), host("h2", line=45)], c=0)
+    text = explain(state, key("c"))
+    assert "1 request waiting" in text
+    assert "1. pool/h1: 10 s, wakes where it lies, puts team/b (40 B) to sleep" in text
+    assert "2. pool/h2: no (TooLarge): 50 B are more than its 45 B" in text
+    assert "put team/b on pool/h1 to sleep as InHost (Evicted): makes room for team/c" in text
+    with pytest.raises(KeyError, match="the pool has no model team/x; it has team/a, team/b, team/c"):
+        explain(state, key("x"))

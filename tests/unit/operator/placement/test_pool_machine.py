@@ -1,0 +1,147 @@
+"""A pool that lives: hosts are lost, return, drain and lie; in the end all that fits lies somewhere, and only once."""
+
+from __future__ import annotations
+
+import msgspec
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from placement_support.pools import HOSTS, MODELS, NOW, models
+from placement_support.world import World
+
+from plimsoll_cluster.keys import ObjectKey
+from plimsoll_operator.placement.accept import accept
+from plimsoll_operator.placement.host import Copy, Host, Sleepers
+from plimsoll_operator.placement.level import Condition, State
+from plimsoll_operator.placement.planner import plan
+from plimsoll_operator.placement.pool import Demand, PoolState
+
+SETTLE = 40
+
+
+class Living(RuleBasedStateMachine):
+    """`state` is what the hosts truly are; `known` is what was accepted of their reports."""
+
+    state: PoolState
+    known: dict[ObjectKey, Host]
+
+    @initialize(data=st.data(), count=st.integers(1, 4))
+    def begin(self, data: st.DataObject, count: int) -> None:
+        chosen = data.draw(st.lists(st.sampled_from(MODELS), unique=True, min_size=1))
+        hosts = tuple(
+            Host(key, f"node-{key.name}", 120, 100, device="cpu", sleepers=Sleepers(60), instance="one", time=NOW)
+            for key in HOSTS[:count]
+        )
+        self.state = PoolState(NOW, tuple(data.draw(models(key)) for key in chosen), hosts)
+        self.known = {host.key: host for host in hosts}
+
+    @rule(seconds=st.sampled_from([1.0, 31.0, 700.0]))
+    def time_passes(self, seconds: float) -> None:
+        self.state = msgspec.structs.replace(self.state, now=self.state.now + seconds)
+
+    @rule(condition=st.sampled_from(Condition), data=st.data())
+    def a_host_changes(self, condition: Condition, data: st.DataObject) -> None:
+        """Nobody uses what lies on a host that is lost, and what returns has what it had."""
+        self._replace(data.draw(st.sampled_from(self.state.hosts)).key, condition=condition)
+
+    @rule(data=st.data())
+    def a_host_restarts(self, data: st.DataObject) -> None:
+        host = data.draw(st.sampled_from(self.state.hosts))
+        self._replace(host.key, models=(), sleepers=Sleepers(60), instance=host.instance + "'", sequence=0)
+
+    @rule(data=st.data(), waiting=st.integers(0, 3))
+    def requests_come(self, data: st.DataObject, waiting: int) -> None:
+        key = data.draw(st.sampled_from(self.state.models)).key
+        others = tuple(entry for entry in self.state.demand if entry.model != key)
+        since = self.state.now - 5
+        self.state = msgspec.structs.replace(self.state, demand=(*others, Demand(key, waiting, since, 0.01 * waiting)))
+
+    @rule(data=st.data(), active=st.integers(0, 2))
+    def a_model_is_used(self, data: st.DataObject, active: int) -> None:
+        host = data.draw(st.sampled_from(self.state.hosts))
+        used = tuple(
+            msgspec.structs.replace(copy, active=active, rate=0.1) if copy.state is State.RESIDENT else copy
+            for copy in host.models
+        )
+        self._replace(host.key, models=used)
+
+    @rule(data=st.data())
+    def a_host_lies(self, data: st.DataObject) -> None:
+        """What it says is refused, and what was known of it before stays."""
+        host = data.draw(st.sampled_from(list(self.known.values())))
+        stranger = Copy(ObjectKey("team", "stranger"), "a", State.RESIDENT, weights=10**6)
+        lie = data.draw(
+            st.sampled_from(
+                [
+                    msgspec.structs.replace(host, sequence=host.sequence - 1),
+                    msgspec.structs.replace(host, time=self.state.now + 1000, sequence=host.sequence + 1),
+                    msgspec.structs.replace(host, models=(*host.models, stranger), sequence=host.sequence + 1),
+                    msgspec.structs.replace(host, instance="old", time=host.time - 100),
+                ]
+            )
+        )
+        accepted = accept(host, lie, self.state.now)
+        assert accepted.report is host
+        assert str(host.key) in accepted.complaint
+
+    @rule()
+    def the_operator_plans(self) -> None:
+        self._hear()
+        self.state = World(self._seen()).carry_out(plan(self._seen()))
+        self._count()
+
+    @invariant()
+    def nothing_is_there_twice(self) -> None:
+        for host in self.state.hosts if hasattr(self, "state") else ():
+            keys = [copy.model for copy in host.models]
+            assert len(keys) == len(set(keys))
+
+    def teardown(self) -> None:
+        """All hosts are back, nobody asks for anything: what fits lies where it should, and nothing twice."""
+        if not hasattr(self, "state"):
+            return
+        self.state = msgspec.structs.replace(self.state, demand=())
+        for host in self.state.hosts:
+            idle = tuple(msgspec.structs.replace(copy, active=0) for copy in host.models)
+            self._replace(host.key, condition=Condition.READY, models=idle)
+        for _ in range(SETTLE):
+            self.time_passes(700.0)
+            self._hear()
+            made = plan(self._seen())
+            if not made.actions:
+                break
+            self.state = World(self._seen()).carry_out(made)
+            self._count()
+        assert not made.actions
+        refused = {refusal.model for refusal in made.refusals}
+        for model in self.state.models:
+            lies = [host.key for host in self.state.hosts for copy in host.models if copy.model == model.key]
+            wanted = min(model.placed, len(self.state.hosts))
+            assert model.key in refused or len(lies) == wanted
+
+    def _seen(self) -> PoolState:
+        return msgspec.structs.replace(self.state, hosts=tuple(self.known.values()))
+
+    def _hear(self) -> None:
+        """Every host reports, with its clock; none of these reports is refused."""
+        for host in self.state.hosts:
+            report = msgspec.structs.replace(host, time=self.state.now)
+            accepted = accept(self.known[host.key], report, self.state.now)
+            assert accepted.report is report, accepted.complaint
+            self.known[host.key] = report
+
+    def _count(self) -> None:
+        """Hosts number what they did."""
+        counted = (msgspec.structs.replace(host, sequence=host.sequence + 1) for host in self.state.hosts)
+        self.state = msgspec.structs.replace(self.state, hosts=tuple(counted))
+
+    def _replace(self, key: ObjectKey, **changes: object) -> None:
+        hosts = tuple(
+            msgspec.structs.replace(host, **{"sequence": host.sequence + 1, **changes}) if host.key == key else host
+            for host in self.state.hosts
+        )
+        self.state = msgspec.structs.replace(self.state, hosts=hosts)
+
+
+TestLiving = Living.TestCase
+TestLiving.settings = settings(max_examples=40, stateful_step_count=15, deadline=None)
