@@ -1,7 +1,8 @@
-"""`python -m plimsoll_operator`."""
+"""`python -m plimsoll_operator`: the operator, or, with `simulate` or `explain` first, its planner alone."""
 
 import sys
 
+from plimsoll_operator.commands import COMMANDS, command
 from plimsoll_operator.main import main
 
-sys.exit(main())
+sys.exit(command(sys.argv[1:]) if sys.argv[1:2] and sys.argv[1] in COMMANDS else main())

@@ -1,0 +1,130 @@
+"""`python -m plimsoll_operator simulate` and `explain`: the planner without a cluster."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from plimsoll_cluster.keys import ObjectKey
+from plimsoll_operator.placement.decision import Plan
+from plimsoll_operator.placement.explain import explain, sentence
+from plimsoll_operator.placement.pool import PoolState
+from plimsoll_operator.quantity import byte_count
+from plimsoll_operator.simulation.planned import Planned
+from plimsoll_operator.simulation.pool import Host, Pool
+from plimsoll_operator.simulation.report import table
+from plimsoll_operator.simulation.trace import KINDS, Shape, Trace, TraceError, make, read
+
+COMMANDS = ("simulate", "explain")
+
+
+class InputError(Exception):
+    """A file or an argument is of no use; the message says what to change."""
+
+
+def command(arguments: Sequence[str]) -> int:
+    """Run one of COMMANDS, named by the first argument: 0, or 1 for input that is of no use."""
+    args = _parse(arguments)
+    try:
+        _print(_explain(args) if args.command == "explain" else _simulate(args))
+    except (InputError, TraceError) as error:
+        print(f"plimsoll-operator {args.command}: {error}", file=sys.stderr)  # noqa: T201
+        return 1
+    return 0
+
+
+def _explain(args: argparse.Namespace) -> str:
+    namespace, slash, name = args.model.partition("/")
+    if not slash or not namespace or not name:
+        raise InputError(f"{args.model!r} is not like NAMESPACE/NAME")
+    try:
+        return explain(_state(args.state), ObjectKey(namespace, name))
+    except KeyError as error:
+        raise InputError(str(error.args[0])) from error
+
+
+def _simulate(args: argparse.Namespace) -> str:
+    if args.state is not None:
+        state = _state(args.state)
+        hosts = [Host(host.key.name, host.line - host.reserved, host.sleepers.capacity) for host in state.hosts]
+        trace = read(Path(args.trace), state.models)
+    else:
+        hosts = [Host(f"host-{number}", args.line, args.sleepers) for number in range(args.hosts)]
+        trace = _made_up(args)
+    if not hosts:
+        raise InputError("the state has no hosts")
+    lines: list[str] = []
+    policy = Planned(told=lambda at, plan: lines.extend(_told(at, plan)) if args.decisions else None)
+    outcome = Pool(trace, hosts, policy).run()
+    return "\n".join([*lines, *([""] if lines else []), table(outcome)])
+
+
+def _made_up(args: argparse.Namespace) -> Trace:
+    if args.trace not in KINDS:
+        kinds = ", ".join(KINDS)
+        raise InputError(f"--trace is one of {kinds}, or, with --state, a recorded file; not {args.trace!r}")
+    return make(args.trace, Shape(args.models, args.hours, args.rate), args.seed)
+
+
+def _state(path: Path) -> PoolState:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=PoolState)
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}") from error
+    except msgspec.MsgspecError as error:
+        raise InputError(f"{path} is no PoolState: {error}") from error
+
+
+def _told(at: float, plan: Plan) -> list[str]:
+    return [f"{at:10.1f} s  {sentence(action)}" for action in plan.actions]
+
+
+def _print(text: str) -> None:
+    sys.stdout.write(text + "\n")
+
+
+def _parse(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m plimsoll_operator", allow_abbrev=False)
+    commands = parser.add_subparsers(dest="command", required=True)
+    told = commands.add_parser("explain", help="the whole decision for one model, from a recorded state")
+    told.add_argument("state", type=Path, help="a PoolState as JSON")
+    told.add_argument("model", metavar="NAMESPACE/NAME")
+    run = commands.add_parser("simulate", help="run the planner on a trace and tell what it pays")
+    run.add_argument("--trace", default="zipf", help=f"{', '.join(KINDS)}, or a recorded file with --state")
+    run.add_argument("--state", type=Path, help="a PoolState as JSON: models and hosts of a recorded trace")
+    run.add_argument("--hosts", type=_count, default=4, help="hosts of a made-up pool (default 4)")
+    run.add_argument("--line", type=_size, default=80 * 2**30, help="bytes of each for models (default 80Gi)")
+    run.add_argument("--sleepers", type=_size, default=40 * 2**30, help="bytes of each for images (default 40Gi)")
+    run.add_argument("--models", type=_count, default=72, help="models of a made-up trace (default 72)")
+    run.add_argument("--hours", type=_positive, default=1.0, help="of a made-up trace (default 1)")
+    run.add_argument("--rate", type=_positive, default=0.5, help="requests a second of a made-up trace (default 0.5)")
+    run.add_argument("--seed", type=int, default=0)
+    run.add_argument("--decisions", action="store_true", help="print every action and its reason")
+    return parser.parse_args(arguments)
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or not 0 < int(text) <= 10_000:
+        raise argparse.ArgumentTypeError(f"{text[:64]!r} is not a whole number from 1 to 10000")
+    return int(text)
+
+
+def _size(text: str) -> int:
+    try:
+        return byte_count(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def _positive(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    if not 0 < number < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text[:64]!r} is not a number above 0")
+    return number

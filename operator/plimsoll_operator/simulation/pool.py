@@ -1,0 +1,194 @@
+"""Hosts that hold, load and wake models, with a clock that moves from event to event."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections import defaultdict, deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Protocol
+
+from plimsoll_cluster.keys import ObjectKey
+from plimsoll_operator.placement.level import State
+from plimsoll_operator.placement.model import Model
+from plimsoll_operator.placement.value import HALF_LIFE, MEMORY, decayed
+from plimsoll_operator.simulation.trace import Request, Trace
+
+PER_REQUEST = math.log(2) / HALF_LIFE
+"""What a request adds to a decayed rate, so that a steady rate is told as itself."""
+
+
+@dataclass(slots=True, eq=False)
+class Copy:
+    """A model on a host: OnDisk, InHost, Waking or Resident."""
+
+    model: Model
+    host: Host
+    state: State = State.ON_DISK
+    since: float = 0.0
+    active: int = 0
+    rate: float = 0.0
+    last_used: float = 0.0
+
+    @property
+    def idle(self) -> bool:
+        """Whether it could give way."""
+        return self.state is State.RESIDENT and not self.active
+
+
+@dataclass(slots=True, eq=False)
+class Host:
+    """`line` bytes for models that are awake, `sleepers` for images."""
+
+    name: str
+    line: int
+    sleepers: int
+    copies: dict[ObjectKey, Copy] = field(default_factory=dict)
+
+    @property
+    def free(self) -> int:
+        """Bytes below the line."""
+        return self.line - sum(copy.model.need.device for copy in self.copies.values() if copy.state.awake)
+
+    @property
+    def free_images(self) -> int:
+        """Bytes for more images."""
+        images = (copy.model.need.host for copy in self.copies.values() if copy.state is State.IN_HOST)
+        return self.sleepers - sum(images)
+
+
+class Policy(Protocol):
+    """Decides what lies where. It is asked whenever requests wait, and something has changed or its time has come."""
+
+    name: str
+
+    def begin(self, pool: Pool) -> None:
+        """Before the first request."""
+
+    def decide(self, pool: Pool) -> float | None:
+        """Wake, put to sleep and move; after how many seconds it wants to be asked again though nothing changes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a policy paid (seconds of loading and waking), and the waits of served requests, in seconds."""
+
+    policy: str
+    seconds: float
+    loads: int
+    wakes: int
+    moves: int
+    served: int
+    requests: int
+    waits: tuple[float, ...]
+
+
+class Pool:
+    """The simulation of one trace under one policy."""
+
+    def __init__(self, trace: Trace, hosts: Sequence[Host], policy: Policy) -> None:
+        self.now = 0.0
+        self.models = {model.key: model for model in trace.models}
+        self.hosts = {host.name: host for host in hosts}
+        self.waiting: dict[ObjectKey, deque[Request]] = defaultdict(deque)
+        self.seconds = 0.0
+        self.loads = self.wakes = self.moves = 0
+        self._requests, self._policy = trace.requests, policy
+        self._events: list[tuple[float, int, Copy | None, bool]] = []
+        self._serial = count()
+        self._waits: list[float] = []
+        self._rates: dict[ObjectKey, tuple[float, float]] = {}
+
+    def run(self) -> Outcome:
+        """Serve the trace to its end."""
+        self._policy.begin(self)
+        coming = iter(self._requests)
+        request = next(coming, None)
+        while request is not None or self._events:
+            at = request.at if request is not None else float("inf")
+            if self._events and self._events[0][0] <= at:
+                self.now, _, copy, loaded = heapq.heappop(self._events)
+                changed = self._happen(copy, loaded)
+            elif request is not None:
+                self.now = at
+                changed = not self._arrive(request)
+                request = next(coming, None)
+            if changed and any(self.waiting.values()):
+                again = self._policy.decide(self)
+                if again is not None:
+                    heapq.heappush(self._events, (self.now + max(again, 0.001), next(self._serial), None, False))
+        served = tuple(self._waits)
+        total = len(self._requests)
+        return Outcome(self._policy.name, self.seconds, self.loads, self.wakes, self.moves, len(served), total, served)
+
+    def copies(self, key: ObjectKey) -> Iterator[Copy]:
+        """Where a model lies."""
+        return (host.copies[key] for host in self.hosts.values() if key in host.copies)
+
+    def rates(self) -> dict[ObjectKey, float]:
+        """Requests a second for each model that was ever asked for, decayed to now."""
+        return {key: decayed(rate, self.now - at, MEMORY) for key, (rate, at) in self._rates.items()}
+
+    def place(self, model: Model, host: Host) -> Copy:
+        """Its files, on one more host. Raises ValueError where it lies already."""
+        if model.key in host.copies:
+            raise ValueError(f"{model.key} lies on {host.name} already")
+        copy = host.copies[model.key] = Copy(model, host, since=self.now)
+        return copy
+
+    def unload(self, copy: Copy) -> None:
+        """Forget it. Raises ValueError where it is in use."""
+        if copy.active or copy.state is State.WAKING:
+            raise ValueError(f"{copy.model.key} on {copy.host.name} is in use")
+        del copy.host.copies[copy.model.key]
+
+    def sleep(self, copy: Copy, state: State) -> None:
+        """Give its device memory, or its image, away. Raises ValueError where it is in use or there is no room."""
+        if copy.active or copy.state is State.WAKING:
+            raise ValueError(f"{copy.model.key} on {copy.host.name} is in use")
+        if state is State.IN_HOST and copy.model.need.host > copy.host.free_images:
+            raise ValueError(f"{copy.host.name} has no room for the image of {copy.model.key}")
+        copy.state, copy.since = state, self.now
+
+    def wake(self, copy: Copy) -> None:
+        """Begin to load it, or to wake it from its image: it is paid at once. Raises ValueError without room."""
+        model = copy.model
+        if model.need.device > copy.host.free:
+            raise ValueError(f"{copy.host.name} has no room for {model.key}")
+        image = copy.state is State.IN_HOST
+        seconds = model.wake_seconds if image else model.load_seconds
+        self.seconds += seconds
+        self.wakes, self.loads = self.wakes + image, self.loads + (not image)
+        copy.state, copy.since = State.WAKING, self.now
+        heapq.heappush(self._events, (self.now + seconds, next(self._serial), copy, True))
+
+    def _arrive(self, request: Request) -> bool:
+        rate, at = self._rates.get(request.model, (0.0, self.now))
+        self._rates[request.model] = decayed(rate, self.now - at, MEMORY) + math.log(2) / MEMORY, self.now
+        awake = [copy for copy in self.copies(request.model) if copy.state is State.RESIDENT]
+        if not awake:
+            self.waiting[request.model].append(request)
+            return False
+        self._serve(request, min(awake, key=lambda copy: copy.active))
+        return True
+
+    def _happen(self, copy: Copy | None, loaded: bool) -> bool:
+        """A load or a request has ended, or the policy wanted to be asked."""
+        if copy is None:
+            return True
+        if not loaded:
+            copy.active -= 1
+            return not copy.active
+        copy.state, copy.since = State.RESIDENT, self.now
+        for request in self.waiting.pop(copy.model.key, ()):
+            self._serve(request, copy)
+        return True
+
+    def _serve(self, request: Request, copy: Copy) -> None:
+        self._waits.append(self.now - request.at)
+        copy.active += 1
+        copy.rate = decayed(copy.rate, self.now - copy.last_used) + PER_REQUEST
+        copy.last_used = self.now
+        heapq.heappush(self._events, (self.now + request.seconds, next(self._serial), copy, False))

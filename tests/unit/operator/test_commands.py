@@ -1,0 +1,80 @@
+"""`simulate` and `explain` on the command line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from plimsoll_cluster.keys import ObjectKey
+from plimsoll_operator.commands import command
+from plimsoll_operator.placement.host import Host, Sleepers
+from plimsoll_operator.placement.model import Model, Need
+from plimsoll_operator.placement.pool import Demand, PoolState
+
+MODEL = Model(ObjectKey("team", "m"), "1", (Need(40, host=40),))
+STATE = PoolState(
+    1000.0,
+    models=(MODEL,),
+    hosts=(Host(ObjectKey("pool", "h1"), "n1", 100, 100, sleepers=Sleepers(100)),),
+    demand=(Demand(MODEL.key, 2, 995.0),),
+)
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Path:
+    path = tmp_path / "state.json"
+    path.write_bytes(msgspec.json.encode(STATE))
+    return path
+
+
+def test_explain_tells_the_decision(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command(["explain", str(state), "team/m"]) == 0
+    out = capsys.readouterr().out
+    assert "2 requests waiting for 5.0 s" in out
+    assert "place team/m on pool/h1 as Resident (Demand): 2 requests waited 5.0 s for it; 10 s to load" in out
+
+
+def test_simulate_prints_what_a_made_up_trace_pays(capsys: pytest.CaptureFixture[str]) -> None:
+    assert command(["simulate", "--trace", "bursty", "--hours", "0.05", "--hosts", "2", "--decisions"]) == 0
+    out = capsys.readouterr().out
+    assert "seconds of loading" in out
+    assert "(Missing): it lies on 0 of 1 hosts" in out
+
+
+def test_simulate_runs_a_recorded_trace(state: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trace = tmp_path / "trace.jsonl"
+    trace.write_text(json.dumps({"at": 1.0, "model": "team/m", "seconds": 2.0}))
+    assert command(["simulate", "--state", str(state), "--trace", str(trace)]) == 0
+    assert "seconds of loading       10.0" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["explain", "STATE", "m"], "'m' is not like NAMESPACE/NAME"),
+        (["explain", "STATE", "team/x"], "the pool has no model team/x; it has team/m"),
+        (["explain", "missing.json", "team/m"], "missing.json cannot be read: No such file"),
+        (["simulate", "--trace", "sawtooth"], "one of zipf, shifting, bursty, scan"),
+        (["simulate", "--state", "STATE", "--trace", "missing.jsonl"], "missing.jsonl cannot be read"),
+    ],
+)
+def test_useless_input_is_told(state: Path, words: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command([str(state) if word == "STATE" else word for word in words]) == 1
+    assert told in capsys.readouterr().err
+
+
+def test_a_state_with_a_field_too_many_is_told(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    state.write_text(json.dumps({"now": 1.0, "modles": []}))
+    assert command(["explain", str(state), "team/m"]) == 1
+    assert "is no PoolState" in capsys.readouterr().err
+    assert command(["simulate", "--state", str(state), "--trace", "x"]) == 1
+
+
+def test_figures_out_of_bounds_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+    for words in (["--hosts", "0"], ["--hours", "-1"], ["--line", "much"]):
+        with pytest.raises(SystemExit):
+            command(["simulate", *words])
+    assert "is no amount of memory" in capsys.readouterr().err
