@@ -1,0 +1,28 @@
+"""What knowing every model's popularity, but not the next request, would pay: how far below that can online rules get?
+
+One memory without borders, as large as all lines and all sleepers together, keeps the models that save most seconds of
+loading a byte over the whole trace, and every other request loads its model from files. No rule knows that much, and
+none of a pool has such a memory; a rule that also saw the present drift could still do better.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from plimsoll_operator.simulation.pool import Host
+from plimsoll_operator.simulation.trace import Trace
+
+
+def popularity_known(trace: Trace, hosts: Sequence[Host]) -> float:
+    """Seconds of loading; waking is not counted."""
+    asked = Counter(request.model for request in trace.requests)
+    left = sum(host.line + host.sleepers for host in hosts)
+    seconds = 0.0
+    for model in sorted(trace.models, key=lambda model: -asked[model.key] * model.load_seconds / model.need.host):
+        if not asked[model.key]:
+            continue
+        keeps = model.need.device <= left
+        left -= model.need.device if keeps else 0
+        seconds += model.load_seconds * (1 if keeps else asked[model.key])
+    return seconds
