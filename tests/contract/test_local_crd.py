@@ -66,7 +66,8 @@ def test_every_rule_can_be_evaluated_here(rule: dict[str, Any]) -> None:
 @pytest.mark.parametrize("path", sorted((REPOSITORY / "examples").glob("*.yaml")), ids=lambda path: path.name)
 def test_the_examples_are_accepted(path: Path) -> None:
     for body in yaml.safe_load_all(path.read_text()):
-        admit(Document(path.name, body))
+        if body["kind"] != "RuntimePool":  # the real API server judges those
+            admit(Document(path.name, body))
 
 
 def test_the_readmes_first_deployment_is_accepted() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from operator_support.direct import Direct, Refused
+from operator_support.objects import FULL, Json
 from operator_support.verdicts import VERDICTS, Verdict
 
 MODEL = {"model": {"source": "demo://gemma-3-270m"}}
@@ -18,3 +19,64 @@ def test_the_api_servers_verdict(direct: Direct, verdict: Verdict) -> None:
         direct.create_model("m", MODEL | verdict.spec)
     assert refused.value.code == 422
     assert verdict.refusal in refused.value.message
+
+
+POOL: Json = {"resources": {"memory": "4Gi"}}
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        POOL,
+        {
+            "replicas": 2,
+            "resources": FULL["resources"],
+            "memory": {"line": "90%", "sleepers": "8Gi"},
+            "eviction": {"minimumResidencySeconds": 0},
+            "drainSeconds": 0,
+            "rollout": {"maxSurge": "25%", "maxUnavailable": 0},
+            "template": FULL["template"],
+        },
+    ],
+    ids=["least", "most"],
+)
+def test_pools_that_are_good(direct: Direct, spec: Json) -> None:
+    stored = direct.create_pool("shared", spec)["spec"]
+    defaults = {"line": "90%", "sleepers": 0}
+    assert stored["memory"] == defaults | spec.get("memory", {})
+    assert stored["replicas"] == spec.get("replicas", 1)
+
+
+@pytest.mark.parametrize(
+    ("spec", "refusal"),
+    [
+        ({}, "spec.resources"),
+        ({"resources": {}}, "resources.memory is what the models of a pool share"),
+        (POOL | {"memory": {"line": "101%"}}, "must be a share from 1% to 100%"),
+        (POOL | {"memory": {"line": "0%"}}, "must be a share from 1% to 100%"),
+        (POOL | {"memory": {"sleepers": "lots"}}, "must be an amount such as 8Gi or 512Mi, or 0"),
+        (POOL | {"memory": {"sleepers": "4Gi"}}, "leaves nothing of resources.memory for models that are awake"),
+        (POOL | {"memory": {"sleepers": 1 << 32}}, "leaves nothing of resources.memory for models that are awake"),
+        (POOL | {"eviction": {"minimumResidencySeconds": -1}}, "minimumResidencySeconds"),
+        (POOL | {"replicas": 257}, "replicas"),
+        (POOL | {"size": 1}, 'unknown field "spec.size"'),
+        (
+            POOL | {"template": {"volumes": [{"name": "v", "hostPath": {"path": "/"}}]}},
+            "must be a persistentVolumeClaim",
+        ),
+    ],
+)
+def test_pools_that_are_refused(direct: Direct, spec: Json, refusal: str) -> None:
+    with pytest.raises(Refused) as refused:
+        direct.create_pool("shared", spec)
+    assert refused.value.code in (400, 422)
+    assert refusal in refused.value.message
+
+
+def test_a_pool_is_scaled_as_a_deployment_is(direct: Direct) -> None:
+    direct.create_pool("shared", POOL)
+    path = f"/apis/plimsoll.dev/v1alpha1/namespaces/{direct.namespace}/runtimepools/shared/scale"
+    scale = direct.ask("GET", path)
+    assert scale["spec"]["replicas"] == 1
+    direct.ask("PUT", path, scale | {"spec": {"replicas": 3}})
+    assert direct.pool("shared")["spec"]["replicas"] == 3

@@ -58,6 +58,22 @@ class Direct:
         """A whole ModelDeployment."""
         return self.ask("POST", self._models(), body, fieldValidation="Strict")
 
+    def create_pool(self, name: str, spec: Any) -> Json:
+        """A RuntimePool, as `kubectl create` makes it."""
+        body = {"apiVersion": API_VERSION, "kind": "RuntimePool", "metadata": {"name": name}, "spec": spec}
+        return self.ask("POST", self._of_ours("runtimepools"), body, fieldValidation="Strict")
+
+    def pool(self, name: str) -> Json:
+        return self.ask("GET", self._of_ours("runtimepools", name))
+
+    def change_pool(self, name: str, **spec: Any) -> Json:
+        """Merge into its spec."""
+        return self.ask("PATCH", self._of_ours("runtimepools", name), {"spec": spec}, MERGE)
+
+    def hosts(self) -> dict[str, Json]:
+        """The ModelHosts, by name."""
+        return {item["metadata"]["name"]: item for item in self.ask("GET", self._of_ours("modelhosts"))["items"]}
+
     def model(self, name: str) -> Json:
         return self.ask("GET", self._models(name))
 
@@ -157,6 +173,9 @@ class Direct:
             self.bind(pod)
         self.report(pod, {"running": {}}, ready=True)
         return True
+
+    def _of_ours(self, *path: str) -> str:
+        return "/".join((f"/apis/{API_VERSION}/namespaces", self.namespace, *path))
 
     def _models(self, name: str = "") -> str:
         return f"{MODELS.format(self.namespace)}/{name}".rstrip("/")

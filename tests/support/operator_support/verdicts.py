@@ -64,7 +64,26 @@ SHM: Json = {
     "volumes": [{"name": "mine", "emptyDir": {"medium": "Memory"}}],
     "volumeMounts": [{"name": "mine", "mountPath": "/dev/shm"}],
 }
+POOLED: Json = {"placement": {"pool": "shared"}}
 VERDICTS: tuple[Verdict, ...] = (
+    Verdict(POOLED),
+    Verdict({"placement": {"pool": "shared", "priority": -1000, "weight": 1000, "pinned": True}, "replicas": 2}),
+    Verdict(POOLED | {"runtime": {"kvMemory": "64Mi", "maxModelLen": 512, "attentionBackend": "triton"}}),
+    Verdict({"placement": {}}, "pool"),
+    Verdict({"placement": {"pool": "Shared"}}, "spec.placement.pool in body should match"),
+    Verdict({"placement": {"pool": "shared", "priority": 1001}}, "should be less than or equal to 1000"),
+    Verdict({"placement": {"pool": "shared", "weight": 0}}, "should be greater than or equal to 1"),
+    *(
+        Verdict(POOLED | {"resources": {field: FULL["resources"][field]}}, "set resources in the RuntimePool")
+        for field in FULL["resources"]
+    ),
+    *(
+        Verdict(POOLED | {"template": {field: value}}, "set template in the RuntimePool")
+        for field, value in {**FULL["template"], "startupDeadlineSeconds": 60}.items()
+        if field != "volumeMounts"
+    ),
+    Verdict(POOLED | {"rollout": {"maxSurge": 1}}, "set rollout in the RuntimePool"),
+    Verdict(POOLED | {"runtime": {"threads": 2}}, "leave out runtime.threads"),
     Verdict(volume(persistentVolumeClaim={"claimName": "data"})),
     Verdict(volume(configMap={"name": "settings"})),
     Verdict(volume(secret={"secretName": "certificates"})),

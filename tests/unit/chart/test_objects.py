@@ -184,9 +184,11 @@ def test_watching_namespaces_needs_no_right_over_the_cluster(render: Render) -> 
 
 def test_definitions_survive_the_release_unless_told_otherwise(render: Render) -> None:
     for keep in (True, False):
-        (definition,) = by_kind(render({"crds": {"keep": keep}}), "CustomResourceDefinition")
-        annotations = definition["metadata"].get("annotations", {})
-        assert (annotations.get("helm.sh/resource-policy") == "keep") is keep
+        definitions = by_kind(render({"crds": {"keep": keep}}), "CustomResourceDefinition")
+        assert {d["spec"]["names"]["kind"] for d in definitions} == {"ModelDeployment", "RuntimePool", "ModelHost"}
+        for definition in definitions:
+            annotations = definition["metadata"].get("annotations", {})
+            assert (annotations.get("helm.sh/resource-policy") == "keep") is keep
     assert by_kind(render({"crds": {"install": False}}), "CustomResourceDefinition") == []
 
 
