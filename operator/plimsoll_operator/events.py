@@ -6,7 +6,7 @@ import uuid
 from datetime import UTC, datetime
 from typing import Any
 
-from plimsoll_operator.identity import API_VERSION, KIND, Object
+from plimsoll_operator.identity import API_VERSION, Object
 from plimsoll_operator.reasons import Reason
 
 CONTROLLER = "plimsoll.dev/operator"
@@ -16,7 +16,7 @@ NOTE_LIMIT = 1000
 def build_event(
     item: Object, instance: str, reason: Reason, note: str, now: datetime, *, warning: bool = False
 ) -> dict[str, Any]:
-    """An event about a ModelDeployment."""
+    """An event about an object of ours."""
     meta = item["metadata"]
     return {
         "apiVersion": "events.k8s.io/v1",
@@ -31,7 +31,7 @@ def build_event(
         "type": "Warning" if warning else "Normal",
         "regarding": {
             "apiVersion": API_VERSION,
-            "kind": KIND,
+            "kind": item["kind"],
             "name": meta["name"],
             "namespace": meta["namespace"],
             "uid": meta["uid"],

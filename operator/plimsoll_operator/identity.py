@@ -15,9 +15,18 @@ from plimsoll_cluster.keys import controller_of as controller_of
 from plimsoll_cluster.keys import key_of as key_of
 
 API_VERSION = f"{GROUP}/{VERSION}"
+POOL_KIND, POOLS_PLURAL = "RuntimePool", "runtimepools"
+HOST_KIND, HOSTS_PLURAL = "ModelHost", "modelhosts"
 OWNER_LABEL = "plimsoll.dev/model-deployment"
 UID_LABEL = "plimsoll.dev/model-deployment-uid"
+POOL_LABEL = "plimsoll.dev/runtime-pool"
+POOL_UID_LABEL = "plimsoll.dev/runtime-pool-uid"
+OWNER_LABELS = {KIND: (OWNER_LABEL, UID_LABEL), POOL_KIND: (POOL_LABEL, POOL_UID_LABEL)}
+"""By kind: the labels of a pod that name what it was made for, and that object's uid."""
 HASH_LABEL = "plimsoll.dev/pod-hash"
+ROLE_LABEL, GROUP_LABEL, INDEX_LABEL = "plimsoll.dev/role", "plimsoll.dev/group", "plimsoll.dev/index"
+"""Who a pod is: what it does, of which group, and which of that group's pods. A single pod is a group of one."""
+SERVING, HOSTING = "serve", "host"
 NAME_LABEL, RUNTIME_NAME = "app.kubernetes.io/name", "plimsoll-runtime"
 MANAGED_LABEL, MANAGER = "app.kubernetes.io/managed-by", "plimsoll-operator"
 CONTAINER = "runtime"
@@ -26,14 +35,21 @@ PORT = 8000
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """The ModelDeployment that children belong to; the cluster deletes them with it."""
+    """The object that children belong to; the cluster deletes them with it."""
 
     key: ObjectKey
     uid: str
+    kind: str = KIND
 
     def reference(self, *, awaited: bool = False) -> dict[str, Any]:
         """The entry of a child's ownerReferences. A deletion in the foreground waits for those that are `awaited`."""
-        known = {"apiVersion": API_VERSION, "kind": KIND, "name": self.key.name, "uid": self.uid, "controller": True}
+        known = {
+            "apiVersion": API_VERSION,
+            "kind": self.kind,
+            "name": self.key.name,
+            "uid": self.uid,
+            "controller": True,
+        }
         return {**known, "blockOwnerDeletion": True} if awaited else known
 
 
@@ -43,12 +59,13 @@ def deployment_reference(deployment: Object) -> dict[str, Any]:
     return {"apiVersion": "apps/v1", "kind": "Deployment", "name": meta["name"], "uid": meta["uid"]}
 
 
-def selector_labels(name: str, uid: str | None = None) -> dict[str, str]:
-    """Labels that all pods of a ModelDeployment have; with its uid, which nobody can know before it exists."""
-    labels = {NAME_LABEL: RUNTIME_NAME, MANAGED_LABEL: MANAGER, OWNER_LABEL: name}
-    return labels if uid is None else {**labels, UID_LABEL: uid}
+def selector_labels(name: str, uid: str | None = None, kind: str = KIND) -> dict[str, str]:
+    """Labels that all pods of an object have; with its uid, which nobody can know before it exists."""
+    name_label, uid_label = OWNER_LABELS[kind]
+    labels = {NAME_LABEL: RUNTIME_NAME, MANAGED_LABEL: MANAGER, name_label: name}
+    return labels if uid is None else {**labels, uid_label: uid}
 
 
-def selector(name: str, uid: str | None = None) -> str:
+def selector(name: str, uid: str | None = None, kind: str = KIND) -> str:
     """The same as a selector's text."""
-    return ",".join(f"{key}={value}" for key, value in selector_labels(name, uid).items())
+    return ",".join(f"{key}={value}" for key, value in selector_labels(name, uid, kind).items())

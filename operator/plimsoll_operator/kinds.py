@@ -68,6 +68,10 @@ class Caches:
         stores: tuple[Store[Any], ...] = (self.models, self.pods, self.services, self.budgets)
         return stores if self.nodes is None else (*stores, self.nodes)
 
+    def of(self, kind: str) -> Store[Any]:
+        """The store of a kind."""
+        return next(store for store in self.all() if store.resource.kind == kind)
+
     def troubles(self, failures: int = 1) -> list[str]:
         """Collections that could not be followed at least so many times in a row, and why."""
         parts = [part for store in self.all() for part in store.parts.values()]

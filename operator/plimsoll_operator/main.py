@@ -16,6 +16,7 @@ from typing import Any
 
 from plimsoll_cluster.connect import NoClusterError, connect
 from plimsoll_cluster.source import follow
+from plimsoll_operator.actor import NotLeaderError
 from plimsoll_operator.api import Api
 from plimsoll_operator.build.budget import Budgets
 from plimsoll_operator.expectations import Expectations
@@ -28,7 +29,7 @@ from plimsoll_operator.names import NameRegistry
 from plimsoll_operator.nodes import NodeRegistry
 from plimsoll_operator.options import Options, parse_options
 from plimsoll_operator.prerequisites import PrerequisiteError, await_prerequisites, may_see_nodes
-from plimsoll_operator.reconcile import NotLeaderError, Reconciler
+from plimsoll_operator.reconcile import Reconciler
 from plimsoll_operator.turns import Turns
 from plimsoll_operator.watch import wake
 from plimsoll_operator.work import RESYNC_SECONDS, WORKERS, WorkQueue

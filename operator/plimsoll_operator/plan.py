@@ -20,6 +20,7 @@ from datetime import timedelta
 from plimsoll_operator.observe import Observed, Pod, ServiceState
 from plimsoll_operator.reasons import Reason
 from plimsoll_operator.view import View
+from plimsoll_operator.workload import Workload
 
 ROOM_PATIENCE = timedelta(seconds=60)
 """How long a pod may find no node before an old one goes for it: a cluster that grows by itself has one by then."""
@@ -61,7 +62,7 @@ class Plan:
     wait: timedelta | None = None
 
 
-def plan(seen: View) -> Plan:
+def plan(seen: View[Workload]) -> Plan:
     """The actions that bring what is there closer to the spec; none when it is settled or must wait."""
     spec, observed = seen.spec, seen.observed
     service = observed.service in (ServiceState.MISSING, ServiceState.CHANGED)
@@ -86,13 +87,13 @@ def plan(seen: View) -> Plan:
     return Plan(tuple(actions), min((t for t in (wait, pause) if t is not None), default=None))
 
 
-def _surplus(seen: View) -> list[Pod]:
+def _surplus(seen: View[Workload]) -> list[Pod]:
     """What to take away when there are too many: what is not ready (without a node first), then the newest."""
     order = sorted(seen.staying, key=lambda p: (p.ready, p.cut_off, p.scheduled, -p.created.timestamp(), p.name))
     return order[: max(0, len(order) - seen.spec.replicas)]
 
 
-def _replaced(seen: View) -> list[Pod]:
+def _replaced(seen: View[Workload]) -> list[Pod]:
     """Pods that can go now.
 
     Those of an older spec that do not serve go at once, the others, and those whose node is being drained, as far as
@@ -104,12 +105,12 @@ def _replaced(seen: View) -> list[Pod]:
     return [*idle, *(doubtful if seen.ready >= seen.spec.replicas else ()), *_serving(seen)[:spare]]
 
 
-def _serving(seen: View) -> list[Pod]:
+def _serving(seen: View[Workload]) -> list[Pod]:
     """Pods that serve and are to be replaced: those first whose node waits to be drained."""
     return [p for p in (*seen.leaving, *seen.older) if p.ready]
 
 
-def _first(seen: View, kept: Sequence[Pod], removed: Set[str]) -> tuple[list[Pod], timedelta | None]:
+def _first(seen: View[Workload], kept: Sequence[Pod], removed: Set[str]) -> tuple[list[Pod], timedelta | None]:
     """Pods that serve and go before their replacements do, where there is no room for both; and when to look again.
 
     That is what `maxUnavailable` allows. Pods that drain make room already. The room on a node that is being drained is
@@ -131,7 +132,7 @@ def _first(seen: View, kept: Sequence[Pod], removed: Set[str]) -> tuple[list[Pod
     return usable[: max(0, min(spare, wanted))], wait
 
 
-def _why_gone(pod: Pod, seen: View) -> str:
+def _why_gone(pod: Pod, seen: View[Workload]) -> str:
     return "its spec or image has changed" if pod in seen.older else f"its node {pod.node} is being drained"
 
 
@@ -157,7 +158,7 @@ def _buried(dead: Sequence[Pod], ended: Sequence[Pod], *, ready: int, replicas: 
     return older + list(ended[: max(0, len(ended) - kept)])
 
 
-def _why(seen: View) -> str:
+def _why(seen: View[Workload]) -> str:
     if seen.older:
         return "the spec or the image has changed"
     if seen.leaving:

@@ -13,10 +13,10 @@ from typing import Any
 from plimsoll_operator.conditions import PROGRESSING
 from plimsoll_operator.observe import LONG_AGO, Pod
 from plimsoll_operator.reasons import Reason
-from plimsoll_operator.spec import Spec
+from plimsoll_operator.workload import Workload
 
 
-def deadline(spec: Spec, pods: Sequence[Pod], before: Sequence[Mapping[str, Any]], now: datetime) -> datetime:
+def deadline(spec: Workload, pods: Sequence[Pod], before: Sequence[Mapping[str, Any]], now: datetime) -> datetime:
     """When the change counts as stalled, unless something moves; `pods` are those that have to do with it.
 
     A pod that loads, or drains, is progress until its own limit has passed.

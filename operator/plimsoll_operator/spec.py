@@ -3,60 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from plimsoll_operator.identity import Object, ObjectKey, Owner, key_of
 from plimsoll_operator.quantity import byte_count
 from plimsoll_operator.rollout import Rollout, read_rollout
+from plimsoll_operator.template import (
+    STARTUP_SECONDS,
+    Accelerator,
+    Template,
+    read_accelerator,
+    read_template,
+    text_of,
+)
+from plimsoll_operator.template import SpecError as SpecError
 
 DRAIN_SECONDS = 30
 """What the runtime takes when it is not told (a contract test compares)."""
-
-
-STARTUP_SECONDS = 3600
-"""How long a pod may load when nothing else is said: a model of hundreds of gigabytes from a slow hub."""
-SCHEDULING = (
-    "nodeSelector",
-    "affinity",
-    "priorityClassName",
-    "runtimeClassName",
-    "schedulerName",
-    "imagePullSecrets",
-)
-"""Fields of the template that a pod takes as they are."""
-
-
-class SpecError(Exception):
-    """The API server's schema let it pass, and still it cannot be served; the message says what to change."""
-
-
-@dataclass(frozen=True, slots=True)
-class Accelerator:
-    """An extended resource and how many of it."""
-
-    resource: str
-    count: int
-
-
-@dataclass(frozen=True, slots=True)
-class Template:
-    """Additions to each pod, as they stand in the object."""
-
-    labels: Mapping[str, str] = field(default_factory=dict)
-    annotations: Mapping[str, str] = field(default_factory=dict)
-    env: tuple[Mapping[str, Any], ...] = ()
-    env_from: tuple[Mapping[str, Any], ...] = ()
-    volumes: tuple[Mapping[str, Any], ...] = ()
-    volume_mounts: tuple[Mapping[str, Any], ...] = ()
-    tolerations: tuple[Mapping[str, Any], ...] = ()
-    scheduling: Mapping[str, Any] = field(default_factory=dict)
-    service_account: str | None = None
-    spread: tuple[Mapping[str, Any], ...] | None = None
-    image: str | None = None
-    shm_size: str | None = None
-    startup_seconds: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +74,7 @@ def read_spec(item: Object) -> Spec:
     """Read an object that the API server accepted. Raises SpecError."""
     spec, key = item["spec"], key_of(item)
     resources, options = spec.get("resources", {}), spec.get("runtime", {})
-    accelerator = resources.get("accelerator")
+    accelerator = read_accelerator(resources)
     _check_memory(resources.get("memory"), None if accelerator else options.get("kvMemory"))
     return Spec(
         owner=Owner(key, item["metadata"]["uid"]),
@@ -119,13 +84,13 @@ def read_spec(item: Object) -> Spec:
         revision=spec["model"].get("revision"),
         served_names=served_names(item),
         replicas=spec.get("replicas", 1),
-        cpu=_text(resources.get("cpu")),
-        memory=_text(resources.get("memory")),
-        accelerator=Accelerator(accelerator["resource"], accelerator.get("count", 1)) if accelerator else None,
-        cpu_limit=_text(resources.get("cpuLimit")),
-        ephemeral_storage=_text(resources.get("ephemeralStorage")),
+        cpu=text_of(resources.get("cpu")),
+        memory=text_of(resources.get("memory")),
+        accelerator=accelerator,
+        cpu_limit=text_of(resources.get("cpuLimit")),
+        ephemeral_storage=text_of(resources.get("ephemeralStorage")),
         options=options,
-        template=_template(spec.get("template", {})),
+        template=read_template(spec.get("template", {})),
         rollout=read_rollout(spec.get("rollout", {})),
     )
 
@@ -139,26 +104,3 @@ def _check_memory(memory: str | int | None, kv_memory: str | None) -> None:
             f"runtime.kvMemory {kv_memory} leaves nothing of resources.memory {memory} for the weights: "
             "lower the one or raise the other"
         )
-
-
-def _template(values: Mapping[str, Any]) -> Template:
-    spread = values.get("topologySpreadConstraints")
-    return Template(
-        labels=values.get("labels", {}),
-        annotations=values.get("annotations", {}),
-        env=tuple(values.get("env", ())),
-        env_from=tuple(values.get("envFrom", ())),
-        volumes=tuple(values.get("volumes", ())),
-        volume_mounts=tuple(values.get("volumeMounts", ())),
-        tolerations=tuple(values.get("tolerations", ())),
-        scheduling={name: values[name] for name in SCHEDULING if values.get(name)},
-        service_account=values.get("serviceAccountName"),
-        spread=None if spread is None else tuple(spread),
-        image=values.get("image"),
-        shm_size=_text(values.get("shmSize")),
-        startup_seconds=values.get("startupDeadlineSeconds"),
-    )
-
-
-def _text(quantity: object) -> str | None:
-    return None if quantity is None else str(quantity)

@@ -20,6 +20,7 @@ from plimsoll_operator.identity import Object, selector
 from plimsoll_operator.observe import Pod, ServiceState, selecting_uid
 from plimsoll_operator.reasons import NOT_LOADED, NOT_PLACED, Reason
 from plimsoll_operator.rollout import read_rollout
+from plimsoll_operator.spec import Spec
 from plimsoll_operator.view import View
 
 Fields = dict[str, Any]
@@ -34,7 +35,7 @@ class Rejections:
 
 
 def describe(
-    seen: View, rejections: Rejections, before: Sequence[Mapping[str, Any]] = ()
+    seen: View[Spec], rejections: Rejections, before: Sequence[Mapping[str, Any]] = ()
 ) -> tuple[Fields, list[Condition]]:
     """The status without its conditions, and the conditions; `before` are those of the last status."""
     spec = seen.spec
@@ -94,7 +95,7 @@ def _standard(progressing: Condition) -> list[Condition]:
     return [Condition(STALLED, True, progressing.reason, progressing.message)]
 
 
-def _placed(seen: View, rejection: str | None) -> Condition:
+def _placed(seen: View[Spec], rejection: str | None) -> Condition:
     replicas = seen.spec.replicas
     if rejection is not None:
         return Condition(PLACED, False, Reason.REJECTED, f"the API server refuses the pod: {rejection}")
@@ -106,7 +107,7 @@ def _placed(seen: View, rejection: str | None) -> Condition:
     return Condition(PLACED, True, Reason.SCHEDULED, f"{scheduled} of {replicas} replicas have a node")
 
 
-def _loaded(seen: View) -> Condition:
+def _loaded(seen: View[Spec]) -> Condition:
     replicas, source = seen.spec.replicas, seen.spec.source
     if (failure := seen.failure(NOT_LOADED)) is not None:
         return Condition(LOADED, False, failure.reason, failure.message)
@@ -116,7 +117,7 @@ def _loaded(seen: View) -> Condition:
     return Condition(LOADED, True, Reason.LOADED, message)
 
 
-def _routable(seen: View, rejection: str | None) -> Condition:
+def _routable(seen: View[Spec], rejection: str | None) -> Condition:
     spec, observed = seen.spec, seen.observed
     if observed.name_holders:
         listed = ", ".join(f"{name} by {holder}" for name, holder in observed.name_holders)
@@ -134,7 +135,7 @@ def _routable(seen: View, rejection: str | None) -> Condition:
     return Condition(ROUTABLE, True, Reason.ROUTABLE, f"{seen.ready} ready for requests to {names}")
 
 
-def _ready(seen: View, parts: Sequence[Condition]) -> Condition:
+def _ready(seen: View[Spec], parts: Sequence[Condition]) -> Condition:
     """Whether enough replicas serve, of whatever spec: a roll or a node that is lost need not change it."""
     spec, routable = seen.spec, parts[-1]
     if spec.replicas == 0:
@@ -145,7 +146,7 @@ def _ready(seen: View, parts: Sequence[Condition]) -> Condition:
     return Condition(READY, False, part.reason, part.message)
 
 
-def _progressing(seen: View, parts: Sequence[Condition], before: Sequence[Mapping[str, Any]]) -> Condition:
+def _progressing(seen: View[Spec], parts: Sequence[Condition], before: Sequence[Mapping[str, Any]]) -> Condition:
     """False when nothing changes any more: what is wanted is there, or nothing has come of it for too long."""
     under_way = _under_way(seen, parts)
     if under_way is None:
@@ -158,7 +159,7 @@ def _progressing(seen: View, parts: Sequence[Condition], before: Sequence[Mappin
     return Condition(PROGRESSING, False, Reason.PROGRESS_DEADLINE_EXCEEDED, late)
 
 
-def _under_way(seen: View, parts: Sequence[Condition]) -> tuple[Reason, str] | None:
+def _under_way(seen: View[Spec], parts: Sequence[Condition]) -> tuple[Reason, str] | None:
     """What still changes, and in a sentence."""
     replicas = seen.spec.replicas
     for part in parts:
@@ -194,7 +195,7 @@ def _is_failing(part: Condition) -> bool:
     return part.reason is Reason.REJECTED or part.reason in NOT_LOADED
 
 
-def _phase(seen: View, progressing: Condition, parts: Sequence[Condition]) -> str:
+def _phase(seen: View[Spec], progressing: Condition, parts: Sequence[Condition]) -> str:
     placed, loaded, _ = parts
     if seen.spec.replicas == 0:
         return "Stopped"

@@ -5,20 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from plimsoll_operator.build.revision import Fit, Fits
 from plimsoll_operator.failure import Failure
 from plimsoll_operator.observe import Observed, Pod
 from plimsoll_operator.progress import deadline
 from plimsoll_operator.reasons import Reason
-from plimsoll_operator.spec import Spec
+from plimsoll_operator.workload import Workload
 
 CORDON = "node.kubernetes.io/unschedulable"
+W_co = TypeVar("W_co", bound=Workload, covariant=True)
+W = TypeVar("W", bound=Workload)
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class View(Generic[W_co]):
     """`live` pods count as replicas. Each of them is one of these:
 
     `current`: of the present spec and image. `held`: of the present spec, and it is not this model's turn to take what
@@ -26,7 +28,7 @@ class View:
     whether pods serve that only an upgrade of Plimsoll has outdated.
     """
 
-    spec: Spec
+    spec: W_co
     observed: Observed
     live: tuple[Pod, ...]
     current: tuple[Pod, ...]
@@ -79,7 +81,7 @@ class View:
         return None
 
 
-def view(spec: Spec, fits: Fits, observed: Observed, *, may_roll: bool = True) -> View:
+def view(spec: W, fits: Fits, observed: Observed, *, may_roll: bool = True) -> View[W]:
     """Sort what is there. Without `may_roll`, pods that only an upgrade of Plimsoll has outdated stay as they are."""
     of = {p.uid: fits(p.hash, p.image) for p in observed.pods}
     live = tuple(p for p in observed.pods if p.live)
@@ -98,7 +100,7 @@ def view(spec: Spec, fits: Fits, observed: Observed, *, may_roll: bool = True) -
     )
 
 
-def moves_off_nodes(spec: Spec) -> bool:
+def moves_off_nodes(spec: Workload) -> bool:
     """Whether pods are moved off a node that is drained: not where they would be put there again."""
     return not any(_tolerates_cordon(toleration) for toleration in spec.template.tolerations)
 

@@ -9,9 +9,10 @@ import time
 from collections.abc import Awaitable, Callable, Iterable
 
 from plimsoll_cluster.keys import Key
+from plimsoll_operator.actor import NotLeaderError
 from plimsoll_operator.api import ApiError
 from plimsoll_operator.metrics import FAILURES, PASSES, QUEUE, SECONDS
-from plimsoll_operator.reconcile import NotLeaderError, Outcome
+from plimsoll_operator.reconcile import Outcome
 
 logger = logging.getLogger(__name__)
 

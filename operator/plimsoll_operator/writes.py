@@ -4,53 +4,59 @@ from __future__ import annotations
 
 import random
 import string
-from collections.abc import Awaitable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 from plimsoll_cluster.keys import Object, ObjectKey
 from plimsoll_cluster.store import Store
 from plimsoll_operator.api import Api, ApiError
-from plimsoll_operator.build.image import Image
-from plimsoll_operator.build.pod import build_pod
-from plimsoll_operator.build.revision import revision
 from plimsoll_operator.expectations import Expectations
 from plimsoll_operator.identity import KIND
 from plimsoll_operator.kinds import Caches
-from plimsoll_operator.spec import Spec
 
 SUFFIX = string.ascii_lowercase + string.digits
 SUFFIX_LENGTH = 5
 
 
-class Writes:
-    """Writes for ModelDeployments. Every method raises ApiError."""
+@dataclass(frozen=True, slots=True)
+class Make:
+    """How pods of the present spec are made: `pod` builds one of a suffix, `revision` names all that is in it."""
 
-    def __init__(self, api: Api, caches: Caches, expectations: Expectations) -> None:
+    revision: str
+    pod: Callable[[str], Object]
+
+
+class Writes:
+    """Writes for objects of one kind. Every method raises ApiError."""
+
+    def __init__(self, api: Api, caches: Caches, expectations: Expectations, kind: str = KIND) -> None:
         self._api = api
         self._caches = caches
         self._expectations = expectations
+        self._kind = kind
         self._unsure: dict[ObjectKey, list[tuple[str, str]]] = {}
 
-    async def create_pod(self, spec: Spec, image: Image) -> str:
+    async def create_pod(self, owner: ObjectKey, make: Make) -> str:
         """Returns its name. A refusal does not tell it: a message that differs each time is a write in every pass.
 
         The name of a pod that may still be made is used again: the API server makes no two pods of one name.
         """
-        kept, present = self._unsure.setdefault(spec.key, []), revision(spec, image)
+        kept, present = self._unsure.setdefault(owner, []), make.revision
         again = next((known for known in kept if known[0] == present), None)
         made = again or (present, "".join(random.choices(SUFFIX, k=SUFFIX_LENGTH)))
-        pod = build_pod(spec, image, made[1])
+        pod = make.pod(made[1])
         name: str = pod["metadata"]["name"]
         kept.append(made)
         try:
-            await self._apply(spec.key, self._caches.pods, self._api.create_pod(pod))
+            await self._apply(owner, self._caches.pods, self._api.create_pod(pod))
         except ApiError as error:
             if not error.is_unsure:
-                self._settle(spec.key, made)
-            words = str(error).replace(name, spec.key.name)
+                self._settle(owner, made)
+            words = str(error).replace(name, owner.name)
             raise ApiError(error.code, words, namespace_ends=error.namespace_ends) from error
-        self._settle(spec.key, made)
+        self._settle(owner, made)
         return name
 
     async def delete_pod(self, owner: ObjectKey, name: str, uid: str) -> None:
@@ -72,18 +78,18 @@ class Writes:
 
     async def apply_status(self, owner: ObjectKey, item: Object, status: Mapping[str, Any]) -> None:
         """Write a whole status."""
-        await self._apply(owner, self._caches.models, self._api.apply_status(item, status))
+        await self._apply(owner, self._caches.of(self._kind), self._api.apply_status(item, status))
 
     def forget(self, owner: ObjectKey) -> None:
         """An object is gone."""
         self._unsure.pop(owner, None)
-        self._expectations.forget(owner.of(KIND))
+        self._expectations.forget(owner.of(self._kind))
 
     async def _apply(self, owner: ObjectKey, store: Store[Any], request: Awaitable[Object]) -> None:
         """The object's next pass waits until the cache has what the API server answers."""
         with self._noting(owner, store):
             answer = await request
-        self._expectations.written(owner.of(KIND), store, answer)
+        self._expectations.written(owner.of(self._kind), store, answer)
 
     async def _delete(
         self, owner: ObjectKey, store: Store[Any], key: ObjectKey, uid: str, request: Awaitable[None]
@@ -91,7 +97,7 @@ class Writes:
         """The object's next pass waits until the cache has it no longer."""
         with self._noting(owner, store):
             await request
-        self._expectations.deleted(owner.of(KIND), store, key, uid)
+        self._expectations.deleted(owner.of(self._kind), store, key, uid)
 
     def _settle(self, owner: ObjectKey, made: tuple[str, str]) -> None:
         """It is known what came of a pod's name: forget every try of it."""
@@ -108,5 +114,5 @@ class Writes:
             yield
         except ApiError as error:
             if error.is_unsure:
-                self._expectations.unsure(owner.of(KIND), store, owner.namespace)
+                self._expectations.unsure(owner.of(self._kind), store, owner.namespace)
             raise

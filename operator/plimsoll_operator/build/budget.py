@@ -1,4 +1,4 @@
-"""The disruption budget of a model: how many replicas a drain of nodes must leave."""
+"""The disruption budget of an object's pods: how many replicas a drain of nodes must leave."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from plimsoll_operator.identity import selector_labels
-from plimsoll_operator.spec import Spec
+from plimsoll_operator.workload import Workload
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +17,7 @@ class Budgets:
     of_one: bool = True
 
 
-def build_budget(spec: Spec, uid: str | None, budgets: Budgets = Budgets()) -> dict[str, Any] | None:
+def build_budget(spec: Workload, uid: str | None, budgets: Budgets = Budgets()) -> dict[str, Any] | None:
     """None where there is nothing to keep, or where keeping it would hold up a drain for ever.
 
     A number, and not a share: nobody then has to find out how many replicas there should be. Pods that do not serve may
@@ -32,12 +32,12 @@ def build_budget(spec: Spec, uid: str | None, budgets: Budgets = Budgets()) -> d
         "metadata": {
             "name": spec.key.name,
             "namespace": spec.key.namespace,
-            "labels": selector_labels(spec.key.name),
+            "labels": selector_labels(spec.key.name, kind=spec.owner.kind),
             "ownerReferences": [spec.owner.reference()],
         },
         "spec": {
             "minAvailable": least,
             "unhealthyPodEvictionPolicy": "AlwaysAllow",
-            "selector": {"matchLabels": selector_labels(spec.key.name, uid)},
+            "selector": {"matchLabels": selector_labels(spec.key.name, uid, spec.owner.kind)},
         },
     }

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from plimsoll_operator.spec import Spec, SpecError
+from plimsoll_operator.template import SpecError
+from plimsoll_operator.workload import Workload
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,8 +16,8 @@ class Image:
     pull_policy: str = "IfNotPresent"
     allowed: tuple[str, ...] = ()
 
-    def of(self, spec: Spec) -> str:
-        """The image of a model's pods. Raises SpecError for one that is not allowed."""
+    def of(self, spec: Workload) -> str:
+        """The image of an object's pods. Raises SpecError for one that is not allowed."""
         own = spec.template.image
         if own is None:
             return self.reference

@@ -15,7 +15,8 @@ from typing import Any
 
 from plimsoll_operator.build.arguments import CLAIMS, claim_name, serve_arguments
 from plimsoll_operator.build.image import Image
-from plimsoll_operator.spec import Spec, Template
+from plimsoll_operator.spec import Spec
+from plimsoll_operator.template import Template
 
 USER, PORT, LOG, CACHE = 65532, 8000, "/dev/termination-log", "/cache"
 NODE_LOST = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")

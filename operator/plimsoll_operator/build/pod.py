@@ -1,171 +1,24 @@
-"""A runtime pod: restricted in every way that Pod Security asks for, and drained before it goes."""
+"""A pod of a model of its own: `plimsoll serve`."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping
 from typing import Any
 
-from plimsoll_operator.build.arguments import CLAIMS, claim_name, serve_arguments
+from plimsoll_operator.build.arguments import claim_name, serve_arguments
 from plimsoll_operator.build.image import Image
 from plimsoll_operator.build.revision import revision
-from plimsoll_operator.identity import CONTAINER, HASH_LABEL, PORT, selector_labels
+from plimsoll_operator.build.runtime_pod import Parts, build_runtime_pod
+from plimsoll_operator.identity import SERVING
 from plimsoll_operator.spec import Spec
-
-USER = 65532
-TERMINATION_LOG = "/dev/termination-log"
-CACHE = "/cache"
-LEAVE_SECONDS = 3
-"""A pod that is deleted serves on for so long, until everybody has heard of it and of the pod that takes its place."""
-GRACE_BEYOND_DRAIN = 15 + LEAVE_SECONDS
-START_PERIOD = 2
-CACHE_LIMIT = "256Gi"
-"""Of the cache without `resources.ephemeralStorage`: room for whatever one accelerator can hold, not all of a disk."""
-OVER_NODES = ({"maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "ScheduleAnyway"},)
-NODE_LOST = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
-NODE_LOST_SECONDS = 60
-"""How long a pod may stay on a node that does not answer. The cluster's own 300 s are long for requests to wait."""
 
 
 def build_pod(spec: Spec, image: Image, suffix: str) -> dict[str, Any]:
     """One replica. Two pods of one spec and image differ in `suffix` only."""
-    body = _with_defaults(_pod_spec(spec, image), spec)
-    ours = {**selector_labels(spec.key.name, spec.owner.uid), HASH_LABEL: revision(spec, image)}
-    metadata: dict[str, Any] = {
-        "name": f"{spec.key.name}-{suffix}",
-        "namespace": spec.key.namespace,
-        "labels": {**spec.template.labels, **ours},
-        "ownerReferences": [spec.owner.reference(awaited=True)],
-    }
-    if spec.template.annotations:
-        metadata["annotations"] = dict(spec.template.annotations)
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": body}
-
-
-def _with_defaults(body: dict[str, Any], spec: Spec) -> dict[str, Any]:
-    """What pods have where the spec does not say."""
-    limit = {"sizeLimit": spec.ephemeral_storage or CACHE_LIMIT}
-    volumes = [{**volume, "emptyDir": limit} if volume["name"] == "cache" else volume for volume in body["volumes"]]
-    return {"topologySpreadConstraints": _spread(spec, OVER_NODES), **body, "volumes": volumes}
-
-
-def _spread(spec: Spec, constraints: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Constraints over the model's own pods where they do not say over which."""
-    own = {"labelSelector": {"matchLabels": selector_labels(spec.key.name)}}
-    return [{**own, **constraint} for constraint in constraints]
-
-
-def _pod_spec(spec: Spec, image: Image) -> dict[str, Any]:
-    body: dict[str, Any] = {
-        "automountServiceAccountToken": False,
-        "containers": [_container(spec, image)],
-        "enableServiceLinks": False,
-        "securityContext": {
-            "runAsNonRoot": True,
-            "runAsUser": USER,
-            "runAsGroup": USER,
-            "fsGroup": USER,
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
-        "terminationGracePeriodSeconds": spec.drain_seconds + GRACE_BEYOND_DRAIN,
-        "tolerations": _tolerations(spec),
-        "volumes": _volumes(spec),
-        **spec.template.scheduling,
-    }
-    if spec.template.service_account:
-        body["serviceAccountName"] = spec.template.service_account
-    if spec.template.spread is not None:
-        body["topologySpreadConstraints"] = _spread(spec, spec.template.spread)
-    return body
-
-
-def _container(spec: Spec, image: Image) -> dict[str, Any]:
-    mounts = [{"name": "cache", "mountPath": CACHE}, {"name": "tmp", "mountPath": "/tmp"}]
-    if claim := claim_name(spec.source):
-        mounts.append({"name": "model", "mountPath": f"{CLAIMS}/{claim}", "readOnly": True})  # type: ignore[dict-item]
-    if spec.template.shm_size:
-        mounts.append({"name": "shm", "mountPath": "/dev/shm"})
-    body = {
-        "name": CONTAINER,
-        "image": image.of(spec),
-        "imagePullPolicy": image.pull_policy,
-        "args": serve_arguments(spec),
-        "env": _environment(spec),
-        "ports": [{"name": "http", "containerPort": PORT, "protocol": "TCP"}],
-        "resources": _resources(spec),
-        "lifecycle": {"preStop": {"sleep": {"seconds": LEAVE_SECONDS}}},
-        "startupProbe": _probe("/health", period=START_PERIOD, failures=math.ceil(spec.startup_seconds / START_PERIOD)),
-        "readinessProbe": _probe("/health", period=2, failures=2),
-        "livenessProbe": _probe("/live", period=10, failures=6),
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "capabilities": {"drop": ["ALL"]},
-            "readOnlyRootFilesystem": True,
-            "runAsNonRoot": True,
-        },
-        "terminationMessagePath": TERMINATION_LOG,
-        "terminationMessagePolicy": "FallbackToLogsOnError",
-        "volumeMounts": [*mounts, *(dict(m) for m in spec.template.volume_mounts)],
-    }
-    if spec.template.env_from:
-        body["envFrom"] = [dict(source) for source in spec.template.env_from]
-    return body
-
-
-def _environment(spec: Spec) -> list[dict[str, Any]]:
-    """Ours first; a variable of the template replaces ours of the same name."""
-    ours = {
-        "PLIMSOLL_CACHE": CACHE,
-        "HF_HOME": f"{CACHE}/huggingface",
-        "PLIMSOLL_TERMINATION_LOG": TERMINATION_LOG,
-    }
-    theirs = {entry["name"] for entry in spec.template.env}
-    kept = [{"name": name, "value": value} for name, value in ours.items() if name not in theirs]
-    return [*kept, *(dict(entry) for entry in spec.template.env)]
-
-
-def _resources(spec: Spec) -> dict[str, Any]:
-    """Memory is requested and limited alike, so that a pod is never killed for what another one took."""
-    requests: dict[str, str] = {}
-    limits: dict[str, str] = {}
-    if spec.cpu:
-        requests["cpu"] = spec.cpu
-    if spec.cpu_limit:
-        limits["cpu"] = spec.cpu_limit
-    if spec.ephemeral_storage:
-        requests["ephemeral-storage"] = limits["ephemeral-storage"] = spec.ephemeral_storage
-    if spec.memory:
-        requests["memory"] = limits["memory"] = spec.memory
-    if spec.accelerator:
-        count = str(spec.accelerator.count)
-        requests[spec.accelerator.resource] = limits[spec.accelerator.resource] = count
-    found: Mapping[str, dict[str, str]] = {"requests": requests, "limits": limits}
-    return {name: values for name, values in found.items() if values}
-
-
-def _tolerations(spec: Spec) -> list[dict[str, Any]]:
-    """The template's, and ours where it says nothing about a lost node."""
-    theirs = [dict(toleration) for toleration in spec.template.tolerations]
-    known = {toleration.get("key") for toleration in theirs}
-    if None in known or "" in known:  # tolerates everything
-        return theirs
-    ours = {"operator": "Exists", "effect": "NoExecute", "tolerationSeconds": NODE_LOST_SECONDS}
-    return theirs + [{"key": key, **ours} for key in NODE_LOST if key not in known]
-
-
-def _volumes(spec: Spec) -> list[dict[str, Any]]:
-    volumes: list[dict[str, Any]] = [{"name": "cache", "emptyDir": {}}, {"name": "tmp", "emptyDir": {}}]
-    if spec.template.shm_size:
-        volumes.append({"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": spec.template.shm_size}})
-    if claim := claim_name(spec.source):
-        volumes.append({"name": "model", "persistentVolumeClaim": {"claimName": claim, "readOnly": True}})
-    return [*volumes, *(dict(v) for v in spec.template.volumes)]
-
-
-def _probe(path: str, *, period: int, failures: int) -> dict[str, Any]:
-    return {
-        "httpGet": {"path": path, "port": "http"},
-        "periodSeconds": period,
-        "timeoutSeconds": 5,
-        "failureThreshold": failures,
-    }
+    claim = claim_name(spec.source)
+    parts = Parts(
+        role=SERVING,
+        revision=revision(spec, image),
+        arguments=serve_arguments(spec),
+        claims={claim: "model"} if claim else {},
+    )
+    return build_runtime_pod(spec, image, suffix, parts)

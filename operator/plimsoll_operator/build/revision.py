@@ -12,11 +12,13 @@ import json
 from collections.abc import Callable
 from dataclasses import asdict
 from enum import Enum
-from typing import Any
+from typing import Any, cast
 
 from plimsoll_operator.build.image import Image
 from plimsoll_operator.build.legacy import legacy_hash
-from plimsoll_operator.spec import Spec, Template
+from plimsoll_operator.spec import Spec
+from plimsoll_operator.template import Template
+from plimsoll_operator.workload import Workload
 
 OWN = 1
 """To be raised where pods that earlier operators made must not go on, as for a hole in their security."""
@@ -38,37 +40,42 @@ class Fit(Enum):
 Fits = Callable[[str, Image | None], Fit]
 
 
-def revision(spec: Spec, image: Image) -> str:
-    """The label of a pod that is made now."""
-    return f"{user_part(spec)}-{_hash(asdict(_used(spec, image)))}-{OWN}"
+def revision(spec: Workload, image: Image, more: str = "") -> str:
+    """The label of a pod that is made now. `more` is what else of an installation its pods are made from."""
+    return f"{user_part(spec)}-{_installed(spec, image, more)}-{OWN}"
 
 
-def user_part(spec: Spec) -> str:
+def user_part(spec: Workload) -> str:
     """A name for all that the user says about pods. What is left out is no part of it: a new field changes nothing."""
-    said = {name: value for name, value in asdict(spec).items() if name not in UNSEEN}
+    said = {name: value for name, value in asdict(cast(Any, spec)).items() if name not in UNSEEN}
     said["template"] = {name: value for name, value in said["template"].items() if value != DEFAULT_TEMPLATE[name]}
     return _hash({name: value for name, value in said.items() if value not in (None, {})})
 
 
-def fits(spec: Spec, image: Image) -> Fits:
+def fits(spec: Workload, image: Image, more: str = "") -> Fits:
     """Compares pods with what would be made now, by their label; those of 0.1.0 by their image, too."""
-    wanted, user, used = revision(spec, image), user_part(spec), _used(spec, image)
+    wanted, user, used = revision(spec, image, more), user_part(spec), _used(spec, image)
 
     def fit(label: str, made_of: Image | None) -> Fit:
         if label == wanted:
             return Fit.CURRENT
         if label.partition("-")[0] == user:
             return Fit.OUTDATED
-        if made_of is not None and label and label == legacy_hash(spec, made_of):
+        if isinstance(spec, Spec) and made_of is not None and label and label == legacy_hash(spec, made_of):
             return Fit.CURRENT if (made_of, LEGACY_OWN) == (used, OWN) else Fit.OUTDATED
         return Fit.OLDER
 
     return fit
 
 
-def _used(spec: Spec, image: Image) -> Image:
+def _used(spec: Workload, image: Image) -> Image:
     """The image that a pod of this spec runs."""
     return Image(image.of(spec), image.pull_policy)
+
+
+def _installed(spec: Workload, image: Image, more: str) -> str:
+    used = asdict(_used(spec, image))
+    return _hash({**used, "more": more} if more else used)
 
 
 def _hash(content: Any) -> str:

@@ -11,13 +11,14 @@ from operator_support.direct import Direct, Refused
 from operator_support.objects import FULL, Json
 from operator_support.recording import IMAGE, Operator, RecordingClient
 
-from plimsoll_operator import reconcile, writes
+from plimsoll_operator import reconcile
+from plimsoll_operator.actor import NotLeaderError
 from plimsoll_operator.build.budget import Budgets, build_budget
 from plimsoll_operator.build.image import Image
 from plimsoll_operator.build.pod import build_pod
 from plimsoll_operator.identity import API_VERSION, HASH_LABEL, KIND, UID_LABEL, ObjectKey, selector, selector_labels
 from plimsoll_operator.nodes import Node
-from plimsoll_operator.reconcile import LOOK_AGAIN, NotLeaderError
+from plimsoll_operator.reconcile import LOOK_AGAIN
 from plimsoll_operator.turns import Turns
 
 SOURCE = {"model": {"source": "demo://gemma-3-270m"}}
@@ -191,7 +192,7 @@ async def test_selectors_name_the_uid_once_the_last_pod_without_it_is_gone(
 ) -> None:
     """Pods of an operator of before that label are not replaced for it, and lose no request."""
     with monkeypatch.context() as before:
-        before.setattr(writes, "build_pod", _build_pod_without_uid)
+        before.setattr(reconcile, "build_pod", _build_pod_without_uid)
         direct.create_model("m", {**SOURCE, "replicas": 2})
         await serve(operator, direct, key)
     old = {pod["metadata"]["uid"] for pod in direct.pods("m")}

@@ -17,10 +17,11 @@ import yaml
 from operator_support.objects import FULL, UID, Json, model, spec_of
 
 from plimsoll_operator.build.image import Image
-from plimsoll_operator.build.pod import CACHE_LIMIT, build_pod
+from plimsoll_operator.build.pod import build_pod
 from plimsoll_operator.build.revision import Fit, fits, revision
+from plimsoll_operator.build.runtime_pod import CACHE_LIMIT
 from plimsoll_operator.build.service import build_service
-from plimsoll_operator.identity import HASH_LABEL, selector_labels
+from plimsoll_operator.identity import GROUP_LABEL, HASH_LABEL, selector_labels
 from plimsoll_operator.spec import SpecError, read_spec
 
 SNAPSHOTS = Path(__file__).parent / "snapshots"
@@ -65,6 +66,8 @@ def test_building_changes_nothing_and_repeats_itself(case: str) -> None:
     first = build_pod(spec, IMAGE, "a")
     second = build_pod(spec, IMAGE, "b")
     assert build_service(spec, UID) == build_service(spec, UID)
+    assert (first["metadata"]["labels"][GROUP_LABEL], second["metadata"]["labels"].pop(GROUP_LABEL)) == ("a", "b")
+    second["metadata"]["labels"][GROUP_LABEL] = "a"
     second["metadata"]["name"] = first["metadata"]["name"]
     assert first == second
     first["spec"]["containers"][0]["env"][0]["value"] = "changed"

@@ -16,6 +16,7 @@ from prometheus_client import generate_latest
 from plimsoll_cluster.connect import NoClusterError
 from plimsoll_cluster.store import Store
 from plimsoll_operator import main as module
+from plimsoll_operator.actor import NotLeaderError
 from plimsoll_operator.api import Api, ApiError
 from plimsoll_operator.conditions import PROGRESSING
 from plimsoll_operator.health import HealthError, serve_health
@@ -25,7 +26,7 @@ from plimsoll_operator.main import main
 from plimsoll_operator.names import NameRegistry
 from plimsoll_operator.options import parse_options
 from plimsoll_operator.reasons import Reason
-from plimsoll_operator.reconcile import NotLeaderError, Outcome
+from plimsoll_operator.reconcile import Outcome
 from plimsoll_operator.rights import Right
 from plimsoll_operator.spec import read_spec
 from plimsoll_operator.turns import Turns

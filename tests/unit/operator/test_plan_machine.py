@@ -155,7 +155,7 @@ class Rolling(RuleBasedStateMachine):
             assert self.world.live == self.world.ready == self.spec.replicas
             assert not self.moves(self.planned())
 
-    def view(self) -> View:
+    def view(self) -> View[Spec]:
         return view(self.spec, fits_of(self.hash), self.world.observed(), may_roll=self.may_roll)
 
     def planned(self) -> Plan:

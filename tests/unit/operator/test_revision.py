@@ -100,7 +100,7 @@ def test_a_model_with_an_image_of_its_own_is_rolled_by_no_upgrade() -> None:
 def test_an_operator_that_builds_otherwise_rolls_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     spec = spec_of(**PLAIN)
     before = revision(spec, IMAGE)
-    monkeypatch.setattr("plimsoll_operator.build.pod.CACHE", "/elsewhere")
+    monkeypatch.setattr("plimsoll_operator.build.runtime_pod.CACHE", "/elsewhere")
     assert "/elsewhere" in str(build_pod(spec, IMAGE, "a"))
     assert fit(before, spec) is Fit.CURRENT
 

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from operator_support.objects import FULL, model, spec_of
 
 from plimsoll_operator.quantity import byte_count
-from plimsoll_operator.spec import SCHEDULING, Accelerator, SpecError, read_spec, served_names
+from plimsoll_operator.spec import SpecError, read_spec, served_names
+from plimsoll_operator.template import SCHEDULING, Accelerator
 
 CRD = next(Path(__file__).parents[3].glob("crds/*modeldeployment*.yaml"))
 

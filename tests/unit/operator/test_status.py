@@ -26,8 +26,8 @@ from plimsoll_operator.nodes import Node
 from plimsoll_operator.observe import ServiceState
 from plimsoll_operator.reasons import Reason
 from plimsoll_operator.rollout import PROGRESS_SECONDS
-from plimsoll_operator.spec import STARTUP_SECONDS
 from plimsoll_operator.status import Rejections, describe, describe_invalid
+from plimsoll_operator.template import STARTUP_SECONDS
 from plimsoll_operator.view import view
 
 SECOND, DAY = timedelta(seconds=1), timedelta(days=1)

@@ -1,0 +1,155 @@
+"""Carries out what a plan says about one object, and writes down what came of it: status, then events."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+from plimsoll_operator.api import Api, ApiError
+from plimsoll_operator.budget import ApplyBudget, DeleteBudget, FoundBudget, plan_budget, read_budget
+from plimsoll_operator.conditions import OURS, Condition, news, with_times
+from plimsoll_operator.events import build_event
+from plimsoll_operator.identity import Object, ObjectKey, Owner, key_of
+from plimsoll_operator.kinds import Caches
+from plimsoll_operator.plan import Action, ApplyService, CreatePod, DeletePod
+from plimsoll_operator.reasons import Reason
+from plimsoll_operator.status import Rejections
+from plimsoll_operator.writes import Make, Writes
+
+logger = logging.getLogger(__name__)
+
+
+class NotLeaderError(Exception):
+    """The Lease was lost in the middle of a pass: nothing more may be written."""
+
+
+def utc_now() -> datetime:
+    """The time of day."""
+    return datetime.now(UTC)
+
+
+class Actor:
+    """For objects of one kind. `may_act` is asked before every change."""
+
+    def __init__(
+        self,
+        api: Api,
+        caches: Caches,
+        writes: Writes,
+        instance: str,
+        *,
+        may_act: Callable[[], bool],
+        clock: Callable[[], datetime] = utc_now,
+    ) -> None:
+        self._api = api
+        self._caches = caches
+        self._writes = writes
+        self._instance = instance
+        self._may_act = may_act
+        self._clock = clock
+
+    def check_lease(self) -> None:
+        """Raise NotLeaderError where nothing may be written any more."""
+        if not self._may_act():
+            raise NotLeaderError("the Lease is lost")
+
+    async def apply(
+        self, item: Object, key: ObjectKey, actions: Sequence[Action], make: Make, service: Object | None = None
+    ) -> tuple[Rejections, ApiError | None]:
+        """Carry a plan out as far as the API server lets us.
+
+        Returns its words where it refuses something for what it is, and the error that a later try may not meet. An
+        outage or a conflict is raised at once.
+        """
+        rejections, failure = Rejections(), None
+        for action in actions:
+            if isinstance(action, CreatePod) and rejections.pod is not None:
+                continue  # it would be refused in the same words
+            self.check_lease()
+            logger.info("%s: %s", key, action)
+            try:
+                await self._act(item, key, action, make, service)
+            except ApiError as error:
+                if error.is_passing or error.namespace_ends:
+                    raise
+                if isinstance(action, ApplyService):
+                    rejections = replace(rejections, service=str(error))
+                elif isinstance(action, CreatePod):
+                    rejections = replace(rejections, pod=str(error))
+                if not error.is_refusal or isinstance(action, DeletePod):
+                    failure = error
+        return rejections, failure
+
+    async def _act(self, item: Object, key: ObjectKey, action: Action, make: Make, service: Object | None) -> None:
+        match action:
+            case CreatePod(why):
+                name = await self._writes.create_pod(key, make)
+                await self.tell(item, Reason.POD_CREATED, f"created pod {name}: {why}")
+            case DeletePod(name, uid, why):
+                await self._writes.delete_pod(key, name, uid)
+                await self.tell(item, Reason.POD_DELETED, f"deleted pod {name}: {why}")
+            case ApplyService(why):
+                assert service is not None
+                await self._writes.apply_service(key, service)
+                await self.tell(item, Reason.SERVICE_APPLIED, f"applied Service {key.name}: {why}")
+
+    async def keep_budget(self, item: Object, owner: Owner, wanted: Object | None) -> None:
+        """A budget that is refused costs a line in the log: the object serves without."""
+        key = owner.key
+        try:
+            action = plan_budget(owner, await self._found_budget(key, wanted is not None), wanted)
+            if action is not None:
+                self.check_lease()
+            match action:
+                case ApplyBudget(budget, why):
+                    await self._writes.apply_budget(key, budget)
+                    await self.tell(item, Reason.BUDGET_APPLIED, f"applied PodDisruptionBudget {key.name}: {why}")
+                case DeleteBudget(found, why):
+                    await self._writes.delete_budget(key, found)
+                    await self.tell(item, Reason.BUDGET_DELETED, f"deleted PodDisruptionBudget {key.name}: {why}")
+        except ApiError as error:
+            if not error.is_refusal or error.namespace_ends:
+                raise
+            logger.warning("%s: its PodDisruptionBudget is refused: %s", key, error)
+
+    async def _found_budget(self, key: ObjectKey, is_wanted: bool) -> FoundBudget | None:
+        """As with Services: before one is made, its name is asked for."""
+        entry = self._caches.budgets.get(key)
+        if entry is not None or not is_wanted:
+            return entry.value if entry is not None else None
+        item = await self._api.budget(key)
+        return None if item is None else read_budget(item)
+
+    async def write_status(self, item: Object, fields: dict[str, Any], conditions: Sequence[Condition]) -> None:
+        """Write the status if it says anything new, and an event for each transition."""
+        before = item.get("status") or {}
+        known = before.get("conditions") or []
+        status = {**fields, "conditions": with_times(conditions, known, item["metadata"]["generation"], self._clock())}
+        if _same(status, before):
+            return
+        self.check_lease()
+        await self._writes.apply_status(key_of(item), item, status)
+        for condition in news(conditions, known):
+            note = f"{condition.type} is {condition.word}: {condition.message}"
+            await self.tell(item, condition.reason, note, warning=condition.is_warning)
+
+    async def tell(self, item: Object, reason: Reason, note: str, *, warning: bool = False) -> None:
+        """Events inform people; one that cannot be written stops nothing."""
+        try:
+            event = build_event(item, self._instance, reason, note, self._clock(), warning=warning)
+            await self._api.create_event(event)
+        except ApiError as error:
+            logger.warning("the event %r could not be written: %s", note, error)
+
+
+def _same(status: Mapping[str, Any], before: Mapping[str, Any]) -> bool:
+    """Equal, but for the order of conditions, and for those of other managers."""
+
+    def ordered(value: Mapping[str, Any]) -> dict[str, Any]:
+        ours = [c for c in value.get("conditions") or [] if c["type"] in OURS]
+        return {**value, "conditions": sorted(ours, key=lambda c: str(c["type"]))}
+
+    return ordered(status) == ordered(before)

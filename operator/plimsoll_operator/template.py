@@ -1,0 +1,81 @@
+"""What the specs of models with pods of their own and of pools have in common: what each pod is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+STARTUP_SECONDS = 3600
+"""How long a pod may load when nothing else is said: a model of hundreds of gigabytes from a slow hub."""
+SCHEDULING = (
+    "nodeSelector",
+    "affinity",
+    "priorityClassName",
+    "runtimeClassName",
+    "schedulerName",
+    "imagePullSecrets",
+)
+"""Fields of the template that a pod takes as they are."""
+
+
+class SpecError(Exception):
+    """The API server's schema let it pass, and still it cannot be served; the message says what to change."""
+
+
+@dataclass(frozen=True, slots=True)
+class Accelerator:
+    """An extended resource and how many of it."""
+
+    resource: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """Additions to each pod, as they stand in the object."""
+
+    labels: Mapping[str, str] = field(default_factory=dict)
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    env: tuple[Mapping[str, Any], ...] = ()
+    env_from: tuple[Mapping[str, Any], ...] = ()
+    volumes: tuple[Mapping[str, Any], ...] = ()
+    volume_mounts: tuple[Mapping[str, Any], ...] = ()
+    tolerations: tuple[Mapping[str, Any], ...] = ()
+    scheduling: Mapping[str, Any] = field(default_factory=dict)
+    service_account: str | None = None
+    spread: tuple[Mapping[str, Any], ...] | None = None
+    image: str | None = None
+    shm_size: str | None = None
+    startup_seconds: int | None = None
+
+
+def read_accelerator(resources: Mapping[str, Any]) -> Accelerator | None:
+    """From `spec.resources`; None for none."""
+    found = resources.get("accelerator")
+    return Accelerator(found["resource"], found.get("count", 1)) if found else None
+
+
+def read_template(values: Mapping[str, Any]) -> Template:
+    """From an object that the API server accepted."""
+    spread = values.get("topologySpreadConstraints")
+    return Template(
+        labels=values.get("labels", {}),
+        annotations=values.get("annotations", {}),
+        env=tuple(values.get("env", ())),
+        env_from=tuple(values.get("envFrom", ())),
+        volumes=tuple(values.get("volumes", ())),
+        volume_mounts=tuple(values.get("volumeMounts", ())),
+        tolerations=tuple(values.get("tolerations", ())),
+        scheduling={name: values[name] for name in SCHEDULING if values.get(name)},
+        service_account=values.get("serviceAccountName"),
+        spread=None if spread is None else tuple(spread),
+        image=values.get("image"),
+        shm_size=text_of(values.get("shmSize")),
+        startup_seconds=values.get("startupDeadlineSeconds"),
+    )
+
+
+def text_of(quantity: object) -> str | None:
+    """An amount as text, whether it was written as a number or not."""
+    return None if quantity is None else str(quantity)
