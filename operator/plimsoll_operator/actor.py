@@ -10,6 +10,7 @@ from typing import Any
 
 from plimsoll_operator.api import Api, ApiError
 from plimsoll_operator.budget import ApplyBudget, DeleteBudget, FoundBudget, plan_budget, read_budget
+from plimsoll_operator.build.budget import budget_name
 from plimsoll_operator.conditions import OURS, Condition, news, with_times
 from plimsoll_operator.events import build_event
 from plimsoll_operator.identity import Object, ObjectKey, Owner, key_of
@@ -98,18 +99,18 @@ class Actor:
 
     async def keep_budget(self, item: Object, owner: Owner, wanted: Object | None) -> None:
         """A budget that is refused costs a line in the log: the object serves without."""
-        key = owner.key
+        key, budget = owner.key, ObjectKey(owner.key.namespace, budget_name(owner))
         try:
-            action = plan_budget(owner, await self._found_budget(key, wanted is not None), wanted)
+            action = plan_budget(owner, await self._found_budget(budget, wanted is not None), wanted)
             if action is not None:
                 self.check_lease()
             match action:
-                case ApplyBudget(budget, why):
-                    await self._writes.apply_budget(key, budget)
-                    await self.tell(item, Reason.BUDGET_APPLIED, f"applied PodDisruptionBudget {key.name}: {why}")
+                case ApplyBudget(body, why):
+                    await self._writes.apply_budget(key, body)
+                    await self.tell(item, Reason.BUDGET_APPLIED, f"applied PodDisruptionBudget {budget.name}: {why}")
                 case DeleteBudget(found, why):
-                    await self._writes.delete_budget(key, found)
-                    await self.tell(item, Reason.BUDGET_DELETED, f"deleted PodDisruptionBudget {key.name}: {why}")
+                    await self._writes.delete_budget(key, budget, found)
+                    await self.tell(item, Reason.BUDGET_DELETED, f"deleted PodDisruptionBudget {budget.name}: {why}")
         except ApiError as error:
             if not error.is_refusal or error.namespace_ends:
                 raise

@@ -12,7 +12,18 @@ from typing import Any
 import aiohttp
 from kubernetes.aio import client
 
-from plimsoll_operator.identity import GROUP, PLURAL, VERSION, Object, ObjectKey
+from plimsoll_operator.identity import (
+    GROUP,
+    HOST_KIND,
+    HOSTS_PLURAL,
+    KIND,
+    PLURAL,
+    POOL_KIND,
+    POOLS_PLURAL,
+    VERSION,
+    Object,
+    ObjectKey,
+)
 from plimsoll_operator.rights import Right
 
 FIELD_MANAGER = "plimsoll-operator"
@@ -21,6 +32,7 @@ WRITE_SECONDS = 8.0
 """A write ends, well or not, within this time: who loses the Lease still counts on it (see lease.py)."""
 LEASE_SECONDS = 4.0
 JSON, APPLY = "application/json", "application/apply-patch+yaml"
+PLURALS = {KIND: PLURAL, POOL_KIND: POOLS_PLURAL, HOST_KIND: HOSTS_PLURAL}
 MODELS = f"/apis/{GROUP}/{VERSION}"
 MANAGED = {"fieldManager": FIELD_MANAGER}
 NAMESPACE_ENDS = "NamespaceTerminating"
@@ -63,9 +75,9 @@ class Api:
         self._client = api
 
     async def serves_models(self) -> bool:
-        """Whether the API server knows what a ModelDeployment is, and says so to clients."""
+        """Whether the API server knows our kinds, and says so to clients."""
         found = await self._find(MODELS)
-        return found is not None and any(kind["name"] == PLURAL for kind in found["resources"])
+        return found is not None and set(PLURALS.values()) <= {kind["name"] for kind in found["resources"]}
 
     async def service(self, key: ObjectKey) -> Object | None:
         """The Service of this name, whoever's it is."""
@@ -100,7 +112,7 @@ class Api:
         await self._delete(_budget_path(key), uid)
 
     async def apply_status(self, item: Object, status: Mapping[str, Any]) -> Object:
-        """Server-side apply of a ModelDeployment's whole status; returns the object.
+        """Server-side apply of the whole status of one of our objects; returns the object.
 
         One that is gone is a 404, another one of its name a 409.
         """
@@ -111,7 +123,14 @@ class Api:
             "metadata": {"name": meta["name"], "namespace": meta["namespace"], "uid": meta["uid"]},
             "status": status,
         }
-        return await self._apply(f"{MODELS}/namespaces/{meta['namespace']}/{PLURAL}/{meta['name']}/status", body)
+        return await self._apply(
+            f"{MODELS}/namespaces/{meta['namespace']}/{PLURALS[item['kind']]}/{meta['name']}/status", body
+        )
+
+    async def create_host(self, host: Object) -> Object:
+        """Create a ModelHost; returns it. An existing one is a 409."""
+        path = f"{MODELS}/namespaces/{host['metadata']['namespace']}/{HOSTS_PLURAL}"
+        return await self._ask("POST", path, host, query=MANAGED)
 
     async def create_event(self, event: Object) -> None:
         """Record an event."""

@@ -31,6 +31,8 @@ NAME_LABEL, RUNTIME_NAME = "app.kubernetes.io/name", "plimsoll-runtime"
 MANAGED_LABEL, MANAGER = "app.kubernetes.io/managed-by", "plimsoll-operator"
 CONTAINER = "runtime"
 PORT = 8000
+HOST_PORT = 8100
+"""Of the host API: reports, and what models are to be where. Never through the ingress."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,31 +16,55 @@ from plimsoll_operator.budget import FoundBudget, read_budget
 from plimsoll_operator.identity import (
     API_VERSION,
     GROUP,
+    HOST_KIND,
+    HOSTS_PLURAL,
     KIND,
     MANAGED_LABEL,
     MANAGER,
     NAME_LABEL,
-    OWNER_LABEL,
     PLURAL,
+    POOL_KIND,
+    POOLS_PLURAL,
     RUNTIME_NAME,
     VERSION,
 )
 from plimsoll_operator.nodes import Node, read_node
 from plimsoll_operator.observe import FoundService, Pod, read_pod, read_service
 
-CHILDREN = f"{NAME_LABEL}={RUNTIME_NAME},{MANAGED_LABEL}={MANAGER},{OWNER_LABEL}"
+CHILDREN = f"{NAME_LABEL}={RUNTIME_NAME},{MANAGED_LABEL}={MANAGER}"
 """Of pods, Services and budgets, only those that carry our labels are sent to us."""
 UNUSED = frozenset({"annotations", "managedFields", "resourceVersion"})
 
 
 def read_model(item: Object) -> Object:
     """All of a ModelDeployment but what nobody here reads."""
+    return _without_unused(item, KIND)
+
+
+def read_runtime_pool(item: Object) -> Object:
+    """The same of a RuntimePool."""
+    return _without_unused(item, POOL_KIND)
+
+
+def read_host(item: Object) -> Object:
+    """The same of a ModelHost."""
+    return _without_unused(item, HOST_KIND)
+
+
+def _without_unused(item: Object, kind: str) -> Object:
+    """Lists do not say of what kind their items are."""
     metadata = {name: value for name, value in item["metadata"].items() if name not in UNUSED}
-    return {"apiVersion": API_VERSION, "kind": KIND, **item, "metadata": metadata}
+    return {"apiVersion": API_VERSION, "kind": kind, **item, "metadata": metadata}
 
 
 MODELS: Resource[Object] = Resource(
     KIND, f"/apis/{GROUP}/{VERSION}", PLURAL, read_model, hint="apply the crds/ of this release"
+)
+POOLS: Resource[Object] = Resource(
+    POOL_KIND, f"/apis/{GROUP}/{VERSION}", POOLS_PLURAL, read_runtime_pool, hint="apply the crds/ of this release"
+)
+HOSTS: Resource[Object] = Resource(
+    HOST_KIND, f"/apis/{GROUP}/{VERSION}", HOSTS_PLURAL, read_host, hint="apply the crds/ of this release"
 )
 PODS: Resource[Pod] = Resource("Pod", "/api/v1", "pods", read_pod, CHILDREN)
 SERVICES: Resource[FoundService] = Resource("Service", "/api/v1", "services", read_service, CHILDREN)
@@ -58,6 +82,8 @@ class Caches:
 
     def __init__(self, namespaces: Sequence[str] | None, *, with_nodes: bool = False) -> None:
         self.models = Store(MODELS, namespaces)
+        self.pools = Store(POOLS, namespaces)
+        self.hosts = Store(HOSTS, namespaces)
         self.pods = Store(PODS, namespaces)
         self.services = Store(SERVICES, namespaces)
         self.budgets = Store(BUDGETS, namespaces)
@@ -65,7 +91,14 @@ class Caches:
 
     def all(self) -> tuple[Store[Any], ...]:
         """Each store."""
-        stores: tuple[Store[Any], ...] = (self.models, self.pods, self.services, self.budgets)
+        stores: tuple[Store[Any], ...] = (
+            self.models,
+            self.pools,
+            self.hosts,
+            self.pods,
+            self.services,
+            self.budgets,
+        )
         return stores if self.nodes is None else (*stores, self.nodes)
 
     def of(self, kind: str) -> Store[Any]:
@@ -77,10 +110,10 @@ class Caches:
         parts = [part for store in self.all() for part in store.parts.values()]
         return [part.trouble for part in parts if part.failures >= failures]
 
-    def pods_of(self, model: Entry[Object]) -> list[Pod]:
-        """The pods that a ModelDeployment made. One without its label is no replica: its Service does not find it."""
-        owned = self.pods.owned(model.key.namespace, model.uid)
-        return [entry.value for entry in owned if entry.value.model == model.key.name]
+    def pods_of(self, owner: Entry[Object]) -> list[Pod]:
+        """The pods that an object made. One without its label is no replica: its Service does not find it."""
+        owned = self.pods.owned(owner.key.namespace, owner.uid)
+        return [entry.value for entry in owned if entry.value.model == owner.key.name]
 
     async def wait_synced(self) -> None:
         """Return once everything has been listed."""

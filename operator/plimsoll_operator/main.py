@@ -14,7 +14,10 @@ from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any
 
+import aiohttp
+
 from plimsoll_cluster.connect import NoClusterError, connect
+from plimsoll_cluster.keys import Key
 from plimsoll_cluster.source import follow
 from plimsoll_operator.actor import NotLeaderError
 from plimsoll_operator.api import Api
@@ -28,6 +31,11 @@ from plimsoll_operator.metrics import LEADER, LEADERLESS, UNFOLLOWED
 from plimsoll_operator.names import NameRegistry
 from plimsoll_operator.nodes import NodeRegistry
 from plimsoll_operator.options import Options, parse_options
+from plimsoll_operator.outcome import Outcome
+from plimsoll_operator.pools.book import HostPod
+from plimsoll_operator.pools.client import HostClient, host_url
+from plimsoll_operator.pools.keys import KeysError, read_keys
+from plimsoll_operator.pools.pools import Pools
 from plimsoll_operator.prerequisites import PrerequisiteError, await_prerequisites, may_see_nodes
 from plimsoll_operator.reconcile import Reconciler
 from plimsoll_operator.turns import Turns
@@ -53,7 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     logging.basicConfig(level=options.log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     try:
         return asyncio.run(_run(options))
-    except (NoClusterError, HealthError, PrerequisiteError) as error:
+    except (NoClusterError, HealthError, KeysError, PrerequisiteError) as error:
         print(f"plimsoll-operator: {error}", file=sys.stderr)  # noqa: T201
         return 1
 
@@ -68,6 +76,7 @@ class Operator:
         self._instance = instance
         self._names = NameRegistry()
         self._nodes = NodeRegistry()
+        self._keys = read_keys(options.host_keys) if options.host_keys is not None else None
         self._turns = Turns(options.max_rolling)
         self._queue = WorkQueue()
         self._acting = False
@@ -99,13 +108,15 @@ class Operator:
         await await_prerequisites(self._api, self._options.namespaces, self._options.lease)
         self._able = True
         await self.lease.acquire()
-        async with asyncio.TaskGroup() as group:
+        async with aiohttp.ClientSession() as session, asyncio.TaskGroup() as group:
             group.create_task(self.lease.keep())
             # Only what is listed from now on is sure to show what the last holder wrote.
             caches = self._caches = Caches(self._options.namespaces, with_nodes=await may_see_nodes(self._api))
             UNFOLLOWED.set_function(lambda: len(caches.troubles()))
             expectations = Expectations()
             wake(caches, self._queue, expectations, self._nodes)
+            budgets = Budgets(self._options.budgets, of_one=caches.nodes is not None)
+            pools = self._make_pools(caches, expectations, budgets, session)
             group.create_task(self._follow(*caches.all()))
             await caches.wait_synced()
             for model in caches.models:  # every claim to a name and every turn, before the first pass decides by them
@@ -125,11 +136,41 @@ class Operator:
                 self._instance,
                 may_act=lambda: self.lease.held,
                 wake=self._wake,
-                budgets=Budgets(self._options.budgets, of_one=caches.nodes is not None),
+                budgets=budgets,
+                pooled=pools.placer,
             )
+
+            async def make_pass(key: Key) -> Outcome:
+                return await (reconciler.reconcile(key.object) if key.kind == KIND else pools.reconcile(key))
+
+            group.create_task(pools.run())
             group.create_task(self._queue.resync())
             for _ in range(WORKERS):
-                group.create_task(self._queue.work(lambda key: reconciler.reconcile(key.object)))
+                group.create_task(self._queue.work(make_pass))
+
+    def _make_pools(
+        self, caches: Caches, expectations: Expectations, budgets: Budgets, session: aiohttp.ClientSession
+    ) -> Pools:
+        keys = self._keys
+
+        def connect_to(pod: HostPod) -> HostClient:
+            return HostClient(session, host_url(pod.address), keys.token(pod.pool) if keys is not None else "")
+
+        return Pools(
+            self._api,
+            caches,
+            expectations,
+            self._options.image,
+            self._names,
+            self._nodes,
+            Turns(self._options.max_rolling),
+            self._instance,
+            keys=keys,
+            connect=connect_to,
+            queue=self._queue,
+            may_act=lambda: self.lease.held,
+            budgets=budgets,
+        )
 
     def _wake(self, key: ObjectKey) -> None:
         self._queue.add(key.of(KIND))

@@ -15,7 +15,17 @@ from plimsoll_cluster.pods import conditions_of, is_unheard
 from plimsoll_cluster.resource import Controller
 from plimsoll_operator.build.image import Image
 from plimsoll_operator.failure import Failure, failure_of, node_failure
-from plimsoll_operator.identity import CONTAINER, HASH_LABEL, KIND, OWNER_LABEL, UID_LABEL, Object, controller_of
+from plimsoll_operator.identity import (
+    CONTAINER,
+    HASH_LABEL,
+    KIND,
+    OWNER_LABEL,
+    POOL_LABEL,
+    POOL_UID_LABEL,
+    UID_LABEL,
+    Object,
+    controller_of,
+)
 from plimsoll_operator.nodes import Node
 
 LOST_AFTER = timedelta(seconds=60)
@@ -27,12 +37,13 @@ NO_NODES: Mapping[str, Node] = {}
 class Pod:
     """One runtime pod.
 
-    `model` is the ModelDeployment that its label names, which the Service goes by, too. `gone_by`: it has been deleted
-    and drains until then at the latest. `lost`: it should be gone for long, but its node does not say so. `dead`: it
-    will never run again, and ended at `ended`. `marked`: it carries its owner's uid as a label. `node`: "" while it has
-    none. `cut_off`: it was ready when its node was last heard of, and may serve still. `leaving`: its node is being
-    drained. `moved`: when it last came nearer to serving, or ceased to. `loads_since`: when it began to load, None when
-    it does not.
+    `model` is the ModelDeployment or RuntimePool that its label names, which the Service goes by, too. `gone_by`: it
+    has been deleted and drains until then at the latest. `lost`: it should be gone for long, but its node does not say
+    so. `dead`: it will never run again, and ended at `ended`. `marked`: it carries its owner's uid as a label. `node`
+    and `address`: "" while it has none. `cut_off`: it was ready when its node was last heard of, and may serve still.
+    `leaving`: its node is being drained. `moved`: when it last came nearer to serving, or ceased to. `loads_since`:
+    when it began to load, None when it does not. `worth`: what would be lost with it, in the measure of whoever decides
+    which of several goes.
     """
 
     name: str
@@ -54,6 +65,8 @@ class Pod:
     cut_off: bool = False
     leaving: bool = False
     lost: bool = False
+    address: str = ""
+    worth: float = 0.0
 
     @property
     def stopping(self) -> bool:
@@ -151,7 +164,7 @@ def read_pod(item: Object) -> Pod:
     return Pod(
         name=meta["name"],
         uid=meta["uid"],
-        model=labels.get(OWNER_LABEL, ""),
+        model=labels.get(OWNER_LABEL) or labels.get(POOL_LABEL, ""),
         hash=labels.get(HASH_LABEL, ""),
         created=created,
         scheduled=bool(node),
@@ -159,9 +172,10 @@ def read_pod(item: Object) -> Pod:
         gone_by=_time(gone_by) if gone_by is not None else None,
         dead=dead,
         ended=max([created, *_ends(status, conditions)]),
-        marked=labels.get(UID_LABEL) == controller_of(item).get("uid"),
+        marked=(labels.get(UID_LABEL) or labels.get(POOL_UID_LABEL)) == controller_of(item).get("uid"),
         failure=failure,
         node=node,
+        address=str(status.get("podIP") or ""),
         image=_image(item),
         cut_off=cut_off,
         moved=max(placed_at, _transition(conditions, "Ready") or created),

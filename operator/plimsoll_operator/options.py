@@ -6,6 +6,7 @@ import argparse
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from plimsoll_operator.build.image import Image
 from plimsoll_operator.identity import ObjectKey
@@ -25,6 +26,7 @@ class Options:
     deployment: str | None
     health_port: int
     budgets: bool
+    host_keys: Path | None
     log_level: str
 
 
@@ -68,6 +70,13 @@ def parse_options(arguments: Sequence[str] | None = None) -> Options:
         action="store_true",
         help="make no PodDisruptionBudgets; delete ours",
     )
+    parser.add_argument(
+        "--host-keys",
+        type=Path,
+        metavar="FOLDER",
+        help="the files operator and gateway, from which tokens for the pods of RuntimePools are made (default: none, "
+        "and RuntimePools are not served)",
+    )
     parser.add_argument("--log-level", choices=("DEBUG", "INFO", "WARNING", "ERROR"), default="INFO")
     args = parser.parse_args(arguments)
     if args.namespace and args.all_namespaces:
@@ -80,6 +89,7 @@ def parse_options(arguments: Sequence[str] | None = None) -> Options:
         deployment=args.deployment,
         health_port=args.health_port,
         budgets=not args.no_disruption_budgets,
+        host_keys=args.host_keys,
         log_level=args.log_level,
     )
 

@@ -88,8 +88,10 @@ def plan(seen: View[Workload]) -> Plan:
 
 
 def _surplus(seen: View[Workload]) -> list[Pod]:
-    """What to take away when there are too many: what is not ready (without a node first), then the newest."""
-    order = sorted(seen.staying, key=lambda p: (p.ready, p.cut_off, p.scheduled, -p.created.timestamp(), p.name))
+    """What to take away when there are too many: first what is not ready, without a node, of little worth, new."""
+    order = sorted(
+        seen.staying, key=lambda p: (p.ready, p.cut_off, p.scheduled, p.worth, -p.created.timestamp(), p.name)
+    )
     return order[: max(0, len(order) - seen.spec.replicas)]
 
 
@@ -107,7 +109,7 @@ def _replaced(seen: View[Workload]) -> list[Pod]:
 
 def _serving(seen: View[Workload]) -> list[Pod]:
     """Pods that serve and are to be replaced: those first whose node waits to be drained."""
-    return [p for p in (*seen.leaving, *seen.older) if p.ready]
+    return sorted((p for p in (*seen.leaving, *seen.older) if p.ready), key=lambda p: p.worth)
 
 
 def _first(seen: View[Workload], kept: Sequence[Pod], removed: Set[str]) -> tuple[list[Pod], timedelta | None]:

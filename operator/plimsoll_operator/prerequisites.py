@@ -9,7 +9,7 @@ import asyncio
 import logging
 from collections.abc import Sequence
 
-from plimsoll_operator.api import Api, ApiError
+from plimsoll_operator.api import PLURALS, Api, ApiError
 from plimsoll_operator.identity import ObjectKey
 from plimsoll_operator.rights import LEASE_RIGHTS, NODE_RIGHTS, RIGHTS, Right
 
@@ -18,6 +18,7 @@ logger = logging.getLogger(__name__)
 PATIENCE_SECONDS = 10.0
 """What is applied together with the operator is there within this time."""
 RETRY_SECONDS = 2.0
+CRD_HINT = "apply the crds/ of this release"
 WITHOUT_A_NAME = frozenset({"create"})
 """Verbs of which no rule can say for which name."""
 
@@ -50,7 +51,7 @@ async def missing(api: Api, namespaces: Sequence[str] | None, lease: ObjectKey) 
     """What is not there, in sentences. Raises ApiError."""
     lacking = []
     if not await api.serves_models():
-        lacking.append("the API server does not know ModelDeployments: apply the crds/ of this release")
+        lacking.append(f"the API server does not know {', '.join(f'{kind}s' for kind in PLURALS)}: {CRD_HINT}")
     for namespace in namespaces or (None,):
         refused = [right for right in sorted(RIGHTS) if not await api.may(right, namespace)]
         if refused:

@@ -43,6 +43,32 @@ class Reason(StrEnum):
     FAILING = "Failing"
     PROGRESS_DEADLINE_EXCEEDED = "ProgressDeadlineExceeded"
 
+    DRAINING = "Draining"
+    REPORTING = "Reporting"
+    WAITING_FOR_REPORT = "WaitingForReport"
+    REPORT_REFUSED = "ReportRefused"
+    UNREACHABLE = "Unreachable"
+
+    ASLEEP = "Asleep"
+    PLACING = "Placing"
+    PLACED = "Placed"
+    MOVED = "Moved"
+    WOKEN = "Woken"
+    REFUSED = "Refused"
+    POOL_NOT_FOUND = "PoolNotFound"
+    NO_HOSTS = "NoHosts"
+    NO_DEVICE = "NoDevice"
+    TOO_LARGE = "TooLarge"
+    PINNED_BEYOND_LINE = "PinnedBeyondLine"
+    GROUPS = "Groups"
+    NO_ROOM = "NoRoom"
+    WAITS_FOR_TURN = "WaitsForTurn"
+    WAITS_FOR_ROOM = "WaitsForRoom"
+    MOVED_LATELY = "MovedLately"
+    FAILED_LATELY = "FailedLately"
+    CLAIM_NOT_MOUNTED = "ClaimNotMounted"
+    LOAD_FAILED = "LoadFailed"
+
     POD_CREATED = "PodCreated"
     POD_DELETED = "PodDeleted"
     SERVICE_APPLIED = "ServiceApplied"
@@ -71,14 +97,17 @@ NOT_LOADED = frozenset(EXIT_REASONS.values()) | {
 
 CALM = frozenset(
     {
+        Reason.ASLEEP,
         Reason.LOADING,
         Reason.MOVING,
         Reason.NO_READY_REPLICA,
+        Reason.PLACING,
         Reason.ROLLING,
         Reason.ROLLOUT_QUEUED,
         Reason.SCALING,
         Reason.STOPPED,
         Reason.WAITING_FOR_PODS,
+        Reason.WAITING_FOR_REPORT,
     }
 )
 """Why something does not hold yet, or is not meant to."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
@@ -35,7 +34,10 @@ from plimsoll_operator.observe import (
     read_service,
     selecting_uid,
 )
+from plimsoll_operator.outcome import Outcome
 from plimsoll_operator.plan import plan
+from plimsoll_operator.pooled import NO_POOLS, Pooled, plan_own
+from plimsoll_operator.pools.pooled_status import describe_pooled
 from plimsoll_operator.spec import Spec, SpecError, read_spec
 from plimsoll_operator.status import Rejections, describe, describe_invalid
 from plimsoll_operator.turns import Turns
@@ -47,18 +49,6 @@ logger = logging.getLogger(__name__)
 PATIENCE = timedelta(seconds=PATIENCE_SECONDS)
 LOOK_AGAIN = timedelta(seconds=60)
 """How often we look at what nothing tells us of: somebody else's Service in the way, a namespace that ends."""
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What a pass came to: whether the object is gone, and when it needs another pass though nothing tells us.
-
-    `put_off`: there was none, because the caches have not seen yet what the last one wrote.
-    """
-
-    gone: bool = False
-    again: timedelta | None = None
-    put_off: bool = False
 
 
 class Reconciler:
@@ -82,6 +72,7 @@ class Reconciler:
         may_act: Callable[[], bool],
         wake: Callable[[ObjectKey], None],
         budgets: Budgets = Budgets(),  # noqa: B008
+        pooled: Pooled = NO_POOLS,
         clock: Callable[[], datetime] = utc_now,
     ) -> None:
         self._api = api
@@ -93,6 +84,7 @@ class Reconciler:
         self._turns = turns
         self._wake = wake
         self._budgets = budgets
+        self._pooled = pooled
         self._clock = clock
         self._writes = Writes(api, caches, expectations)
         self._actor = Actor(api, caches, self._writes, instance, may_act=may_act, clock=clock)
@@ -118,13 +110,40 @@ class Reconciler:
         except SpecError as error:
             await self._report_invalid(model.value, pods, error)
             return Outcome()
+        if spec.placement is not None:
+            return await self._bring_into_pool(model.value, spec, pods)
         try:
-            return await self._bring_closer(model.value, spec, pods)
+            outcome = await self._bring_closer(model.value, spec, pods)
         except ApiError as error:
             if not error.namespace_ends:
                 raise
             logger.info("%s: its namespace is being deleted, and it will be with it", key)
             return Outcome(again=LOOK_AGAIN)
+        if any(pod.ready for pod in pods):
+            self._pooled.served_elsewhere(key)
+        return outcome
+
+    async def _bring_into_pool(self, item: Object, spec: Spec, pods: Sequence[Pod]) -> Outcome:
+        """Its pool's planner places it; here its own pods go once its hosts answer, and its status is written."""
+        self._wake_all(self._turns.end(spec.key))
+        picture = self._pooled.picture(spec)
+        if picture is None:
+            return Outcome()
+        found = observe_pods(pods, self._clock(), self._nodes.known)
+        self._nodes.note_use(spec.key, (p.node for p in found if p.node))
+        actions = plan_own(found, answered=picture.answering > 0 or spec.replicas == 0, pool=picture.pool)
+        rejections, failure = await self._actor.apply(item, spec.key, actions, self._make(spec))
+        assert rejections == Rejections(), "nothing is made"
+        for told in self._pooled.untold(spec.key):
+            await self._actor.tell(item, told.reason, told.why, warning=told.warning)
+        own = sum(pod.ready for pod in found if not any(a.uid == pod.uid for a in actions))
+        fields, conditions = describe_pooled(spec, picture, own, self._names.holders(spec))
+        await self._actor.write_status(item, fields, conditions)
+        await self._actor.keep_budget(item, spec.owner, None)
+        if failure is not None:
+            raise failure
+        self._pooled.served_elsewhere(spec.key)
+        return Outcome()
 
     async def _bring_closer(self, item: Object, spec: Spec, pods: Sequence[Pod]) -> Outcome:
         now = self._clock()

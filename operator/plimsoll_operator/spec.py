@@ -25,6 +25,16 @@ DRAIN_SECONDS = 30
 
 
 @dataclass(frozen=True, slots=True)
+class PlacementSpec:
+    """In which pool a model is, and what it counts there."""
+
+    pool: str
+    priority: int = 0
+    weight: int = 1
+    pinned: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Spec:
     """One ModelDeployment, read."""
 
@@ -43,6 +53,7 @@ class Spec:
     options: Mapping[str, Any]
     template: Template
     rollout: Rollout
+    placement: PlacementSpec | None = None
 
     @property
     def key(self) -> ObjectKey:
@@ -92,6 +103,23 @@ def read_spec(item: Object) -> Spec:
         options=options,
         template=read_template(spec.get("template", {})),
         rollout=read_rollout(spec.get("rollout", {})),
+        placement=_placement(spec.get("placement"), options),
+    )
+
+
+def _placement(values: Mapping[str, Any] | None, options: Mapping[str, Any]) -> PlacementSpec | None:
+    if values is None:
+        return None
+    if str(options.get("kvMemory", "")).endswith("%"):
+        raise SpecError(
+            f"with placement, runtime.kvMemory is the least KV cache that the model is given: write an amount such as "
+            f"512Mi, not {options['kvMemory']}"
+        )
+    return PlacementSpec(
+        pool=values["pool"],
+        priority=values.get("priority", 0),
+        weight=values.get("weight", 1),
+        pinned=values.get("pinned", False),
     )
 
 

@@ -22,6 +22,7 @@ from plimsoll_operator.reasons import NOT_LOADED, NOT_PLACED, Reason
 from plimsoll_operator.rollout import read_rollout
 from plimsoll_operator.spec import Spec
 from plimsoll_operator.view import View
+from plimsoll_operator.workload import Workload
 
 Fields = dict[str, Any]
 
@@ -39,8 +40,8 @@ def describe(
 ) -> tuple[Fields, list[Condition]]:
     """The status without its conditions, and the conditions; `before` are those of the last status."""
     spec = seen.spec
-    parts = [_placed(seen, rejections.pod), _loaded(seen), _routable(seen, rejections.service)]
-    ready, progressing = _ready(seen, parts), _progressing(seen, parts, before)
+    parts = [placed_of(seen, rejections.pod), _loaded(seen), _routable(seen, rejections.service)]
+    ready, progressing = ready_of(seen, parts), progressing_of(seen, parts, before)
     taken = {name for name, _ in seen.observed.name_holders}
     served = [name for name in spec.served_names if name not in taken]
     fields = {
@@ -49,11 +50,11 @@ def describe(
         "readyReplicas": seen.ready,
         "updatedReplicas": len(seen.current),
         "selector": selector(spec.key.name, selecting_uid(seen.observed.pods, spec.owner.uid)),
-        "phase": _phase(seen, progressing, parts),
+        "phase": phase_of(seen, progressing, parts),
         "servedNames": served,
         "names": ", ".join(served),
     }
-    return fields, [ready, progressing, *parts, *_standard(progressing)]
+    return fields, [ready, progressing, *parts, *standard_of(progressing)]
 
 
 def describe_invalid(item: Object, pods: Sequence[Pod], message: str) -> tuple[Fields, list[Condition]]:
@@ -66,7 +67,7 @@ def describe_invalid(item: Object, pods: Sequence[Pod], message: str) -> tuple[F
         "replicas": len(live),
         "readyReplicas": ready,
         "updatedReplicas": 0,
-        "selector": before.get("selector") or selector(meta["name"]),
+        "selector": before.get("selector") or selector(meta["name"], kind=item["kind"]),
         "phase": "Degraded" if ready else "Failed",
         **{name: before[name] for name in ("servedNames", "names") if name in before},
     }
@@ -82,11 +83,11 @@ def describe_invalid(item: Object, pods: Sequence[Pod], message: str) -> tuple[F
         told,
         progressing,
         *(Condition(kind, None, Reason.INVALID_SPEC, unknown) for kind in (PLACED, LOADED, ROUTABLE)),
-        *_standard(progressing),
+        *standard_of(progressing),
     ]
 
 
-def _standard(progressing: Condition) -> list[Condition]:
+def standard_of(progressing: Condition) -> list[Condition]:
     """The same in the conditions of kstatus, by which other tools wait."""
     if progressing.status:
         return [Condition(RECONCILING, True, progressing.reason, progressing.message)]
@@ -95,7 +96,8 @@ def _standard(progressing: Condition) -> list[Condition]:
     return [Condition(STALLED, True, progressing.reason, progressing.message)]
 
 
-def _placed(seen: View[Spec], rejection: str | None) -> Condition:
+def placed_of(seen: View[Workload], rejection: str | None) -> Condition:
+    """Whether every pod has a node."""
     replicas = seen.spec.replicas
     if rejection is not None:
         return Condition(PLACED, False, Reason.REJECTED, f"the API server refuses the pod: {rejection}")
@@ -135,7 +137,7 @@ def _routable(seen: View[Spec], rejection: str | None) -> Condition:
     return Condition(ROUTABLE, True, Reason.ROUTABLE, f"{seen.ready} ready for requests to {names}")
 
 
-def _ready(seen: View[Spec], parts: Sequence[Condition]) -> Condition:
+def ready_of(seen: View[Workload], parts: Sequence[Condition]) -> Condition:
     """Whether enough replicas serve, of whatever spec: a roll or a node that is lost need not change it."""
     spec, routable = seen.spec, parts[-1]
     if spec.replicas == 0:
@@ -146,7 +148,7 @@ def _ready(seen: View[Spec], parts: Sequence[Condition]) -> Condition:
     return Condition(READY, False, part.reason, part.message)
 
 
-def _progressing(seen: View[Spec], parts: Sequence[Condition], before: Sequence[Mapping[str, Any]]) -> Condition:
+def progressing_of(seen: View[Workload], parts: Sequence[Condition], before: Sequence[Mapping[str, Any]]) -> Condition:
     """False when nothing changes any more: what is wanted is there, or nothing has come of it for too long."""
     under_way = _under_way(seen, parts)
     if under_way is None:
@@ -159,7 +161,7 @@ def _progressing(seen: View[Spec], parts: Sequence[Condition], before: Sequence[
     return Condition(PROGRESSING, False, Reason.PROGRESS_DEADLINE_EXCEEDED, late)
 
 
-def _under_way(seen: View[Spec], parts: Sequence[Condition]) -> tuple[Reason, str] | None:
+def _under_way(seen: View[Workload], parts: Sequence[Condition]) -> tuple[Reason, str] | None:
     """What still changes, and in a sentence."""
     replicas = seen.spec.replicas
     for part in parts:
@@ -195,7 +197,8 @@ def _is_failing(part: Condition) -> bool:
     return part.reason is Reason.REJECTED or part.reason in NOT_LOADED
 
 
-def _phase(seen: View[Spec], progressing: Condition, parts: Sequence[Condition]) -> str:
+def phase_of(seen: View[Workload], progressing: Condition, parts: Sequence[Condition]) -> str:
+    """A summary for people."""
     placed, loaded, _ = parts
     if seen.spec.replicas == 0:
         return "Stopped"

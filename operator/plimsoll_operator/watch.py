@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from plimsoll_cluster.keys import Key, Object
-from plimsoll_cluster.store import Change
+from plimsoll_cluster.store import Change, Listener, Store
 from plimsoll_operator.expectations import Expectations
-from plimsoll_operator.identity import KIND
+from plimsoll_operator.identity import KIND, POOL_KIND
 from plimsoll_operator.kinds import Caches
 from plimsoll_operator.nodes import Node, NodeRegistry
 from plimsoll_operator.work import WorkQueue
@@ -21,11 +21,16 @@ def wake(caches: Caches, queue: WorkQueue, expectations: Expectations, nodes: No
         waiting = expectations.put_off
         queue.add_all(key for key in keys if key in waiting or _differs(change))
 
-    def models_changed(changes: Sequence[Change[Object]]) -> None:
-        for change in changes:
-            key, after = change.key.of(KIND), change.after
-            if after is None or not expectations.is_own(key, caches.models, after.version):
-                concerns(change, [key])
+    def changed(store: Store[Object]) -> Listener[Object]:
+        """What people or we wrote into the objects themselves."""
+
+        def told(changes: Sequence[Change[Object]]) -> None:
+            for change in changes:
+                key, after = change.key.of(store.resource.kind), change.after
+                if after is None or not expectations.is_own(key, store, after.version):
+                    concerns(change, [key])
+
+        return told
 
     def pods_changed(changes: Sequence[Change[Any]]) -> None:
         for change in changes:
@@ -33,7 +38,7 @@ def wake(caches: Caches, queue: WorkQueue, expectations: Expectations, nodes: No
 
     def namesakes_changed(changes: Sequence[Change[Any]]) -> None:
         for change in changes:
-            concerns(change, [change.key.of(KIND)])
+            concerns(change, {change.key.of(KIND)} | _owners(change))
 
     def nodes_changed(changes: Sequence[Change[Node]]) -> None:
         for change in changes:
@@ -44,7 +49,8 @@ def wake(caches: Caches, queue: WorkQueue, expectations: Expectations, nodes: No
     def listed() -> None:
         queue.add_all(expectations.put_off)
 
-    caches.models.listen(models_changed, listed)
+    caches.models.listen(changed(caches.models), listed)
+    caches.pools.listen(changed(caches.pools), listed)
     caches.pods.listen(pods_changed, listed)
     caches.services.listen(namesakes_changed, listed)
     caches.budgets.listen(namesakes_changed, listed)
@@ -66,10 +72,10 @@ def _differs(change: Change[Any]) -> bool:
 
 
 def _owners(change: Change[Any]) -> set[Key]:
-    """The ModelDeployments that an object belongs to, or did."""
+    """The ModelDeployments and RuntimePools that an object belongs to, or did."""
     entries = [entry for entry in (change.before, change.after) if entry is not None]
     return {
-        Key(KIND, entry.key.namespace, entry.owner.name)
+        Key(entry.owner.kind, entry.key.namespace, entry.owner.name)
         for entry in entries
-        if entry.owner is not None and entry.owner.kind == KIND
+        if entry.owner is not None and entry.owner.kind in (KIND, POOL_KIND)
     }

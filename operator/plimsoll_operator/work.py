@@ -12,7 +12,7 @@ from plimsoll_cluster.keys import Key
 from plimsoll_operator.actor import NotLeaderError
 from plimsoll_operator.api import ApiError
 from plimsoll_operator.metrics import FAILURES, PASSES, QUEUE, SECONDS
-from plimsoll_operator.reconcile import Outcome
+from plimsoll_operator.outcome import Outcome
 
 logger = logging.getLogger(__name__)
 
@@ -61,6 +61,13 @@ class WorkQueue:
         if timer := self._timers.pop(key, None):
             timer.cancel()
         self._timers[key] = asyncio.get_running_loop().call_later(seconds, self._due, key)
+
+    def add_within(self, key: Key, seconds: float) -> None:
+        """An object needs a pass after so many seconds at the latest: however often this is said, one comes."""
+        timer = self._timers.get(key)
+        if timer is None or timer.when() > asyncio.get_running_loop().time() + seconds:
+            self._known.add(key)
+            self.add_later(key, seconds)
 
     async def work(self, make_pass: Pass) -> None:
         """Make passes for ever; several may run side by side. Raises NotLeaderError."""

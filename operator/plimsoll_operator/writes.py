@@ -72,9 +72,9 @@ class Writes:
         """Make the disruption budget what it should be."""
         await self._apply(owner, self._caches.budgets, self._api.apply_budget(budget))
 
-    async def delete_budget(self, owner: ObjectKey, uid: str) -> None:
+    async def delete_budget(self, owner: ObjectKey, budget: ObjectKey, uid: str) -> None:
         """Delete the one that the cache has; one that is gone already is no error."""
-        await self._delete(owner, self._caches.budgets, owner, uid, self._api.delete_budget(owner, uid))
+        await self._delete(owner, self._caches.budgets, budget, uid, self._api.delete_budget(budget, uid))
 
     async def apply_status(self, owner: ObjectKey, item: Object, status: Mapping[str, Any]) -> None:
         """Write a whole status."""

@@ -8,20 +8,21 @@ system:serviceaccount:{{ .Release.Namespace }}:{{ include "plimsoll.serviceAccou
 {{- end }}
 
 {{/*
-Whether an object is a child of a ModelDeployment, before and after the request. Before, by its owner alone: a label that
+Whether an object is a child of a ModelDeployment or a RuntimePool, before and after the request. Before, by its owner alone: a label that
 somebody took away is put back.
 */}}
 {{- define "plimsoll.admission.variables" -}}
 - name: ours
   expression: >-
     object == null || object.metadata.?ownerReferences.orValue([]).exists(o,
-    o.?controller.orValue(false) && o.kind == 'ModelDeployment' && o.apiVersion.startsWith('plimsoll.dev/') &&
-    o.name == object.metadata.?labels[?'plimsoll.dev/model-deployment'].orValue('')) &&
+    o.?controller.orValue(false) && o.apiVersion.startsWith('plimsoll.dev/') &&
+    (o.kind == 'ModelDeployment' && o.name == object.metadata.?labels[?'plimsoll.dev/model-deployment'].orValue('') ||
+    o.kind == 'RuntimePool' && o.name == object.metadata.?labels[?'plimsoll.dev/runtime-pool'].orValue(''))) &&
     object.metadata.?labels[?'app.kubernetes.io/managed-by'].orValue('') == 'plimsoll-operator'
 - name: wasOurs
   expression: >-
     oldObject == null || oldObject.metadata.?ownerReferences.orValue([]).exists(o,
-    o.?controller.orValue(false) && o.kind == 'ModelDeployment' && o.apiVersion.startsWith('plimsoll.dev/'))
+    o.?controller.orValue(false) && o.kind in ['ModelDeployment', 'RuntimePool'] && o.apiVersion.startsWith('plimsoll.dev/'))
 {{- end }}
 
 {{/* The head of a policy: include "plimsoll.admission.head" (dict "name" "operator-pods" "root" .) */}}
@@ -55,9 +56,9 @@ matchConditions:
 - expression: variables.ours && variables.wasOurs
   reason: Forbidden
   message: >-
-    the account of the Plimsoll operator may write {{ . }} of ModelDeployments only: with a ModelDeployment as controlling
-    owner, its name in the label plimsoll.dev/model-deployment, and app.kubernetes.io/managed-by=plimsoll-operator. For
-    anything else use an account of your own
+    the account of the Plimsoll operator may write {{ . }} of ModelDeployments and RuntimePools only: with one as controlling
+    owner, its name in the label plimsoll.dev/model-deployment or plimsoll.dev/runtime-pool, and
+    app.kubernetes.io/managed-by=plimsoll-operator. For anything else use an account of your own
 {{- end }}
 
 {{/* The binding of a policy: include "plimsoll.admission.binding" (dict "name" ... "root" . ["namespaces" (list)]) */}}

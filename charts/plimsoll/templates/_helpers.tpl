@@ -59,10 +59,21 @@ app.kubernetes.io/part-of: plimsoll
 {{- end }}
 {{- end }}
 
+{{/* The Secret with the keys that tokens for runtime pods are made from. */}}
+{{- define "plimsoll.hostKeys" -}}
+{{- default (printf "%s-host-keys" (include "plimsoll.fullname" .)) .Values.hostKeys.existingSecret -}}
+{{- end }}
+
 {{/* Which pods the operator makes, whatever their namespace. */}}
 {{- define "plimsoll.runtime.selector" -}}
 app.kubernetes.io/name: plimsoll-runtime
 app.kubernetes.io/managed-by: plimsoll-operator
+{{- end }}
+
+{{/* Those of them that have a host API. */}}
+{{- define "plimsoll.host.selector" -}}
+{{ include "plimsoll.runtime.selector" . }}
+plimsoll.dev/role: host
 {{- end }}
 
 {{/* include "plimsoll.image" (dict "image" .Values.image "root" .) */}}
@@ -144,6 +155,12 @@ volumes:
   - name: credential
     secret:
       secretName: {{ $values.credential.secretName }}
+        defaultMode: 0440
+{{- end }}
+{{- if eq $component "operator" }}
+  - name: host-keys
+    secret:
+      secretName: {{ include "plimsoll.hostKeys" $root }}
       defaultMode: 0440
 {{- end }}
 {{- end }}

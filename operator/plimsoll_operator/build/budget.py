@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from plimsoll_operator.identity import selector_labels
+from plimsoll_operator.identity import KIND, Owner, selector_labels
 from plimsoll_operator.workload import Workload
 
 
@@ -15,6 +15,11 @@ class Budgets:
 
     made: bool = True
     of_one: bool = True
+
+
+def budget_name(owner: Owner) -> str:
+    """A model and a pool of one name have a budget each."""
+    return owner.key.name if owner.kind == KIND else f"pool-{owner.key.name}"
 
 
 def build_budget(spec: Workload, uid: str | None, budgets: Budgets = Budgets()) -> dict[str, Any] | None:
@@ -30,7 +35,7 @@ def build_budget(spec: Workload, uid: str | None, budgets: Budgets = Budgets()) 
         "apiVersion": "policy/v1",
         "kind": "PodDisruptionBudget",
         "metadata": {
-            "name": spec.key.name,
+            "name": budget_name(spec.owner),
             "namespace": spec.key.namespace,
             "labels": selector_labels(spec.key.name, kind=spec.owner.kind),
             "ownerReferences": [spec.owner.reference()],

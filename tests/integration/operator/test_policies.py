@@ -24,7 +24,7 @@ pytestmark = pytest.mark.usefixtures("open_namespace")
 
 Change = Callable[[Json], Any]
 OWNERS, RESTRICT, VOLUMES = (
-    "of ModelDeployments only",
+    "of ModelDeployments and RuntimePools only",
     "must be restricted; set",
     "may have volumes of these kinds only",
 )

@@ -17,7 +17,8 @@ from plimsoll_operator.identity import ObjectKey
 from plimsoll_operator.kinds import Caches
 from plimsoll_operator.names import NameRegistry
 from plimsoll_operator.nodes import NodeRegistry
-from plimsoll_operator.reconcile import Outcome, Reconciler
+from plimsoll_operator.outcome import Outcome
+from plimsoll_operator.reconcile import Reconciler
 from plimsoll_operator.turns import Turns
 
 IMAGE = Image("registry.example/runtime:1", allowed=("registry.example/ai",))

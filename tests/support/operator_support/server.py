@@ -13,7 +13,7 @@ from typing import Any
 from operator_support.objects import EPOCH, Json, stamp
 
 from plimsoll_operator.api import Api, ApiError
-from plimsoll_operator.identity import API_VERSION, KIND, Object, ObjectKey
+from plimsoll_operator.identity import API_VERSION, HOST_KIND, KIND, POOL_KIND, Object, ObjectKey
 
 NAMESPACE = "team"
 CHILDREN = ("Pod", "Service", "PodDisruptionBudget")
@@ -33,7 +33,7 @@ class Server:
 
     def __init__(self) -> None:
         self.version = 1
-        self.objects: dict[str, dict[str, Json]] = {kind: {} for kind in (KIND, *CHILDREN)}
+        self.objects: dict[str, dict[str, Json]] = {kind: {} for kind in (KIND, POOL_KIND, HOST_KIND, *CHILDREN)}
         self.told: dict[str, list[Json]] = {kind: [] for kind in self.objects}
         self.late: list[Callable[[], Any]] = []
 
@@ -85,6 +85,7 @@ class ServerApi(Api):
         self._fate = fate
         self._judge = judge
         self.asked: list[str] = []
+        self.events: list[tuple[str, str, str]] = []
 
     async def service(self, key: ObjectKey) -> Object | None:
         self.asked.append("get Service")
@@ -135,16 +136,25 @@ class ServerApi(Api):
 
     async def apply_status(self, item: Object, status: Mapping[str, Any]) -> Object:
         def apply() -> Json:
-            name, uid = item["metadata"]["name"], item["metadata"]["uid"]
-            known = self._server.objects[KIND].get(name)
+            name, uid, kind = item["metadata"]["name"], item["metadata"]["uid"], item["kind"]
+            known = self._server.objects[kind].get(name)
             if known is None or known["metadata"]["uid"] != uid:
                 raise ApiError(404 if known is None else 409, "it is gone")
-            return self._server.change(KIND, name, lambda found: found.update(status=dict(status)))
+            return self._server.change(kind, name, lambda found: found.update(status=dict(status)))
 
         return self._write("apply status", apply)
 
+    async def create_host(self, host: Object) -> Object:
+        def create() -> Json:
+            if host["metadata"]["name"] in self._server.objects[HOST_KIND]:
+                raise ApiError(409, "it exists")
+            return self._server.put(HOST_KIND, host)
+
+        return self._write("create ModelHost", create)
+
     async def create_event(self, event: Object) -> None:
         self.asked.append("create Event")
+        self.events.append((event["regarding"]["name"], event["reason"], event["note"]))
 
     def _write(self, what: str, write: Callable[[], Json]) -> Json:
         self.asked.append(what)

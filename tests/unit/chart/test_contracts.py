@@ -115,7 +115,11 @@ def test_gateway_may_read_what_it_watches(render: Render) -> None:
         if item["kind"] == "ClusterRole" and item["metadata"]["name"].endswith("-gateway")
     ]
     assert role["rules"] == [
-        {"apiGroups": [gateway_objects.GROUP], "resources": [gateway_objects.PLURAL], "verbs": ["list", "watch"]},
+        {
+            "apiGroups": [gateway_objects.GROUP],
+            "resources": [gateway_objects.PLURAL, "modelhosts"],
+            "verbs": ["list", "watch"],
+        },
         {"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "watch"]},
     ]
 

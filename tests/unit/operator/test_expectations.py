@@ -15,7 +15,7 @@ from plimsoll_operator.expectations import PATIENCE_SECONDS, Expectations
 from plimsoll_operator.identity import KIND
 from plimsoll_operator.kinds import Caches
 from plimsoll_operator.nodes import NodeRegistry
-from plimsoll_operator.reconcile import Outcome
+from plimsoll_operator.outcome import Outcome
 from plimsoll_operator.watch import wake
 
 KEY = ObjectKey(NAMESPACE, "a")

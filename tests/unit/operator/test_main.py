@@ -25,8 +25,8 @@ from plimsoll_operator.lease import Lease, LeaseLostError
 from plimsoll_operator.main import main
 from plimsoll_operator.names import NameRegistry
 from plimsoll_operator.options import parse_options
+from plimsoll_operator.outcome import Outcome
 from plimsoll_operator.reasons import Reason
-from plimsoll_operator.reconcile import Outcome
 from plimsoll_operator.rights import Right
 from plimsoll_operator.spec import read_spec
 from plimsoll_operator.turns import Turns

@@ -54,7 +54,7 @@ def test_the_chart_gives_the_rights_on_the_lease() -> None:
 
 async def test_what_is_missing_is_named() -> None:
     assert await missing(Cluster(serves=False), None, LEASE) == [
-        "the API server does not know ModelDeployments: apply the crds/ of this release"
+        "the API server does not know ModelDeployments, RuntimePools, ModelHosts: apply the crds/ of this release"
     ]
     cluster = Cluster(
         ("delete pods", "team-b"), ("patch modeldeployments/status", "team-b"), ("create leases", "system")

@@ -18,7 +18,7 @@ from operator_support.virtual_time import run
 from plimsoll_cluster.keys import Key
 from plimsoll_operator.actor import NotLeaderError
 from plimsoll_operator.api import ApiError
-from plimsoll_operator.reconcile import Outcome
+from plimsoll_operator.outcome import Outcome
 from plimsoll_operator.work import LONGEST_DELAY, RESYNC_SECONDS, WorkQueue
 
 A, B = Key("Model", "team", "a"), Key("Pool", "team", "a")

@@ -1,0 +1,39 @@
+"""A pod of a pool: `plimsoll host`, which has many models."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from plimsoll_operator.build.image import Image
+from plimsoll_operator.build.revision import revision
+from plimsoll_operator.build.runtime_pod import Parts, build_runtime_pod
+from plimsoll_operator.identity import HOST_PORT, HOSTING, PORT
+from plimsoll_operator.pools.keys import HostKeys, TokenHashes
+from plimsoll_operator.pools.spec import PoolSpec
+
+
+def build_host(spec: PoolSpec, image: Image, keys: HostKeys, suffix: str) -> dict[str, Any]:
+    """One pod. Two of one spec, image and keys differ in `suffix` only."""
+    hashes = keys.hashes(spec.key)
+    parts = Parts(
+        role=HOSTING,
+        revision=revision(spec, image, keys.fingerprint),
+        arguments=host_arguments(spec),
+        environment=_environment(hashes),
+        ports={"host": HOST_PORT},
+        claims=spec.claims,
+    )
+    return build_runtime_pod(spec, image, suffix, parts)
+
+
+def host_arguments(spec: PoolSpec) -> list[str]:
+    """What follows `plimsoll`."""
+    return [
+        *("host", "--host", "0.0.0.0", "--port", str(PORT), "--host-port", str(HOST_PORT)),
+        *("--line", spec.line, "--sleepers", spec.sleepers),
+        *("--minimum-residency", str(spec.minimum_residency), "--drain-seconds", str(spec.drain_seconds)),
+    ]
+
+
+def _environment(hashes: TokenHashes) -> dict[str, str]:
+    return {"PLIMSOLL_HOST_TOKENS": hashes.everything, "PLIMSOLL_HOST_WAKE_TOKENS": hashes.wake}

@@ -1,0 +1,53 @@
+"""What the pass over a ModelDeployment asks of pools, and what becomes of its own pods when it moves into one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Protocol
+
+from plimsoll_operator.identity import ObjectKey
+from plimsoll_operator.observe import Pod
+from plimsoll_operator.plan import DeletePod
+from plimsoll_operator.pools.picture import Picture, Told
+from plimsoll_operator.pools.wanted import Problem
+from plimsoll_operator.reasons import Reason
+from plimsoll_operator.spec import Spec
+
+
+class Pooled(Protocol):
+    """Knows where models with placement are."""
+
+    def picture(self, spec: Spec) -> Picture | None:
+        """Where a model is; None while that is not known yet."""
+
+    def untold(self, model: ObjectKey) -> list[Told]:
+        """Decisions about a model that no event tells of yet; the caller tells them."""
+
+    def served_elsewhere(self, model: ObjectKey) -> None:
+        """A model answers where it is to be: pools that it has left may let it go."""
+
+
+class NoPools:
+    """For an operator that serves none."""
+
+    def picture(self, spec: Spec) -> Picture | None:
+        """Nowhere."""
+        assert spec.placement is not None
+        why = Problem(Reason.POOL_NOT_FOUND, "this operator serves no RuntimePools")
+        return Picture(spec.placement.pool, problem=why)
+
+    def untold(self, model: ObjectKey) -> list[Told]:
+        """None."""
+        return []
+
+    def served_elsewhere(self, model: ObjectKey) -> None:
+        """Nobody has it."""
+
+
+NO_POOLS = NoPools()
+
+
+def plan_own(pods: Iterable[Pod], *, answered: bool, pool: str) -> list[DeletePod]:
+    """Which pods of its own go: those that do not serve at once, the others when its pool answers for it."""
+    going = [pod for pod in pods if not pod.stopping and (answered or not (pod.ready or pod.cut_off))]
+    return [DeletePod(pod.name, pod.uid, f"RuntimePool {pool} serves its model") for pod in going]

@@ -1,0 +1,130 @@
+"""What is known of each host: its last report that could be believed, and why newer ones are missing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+
+from plimsoll_operator.identity import ObjectKey
+from plimsoll_operator.pools.report import ModelEntry, Report, complaint
+
+INSTANCES_KEPT = 8
+
+
+@dataclass(frozen=True, slots=True)
+class HostPod:
+    """A runtime pod of a pool. `memory` is its limit in bytes, `address` "" while it has none."""
+
+    pool: ObjectKey
+    name: str
+    uid: str
+    node: str
+    address: str
+    memory: int
+
+    @property
+    def key(self) -> ObjectKey:
+        """The ModelHost's, which is named as the pod."""
+        return ObjectKey(self.pool.namespace, self.name)
+
+
+@dataclass(slots=True)
+class Known:
+    """`heard`: when the report came, by our clock. `trouble`: why no newer one is believed, "" while all is well.
+
+    `asked`: whether this process has asked it at least once, well or not. `past`: the pod's processes of before.
+    """
+
+    pod: HostPod
+    report: Report | None = None
+    heard: float = 0.0
+    trouble: str = ""
+    refused: bool = False
+    asked: bool = False
+    past: list[str] = field(default_factory=list)
+    entries: dict[ObjectKey, ModelEntry] = field(default_factory=dict)
+
+
+Changed = Callable[[Known, Report | None], None]
+"""Told of a host of which something new is known, and of the report that it had before."""
+
+
+def _nothing(_: Known, __: Report | None) -> None:
+    """What is told where nobody listens."""
+
+
+class HostBook:
+    """Every host of every pool. `changed` is told of each host of which something new is known."""
+
+    def __init__(self, changed: Changed = _nothing) -> None:
+        self._changed = changed
+        self._hosts: dict[str, Known] = {}
+
+    def __iter__(self) -> Iterator[Known]:
+        return iter(self._hosts.values())
+
+    def listen(self, changed: Changed) -> None:
+        """Tell this one from now on."""
+        self._changed = changed
+
+    def get(self, uid: str) -> Known | None:
+        """The host in the pod with this uid."""
+        return self._hosts.get(uid)
+
+    def of(self, pool: ObjectKey) -> list[Known]:
+        """The hosts of a pool, by name."""
+        return sorted((known for known in self._hosts.values() if known.pod.pool == pool), key=lambda k: k.pod.name)
+
+    def holders(self, model: ObjectKey) -> list[Known]:
+        """The hosts that say that they have a model."""
+        return [known for known in self._hosts.values() if model in known.entries]
+
+    def keep(self, pool: ObjectKey, pods: Iterable[HostPod]) -> None:
+        """These are the pods of a pool now; others of it are forgotten."""
+        wanted = {pod.uid: pod for pod in pods}
+        for uid in [uid for uid, known in self._hosts.items() if known.pod.pool == pool and uid not in wanted]:
+            del self._hosts[uid]
+        for uid, pod in wanted.items():
+            self._hosts.setdefault(uid, Known(pod)).pod = pod
+
+    def take(self, uid: str, report: Report, now: float) -> None:
+        """A report has come, at `now`. One that cannot be true changes nothing but what is told about the host."""
+        known = self._hosts.get(uid)
+        if known is None:
+            return
+        known.asked = True
+        memory = known.pod.memory or None
+        wrong = complaint(known.report, report, now, memory)
+        if wrong is None and report.instance in known.past:
+            wrong = f"it comes from the process {report.instance}, which another one has replaced"
+        if wrong is not None:
+            self._tell_trouble(known, f"a report is refused: {wrong}", refused=True)
+            return
+        before = known.report
+        if before is not None and before.instance != report.instance:
+            known.past = [*known.past, before.instance][-INSTANCES_KEPT:]
+        known.report, known.heard, known.trouble, known.refused = report, now, "", False
+        known.entries = {entry.key: entry for entry in report.models if entry.state != "Absent"}
+        self._changed(known, before)
+
+    def fail(self, uid: str, why: str, *, refused: bool = False) -> None:
+        """A host could not be asked; or what it said was no report (`refused`)."""
+        known = self._hosts.get(uid)
+        if known is not None:
+            known.asked = True
+            self._tell_trouble(known, why, refused=refused)
+
+    def check_integrity(self) -> None:
+        """Raise AssertionError where what is known contradicts itself."""
+        for uid, known in self._hosts.items():
+            assert uid == known.pod.uid
+            assert len(known.past) <= INSTANCES_KEPT
+            if known.report is not None:
+                assert known.asked
+                assert known.report.instance not in known.past
+                assert known.entries.keys() <= {entry.key for entry in known.report.models}
+
+    def _tell_trouble(self, known: Known, why: str, *, refused: bool) -> None:
+        if (known.trouble, known.refused) != (why, refused):
+            known.trouble, known.refused = why, refused
+            self._changed(known, known.report)

@@ -1,0 +1,125 @@
+"""The door to hosts: the requests of the host API that the operator makes, its errors in our words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import quote
+
+import aiohttp
+import msgspec
+
+from plimsoll_operator.identity import HOST_PORT, ObjectKey
+from plimsoll_operator.pools.report import LIMIT, Report, decode_report
+
+WAIT_SECONDS = 10.0
+"""How long a host may hold a question for news: numbers that are no news are then as old as this at most."""
+ANSWER_SECONDS = 10.0
+
+
+class HostError(Exception):
+    """A host did not do what it was asked. `code` is its HTTP status, None when it could not be reached."""
+
+    def __init__(self, code: int | None, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+    @property
+    def is_refusal(self) -> bool:
+        """Whether the same request would be refused again until somebody changes something."""
+        return self.code in (400, 403, 409, 413, 507)
+
+
+class _ErrorBody(msgspec.Struct, frozen=True):
+    message: str = ""
+
+
+class _ErrorAnswer(msgspec.Struct, frozen=True):
+    error: _ErrorBody
+
+
+def host_url(address: str) -> str:
+    """Where the host API of a pod with this address is."""
+    host = f"[{address}]" if ":" in address else address
+    return f"http://{host}:{HOST_PORT}"
+
+
+class HostClient:
+    """One host. Every method raises HostError; `report` raises BadReportError, too."""
+
+    def __init__(self, session: aiohttp.ClientSession, url: str, token: str) -> None:
+        self._session = session
+        self._url = url
+        self._headers = {"Authorization": f"Bearer {token}"}
+
+    async def report(self, after: int, wait: float = WAIT_SECONDS) -> Report:
+        """The report, once its sequence is beyond `after` or `wait` seconds have passed."""
+        path = f"/host/v1/report?after={after}&wait={wait:g}"
+        _, data = await self._ask("GET", path, None, wait + ANSWER_SECONDS)
+        return decode_report(data)
+
+    async def place(self, model: ObjectKey, operation: str, spec: Mapping[str, Any], level: str) -> bool:
+        """Place a model and bring it to a level; whether that is done, or goes on."""
+        return await self._change("PUT", model, "", {"operation": operation, "spec": spec, "level": level})
+
+    async def remove(self, model: ObjectKey, operation: str) -> bool:
+        """Drain, unload and forget a model. One that is not there is removed."""
+        try:
+            return await self._change("DELETE", model, "", {"operation": operation})
+        except HostError as error:
+            if error.code == 404:
+                return True
+            raise
+
+    async def wake(self, model: ObjectKey, operation: str) -> bool:
+        """Bring a model to device memory."""
+        return await self._change("POST", model, "/wake", {"operation": operation})
+
+    async def sleep(self, model: ObjectKey, operation: str, level: str) -> bool:
+        """Take a model out of device memory."""
+        return await self._change("POST", model, "/sleep", {"operation": operation, "level": level})
+
+    async def pin(self, model: ObjectKey, operation: str, *, pinned: bool, weight: float, priority: int) -> bool:
+        """Say how much a model is worth."""
+        body = {"operation": operation, "pinned": pinned, "weight": weight, "priority": priority}
+        return await self._change("POST", model, "/pin", body)
+
+    async def _change(self, method: str, model: ObjectKey, verb: str, body: Mapping[str, Any]) -> bool:
+        path = f"/host/v1/models/{quote(model.namespace, safe='')}/{quote(model.name, safe='')}{verb}"
+        status, _ = await self._ask(method, path, body, ANSWER_SECONDS)
+        return status == 200
+
+    async def _ask(self, method: str, path: str, body: Mapping[str, Any] | None, seconds: float) -> tuple[int, bytes]:
+        try:
+            async with self._session.request(
+                method,
+                self._url + path,
+                json=body,
+                headers=self._headers,
+                timeout=aiohttp.ClientTimeout(total=seconds),
+                allow_redirects=False,
+            ) as response:
+                data = await _bounded(response)
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise HostError(None, f"it cannot be reached: {error or type(error).__name__}") from error
+        if response.status not in (200, 202):
+            raise HostError(response.status, _message(response.status, data))
+        return response.status, data
+
+
+async def _bounded(response: aiohttp.ClientResponse) -> bytes:
+    """What a host answers, so that one that does not end costs no memory."""
+    data = bytearray()
+    async for chunk in response.content.iter_any():
+        data += chunk
+        if len(data) > LIMIT:
+            raise HostError(response.status, f"its answer is larger than {LIMIT} bytes")
+    return bytes(data)
+
+
+def _message(status: int, data: bytes) -> str:
+    try:
+        words = msgspec.json.decode(data, type=_ErrorAnswer).error.message
+    except msgspec.DecodeError:
+        words = data[:200].decode("utf-8", "replace")
+    return f"it answered {status}: {words[:1000]}"

@@ -1,0 +1,153 @@
+"""A ModelHost: what `kubectl get modelhosts` shows of a runtime pod. Builders are pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from plimsoll_operator.conditions import Condition, with_times
+from plimsoll_operator.identity import API_VERSION, HOST_KIND, MANAGED_LABEL, MANAGER, POOL_LABEL, Object
+from plimsoll_operator.pools.book import HostPod, Known
+from plimsoll_operator.pools.report import ASLEEP, ModelEntry, Report
+from plimsoll_operator.reasons import Reason
+
+REPORTING, DRAINING = "Reporting", "Draining"
+BAR = 10
+GIB = 2**30
+ALWAYS_CHANGING = frozenset({"active", "queue", "rate", "lastUsed"})
+OF_THE_REPORT = frozenset({"reportTime"})
+
+
+def build_host(pod: HostPod) -> dict[str, Any]:
+    """The object without its status. It belongs to the pod, and goes with it."""
+    reference = {"apiVersion": "v1", "kind": "Pod", "name": pod.name, "uid": pod.uid, "controller": True}
+    return {
+        "apiVersion": API_VERSION,
+        "kind": HOST_KIND,
+        "metadata": {
+            "name": pod.name,
+            "namespace": pod.pool.namespace,
+            "labels": {MANAGED_LABEL: MANAGER, POOL_LABEL: pod.pool.name},
+            "ownerReferences": [reference],
+        },
+    }
+
+
+def host_status(known: Known, draining: bool, before: Mapping[str, Any], now: datetime) -> dict[str, Any]:
+    """The whole status; without a report that can be believed, what the last status says of one stays."""
+    pod, report = known.pod, known.report
+    told = before if report is None else _of_report(report)
+    kept = {name: told[name] for name in _REPORTED if name in told}
+    conditions = [_reporting(known)]
+    if draining:
+        conditions.append(
+            Condition(DRAINING, True, Reason.DRAINING, "its pod is to go; its models are placed elsewhere")
+        )
+    return {
+        "pool": pod.pool.name,
+        "node": pod.node,
+        "pod": pod.uid,
+        **kept,
+        "conditions": with_times(conditions, before.get("conditions") or [], 1, now),
+    }
+
+
+def is_draining(status: Mapping[str, Any]) -> bool:
+    """Whether a status says that the pod is to go."""
+    return any(c["type"] == DRAINING and c["status"] == "True" for c in status.get("conditions") or ())
+
+
+def says_the_same(status: Mapping[str, Any], before: Mapping[str, Any]) -> bool:
+    """Whether a status is no news: numbers that move all the time are told by the slow heartbeat alone."""
+    return _lasting(status) == _lasting(before)
+
+
+def load_bar(reserved: int, line: int) -> str:
+    """Device memory that is granted of what the line allows, such as `[######....] 61% of 14.4Gi`."""
+    share = reserved / line if line else 0.0
+    filled = min(BAR, round(share * BAR))
+    return f"[{'#' * filled}{'.' * (BAR - filled)}] {share:.0%} of {line / GIB:.1f}Gi"
+
+
+def _of_report(report: Report) -> dict[str, Any]:
+    device, sleepers = report.device, report.sleepers
+    return {
+        "instance": report.instance[:128],
+        "sequence": report.sequence,
+        "reportTime": _stamp(report.time),
+        "load": load_bar(device.reserved, device.line),
+        "awake": sum(entry.device > 0 for entry in report.models),
+        "asleep": sum(entry.state in ASLEEP for entry in report.models),
+        "device": {
+            "kind": device.kind[:32],
+            "name": device.name[:253],
+            "capacity": device.capacity,
+            "line": device.line,
+            "reserved": device.reserved,
+            "used": device.used,
+            "free": device.free,
+            "pressure": device.pressure,
+        },
+        "sleepers": {"capacity": sleepers.capacity, "used": sleepers.used},
+        "models": [_entry(entry) for entry in sorted(report.models, key=lambda entry: entry.key)],
+    }
+
+
+_REPORTED = ("instance", "sequence", "reportTime", "load", "awake", "asleep", "device", "sleepers", "models")
+
+
+def _entry(entry: ModelEntry) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "namespace": entry.namespace,
+        "name": entry.name,
+        "revision": entry.revision[:64],
+        "servedNames": list(entry.served_names),
+        "state": entry.state,
+        "since": _stamp(entry.since),
+        "why": entry.why[:512],
+        "bytes": entry.device,
+        "hostBytes": entry.host_bytes,
+        "active": min(entry.active, 2**31 - 1),
+        "queue": min(entry.waiting, 2**31 - 1),
+        "rate": f"{entry.rate:.3g}",
+        "loads": entry.loads,
+        "wakes": entry.wakes,
+    }
+    if entry.last_used is not None:
+        found["lastUsed"] = _stamp(entry.last_used)
+    for name, seconds in (("loadSeconds", entry.load_seconds), ("wakeSeconds", entry.wake_seconds)):
+        if seconds is not None:
+            found[name] = f"{seconds:.3g}"
+    if entry.error is not None:
+        found["error"] = entry.error[:1024]
+    return found
+
+
+def _reporting(known: Known) -> Condition:
+    if known.refused:
+        return Condition(REPORTING, False, Reason.REPORT_REFUSED, known.trouble)
+    if known.trouble:
+        return Condition(REPORTING, False, Reason.UNREACHABLE, known.trouble)
+    if known.report is None:
+        return Condition(REPORTING, None, Reason.WAITING_FOR_REPORT, "it has not reported yet")
+    return Condition(REPORTING, True, Reason.REPORTING, "its reports arrive and can be believed")
+
+
+def _lasting(status: Mapping[str, Any]) -> Object:
+    lasting = {name: value for name, value in status.items() if name not in OF_THE_REPORT}
+    lasting["device"] = {k: v for k, v in (status.get("device") or {}).items() if k not in ("used", "free")}
+    lasting["models"] = [
+        {name: value for name, value in entry.items() if name not in ALWAYS_CHANGING}
+        for entry in status.get("models") or ()
+    ]
+    lasting["conditions"] = _without_times(status.get("conditions") or ())
+    return lasting
+
+
+def _without_times(conditions: Sequence[Mapping[str, Any]]) -> list[tuple[str, str, str, str]]:
+    return sorted((c["type"], c["status"], c["reason"], c["message"]) for c in conditions)
+
+
+def _stamp(time: float) -> str:
+    return datetime.fromtimestamp(time, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,0 +1,85 @@
+"""Where a model with placement is, as its status tells it: plain records."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from plimsoll_operator.pools.wanted import Problem
+from plimsoll_operator.reasons import Reason
+
+
+class Where(StrEnum):
+    """How a model is on a host, in the words of `status.placements`."""
+
+    PLACING = "Placing"
+    ASLEEP = "Asleep"
+    FETCHING = "Fetching"
+    WAKING = "Waking"
+    RESIDENT = "Resident"
+    DRAINING = "Draining"
+    UNKNOWN = "Unknown"
+
+
+OF_STATE = {
+    "Fetching": Where.FETCHING,
+    "OnDisk": Where.ASLEEP,
+    "InHost": Where.ASLEEP,
+    "Waking": Where.WAKING,
+    "Resident": Where.RESIDENT,
+    "Draining": Where.DRAINING,
+}
+HELD = frozenset({Where.ASLEEP, Where.WAKING, Where.RESIDENT})
+"""A request to its host is answered: at once, or once the host has woken it."""
+UNDER_WAY = frozenset({Where.PLACING, Where.FETCHING, Where.WAKING, Where.DRAINING, Where.UNKNOWN})
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """A model on one host. `ready`: its pod takes requests. `since` in seconds since the epoch."""
+
+    host: str
+    where: Where
+    ready: bool
+    bytes: int = 0
+    since: float | None = None
+    why: str = ""
+    error: str = ""
+    current: bool = True
+
+    @property
+    def answers(self) -> bool:
+        """Whether a request that is sent to its host is answered."""
+        return self.ready and self.where in HELD
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """Everything that is known of a model in its pool. `problem`: why it cannot be placed as it should be, if so."""
+
+    pool: str
+    copies: tuple[Copy, ...] = ()
+    problem: Problem | None = None
+
+    @property
+    def answering(self) -> int:
+        """Hosts that answer for it."""
+        return sum(copy.answers for copy in self.copies)
+
+    @property
+    def asleep(self) -> bool:
+        """Whether it is somewhere, and awake nowhere."""
+        return bool(self.copies) and all(copy.where is Where.ASLEEP for copy in self.copies)
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """A decision about a model that people hear of as an event."""
+
+    reason: Reason
+    why: str
+
+    @property
+    def warning(self) -> bool:
+        """Whether somebody should look."""
+        return self.reason is Reason.REFUSED

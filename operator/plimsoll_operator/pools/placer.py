@@ -1,0 +1,219 @@
+"""One pass over a pool's placements: what is there, the planner's plan, and what hosts are asked to do for it.
+
+A pass may be killed anywhere: what a host was asked shows in its report, and whoever asks again uses the same
+operation, which has no second effect. Nothing is remembered that the next process would miss.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+
+import msgspec
+
+from plimsoll_operator.actor import utc_now
+from plimsoll_operator.identity import ObjectKey
+from plimsoll_operator.kinds import Caches
+from plimsoll_operator.names import NameRegistry
+from plimsoll_operator.nodes import NodeRegistry
+from plimsoll_operator.observe import Pod, observe_pods
+from plimsoll_operator.outcome import Outcome
+from plimsoll_operator.placement.decision import Plan
+from plimsoll_operator.placement.decision import Refused as RefusedBy
+from plimsoll_operator.placement.host import Host
+from plimsoll_operator.placement.pool import PoolState, Rules
+from plimsoll_operator.pools.asking import Asker, Connect
+from plimsoll_operator.pools.book import HostBook, Known
+from plimsoll_operator.pools.inventory import host_of
+from plimsoll_operator.pools.members import Members
+from plimsoll_operator.pools.modelhost import is_draining
+from plimsoll_operator.pools.picture import OF_STATE, Copy, Picture, Told, Where
+from plimsoll_operator.pools.remembered import Pool
+from plimsoll_operator.pools.spec import PoolSpec, read_pool
+from plimsoll_operator.pools.wanted import Problem
+from plimsoll_operator.pools.wishes import Wishes
+from plimsoll_operator.reasons import Reason
+from plimsoll_operator.spec import Spec
+from plimsoll_operator.template import SpecError
+
+logger = logging.getLogger(__name__)
+
+LOOK_AGAIN = timedelta(seconds=10)
+"""How often a pool is planned though nothing is told: numbers of reports are no news, and value moves with them."""
+FIRST_REPORT = timedelta(seconds=1)
+TOLD_KEPT = 16
+
+Planner = Callable[[PoolState], Plan]
+
+
+class Placer:
+    """Places the models of pools. `wake` is told of models whose picture has changed."""
+
+    def __init__(
+        self,
+        caches: Caches,
+        book: HostBook,
+        members: Members,
+        names: NameRegistry,
+        nodes: NodeRegistry,
+        planner: Planner,
+        connect: Connect,
+        *,
+        may_act: Callable[[], bool],
+        wake: Callable[[ObjectKey], None],
+        replan: Callable[[ObjectKey], None],
+        draining: Callable[[str], bool],
+        clock: Callable[[], datetime] = utc_now,
+    ) -> None:
+        self._caches = caches
+        self._book = book
+        self._members = members
+        self._wishes = Wishes(caches, book, members, names)
+        self._nodes = nodes
+        self._planner = planner
+        self._asker = Asker(connect, self.tell, may_act=may_act, clock=clock)
+        self._wake = wake
+        self._replan = replan
+        self._draining = draining
+        self._clock = clock
+        self._pools: dict[ObjectKey, Pool] = {}
+        self._told: dict[ObjectKey, list[Told]] = {}
+
+    async def reconcile(self, key: ObjectKey) -> Outcome:
+        """One pass over a pool. Raises NotLeaderError. What a host fails at is tried again by later passes."""
+        entry = self._caches.pools.get(key)
+        if entry is None:
+            self._pools.pop(key, None)
+            self._wake_all(self._members.of(key))
+            return Outcome(gone=True)
+        try:
+            spec = read_pool(entry.value)
+        except SpecError:
+            return Outcome()  # the pool's own status says it
+        pods = {pod.uid: pod for pod in observe_pods(self._caches.pods_of(entry), self._clock(), self._nodes.known)}
+        hosts = self._book.of(key)
+        if any(pod.ready and not self._is_asked(pod.uid) for pod in pods.values()):
+            return Outcome(again=FIRST_REPORT)  # what an unheard host has must not be placed a second time
+        pool = self._pools.setdefault(key, Pool())
+        now = self._clock().timestamp()
+        pool.forget_shown(hosts, now)
+        pool.measure(hosts)
+        models, wishes = self._wishes.of(key, spec, pool, hosts)
+        state = PoolState(
+            now=now,
+            models=tuple(models),
+            hosts=tuple(self._hosts(pool, hosts, pods)),
+            demand=tuple(pool.demand(hosts, now)),
+            rules=Rules(minimum_residency=float(spec.minimum_residency)),
+        )
+        plan = self._planner(state)
+        self._note(key, pool, _without_waiting(plan, spec))
+        await self._asker.carry_out(pool, hosts, plan.actions, wishes)
+        await self._asker.pin(hosts, wishes)
+        waits = [LOOK_AGAIN, *([timedelta(seconds=plan.wait)] if plan.wait is not None else [])]
+        return Outcome(again=min(waits))
+
+    def picture(self, spec: Spec) -> Picture | None:
+        """Where a model is. None while this process does not know yet."""
+        assert spec.placement is not None
+        key = ObjectKey(spec.key.namespace, spec.placement.pool)
+        pool = self._pools.get(key)
+        if self._caches.pools.get(key) is None:
+            missing = Problem(
+                Reason.POOL_NOT_FOUND,
+                f"there is no RuntimePool {key.name} in namespace {key.namespace}: create it, or name another one in "
+                "spec.placement.pool",
+            )
+            return Picture(key.name, problem=missing)
+        if pool is None or not pool.decided:
+            return None
+        return Picture(key.name, tuple(self._copies(spec, key, pool)), self._problem(spec.key, pool))
+
+    def untold(self, model: ObjectKey) -> list[Told]:
+        """Decisions about a model that no event tells of yet. They are the caller's from now on."""
+        return self._told.pop(model, [])
+
+    def tell(self, model: ObjectKey, reason: Reason, why: str) -> None:
+        """People are to hear of a decision about a model."""
+        self._told[model] = [*self._told.get(model, ()), Told(reason, why)][-TOLD_KEPT:]
+        self._wake(model)
+
+    def served_elsewhere(self, model: ObjectKey) -> None:
+        """A model has pods of its own that serve, or answers in another pool: pools that it leaves may let it go."""
+        for pool in {known.pod.pool for known in self._book.holders(model)} - {self._members.pool_of(model)}:
+            self._replan(pool)
+
+    def _is_asked(self, uid: str) -> bool:
+        known = self._book.get(uid)
+        return known is not None and known.asked
+
+    def _hosts(self, pool: Pool, hosts: Sequence[Known], pods: Mapping[str, Pod]) -> Iterable[Host]:
+        for known in hosts:
+            uid = known.pod.uid
+            pod, stored = pods.get(uid), self._caches.hosts.get(known.pod.key)
+            status = (stored.value.get("status") or {}) if stored is not None else {}
+            if pod is None:
+                continue
+            draining = self._draining(uid) or is_draining(status)
+            found = host_of(pod, known, status, pool.asked.get(uid, {}), draining=draining)
+            if found is not None:
+                yield found
+
+    def _note(self, key: ObjectKey, pool: Pool, plan: Plan) -> None:
+        """Remember what the plan means for each model, and wake those for whom it is news."""
+        before = (pool.refusals, pool.placements, pool.decided)
+        refusals = {refusal.model: refusal for refusal in plan.refusals}
+        placements: dict[ObjectKey, dict[str, str]] = {}
+        for placement in plan.placements:
+            placements.setdefault(placement.model, {})[placement.host.name] = placement.why
+        pool.refusals, pool.placements, pool.decided = refusals, placements, True
+        if not before[2]:
+            self._wake_all(self._members.of(key))
+            return
+        for model in self._members.of(key):
+            known = (before[0].get(model), before[1].get(model))
+            if known != (refusals.get(model), placements.get(model)):
+                self._wake(model)
+            refusal = refusals.get(model)
+            if refusal is not None and (known[0] is None or known[0].reason != refusal.reason):
+                self.tell(model, Reason.REFUSED, refusal.message)
+
+    def _copies(self, spec: Spec, key: ObjectKey, pool: Pool) -> Iterable[Copy]:
+        wishes = pool.placements.get(spec.key, {})
+        for known in self._book.of(key):
+            name, entry = known.pod.name, known.entries.get(spec.key)
+            if entry is None:
+                if name in wishes:
+                    yield Copy(name, Where.PLACING, ready=False, why=wishes[name])
+                continue
+            pod = self._caches.pods.get(known.pod.key)
+            ready = pod is not None and pod.value.ready
+            where = Where.UNKNOWN if not ready else OF_STATE[entry.state]
+            size = entry.device or entry.host_bytes
+            current = name in wishes or not wishes
+            error = entry.error or ""
+            yield Copy(name, where, ready, size, entry.since, entry.why, error, current)
+
+    def _problem(self, model: ObjectKey, pool: Pool) -> Problem | None:
+        if model in pool.problems:
+            return pool.problems[model]
+        refusal = pool.refusals.get(model)
+        if refusal is not None:
+            return Problem(Reason(refusal.reason.value), refusal.message)
+        for (_, refused_model), refused in pool.refused.items():
+            if refused_model == model:
+                return Problem(Reason.NO_ROOM, refused.message)
+        return None
+
+    def _wake_all(self, models: Iterable[ObjectKey]) -> None:
+        for model in models:
+            self._wake(model)
+
+
+def _without_waiting(plan: Plan, spec: PoolSpec) -> Plan:
+    """That there is no host yet where some are to be is no refusal."""
+    if not spec.replicas:
+        return plan
+    kept = tuple(refusal for refusal in plan.refusals if refusal.reason is not RefusedBy.NO_HOSTS)
+    return msgspec.structs.replace(plan, refusals=kept)

@@ -1,0 +1,134 @@
+"""What the status of a model with placement says, from the spec and from where it is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from plimsoll_operator.conditions import LOADED, PLACED, PROGRESSING, READY, ROUTABLE, Condition
+from plimsoll_operator.identity import POOL_KIND, selector
+from plimsoll_operator.pools.picture import UNDER_WAY, Copy, Picture, Where
+from plimsoll_operator.reasons import Reason
+from plimsoll_operator.spec import Spec
+from plimsoll_operator.status import Fields, standard_of
+
+
+def describe_pooled(
+    spec: Spec, picture: Picture, own_ready: int, name_holders: Sequence[tuple[str, str]]
+) -> tuple[Fields, list[Condition]]:
+    """The status without its conditions, and the conditions.
+
+    `own_ready` are pods of its own that serve still: it comes from there, and they go once its pool answers for it.
+    """
+    parts = [_placed(spec, picture), _loaded(spec, picture), _routable(spec, picture, own_ready, name_holders)]
+    ready, progressing = _ready(spec, picture, parts), _progressing(spec, picture, parts, own_ready)
+    taken = {name for name, _ in name_holders}
+    served = [name for name in spec.served_names if name not in taken]
+    fields = {
+        "observedGeneration": spec.generation,
+        "replicas": len(picture.copies) + own_ready,
+        "readyReplicas": picture.answering + own_ready,
+        "updatedReplicas": sum(copy.current and copy.where is not Where.PLACING for copy in picture.copies),
+        "selector": selector(picture.pool, kind=POOL_KIND),
+        "phase": _phase(spec, picture, progressing, parts),
+        "where": ", ".join(f"{copy.host} {copy.where}" for copy in picture.copies)[:256],
+        "why": _why(picture)[:512],
+        "placements": [_placement(copy) for copy in picture.copies],
+        "servedNames": served,
+        "names": ", ".join(served),
+    }
+    return fields, [ready, progressing, *parts, *standard_of(progressing)]
+
+
+def _placement(copy: Copy) -> dict[str, Any]:
+    found: dict[str, Any] = {"host": copy.host, "state": copy.where.value, "bytes": copy.bytes, "why": copy.why[:512]}
+    if copy.since is not None:
+        found["since"] = datetime.fromtimestamp(copy.since, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return found
+
+
+def _why(picture: Picture) -> str:
+    if picture.problem is not None:
+        return picture.problem.message
+    return next((copy.error or copy.why for copy in picture.copies if copy.error or copy.why), "")
+
+
+def _placed(spec: Spec, picture: Picture) -> Condition:
+    there = sum(copy.where not in (Where.PLACING, Where.UNKNOWN) for copy in picture.copies)
+    message = f"it is on {there} of {spec.replicas} hosts of RuntimePool {picture.pool}"
+    if there >= spec.replicas:
+        return Condition(PLACED, True, Reason.PLACED, message)
+    if picture.problem is not None:
+        return Condition(PLACED, False, picture.problem.reason, f"{message}: {picture.problem.message}")
+    return Condition(PLACED, False, Reason.PLACING, message)
+
+
+def _loaded(spec: Spec, picture: Picture) -> Condition:
+    awake = sum(copy.where is Where.RESIDENT for copy in picture.copies)
+    message = f"{awake} of {spec.replicas} replicas are in device memory"
+    if awake:
+        return Condition(LOADED, True, Reason.LOADED, message)
+    error = next((copy for copy in picture.copies if copy.error), None)
+    if error is not None:
+        return Condition(LOADED, False, Reason.LOAD_FAILED, f"{error.host}: {error.error}")
+    if picture.asleep:
+        return Condition(LOADED, False, Reason.ASLEEP, f"{message}; a request wakes it")
+    return Condition(LOADED, False, Reason.LOADING, message)
+
+
+def _routable(spec: Spec, picture: Picture, own_ready: int, name_holders: Sequence[tuple[str, str]]) -> Condition:
+    if name_holders:
+        listed = ", ".join(f"{name} by {holder}" for name, holder in name_holders)
+        message = f"names are taken: {listed}; choose others in spec.model.servedNames"
+        return Condition(ROUTABLE, False, Reason.SERVED_NAME_TAKEN, message)
+    names = ", ".join(spec.served_names)
+    if picture.answering and picture.asleep:
+        return Condition(ROUTABLE, True, Reason.ASLEEP, f"asleep on {picture.answering} hosts; a request wakes {names}")
+    if answering := picture.answering + own_ready:
+        return Condition(ROUTABLE, True, Reason.ROUTABLE, f"{answering} ready for requests to {names}")
+    reason = Reason.STOPPED if spec.replicas == 0 else Reason.NO_READY_REPLICA
+    return Condition(ROUTABLE, False, reason, "no replica answers requests")
+
+
+def _ready(spec: Spec, picture: Picture, parts: Sequence[Condition]) -> Condition:
+    """Asleep is ready: being in device memory is no need of it."""
+    placed, loaded, routable = parts
+    if spec.replicas == 0:
+        return Condition(READY, True, Reason.STOPPED, "0 replicas are wanted; scale up to serve")
+    if routable.status:
+        reason = Reason.ASLEEP if routable.reason is Reason.ASLEEP else Reason.READY
+        return Condition(READY, True, reason, routable.message)
+    if routable.reason is Reason.SERVED_NAME_TAKEN:
+        return Condition(READY, False, routable.reason, routable.message)
+    part = next((part for part in (placed, loaded) if not part.status), routable)
+    return Condition(READY, False, part.reason, part.message)
+
+
+def _progressing(spec: Spec, picture: Picture, parts: Sequence[Condition], own_ready: int) -> Condition:
+    placed, loaded, _ = parts
+    if picture.problem is not None:
+        return Condition(PROGRESSING, True, Reason.FAILING, f"waiting for a fix: {picture.problem.message}")
+    if loaded.reason is Reason.LOAD_FAILED:
+        return Condition(PROGRESSING, True, Reason.FAILING, f"waiting for a fix: {loaded.message}")
+    moving = [copy for copy in picture.copies if copy.where in UNDER_WAY or not copy.current]
+    if own_ready:
+        message = f"{own_ready} pods of its own go once RuntimePool {picture.pool} answers for it"
+        return Condition(PROGRESSING, True, Reason.MOVING, message)
+    if not placed.status or len(picture.copies) != spec.replicas:
+        return Condition(PROGRESSING, True, Reason.SCALING, placed.message)
+    if moving:
+        told = ", ".join(f"{copy.host} {copy.where}" for copy in moving)
+        return Condition(PROGRESSING, True, Reason.LOADING, f"under way: {told}")
+    return Condition(PROGRESSING, False, Reason.SETTLED, "what is there is what is wanted")
+
+
+def _phase(spec: Spec, picture: Picture, progressing: Condition, parts: Sequence[Condition]) -> str:
+    placed, loaded, routable = parts
+    if spec.replicas == 0:
+        return "Stopped"
+    if progressing.reason is Reason.FAILING:
+        return "Degraded" if routable.status else "Failed"
+    if routable.status:
+        return "Asleep" if picture.asleep else "Ready"
+    return "Loading" if placed.status and not loaded.status else "Pending"

@@ -1,0 +1,226 @@
+"""Everything about pools, put together: who is told of what, and which passes come of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime
+from typing import Any, Protocol
+
+from plimsoll_cluster.keys import Key
+from plimsoll_cluster.store import Change
+from plimsoll_operator.actor import utc_now
+from plimsoll_operator.api import Api
+from plimsoll_operator.build.budget import Budgets
+from plimsoll_operator.build.image import Image
+from plimsoll_operator.expectations import Expectations
+from plimsoll_operator.identity import KIND, POOL_KIND, Object, ObjectKey
+from plimsoll_operator.kinds import Caches
+from plimsoll_operator.names import NameRegistry
+from plimsoll_operator.nodes import NodeRegistry
+from plimsoll_operator.outcome import Outcome
+from plimsoll_operator.placement.planner import plan
+from plimsoll_operator.pools.book import HostBook, HostPod, Known
+from plimsoll_operator.pools.client import HostClient
+from plimsoll_operator.pools.keys import HostKeys
+from plimsoll_operator.pools.members import Members
+from plimsoll_operator.pools.pace import Pace
+from plimsoll_operator.pools.placer import Placer, Planner
+from plimsoll_operator.pools.poller import Poller
+from plimsoll_operator.pools.reconcile import PoolReconciler
+from plimsoll_operator.pools.report import Decision, Report
+from plimsoll_operator.pools.writer import WRITES_A_SECOND, HostWriter
+from plimsoll_operator.reasons import Reason
+from plimsoll_operator.turns import Turns
+
+PLACEMENT = "Placement"
+"""The kind of the keys under which pools are planned, each as a whole."""
+DEBOUNCE_SECONDS = 0.2
+EVENTS = {"Woken": Reason.WOKEN, "Asleep": Reason.ASLEEP, "Evicted": Reason.EVICTED, "Refused": Reason.REFUSED}
+"""What hosts decide by themselves, as far as people hear of it."""
+
+
+class Queue(Protocol):
+    """Where passes are asked for."""
+
+    def add(self, key: Key) -> None:
+        """As soon as may be."""
+
+    def add_within(self, key: Key, seconds: float) -> None:
+        """At the latest after so many seconds."""
+
+
+class Pools:
+    """The parts, and the listeners that join them."""
+
+    def __init__(
+        self,
+        api: Api,
+        caches: Caches,
+        expectations: Expectations,
+        image: Image,
+        names: NameRegistry,
+        nodes: NodeRegistry,
+        turns: Turns,
+        instance: str,
+        *,
+        keys: HostKeys | None,
+        connect: Callable[[HostPod], HostClient],
+        queue: Queue,
+        may_act: Callable[[], bool],
+        budgets: Budgets = Budgets(),  # noqa: B008
+        planner: Planner = plan,
+        pace: Pace | None = None,
+        poller: type[Poller] = Poller,
+        clock: Callable[[], datetime] = utc_now,
+    ) -> None:
+        self._queue = queue
+        self._caches = caches
+        self._decided: dict[str, tuple[str, int]] = {}
+        self.members = Members()
+        self.book = HostBook(self._host_changed)
+        self.poller = poller(self.book, clock=lambda: clock().timestamp())
+        self.placer = Placer(
+            caches,
+            self.book,
+            self.members,
+            names,
+            nodes,
+            planner,
+            connect,
+            may_act=may_act,
+            wake=self._wake_model,
+            replan=self._replan,
+            draining=self._is_draining,
+            clock=clock,
+        )
+        self.writer = HostWriter(
+            api,
+            caches,
+            self.book,
+            pace or Pace(WRITES_A_SECOND),
+            may_act=may_act,
+            draining=self._is_draining,
+            clock=clock,
+        )
+        self.reconciler = PoolReconciler(
+            api,
+            caches,
+            expectations,
+            image,
+            nodes,
+            turns,
+            instance,
+            keys=keys,
+            book=self.book,
+            poller=self.poller,
+            connect=connect,
+            may_act=may_act,
+            wake=lambda key: queue.add(key.of(POOL_KIND)),
+            replan=self._replan,
+            note=self.writer.note,
+            moved=self._wake_models,
+            budgets=budgets,
+            clock=clock,
+        )
+        caches.models.listen(self._models_changed)
+
+    async def reconcile(self, key: Key) -> Outcome:
+        """A pass over a pool's pods, or over its placements."""
+        if key.kind == PLACEMENT:
+            return await self.placer.reconcile(key.object)
+        outcome = await self.reconciler.reconcile(key.object)
+        if outcome.gone:
+            self._replan(key.object)
+        return outcome
+
+    async def run(self) -> None:
+        """Write ModelHosts for ever."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self.writer.run())
+                group.create_task(self.writer.beat())
+        finally:
+            await self.poller.close()
+
+    def _models_changed(self, changes: Sequence[Change[Object]]) -> None:
+        for change in changes:
+            after = change.after
+            if after is None:
+                concerned = self.members.forget(change.key)
+            else:
+                concerned = self.members.note(after.value)
+                if not _asks_otherwise(change):
+                    continue
+            for pool in concerned:
+                self._replan(pool)
+
+    def _host_changed(self, known: Known, before: Report | None) -> None:
+        """A state, an error or a decision is news; numbers alone are not."""
+        self.writer.note(known.pod.uid)
+        after = known.report
+        if (
+            after is not None
+            and before is not None
+            and (after.instance, after.sequence)
+            == (
+                before.instance,
+                before.sequence,
+            )
+        ):
+            if known.trouble:
+                self._replan(known.pod.pool)
+            return
+        self._replan(known.pod.pool)
+        self._queue.add(known.pod.pool.of(POOL_KIND))
+        told = {entry.key: _shown(entry) for entry in before.models} if before is not None else {}
+        now = {entry.key: _shown(entry) for entry in after.models} if after is not None else {}
+        for model in told.keys() | now.keys():
+            if told.get(model) != now.get(model):
+                self._wake_model(model)
+        if after is not None:
+            self._tell_decisions(known, after)
+
+    def _tell_decisions(self, known: Known, report: Report) -> None:
+        """Each once: where this process has not seen the host before, what its ModelHost says was told already."""
+        uid = known.pod.uid
+        instance, told = self._decided.get(uid) or self._stored(known)
+        least = told if instance == report.instance else 0
+        for decision in report.decisions:
+            if decision.sequence > least and decision.action in EVENTS:
+                self.placer.tell(decision.key, EVENTS[decision.action], _words(known, decision))
+        self._decided[uid] = (report.instance, report.sequence)
+
+    def _stored(self, known: Known) -> tuple[str, int]:
+        entry = self._caches.hosts.get(known.pod.key)
+        status: Any = (entry.value.get("status") or {}) if entry is not None else {}
+        return status.get("instance", ""), status.get("sequence", 0)
+
+    def _is_draining(self, uid: str) -> bool:
+        return self.reconciler.is_draining(uid)
+
+    def _replan(self, pool: ObjectKey) -> None:
+        self._queue.add_within(pool.of(PLACEMENT), DEBOUNCE_SECONDS)
+
+    def _wake_models(self, models: Iterable[ObjectKey]) -> None:
+        for model in models:
+            self._wake_model(model)
+
+    def _wake_model(self, model: ObjectKey) -> None:
+        self._queue.add(model.of(KIND))
+
+
+def _asks_otherwise(change: Change[Object]) -> bool:
+    before, after = change.before, change.after
+    if before is None or after is None:
+        return True
+    return (before.uid, before.deleting, before.value["spec"]) != (after.uid, after.deleting, after.value["spec"])
+
+
+def _shown(entry: Any) -> tuple[Any, ...]:
+    """What a model's status shows of it."""
+    return (entry.state, entry.revision, entry.since, entry.why, entry.error, entry.device)
+
+
+def _words(known: Known, decision: Decision) -> str:
+    return f"{known.pod.name}: {decision.why}" if decision.why else f"on {known.pod.name}"

@@ -1,0 +1,252 @@
+"""One pass over one RuntimePool: its pods, whom to ask for reports, and its status."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Any
+
+from plimsoll_operator.actor import Actor, utc_now
+from plimsoll_operator.api import Api
+from plimsoll_operator.build.budget import Budgets, build_budget
+from plimsoll_operator.build.host import build_host
+from plimsoll_operator.build.image import Image
+from plimsoll_operator.build.revision import fits, revision
+from plimsoll_operator.conditions import RECONCILING, STALLED
+from plimsoll_operator.expectations import PATIENCE_SECONDS, Expectations
+from plimsoll_operator.identity import POOL_KIND, Object, ObjectKey
+from plimsoll_operator.kinds import Caches
+from plimsoll_operator.nodes import NodeRegistry
+from plimsoll_operator.observe import Observed, Pod, ServiceState, observe_pods
+from plimsoll_operator.outcome import Outcome
+from plimsoll_operator.plan import Action, plan
+from plimsoll_operator.pools.book import HostBook, HostPod
+from plimsoll_operator.pools.client import HostClient
+from plimsoll_operator.pools.drain import Drained, drain
+from plimsoll_operator.pools.keys import HostKeys
+from plimsoll_operator.pools.modelhost import DRAINING, is_draining
+from plimsoll_operator.pools.poller import Poller
+from plimsoll_operator.pools.spec import PoolSpec, read_pool
+from plimsoll_operator.pools.status import describe_pool
+from plimsoll_operator.quantity import byte_count
+from plimsoll_operator.status import Rejections, describe_invalid
+from plimsoll_operator.template import SpecError
+from plimsoll_operator.turns import Turns
+from plimsoll_operator.view import View, view
+from plimsoll_operator.writes import Make, Writes
+
+PATIENCE = timedelta(seconds=PATIENCE_SECONDS)
+NO_KEYS = "this operator makes no tokens for hosts: start it with --host-keys, as the chart does"
+
+Connect = Callable[[HostPod], HostClient]
+"""A client for the host API of a pod."""
+
+
+class PoolReconciler:
+    """Brings pools to their specs. `replan` is told of a pool whose hosts are other ones than before, or are to go.
+
+    `note` is told of pods whose ModelHosts may have news, `moved` of models of which somebody may reach more or less.
+    """
+
+    def __init__(
+        self,
+        api: Api,
+        caches: Caches,
+        expectations: Expectations,
+        image: Image,
+        nodes: NodeRegistry,
+        turns: Turns,
+        instance: str,
+        *,
+        keys: HostKeys | None,
+        book: HostBook,
+        poller: Poller,
+        connect: Connect,
+        may_act: Callable[[], bool],
+        wake: Callable[[ObjectKey], None],
+        replan: Callable[[ObjectKey], None],
+        note: Callable[[str], None],
+        moved: Callable[[Iterable[ObjectKey]], None],
+        budgets: Budgets = Budgets(),  # noqa: B008
+        clock: Callable[[], datetime] = utc_now,
+    ) -> None:
+        self._caches = caches
+        self._expectations = expectations
+        self._image = image
+        self._nodes = nodes
+        self._turns = turns
+        self._keys = keys
+        self._book = book
+        self._poller = poller
+        self._connect = connect
+        self._wake = wake
+        self._replan = replan
+        self._note = note
+        self._budgets = budgets
+        self._clock = clock
+        self._moved = moved
+        self._draining: dict[ObjectKey, frozenset[str]] = {}
+        self._usable: dict[ObjectKey, frozenset[tuple[Any, ...]]] = {}
+        self._writes = Writes(api, caches, expectations, POOL_KIND)
+        self._actor = Actor(api, caches, self._writes, instance, may_act=may_act, clock=clock)
+
+    def is_draining(self, uid: str) -> bool:
+        """Whether the pod with this uid is to go once it has no models."""
+        return any(uid in uids for uids in self._draining.values())
+
+    async def reconcile(self, key: ObjectKey) -> Outcome:
+        """One pass. Raises ApiError and NotLeaderError."""
+        if not self._expectations.may_pass(key.of(POOL_KIND)):
+            return Outcome(again=PATIENCE, put_off=True)
+        pool = self._caches.pools.get(key)
+        if pool is None:
+            self._forget(key)
+            return Outcome(gone=True)
+        pods = self._caches.pods_of(pool)
+        if pool.deleting:
+            return Outcome()
+        try:
+            spec = read_pool(pool.value)
+            self._image.of(spec)
+            if self._keys is None:
+                raise SpecError(NO_KEYS)
+        except SpecError as error:
+            found = observe_pods(pods, self._clock(), self._nodes.known)
+            await self._actor.write_status(pool.value, *describe_invalid(pool.value, found, str(error)))
+            return Outcome()
+        return await self._bring_closer(pool.value, spec, self._keys, pods)
+
+    async def _bring_closer(self, item: Object, spec: PoolSpec, keys: HostKeys, pods: Sequence[Pod]) -> Outcome:
+        now = self._clock()
+        self._follow(spec, pods)
+        self._note_readiness(spec.key, observe_pods(pods, now, self._nodes.known))
+        found = tuple(replace(pod, worth=self._worth(pod)) for pod in observe_pods(pods, now, self._nodes.known))
+        self._nodes.note_use(spec.key, (p.node for p in found if p.node))
+        seen = self._view(spec, keys, Observed(found, ServiceState.OURS, now))
+        planned = plan(seen)
+        drained = self._drain(spec, seen, planned.actions)
+        make = Make(revision(spec, self._image, keys.fingerprint), partial(build_host, spec, self._image, keys))
+        rejections, failure = await self._actor.apply(item, spec.key, drained.actions, make)
+        uid = spec.owner.uid
+        if drained.actions and rejections == Rejections() and failure is None:
+            await self._actor.keep_budget(item, spec.owner, build_budget(spec, uid, self._budgets))
+            return Outcome(again=PATIENCE)
+        before = (item.get("status") or {}).get("conditions") or []
+        hosts = self._book.of(spec.key)
+        models = {entry.key for known in hosts if known.report is not None for entry in known.report.models}
+        fields, conditions = describe_pool(seen, rejections, before, hosts, len(models))
+        await self._actor.write_status(item, fields, conditions)
+        if any(c.type == STALLED for c in conditions):
+            self._wake_all(self._turns.stall(spec.key))
+        await self._actor.keep_budget(item, spec.owner, build_budget(spec, uid, self._budgets))
+        if failure is not None:
+            raise failure
+        stalls_in = seen.deadline(before) - now if any(c.type == RECONCILING for c in conditions) else None
+        waits = (planned.wait, stalls_in, drained.wait)
+        return Outcome(again=min((wait for wait in waits if wait is not None), default=None))
+
+    def _view(self, spec: PoolSpec, keys: HostKeys, observed: Observed) -> View[PoolSpec]:
+        """As with models: what an upgrade of Plimsoll would replace waits for its turn."""
+        fit = fits(spec, self._image, keys.fingerprint)
+        seen = view(spec, fit, observed)
+        if seen.needs_turn and not self._turns.take(spec.key):
+            return view(spec, fit, observed, may_roll=False)
+        if not seen.older:
+            self._wake_all(self._turns.end(spec.key))
+        return seen
+
+    def _follow(self, spec: PoolSpec, pods: Sequence[Pod]) -> None:
+        """Ask every pod that runs for its reports, and no other."""
+        memory = byte_count(spec.memory) if spec.memory and spec.accelerator is None else 0
+        running = [pod for pod in pods if not pod.dead]
+        before = {known.pod.uid for known in self._book.of(spec.key)}
+        hosts = [HostPod(spec.key, pod.name, pod.uid, pod.node, pod.address, memory) for pod in running]
+        self._book.keep(spec.key, hosts)
+        for uid in before - {host.uid for host in hosts}:
+            self._poller.leave(uid)
+        for host in hosts:
+            if host.address:
+                self._poller.follow(host.uid, host.address, self._connect(host))
+            self._note(host.uid)
+        if before != {host.uid for host in hosts}:
+            self._replan(spec.key)
+
+    def _note_readiness(self, key: ObjectKey, pods: Sequence[Pod]) -> None:
+        """Which hosts can be used has changed: plan anew, and say so of the models that are there."""
+        usable = frozenset((pod.uid, pod.ready, pod.leaving, pod.stopping, pod.failure is None) for pod in pods)
+        if self._usable.get(key, frozenset()) == usable:
+            return
+        self._usable[key] = usable
+        self._replan(key)
+        for known in self._book.of(key):
+            self._moved(known.entries)
+
+    def _drain(self, spec: PoolSpec, seen: View[PoolSpec], actions: Sequence[Action]) -> Drained:
+        """Those that are to go give their models away first; the planner and the ModelHosts hear of it."""
+        before = self._draining.get(spec.key, frozenset())
+        patience = timedelta(seconds=spec.rollout.progress_seconds)
+        drained = drain(
+            actions,
+            seen.observed.pods,
+            {pod.uid: self._models_on(pod) for pod in seen.observed.pods},
+            self._draining_since(seen.observed.pods),
+            patience,
+            seen.observed.now,
+        )
+        self._draining[spec.key] = drained.draining
+        for uid in drained.draining ^ before:
+            self._note(uid)
+        if drained.draining != before:
+            self._replan(spec.key)
+        return drained
+
+    def _models_on(self, pod: Pod) -> int:
+        """As far as is known: from its report, else from what its ModelHost says."""
+        known = self._book.get(pod.uid)
+        if known is not None and known.report is not None:
+            return len(known.report.models)
+        return len(self._stored(pod).get("models") or ())
+
+    def _worth(self, pod: Pod) -> float:
+        """Of what the pod has; one that drains already goes on draining."""
+        if self.is_draining(pod.uid) or is_draining(self._stored(pod)):
+            return -1.0
+        known = self._book.get(pod.uid)
+        return sum(max(0.0, entry.value) for entry in known.report.models) if known and known.report else 0.0
+
+    def _draining_since(self, pods: Sequence[Pod]) -> dict[str, datetime]:
+        """By uid, of those whose ModelHosts say that they drain."""
+        found = {}
+        for pod in pods:
+            for condition in self._stored(pod).get("conditions") or ():
+                if condition["type"] == DRAINING and condition["status"] == "True":
+                    found[pod.uid] = datetime.fromisoformat(condition["lastTransitionTime"])
+        return found
+
+    def _stored(self, pod: Pod) -> Object:
+        """The status of the pod's ModelHost, which outlives this process."""
+        for entry in self._caches.hosts.owned(self._namespace(pod), pod.uid):
+            status: Object = entry.value.get("status") or {}
+            return status
+        return {}
+
+    def _namespace(self, pod: Pod) -> str:
+        known = self._book.get(pod.uid)
+        return known.pod.pool.namespace if known is not None else ""
+
+    def _forget(self, key: ObjectKey) -> None:
+        for known in self._book.of(key):
+            self._poller.leave(known.pod.uid)
+        self._book.keep(key, ())
+        self._draining.pop(key, None)
+        self._usable.pop(key, None)
+        self._writes.forget(key)
+        self._nodes.note_use(key, ())
+        self._wake_all(self._turns.end(key))
+        self._replan(key)
+
+    def _wake_all(self, keys: Sequence[ObjectKey]) -> None:
+        for key in keys:
+            self._wake(key)

@@ -1,0 +1,76 @@
+"""What a process remembers of a pool between passes; another one finds it out anew."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from plimsoll_operator.identity import ObjectKey
+from plimsoll_operator.placement.decision import Refusal
+from plimsoll_operator.placement.model import Need
+from plimsoll_operator.placement.pool import Demand
+from plimsoll_operator.pools.book import Known
+from plimsoll_operator.pools.inventory import Asked
+from plimsoll_operator.pools.wanted import Problem
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """What a host would not do, and when it may be asked again (seconds since the epoch)."""
+
+    revision: str
+    until: float
+    message: str
+
+
+@dataclass(slots=True)
+class Pool:
+    """`asked` and `refused` go by the uids of pods, `waiting` and `moved` are times in seconds since the epoch."""
+
+    decided: bool = False
+    refusals: dict[ObjectKey, Refusal] = field(default_factory=dict)
+    problems: dict[ObjectKey, Problem] = field(default_factory=dict)
+    placements: dict[ObjectKey, dict[str, str]] = field(default_factory=dict)
+    asked: dict[str, dict[ObjectKey, Asked]] = field(default_factory=dict)
+    refused: dict[tuple[str, ObjectKey], Refused] = field(default_factory=dict)
+    waiting: dict[ObjectKey, float] = field(default_factory=dict)
+    moved: dict[ObjectKey, float] = field(default_factory=dict)
+    sizes: dict[tuple[ObjectKey, str], Need] = field(default_factory=dict)
+
+    def forget_shown(self, hosts: Sequence[Known], now: float) -> None:
+        """What reports show by now, or what was asked too long ago, is no longer overlaid."""
+        reports = {known.pod.uid: known for known in hosts}
+        for uid in list(self.asked):
+            known = reports.get(uid)
+            left = {
+                model: asked
+                for model, asked in self.asked[uid].items()
+                if known is not None and asked.is_open(known.report, known.entries.get(model), now)
+            }
+            self.asked[uid] = left
+            if not left:
+                del self.asked[uid]
+        self.refused = {
+            place: refused for place, refused in self.refused.items() if refused.until > now and place[0] in reports
+        }
+
+    def measure(self, hosts: Sequence[Known]) -> None:
+        """Sizes as hosts have measured them, the largest of each revision."""
+        for known in hosts:
+            for entry in known.entries.values():
+                place = (entry.key, entry.revision)
+                before = self.sizes.get(place, Need(0))
+                self.sizes[place] = Need(
+                    weights=max(before.weights, entry.weights),
+                    workspace=max(before.workspace, entry.workspace),
+                    kv=before.kv if before.kv and not entry.kv else min(before.kv or entry.kv, entry.kv),
+                    host=max(before.host, entry.host_bytes),
+                )
+        present = {(entry.key, entry.revision) for known in hosts for entry in known.entries.values()}
+        self.sizes = {place: need for place, need in self.sizes.items() if place in present}
+
+    def demand(self, hosts: Sequence[Known], now: float) -> Iterable[Demand]:
+        """Since when requests wait at hosts, as far as this process has seen it."""
+        waiting = {model for known in hosts for model, entry in known.entries.items() if entry.waiting}
+        self.waiting = {model: self.waiting.get(model, now) for model in waiting}
+        return (Demand(model, waiting=0, since=since) for model, since in sorted(self.waiting.items()))

@@ -1,0 +1,164 @@
+"""The report of a host as it comes over the wire, read strictly: what is no number is no report."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta, Struct
+
+from plimsoll_operator.identity import ObjectKey
+
+LIMIT = 4 * 2**20
+"""Bytes of a report: a thousand models have room."""
+MODELS = 1024
+
+Bytes = Annotated[int, Meta(ge=0, le=2**50)]
+Count = Annotated[int, Meta(ge=0, le=2**53)]
+Seconds = Annotated[float, Meta(ge=0, le=1e9)]
+Time = Annotated[float, Meta(ge=0, le=1e11)]
+Number = Annotated[float, Meta(ge=0)]
+Name = Annotated[str, Meta(min_length=1, max_length=253)]
+Text = Annotated[str, Meta(max_length=4096)]
+State = Literal["Absent", "Fetching", "OnDisk", "InHost", "Waking", "Resident", "Draining"]
+ON_DEVICE = frozenset({"Waking", "Resident", "Draining"})
+ASLEEP = frozenset({"InHost", "OnDisk"})
+
+
+class BadReportError(Exception):
+    """What a host sent is no report; the message says what is wrong with it."""
+
+
+class Device(Struct, frozen=True, rename="camel"):
+    """The device's memory, in bytes."""
+
+    kind: Name
+    capacity: Bytes
+    line: Bytes
+    reserved: Bytes
+    used: Bytes
+    free: Bytes
+    pressure: Literal["none", "some", "full"]
+    name: Text = ""
+
+
+class Sleepers(Struct, frozen=True, rename="camel"):
+    """Host memory for models that sleep, in bytes."""
+
+    capacity: Bytes
+    used: Bytes
+
+
+class ModelEntry(Struct, frozen=True, rename="camel"):
+    """One model on the host."""
+
+    namespace: Name
+    name: Name
+    revision: Text
+    state: State
+    since: Time
+    served_names: Annotated[tuple[Name, ...], Meta(max_length=16)] = ()
+    why: Text = ""
+    weights: Bytes = 0
+    workspace: Bytes = 0
+    kv: Bytes = 0
+    host_bytes: Bytes = 0
+    active: Count = 0
+    waiting: Count = 0
+    rate: Number = 0.0
+    last_used: Time | None = None
+    value: float = 0.0
+    load_seconds: Seconds | None = None
+    wake_seconds: Seconds | None = None
+    loads: Count = 0
+    wakes: Count = 0
+    pinned: bool = False
+    weight: Number = 1.0
+    priority: int = 0
+    error: Text | None = None
+
+    @property
+    def key(self) -> ObjectKey:
+        """The ModelDeployment."""
+        return ObjectKey(self.namespace, self.name)
+
+    @property
+    def device(self) -> int:
+        """Bytes of device memory that it is granted."""
+        return self.weights + self.workspace + self.kv if self.state in ON_DEVICE else 0
+
+
+class Decision(Struct, frozen=True, rename="camel"):
+    """Something that the host decided about a model, and why."""
+
+    sequence: Count
+    time: Time
+    namespace: Name
+    name: Name
+    action: Literal["Woken", "Asleep", "Evicted", "Refused", "Loaded", "Unloaded"]
+    why: Text
+
+    @property
+    def key(self) -> ObjectKey:
+        """The ModelDeployment."""
+        return ObjectKey(self.namespace, self.name)
+
+
+class Report(Struct, frozen=True, rename="camel"):
+    """Everything that a host says of itself. `sequence` grows within an `instance`, a process."""
+
+    instance: Name
+    sequence: Count
+    time: Time
+    device: Device
+    sleepers: Sleepers
+    models: Annotated[tuple[ModelEntry, ...], Meta(max_length=MODELS)] = ()
+    decisions: Annotated[tuple[Decision, ...], Meta(max_length=256)] = ()
+
+    def entry(self, model: ObjectKey) -> ModelEntry | None:
+        """What it says of a model; None where it does not have it."""
+        return next((entry for entry in self.models if entry.key == model), None)
+
+
+def decode_report(data: bytes) -> Report:
+    """Read what a host sent. Raises BadReportError."""
+    try:
+        return msgspec.json.decode(data, type=Report)
+    except msgspec.DecodeError as error:
+        raise BadReportError(f"it is no report: {error}") from error
+
+
+def complaint(before: Report | None, report: Report, now: float, memory: int | None = None) -> str | None:
+    """Why a report cannot be true, None where nothing speaks against it; in the same words as long as that lasts.
+
+    `before` is the last one of this process that was believed, `memory` the limit of a pod whose device is a CPU.
+    """
+    return next(_complaints(before, report, now, memory), None)
+
+
+AHEAD_SECONDS = 300.0
+"""How far clocks of machines may differ."""
+
+
+def _complaints(before: Report | None, report: Report, now: float, memory: int | None) -> Iterator[str]:
+    device, sleepers = report.device, report.sleepers
+    if before is not None and before.instance == report.instance:
+        if report.sequence < before.sequence:
+            yield "it goes back: its sequence is below that of an earlier report"
+        if report.time < before.time - 1:
+            yield "it goes back in time: it is older than an earlier report of the same process"
+    if report.time > now + AHEAD_SECONDS:
+        yield f"it comes from more than {AHEAD_SECONDS:.0f} s in the future: set the clock of its node"
+    if device.line > device.capacity:
+        yield f"its line of {device.line} bytes is above its capacity of {device.capacity}"
+    if memory is not None and device.kind == "cpu" and device.capacity + sleepers.capacity > memory:
+        taken = device.capacity + sleepers.capacity
+        yield f"its capacity and sleepers are {taken} bytes together, and its pod is limited to {memory}"
+    granted = sum(entry.device for entry in report.models)
+    if granted > device.capacity:
+        yield f"its models are granted {granted} bytes of {device.capacity}"
+    if sleepers.used > sleepers.capacity:
+        yield f"its sleepers take {sleepers.used} bytes of {sleepers.capacity}"
+    if len({entry.key for entry in report.models}) < len(report.models):
+        yield "it names a model twice"

@@ -1,0 +1,95 @@
+"""What a RuntimePool asks for, as a frozen record; or why it cannot be had."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from plimsoll_operator.identity import POOL_KIND, Object, ObjectKey, Owner, key_of
+from plimsoll_operator.quantity import byte_count
+from plimsoll_operator.rollout import Rollout, read_rollout
+from plimsoll_operator.template import (
+    STARTUP_SECONDS,
+    Accelerator,
+    SpecError,
+    Template,
+    read_accelerator,
+    read_template,
+    text_of,
+)
+
+LINE, MINIMUM_RESIDENCY, DRAIN_SECONDS = "90%", 30, 30
+
+
+@dataclass(frozen=True, slots=True)
+class PoolSpec:
+    """One RuntimePool, read. `line` is a share such as 90%, `sleepers` an amount of host memory."""
+
+    owner: Owner
+    generation: int
+    replicas: int
+    cpu: str | None
+    memory: str | None
+    accelerator: Accelerator | None
+    cpu_limit: str | None
+    ephemeral_storage: str | None
+    line: str
+    sleepers: str
+    minimum_residency: int
+    drain: int
+    template: Template
+    rollout: Rollout
+
+    @property
+    def key(self) -> ObjectKey:
+        """Namespace and name."""
+        return self.owner.key
+
+    @property
+    def drain_seconds(self) -> int:
+        """How long running requests may go on when a pod stops."""
+        return self.drain
+
+    @property
+    def startup_seconds(self) -> int:
+        """How long a pod may start before its kubelet starts it again."""
+        return self.template.startup_seconds or STARTUP_SECONDS
+
+    @property
+    def claims(self) -> dict[str, str]:
+        """The claims that the template has as volumes, with the volumes' names."""
+        found = ((volume.get("persistentVolumeClaim"), volume["name"]) for volume in self.template.volumes)
+        return {claim["claimName"]: name for claim, name in found if claim and claim.get("claimName")}
+
+
+def read_pool(item: Object) -> PoolSpec:
+    """Read an object that the API server accepted. Raises SpecError."""
+    spec, key = item["spec"], key_of(item)
+    resources, memory = spec["resources"], spec.get("memory", {})
+    pool = PoolSpec(
+        owner=Owner(key, item["metadata"]["uid"], POOL_KIND),
+        generation=item["metadata"]["generation"],
+        replicas=spec.get("replicas", 1),
+        cpu=text_of(resources.get("cpu")),
+        memory=text_of(resources.get("memory")),
+        accelerator=read_accelerator(resources),
+        cpu_limit=text_of(resources.get("cpuLimit")),
+        ephemeral_storage=text_of(resources.get("ephemeralStorage")),
+        line=memory.get("line", LINE),
+        sleepers=str(memory.get("sleepers", 0)),
+        minimum_residency=spec.get("eviction", {}).get("minimumResidencySeconds", MINIMUM_RESIDENCY),
+        drain=spec.get("drainSeconds", DRAIN_SECONDS),
+        template=read_template(spec.get("template", {})),
+        rollout=read_rollout(spec.get("rollout", {})),
+    )
+    _check_memory(pool)
+    return pool
+
+
+def _check_memory(pool: PoolSpec) -> None:
+    if pool.memory is None:
+        raise SpecError("resources.memory is what the models of a pool share: say how much it is")
+    if byte_count(pool.sleepers) >= byte_count(pool.memory):
+        raise SpecError(
+            f"memory.sleepers {pool.sleepers} leaves nothing of resources.memory {pool.memory} for models that are "
+            "awake: lower the one or raise the other"
+        )

@@ -1,0 +1,236 @@
+"""Pools on a real API server: the whole operator, with the chart's rights, over hosts behind real HTTP.
+
+Pods are given addresses of loopback as their own, so that the operator finds the hosts where it looks for them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from operator_support.apiserver import FIRST, RELEASE_NAMESPACE, ApiServer, until
+from operator_support.direct import Direct, Refused
+from operator_support.objects import Json
+from operator_support.recording import connect
+from operator_support.stub_host import StubHost, serve
+
+from plimsoll_cluster.source import follow
+from plimsoll_operator.api import Api
+from plimsoll_operator.identity import HOST_PORT, POOL_KIND, selector
+from plimsoll_operator.main import Operator
+from plimsoll_operator.options import parse_options
+from plimsoll_operator.pools.keys import GATEWAY, OPERATOR
+
+pytestmark = pytest.mark.usefixtures("lease")
+
+SECONDS = 60.0
+POOL: Json = {"replicas": 2, "resources": {"memory": "2Gi"}, "memory": {"sleepers": "512Mi"}}
+
+
+def model(pool: str = "shared", **spec: Any) -> Json:
+    return {"model": {"source": "demo://gemma-3-270m"}, "placement": {"pool": pool}, **spec}
+
+
+async def holds(true: Callable[[], bool]) -> bool:
+    """Asked from another thread: the operator goes on in this one."""
+    return await asyncio.to_thread(until, true, SECONDS)
+
+
+class Kubelets:
+    """Gives each pod of a pool a node, an address and a host behind it."""
+
+    def __init__(self, direct: Direct) -> None:
+        self.direct = direct
+        self.hosts: dict[str, StubHost] = {}
+        self._serving = AsyncExitStack()
+        self._number = 1
+
+    async def __aenter__(self) -> Kubelets:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._serving.aclose()
+
+    def pods(self, pool: str = "shared") -> list[Json]:
+        path = f"/api/v1/namespaces/{self.direct.namespace}/pods"
+        found: list[Json] = self.direct.ask("GET", path, labelSelector=selector(pool, kind=POOL_KIND))["items"]
+        return found
+
+    async def start(self, count: int) -> None:
+        """Return once so many pods run."""
+        assert await holds(lambda: len(self.pods()) >= count), f"{len(self.pods())} of {count} pods are made"
+        for pod in self.pods():
+            name = pod["metadata"]["name"]
+            if name not in self.hosts:
+                await self._start(name, pod)
+
+    def end(self) -> None:
+        """Pods that are to go are gone."""
+        for pod in self.pods():
+            if "deletionTimestamp" in pod["metadata"]:
+                self.direct.end(pod)
+
+    async def _start(self, name: str, pod: Json) -> None:
+        self._number += 1
+        address = f"127.0.0.{self._number}"
+        (container,) = pod["spec"]["containers"]
+        known = {entry["name"]: entry.get("value") for entry in container["env"]}
+        host = self.hosts[name] = StubHost(instance=f"of-{name}", tokens=frozenset({known["PLIMSOLL_HOST_TOKENS"]}))
+        await self._serving.enter_async_context(serve(host, address, HOST_PORT))
+        self.direct.bind(pod)
+        ready = {"type": "Ready", "status": "True"}
+        status = {"phase": "Running", "podIP": address, "podIPs": [{"ip": address}], "conditions": [ready]}
+        self.direct.write_status(pod, status)
+
+
+@pytest.fixture
+async def kubelets(direct: Direct) -> AsyncIterator[Kubelets]:
+    async with Kubelets(direct) as kubelets:
+        yield kubelets
+
+
+@pytest.fixture
+def keys(tmp_path: Path) -> Path:
+    (tmp_path / OPERATOR).write_bytes(b"o" * 32)
+    (tmp_path / GATEWAY).write_bytes(b"g" * 32)
+    return tmp_path
+
+
+@asynccontextmanager
+async def running(server: ApiServer, namespace: str, keys: Path) -> AsyncIterator[None]:
+    """The operator as it is started, but for its process."""
+    arguments = ["--runtime-image", "registry.example/runtime:1", "--namespace", namespace, "--host-keys", str(keys)]
+    options = parse_options([*arguments, "--lease-namespace", RELEASE_NAMESPACE])
+    async with await connect(server.kubeconfig(FIRST)) as connection:
+        operator = Operator(options, Api(connection), partial(follow, connection), "test", FIRST)
+        task = asyncio.create_task(operator.run())
+        try:
+            yield
+        finally:
+            task.cancel()
+            await asyncio.wait({task})
+            await operator.lease.release()
+    if not task.cancelled() and (error := task.exception()) is not None:
+        raise error
+
+
+def conditions(direct: Direct, name: str) -> dict[str, tuple[str, str]]:
+    found = direct.model(name).get("status", {}).get("conditions", ())
+    return {c["type"]: (c["status"], c["reason"]) for c in found}
+
+
+def reporting(direct: Direct, host: str) -> tuple[str, str]:
+    found = direct.hosts()[host].get("status", {}).get("conditions", ())
+    return next(((c["status"], c["reason"]) for c in found if c["type"] == "Reporting"), ("", ""))
+
+
+def loads(kubelets: Kubelets) -> list[str]:
+    return sorted(model.name for host in kubelets.hosts.values() for model in host.loads)
+
+
+async def test_models_are_placed_and_told_of(server: ApiServer, direct: Direct, kubelets: Kubelets, keys: Path) -> None:
+    direct.create_pool("shared", POOL)
+    for name in ("a", "b", "c"):
+        direct.create_model(name, model())
+    async with running(server, direct.namespace, keys):
+        await kubelets.start(2)
+        assert await holds(lambda: all(conditions(direct, n).get("Ready", ("", ""))[0] == "True" for n in "abc"))
+        assert await holds(lambda: len(direct.hosts()) == 2)
+        assert await holds(lambda: {reporting(direct, name) for name in kubelets.hosts} == {("True", "Reporting")})
+        assert loads(kubelets) == ["a", "b", "c"]
+        for name in "abc":
+            status = direct.model(name)["status"]
+            (placement,) = status["placements"]
+            assert placement["host"] in kubelets.hosts
+            assert status["where"].startswith(placement["host"])
+            assert "Placed" in [reason for _, reason, _ in direct.events(name)]
+        pool = direct.pool("shared")["status"]
+        assert (pool["readyReplicas"], pool["phase"]) == (2, "Ready")
+        for name, item in direct.hosts().items():
+            assert item["metadata"]["ownerReferences"][0]["name"] == name
+
+
+async def test_a_process_that_takes_over_places_nothing_anew(
+    server: ApiServer, direct: Direct, kubelets: Kubelets, keys: Path
+) -> None:
+    direct.create_pool("shared", POOL)
+    direct.create_model("a", model(replicas=2))
+    async with running(server, direct.namespace, keys):
+        await kubelets.start(2)
+        assert await holds(lambda: conditions(direct, "a").get("Progressing") == ("False", "Settled"))
+    direct.create_model("b", model())
+    async with running(server, direct.namespace, keys):
+        assert await holds(lambda: conditions(direct, "b").get("Progressing") == ("False", "Settled"))
+        assert loads(kubelets) == ["a", "a", "b"]
+
+
+async def test_a_host_that_lies_or_is_silent_is_told_of(
+    server: ApiServer, direct: Direct, kubelets: Kubelets, keys: Path
+) -> None:
+    direct.create_pool("shared", POOL | {"replicas": 1})
+    direct.create_model("a", model())
+    async with running(server, direct.namespace, keys):
+        await kubelets.start(1)
+        ((name, host),) = kubelets.hosts.items()
+        assert await holds(lambda: conditions(direct, "a").get("Ready", ("", ""))[0] == "True")
+        host.lie = lambda report: report | {"sequence": report["sequence"] - 1, "models": []}
+        assert await holds(lambda: reporting(direct, name) == ("False", "ReportRefused"))
+        host.lie = lambda report: report
+        assert await holds(lambda: reporting(direct, name) == ("True", "Reporting"))
+        host.dead = True
+        assert await holds(lambda: reporting(direct, name) == ("False", "Unreachable"))
+        host.restart("another")
+        assert await holds(lambda: reporting(direct, name) == ("True", "Reporting"))
+        assert await holds(lambda: loads(kubelets) == ["a", "a"]), "the new process has nothing, and is given it"
+        assert await holds(lambda: conditions(direct, "a").get("Ready", ("", ""))[0] == "True")
+
+
+async def test_a_host_with_other_tokens_is_not_believed_and_gets_nothing(
+    server: ApiServer, direct: Direct, kubelets: Kubelets, keys: Path
+) -> None:
+    direct.create_pool("shared", POOL | {"replicas": 1})
+    direct.create_model("a", model())
+    async with running(server, direct.namespace, keys):
+        await kubelets.start(1)
+        ((name, host),) = kubelets.hosts.items()
+        assert await holds(lambda: conditions(direct, "a").get("Ready", ("", ""))[0] == "True")
+        host.tokens = frozenset({"of somebody else"})
+        assert await holds(lambda: reporting(direct, name) == ("False", "Unreachable"))
+        (condition,) = direct.hosts()[name]["status"]["conditions"]
+        assert "401" in condition["message"]
+
+
+async def test_a_model_moves_from_its_own_pods_into_a_pool(
+    server: ApiServer, direct: Direct, kubelets: Kubelets, keys: Path
+) -> None:
+    direct.create_model("a", {"model": {"source": "demo://gemma-3-270m"}})
+    async with running(server, direct.namespace, keys):
+        assert await holds(lambda: len(direct.pods("a")) == 1)
+        direct.make_ready("a")
+        assert await holds(lambda: conditions(direct, "a").get("Ready") == ("True", "Ready"))
+        direct.create_pool("shared", POOL | {"replicas": 1})
+        direct.change_model("a", placement={"pool": "shared"})
+        await kubelets.start(1)
+        assert await holds(lambda: ["deletionTimestamp" in p["metadata"] for p in direct.pods("a")] == [True])
+        assert conditions(direct, "a")["Ready"][0] == "True"
+        direct.make_ready("a")
+        assert await holds(lambda: conditions(direct, "a").get("Progressing") == ("False", "Settled"))
+
+
+async def test_only_the_operator_writes_modelhosts(direct: Direct, as_editor: Direct, as_operator: Direct) -> None:
+    body = {"apiVersion": "plimsoll.dev/v1alpha1", "kind": "ModelHost", "metadata": {"name": "h"}}
+    path = f"/apis/plimsoll.dev/v1alpha1/namespaces/{direct.namespace}/modelhosts"
+    with pytest.raises(Refused, match="403"):
+        as_editor.ask("POST", path, body)
+    as_operator.ask("POST", path, body)
+    with pytest.raises(Refused, match="403"):
+        as_editor.ask("PATCH", f"{path}/h/status", {"status": {"load": "x"}}, "application/merge-patch+json")
+    with pytest.raises(Refused, match="403"):
+        as_operator.ask("GET", f"/api/v1/namespaces/{direct.namespace}/secrets")
+    with pytest.raises(Refused, match="403"):
+        as_operator.ask("GET", f"/api/v1/namespaces/{RELEASE_NAMESPACE}/secrets/plimsoll-host-keys")

@@ -1,0 +1,269 @@
+"""Processes of the operator over the server of server.py and hosts of stub_host.py, pass by pass."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from datetime import timedelta
+from typing import Any
+
+from operator_support.objects import EPOCH, Json
+from operator_support.server import NAMESPACE, Server, ServerApi
+from operator_support.stub_host import StubClient, StubHost
+
+from plimsoll_cluster.keys import Key
+from plimsoll_operator.build.image import Image
+from plimsoll_operator.expectations import Expectations
+from plimsoll_operator.identity import API_VERSION, HOST_KIND, KIND, POOL_KIND, ObjectKey
+from plimsoll_operator.kinds import Caches
+from plimsoll_operator.names import NameRegistry
+from plimsoll_operator.nodes import NodeRegistry
+from plimsoll_operator.pools.book import HostPod
+from plimsoll_operator.pools.client import HostClient, HostError
+from plimsoll_operator.pools.keys import HostKeys
+from plimsoll_operator.pools.pace import Pace
+from plimsoll_operator.pools.poller import Poller
+from plimsoll_operator.pools.pools import PLACEMENT, Pools
+from plimsoll_operator.pools.report import BadReportError
+from plimsoll_operator.reconcile import Reconciler
+from plimsoll_operator.turns import Turns
+from plimsoll_operator.watch import wake
+
+KEYS = HostKeys(b"o" * 32, b"g" * 32)
+QUIET_ROUNDS = 3
+POOL = ObjectKey(NAMESPACE, "shared")
+
+
+class Queue:
+    """Which passes are due."""
+
+    def __init__(self) -> None:
+        self.due: dict[Key, None] = {}
+
+    def add(self, key: Key) -> None:
+        self.due[key] = None
+
+    def add_all(self, keys: Iterable[Key]) -> None:
+        for key in keys:
+            self.add(key)
+
+    def add_within(self, key: Key, seconds: float) -> None:
+        self.add(key)
+
+
+class NoPoller(Poller):
+    """Hosts are asked when the test says so."""
+
+    def follow(self, uid: str, address: str, client: HostClient) -> None:
+        return
+
+    def leave(self, uid: str) -> None:
+        return
+
+
+class Unpaced(Pace):
+    """Time stands still, so nothing is paced."""
+
+    def __init__(self) -> None:
+        super().__init__(1.0)
+
+    async def take(self) -> None:
+        return
+
+
+class World:
+    """What outlives a process: the server, and hosts by the names of their pods. `strike` is asked at each write."""
+
+    def __init__(self) -> None:
+        self.server = Server()
+        self.hosts: dict[str, StubHost] = {}
+        self.now = 0.0
+        self.strike: Callable[[], None] = lambda: None
+
+    def ask_for_pool(self, replicas: int, **spec: Any) -> None:
+        body = {"resources": {"memory": "2Gi"}, "memory": {"sleepers": "512Mi"}, "replicas": replicas, **spec}
+        self._put(POOL_KIND, POOL.name, body)
+
+    def ask_for(self, name: str, replicas: int = 1, **spec: Any) -> None:
+        body = {"model": {"source": "demo://x"}, "replicas": replicas, "placement": {"pool": POOL.name}, **spec}
+        self._put(KIND, name, {field: value for field, value in body.items() if value is not None})
+
+    def delete(self, name: str) -> None:
+        self.server.remove(KIND, name)
+
+    def proceed(self) -> bool:
+        """Kubelets, hosts and the garbage collector do their part; whether there was anything to do."""
+        moved = False
+        for name, pod in list(self.server.objects["Pod"].items()):
+            moved |= self._proceed(name, pod)
+        for name in [name for name in self.server.objects[HOST_KIND] if name not in self.server.objects["Pod"]]:
+            self.server.remove(HOST_KIND, name)
+            moved = True
+        for host in self.hosts.values():
+            before = host.sequence
+            host.proceed()
+            moved |= host.sequence != before
+            host.check_integrity()
+        return moved
+
+    def _proceed(self, name: str, pod: Json) -> bool:
+        if "deletionTimestamp" in pod["metadata"]:
+            self.server.remove("Pod", name)
+            self.hosts.pop(name, None)
+            return True
+        if pod["status"].get("conditions"):
+            return False
+        ready = {"phase": "Running", "podIP": "198.18.0.9", "conditions": [{"type": "Ready", "status": "True"}]}
+        self.server.change("Pod", name, lambda item: item.update(spec={**item["spec"], "nodeName": "n1"}, status=ready))
+        if pod["metadata"]["labels"]["plimsoll.dev/role"] == "host":
+            self.hosts[name] = StubHost(instance=f"of-{name}", slow=True, capacity=1024 * 2**20)
+        return True
+
+    def _put(self, kind: str, name: str, spec: Json) -> None:
+        known = self.server.objects[kind].get(name)
+        metadata: Json = {"name": name}
+        body = {"apiVersion": API_VERSION, "kind": kind, "metadata": metadata, "spec": spec}
+        if known is not None:
+            if known["spec"] == spec:
+                return
+            metadata["generation"] = known["metadata"]["generation"] + 1
+            body["status"] = known.get("status", {})
+        self.server.put(kind, body)
+
+
+class Process:
+    """One process. It lists everything at its start, and hears of each write at once from then on."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.caches, self.queue, self.expectations = Caches(None), Queue(), Expectations(lambda: world.now)
+        self.names, self.nodes = NameRegistry(), NodeRegistry()
+        self.api = ServerApi(world.server, self._fate)
+        common: Any = {"may_act": lambda: True, "clock": lambda: EPOCH + timedelta(seconds=world.now)}
+        image = Image("runtime:1")
+        wake(self.caches, self.queue, self.expectations, self.nodes)  # type: ignore[arg-type]
+        self.pools = Pools(
+            self.api,
+            self.caches,
+            self.expectations,
+            image,
+            self.names,
+            self.nodes,
+            Turns(9),
+            "test",
+            keys=KEYS,
+            connect=self._connect,
+            queue=self.queue,
+            pace=Unpaced(),
+            poller=NoPoller,
+            **common,
+        )
+        self.reconciler = Reconciler(
+            self.api,
+            self.caches,
+            self.expectations,
+            image,
+            self.names,
+            self.nodes,
+            Turns(9),
+            "test",
+            wake=lambda key: self.queue.add(key.of(KIND)),
+            pooled=self.pools.placer,
+            **common,
+        )
+        self._heard: dict[str, int] = {}
+        self._list()
+
+    async def one_pass(self, key: Key) -> None:
+        """Of one key; what is due again soon is due now."""
+        self.queue.due.pop(key, None)
+        outcome = await (self.reconciler.reconcile(key.object) if key.kind == KIND else self.pools.reconcile(key))
+        if outcome.put_off:
+            self.queue.add(key)
+        self.hear()
+
+    async def poll(self) -> None:
+        """Every host is asked once."""
+        for known in list(self.pools.book):
+            host = self.world.hosts.get(known.pod.name)
+            if host is None:
+                continue
+            host.now = EPOCH.timestamp() + self.world.now
+            try:
+                self.pools.book.take(known.pod.uid, host.report(), host.now)
+            except (HostError, BadReportError) as error:
+                self.pools.book.fail(known.pod.uid, str(error), refused=isinstance(error, BadReportError))
+        self.pools.book.check_integrity()
+        self.pools.members.check_integrity()
+
+    async def write_hosts(self) -> None:
+        """ModelHosts are brought up to date."""
+        for known in list(self.pools.book):
+            await self.pools.writer.write(known.pod.uid)
+            self.hear()
+
+    async def settle(self, rounds: int = 60) -> None:
+        """Until nothing changes for some rounds: a new process looks and asks before it writes."""
+        quiet = 0
+        for _ in range(rounds):
+            version = self.world.server.version
+            sequences = [(name, host.sequence) for name, host in sorted(self.world.hosts.items())]
+            self.queue.add(POOL.of(PLACEMENT))
+            self.queue.add(POOL.of(POOL_KIND))
+            await self.turn()
+            moved = self.world.proceed()
+            self.hear()
+            after = [(name, host.sequence) for name, host in sorted(self.world.hosts.items())]
+            same = not moved and (version, sequences) == (self.world.server.version, after)
+            quiet = quiet + 1 if same else 0
+            if quiet == QUIET_ROUNDS:
+                return
+            self.world.now += 1
+        raise AssertionError(f"it does not come to rest: {self.api.asked[-20:]} {self.api.events[-10:]}")
+
+    async def turn(self) -> None:
+        """Reports come, ModelHosts are written, and what is due gets its pass."""
+        await self.poll()
+        await self.write_hosts()
+        for key in sorted(self.queue.due):
+            await self.one_pass(key)
+        for key in sorted(key for key in self.queue.due if key.kind == KIND):
+            await self.one_pass(key)
+
+    def hear(self) -> None:
+        """Watches tell of everything that was written."""
+        for kind, told in self.world.server.told.items():
+            part = self._part(kind)
+            for event in told[self._heard[kind] :]:
+                part.take(event)
+            self._heard[kind] = len(told)
+            if part.outdated:
+                self._list_one(kind)
+
+    def _list(self) -> None:
+        for kind in self.world.server.objects:
+            self._list_one(kind)
+
+    def _list_one(self, kind: str) -> None:
+        part = self._part(kind)
+        items = self.world.server.objects[kind].values()
+        entries = {entry.key: entry for entry in map(part.resource.entry, items)}
+        part.end_list(part.begin_list(), entries, self.world.server.version)
+        self._heard[kind] = len(self.world.server.told[kind])
+
+    def _part(self, kind: str) -> Any:
+        return self.caches.of(kind).part_of(NAMESPACE)
+
+    def _fate(self) -> Any:
+        from operator_support.server import Fate
+
+        self.world.strike()
+        return Fate.WELL
+
+    def _connect(self, pod: HostPod) -> HostClient:
+        return StubClient(self.world.hosts[pod.name], self.world.strike)
+
+
+def run(coroutine: Any) -> Any:
+    """In a loop of its own."""
+    return asyncio.run(coroutine)

@@ -1,0 +1,258 @@
+"""Models are placed on hosts, moved, put to sleep and told of, by whole processes over a server and stub hosts."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+from operator_support.pooled import POOL, Process, World, run
+from operator_support.server import NAMESPACE
+
+from plimsoll_operator.identity import HOST_KIND, KIND, ObjectKey
+
+
+def where(world: World) -> dict[str, set[str]]:
+    """By model, the pods whose hosts have it."""
+    found: dict[str, set[str]] = {}
+    for name, host in world.hosts.items():
+        for model in host.models:
+            found.setdefault(model.name, set()).add(name)
+    return found
+
+
+def conditions(world: World, name: str) -> dict[str, tuple[str, str]]:
+    status = world.server.objects[KIND][name]["status"]
+    return {c["type"]: (c["status"], c["reason"]) for c in status["conditions"]}
+
+
+def status_of(world: World, name: str) -> dict[str, Any]:
+    found: dict[str, Any] = world.server.objects[KIND][name]["status"]
+    return found
+
+
+def settled(replicas: int = 2, models: int = 3) -> tuple[World, Process]:
+    world = World()
+    world.ask_for_pool(replicas)
+    for number in range(models):
+        world.ask_for(f"m{number}")
+    process = Process(world)
+    run(process.settle())
+    return world, process
+
+
+def test_every_model_is_placed_once_and_said_where() -> None:
+    world, process = settled()
+    assert len(world.hosts) == 2
+    assert {name: len(hosts) for name, hosts in where(world).items()} == {"m0": 1, "m1": 1, "m2": 1}
+    assert Counter(model.name for host in world.hosts.values() for model in host.loads) == {"m0": 1, "m1": 1, "m2": 1}
+    for name, hosts in where(world).items():
+        status = status_of(world, name)
+        assert [placement["host"] for placement in status["placements"]] == list(hosts)
+        assert status["where"].split()[0] in hosts
+        assert conditions(world, name)["Ready"][0] == "True"
+        assert conditions(world, name)["Placed"] == ("True", "Placed")
+        assert conditions(world, name)["Progressing"] == ("False", "Settled")
+    placed = [name for name, reason, _ in process.api.events if reason == "Placed"]
+    assert set(placed) == {"m0", "m1", "m2"}
+
+
+def test_settled_costs_no_write() -> None:
+    _, process = settled()
+    before = len(process.api.asked)
+    run(process.settle())
+    assert process.api.asked[before:] == []
+
+
+def test_a_modelhost_shows_what_its_pod_has_and_belongs_to_it() -> None:
+    world, _ = settled()
+    assert set(world.server.objects[HOST_KIND]) == set(world.hosts)
+    for name, item in world.server.objects[HOST_KIND].items():
+        pod = world.server.objects["Pod"][name]
+        assert item["metadata"]["ownerReferences"][0]["uid"] == pod["metadata"]["uid"]
+        status = item["status"]
+        assert [entry["name"] for entry in status["models"]] == sorted(m.name for m in world.hosts[name].models)
+        assert status["load"].endswith("of 0.9Gi")
+        assert [(c["type"], c["status"]) for c in status["conditions"]] == [("Reporting", "True")]
+
+
+def test_a_model_that_sleeps_is_ready() -> None:
+    world, process = settled(replicas=1, models=1)
+    (host,) = world.hosts.values()
+    key = ObjectKey(NAMESPACE, "m0")
+    host.models[key].state = "InHost"
+    host.decide(key, "Asleep", "idle for 12 min")
+    run(process.settle())
+    assert conditions(world, "m0")["Ready"] == ("True", "Asleep")
+    assert conditions(world, "m0")["Loaded"] == ("False", "Asleep")
+    assert conditions(world, "m0")["Routable"] == ("True", "Asleep")
+    assert status_of(world, "m0")["phase"] == "Asleep"
+    asleep = [note for _, reason, note in process.api.events if reason == "Asleep" and "12 min" in note]
+    assert len(asleep) == 1, "what the host decided is told, once"
+    host.use(key)
+    run(process.settle())
+    assert conditions(world, "m0")["Ready"] == ("True", "Ready")
+    assert conditions(world, "m0")["Loaded"] == ("True", "Loaded")
+    assert [reason for _, reason, _ in process.api.events if reason == "Woken"] == ["Woken"]
+
+
+def test_another_process_tells_no_decision_twice() -> None:
+    world, process = settled(replicas=1, models=1)
+    (host,) = world.hosts.values()
+    host.decide(ObjectKey(NAMESPACE, "m0"), "Evicted", "value 0.8 against 3.1")
+    run(process.settle())
+    assert [reason for _, reason, _ in process.api.events if reason == "Evicted"] == ["Evicted"]
+    other = Process(world)
+    run(other.settle())
+    assert [event for event in other.api.events if event[1] == "Evicted"] == []
+
+
+def test_a_pool_that_there_is_not() -> None:
+    world = World()
+    world.ask_for("m")
+    run(Process(world).settle())
+    assert conditions(world, "m")["Placed"] == ("False", "PoolNotFound")
+    assert conditions(world, "m")["Ready"] == ("False", "PoolNotFound")
+    world.ask_for_pool(1)
+    run(Process(world).settle())
+    assert conditions(world, "m")["Ready"][0] == "True"
+
+
+def test_what_a_host_refuses_is_told_with_its_numbers() -> None:
+    world = World()
+    world.ask_for_pool(1)
+    process = Process(world)
+    run(process.settle())
+    (host,) = world.hosts.values()
+    host.refusals["m"] = "m needs 9000 MiB and the line is at 921 MiB"
+    world.ask_for("m")
+    process.hear()
+    run(process.settle())
+    placed = next(c for c in status_of(world, "m")["conditions"] if c["type"] == "Placed")
+    assert (placed["status"], placed["reason"]) == ("False", "NoRoom")
+    assert "9000 MiB" in placed["message"]
+    assert [reason for _, reason, _ in process.api.events].count("Refused") == 1
+    host.refusals.clear()
+    world.now += 60
+    run(process.settle())
+    assert conditions(world, "m")["Ready"][0] == "True"
+
+
+def test_a_claim_that_the_pool_does_not_mount_is_told_with_the_line_to_add() -> None:
+    world = World()
+    world.ask_for_pool(1)
+    world.ask_for("m", model={"source": "pvc://weights/llama"})
+    run(Process(world).settle())
+    placed = next(c for c in status_of(world, "m")["conditions"] if c["type"] == "Placed")
+    assert placed["reason"] == "ClaimNotMounted"
+    line = "{name: weights, persistentVolumeClaim: {claimName: weights}}"
+    assert line in placed["message"]
+    volume = {"name": "weights", "persistentVolumeClaim": {"claimName": "weights"}}
+    world.ask_for_pool(1, template={"volumes": [volume]})
+    run(Process(world).settle())
+    assert conditions(world, "m")["Ready"][0] == "True"
+    (host,) = world.hosts.values()
+    assert [model.spec["source"] for model in host.models.values()] == ["file:///models/weights/llama"]
+
+
+def test_a_model_that_goes_is_unloaded_and_one_that_is_stopped_too() -> None:
+    world, process = settled(replicas=1, models=2)
+    world.delete("m0")
+    world.ask_for("m1", replicas=0)
+    process.hear()
+    run(process.settle())
+    assert where(world) == {}
+    assert conditions(world, "m1")["Ready"] == ("True", "Stopped")
+
+
+def test_scaling_down_moves_the_models_first() -> None:
+    world, process = settled(replicas=2, models=4)
+    before = set(world.hosts)
+    world.ask_for_pool(1)
+    process.hear()
+    served: list[int] = []
+    for _ in range(40):
+        run(process.turn())
+        served.append(len(where(world)))
+        world.proceed()
+        process.hear()
+        world.now += 1
+        process.queue.add(POOL.of("RuntimePool"))
+        process.queue.add(POOL.of("Placement"))
+    assert min(served) == 4, "each model was on some host all the time"
+    assert len(world.hosts) == 1
+    assert set(world.hosts) < before
+    assert all(len(hosts) == 1 for hosts in where(world).values())
+
+
+def test_own_pods_go_once_the_pool_answers_and_come_back_before_it_lets_go() -> None:
+    world = World()
+    world.ask_for("m", placement=None)
+    process = Process(world)
+    run(process.settle())
+    assert [pod["metadata"]["labels"]["plimsoll.dev/role"] for pod in world.server.objects["Pod"].values()] == ["serve"]
+    world.ask_for_pool(1)
+    world.ask_for("m")
+    process.hear()
+    run(process.settle())
+    assert [pod["metadata"]["labels"]["plimsoll.dev/role"] for pod in world.server.objects["Pod"].values()] == ["host"]
+    assert where(world).keys() == {"m"}
+    world.ask_for("m", placement=None)
+    process.hear()
+    answering: list[bool] = []
+    for _ in range(20):
+        run(process.turn())
+        own = [
+            p for p in world.server.objects["Pod"].values() if p["metadata"]["labels"]["plimsoll.dev/role"] == "serve"
+        ]
+        ready = any(p["status"].get("conditions") and "deletionTimestamp" not in p["metadata"] for p in own)
+        answering.append(ready or bool(where(world)))
+        world.proceed()
+        process.hear()
+    assert all(answering)
+    run(process.settle())
+    assert where(world) == {}
+
+
+def test_worth_is_told_without_another_load() -> None:
+    world, process = settled(replicas=1, models=1)
+    world.ask_for("m0", placement={"pool": "shared", "weight": 7, "priority": 3, "pinned": True})
+    process.hear()
+    run(process.settle())
+    (host,) = world.hosts.values()
+    (model,) = host.models.values()
+    assert (model.spec["weight"], model.spec["priority"], model.spec["pinned"]) == (7, 3, True)
+    assert len(host.loads) == 1
+
+
+@pytest.mark.parametrize("change", ["sequence", "time", "granted", "twice", "shape"])
+def test_reports_that_lie_or_go_back_change_nothing(change: str) -> None:
+    world, process = settled(replicas=1, models=1)
+    ((name, host),) = world.hosts.items()
+
+    def lie(report: dict[str, Any]) -> dict[str, Any]:
+        match change:
+            case "sequence":
+                return report | {"sequence": 0, "models": []}
+            case "time":
+                return report | {"sequence": report["sequence"] + 1, "time": report["time"] - 3600, "models": []}
+            case "granted":
+                return report | {"models": [{**report["models"][0], "weights": 1 << 40, "state": "Resident"}]}
+            case "twice":
+                return report | {"models": report["models"] * 2}
+            case _:
+                return report | {"models": "none"}
+
+    host.lie = lie
+    before = status_of(world, "m0")["placements"]
+    run(process.settle())
+    status = world.server.objects[HOST_KIND][name]["status"]
+    (condition,) = [c for c in status["conditions"] if c["type"] == "Reporting"]
+    assert (condition["status"], condition["reason"]) == ("False", "ReportRefused")
+    assert len(status["models"]) == 1, "the last report that was believed stays"
+    assert status_of(world, "m0")["placements"] == before
+    assert host.loads == [ObjectKey(NAMESPACE, "m0")]
+    host.lie = lambda report: report
+    run(process.settle())
+    status = world.server.objects[HOST_KIND][name]["status"]
+    assert [c["status"] for c in status["conditions"]] == ["True"]
