@@ -56,6 +56,7 @@ def _filled(count: int) -> tuple[ClusterTable, TableStore]:
     pods = [PODS.entry(_pod(number, replica, False, 2)) for number in range(count) for replica in range(REPLICAS)]
     _list(table.models.part_of("team"), models)
     _list(table.pods.part_of("team"), pods)
+    _list(table.hosts.part_of("team"), [])
     table.publish()
     return table, store
 

@@ -8,6 +8,8 @@ from typing import Any
 
 GROUP, VERSION, PLURAL, KIND = "plimsoll.dev", "v1alpha1", "modeldeployments", "ModelDeployment"
 
+HOST_KIND, HOSTS_PLURAL = "ModelHost", "modelhosts"
+
 Object = Mapping[str, Any]
 """An object as the API server writes it."""
 

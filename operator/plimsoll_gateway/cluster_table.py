@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from plimsoll_cluster.keys import ObjectKey
 from plimsoll_cluster.store import Change, Store
 from plimsoll_gateway.live_table import LiveTable
-from plimsoll_gateway.objects import MODELS, PODS, Served, model_of
+from plimsoll_gateway.objects import HOSTS, MODELS, PODS, Hosted, Served, hosted_replica, model_of
 from plimsoll_gateway.table import Replica, TableStore
 
 
@@ -17,7 +17,7 @@ def _soon(publish: Callable[[], None]) -> None:
 
 
 class ClusterTable:
-    """Two stores, and the table that follows from them.
+    """Three stores, and the table that follows from them.
 
     Changes that come together become one table: `soon` calls what it is given a little later, once.
     """
@@ -30,19 +30,22 @@ class ClusterTable:
     ) -> None:
         self.models = Store(MODELS, namespaces)
         self.pods = Store(PODS, namespaces)
+        self.hosts = Store(HOSTS, namespaces)
         self._store = store
         self._soon = soon
         self._table = LiveTable()
         self._keys: dict[tuple[str, str], ObjectKey] = {}
+        self._hosts_of: dict[ObjectKey, set[ObjectKey]] = {}
         self._dirty: set[ObjectKey] = set()
         self._due = False
         self.models.listen(self._models_changed, self._plan)
         self.pods.listen(self._pods_changed, self._plan)
+        self.hosts.listen(self._hosts_changed, self._plan)
 
     def publish(self) -> None:
         """Bring the table up to date, and show it if it is another one than before. Nothing is shown half listed."""
         self._due = False
-        if not (self.models.synced and self.pods.synced):
+        if not (self.models.synced and self.pods.synced and self.hosts.synced):
             return
         changed = [self._renew(key) for key in self._dirty]
         self._dirty.clear()
@@ -65,6 +68,22 @@ class ClusterTable:
                     key = self._keys.get((pod.key.namespace, pod.owner.uid))
                     if key is not None:
                         self._dirty.add(key)
+            host = self.hosts.get(change.key)  # a ModelHost is named as its pod
+            if host is not None:
+                self._dirty.update(hosted.model for hosted in host.value)
+        self._plan()
+
+    def _hosts_changed(self, changes: Sequence[Change[tuple[Hosted, ...]]]) -> None:
+        for change in changes:
+            for hosted in change.before.value if change.before is not None else ():
+                hosts = self._hosts_of[hosted.model]
+                hosts.discard(change.key)
+                if not hosts:
+                    del self._hosts_of[hosted.model]
+                self._dirty.add(hosted.model)
+            for hosted in change.after.value if change.after is not None else ():
+                self._hosts_of.setdefault(hosted.model, set()).add(change.key)
+                self._dirty.add(hosted.model)
         self._plan()
 
     def _plan(self) -> None:
@@ -76,4 +95,10 @@ class ClusterTable:
         model = self.models.get(key)
         if model is None:
             return self._table.drop(key)
-        return self._table.put(model_of(model, self.pods.owned(key.namespace, model.uid)))
+        return self._table.put(model_of(model, self.pods.owned(key.namespace, model.uid), self._hosted(key)))
+
+    def _hosted(self, key: ObjectKey) -> Iterator[Replica | None]:
+        for name in self._hosts_of.get(key, ()):
+            host = self.hosts.get(name)
+            if host is not None:
+                yield hosted_replica(host, self.pods.get(name), key)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import pairwise
 
 from plimsoll_cluster.keys import GROUP as GROUP
-from plimsoll_cluster.keys import KIND, VERSION, Object
+from plimsoll_cluster.keys import HOST_KIND, KIND, VERSION, Object, ObjectKey
+from plimsoll_cluster.keys import HOSTS_PLURAL as HOSTS_PLURAL
 from plimsoll_cluster.keys import PLURAL as PLURAL
 from plimsoll_cluster.pods import conditions_of, is_unheard
 from plimsoll_cluster.resource import Entry, Resource
@@ -52,34 +53,90 @@ def read_replica(pod: Object) -> Replica | None:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Hosted:
+    """A model that a pool's pod answers for, awake or asleep, and under which names."""
+
+    model: ObjectKey
+    names: frozenset[str]
+
+
+def read_hosted(item: Object) -> tuple[Hosted, ...]:
+    """What a ModelHost says that its pod has. A request to a model that sleeps wakes it there.
+
+    It speaks for models of its own namespace alone.
+    """
+    namespace = item["metadata"]["namespace"]
+    models = item.get("status", {}).get("models") or ()
+    return tuple(
+        Hosted(ObjectKey(namespace, model["name"]), frozenset(model.get("servedNames") or (model["name"],)))
+        for model in models
+        if model["namespace"] == namespace and model["state"] in ANSWERING
+    )
+
+
+ANSWERING = frozenset({"OnDisk", "InHost", "Waking", "Resident"})
+HOSTS: Resource[tuple[Hosted, ...]] = Resource(
+    HOST_KIND, f"/apis/{GROUP}/{VERSION}", HOSTS_PLURAL, read_hosted, hint="apply the crds/ of this release"
+)
 MODELS: Resource[Served] = Resource(KIND, f"/apis/{GROUP}/{VERSION}", PLURAL, read_served)
 PODS: Resource[Replica | None] = Resource("Pod", "/api/v1", "pods", read_replica, POD_SELECTOR)
 
 
-def model_of(item: Entry[Served], pods: Iterable[Entry[Replica | None]]) -> Model:
-    """A ModelDeployment with the pods that it owns, in whatever order they come."""
+def hosted_replica(
+    host: Entry[tuple[Hosted, ...]], pod: Entry[Replica | None] | None, model: ObjectKey
+) -> Replica | None:
+    """The replica of a model that a ModelHost and its pod are together; the pod's own readiness counts.
+
+    None without a pod of that uid, or where it has no address, or is going away.
+    """
+    if pod is None or pod.value is None or host.owner is None or host.owner.uid != pod.uid:
+        return None
+    names = next((hosted.names for hosted in host.value if hosted.model == model), None)
+    return None if names is None else replace(pod.value, names=names)
+
+
+def model_of(
+    item: Entry[Served], pods: Iterable[Entry[Replica | None]], hosted: Iterable[Replica | None] = ()
+) -> Model:
+    """A ModelDeployment with the pods that it owns, and those of pools that have it, in whatever order they come."""
     ordered = sorted(pods, key=lambda pod: pod.key.name)
+    shared = sorted((replica for replica in hosted if replica is not None), key=lambda replica: replica.id)
     return Model(
         key=item.key,
         served_names=item.value.served_names,
         created=item.value.created,
         message=item.value.message,
-        replicas=tuple(pod.value for pod in ordered if pod.value is not None),
+        replicas=(*(pod.value for pod in ordered if pod.value is not None), *shared),
     )
 
 
-def table_of(deployments: Iterable[Entry[Served]], pods: Iterable[Entry[Replica | None]]) -> Table:
-    """The table of ModelDeployments and runtime pods, made from nothing.
+def table_of(
+    deployments: Iterable[Entry[Served]],
+    pods: Iterable[Entry[Replica | None]],
+    hosts: Iterable[Entry[tuple[Hosted, ...]]] = (),
+) -> Table:
+    """The table of ModelDeployments, runtime pods and what those of pools have, made from nothing.
 
     A pod belongs to the object of its namespace whose uid it names as its controller's. A label alone is not enough: it
     outlives a deleted model of the same name. Nor is the uid: whoever may make pods in another namespace could write it
     into one and be sent this model's requests.
     """
     by_owner: dict[tuple[str, str], list[Entry[Replica | None]]] = {}
+    by_key: dict[ObjectKey, Entry[Replica | None]] = {}
     for pod in pods:
+        by_key[pod.key] = pod
         if pod.owner is not None:
             by_owner.setdefault((pod.key.namespace, pod.owner.uid), []).append(pod)
-    return build_table(model_of(item, by_owner.get((item.key.namespace, item.uid), [])) for item in deployments)
+    hosting = list(hosts)
+    return build_table(
+        model_of(
+            item,
+            by_owner.get((item.key.namespace, item.uid), []),
+            [hosted_replica(host, by_key.get(host.key), item.key) for host in hosting],
+        )
+        for item in deployments
+    )
 
 
 def _why_not_ready(item: Object) -> str:

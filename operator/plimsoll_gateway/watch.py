@@ -1,4 +1,4 @@
-"""The table from the cluster: follows ModelDeployments and runtime pods. Only this module needs Kubernetes."""
+"""The table from the cluster: follows ModelDeployments, pods and ModelHosts. Only this module needs Kubernetes."""
 
 from __future__ import annotations
 
@@ -17,4 +17,4 @@ async def follow_cluster(namespaces: Sequence[str] | None, store: TableStore) ->
     """
     async with await connect() as api:
         table = ClusterTable(namespaces, store)
-        await follow(api, table.models, table.pods)
+        await follow(api, table.models, table.pods, table.hosts)

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from plimsoll_cluster.keys import GROUP as GROUP
+from plimsoll_cluster.keys import HOST_KIND as HOST_KIND
+from plimsoll_cluster.keys import HOSTS_PLURAL as HOSTS_PLURAL
 from plimsoll_cluster.keys import KIND as KIND
 from plimsoll_cluster.keys import PLURAL as PLURAL
 from plimsoll_cluster.keys import VERSION as VERSION
@@ -16,7 +18,6 @@ from plimsoll_cluster.keys import key_of as key_of
 
 API_VERSION = f"{GROUP}/{VERSION}"
 POOL_KIND, POOLS_PLURAL = "RuntimePool", "runtimepools"
-HOST_KIND, HOSTS_PLURAL = "ModelHost", "modelhosts"
 OWNER_LABEL = "plimsoll.dev/model-deployment"
 UID_LABEL = "plimsoll.dev/model-deployment-uid"
 POOL_LABEL = "plimsoll.dev/runtime-pool"

@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from operator_support.stub_host import StubHost
 from operator_support.verdicts import MEMORY
 
-from plimsoll_gateway.objects import MODELS, POD_SELECTOR, PODS, table_of
+from plimsoll_gateway.objects import HOSTS, MODELS, POD_SELECTOR, PODS, table_of
 from plimsoll_operator import identity
 from plimsoll_operator.build.arguments import serve_arguments as operator_arguments
+from plimsoll_operator.build.host import build_host
 from plimsoll_operator.build.image import Image
 from plimsoll_operator.build.pod import build_pod
 from plimsoll_operator.names import NameRegistry
+from plimsoll_operator.pools.book import HostPod, Known
+from plimsoll_operator.pools.keys import HostKeys
+from plimsoll_operator.pools.modelhost import build_host as build_model_host
+from plimsoll_operator.pools.modelhost import host_status
+from plimsoll_operator.pools.spec import PoolSpec
+from plimsoll_operator.rollout import Rollout
 from plimsoll_operator.spec import SpecError, read_spec
+from plimsoll_operator.template import Template
 from plimsoll_runtime.cli.main import build_parser
 from plimsoll_runtime.local.admission import admit
 from plimsoll_runtime.local.flags import serve_arguments as laptop_arguments
@@ -122,3 +132,41 @@ def test_both_give_a_name_to_the_same_object(claims: list[tuple[str, set[str]]],
             owner = table.find(name)
             assert owner is not None
             assert str(owner.key) == lost.get(name, str(spec.key))
+
+
+def test_the_gateway_routes_to_what_the_operator_says_of_a_host() -> None:
+    """A host's report becomes a ModelHost, which is joined with the pod that the operator makes."""
+    pool = PoolSpec(
+        owner=identity.Owner(identity.ObjectKey("team", "shared"), "r", identity.POOL_KIND),
+        generation=1,
+        replicas=1,
+        cpu=None,
+        memory="4Gi",
+        accelerator=None,
+        cpu_limit=None,
+        ephemeral_storage=None,
+        line="90%",
+        sleepers="1Gi",
+        minimum_residency=30,
+        drain=30,
+        template=Template(),
+        rollout=Rollout(),
+    )
+    pod = build_host(pool, Image("runtime:1"), HostKeys(b"o" * 32, b"g" * 32), "x1")
+    pod["metadata"] |= {"uid": "p", "resourceVersion": "2"}
+    pod["status"] = {"podIP": "198.18.0.9", "conditions": [{"type": "Ready", "status": "True"}]}
+    labels = pod["metadata"]["labels"]
+    assert all(labels[key] == value for key, _, value in (part.partition("=") for part in POD_SELECTOR.split(",")))
+    stub = StubHost()
+    item = stored("gemma", SPECS[0])
+    key = identity.ObjectKey("team", "gemma")
+    spec = {"revision": "r", "servedNames": ["gemma", "g"], "pinned": False, "weight": 1.0, "priority": 0}
+    stub.change("place", key, {"operation": "1", "spec": spec, "level": "Resident"})
+    found = HostPod(pool.key, pod["metadata"]["name"], "p", "n1", "198.18.0.9", 0)
+    host = build_model_host(found)
+    host["metadata"] |= {"uid": "h", "resourceVersion": "3"}
+    host["status"] = host_status(Known(found, stub.report()), False, {}, datetime(2026, 1, 1, tzinfo=UTC))
+    (model,) = table_of([MODELS.entry(item)], [PODS.entry(pod)], [HOSTS.entry(host)]).models
+    (replica,) = model.ready_for("gemma")
+    assert replica.url == f"http://198.18.0.9:{identity.PORT}"
+    assert replica.names == frozenset({"gemma", "g"})

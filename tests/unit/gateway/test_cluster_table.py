@@ -18,6 +18,7 @@ from plimsoll_gateway.table import Model, ObjectKey, Replica, Table, TableStore,
 Json = dict[str, Any]
 NAMES, SPACES = st.sampled_from("ab"), st.sampled_from(["team", "team", "team", "other"])
 UIDS, MOSTLY = st.sampled_from(["u1", "u1", "u1", "u2"]), st.sampled_from([True, True, True, False])
+STATES = st.sampled_from(["Resident", "InHost", "Fetching", "Absent"])
 SERVED = st.lists(st.sampled_from("abcd"), unique=True, max_size=3)
 
 
@@ -30,7 +31,7 @@ class Following(RuleBasedStateMachine):
         self.store = TableStore()
         self.table = ClusterTable(["team", "other"], self.store, soon=self.due.append)
         self.version = 1
-        self.truth: dict[str, dict[tuple[str, str], Json]] = {"models": {}, "pods": {}}
+        self.truth: dict[str, dict[tuple[str, str], Json]] = {"models": {}, "pods": {}, "hosts": {}}
 
     @initialize(listed=MOSTLY)
     def begin(self, listed: bool) -> None:
@@ -65,7 +66,25 @@ class Following(RuleBasedStateMachine):
         status = {"podIP": address, "conditions": [{"type": "Ready", "status": str(ready)}]}
         self._tell("pods", {"metadata": meta, "spec": {"containers": []}, "status": status})
 
-    @rule(kind=st.sampled_from(["models", "pods"]), space=SPACES, name=NAMES)
+    @rule(
+        space=SPACES,
+        name=NAMES,
+        pod_space=SPACES,
+        models=st.lists(st.tuples(SPACES, NAMES, STATES, SERVED), unique_by=lambda entry: entry[:2], max_size=3),
+    )
+    def tell_of_a_host(
+        self, space: str, name: str, pod_space: str, models: list[tuple[str, str, str, list[str]]]
+    ) -> None:
+        """It is named as its pod, and may say that it belongs to one of another namespace."""
+        meta = self._meta(space, name, f"host-{space}-{name}")
+        meta["ownerReferences"] = [{"kind": "Pod", "name": name, "uid": f"pod-{pod_space}-{name}", "controller": True}]
+        entries = [
+            {"namespace": where, "name": model, "state": state, "servedNames": served}
+            for where, model, state, served in models
+        ]
+        self._tell("hosts", {"metadata": meta, "status": {"models": entries}})
+
+    @rule(kind=st.sampled_from(["models", "pods", "hosts"]), space=SPACES, name=NAMES)
     def tell_that_one_is_gone(self, kind: str, space: str, name: str) -> None:
         found = self.truth[kind].pop((space, name), None)
         part = self._part(kind, space)
@@ -74,7 +93,7 @@ class Following(RuleBasedStateMachine):
             found["metadata"]["resourceVersion"] = str(self.version)
             part.take({"type": "DELETED", "object": found})
 
-    @rule(kind=st.sampled_from(["models", "pods"]), space=SPACES, lost=st.sets(NAMES))
+    @rule(kind=st.sampled_from(["models", "pods", "hosts"]), space=SPACES, lost=st.sets(NAMES))
     def list_anew(self, kind: str, space: str, lost: set[str]) -> None:
         """What went while nobody listened is told by its absence."""
         self.truth[kind] = {k: v for k, v in self.truth[kind].items() if k[0] != space or k[1] not in lost}
@@ -94,17 +113,16 @@ class Following(RuleBasedStateMachine):
     def the_table_is_the_one_made_from_nothing(self) -> None:
         self.table.models.check_integrity()
         self.table.pods.check_integrity()
+        self.table.hosts.check_integrity()
         if self.due:
             return
-        if not (self.table.models.synced and self.table.pods.synced):
+        if not (self.table.models.synced and self.table.pods.synced and self.table.hosts.synced):
             assert self.store.current is None
             return
         assert self.store.current is not None
         self.store.current.check_integrity()
-        models, pods = self.table.models.resource, self.table.pods.resource
-        expected = table_of(
-            map(models.entry, self.truth["models"].values()), map(pods.entry, self.truth["pods"].values())
-        )
+        entries = [map(self._store(kind).resource.entry, self.truth[kind].values()) for kind in self.truth]
+        expected = table_of(*entries)
         assert self.store.current == expected
 
     def teardown(self) -> None:
@@ -123,7 +141,7 @@ class Following(RuleBasedStateMachine):
             part.take({"type": "MODIFIED", "object": item})
 
     def _store(self, kind: str) -> Any:
-        return self.table.models if kind == "models" else self.table.pods
+        return {"models": self.table.models, "pods": self.table.pods, "hosts": self.table.hosts}[kind]
 
     def _part(self, kind: str, space: str) -> Any:
         return self._store(kind).part_of(space)

@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plimsoll_gateway.objects import MODELS, PODS
+from plimsoll_gateway.objects import HOSTS, MODELS, PODS
 from plimsoll_gateway.objects import table_of as table_of_entries
 from plimsoll_gateway.table import Table
 
@@ -38,9 +39,11 @@ POD: dict[str, Any] = {
 OWNER = POD["metadata"]["ownerReferences"][0]
 
 
-def table_of(deployments: list[dict[str, Any]], pods: list[dict[str, Any]]) -> Table:
+def table_of(
+    deployments: list[dict[str, Any]], pods: list[dict[str, Any]], hosts: Sequence[dict[str, Any]] = ()
+) -> Table:
     """Of objects as the API server returns them."""
-    return table_of_entries(map(MODELS.entry, deployments), map(PODS.entry, pods))
+    return table_of_entries(map(MODELS.entry, deployments), map(PODS.entry, pods), map(HOSTS.entry, hosts))
 
 
 def changed(item: dict[str, Any], *path: str, value: object) -> dict[str, Any]:
@@ -143,3 +146,63 @@ def test_a_name_that_is_still_rolling_out_waits_for_the_new_pods() -> None:
 def test_the_order_of_events_does_not_matter(order: list[int]) -> None:
     pods = [changed(POD, "metadata", value=POD["metadata"] | {"uid": f"p-{i}", "name": f"n-{i}"}) for i in range(4)]
     assert table_of([DEPLOYMENT], [pods[i] for i in order]) == table_of([DEPLOYMENT], pods)
+
+
+SHARED: dict[str, Any] = {
+    **changed(POD, "metadata", "name", value="shared-x1"),
+    "spec": {"containers": [{"name": "runtime", "args": ["host", "--host", "0.0.0.0"]}]},
+}
+SHARED["metadata"] |= {"ownerReferences": [{"kind": "RuntimePool", "name": "shared", "uid": "r-1", "controller": True}]}
+HOST: dict[str, Any] = {
+    "metadata": {
+        "namespace": "team",
+        "name": "shared-x1",
+        "uid": "h-1",
+        "resourceVersion": "1",
+        "ownerReferences": [{"kind": "Pod", "name": "shared-x1", "uid": "p-1", "controller": True}],
+    },
+    "status": {"models": [{"namespace": "team", "name": "gemma", "state": "InHost", "servedNames": ["gemma", "g"]}]},
+}
+
+
+@pytest.mark.parametrize("state", ["OnDisk", "InHost", "Waking", "Resident"])
+def test_a_model_in_a_pool_is_reached_at_its_host_awake_or_asleep(state: str) -> None:
+    host = changed(HOST, "status", "models", value=[{**HOST["status"]["models"][0], "state": state}])
+    (model,) = table_of([DEPLOYMENT], [SHARED], [host]).models
+    (replica,) = model.replicas
+    assert (replica.url, replica.ready, replica.names) == ("http://198.18.0.7:8000", True, frozenset({"gemma", "g"}))
+
+
+@pytest.mark.parametrize("state", ["Absent", "Fetching", "Draining"])
+def test_a_host_that_does_not_answer_for_a_model_yet_or_any_more(state: str) -> None:
+    host = changed(HOST, "status", "models", value=[{**HOST["status"]["models"][0], "state": state}])
+    assert table_of([DEPLOYMENT], [SHARED], [host]).models[0].replicas == ()
+
+
+def test_the_pods_own_readiness_counts_whatever_its_modelhost_says() -> None:
+    """Who writes ModelHosts may be dead for long."""
+    unready = changed(SHARED, "status", "conditions", value=[{"type": "Ready", "status": "False", "reason": "x"}])
+    (replica,) = table_of([DEPLOYMENT], [unready], [HOST]).models[0].replicas
+    assert not replica.ready
+    assert table_of([DEPLOYMENT], [], [HOST]).models[0].replicas == ()
+    going = changed(SHARED, "metadata", "deletionTimestamp", value="2026-01-01T00:00:00Z")
+    assert table_of([DEPLOYMENT], [going], [HOST]).models[0].replicas == ()
+
+
+def test_a_modelhost_of_another_pod_or_namespace_says_nothing() -> None:
+    other = changed(SHARED, "metadata", "uid", value="p-2")
+    assert table_of([DEPLOYMENT], [other], [HOST]).models[0].replicas == ()
+    elsewhere = changed(HOST, "metadata", "namespace", value="other")
+    assert table_of([DEPLOYMENT], [SHARED], [elsewhere]).models[0].replicas == ()
+    foreign = changed(HOST, "status", "models", value=[{**HOST["status"]["models"][0], "namespace": "other"}])
+    assert table_of([DEPLOYMENT], [SHARED], [foreign]).models[0].replicas == ()
+    assert (
+        table_of([DEPLOYMENT], [SHARED], [changed(HOST, "metadata", "ownerReferences", value=[])]).models[0].replicas
+        == ()
+    )
+
+
+def test_while_a_model_moves_both_its_own_pods_and_its_hosts_answer() -> None:
+    own = changed(changed(POD, "metadata", "uid", value="p-9"), "status", "podIP", value="198.18.0.9")
+    (model,) = table_of([DEPLOYMENT], [own, SHARED], [HOST]).models
+    assert [replica.url for replica in model.ready_for("gemma")] == ["http://198.18.0.9:8000", "http://198.18.0.7:8000"]

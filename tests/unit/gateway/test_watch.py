@@ -18,6 +18,7 @@ from plimsoll_gateway.table import Table, TableStore  # noqa: E402
 
 DEPLOYMENTS = "/apis/plimsoll.dev/v1alpha1/namespaces/team/modeldeployments"
 PODS = "/api/v1/namespaces/team/pods"
+HOSTS = "/apis/plimsoll.dev/v1alpha1/namespaces/team/modelhosts"
 
 
 def deployment(name: str, version: int) -> dict[str, Any]:
@@ -49,7 +50,7 @@ class Api:
     """Lists what it holds, streams what is put into a queue."""
 
     def __init__(self) -> None:
-        self.held: dict[str, list[dict[str, Any]]] = {DEPLOYMENTS: [], PODS: []}
+        self.held: dict[str, list[dict[str, Any]]] = {DEPLOYMENTS: [], PODS: [], HOSTS: []}
         self.events: dict[str, asyncio.Queue[dict[str, Any] | None]] = {p: asyncio.Queue() for p in self.held}
         self.queries: list[tuple[str, dict[str, str]]] = []
         self.status = 200
@@ -109,7 +110,7 @@ async def test_the_table_follows_the_cluster(api: tuple[Api, str]) -> None:
     configuration = kubernetes_client.Configuration(host=url)
     async with kubernetes_client.ApiClient(configuration) as client:
         table = ClusterTable(["team"], store)
-        task = asyncio.create_task(follow(client, table.models, table.pods))
+        task = asyncio.create_task(follow(client, table.models, table.pods, table.hosts))
         first = await store.next()
         assert [replica.id for replica in first.models[0].replicas] == ["a-1"]
         server.events[PODS].put_nowait({"type": "ADDED", "object": pod("a-2", "a", 11)})
@@ -145,7 +146,7 @@ async def test_a_server_that_refuses_is_asked_again(
     store = SignallingStore()
     async with kubernetes_client.ApiClient(kubernetes_client.Configuration(host=url)) as client:
         table = ClusterTable(["team"], store)
-        task = asyncio.create_task(follow(client, table.models, table.pods))
+        task = asyncio.create_task(follow(client, table.models, table.pods, table.hosts))
         async with asyncio.timeout(5):
             await server.refused.wait()
         assert store.current is None
