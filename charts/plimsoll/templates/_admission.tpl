@@ -16,8 +16,9 @@ somebody took away is put back.
   expression: >-
     object == null || object.metadata.?ownerReferences.orValue([]).exists(o,
     o.?controller.orValue(false) && o.apiVersion.startsWith('plimsoll.dev/') &&
-    (o.kind == 'ModelDeployment' && o.name == object.metadata.?labels[?'plimsoll.dev/model-deployment'].orValue('') ||
-    o.kind == 'RuntimePool' && o.name == object.metadata.?labels[?'plimsoll.dev/runtime-pool'].orValue(''))) &&
+    o.name == object.metadata.?labels[?(o.kind == 'RuntimePool' ? 'plimsoll.dev/runtime-pool' : 'plimsoll.dev/model-deployment')].orValue('') &&
+    !((o.kind == 'RuntimePool' ? 'plimsoll.dev/model-deployment' : 'plimsoll.dev/runtime-pool') in object.metadata.?labels.orValue({})) &&
+    o.kind in ['ModelDeployment', 'RuntimePool']) &&
     object.metadata.?labels[?'app.kubernetes.io/managed-by'].orValue('') == 'plimsoll-operator'
 - name: wasOurs
   expression: >-

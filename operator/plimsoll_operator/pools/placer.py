@@ -89,8 +89,13 @@ class Placer:
             return Outcome(gone=True)
         try:
             spec = read_pool(entry.value)
-        except SpecError:
-            return Outcome()  # the pool's own status says it
+        except SpecError as error:
+            broken = Problem(Reason.INVALID_SPEC, f"RuntimePool {key.name} cannot be used: {error}")
+            members = self._members.of(key)
+            pool = self._pools.setdefault(key, Pool())
+            pool.decided, pool.problems = True, dict.fromkeys(members, broken)
+            self._wake_all(members)
+            return Outcome()
         pods = {pod.uid: pod for pod in observe_pods(self._caches.pods_of(entry), self._clock(), self._nodes.known)}
         hosts = self._book.of(key)
         if any(pod.ready and not self._is_asked(pod.uid) for pod in pods.values()):

@@ -13,12 +13,15 @@ import pytest
 from operator_support.apiserver import FIRST, RELEASE_NAMESPACE, ApiServer
 from operator_support.direct import MERGE, Direct, Refused
 from operator_support.objects import Json, spec_of
+from operator_support.pooled import KEYS
 
 from plimsoll_operator.build.budget import build_budget
+from plimsoll_operator.build.host import build_host
 from plimsoll_operator.build.image import Image
 from plimsoll_operator.build.pod import build_pod
 from plimsoll_operator.build.service import build_service
-from plimsoll_operator.identity import MANAGED_LABEL, MANAGER, OWNER_LABEL
+from plimsoll_operator.identity import MANAGED_LABEL, MANAGER, OWNER_LABEL, POOL_LABEL
+from plimsoll_operator.pools.spec import read_pool
 
 pytestmark = pytest.mark.usefixtures("open_namespace")
 
@@ -235,3 +238,51 @@ def test_nobody_else_takes_a_models_labels_from_its_pod(as_operator: Direct, as_
         patch(as_editor, "pods", name, {"metadata": {"labels": {MANAGED_LABEL: "me"}}})
     patch(as_editor, "pods", name, {"metadata": {"labels": {"note": "mine"}}})
     delete(as_editor, "pods", name)
+
+
+@pytest.fixture
+def host(direct: Direct) -> Json:
+    """A pod of a pool."""
+    stored = direct.create_pool("shared", {"resources": {"memory": "1Gi"}})
+    stored["metadata"]["generation"] = 1
+    return _in(direct, build_host(read_pool(stored), Image("registry.example/runtime:1"), KEYS, "x1y2z"))
+
+
+def labels_of(pod: Json) -> Json:
+    found: Json = pod["metadata"]["labels"]
+    return found
+
+
+POOL_LINES: dict[str, Change] = {
+    "no labels": lambda p: p["metadata"].pop("labels"),
+    "no owner": lambda p: p["metadata"].pop("ownerReferences"),
+    "another pool's label": lambda p: p["metadata"]["labels"].update({POOL_LABEL: "other"}),
+    "a model's label beside its own": lambda p: p["metadata"]["labels"].update({OWNER_LABEL: "gemma"}),
+    "a model's label alone": lambda p: p["metadata"]["labels"].update(
+        {OWNER_LABEL: p["metadata"]["labels"].pop(POOL_LABEL)}
+    ),
+    "an owner of another kind": lambda p: owner_of(p).update(kind="ModelHost"),
+    "an owner of another group": lambda p: owner_of(p).update(apiVersion="evil.example/v1"),
+}
+
+
+@pytest.mark.parametrize("line", POOL_LINES)
+def test_pods_of_pools_get_requests_of_no_model_by_its_labels(as_operator: Direct, host: Json, line: str) -> None:
+    changed = copy.deepcopy(host)
+    POOL_LINES[line](changed)
+    with pytest.raises(Refused, match=OWNERS):
+        create(as_operator, changed)
+    create(as_operator, host)
+
+
+def test_a_pod_of_a_model_has_no_label_of_a_pool(as_operator: Direct, pod: Json) -> None:
+    changed = copy.deepcopy(pod)
+    changed["metadata"]["labels"][POOL_LABEL] = "shared"
+    with pytest.raises(Refused, match=OWNERS):
+        create(as_operator, changed)
+
+
+def test_nobody_else_makes_a_pod_of_a_pool(as_editor: Direct, direct: Direct) -> None:
+    direct.create_pool("shared", {"resources": {"memory": "1Gi"}})
+    with pytest.raises(Refused, match="only the Plimsoll operator sets them"):
+        create(as_editor, plain("mine", **{POOL_LABEL: "shared"}))

@@ -1,5 +1,6 @@
 """What the chart passes to our commands is what they take, and what it selects is what they make."""
 
+import base64
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +13,9 @@ from plimsoll_gateway import objects as gateway_objects
 from plimsoll_gateway.limits import BODY_BYTES, Limits
 from plimsoll_gateway.options import parse_options as gateway_options
 from plimsoll_operator.build.image import Image
+from plimsoll_operator.identity import HOST_PORT, HOSTING, ROLE_LABEL
 from plimsoll_operator.options import parse_options as operator_options
+from plimsoll_operator.pools.keys import read_keys
 from plimsoll_operator.rights import LEASE_RIGHTS, NODE_RIGHTS, OWNER_RIGHTS, RIGHTS
 
 CHART = Path(__file__).parents[3] / "charts" / "plimsoll"
@@ -103,6 +106,10 @@ def test_policies_select_the_pods_that_the_gateway_watches(render: Render) -> No
     }
     assert policies["runtime"]["podSelector"]["matchLabels"] == selector
     assert policies["runtime"]["ingress"][0]["ports"] == [{"port": gateway_objects.PORT}]
+    hosts = selector | {ROLE_LABEL: HOSTING}
+    for component in ("operator", "gateway"):
+        (rule,) = [r for r in policies[component]["egress"] if r["ports"] == [{"port": HOST_PORT}]]
+        assert rule["to"][0]["podSelector"]["matchLabels"] == hosts
     to_runtime = policies["gateway"]["egress"][-1]
     assert to_runtime["to"][0]["podSelector"]["matchLabels"] == selector
     assert to_runtime["ports"] == [{"port": gateway_objects.PORT}]
@@ -190,3 +197,43 @@ def test_the_gateways_metrics_are_on_no_public_service(render: Render) -> None:
         item for item in objects if item["kind"] == "NetworkPolicy" and item["metadata"]["name"].endswith("-gateway")
     ]
     assert [rule["ports"][0]["port"] for rule in policy["spec"]["ingress"]] == ["http", "metrics"]
+
+
+def test_the_host_api_is_reached_by_the_operator_and_the_gateway_alone(render: Render) -> None:
+    """Whoever else may reach the pods, as for their metrics, does not reach that port."""
+    others = [{"podSelector": {"matchLabels": {"app": "prometheus"}}}]
+    (policy,) = [
+        item["spec"]
+        for item in render({"networkPolicy": {"runtimeFrom": others}})
+        if item["kind"] == "NetworkPolicy" and item["metadata"]["name"].endswith("-runtime")
+    ]
+    (rule,) = [rule for rule in policy["ingress"] if {"port": HOST_PORT} in rule["ports"]]
+    assert rule["ports"] == [{"port": HOST_PORT}]
+    names = [peer["podSelector"]["matchLabels"]["app.kubernetes.io/component"] for peer in rule["from"]]
+    assert names == ["operator", "gateway"]
+    assert all("namespaceSelector" in peer for peer in rule["from"])
+
+
+def test_the_operator_alone_holds_the_keys_of_hosts(render: Render, tmp_path: Path) -> None:
+    objects = render({})
+    (secret,) = [item for item in objects if item["kind"] == "Secret"]
+    for name, value in secret["data"].items():
+        (tmp_path / name).write_bytes(base64.b64decode(value))
+    read_keys(tmp_path)
+    operator, gateway = pod(objects, "operator"), pod(objects, "gateway")
+    (volume,) = [volume for volume in operator["volumes"] if "secret" in volume]
+    assert volume["secret"]["secretName"] == secret["metadata"]["name"]
+    (container,) = operator["containers"]
+    (mount,) = [mount for mount in container["volumeMounts"] if mount["name"] == volume["name"]]
+    assert operator_options(container["args"]).host_keys == Path(mount["mountPath"])
+    assert not [volume for volume in gateway["volumes"] if "secret" in volume]
+    for role in (item for item in objects if item["kind"] in ("Role", "ClusterRole")):
+        assert not any("secrets" in rule["resources"] for rule in role["rules"]), "nobody needs the right to read one"
+
+
+def test_keys_of_ones_own(render: Render) -> None:
+    objects = render({"hostKeys": {"existingSecret": "mine"}})
+    assert [item for item in objects if item["kind"] == "Secret"] == []
+    assert {"secretName": "mine", "defaultMode": 0o440} in [
+        v.get("secret") for v in pod(objects, "operator")["volumes"]
+    ]

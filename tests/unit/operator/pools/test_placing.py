@@ -118,6 +118,38 @@ def test_a_pool_that_there_is_not() -> None:
     assert conditions(world, "m")["Ready"][0] == "True"
 
 
+def test_a_pool_that_cannot_be_used() -> None:
+    """As one that was stored before the schema refused it."""
+    world = World()
+    world.ask_for("m")
+    world.ask_for_pool(1, memory={"sleepers": "2Gi"})
+    run(Process(world).settle())
+    placed = next(c for c in status_of(world, "m")["conditions"] if c["type"] == "Placed")
+    assert placed["reason"] == "InvalidSpec"
+    assert "RuntimePool shared cannot be used: memory.sleepers 2Gi leaves nothing" in placed["message"]
+    assert world.hosts == {}
+
+
+def test_pinned_models_that_together_exceed_the_line() -> None:
+    world = World()
+    world.ask_for_pool(1)
+    process = Process(world)
+    run(process.settle())
+    (host,) = world.hosts.values()
+    host.size = 500 * 2**20
+    for name in ("a", "b", "c"):
+        world.ask_for(name, placement={"pool": "shared", "pinned": True})
+        process.hear()
+        run(process.settle())
+    told = {name: dict(conditions(world, name)) for name in ("a", "b", "c")}
+    refused = [name for name, found in told.items() if found["Progressing"] == ("True", "Failing")]
+    assert refused
+    for name in refused:
+        message = next(c["message"] for c in status_of(world, name)["conditions"] if c["type"] == "Progressing")
+        assert "pinned" in message
+        assert "MiB" in message or "GiB" in message, "with the numbers"
+
+
 def test_what_a_host_refuses_is_told_with_its_numbers() -> None:
     world = World()
     world.ask_for_pool(1)

@@ -1,0 +1,147 @@
+"""What is believed of hosts: no report that goes back, contradicts itself, or comes from a process of before."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from operator_support.stub_host import MIB, StubHost
+
+from plimsoll_operator.identity import ObjectKey
+from plimsoll_operator.pools.book import HostBook, HostPod, Known
+from plimsoll_operator.pools.report import BadReportError, Report, decode_report
+
+POOL = ObjectKey("team", "shared")
+NOW = 1767225600.0
+
+
+def pod(uid: str = "p", memory: int = 0) -> HostPod:
+    return HostPod(POOL, f"shared-{uid}", uid, "n1", "198.18.0.9", memory)
+
+
+def report(**changes: Any) -> Report:
+    return msgspec.structs.replace(StubHost(sequence=5).report(), **changes)
+
+
+@pytest.mark.parametrize(
+    ("second", "words"),
+    [
+        (report(sequence=4), "it goes back: its sequence"),
+        (report(time=NOW - 60), "it goes back in time"),
+        (report(time=NOW + 3600), "in the future"),
+        (report(device=msgspec.structs.replace(report().device, line=2000 * MIB)), "above its capacity"),
+        (report(sleepers=msgspec.structs.replace(report().sleepers, used=1 << 40)), "its sleepers take"),
+    ],
+)
+def test_a_report_that_cannot_be_true_changes_nothing(second: Report, words: str) -> None:
+    told: list[str] = []
+    book = HostBook(lambda known, before: told.append(known.trouble))
+    book.keep(POOL, [pod()])
+    book.take("p", report(), NOW)
+    book.take("p", second, NOW)
+    book.take("p", second, NOW)
+    known = book.get("p")
+    assert known is not None
+    assert known.report == report()
+    assert known.refused
+    assert words in known.trouble
+    assert told == ["", known.trouble], "told once"
+
+
+def test_a_pod_cannot_have_more_memory_than_its_limit() -> None:
+    book = HostBook()
+    book.keep(POOL, [pod(memory=1024 * MIB)])
+    book.take("p", report(), NOW)
+    known = book.get("p")
+    assert known is not None
+    assert known.report is None
+    assert "its pod is limited to" in known.trouble
+
+
+def test_a_process_that_was_replaced_is_not_believed_again() -> None:
+    book = HostBook()
+    book.keep(POOL, [pod()])
+    book.take("p", report(), NOW)
+    book.take("p", report(instance="i2", sequence=0), NOW)
+    book.take("p", report(sequence=9), NOW)
+    known = book.get("p")
+    assert known is not None
+    assert known.report is not None
+    assert known.report.instance == "i2"
+    assert "which another one has replaced" in known.trouble
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"[]",
+        b"{}",
+        b'{"instance": "", "sequence": 1}',
+        msgspec.json.encode(report()).replace(b'"pressure":"none"', b'"pressure":"lots"'),
+        msgspec.json.encode(report()).replace(b'"capacity":1073741824', b'"capacity":-1'),
+        msgspec.json.encode(report()).replace(b'"capacity":1073741824', b'"capacity":1e999'),
+        msgspec.json.encode(report()).replace(b'"sequence":5', b'"sequence":"5"'),
+    ],
+)
+def test_what_is_no_report_is_refused_with_words(data: bytes) -> None:
+    with pytest.raises(BadReportError, match=r"it is no report: .+"):
+        decode_report(data)
+
+
+class Telling(RuleBasedStateMachine):
+    """Pods come and go, reports and failures come in any order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.book = HostBook()
+        self.believed: dict[str, tuple[str, int]] = {}
+
+    @rule(uids=st.sets(st.sampled_from("abc")))
+    def keep(self, uids: set[str]) -> None:
+        self.book.keep(POOL, [pod(uid) for uid in uids])
+        self.believed = {uid: last for uid, last in self.believed.items() if uid in uids}
+
+    @rule(uid=st.sampled_from("abcd"), instance=st.sampled_from(["i1", "i2"]), sequence=st.integers(0, 4))
+    def take(self, uid: str, instance: str, sequence: int) -> None:
+        self.book.take(uid, report(instance=instance, sequence=sequence), NOW)
+        known = self.book.get(uid)
+        if known is None or known.refused or known.report is None:
+            return
+        before = self.believed.get(uid)
+        now = (known.report.instance, known.report.sequence)
+        assert now == (instance, sequence)
+        assert before is None or before[0] != now[0] or before[1] <= now[1]
+        self.believed[uid] = now
+
+    @rule(uid=st.sampled_from("abcd"))
+    def fail(self, uid: str) -> None:
+        self.book.fail(uid, "it cannot be reached")
+
+    @invariant()
+    def nothing_contradicts_itself(self) -> None:
+        self.book.check_integrity()
+        reported = {k.pod.uid: (k.report.instance, k.report.sequence) for k in self.book if k.report is not None}
+        assert reported == self.believed
+
+
+Telling.TestCase.settings = settings(max_examples=60, stateful_step_count=20, deadline=None)
+TestTelling = Telling.TestCase
+
+
+def test_who_is_told_of_sees_what_was_before() -> None:
+    seen: list[tuple[int | None, int]] = []
+
+    def changed(known: Known, before: Report | None) -> None:
+        assert known.report is not None
+        seen.append((None if before is None else before.sequence, known.report.sequence))
+
+    book = HostBook(changed)
+    book.keep(POOL, [pod()])
+    book.take("p", report(), NOW)
+    book.take("p", report(sequence=6), NOW)
+    assert seen == [(None, 5), (5, 6)]

@@ -1,0 +1,176 @@
+"""ModelHosts are written evenly, the newest of each, and not for numbers that move all the time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from operator_support.objects import EPOCH
+from operator_support.server import Server, ServerApi
+from operator_support.stub_host import StubHost
+
+from plimsoll_operator.actor import NotLeaderError
+from plimsoll_operator.api import ApiError
+from plimsoll_operator.identity import HOST_KIND, Object, ObjectKey
+from plimsoll_operator.kinds import Caches
+from plimsoll_operator.pools.book import HostBook, HostPod
+from plimsoll_operator.pools.modelhost import load_bar
+from plimsoll_operator.pools.pace import Pace
+from plimsoll_operator.pools.writer import HostWriter
+
+POOL = ObjectKey("team", "shared")
+
+
+class Time:
+    """A clock, and a sleep that turns it."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    async def sleep(self, seconds: float) -> None:
+        self.now += seconds
+        await asyncio.sleep(0)
+
+
+class TimedApi(ServerApi):
+    """Notes when each write came."""
+
+    def __init__(self, server: Server, time: Time) -> None:
+        super().__init__(server)
+        self.time = time
+        self.times: list[float] = []
+
+    async def create_host(self, host: Object) -> Object:
+        self.times.append(self.time.now)
+        return await super().create_host(host)
+
+    async def apply_status(self, item: Object, status: Mapping[str, Any]) -> Object:
+        self.times.append(self.time.now)
+        return await super().apply_status(item, status)
+
+
+class Writing:
+    """A hundred hosts, and whoever writes of them."""
+
+    def __init__(self, count: int = 100, *, leads: bool = True) -> None:
+        self.time, self.server = Time(), Server()
+        self.api = TimedApi(self.server, self.time)
+        self.book = HostBook()
+        self.book.keep(POOL, [HostPod(POOL, f"h{i}", f"u{i}", "n1", "198.18.0.9", 0) for i in range(count)])
+        self.stubs = {f"u{i}": StubHost(sequence=1) for i in range(count)}
+        self.writer = HostWriter(
+            self.api,
+            Caches(None),
+            self.book,
+            Pace(20.0, clock=self.time, sleep=self.time.sleep),
+            may_act=lambda: leads,
+            draining=lambda uid: False,
+            clock=lambda: EPOCH,
+        )
+        self.report()
+
+    def report(self) -> None:
+        for uid, stub in self.stubs.items():
+            self.book.take(uid, stub.report(), stub.now)
+
+    async def write(self) -> None:
+        """Until nothing is left to be written."""
+        task = asyncio.create_task(self.writer.run())
+        while self.writer._pending or not task.done():
+            before = len(self.api.times), dict(self.writer._pending)
+            for _ in range(8):
+                await asyncio.sleep(0)
+            if (len(self.api.times), dict(self.writer._pending)) == before and not before[1]:
+                break
+        task.cancel()
+        await asyncio.wait({task})
+        if not task.cancelled() and (error := task.exception()) is not None:
+            raise error
+
+
+async def test_a_hundred_hosts_take_twenty_writes_a_second_at_the_most() -> None:
+    writing = Writing()
+    for uid in writing.stubs:
+        writing.writer.note(uid)
+    await writing.write()
+    assert len(writing.server.objects[HOST_KIND]) == 100
+    assert all("load" in item["status"] for item in writing.server.objects[HOST_KIND].values())
+    times = writing.api.times
+    assert len(times) == 200, "each is made, and given its status"
+    for begin in times:
+        assert sum(begin <= at < begin + 0.999 for at in times) <= 20
+
+
+async def test_of_many_changes_the_newest_is_written_once() -> None:
+    writing = Writing(1)
+    writing.writer.note("u0")
+    await writing.write()
+    written = len(writing.api.times)
+    for _ in range(50):
+        writing.stubs["u0"].decide(ObjectKey("team", "m"), "Woken", "")
+        writing.report()
+        writing.writer.note("u0")
+    await writing.write()
+    assert len(writing.api.times) == written + 1
+    assert writing.server.objects[HOST_KIND]["h0"]["status"]["sequence"] == 51
+
+
+async def test_numbers_alone_are_told_by_the_heartbeat_only() -> None:
+    writing = Writing(1)
+    writing.writer.note("u0")
+    await writing.write()
+    written = len(writing.api.times)
+    writing.stubs["u0"].lie = lambda report: report | {"time": report["time"] + 5}
+    writing.report()
+    writing.writer.note("u0")
+    await writing.write()
+    assert len(writing.api.times) == written
+    writing.writer.note("u0", beat=True)
+    await writing.write()
+    assert len(writing.api.times) == written + 1
+
+
+async def test_who_does_not_lead_writes_nothing() -> None:
+    writing = Writing(1, leads=False)
+    writing.writer.note("u0")
+    with pytest.raises(NotLeaderError):
+        await writing.write()
+    assert writing.api.asked == []
+
+
+async def test_what_fails_is_tried_again(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    writing = Writing(1)
+    later: list[Any] = []
+    loop = asyncio.get_running_loop()
+    monkeypatch.setattr(loop, "call_later", lambda seconds, call, *args: later.append((call, args)))
+
+    async def refuse(host: Object) -> Object:
+        raise ApiError(503, "not now")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(writing.api, "create_host", refuse)
+        await writing.writer.write("u0")
+    assert "not now" in caplog.text
+    ((call, args),) = later
+    call(*args)
+    await writing.write()
+    assert "h0" in writing.server.objects[HOST_KIND]
+
+
+@pytest.mark.parametrize(
+    ("reserved", "line", "bar"),
+    [
+        (0, 10 << 30, "[..........] 0% of 10.0Gi"),
+        (61 << 26, 100 << 26, "[######....] 61% of 6.2Gi"),
+        (10 << 30, 10 << 30, "[##########] 100% of 10.0Gi"),
+        (12 << 30, 10 << 30, "[##########] 120% of 10.0Gi"),
+        (0, 0, "[..........] 0% of 0.0Gi"),
+    ],
+)
+def test_the_load_line_as_a_bar(reserved: int, line: int, bar: str) -> None:
+    assert load_bar(reserved, line) == bar
