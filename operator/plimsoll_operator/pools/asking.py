@@ -15,6 +15,7 @@ from plimsoll_operator.pools.book import HostPod, Known
 from plimsoll_operator.pools.client import HostClient, HostError
 from plimsoll_operator.pools.inventory import Asked
 from plimsoll_operator.pools.remembered import Pool, Refused
+from plimsoll_operator.pools.report import Report
 from plimsoll_operator.pools.wanted import Wanted
 from plimsoll_operator.reasons import Reason
 
@@ -74,9 +75,7 @@ class Asker:
         report, model, wish = known.report, action.model, wishes.get(action.model)
         assert report is not None
         logger.info("%s: %s", known.pod.key, action)
-        entry = known.entries.get(model)
-        basis = f"{entry.state}@{entry.since}" if entry is not None else f"absent@{report.sequence}"
-        operation = _operation(report.instance, action, basis, wish.revision if wish is not None else "")
+        operation = _operation(report, action, wish.revision if wish is not None else "")
         match action:
             case Move(source=source, first=First.UNLOAD, host=host) if source != host:
                 return await client.remove(model, operation)
@@ -157,10 +156,14 @@ def _reason(action: Action) -> Reason | None:
     return {Place: Reason.PLACED, Move: Reason.MOVED, Wake: Reason.WOKEN, Sleep: Reason.ASLEEP}[type(action)]
 
 
-def _operation(instance: str, action: Action, basis: str, revision: str) -> str:
-    """The same for the same step of the same plan over the same state of the model, whoever asks for it."""
-    level = getattr(action, "level", "")
-    content = "/".join(
-        (instance, type(action).__name__, str(action.model), str(_target(action)), str(level), basis, revision)
+def _operation(report: Report, action: Action, revision: str) -> str:
+    """The same for the same action over the same state of the host, whoever asks for it, and another one after that."""
+    content = (
+        report.instance,
+        str(report.sequence),
+        type(action).__name__,
+        str(action.model),
+        str(getattr(action, "level", "")),
+        revision,
     )
-    return hashlib.sha256(content.encode()).hexdigest()[:32]
+    return hashlib.sha256("/".join(content).encode()).hexdigest()[:32]

@@ -228,3 +228,39 @@ async def test_who_hangs_up_leaves_the_others_waiting() -> None:
     await asyncio.wait({gone})
     store.replace(table(model("a", "x")))
     assert await stays == model("a", "x")
+
+
+def test_a_pod_of_a_pool_that_is_not_ready_any_more_is_cut_at_once() -> None:
+    """Whatever its ModelHost says: who writes that may be dead."""
+    store, due = TableStore(), list[Callable[[], None]]()
+    table = ClusterTable(["team"], store, soon=due.append)
+    meta = {"namespace": "team", "uid": "u", "resourceVersion": "2", "creationTimestamp": "2026-01-01T00:00:00Z"}
+    owner = {"kind": "RuntimePool", "name": "shared", "uid": "r", "controller": True}
+    of_pod = {"kind": "Pod", "name": "h", "uid": "p", "controller": True}
+    hosted = [{"namespace": "team", "name": "m", "state": "InHost", "servedNames": ["m"]}]
+
+    def pod(ready: bool) -> Json:
+        status = {"podIP": "198.18.0.1", "conditions": [{"type": "Ready", "status": str(ready), "reason": "x"}]}
+        metadata = {**meta, "name": "h", "uid": "p", "ownerReferences": [owner]}
+        return {"metadata": metadata, "spec": {"containers": []}, "status": status}
+
+    items = {
+        table.models: {"metadata": {**meta, "name": "m"}, "spec": {"model": {"source": "demo://x"}}},
+        table.pods: pod(True),
+        table.hosts: {"metadata": {**meta, "name": "h", "ownerReferences": [of_pod]}, "status": {"models": hosted}},
+    }
+    for kind, item in items.items():
+        entry = kind.resource.entry(item)  # type: ignore[attr-defined]
+        part = kind.part_of("team")  # type: ignore[attr-defined]
+        part.end_list(part.begin_list(), {entry.key: entry}, 2)
+    table.publish()
+    assert [replica.ready for replica in _found(store)] == [True]
+    table.pods.part_of("team").take({"type": "MODIFIED", "object": pod(False)})
+    table.publish()
+    assert [replica.ready for replica in _found(store)] == [False]
+
+
+def _found(store: TableStore) -> tuple[Replica, ...]:
+    model = store.find("m")
+    assert model is not None
+    return model.replicas

@@ -217,33 +217,106 @@ def test_scaling_down_moves_the_models_first() -> None:
     assert all(len(hosts) == 1 for hosts in where(world).values())
 
 
+def answers(world: World) -> bool:
+    """Whether somebody would answer a request for the model m: a pod of its own, or a host that keeps it."""
+    own = [
+        pod
+        for pod in world.server.objects["Pod"].values()
+        if pod["metadata"]["labels"]["plimsoll.dev/role"] == "serve"
+        and pod["status"].get("conditions")
+        and "deletionTimestamp" not in pod["metadata"]
+    ]
+    kept = [model for host in world.hosts.values() for model in host.models.values() if model.wish != "gone"]
+    return bool(own) or any(model.state in ("Resident", "InHost", "OnDisk") for model in kept)
+
+
+def moved(world: World, process: Process, **spec: Any) -> list[bool]:
+    """Whether it answered all the while."""
+    world.ask_for("m", **spec)
+    process.hear()
+    found: list[bool] = []
+    for _ in range(20):
+        run(process.turn())
+        found.append(answers(world))
+        world.proceed()
+        process.hear()
+        found.append(answers(world))
+        process.queue.add(POOL.of("Placement"))
+        process.queue.add(POOL.of("RuntimePool"))
+    return found
+
+
 def test_own_pods_go_once_the_pool_answers_and_come_back_before_it_lets_go() -> None:
     world = World()
     world.ask_for("m", placement=None)
     process = Process(world)
     run(process.settle())
-    assert [pod["metadata"]["labels"]["plimsoll.dev/role"] for pod in world.server.objects["Pod"].values()] == ["serve"]
+    roles = [pod["metadata"]["labels"]["plimsoll.dev/role"] for pod in world.server.objects["Pod"].values()]
+    assert roles == ["serve"]
     world.ask_for_pool(1)
-    world.ask_for("m")
     process.hear()
-    run(process.settle())
-    assert [pod["metadata"]["labels"]["plimsoll.dev/role"] for pod in world.server.objects["Pod"].values()] == ["host"]
+    assert all(moved(world, process))
+    roles = [pod["metadata"]["labels"]["plimsoll.dev/role"] for pod in world.server.objects["Pod"].values()]
+    assert roles == ["host"]
     assert where(world).keys() == {"m"}
-    world.ask_for("m", placement=None)
-    process.hear()
-    answering: list[bool] = []
-    for _ in range(20):
-        run(process.turn())
-        own = [
-            p for p in world.server.objects["Pod"].values() if p["metadata"]["labels"]["plimsoll.dev/role"] == "serve"
-        ]
-        ready = any(p["status"].get("conditions") and "deletionTimestamp" not in p["metadata"] for p in own)
-        answering.append(ready or bool(where(world)))
-        world.proceed()
-        process.hear()
-    assert all(answering)
+    assert all(moved(world, process, placement=None))
     run(process.settle())
     assert where(world) == {}
+    assert conditions(world, "m")["Ready"] == ("True", "Ready")
+
+
+def test_what_was_taken_away_can_be_placed_again() -> None:
+    """The same action on the same host is another operation, once something has happened in between."""
+    world, process = settled(replicas=1, models=1)
+    for replicas in (0, 1):
+        world.ask_for("m0", replicas=replicas)
+        process.hear()
+        run(process.settle())
+        assert len(where(world)) == replicas
+    (host,) = world.hosts.values()
+    assert len(host.loads) == 2
+
+
+def test_a_process_waits_until_every_host_that_runs_has_been_asked() -> None:
+    """Else it would load a second time what an unheard host has, and no ModelHost tells of yet."""
+    world, _ = settled(replicas=2, models=1)
+    for name in list(world.server.objects[HOST_KIND]):
+        world.server.remove(HOST_KIND, name)
+    process = Process(world)
+    ((holder,),) = where(world).values()
+    run(process.one_pass(POOL.of("RuntimePool")))
+    for known in process.pools.book:
+        if known.pod.name != holder:
+            process.pools.book.take(known.pod.uid, world.hosts[known.pod.name].report(), world.hosts[holder].now)
+    run(process.one_pass(POOL.of("Placement")))
+    assert sum(len(host.loads) for host in world.hosts.values()) == 1
+
+
+def test_a_host_that_drains_goes_on_draining_though_its_models_are_asked_for() -> None:
+    world, process = settled(replicas=2, models=4)
+    values = dict.fromkeys(world.hosts, 1.0)
+
+    def worth(name: str) -> Any:
+        def lie(report: dict[str, Any]) -> dict[str, Any]:
+            return report | {"models": [entry | {"value": values[name]} for entry in report["models"]]}
+
+        return lie
+
+    for name, host in world.hosts.items():
+        host.lie = worth(name)
+    least, other = sorted(world.hosts)
+    values[other] = 5.0
+    run(process.settle())
+    world.ask_for_pool(1)
+    process.hear()
+    run(process.turn())
+    assert [process.pools.reconciler.is_draining(known.pod.uid) for known in process.pools.book.of(POOL)] == [
+        True,
+        False,
+    ]
+    values[least] = 100.0
+    run(process.settle())
+    assert set(world.hosts) == {other}
 
 
 def test_worth_is_told_without_another_load() -> None:

@@ -1,0 +1,114 @@
+"""Hosts as the planner sees them: what was asked counts until the report shows it, and what died does not."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from operator_support.objects import EPOCH
+from operator_support.stub_host import MIB, StubHost
+from operator_support.world import SimulatedPod, State
+
+from plimsoll_operator.identity import ObjectKey
+from plimsoll_operator.nodes import Node
+from plimsoll_operator.observe import Pod, observe_pods, read_pod
+from plimsoll_operator.placement.level import Condition
+from plimsoll_operator.placement.level import State as Level
+from plimsoll_operator.pools.book import HostPod, Known
+from plimsoll_operator.pools.inventory import PATIENCE_SECONDS, Asked, host_of
+from plimsoll_operator.pools.modelhost import host_status
+
+MODEL = ObjectKey("team", "m")
+NOW = EPOCH.timestamp()
+
+
+def pod(state: State = State.READY, **nodes: Node) -> Pod:
+    (found,) = observe_pods([read_pod(SimulatedPod("h", "x", state, EPOCH).json())], EPOCH, nodes)
+    return found
+
+
+def known(*models: str) -> Known:
+    host = StubHost(now=NOW)
+    for name in models:
+        spec = {"revision": "r1", "servedNames": [name], "pinned": False, "weight": 1.0, "priority": 0}
+        host.change("place", ObjectKey("team", name), {"operation": name, "spec": spec, "level": "Resident"})
+    found = Known(HostPod(ObjectKey("team", "shared"), "h", "uid-h", "n1", "198.18.0.9", 0), host.report())
+    assert found.report is not None
+    found.entries = {entry.key: entry for entry in found.report.models}
+    return found
+
+
+def asked(**changes: Any) -> Asked:
+    fields = {"instance": "i1", "sequence": 0, "revision": "r1", "going": False, "since": NOW}
+    return Asked(**{**fields, **changes})
+
+
+def test_what_was_asked_for_is_on_its_way_until_the_report_shows_it() -> None:
+    found = known()
+    change = asked()
+    assert change.is_open(found.report, None, NOW)
+    host = host_of(pod(), found, {}, {MODEL: change}, draining=False)
+    assert host is not None
+    assert [(copy.model, copy.state, copy.revision) for copy in host.models] == [(MODEL, Level.FETCHING, "r1")]
+    after = known("m")
+    assert not change.is_open(after.report, after.entries[MODEL], NOW)
+
+
+def test_what_is_to_go_is_going_until_it_is_gone() -> None:
+    found, change = known("m"), asked(going=True)
+    assert change.is_open(found.report, found.entries[MODEL], NOW)
+    host = host_of(pod(), found, {}, {MODEL: change}, draining=False)
+    assert host is not None
+    assert [copy.going for copy in host.models] == [True]
+    assert not change.is_open(known().report, None, NOW)
+
+
+def test_another_process_was_asked_nothing_and_patience_ends() -> None:
+    found = known()
+    assert not asked(instance="i0").is_open(found.report, None, NOW)
+    assert not asked().is_open(found.report, None, NOW + PATIENCE_SECONDS + 1)
+
+
+@pytest.mark.parametrize(
+    ("state", "nodes", "trouble", "draining", "condition"),
+    [
+        (State.READY, {}, "", False, Condition.READY),
+        (State.READY, {}, "it cannot be reached", False, Condition.CORDONED),
+        (State.LOADING, {}, "", False, Condition.CORDONED),
+        (State.READY, {}, "", True, Condition.DRAINING),
+        (State.READY, {"n1": Node(cordoned=True, lost=False)}, "", False, Condition.DRAINING),
+        (State.CUT_OFF, {}, "", False, Condition.LOST),
+        (State.LOADING, {"n1": Node(cordoned=False, lost=True)}, "", False, Condition.LOST),
+        (State.DEAD, {}, "", False, Condition.LOST),
+    ],
+)
+def test_what_may_be_done_with_a_host(
+    state: State, nodes: dict[str, Node], trouble: str, draining: bool, condition: Condition
+) -> None:
+    found = known("m")
+    found.trouble = trouble
+    host = host_of(pod(state, **nodes), found, {}, {}, draining=draining)
+    assert host is not None
+    assert host.condition is condition
+
+
+def test_a_host_that_was_not_heard_of_yet_is_as_its_modelhost_says() -> None:
+    before = known("m")
+    stored = host_status(before, False, {}, EPOCH)
+    silent = Known(before.pod)
+    host = host_of(pod(), silent, stored, {}, draining=False)
+    heard = host_of(pod(), before, {}, {}, draining=False)
+    assert host is not None
+    assert heard is not None
+    assert [(c.model, c.revision, c.state) for c in host.models] == [
+        (c.model, c.revision, c.state) for c in heard.models
+    ]
+    assert (host.capacity, host.line, host.reserved) == (heard.capacity, heard.line, 0)
+    assert sum(copy.weights for copy in host.models) == 100 * MIB
+    assert host_of(pod(), silent, {}, {}, draining=False) is None
+
+
+def test_times_of_a_status_are_those_of_the_report() -> None:
+    (entry,) = host_status(known("m"), False, {}, EPOCH + timedelta(hours=1))["models"]
+    assert entry["since"] == "2026-01-01T00:00:00Z"
