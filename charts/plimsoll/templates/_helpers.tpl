@@ -155,7 +155,7 @@ volumes:
   - name: credential
     secret:
       secretName: {{ $values.credential.secretName }}
-        defaultMode: 0440
+      defaultMode: 0440
 {{- end }}
 {{- if eq $component "operator" }}
   - name: host-keys

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
+import yaml
 from operator_support.direct import Direct, Refused
 from operator_support.objects import FULL, Json
 from operator_support.verdicts import VERDICTS, Verdict
@@ -80,3 +83,14 @@ def test_a_pool_is_scaled_as_a_deployment_is(direct: Direct) -> None:
     assert scale["spec"]["replicas"] == 1
     direct.ask("PUT", path, scale | {"spec": {"replicas": 3}})
     assert direct.pool("shared")["spec"]["replicas"] == 3
+
+
+def test_the_example_of_a_pool_is_accepted(direct: Direct) -> None:
+    path = Path(__file__).parents[3] / "examples/pool.yaml"
+    kinds = {"RuntimePool": "runtimepools", "ModelDeployment": "modeldeployments"}
+    made = []
+    for body in yaml.safe_load_all(path.read_text()):
+        collection = f"/apis/plimsoll.dev/v1alpha1/namespaces/{direct.namespace}/{kinds[body['kind']]}"
+        direct.ask("POST", collection, body, fieldValidation="Strict")
+        made.append(body["kind"])
+    assert made == ["RuntimePool", *["ModelDeployment"] * 5]
