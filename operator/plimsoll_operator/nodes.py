@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from plimsoll_operator.identity import Object, ObjectKey
+from plimsoll_cluster.keys import Key
+from plimsoll_operator.identity import Object
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,24 +32,24 @@ class NodeRegistry:
 
     def __init__(self) -> None:
         self._nodes: dict[str, Node] = {}
-        self._used: dict[ObjectKey, frozenset[str]] = {}
+        self._used: dict[Key, frozenset[str]] = {}
 
     @property
     def known(self) -> Mapping[str, Node]:
         """By name."""
         return self._nodes
 
-    def note(self, name: str, now: Node) -> set[ObjectKey]:
+    def note(self, name: str, now: Node) -> set[Key]:
         """Take note of a node; returns the objects to which it has become another one."""
         before = self._nodes.get(name, Node(cordoned=False, lost=False))
         self._nodes[name] = now
         return set() if now == before else self._users(name)
 
-    def forget(self, name: str) -> set[ObjectKey]:
+    def forget(self, name: str) -> set[Key]:
         """A node is gone."""
         return self._users(name) if self._nodes.pop(name, None) is not None else set()
 
-    def note_use(self, key: ObjectKey, nodes: Iterable[str]) -> None:
+    def note_use(self, key: Key, nodes: Iterable[str]) -> None:
         """Where an object has pods now."""
         used = frozenset(nodes)
         if used:
@@ -56,5 +57,5 @@ class NodeRegistry:
         else:
             self._used.pop(key, None)
 
-    def _users(self, name: str) -> set[ObjectKey]:
+    def _users(self, name: str) -> set[Key]:
         return {key for key, used in self._used.items() if name in used}

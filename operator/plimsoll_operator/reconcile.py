@@ -98,7 +98,7 @@ class Reconciler:
             self._wake(neighbour)
         if model is None:
             self._writes.forget(key)
-            self._nodes.note_use(key, ())
+            self._nodes.note_use(key.of(KIND), ())
             self._wake_all(self._turns.end(key))
             return Outcome(gone=True)
         if model.deleting:
@@ -130,7 +130,7 @@ class Reconciler:
         if picture is None:
             return Outcome()
         found = observe_pods(pods, self._clock(), self._nodes.known)
-        self._nodes.note_use(spec.key, (p.node for p in found if p.node))
+        self._nodes.note_use(spec.key.of(KIND), (p.node for p in found if p.node))
         actions = plan_own(found, answered=picture.answering > 0 or spec.replicas == 0, pool=picture.pool)
         rejections, failure = await self._actor.apply(item, spec.key, actions, self._make(spec))
         assert rejections == Rejections(), "nothing is made"
@@ -157,7 +157,7 @@ class Reconciler:
             now=now,
             name_holders=self._names.holders(spec),
         )
-        self._nodes.note_use(spec.key, (p.node for p in observed.pods if p.node))
+        self._nodes.note_use(spec.key.of(KIND), (p.node for p in observed.pods if p.node))
         seen = self._view(spec, observed)
         planned = plan(seen)
         rejections, failure = await self._actor.apply(item, spec.key, planned.actions, self._make(spec), service)

@@ -43,8 +43,7 @@ def wake(caches: Caches, queue: WorkQueue, expectations: Expectations, nodes: No
     def nodes_changed(changes: Sequence[Change[Node]]) -> None:
         for change in changes:
             name, after = change.key.name, change.after
-            users = nodes.forget(name) if after is None else nodes.note(name, after.value)
-            queue.add_all(key.of(KIND) for key in users)
+            queue.add_all(nodes.forget(name) if after is None else nodes.note(name, after.value))
 
     def listed() -> None:
         queue.add_all(expectations.put_off)

@@ -123,7 +123,7 @@ class PoolReconciler:
         self._follow(spec, pods)
         self._note_readiness(spec.key, observe_pods(pods, now, self._nodes.known))
         found = tuple(replace(pod, worth=self._worth(pod)) for pod in observe_pods(pods, now, self._nodes.known))
-        self._nodes.note_use(spec.key, (p.node for p in found if p.node))
+        self._nodes.note_use(spec.key.of(POOL_KIND), (p.node for p in found if p.node))
         seen = self._view(spec, keys, Observed(found, ServiceState.OURS, now))
         planned = plan(seen)
         drained = self._drain(spec, seen, planned.actions)
@@ -243,7 +243,7 @@ class PoolReconciler:
         self._draining.pop(key, None)
         self._usable.pop(key, None)
         self._writes.forget(key)
-        self._nodes.note_use(key, ())
+        self._nodes.note_use(key.of(POOL_KIND), ())
         self._wake_all(self._turns.end(key))
         self._replan(key)
 

@@ -351,7 +351,9 @@ async def test_a_pod_is_moved_before_its_node_is_drained(operator: Operator, dir
     await serve(operator, direct, key)
     (pod,) = direct.pods("m")
     drained = Node(cordoned=True, lost=False)
-    assert operator.nodes.note(pod["spec"]["nodeName"], drained) == {key}, "whoever has pods there needs a pass"
+    assert operator.nodes.note(pod["spec"]["nodeName"], drained) == {key.of(KIND)}, (
+        "whoever has pods there needs a pass"
+    )
     await operator.until_quiet(key)
     assert conditions(direct)["Progressing"] == ("True", "Moving")
     moved, new = sorted(direct.pods("m"), key=lambda found: found["metadata"]["uid"] != pod["metadata"]["uid"])

@@ -114,7 +114,9 @@ class World:
         if pod["status"].get("conditions"):
             return False
         ready = {"phase": "Running", "podIP": "198.18.0.9", "conditions": [{"type": "Ready", "status": "True"}]}
-        self.server.change("Pod", name, lambda item: item.update(spec={**item["spec"], "nodeName": "n1"}, status=ready))
+        self.server.change(
+            "Pod", name, lambda item: item.update(spec={**item["spec"], "nodeName": f"node-of-{name}"}, status=ready)
+        )
         if pod["metadata"]["labels"]["plimsoll.dev/role"] == "host":
             self.hosts[name] = StubHost(instance=f"of-{name}", slow=True, capacity=1024 * 2**20)
         return True

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from plimsoll_operator.identity import ObjectKey
+from plimsoll_cluster.keys import Key
 from plimsoll_operator.nodes import Node, NodeRegistry, read_node
 
 WELL, DRAINED = Node(cordoned=False, lost=False), Node(cordoned=True, lost=False)
 LOST = Node(cordoned=False, lost=True)
-A, B = ObjectKey("team", "a"), ObjectKey("team", "b")
+A, B = Key("ModelDeployment", "team", "a"), Key("ModelDeployment", "team", "b")
 
 
 def item(name: str = "n1", *, cordoned: bool = False, ready: str | None = "True") -> dict[str, Any]:

@@ -9,7 +9,7 @@ import pytest
 
 from plimsoll_cluster.keys import Key
 from plimsoll_operator.expectations import Expectations
-from plimsoll_operator.identity import KIND, ObjectKey
+from plimsoll_operator.identity import KIND
 from plimsoll_operator.kinds import Caches
 from plimsoll_operator.nodes import NodeRegistry
 from plimsoll_operator.watch import wake
@@ -34,8 +34,8 @@ def changed(kind: str, version: int, *, cordoned: bool = False) -> Any:
 def test_a_drain_reaches_those_who_have_pods_there(namespaces: list[str] | None) -> None:
     caches, queue, nodes = Caches(namespaces, with_nodes=True), Queue(), NodeRegistry()
     wake(caches, queue, Expectations(), nodes)  # type: ignore[arg-type]
-    nodes.note_use(ObjectKey("team", "gemma"), ["n1"])
     gemma = Key(KIND, "team", "gemma")
+    nodes.note_use(gemma, ["n1"])
     assert caches.nodes is not None
     part = caches.nodes.part_of("")
     part.take(changed("ADDED", 2))

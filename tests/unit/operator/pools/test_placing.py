@@ -10,6 +10,7 @@ from operator_support.pooled import POOL, Process, World, run
 from operator_support.server import NAMESPACE
 
 from plimsoll_operator.identity import HOST_KIND, KIND, ObjectKey
+from plimsoll_operator.nodes import Node
 
 
 def where(world: World) -> dict[str, set[str]]:
@@ -317,6 +318,35 @@ def test_a_host_that_drains_goes_on_draining_though_its_models_are_asked_for() -
     values[least] = 100.0
     run(process.settle())
     assert set(world.hosts) == {other}
+
+
+def test_a_lost_nodes_models_answer_elsewhere_and_are_there_once_when_it_returns() -> None:
+    world, process = settled(replicas=2, models=4)
+    lost = sorted(world.hosts)[0]
+    had = {model.name for model in world.hosts[lost].models}
+    assert had
+    node = f"node-of-{lost}"
+
+    def ready(status: str) -> None:
+        """What the cluster says of the pod; its container's own word stays as it was."""
+        condition = [{"type": "Ready", "status": status}]
+        world.server.change("Pod", lost, lambda pod: pod["status"].update(conditions=condition))
+        process.hear()
+
+    ready("False")
+    woken = process.nodes.note(node, Node(cordoned=False, lost=True))
+    assert POOL.of("RuntimePool") in woken
+    world.hosts[lost].dead = True
+    run(process.settle())
+    (other,) = set(world.hosts) - {lost}
+    assert had <= {model.name for model in world.hosts[other].models}
+    for name in had:
+        assert conditions(world, name)["Ready"][0] == "True"
+    ready("True")
+    process.nodes.note(node, Node(cordoned=False, lost=False))
+    world.hosts[lost].dead = False
+    run(process.settle())
+    assert {name: len(hosts) for name, hosts in where(world).items()} == dict.fromkeys(("m0", "m1", "m2", "m3"), 1)
 
 
 def test_worth_is_told_without_another_load() -> None:
