@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -9,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from plimsoll_operator.actor import Actor, utc_now
-from plimsoll_operator.api import Api
+from plimsoll_operator.api import Api, ApiError
 from plimsoll_operator.build.budget import Budgets, build_budget
 from plimsoll_operator.build.host import build_host
 from plimsoll_operator.build.image import Image
@@ -37,7 +38,11 @@ from plimsoll_operator.turns import Turns
 from plimsoll_operator.view import View, view
 from plimsoll_operator.writes import Make, Writes
 
+logger = logging.getLogger(__name__)
+
 PATIENCE = timedelta(seconds=PATIENCE_SECONDS)
+LOOK_AGAIN = timedelta(seconds=60)
+"""How often a pool is looked at whose namespace ends: nothing tells us of that."""
 NO_KEYS = "this operator makes no tokens for hosts: start it with --host-keys, as the chart does"
 
 Connect = Callable[[HostPod], HostClient]
@@ -116,7 +121,13 @@ class PoolReconciler:
             found = observe_pods(pods, self._clock(), self._nodes.known)
             await self._actor.write_status(pool.value, *describe_invalid(pool.value, found, str(error)))
             return Outcome()
-        return await self._bring_closer(pool.value, spec, self._keys, pods)
+        try:
+            return await self._bring_closer(pool.value, spec, self._keys, pods)
+        except ApiError as error:
+            if not error.namespace_ends:
+                raise
+            logger.info("%s: its namespace is being deleted, and it will be with it", key)
+            return Outcome(again=LOOK_AGAIN)
 
     async def _bring_closer(self, item: Object, spec: PoolSpec, keys: HostKeys, pods: Sequence[Pod]) -> Outcome:
         now = self._clock()
