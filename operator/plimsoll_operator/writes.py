@@ -52,6 +52,8 @@ class Writes:
         try:
             await self._apply(owner, self._caches.pods, self._api.create_pod(pod))
         except ApiError as error:
+            if error.code == 409:  # an earlier try was carried out late: the next pass must see its pod
+                self._expectations.unsure(owner.of(self._kind), self._caches.pods, owner.namespace)
             if not error.is_unsure:
                 self._settle(owner, made)
             words = str(error).replace(name, owner.name)

@@ -126,6 +126,18 @@ def test_an_answer_that_was_lost_is_looked_for_by_a_list(process: Process) -> No
     assert process.pods == 1
 
 
+def test_a_pod_that_turns_out_to_be_there_is_looked_for_by_a_list(process: Process) -> None:
+    """The first try was given up, listed as not there, and carried out after that."""
+    process.fail_a_pass(Fate.WELL, Fate.LATE)
+    process.list()
+    process.server.late.pop()()
+    process.fail_a_pass()
+    assert process.make_a_pass().put_off, "the name is taken, and the cache does not show by what"
+    process.list()
+    process.make_a_pass()
+    assert process.pods == 1
+
+
 def test_a_list_that_began_before_is_no_answer(process: Process) -> None:
     part = process.caches.pods.part_of(NAMESPACE)
     number = part.begin_list()
