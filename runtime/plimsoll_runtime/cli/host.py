@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -69,7 +70,7 @@ def run(args: argparse.Namespace) -> int:
 
 def host_config(args: argparse.Namespace) -> HostConfig:
     """What the server is told. Raises UsageError."""
-    from plimsoll_runtime.api.hosting.config import HostConfig
+    from plimsoll_runtime.api.hosting.config import EVERYTHING, WAKE, HostConfig
 
     return HostConfig(
         host=args.host,
@@ -78,6 +79,8 @@ def host_config(args: argparse.Namespace) -> HostConfig:
         host_port=args.host_port,
         host_token_file=args.host_token_file,
         wake_token_file=args.wake_token_file,
+        host_token_hashes=os.environ.get(EVERYTHING, "").strip(),
+        wake_token_hashes=os.environ.get(WAKE, "").strip(),
         models=_models(args.models),
         api_keys=api_keys(args),
         drain_seconds=args.drain_seconds,
@@ -140,14 +143,15 @@ def _add_host_api(group: argparse._ArgumentGroup) -> None:
         "--host-token-file",
         type=Path,
         metavar="FILE",
-        help="bearer tokens that allow everything, one a line; the file is read again when it changes. Without it the "
-        "host API is open, and starts on loopback addresses only",
+        help="bearer tokens that allow everything, one a line; the file is read again when it changes. Or their "
+        "SHA-256 in PLIMSOLL_HOST_TOKENS. Without either the host API is open, and starts on loopback addresses only",
     )
     group.add_argument(
         "--wake-token-file",
         type=Path,
         metavar="FILE",
-        help="bearer tokens that allow reading the report and waking models, no more",
+        help="bearer tokens that allow reading the report and waking models, no more; or their SHA-256 in "
+        "PLIMSOLL_HOST_WAKE_TOKENS",
     )
 
 

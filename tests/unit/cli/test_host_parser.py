@@ -76,6 +76,13 @@ def test_the_host_api_is_where_the_other_one_is_unless_told() -> None:
     assert parse("--host", "10.0.0.1")[0].host_address == "10.0.0.1"
 
 
+def test_hashes_of_tokens_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PLIMSOLL_HOST_TOKENS", " all ")
+    monkeypatch.setenv("PLIMSOLL_HOST_WAKE_TOKENS", "wake")
+    config, _ = parse()
+    assert (config.host_token_hashes, config.wake_token_hashes) == ("all", "wake")
+
+
 def test_a_line_may_be_an_amount(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pressure, "host_memory_left", lambda: 10 * 2**30)
     assert parse("--line", "2GiB", "--sleepers", "2GiB")[1].line == 0.25

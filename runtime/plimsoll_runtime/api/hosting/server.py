@@ -7,16 +7,17 @@ import ipaddress
 import logging
 import signal
 import socket
+from pathlib import Path
 
 from plimsoll_runtime.api.app import build_app
 from plimsoll_runtime.api.first import first
 from plimsoll_runtime.api.gateways import Gateways
 from plimsoll_runtime.api.hosting.app import build_host_app
-from plimsoll_runtime.api.hosting.config import HostConfig
+from plimsoll_runtime.api.hosting.config import EVERYTHING, WAKE, HostConfig
 from plimsoll_runtime.api.hosting.metrics import HostCollector
 from plimsoll_runtime.api.hosting.models import HostModels
 from plimsoll_runtime.api.hosting.tokenizers import Tokenizers
-from plimsoll_runtime.api.hosting.tokens import Guard, TokenFile
+from plimsoll_runtime.api.hosting.tokens import Guard, TokenFile, TokenHashes, Tokens
 from plimsoll_runtime.api.listening import HttpServer
 from plimsoll_runtime.api.state import Phase, ServerState
 from plimsoll_runtime.api.tenants import Tenants
@@ -110,8 +111,10 @@ class HostServer:
 
 def make_guard(config: HostConfig, listener: socket.socket) -> Guard:
     """Who may ask the host API. Raises UsageError where it would be open to other machines."""
-    files = [None if path is None else TokenFile(path) for path in (config.host_token_file, config.wake_token_file)]
-    guard = Guard(*files)
+    guard = Guard(
+        _tokens(config.host_token_file, config.host_token_hashes, EVERYTHING),
+        _tokens(config.wake_token_file, config.wake_token_hashes, WAKE),
+    )
     address = listener.getsockname()[0]
     if guard.is_open and not ipaddress.ip_address(address.partition("%")[0]).is_loopback:
         raise UsageError(
@@ -119,6 +122,15 @@ def make_guard(config: HostConfig, listener: socket.socket) -> Guard:
             "--host-address on 127.0.0.1"
         )
     return guard
+
+
+def _tokens(file: Path | None, hashes: str, variable: str) -> Tokens | None:
+    """From where they are given; None where they are not. Raises UsageError."""
+    if file is not None and hashes:
+        raise UsageError(f"tokens come from {file} or from {variable}, not from both: leave one out")
+    if file is not None:
+        return TokenFile(file)
+    return TokenHashes(hashes, variable) if hashes else None
 
 
 def _log_failure(task: asyncio.Task[None]) -> None:

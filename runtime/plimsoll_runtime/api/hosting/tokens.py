@@ -1,11 +1,17 @@
-"""Who may ask the host API for what: bearer tokens in files, which are read again whenever they change."""
+"""Who may ask the host API for what: bearer tokens in files, which are read again when they change, or their hashes.
+
+Tokens are random and long (256 bits), so that their plain SHA-256 gives nobody a token.
+"""
 
 from __future__ import annotations
 
 import hmac
 import logging
+import re
 from enum import IntEnum
+from hashlib import sha256
 from pathlib import Path
+from typing import Protocol
 
 from plimsoll_runtime.errors import UsageError
 
@@ -22,6 +28,30 @@ class Rights(IntEnum):
     ALL = 2
 
 
+class Tokens(Protocol):
+    """Tokens that give a right."""
+
+    def hashes(self) -> tuple[bytes, ...]:
+        """Their SHA-256 as they are now."""
+
+
+class TokenHashes:
+    """Tokens that are known by their SHA-256 alone, in hexadecimal digits and with commas between them."""
+
+    def __init__(self, text: str, name: str) -> None:
+        """`name` says where they come from. Raises UsageError for what is no hash."""
+        given = [word.strip() for word in text.split(",")]
+        if not all(re.fullmatch("[0-9a-f]{64}", word) for word in given):
+            raise UsageError(
+                f"{name} must be SHA-256 hashes of tokens: 64 hexadecimal digits each, with commas between"
+            )
+        self._hashes = tuple(bytes.fromhex(word) for word in given)
+
+    def hashes(self) -> tuple[bytes, ...]:
+        """See `Tokens`."""
+        return self._hashes
+
+
 class TokenFile:
     """The tokens of a file, one a line; several while they are being replaced.
 
@@ -32,21 +62,21 @@ class TokenFile:
         """Raises UsageError where the file cannot be read or holds no token."""
         self._path = path
         self._stamp: tuple[int, int, int] | None = None
-        self._tokens: tuple[bytes, ...] = ()
+        self._hashes: tuple[bytes, ...] = ()
         try:
             self._read()
         except (OSError, UnicodeDecodeError, ValueError) as error:
             raise UsageError(f"the token file {path} cannot be used ({error}); write one token a line") from error
-        if not self._tokens:
+        if not self._hashes:
             raise UsageError(f"the token file {path} holds no token; write one a line")
 
-    def tokens(self) -> tuple[bytes, ...]:
-        """As the file says now."""
+    def hashes(self) -> tuple[bytes, ...]:
+        """See `Tokens`: as the file says now."""
         try:
             self._read()
         except (OSError, ValueError) as error:
             logger.error("the token file %s cannot be used, its last tokens go on counting: %s", self._path, error)
-        return self._tokens
+        return self._hashes
 
     def _read(self) -> None:
         status = self._path.stat()
@@ -57,24 +87,24 @@ class TokenFile:
         if status.st_size > FILE_LIMIT:
             raise ValueError(f"it is larger than {FILE_LIMIT} bytes")
         lines = self._path.read_bytes().splitlines()
-        self._tokens = tuple(line.strip() for line in lines if line.strip())
-        if not self._tokens:
+        self._hashes = tuple(sha256(line.strip()).digest() for line in lines if line.strip())
+        if not self._hashes:
             logger.error("the token file %s holds no token any more: nobody is let in by it", self._path)
 
 
 class Guard:
-    """The rights of who asks. Without files everybody has all of them: to be had on loopback only."""
+    """The rights of who asks. Without tokens everybody has all of them: to be had on loopback only."""
 
-    def __init__(self, everything: TokenFile | None, wake: TokenFile | None) -> None:
+    def __init__(self, everything: Tokens | None, wake: Tokens | None) -> None:
         """Raises UsageError where nobody could have all rights."""
         if wake is not None and everything is None:
-            raise UsageError("--wake-token-file goes with --host-token-file: nobody could place models")
-        self._files = ((Rights.ALL, everything), (Rights.WAKE, wake))
+            raise UsageError("tokens that wake go with tokens that may do everything: nobody could place models")
+        self._tokens = ((Rights.ALL, everything), (Rights.WAKE, wake))
 
     @property
     def is_open(self) -> bool:
         """Whether no token is asked for."""
-        return all(file is None for _, file in self._files)
+        return all(tokens is None for _, tokens in self._tokens)
 
     def rights(self, authorization: str | None) -> Rights:
         """What the value of an Authorization header allows. Takes the same time for any token that is wrong."""
@@ -82,11 +112,11 @@ class Guard:
             return Rights.ALL
         scheme, _, given = (authorization or "").partition(" ")
         # Headers come as Latin-1, whatever the client wrote; its bytes are what is compared.
-        token = given.strip().encode("latin-1") if scheme.lower() == "bearer" else b""
+        token = sha256(given.strip().encode("latin-1") if scheme.lower() == "bearer" else b"").digest()
         allowed = [
             rights
-            for rights, file in self._files
-            for known in (file.tokens() if file is not None else ())
+            for rights, tokens in self._tokens
+            for known in (tokens.hashes() if tokens is not None else ())
             if hmac.compare_digest(token, known)
         ]
         return max(allowed, default=Rights.NONE)

@@ -1,11 +1,12 @@
 """Tokens in files: rotation, what cannot be read, who gets which rights."""
 
 import os
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
 
-from plimsoll_runtime.api.hosting.tokens import FILE_LIMIT, Guard, Rights, TokenFile
+from plimsoll_runtime.api.hosting.tokens import FILE_LIMIT, Guard, Rights, TokenFile, TokenHashes
 from plimsoll_runtime.errors import UsageError
 
 
@@ -88,7 +89,7 @@ def test_files_are_checked_at_the_start(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="holds no token"):
         TokenFile(tmp_path / "empty")
     (tmp_path / "full").write_text("a")
-    with pytest.raises(UsageError, match="--wake-token-file goes with --host-token-file"):
+    with pytest.raises(UsageError, match="nobody could place"):
         Guard(None, TokenFile(tmp_path / "full"))
 
 
@@ -96,3 +97,22 @@ def test_without_files_everybody_may_do_everything() -> None:
     guard = Guard(None, None)
     assert guard.is_open
     assert guard.rights(None) is Rights.ALL
+
+
+def test_tokens_may_be_known_by_their_hashes() -> None:
+    first, second, third = (sha256(token).hexdigest() for token in (b"first", b"second", b"third"))
+    guard = Guard(TokenHashes(f"{first}, {second}", "HASHES"), TokenHashes(third, "HASHES"))
+    given = ("first", "second", "third", first, "")
+    assert [guard.rights(f"Bearer {token}") for token in given] == [
+        Rights.ALL,
+        Rights.ALL,
+        Rights.WAKE,
+        Rights.NONE,
+        Rights.NONE,
+    ]
+
+
+@pytest.mark.parametrize("text", ["", ",", "first", "0" * 63, "0" * 65, "0" * 64 + ",", "g" * 64])
+def test_what_is_no_hash_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="HASHES must be SHA-256"):
+        TokenHashes(text, "HASHES")
