@@ -125,6 +125,22 @@ class Kube:
 
         until(f"{name} settled at {replicas}", look, timeout=timeout, state=lambda: self.describe(name))
 
+    def model_hosts(self) -> list[Object]:
+        """The ModelHosts of the namespace."""
+        found: list[Object] = self._dynamic.get(self._resource(GROUP, "ModelHost"), namespace=self.namespace).to_dict()[
+            "items"
+        ]
+        return found
+
+    def restarts(self, *names: str) -> dict[str, int]:
+        """How often the containers of these pods were started again."""
+        return {
+            name: sum(
+                c.restart_count for c in self._core.read_namespaced_pod(name, self.namespace).status.container_statuses
+            )
+            for name in names
+        }
+
     def execute(self, pod: str, *command: str) -> str:
         """Run a command in a pod's first container and return what it printed."""
         answer = stream(

@@ -5,17 +5,22 @@ from __future__ import annotations
 from pathlib import Path
 
 VOCAB = 512
+RUNTIME = {"dtype": "float32", "kvMemory": "64MiB", "maxModelLen": 1024}
+"""Options under which it is served."""
 
 
-def write_tiny_model(folder: Path) -> None:
-    """Write config, weights and tokenizer as Transformers would; does nothing when they are there."""
+def write_tiny_model(folder: Path, seed: int = 0) -> None:
+    """Write config, weights and tokenizer as Transformers would; does nothing when they are there.
+
+    Models of different seeds answer differently.
+    """
     if (folder / "model.safetensors").is_file():
         return
     import torch
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    torch.manual_seed(0)
+    torch.manual_seed(seed)
     config = LlamaConfig(
         vocab_size=VOCAB,
         hidden_size=256,

@@ -17,12 +17,11 @@ from harness.figures import Figures
 from harness.kube import GROUP, Kube
 from harness.release import Release
 from harness.settings import Settings
-from harness.tiny_model import write_tiny_model
+from harness.tiny_model import RUNTIME, write_tiny_model
+from harness.volume import CLAIM, provide_volume
 
 REPOSITORY = Path(__file__).parents[2]
-VOLUME = "tiny-model"
 SMALL = {"cpu": "200m", "memory": "1500Mi"}
-TINY_RUNTIME = {"dtype": "float32", "kvMemory": "64MiB", "threads": 1, "maxModelLen": 1024}
 
 
 Serve = Callable[..., dict[str, Any]]
@@ -129,16 +128,16 @@ def tiny(kube: Kube, settings: Settings, demo: dict[str, Any]) -> dict[str, Any]
         return manifest
     folder = Path(settings.shared_files) / "tiny-llama"
     write_tiny_model(folder)
-    _provide_volume(kube, folder.parent)
+    provide_volume(kube, folder.parent)
     return {
         "apiVersion": GROUP,
         "kind": "ModelDeployment",
         "metadata": {"name": "tiny"},
         "spec": {
-            "model": {"source": f"pvc://{VOLUME}/{folder.name}"},
+            "model": {"source": f"pvc://{CLAIM}/{folder.name}"},
             "replicas": 1,
             "resources": SMALL,
-            "runtime": TINY_RUNTIME,
+            "runtime": RUNTIME | {"threads": 1},
         },
     }
 
@@ -154,35 +153,3 @@ def serve(kube: Kube, tiny: dict[str, Any]) -> Serve:
         return tiny
 
     return start
-
-
-def _provide_volume(kube: Kube, folder: Path) -> None:
-    """A claim in the test's namespace, bound to a folder of the nodes."""
-    name = f"{kube.namespace}-{VOLUME}"
-    capacity = {"storage": "1Gi"}
-    kube.apply(
-        {
-            "apiVersion": "v1",
-            "kind": "PersistentVolume",
-            "metadata": {"name": name},
-            "spec": {
-                "capacity": capacity,
-                "accessModes": ["ReadOnlyMany"],
-                "persistentVolumeReclaimPolicy": "Retain",
-                "storageClassName": name,
-                "hostPath": {"path": str(folder)},
-            },
-        }
-    )
-    kube.apply(
-        {
-            "apiVersion": "v1",
-            "kind": "PersistentVolumeClaim",
-            "metadata": {"name": VOLUME, "namespace": kube.namespace},
-            "spec": {
-                "accessModes": ["ReadOnlyMany"],
-                "storageClassName": name,
-                "resources": {"requests": capacity},
-            },
-        }
-    )
