@@ -34,7 +34,7 @@ def parse_size(text: str, free: int) -> int:
             raise UsageError(f"{text!r} is more than all of the memory; write at most 100%")
         return int(free * number / 100)
     factor = 10 ** int(exponent) if exponent is not None else KUBERNETES.get(unit) or UNITS.get(unit.upper())
-    if factor is None or (not (unit or exponent) and number % 1):
+    if factor is None or (not (unit or exponent) and number != number.to_integral_value()):
         raise _refusal(text)
     return int(number * factor)
 

@@ -15,7 +15,7 @@ from model_support.tiny import edit_config, make_model, prompts, save_model
 from torch import Tensor
 
 from plimsoll_kernels.cpu.library import kernels
-from plimsoll_runtime.driver import build
+from plimsoll_runtime.driver import model as model_module
 from plimsoll_runtime.models import registry
 from plimsoll_runtime.models.spec import DecoderSpec
 
@@ -239,7 +239,7 @@ def test_a_mistake_would_show(
     """The comparison above is worth something: with one detail of the spec wrong, the logits are far off."""
     mistake = CASES[name].mistake
     assert mistake is not None
-    monkeypatch.setattr(build, "describe", lambda config: mistake(registry.describe(config)))
+    monkeypatch.setattr(model_module, "describe", lambda config: mistake(registry.describe(config)))
     folder, expected = saved(name)
     assert largest_difference(of_engine(str(folder), PROMPTS), expected) > VISIBLE
 

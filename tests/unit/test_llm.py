@@ -10,7 +10,7 @@ import torch
 from model_support.tiny import make_model, save_model
 
 from plimsoll_runtime import LLM, SamplingParams
-from plimsoll_runtime.driver import build
+from plimsoll_runtime.driver import model
 from plimsoll_runtime.errors import UsageError
 from plimsoll_runtime.execution.attention.base import AttentionBackend, AttentionBatch
 from plimsoll_runtime.execution.attention.gathered.backend import GatheredBackend
@@ -109,7 +109,7 @@ def test_a_backend_that_fails_in_service_is_replaced_and_no_answer_differs(
     ]
 
     def answers(backends: list[type[AttentionBackend]], disk: Path) -> list[list[list[int]]]:
-        monkeypatch.setattr(build, "candidates", lambda name, target: backends)
+        monkeypatch.setattr(model, "candidates", lambda name, target: backends)
         tiers: dict[str, Any] = {
             "kv_disk": str(disk),
             "kv_disk_size": "4MiB",

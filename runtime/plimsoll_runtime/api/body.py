@@ -8,12 +8,14 @@ from contextlib import suppress
 from http import HTTPStatus
 from typing import TypeVar
 
+import msgspec
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 from starlette.requests import ClientDisconnect, Request
 
 from plimsoll_runtime.api.disconnect import ClientGoneError
 from plimsoll_runtime.api.errors import ApiError
+from plimsoll_runtime.api.offload import LONG_BODY
 from plimsoll_runtime.api.schemas.chat import PARTS, TEXT
 from plimsoll_runtime.api.values import MAX_VALUES, check_values
 
@@ -47,6 +49,24 @@ def parse(data: bytes | bytearray, schema: type[SchemaT]) -> SchemaT:
         return schema.model_validate_json(data, strict=True)
     except ValidationError as error:
         raise _refusal(error.errors(include_url=False, include_context=True)[0]) from error
+
+
+class Head(msgspec.Struct, frozen=True):
+    """What must be known of a request before the rest of it is decoded."""
+
+    model: str
+    stream: bool | None = None
+
+
+def read_head(data: bytes | bytearray, schema: type[SchemaT]) -> Head | SchemaT:
+    """The whole body of a request, or of a very long one its head alone, which costs no memory. Raises ApiError.
+
+    What is read ahead waits, for its model or for its turn, and a long one takes twenty times its size then.
+    """
+    if len(data) > LONG_BODY:
+        with suppress(msgspec.MsgspecError):  # the schema says better what is wrong
+            return msgspec.json.decode(data, type=Head)
+    return parse(data, schema)
 
 
 async def _read_bounded(request: Request) -> bytearray:

@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from plimsoll_runtime.api.ask import Ask
-from plimsoll_runtime.api.body import parse, read_body
+from plimsoll_runtime.api.body import Head, parse, read_body, read_head
 from plimsoll_runtime.api.choices import Choice, plan_choices
 from plimsoll_runtime.api.disconnect import unless_gone
 from plimsoll_runtime.api.errors import json_response
@@ -57,15 +57,18 @@ async def completions(request: Request, models: ModelTable, record: RequestRecor
     """Complete every prompt, whole or as a stream. Raises ApiError, ClientGoneError."""
     data = await read_body(request)
     models.check()
-    body = await unless_gone(request.receive, offload(data, partial(parse, data, CompletionRequest)))
-    ask = Ask(models, body.model, data, partial(prepare, body, record=record), record)
-    if body.stream:
+    head = await unless_gone(request.receive, offload(data, partial(read_head, data, CompletionRequest)))
+    ask = Ask(models, head.model, data, partial(prepare, data, head, record=record), record)
+    if head.stream:
         return await open_stream(request, ask.events(_chunks), record)
     return json_response(await unless_gone(request.receive, ask.whole(_whole)))
 
 
-def prepare(body: CompletionRequest, model: ServedModel, record: RequestRecord) -> CompletionJob:
+def prepare(
+    data: bytes | bytearray, head: Head | CompletionRequest, model: ServedModel, record: RequestRecord
+) -> CompletionJob:
     """Check everything that can be known before the engine is asked. Raises ApiError."""
+    body = parse(data, CompletionRequest) if isinstance(head, Head) else head
     body.check()
     scored = body.logprobs if body.echo else None
     params = body.sampling_params(

@@ -32,6 +32,12 @@ def cgroup_left(root: Path = ROOT, own: Path = OWN) -> int | None:
     return min(left, default=None)
 
 
+def cgroup_limit(root: Path = ROOT, own: Path = OWN) -> int | None:
+    """Bytes of the tightest limit (v2 or v1); None where there is none."""
+    found = [limit for folder, version in _folders(root, own) for limit in _limits(folder, version)]
+    return min(found, default=None)
+
+
 def _folders(root: Path, own: Path) -> Iterator[tuple[Path, _Version]]:
     """The process's own cgroup and all above it, in either version.
 
@@ -63,11 +69,15 @@ def _memberships(own: Path) -> Iterator[tuple[str, str]]:
 
 
 def _left(folder: Path, version: _Version) -> int | None:
-    limits = [limit for name in version.limits if (limit := _read_bytes(folder / name)) is not None]
+    limits = _limits(folder, version)
     usage = _read_bytes(folder / version.usage)
     if not limits or usage is None:
         return None
     return max(0, min(limits) - usage + _reclaimable(folder / "memory.stat", version.prefix))
+
+
+def _limits(folder: Path, version: _Version) -> list[int]:
+    return [limit for name in version.limits if (limit := _read_bytes(folder / name)) is not None]
 
 
 def _reclaimable(path: Path, prefix: str) -> int:

@@ -18,6 +18,7 @@ from plimsoll_runtime.driver.grant import Grant as EngineGrant
 from plimsoll_runtime.driver.standby import Standby
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.errors import UsageError
+from plimsoll_runtime.execution.cgroup import cgroup_limit
 from plimsoll_runtime.residency.engines import Device, Found, Look, Started
 from plimsoll_runtime.residency.engines import Image as ImageProtocol
 from plimsoll_runtime.residency.ledger import Grant
@@ -81,9 +82,9 @@ class Processes:
         if self._accelerated:
             device = _accelerator()
         else:
-            limit = host_memory_left() + self._own()
-            if self._limit is not None:
-                limit = min(limit, self._limit)
+            # What is free and what is taken are looked at one after the other: together they may be more than there is.
+            bounds = (host_memory_left() + self._own(), self._limit, cgroup_limit())
+            limit = min(bound for bound in bounds if bound is not None)
             if sleepers >= limit:
                 raise UsageError(
                     f"the sleepers are to have {size_text(sleepers)}, but there are {size_text(limit)} in all; models "

@@ -14,7 +14,7 @@ from operator_support.recording import connect
 
 COUNT, RESYNCED = 100, 10
 LIMIT_SECONDS = 120.0
-KINDS = ("modeldeployments", "pods", "services", "poddisruptionbudgets")
+KINDS = ("modeldeployments", "pods", "services", "poddisruptionbudgets", "runtimepools", "modelhosts")
 PASSES = "plimsoll_operator_reconciles_total"
 
 
