@@ -64,7 +64,7 @@ def read_head(data: bytes | bytearray, schema: type[SchemaT]) -> Head | SchemaT:
     What is read ahead waits, for its model or for its turn, and a long one takes twenty times its size then.
     """
     if len(data) > LONG_BODY:
-        with suppress(msgspec.MsgspecError):  # the schema says better what is wrong
+        with suppress(msgspec.MsgspecError, RecursionError):  # the schema says better what is wrong
             return msgspec.json.decode(data, type=Head)
     return parse(data, schema)
 

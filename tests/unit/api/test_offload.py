@@ -54,6 +54,8 @@ def worked_in(running: Any, monkeypatch: pytest.MonkeyPatch) -> set[threading.Th
 
     for module in (chat, completions, tokens):
         watch(module, "parse")
+    for module in (completions, tokens):
+        watch(module, "read_head")
     for name in ("encode", "decode"):
         watch(tokenizer, name)
     watch(tokenizer.chat_template, "render")

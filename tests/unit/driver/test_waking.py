@@ -330,7 +330,7 @@ def test_a_gpu_says_the_same_from_an_image(folder: Path, image: Image) -> None:
 
 def test_memory_by_what_becomes_of_it(image: Image) -> None:
     before = footprint()
-    block = mmap.mmap(-1, 2**25)
+    block = mmap.mmap(-1, 2**25, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     block.write(b"x" * 2**25)
     after = footprint()
     assert 2**25 <= after.anonymous - before.anonymous < 2**25 + 2**23
