@@ -92,7 +92,7 @@ class Gateway:
         self._turns = Turns()
         self._room = Room(limits.waiting, self._metrics, lambda model: picker.places(model.replicas))
         self._prober = Prober(partial(is_alive, session), store, picker, self._metrics)
-        self._relay = Relay(session, store, picker, self._prober, self._metrics)
+        self._relay = Relay(session, store, picker, self._prober, self._metrics, hold_seconds=limits.hold_seconds)
         self._running = Lifelines()
         store.listen(self._table_changed)
         self._draining = False

@@ -24,10 +24,18 @@ BODY_BYTES: Mapping[str, int] = MappingProxyType(
 )
 
 
+HOLD_SECONDS = 10.0
+"""Moving a model between pods takes a second or two; clients wait longer than this for few answers."""
+
+
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """`body_bytes`: by path, of one request. `held_bytes`: of all bodies together. `waiting`: requests of one model."""
+    """`body_bytes`: by path, of one request. `held_bytes`: of all bodies together. `waiting`: requests of one model.
+
+    `hold_seconds`: how long one may wait for a model that no pod of its pool has just now.
+    """
 
     body_bytes: Mapping[str, int] = field(default_factory=lambda: BODY_BYTES)
     held_bytes: int = MOST_HELD
     waiting: int = MOST_WAITING
+    hold_seconds: float = HOLD_SECONDS

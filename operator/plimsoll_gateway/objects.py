@@ -27,14 +27,16 @@ class Served:
     served_names: tuple[str, ...]
     created: float
     message: str
+    pooled: bool = False
 
 
 def read_served(item: Object) -> Served:
     """What a ModelDeployment says of itself."""
-    meta = item["metadata"]
-    names = item.get("spec", {}).get("model", {}).get("servedNames") or [meta["name"]]
+    meta, spec = item["metadata"], item.get("spec", {})
+    names = spec.get("model", {}).get("servedNames") or [meta["name"]]
     created = datetime.fromisoformat(meta["creationTimestamp"]).timestamp()
-    return Served(tuple(names), created, _why_not_ready(item))
+    pooled = "placement" in spec and spec.get("replicas") != 0
+    return Served(tuple(names), created, _why_not_ready(item), pooled)
 
 
 def read_replica(pod: Object) -> Replica | None:
@@ -108,6 +110,7 @@ def model_of(
         created=item.value.created,
         message=item.value.message,
         replicas=(*(pod.value for pod in ordered if pod.value is not None), *shared),
+        pooled=item.value.pooled,
     )
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from plimsoll_gateway.budget import MOST_HELD, most_of_one
-from plimsoll_gateway.limits import BODY_BYTES, Limits
+from plimsoll_gateway.limits import BODY_BYTES, HOLD_SECONDS, Limits
 from plimsoll_gateway.room import MOST_WAITING
 from plimsoll_gateway.server import StopTimes
 
@@ -80,7 +80,7 @@ def _limits(parser: argparse.ArgumentParser, given: argparse.Namespace) -> Limit
             f"{given.max_held_bytes} (the last quarter is kept for small requests): "
             f"give {-(-largest * 4 // 3)} or more for the second, or less for the first"
         )
-    return Limits(body_bytes, given.max_held_bytes, given.max_waiting)
+    return Limits(body_bytes, given.max_held_bytes, given.max_waiting, given.hold_seconds)
 
 
 def _own_namespace(parser: argparse.ArgumentParser) -> tuple[str, ...]:
@@ -127,6 +127,10 @@ def _parser() -> argparse.ArgumentParser:
         "--max-waiting", type=_positive, default=MOST_WAITING, metavar="N",
         help="most requests of one model that may wait for an answer; more are refused with 503 and Retry-After "
         "(%(default)s)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--hold-seconds", type=_seconds, default=HOLD_SECONDS, metavar="S",
+        help="how long a request may wait for a model that no pod of its pool has just now (%(default)s)",
     )  # fmt: skip
     parser.add_argument(
         "--lame-duck-seconds", type=_seconds, default=5.0, metavar="S",

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import aiohttp
@@ -12,6 +14,7 @@ import aiohttp
 from plimsoll_gateway.errors import no_table, not_ready, stream_broken, unknown_model, upstream_failed
 from plimsoll_gateway.headers import BELIEVED, LOAD, TENANT, response_headers
 from plimsoll_gateway.keys.record import ApiKey
+from plimsoll_gateway.limits import HOLD_SECONDS
 from plimsoll_gateway.metrics import Metrics, labels_of
 from plimsoll_gateway.pick import Picker
 from plimsoll_gateway.probe import Prober, SilentError
@@ -24,6 +27,7 @@ from plimsoll_gateway.upstream import Call, post
 log = logging.getLogger(__name__)
 
 ATTEMPTS = 2
+MOVED = "moved"
 # No connection was made: the replica has seen nothing of the request.
 CONNECT_ERRORS = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
 # The connection broke before an answer began. Either the replica died, or it had closed a kept-alive connection
@@ -66,6 +70,8 @@ class Relay:
         prober: Prober,
         metrics: Metrics,
         clock: Callable[[], float] = time.monotonic,
+        *,
+        hold_seconds: float = HOLD_SECONDS,
     ) -> None:
         self._session = session
         self._store = store
@@ -73,6 +79,7 @@ class Relay:
         self._prober = prober
         self._metrics = metrics
         self._clock = clock
+        self._hold_seconds = hold_seconds
         self._unbelieving: set[str] = set()
 
     def keep(self, replica_ids: Collection[str]) -> None:
@@ -89,6 +96,9 @@ class Relay:
         failures: list[Failure] = []
         while len(failures) < ATTEMPTS:
             model = find_model(self._store.current, call.model_name)
+            moved = failures[-1].replica if failures and failures[-1].kind == MOVED else None
+            if model.pooled and (moved is not None or not model.ready_for(call.model_name)):
+                model = await self._hold(call.model_name, model, moved)
             ready = model.ready_for(call.model_name)
             if not ready:
                 raise not_ready(call.model_name, model)
@@ -113,6 +123,15 @@ class Relay:
                     self._metrics.duration.labels(*labels_of(model)).observe(self._clock() - began)
                 return
         raise upstream_failed(call.model_name, failures[-1].reason)
+
+    async def _hold(self, name: str, model: Model, moved: Replica | None) -> Model:
+        """The model once a pod of its pool has it, another than the one it left; as it is when time is up."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._hold_seconds):
+                while not any(moved is None or other.id != moved.id for other in model.ready_for(name)):
+                    await self._store.changed(name, model)
+                    model = find_model(self._store.current, name)
+        return model
 
     def _choose(self, ready: Sequence[Replica], failures: Sequence[Failure], wanted: Wanted) -> Replica | None:
         """Another replica than those that failed; where there is none, one whose connection merely broke."""
@@ -148,6 +167,10 @@ class Relay:
         if response.status == 503 and may_retry:
             response.close()
             return Failure(replica, "unavailable", "it was unavailable", same_again=False)
+        if response.status == 404 and model.pooled:
+            # The model was there when the table was made. Nothing else of a gateway's requests is not found.
+            response.close()
+            return Failure(replica, MOVED, "the model is not there any more", same_again=True)
         return response
 
     def _note(self, call: Call, model: Model, replica: Replica, response: aiohttp.ClientResponse) -> None:

@@ -32,13 +32,17 @@ class Replica:
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """One ModelDeployment. `created`: seconds since the epoch; `message`: why it is not ready, or empty."""
+    """One ModelDeployment. `created`: seconds since the epoch; `message`: why it is not ready, or empty.
+
+    `pooled`: it is in pods that it shares, among which it may be moved, so that for a moment none may have it.
+    """
 
     key: ObjectKey
     served_names: tuple[str, ...]
     created: float
     message: str
     replicas: tuple[Replica, ...]
+    pooled: bool = False
 
     def ready_for(self, served_name: str) -> tuple[Replica, ...]:
         """The replicas that can take a request for this name, in a stable order.

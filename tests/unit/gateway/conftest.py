@@ -132,9 +132,9 @@ class World:
         port = target if isinstance(target, int) else target.port
         return Replica(f"r{next(self._ids)}", f"http://127.0.0.1:{port}", ready)
 
-    def show(self, *replicas: Replica, name: str = "m", message: str = "") -> None:
+    def show(self, *replicas: Replica, name: str = "m", message: str = "", pooled: bool = False) -> None:
         """Make the table hold one model with these replicas."""
-        model = Model(ObjectKey("ns", name), (name,), 1000.0, message, replicas)
+        model = Model(ObjectKey("ns", name), (name,), 1000.0, message, replicas, pooled)
         self.store.replace(build_table([model]))
 
     async def model(self, *behaviours: Behaviour) -> Upstream:
