@@ -154,7 +154,8 @@ async def _record(client: openai.AsyncOpenAI, model: str, prompt: str, tokens: i
     try:
         stream = await _ask(client, model, prompt, tokens)
         status = stream.response.status_code
-        outcome.texts[model].add(await _read(stream, tokens))
+        text = await _read(stream, tokens)
+        outcome.texts[model].add(text)
     except openai.APIStatusError as error:
         status, fault = error.status_code, f"{error} (request {error.response.headers.get('x-request-id')})"
     except (openai.OpenAIError, AssertionError) as error:
