@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from decimal import Decimal
+from fractions import Fraction
 
 AMOUNT = re.compile(r"([0-9]+(?:\.[0-9]+)?)(?:[eE]\+?([0-9]{1,2})|([kKMGT]?)(i?)B?)")
 POWERS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
@@ -16,4 +16,4 @@ def byte_count(text: str) -> int:
         raise ValueError(f"{text!r} is no amount of memory; write it like 8Gi")
     number, exponent, letter, binary = match.groups()
     factor: int = 10 ** int(exponent) if exponent else (1024 if binary else 1000) ** POWERS[letter.upper()]
-    return int(Decimal(number) * factor)
+    return int(Fraction(number) * factor)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from decimal import Decimal
+from fractions import Fraction
 
 from plimsoll_runtime.errors import UsageError
 
@@ -25,7 +25,7 @@ def parse_size(text: str, free: int) -> int:
     Raises UsageError when the text is none of these or not positive. A fraction needs a unit: 0.5 may be meant as 50%.
     """
     match = _AMOUNT.fullmatch(text)
-    number = Decimal(match.group(1)) if match else Decimal(0)
+    number = Fraction(match.group(1)) if match else Fraction(0)
     if match is None or number <= 0:
         raise _refusal(text)
     exponent, unit = match.group(2), match.group(3)
@@ -34,7 +34,7 @@ def parse_size(text: str, free: int) -> int:
             raise UsageError(f"{text!r} is more than all of the memory; write at most 100%")
         return int(free * number / 100)
     factor = 10 ** int(exponent) if exponent is not None else KUBERNETES.get(unit) or UNITS.get(unit.upper())
-    if factor is None or (not (unit or exponent) and number != number.to_integral_value()):
+    if factor is None or (not (unit or exponent) and number % 1):
         raise _refusal(text)
     return int(number * factor)
 

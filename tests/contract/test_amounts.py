@@ -20,6 +20,8 @@ from plimsoll_runtime.sizes import is_share, parse_size
 
 CRD = next(Path(__file__).parents[2].glob("crds/*modeldeployment*.yaml"))
 FREE = 10**12
+EXACT = 10**27
+"""From here on the client library rounds."""
 
 
 @cache
@@ -50,7 +52,7 @@ def test_what_the_schema_allows_means_the_same_to_all(text: str) -> None:
         assert 0 <= taken <= FREE
         return
     assert taken == byte_count(text)
-    if not text.endswith("B"):
+    if not text.endswith("B") and taken < EXACT:
         assert taken == math.floor(parse_quantity(text))  # type: ignore[no-untyped-call]
 
 
