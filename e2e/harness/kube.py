@@ -7,8 +7,8 @@ from typing import Any
 
 from kubernetes import client, dynamic
 from kubernetes.client.exceptions import ApiException
-from kubernetes.stream import stream
 
+from harness.kubectl import kubectl
 from harness.waiting import until
 
 Object = dict[str, Any]
@@ -143,15 +143,7 @@ class Kube:
 
     def execute(self, pod: str, *command: str) -> str:
         """Run a command in a pod's first container and return what it printed."""
-        answer = stream(
-            self._core.connect_get_namespaced_pod_exec,
-            pod,
-            self.namespace,
-            command=list(command),
-            stdout=True,
-            stderr=True,
-        )
-        return str(answer)
+        return kubectl("exec", "--namespace", self.namespace, pod, "--", *command)
 
     def kill_now(self, pod: str) -> None:
         """Take a pod away as a crash would: SIGKILL, no grace, nothing drained."""
