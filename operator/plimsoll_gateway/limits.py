@@ -25,7 +25,7 @@ BODY_BYTES: Mapping[str, int] = MappingProxyType(
 
 
 HOLD_SECONDS = 10.0
-"""Moving a model between pods takes a second or two; clients wait longer than this for few answers."""
+"""Moving a model between pods was seen to take one to two seconds."""
 
 
 @dataclass(frozen=True, slots=True)

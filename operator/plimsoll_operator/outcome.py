@@ -2,8 +2,18 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Awaitable
 from dataclasses import dataclass
 from datetime import timedelta
+
+from plimsoll_operator.api import ApiError
+from plimsoll_operator.identity import ObjectKey
+
+logger = logging.getLogger(__name__)
+
+LOOK_AGAIN = timedelta(seconds=60)
+"""How often we look at what nothing tells us of: somebody else's Service in the way, a namespace that ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,3 +26,14 @@ class Outcome:
     gone: bool = False
     again: timedelta | None = None
     put_off: bool = False
+
+
+async def unless_namespace_ends(key: ObjectKey, closer: Awaitable[Outcome]) -> Outcome:
+    """What `closer` came to. In a namespace that is being deleted nothing can be made, which is no failure."""
+    try:
+        return await closer
+    except ApiError as error:
+        if not error.namespace_ends:
+            raise
+        logger.info("%s: its namespace is being deleted, and it will be with it", key)
+        return Outcome(again=LOOK_AGAIN)

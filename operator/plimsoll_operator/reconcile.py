@@ -6,14 +6,13 @@ list shows them.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 
 from plimsoll_operator.actor import Actor, utc_now
-from plimsoll_operator.api import Api, ApiError
+from plimsoll_operator.api import Api
 from plimsoll_operator.build.budget import Budgets, build_budget
 from plimsoll_operator.build.image import Image
 from plimsoll_operator.build.pod import build_pod
@@ -34,7 +33,7 @@ from plimsoll_operator.observe import (
     read_service,
     selecting_uid,
 )
-from plimsoll_operator.outcome import Outcome
+from plimsoll_operator.outcome import LOOK_AGAIN, Outcome, unless_namespace_ends
 from plimsoll_operator.plan import plan
 from plimsoll_operator.pooled import NO_POOLS, Pooled, plan_own
 from plimsoll_operator.pools.pooled_status import describe_pooled
@@ -44,11 +43,7 @@ from plimsoll_operator.turns import Turns
 from plimsoll_operator.view import View, view
 from plimsoll_operator.writes import Make, Writes
 
-logger = logging.getLogger(__name__)
-
 PATIENCE = timedelta(seconds=PATIENCE_SECONDS)
-LOOK_AGAIN = timedelta(seconds=60)
-"""How often we look at what nothing tells us of: somebody else's Service in the way, a namespace that ends."""
 
 
 class Reconciler:
@@ -112,15 +107,13 @@ class Reconciler:
             return Outcome()
         if spec.placement is not None:
             return await self._bring_into_pool(model.value, spec, pods)
-        try:
-            outcome = await self._bring_closer(model.value, spec, pods)
-        except ApiError as error:
-            if not error.namespace_ends:
-                raise
-            logger.info("%s: its namespace is being deleted, and it will be with it", key)
-            return Outcome(again=LOOK_AGAIN)
+        return await unless_namespace_ends(key, self._bring_apart(model.value, spec, pods))
+
+    async def _bring_apart(self, item: Object, spec: Spec, pods: Sequence[Pod]) -> Outcome:
+        """In pods of its own. Once one of those serves, the pool that had it may let it go."""
+        outcome = await self._bring_closer(item, spec, pods)
         if any(pod.ready for pod in pods):
-            self._pooled.served_elsewhere(key)
+            self._pooled.served_elsewhere(spec.key)
         return outcome
 
     async def _bring_into_pool(self, item: Object, spec: Spec, pods: Sequence[Pod]) -> Outcome:

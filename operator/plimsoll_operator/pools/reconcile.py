@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -10,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from plimsoll_operator.actor import Actor, utc_now
-from plimsoll_operator.api import Api, ApiError
+from plimsoll_operator.api import Api
 from plimsoll_operator.build.budget import Budgets, build_budget
 from plimsoll_operator.build.host import build_host
 from plimsoll_operator.build.image import Image
@@ -21,7 +20,7 @@ from plimsoll_operator.identity import POOL_KIND, Object, ObjectKey
 from plimsoll_operator.kinds import Caches
 from plimsoll_operator.nodes import NodeRegistry
 from plimsoll_operator.observe import Observed, Pod, ServiceState, observe_pods
-from plimsoll_operator.outcome import Outcome
+from plimsoll_operator.outcome import Outcome, unless_namespace_ends
 from plimsoll_operator.plan import Action, plan
 from plimsoll_operator.pools.book import HostBook, HostPod
 from plimsoll_operator.pools.client import HostClient
@@ -38,11 +37,7 @@ from plimsoll_operator.turns import Turns
 from plimsoll_operator.view import View, view
 from plimsoll_operator.writes import Make, Writes
 
-logger = logging.getLogger(__name__)
-
 PATIENCE = timedelta(seconds=PATIENCE_SECONDS)
-LOOK_AGAIN = timedelta(seconds=60)
-"""How often a pool is looked at whose namespace ends: nothing tells us of that."""
 NO_KEYS = "this operator makes no tokens for hosts: start it with --host-keys, as the chart does"
 
 Connect = Callable[[HostPod], HostClient]
@@ -121,13 +116,7 @@ class PoolReconciler:
             found = observe_pods(pods, self._clock(), self._nodes.known)
             await self._actor.write_status(pool.value, *describe_invalid(pool.value, found, str(error)))
             return Outcome()
-        try:
-            return await self._bring_closer(pool.value, spec, self._keys, pods)
-        except ApiError as error:
-            if not error.namespace_ends:
-                raise
-            logger.info("%s: its namespace is being deleted, and it will be with it", key)
-            return Outcome(again=LOOK_AGAIN)
+        return await unless_namespace_ends(key, self._bring_closer(pool.value, spec, self._keys, pods))
 
     async def _bring_closer(self, item: Object, spec: PoolSpec, keys: HostKeys, pods: Sequence[Pod]) -> Outcome:
         now = self._clock()

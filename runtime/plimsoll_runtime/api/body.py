@@ -69,6 +69,11 @@ def read_head(data: bytes | bytearray, schema: type[SchemaT]) -> Head | SchemaT:
     return parse(data, schema)
 
 
+def read_rest(data: bytes | bytearray, head: Head | SchemaT, schema: type[SchemaT]) -> SchemaT:
+    """The whole body, where `read_head` has not read it. Raises ApiError."""
+    return parse(data, schema) if isinstance(head, Head) else head
+
+
 async def _read_bounded(request: Request) -> bytearray:
     declared = request.headers.get("content-length", "")
     if declared.isdigit() and (len(declared) > 18 or int(declared) > BODY_LIMIT):

@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from plimsoll_runtime.api.ask import Ask
-from plimsoll_runtime.api.body import Head, parse, read_body, read_head
+from plimsoll_runtime.api.body import Head, read_body, read_head, read_rest
 from plimsoll_runtime.api.choices import Choice, plan_choices
 from plimsoll_runtime.api.disconnect import unless_gone
 from plimsoll_runtime.api.errors import json_response
@@ -68,7 +68,7 @@ def prepare(
     data: bytes | bytearray, head: Head | CompletionRequest, model: ServedModel, record: RequestRecord
 ) -> CompletionJob:
     """Check everything that can be known before the engine is asked. Raises ApiError."""
-    body = parse(data, CompletionRequest) if isinstance(head, Head) else head
+    body = read_rest(data, head, CompletionRequest)
     body.check()
     scored = body.logprobs if body.echo else None
     params = body.sampling_params(

@@ -9,7 +9,7 @@ from typing import TypeVar
 from starlette.requests import Request
 from starlette.responses import Response
 
-from plimsoll_runtime.api.body import Head, parse, read_body, read_head
+from plimsoll_runtime.api.body import read_body, read_head, read_rest
 from plimsoll_runtime.api.disconnect import unless_gone
 from plimsoll_runtime.api.errors import ApiError, json_response
 from plimsoll_runtime.api.ignored import ignored_headers
@@ -50,7 +50,7 @@ async def _worked(
     async def answer() -> Response:
         head = await offload(data, partial(read_head, data, schema))
         async with models.lease(head.model, len(data)) as model:
-            return await offload(data, lambda: work(parse(data, schema) if isinstance(head, Head) else head, model))
+            return await offload(data, lambda: work(read_rest(data, head, schema), model))
 
     return await unless_gone(request.receive, answer())
 

@@ -43,7 +43,7 @@ def _folders(root: Path, own: Path) -> Iterator[tuple[Path, _Version]]:
 
     In a container the path is often the host's and does not exist inside: then the root is the container's own.
     """
-    for controllers, path in _memberships(own):
+    for controllers, path in memberships(own):
         version, top = (_V2, root) if controllers == "" else (_V1, root / "memory")
         if controllers != "" and "memory" not in controllers.split(","):
             continue
@@ -55,7 +55,7 @@ def _folders(root: Path, own: Path) -> Iterator[tuple[Path, _Version]]:
     yield root / "memory", _V1
 
 
-def _memberships(own: Path) -> Iterator[tuple[str, str]]:
+def memberships(own: Path) -> Iterator[tuple[str, str]]:
     """Controllers ("" for version 2) and path of each line `number:controllers:path`."""
     try:
         lines = own.read_text().splitlines()

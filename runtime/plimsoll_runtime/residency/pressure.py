@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 
-from plimsoll_runtime.execution.cgroup import OWN, ROOT, cgroup_left
+from plimsoll_runtime.execution.cgroup import OWN, ROOT, cgroup_left, memberships
 from plimsoll_runtime.residency.view import Pressure
 
 MACHINE = Path("/proc/pressure/memory")
@@ -59,12 +59,8 @@ def judge(left: int, capacity: int, line: int, stalls: Stalls | None) -> Pressur
 
 def _own_cgroup(root: Path, own: Path) -> Path:
     """Of version 2. In a container its path is often the host's, which does not exist inside."""
-    try:
-        lines = own.read_text().splitlines()
-    except OSError:
-        return root
-    path = next((line.removeprefix("0::") for line in lines if line.startswith("0::")), "")
-    return root if ".." in path else root / path.lstrip("/")
+    path = next((path for controllers, path in memberships(own) if controllers == ""), "")
+    return root / path.lstrip("/")
 
 
 def _parse(path: Path) -> Stalls | None:

@@ -18,7 +18,7 @@ from plimsoll_operator.build.image import Image
 from plimsoll_operator.build.pod import build_pod
 from plimsoll_operator.identity import API_VERSION, HASH_LABEL, KIND, UID_LABEL, ObjectKey, selector, selector_labels
 from plimsoll_operator.nodes import Node
-from plimsoll_operator.reconcile import LOOK_AGAIN
+from plimsoll_operator.outcome import LOOK_AGAIN
 from plimsoll_operator.turns import Turns
 
 SOURCE = {"model": {"source": "demo://gemma-3-270m"}}

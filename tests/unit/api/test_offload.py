@@ -52,10 +52,10 @@ def worked_in(running: Any, monkeypatch: pytest.MonkeyPatch) -> set[threading.Th
 
         monkeypatch.setattr(target, name, watched)
 
-    for module in (chat, completions, tokens):
-        watch(module, "parse")
+    watch(chat, "parse")
     for module in (completions, tokens):
         watch(module, "read_head")
+        watch(module, "read_rest")
     for name in ("encode", "decode"):
         watch(tokenizer, name)
     watch(tokenizer.chat_template, "render")
