@@ -17,6 +17,7 @@ from plimsoll_runtime.engine.core import EngineCore
 from plimsoll_runtime.engine.interrupts import Uninterrupted
 from plimsoll_runtime.engine.messages import AddRequest, EngineInfo, EngineStats, LogprobEntry, RequestOutput
 from plimsoll_runtime.engine.params import SamplingParams
+from plimsoll_runtime.engine.scores import unpack
 from plimsoll_runtime.errors import UsageError
 from plimsoll_runtime.text.output import OutputText
 from plimsoll_runtime.text.tokenizer import load_tokenizer
@@ -186,7 +187,7 @@ class _Progress:
         if completion.logprobs is not None:
             completion.logprobs.extend(output.logprobs[: len(delta.token_ids)])
         if output.prompt_logprobs is not None:
-            self.result.prompt_logprobs = output.prompt_logprobs
+            self.result.prompt_logprobs = list(unpack(output.prompt_logprobs))
         self.result.cached_tokens = max(self.result.cached_tokens, output.cached_tokens)
         completion.finish_reason, completion.stop_reason = delta.finish_reason, delta.stop_reason
         return delta.finish_reason is not None

@@ -54,7 +54,7 @@ class Ask(Generic[JobT]):
         self.record.model = model.names[0]
         self.record.load = partial(load_of, model)
         model.room.check()
-        return await offload(self.data, lambda: self.prepare(model))
+        return await offload(len(self.data), lambda: self.prepare(model))
 
 
 async def _comments(waiting: asyncio.Future[ServedModel], interval: float | None) -> AsyncGenerator[Comment, None]:

@@ -22,7 +22,7 @@ from plimsoll_runtime.api.generate import Piece, generate
 from plimsoll_runtime.api.ignored import ignored_headers
 from plimsoll_runtime.api.logprobs import chat_logprobs, prompt_logprobs
 from plimsoll_runtime.api.offload import offload
-from plimsoll_runtime.api.prompts import check_params, check_prompt, encode_chat
+from plimsoll_runtime.api.prompts import check_params, check_prompt, check_scores, encode_chat
 from plimsoll_runtime.api.record import RequestRecord
 from plimsoll_runtime.api.schemas.answers import (
     ChatAnswer,
@@ -32,6 +32,7 @@ from plimsoll_runtime.api.schemas.answers import (
     ChatChunkChoice,
     ChatDelta,
     ChatLogprobs,
+    PromptLogprobs,
 )
 from plimsoll_runtime.api.schemas.chat import ChatRequest
 from plimsoll_runtime.api.served import ServedModel
@@ -39,6 +40,7 @@ from plimsoll_runtime.api.sse import Events, open_stream
 from plimsoll_runtime.api.table import ModelTable
 from plimsoll_runtime.api.tenants import salted
 from plimsoll_runtime.api.usage import UsageMeter
+from plimsoll_runtime.text.output import TextDelta
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +63,7 @@ async def chat(request: Request, models: ModelTable, record: RequestRecord) -> R
     """Answer a chat, whole or as a stream. Raises ApiError, ClientGoneError."""
     data = await read_body(request)
     models.check()
-    body = await unless_gone(request.receive, offload(data, partial(parse, data, ChatRequest)))
+    body = await unless_gone(request.receive, offload(len(data), partial(parse, data, ChatRequest)))
     ask = Ask(models, body.model, data, partial(prepare, body, record=record), record)
     headers = ignored_headers(body.messages)
     if body.stream:
@@ -88,6 +90,7 @@ def prepare(body: ChatRequest, model: ServedModel, record: RequestRecord) -> Cha
         add_special_tokens=body.add_special_tokens,
     )
     check_prompt(model, ids, body.token_limit, "messages")
+    check_scores(body.choices, len(ids), params.prompt_logprobs, "prompt_logprobs")
     salt = salted(record.tenant, body.cache_salt)
     choices = plan_choices([ids], body.choices, params, salt, record.started)
     return ChatJob(body, model, choices, record, int(time.time()))
@@ -95,15 +98,15 @@ def prepare(body: ChatRequest, model: ServedModel, record: RequestRecord) -> Cha
 
 async def _whole(job: ChatJob) -> ChatAnswer:
     meter = UsageMeter(job.choices, job.record)
-    answers = [_Answer() for _ in job.choices]
+    answers = [_Answer(job) for _ in job.choices]
     answer = ChatAnswer(job.id, job.created, job.model.names[0], [], meter.usage(), FINGERPRINT)
     async with aclosing(generate(job.model, job.choices, job.record)) as pieces:
         async for piece in pieces:
             meter.add(piece)
             answers[piece.choice.index].add(piece)
-            if piece.prompt_logprobs is not None:
-                answer.prompt_logprobs = prompt_logprobs(piece.prompt_logprobs, job.model.tokenizer)
-    answer.choices = [built.choice(index, job) for index, built in enumerate(answers)]
+            if piece.prompt_logprobs is not None and answer.prompt_logprobs is msgspec.UNSET:
+                answer.prompt_logprobs = await _of_prompt(job, piece)
+    answer.choices = [built.choice(index) for index, built in enumerate(answers)]
     answer.usage = meter.usage()
     return answer
 
@@ -111,22 +114,24 @@ async def _whole(job: ChatJob) -> ChatAnswer:
 class _Answer:
     """One answer while it grows."""
 
-    def __init__(self) -> None:
-        self._pieces: list[Piece] = []
+    def __init__(self, job: ChatJob) -> None:
+        self._tokenizer = job.model.tokenizer
+        self._texts: list[str] = []
+        self._logprobs = ChatLogprobs([]) if job.request.logprobs else None
+        self._last: TextDelta | None = None
 
     def add(self, piece: Piece) -> None:
-        self._pieces.append(piece)
+        """Take what a step added."""
+        self._last = piece.delta
+        self._texts.append(piece.delta.text)
+        if self._logprobs is not None:
+            self._logprobs.content += chat_logprobs(piece.logprobs, self._tokenizer).content
 
-    def choice(self, index: int, job: ChatJob) -> ChatChoice:
-        entries = [entry for piece in self._pieces for entry in piece.logprobs]
-        last = self._pieces[-1].delta
-        return ChatChoice(
-            index,
-            ChatAnswerMessage("assistant", "".join(piece.delta.text for piece in self._pieces)),
-            chat_logprobs(entries, job.model.tokenizer) if job.request.logprobs else None,
-            last.finish_reason,
-            last.stop_reason,
-        )
+    def choice(self, index: int) -> ChatChoice:
+        """It has ended."""
+        assert self._last is not None, "an answer has at least one piece"
+        message = ChatAnswerMessage("assistant", "".join(self._texts))
+        return ChatChoice(index, message, self._logprobs, self._last.finish_reason, self._last.stop_reason)
 
 
 async def _chunks(job: ChatJob) -> Events:
@@ -139,7 +144,7 @@ async def _chunks(job: ChatJob) -> Events:
             index, delta = piece.choice.index, piece.delta
             if index not in begun:
                 begun.add(index)
-                yield _first_chunk(job, meter, piece)
+                yield await _first_chunk(job, meter, piece)
             if delta.text or (piece.logprobs and job.request.logprobs):
                 logprobs = chat_logprobs(piece.logprobs, job.model.tokenizer) if job.request.logprobs else None
                 yield _chunk(job, meter, _content(index, delta.text, logprobs))
@@ -152,11 +157,16 @@ async def _chunks(job: ChatJob) -> Events:
         yield chunk
 
 
-def _first_chunk(job: ChatJob, meter: UsageMeter, piece: Piece) -> ChatChunk:
+async def _first_chunk(job: ChatJob, meter: UsageMeter, piece: Piece) -> ChatChunk:
     chunk = _chunk(job, meter, ChatChunkChoice(piece.choice.index, ChatDelta(role="assistant", content="")))
     if piece.prompt_logprobs is not None:
-        chunk.prompt_logprobs = prompt_logprobs(piece.prompt_logprobs, job.model.tokenizer)
+        chunk.prompt_logprobs = await _of_prompt(job, piece)
     return chunk
+
+
+async def _of_prompt(job: ChatJob, piece: Piece) -> PromptLogprobs:
+    packed = piece.prompt_logprobs or ()
+    return await offload(piece.packed_bytes, partial(prompt_logprobs, packed, job.model.tokenizer))
 
 
 def _content(index: int, text: str, logprobs: ChatLogprobs | None) -> ChatChunkChoice:

@@ -20,7 +20,7 @@ from plimsoll_runtime.api.fingerprint import FINGERPRINT
 from plimsoll_runtime.api.generate import Piece, generate
 from plimsoll_runtime.api.logprobs import CompletionLogprobsBuilder, joined, prompt_logprobs
 from plimsoll_runtime.api.offload import offload
-from plimsoll_runtime.api.prompts import check_params, check_prompt, encode_text
+from plimsoll_runtime.api.prompts import check_params, check_prompt, check_scores, encode_text
 from plimsoll_runtime.api.record import RequestRecord
 from plimsoll_runtime.api.schemas.answers import CompletionAnswer, CompletionChoice, CompletionLogprobs
 from plimsoll_runtime.api.schemas.completions import CompletionRequest, Prompt
@@ -57,7 +57,7 @@ async def completions(request: Request, models: ModelTable, record: RequestRecor
     """Complete every prompt, whole or as a stream. Raises ApiError, ClientGoneError."""
     data = await read_body(request)
     models.check()
-    head = await unless_gone(request.receive, offload(data, partial(read_head, data, CompletionRequest)))
+    head = await unless_gone(request.receive, offload(len(data), partial(read_head, data, CompletionRequest)))
     ask = Ask(models, head.model, data, partial(prepare, data, head, record=record), record)
     if head.stream:
         return await open_stream(request, ask.events(_chunks), record)
@@ -80,6 +80,8 @@ def prepare(
     prompts = [_encode(body, model, prompt) for prompt in body.prompt]
     for ids in prompts:
         check_prompt(model, ids, body.token_limit, "prompt")
+    named = "logprobs" if body.prompt_logprobs is None else "prompt_logprobs"
+    check_scores(body.choices, sum(map(len, prompts)), params.prompt_logprobs, named)
     salt = salted(record.tenant, body.cache_salt)
     choices = plan_choices(prompts, body.choices, params, salt, record.started)
     echoes = [_text(model, p, ids) for p, ids in zip(body.prompt, prompts, strict=True)] if body.echo else []
@@ -104,7 +106,7 @@ async def _whole(job: CompletionJob) -> CompletionAnswer:
         async for piece in pieces:
             meter.add(piece, counted=not job.scores_only)
             index = piece.choice.index
-            parts[index].append(growing[index].push(piece))
+            parts[index].append(await offload(piece.packed_bytes, partial(growing[index].push, piece)))
     answer = job.answer([_joined(own) for own in parts])
     answer.usage = meter.usage()
     return answer
@@ -116,7 +118,7 @@ async def _chunks(job: CompletionJob) -> Events:
     async with aclosing(generate(job.model, job.choices, job.record)) as pieces:
         async for piece in pieces:
             meter.add(piece, counted=not job.scores_only)
-            part = growing[piece.choice.index].push(piece)
+            part = await offload(piece.packed_bytes, partial(growing[piece.choice.index].push, piece))
             if part.text or part.finish_reason is not None or part.logprobs is not None:
                 yield _event(job, meter, [part])
     if job.request.include_usage:
@@ -166,7 +168,7 @@ class _Growing:
         part.text, self._echo = self._echo, None
         if self._job.request.logprobs is None:
             return None
-        part.logprobs = self._logprobs.prompt(self._choice.request.prompt_token_ids, piece.prompt_logprobs)
+        part.logprobs = self._logprobs.prompt(self._choice.request.prompt_token_ids, piece.prompt_logprobs or ())
         return part.logprobs
 
 

@@ -20,15 +20,20 @@ from plimsoll_runtime.text.output import OutputText, TextDelta
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """What one step added to one choice. `logprobs` has an entry for each of the delta's tokens where asked
-    for.
+    """What one step added to one choice. `logprobs` has an entry for each of the delta's tokens where asked for,
+    `prompt_logprobs` is packed.
     """
 
     choice: Choice
     delta: TextDelta
     logprobs: Sequence[LogprobEntry] = ()
-    prompt_logprobs: Sequence[LogprobEntry] | None = None
+    prompt_logprobs: Sequence[bytes] | None = None
     cached_tokens: int = 0
+
+    @property
+    def packed_bytes(self) -> int:
+        """The size of what is packed in it."""
+        return sum(map(len, self.prompt_logprobs or ()))
 
 
 async def generate(model: ServedModel, choices: Sequence[Choice], record: RequestRecord) -> AsyncGenerator[Piece, None]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
+from itertools import chain
+
+import msgspec
 
 from plimsoll_runtime.api.schemas.answers import (
     ChatLogprob,
@@ -13,11 +15,14 @@ from plimsoll_runtime.api.schemas.answers import (
     TopLogprob,
 )
 from plimsoll_runtime.engine.messages import LogprobEntry
+from plimsoll_runtime.engine.scores import unpack
 from plimsoll_runtime.text.detokenizer import new_detokenizer
 from plimsoll_runtime.text.tokenizer import Tokenizer
 
 LOWEST = -9999.0
 """Stands for minus infinity, which JSON cannot say."""
+
+_encode = msgspec.json.Encoder().encode
 
 
 def chat_logprobs(entries: Sequence[LogprobEntry], tokenizer: Tokenizer) -> ChatLogprobs:
@@ -25,9 +30,9 @@ def chat_logprobs(entries: Sequence[LogprobEntry], tokenizer: Tokenizer) -> Chat
     return ChatLogprobs([_chat_token(entry, tokenizer) for entry in entries])
 
 
-def prompt_logprobs(entries: Sequence[LogprobEntry], tokenizer: Tokenizer) -> PromptLogprobs:
+def prompt_logprobs(packed: Sequence[bytes], tokenizer: Tokenizer) -> PromptLogprobs:
     """By token id, None for the first token, which nothing precedes. The prompt's own token is always there."""
-    return [None, *(_by_token(entry, tokenizer) for entry in entries)]
+    return [None, *(_by_token(entry, tokenizer) for entry in unpack(packed))]
 
 
 class CompletionLogprobsBuilder:
@@ -38,16 +43,15 @@ class CompletionLogprobsBuilder:
         self._detokenizer = new_detokenizer(tokenizer, skip_special_tokens=skip_special_tokens, at_start=at_start)
         self._offset = 0
 
-    def prompt(self, ids: Sequence[int], entries: Sequence[LogprobEntry] | None) -> CompletionLogprobs:
+    def prompt(self, ids: Sequence[int], packed: Sequence[bytes]) -> CompletionLogprobs:
         """Of an echoed prompt; its first token has no probability, as nothing precedes it."""
-        first = self._built(ids[:1], [None])
-        return joined([first, self._built(ids[1:], list(entries or ()))])
+        return self._built(ids, chain([None], unpack(packed)))
 
     def answer(self, ids: Sequence[int], entries: Sequence[LogprobEntry]) -> CompletionLogprobs:
         """Of tokens that were generated."""
-        return self._built(ids, list(entries))
+        return self._built(ids, entries)
 
-    def _built(self, ids: Sequence[int], entries: Sequence[LogprobEntry | None]) -> CompletionLogprobs:
+    def _built(self, ids: Sequence[int], entries: Iterable[LogprobEntry | None]) -> CompletionLogprobs:
         built = CompletionLogprobs([], [], [], [])
         for token_id, entry in zip(ids, entries, strict=True):
             built.text_offset.append(self._offset)
@@ -57,11 +61,11 @@ class CompletionLogprobsBuilder:
             self._offset += len(self._detokenizer.push(token_id))
         return built
 
-    def _top(self, entry: LogprobEntry) -> dict[str, float]:
+    def _top(self, entry: LogprobEntry) -> msgspec.Raw:
         top: dict[str, float] = {}
         for token_id, logprob in [*entry.top, (entry.token_id, entry.logprob)]:
             top.setdefault(self._tokenizer.token_text(token_id), _floor(logprob))
-        return top
+        return msgspec.Raw(_encode(top))
 
 
 def joined(parts: Sequence[CompletionLogprobs]) -> CompletionLogprobs:
@@ -87,13 +91,14 @@ def _chat_token(entry: LogprobEntry, tokenizer: Tokenizer) -> ChatLogprob:
     )
 
 
-def _by_token(entry: LogprobEntry, tokenizer: Tokenizer) -> dict[str, dict[str, Any]]:
+def _by_token(entry: LogprobEntry, tokenizer: Tokenizer) -> msgspec.Raw:
     ranked = {token_id: (rank, logprob) for rank, (token_id, logprob) in enumerate(entry.top, start=1)}
     ranked[entry.token_id] = (entry.rank, entry.logprob)
-    return {
+    told = {
         str(token_id): {"logprob": _floor(logprob), "rank": rank, "decoded_token": tokenizer.token_text(token_id)}
         for token_id, (rank, logprob) in ranked.items()
     }
+    return msgspec.Raw(_encode(told))
 
 
 def _floor(logprob: float) -> float:

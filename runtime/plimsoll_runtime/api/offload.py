@@ -1,4 +1,4 @@
-"""Work on a request that would hold up every stream, in a thread where its body is long.
+"""Work on a request that would hold up every stream, in a thread where its body, or what it asks for, is long.
 
 Decoding takes up to twenty times a body's size, and no two threads can do it at once: so long bodies share one thread,
 in the order in which they came, and only one of them is unfolded at a time.
@@ -23,13 +23,13 @@ ResultT = TypeVar("ResultT")
 _one_by_one = ThreadPoolExecutor(1, thread_name_prefix="long-bodies")
 
 
-async def offload(data: bytes | bytearray, work: Callable[[], ResultT]) -> ResultT:
-    """What `work` makes of the body `data`; work on a long one runs in a thread.
+async def offload(size: int, work: Callable[[], ResultT]) -> ResultT:
+    """What `work` makes of so many bytes; work on many runs in a thread.
 
     Such work must change nothing that the event loop uses. Cancelling drops what has not begun, and the result of what
     has.
     """
-    if len(data) <= SHORT_BODY:
+    if size <= SHORT_BODY:
         return work()
-    thread = _one_by_one if len(data) > LONG_BODY else None
+    thread = _one_by_one if size > LONG_BODY else None
     return await asyncio.get_running_loop().run_in_executor(thread, work)

@@ -17,6 +17,9 @@ from plimsoll_runtime.text.tokenizer import TextError
 RESERVED = frozenset({"messages", "tools", "documents", "add_generation_prompt"})
 """What a template is always given; `chat_template_kwargs` may not replace it."""
 
+MAX_PROMPT_SCORES = 2**20
+"""Log probabilities of prompts in one answer. Each is some 75 bytes of JSON, and of memory until it is sent."""
+
 
 def encode_text(model: ServedModel, text: str, *, add_special_tokens: bool, param: str) -> list[int]:
     """Token ids of a text. Raises ApiError."""
@@ -81,6 +84,18 @@ def check_prompt(model: ServedModel, ids: Sequence[int], max_tokens: int | None,
             f"This model's context is {limit} tokens; the prompt has {len(ids)}{asked}. "
             "Shorten the prompt, or ask for fewer tokens.",
             param,
+        )
+
+
+def check_scores(answers: int, tokens: int, alternatives: int | None, param: str) -> None:
+    """Raises ApiError where the `answers` together would tell too much of the `tokens` that their prompts have."""
+    if alternatives is not None and (asked := answers * tokens * (1 + alternatives)) > MAX_PROMPT_SCORES:
+        raise ApiError(
+            f"Invalid value for '{param}': {alternatives} alternatives of each of {tokens} prompt tokens are {asked} "
+            f"log probabilities in {answers} answer{'s' * (answers > 1)}, and {MAX_PROMPT_SCORES} is the most. "
+            "Ask for fewer alternatives or answers, or shorten the prompt.",
+            param=param,
+            code="invalid_value",
         )
 
 

@@ -48,9 +48,9 @@ async def _worked(
     data = await read_body(request)
 
     async def answer() -> Response:
-        head = await offload(data, partial(read_head, data, schema))
+        head = await offload(len(data), partial(read_head, data, schema))
         async with models.lease(head.model, len(data)) as model:
-            return await offload(data, lambda: work(read_rest(data, head, schema), model))
+            return await offload(len(data), lambda: work(read_rest(data, head, schema), model))
 
     return await unless_gone(request.receive, answer())
 

@@ -86,14 +86,15 @@ class RequestOutput(msgspec.Struct, frozen=True, omit_defaults=True):
     `finish_reason`: None while it runs; "stop" (EOS or a stop token), "length", "error" or "deadline" (the first
     token was not there in time); `error` says in words why it is one of the last two. What is aborted has no output.
     `stop_token_id` names the stop token that ended it (it is the last of `token_ids`).
-    `prompt_logprobs` comes once, with the first token: entry i belongs to prompt token i + 1.
+    `prompt_logprobs` comes once, with the first token, packed as in `engine/scores.py`: entry i belongs to prompt token
+    i + 1.
     `cached_tokens` (with the first token): prompt tokens whose KV came from the prefix cache.
     """
 
     request_id: str
     token_ids: list[int] = []
     logprobs: list[LogprobEntry] = []
-    prompt_logprobs: list[LogprobEntry] | None = None
+    prompt_logprobs: list[bytes] | None = None
     finish_reason: str | None = None
     stop_token_id: int | None = None
     cached_tokens: int = 0

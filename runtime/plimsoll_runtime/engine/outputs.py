@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from plimsoll_runtime.engine.messages import LogprobEntry, RequestOutput
 from plimsoll_runtime.engine.plan import ScheduledSequence, SequenceOutput, TokenLogprob
+from plimsoll_runtime.engine.scores import pack
 from plimsoll_runtime.engine.sequence import SequenceState
 
 
@@ -38,7 +39,7 @@ def record_prompt_logprobs(sequence: SequenceState, entry: ScheduledSequence, ou
     """Keep what is new: after a preemption positions may be computed again that were reported before."""
     assert sequence.prompt_logprobs is not None
     new = output.prompt_logprobs[max(0, sequence.scored - entry.start) :]
-    sequence.prompt_logprobs.extend(map(_entry, new))
+    sequence.prompt_logprobs.extend(pack([_entry(logprob) for logprob in new]))
     sequence.scored += len(new)
 
 

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
-from plimsoll_runtime.engine.messages import LogprobEntry
 from plimsoll_runtime.engine.params import SamplingParams
 from plimsoll_runtime.engine.prompt import Prompt
 from plimsoll_runtime.engine.tiers.index import Fetch
@@ -77,7 +76,7 @@ class SequenceState:
     sought: bool = False
     restored: int = 0
     scored: int = 0
-    prompt_logprobs: list[LogprobEntry] | None = None
+    prompt_logprobs: list[bytes] | None = None
 
     def __post_init__(self) -> None:
         self.known = self.prompt_len + len(self.output_ids)

@@ -25,6 +25,7 @@ from plimsoll_runtime.api.server import Server
 from plimsoll_runtime.api.state import ServerState
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.engine.messages import AddRequest, EngineInfo, EngineStats, LogprobEntry, RequestOutput, TierStats
+from plimsoll_runtime.engine.scores import pack
 from plimsoll_runtime.errors import EngineDeadError, UsageError
 from plimsoll_runtime.text.spelling import byte_of_character
 from plimsoll_runtime.text.tokenizer import Tokenizer, load_tokenizer
@@ -259,7 +260,7 @@ class FakeEngine:
             request.request_id,
             [token_id],
             [entry(token_id, params.logprobs)] if params.logprobs is not None else [],
-            [entry(i, params.prompt_logprobs) for i in request.prompt_token_ids[1:]]
+            pack([entry(i, params.prompt_logprobs) for i in request.prompt_token_ids[1:]])
             if turn == 0 and params.prompt_logprobs is not None
             else None,
             ("stop" if ends else "length") if last else None,

@@ -119,6 +119,20 @@ async def test_prompt_logprobs_by_token(running: Any) -> None:
     ]
 
 
+async def test_more_scores_than_an_answer_may_hold_are_refused(running: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("plimsoll_runtime.api.prompts.MAX_PROMPT_SCORES", 24)
+    asked = {"prompt": [[72, 105], [72, 105]], "n": 2, "extra_body": {"prompt_logprobs": 2}}
+    assert len((await create(running, **asked)).choices) == 4
+    with pytest.raises(
+        openai.BadRequestError, match="32 log probabilities in 2 answers, and 24 is the most"
+    ) as refused:
+        await create(running, **asked | {"extra_body": {"prompt_logprobs": 3}})
+    assert refused.value.param == "prompt_logprobs"
+    with pytest.raises(openai.BadRequestError, match="25 log probabilities in 1 answer,") as refused:
+        await create(running, prompt=[72] * 5, echo=True, logprobs=4)
+    assert refused.value.param == "logprobs"
+
+
 async def test_minus_infinity_has_a_number(running: Any) -> None:
     running.engine.answer = b"\x00"
     answer = await create(running, prompt="H", logprobs=0, max_tokens=1)

@@ -1,6 +1,7 @@
 """Where requests are worked on: a long body in a thread, whichever of its fields is long, a short one in place."""
 
 import asyncio
+import json
 import threading
 from functools import partial
 from typing import Any
@@ -74,6 +75,40 @@ async def test_a_long_body_is_worked_on_beside_the_event_loop(
     assert threading.current_thread() not in worked_in
 
 
+SCORED = {"model": "fake", "prompt": [72] * 300}
+LONG_SCORES: dict[str, tuple[str, dict[str, Any]]] = {
+    "of a prompt": ("/v1/completions", SCORED | {"prompt_logprobs": 5}),
+    "of an echo": ("/v1/completions", SCORED | {"echo": True, "logprobs": 5}),
+    "of a chat": ("/v1/chat/completions", chat_body(HELLO | {"content": "x" * 300}, prompt_logprobs=5)),
+}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("case", LONG_SCORES)
+async def test_long_scores_are_told_beside_the_event_loop(
+    running: Any, monkeypatch: pytest.MonkeyPatch, case: str, stream: bool
+) -> None:
+    """A short body may ask for much: what is told of its prompt is built in a thread."""
+    path, body = LONG_SCORES[case]
+    assert len(json.dumps(body)) < SHORT_BODY
+    tokenizer = running.server.state.models.model.tokenizer
+    told: dict[threading.Thread, int] = {}
+    real = tokenizer.token_text
+
+    def token_text(token_id: int) -> str:
+        thread = threading.current_thread()
+        told[thread] = told.get(thread, 0) + 1
+        return str(real(token_id))
+
+    monkeypatch.setattr(tokenizer, "token_text", token_text)
+    async with running.http() as http:
+        answer = await http.post(path, json=body | {"stream": stream})
+    assert answer.status_code == 200, answer.text
+    here = told.pop(threading.current_thread(), 0)
+    assert here <= 7 * 6, "what was generated is told as it comes"
+    assert sum(told.values()) >= 5 * 299
+
+
 async def test_a_long_body_that_is_refused_is_too(running: Any, worked_in: set[threading.Thread]) -> None:
     async with running.http() as http:
         answer = await http.post("/v1/completions", json={"model": "fake", "prompt": [2**31 - 1] * 1000})
@@ -90,13 +125,11 @@ async def test_a_short_body_is_worked_on_in_place(running: Any, worked_in: set[t
 
 async def test_the_border_is_the_bodys_size() -> None:
     for size, own in ((SHORT_BODY, True), (SHORT_BODY + 1, False)):
-        body = b" " * size
-        thread = await offload(body, threading.current_thread)
+        thread = await offload(size, threading.current_thread)
         assert (thread is threading.current_thread()) == own
 
 
 async def test_very_long_bodies_are_worked_on_one_by_one() -> None:
-    data = bytes(LONG_BODY + 1)
     begun, go_on, done = threading.Semaphore(0), threading.Semaphore(0), []
 
     def work(number: int) -> int:
@@ -105,11 +138,11 @@ async def test_very_long_bodies_are_worked_on_one_by_one() -> None:
         done.append(number)
         return number
 
-    tasks = [asyncio.create_task(offload(data, partial(work, number))) for number in range(4)]
+    tasks = [asyncio.create_task(offload(LONG_BODY + 1, partial(work, number))) for number in range(4)]
     await asyncio.to_thread(begun.acquire)
     tasks[2].cancel()
     await asyncio.gather(tasks[2], return_exceptions=True)
-    assert await offload(LONG.encode(), lambda: "others go on") == "others go on"
+    assert await offload(len(LONG), lambda: "others go on") == "others go on"
     assert not begun.acquire(blocking=False)
     go_on.release(4)
     assert [await tasks[number] for number in (0, 1, 3)] == [0, 1, 3]

@@ -8,6 +8,7 @@ import pytest
 
 from plimsoll_runtime.driver.mailbox import Mailbox, joined
 from plimsoll_runtime.engine.messages import LogprobEntry, RequestOutput
+from plimsoll_runtime.engine.scores import pack
 from plimsoll_runtime.errors import EngineDeadError
 
 ENTRY = LogprobEntry(5, -1.0, 1, [])
@@ -15,11 +16,11 @@ ENTRY = LogprobEntry(5, -1.0, 1, [])
 
 def test_joined_says_all_that_its_parts_said() -> None:
     parts = [
-        RequestOutput("r", [1], [ENTRY], prompt_logprobs=[ENTRY], cached_tokens=4),
+        RequestOutput("r", [1], [ENTRY], prompt_logprobs=pack([ENTRY]), cached_tokens=4),
         RequestOutput("r", [2], [ENTRY]),
         RequestOutput("r", [3], [ENTRY], finish_reason="stop", stop_token_id=3),
     ]
-    assert joined(parts) == RequestOutput("r", [1, 2, 3], [ENTRY] * 3, [ENTRY], "stop", 3, 4)
+    assert joined(parts) == RequestOutput("r", [1, 2, 3], [ENTRY] * 3, pack([ENTRY]), "stop", 3, 4)
     assert joined(parts[:1]) is parts[0]
     error = RequestOutput("r", finish_reason="error", error="broken")
     assert joined([parts[1], error]).error == "broken"

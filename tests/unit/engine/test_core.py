@@ -9,6 +9,7 @@ from builders import drain, make_core, request, tokens_of
 from simulated import EOS, POISON, VOCAB, oracle
 
 from plimsoll_runtime.engine.messages import AddRequest
+from plimsoll_runtime.engine.scores import unpack
 from plimsoll_runtime.errors import EngineDeadError, UsageError
 
 EVERY_TOKEN = tuple(range(POISON))
@@ -65,8 +66,8 @@ def test_logprobs_go_with_their_tokens() -> None:
     assert [entry.token_id for o in outputs["r"] for entry in o.logprobs] == tokens_of(outputs["r"])
     prompt_logprobs = outputs["r"][0].prompt_logprobs
     assert prompt_logprobs is not None
-    assert [p.token_id for p in prompt_logprobs] == [2, 3]
-    assert [p.logprob for p in prompt_logprobs] == oracle(wanted, 256).prompt_logprobs
+    assert [p.token_id for p in unpack(prompt_logprobs)] == [2, 3]
+    assert [p.logprob for p in unpack(prompt_logprobs)] == oracle(wanted, 256).prompt_logprobs
     assert all(o.prompt_logprobs is None for o in (*outputs["r"][1:], *outputs["plain"]))
     assert not any(o.logprobs for o in outputs["plain"])
 

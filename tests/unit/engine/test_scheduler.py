@@ -18,6 +18,7 @@ from plimsoll_runtime.engine.limits import Limits
 from plimsoll_runtime.engine.plan import LAST_CHOSEN, StepPlan, StepResult
 from plimsoll_runtime.engine.policy import REFRESHES, SECOND_NS, new_policy
 from plimsoll_runtime.engine.scheduler import Scheduler
+from plimsoll_runtime.engine.scores import unpack
 from plimsoll_runtime.engine.step import Step
 from plimsoll_runtime.errors import UsageError
 
@@ -273,7 +274,7 @@ def test_prompt_logprobs_need_every_position_computed() -> None:
     first = drain(core)["b"][0]
     assert first.cached_tokens == 0
     assert first.prompt_logprobs is not None
-    assert [p.logprob for p in first.prompt_logprobs] == oracle(wanted, 256).prompt_logprobs
+    assert [p.logprob for p in unpack(first.prompt_logprobs)] == oracle(wanted, 256).prompt_logprobs
 
 
 @pytest.mark.parametrize("caching", [True, False])
@@ -289,7 +290,7 @@ def test_prompt_logprobs_survive_a_preemption_amid_the_prompt(caching: bool) -> 
     outputs = drain(core)
     first = outputs["scored"][0]
     assert first.prompt_logprobs is not None
-    assert [p.logprob for p in first.prompt_logprobs] == oracle(wanted, 32).prompt_logprobs
+    assert [p.logprob for p in unpack(first.prompt_logprobs)] == oracle(wanted, 32).prompt_logprobs
     assert tokens_of(outputs["scored"]) == oracle(wanted, 32).token_ids
 
 

@@ -28,6 +28,7 @@ from plimsoll_runtime.engine.policy import (
     ShortestJob,
 )
 from plimsoll_runtime.engine.scheduler import Scheduler
+from plimsoll_runtime.engine.scores import unpack
 from plimsoll_runtime.engine.sequence import SequenceState
 from plimsoll_runtime.engine.step import Step
 from plimsoll_runtime.engine.tiers.index import TierIndex
@@ -294,7 +295,7 @@ class Engine(RuleBasedStateMachine):
         told = expectation.told
         if output.prompt_logprobs is not None:
             assert not told.token_ids, "prompt log probabilities come with the first token"
-            told.prompt_logprobs = [entry.logprob for entry in output.prompt_logprobs]
+            told.prompt_logprobs = [entry.logprob for entry in unpack(output.prompt_logprobs)]
         told.token_ids.extend(output.token_ids)
         assert told.token_ids == expectation.answer.token_ids[: len(told.token_ids)]
         if output.finish_reason is not None:

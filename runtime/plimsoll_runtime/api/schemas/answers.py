@@ -2,11 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated
 
 import msgspec
 
-PromptLogprobs = list[dict[str, dict[str, Any]] | None]
+_SCORE = {
+    "type": "object",
+    "properties": {
+        "logprob": {"type": "number"},
+        "rank": {"type": "integer"},
+        "decoded_token": {"type": "string"},
+    },
+    "required": ["logprob", "rank", "decoded_token"],
+}
+
+TokenScores = Annotated[msgspec.Raw, msgspec.Meta(extra_json_schema={"type": "object", "additionalProperties": _SCORE})]
+"""What is told of one token of a prompt, by token id. It is JSON already: a prompt may have a hundred thousand."""
+
+TopScores = Annotated[
+    msgspec.Raw, msgspec.Meta(extra_json_schema={"type": "object", "additionalProperties": {"type": "number"}})
+]
+"""Log probabilities of the likeliest tokens, by their text. JSON already, as above."""
+
+PromptLogprobs = list[TokenScores | None]
 
 
 class ErrorDetails(msgspec.Struct):
@@ -128,7 +146,7 @@ class CompletionLogprobs(msgspec.Struct):
     text_offset: list[int]
     token_logprobs: list[float | None]
     tokens: list[str]
-    top_logprobs: list[dict[str, float] | None]
+    top_logprobs: list[TopScores | None]
 
 
 class CompletionChoice(msgspec.Struct):
