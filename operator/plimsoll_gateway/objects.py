@@ -16,6 +16,7 @@ from plimsoll_cluster.resource import Entry, Resource
 from plimsoll_gateway.table import Model, Replica, Table, build_table
 
 POD_SELECTOR = "app.kubernetes.io/name=plimsoll-runtime,app.kubernetes.io/managed-by=plimsoll-operator"
+REVISION_LABEL = "plimsoll.dev/revision"
 CONTAINER = "runtime"
 PORT = 8000
 
@@ -52,6 +53,7 @@ def read_replica(pod: Object) -> Replica | None:
         ready=conditions.get("Ready", {}).get("status") == "True",
         names=_started_names(pod),
         unheard=is_unheard(conditions),
+        revision=(pod["metadata"].get("labels") or {}).get(REVISION_LABEL, ""),
     )
 
 
@@ -90,12 +92,13 @@ def hosted_replica(
 ) -> Replica | None:
     """The replica of a model that a ModelHost and its pod are together; the pod's own readiness counts.
 
-    None without a pod of that uid, or where it has no address, or is going away.
+    The pod's revision is the pool's and tells nothing of the model: it is left out. None without a pod of that uid, or
+    where it has no address, or is going away.
     """
     if pod is None or pod.value is None or host.owner is None or host.owner.uid != pod.uid:
         return None
     names = next((hosted.names for hosted in host.value if hosted.model == model), None)
-    return None if names is None else replace(pod.value, names=names)
+    return None if names is None else replace(pod.value, names=names, revision="")
 
 
 def model_of(

@@ -92,6 +92,17 @@ def test_pods_that_take_no_requests() -> None:
     assert [replica.ready for replica in model.replicas] == [False]
 
 
+def test_a_replica_has_the_revision_of_its_pod_and_in_a_pool_none() -> None:
+    """A pool's revision says how its pods were made, not which model they have."""
+    labels = {"plimsoll.dev/revision": "ab12-cd34-1"}
+    (model,) = table_of([DEPLOYMENT], [changed(POD, "metadata", "labels", value=labels)]).models
+    assert [replica.revision for replica in model.replicas] == ["ab12-cd34-1"]
+    (model,) = table_of([DEPLOYMENT], [changed(POD, "metadata", "labels", value=None)]).models
+    assert [replica.revision for replica in model.replicas] == [""]
+    (model,) = table_of([DEPLOYMENT], [changed(SHARED, "metadata", "labels", value=labels)], [HOST]).models
+    assert [replica.revision for replica in model.replicas] == [""]
+
+
 def condition(kind: str, status: str, reason: str = "") -> dict[str, str]:
     return {"type": kind, "status": status} | ({"reason": reason} if reason else {})
 
