@@ -19,6 +19,7 @@ from plimsoll_gateway.body import Body, ClientGone, Message, Receive, discard_un
 from plimsoll_gateway.budget import SMALL_BYTES, Budget
 from plimsoll_gateway.catalog import model_list, one_model
 from plimsoll_gateway.credential import Credential
+from plimsoll_gateway.demand.ledger import Demand
 from plimsoll_gateway.errors import (
     Refusal,
     internal_error,
@@ -36,6 +37,7 @@ from plimsoll_gateway.keys.record import ApiKey
 from plimsoll_gateway.lifeline import Lifelines
 from plimsoll_gateway.limits import Limits
 from plimsoll_gateway.metrics import CLIENT_GONE, CONTENT_TYPE, Metrics, labels_of
+from plimsoll_gateway.operations import METRICS, Operations
 from plimsoll_gateway.pick import Picker
 from plimsoll_gateway.probe import Prober
 from plimsoll_gateway.quota.admission import Admission, Quotas, Unlimited
@@ -51,7 +53,6 @@ from plimsoll_gateway.upstream import Call, is_alive
 
 log = logging.getLogger(__name__)
 
-METRICS = "/metrics"
 PROBES = frozenset(["/health", "/live", METRICS])
 OWN = PROBES | {"/v1/models"}
 MODEL_PREFIX = "/v1/models/"
@@ -75,7 +76,7 @@ class Gateway:
         keyring: Keyring = NO_KEYRING,
         credential: Credential | None = None,
     ) -> None:
-        """`metrics_apart`: /metrics is not among these paths; serve `metrics_page` elsewhere.
+        """`metrics_apart`: /metrics is not among these paths; serve `operations` elsewhere.
 
         `keyring` lets in who has a key, and `credential` is what makes runtimes believe whose a request is.
         """
@@ -88,11 +89,15 @@ class Gateway:
         self._own_paths = OWN - {METRICS} if metrics_apart else OWN
         self._body_bytes = limits.body_bytes
         self._metrics = Metrics(store, keyring)
+        self._demand = Demand(store, picker.standing)
+        self.operations = Operations(self._metrics, self._demand)
         self._budget = Budget(limits.held_bytes, self._metrics)
         self._turns = Turns()
         self._room = Room(limits.waiting, self._metrics, lambda model: picker.places(model.replicas))
         self._prober = Prober(partial(is_alive, session), store, picker, self._metrics)
-        self._relay = Relay(session, store, picker, self._prober, self._metrics, hold_seconds=limits.hold_seconds)
+        self._relay = Relay(
+            session, store, picker, self._prober, self._metrics, self._demand, hold_seconds=limits.hold_seconds
+        )
         self._running = Lifelines()
         store.listen(self._table_changed)
         self._draining = False
@@ -130,16 +135,6 @@ class Gateway:
             if exchange.key is not None:
                 self._metrics.key_requests.labels(exchange.key.name, str(code)).inc()
 
-    async def metrics_page(self, scope: Message, _receive: Receive, send: Send) -> None:
-        """An application of its own, for a port of its own: /metrics alone."""
-        stream = Stream(send, request_id(None))
-        if scope["path"] != METRICS:
-            await stream.fail(unknown_path(scope["path"]))
-        elif scope["method"] not in ("GET", "HEAD"):
-            await stream.fail(wrong_method(scope["method"], METRICS, "GET, HEAD"))
-        else:
-            await stream.whole(200, CONTENT_TYPE, self._metrics.render())
-
     async def _answer(self, exchange: Exchange) -> None:
         path = exchange.path
         if b"content-length" in exchange.headers and b"transfer-encoding" in exchange.headers:
@@ -170,6 +165,7 @@ class Gateway:
             exchange.stream.extra = admission.headers()
             call = self._call(exchange, body, asked)
             with (
+                self._demand.asking(exchange.model.key),
                 self._metrics.in_flight.labels(*labels_of(exchange.model)).track_inprogress(),
                 self._room.enter(exchange.model, asked.model) as place,
             ):
@@ -212,6 +208,7 @@ class Gateway:
             wanted=Wanted(prefix_blocks(root, asked.prefix)),
             voucher=None if key is None else Voucher(tenant, credential.current if credential else None),
             meter=None if key is None else Meter(asked.prompt_tokens),
+            came=exchange.came,
         )
 
     def _allowed(self, key: ApiKey | None, name: str) -> Model:
@@ -268,6 +265,7 @@ class Exchange:
         self.path: str = scope["path"]
         self.model: Model | None = None
         self.key: ApiKey | None = None
+        self.came = time.monotonic()
         self.code: int | None = None  # what to count instead of the status that was sent
 
     def allow(self, *methods: str) -> None:

@@ -149,6 +149,11 @@ def two_lengths() -> Refusal:
     return Refusal(400, message, code="invalid_request", headers=[("connection", "close")])
 
 
+def too_many_questions(most: int) -> Refusal:
+    """503: as many wait for news of the demand as may."""
+    return _unavailable(f"{most} requests wait for news of the demand already, and no more may.", "overloaded")
+
+
 def unknown_path(path: str) -> Refusal:
     """404 for a URL that this gateway does not serve."""
     return Refusal(404, f"Unknown path {path}. The OpenAI API is served under /v1.", code="unknown_path")

@@ -90,6 +90,7 @@ async def _run(
         await server
         if scraped is not None:
             page.should_exit = True
+            gateway.operations.end()
             await scraped
     return 0
 

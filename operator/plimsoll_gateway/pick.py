@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 
-from plimsoll_gateway.route.loads import UNKNOWN_SLOTS, Loads
+from plimsoll_gateway.route.loads import UNKNOWN_SLOTS, Loads, Standing
 from plimsoll_gateway.route.memory import PrefixMemory
 from plimsoll_gateway.route.scores import ANYTHING, PrefixScorer, Scorer, Wanted
 from plimsoll_gateway.table import Replica
@@ -67,6 +67,10 @@ class Picker:
     def capacity(self, replicas: Sequence[Replica]) -> int:
         """The sequences that the batches of these replicas have places for."""
         return sum(self.loads.slots(replica.id) or UNKNOWN_SLOTS for replica in replicas)
+
+    def standing(self, replica: Replica) -> Standing:
+        """How busy it is now, as far as is known."""
+        return self.loads.standing(replica.id, self.in_flight(replica.id))
 
     def heard(self, replica: Replica, text: bytes) -> None:
         """An answer of `replica` told its load, while we still count the request that it answers."""

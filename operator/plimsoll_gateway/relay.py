@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 import aiohttp
 
+from plimsoll_gateway.demand.ledger import Demand
+from plimsoll_gateway.demand.tally import Pulse, Tally
 from plimsoll_gateway.errors import no_table, not_ready, stream_broken, unknown_model, upstream_failed
 from plimsoll_gateway.headers import BELIEVED, LOAD, TENANT, response_headers
 from plimsoll_gateway.keys.record import ApiKey
@@ -69,6 +71,7 @@ class Relay:
         picker: Picker,
         prober: Prober,
         metrics: Metrics,
+        demand: Demand,
         clock: Callable[[], float] = time.monotonic,
         *,
         hold_seconds: float = HOLD_SECONDS,
@@ -78,6 +81,7 @@ class Relay:
         self._picker = picker
         self._prober = prober
         self._metrics = metrics
+        self._demand = demand
         self._clock = clock
         self._hold_seconds = hold_seconds
         self._unbelieving: set[str] = set()
@@ -109,15 +113,17 @@ class Relay:
                 self._metrics.retries.labels(*labels_of(model), failures[-1].kind).inc()
             may_retry = not failures and any(other.id != replica.id for other in ready)
             with self._picker.hold(replica):
-                answer = await self._ask(call, model, replica, may_retry)
+                tally = self._demand.tally(model.key, replica.revision)
+                answer = await self._ask(call, model, replica, may_retry, tally)
                 if isinstance(answer, Failure):
                     failures.append(answer)
                     continue
+                tally.answered(answer.status)
                 place.leave()
                 call.body.drop()  # there will be no further attempt
                 self._metrics.first_byte.labels(*labels_of(model)).observe(self._clock() - began)
                 try:
-                    await self._pipe(answer, model, call, stream)
+                    await self._pipe(answer, model, call, stream, tally)
                 finally:
                     answer.close()
                     self._metrics.duration.labels(*labels_of(model)).observe(self._clock() - began)
@@ -142,27 +148,32 @@ class Relay:
         return other
 
     async def _ask(
-        self, call: Call, model: Model, replica: Replica, may_retry: bool
+        self, call: Call, model: Model, replica: Replica, may_retry: bool, tally: Tally
     ) -> aiohttp.ClientResponse | Failure:
         """Send, and wait for the headers of the answer. A 503 is an answer unless another replica can be asked."""
         try:
             async with self._prober.listen(replica, model):
                 response = await post(self._session, replica, call)
         except SilentError as error:
+            tally.unanswered()
             return _failure(call, replica, "silent", error, same_again=False)
         except CONNECT_ERRORS as error:
             self._picker.failed(replica)
             if isinstance(error, TimeoutError):
                 self._prober.eject(replica, model)
+            tally.unanswered()
             return _failure(call, replica, "connect", error, same_again=False)
         except RESET_ERRORS as error:
+            tally.unanswered()
             return _failure(call, replica, "reset", error, same_again=True)
         except UPSTREAM_ERRORS as error:
+            tally.unanswered()
             raise upstream_failed(call.model_name, _failure(call, replica, "invalid", error).reason) from None
         self._picker.answered(replica)
         self._note(call, model, replica, response)
         if not 200 <= response.status <= 599:
             response.close()
+            tally.unanswered()
             raise upstream_failed(call.model_name, f"its status was {response.status}")
         if response.status == 503 and may_retry:
             response.close()
@@ -190,9 +201,12 @@ class Relay:
                     model.key,
                 )
 
-    async def _pipe(self, answer: aiohttp.ClientResponse, model: Model, call: Call, stream: Stream) -> None:
+    async def _pipe(
+        self, answer: aiohttp.ClientResponse, model: Model, call: Call, stream: Stream, tally: Tally
+    ) -> None:
         """Stream the answer through, one piece at a time: what the client does not take is not read either."""
         events, meter = _is_event_stream(answer), call.meter
+        pulse = Pulse(tally, call.came) if events else None
         if meter is not None:
             meter.begin(answer.status)
         await stream.start(answer.status, response_headers(answer.raw_headers, call.request_id), events=events)
@@ -203,10 +217,13 @@ class Relay:
                 reason = str(error) or type(error).__name__
                 log.warning("%s: the answer of %s broke off: %s", call.request_id, model.key, reason)
                 self._metrics.broken_streams.labels(*labels_of(model)).inc()
+                tally.broke()
                 await stream.fail(stream_broken(call.model_name, "its replica went away"))
                 return
             if not chunk:
                 break
+            if pulse is not None:
+                pulse.passed(chunk, self._clock())
             if meter is not None:
                 meter.read(chunk, events=events)
             await stream.push(chunk)

@@ -81,12 +81,12 @@ class GatewayServer(uvicorn.Server):
 
 
 class MetricsServer(uvicorn.Server):
-    """Serves the page of the metrics on an open socket until `should_exit` is set; signals are the other's."""
+    """Serves what operators are told on an open socket until `should_exit` is set; signals are the other's."""
 
     def __init__(self, gateway: Gateway) -> None:
         super().__init__(
             uvicorn.Config(
-                gateway.metrics_page,
+                gateway.operations,
                 access_log=False,
                 http=PatientProtocol,
                 interface="asgi3",

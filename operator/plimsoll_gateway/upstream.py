@@ -34,7 +34,8 @@ NO_AUTO_HEADERS = ("User-Agent", "Accept", "Accept-Encoding", "Content-Type")
 class Call:
     """One request as it will be sent to a replica; the same for every attempt, of which the body outlives none.
 
-    `wanted`: what it would like to find there. With keys, `voucher` says whose it is, and `meter` counts its tokens.
+    `came`: when it arrived, by time.monotonic. `wanted`: what it would like to find there. With keys,
+    `voucher` says whose it is, and `meter` counts its tokens.
     """
 
     path: str
@@ -46,6 +47,7 @@ class Call:
     wanted: Wanted = ANYTHING
     voucher: Voucher | None = None
     meter: Meter | None = None
+    came: float = 0.0
 
 
 def open_session() -> aiohttp.ClientSession:

@@ -60,6 +60,6 @@ async def test_the_gateway_reads_what_the_runtime_tells_of_its_load() -> None:
         engine = SimpleNamespace(stats=stats, info=SimpleNamespace(max_sequences=slots))
         return load.load_of(SimpleNamespace(engine=engine)).encode()  # type: ignore[arg-type]
 
-    assert read_report(told(3, 2, 25, 100, 128), own=1) == Report(4, 128, 0.25)
-    assert read_report(told(0, 0, 0, 0, 0), own=0) == Report(0, None, 0.0)
-    assert read_report(told(500, 4096, 100, 100, 512), own=0) == Report(4596, 512, 1.0)
+    assert read_report(told(3, 2, 25, 100, 128), own=1) == Report(4, 128, 0.25, 3, 2)
+    assert read_report(told(0, 0, 0, 0, 0), own=0) == Report(0, None, 0.0, 0, 0)
+    assert read_report(told(500, 4096, 100, 100, 512), own=0) == Report(4596, 512, 1.0, 500, 4096)

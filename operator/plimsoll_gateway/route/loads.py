@@ -21,10 +21,27 @@ _REPORT = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """`others`: sequences that are not ours, `slots` of a batch (None: untold), the share `kv` of its cache in use."""
+    """Sequences that run and wait at a replica, `others` of them not ours; `slots` of a batch (None: untold), and the
+    share `kv` of its cache in use.
+    """
 
     others: int
     slots: int | None
+    kv: float
+    running: int
+    waiting: int
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How a replica stands: what it said of itself within the last seconds, else what is known here.
+
+    `slots` 0: it has never told.
+    """
+
+    running: int
+    waiting: int
+    slots: int
     kv: float
 
 
@@ -33,8 +50,9 @@ def read_report(text: bytes, own: int) -> Report | None:
     found = _REPORT.fullmatch(text)
     if found is None:
         return None
-    sequences, slots = int(found["running"]) + int(found["waiting"]), found["slots"]
-    return Report(max(0, sequences - own), int(slots) if slots else None, float(found["kv"]))
+    running, waiting, slots = int(found["running"]), int(found["waiting"]), found["slots"]
+    others = max(0, running + waiting - own)
+    return Report(others, int(slots) if slots else None, float(found["kv"]), running, waiting)
 
 
 class Loads:
@@ -54,6 +72,18 @@ class Loads:
         """What it said within the last seconds."""
         heard = self._reports.get(replica_id)
         return heard[1] if heard is not None and self._clock() - heard[0] <= FRESH_SECONDS else None
+
+    def standing(self, replica_id: str, own: int) -> Standing:
+        """How it stands, which has `own` requests of ours now.
+
+        A report is made while a request is there, so the last one before a rest says nothing of the rest.
+        """
+        fresh, slots = self.report(replica_id), self.slots(replica_id) or 0
+        if fresh is not None:
+            return Standing(fresh.running, fresh.waiting, slots, fresh.kv)
+        running = min(own, slots) if slots else own
+        last = self._reports.get(replica_id)
+        return Standing(running, own - running, slots, last[1].kv if last is not None and own else 0.0)
 
     def slots(self, replica_id: str) -> int | None:
         """How many sequences its batch may have; None where it has never told."""

@@ -16,6 +16,7 @@ from uvicorn.server import ServerState
 
 from plimsoll_gateway.app import Gateway
 from plimsoll_gateway.limits import BODY_BYTES, Limits
+from plimsoll_gateway.operations import Operations
 from plimsoll_gateway.pick import Picker
 from plimsoll_gateway.protocol import PatientProtocol
 from plimsoll_gateway.table import Model, ObjectKey, Replica, TableStore, build_table
@@ -114,10 +115,13 @@ class Upstream:
 class World:
     """The gateway under test, its table, and a client."""
 
-    def __init__(self, gateway: Gateway, store: TableStore, url: str, client: aiohttp.ClientSession) -> None:
+    def __init__(
+        self, gateway: Gateway, store: TableStore, url: str, inside_url: str, client: aiohttp.ClientSession
+    ) -> None:
         self.gateway = gateway
         self.store = store
         self.url = url
+        self.inside_url = inside_url
         self.client = client
         self._ids = itertools.count()
         self._upstreams: list[Upstream] = []
@@ -151,6 +155,10 @@ class World:
     def get(self, path: str) -> contextlib.AbstractAsyncContextManager[aiohttp.ClientResponse]:
         return self.client.get(self.url + path)
 
+    def inside(self, path: str) -> contextlib.AbstractAsyncContextManager[aiohttp.ClientResponse]:
+        """On the port that clients do not reach."""
+        return self.client.get(self.inside_url + path)
+
     async def metric(self, line: str) -> float:
         """The value of one series, 0 where there is none."""
         async with self.get("/metrics") as response:
@@ -163,7 +171,7 @@ class World:
 
 
 @contextlib.asynccontextmanager
-async def serve_asgi(app: Gateway) -> AsyncIterator[str]:
+async def serve_asgi(app: Gateway | Operations) -> AsyncIterator[str]:
     """Serve by uvicorn's own protocol, without its process machinery; yields the URL."""
     config = uvicorn.Config(app, access_log=False, log_config=None, server_header=False, ws="none", lifespan="off")
     config.load()
@@ -187,8 +195,8 @@ async def running_world(limits: Limits = LIMITS, **options: Any) -> AsyncIterato
     store = TableStore()
     async with open_session() as upstreams, aiohttp.ClientSession() as client:
         gateway = Gateway(upstreams, store, Picker(), limits, **options)
-        async with serve_asgi(gateway) as url:
-            made = World(gateway, store, url, client)
+        async with serve_asgi(gateway) as url, serve_asgi(gateway.operations) as inside_url:
+            made = World(gateway, store, url, inside_url, client)
             try:
                 yield made
             finally:

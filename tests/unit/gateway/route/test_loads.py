@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plimsoll_gateway.route.loads import FRESH_SECONDS, Loads, Report, read_report
+from plimsoll_gateway.route.loads import FRESH_SECONDS, Loads, Report, Standing, read_report
 
 
 def test_a_report_is_read() -> None:
-    assert read_report(b"running=3, waiting=2, slots=128, kv=0.25", own=1) == Report(4, 128, 0.25)
-    assert read_report(b"running=3, waiting=2, kv=1.00", own=9) == Report(0, None, 1.0)
+    assert read_report(b"running=3, waiting=2, slots=128, kv=0.25", own=1) == Report(4, 128, 0.25, 3, 2)
+    assert read_report(b"running=3, waiting=2, kv=1.00", own=9) == Report(0, None, 1.0, 3, 2)
 
 
 @pytest.mark.parametrize(
@@ -23,7 +23,7 @@ def test_what_is_no_report_changes_nothing(text: bytes) -> None:
     loads = Loads(lambda: 0.0)
     loads.heard("a", b"running=3, waiting=0, slots=8, kv=0.25", 0)
     loads.heard("a", text, 0)
-    assert loads.report("a") == Report(3, 8, 0.25)
+    assert loads.report("a") == Report(3, 8, 0.25, 3, 0)
 
 
 @given(text=st.binary(max_size=60))
@@ -45,3 +45,14 @@ def test_queues_are_forgotten_and_places_are_not() -> None:
     loads.keep({"b"})
     assert (loads.slots("a"), loads.slots("b")) == (None, None)
     assert loads.report("b") is not None
+
+
+def test_a_replica_stands_as_it_said_of_late_and_else_as_we_know() -> None:
+    now = 0.0
+    loads = Loads(lambda: now)
+    assert loads.standing("a", own=3) == Standing(3, 0, 0, 0.0)
+    loads.heard("a", b"running=8, waiting=2, slots=8, kv=0.75", 0)
+    assert loads.standing("a", own=0) == Standing(8, 2, 8, 0.75)
+    now = FRESH_SECONDS + 0.1
+    assert loads.standing("a", own=9) == Standing(8, 1, 8, 0.75)
+    assert loads.standing("a", own=0) == Standing(0, 0, 8, 0.0)

@@ -1,0 +1,55 @@
+"""What `GET /demand` answers (docs/design/20261122-scaling.md). Names and bounds are a contract with the operator."""
+
+from __future__ import annotations
+
+import msgspec
+
+FIRST_BYTE_BOUNDS = (0.05, 0.1, 0.2, 0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 3.0, 5.0, 8.0, 13.0, 20.0, 30.0, 60.0, 120.0)
+EVENT_GAP_BOUNDS = (0.005, 0.01, 0.02, 0.03, 0.05, 0.08, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0, 2.0, 5.0, 10.0)
+
+
+class Spread(msgspec.Struct, frozen=True):
+    """How durations were distributed: their number, their sum in seconds, and how many were at most as long as each
+    bound. Those beyond the last bound are in `count` alone.
+    """
+
+    count: int
+    seconds: float
+    buckets: tuple[tuple[float, int], ...]
+
+
+class RevisionDemand(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """How the pods of one revision stand and answer. The first five tell of now, the others since the process began."""
+
+    revision: str
+    replicas: int
+    running: int
+    waiting: int
+    slots: int
+    kv: float
+    requests: int
+    errors: int
+    broken: int
+    first_byte: Spread
+    event_gap: Spread
+
+
+class ModelDemand(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """What one model is asked for. `last_asked`: seconds since the epoch, None before the first request."""
+
+    namespace: str
+    name: str
+    held: int
+    in_flight: int
+    asked: int
+    last_asked: float | None
+    revisions: tuple[RevisionDemand, ...]
+
+
+class DemandReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """All models that were asked for, or have replicas. `instance` names the process whose totals these are."""
+
+    instance: str
+    sequence: int
+    time: float
+    models: tuple[ModelDemand, ...]
