@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol
@@ -29,9 +29,9 @@ class UnreachableError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Some of a collection's objects, and the resource version that the whole list is of."""
+    """Some of a collection's objects, to be gone through once, and the resource version that the whole list is of."""
 
-    items: Sequence[Object]
+    items: Iterable[Object]
     version: int
 
 
@@ -80,7 +80,7 @@ class Reflector(Generic[T]):
                 self._delay = min(self._delay * 2, LONGEST_DELAY)
 
     async def _list(self) -> None:
-        """Page by page, so that never more than a page is held as the server wrote it."""
+        """Page by page, and object by object: what is not kept of one is gone before the next."""
         number, version = self._part.begin_list(), 0
         entries: dict[ObjectKey, Entry[T]] = {}
         async for page in self._source.list():

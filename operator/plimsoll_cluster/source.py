@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import json
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
 from typing import Any
 
 import aiohttp
-from kubernetes.aio import client
+import msgspec
 
+from plimsoll_cluster.connection import Connection
+from plimsoll_cluster.keys import Object
 from plimsoll_cluster.reflector import GoneError, Page, Reflector, UnreachableError
 from plimsoll_cluster.resource import Resource, version_of
 from plimsoll_cluster.store import Store
@@ -21,7 +22,14 @@ LIST_TIMEOUT = aiohttp.ClientTimeout(total=30)
 WATCH_TIMEOUT = aiohttp.ClientTimeout(total=None, sock_connect=10, sock_read=150)
 
 
-async def follow(api: client.ApiClient, *stores: Store[Any]) -> None:
+class _List(msgspec.Struct):
+    """A page. Its items are parsed one by one, so that never more than one of them is held as it was written."""
+
+    metadata: dict[str, Any]
+    items: Sequence[msgspec.Raw] | None = None
+
+
+async def follow(api: Connection, *stores: Store[Any]) -> None:
     """Keep stores true for ever."""
     async with asyncio.TaskGroup() as group:
         for store in stores:
@@ -33,11 +41,11 @@ async def follow(api: client.ApiClient, *stores: Store[Any]) -> None:
 class KubernetesSource:
     """A resource in one namespace, or in all.
 
-    Paths are asked for directly: the generated methods accept no timeout between two reads, which a watch needs, and
-    build an object of each item.
+    Paths are asked for directly: the library's generated methods accept no timeout between two reads, which a watch
+    needs, and build an object of each item.
     """
 
-    def __init__(self, api: client.ApiClient, resource: Resource[Any], namespace: str | None) -> None:
+    def __init__(self, api: Connection, resource: Resource[Any], namespace: str | None) -> None:
         where = namespace or "all namespaces"
         self.title = f"{resource.plural} of {where}" if resource.namespaced else resource.plural
         self._api = api
@@ -51,13 +59,13 @@ class KubernetesSource:
             query = {"continue": following} if following else {}
             response = await self._ask(LIST_TIMEOUT, limit=str(PAGE_SIZE), **query)
             try:
-                body = json.loads(await response.read())
+                body = msgspec.json.decode(await response.read(), type=_List)
             except (aiohttp.ClientError, TimeoutError, ValueError) as error:
                 raise UnreachableError(_words(error)) from error
             finally:
                 response.close()
-            yield Page(body["items"], version_of(body))
-            following = body["metadata"].get("continue", "")
+            yield Page(_parsed(body.items or ()), version_of({"metadata": body.metadata}))
+            following = body.metadata.get("continue", "")
             if not following:
                 return
 
@@ -72,7 +80,7 @@ class KubernetesSource:
         )
         try:
             async for line in _lines(response.content):
-                event = json.loads(line)
+                event = msgspec.json.decode(line)
                 if event["type"] == "ERROR":
                     raise _error(event["object"].get("code"), event["object"].get("message"))
                 yield event
@@ -85,15 +93,7 @@ class KubernetesSource:
         if self._resource.selector:
             query["labelSelector"] = self._resource.selector
         try:
-            method, url, headers, _, _ = await self._api.param_serialize(
-                "GET",
-                self._path,
-                query_params=list(query.items()),
-                header_params={"Accept": "application/json"},
-                auth_settings=["BearerToken"],
-            )
-            answer = await self._api.call_api(method, url, headers, _request_timeout=patience)
-            response: aiohttp.ClientResponse = answer.response
+            response = await self._api.ask("GET", self._path, query, patience=patience)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise UnreachableError(_words(error)) from error
         if response.status != 200:
@@ -102,6 +102,14 @@ class KubernetesSource:
             hint = f" ({self._resource.hint})" if response.status == 404 and self._resource.hint else ""
             raise _error(response.status, text + hint)
         return response
+
+
+def _parsed(items: Sequence[msgspec.Raw]) -> Iterator[Object]:
+    for item in items:
+        try:
+            yield msgspec.json.decode(item)
+        except ValueError as error:
+            raise UnreachableError(_words(error)) from error
 
 
 def _error(code: int | None, message: str | None) -> Exception:

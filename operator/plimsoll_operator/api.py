@@ -5,13 +5,13 @@ Objects stay plain JSON: the client library's classes would drop fields that the
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
 import aiohttp
-from kubernetes.aio import client
+import msgspec
 
+from plimsoll_cluster.connection import JSON, Connection
 from plimsoll_operator.identity import (
     GROUP,
     HOST_KIND,
@@ -31,7 +31,7 @@ READ_SECONDS = 30.0
 WRITE_SECONDS = 8.0
 """A write ends, well or not, within this time: who loses the Lease still counts on it (see lease.py)."""
 LEASE_SECONDS = 4.0
-JSON, APPLY = "application/json", "application/apply-patch+yaml"
+APPLY = "application/apply-patch+yaml"
 PLURALS = {KIND: PLURAL, POOL_KIND: POOLS_PLURAL, HOST_KIND: HOSTS_PLURAL}
 MODELS = f"/apis/{GROUP}/{VERSION}"
 MANAGED = {"fieldManager": FIELD_MANAGER}
@@ -71,8 +71,8 @@ class ApiError(Exception):
 class Api:
     """Requests for ModelDeployments and their children. Every method raises ApiError."""
 
-    def __init__(self, api: client.ApiClient) -> None:
-        self._client = api
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
 
     async def serves_models(self) -> bool:
         """Whether the API server knows our kinds, and says so to clients."""
@@ -197,26 +197,17 @@ class Api:
         seconds: float | None = None,
     ) -> dict[str, Any]:
         """One request; `seconds` is its time limit where the method's own is too long."""
-        limit = seconds or (READ_SECONDS if method == "GET" else WRITE_SECONDS)
+        patience = aiohttp.ClientTimeout(total=seconds or (READ_SECONDS if method == "GET" else WRITE_SECONDS))
+        content = None if body is None else msgspec.json.encode(body)
         try:
-            verb, url, headers, content, _ = await self._client.param_serialize(
-                method,
-                path,
-                query_params=list((query or {}).items()),
-                header_params={"Accept": JSON, "Content-Type": kind},
-                body=body,
-                auth_settings=["BearerToken"],
-            )
-            timeout = aiohttp.ClientTimeout(total=limit)
-            answer = await self._client.call_api(verb, url, headers, content, _request_timeout=timeout)
-            response: aiohttp.ClientResponse = answer.response
+            response = await self._connection.ask(method, path, query or {}, content, kind=kind, patience=patience)
             async with response:
-                text = await response.text()
+                data = await response.read()
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise ApiError(None, f"the API server cannot be reached: {error or type(error).__name__}") from error
         if not 200 <= response.status < 300:
-            raise _error(response.status, text)
-        answered: dict[str, Any] = json.loads(text)
+            raise _error(response.status, data)
+        answered: dict[str, Any] = msgspec.json.decode(data)
         return answered
 
 
@@ -228,10 +219,11 @@ def _lease_path(namespace: str, name: str = "") -> str:
     return f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/{name}".rstrip("/")
 
 
-def _error(code: int, text: str) -> ApiError:
+def _error(code: int, data: bytes) -> ApiError:
     """What a Status object says, or else the text itself."""
+    text = data.decode(errors="replace")
     try:
-        status = json.loads(text)
+        status = msgspec.json.decode(data)
         causes = (status.get("details") or {}).get("causes") or ()
         message = str(status.get("message") or text)
     except (ValueError, AttributeError):

@@ -8,6 +8,7 @@ from typing import Any
 
 from kubernetes.aio import client, config
 
+from plimsoll_cluster.connection import NOTHING, Connection
 from plimsoll_cluster.source import KubernetesSource
 from plimsoll_operator.api import Api
 from plimsoll_operator.build.budget import Budgets
@@ -29,7 +30,7 @@ class Killed(BaseException):
     """The process ends here, whatever it was about to do."""
 
 
-class RecordingClient(client.ApiClient):
+class RecordingClient(Connection):
     """`changes` counts the writes that were carried out.
 
     `kill_after`: the write, counted from 1, after which the process ends without having seen the answer.
@@ -45,12 +46,12 @@ class RecordingClient(client.ApiClient):
     def writes(self) -> list[tuple[str, str]]:
         return [(method, url) for method, url in self.requests if method != "GET"]
 
-    async def call_api(self, method: str, url: str, *args: Any, **more: Any) -> Any:
-        answer = await super().call_api(method, url, *args, **more)
-        self.requests.append((method, url))
+    async def ask(self, method: str, path: str, query: Any = NOTHING, *args: Any, **more: Any) -> Any:
+        answer = await super().ask(method, path, query, *args, **more)
+        self.requests.append((method, str(answer.request_info.url)))
         self.changes += method != "GET" and answer.status < 300
         if method != "GET" and len(self.writes) == self.kill_after:
-            answer.response.close()
+            answer.close()
             raise Killed
         return answer
 

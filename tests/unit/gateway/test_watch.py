@@ -12,6 +12,7 @@ from aiohttp import web
 
 kubernetes_client = pytest.importorskip("kubernetes.aio.client", reason="needs the [operator] extra")
 
+from plimsoll_cluster.connection import Connection  # noqa: E402
 from plimsoll_cluster.source import follow  # noqa: E402
 from plimsoll_gateway.cluster_table import ClusterTable  # noqa: E402
 from plimsoll_gateway.table import Table, TableStore  # noqa: E402
@@ -108,7 +109,7 @@ async def test_the_table_follows_the_cluster(api: tuple[Api, str]) -> None:
     server.held[PODS] = [pod("a-1", "a", 4)]
     store = SignallingStore()
     configuration = kubernetes_client.Configuration(host=url)
-    async with kubernetes_client.ApiClient(configuration) as client:
+    async with Connection(configuration) as client:
         table = ClusterTable(["team"], store)
         task = asyncio.create_task(follow(client, table.models, table.pods, table.hosts))
         first = await store.next()
@@ -144,7 +145,7 @@ async def test_a_server_that_refuses_is_asked_again(
     server.status = 403
     monkeypatch.setattr("plimsoll_cluster.reflector.FIRST_DELAY", 0.01)
     store = SignallingStore()
-    async with kubernetes_client.ApiClient(kubernetes_client.Configuration(host=url)) as client:
+    async with Connection(kubernetes_client.Configuration(host=url)) as client:
         table = ClusterTable(["team"], store)
         task = asyncio.create_task(follow(client, table.models, table.pods, table.hosts))
         async with asyncio.timeout(5):

@@ -11,6 +11,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 from kubernetes.aio import client
 
+from plimsoll_cluster.connection import Connection
 from plimsoll_operator import api as module
 from plimsoll_operator.api import Api, ApiError
 from plimsoll_operator.identity import ObjectKey
@@ -51,7 +52,7 @@ async def api(server: ApiServer) -> AsyncIterator[Api]:
     app.router.add_route("*", "/{path:.*}", server.answer)
     async with (
         TestServer(app) as running,
-        client.ApiClient(client.Configuration(host=str(running.make_url("")).rstrip("/"))) as http,
+        Connection(client.Configuration(host=str(running.make_url("")).rstrip("/"))) as http,
     ):
         yield Api(http)
 
@@ -119,8 +120,8 @@ async def test_what_is_gone_needs_no_deleting_and_takes_no_status(api: Api, serv
         await api.apply_status(ITEM, {"phase": "Ready"})
     assert not raised.value.is_unsure
     assert [method for method, *_ in server.requests] == ["DELETE", "PATCH"]
-    assert '"uid": "u"' in server.requests[0][2]
-    assert '"uid": "u"' in server.requests[1][2]
+    assert '"uid":"u"' in server.requests[0][2]
+    assert '"uid":"u"' in server.requests[1][2]
 
 
 async def test_other_errors_of_them_are_told(api: Api, server: ApiServer) -> None:

@@ -13,6 +13,7 @@ from aiohttp.test_utils import TestServer
 kubernetes_client = pytest.importorskip("kubernetes.aio.client", reason="needs the [operator] extra")
 
 from plimsoll_cluster.connect import connect  # noqa: E402
+from plimsoll_cluster.connection import Connection  # noqa: E402
 from plimsoll_cluster.reflector import GoneError, UnreachableError  # noqa: E402
 from plimsoll_cluster.resource import Resource  # noqa: E402
 from plimsoll_cluster.source import KubernetesSource, follow  # noqa: E402
@@ -54,7 +55,7 @@ async def api() -> AsyncIterator[tuple[Api, Any]]:
     app.router.add_get("/{path:.*}", made.answer)
     async with TestServer(app) as server:
         configuration = kubernetes_client.Configuration(host=str(server.make_url("")).rstrip("/"))
-        async with kubernetes_client.ApiClient(configuration) as client:
+        async with Connection(configuration) as client:
             yield made, client
 
 
