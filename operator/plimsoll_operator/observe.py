@@ -105,6 +105,11 @@ def observe_pods(pods: Iterable[Pod], now: datetime, nodes: Mapping[str, Node] =
     return tuple(sorted(found, key=lambda pod: (pod.created, pod.name)))
 
 
+def lost_in(pods: Iterable[Pod], now: datetime) -> timedelta | None:
+    """How long until a pod that stops counts as lost, if nothing is heard of it before; None where none stops."""
+    return min((p.gone_by + LOST_AFTER - now for p in pods if p.gone_by is not None and not p.lost), default=None)
+
+
 def selecting_uid(pods: Iterable[Pod], owner_uid: str) -> str | None:
     """The uid for selectors to name: None while a replica lives that an operator of before this label has made."""
     return owner_uid if all(pod.marked for pod in pods if pod.live) else None

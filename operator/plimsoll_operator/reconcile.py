@@ -28,6 +28,7 @@ from plimsoll_operator.observe import (
     Observed,
     Pod,
     ServiceState,
+    lost_in,
     observe_pods,
     observe_service,
     read_service,
@@ -153,7 +154,9 @@ class Reconciler:
         self._nodes.note_use(spec.key.of(KIND), (p.node for p in observed.pods if p.node))
         seen = self._view(spec, observed)
         planned = plan(seen)
-        rejections, failure = await self._actor.apply(item, spec.key, planned.actions, self._make(spec), service)
+        rejections, failure = Rejections(), None
+        if planned.actions:
+            rejections, failure = await self._actor.apply(item, spec.key, planned.actions, self._make(spec), service)
         if planned.actions and rejections == Rejections() and failure is None:
             await self._keep_budget(item, spec, uid)
             return Outcome(again=PATIENCE)  # what came of it is written down once the caches show it
@@ -166,7 +169,7 @@ class Reconciler:
         if failure is not None:
             raise failure
         stalls_in = seen.deadline(before) - now if any(c.type == RECONCILING for c in conditions) else None
-        waits = (planned.wait, stalls_in, None if known else LOOK_AGAIN)
+        waits = (planned.wait, stalls_in, lost_in(found, now), None if known else LOOK_AGAIN)
         return Outcome(again=min((wait for wait in waits if wait is not None), default=None))
 
     def _view(self, spec: Spec, observed: Observed) -> View[Spec]:

@@ -18,6 +18,8 @@ logger = logging.getLogger(__name__)
 
 FIRST_DELAY, LONGEST_DELAY = 0.5, 60.0
 RESYNC_SECONDS = 60.0
+RESYNCED_A_SECOND = 10.0
+"""At the most, so that many objects cost no more than some hundreds do: less than a hundredth of a core."""
 WORKERS = 16
 
 Pass = Callable[[Key], Awaitable[Outcome]]
@@ -89,7 +91,8 @@ class WorkQueue:
         """Give every known object a pass now and then, one after the other: it compares what is in memory."""
         while True:
             keys = list(self._known)
-            pause = RESYNC_SECONDS * random.uniform(0.9, 1.1) / max(1, len(keys))
+            seconds = max(RESYNC_SECONDS, len(keys) / RESYNCED_A_SECOND)
+            pause = seconds * random.uniform(0.9, 1.1) / max(1, len(keys))
             for key in keys:
                 await asyncio.sleep(pause)
                 if key in self._known:

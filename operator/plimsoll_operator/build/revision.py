@@ -42,7 +42,7 @@ Fits = Callable[[str, Image | None], Fit]
 
 def revision(spec: Workload, image: Image, more: str = "") -> str:
     """The label of a pod that is made now. `more` is what else of an installation its pods are made from."""
-    return f"{user_part(spec)}-{_installed(spec, image, more)}-{OWN}"
+    return _label(user_part(spec), spec, image, more)
 
 
 def user_part(spec: Workload) -> str:
@@ -54,7 +54,8 @@ def user_part(spec: Workload) -> str:
 
 def fits(spec: Workload, image: Image, more: str = "") -> Fits:
     """Compares pods with what would be made now, by their label; those of 0.1.0 by their image, too."""
-    wanted, user, used = revision(spec, image, more), user_part(spec), _used(spec, image)
+    user, used = user_part(spec), _used(spec, image)
+    wanted = _label(user, spec, image, more)
 
     def fit(label: str, made_of: Image | None) -> Fit:
         if label == wanted:
@@ -66,6 +67,10 @@ def fits(spec: Workload, image: Image, more: str = "") -> Fits:
         return Fit.OLDER
 
     return fit
+
+
+def _label(user: str, spec: Workload, image: Image, more: str) -> str:
+    return f"{user}-{_installed(spec, image, more)}-{OWN}"
 
 
 def _used(spec: Workload, image: Image) -> Image:

@@ -19,7 +19,7 @@ from plimsoll_operator.expectations import PATIENCE_SECONDS, Expectations
 from plimsoll_operator.identity import POOL_KIND, Object, ObjectKey
 from plimsoll_operator.kinds import Caches
 from plimsoll_operator.nodes import NodeRegistry
-from plimsoll_operator.observe import Observed, Pod, ServiceState, observe_pods
+from plimsoll_operator.observe import Observed, Pod, ServiceState, lost_in, observe_pods
 from plimsoll_operator.outcome import Outcome, unless_namespace_ends
 from plimsoll_operator.plan import Action, plan
 from plimsoll_operator.pools.book import HostBook, HostPod
@@ -144,7 +144,7 @@ class PoolReconciler:
         if failure is not None:
             raise failure
         stalls_in = seen.deadline(before) - now if any(c.type == RECONCILING for c in conditions) else None
-        waits = (planned.wait, stalls_in, drained.wait)
+        waits = (planned.wait, stalls_in, drained.wait, lost_in(found, now))
         return Outcome(again=min((wait for wait in waits if wait is not None), default=None))
 
     def _view(self, spec: PoolSpec, keys: HostKeys, observed: Observed) -> View[PoolSpec]:

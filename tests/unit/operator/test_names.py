@@ -49,6 +49,7 @@ def test_who_has_which_name(steps: list[Json | str]) -> None:
             items[changed] = step
             told = registry.note(step)
             assert registry.note(step) == set()
+        registry.check_integrity()
         after = {key: expected(items, key) for key in items}
         assert {k: dict(registry.holders(read_spec(i))) for k, i in items.items()} == after
         others = items.keys() & before.keys() - {changed}

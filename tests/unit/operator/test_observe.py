@@ -17,6 +17,7 @@ from plimsoll_operator.observe import (
     LOST_AFTER,
     Pod,
     ServiceState,
+    lost_in,
     observe_pods,
     observe_service,
     read_pod,
@@ -59,6 +60,14 @@ def test_what_a_pod_is_at(state: State, scheduled: bool, ready: bool, dead: bool
 def test_a_pod_that_drains_is_no_replica_though_it_says_ready() -> None:
     found = seen(pod(gone_by=NOW + timedelta(seconds=30)))
     assert (found.stopping, found.ready, found.live, found.lost) == (True, False, False, False)
+
+
+def test_a_pass_comes_when_a_pod_that_stops_counts_as_lost() -> None:
+    stays, goes = seen(pod()), seen(pod(gone_by=NOW + timedelta(seconds=30)))
+    later, lost = seen(pod(gone_by=NOW + timedelta(seconds=90))), seen(pod(gone_by=NOW - 2 * LOST_AFTER))
+    assert lost_in([stays], NOW) is None
+    assert lost_in([stays, lost], NOW) is None
+    assert lost_in([later, stays, goes, lost], NOW) == timedelta(seconds=30) + LOST_AFTER
 
 
 def test_a_pod_that_should_be_long_gone_is_lost() -> None:

@@ -19,7 +19,7 @@ from plimsoll_cluster.keys import Key
 from plimsoll_operator.actor import NotLeaderError
 from plimsoll_operator.api import ApiError
 from plimsoll_operator.outcome import Outcome
-from plimsoll_operator.work import LONGEST_DELAY, RESYNC_SECONDS, WorkQueue
+from plimsoll_operator.work import LONGEST_DELAY, RESYNC_SECONDS, RESYNCED_A_SECOND, WorkQueue
 
 A, B = Key("Model", "team", "a"), Key("Pool", "team", "a")
 Result = Outcome | Exception
@@ -223,6 +223,21 @@ def test_resync_is_no_burst() -> None:
             await asyncio.sleep(4 * RESYNC_SECONDS)
         later = Counter(int(time) for time, _ in passes.started if time > RESYNC_SECONDS * 1.1)
         assert max(later.values()) <= 3
+
+    run(main())
+
+
+def test_resync_of_many_takes_no_more_of_a_second_than_of_some() -> None:
+    keys = [Key("Model", "team", str(number)) for number in range(2000)]
+
+    async def main() -> None:
+        passes = Passes()
+        async with working(passes, resync=True) as queue:
+            queue.add_all(keys)
+            await asyncio.sleep(600)
+        again = [(time, key) for time, key in passes.started if time > 1]
+        assert max(Counter(int(time) for time, _ in again).values()) <= 1.2 * RESYNCED_A_SECOND
+        assert {key for _, key in again} == set(keys)
 
     run(main())
 
