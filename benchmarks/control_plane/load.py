@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 import psutil
 
@@ -29,3 +30,10 @@ def usage(pids: Mapping[str, int]) -> Usage:
 def resident_mib(pid: int) -> float:
     """Memory of a process."""
     return round(psutil.Process(pid).memory_info().rss / MIB, 1)
+
+
+def peak_mib(pid: int) -> float:
+    """The most memory that a process has had."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    kib = next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:"))
+    return round(kib / 1024, 1)

@@ -1,7 +1,8 @@
 """`make bench-control-plane`: many ModelDeployments on etcd and a real kube-apiserver, without nodes.
 
 How long the operator takes to settle them (status of the present spec written, pods made), what it asks of the API
-server once they are settled, how long it takes after it was killed, and what a pod's change costs the gateway.
+server once they are settled, how long it takes after it was killed, what a pool of hosts that report costs it, and
+what a pod's change costs the gateway. Each number of models has an API server of its own.
 """
 
 from __future__ import annotations
@@ -13,32 +14,37 @@ import os
 import sys
 import tempfile
 import time
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from operator_support.apiserver import ADMIN, FIRST, ApiServer, Missing, find_programs, until
+from operator_support.apiserver import ADMIN, FIRST, ApiServer, Missing, Programs, find_programs, until
 from operator_support.direct import Direct
 from operator_support.fleet import counted, create, wait_settled
 from operator_support.installed import install
 from operator_support.process import Running, lease, running_operator
 from operator_support.recording import connect
 
-from control_plane import table
-from control_plane.load import resident_mib, usage
+from control_plane import hosts, table
+from control_plane.load import peak_mib, resident_mib, usage
 from provenance import provenance
 
 PASSES, LEADER, QUEUE = "plimsoll_operator_reconciles_total", "plimsoll_operator_leader", "plimsoll_operator_queue"
-LIMIT_SECONDS = 600.0
+NAMESPACE = "team"
+POOLED = 10
+"""Models a host."""
+LIMIT_SECONDS = 1800.0
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
     """What a run is told."""
 
-    models: int
+    models: tuple[int, ...]
     settled_seconds: float
+    hosts: int
     json: Path | None
 
 
@@ -50,14 +56,16 @@ def main() -> int:
     except Missing as missing:
         print(missing, file=sys.stderr)
         return 2
-    with tempfile.TemporaryDirectory(prefix="plimsoll-bench-") as folder:
-        versions = {"kubernetes": programs.kube.parent.name.removeprefix("kube-")}
-        result = {
-            "run": {**provenance(), **versions, "load_average_before": [round(load, 1) for load in os.getloadavg()]},
-            "models": chosen.models,
-            "operator": measure(ApiServer(programs, Path(folder)), chosen),
-            "gateway_table": table.measure(chosen.models),
-        }
+    versions = {"kubernetes": programs.kube.parent.name.removeprefix("kube-")}
+    result: dict[str, Any] = {"run": {**provenance(), **versions}, "operator": []}
+    for count in chosen.models:
+        with _server(programs) as server:
+            result["operator"].append({"models": count, **_loads(), **measure(server, count, chosen.settled_seconds)})
+    if chosen.hosts:
+        with _server(programs) as server, _direct(server) as direct:
+            found = hosts.measure(server, direct, chosen.hosts, POOLED * chosen.hosts, chosen.settled_seconds)
+            result["pool"] = {**_loads(), **found}
+    result["gateway_table"] = table.measure(chosen.models[0])
     text = json.dumps(result, indent=2) + "\n"
     print(text)
     if chosen.json is not None:
@@ -65,28 +73,43 @@ def main() -> int:
     return 0
 
 
-def measure(server: ApiServer, chosen: Options) -> dict[str, Any]:
-    """Everything about the operator."""
-    with ExitStack() as stack:
-        stack.enter_context(server)
+@contextmanager
+def _server(programs: Programs) -> Iterator[ApiServer]:
+    """With what the chart installs, a namespace, and the Lease."""
+    with tempfile.TemporaryDirectory(prefix="plimsoll-bench-") as folder, ApiServer(programs, Path(folder)) as server:
         install(server)
-        admin = stack.enter_context(Direct(server.url, ADMIN, "team"))
-        admin.ask("POST", "/api/v1/namespaces", {"metadata": {"name": "team"}})
-        stack.enter_context(lease(admin))
-        with running_operator(server, FIRST, server.folder, namespace=None) as operator:
-            assert until(lambda: operator.metric(LEADER) == 1), "the operator does not lead"
-            pids = {**server.pids, "operator": operator.process.pid}
-            settling = asyncio.run(_settle(server, pids, chosen.models))
-            settled = _watch_settled(server, pids, chosen.settled_seconds)
-            settled["resident_mib"] = {name: resident_mib(pid) for name, pid in pids.items()}
-        return {"settling": settling, "settled": settled, "restart": _restart(server, chosen.models)}
+        with _direct(server) as admin:
+            admin.ask("POST", "/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
+            with lease(admin):
+                yield server
+
+
+def _direct(server: ApiServer) -> Direct:
+    return Direct(server.url, ADMIN, NAMESPACE)
+
+
+def _loads() -> dict[str, Any]:
+    """Of the machine, over 1, 5 and 15 minutes: wall time means little where others work."""
+    return {"load_average_before": [round(load, 1) for load in os.getloadavg()]}
+
+
+def measure(server: ApiServer, count: int, settled_seconds: float) -> dict[str, Any]:
+    """Everything about the operator with so many models."""
+    with running_operator(server, FIRST, server.folder, namespace=None) as operator:
+        assert until(lambda: operator.metric(LEADER) == 1), "the operator does not lead"
+        pids = {**server.pids, "operator": operator.process.pid}
+        settling = asyncio.run(_settle(server, pids, count))
+        settled = _watch_settled(server, pids, settled_seconds)
+        settled["resident_mib"] = {name: resident_mib(pid) for name, pid in pids.items()}
+        settled["operator_peak_mib"] = peak_mib(operator.process.pid)
+    return {"settling": settling, "settled": settled, "restart": _restart(server, count)}
 
 
 async def _settle(server: ApiServer, pids: dict[str, int], count: int) -> dict[str, Any]:
     before, began = usage(pids), time.monotonic()
     async with await connect(server.kubeconfig(ADMIN)) as connection:
-        waiting = asyncio.create_task(wait_settled(connection, "team", count, LIMIT_SECONDS))
-        await create(server, "team", [f"model-{number}" for number in range(count)])
+        waiting = asyncio.create_task(wait_settled(connection, NAMESPACE, count, LIMIT_SECONDS))
+        await create(server, NAMESPACE, [f"model-{number}" for number in range(count)])
         made = time.monotonic()
         await waiting
     return {
@@ -118,10 +141,12 @@ def _restart(server: ApiServer, count: int) -> dict[str, Any]:
         assert until(lambda: _is_through(operator, count), LIMIT_SECONDS), "not every object had its pass"
         seconds = time.monotonic() - began
         used = usage({"operator": operator.process.pid}).seconds["operator"]
+        peak = peak_mib(operator.process.pid)
         requests = server.requests(FIRST)[asked:]
     return {
         "seconds": round(seconds, 2),
         "operator_cpu_seconds": round(used, 2),
+        "operator_peak_mib": peak,
         "requests": dict(sorted(counted(requests).items())),
     }
 
@@ -132,13 +157,14 @@ def _is_through(operator: Running, count: int) -> bool:
 
 def _options() -> Options:
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
-    parser.add_argument("--models", type=int, default=1000, help="how many (default %(default)s)")
+    parser.add_argument("--models", type=int, nargs="+", default=[1000, 10000], help="how many (default 1000 10000)")
+    parser.add_argument("--hosts", type=int, default=100, help="of the pool; 0 for none (default %(default)s)")
     parser.add_argument("--settled-seconds", type=float, default=130, help="how long to watch (default %(default)g)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the result, with hardware, versions, command")
     args = parser.parse_args()
-    if args.models < 1 or args.settled_seconds <= 0:
-        parser.error("--models must be at least 1, --settled-seconds more than 0")
-    return Options(args.models, args.settled_seconds, args.json)
+    if min(args.models) < 1 or args.settled_seconds <= 0 or not 0 <= args.hosts <= 1000:
+        parser.error("--models must be at least 1, --settled-seconds more than 0, --hosts 0 to 1000")
+    return Options(tuple(args.models), args.settled_seconds, args.hosts, args.json)
 
 
 if __name__ == "__main__":

@@ -11,3 +11,13 @@ QUEUE = Gauge("plimsoll_operator_queue", "Objects that wait for a pass")
 LEADER = Gauge("plimsoll_operator_leader", "1 while this operator holds the Lease")
 LEADERLESS = Gauge("plimsoll_operator_leaderless_seconds", "Seconds since an operator was last seen to hold the Lease")
 UNFOLLOWED = Gauge("plimsoll_operator_unfollowed", "Lists and watches that failed when last tried")
+REPORT_AGE = Histogram(
+    "plimsoll_operator_report_age_seconds",
+    "Age of the oldest host report that a plan for a pool was made from",
+    buckets=(0.1, 0.25, 0.5, 1, 2.5, 5, 10, 15, 30, 60, 300),
+)
+PLANNING = Histogram(
+    "plimsoll_operator_plan_seconds",
+    "Time of a plan for a pool",
+    buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1),
+)

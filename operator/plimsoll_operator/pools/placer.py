@@ -15,6 +15,7 @@ import msgspec
 from plimsoll_operator.actor import utc_now
 from plimsoll_operator.identity import ObjectKey
 from plimsoll_operator.kinds import Caches
+from plimsoll_operator.metrics import PLANNING, REPORT_AGE
 from plimsoll_operator.names import NameRegistry
 from plimsoll_operator.nodes import NodeRegistry
 from plimsoll_operator.observe import Pod, observe_pods
@@ -112,7 +113,11 @@ class Placer:
             demand=tuple(pool.demand(hosts, now)),
             rules=Rules(minimum_residency=float(spec.minimum_residency)),
         )
-        plan = self._planner(state)
+        heard = [known.heard for known in hosts if known.report is not None]
+        if heard:
+            REPORT_AGE.observe(max(0.0, now - min(heard)))
+        with PLANNING.time():
+            plan = self._planner(state)
         self._note(key, pool, _without_waiting(plan, spec))
         await self._asker.carry_out(pool, hosts, plan.actions, wishes)
         await self._asker.pin(hosts, wishes)

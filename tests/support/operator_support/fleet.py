@@ -21,8 +21,8 @@ AT_A_TIME = 8
 COLLECTION = f"/apis/{API_VERSION}/namespaces/{{}}/modeldeployments"
 
 
-async def create(server: ApiServer, namespace: str, names: Iterable[str]) -> None:
-    """Make objects of one replica each, some at a time."""
+async def create(server: ApiServer, namespace: str, names: Iterable[str], **more: Any) -> None:
+    """Make objects of one replica each, some at a time; `more` is added to each spec."""
     left = iter(list(names))
     headers = {"Authorization": f"Bearer {ADMIN}"}
     connector = aiohttp.TCPConnector(ssl=False)
@@ -30,7 +30,7 @@ async def create(server: ApiServer, namespace: str, names: Iterable[str]) -> Non
 
         async def some() -> None:
             for name in left:
-                spec = {"model": {"source": "demo://gemma-3-270m"}, "replicas": 1}
+                spec = {"model": {"source": "demo://gemma-3-270m"}, "replicas": 1, **more}
                 body = {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": name}, "spec": spec}
                 async with session.post(COLLECTION.format(namespace), json=body) as answer:
                     answer.raise_for_status()

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,22 +27,29 @@ class Running:
     port: int
 
     def metric(self, name: str) -> float:
-        """A metric without labels; -1 before the process answers."""
+        """A metric with the labels that the name has; -1 before the process answers."""
+        return self.metrics(name).get(name, -1.0)
+
+    def metrics(self, prefix: str) -> dict[str, float]:
+        """Those whose names begin so, with their labels; none before the process answers."""
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=10) as answer:
                 lines = answer.read().decode().splitlines()
         except (urllib.error.URLError, OSError):
-            return -1.0
-        return next((float(line.split()[1]) for line in lines if line.startswith(f"{name} ")), -1.0)
+            return {}
+        found = (line.rsplit(" ", 1) for line in lines if line.startswith(prefix))
+        return {name: float(value) for name, value in found}
 
 
 @contextmanager
-def running_operator(server: ApiServer, user: str, folder: Path, *, namespace: str | None) -> Iterator[Running]:
-    """A process of the operator for one namespace, or for all. It is gone afterwards."""
+def running_operator(
+    server: ApiServer, user: str, folder: Path, *, namespace: str | None, more: Sequence[str] = ()
+) -> Iterator[Running]:
+    """A process of the operator for one namespace, or for all, with `more` options. It is gone afterwards."""
     port = free_port()
     command = [sys.executable, "-m", "plimsoll_operator", "--runtime-image", "registry.example/runtime:1"]
     command += ["--namespace", namespace] if namespace is not None else ["--all-namespaces"]
-    command += ["--lease-namespace", RELEASE_NAMESPACE, "--health-port", str(port)]
+    command += ["--lease-namespace", RELEASE_NAMESPACE, "--health-port", str(port), *more]
     environment = {**os.environ, "KUBECONFIG": str(server.kubeconfig(user)), "POD_NAME": user}
     with (folder / f"{user}.log").open("ab") as log:
         process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)

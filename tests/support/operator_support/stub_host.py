@@ -117,15 +117,21 @@ class StubHost:
                 del self.models[key]
                 self.sequence += 1
             elif model.wish:
-                self._become(key, model.wish, model.why)
+                self.become(key, model.wish, model.why)
 
     def use(self, key: ObjectKey) -> None:
         """A request comes for a model, which is woken for it."""
         model = self.models[key]
         model.last_used = self.now
         if model.state != "Resident":
-            self._become(key, "Resident", "woken for a request")
+            self.become(key, "Resident", "woken for a request")
             self.decide(key, "Woken", "woken for a request")
+
+    def become(self, key: ObjectKey, level: str, why: str) -> None:
+        """A model has come to a level."""
+        model = self.models[key]
+        model.state, model.wish, model.since, model.why = level, "", self.now, why
+        self.sequence += 1
 
     def decide(self, key: ObjectKey, action: str, why: str) -> None:
         """The host decides something by itself."""
@@ -171,11 +177,6 @@ class StubHost:
         if model.state != level:
             model.state, model.wish, model.why = ("Waking" if level == "Resident" else "Draining"), level, why
             self.sequence += 1
-
-    def _become(self, key: ObjectKey, level: str, why: str) -> None:
-        model = self.models[key]
-        model.state, model.wish, model.since, model.why = level, "", self.now, why
-        self.sequence += 1
 
     def _answer(self, key: ObjectKey, body: Mapping[str, Any]) -> tuple[int, Any]:
         model = self.models.get(key)
