@@ -64,14 +64,13 @@ def _reported(known: Known) -> Host:
     report = known.report
     assert report is not None
     device = report.device
-    granted = sum(entry.device for entry in report.models)
     return Host(
         key=known.pod.key,
         node=known.pod.node,
         device=device.kind,
         capacity=device.capacity,
         line=device.line,
-        reserved=max(0, device.reserved - granted),
+        reserved=device.reserved,
         pressure=Pressure(device.pressure),
         sleepers=Sleepers(report.sleepers.capacity, report.sleepers.used),
         instance=report.instance,
@@ -125,7 +124,7 @@ def _stored(known: Known, status: Object) -> Host | None:
         device=device["kind"],
         capacity=device["capacity"],
         line=device["line"],
-        reserved=max(0, device["reserved"] - sum(copy.weights for copy in models)),
+        reserved=device["reserved"],
         pressure=Pressure(device["pressure"]),
         sleepers=Sleepers(sleepers.get("capacity", 0), sleepers.get("used", 0)),
         models=models,

@@ -63,9 +63,9 @@ def says_the_same(status: Mapping[str, Any], before: Mapping[str, Any]) -> bool:
     return _lasting(status) == _lasting(before)
 
 
-def load_bar(reserved: int, line: int) -> str:
-    """Device memory that is granted of what the line allows, such as `[######....] 61% of 14.4Gi`."""
-    share = reserved / line if line else 0.0
+def load_bar(used: int, line: int) -> str:
+    """Device memory that is taken of what the line allows, such as `[######....] 61% of 14.4Gi`."""
+    share = used / line if line else 0.0
     filled = min(BAR, round(share * BAR))
     return f"[{'#' * filled}{'.' * (BAR - filled)}] {share:.0%} of {line / GIB:.1f}Gi"
 
@@ -76,7 +76,7 @@ def _of_report(report: Report) -> dict[str, Any]:
         "instance": report.instance[:128],
         "sequence": report.sequence,
         "reportTime": _stamp(report.time),
-        "load": load_bar(device.reserved, device.line),
+        "load": load_bar(device.used, device.line),
         "awake": sum(entry.device > 0 for entry in report.models),
         "asleep": sum(entry.state in ASLEEP for entry in report.models),
         "device": {
@@ -113,6 +113,7 @@ def _entry(entry: ModelEntry) -> dict[str, Any]:
         "rate": f"{entry.rate:.3g}",
         "loads": entry.loads,
         "wakes": entry.wakes,
+        "loadingSeconds": f"{entry.loading_seconds:.1f}",
     }
     if entry.last_used is not None:
         found["lastUsed"] = _stamp(entry.last_used)

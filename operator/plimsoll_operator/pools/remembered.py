@@ -11,6 +11,7 @@ from plimsoll_operator.placement.model import Need
 from plimsoll_operator.placement.pool import Demand
 from plimsoll_operator.pools.book import Known
 from plimsoll_operator.pools.inventory import Asked
+from plimsoll_operator.pools.report import ModelEntry
 from plimsoll_operator.pools.wanted import Problem
 
 
@@ -55,22 +56,23 @@ class Pool:
         }
 
     def measure(self, hosts: Sequence[Known]) -> None:
-        """Sizes as hosts have measured them, the largest of each revision."""
-        for known in hosts:
-            for entry in known.entries.values():
-                place = (entry.key, entry.revision)
-                before = self.sizes.get(place, Need(0))
-                self.sizes[place] = Need(
-                    weights=max(before.weights, entry.weights),
-                    workspace=max(before.workspace, entry.workspace),
-                    kv=before.kv if before.kv and not entry.kv else min(before.kv or entry.kv, entry.kv),
-                    host=max(before.host, entry.host_bytes),
-                )
-        present = {(entry.key, entry.revision) for known in hosts for entry in known.entries.values()}
-        self.sizes = {place: need for place, need in self.sizes.items() if place in present}
+        """Sizes as hosts tell them, the largest of each revision; what no host can tell now stays as it was."""
+        before, self.sizes = self.sizes, {}
+        for entry in (entry for known in hosts for entry in known.entries.values()):
+            place = (entry.key, entry.revision)
+            found = _need(entry) or before.get(place, Need(0))
+            other = self.sizes.get(place, found)
+            self.sizes[place] = max(found, other, key=lambda need: (need.device, need.host))
 
     def demand(self, hosts: Sequence[Known], now: float) -> Iterable[Demand]:
         """Since when requests wait at hosts, as far as this process has seen it."""
         waiting = {model for known in hosts for model, entry in known.entries.items() if entry.waiting}
         self.waiting = {model: self.waiting.get(model, now) for model in waiting}
         return (Demand(model, waiting=0, since=since) for model, since in sorted(self.waiting.items()))
+
+
+def _need(entry: ModelEntry) -> Need | None:
+    """What a host says that a model takes. One of an older release says it of models that are awake alone."""
+    if entry.needs is not None:
+        return Need(entry.needs.weights, entry.needs.workspace, entry.needs.kv, entry.needs.image)
+    return Need(entry.weights, entry.workspace, entry.kv, entry.host_bytes) if entry.weights else None

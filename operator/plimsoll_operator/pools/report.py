@@ -31,7 +31,7 @@ class BadReportError(Exception):
 
 
 class Device(Struct, frozen=True, rename="camel"):
-    """The device's memory, in bytes."""
+    """The device's memory, in bytes. `reserved` is the runtime's own; `used` has that and what models are granted."""
 
     kind: Name
     capacity: Bytes
@@ -50,6 +50,15 @@ class Sleepers(Struct, frozen=True, rename="camel"):
     used: Bytes
 
 
+class Needs(Struct, frozen=True, rename="camel"):
+    """Bytes that a model takes once it is awake, at least, and those of its image in host memory."""
+
+    weights: Bytes
+    workspace: Bytes
+    kv: Bytes
+    image: Bytes
+
+
 class ModelEntry(Struct, frozen=True, rename="camel"):
     """One model on the host."""
 
@@ -64,6 +73,7 @@ class ModelEntry(Struct, frozen=True, rename="camel"):
     workspace: Bytes = 0
     kv: Bytes = 0
     host_bytes: Bytes = 0
+    needs: Needs | None = None
     active: Count = 0
     waiting: Count = 0
     rate: Number = 0.0
@@ -73,6 +83,7 @@ class ModelEntry(Struct, frozen=True, rename="camel"):
     wake_seconds: Seconds | None = None
     loads: Count = 0
     wakes: Count = 0
+    loading_seconds: Seconds = 0.0
     pinned: bool = False
     weight: Number = 1.0
     priority: int = 0

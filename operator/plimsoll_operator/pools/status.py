@@ -58,4 +58,4 @@ def _routable(seen: View[PoolSpec]) -> Condition:
 
 def _load(hosts: Sequence[Known]) -> str:
     devices = [known.report.device for known in hosts if known.report is not None]
-    return load_bar(sum(d.reserved for d in devices), sum(d.line for d in devices)) if devices else ""
+    return load_bar(sum(d.used for d in devices), sum(d.line for d in devices)) if devices else ""

@@ -11,7 +11,7 @@ from plimsoll_runtime.residency.engines import Found, Image
 from plimsoll_runtime.residency.ledger import Grant
 from plimsoll_runtime.residency.names import ModelName
 from plimsoll_runtime.residency.operations import Operation
-from plimsoll_runtime.residency.report import ModelReport
+from plimsoll_runtime.residency.report import ModelReport, NeedsReport
 from plimsoll_runtime.residency.resident import Resident
 from plimsoll_runtime.residency.sizes import Seconds
 from plimsoll_runtime.residency.spec import ModelSpec, served_names
@@ -56,6 +56,7 @@ class Model:
         self.kv_wanted: int | None = None
         self.kv_floor = 0
         self.loads = self.wakes = 0
+        self.loading_seconds = 0.0
         self.operations: list[tuple[Operation, frozenset[State]]] = []
         self.task: asyncio.Task[None] | None = None
         self.called_off: asyncio.Task[None] | None = None
@@ -134,6 +135,7 @@ class Model:
             workspace=0 if grant is None else grant.workspace,
             kv=0 if grant is None else grant.kv,
             host_bytes=0 if self.image is None else self.image.nbytes,
+            needs=self._needs(),
             active=0 if self.resident is None else self.resident.active,
             waiting=len(self.waiters),
             rate=self.demand.rate(now),
@@ -143,8 +145,15 @@ class Model:
             wake_seconds=self.seconds.wake if self.measured_wake else None,
             loads=self.loads,
             wakes=self.wakes,
+            loading_seconds=self.loading_seconds,
             pinned=self.pinned,
             weight=self.weight,
             priority=self.priority,
             error=None if self.error is None else str(self.error),
         )
+
+    def _needs(self) -> NeedsReport | None:
+        if self.found is None:
+            return None
+        sizes = self.found.sizes
+        return NeedsReport(weights=sizes.weights, workspace=sizes.workspace, kv=sizes.kv_minimum, image=sizes.image)

@@ -25,10 +25,24 @@ class SleepersReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     used: int
 
 
+class NeedsReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """What a model takes once it is awake, at least, and what its image takes of host memory (0: it has none).
+
+    From its headers until an engine has measured it.
+    """
+
+    weights: int
+    workspace: int
+    kv: int
+    image: int
+
+
 class ModelReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """One model. `weights`, `workspace` and `kv` are its grant, zero while it has none; `host_bytes` is its image.
 
-    `rate` is requests a second, `value` the retention value, `why` the reason of its state.
+    `needs` is None until its files are there. `rate` is requests a second, `value` the retention value, `why` the
+    reason of its state. `load_seconds` and `wake_seconds` are those of the last time, `loading_seconds` all that its
+    `loads` and `wakes` took here together.
     """
 
     namespace: str
@@ -42,6 +56,7 @@ class ModelReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     workspace: int
     kv: int
     host_bytes: int
+    needs: NeedsReport | None
     active: int
     waiting: int
     rate: float
@@ -51,6 +66,7 @@ class ModelReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     wake_seconds: float | None
     loads: int
     wakes: int
+    loading_seconds: float
     pinned: bool
     weight: float
     priority: int

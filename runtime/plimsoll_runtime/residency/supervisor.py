@@ -334,6 +334,7 @@ class Supervisor:
             raise MemoryLimitError(f"it takes more than was predicted: {error}") from error
 
     def _timed(self, model: Model, seconds: float, *, from_disk: bool) -> None:
+        model.loading_seconds += seconds
         if from_disk:
             model.loads += 1
             self._counters.loads += 1

@@ -12,7 +12,7 @@ from plimsoll_runtime.residency.counters import Counters
 from plimsoll_runtime.residency.errors import NotPlaced, OperationConflict, Refused
 from plimsoll_runtime.residency.host import Outcome
 from plimsoll_runtime.residency.names import ModelName
-from plimsoll_runtime.residency.report import DeviceReport, ModelReport, Report, SleepersReport
+from plimsoll_runtime.residency.report import DeviceReport, ModelReport, NeedsReport, Report, SleepersReport
 from plimsoll_runtime.residency.resident import Resident
 from plimsoll_runtime.residency.spec import ModelSpec, served_names
 from plimsoll_runtime.residency.states import Level, State
@@ -216,6 +216,7 @@ class FakeHost:
             workspace=0,
             kv=0,
             host_bytes=0,
+            needs=NeedsReport(weights=10, workspace=2, kv=3, image=10),
             rate=0.0,
             last_used=None,
             value=0.0,
@@ -223,6 +224,7 @@ class FakeHost:
             wake_seconds=None,
             loads=0,
             wakes=0,
+            loading_seconds=0.0,
             error=None,
             pinned=model.spec.pinned,
             weight=model.spec.weight,

@@ -17,7 +17,7 @@ from aiohttp import web
 
 from plimsoll_operator.identity import ObjectKey
 from plimsoll_operator.pools.client import HostClient, HostError
-from plimsoll_operator.pools.report import Report, decode_report
+from plimsoll_operator.pools.report import ON_DEVICE, Report, decode_report
 
 MIB = 2**20
 Json = dict[str, Any]
@@ -45,6 +45,7 @@ class StubHost:
     instance: str = "i1"
     capacity: int = 1024 * MIB
     sleepers: int = 512 * MIB
+    reserved: int = 0
     size: int = 100 * MIB
     sizes: dict[str, int] = field(default_factory=dict)
     slow: bool = False
@@ -69,9 +70,9 @@ class StubHost:
         """The report as JSON."""
         models = [self._entry(key, model) for key, model in sorted(self.models.items())]
         line = self.capacity * 9 // 10
-        used = sum(entry["weights"] for entry in models if entry["state"] in ("Waking", "Resident", "Draining"))
-        device = {"kind": "cpu", "name": "stub", "capacity": self.capacity, "line": line, "reserved": used}
-        device |= {"used": used, "free": self.capacity - used, "pressure": "none"}
+        used = self.reserved + sum(entry["weights"] for entry in models)
+        device = {"kind": "cpu", "name": "stub", "capacity": self.capacity, "line": line, "reserved": self.reserved}
+        device |= {"used": used, "free": line - used, "pressure": "none"}
         asleep = sum(entry["hostBytes"] for entry in models)
         return {
             "instance": self.instance,
@@ -193,6 +194,13 @@ class StubHost:
     def _size(self, model: StubModel) -> int:
         return next(self._size_of(key) for key, found in self.models.items() if found is model)
 
+    def _needs(self, key: ObjectKey, model: StubModel) -> Json | None:
+        """Known once its files are there."""
+        if model.state in ("Absent", "Fetching"):
+            return None
+        size = self._size_of(key)
+        return {"weights": size, "workspace": 0, "kv": 0, "image": size}
+
     def _entry(self, key: ObjectKey, model: StubModel) -> Json:
         return {
             "namespace": key.namespace,
@@ -202,10 +210,11 @@ class StubHost:
             "state": model.state,
             "since": model.since,
             "why": model.why,
-            "weights": self._size_of(key),
+            "weights": self._size_of(key) if model.state in ON_DEVICE else 0,
             "workspace": 0,
             "kv": 0,
             "hostBytes": self._size_of(key) if model.state == "InHost" else 0,
+            "needs": self._needs(key, model),
             "active": model.active,
             "waiting": model.waiting,
             "rate": 0.0,
@@ -215,6 +224,7 @@ class StubHost:
             "wakeSeconds": 0.1,
             "loads": self.loads.count(key),
             "wakes": 0,
+            "loadingSeconds": float(self.loads.count(key)),
             "pinned": model.spec["pinned"],
             "weight": model.spec["weight"],
             "priority": model.spec["priority"],

@@ -84,6 +84,8 @@ def test_a_request_wakes_its_model_and_the_next_finds_it_awake() -> None:
     async def test(host: Host, engines: FakeEngines) -> None:
         await placed(host, A)
         assert entry(host, A).state == "OnDisk"
+        needs = {"weights": 2, "workspace": 1, "kv": 1, "image": 2}
+        assert msgspec.to_builtins(entry(host, A).needs) == needs
         assert await use(host, A) == pytest.approx(5.0)
         assert await use(host, A) == 0.0
         seen = entry(host, A)
@@ -463,7 +465,7 @@ def test_the_report_is_what_the_design_says() -> None:
         assert set(report["models"][0]) == {
             "namespace", "name", "revision", "servedNames", "state", "since", "why", "weights", "workspace", "kv",
             "hostBytes", "active", "waiting", "rate", "lastUsed", "value", "loadSeconds", "wakeSeconds", "loads",
-            "wakes", "pinned", "weight", "priority", "error",
+            "wakes", "pinned", "weight", "priority", "error", "needs", "loadingSeconds",
         }  # fmt: skip
         assert set(report["decisions"][0]) == {"sequence", "time", "namespace", "name", "action", "why"}
         assert report["models"][0]["servedNames"] == ["a"]

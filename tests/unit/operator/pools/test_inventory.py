@@ -28,8 +28,8 @@ def pod(state: State = State.READY, **nodes: Node) -> Pod:
     return found
 
 
-def known(*models: str) -> Known:
-    host = StubHost(now=NOW)
+def known(*models: str, reserved: int = 0) -> Known:
+    host = StubHost(now=NOW, reserved=reserved)
     for name in models:
         spec = {"revision": "r1", "servedNames": [name], "pinned": False, "weight": 1.0, "priority": 0}
         host.change("place", ObjectKey("team", name), {"operation": name, "spec": spec, "level": "Resident"})
@@ -94,7 +94,7 @@ def test_what_may_be_done_with_a_host(
 
 
 def test_a_host_that_was_not_heard_of_yet_is_as_its_modelhost_says() -> None:
-    before = known("m")
+    before = known("m", reserved=30 * MIB)
     stored = host_status(before, False, {}, EPOCH)
     silent = Known(before.pod)
     host = host_of(pod(), silent, stored, {}, draining=False)
@@ -104,7 +104,7 @@ def test_a_host_that_was_not_heard_of_yet_is_as_its_modelhost_says() -> None:
     assert [(c.model, c.revision, c.state) for c in host.models] == [
         (c.model, c.revision, c.state) for c in heard.models
     ]
-    assert (host.capacity, host.line, host.reserved) == (heard.capacity, heard.line, 0)
+    assert (host.capacity, host.line, host.reserved) == (heard.capacity, heard.line, 30 * MIB)
     assert sum(copy.weights for copy in host.models) == 100 * MIB
     assert host_of(pod(), silent, {}, {}, draining=False) is None
 

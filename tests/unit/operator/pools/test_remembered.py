@@ -1,0 +1,62 @@
+"""What a pool remembers of its models' sizes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from operator_support.stub_host import MIB, StubHost
+
+from plimsoll_operator.identity import ObjectKey
+from plimsoll_operator.placement.model import Need
+from plimsoll_operator.pools.book import HostPod, Known
+from plimsoll_operator.pools.remembered import Pool
+
+MODEL = ObjectKey("team", "m")
+PLACE = (MODEL, "r1")
+
+
+def told(level: str, uid: str = "h1", **changes: Any) -> Known:
+    """A host that has the model at this level, with other words in its entry."""
+    host = StubHost()
+    spec = {"revision": "r1", "servedNames": ["m"], "pinned": False, "weight": 1.0, "priority": 0}
+    host.change("place", MODEL, {"operation": "o", "spec": spec, "level": level})
+    found = Known(HostPod(ObjectKey("team", "shared"), uid, uid, "n1", "198.18.0.9", 0), host.report())
+    entry = found.report.entry(MODEL) if found.report is not None else None
+    assert entry is not None
+    found.entries = {MODEL: msgspec.structs.replace(entry, **changes)}
+    return found
+
+
+def test_the_size_of_a_model_that_never_woke_is_what_its_headers_say() -> None:
+    pool = Pool()
+    pool.measure([told("OnDisk")])
+    assert pool.sizes == {PLACE: Need(100 * MIB, 0, 0, 100 * MIB)}
+
+
+def test_of_two_hosts_the_larger_figure_counts() -> None:
+    pool, small = Pool(), told("OnDisk", "h2")
+    needs = small.entries[MODEL].needs
+    assert needs is not None
+    small.entries[MODEL] = msgspec.structs.replace(
+        small.entries[MODEL], needs=msgspec.structs.replace(needs, weights=MIB)
+    )
+    for order in ([told("OnDisk"), small], [small, told("OnDisk")]):
+        pool.measure(order)
+        assert pool.sizes[PLACE].weights == 100 * MIB
+
+
+def test_a_host_of_an_older_release_tells_of_models_that_are_awake_and_is_remembered() -> None:
+    pool = Pool()
+    pool.measure([told("OnDisk", needs=None)])
+    assert pool.sizes[PLACE] == Need(0)
+    pool.measure([told("Resident", needs=None)])
+    pool.measure([told("OnDisk", needs=None)])
+    assert pool.sizes[PLACE].device == 100 * MIB
+
+
+def test_what_no_host_has_any_more_is_forgotten() -> None:
+    pool = Pool()
+    pool.measure([told("OnDisk")])
+    pool.measure([])
+    assert pool.sizes == {}
