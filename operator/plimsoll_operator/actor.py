@@ -17,6 +17,9 @@ from plimsoll_operator.identity import Object, ObjectKey, Owner, key_of
 from plimsoll_operator.kinds import Caches
 from plimsoll_operator.plan import Action, ApplyService, CreatePod, DeletePod
 from plimsoll_operator.reasons import Reason
+from plimsoll_operator.revisions.history import ForgetRevision, HistoryAction, StoreRevision
+from plimsoll_operator.revisions.stored import build_revision
+from plimsoll_operator.spec import Spec
 from plimsoll_operator.status import Rejections
 from plimsoll_operator.writes import Make, Writes
 
@@ -86,8 +89,8 @@ class Actor:
 
     async def _act(self, item: Object, key: ObjectKey, action: Action, make: Make, service: Object | None) -> None:
         match action:
-            case CreatePod(why):
-                name = await self._writes.create_pod(key, make)
+            case CreatePod(why, group):
+                name = await self._writes.create_pod(key, make, group)
                 await self.tell(item, Reason.POD_CREATED, f"created pod {name}: {why}")
             case DeletePod(name, uid, why):
                 await self._writes.delete_pod(key, name, uid)
@@ -115,6 +118,23 @@ class Actor:
             if not error.is_refusal or error.namespace_ends:
                 raise
             logger.warning("%s: its PodDisruptionBudget is refused: %s", key, error)
+
+    async def keep_history(self, spec: Spec, actions: Sequence[HistoryAction]) -> None:
+        """What is refused costs a line in the log: the model serves, and only has no canaries, until it is stored."""
+        key = spec.key
+        for action in actions:
+            self.check_lease()
+            logger.info("%s: %s", key, action)
+            try:
+                match action:
+                    case StoreRevision(revision):
+                        await self._writes.apply_revision(key, build_revision(spec, revision))
+                    case ForgetRevision(name, uid):
+                        await self._writes.delete_revision(key, name, uid)
+            except ApiError as error:
+                if not error.is_refusal or error.namespace_ends:
+                    raise
+                logger.warning("%s: its history is refused: %s", key, error)
 
     async def _found_budget(self, key: ObjectKey, is_wanted: bool) -> FoundBudget | None:
         """As with Services: before one is made, its name is asked for."""

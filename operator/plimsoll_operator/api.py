@@ -111,6 +111,15 @@ class Api:
         """Delete the PodDisruptionBudget with this uid."""
         await self._delete(_budget_path(key), uid)
 
+    async def apply_revision(self, revision: Object) -> Object:
+        """Server-side apply of a ControllerRevision. What it holds never changes (422)."""
+        meta = revision["metadata"]
+        return await self._apply(_revision_path(ObjectKey(meta["namespace"], meta["name"])), revision)
+
+    async def delete_revision(self, key: ObjectKey, uid: str) -> None:
+        """Delete the ControllerRevision with this uid."""
+        await self._delete(_revision_path(key), uid)
+
     async def apply_status(self, item: Object, status: Mapping[str, Any]) -> Object:
         """Server-side apply of the whole status of one of our objects; returns the object.
 
@@ -213,6 +222,10 @@ class Api:
 
 def _budget_path(key: ObjectKey) -> str:
     return f"/apis/policy/v1/namespaces/{key.namespace}/poddisruptionbudgets/{key.name}"
+
+
+def _revision_path(key: ObjectKey) -> str:
+    return f"/apis/apps/v1/namespaces/{key.namespace}/controllerrevisions/{key.name}"
 
 
 def _lease_path(namespace: str, name: str = "") -> str:

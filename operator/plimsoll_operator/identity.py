@@ -25,6 +25,8 @@ POOL_UID_LABEL = "plimsoll.dev/runtime-pool-uid"
 OWNER_LABELS = {KIND: (OWNER_LABEL, UID_LABEL), POOL_KIND: (POOL_LABEL, POOL_UID_LABEL)}
 """By kind: the labels of a pod that name what it was made for, and that object's uid."""
 HASH_LABEL = "plimsoll.dev/pod-hash"
+REVISION_LABEL = "plimsoll.dev/revision"
+"""Of a pod, and of what is stored of it: the part of the label above that the user's spec makes."""
 ROLE_LABEL, GROUP_LABEL, INDEX_LABEL = "plimsoll.dev/role", "plimsoll.dev/group", "plimsoll.dev/index"
 """Who a pod is: what it does, of which group, and which of that group's pods. A single pod is a group of one."""
 SERVING, HOSTING = "serve", "host"

@@ -27,12 +27,15 @@ from plimsoll_operator.identity import (
     POOLS_PLURAL,
     RUNTIME_NAME,
     VERSION,
+    Owner,
 )
 from plimsoll_operator.nodes import Node, read_node
 from plimsoll_operator.observe import FoundService, Pod, read_pod, read_service
+from plimsoll_operator.revisions import stored
+from plimsoll_operator.revisions.stored import Revision, read_revision
 
 CHILDREN = f"{NAME_LABEL}={RUNTIME_NAME},{MANAGED_LABEL}={MANAGER}"
-"""Of pods, Services and budgets, only those that carry our labels are sent to us."""
+"""Of pods, Services, budgets and revisions, only those that carry our labels are sent to us."""
 UNUSED = frozenset({"annotations", "managedFields", "resourceVersion"})
 
 
@@ -71,6 +74,7 @@ SERVICES: Resource[FoundService] = Resource("Service", "/api/v1", "services", re
 BUDGETS: Resource[FoundBudget] = Resource(
     "PodDisruptionBudget", "/apis/policy/v1", "poddisruptionbudgets", read_budget, CHILDREN
 )
+REVISIONS: Resource[Revision] = Resource(stored.KIND, f"/apis/{stored.API}", stored.PLURAL, read_revision, CHILDREN)
 NODES: Resource[Node] = Resource("Node", "/api/v1", "nodes", read_node, namespaced=False)
 
 
@@ -87,6 +91,7 @@ class Caches:
         self.pods = Store(PODS, namespaces)
         self.services = Store(SERVICES, namespaces)
         self.budgets = Store(BUDGETS, namespaces)
+        self.revisions = Store(REVISIONS, namespaces)
         self.nodes = Store(NODES, None) if with_nodes else None
 
     def all(self) -> tuple[Store[Any], ...]:
@@ -98,6 +103,7 @@ class Caches:
             self.pods,
             self.services,
             self.budgets,
+            self.revisions,
         )
         return stores if self.nodes is None else (*stores, self.nodes)
 
@@ -114,6 +120,10 @@ class Caches:
         """The pods that an object made. One without its label is no replica: its Service does not find it."""
         owned = self.pods.owned(owner.key.namespace, owner.uid)
         return [entry.value for entry in owned if entry.value.model == owner.key.name]
+
+    def revisions_of(self, owner: Owner) -> list[Revision]:
+        """What is stored of an object's pods."""
+        return [entry.value for entry in self.revisions.owned(owner.key.namespace, owner.uid)]
 
     async def wait_synced(self) -> None:
         """Return once everything has been listed."""

@@ -17,6 +17,7 @@ from plimsoll_operator.build.image import Image
 from plimsoll_operator.failure import Failure, failure_of, node_failure
 from plimsoll_operator.identity import (
     CONTAINER,
+    GROUP_LABEL,
     HASH_LABEL,
     KIND,
     OWNER_LABEL,
@@ -43,7 +44,7 @@ class Pod:
     and `address`: "" while it has none. `cut_off`: it was ready when its node was last heard of, and may serve still.
     `leaving`: its node is being drained. `moved`: when it last came nearer to serving, or ceased to. `loads_since`:
     when it began to load, None when it does not. `worth`: what would be lost with it, in the measure of whoever decides
-    which of several goes.
+    which of several goes. `group`: which of its owner's groups it is.
     """
 
     name: str
@@ -67,11 +68,17 @@ class Pod:
     lost: bool = False
     address: str = ""
     worth: float = 0.0
+    group: str = ""
 
     @property
     def stopping(self) -> bool:
         """Whether it has been deleted."""
         return self.gone_by is not None
+
+    @property
+    def revision(self) -> str:
+        """What the user says of it, by its label."""
+        return self.hash.partition("-")[0]
 
     @property
     def live(self) -> bool:
@@ -181,6 +188,7 @@ def read_pod(item: Object) -> Pod:
         failure=failure,
         node=node,
         address=str(status.get("podIP") or ""),
+        group=labels.get(GROUP_LABEL, ""),
         image=_image(item),
         cut_off=cut_off,
         moved=max(placed_at, _transition(conditions, "Ready") or created),

@@ -17,6 +17,7 @@ from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from datetime import timedelta
 
+from plimsoll_operator.groups import free_groups
 from plimsoll_operator.observe import Observed, Pod, ServiceState
 from plimsoll_operator.reasons import Reason
 from plimsoll_operator.view import View
@@ -30,9 +31,10 @@ ROUNDS_KEPT = 7
 
 @dataclass(frozen=True, slots=True)
 class CreatePod:
-    """Make a pod of the present spec."""
+    """Make a pod of the present spec, with this number as its group."""
 
     why: str
+    group: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +85,8 @@ def plan(seen: View[Workload]) -> Plan:
     removed += [(p, "it has ended for good") for p in buried]
     actions += [DeletePod(p.name, p.uid, why) for p, why in removed]
     if pause is None:
-        actions += [CreatePod(_why(seen))] * missing
+        groups = free_groups(observed.pods)
+        actions += [CreatePod(_why(seen), next(groups)) for _ in range(missing)]
     return Plan(tuple(actions), min((t for t in (wait, pause) if t is not None), default=None))
 
 

@@ -38,6 +38,8 @@ from plimsoll_operator.outcome import LOOK_AGAIN, Outcome, unless_namespace_ends
 from plimsoll_operator.plan import plan
 from plimsoll_operator.pooled import NO_POOLS, Pooled, plan_own
 from plimsoll_operator.pools.pooled_status import describe_pooled
+from plimsoll_operator.revisions.history import plan_history
+from plimsoll_operator.revisions.stored import present_revision
 from plimsoll_operator.spec import Spec, SpecError, read_spec
 from plimsoll_operator.status import Rejections, describe, describe_invalid
 from plimsoll_operator.turns import Turns
@@ -152,6 +154,7 @@ class Reconciler:
             name_holders=self._names.holders(spec),
         )
         self._nodes.note_use(spec.key.of(KIND), (p.node for p in observed.pods if p.node))
+        await self._keep_history(item, spec, found)
         seen = self._view(spec, observed)
         planned = plan(seen)
         rejections, failure = Rejections(), None
@@ -171,6 +174,11 @@ class Reconciler:
         stalls_in = seen.deadline(before) - now if any(c.type == RECONCILING for c in conditions) else None
         waits = (planned.wait, stalls_in, lost_in(found, now), None if known else LOOK_AGAIN)
         return Outcome(again=min((wait for wait in waits if wait is not None), default=None))
+
+    async def _keep_history(self, item: Object, spec: Spec, pods: Sequence[Pod]) -> None:
+        """What pods are made of is stored before the first of them is made."""
+        known, needed = self._caches.revisions_of(spec.owner), {pod.revision for pod in pods}
+        await self._actor.keep_history(spec, plan_history(known, present_revision(item, spec), needed, spec.history))
 
     def _view(self, spec: Spec, observed: Observed) -> View[Spec]:
         """What is there, sorted; a model that an upgrade of Plimsoll would roll waits for its turn."""

@@ -34,6 +34,11 @@ RIGHTS: frozenset[Right] = frozenset(
         ("policy", "poddisruptionbudgets", "create"),
         ("policy", "poddisruptionbudgets", "patch"),
         ("policy", "poddisruptionbudgets", "delete"),
+        ("apps", "controllerrevisions", "list"),
+        ("apps", "controllerrevisions", "watch"),
+        ("apps", "controllerrevisions", "create"),
+        ("apps", "controllerrevisions", "patch"),
+        ("apps", "controllerrevisions", "delete"),
         ("events.k8s.io", "events", "create"),
     }
 )

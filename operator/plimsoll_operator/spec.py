@@ -20,6 +20,8 @@ from plimsoll_operator.template import (
 )
 from plimsoll_operator.template import SpecError as SpecError
 
+HISTORY = 10
+"""Revisions that are kept beside those in use, as of a Deployment."""
 DRAIN_SECONDS = 30
 """What the runtime takes when it is not told (a contract test compares)."""
 
@@ -54,6 +56,7 @@ class Spec:
     template: Template
     rollout: Rollout
     placement: PlacementSpec | None = None
+    history: int = HISTORY
 
     @property
     def key(self) -> ObjectKey:
@@ -104,6 +107,7 @@ def read_spec(item: Object) -> Spec:
         template=read_template(spec.get("template", {})),
         rollout=read_rollout(spec.get("rollout", {})),
         placement=_placement(spec.get("placement"), options),
+        history=spec.get("revisionHistoryLimit", HISTORY),
     )
 
 

@@ -32,10 +32,6 @@ def wake(caches: Caches, queue: WorkQueue, expectations: Expectations, nodes: No
 
         return told
 
-    def pods_changed(changes: Sequence[Change[Any]]) -> None:
-        for change in changes:
-            concerns(change, _owners(change))
-
     def namesakes_changed(changes: Sequence[Change[Any]]) -> None:
         for change in changes:
             concerns(change, {change.key.of(KIND)} | _owners(change))
@@ -48,9 +44,14 @@ def wake(caches: Caches, queue: WorkQueue, expectations: Expectations, nodes: No
     def listed() -> None:
         queue.add_all(expectations.put_off)
 
+    def children_changed(changes: Sequence[Change[Any]]) -> None:
+        for change in changes:
+            concerns(change, _owners(change))
+
     caches.models.listen(changed(caches.models), listed)
     caches.pools.listen(changed(caches.pools), listed)
-    caches.pods.listen(pods_changed, listed)
+    caches.pods.listen(children_changed, listed)
+    caches.revisions.listen(children_changed, listed)
     caches.services.listen(namesakes_changed, listed)
     caches.budgets.listen(namesakes_changed, listed)
     if caches.nodes is not None:

@@ -22,10 +22,10 @@ SUFFIX_LENGTH = 5
 
 @dataclass(frozen=True, slots=True)
 class Make:
-    """How pods of the present spec are made: `pod` builds one of a suffix, `revision` names all that is in it."""
+    """How pods of a spec are made: `pod` builds one of a suffix and a group, `revision` names all that is in it."""
 
     revision: str
-    pod: Callable[[str], Object]
+    pod: Callable[[str, str], Object]
 
 
 class Writes:
@@ -38,7 +38,7 @@ class Writes:
         self._kind = kind
         self._unsure: dict[ObjectKey, list[tuple[str, str]]] = {}
 
-    async def create_pod(self, owner: ObjectKey, make: Make) -> str:
+    async def create_pod(self, owner: ObjectKey, make: Make, group: str) -> str:
         """Returns its name. A refusal does not tell it: a message that differs each time is a write in every pass.
 
         The name of a pod that may still be made is used again: the API server makes no two pods of one name.
@@ -46,7 +46,7 @@ class Writes:
         kept, present = self._unsure.setdefault(owner, []), make.revision
         again = next((known for known in kept if known[0] == present), None)
         made = again or (present, "".join(random.choices(SUFFIX, k=SUFFIX_LENGTH)))
-        pod = make.pod(made[1])
+        pod = make.pod(made[1], group)
         name: str = pod["metadata"]["name"]
         kept.append(made)
         try:
@@ -77,6 +77,15 @@ class Writes:
     async def delete_budget(self, owner: ObjectKey, budget: ObjectKey, uid: str) -> None:
         """Delete the one that the cache has; one that is gone already is no error."""
         await self._delete(owner, self._caches.budgets, budget, uid, self._api.delete_budget(budget, uid))
+
+    async def apply_revision(self, owner: ObjectKey, revision: Object) -> None:
+        """Store what pods are made of, or say another thing of what is stored."""
+        await self._apply(owner, self._caches.revisions, self._api.apply_revision(revision))
+
+    async def delete_revision(self, owner: ObjectKey, name: str, uid: str) -> None:
+        """Delete one that the cache has; one that is gone already is no error."""
+        revision = ObjectKey(owner.namespace, name)
+        await self._delete(owner, self._caches.revisions, revision, uid, self._api.delete_revision(revision, uid))
 
     async def apply_status(self, owner: ObjectKey, item: Object, status: Mapping[str, Any]) -> None:
         """Write a whole status."""

@@ -12,11 +12,12 @@ from plimsoll_operator.pools.keys import HostKeys, TokenHashes
 from plimsoll_operator.pools.spec import PoolSpec
 
 
-def build_host(spec: PoolSpec, image: Image, keys: HostKeys, suffix: str) -> dict[str, Any]:
-    """One pod. Two of one spec, image and keys differ in `suffix` only."""
+def build_host(spec: PoolSpec, image: Image, keys: HostKeys, suffix: str, group: str = "0") -> dict[str, Any]:
+    """One pod. Two of one spec, image and keys differ in `suffix` and `group` only."""
     hashes = keys.hashes(spec.key)
     parts = Parts(
         role=HOSTING,
+        group=group,
         revision=revision(spec, image, keys.fingerprint),
         arguments=host_arguments(spec),
         environment=_environment(hashes),

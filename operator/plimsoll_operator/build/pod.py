@@ -6,19 +6,21 @@ from typing import Any
 
 from plimsoll_operator.build.arguments import claim_name, serve_arguments
 from plimsoll_operator.build.image import Image
-from plimsoll_operator.build.revision import revision
+from plimsoll_operator.build.revision import revision, user_part
 from plimsoll_operator.build.runtime_pod import Parts, build_runtime_pod
-from plimsoll_operator.identity import SERVING
+from plimsoll_operator.identity import REVISION_LABEL, SERVING
 from plimsoll_operator.spec import Spec
 
 
-def build_pod(spec: Spec, image: Image, suffix: str) -> dict[str, Any]:
-    """One replica. Two pods of one spec and image differ in `suffix` only."""
+def build_pod(spec: Spec, image: Image, suffix: str, group: str = "0") -> dict[str, Any]:
+    """One replica. Two pods of one spec and image differ in `suffix` and `group` only."""
     claim = claim_name(spec.source)
     parts = Parts(
         role=SERVING,
+        group=group,
         revision=revision(spec, image),
         arguments=serve_arguments(spec),
         claims={claim: "model"} if claim else {},
+        labels={REVISION_LABEL: user_part(spec)},
     )
     return build_runtime_pod(spec, image, suffix, parts)

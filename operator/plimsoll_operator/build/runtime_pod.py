@@ -43,22 +43,25 @@ class Parts:
     """
 
     role: str
+    group: str
     revision: str
     arguments: Sequence[str]
     environment: Mapping[str, str] = field(default_factory=dict)
     ports: Mapping[str, int] = field(default_factory=dict)
     claims: Mapping[str, str] = field(default_factory=dict)
+    labels: Mapping[str, str] = field(default_factory=dict)
 
 
 def build_runtime_pod(spec: Workload, image: Image, suffix: str, parts: Parts) -> dict[str, Any]:
-    """One pod. Two of one spec and image differ in `suffix` only, and in what is made of it."""
+    """One pod. Two of one spec, image and group differ in `suffix` only."""
     body = _with_defaults(_pod_spec(spec, image, parts), spec)
     ours = {
         **_selector(spec, spec.owner.uid),
         HASH_LABEL: parts.revision,
         ROLE_LABEL: parts.role,
-        GROUP_LABEL: suffix,
+        GROUP_LABEL: parts.group,
         INDEX_LABEL: "0",
+        **parts.labels,
     }
     metadata: dict[str, Any] = {
         "name": f"{spec.key.name}-{suffix}",

@@ -14,7 +14,15 @@ from operator_support.recording import connect
 
 COUNT, RESYNCED = 100, 10
 LIMIT_SECONDS = 120.0
-KINDS = ("modeldeployments", "pods", "services", "poddisruptionbudgets", "runtimepools", "modelhosts")
+KINDS = (
+    "modeldeployments",
+    "pods",
+    "services",
+    "poddisruptionbudgets",
+    "controllerrevisions",
+    "runtimepools",
+    "modelhosts",
+)
 PASSES = "plimsoll_operator_reconciles_total"
 
 
@@ -36,6 +44,7 @@ async def test_what_many_objects_cost(server: ApiServer, direct: Direct, tmp_pat
         "create pods": COUNT,
         "patch services": COUNT,
         "patch poddisruptionbudgets": COUNT,
+        "patch controllerrevisions": COUNT,
         "patch modeldeployments/status": COUNT,
         "create events": 3 * COUNT,
         "get services": COUNT,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -22,6 +23,8 @@ from plimsoll_operator.build.pod import build_pod
 from plimsoll_operator.build.service import build_service
 from plimsoll_operator.identity import MANAGED_LABEL, MANAGER, OWNER_LABEL, POOL_LABEL
 from plimsoll_operator.pools.spec import read_pool
+from plimsoll_operator.revisions.stored import build_revision, present_revision
+from plimsoll_operator.spec import read_spec
 
 pytestmark = pytest.mark.usefixtures("open_namespace")
 
@@ -193,6 +196,33 @@ def test_the_operator_writes_budgets_of_models_only(as_operator: Direct, direct:
             as_operator.ask("POST", path, bare)
     as_operator.ask("POST", path, ours)
     as_operator.ask("DELETE", f"{path}/gemma")
+
+
+def test_the_operator_writes_revisions_of_models_only(as_operator: Direct, direct: Direct, owner: Json) -> None:
+    """What a StatefulSet of the namespace goes back to is none of its business."""
+    path = f"/apis/apps/v1/namespaces/{direct.namespace}/controllerrevisions"
+    item = {**owner, "metadata": {**owner["metadata"], "generation": 1}}
+    spec = read_spec(item)
+    ours = build_revision(spec, replace(present_revision(item, spec), number=1))
+    theirs = {"metadata": {"name": "theirs"}, "revision": 1, "data": {"spec": {}}}
+    direct.ask("POST", path, theirs)
+    with pytest.raises(Refused, match=OWNERS):
+        as_operator.ask("DELETE", f"{path}/theirs")
+    with pytest.raises(Refused, match=OWNERS):
+        as_operator.ask("PATCH", f"{path}/theirs", {"revision": 2}, MERGE)
+    for part in ("labels", "ownerReferences"):
+        bare = copy.deepcopy(ours)
+        del bare["metadata"][part]
+        with pytest.raises(Refused, match=OWNERS):
+            as_operator.ask("POST", path, bare)
+    as_operator.ask("POST", path, ours)
+    as_operator.ask("DELETE", f"{path}/{ours['metadata']['name']}")
+
+
+def test_nobody_else_stores_what_pods_are_made_of(as_editor: Direct) -> None:
+    path = f"/apis/apps/v1/namespaces/{as_editor.namespace}/controllerrevisions"
+    with pytest.raises(Refused, match="cannot create resource"):
+        as_editor.ask("POST", path, {"metadata": {"name": "forged"}, "revision": 1, "data": {"spec": {}}})
 
 
 def test_the_operator_writes_its_own_lease_only(server: ApiServer) -> None:

@@ -100,6 +100,12 @@ class Direct:
         found: list[Json] = self.ask("GET", self._core("pods"), labelSelector=selector(name))["items"]
         return sorted(found, key=lambda pod: str(pod["metadata"]["creationTimestamp"] + pod["metadata"]["name"]))
 
+    def revisions(self, name: str) -> list[Json]:
+        """The ControllerRevisions of an object, the first one first."""
+        path = f"/apis/apps/v1/namespaces/{self.namespace}/controllerrevisions"
+        found: list[Json] = self.ask("GET", path, labelSelector=selector(name))["items"]
+        return sorted(found, key=lambda item: int(item["revision"]))
+
     def service(self, name: str) -> Json:
         return self.ask("GET", self._core("services", name))
 

@@ -28,6 +28,11 @@ PROBES: list[tuple[str, str, Json]] = [
     ),
     (
         FIRST,
+        "/apis/apps/v1/namespaces/default/controllerrevisions",
+        {"metadata": {"name": "probe"}, "revision": 1, "data": {}},
+    ),
+    (
+        FIRST,
         f"/apis/coordination.k8s.io/v1/namespaces/{RELEASE_NAMESPACE}/leases",
         {"metadata": {"name": "probe"}},
     ),

@@ -16,7 +16,7 @@ from plimsoll_operator.api import Api, ApiError
 from plimsoll_operator.identity import API_VERSION, HOST_KIND, KIND, POOL_KIND, Object, ObjectKey
 
 NAMESPACE = "team"
-CHILDREN = ("Pod", "Service", "PodDisruptionBudget")
+CHILDREN = ("Pod", "Service", "PodDisruptionBudget", "ControllerRevision")
 
 
 class Fate(Enum):
@@ -133,6 +133,24 @@ class ServerApi(Api):
             return {}
 
         self._write("delete budget", delete)
+
+    async def apply_revision(self, revision: Object) -> Object:
+        def apply() -> Json:
+            known = self._server.objects["ControllerRevision"].get(revision["metadata"]["name"])
+            if known is not None and known["data"] != revision["data"]:
+                raise ApiError(422, "data is immutable")
+            return self._server.put("ControllerRevision", revision)
+
+        return self._write("apply ControllerRevision", apply)
+
+    async def delete_revision(self, key: ObjectKey, uid: str) -> None:
+        def delete() -> Json:
+            found = self._server.objects["ControllerRevision"].get(key.name)
+            if found is not None and found["metadata"]["uid"] == uid:
+                self._server.remove("ControllerRevision", key.name)
+            return {}
+
+        self._write("delete ControllerRevision", delete)
 
     async def apply_status(self, item: Object, status: Mapping[str, Any]) -> Object:
         def apply() -> Json:

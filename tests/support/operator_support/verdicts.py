@@ -83,6 +83,9 @@ VERDICTS: tuple[Verdict, ...] = (
         if field != "volumeMounts"
     ),
     Verdict(POOLED | {"rollout": {"maxSurge": 1}}, "set rollout in the RuntimePool"),
+    Verdict(POOLED | {"revisionHistoryLimit": 1}, "leave out revisionHistoryLimit"),
+    Verdict({"revisionHistoryLimit": 0}),
+    Verdict({"revisionHistoryLimit": 101}, "should be less than or equal to 100"),
     Verdict(POOLED | {"runtime": {"threads": 2}}, "leave out runtime.threads"),
     Verdict(volume(persistentVolumeClaim={"claimName": "data"})),
     Verdict(volume(configMap={"name": "settings"})),

@@ -14,7 +14,7 @@ from operator_support.objects import EPOCH, UID, Json, stamp
 
 from plimsoll_operator.build.image import Image
 from plimsoll_operator.build.revision import Fit, Fits
-from plimsoll_operator.identity import API_VERSION, CONTAINER, HASH_LABEL, KIND, UID_LABEL
+from plimsoll_operator.identity import API_VERSION, CONTAINER, GROUP_LABEL, HASH_LABEL, KIND, UID_LABEL
 from plimsoll_operator.nodes import Node
 from plimsoll_operator.observe import Observed, ServiceState, observe_pods, read_pod
 from plimsoll_operator.plan import Action, ApplyService, CreatePod, DeletePod
@@ -59,6 +59,7 @@ class SimulatedPod:
     ended: datetime | None = None
     marked: bool = True
     node: str = "n1"
+    group: str = ""
 
     @property
     def live(self) -> bool:
@@ -90,7 +91,7 @@ class SimulatedPod:
             "name": self.name,
             "namespace": "team",
             "uid": f"uid-{self.name}",
-            "labels": {HASH_LABEL: self.hash, **({UID_LABEL: self.owner} if self.marked else {})},
+            "labels": self._labels(),
             "creationTimestamp": stamp(self.created),
             "ownerReferences": [owner] if self.owner else [],
         }
@@ -98,6 +99,10 @@ class SimulatedPod:
             meta["deletionTimestamp"] = stamp(self.gone_by)
         placed = self.state not in (State.UNSCHEDULED, State.UNSCHEDULABLE)
         return {"metadata": meta, "spec": {"nodeName": self.node} if placed else {}, "status": self._status()}
+
+    def _labels(self) -> Json:
+        labels = {HASH_LABEL: self.hash, GROUP_LABEL: self.group}
+        return {**labels, UID_LABEL: self.owner} if self.marked else labels
 
     def _status(self) -> Json:
         ready = {"type": "Ready", "status": str(self.state is State.READY)}
@@ -143,6 +148,10 @@ class World:
     def ours(self) -> list[SimulatedPod]:
         return [p for p in self.pods if p.owner == UID]
 
+    def groups(self) -> list[str]:
+        """Of pods that have not ended."""
+        return [p.group for p in self.ours() if p.gone_by is not None or p.state not in (State.DEAD, State.DONE)]
+
     @property
     def live(self) -> int:
         return sum(p.live for p in self.ours())
@@ -159,9 +168,11 @@ class World:
         """What the API server does when it is asked."""
         for action in actions:
             match action:
-                case CreatePod():
+                case CreatePod(_, group):
                     self._made += 1
-                    self.pods.append(SimulatedPod(f"made-{self._made}", pod_hash, State.UNSCHEDULED, self.now))
+                    assert group not in self.groups(), f"group {group} is there already"
+                    made = SimulatedPod(f"made-{self._made}", pod_hash, State.UNSCHEDULED, self.now, group=group)
+                    self.pods.append(made)
                 case DeletePod(name, uid, _):
                     (pod,) = [p for p in self.pods if p.name == name]
                     assert pod.json()["metadata"]["uid"] == uid

@@ -18,10 +18,10 @@ from operator_support.objects import FULL, UID, Json, model, spec_of
 
 from plimsoll_operator.build.image import Image
 from plimsoll_operator.build.pod import build_pod
-from plimsoll_operator.build.revision import Fit, fits, revision
+from plimsoll_operator.build.revision import Fit, fits, revision, user_part
 from plimsoll_operator.build.runtime_pod import CACHE_LIMIT
 from plimsoll_operator.build.service import build_service
-from plimsoll_operator.identity import GROUP_LABEL, HASH_LABEL, selector_labels
+from plimsoll_operator.identity import GROUP_LABEL, HASH_LABEL, REVISION_LABEL, selector_labels
 from plimsoll_operator.spec import SpecError, read_spec
 
 SNAPSHOTS = Path(__file__).parent / "snapshots"
@@ -63,11 +63,11 @@ def test_building_changes_nothing_and_repeats_itself(case: str) -> None:
     item = model(**SPECS[case])
     before = copy.deepcopy(item)
     spec = read_spec(item)
-    first = build_pod(spec, IMAGE, "a")
-    second = build_pod(spec, IMAGE, "b")
+    first = build_pod(spec, IMAGE, "a", "0")
+    second = build_pod(spec, IMAGE, "b", "1")
     assert build_service(spec, UID) == build_service(spec, UID)
-    assert (first["metadata"]["labels"][GROUP_LABEL], second["metadata"]["labels"].pop(GROUP_LABEL)) == ("a", "b")
-    second["metadata"]["labels"][GROUP_LABEL] = "a"
+    assert (first["metadata"]["labels"][GROUP_LABEL], second["metadata"]["labels"].pop(GROUP_LABEL)) == ("0", "1")
+    second["metadata"]["labels"][GROUP_LABEL] = "0"
     second["metadata"]["name"] = first["metadata"]["name"]
     assert first == second
     first["spec"]["containers"][0]["env"][0]["value"] = "changed"
@@ -147,12 +147,15 @@ def test_the_order_of_fields_does_not_roll_them() -> None:
 
 
 def test_labels_of_the_template_never_hide_ours() -> None:
-    theirs = dict.fromkeys((HASH_LABEL, "app.kubernetes.io/managed-by", "plimsoll.dev/model-deployment", "mine"), "x")
+    theirs = dict.fromkeys(
+        (HASH_LABEL, REVISION_LABEL, "app.kubernetes.io/managed-by", "plimsoll.dev/model-deployment", "mine"), "x"
+    )
     plain, labelled = (build_pod(spec_of(template={"labels": labels}), IMAGE, "a") for labels in ({}, theirs))
     assert labelled["metadata"]["labels"] == {
         **plain["metadata"]["labels"],
         "mine": "x",
         HASH_LABEL: revision(spec_of(template={"labels": theirs}), IMAGE),
+        REVISION_LABEL: user_part(spec_of(template={"labels": theirs})),
     }
 
 

@@ -91,7 +91,7 @@ def test_a_pod_is_made_once_however_late_its_event_comes(process: Process) -> No
     for _ in range(3):
         outcome = process.make_a_pass()
         assert (outcome.put_off, outcome.again) == (True, timedelta(seconds=PATIENCE_SECONDS))
-    process.tell(KIND, "Service", "PodDisruptionBudget")
+    process.tell(KIND, "Service", "PodDisruptionBudget", "ControllerRevision")
     assert process.make_a_pass().put_off, "each cache counts"
     process.tell("Pod")
     assert not process.make_a_pass().put_off
@@ -116,7 +116,7 @@ def test_a_pod_that_is_deleted_is_not_counted_again() -> None:
 
 
 def test_an_answer_that_was_lost_is_looked_for_by_a_list(process: Process) -> None:
-    process.fail_a_pass(Fate.WELL, Fate.LOST)
+    process.fail_a_pass(Fate.WELL, Fate.WELL, Fate.LOST)
     assert process.pods == 1
     part = process.caches.pods.part_of(NAMESPACE)
     assert part.outdated, "its reflector lists"
@@ -128,7 +128,7 @@ def test_an_answer_that_was_lost_is_looked_for_by_a_list(process: Process) -> No
 
 def test_a_pod_that_turns_out_to_be_there_is_looked_for_by_a_list(process: Process) -> None:
     """The first try was given up, listed as not there, and carried out after that."""
-    process.fail_a_pass(Fate.WELL, Fate.LATE)
+    process.fail_a_pass(Fate.WELL, Fate.WELL, Fate.LATE)
     process.list()
     process.server.late.pop()()
     process.fail_a_pass()
@@ -141,7 +141,7 @@ def test_a_pod_that_turns_out_to_be_there_is_looked_for_by_a_list(process: Proce
 def test_a_list_that_began_before_is_no_answer(process: Process) -> None:
     part = process.caches.pods.part_of(NAMESPACE)
     number = part.begin_list()
-    process.fail_a_pass(Fate.WELL, Fate.LOST)
+    process.fail_a_pass(Fate.WELL, Fate.WELL, Fate.LOST)
     part.end_list(number, {}, 2)
     assert part.outdated
     assert process.make_a_pass().put_off
@@ -149,7 +149,7 @@ def test_a_list_that_began_before_is_no_answer(process: Process) -> None:
 
 
 def test_a_pod_that_may_still_be_made_is_made_under_the_same_name(process: Process) -> None:
-    process.fail_a_pass(Fate.WELL, Fate.LATE)
+    process.fail_a_pass(Fate.WELL, Fate.WELL, Fate.LATE)
     process.list()
     process.make_a_pass()
     with pytest.raises(ApiError, match="it exists"):
@@ -158,7 +158,7 @@ def test_a_pod_that_may_still_be_made_is_made_under_the_same_name(process: Proce
 
 
 def test_a_pod_that_was_made_late_is_found(process: Process) -> None:
-    process.fail_a_pass(Fate.WELL, Fate.LATE)
+    process.fail_a_pass(Fate.WELL, Fate.WELL, Fate.LATE)
     process.list()
     process.server.late.pop()()
     process.fail_a_pass()
@@ -281,7 +281,7 @@ def test_somebody_elses_service_is_asked_for_now_and_then(process: Process) -> N
         "spec": {"ports": []},
     }
     process.make_a_pass()
-    process.tell("Pod", "PodDisruptionBudget")
+    process.tell("Pod", "PodDisruptionBudget", "ControllerRevision")
     outcome = process.make_a_pass()
     assert outcome.again == timedelta(seconds=60)
     assert "apply Service" not in process.api.asked
@@ -291,7 +291,7 @@ def test_somebody_elses_service_is_asked_for_now_and_then(process: Process) -> N
 
 def test_a_budget_is_made_once_and_again_when_it_goes(process: Process) -> None:
     process.make_a_pass()
-    process.tell("Pod", "Service")
+    process.tell("Pod", "Service", "ControllerRevision")
     assert process.make_a_pass().put_off, "its budget has not been seen"
     process.queue.added.clear()
     process.tell("PodDisruptionBudget")

@@ -19,7 +19,7 @@ from plimsoll_cluster.resource import Entry
 from plimsoll_cluster.store import Part
 from plimsoll_operator.api import ApiError
 from plimsoll_operator.expectations import PATIENCE_SECONDS, Expectations
-from plimsoll_operator.identity import HASH_LABEL, KIND, Object
+from plimsoll_operator.identity import HASH_LABEL, KIND, REVISION_LABEL, Object
 from plimsoll_operator.kinds import Caches
 from plimsoll_operator.nodes import NodeRegistry
 from plimsoll_operator.spec import read_spec
@@ -268,6 +268,12 @@ class Lagging(RuleBasedStateMachine):
         assert memories == [item["spec"]["resources"]["memory"]] * replicas
         assert all(is_live(pod) for pod in pods)
         assert [s["metadata"]["name"] for s in self.server.owned("Service", uid)] == [item["metadata"]["name"]]
+        revisions = sorted(self.server.owned("ControllerRevision", uid), key=lambda r: int(r["revision"]))
+        assert len({r["revision"] for r in revisions}) == len(revisions)
+        assert revisions[-1]["data"]["spec"]["resources"] == item["spec"]["resources"]
+        assert {p["metadata"]["labels"][REVISION_LABEL] for p in pods} <= {
+            revisions[-1]["metadata"]["labels"][REVISION_LABEL]
+        }
         budgets = [b["spec"]["minAvailable"] for b in self.server.owned("PodDisruptionBudget", uid)]
         assert budgets == ([max(1, replicas - 1)] if replicas else [])
         assert item["status"]["observedGeneration"] == item["metadata"]["generation"]

@@ -26,6 +26,8 @@ from plimsoll_operator.plan import (
 from plimsoll_operator.rollout import Rollout
 from plimsoll_operator.view import view
 
+ROLLS = "the spec or the image has changed"
+
 
 def pod(name: str, state: State = State.READY, pod_hash: str = "new", age: int = 100) -> SimulatedPod:
     return SimulatedPod(name, pod_hash, state, EPOCH - timedelta(seconds=age), ended=EPOCH - timedelta(seconds=age - 1))
@@ -41,7 +43,7 @@ def deleted(found: Plan) -> list[str]:
 
 def test_nothing_is_there() -> None:
     assert planned(2, service=ServiceState.MISSING) == Plan(
-        (ApplyService("the Service is missing"), CreatePod("0 of 2 are there"), CreatePod("0 of 2 are there"))
+        (ApplyService("the Service is missing"), CreatePod("0 of 2 are there", "0"), CreatePod("0 of 2 are there", "1"))
     )
 
 
@@ -75,7 +77,7 @@ def test_scaling_down_takes_what_serves_least() -> None:
 def test_a_roll_keeps_pods_that_an_outage_makes_look_cut_off() -> None:
     """They serve on; nobody needs them any more when all replicas of the new spec do."""
     old = [pod(name, State.CUT_OFF, "old") for name in "ab"]
-    assert planned(2, *old) == Plan((CreatePod("the spec or the image has changed"),))
+    assert planned(2, *old) == Plan((CreatePod(ROLLS, "0"),))
     assert planned(2, *old, pod("c", State.LOADING)) == planned(2, *old, pod("c")) == Plan(())
     assert deleted(planned(2, *old, pod("c"), pod("d"))) == ["a", "b"]
 
@@ -88,17 +90,17 @@ def test_scaling_down_keeps_what_may_serve() -> None:
 
 def test_a_roll_adds_one_before_it_takes_one() -> None:
     old = [pod("a", pod_hash="old"), pod("b", pod_hash="old")]
-    assert planned(2, *old) == Plan((CreatePod("the spec or the image has changed"),))
+    assert planned(2, *old) == Plan((CreatePod(ROLLS, "0"),))
     assert planned(2, *old, pod("c", State.LOADING)) == Plan(())
     assert planned(2, *old, pod("c")) == Plan(
-        (DeletePod("a", "uid-a", "its spec or image has changed"), CreatePod("the spec or the image has changed"))
+        (DeletePod("a", "uid-a", "its spec or image has changed"), CreatePod(ROLLS, "0"))
     )
 
 
 def test_old_pods_that_do_not_serve_go_at_once() -> None:
     found = planned(2, pod("a", State.CRASHING, "old"), pod("b", State.LOADING, "old"))
     assert deleted(found) == ["a", "b"]
-    assert found.actions[2:] == (CreatePod("the spec or the image has changed"),) * 2
+    assert found.actions[2:] == (CreatePod(ROLLS, "0"), CreatePod(ROLLS, "1"))
 
 
 def test_a_new_spec_that_crashes_never_takes_the_old_pods() -> None:
@@ -111,7 +113,7 @@ def test_a_crashing_pod_is_its_kubelets_to_start_again() -> None:
 
 def test_a_dead_pod_is_replaced_at_once_and_forgotten_once_its_replacement_serves() -> None:
     dead = pod("a", State.DEAD)
-    assert planned(1, dead) == Plan((CreatePod("a has ended for good"),))
+    assert planned(1, dead) == Plan((CreatePod("a has ended for good", "0"),))
     assert planned(1, dead, pod("b", State.LOADING)) == Plan(())
     assert planned(1, dead, pod("b")) == Plan((DeletePod("a", "uid-a", "it has ended for good"),))
 
@@ -158,20 +160,20 @@ def test_without_surge_old_pods_go_first() -> None:
 
 def test_surge_makes_several_at_once() -> None:
     old = [pod(name, pod_hash="old") for name in "abcd"]
-    assert roll(4, *old, max_surge="50%").actions == (CreatePod("the spec or the image has changed"),) * 2
+    assert roll(4, *old, max_surge="50%").actions == (CreatePod(ROLLS, "0"), CreatePod(ROLLS, "1"))
 
 
 def test_a_pod_is_replaced_before_its_node_is_drained() -> None:
     nodes = {"n1": Node(cordoned=True, lost=False), "n2": Node(cordoned=False, lost=False)}
     here, there = pod("a"), pod("b")
     there.node = "n2"
-    assert roll(1, here, nodes=nodes) == Plan((CreatePod("node n1 is being drained"),))
+    assert roll(1, here, nodes=nodes) == Plan((CreatePod("node n1 is being drained", "0"),))
     assert roll(1, here, pod("b", State.UNSCHEDULED), nodes=nodes) == Plan(())
     assert roll(1, here, there, nodes=nodes) == Plan((DeletePod("a", "uid-a", "its node n1 is being drained"),))
     stuck = pod("b", State.UNSCHEDULABLE)
     assert roll(1, here, stuck, nodes=nodes, age=600, max_unavailable=1) == Plan(()), "its room would be of no use"
     loading = pod("a", State.LOADING)
-    assert roll(1, loading, nodes=nodes) == Plan((CreatePod("node n1 is being drained"),))
+    assert roll(1, loading, nodes=nodes) == Plan((CreatePod("node n1 is being drained", "0"),))
     assert deleted(roll(1, loading, there, nodes=nodes)) == ["a"]
 
 
@@ -193,7 +195,7 @@ def test_who_waits_for_a_turn_is_left_alone_and_still_scaled() -> None:
     waiting = [pod("a", pod_hash="new@other"), pod("b", pod_hash="new@other")]
     assert roll(2, *waiting, may_roll=False) == Plan(())
     assert len(roll(2, *waiting).actions) == 1
-    assert roll(3, *waiting, may_roll=False) == Plan((CreatePod("2 of 3 are there"),))
+    assert roll(3, *waiting, may_roll=False) == Plan((CreatePod("2 of 3 are there", "0"),))
     assert deleted(roll(1, *waiting, may_roll=False)) == ["a"]
     assert deleted(roll(2, pod("a", pod_hash="old"), waiting[1], pod("c"), may_roll=False)) == ["a"]
 

@@ -95,6 +95,8 @@ class Rolling(RuleBasedStateMachine):
             assert self.world.live <= max(live, replicas + rollout.surge(replicas))
             assert self.world.ready >= min(ready, promised)
             assert self.world.may_serve >= min(may_serve, promised)
+        numbers = [int(group) for group in self.world.groups() if group.isdecimal()]
+        assert len(set(numbers)) == len(numbers)
 
     @rule(replicas=st.integers(0, 4))
     def scale(self, replicas: int) -> None:

@@ -45,9 +45,9 @@ def test_a_pod_that_does_not_serve_goes_with_whatever_it_has() -> None:
 
 
 def test_no_pod_is_made_in_the_room_of_one_that_is_kept() -> None:
-    actions: list[Action] = [delete("a"), delete("b"), CreatePod("new"), CreatePod("new")]
+    actions: list[Action] = [delete("a"), delete("b"), CreatePod("new", "0"), CreatePod("new", "1")]
     held = drain(actions, [pod("a"), pod("b")], {"uid-a": 1}, {}, PATIENCE, EPOCH)
-    assert held.actions == (delete("b"), CreatePod("new"))
+    assert held.actions == (delete("b"), CreatePod("new", "1"))
 
 
 PODS = st.sampled_from("abcde")
@@ -60,7 +60,7 @@ def test_no_more_pods_are_there_than_the_plan_would_leave_and_those_that_drain(
     pods = [pod(name) for name in sorted(models)]
     deletions = [delete(name) for name in sorted(gone & models.keys())]
     found = drain(
-        [*deletions, *[CreatePod("new")] * made],
+        [*deletions, *[CreatePod("new", str(number)) for number in range(made)]],
         pods,
         {f"uid-{name}": count for name, count in models.items()},
         {},

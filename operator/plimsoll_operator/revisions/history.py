@@ -1,0 +1,48 @@
+"""Which revisions to store, and which to forget: a pure function.
+
+The present one has the highest number, also where it is an old one that somebody has gone back to. Of the others those
+stay that pods or a canary still need, and as many more as the model's limit says, the latest first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence, Set
+from dataclasses import dataclass, replace
+
+from plimsoll_operator.revisions.stored import Revision
+
+
+@dataclass(frozen=True, slots=True)
+class StoreRevision:
+    """Write the revision as it stands here."""
+
+    revision: Revision
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class ForgetRevision:
+    """Delete the one with this uid."""
+
+    name: str
+    uid: str
+
+
+HistoryAction = StoreRevision | ForgetRevision
+
+
+def plan_history(
+    known: Sequence[Revision], present: Revision, needed: Set[str], limit: int
+) -> tuple[HistoryAction, ...]:
+    """`needed` has the labels of revisions that must not be forgotten, beside the present one."""
+    actions: list[HistoryAction] = []
+    last = max((revision.number for revision in known), default=0)
+    found = next((revision for revision in known if revision.name == present.name), None)
+    if found is None:
+        actions.append(StoreRevision(replace(present, number=last + 1), "it is new"))
+    elif found.number < last:
+        why = f"the spec is that of revision {found.number} again"
+        actions.append(StoreRevision(replace(found, number=last + 1, mark=""), why))
+    old = [r for r in known if r.name != present.name and r.label not in needed]
+    old.sort(key=lambda revision: (revision.number, revision.name), reverse=True)
+    return (*actions, *(ForgetRevision(r.name, r.uid) for r in old[limit:]))
