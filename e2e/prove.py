@@ -140,16 +140,26 @@ def _scenarios(target: Target, args: argparse.Namespace) -> bool:
         )
         environment = os.environ | settings.environment()
         results: list[runs.Result] = []
+        took: dict[str, float] = {}
         for name in runs.choose(args.only):
             print(f"e2e: scenario {name}", flush=True)
-            results += runs.run(target.prefix, name, args.pytest, environment)
-        measured = figures.load(Path(folder))
-    print(runs.summary(results), flush=True)
-    if args.record:
-        record = {"run": _provenance(target), "length": settings.length, "results": runs.as_records(results, measured)}
-        args.record.parent.mkdir(parents=True, exist_ok=True)
-        args.record.write_text(json.dumps(record, indent=1) + "\n")
+            began = time.monotonic()
+            found = runs.run(target.prefix, name, args.pytest, environment)
+            took[name] = time.monotonic() - began
+            print(f"e2e: {name} took {took[name]:.0f} s", flush=True)
+            results += found
+            if args.record:
+                records = runs.as_records(found, figures.load(Path(folder)))
+                _record(args.record, _provenance(target) | {"length": settings.length}, records)
+    print(runs.summary(results, took), flush=True)
     return bool(results) and all(result.outcome != "failed" for result in results)
+
+
+def _record(file: Path, run: dict[str, Any], records: list[dict[str, Any]]) -> None:
+    """Keep results in a file that may have those of other scenarios already."""
+    before = json.loads(file.read_text()) if file.exists() else {}
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps(runs.merged(before, run, records), indent=1) + "\n")
 
 
 def _provenance(target: Target) -> dict[str, Any]:

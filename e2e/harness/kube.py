@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+import uuid
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from kubernetes import client, dynamic
 from kubernetes.client.exceptions import ApiException
+from kubernetes.dynamic.exceptions import NotFoundError
 
 from harness.kubectl import kubectl
 from harness.waiting import until
@@ -18,6 +21,8 @@ READY_SECONDS = 900
 """The first pod on a node pulls an image of several gigabytes."""
 GONE_SECONDS = 300
 """A namespace of a thousand objects takes minutes to go."""
+OOM_KILLS = "cat /sys/fs/cgroup/memory/memory.oom_control /sys/fs/cgroup/memory.events 2>/dev/null || true"
+"""What a container may read of its own control group, of version 1 or 2."""
 
 
 class Kube:
@@ -70,9 +75,30 @@ class Kube:
             "plimsoll.dev", "v1alpha1", self.namespace, "modeldeployments", name, {"spec": {"replicas": replicas}}
         )
 
+    def models(self) -> dict[str, Object]:
+        """The ModelDeployments of the namespace by name."""
+        resource = self._resource(GROUP, "ModelDeployment")
+        listed = self._dynamic.get(resource, namespace=self.namespace).to_dict()["items"]
+        return {item["metadata"]["name"]: item for item in listed}
+
     def delete_model(self, name: str) -> None:
-        """Delete a ModelDeployment; what it owns follows."""
-        self._dynamic.delete(self._resource(GROUP, "ModelDeployment"), name=name, namespace=self.namespace)
+        """Delete a ModelDeployment; what it owns follows. One that is not there is left alone."""
+        with contextlib.suppress(NotFoundError):
+            self._dynamic.delete(self._resource(GROUP, "ModelDeployment"), name=name, namespace=self.namespace)
+
+    def orphans(self) -> list[str]:
+        """Pods and Services whose owner is not there, or not the one that they were made for."""
+        pools = self._dynamic.get(self._resource(GROUP, "RuntimePool"), namespace=self.namespace).to_dict()["items"]
+        alive = {item["metadata"]["uid"] for item in [*self.models().values(), *pools]}
+        found = [
+            *self._core.list_namespaced_pod(self.namespace).items,
+            *self._core.list_namespaced_service(self.namespace).items,
+        ]
+        return [
+            item.metadata.name
+            for item in found
+            if any(owner.uid not in alive for owner in item.metadata.owner_references or ())
+        ]
 
     def pods(self, name: str) -> list[Object]:
         """The runtime pods of a ModelDeployment, terminating ones too."""
@@ -89,9 +115,7 @@ class Kube:
 
     def conditions(self) -> dict[str, dict[str, Object]]:
         """The conditions by type of every ModelDeployment of the namespace, by its name; stale ones left out."""
-        resource = self._resource(GROUP, "ModelDeployment")
-        listed = self._dynamic.get(resource, namespace=self.namespace).to_dict()["items"]
-        return {item["metadata"]["name"]: _present(item) for item in listed}
+        return {name: _present(item) for name, item in self.models().items()}
 
     def events(self, name: str) -> list[tuple[str, str, str]]:
         """(type, reason, message) of the events about an object of this name."""
@@ -132,6 +156,23 @@ class Kube:
         ]
         return found
 
+    def address(self, pod: str) -> str:
+        """A pod's address."""
+        return str(self._core.read_namespaced_pod(pod, self.namespace).status.pod_ip)
+
+    def wait_running(self, pod: str) -> None:
+        """Wait until a pod that is nobody's replica runs."""
+
+        def look() -> bool:
+            return bool(self._core.read_namespaced_pod(pod, self.namespace).status.phase == "Running")
+
+        until(f"{pod} running", look, timeout=READY_SECONDS)
+
+    def image_digest(self, pod: str) -> str:
+        """`sha256:...` of the image that a pod's container runs."""
+        status = self._core.read_namespaced_pod(pod, self.namespace).status.container_statuses[0]
+        return str(status.image_id).rpartition("@")[2]
+
     def restarts(self, *names: str) -> dict[str, int]:
         """How often the containers of these pods were started again."""
         return {
@@ -140,6 +181,10 @@ class Kube:
             )
             for name in names
         }
+
+    def out_of_memory(self, *names: str) -> dict[str, int]:
+        """How many processes of these pods the kernel has killed for want of memory, their engines among them."""
+        return {name: _oom_kills(self.execute(name, "sh", "-c", OOM_KILLS)) for name in names}
 
     def execute(self, pod: str, *command: str) -> str:
         """Run a command in a pod's first container and return what it printed."""
@@ -180,11 +225,27 @@ class Kube:
         return self._dynamic.resources.get(api_version=api_version, kind=kind)
 
 
+@contextlib.contextmanager
+def fresh_namespace() -> Iterator[Kube]:
+    """A namespace with a name that nobody has had, deleted afterwards."""
+    kube = Kube(f"e2e-{uuid.uuid4().hex[:8]}")
+    kube.create_namespace()
+    try:
+        yield kube
+    finally:
+        kube.delete_namespace()
+
+
 def _present(model: Object) -> dict[str, Object]:
     """Its conditions that speak of its present generation."""
     generation = model["metadata"]["generation"]
     conditions = model.get("status", {}).get("conditions", [])
     return {c["type"]: dict(c) for c in conditions if c.get("observedGeneration") == generation}
+
+
+def _oom_kills(text: str) -> int:
+    [found] = [int(line.split()[1]) for line in text.splitlines() if line.startswith("oom_kill ")]
+    return found
 
 
 def _is_ready(pod: Object) -> bool:

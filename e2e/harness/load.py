@@ -26,13 +26,21 @@ class Request:
     """What came of one request.
 
     `began`: seconds since the load did. `seconds`: until its end. `status`: the HTTP status, None when no answer
-    began. `fault`: what was wrong; None for a whole answer.
+    began. `fault`: what was wrong; None for a whole answer. `told`: whether whoever answers said so, by a status or an
+    error event, and the connection did not just break. `model`: which was asked.
     """
 
     began: float
     seconds: float
     status: int | None
     fault: str | None
+    told: bool = False
+    model: str = ""
+
+    @property
+    def ended(self) -> float:
+        """Seconds since the load began."""
+        return self.began + self.seconds
 
     def __str__(self) -> str:
         return f"at {self.began:.1f} s, after {self.seconds:.1f} s, status {self.status}: {self.fault or 'whole'}"
@@ -63,16 +71,16 @@ class Outcome:
     def summary(self) -> dict[str, Any]:
         """Figures for a record; times in seconds."""
         whole = sorted(request.seconds for request in self.requests if request.fault is None)
-        ends = sorted([0.0, *(r.began + r.seconds for r in self.requests if r.fault is None)])
+        ends = sorted([0.0, *(r.ended for r in self.requests if r.fault is None)])
         gaps = [later - sooner for sooner, later in itertools.pairwise(ends)]
         return {
             "requests": len(self.requests),
             "failed": len(self.requests) - len(whole),
             "first_failures": self.failures[:FAILURES_KEPT],
             "statuses": dict(Counter(str(request.status) for request in self.requests)),
-            "seconds_p50": _percentile(whole, 50),
-            "seconds_p99": _percentile(whole, 99),
-            "seconds_max": _percentile(whole, 100),
+            "seconds_p50": percentile(whole, 50),
+            "seconds_p99": percentile(whole, 99),
+            "seconds_max": percentile(whole, 100),
             "longest_without_an_answer": round(max(gaps, default=0.0), 3),
         }
 
@@ -150,18 +158,20 @@ async def _users(
 
 async def _record(client: openai.AsyncOpenAI, model: str, prompt: str, tokens: int, outcome: Outcome) -> None:
     """Ask once and write down what came of it."""
-    began, status, fault = outcome.now(), None, None
+    began, status, fault, told = outcome.now(), None, None, False
     try:
         stream = await _ask(client, model, prompt, tokens)
         status = stream.response.status_code
         text = await _read(stream, tokens)
         outcome.texts[model].add(text)
     except openai.APIStatusError as error:
-        status, fault = error.status_code, f"{error} (request {error.response.headers.get('x-request-id')})"
+        status, told = error.status_code, True
+        fault = f"{error} (request {error.response.headers.get('x-request-id')})"
     except (openai.OpenAIError, AssertionError) as error:
         cause = f" from {error.__cause__!r}" if error.__cause__ else ""
         fault = f"{type(error).__name__}: {error}{cause}"
-    outcome.requests.append(Request(began, outcome.now() - began, status, fault))
+        told = type(error) is openai.APIError  # what the client makes of an error event
+    outcome.requests.append(Request(began, outcome.now() - began, status, fault, told, model))
 
 
 async def _ask(
@@ -190,6 +200,6 @@ async def _read(stream: openai.AsyncStream[openai.types.Completion], tokens: int
     return text
 
 
-def _percentile(ordered: list[float], percent: int) -> float | None:
+def percentile(ordered: list[float], percent: int) -> float | None:
     """The smallest value that `percent` of them do not exceed; None of none."""
     return round(ordered[max(0, -(-len(ordered) * percent // 100) - 1)], 3) if ordered else None

@@ -35,6 +35,18 @@ class Release:
             if any(c.type == "Ready" and c.status == "True" for c in pod.status.conditions or ())
         ]
 
+    def address(self, pod: str) -> str:
+        """A pod's address."""
+        return str(self._core.read_namespaced_pod(pod, self.namespace).status.pod_ip)
+
+    def image(self, component: str) -> str:
+        """The image that its pods are made with."""
+        return str(self._pods(component)[0].spec.containers[0].image)
+
+    def image_digest(self, component: str) -> str:
+        """`sha256:...` of the image that its pods run."""
+        return str(self._pods(component)[0].status.container_statuses[0].image_id).rpartition("@")[2]
+
     def memory_peaks(self, component: str) -> dict[str, int]:
         """The most memory that each of its running pods' process has had since it began, in MiB."""
         return {pod: _peak(self.namespace, pod) for pod in self.component_pods(component)}

@@ -73,16 +73,33 @@ def parse(scenario: str, report: str) -> list[Result]:
     return list(found.values())
 
 
-def summary(results: Sequence[Result]) -> str:
-    """A line for each test, and the sum."""
+def summary(results: Sequence[Result], took: Mapping[str, float]) -> str:
+    """A line for each test and each scenario, and the sum. `took`: seconds of each scenario, start and end included."""
     lines = [f"{r.outcome:8}{r.seconds:7.0f} s  {r.scenario}: {r.test}" for r in results]
+    scenarios = [f"{seconds:15.0f} s  {name}" for name, seconds in sorted(took.items(), key=lambda item: -item[1])]
     reasons = [f"  {r.scenario}: {r.test}\n    {r.reason[:400]}" for r in results if r.outcome != "passed"]
     counted = Counter(r.outcome for r in results)
     told = ", ".join(f"{number} {outcome}" for outcome, number in sorted(counted.items()))
-    total = f"{told or 'no test ran'} in {sum(r.seconds for r in results):.0f} s"
-    return "\n".join([*lines, *(["", "Why not:", *reasons] if reasons else []), "", f"e2e: {total}"])
+    total = f"{told or 'no test ran'} in {sum(took.values()):.0f} s"
+    parts = [
+        lines,
+        ["Scenarios, the longest first:", *scenarios] if took else [],
+        ["Why not:", *reasons] if reasons else [],
+    ]
+    return "\n".join(line for part in parts if part for line in (*part, "")) + f"\ne2e: {total}"
 
 
 def as_records(results: Sequence[Result], figures: Mapping[str, Any]) -> list[dict[str, Any]]:
     """For a file: each result with what its test measured."""
     return [asdict(r) | {"figures": figures.get(f"test_{r.scenario}.py::{r.test}")} for r in results]
+
+
+def merged(before: Mapping[str, Any], run: Mapping[str, Any], records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """A file's content with these results in place of older ones of the same scenarios; others stay as they are.
+
+    `before` and what is returned have the results of each scenario by its name, each with the run that they are of.
+    """
+    new: dict[str, Any] = {}
+    for record in records:
+        new.setdefault(record["scenario"], {"run": dict(run), "results": []})["results"].append(dict(record))
+    return dict(sorted({**before, **new}.items()))

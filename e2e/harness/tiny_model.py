@@ -1,15 +1,35 @@
-"""A model that starts in seconds: random Llama weights, a word tokenizer, a folder that nodes share."""
+"""Models that start in seconds: random Llama weights, a word tokenizer, a folder that nodes share."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-VOCAB = 512
 RUNTIME = {"dtype": "float32", "kvMemory": "64MiB", "maxModelLen": 1024}
-"""Options under which it is served."""
+"""Options under which the tiny one is served."""
+WORDS = 512
+"""Words that the tokenizer knows, w0 and up."""
 
 
-def write_tiny_model(folder: Path, seed: int = 0) -> None:
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Of a Llama."""
+
+    vocab: int
+    hidden: int
+    intermediate: int
+    layers: int
+    heads: int
+    kv_heads: int
+
+
+TINY = Shape(vocab=WORDS, hidden=256, intermediate=512, layers=4, heads=4, kv_heads=2)
+SMALL = Shape(vocab=32000, hidden=768, intermediate=2304, layers=12, heads=12, kv_heads=4)
+"""That of the benchmarks' "small": 0.1 billion weights."""
+
+
+def write_tiny_model(folder: Path, seed: int = 0, shape: Shape = TINY) -> None:
     """Write config, weights and tokenizer as Transformers would; does nothing when they are there.
 
     Models of different seeds answer differently.
@@ -22,18 +42,20 @@ def write_tiny_model(folder: Path, seed: int = 0) -> None:
 
     torch.manual_seed(seed)
     config = LlamaConfig(
-        vocab_size=VOCAB,
-        hidden_size=256,
-        intermediate_size=512,
-        num_hidden_layers=4,
-        num_attention_heads=4,
-        num_key_value_heads=2,
+        vocab_size=shape.vocab,
+        hidden_size=shape.hidden,
+        intermediate_size=shape.intermediate,
+        num_hidden_layers=shape.layers,
+        num_attention_heads=shape.heads,
+        num_key_value_heads=shape.kv_heads,
         max_position_embeddings=2048,
         bos_token_id=1,
         eos_token_id=2,
     )
-    LlamaForCausalLM(config).save_pretrained(folder)
-    tokenizer = Tokenizer(models.WordLevel({f"w{i}": i for i in range(VOCAB)}, unk_token="w0"))
+    dtype = torch.float32 if shape == TINY else torch.bfloat16
+    model: Any = LlamaForCausalLM(config)
+    model.to(dtype).save_pretrained(folder)
+    tokenizer = Tokenizer(models.WordLevel({f"w{i}": i for i in range(shape.vocab)}, unk_token="w0"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
     tokenizer.save(str(folder / "tokenizer.json"))
     for file in folder.rglob("*"):

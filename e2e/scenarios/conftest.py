@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from kubernetes import config
 
 from harness import figures, nodes
 from harness.figures import Figures
-from harness.kube import GROUP, Kube
+from harness.kube import GROUP, Kube, fresh_namespace
 from harness.release import Release
 from harness.settings import Settings
 from harness.tiny_model import RUNTIME, write_tiny_model
@@ -77,10 +76,8 @@ def measured(settings: Settings, request: pytest.FixtureRequest) -> Iterator[Fig
 @pytest.fixture
 def kube() -> Iterator[Kube]:
     """A namespace of its own, deleted afterwards."""
-    kube = Kube(f"e2e-{uuid.uuid4().hex[:8]}")
-    kube.create_namespace()
-    yield kube
-    kube.delete_namespace()
+    with fresh_namespace() as kube:
+        yield kube
 
 
 @pytest.fixture

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import openai
 import pytest
 
-from harness import nodes
+from harness import nodes, pool
 from harness.daemons import frozen
 from harness.figures import Figures, told
 from harness.kube import Kube
@@ -17,7 +19,9 @@ from harness.settings import Settings
 from harness.waiting import Stopwatch, hold, until
 
 PROMPT = "w5 w6 w7 w8 w9 w10"
+NAMES = pool.MODELS[:4]
 NOTICED_WITHIN = 90
+ELSEWHERE_WITHIN = 30
 REPLACED_WITHIN = 240
 
 
@@ -59,3 +63,65 @@ def test_a_lost_node_costs_no_request_and_is_named(
     measured["load"] = outcome.summary()
     assert outcome.failures == [], told(measured)
     assert outcome.answered > 100
+
+
+@pytest.mark.usefixtures("own_cluster")
+def test_models_of_a_pool_answer_elsewhere_and_are_loaded_once(
+    kube: Kube,
+    client: openai.OpenAI,
+    two_nodes: tuple[str, str],
+    settings: Settings,
+    measured: Figures,
+) -> None:
+    """The node's kubelet and its containerd stop; the host's process lives, and knows nothing of it."""
+    _, lost = two_nodes
+    pool.start(kube, Path(settings.shared_files), NAMES)
+    answers = {name: _ask(client, name) for name in NAMES}
+    there = {host["metadata"]["name"]: host["status"]["node"] for host in kube.model_hosts()}
+    assert sorted(there.values()) == list(two_nodes)
+    [gone] = [host for host, node in there.items() if node == lost]
+    moved = [name for name in NAMES if pool.places(kube, name) == [gone]]
+    assert moved, "the pods of the pool share the models, and this one has none"
+    with ExitStack() as stopped:
+        stopped.enter_context(frozen(lost, "kubelet"))
+        stopped.enter_context(frozen(lost, "containerd"))
+        since = Stopwatch()
+        until(f"{lost} not ready", lambda: not nodes.is_ready(lost), timeout=NOTICED_WITHIN)
+        measured["marked_after_seconds"] = since.seconds
+        since = Stopwatch()
+        until(
+            "the models elsewhere",
+            lambda: all(_answered_off(kube, name, gone) for name in NAMES),
+            timeout=NOTICED_WITHIN,
+            state=lambda: [kube.describe(name) for name in moved],
+        )
+        assert {name: _ask(client, name) for name in NAMES} == answers
+        measured["elsewhere_after_seconds"] = since.seconds
+        measured["goal"] = "met" if since.seconds < ELSEWHERE_WITHIN else "missed"
+        hold(60 if settings.long else 5)
+    nodes.wait_ready(lost)
+    pool.wait_replicas(kube)
+    until(
+        "each model on one host",
+        lambda: all(len(pool.holders(kube).get(name, [])) == 1 for name in NAMES),
+        timeout=120,
+        state=lambda: pool.holders(kube),
+    )
+    hold(20)
+    assert {name: len(places) for name, places in pool.holders(kube).items()} == dict.fromkeys(NAMES, 1)
+    assert {name: _ask(client, name) for name in NAMES} == answers
+
+
+def _answered_off(kube: Kube, name: str, gone: str) -> bool:
+    """Whether a model is on another host, which answers for it."""
+    placed = kube.model(name)["status"].get("placements", [])
+    ready = kube.condition(name, "Ready")
+    here = [place for place in placed if place["host"] != gone and place["state"] in ("Asleep", "Resident", "Waking")]
+    return bool(here) and ready is not None and ready["status"] == "True"
+
+
+def _ask(client: openai.OpenAI, model: str) -> str:
+    answer = client.completions.create(
+        model=model, prompt=PROMPT, max_tokens=8, temperature=0, extra_body={"ignore_eos": True}
+    )
+    return answer.choices[0].text

@@ -37,10 +37,18 @@ def test_a_report_has_a_result_for_each_test() -> None:
 
 
 def test_the_summary_says_what_did_not_pass_and_why() -> None:
-    told = runs.summary(runs.parse("s", REPORT))
+    told = runs.summary(runs.parse("s", REPORT), {"s": 4.6, "longer": 5.1})
     assert "s: test_ill\n    assert 1 == 2" in told
-    assert told.endswith("e2e: 1 failed, 1 passed, 1 skipped in 3 s")
-    assert "no test ran" in runs.summary([])
+    assert told.index("5 s  longer") < told.index("5 s  s\n")
+    assert told.endswith("e2e: 1 failed, 1 passed, 1 skipped in 10 s")
+    assert "no test ran" in runs.summary([], {})
+
+
+def test_a_file_keeps_what_other_scenarios_have_measured() -> None:
+    old = runs.merged({}, {"commit": "a"}, [{"scenario": "x", "test": "t"}, {"scenario": "y", "test": "t"}])
+    new = runs.merged(old, {"commit": "b"}, [{"scenario": "x", "test": "t"}, {"scenario": "x", "test": "u"}])
+    assert new["y"] == old["y"]
+    assert new["x"] == {"run": {"commit": "b"}, "results": [{"scenario": "x", "test": name} for name in "tu"]}
 
 
 @pytest.fixture

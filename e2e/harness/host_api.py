@@ -1,0 +1,59 @@
+"""The host API of a pool's pods, asked with the operator's token: what they say of themselves."""
+
+from __future__ import annotations
+
+import base64
+import uuid
+from typing import Any
+
+import httpx
+from kubernetes import client
+
+from harness.kube import Kube, Object
+from harness.waiting import until
+from plimsoll_operator.identity import ObjectKey
+from plimsoll_operator.pools.keys import host_token
+
+PORT = 8100
+SLEEP_SECONDS = 60
+
+
+class HostApi:
+    """That of one pool. Needs a way to the pods, which a given cluster may not offer."""
+
+    def __init__(self, kube: Kube, release_namespace: str, pool: str) -> None:
+        self._namespace = kube.namespace
+        self._core: Any = client.CoreV1Api()
+        secrets: list[Any] = self._core.list_namespaced_secret(release_namespace).items
+        [keys] = [secret for secret in secrets if secret.metadata.name.endswith("-host-keys")]
+        key = base64.b64decode(keys.data["operator"]).strip()
+        self.token = host_token(key, ObjectKey(kube.namespace, pool))
+
+    def report(self, pod: str) -> Object:
+        """What a pod says of itself."""
+        return self._ask("GET", pod, "report")
+
+    def sleep(self, pod: str, model: str) -> None:
+        """Put a model to sleep as an image in memory, and wait until it does."""
+        body = {"operation": uuid.uuid4().hex, "level": "InHost"}
+        self._ask("POST", pod, f"models/{self._namespace}/{model}/sleep", json=body)
+        until(
+            f"{model} asleep on {pod}",
+            lambda: self.entry(pod, model)["state"] == "InHost",
+            timeout=SLEEP_SECONDS,
+            state=lambda: self.entry(pod, model),
+        )
+
+    def entry(self, pod: str, model: str) -> Object:
+        """What a pod says of one model."""
+        [found] = [entry for entry in self.report(pod)["models"] if entry["name"] == model]
+        return dict(found)
+
+    def _ask(self, method: str, pod: str, path: str, **options: Any) -> Object:
+        address = self._core.read_namespaced_pod(pod, self._namespace).status.pod_ip
+        headers = {"Authorization": f"Bearer {self.token}"}
+        answer = httpx.request(
+            method, f"http://{address}:{PORT}/host/v1/{path}", headers=headers, timeout=30, **options
+        )
+        answer.raise_for_status()
+        return dict(answer.json() or {})

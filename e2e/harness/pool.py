@@ -1,0 +1,106 @@
+"""A pool of runtime pods with small random models in it, and where those are."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+from harness.kube import GROUP, Kube, Object
+from harness.tiny_model import RUNTIME, write_tiny_model
+from harness.volume import CLAIM, provide_volume
+from harness.waiting import until
+
+NAME = "shared"
+MODELS = [f"tiny-{number}" for number in range(8)]
+PODS = 2
+SETTLED_SECONDS = 300
+
+
+def pool(replicas: int = PODS, *, memory: str = "2Gi", sleepers: str = "256Mi", residency: int = 2) -> Object:
+    """A pool. As it is, each pod has memory for three or four of the models awake, and for all of them asleep."""
+    return {
+        "apiVersion": GROUP,
+        "kind": "RuntimePool",
+        "metadata": {"name": NAME},
+        "spec": {
+            "replicas": replicas,
+            "resources": {"cpu": "200m", "memory": memory},
+            "memory": {"line": "90%", "sleepers": sleepers},
+            "eviction": {"minimumResidencySeconds": residency},
+            "template": {"volumes": [{"name": CLAIM, "persistentVolumeClaim": {"claimName": CLAIM}}]},
+        },
+    }
+
+
+def model(name: str, source: str = "", **spec: Any) -> Object:
+    """A model of the pool; without a source that of its name on the volume."""
+    base = {
+        "model": {"source": source or f"pvc://{CLAIM}/{name}"},
+        "placement": {"pool": NAME},
+        "runtime": RUNTIME,
+    }
+    return {"apiVersion": GROUP, "kind": "ModelDeployment", "metadata": {"name": name}, "spec": base | spec}
+
+
+def provide_models(kube: Kube, folder: Path, names: list[str] = MODELS) -> None:
+    """Their files, and a claim for them."""
+    for seed, name in enumerate(names):
+        write_tiny_model(folder / name, seed)
+    provide_volume(kube, folder)
+
+
+def start(kube: Kube, folder: Path, names: list[str] = MODELS, **options: Any) -> None:
+    """The pool with so many models, each of them ready."""
+    provide_models(kube, folder, names)
+    kube.apply(pool(**options))
+    for name in names:
+        kube.apply(model(name))
+    for name in names:
+        kube.wait_condition(name, "Ready", "True")
+
+
+def states(kube: Kube, name: str) -> set[str]:
+    """Those in which a model is on its hosts."""
+    return {placement["state"] for placement in kube.model(name)["status"].get("placements", [])}
+
+
+def places(kube: Kube, name: str) -> list[str]:
+    """The hosts of a model, as its status has them."""
+    return sorted(placement["host"] for placement in kube.model(name)["status"].get("placements", []))
+
+
+def hosts(kube: Kube) -> list[str]:
+    """The pods of the pool that have reported, oldest first."""
+    found = sorted(
+        kube.model_hosts(), key=lambda host: (host["metadata"]["creationTimestamp"], host["metadata"]["name"])
+    )
+    return [host["metadata"]["name"] for host in found]
+
+
+def reporting(kube: Kube) -> list[str]:
+    """Those of them whose reports are believed now."""
+    return [
+        host["metadata"]["name"]
+        for host in kube.model_hosts()
+        if any(c["type"] == "Reporting" and c["status"] == "True" for c in host["status"].get("conditions", []))
+    ]
+
+
+def holders(kube: Kube) -> dict[str, list[str]]:
+    """Of each model, the hosts that say they have it."""
+    found: dict[str, list[str]] = defaultdict(list)
+    for host in kube.model_hosts():
+        for entry in host["status"].get("models", []):
+            found[entry["name"]].append(host["metadata"]["name"])
+    return {name: sorted(places) for name, places in found.items()}
+
+
+def wait_replicas(kube: Kube, replicas: int = PODS, *, timeout: float = SETTLED_SECONDS) -> list[str]:
+    """Wait until so many pods are there and report, and return their names."""
+
+    def look() -> bool:
+        return len(hosts(kube)) == replicas == len(reporting(kube))
+
+    until(f"{replicas} hosts that report", look, timeout=timeout, state=kube.model_hosts)
+    return hosts(kube)

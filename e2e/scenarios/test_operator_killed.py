@@ -1,0 +1,157 @@
+"""The operator is killed again and again while models come, go and change: in the end all is as if it had not been."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+
+from harness import crash, lease, pool
+from harness.figures import Figures, told
+from harness.kube import Kube, Object, fresh_namespace
+from harness.release import Release
+from harness.settings import Settings
+from harness.tiny_model import RUNTIME
+from harness.waiting import Stopwatch, hold, until
+
+PROMPT = "w5 w6 w7 w8 w9 w10"
+LEASE = "plimsoll-operator"
+LEADS_WITHIN = 60
+SETTLED_WITHIN = 300
+POOLED = pool.MODELS[:5]
+OWN = "own"
+SETTLED_HOLD = 12
+
+Step = tuple[str, Object | str]
+"""What somebody does: applies an object, or deletes a model of this name."""
+
+
+def churn(steps: int, tiny: Object, seed: int = 0) -> Iterator[Step]:
+    """Models come, go and change, in the pool and with pods of their own; the pool gets a pod and loses one."""
+    draw = random.Random(seed)
+    yield "apply", pool.pool(2)
+    for name in POOLED:
+        yield "apply", pool.model(name)
+    for _ in range(steps):
+        kind = draw.choices(["come", "go", "change", "own", "pool"], [3, 2, 3, 2, 1])[0]
+        name = draw.choice(POOLED)
+        runtime = RUNTIME | {"maxModelLen": draw.choice([512, 768, 1024])}
+        if kind == "go":
+            yield "delete", draw.choice([name, OWN])
+        elif kind == "pool":
+            yield "apply", pool.pool(draw.choice([1, 2]))
+        elif kind == "own":
+            own = tiny["spec"] | {
+                "replicas": 1,
+                "runtime": tiny["spec"]["runtime"] | {"maxSequences": draw.choice([16, 32])},
+            }
+            yield "apply", tiny | {"metadata": {"name": OWN}, "spec": own}
+        else:
+            yield "apply", pool.model(name, runtime=runtime)
+
+
+@pytest.mark.usefixtures("own_cluster")
+def test_the_end_is_that_of_an_undisturbed_run(
+    kube: Kube,
+    release: Release,
+    tiny: dict[str, Any],
+    client: openai.OpenAI,
+    settings: Settings,
+    measured: Figures,
+) -> None:
+    kills = 50 if settings.long else 5
+    folder = Path(settings.shared_files)
+    pool.provide_models(kube, folder, POOLED)
+    draw, struck, since = random.Random(1), 0, Stopwatch()
+    steps = list(churn(max(kills, 10), tiny))
+    for number, step in enumerate(steps):
+        _do(kube, step)
+        if struck < kills and number >= len(steps) - kills:
+            hold(draw.uniform(0, 4))
+            _kill_operator(release)
+            struck += 1
+        else:
+            hold(draw.uniform(0, 1))
+    _leader(release)
+    disturbed = _settled(kube)
+    measured |= {"kills": struck, "steps": len(steps), "seconds": since.seconds, "end": disturbed}
+    assert struck == kills
+    assert kube.orphans() == []
+    for name in disturbed["models"]:
+        answer = client.completions.create(model=name, prompt=PROMPT, max_tokens=4, temperature=0)
+        assert answer.usage is not None
+
+    with fresh_namespace() as other:
+        pool.provide_models(other, folder, POOLED)
+        for step in steps:
+            _do(other, step)
+            hold(1)
+        assert disturbed == _settled(other), told(measured)
+
+
+def _do(kube: Kube, step: Step) -> None:
+    match step:
+        case ("apply", dict(manifest)):
+            kube.apply(manifest)
+        case (_, str(name)):
+            kube.delete_model(name)
+
+
+def _kill_operator(release: Release) -> None:
+    """SIGKILL, and nobody waits for the Lease of the dead."""
+    before = _leader(release)
+    assert crash.kill("plimsoll-operator") == 1
+    release.kill_now(before)
+    lease.clear(release.namespace, LEASE)
+
+
+def _leader(release: Release) -> str:
+    """Wait until an operator that lives holds the Lease, and return its pod."""
+
+    def look() -> str | None:
+        holder = lease.holder(release.namespace, LEASE)
+        return holder if holder in release.ready_pods("operator") else None
+
+    return until("an operator that holds the Lease", look, timeout=LEADS_WITHIN)
+
+
+def _settled(kube: Kube) -> dict[str, Any]:
+    """What there is once nothing changes any more: it was the same twice, some seconds apart."""
+    seen: list[dict[str, Any]] = [{}]
+
+    def look() -> bool:
+        seen.append(_state(kube))
+        if all(model["settled"] for model in seen[-1]["models"].values()) and seen[-1] == seen[-2]:
+            return True
+        hold(SETTLED_HOLD)
+        return False
+
+    until("everything settled", look, timeout=SETTLED_WITHIN, state=lambda: (seen[-1], kube.conditions()))
+    return seen[-1]
+
+
+def _state(kube: Kube) -> dict[str, Any]:
+    """All that must be alike: which models there are, in what condition, on how many hosts and in how many pods."""
+    held = pool.holders(kube)
+    models = {
+        name: {
+            "spec": item["spec"],
+            "settled": conditions.get("Ready", {}).get("status") == "True"
+            and conditions.get("Progressing", {}).get("status") == "False",
+            "conditions": sorted(
+                (kind, conditions[kind]["status"]) for kind in ("Ready", "Placed", "Routable") if kind in conditions
+            ),
+            "hosts": len(held.get(name, [])),
+            "pods": len(kube.pods(name)),
+        }
+        for name, item, conditions in ((name, item, kube.conditions()[name]) for name, item in kube.models().items())
+    }
+    return {
+        "models": models,
+        "strangers on hosts": sorted(held.keys() - models.keys()),
+        "pods of the pool": len(pool.hosts(kube)),
+    }

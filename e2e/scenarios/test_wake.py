@@ -1,0 +1,97 @@
+"""A model that sleeps is asked through the ingress: how long until its first token."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import openai
+import pytest
+
+from harness import pool
+from harness.figures import Figures, told
+from harness.host_api import HostApi
+from harness.kube import Kube
+from harness.load import percentile
+from harness.release import Release
+from harness.settings import Settings
+from harness.tiny_model import SMALL, write_tiny_model
+from harness.waiting import hold
+
+PROMPT = "w5 w6 w7 w8 w9 w10"
+TOKENS = 4
+STANDBY_SECONDS = 12
+"""Between two wakes a host makes another process that waits for a model."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A model, and within how many seconds 95 of 100 first tokens should come on an idle machine."""
+
+    name: str
+    source: str
+    goal_seconds: float
+
+
+CASES = [Case("small", "", 1.0), Case("demo", "demo://gemma-3-270m", 2.0)]
+
+
+def test_of_models_that_sleep_in_memory(
+    kube: Kube, release: Release, client: openai.OpenAI, settings: Settings, measured: Figures
+) -> None:
+    if not settings.shared_files:
+        pytest.skip("its models are files that all nodes share, which only this machine's own cluster has")
+    folder = Path(settings.shared_files)
+    write_tiny_model(folder / "small", shape=SMALL)
+    pool.provide_models(kube, folder, names=[])
+    kube.apply(pool.pool(1, memory="4Gi", sleepers="1Gi"))
+    runtime = {"dtype": "bfloat16", "kvMemory": "64MiB", "maxModelLen": 1024}
+    for case in CASES:
+        kube.apply(pool.model(case.name, case.source, runtime=runtime))
+    for case in CASES:
+        kube.wait_condition(case.name, "Ready", "True")
+    [host] = pool.wait_replicas(kube, 1)
+    api = HostApi(kube, release.namespace, pool.NAME)
+    rounds = 30 if settings.long else 3
+    for case in CASES:
+        text, _ = _ask(client, case.name)
+        before = api.entry(host, case.name)["wakes"]
+        seconds: list[float] = []
+        for _ in range(rounds):
+            api.sleep(host, case.name)
+            hold(STANDBY_SECONDS)
+            again, first = _ask(client, case.name)
+            assert again == text, told(measured)
+            seconds.append(first)
+        assert api.entry(host, case.name)["wakes"] - before == rounds, "it was not asleep, or not in memory"
+        measured[case.name] = _figures(case, seconds)
+    print(f"\nwakes, request to first token: {told(measured)}")
+
+
+def _figures(case: Case, seconds: list[float]) -> dict[str, Any]:
+    ordered = sorted(seconds)
+    p95 = percentile(ordered, 95)
+    return {
+        "rounds": len(seconds),
+        "p50": percentile(ordered, 50),
+        "p95": p95,
+        "max": percentile(ordered, 100),
+        "goal_p95": case.goal_seconds,
+        "goal": "met" if p95 is not None and p95 < case.goal_seconds else "missed",
+    }
+
+
+def _ask(client: openai.OpenAI, model: str) -> tuple[str, float]:
+    """What it says, and the seconds from the request to the first token."""
+    began, first, text = monotonic(), None, ""
+    stream = client.completions.create(
+        model=model, prompt=PROMPT, max_tokens=TOKENS, temperature=0, stream=True, extra_body={"ignore_eos": True}
+    )
+    for chunk in stream:
+        for choice in chunk.choices:
+            first = first or monotonic() - began
+            text += choice.text
+    assert first is not None
+    return text, first
