@@ -29,6 +29,7 @@ CLUSTER = [sys.executable, str(HERE / "cluster")]
 KUBECONFIG = REPOSITORY / ".cluster" / "kubeconfig"
 OWN_REGISTRY = "registry.plimsoll.test"
 STOP_SECONDS = 90
+GONE_SECONDS = 300
 RELEASE, NAMESPACE, HOST = "plimsoll", "plimsoll-system", "models.plimsoll.test"
 RESTRICTED = "pod-security.kubernetes.io/enforce=restricted"
 IMAGES = {
@@ -66,6 +67,7 @@ def main() -> int:
                 _build_and_push(target, name, dockerfile, build_args)
         _install(target)
         passed = _scenarios(target, args)
+        _await_gone(target)
         leftovers = _uninstall(target)
     except subprocess.CalledProcessError as error:
         print(f"e2e: {' '.join(map(str, error.cmd))} ended with {error.returncode}", file=sys.stderr)
@@ -173,6 +175,16 @@ def _provenance(target: Target) -> dict[str, Any]:
         "nodes": "this machine's own cluster" if target.own else "given",
         "commit": commit.stdout.strip(),
     }
+
+
+def _await_gone(target: Target) -> None:
+    """Wait until the scenarios' namespaces are gone, whose objects the operator still looks after."""
+    deadline = time.monotonic() + GONE_SECONDS
+    while any("/e2e-" in name for name in _kubectl(target, "get", "namespaces", "--output", "name")):
+        if time.monotonic() > deadline:
+            print(f"e2e: namespaces of scenarios are still there after {GONE_SECONDS} s", file=sys.stderr)
+            return
+        time.sleep(1)
 
 
 def _uninstall(target: Target) -> list[str]:

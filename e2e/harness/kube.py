@@ -16,6 +16,7 @@ from harness.waiting import until
 
 Object = dict[str, Any]
 GROUP = "plimsoll.dev/v1alpha1"
+PREFIX = "e2e-"
 OWNED = "plimsoll.dev/model-deployment"
 READY_SECONDS = 900
 """The first pod on a node pulls an image of several gigabytes."""
@@ -41,13 +42,8 @@ class Kube:
         self._core.create_namespace({"metadata": {"name": self.namespace, "labels": labels}})
 
     def delete_namespace(self) -> None:
-        """Delete it and wait until it is gone."""
+        """Delete it; what is in it goes while others are made."""
         self._core.delete_namespace(self.namespace)
-        until(
-            f"namespace {self.namespace} gone",
-            lambda: not any(n.metadata.name == self.namespace for n in self._core.list_namespace().items),
-            timeout=GONE_SECONDS,
-        )
 
     def apply(self, manifest: Mapping[str, Any]) -> Object:
         """Server-side apply, as `kubectl apply --server-side --force-conflicts` does."""
@@ -225,10 +221,21 @@ class Kube:
         return self._dynamic.resources.get(api_version=api_version, kind=kind)
 
 
+def wait_old_namespaces_gone() -> None:
+    """Wait until what earlier tests had is gone, for what would be disturbed by its going."""
+    core: Any = client.CoreV1Api()
+
+    def going() -> list[str]:
+        found = core.list_namespace().items
+        return [n.metadata.name for n in found if n.metadata.name.startswith(PREFIX) and n.metadata.deletion_timestamp]
+
+    until("older namespaces gone", lambda: not going(), timeout=GONE_SECONDS, state=going)
+
+
 @contextlib.contextmanager
 def fresh_namespace() -> Iterator[Kube]:
     """A namespace with a name that nobody has had, deleted afterwards."""
-    kube = Kube(f"e2e-{uuid.uuid4().hex[:8]}")
+    kube = Kube(f"{PREFIX}{uuid.uuid4().hex[:8]}")
     kube.create_namespace()
     try:
         yield kube

@@ -11,7 +11,7 @@ import openai
 
 from harness import api_cost
 from harness.figures import Figures, told
-from harness.kube import Kube
+from harness.kube import Kube, wait_old_namespaces_gone
 from harness.load import load
 from harness.release import Release
 from harness.settings import Settings
@@ -34,6 +34,7 @@ def test_all_settle_and_then_cost_nothing(
     measured: Figures,
 ) -> None:
     count, window = (1000, 180) if settings.long else (120, 75)
+    wait_old_namespaces_gone()
     tiny = serve(1)
     before = release.restarts("operator") | release.restarts("gateway")
     with load(async_client, "tiny", users=1, prompt=PROMPT, tokens=8, pause=0.5) as outcome:

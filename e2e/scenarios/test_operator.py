@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import openai
 import pytest
 
 from harness import lease
-from harness.kube import Kube
+from harness.kube import GROUP, Kube, fresh_namespace
 from harness.load import load
 from harness.release import Release
 from harness.waiting import until
@@ -17,9 +17,26 @@ from harness.waiting import until
 PROMPT = "w5 w6 w7 w8 w9 w10"
 
 
+@pytest.fixture(scope="module")
+def kube() -> Iterator[Kube]:
+    """One namespace for all."""
+    with fresh_namespace() as kube:
+        yield kube
+
+
 @pytest.fixture
-def serving(serve: Callable[..., dict[str, Any]]) -> dict[str, Any]:
-    return serve()
+def serving(kube: Kube, serve: Callable[..., dict[str, Any]]) -> dict[str, Any]:
+    """One replica, ready and settled: that of the test before, if there was one."""
+    if "tiny" not in kube.models():
+        return serve()
+    kube.scale("tiny", 1)
+    kube.wait_settled("tiny", 1)
+    return {
+        "apiVersion": GROUP,
+        "kind": "ModelDeployment",
+        "metadata": {"name": "tiny"},
+        "spec": kube.model("tiny")["spec"],
+    }
 
 
 def test_killed_in_the_middle_of_a_roll_the_next_one_finishes(
@@ -42,10 +59,11 @@ def test_two_operators_never_act_at_once(kube: Kube, release: Release, tiny: dic
     release.scale_component("operator", 2)
     try:
         until("two operators", lambda: len(release.component_pods("operator")) == 2, timeout=60)
+        tiny["metadata"]["name"] = "once"
         kube.apply(tiny)
-        kube.wait_condition("tiny", "Ready", "True")
-        kube.wait_settled("tiny", 1)
-        created = [text for _, reason, text in kube.events("tiny") if reason == "PodCreated"]
+        kube.wait_condition("once", "Ready", "True")
+        kube.wait_settled("once", 1)
+        created = [text for _, reason, text in kube.events("once") if reason == "PodCreated"]
         assert len(created) == 1, created
         assert lease.holder(release.namespace, "plimsoll-operator") in release.component_pods("operator")
     finally:

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from kubernetes.dynamic.exceptions import DynamicApiError
 
-from harness.kube import Kube
+from harness.kube import Kube, fresh_namespace
 from harness.waiting import until
+
+
+@pytest.fixture(scope="module")
+def kube() -> Iterator[Kube]:
+    """One namespace for all: most of these objects are never made."""
+    with fresh_namespace() as kube:
+        yield kube
+
 
 REFUSED = [
     ({"replicas": -1}, "spec.replicas"),

@@ -69,24 +69,25 @@ def test_the_model_of_each_request_may_be_chosen() -> None:
 
 
 @pytest.mark.parametrize(
-    ("answer", "status", "told"),
+    ("answer", "status", "words", "told"),
     [
         (
             lambda _: httpx2.Response(503, json={"error": {"message": "no replica"}}, headers={"x-request-id": "r7"}),
             503,
             "r7",
+            True,
         ),
-        (lambda _: httpx2.Response(200, content=events(WHOLE[0])), 200, "None tokens came instead of 2"),
-        (lambda _: httpx2.Response(200, content=events({"error": {"message": "broke off"}})), 200, "broke off"),
-        (lambda _: httpx2.Response(200, stream=Broken()), 200, "peer closed the connection"),
+        (lambda _: httpx2.Response(200, content=events(WHOLE[0])), 200, "None tokens came instead of 2", False),
+        (lambda _: httpx2.Response(200, content=events({"error": {"message": "broke off"}})), 200, "broke off", True),
+        (lambda _: httpx2.Response(200, stream=Broken()), 200, "peer closed the connection", False),
     ],
     ids=["refused", "short", "error in the stream", "broken"],
 )
-def test_what_is_not_a_whole_answer_is_a_failure(answer: Handler, status: int, told: str) -> None:
+def test_what_is_not_a_whole_answer_is_a_failure(answer: Handler, status: int, words: str, told: bool) -> None:
     outcome = run(answer)
     assert outcome.answered == 0
-    assert all(request.status == status for request in outcome.requests)
-    assert told in outcome.failures[0]
+    assert all((request.status, request.told, request.model) == (status, told, "tiny") for request in outcome.requests)
+    assert words in outcome.failures[0]
 
 
 def test_no_connection_is_a_failure_that_names_its_cause() -> None:

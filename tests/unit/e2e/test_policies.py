@@ -1,0 +1,86 @@
+"""NetworkPolicies become rules as their definition says: what is not allowed to or from an isolated pod is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from harness.policies import Pod, World, rules, selects
+
+WEB = Pod("team", "10.0.0.1", {"app": "web"}, {"http": 8000})
+FRIEND = Pod("team", "10.0.0.2", {"app": "friend"}, {"http": 9000})
+FAR = Pod("other", "10.0.0.3", {"app": "friend"}, {})
+WORLD = World((WEB, FRIEND, FAR), {"team": {"name": "team"}, "other": {"name": "other"}})
+
+
+def policy(**spec: Any) -> dict[str, Any]:
+    body = {"podSelector": {"matchLabels": {"app": "web"}}, "policyTypes": ["Ingress"], **spec}
+    return {"metadata": {"namespace": "team"}, "spec": body}
+
+
+def passing(*policies: dict[str, Any], direction: str = "-d") -> list[str] | None:
+    """What may reach (or leave) the first pod; None where it is not isolated."""
+    lines = rules(policies, WORLD)
+    jump = next((line for line in lines if f"{direction} {WEB.address} -j" in line), None)
+    if jump is None:
+        return None
+    chain = jump.split()[-1]
+    own = [line.removeprefix(f"-A {chain} ") for line in lines if line.startswith(f"-A {chain} ")]
+    assert own[-1] == "-j REJECT"
+    return [line.removesuffix(" -j RETURN") for line in own[:-1]]
+
+
+def test_a_pod_that_no_policy_selects_is_open() -> None:
+    assert passing() is None
+    assert passing(policy(podSelector={"matchLabels": {"app": "another"}})) is None
+    assert passing(policy() | {"metadata": {"namespace": "other"}}) is None
+    assert passing(policy(), direction="-s") is None
+
+
+def test_an_isolated_pod_takes_nothing_but_what_is_named() -> None:
+    assert passing(policy()) == []
+    near = {"from": [{"podSelector": {"matchLabels": {"app": "friend"}}}], "ports": [{"port": "http"}]}
+    assert passing(policy(ingress=[near])) == ["-s 10.0.0.2 -p tcp --dport 8000"]
+    anywhere = {"podSelector": {"matchLabels": {"app": "friend"}}, "namespaceSelector": {}}
+    assert passing(policy(ingress=[{"from": [anywhere], "ports": [{"port": 53, "protocol": "UDP"}]}])) == [
+        "-s 10.0.0.2 -p udp --dport 53",
+        "-s 10.0.0.3 -p udp --dport 53",
+    ]
+    assert passing(policy(ingress=[{"ports": [{"port": 80}]}])) == ["-p tcp --dport 80"]
+
+
+def test_policies_add_up() -> None:
+    one, two = ({"ports": [{"port": port}]} for port in (80, 81))
+    assert passing(policy(ingress=[one]), policy(ingress=[two])) == ["-p tcp --dport 80", "-p tcp --dport 81"]
+
+
+def test_what_leaves_goes_by_the_ports_of_those_it_goes_to() -> None:
+    rule = {"to": [{"podSelector": {"matchLabels": {"app": "friend"}}}], "ports": [{"port": "http"}]}
+    found = passing(policy(policyTypes=["Egress"], egress=[rule]), direction="-s")
+    assert found == ["-d 10.0.0.2 -p tcp --dport 9000"]
+
+
+@pytest.mark.parametrize(
+    "rule", [{"from": [{"ipBlock": {"cidr": "10.0.0.0/8"}}]}, {"ports": [{"port": 1, "endPort": 9}]}], ids=str
+)
+def test_what_is_not_known_is_refused(rule: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="not known here"):
+        rules([policy(ingress=[rule])], WORLD)
+
+
+def test_selectors() -> None:
+    labels = {"app": "web", "tier": "front"}
+    assert selects({}, labels)
+    assert not selects({"matchLabels": {"app": "web", "tier": "back"}}, labels)
+    expressions = [
+        {"key": "app", "operator": "In", "values": ["web"]},
+        {"key": "tier", "operator": "NotIn", "values": ["back"]},
+        {"key": "app", "operator": "Exists"},
+        {"key": "zone", "operator": "DoesNotExist"},
+    ]
+    assert selects({"matchExpressions": expressions}, labels)
+    for n, labels_that_fail in enumerate(
+        ({"app": "db"}, labels | {"tier": "back"}, {"tier": "front"}, labels | {"zone": "a"})
+    ):
+        assert not selects({"matchExpressions": [expressions[n]]}, labels_that_fail)
