@@ -144,18 +144,20 @@ class Actor:
         item = await self._api.budget(key)
         return None if item is None else read_budget(item)
 
-    async def write_status(self, item: Object, fields: dict[str, Any], conditions: Sequence[Condition]) -> None:
-        """Write the status if it says anything new, and an event for each transition."""
+    async def write_status(self, item: Object, fields: dict[str, Any], conditions: Sequence[Condition]) -> Object:
+        """Write the status if it says anything new, and an event for each transition; returns the object with it."""
         before = item.get("status") or {}
         known = before.get("conditions") or []
         status = {**fields, "conditions": with_times(conditions, known, item["metadata"]["generation"], self._clock())}
         if _same(status, before):
-            return
+            return item
         self.check_lease()
         await self._writes.apply_status(key_of(item), item, status)
         for condition in news(conditions, known):
             note = f"{condition.type} is {condition.word}: {condition.message}"
             await self.tell(item, condition.reason, note, warning=condition.is_warning)
+        others = [c for c in known if c["type"] not in OURS]
+        return {**item, "status": {**status, "conditions": [*status["conditions"], *others]}}
 
     async def tell(self, item: Object, reason: Reason, note: str, *, warning: bool = False) -> None:
         """Events inform people; one that cannot be written stops nothing."""

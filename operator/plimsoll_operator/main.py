@@ -38,6 +38,8 @@ from plimsoll_operator.pools.keys import KeysError, read_keys
 from plimsoll_operator.pools.pools import Pools
 from plimsoll_operator.prerequisites import PrerequisiteError, await_prerequisites, may_see_nodes
 from plimsoll_operator.reconcile import Reconciler
+from plimsoll_operator.scaling.poller import DemandPoller, connect_to
+from plimsoll_operator.scaling.scaler import Scaler
 from plimsoll_operator.turns import Turns
 from plimsoll_operator.watch import wake
 from plimsoll_operator.work import RESYNC_SECONDS, WORKERS, WorkQueue
@@ -117,6 +119,7 @@ class Operator:
             wake(caches, self._queue, expectations, self._nodes)
             budgets = Budgets(self._options.budgets, of_one=caches.nodes is not None)
             pools = self._make_pools(caches, expectations, budgets, session)
+            scaler = Scaler(wake=self._wake)
             group.create_task(self._follow(*caches.all()))
             await caches.wait_synced()
             for model in caches.models:  # every claim to a name and every turn, before the first pass decides by them
@@ -138,12 +141,17 @@ class Operator:
                 wake=self._wake,
                 budgets=budgets,
                 pooled=pools.placer,
+                scaler=scaler,
             )
 
             async def make_pass(key: Key) -> Outcome:
                 return await (reconciler.reconcile(key.object) if key.kind == KIND else pools.reconcile(key))
 
             group.create_task(pools.run())
+            group.create_task(scaler.run())
+            if (gateways := self._options.gateways) is not None:
+                asked = connect_to(session, gateways.port)
+                group.create_task(DemandPoller(scaler.book, gateways, asked, clock=time.time).run())
             group.create_task(self._queue.resync())
             for _ in range(WORKERS):
                 group.create_task(self._queue.work(make_pass))

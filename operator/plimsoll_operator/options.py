@@ -10,6 +10,7 @@ from pathlib import Path
 
 from plimsoll_operator.build.image import Image
 from plimsoll_operator.identity import ObjectKey
+from plimsoll_operator.scaling.options import Gateways, gateways
 
 MAX_ROLLING = 4
 PULL_POLICIES = ("Always", "IfNotPresent", "Never")
@@ -27,6 +28,7 @@ class Options:
     health_port: int
     budgets: bool
     host_keys: Path | None
+    gateways: Gateways | None
     log_level: str
 
 
@@ -77,6 +79,13 @@ def parse_options(arguments: Sequence[str] | None = None) -> Options:
         help="the files operator and gateway, from which tokens for the pods of RuntimePools are made (default: none, "
         "and RuntimePools are not served)",
     )
+    parser.add_argument(
+        "--gateways",
+        type=gateways,
+        metavar="NAME:PORT",
+        help="a headless Service that names every gateway, and their metrics port: they are asked for the demand that "
+        "models with spec.scaling scale by (default: none, and those stay as they are)",
+    )
     parser.add_argument("--log-level", choices=("DEBUG", "INFO", "WARNING", "ERROR"), default="INFO")
     args = parser.parse_args(arguments)
     if args.namespace and args.all_namespaces:
@@ -90,6 +99,7 @@ def parse_options(arguments: Sequence[str] | None = None) -> Options:
         health_port=args.health_port,
         budgets=not args.no_disruption_budgets,
         host_keys=args.host_keys,
+        gateways=args.gateways,
         log_level=args.log_level,
     )
 

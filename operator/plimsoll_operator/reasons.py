@@ -49,6 +49,12 @@ class Reason(StrEnum):
     REPORT_REFUSED = "ReportRefused"
     UNREACHABLE = "Unreachable"
 
+    IDLE = "Idle"
+    SCALED_UP = "ScaledUp"
+    SCALED_DOWN = "ScaledDown"
+    SCALED_FROM_ZERO = "ScaledFromZero"
+    SCALED_TO_ZERO = "ScaledToZero"
+
     ASLEEP = "Asleep"
     PLACING = "Placing"
     PLACED = "Placed"
@@ -98,6 +104,7 @@ NOT_LOADED = frozenset(EXIT_REASONS.values()) | {
 CALM = frozenset(
     {
         Reason.ASLEEP,
+        Reason.IDLE,
         Reason.LOADING,
         Reason.MOVING,
         Reason.NO_READY_REPLICA,

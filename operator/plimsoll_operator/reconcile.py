@@ -40,6 +40,8 @@ from plimsoll_operator.pooled import NO_POOLS, Pooled, plan_own
 from plimsoll_operator.pools.pooled_status import describe_pooled
 from plimsoll_operator.revisions.history import plan_history
 from plimsoll_operator.revisions.stored import present_revision
+from plimsoll_operator.scaling.scaler import Decision, Scaler
+from plimsoll_operator.scaling.told import news, scaling_fields
 from plimsoll_operator.spec import Spec, SpecError, read_spec
 from plimsoll_operator.status import Rejections, describe, describe_invalid
 from plimsoll_operator.turns import Turns
@@ -53,7 +55,8 @@ class Reconciler:
     """Brings objects to their specs.
 
     `may_act` is asked before every change; `wake` is told of other objects that need a pass because of this one.
-    `budgets`: for which objects disruption budgets are made.
+    `budgets`: for which objects disruption budgets are made. `scaler`: says how many replicas models with
+    `spec.scaling` want; one that hears of no gateway keeps what there is.
     """
 
     def __init__(
@@ -71,6 +74,7 @@ class Reconciler:
         wake: Callable[[ObjectKey], None],
         budgets: Budgets = Budgets(),  # noqa: B008
         pooled: Pooled = NO_POOLS,
+        scaler: Scaler | None = None,
         clock: Callable[[], datetime] = utc_now,
     ) -> None:
         self._api = api
@@ -83,6 +87,7 @@ class Reconciler:
         self._wake = wake
         self._budgets = budgets
         self._pooled = pooled
+        self._scaler = scaler or Scaler(clock=clock)
         self._clock = clock
         self._writes = Writes(api, caches, expectations)
         self._actor = Actor(api, caches, self._writes, instance, may_act=may_act, clock=clock)
@@ -98,6 +103,7 @@ class Reconciler:
             self._writes.forget(key)
             self._nodes.note_use(key.of(KIND), ())
             self._wake_all(self._turns.end(key))
+            self._scaler.forget(key)
             return Outcome(gone=True)
         if model.deleting:
             return Outcome()
@@ -110,11 +116,20 @@ class Reconciler:
             return Outcome()
         if spec.placement is not None:
             return await self._bring_into_pool(model.value, spec, pods)
-        return await unless_namespace_ends(key, self._bring_apart(model.value, spec, pods))
+        decision = self._decide(spec, model.value, pods)
+        spec = spec if decision is None else spec.scaled(decision.replicas)
+        return await unless_namespace_ends(key, self._bring_apart(model.value, spec, pods, decision))
 
-    async def _bring_apart(self, item: Object, spec: Spec, pods: Sequence[Pod]) -> Outcome:
+    def _decide(self, spec: Spec, item: Object, pods: Sequence[Pod]) -> Decision | None:
+        """How many replicas a model wants that scales; None for one that has as many as its spec says."""
+        if spec.scaling is None:
+            self._scaler.forget(spec.key)
+            return None
+        return self._scaler.decide(spec.key, spec.scaling, item.get("status") or {}, pods)
+
+    async def _bring_apart(self, item: Object, spec: Spec, pods: Sequence[Pod], decision: Decision | None) -> Outcome:
         """In pods of its own. Once one of those serves, the pool that had it may let it go."""
-        outcome = await self._bring_closer(item, spec, pods)
+        outcome = await self._bring_closer(item, spec, pods, decision)
         if any(pod.ready for pod in pods):
             self._pooled.served_elsewhere(spec.key)
         return outcome
@@ -141,7 +156,7 @@ class Reconciler:
         self._pooled.served_elsewhere(spec.key)
         return Outcome()
 
-    async def _bring_closer(self, item: Object, spec: Spec, pods: Sequence[Pod]) -> Outcome:
+    async def _bring_closer(self, item: Object, spec: Spec, pods: Sequence[Pod], decision: Decision | None) -> Outcome:
         now = self._clock()
         found = observe_pods(pods, now, self._nodes.known)
         uid = selecting_uid(found, spec.owner.uid)
@@ -156,6 +171,7 @@ class Reconciler:
         self._nodes.note_use(spec.key.of(KIND), (p.node for p in observed.pods if p.node))
         await self._keep_history(item, spec, found)
         seen = self._view(spec, observed)
+        item = await self._scale(item, seen, decision)
         planned = plan(seen)
         rejections, failure = Rejections(), None
         if planned.actions:
@@ -165,7 +181,7 @@ class Reconciler:
             return Outcome(again=PATIENCE)  # what came of it is written down once the caches show it
         before = (item.get("status") or {}).get("conditions") or []
         fields, conditions = describe(seen, rejections, before)
-        await self._actor.write_status(item, fields, conditions)
+        await self._actor.write_status(item, fields | scaling_fields(decision), conditions)
         if any(c.type == STALLED for c in conditions):
             self._wake_all(self._turns.stall(spec.key))
         await self._keep_budget(item, spec, uid)
@@ -179,6 +195,16 @@ class Reconciler:
         """What pods are made of is stored before the first of them is made."""
         known, needed = self._caches.revisions_of(spec.owner), {pod.revision for pod in pods}
         await self._actor.keep_history(spec, plan_history(known, present_revision(item, spec), needed, spec.history))
+
+    async def _scale(self, item: Object, seen: View[Spec], decision: Decision | None) -> Object:
+        """A decision stands in the status before anything is done for it: who goes on from there loses no replica."""
+        if decision is None or (changed := news(decision)) is None:
+            return item
+        before = (item.get("status") or {}).get("conditions") or []
+        fields, conditions = describe(seen, Rejections(), before)
+        item = await self._actor.write_status(item, fields | scaling_fields(decision), conditions)
+        await self._actor.tell(item, *changed)
+        return item
 
     def _view(self, spec: Spec, observed: Observed) -> View[Spec]:
         """What is there, sorted; a model that an upgrade of Plimsoll would roll waits for its turn."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
 from plimsoll_operator.identity import Object, ObjectKey, Owner, key_of
 from plimsoll_operator.quantity import byte_count
 from plimsoll_operator.rollout import Rollout, read_rollout
+from plimsoll_operator.scaling.spec import Scaling, read_scaling
 from plimsoll_operator.template import (
     STARTUP_SECONDS,
     Accelerator,
@@ -38,7 +39,10 @@ class PlacementSpec:
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """One ModelDeployment, read."""
+    """One ModelDeployment, read.
+
+    `replicas` are those that are wanted: with `scaling`, see `scaled`. A model that is stopped has no `scaling`.
+    """
 
     owner: Owner
     created: datetime
@@ -57,6 +61,16 @@ class Spec:
     rollout: Rollout
     placement: PlacementSpec | None = None
     history: int = HISTORY
+    scaling: Scaling | None = None
+
+    @property
+    def idle(self) -> bool:
+        """Whether it has no replicas because nobody asks for it."""
+        return self.scaling is not None and self.replicas == 0
+
+    def scaled(self, replicas: int) -> Spec:
+        """The same with so many replicas, as the scaler wants them."""
+        return replace(self, replicas=replicas)
 
     @property
     def key(self) -> ObjectKey:
@@ -108,6 +122,7 @@ def read_spec(item: Object) -> Spec:
         rollout=read_rollout(spec.get("rollout", {})),
         placement=_placement(spec.get("placement"), options),
         history=spec.get("revisionHistoryLimit", HISTORY),
+        scaling=read_scaling(spec.get("scaling")) if spec.get("replicas", 1) else None,
     )
 
 

@@ -25,6 +25,8 @@ from plimsoll_operator.view import View
 from plimsoll_operator.workload import Workload
 
 Fields = dict[str, Any]
+KEPT = ("servedNames", "names", "desiredReplicas", "scaling")
+"""What is still true of an object that cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +43,8 @@ def describe(
     """The status without its conditions, and the conditions; `before` are those of the last status."""
     spec = seen.spec
     parts = [placed_of(seen, rejections.pod), _loaded(seen), _routable(seen, rejections.service)]
-    ready, progressing = ready_of(seen, parts), progressing_of(seen, parts, before)
+    ready = _idle_of(parts[-1]) if spec.idle else ready_of(seen, parts)
+    progressing = progressing_of(seen, parts, before)
     taken = {name for name, _ in seen.observed.name_holders}
     served = [name for name in spec.served_names if name not in taken]
     fields = {
@@ -50,6 +53,7 @@ def describe(
         "readyReplicas": seen.ready,
         "updatedReplicas": len(seen.current),
         "selector": selector(spec.key.name, selecting_uid(seen.observed.pods, spec.owner.uid)),
+        "desiredReplicas": spec.replicas,
         "phase": phase_of(seen, progressing, parts),
         "servedNames": served,
         "names": ", ".join(served),
@@ -61,7 +65,7 @@ def describe_invalid(item: Object, pods: Sequence[Pod], message: str) -> tuple[F
     """The status of an object that cannot be read: what runs goes on as it is, under the names that it has."""
     meta, before = item["metadata"], item.get("status") or {}
     live = [p for p in pods if p.live]
-    ready, replicas = sum(p.ready for p in live), item["spec"].get("replicas", 1)
+    ready, replicas = sum(p.ready for p in live), _wanted_before(item)
     fields = {
         "observedGeneration": meta["generation"],
         "replicas": len(live),
@@ -69,7 +73,7 @@ def describe_invalid(item: Object, pods: Sequence[Pod], message: str) -> tuple[F
         "updatedReplicas": 0,
         "selector": before.get("selector") or selector(meta["name"], kind=item["kind"]),
         "phase": "Degraded" if ready else "Failed",
-        **{name: before[name] for name in ("servedNames", "names") if name in before},
+        **{name: before[name] for name in KEPT if name in before},
     }
     if replicas == 0:
         told = Condition(READY, True, Reason.STOPPED, "0 replicas are wanted; the spec is invalid: see Stalled")
@@ -85,6 +89,20 @@ def describe_invalid(item: Object, pods: Sequence[Pod], message: str) -> tuple[F
         *(Condition(kind, None, Reason.INVALID_SPEC, unknown) for kind in (PLACED, LOADED, ROUTABLE)),
         *standard_of(progressing),
     ]
+
+
+def _wanted_before(item: Object) -> int:
+    """The replicas that are wanted of an object that cannot be read."""
+    said: int = item["spec"].get("replicas", 1)
+    if said == 0 or "scaling" not in item["spec"]:
+        return said
+    found: int = (item.get("status") or {}).get("desiredReplicas", said)
+    return found
+
+
+def _idle_of(routable: Condition) -> Condition:
+    """A model that nobody asks for is ready where a request would start it."""
+    return Condition(READY, routable.status, routable.reason, routable.message)
 
 
 def standard_of(progressing: Condition) -> list[Condition]:
@@ -114,6 +132,8 @@ def _loaded(seen: View[Spec]) -> Condition:
     if (failure := seen.failure(NOT_LOADED)) is not None:
         return Condition(LOADED, False, failure.reason, failure.message)
     message = f"{seen.good_ready} of {replicas} replicas have loaded {source}"
+    if seen.spec.idle:
+        return Condition(LOADED, False, Reason.IDLE, "nobody asks for it; a request starts a replica")
     if seen.good_ready < replicas:
         return Condition(LOADED, False, Reason.LOADING, message)
     return Condition(LOADED, True, Reason.LOADED, message)
@@ -130,10 +150,12 @@ def _routable(seen: View[Spec], rejection: str | None) -> Condition:
         return Condition(ROUTABLE, False, Reason.SERVICE_NAME_TAKEN, message)
     if rejection is not None:
         return Condition(ROUTABLE, False, Reason.REJECTED, f"the API server refuses the Service: {rejection}")
+    names = ", ".join(spec.served_names)
+    if spec.idle:
+        return Condition(ROUTABLE, True, Reason.IDLE, f"no replica is there; a request for {names} starts one")
     if not seen.ready:
         reason = Reason.STOPPED if spec.replicas == 0 else Reason.NO_READY_REPLICA
         return Condition(ROUTABLE, False, reason, "no replica answers requests")
-    names = ", ".join(spec.served_names)
     return Condition(ROUTABLE, True, Reason.ROUTABLE, f"{seen.ready} ready for requests to {names}")
 
 
@@ -201,7 +223,7 @@ def phase_of(seen: View[Workload], progressing: Condition, parts: Sequence[Condi
     """A summary for people."""
     placed, loaded, _ = parts
     if seen.spec.replicas == 0:
-        return "Stopped"
+        return "Idle" if any(part.reason is Reason.IDLE for part in parts) else "Stopped"
     if any(map(_is_failing, parts)) or progressing.reason is Reason.PROGRESS_DEADLINE_EXCEEDED:
         return "Degraded" if seen.ready else "Failed"
     if progressing.reason is Reason.ROLLING:

@@ -24,7 +24,7 @@ OWN = 1
 """To be raised where pods that earlier operators made must not go on, as for a hole in their security."""
 LEGACY_OWN = 1
 HASH_LENGTH = 10
-UNSEEN = frozenset({"owner", "created", "generation", "replicas", "rollout", "history"})
+UNSEEN = frozenset({"owner", "created", "generation", "replicas", "rollout", "history", "scaling"})
 """Parts of a spec that no pod can see."""
 DEFAULT_TEMPLATE = asdict(Template())
 

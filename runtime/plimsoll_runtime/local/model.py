@@ -13,6 +13,7 @@ from plimsoll_runtime.local.manifest import Document, read_documents
 
 # Parts of a spec that name things only a cluster has. `env` is honoured where it holds a plain value.
 CLUSTER_ONLY = ("resources", "template")
+WHOLE = ("scaling",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +101,7 @@ def _ignored(spec: Mapping[str, Any]) -> list[str]:
         for part in CLUSTER_ONLY
         for field in spec.get(part) or {}
         if (part, field) != ("template", "env")
-    ]
+    ] + [f"spec.{part}" for part in WHOLE if part in spec]
 
 
 def _conflicts(models: Sequence[LocalModel]) -> list[str]:

@@ -65,7 +65,37 @@ SHM: Json = {
     "volumeMounts": [{"name": "mine", "mountPath": "/dev/shm"}],
 }
 POOLED: Json = {"placement": {"pool": "shared"}}
+SCALED: Json = {
+    "minReplicas": 0,
+    "maxReplicas": 3,
+    "idleSeconds": 10,
+    "scaleUpSeconds": 0,
+    "scaleDownSeconds": 3600,
+    "target": {"queue": 4, "ttftMilliseconds": 800, "itlMilliseconds": 50, "kv": "80%"},
+}
+
+
+def scaled(**changes: object) -> Json:
+    return {"scaling": SCALED | changes}
+
+
 VERDICTS: tuple[Verdict, ...] = (
+    Verdict({"scaling": SCALED}),
+    Verdict({"scaling": {"maxReplicas": 1}}),
+    Verdict({"scaling": SCALED, "replicas": 0}),
+    Verdict({"scaling": SCALED} | POOLED),
+    Verdict(scaled(minReplicas=3)),
+    Verdict(scaled(minReplicas=4), "minReplicas is above maxReplicas"),
+    Verdict({"scaling": {"minReplicas": 1}}, "maxReplicas"),
+    Verdict(scaled(maxReplicas=0), "should be greater than or equal to 1"),
+    Verdict(scaled(maxReplicas=257), "should be less than or equal to 256"),
+    Verdict(scaled(minReplicas=-1), "should be greater than or equal to 0"),
+    Verdict(scaled(idleSeconds=9), "should be greater than or equal to 10"),
+    Verdict(scaled(scaleDownSeconds=3601), "should be less than or equal to 3600"),
+    Verdict(scaled(target={"queue": 0}), "should be greater than or equal to 1"),
+    *(Verdict(scaled(target={"kv": kv}), "must be a share from 1% to 100%") for kv in ("0%", "101%", "80", "0.8")),
+    Verdict(scaled(target={"kv": "100%"})),
+    Verdict(scaled(target={})),
     Verdict(POOLED),
     Verdict({"placement": {"pool": "shared", "priority": -1000, "weight": 1000, "pinned": True}, "replicas": 2}),
     Verdict(POOLED | {"runtime": {"kvMemory": "64Mi", "maxModelLen": 512, "attentionBackend": "triton"}}),

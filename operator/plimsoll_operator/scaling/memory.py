@@ -1,0 +1,99 @@
+"""What the rule remembers of a model, and what of that stands in its status for the next process."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Any
+
+from plimsoll_operator.scaling.line import Line
+from plimsoll_operator.scaling.windows import Extremes
+
+START_SECONDS = 60.0
+"""How long a replica takes to start, before one was seen to."""
+NEWS = 0.25
+"""A figure that differs by less from what stands in the status is no reason to write."""
+WHY_LIMIT = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What the status says: the replicas that are wanted (None: nothing yet), since when and why, what was measured."""
+
+    desired: int | None = None
+    since: float = 0.0
+    why: str = ""
+    trouble: str = ""
+    start: float | None = None
+    line: float | None = None
+
+
+def read_standing(status: Mapping[str, Any]) -> Standing:
+    """Of a ModelDeployment's status, as some process wrote it."""
+    told = status.get("scaling") or {}
+    since = told.get("since")
+    return Standing(
+        desired=status.get("desiredReplicas"),
+        since=datetime.fromisoformat(since).timestamp() if since else 0.0,
+        why=told.get("why", ""),
+        trouble=told.get("trouble", ""),
+        start=told.get("startSeconds"),
+        line=told.get("line"),
+    )
+
+
+def write_standing(standing: Standing) -> dict[str, Any]:
+    """The same as `status.scaling`."""
+    found: dict[str, Any] = {}
+    if standing.since:
+        found["since"] = datetime.fromtimestamp(standing.since, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    for name, text in (("why", standing.why), ("trouble", standing.trouble)):
+        if text:
+            found[name] = text[:WHY_LIMIT]
+    if standing.start is not None:
+        found["startSeconds"] = round(standing.start)
+    if standing.line is not None:
+        found["line"] = round(standing.line, 1)
+    return found
+
+
+def measured(standing: Standing, start: float | None, line: float | None, *, anew: bool) -> Standing:
+    """With what was measured since: as it is now where the status is written `anew`, else only if it is far off."""
+    kept_start = start if anew or _is_news(standing.start, start) else standing.start
+    kept_line = line if anew or _is_news(standing.line, line) else standing.line
+    return replace(standing, start=kept_start, line=kept_line)
+
+
+def _is_news(before: float | None, after: float | None) -> bool:
+    if before is None or after is None:
+        return after is not None
+    return abs(after - before) > NEWS * max(abs(before), 1.0)
+
+
+@dataclass(slots=True)
+class Memory:
+    """Of one model, in one process. `began`: when that first heard of it. `told`: when its trouble was last told."""
+
+    began: float
+    told: float = 0.0
+    line: Line = field(default_factory=Line)
+    wishes: Extremes = field(default_factory=Extremes)
+    start: float | None = None
+
+    @property
+    def ahead(self) -> float:
+        """How long a replica takes to start."""
+        return START_SECONDS if self.start is None else self.start
+
+    def check_integrity(self) -> None:
+        """Raise AssertionError where it contradicts itself."""
+        self.wishes.check_integrity()
+        assert self.start is None or self.start >= 0
+        assert self.line.carried == 0 or self.line.missed is not None
+
+
+def remembered(standing: Standing, now: float) -> Memory:
+    """What a new process knows of a model from its status: the line counts as one that a miss has just drawn."""
+    line = Line(standing.line, now, 0.0) if standing.line is not None else Line()
+    return Memory(began=now, told=now, line=line, start=standing.start)

@@ -1,0 +1,122 @@
+"""How many replicas a model wants, and why: a pure function of its bounds, of what was seen, and of what is there.
+
+Requests that are expected when a replica that is asked for now would serve, times the seconds that each takes, are
+requests at a time (Little's law). A margin of the root of that is for their variance (the square-root rule of Halfin
+and Whitt, 1981), what waits already is to be gone within half a minute, and all of it is shared out by what a replica
+carries (line.py).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import Enum
+
+from plimsoll_operator.scaling.facts import Facts
+from plimsoll_operator.scaling.line import Line, alone, miss
+from plimsoll_operator.scaling.spec import Scaling
+from plimsoll_operator.scaling.windows import Extremes
+
+MARGIN = 0.5
+"""Of the root of the requests at a time."""
+CATCH_UP_SECONDS = 30.0
+"""Within which what waits is to be worked off."""
+TOLERANCE = 0.1
+"""A need that differs by less from what is there changes nothing, and fewer must suffice with as much to spare."""
+FACTOR, STEP = 2, 4
+"""At a time there come to be at most so many times as many replicas, or so many more."""
+
+
+class Why(Enum):
+    """What a number of replicas follows from."""
+
+    SAME = "same"
+    BOUNDS = "bounds"
+    HELD = "held"
+    LOAD = "load"
+    IDLE = "idle"
+    FIRST = "first"
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """Replicas that are wanted; `words` say why, for people. `trouble`: what keeps the rule from more, if anything."""
+
+    replicas: int
+    why: Why
+    words: str
+    trouble: str = ""
+
+
+def decide(scaling: Scaling, desired: int | None, facts: Facts, line: Line, said: Extremes, began: float) -> Wish:
+    """What is wanted now, of a model of which `desired` replicas are (None: it is new).
+
+    `said` is what was needed over the last while (see `needed`), `began` when the first of that was said.
+    """
+    if desired is None:
+        first = scaling.clamped(max(1, scaling.least))
+        return Wish(first, Why.FIRST, f"a new model starts with {_replicas(first)}")
+    if desired != scaling.clamped(desired):
+        bounds = f"spec.scaling allows from {scaling.least} to {scaling.most}"
+        return Wish(scaling.clamped(desired), Why.BOUNDS, bounds)
+    if desired == 0:
+        return _from_zero(scaling, facts, line)
+    load = needed(scaling, desired, facts, line)
+    wanted = min(load.replicas, said.least(facts.now - scaling.up)) if facts.now - began >= scaling.up else desired
+    if wanted > desired:
+        return Wish(min(wanted, max(FACTOR * desired, desired + STEP)), Why.LOAD, load.words, load.trouble)
+    return _fewer(scaling, desired, facts, load, said, began)
+
+
+def needed(scaling: Scaling, desired: int, facts: Facts, line: Line) -> Wish:
+    """What the load asks for now, whatever was asked for before: between one replica and the most."""
+    height = line.height(scaling.target, facts)
+    steady = max(facts.in_flight - facts.backlog, facts.expected * (facts.seconds or 0.0))
+    waiting = facts.backlog
+    if facts.seconds is not None:
+        waiting *= min(1.0, facts.seconds / CATCH_UP_SECONDS)
+    at_a_time = steady + waiting
+    need = (at_a_time + MARGIN * math.sqrt(at_a_time)) / height
+    wanted = math.ceil(need - TOLERANCE * desired) if need > desired else math.ceil(need * (1 + TOLERANCE))
+    wanted = max(wanted, desired) if need > desired else min(wanted, desired)
+    words = f"{at_a_time:.1f} requests at a time are expected, and a replica carries {height:.1f}"
+    missed = miss(scaling.target, facts)
+    if missed is not None:
+        words = f"{missed.why}; {words}"
+    bounded = min(scaling.most, max(1, scaling.least, wanted))
+    trouble = deaf(facts) or alone(scaling.target, facts)
+    if wanted > scaling.most:
+        trouble = trouble or f"{wanted} replicas would be needed, and maxReplicas is {scaling.most}"
+    return Wish(bounded, Why.LOAD, words, trouble)
+
+
+def deaf(facts: Facts) -> str:
+    """Why nothing can be said of a model's demand, "" while what gateways said last counts."""
+    return facts.unheard if facts.since >= facts.now else ""
+
+
+def _from_zero(scaling: Scaling, facts: Facts, line: Line) -> Wish:
+    if not facts.held:
+        return Wish(0, Why.SAME, "", deaf(facts))
+    wanted = math.ceil(facts.held / line.height(scaling.target, facts))
+    words = f"{facts.held} request{'s wait' if facts.held > 1 else ' waits'} for a replica"
+    return Wish(min(scaling.most, STEP, max(1, wanted)), Why.HELD, words, deaf(facts))
+
+
+def _fewer(scaling: Scaling, desired: int, facts: Facts, load: Wish, said: Extremes, began: float) -> Wish:
+    """Fewer only while every gateway is heard, and after having watched for as long as fewer must have sufficed."""
+    same = Wish(desired, Why.SAME, "", load.trouble)
+    if facts.unheard or facts.held:
+        return same
+    watched = facts.now - max(facts.since, began)
+    idle = facts.now - max(facts.asked, facts.since, began)
+    if scaling.least == 0 and not facts.in_flight and idle >= scaling.idle:
+        return Wish(0, Why.IDLE, f"nobody has asked for it for {idle:.0f} s")
+    most = max(load.replicas, said.most(facts.now - scaling.down))
+    if most < desired and watched >= scaling.down:
+        return Wish(most, Why.LOAD, f"{load.words}, and no more were needed for {scaling.down} s", load.trouble)
+    return same
+
+
+def _replicas(count: int) -> str:
+    return f"{count} replica" if count == 1 else f"{count} replicas"

@@ -1,0 +1,177 @@
+"""Every model that scales: what gateways say of it, and what its rule makes of that.
+
+Passes ask `decide`; the status that they write is what the next process goes
+on from. Between passes the loop looks at those that could want another number, and has them get a pass.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+
+from plimsoll_operator.actor import utc_now
+from plimsoll_operator.identity import ObjectKey
+from plimsoll_operator.observe import Pod
+from plimsoll_operator.scaling.book import GatewayBook
+from plimsoll_operator.scaling.demand import Demand, ModelDemand
+from plimsoll_operator.scaling.facts import Facts
+from plimsoll_operator.scaling.memory import Memory, Standing, measured, read_standing, remembered
+from plimsoll_operator.scaling.rule import Wish, decide, needed
+from plimsoll_operator.scaling.spec import Scaling
+from plimsoll_operator.scaling.starts import Starts
+from plimsoll_operator.scaling.tally import Tally
+
+LOOK_SECONDS = 5.0
+"""Between two looks at every model that is asked for, or has more replicas than it must."""
+
+
+TOLD_SECONDS = 60.0
+"""Between two words about a model's trouble: figures in them change with each look."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What is wanted, and the status that is to say so."""
+
+    wish: Wish
+    before: int | None
+    standing: Standing
+
+    @property
+    def replicas(self) -> int:
+        """How many are wanted."""
+        return self.wish.replicas
+
+    @property
+    def changes(self) -> bool:
+        """Whether another number is wanted than the status says."""
+        return self.before != self.wish.replicas
+
+
+@dataclass(slots=True)
+class Model:
+    """One that scales. `scaling`, `standing` and `ready` are those of its last pass."""
+
+    memory: Memory
+    tally: Tally
+    starts: Starts
+    scaling: Scaling
+    standing: Standing
+    ready: int = 0
+
+
+class Scaler:
+    """`wake` is told of models that want another number of replicas."""
+
+    def __init__(
+        self,
+        book: GatewayBook | None = None,
+        *,
+        wake: Callable[[ObjectKey], None] = lambda key: None,
+        clock: Callable[[], datetime] = utc_now,
+    ) -> None:
+        self.book = book or GatewayBook()
+        self.book.listen(self._answered)
+        self._wake = wake
+        self._clock = clock
+        self._models: dict[ObjectKey, Model] = {}
+        self._said: dict[str, dict[ObjectKey, ModelDemand]] = {}
+
+    def decide(self, key: ObjectKey, scaling: Scaling, status: Mapping[str, Any], pods: Iterable[Pod]) -> Decision:
+        """What is wanted of a model with this status and these pods. It is followed from now on."""
+        now = self._clock().timestamp()
+        found = [pod for pod in pods if pod.live]
+        standing = read_standing(status)
+        if standing.desired is None and found:  # it had replicas before it was to scale
+            standing = replace(standing, desired=len(found))
+        model = self._models.get(key)
+        if model is None:
+            model = Model(remembered(standing, now), Tally(), Starts(), scaling, standing)
+            self._models[key] = model
+        model.scaling, model.standing, model.ready = scaling, standing, sum(pod.ready for pod in found)
+        model.memory.start = model.starts.see(found, model.memory.start)
+        wish = self._wish(key, model, now)
+        return Decision(wish, standing.desired, _standing(standing, wish, model.memory, now))
+
+    def forget(self, key: ObjectKey) -> None:
+        """A model is gone, or scales no more."""
+        self._models.pop(key, None)
+
+    async def run(self) -> None:
+        """Look at models for ever."""
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            self.look()
+
+    def look(self) -> None:
+        """Have those get a pass that want another number, or of which something else is to be told."""
+        now = self._clock().timestamp()
+        self.book.watched_since(now)
+        for key, model in self._models.items():
+            if self._is_quiet(key, model):
+                continue
+            wish = self._wish(key, model, now)
+            trouble = wish.trouble != model.standing.trouble and now - model.memory.told >= TOLD_SECONDS
+            if wish.replicas != model.standing.desired or trouble:
+                self._wake(key)
+
+    def demand(self, key: ObjectKey) -> list[ModelDemand]:
+        """What the gateways that count say of a model."""
+        now = self._clock().timestamp()
+        known = (self._said.get(answer.instance, {}).get(key) for answer in self.book.believed(now))
+        return [entry for entry in known if entry is not None]
+
+    def check_integrity(self) -> None:
+        """Raise AssertionError where what is remembered contradicts itself."""
+        self.book.check_integrity()
+        for model in self._models.values():
+            model.memory.check_integrity()
+            model.tally.check_integrity()
+
+    def _answered(self, address: str, before: Demand | None, answer: Demand) -> None:
+        now = self._clock().timestamp()
+        then = self._said.get(before.instance, {}) if before is not None else {}
+        said = {entry.key: entry for entry in answer.models if entry.key in self._models}
+        for key, entry in said.items():
+            known = then.get(key)
+            if known is None and before is not None and not any(e.key == key for e in before.models):
+                known = ModelDemand(entry.namespace, entry.name)
+            model = self._models[key]
+            model.tally.count(known, entry, answer, now)
+            if entry.held and not model.standing.desired:
+                self._wake(key)
+        self._said[answer.instance] = said
+        kept = {gateway.answer.instance for gateway in self.book if gateway.answer is not None}
+        for instance in self._said.keys() - kept:
+            del self._said[instance]
+
+    def _wish(self, key: ObjectKey, model: Model, now: float) -> Wish:
+        facts = self._facts(key, model, now)
+        memory, scaling, desired = model.memory, model.scaling, model.standing.desired
+        memory.line = memory.line.learned(scaling.target, facts)
+        if desired:
+            memory.wishes.say(now, needed(scaling, desired, facts, memory.line).replicas)
+            memory.wishes.forget(now - max(scaling.up, scaling.down))
+        return decide(scaling, desired, facts, memory.line, memory.wishes, memory.began)
+
+    def _facts(self, key: ObjectKey, model: Model, now: float) -> Facts:
+        reading = model.tally.read(self.demand(key), now)
+        since, unheard = self.book.watched_since(now), self.book.unheard(now)
+        return model.tally.facts(reading, model.ready, model.memory.ahead, now, since, unheard)
+
+    def _is_quiet(self, key: ObjectKey, model: Model) -> bool:
+        """Whether nothing can have changed: nobody asks, and no more replicas are there than must be."""
+        return model.standing.desired == model.scaling.least and not any(e.in_flight for e in self.demand(key))
+
+
+def _standing(before: Standing, wish: Wish, memory: Memory, now: float) -> Standing:
+    """What the status is to say: words change with the number, figures when they are far off, trouble now and then."""
+    anew = before.desired != wish.replicas
+    told = replace(measured(before, memory.start, memory.line.missed, anew=anew), desired=wish.replicas)
+    if wish.trouble != before.trouble and (anew or now - memory.told >= TOLD_SECONDS):
+        memory.told = now
+        told = replace(told, trouble=wish.trouble)
+    return replace(told, since=now, why=wish.words) if anew else told

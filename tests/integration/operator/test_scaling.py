@@ -1,0 +1,196 @@
+"""Scaling on a real API server: the whole operator, with the chart's rights, over gateways behind real HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any
+
+import pytest
+from operator_support.apiserver import FIRST, RELEASE_NAMESPACE, ApiServer, until
+from operator_support.direct import Direct
+from operator_support.objects import Json
+from operator_support.recording import connect
+from operator_support.stub_gateway import StubGateway, serve
+
+from plimsoll_cluster.source import follow
+from plimsoll_operator.api import Api
+from plimsoll_operator.identity import ObjectKey
+from plimsoll_operator.main import Operator
+from plimsoll_operator.options import parse_options
+
+pytestmark = pytest.mark.usefixtures("lease")
+
+SECONDS = 60.0
+SOURCE = {"model": {"source": "demo://gemma-3-270m"}}
+
+
+def scaled(least: int = 0, most: int = 5, **scaling: Any) -> Json:
+    bounds = {"minReplicas": least, "maxReplicas": most, "idleSeconds": 10, "scaleDownSeconds": 0}
+    return {**SOURCE, "scaling": {**bounds, **scaling}}
+
+
+async def holds(true: Callable[[], bool]) -> bool:
+    """Asked from another thread: the operator goes on in this one."""
+    return await asyncio.to_thread(until, true, SECONDS)
+
+
+@asynccontextmanager
+async def running(server: ApiServer, namespace: str, port: int | None) -> AsyncIterator[None]:
+    """The operator as it is started, but for its process."""
+    arguments = ["--runtime-image", "registry.example/runtime:1", "--namespace", namespace]
+    arguments += ["--lease-namespace", RELEASE_NAMESPACE]
+    arguments += ["--gateways", f"localhost:{port}"] if port is not None else []
+    async with await connect(server.kubeconfig(FIRST)) as connection:
+        operator = Operator(parse_options(arguments), Api(connection), partial(follow, connection), "test", FIRST)
+        task = asyncio.create_task(operator.run())
+        try:
+            yield
+        finally:
+            task.cancel()
+            await asyncio.wait({task})
+            await operator.lease.release()
+    if not task.cancelled() and (error := task.exception()) is not None:
+        raise error
+
+
+@pytest.fixture
+def gateway() -> StubGateway:
+    return StubGateway(now=time.time)
+
+
+@pytest.fixture
+async def port(gateway: StubGateway) -> AsyncIterator[int]:
+    async with serve(gateway) as port:
+        yield port
+
+
+@pytest.fixture
+def key(direct: Direct) -> ObjectKey:
+    return ObjectKey(direct.namespace, "m")
+
+
+def status(direct: Direct) -> Json:
+    found: Json = direct.model("m").get("status", {})
+    return found
+
+
+def desired(direct: Direct) -> int | None:
+    return status(direct).get("desiredReplicas")
+
+
+def conditions(direct: Direct) -> dict[str, tuple[str, str]]:
+    return {c["type"]: (c["status"], c["reason"]) for c in status(direct).get("conditions", ())}
+
+
+def live(direct: Direct) -> int:
+    return sum("deletionTimestamp" not in pod["metadata"] for pod in direct.pods("m"))
+
+
+def scalings(direct: Direct) -> list[str]:
+    return [reason for _, reason, _ in direct.events("m") if reason.startswith("Scaled")]
+
+
+async def test_to_zero_and_back(
+    server: ApiServer, direct: Direct, gateway: StubGateway, port: int, key: ObjectKey
+) -> None:
+    direct.create_model("m", scaled())
+    async with running(server, direct.namespace, port):
+        assert await holds(lambda: live(direct) == 1), "a new model shows that it can be served"
+        direct.make_ready("m")
+        assert await holds(lambda: desired(direct) == 0)
+        assert await holds(lambda: live(direct) == 0)
+        direct.make_ready("m")
+        assert await holds(lambda: conditions(direct)["Progressing"] == ("False", "Settled"))
+        assert conditions(direct) == {
+            "Ready": ("True", "Idle"),
+            "Progressing": ("False", "Settled"),
+            "Placed": ("True", "Scheduled"),
+            "Loaded": ("False", "Idle"),
+            "Routable": ("True", "Idle"),
+        }
+        assert status(direct)["phase"] == "Idle"
+        assert "nobody has asked for it for 1" in status(direct)["scaling"]["why"]
+        gateway.hold(key, 2)
+        began = time.monotonic()
+        assert await holds(lambda: live(direct) == 1)
+        assert time.monotonic() - began < 4, "the wait of the question was not waited for"
+        assert desired(direct) == 1
+        direct.make_ready("m")
+        gateway.let_go(key)
+        assert await holds(lambda: conditions(direct)["Ready"] == ("True", "Ready"))
+        assert scalings(direct) == ["ScaledToZero", "ScaledFromZero"]
+        assert direct.model("m")["spec"]["replicas"] == 1, "people's"
+
+
+async def test_load_brings_replicas_a_budget_and_a_reason(
+    server: ApiServer, direct: Direct, gateway: StubGateway, port: int, key: ObjectKey
+) -> None:
+    direct.create_model("m", scaled(1))
+    async with running(server, direct.namespace, port):
+        assert await holds(lambda: live(direct) == 1)
+        direct.make_ready("m")
+        model = gateway.of(key)
+        model.replicas, model.running, model.waiting = 1, 8, 20
+        gateway.ask(key, 28)
+        assert await holds(lambda: live(direct) == 3)
+        direct.make_ready("m")
+        model.replicas, model.waiting, model.running = 3, 0, 24
+        assert await holds(lambda: direct.budget("m")["spec"]["minAvailable"] == 2)
+        gateway.end(key, 28)
+        model.running = 0
+        assert await holds(lambda: desired(direct) == 1)
+        assert await holds(lambda: live(direct) == 1)
+        assert set(scalings(direct)) == {"ScaledUp", "ScaledDown"}
+        (up,) = [note for _, reason, note in direct.events("m") if reason == "ScaledUp"][:1]
+        assert "requests at a time are expected, and a replica carries" in up
+
+
+async def test_a_process_that_takes_over_goes_on_from_the_status(
+    server: ApiServer, direct: Direct, gateway: StubGateway, port: int, key: ObjectKey
+) -> None:
+    direct.create_model("m", scaled(1, scaleDownSeconds=3600))
+    model = gateway.of(key)
+    model.replicas, model.waiting = 1, 20
+    gateway.ask(key, 28)
+    async with running(server, direct.namespace, port):
+        assert await holds(lambda: (desired(direct) or 0) >= 3)
+    made = desired(direct)
+    gateway.end(key, 28)
+    async with running(server, direct.namespace, port):
+        assert await holds(lambda: live(direct) == made)
+        assert not await asyncio.to_thread(until, lambda: live(direct) != made, 12.0), "it has not watched for an hour"
+
+
+async def test_without_gateways_nothing_goes_and_people_hear_why(
+    server: ApiServer, direct: Direct, key: ObjectKey
+) -> None:
+    direct.create_model("m", scaled(0, 3))
+    async with running(server, direct.namespace, None):
+        assert await holds(lambda: live(direct) == 1)
+        direct.make_ready("m")
+        assert not await asyncio.to_thread(until, lambda: live(direct) != 1, 15.0)
+        direct.change_model("m", scaling={"minReplicas": 2})
+        assert await holds(lambda: live(direct) == 2), "bounds are people's"
+        direct.change_model("m", replicas=0)
+        assert await holds(lambda: live(direct) == 0), "0 stops it"
+        direct.make_ready("m")
+        assert await holds(lambda: conditions(direct)["Ready"] == ("True", "Stopped"))
+
+
+async def test_a_gateway_that_lies_is_not_believed(
+    server: ApiServer, direct: Direct, gateway: StubGateway, port: int, key: ObjectKey
+) -> None:
+    direct.create_model("m", scaled(0))
+    gateway.ask(key)
+    async with running(server, direct.namespace, port):
+        assert await holds(lambda: live(direct) == 1)
+        direct.make_ready("m")
+        gateway.lie = lambda answer: answer | {"sequence": -1, "models": []}
+        gateway.end(key)
+        assert not await asyncio.to_thread(until, lambda: desired(direct) == 0, 15.0), "it might be in use"
+        gateway.lie = lambda answer: answer
+        assert await holds(lambda: desired(direct) == 0)

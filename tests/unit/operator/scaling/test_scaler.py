@@ -1,0 +1,289 @@
+"""Models and gateways over time: what holds whatever happens, and what comes of it in the end."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+from typing import Any
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from operator_support.objects import EPOCH
+from operator_support.stub_gateway import StubGateway
+
+from plimsoll_operator.identity import ObjectKey
+from plimsoll_operator.observe import Pod
+from plimsoll_operator.scaling.client import GatewayError
+from plimsoll_operator.scaling.scaler import Decision, Scaler
+from plimsoll_operator.scaling.spec import Scaling, Target
+from plimsoll_operator.scaling.told import news, scaling_fields
+
+KEY = ObjectKey("team", "m")
+TICK = 5.0
+ADDRESSES = ("198.18.0.1", "198.18.0.2")
+
+
+class World:
+    """Gateways, one model, its pods and its status; processes of the operator come and go. A second is one step."""
+
+    def __init__(self, scaling: Scaling, start: float = 20.0) -> None:
+        self.scaling, self.start, self.now = scaling, start, 0.0
+        self.gateways = {a: StubGateway(f"g-{a}", now=lambda: self.time) for a in ADDRESSES}
+        self.status: dict[str, Any] = {}
+        self.pods: dict[str, float] = {}
+        self.events: list[tuple[float, str, str]] = []
+        self.decisions: list[tuple[float, int]] = []
+        self.woken = False
+        self._made = 0
+        self.begin()
+
+    @property
+    def time(self) -> float:
+        return EPOCH.timestamp() + self.now
+
+    @property
+    def desired(self) -> int:
+        found: int = self.status["desiredReplicas"]
+        return found
+
+    @property
+    def ready(self) -> int:
+        return sum(self.now - made >= self.start for made in self.pods.values())
+
+    def begin(self) -> None:
+        """A process starts, with what the status says."""
+        self.began = self.now
+        clock = lambda: datetime.fromtimestamp(self.time, UTC)  # noqa: E731
+        self.scaler = Scaler(wake=lambda key: setattr(self, "woken", True), clock=clock)
+        self.poll()
+        self.look()
+
+    def poll(self) -> None:
+        """Every gateway is asked once."""
+        book = self.scaler.book
+        book.keep(ADDRESSES, self.time)
+        for address, gateway in self.gateways.items():
+            gateway.of(KEY).replicas = self.ready
+            try:
+                book.take(address, gateway.answer(), self.time)
+            except GatewayError as error:
+                book.fail(address, str(error))
+        self.scaler.check_integrity()
+
+    def look(self) -> None:
+        """A pass: decide, write the status, make and delete pods."""
+        pods = [pod(name, made, self.start, self.now) for name, made in self.pods.items()]
+        decision = self.scaler.decide(KEY, self.scaling, self.status, pods)
+        self.note(decision)
+        self.status = {"desiredReplicas": decision.replicas, **scaling_fields(decision)}
+        self.decisions.append((self.now, decision.replicas))
+        while len(self.pods) < decision.replicas:
+            self._made += 1
+            self.pods[f"p{self._made}"] = self.now
+        while len(self.pods) > decision.replicas:
+            self.pods.popitem()
+        self.woken = False
+
+    def note(self, decision: Decision) -> None:
+        told = news(decision)
+        if told is not None:
+            self.events.append((self.now, told[0].value, told[1]))
+
+    def go_on(self, seconds: float) -> None:
+        """Time passes, in ticks."""
+        for _ in range(int(seconds / TICK)):
+            self.now += TICK
+            self.poll()
+            self.scaler.look()
+            if self.woken or self.now % 60 == 0:
+                self.look()
+
+
+def pod(name: str, made: float, start: float, now: float) -> Pod:
+    """As the operator sees it."""
+    created, ready = EPOCH + timedelta(seconds=made), now - made >= start
+    moved = created + timedelta(seconds=start) if ready else created
+    return Pod(name, name, "m", "h", created, True, ready, None, False, created, moved=moved)
+
+
+SCALES = Scaling(least=0, most=8, idle=60, down=60, target=Target())
+
+
+def test_from_one_to_zero_and_back() -> None:
+    world = World(SCALES)
+    assert world.desired == 1, "a new model shows that it can be served"
+    world.go_on(55)
+    assert world.desired == 1
+    world.go_on(20)
+    assert world.desired == 0
+    world.gateways[ADDRESSES[0]].hold(KEY, 2)
+    world.poll()
+    assert world.woken, "at once, and not when it is looked at next"
+    world.look()
+    assert world.desired == 1
+    assert [reason for _, reason, _ in world.events] == ["ScaledToZero", "ScaledFromZero"]
+
+
+def test_load_that_stays_the_same_leads_to_one_number() -> None:
+    world = World(SCALES)
+    for gateway in world.gateways.values():
+        gateway.ask(KEY, 17)
+    world.go_on(600)
+    assert world.desired == 3
+    assert {number for at, number in world.decisions if at > 60} == {3}
+    assert {reason for _, reason, _ in world.events} == {"ScaledUp"}
+
+
+def test_a_burst_is_not_followed_down_and_up_again() -> None:
+    """Every 30 s a burst: with a window of 60 s the replicas for it stay."""
+    world = World(SCALES)
+    for _ in range(20):
+        world.gateways[ADDRESSES[0]].ask(KEY, 34)
+        world.go_on(10)
+        world.gateways[ADDRESSES[0]].end(KEY, 34)
+        world.go_on(20)
+    assert len([reason for _, reason, _ in world.events if "Down" in reason]) <= 1, world.events
+    world.go_on(120)
+    assert world.desired == 0
+
+
+def test_what_a_process_has_learned_stands_in_the_status() -> None:
+    scaling = Scaling(least=1, most=8, idle=60, down=60, target=Target(None, ttft=1.0))
+    world = World(scaling, start=40.0)
+    world.go_on(60)
+    gateway = world.gateways[ADDRESSES[0]]
+    for _ in range(12):
+        gateway.ask(KEY, 6)
+        world.go_on(5)
+        gateway.end(KEY, 4, first_byte=1.8)
+    found = world.status["scaling"]
+    assert 1 <= found["line"] < 8
+    assert found["startSeconds"] == 40
+    learned = found["line"]
+    world.begin()
+    world.go_on(10)
+    assert world.status["scaling"]["line"] == learned
+    assert world.scaler._models[KEY].memory.start == 40
+
+
+def test_a_model_that_scaled_by_its_spec_keeps_what_it_has() -> None:
+    world = World(SCALES)
+    world.pods = {f"q{index}": 0.0 for index in range(5)}
+    world.status = {}
+    world.begin()
+    assert world.desired == 5
+
+
+def test_a_gateway_that_is_silent_is_told_of_in_the_status_and_only_then() -> None:
+    world = World(SCALES)
+    for gateway in world.gateways.values():
+        gateway.ask(KEY, 2)
+    world.go_on(60)
+    world.gateways[ADDRESSES[0]].dead = True
+    world.go_on(30)
+    assert "trouble" not in world.status["scaling"]
+    world.go_on(150)
+    assert world.status["scaling"]["trouble"] == f"gateway {ADDRESSES[0]}: it cannot be reached"
+    world.gateways[ADDRESSES[0]].restart("new")
+    world.go_on(150)
+    assert "trouble" not in world.status["scaling"]
+
+
+class Scaled(RuleBasedStateMachine):
+    """Requests come and go, gateways die and lie, operators are killed: what was promised holds at each moment."""
+
+    world: World
+
+    @initialize(
+        least=st.integers(0, 2),
+        more=st.integers(1, 6),
+        idle=st.sampled_from([30, 60]),
+        down=st.sampled_from([0, 30, 120]),
+        start=st.sampled_from([5.0, 60.0]),
+    )
+    def begin(self, least: int, more: int, idle: int, down: int, start: float) -> None:
+        scaling = Scaling(least=least, most=least + more, idle=idle, down=down, target=Target(4, ttft=1.0))
+        self.world = World(scaling, start)
+        self.checked = 0
+
+    @rule(which=st.sampled_from(ADDRESSES), count=st.integers(1, 40))
+    def ask(self, which: str, count: int) -> None:
+        gateway = self.world.gateways[which]
+        if self.world.ready:
+            gateway.ask(KEY, count)
+        else:
+            gateway.hold(KEY, count)
+
+    @rule(which=st.sampled_from(ADDRESSES), took=st.sampled_from([0.1, 3.0]))
+    def end(self, which: str, took: float) -> None:
+        gateway = self.world.gateways[which]
+        if self.world.ready or not gateway.of(KEY).held:
+            gateway.let_go(KEY)
+            gateway.end(KEY, gateway.of(KEY).in_flight, took)
+
+    @rule(which=st.sampled_from(ADDRESSES))
+    def give_up(self, which: str) -> None:
+        """Who waited hangs up."""
+        model = self.world.gateways[which].of(KEY)
+        model.in_flight -= model.held
+        self.world.gateways[which].let_go(KEY)
+
+    @rule(which=st.sampled_from(ADDRESSES))
+    def fall_silent(self, which: str) -> None:
+        self.world.gateways[which].dead = True
+
+    @rule(which=st.sampled_from(ADDRESSES))
+    def begin_anew(self, which: str) -> None:
+        self.world.gateways[which].restart(f"{which}-{self.world.now}")
+
+    @rule(seconds=st.sampled_from([5.0, 20.0, 45.0, 150.0]))
+    def wait(self, seconds: float) -> None:
+        self.world.go_on(seconds)
+
+    @rule()
+    def kill(self) -> None:
+        self.world.begin()
+
+    @precondition(lambda self: not any(gateway.dead for gateway in self.world.gateways.values()))
+    @rule()
+    def a_request_that_waits_gets_a_replica(self) -> None:
+        self.world.poll()
+        self.world.scaler.look()
+        if self.world.woken:
+            self.world.look()
+        if any(gateway.of(KEY).held for gateway in self.world.gateways.values()):
+            assert self.world.desired >= 1
+
+    @invariant()
+    def fewer_only_after_having_watched(self) -> None:
+        if not hasattr(self, "world"):
+            return
+        world = self.world
+        for (_, before), (at, after) in pairwise(world.decisions[self.checked :]):
+            if after < before:
+                assert at - world.began >= (world.scaling.down if after else world.scaling.idle)
+                assert not any(gateway.dead for gateway in world.gateways.values())
+        self.checked = max(0, len(world.decisions) - 1)
+
+    @invariant()
+    def bounds_are_kept(self) -> None:
+        if hasattr(self, "world"):
+            assert self.world.scaling.least <= self.world.desired <= self.world.scaling.most
+
+    def teardown(self) -> None:
+        """Once nobody asks and every gateway answers, there is what must be, and it stays."""
+        if not hasattr(self, "world"):
+            return
+        world = self.world
+        for address, gateway in world.gateways.items():
+            gateway.restart(f"last-{address}")
+        world.go_on(world.scaling.idle + world.scaling.down + 200)
+        assert world.desired == world.scaling.least
+        told = len(world.events)
+        world.go_on(300)
+        assert len(world.events) == told
+
+
+TestScaled = Scaled.TestCase
+TestScaled.settings = settings(max_examples=20, stateful_step_count=20, deadline=None)
