@@ -33,7 +33,7 @@ from plimsoll_operator.nodes import NodeRegistry
 from plimsoll_operator.options import Options, parse_options
 from plimsoll_operator.outcome import Outcome
 from plimsoll_operator.pools.book import HostPod
-from plimsoll_operator.pools.client import HostClient, host_url
+from plimsoll_operator.pools.client import HostClient, host_session, host_url
 from plimsoll_operator.pools.keys import KeysError, read_keys
 from plimsoll_operator.pools.pools import Pools
 from plimsoll_operator.prerequisites import PrerequisiteError, await_prerequisites, may_see_nodes
@@ -110,7 +110,7 @@ class Operator:
         await await_prerequisites(self._api, self._options.namespaces, self._options.lease)
         self._able = True
         await self.lease.acquire()
-        async with aiohttp.ClientSession() as session, asyncio.TaskGroup() as group:
+        async with host_session() as session, asyncio.TaskGroup() as group:
             group.create_task(self.lease.keep())
             # Only what is listed from now on is sure to show what the last holder wrote.
             caches = self._caches = Caches(self._options.namespaces, with_nodes=await may_see_nodes(self._api))

@@ -15,6 +15,7 @@ from plimsoll_operator.pools.report import LIMIT, Report, decode_report
 WAIT_SECONDS = 10.0
 """How long a host may hold a question for news: numbers that are no news are then as old as this at most."""
 ANSWER_SECONDS = 10.0
+UNLIMITED = 0
 
 
 class HostError(Exception):
@@ -42,6 +43,11 @@ def host_url(address: str) -> str:
     """Where the host API of a pod with this address is."""
     host = f"[{address}]" if ":" in address else address
     return f"http://{host}:{HOST_PORT}"
+
+
+def host_session() -> aiohttp.ClientSession:
+    """For the clients of all hosts. Each of those holds a question open: any limit would leave none for requests."""
+    return aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=UNLIMITED))
 
 
 class HostClient:
