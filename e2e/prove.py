@@ -16,7 +16,9 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +70,7 @@ def main() -> int:
         _install(target)
         passed = _scenarios(target, args)
         _await_gone(target)
-        leftovers = _uninstall(target)
+        leftovers = [] if args.keep else _uninstall(target)
     except subprocess.CalledProcessError as error:
         print(f"e2e: {' '.join(map(str, error.cmd))} ended with {error.returncode}", file=sys.stderr)
         return 1
@@ -143,17 +145,24 @@ def _scenarios(target: Target, args: argparse.Namespace) -> bool:
         environment = os.environ | settings.environment()
         results: list[runs.Result] = []
         took: dict[str, float] = {}
-        for name in runs.choose(args.only):
-            print(f"e2e: scenario {name}", flush=True)
-            began = time.monotonic()
-            found = runs.run(target.prefix, name, args.pytest, environment)
-            took[name] = time.monotonic() - began
-            print(f"e2e: {name} took {took[name]:.0f} s", flush=True)
-            results += found
-            if args.record:
-                records = runs.as_records(found, figures.load(Path(folder)))
-                _record(args.record, _provenance(target) | {"length": settings.length}, records)
-    print(runs.summary(results, took), flush=True)
+        began = time.monotonic()
+
+        def run(lane: list[str], *, alone: bool) -> None:
+            for name in lane:
+                print(f"e2e: scenario {name}", flush=True)
+                since = time.monotonic()
+                found = runs.run(target.prefix, name, args.pytest, environment, at_the_end=not alone)
+                took[name] = time.monotonic() - since
+                print(f"e2e: {name} took {took[name]:.0f} s", flush=True)
+                results.extend(found)
+                if args.record:
+                    records = runs.as_records(found, figures.load(Path(folder)))
+                    _record(args.record, _provenance(target) | {"length": settings.length}, records)
+
+        for turn in runs.turns(runs.choose(args.only), beside=not args.long):
+            with ThreadPoolExecutor() as pool:
+                list(pool.map(partial(run, alone=len(turn) == 1), turn))
+    print(runs.summary(results, took, time.monotonic() - began), flush=True)
     return bool(results) and all(result.outcome != "failed" for result in results)
 
 
@@ -236,7 +245,7 @@ def _run(command: Sequence[str], *, check: bool = True, env: dict[str, str] | No
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--keep", action="store_true", help="leave the cluster up afterwards")
+    parser.add_argument("--keep", action="store_true", help="leave the cluster up afterwards, and the release in it")
     parser.add_argument("--no-build", action="store_true", help="use the images that were pushed before")
     parser.add_argument("--url", help="with KUBECONFIG: where the ingress answers, such as http://203.0.113.7")
     parser.add_argument("--list", action="store_true", help="list the scenarios, and do nothing")

@@ -1,4 +1,4 @@
-"""The scenarios one by one, each in a process of its own, and what came of them."""
+"""The scenarios, each in a process of its own, and what came of them."""
 
 from __future__ import annotations
 
@@ -14,9 +14,11 @@ from typing import Any
 from xml.etree import ElementTree
 
 SCENARIOS = Path(__file__).resolve().parent.parent / "scenarios"
-TEST_SECONDS = 1500
+TEST_SECONDS = 2400
 NOTHING_SELECTED = 5
 """pytest's exit code where `-k` leaves no test."""
+LANES = (("full_cluster", "wake"), ("answers", "policies", "refusals", "under_load"))
+"""Scenarios that break and count nothing that others use, and wait for much: these go on beside each other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,21 +38,53 @@ def names() -> list[str]:
 
 
 def choose(wanted: Sequence[str]) -> list[str]:
-    """The scenarios whose names hold one of these words, or all. Raises ValueError for a word that none holds."""
+    """The scenarios of these names, or whose names hold one of these words where there is none of that name; or all.
+
+    Raises ValueError for a word that none holds.
+    """
     for word in wanted:
         if not any(word in name for name in names()):
             raise ValueError(f"no scenario is called {word}; there are: {', '.join(names())}")
-    return [name for name in names() if not wanted or any(word in name for word in wanted)]
+    return [name for name in names() if not wanted or any(_is_meant(word, name) for word in wanted)]
 
 
-def run(prefix: Sequence[str], scenario: str, extra: Sequence[str], environment: Mapping[str, str]) -> list[Result]:
-    """Run one scenario's tests through `prefix`; one that ends without a report is itself a failure."""
+def _is_meant(word: str, name: str) -> bool:
+    return name == word if word in names() else word in name
+
+
+def turns(chosen: Sequence[str], *, beside: bool) -> list[list[list[str]]]:
+    """In which order they run: one turn after the other, and in a turn its lanes beside each other.
+
+    Without `beside` each scenario is a turn of its own.
+    """
+    lanes = [[name for name in lane if name in chosen] for lane in LANES] if beside else []
+    together = [lane for lane in lanes if lane]
+    alone = [[[name]] for name in chosen if not any(name in lane for lane in together)]
+    return [*([together] if together else []), *alone]
+
+
+def run(
+    prefix: Sequence[str],
+    scenario: str,
+    extra: Sequence[str],
+    environment: Mapping[str, str],
+    *,
+    at_the_end: bool = False,
+) -> list[Result]:
+    """Run one scenario's tests through `prefix`; one that ends without a report is itself a failure.
+
+    What they print is printed as it comes, or `at_the_end`, where others print too.
+    """
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
         command = [sys.executable, "-m", "pytest", str(SCENARIOS / f"test_{scenario}.py"), "-p", "no:cacheprovider"]
         options = [f"--timeout={TEST_SECONDS}", f"--junitxml={report}"]
         began = time.monotonic()
-        code = subprocess.run([*prefix, *command, *options, *extra], check=False, env=dict(environment)).returncode
+        line = [*prefix, *command, *options, *extra]
+        output = subprocess.PIPE if at_the_end else None
+        done = subprocess.run(line, check=False, env=dict(environment), stdout=output, stderr=output, text=True)
+        code = done.returncode
+        print(done.stdout or "", done.stderr or "", sep="", end="", flush=True)
         results = parse(scenario, report.read_text()) if report.exists() else []
     if code not in (0, NOTHING_SELECTED) and all(r.outcome != "failed" for r in results):
         reason = f"pytest ended with {code}"
@@ -73,14 +107,14 @@ def parse(scenario: str, report: str) -> list[Result]:
     return list(found.values())
 
 
-def summary(results: Sequence[Result], took: Mapping[str, float]) -> str:
-    """A line for each test and each scenario, and the sum. `took`: seconds of each scenario, start and end included."""
+def summary(results: Sequence[Result], took: Mapping[str, float], seconds: float) -> str:
+    """A line for each test and each scenario, and the sum. `took`: seconds of each scenario; `seconds`: of them all."""
     lines = [f"{r.outcome:8}{r.seconds:7.0f} s  {r.scenario}: {r.test}" for r in results]
     scenarios = [f"{seconds:15.0f} s  {name}" for name, seconds in sorted(took.items(), key=lambda item: -item[1])]
     reasons = [f"  {r.scenario}: {r.test}\n    {r.reason[:400]}" for r in results if r.outcome != "passed"]
     counted = Counter(r.outcome for r in results)
     told = ", ".join(f"{number} {outcome}" for outcome, number in sorted(counted.items()))
-    total = f"{told or 'no test ran'} in {sum(took.values()):.0f} s"
+    total = f"{told or 'no test ran'} in {seconds:.0f} s"
     parts = [
         lines,
         ["Scenarios, the longest first:", *scenarios] if took else [],

@@ -14,6 +14,7 @@ from harness import nodes, pool
 from harness.daemons import frozen
 from harness.figures import Figures, told
 from harness.kube import Kube
+from harness.kubectl import cordoned
 from harness.load import load
 from harness.settings import Settings
 from harness.waiting import Stopwatch, hold, until
@@ -74,12 +75,15 @@ def test_models_of_a_pool_answer_elsewhere_and_are_loaded_once(
     measured: Figures,
 ) -> None:
     """The node's kubelet and its containerd stop; the host's process lives, and knows nothing of it."""
-    _, lost = two_nodes
-    pool.start(kube, Path(settings.shared_files), NAMES)
+    kept, lost = two_nodes
+    with cordoned(kept):
+        pool.start(kube, Path(settings.shared_files), NAMES, replicas=1)
+        [gone] = pool.wait_replicas(kube, 1)
+    kube.apply(pool.pool(2))
+    pool.wait_replicas(kube)
     answers = {name: _ask(client, name) for name in NAMES}
     there = {host["metadata"]["name"]: host["status"]["node"] for host in kube.model_hosts()}
     assert sorted(there.values()) == list(two_nodes)
-    [gone] = [host for host, node in there.items() if node == lost]
     moved = [name for name in NAMES if pool.places(kube, name) == [gone]]
     assert moved, "the pods of the pool share the models, and this one has none"
     with ExitStack() as stopped:

@@ -28,6 +28,21 @@ def test_every_scenario_is_found_and_can_be_chosen() -> None:
         runs.choose(["drain", "nothing"])
 
 
+def test_a_whole_name_means_that_one_alone() -> None:
+    assert runs.choose(["operator"]) == ["operator"]
+    assert runs.choose(["operator_"]) == ["operator_killed"]
+
+
+def test_each_chosen_scenario_has_one_turn() -> None:
+    assert {name for lane in runs.LANES for name in lane} <= set(runs.names())
+    for chosen in (runs.names(), ["drain", "answers"], ["drain"]):
+        for beside in (True, False):
+            found = [name for turn in runs.turns(chosen, beside=beside) for lane in turn for name in lane]
+            assert sorted(found) == sorted(chosen)
+    assert runs.turns(["answers", "drain", "wake"], beside=True) == [[["wake"], ["answers"]], [["drain"]]]
+    assert all(len(turn) == 1 for turn in runs.turns(runs.names(), beside=False))
+
+
 def test_a_report_has_a_result_for_each_test() -> None:
     assert runs.parse("s", REPORT) == [
         Result("s", "test_well", "passed", 1.3),
@@ -37,11 +52,11 @@ def test_a_report_has_a_result_for_each_test() -> None:
 
 
 def test_the_summary_says_what_did_not_pass_and_why() -> None:
-    told = runs.summary(runs.parse("s", REPORT), {"s": 4.6, "longer": 5.1})
+    told = runs.summary(runs.parse("s", REPORT), {"s": 4.6, "longer": 5.1}, 8.0)
     assert "s: test_ill\n    assert 1 == 2" in told
     assert told.index("5 s  longer") < told.index("5 s  s\n")
-    assert told.endswith("e2e: 1 failed, 1 passed, 1 skipped in 10 s")
-    assert "no test ran" in runs.summary([], {})
+    assert told.endswith("e2e: 1 failed, 1 passed, 1 skipped in 8 s")
+    assert "no test ran" in runs.summary([], {}, 0.0)
 
 
 def test_a_file_keeps_what_other_scenarios_have_measured() -> None:
