@@ -22,6 +22,18 @@ PORT = 8000
 
 
 @dataclass(frozen=True, slots=True)
+class Canary:
+    """A revision of a model that gets `weight` per cent of its requests; the operator says so in `status.canary`."""
+
+    revision: str
+    weight: int
+
+    def split(self, replica: Replica) -> Replica:
+        """The replica with what its revision gets."""
+        return replace(replica, share=self.weight) if replica.revision == self.revision else replica
+
+
+@dataclass(frozen=True, slots=True)
 class Served:
     """What is kept of a ModelDeployment; the fields are Model's."""
 
@@ -29,6 +41,7 @@ class Served:
     created: float
     message: str
     pooled: bool = False
+    canary: Canary | None = None
 
 
 def read_served(item: Object) -> Served:
@@ -37,7 +50,7 @@ def read_served(item: Object) -> Served:
     names = spec.get("model", {}).get("servedNames") or [meta["name"]]
     created = datetime.fromisoformat(meta["creationTimestamp"]).timestamp()
     pooled = "placement" in spec and spec.get("replicas") != 0
-    return Served(tuple(names), created, _why_not_ready(item), pooled)
+    return Served(tuple(names), created, _why_not_ready(item), pooled, _canary(item))
 
 
 def read_replica(pod: Object) -> Replica | None:
@@ -105,14 +118,16 @@ def model_of(
     item: Entry[Served], pods: Iterable[Entry[Replica | None]], hosted: Iterable[Replica | None] = ()
 ) -> Model:
     """A ModelDeployment with the pods that it owns, and those of pools that have it, in whatever order they come."""
-    ordered = sorted(pods, key=lambda pod: pod.key.name)
+    canary = item.value.canary
+    ordered = [pod.value for pod in sorted(pods, key=lambda pod: pod.key.name) if pod.value is not None]
+    own = ordered if canary is None else [canary.split(replica) for replica in ordered]
     shared = sorted((replica for replica in hosted if replica is not None), key=lambda replica: replica.id)
     return Model(
         key=item.key,
         served_names=item.value.served_names,
         created=item.value.created,
         message=item.value.message,
-        replicas=(*(pod.value for pod in ordered if pod.value is not None), *shared),
+        replicas=(*own, *shared),
         pooled=item.value.pooled,
     )
 
@@ -143,6 +158,11 @@ def table_of(
         )
         for item in deployments
     )
+
+
+def _canary(item: Object) -> Canary | None:
+    found = (item.get("status") or {}).get("canary")
+    return None if found is None else Canary(found["revision"], found["weight"])
 
 
 def _why_not_ready(item: Object) -> str:

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 
 from plimsoll_gateway.route.loads import UNKNOWN_SLOTS, Loads, Standing
 from plimsoll_gateway.route.memory import PrefixMemory
+from plimsoll_gateway.route.prefix import place
 from plimsoll_gateway.route.scores import ANYTHING, PrefixScorer, Scorer, Wanted
 from plimsoll_gateway.table import Replica
 
@@ -80,9 +81,11 @@ class Picker:
         self, replicas: Sequence[Replica], avoid: Collection[str] = (), wanted: Wanted = ANYTHING
     ) -> Replica | None:
         """A replica with an id not in `avoid`, or None; suspects only where nothing else is."""
-        choices = [replica for replica in replicas if replica.id not in avoid] if avoid else list(replicas)
+        choices: Sequence[Replica] = [r for r in replicas if r.id not in avoid] if avoid else replicas
         if self._suspect_until or self._ejected:
             choices = [replica for replica in choices if not self._is_suspect(replica.id)] or choices
+        if len(choices) > 1:
+            choices = self._of_its_revision(choices, wanted)
         if len(choices) < 2:
             picked = choices[0] if choices else None
         else:
@@ -91,6 +94,22 @@ class Picker:
             for scorer in self._scorers:
                 scorer.sent(wanted, picked)
         return picked
+
+    def _of_its_revision(self, choices: Sequence[Replica], wanted: Wanted) -> Sequence[Replica]:
+        """Those of the revision that gets the request, where two share a model's requests and both have replicas.
+
+        By the hash of the first block of its prefix, so that a conversation stays with one revision, and with a canary
+        that it has once come to as the share grows; by lot where there is no prefix.
+        """
+        canary = [replica for replica in choices if replica.share is not None]
+        if not canary or len(canary) == len(choices):
+            return choices
+        first = canary[0]
+        assert first.share is not None
+        drawn = place(wanted.blocks[0], first.revision) if wanted.blocks else self._draw.random()
+        if drawn * 100 < first.share:
+            return canary
+        return [replica for replica in choices if replica.share is None]
 
     def _best(self, choices: Sequence[Replica], wanted: Wanted) -> Replica:
         """Of those below the bound, the one for which most speaks; where none is, the least busy."""

@@ -17,7 +17,8 @@ class Replica:
     `url` is the scheme, host and port without a trailing slash. `names` are the served names it was started with:
     while a changed list of names rolls out, old and new replicas of one model answer to different ones. None means
     all the names of its model. `unheard`: it was ready when its node was last heard of, and its node is silent.
-    `revision`: of the pods of one model that were made alike; empty where nothing tells them apart.
+    `revision`: of the pods of one model that were made alike; empty where nothing tells them apart. `share`: how many
+    per cent of the model's requests those of its revision get together; None for what the others leave.
     """
 
     id: str
@@ -26,6 +27,7 @@ class Replica:
     names: frozenset[str] | None = None
     unheard: bool = False
     revision: str = ""
+    share: int | None = None
 
     def answers(self, served_name: str) -> bool:
         """Whether it was started with this name."""

@@ -42,3 +42,8 @@ def rank(block: int, replica_seed: int) -> int:
 def seed(replica_id: str) -> int:
     """A replica's number for `rank`: every gateway has the same."""
     return int.from_bytes(blake2b(replica_id.encode(), digest_size=8).digest(), "little")
+
+
+def place(block: int, what: str) -> float:
+    """Where a block lies between 0 and 1 for this question: evenly, and the same at every gateway."""
+    return rank(block, seed(what)) / 2**64

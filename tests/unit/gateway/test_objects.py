@@ -36,6 +36,7 @@ POD: dict[str, Any] = {
 }
 
 
+REVISION = "plimsoll.dev/revision"
 OWNER = POD["metadata"]["ownerReferences"][0]
 
 
@@ -53,6 +54,20 @@ def changed(item: dict[str, Any], *path: str, value: object) -> dict[str, Any]:
         place = place[key]
     place[path[-1]] = value
     return made
+
+
+def test_a_canary_gets_the_share_that_the_status_says() -> None:
+    labelled = [
+        changed(
+            changed(POD, "metadata", "uid", value=f"p-{revision}"), "metadata", "labels", value={REVISION: revision}
+        )
+        for revision in ("a", "b")
+    ]
+    shares = {replica.revision: replica.share for replica in table_of([DEPLOYMENT], labelled).models[0].replicas}
+    assert shares == {"a": None, "b": None}
+    rolling = changed(DEPLOYMENT, "status", "canary", value={"revision": "b", "weight": 25})
+    shares = {replica.revision: replica.share for replica in table_of([rolling], labelled).models[0].replicas}
+    assert shares == {"a": None, "b": 25}
 
 
 def test_a_model_and_its_pod() -> None:
