@@ -81,14 +81,16 @@ class Hosted:
 def read_hosted(item: Object) -> tuple[Hosted, ...]:
     """What a ModelHost says that its pod has. A request to a model that sleeps wakes it there.
 
-    It speaks for models of its own namespace alone.
+    A pod may say that it has anybody's model. It is the operator's word that counts, which alone writes ModelHosts:
+    that the model names the pool of this pod, and that the pool takes it. Where it has said nothing yet, as one of
+    before this was written, models of the pool's own namespace are believed.
     """
     namespace = item["metadata"]["namespace"]
     models = item.get("status", {}).get("models") or ()
     return tuple(
-        Hosted(ObjectKey(namespace, model["name"]), frozenset(model.get("servedNames") or (model["name"],)))
+        Hosted(ObjectKey(model["namespace"], model["name"]), frozenset(model.get("servedNames") or (model["name"],)))
         for model in models
-        if model["namespace"] == namespace and model["state"] in ANSWERING
+        if model.get("admitted", model["namespace"] == namespace) and model["state"] in ANSWERING
     )
 
 

@@ -146,6 +146,10 @@ class Api:
         path = f"/apis/events.k8s.io/v1/namespaces/{event['metadata']['namespace']}/events"
         await self._ask("POST", path, event, query=MANAGED)
 
+    async def secret(self, key: ObjectKey) -> Object | None:
+        """A Secret, None when there is none."""
+        return await self._find(f"/api/v1/namespaces/{key.namespace}/secrets/{key.name}")
+
     async def lease(self, key: ObjectKey) -> Object | None:
         """A Lease, None when there is none."""
         return await self._find(_lease_path(key.namespace, key.name), seconds=LEASE_SECONDS)

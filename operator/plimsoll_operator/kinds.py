@@ -6,7 +6,7 @@ Another kind is a `Resource` here, a store in `Caches`, its rights in rights.py,
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from plimsoll_cluster.keys import Object
@@ -27,8 +27,10 @@ from plimsoll_operator.identity import (
     POOLS_PLURAL,
     RUNTIME_NAME,
     VERSION,
+    ObjectKey,
     Owner,
 )
+from plimsoll_operator.labels import NAMESPACE_LABEL, Labels
 from plimsoll_operator.nodes import Node, read_node
 from plimsoll_operator.observe import FoundService, Pod, read_pod, read_service
 from plimsoll_operator.revisions import stored
@@ -47,6 +49,11 @@ def read_model(item: Object) -> Object:
 def read_runtime_pool(item: Object) -> Object:
     """The same of a RuntimePool."""
     return _without_unused(item, POOL_KIND)
+
+
+def read_labels(item: Object) -> Mapping[str, str]:
+    """The labels of a Namespace."""
+    return item["metadata"].get("labels") or {}
 
 
 def read_host(item: Object) -> Object:
@@ -75,16 +82,21 @@ BUDGETS: Resource[FoundBudget] = Resource(
     "PodDisruptionBudget", "/apis/policy/v1", "poddisruptionbudgets", read_budget, CHILDREN
 )
 REVISIONS: Resource[Revision] = Resource(stored.KIND, f"/apis/{stored.API}", stored.PLURAL, read_revision, CHILDREN)
+NAMESPACES: Resource[Mapping[str, str]] = Resource("Namespace", "/api/v1", "namespaces", read_labels, namespaced=False)
 NODES: Resource[Node] = Resource("Node", "/api/v1", "nodes", read_node, namespaced=False)
 
 
 class Caches:
     """What the operator knows of some namespaces; `namespaces` None means all.
 
-    `with_nodes`: whether nodes may be watched. They belong to no namespace, so the right to them is one of its own.
+    `with_nodes`, `with_namespaces`: whether those may be watched. They belong to no namespace, so the right to them is
+    one of its own.
     """
 
-    def __init__(self, namespaces: Sequence[str] | None, *, with_nodes: bool = False) -> None:
+    def __init__(
+        self, namespaces: Sequence[str] | None, *, with_nodes: bool = False, with_namespaces: bool = False
+    ) -> None:
+        self.watched = None if namespaces is None else frozenset(namespaces)
         self.models = Store(MODELS, namespaces)
         self.pools = Store(POOLS, namespaces)
         self.hosts = Store(HOSTS, namespaces)
@@ -93,6 +105,7 @@ class Caches:
         self.budgets = Store(BUDGETS, namespaces)
         self.revisions = Store(REVISIONS, namespaces)
         self.nodes = Store(NODES, None) if with_nodes else None
+        self.namespaces = Store(NAMESPACES, None) if with_namespaces else None
 
     def all(self) -> tuple[Store[Any], ...]:
         """Each store."""
@@ -105,7 +118,19 @@ class Caches:
             self.budgets,
             self.revisions,
         )
-        return stores if self.nodes is None else (*stores, self.nodes)
+        more = [store for store in (self.nodes, self.namespaces) if store is not None]
+        return (*stores, *more)
+
+    def watches(self, namespace: str) -> bool:
+        """Whether objects of a namespace are seen."""
+        return self.watched is None or namespace in self.watched
+
+    def labels_of(self, namespace: str) -> Labels:
+        """The labels of a namespace, as far as they can be seen."""
+        if self.namespaces is None:
+            return Labels.of_name(namespace)
+        entry = self.namespaces.get(ObjectKey("", namespace))
+        return Labels({NAMESPACE_LABEL: namespace} if entry is None else entry.value)
 
     def of(self, kind: str) -> Store[Any]:
         """The store of a kind."""

@@ -36,7 +36,7 @@ from plimsoll_operator.pools.book import HostPod
 from plimsoll_operator.pools.client import HostClient, host_session, host_url
 from plimsoll_operator.pools.keys import KeysError, read_keys
 from plimsoll_operator.pools.pools import Pools
-from plimsoll_operator.prerequisites import PrerequisiteError, await_prerequisites, may_see_nodes
+from plimsoll_operator.prerequisites import PrerequisiteError, await_prerequisites, may_see_namespaces, may_see_nodes
 from plimsoll_operator.reconcile import Reconciler
 from plimsoll_operator.scaling.poller import DemandPoller, connect_to
 from plimsoll_operator.scaling.scaler import Scaler
@@ -113,7 +113,11 @@ class Operator:
         async with host_session() as session, asyncio.TaskGroup() as group:
             group.create_task(self.lease.keep())
             # Only what is listed from now on is sure to show what the last holder wrote.
-            caches = self._caches = Caches(self._options.namespaces, with_nodes=await may_see_nodes(self._api))
+            caches = self._caches = Caches(
+                self._options.namespaces,
+                with_nodes=await may_see_nodes(self._api),
+                with_namespaces=await may_see_namespaces(self._api),
+            )
             UNFOLLOWED.set_function(lambda: len(caches.troubles()))
             expectations = Expectations()
             wake(caches, self._queue, expectations, self._nodes)

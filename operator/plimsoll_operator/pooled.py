@@ -8,8 +8,8 @@ from typing import Protocol
 from plimsoll_operator.identity import ObjectKey
 from plimsoll_operator.observe import Pod
 from plimsoll_operator.plan import DeletePod
-from plimsoll_operator.pools.picture import Picture, Told
-from plimsoll_operator.pools.wanted import Problem
+from plimsoll_operator.pools.picture import Picture, Told, shown
+from plimsoll_operator.pools.problem import Problem
 from plimsoll_operator.reasons import Reason
 from plimsoll_operator.spec import Spec
 
@@ -34,7 +34,7 @@ class NoPools:
         """Nowhere."""
         assert spec.placement is not None
         why = Problem(Reason.POOL_NOT_FOUND, "this operator serves no RuntimePools")
-        return Picture(spec.placement.pool, problem=why)
+        return Picture(shown(spec), problem=why)
 
     def untold(self, model: ObjectKey) -> list[Told]:
         """None."""

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from plimsoll_operator.api import PLURALS, Api, ApiError
 from plimsoll_operator.identity import ObjectKey
-from plimsoll_operator.rights import LEASE_RIGHTS, NODE_RIGHTS, RIGHTS, Right
+from plimsoll_operator.rights import LEASE_RIGHTS, NAMESPACE_RIGHTS, NODE_RIGHTS, RIGHTS, Right
 
 logger = logging.getLogger(__name__)
 
@@ -65,13 +65,23 @@ async def missing(api: Api, namespaces: Sequence[str] | None, lease: ObjectKey) 
 
 async def may_see_nodes(api: Api) -> bool:
     """Whether nodes that are being drained can be seen; says once what becomes of it where they cannot."""
+    return await _may_see(api, NODE_RIGHTS, "nodes", "pods are not moved before their node is drained")
+
+
+async def may_see_namespaces(api: Api) -> bool:
+    """The same of namespaces, by whose labels pools choose whom they serve."""
+    without = "spec.namespaces of RuntimePools can choose them by kubernetes.io/metadata.name alone"
+    return await _may_see(api, NAMESPACE_RIGHTS, "namespaces", without)
+
+
+async def _may_see(api: Api, rights: frozenset[Right], what: str, without: str) -> bool:
     try:
-        seen = all([await api.may(right, None) for right in sorted(NODE_RIGHTS)])
+        seen = all([await api.may(right, None) for right in sorted(rights)])
     except ApiError as error:
-        logger.warning("it cannot be told whether this operator may see nodes: %s", error)
+        logger.warning("it cannot be told whether this operator may see %s: %s", what, error)
         seen = False
     if not seen:
-        logger.warning("this operator may not list and watch nodes: pods are not moved before their node is drained")
+        logger.warning("this operator may not list and watch %s: %s", what, without)
     return seen
 
 

@@ -73,6 +73,12 @@ class Reason(StrEnum):
     MOVED_LATELY = "MovedLately"
     FAILED_LATELY = "FailedLately"
     CLAIM_NOT_MOUNTED = "ClaimNotMounted"
+    NAMESPACE_NOT_ADMITTED = "NamespaceNotAdmitted"
+    NAMESPACE_UNKNOWN = "NamespaceUnknown"
+    SOURCE_NOT_ADMITTED = "SourceNotAdmitted"
+    TOKEN_NOT_FOUND = "TokenNotFound"
+    TOKEN_NOT_ALLOWED = "TokenNotAllowed"
+    TOKEN_INVALID = "TokenInvalid"
     LOAD_FAILED = "LoadFailed"
 
     POD_CREATED = "PodCreated"

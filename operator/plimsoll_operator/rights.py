@@ -48,6 +48,12 @@ Who makes a child that its owner's deletion waits for must be allowed to change 
 server's OwnerReferencesPermissionEnforcement is on.
 """
 
+NAMESPACE_RIGHTS: frozenset[Right] = frozenset({("", "namespaces", "list"), ("", "namespaces", "watch")})
+"""Without them pools choose namespaces by their names alone: labels of namespaces belong to no namespace either."""
+
+TOKEN_RIGHTS: frozenset[Right] = frozenset({("", "secrets", "get")})
+"""In the namespaces that the chart lists for it, none by default: for `spec.model.tokenSecret` of models in pools."""
+
 NODE_RIGHTS: frozenset[Right] = frozenset({("", "nodes", "list"), ("", "nodes", "watch")})
 """Without them it serves as well, and only sees no drain before it happens: nodes belong to no namespace."""
 

@@ -29,12 +29,32 @@ DRAIN_SECONDS = 30
 
 @dataclass(frozen=True, slots=True)
 class PlacementSpec:
-    """In which pool a model is, and what it counts there."""
+    """In which pool a model is, and what it counts there. `namespace` is the pool's."""
 
+    namespace: str
     pool: str
     priority: int = 0
     weight: int = 1
     pinned: bool = False
+
+    @property
+    def key(self) -> ObjectKey:
+        """The RuntimePool."""
+        return ObjectKey(self.namespace, self.pool)
+
+
+@dataclass(frozen=True, slots=True)
+class SecretItem:
+    """One item of a Secret."""
+
+    namespace: str
+    name: str
+    key: str
+
+    @property
+    def secret(self) -> ObjectKey:
+        """The Secret."""
+        return ObjectKey(self.namespace, self.name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +82,7 @@ class Spec:
     placement: PlacementSpec | None = None
     history: int = HISTORY
     scaling: Scaling | None = None
+    token: SecretItem | None = None
 
     @property
     def idle(self) -> bool:
@@ -120,13 +141,26 @@ def read_spec(item: Object) -> Spec:
         options=options,
         template=read_template(spec.get("template", {})),
         rollout=read_rollout(spec.get("rollout", {})),
-        placement=_placement(spec.get("placement"), options),
+        placement=_placement(spec.get("placement"), key, options),
         history=spec.get("revisionHistoryLimit", HISTORY),
         scaling=read_scaling(spec.get("scaling")) if spec.get("replicas", 1) else None,
+        token=_token(spec["model"].get("tokenSecret"), key),
     )
 
 
-def _placement(values: Mapping[str, Any] | None, options: Mapping[str, Any]) -> PlacementSpec | None:
+def pool_of(item: Object) -> ObjectKey | None:
+    """The RuntimePool in which an object wants to be, whatever else may be wrong with it; None for pods of its own."""
+    placement = item["spec"].get("placement")
+    if placement is None:
+        return None
+    return ObjectKey(placement.get("namespace", item["metadata"]["namespace"]), placement["pool"])
+
+
+def _token(values: Mapping[str, str] | None, key: ObjectKey) -> SecretItem | None:
+    return None if values is None else SecretItem(key.namespace, values["name"], values["key"])
+
+
+def _placement(values: Mapping[str, Any] | None, key: ObjectKey, options: Mapping[str, Any]) -> PlacementSpec | None:
     if values is None:
         return None
     if str(options.get("kvMemory", "")).endswith("%"):
@@ -135,6 +169,7 @@ def _placement(values: Mapping[str, Any] | None, options: Mapping[str, Any]) -> 
             f"512Mi, not {options['kvMemory']}"
         )
     return PlacementSpec(
+        namespace=values.get("namespace", key.namespace),
         pool=values["pool"],
         priority=values.get("priority", 0),
         weight=values.get("weight", 1),

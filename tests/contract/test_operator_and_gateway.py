@@ -165,7 +165,9 @@ def test_the_gateway_routes_to_what_the_operator_says_of_a_host() -> None:
     found = HostPod(pool.key, pod["metadata"]["name"], "p", "n1", "198.18.0.9", 0)
     host = build_model_host(found)
     host["metadata"] |= {"uid": "h", "resourceVersion": "3"}
-    host["status"] = host_status(Known(found, stub.report()), False, {}, datetime(2026, 1, 1, tzinfo=UTC))
+    host["status"] = host_status(
+        Known(found, stub.report()), False, {}, datetime(2026, 1, 1, tzinfo=UTC), lambda model: True
+    )
     (model,) = table_of([MODELS.entry(item)], [PODS.entry(pod)], [HOSTS.entry(host)]).models
     (replica,) = model.ready_for("gemma")
     assert replica.url == f"http://198.18.0.9:{identity.PORT}"

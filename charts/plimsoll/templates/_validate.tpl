@@ -13,6 +13,13 @@
 {{- if and .Values.gateway.keys.secrets (not .Values.gateway.credential.secretName) -}}
 {{- fail "gateway.keys.secrets needs gateway.credential.secretName: without the credential runtimes take all keys for one tenant; make one as docs/keys.md shows" -}}
 {{- end -}}
+{{- with .Values.watchNamespaces -}}
+{{- range $.Values.operator.tokenNamespaces -}}
+{{- if not (has . $.Values.watchNamespaces) -}}
+{{- fail (printf "operator.tokenNamespaces has %s, whose models are not watched: add it to watchNamespaces, or leave it out" .) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
 {{- if and .Values.admissionPolicy.enabled (semverCompare "<1.30.0-0" .Capabilities.KubeVersion.Version) -}}
 {{- fail (printf "admissionPolicy needs Kubernetes 1.30, this is %s; upgrade it, or set admissionPolicy.enabled=false and do without" .Capabilities.KubeVersion.Version) -}}
 {{- end -}}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from plimsoll_operator.build.image import Image
@@ -36,5 +37,5 @@ def host_arguments(spec: PoolSpec) -> list[str]:
     ]
 
 
-def _environment(hashes: TokenHashes) -> dict[str, str]:
+def _environment(hashes: TokenHashes) -> dict[str, str | Mapping[str, Any]]:
     return {"PLIMSOLL_HOST_TOKENS": hashes.everything, "PLIMSOLL_HOST_WAKE_TOKENS": hashes.wake}

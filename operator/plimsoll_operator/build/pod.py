@@ -20,7 +20,15 @@ def build_pod(spec: Spec, image: Image, suffix: str, group: str = "0") -> dict[s
         group=group,
         revision=revision(spec, image),
         arguments=serve_arguments(spec),
+        environment=_token(spec),
         claims={claim: "model"} if claim else {},
         labels={REVISION_LABEL: user_part(spec)},
     )
     return build_runtime_pod(spec, image, suffix, parts)
+
+
+def _token(spec: Spec) -> dict[str, Any]:
+    """The kubelet reads the Secret: the operator has no part in it."""
+    if spec.token is None:
+        return {}
+    return {"HF_TOKEN": {"secretKeyRef": {"name": spec.token.name, "key": spec.token.key}}}

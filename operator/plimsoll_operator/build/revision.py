@@ -24,7 +24,9 @@ OWN = 1
 """To be raised where pods that earlier operators made must not go on, as for a hole in their security."""
 LEGACY_OWN = 1
 HASH_LENGTH = 10
-UNSEEN = frozenset({"owner", "created", "generation", "replicas", "rollout", "history", "scaling"})
+UNSEEN = frozenset(
+    {"owner", "created", "generation", "replicas", "rollout", "history", "scaling", "namespaces", "shared_claims"}
+)
 """Parts of a spec that no pod can see."""
 DEFAULT_TEMPLATE = asdict(Template())
 

@@ -39,14 +39,15 @@ NODE_LOST_SECONDS = 60
 class Parts:
     """In what pods of a kind differ from those of another.
 
-    `claims` has volumes by the claim that each is of; they are mounted below /models under the claims' names.
+    `environment` has texts, or where a variable's value comes from (`valueFrom`). `claims` has volumes by the claim
+    that each is of; they are mounted below /models under the claims' names.
     """
 
     role: str
     group: str
     revision: str
     arguments: Sequence[str]
-    environment: Mapping[str, str] = field(default_factory=dict)
+    environment: Mapping[str, str | Mapping[str, Any]] = field(default_factory=dict)
     ports: Mapping[str, int] = field(default_factory=dict)
     claims: Mapping[str, str] = field(default_factory=dict)
     labels: Mapping[str, str] = field(default_factory=dict)
@@ -150,14 +151,18 @@ def _container(spec: Workload, image: Image, parts: Parts) -> dict[str, Any]:
 
 def _environment(spec: Workload, parts: Parts) -> list[dict[str, Any]]:
     """Ours first; a variable of the template replaces ours of the same name."""
-    ours = {
+    ours: dict[str, str | Mapping[str, Any]] = {
         "PLIMSOLL_CACHE": CACHE,
         "HF_HOME": f"{CACHE}/huggingface",
         "PLIMSOLL_TERMINATION_LOG": TERMINATION_LOG,
         **parts.environment,
     }
     theirs = {entry["name"] for entry in spec.template.env}
-    kept = [{"name": name, "value": value} for name, value in ours.items() if name not in theirs]
+    kept = [
+        {"name": name, "value" if isinstance(value, str) else "valueFrom": value}
+        for name, value in ours.items()
+        if name not in theirs
+    ]
     return [*kept, *(dict(entry) for entry in spec.template.env)]
 
 

@@ -41,6 +41,10 @@ class HostKeys:
         """The operator's bearer token for the hosts of a pool."""
         return host_token(self.operator, pool)
 
+    def mark(self, secret: str) -> str:
+        """A name for somebody else's secret, from which nobody learns anything of it."""
+        return hmac.new(self.operator, f"mark/{secret}".encode(), hashlib.sha256).hexdigest()
+
     def hashes(self, pool: ObjectKey) -> TokenHashes:
         """What the pods of a pool are given. Nobody gets a token of 256 bits back out of its hash."""
         return TokenHashes(_hash(self.token(pool)), _hash(host_token(self.gateway, pool)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from plimsoll_operator.identity import Object, ObjectKey, key_of
+from plimsoll_operator.spec import pool_of
 
 
 class Members:
@@ -14,9 +15,7 @@ class Members:
 
     def note(self, item: Object) -> set[ObjectKey]:
         """Take note of an object; returns the pools that it concerns, the one that it leaves included."""
-        key = key_of(item)
-        placement = item["spec"].get("placement")
-        return self._put(key, None if placement is None else ObjectKey(key.namespace, placement["pool"]))
+        return self._put(key_of(item), pool_of(item))
 
     def forget(self, key: ObjectKey) -> set[ObjectKey]:
         """An object is gone; returns the pool that it was in."""
@@ -29,6 +28,14 @@ class Members:
     def pool_of(self, model: ObjectKey) -> ObjectKey | None:
         """Where a model wants to be; None for one with pods of its own."""
         return self._pool_of.get(model)
+
+    def of_namespace(self, namespace: str) -> set[ObjectKey]:
+        """The pools in which models of a namespace want to be, and that are of another one."""
+        return {
+            pool
+            for model, pool in self._pool_of.items()
+            if model.namespace == namespace and pool.namespace != namespace
+        }
 
     def check_integrity(self) -> None:
         """Raise AssertionError where the two directions differ."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 from plimsoll_operator.conditions import Condition, with_times
-from plimsoll_operator.identity import API_VERSION, HOST_KIND, MANAGED_LABEL, MANAGER, POOL_LABEL, Object
+from plimsoll_operator.identity import API_VERSION, HOST_KIND, MANAGED_LABEL, MANAGER, POOL_LABEL, Object, ObjectKey
 from plimsoll_operator.pools.book import HostPod, Known
 from plimsoll_operator.pools.report import ASLEEP, ModelEntry, Report
 from plimsoll_operator.reasons import Reason
@@ -15,6 +15,8 @@ from plimsoll_operator.reasons import Reason
 REPORTING, DRAINING = "Reporting", "Draining"
 BAR = 10
 GIB = 2**30
+Admits = Callable[[ObjectKey], bool | None]
+"""Whether a pool takes a model; None where that is not known yet."""
 ALWAYS_CHANGING = frozenset({"active", "queue", "rate", "lastUsed"})
 OF_THE_REPORT = frozenset({"reportTime"})
 
@@ -34,11 +36,18 @@ def build_host(pod: HostPod) -> dict[str, Any]:
     }
 
 
-def host_status(known: Known, draining: bool, before: Mapping[str, Any], now: datetime) -> dict[str, Any]:
-    """The whole status; without a report that can be believed, what the last status says of one stays."""
+def host_status(
+    known: Known, draining: bool, before: Mapping[str, Any], now: datetime, admits: Admits
+) -> dict[str, Any]:
+    """The whole status; without a report that can be believed, what the last status says of one stays.
+
+    What nobody knows yet of whom the pool takes is as the last status says, too.
+    """
     pod, report = known.pod, known.report
     told = before if report is None else _of_report(report)
     kept = {name: told[name] for name in _REPORTED if name in told}
+    if "models" in kept:
+        kept["models"] = _with_admission(kept["models"], before.get("models") or (), admits, pod.pool.namespace)
     conditions = [_reporting(known)]
     if draining:
         conditions.append(
@@ -51,6 +60,21 @@ def host_status(known: Known, draining: bool, before: Mapping[str, Any], now: da
         **kept,
         "conditions": with_times(conditions, before.get("conditions") or [], 1, now),
     }
+
+
+def _with_admission(
+    models: Sequence[Mapping[str, Any]], before: Sequence[Mapping[str, Any]], admits: Admits, home: str
+) -> list[dict[str, Any]]:
+    """Where nobody has said anything yet, models of the pool's own namespace, `home`, are admitted."""
+    known = {(entry["namespace"], entry["name"]): entry["admitted"] for entry in before if "admitted" in entry}
+    found = []
+    for entry in models:
+        key = (entry["namespace"], entry["name"])
+        admitted = admits(ObjectKey(*key))
+        if admitted is None:
+            admitted = known.get(key, entry["namespace"] == home)
+        found.append({**entry, "admitted": admitted})
+    return found
 
 
 def is_draining(status: Mapping[str, Any]) -> bool:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from plimsoll_operator.pools.wanted import Problem
+from plimsoll_operator.pools.problem import Problem
 from plimsoll_operator.reasons import Reason
+from plimsoll_operator.spec import Spec
 
 
 class Where(StrEnum):
@@ -36,7 +37,10 @@ UNDER_WAY = frozenset({Where.PLACING, Where.FETCHING, Where.WAKING, Where.DRAINI
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """A model on one host. `ready`: its pod takes requests. `since` in seconds since the epoch."""
+    """A model on one host. `ready`: its pod takes requests. `since` in seconds since the epoch.
+
+    `namespace`: the host's, where it is not the model's own.
+    """
 
     host: str
     where: Where
@@ -46,6 +50,12 @@ class Copy:
     why: str = ""
     error: str = ""
     current: bool = True
+    namespace: str = ""
+
+    @property
+    def place(self) -> str:
+        """The host and how the model is there, in few words."""
+        return f"{self.namespace}/{self.host} {self.where}" if self.namespace else f"{self.host} {self.where}"
 
     @property
     def answers(self) -> bool:
@@ -55,7 +65,10 @@ class Copy:
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """Everything that is known of a model in its pool. `problem`: why it cannot be placed as it should be, if so."""
+    """Everything that is known of a model in its pool. `problem`: why it cannot be placed as it should be, if so.
+
+    `pool` is the pool's name, and its namespace's before it where that is not the model's own.
+    """
 
     pool: str
     copies: tuple[Copy, ...] = ()
@@ -70,6 +83,13 @@ class Picture:
     def asleep(self) -> bool:
         """Whether it is somewhere, and awake nowhere."""
         return bool(self.copies) and all(copy.where is Where.ASLEEP for copy in self.copies)
+
+
+def shown(spec: Spec) -> str:
+    """The name of a model's pool as its conditions have it."""
+    placement = spec.placement
+    assert placement is not None
+    return placement.pool if placement.namespace == spec.key.namespace else str(placement.key)
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,11 +29,12 @@ from plimsoll_operator.pools.book import HostBook, Known
 from plimsoll_operator.pools.inventory import host_of
 from plimsoll_operator.pools.members import Members
 from plimsoll_operator.pools.modelhost import is_draining
-from plimsoll_operator.pools.picture import OF_STATE, Copy, Picture, Told, Where
+from plimsoll_operator.pools.picture import OF_STATE, Copy, Picture, Told, Where, shown
+from plimsoll_operator.pools.problem import Problem
 from plimsoll_operator.pools.remembered import Pool
 from plimsoll_operator.pools.spec import PoolSpec, read_pool
-from plimsoll_operator.pools.wanted import Problem
-from plimsoll_operator.pools.wishes import Wishes
+from plimsoll_operator.pools.tokens import Tokens
+from plimsoll_operator.pools.wishes import Wish, Wishes
 from plimsoll_operator.reasons import Reason
 from plimsoll_operator.spec import Spec
 from plimsoll_operator.template import SpecError
@@ -58,11 +59,13 @@ class Placer:
         members: Members,
         names: NameRegistry,
         nodes: NodeRegistry,
+        tokens: Tokens,
         planner: Planner,
         connect: Connect,
         *,
         may_act: Callable[[], bool],
         wake: Callable[[ObjectKey], None],
+        note: Callable[[str], None],
         replan: Callable[[ObjectKey], None],
         draining: Callable[[str], bool],
         clock: Callable[[], datetime] = utc_now,
@@ -72,9 +75,11 @@ class Placer:
         self._members = members
         self._wishes = Wishes(caches, book, members, names)
         self._nodes = nodes
+        self._tokens = tokens
         self._planner = planner
         self._asker = Asker(connect, self.tell, may_act=may_act, clock=clock)
         self._wake = wake
+        self._tell_host = note
         self._replan = replan
         self._draining = draining
         self._clock = clock
@@ -98,6 +103,7 @@ class Placer:
             self._wake_all(members)
             return Outcome()
         pods = {pod.uid: pod for pod in observe_pods(self._caches.pods_of(entry), self._clock(), self._nodes.known)}
+        tokens = await self._tokens.of(self._wishes.secrets(key, spec))
         hosts = self._book.of(key)
         if any(pod.ready and not self._is_asked(pod.uid) for pod in pods.values()):
             return Outcome(again=FIRST_REPORT)  # what an unheard host has must not be placed a second time
@@ -105,10 +111,10 @@ class Placer:
         now = self._clock().timestamp()
         pool.forget_shown(hosts, now)
         pool.measure(hosts)
-        models, wishes = self._wishes.of(key, spec, pool, hosts)
+        wish = self._wishes.of(key, spec, pool, hosts, tokens)
         state = PoolState(
             now=now,
-            models=tuple(models),
+            models=tuple(wish.models),
             hosts=tuple(self._hosts(pool, hosts, pods)),
             demand=tuple(pool.demand(hosts, now)),
             rules=Rules(minimum_residency=float(spec.minimum_residency)),
@@ -118,27 +124,31 @@ class Placer:
             REPORT_AGE.observe(max(0.0, now - min(heard)))
         with PLANNING.time():
             plan = self._planner(state)
-        self._note(key, pool, _without_waiting(plan, spec))
-        await self._asker.carry_out(pool, hosts, plan.actions, wishes)
-        await self._asker.pin(hosts, wishes)
+        self._admit(pool, hosts, wish)
+        self._note(key, pool, _without_waiting(plan, spec), wish.problems)
+        await self._asker.carry_out(pool, hosts, plan.actions, wish.told)
+        await self._asker.pin(hosts, wish.told)
         waits = [LOOK_AGAIN, *([timedelta(seconds=plan.wait)] if plan.wait is not None else [])]
         return Outcome(again=min(waits))
 
     def picture(self, spec: Spec) -> Picture | None:
         """Where a model is. None while this process does not know yet."""
         assert spec.placement is not None
-        key = ObjectKey(spec.key.namespace, spec.placement.pool)
+        key = spec.placement.key
         pool = self._pools.get(key)
         if self._caches.pools.get(key) is None:
-            missing = Problem(
-                Reason.POOL_NOT_FOUND,
-                f"there is no RuntimePool {key.name} in namespace {key.namespace}: create it, or name another one in "
-                "spec.placement.pool",
-            )
-            return Picture(key.name, problem=missing)
+            return Picture(shown(spec), problem=self._missing(key))
         if pool is None or not pool.decided:
             return None
-        return Picture(key.name, tuple(self._copies(spec, key, pool)), self._problem(spec.key, pool))
+        problem = self._problem(spec.key, pool)
+        if problem is not None and not problem.keeps:
+            return Picture(shown(spec), problem=problem)
+        return Picture(shown(spec), tuple(self._copies(spec, key, pool)), problem)
+
+    def admits(self, pool: ObjectKey, model: ObjectKey) -> bool | None:
+        """Whether a model may be on a pool's hosts; None while this process does not know yet."""
+        known = self._pools.get(pool)
+        return None if known is None or known.admitted is None else model in known.admitted
 
     def untold(self, model: ObjectKey) -> list[Told]:
         """Decisions about a model that no event tells of yet. They are the caller's from now on."""
@@ -170,9 +180,26 @@ class Placer:
             if found is not None:
                 yield found
 
-    def _note(self, key: ObjectKey, pool: Pool, plan: Plan) -> None:
+    def _missing(self, key: ObjectKey) -> Problem:
+        if not self._caches.watches(key.namespace):
+            what = f"this operator does not watch namespace {key.namespace}, where RuntimePool {key.name} should be"
+            return Problem(
+                Reason.POOL_NOT_FOUND, f"{what}: add it to the chart's watchNamespaces, or name another pool"
+            )
+        what = f"there is no RuntimePool {key.name} in namespace {key.namespace}"
+        return Problem(Reason.POOL_NOT_FOUND, f"{what}: create it, or name another one in spec.placement.pool")
+
+    def _admit(self, pool: Pool, hosts: Sequence[Known], wish: Wish) -> None:
+        """Whom the hosts may have is in their ModelHosts, for gateways."""
+        before, pool.admitted = pool.admitted, frozenset(wish.admitted)
+        if before != pool.admitted:
+            for known in hosts:
+                self._tell_host(known.pod.uid)
+
+    def _note(self, key: ObjectKey, pool: Pool, plan: Plan, problems: dict[ObjectKey, Problem]) -> None:
         """Remember what the plan means for each model, and wake those for whom it is news."""
         before = (pool.refusals, pool.placements, pool.decided)
+        problems_before, pool.problems = pool.problems, problems
         refusals = {refusal.model: refusal for refusal in plan.refusals}
         placements: dict[ObjectKey, dict[str, str]] = {}
         for placement in plan.placements:
@@ -183,19 +210,23 @@ class Placer:
             return
         for model in self._members.of(key):
             known = (before[0].get(model), before[1].get(model))
-            if known != (refusals.get(model), placements.get(model)):
+            problem, problem_before = problems.get(model), problems_before.get(model)
+            if (*known, problem_before) != (refusals.get(model), placements.get(model), problem):
                 self._wake(model)
+            if problem is not None and (problem_before is None or problem_before.reason != problem.reason):
+                self.tell(model, Reason.REFUSED, problem.message)
             refusal = refusals.get(model)
             if refusal is not None and (known[0] is None or known[0].reason != refusal.reason):
                 self.tell(model, Reason.REFUSED, refusal.message)
 
     def _copies(self, spec: Spec, key: ObjectKey, pool: Pool) -> Iterable[Copy]:
         wishes = pool.placements.get(spec.key, {})
+        foreign = key.namespace if key.namespace != spec.key.namespace else ""
         for known in self._book.of(key):
             name, entry = known.pod.name, known.entries.get(spec.key)
             if entry is None:
                 if name in wishes:
-                    yield Copy(name, Where.PLACING, ready=False, why=wishes[name])
+                    yield Copy(name, Where.PLACING, ready=False, why=wishes[name], namespace=foreign)
                 continue
             pod = self._caches.pods.get(known.pod.key)
             ready = pod is not None and pod.value.ready
@@ -203,7 +234,7 @@ class Placer:
             size = entry.device or entry.host_bytes
             current = name in wishes or not wishes
             error = entry.error or ""
-            yield Copy(name, where, ready, size, entry.since, entry.why, error, current)
+            yield Copy(name, where, ready, size, entry.since, entry.why, error, current, foreign)
 
     def _problem(self, model: ObjectKey, pool: Pool) -> Problem | None:
         if model in pool.problems:

@@ -21,6 +21,8 @@ def describe_pooled(
 
     `own_ready` are pods of its own that serve still: it comes from there, and they go once its pool answers for it.
     """
+    placement = spec.placement
+    assert placement is not None
     parts = [_placed(spec, picture), _loaded(spec, picture), _routable(spec, picture, own_ready, name_holders)]
     ready, progressing = _ready(spec, picture, parts), _progressing(spec, picture, parts, own_ready)
     taken = {name for name, _ in name_holders}
@@ -30,9 +32,9 @@ def describe_pooled(
         "replicas": len(picture.copies) + own_ready,
         "readyReplicas": picture.answering + own_ready,
         "updatedReplicas": sum(copy.current and copy.where is not Where.PLACING for copy in picture.copies),
-        "selector": selector(picture.pool, kind=POOL_KIND),
+        "selector": selector(placement.pool, kind=POOL_KIND),
         "phase": _phase(spec, picture, progressing, parts),
-        "where": ", ".join(f"{copy.host} {copy.where}" for copy in picture.copies)[:256],
+        "where": ", ".join(copy.place for copy in picture.copies)[:256],
         "why": _why(picture)[:512],
         "placements": [_placement(copy) for copy in picture.copies],
         "servedNames": served,
@@ -43,6 +45,8 @@ def describe_pooled(
 
 def _placement(copy: Copy) -> dict[str, Any]:
     found: dict[str, Any] = {"host": copy.host, "state": copy.where.value, "bytes": copy.bytes, "why": copy.why[:512]}
+    if copy.namespace:
+        found["namespace"] = copy.namespace
     if copy.since is not None:
         found["since"] = datetime.fromtimestamp(copy.since, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     return found
@@ -118,7 +122,7 @@ def _progressing(spec: Spec, picture: Picture, parts: Sequence[Condition], own_r
     if not placed.status or len(picture.copies) != spec.replicas:
         return Condition(PROGRESSING, True, Reason.SCALING, placed.message)
     if moving:
-        told = ", ".join(f"{copy.host} {copy.where}" for copy in moving)
+        told = ", ".join(copy.place for copy in moving)
         return Condition(PROGRESSING, True, Reason.LOADING, f"under way: {told}")
     return Condition(PROGRESSING, False, Reason.SETTLED, "what is there is what is wanted")
 

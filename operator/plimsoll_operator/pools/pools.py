@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Protocol
 
@@ -29,6 +29,7 @@ from plimsoll_operator.pools.placer import Placer, Planner
 from plimsoll_operator.pools.poller import Poller
 from plimsoll_operator.pools.reconcile import PoolReconciler
 from plimsoll_operator.pools.report import Decision, Report
+from plimsoll_operator.pools.tokens import Tokens
 from plimsoll_operator.pools.writer import WRITES_A_SECOND, HostWriter
 from plimsoll_operator.reasons import Reason
 from plimsoll_operator.turns import Turns
@@ -86,10 +87,12 @@ class Pools:
             self.members,
             names,
             nodes,
+            Tokens(api.secret, keys.mark if keys is not None else _no_mark, lambda: clock().timestamp()),
             planner,
             connect,
             may_act=may_act,
             wake=self._wake_model,
+            note=self._note_host,
             replan=self._replan,
             draining=self._is_draining,
             clock=clock,
@@ -101,6 +104,7 @@ class Pools:
             pace or Pace(WRITES_A_SECOND),
             may_act=may_act,
             draining=self._is_draining,
+            admits=self.placer.admits,
             clock=clock,
         )
         self.reconciler = PoolReconciler(
@@ -124,6 +128,9 @@ class Pools:
             clock=clock,
         )
         caches.models.listen(self._models_changed)
+        caches.pools.listen(self._pools_changed)
+        if caches.namespaces is not None:
+            caches.namespaces.listen(self._namespaces_changed)
 
     async def reconcile(self, key: Key) -> Outcome:
         """A pass over a pool's pods, or over its placements."""
@@ -154,6 +161,20 @@ class Pools:
                     continue
             for pool in concerned:
                 self._replan(pool)
+
+    def _pools_changed(self, changes: Sequence[Change[Object]]) -> None:
+        """Whom it takes may be others than before."""
+        for change in changes:
+            if _asks_otherwise(change):
+                self._replan(change.key)
+
+    def _namespaces_changed(self, changes: Sequence[Change[Mapping[str, str]]]) -> None:
+        """Other labels may be those that a pool asks for."""
+        for change in changes:
+            before, after = change.before, change.after
+            if before is None or after is None or before.value != after.value:
+                for pool in self.members.of_namespace(change.key.name):
+                    self._replan(pool)
 
     def _host_changed(self, known: Known, before: Report | None) -> None:
         """A state, an error or a decision is news; numbers alone are not."""
@@ -187,7 +208,8 @@ class Pools:
         instance, told = self._decided.get(uid) or self._stored(known)
         least = told if instance == report.instance else 0
         for decision in report.decisions:
-            if decision.sequence > least and decision.action in EVENTS:
+            here = self.members.pool_of(decision.key) == known.pod.pool  # a host may name anybody's model
+            if here and decision.sequence > least and decision.action in EVENTS:
                 self.placer.tell(decision.key, EVENTS[decision.action], _words(known, decision))
         self._decided[uid] = (report.instance, report.sequence)
 
@@ -195,6 +217,9 @@ class Pools:
         entry = self._caches.hosts.get(known.pod.key)
         status: Any = (entry.value.get("status") or {}) if entry is not None else {}
         return status.get("instance", ""), status.get("sequence", 0)
+
+    def _note_host(self, uid: str) -> None:
+        self.writer.note(uid)
 
     def _is_draining(self, uid: str) -> bool:
         return self.reconciler.is_draining(uid)
@@ -208,6 +233,11 @@ class Pools:
 
     def _wake_model(self, model: ObjectKey) -> None:
         self._queue.add(model.of(KIND))
+
+
+def _no_mark(secret: str) -> str:
+    """Without keys nothing is placed, so nothing has to be told apart."""
+    return ""
 
 
 def _asks_otherwise(change: Change[Object]) -> bool:

@@ -11,8 +11,8 @@ from plimsoll_operator.placement.model import Need
 from plimsoll_operator.placement.pool import Demand
 from plimsoll_operator.pools.book import Known
 from plimsoll_operator.pools.inventory import Asked
+from plimsoll_operator.pools.problem import Problem
 from plimsoll_operator.pools.report import ModelEntry
-from plimsoll_operator.pools.wanted import Problem
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,11 +26,15 @@ class Refused:
 
 @dataclass(slots=True)
 class Pool:
-    """`asked` and `refused` go by the uids of pods, `waiting` and `moved` are times in seconds since the epoch."""
+    """`asked` and `refused` go by the uids of pods, `waiting` and `moved` are times in seconds since the epoch.
+
+    `admitted` are the models that may be on its hosts, None while that is not decided.
+    """
 
     decided: bool = False
     refusals: dict[ObjectKey, Refusal] = field(default_factory=dict)
     problems: dict[ObjectKey, Problem] = field(default_factory=dict)
+    admitted: frozenset[ObjectKey] | None = None
     placements: dict[ObjectKey, dict[str, str]] = field(default_factory=dict)
     asked: dict[str, dict[ObjectKey, Asked]] = field(default_factory=dict)
     refused: dict[tuple[str, ObjectKey], Refused] = field(default_factory=dict)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from plimsoll_operator.identity import POOL_KIND, Object, ObjectKey, Owner, key_of
+from plimsoll_operator.labels import Selector, read_selector
 from plimsoll_operator.quantity import byte_count
 from plimsoll_operator.rollout import Rollout, read_rollout
 from plimsoll_operator.template import (
@@ -22,7 +23,10 @@ LINE, MINIMUM_RESIDENCY, DRAIN_SECONDS = "90%", 30, 30
 
 @dataclass(frozen=True, slots=True)
 class PoolSpec:
-    """One RuntimePool, read. `line` is a share such as 90%, `sleepers` an amount of host memory."""
+    """One RuntimePool, read. `line` is a share such as 90%, `sleepers` an amount of host memory.
+
+    `namespaces` selects those whose models it takes besides its own's, None for none; they share `shared_claims`.
+    """
 
     owner: Owner
     generation: int
@@ -38,6 +42,8 @@ class PoolSpec:
     drain: int
     template: Template
     rollout: Rollout
+    namespaces: Selector | None = None
+    shared_claims: frozenset[str] = frozenset()
 
     @property
     def key(self) -> ObjectKey:
@@ -80,6 +86,8 @@ def read_pool(item: Object) -> PoolSpec:
         drain=spec.get("drainSeconds", DRAIN_SECONDS),
         template=read_template(spec.get("template", {})),
         rollout=read_rollout(spec.get("rollout", {})),
+        namespaces=read_selector(spec["namespaces"]) if "namespaces" in spec else None,
+        shared_claims=frozenset(spec.get("sharedClaims", ())),
     )
     _check_memory(pool)
     return pool

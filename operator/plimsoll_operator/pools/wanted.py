@@ -5,14 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from plimsoll_operator.build.arguments import claim_name, model_argument
 from plimsoll_operator.placement.model import Model, Need, Replicas
-from plimsoll_operator.pools.spec import PoolSpec
+from plimsoll_operator.pools.tokens import Token
 from plimsoll_operator.quantity import byte_count
-from plimsoll_operator.reasons import Reason
 from plimsoll_operator.spec import Spec
 
 HASH_LENGTH = 16
@@ -21,32 +20,21 @@ NOT_THE_HOSTS = frozenset({"kvMemory", "threads"})
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
-    """Why a model cannot be placed in its pool, whatever room there is."""
-
-    reason: Reason
-    message: str
-
-
-@dataclass(frozen=True, slots=True)
 class Wanted:
-    """A model as its hosts are to have it. `body` is the `spec` of the host API's PUT."""
+    """A model as its hosts are to have it. `body` is the `spec` of the host API's PUT, a token included."""
 
     spec: Spec
     revision: str
-    body: Mapping[str, Any]
+    body: Mapping[str, Any] = field(repr=False)
 
 
-def wanted(spec: Spec, served_names: Collection[str], pool: PoolSpec) -> Wanted | Problem:
-    """What is to be on the hosts of a pool. `served_names` are those that no older model has."""
+def wanted(spec: Spec, served_names: Collection[str], token: Token | None = None) -> Wanted:
+    """What is to be on the hosts of a pool. `served_names` are those that no older model has.
+
+    Another token is another revision, so that hosts are told of it; a revision gives nobody the token.
+    """
     assert spec.placement is not None
     claim = claim_name(spec.source)
-    if claim is not None and claim not in pool.claims:
-        return Problem(
-            Reason.CLAIM_NOT_MOUNTED,
-            f"the pods of RuntimePool {pool.key.name} do not mount the claim {claim}; add to its "
-            f"spec.template.volumes: {{name: {claim}, persistentVolumeClaim: {{claimName: {claim}}}}}",
-        )
     runtime = {name: value for name, value in spec.options.items() if name not in NOT_THE_HOSTS}
     said: dict[str, Any] = {
         "source": f"file://{model_argument(spec.source)}" if claim is not None else spec.source,
@@ -55,13 +43,15 @@ def wanted(spec: Spec, served_names: Collection[str], pool: PoolSpec) -> Wanted 
         "runtime": runtime,
         "minimumKv": spec.options.get("kvMemory"),
     }
-    revision = hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:HASH_LENGTH]
+    marked = said if token is None else {**said, "token": token.mark}
+    revision = hashlib.sha256(json.dumps(marked, sort_keys=True).encode()).hexdigest()[:HASH_LENGTH]
     counted = {
         "weight": float(spec.placement.weight),
         "priority": spec.placement.priority,
         "pinned": spec.placement.pinned,
     }
-    return Wanted(spec, revision, {"revision": revision, **said, **counted})
+    secret = {} if token is None else {"token": token.value}
+    return Wanted(spec, revision, {"revision": revision, **said, **counted, **secret})
 
 
 def planned_model(found: Wanted, size: Need | None, moved: float | None) -> Model:

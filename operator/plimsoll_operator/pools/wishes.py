@@ -2,20 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from plimsoll_operator.identity import ObjectKey
 from plimsoll_operator.kinds import Caches
 from plimsoll_operator.names import NameRegistry
 from plimsoll_operator.placement.model import Model, Need, Replicas
+from plimsoll_operator.pools.admission import refuse_namespace, refuse_source
 from plimsoll_operator.pools.book import HostBook, Known
 from plimsoll_operator.pools.members import Members
 from plimsoll_operator.pools.picture import OF_STATE, Where
+from plimsoll_operator.pools.problem import Problem
 from plimsoll_operator.pools.remembered import Pool
 from plimsoll_operator.pools.spec import PoolSpec
-from plimsoll_operator.pools.wanted import Problem, Wanted, planned_model, wanted
-from plimsoll_operator.spec import read_spec
+from plimsoll_operator.pools.tokens import Found
+from plimsoll_operator.pools.wanted import Wanted, planned_model, wanted
+from plimsoll_operator.reasons import Reason
+from plimsoll_operator.spec import SecretItem, Spec, read_spec
 from plimsoll_operator.template import SpecError
+
+
+@dataclass(slots=True)
+class Wish:
+    """What the planner is to place (`models`), what hosts are told of each, and why others cannot be placed.
+
+    `admitted` are those that may be on the pool's hosts: its own, and those that leave it and answer nowhere else yet.
+    """
+
+    models: list[Model] = field(default_factory=list)
+    told: dict[ObjectKey, Wanted] = field(default_factory=dict)
+    problems: dict[ObjectKey, Problem] = field(default_factory=dict)
+    admitted: set[ObjectKey] = field(default_factory=set)
 
 
 class Wishes:
@@ -27,47 +45,116 @@ class Wishes:
         self._members = members
         self._names = names
 
-    def of(
-        self, key: ObjectKey, spec: PoolSpec, pool: Pool, hosts: Sequence[Known]
-    ) -> tuple[list[Model], dict[ObjectKey, Wanted]]:
-        """What the planner is to place, and what hosts are told of each; what cannot be placed is noted."""
-        models, wishes = [], {}
-        pool.problems = {}
+    def secrets(self, key: ObjectKey, spec: PoolSpec) -> list[SecretItem]:
+        """The items of Secrets that the pool's models name, of those that it takes."""
+        found = []
         for model in self._members.of(key):
             entry = self._caches.models.get(model)
-            if entry is None or entry.deleting:
+            if entry is None or self._refuse_namespace(model, spec) is not None:
                 continue
             try:
-                read = read_spec(entry.value)
+                token = read_spec(entry.value).token
             except SpecError:
-                models += self._as_they_are(model, hosts)  # an edit that cannot be used changes nothing that runs
-                continue
-            taken = {name for name, _ in self._names.holders(read)}
-            found = wanted(read, [name for name in read.served_names if name not in taken], spec)
-            if isinstance(found, Problem):
-                pool.problems[model] = found
-                models += self._as_they_are(model, hosts)
-                continue
-            wishes[model] = found
-            models.append(planned_model(found, pool.sizes.get((model, found.revision)), pool.moved.get(model)))
-        members = set(self._members.of(key))
-        for model in sorted({model for known in hosts for model in known.entries} - members):
-            if self._is_to_stay(model):
-                models += self._as_they_are(model, hosts)
-        return models, wishes
+                continue  # what cannot be used is told of with the other problems
+            found += [token] if token is not None else []
+        return found
 
-    def _is_to_stay(self, model: ObjectKey) -> bool:
-        """Whether a model that leaves the pool answers nowhere else yet."""
+    def of(
+        self,
+        key: ObjectKey,
+        spec: PoolSpec,
+        pool: Pool,
+        hosts: Sequence[Known],
+        tokens: Mapping[SecretItem, Found],
+    ) -> Wish:
+        """Everything about one pool."""
+        wish = Wish()
+        members = self._members.of(key)
+        for model in members:
+            self._ask(wish, model, spec, pool, hosts, tokens)
+        for model in sorted({model for known in hosts for model in known.entries} - set(members)):
+            if self._is_to_stay(model, spec, hosts):
+                wish.admitted.add(model)
+                wish.models += self._as_they_are(model, hosts)
+        return wish
+
+    def _ask(
+        self,
+        wish: Wish,
+        model: ObjectKey,
+        spec: PoolSpec,
+        pool: Pool,
+        hosts: Sequence[Known],
+        tokens: Mapping[SecretItem, Found],
+    ) -> None:
+        entry = self._caches.models.get(model)
+        if entry is None or entry.deleting:
+            return
+        problem = self._refuse_namespace(model, spec)
+        if problem is not None:
+            wish.problems[model] = problem
+            return
+        try:
+            read = read_spec(entry.value)
+        except SpecError:
+            wish.admitted.add(model)
+            wish.models += self._as_they_are(model, hosts)  # an edit that cannot be used changes nothing that runs
+            return
+        found = self._wanted(read, spec, tokens)
+        if isinstance(found, Wanted):
+            wish.admitted.add(model)
+            wish.told[model] = found
+            wish.models.append(planned_model(found, pool.sizes.get((model, found.revision)), pool.moved.get(model)))
+            return
+        wish.problems[model] = found
+        if found.keeps:
+            wish.admitted.add(model)
+            wish.models += self._as_they_are(model, hosts)
+
+    def _wanted(self, read: Spec, spec: PoolSpec, tokens: Mapping[SecretItem, Found]) -> Wanted | Problem:
+        problem = refuse_source(read, spec)
+        if problem is not None:
+            return problem
+        holders = self._names.holders(read)
+        taken = {name for name, _ in holders}
+        names = [name for name in read.served_names if name not in taken]
+        if not names:
+            return _no_name(holders)
+        token = tokens.get(read.token) if read.token is not None else None
+        if isinstance(token, Problem):
+            return token
+        return wanted(read, names, token)
+
+    def _refuse_namespace(self, model: ObjectKey, spec: PoolSpec) -> Problem | None:
+        return refuse_namespace(model, spec, self._caches.labels_of(model.namespace))
+
+    def _is_to_stay(self, model: ObjectKey, spec: PoolSpec, hosts: Sequence[Known]) -> bool:
+        """Whether a model that leaves the pool answers nowhere else yet. It must have been here with our knowledge:
+        a host may say that it has anybody's model."""
         entry = self._caches.models.get(model)
         if entry is None or entry.deleting:
             return False
         if entry.value["spec"].get("replicas", 1) == 0:
+            return False
+        if self._refuse_namespace(model, spec) is not None or not self._was_admitted(model, hosts):
             return False
         pool = self._members.pool_of(model)
         if pool is None:
             return not any(pod.ready for pod in self._caches.pods_of(entry))
         there = [known for known in self._book.of(pool) if model in known.entries]
         return not any(OF_STATE[known.entries[model].state] in (Where.ASLEEP, Where.RESIDENT) for known in there)
+
+    def _was_admitted(self, model: ObjectKey, hosts: Sequence[Known]) -> bool:
+        """What ModelHosts say, which only an operator writes. One of before this was written says nothing."""
+        if any(model.namespace == known.pod.pool.namespace for known in hosts):
+            return True
+        stored = [self._caches.hosts.get(known.pod.key) for known in hosts]
+        return any(
+            entry.get("admitted", False) and ObjectKey(entry["namespace"], entry["name"]) == model
+            for host in stored
+            if host is not None
+            for entry in (host.value.get("status") or {}).get("models") or ()
+        )
 
     def _as_they_are(self, model: ObjectKey, hosts: Sequence[Known]) -> list[Model]:
         """A model that is to stay where it is, as it is."""
@@ -78,3 +165,9 @@ class Wishes:
         need = Need(weights=first.weights, workspace=first.workspace, kv=first.kv, host=first.host_bytes)
         count = len(entries)
         return [Model(model, first.revision, (need,), Replicas(count, 0, count), first.priority)]
+
+
+def _no_name(holders: Sequence[tuple[str, str]]) -> Problem:
+    listed = ", ".join(f"{name} by {holder}" for name, holder in holders)
+    message = f"each of its names is taken: {listed}; choose others in spec.model.servedNames"
+    return Problem(Reason.SERVED_NAME_TAKEN, message)

@@ -6,10 +6,11 @@ import asyncio
 import logging
 from collections.abc import Callable
 from datetime import datetime
+from functools import partial
 
 from plimsoll_operator.actor import NotLeaderError
 from plimsoll_operator.api import Api, ApiError
-from plimsoll_operator.identity import Object
+from plimsoll_operator.identity import Object, ObjectKey
 from plimsoll_operator.kinds import Caches
 from plimsoll_operator.pools.book import HostBook, Known
 from plimsoll_operator.pools.modelhost import build_host, host_status, says_the_same
@@ -23,7 +24,7 @@ RETRY_SECONDS = 2.0
 
 
 class HostWriter:
-    """`draining` says of a pod's uid whether it is to go."""
+    """`draining` says of a pod's uid whether it is to go, `admits` whether a pool takes a model, if that is known."""
 
     def __init__(
         self,
@@ -34,6 +35,7 @@ class HostWriter:
         *,
         may_act: Callable[[], bool],
         draining: Callable[[str], bool],
+        admits: Callable[[ObjectKey, ObjectKey], bool | None],
         clock: Callable[[], datetime],
     ) -> None:
         self._api = api
@@ -42,6 +44,7 @@ class HostWriter:
         self._pace = pace
         self._may_act = may_act
         self._draining = draining
+        self._admits = admits
         self._clock = clock
         self._pending: dict[str, bool] = {}
         self._wanted = asyncio.Event()
@@ -82,7 +85,8 @@ class HostWriter:
             return
         item = self._stored(known)
         before = (item or {}).get("status") or {}
-        status = host_status(known, self._draining(uid), before, self._clock())
+        admits = partial(self._admits, known.pod.pool)
+        status = host_status(known, self._draining(uid), before, self._clock(), admits)
         if item is not None and not beat and says_the_same(status, before):
             return
         await self._pace.take()

@@ -75,7 +75,7 @@ class World:
     """What outlives a process: the server, and hosts by the names of their pods. `strike` is asked at each write."""
 
     def __init__(self) -> None:
-        self.server = Server()
+        self.server = Server("Namespace")
         self.hosts: dict[str, StubHost] = {}
         self.now = 0.0
         self.strike: Callable[[], None] = lambda: None
@@ -84,9 +84,15 @@ class World:
         body = {"resources": {"memory": "2Gi"}, "memory": {"sleepers": "512Mi"}, "replicas": replicas, **spec}
         self._put(POOL_KIND, POOL.name, body)
 
-    def ask_for(self, name: str, replicas: int = 1, **spec: Any) -> None:
+    def ask_for(self, name: str, replicas: int = 1, namespace: str = NAMESPACE, **spec: Any) -> None:
         body = {"model": {"source": "demo://x"}, "replicas": replicas, "placement": {"pool": POOL.name}, **spec}
-        self._put(KIND, name, {field: value for field, value in body.items() if value is not None})
+        self._put(KIND, name, {field: value for field, value in body.items() if value is not None}, namespace)
+
+    def label(self, namespace: str, **labels: str) -> None:
+        """A namespace has these labels, and the one with its name."""
+        everywhere = {"kubernetes.io/metadata.name": namespace}
+        metadata = {"name": namespace, "namespace": "", "labels": everywhere | labels}
+        self.server.put("Namespace", {"metadata": metadata})
 
     def delete(self, name: str) -> None:
         self.server.remove(KIND, name)
@@ -121,9 +127,9 @@ class World:
             self.hosts[name] = StubHost(instance=f"of-{name}", slow=True, capacity=1024 * 2**20)
         return True
 
-    def _put(self, kind: str, name: str, spec: Json) -> None:
+    def _put(self, kind: str, name: str, spec: Json, namespace: str = NAMESPACE) -> None:
         known = self.server.objects[kind].get(name)
-        metadata: Json = {"name": name}
+        metadata: Json = {"name": name, "namespace": namespace}
         body = {"apiVersion": API_VERSION, "kind": kind, "metadata": metadata, "spec": spec}
         if known is not None:
             if known["spec"] == spec:
@@ -136,9 +142,10 @@ class World:
 class Process:
     """One process. It lists everything at its start, and hears of each write at once from then on."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, *, with_namespaces: bool = True) -> None:
         self.world = world
-        self.caches, self.queue, self.expectations = Caches(None), Queue(), Expectations(lambda: world.now)
+        self.caches, self.queue = Caches(None, with_namespaces=with_namespaces), Queue()
+        self.expectations = Expectations(lambda: world.now)
         self.names, self.nodes = NameRegistry(), NodeRegistry()
         self.api = ServerApi(world.server, self._fate)
         common: Any = {"may_act": lambda: True, "clock": lambda: EPOCH + timedelta(seconds=world.now)}
@@ -234,7 +241,8 @@ class Process:
 
     def hear(self) -> None:
         """Watches tell of everything that was written."""
-        for kind, told in self.world.server.told.items():
+        for kind in self._kinds():
+            told = self.world.server.told[kind]
             part = self._part(kind)
             for event in told[self._heard[kind] :]:
                 part.take(event)
@@ -243,8 +251,13 @@ class Process:
                 self._list_one(kind)
 
     def _list(self) -> None:
-        for kind in self.world.server.objects:
+        for kind in self._kinds():
             self._list_one(kind)
+
+    def _kinds(self) -> list[str]:
+        """Those that it may watch."""
+        watched = {store.resource.kind for store in self.caches.all()}
+        return [kind for kind in self.world.server.objects if kind in watched]
 
     def _list_one(self, kind: str) -> None:
         part = self._part(kind)

@@ -29,11 +29,17 @@ class Fate(Enum):
 
 
 class Server:
-    """Objects by kind and name, all of one namespace."""
+    """Objects by kind and name, of one namespace where nothing else is said; `kinds` are further ones.
 
-    def __init__(self) -> None:
+    `secrets` are told to nobody: who asks for one gets it in those namespaces that are `readable`.
+    """
+
+    def __init__(self, *kinds: str) -> None:
         self.version = 1
-        self.objects: dict[str, dict[str, Json]] = {kind: {} for kind in (KIND, POOL_KIND, HOST_KIND, *CHILDREN)}
+        known = (KIND, POOL_KIND, HOST_KIND, *CHILDREN, *kinds)
+        self.objects: dict[str, dict[str, Json]] = {kind: {} for kind in known}
+        self.secrets: dict[ObjectKey, dict[str, str]] = {}
+        self.readable: set[str] = set()
         self.told: dict[str, list[Json]] = {kind: [] for kind in self.objects}
         self.late: list[Callable[[], Any]] = []
 
@@ -90,6 +96,13 @@ class ServerApi(Api):
     async def service(self, key: ObjectKey) -> Object | None:
         self.asked.append("get Service")
         return copy.deepcopy(self._server.objects["Service"].get(key.name))
+
+    async def secret(self, key: ObjectKey) -> Object | None:
+        self.asked.append("get Secret")
+        if key.namespace not in self._server.readable:
+            raise ApiError(403, f'secrets "{key.name}" is forbidden')
+        found = self._server.secrets.get(key)
+        return None if found is None else {"data": dict(found)}
 
     async def create_pod(self, pod: Object) -> Object:
         judge = self._judge(pod)

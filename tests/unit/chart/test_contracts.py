@@ -16,7 +16,7 @@ from plimsoll_operator.build.image import Image
 from plimsoll_operator.identity import HOST_PORT, HOSTING, ROLE_LABEL
 from plimsoll_operator.options import parse_options as operator_options
 from plimsoll_operator.pools.keys import read_keys
-from plimsoll_operator.rights import LEASE_RIGHTS, NODE_RIGHTS, OWNER_RIGHTS, RIGHTS
+from plimsoll_operator.rights import LEASE_RIGHTS, NAMESPACE_RIGHTS, NODE_RIGHTS, OWNER_RIGHTS, RIGHTS, TOKEN_RIGHTS
 
 CHART = Path(__file__).parents[3] / "charts" / "plimsoll"
 Object = dict[str, Any]
@@ -148,13 +148,38 @@ def test_operator_may_do_what_it_does_and_no_more(render: Render) -> None:
         for item in render({"rbac": {"aggregate": False}})
         if item["kind"] == "ClusterRole" and item["metadata"]["name"].endswith("-operator")
     ]
-    assert granted(role) == RIGHTS | NODE_RIGHTS
+    assert granted(role) == RIGHTS | NODE_RIGHTS | NAMESPACE_RIGHTS
 
 
-def test_an_operator_of_some_namespaces_does_without_nodes(render: Render) -> None:
+def test_an_operator_of_some_namespaces_does_without_nodes_and_their_labels(render: Render) -> None:
     roles = [item for item in render({"watchNamespaces": ["team-a"]}) if item["metadata"].get("namespace") == "team-a"]
     (role,) = [r for r in roles if r["kind"] == "Role" and r["metadata"]["name"].endswith("-operator")]
     assert granted(role) == RIGHTS
+
+
+@pytest.mark.parametrize("watched", [[], ["team-a", "team-b", "team-c"]])
+def test_secrets_may_be_read_in_the_namespaces_that_are_listed_for_it_alone(
+    render: Render, refused: type[Exception], watched: list[str]
+) -> None:
+    objects = render({"watchNamespaces": watched, "operator": {"tokenNamespaces": ["team-a", "team-b"]}})
+    roles = [item for item in objects if item["kind"] in ("Role", "ClusterRole")]
+    reading = [role for role in roles if any("secrets" in rule["resources"] for rule in role["rules"])]
+    assert [(role["kind"], role["metadata"]["namespace"]) for role in reading] == [
+        ("Role", "team-a"),
+        ("Role", "team-b"),
+    ]
+    bindings = {
+        (item["metadata"]["namespace"], item["roleRef"]["name"]): item["subjects"]
+        for item in objects
+        if item["kind"] == "RoleBinding"
+    }
+    account = [{"kind": "ServiceAccount", "name": "pl-plimsoll-operator", "namespace": "serving"}]
+    for role in reading:
+        assert granted(role) == TOKEN_RIGHTS
+        assert bindings[role["metadata"]["namespace"], role["metadata"]["name"]] == account
+    if watched:
+        with pytest.raises(refused, match="tokenNamespaces has team-x, whose models are not watched"):
+            render({"watchNamespaces": watched, "operator": {"tokenNamespaces": ["team-x"]}})
 
 
 def test_operator_may_do_with_its_lease_what_it_does_and_no_more(render: Render) -> None:

@@ -228,6 +228,26 @@ def test_a_modelhost_of_another_pod_or_namespace_says_nothing() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("home", "said", "believed"),
+    [
+        ("team", {}, True),
+        ("team", {"admitted": True}, True),
+        ("team", {"admitted": False}, False),
+        ("pools", {}, False),
+        ("pools", {"admitted": True}, True),
+        ("pools", {"admitted": False}, False),
+    ],
+)
+def test_a_host_is_believed_to_have_what_the_operator_admits(home: str, said: dict[str, bool], believed: bool) -> None:
+    """`home`: the namespace of the pool; the model is of `team`. Without a word only its own pools are believed."""
+    entry = {**HOST["status"]["models"][0], **said}
+    host = changed(changed(HOST, "metadata", "namespace", value=home), "status", "models", value=[entry])
+    shared = changed(SHARED, "metadata", "namespace", value=home)
+    replicas = table_of([DEPLOYMENT], [shared], [host]).models[0].replicas
+    assert [replica.url for replica in replicas] == (["http://198.18.0.7:8000"] if believed else [])
+
+
 def test_while_a_model_moves_both_its_own_pods_and_its_hosts_answer() -> None:
     own = changed(changed(POD, "metadata", "uid", value="p-9"), "status", "podIP", value="198.18.0.9")
     (model,) = table_of([DEPLOYMENT], [own, SHARED], [HOST]).models

@@ -95,7 +95,7 @@ def test_what_may_be_done_with_a_host(
 
 def test_a_host_that_was_not_heard_of_yet_is_as_its_modelhost_says() -> None:
     before = known("m", reserved=30 * MIB)
-    stored = host_status(before, False, {}, EPOCH)
+    stored = host_status(before, False, {}, EPOCH, lambda model: True)
     silent = Known(before.pod)
     host = host_of(pod(), silent, stored, {}, draining=False)
     heard = host_of(pod(), before, {}, {}, draining=False)
@@ -110,5 +110,5 @@ def test_a_host_that_was_not_heard_of_yet_is_as_its_modelhost_says() -> None:
 
 
 def test_times_of_a_status_are_those_of_the_report() -> None:
-    (entry,) = host_status(known("m"), False, {}, EPOCH + timedelta(hours=1))["models"]
+    (entry,) = host_status(known("m"), False, {}, EPOCH + timedelta(hours=1), lambda model: True)["models"]
     assert entry["since"] == "2026-01-01T00:00:00Z"

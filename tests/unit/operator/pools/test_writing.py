@@ -70,6 +70,7 @@ class Writing:
             Pace(20.0, clock=self.time, sleep=self.time.sleep),
             may_act=lambda: leads,
             draining=lambda uid: False,
+            admits=lambda pool, model: True,
             clock=lambda: EPOCH,
         )
         self.report()
