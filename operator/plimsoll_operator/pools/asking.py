@@ -107,11 +107,12 @@ class Asker:
         self, pool: Pool, known: Known, action: Action, wishes: Mapping[ObjectKey, Wanted], error: HostError
     ) -> None:
         wish, now = wishes.get(action.model), self._clock().timestamp()
-        logger.warning("%s: %s came to nothing: %s", known.pod.key, action, error)
+        words = str(error) if wish is None else wish.hide(str(error))
+        logger.warning("%s: %s came to nothing: %s", known.pod.key, action, words)
         if not error.is_refusal:
             return
         revision = wish.revision if wish is not None else ""
-        message = f"{known.pod.name}: {error}"
+        message = f"{known.pod.name}: {words}"
         pool.refused[known.pod.uid, action.model] = Refused(revision, now + REFUSED_SECONDS, message)
         self._tell(action.model, Reason.REFUSED, message)
 

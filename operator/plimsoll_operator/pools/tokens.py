@@ -94,7 +94,7 @@ class Tokens:
         if known is not None:
             return known[0]
         return Problem(
-            Reason.TOKEN_NOT_FOUND, f"the Secret {item.secret} cannot be read now; it is tried again: {error}"
+            Reason.TOKEN_NOT_FOUND, f"the Secret {item.secret} cannot be read now, and is tried again: {error}"
         )
 
 

@@ -27,6 +27,11 @@ class Wanted:
     revision: str
     body: Mapping[str, Any] = field(repr=False)
 
+    def hide(self, text: str) -> str:
+        """What a host says of it, without the token that it was told."""
+        token = self.body.get("token")
+        return text if token is None else text.replace(token, "***")
+
 
 def wanted(spec: Spec, served_names: Collection[str], token: Token | None = None) -> Wanted:
     """What is to be on the hosts of a pool. `served_names` are those that no older model has.
