@@ -30,13 +30,14 @@ class Wanted:
     def hide(self, text: str) -> str:
         """What a host says of it, without the token that it was told."""
         token = self.body.get("token")
-        return text if token is None else text.replace(token, "***")
+        return text.replace(token, "***") if token else text
 
 
 def wanted(spec: Spec, served_names: Collection[str], token: Token | None = None) -> Wanted:
     """What is to be on the hosts of a pool. `served_names` are those that no older model has.
 
-    Another token is another revision, so that hosts are told of it; a revision gives nobody the token.
+    Another token is another revision, so that hosts are told of it; a revision gives nobody the token. A model of
+    another namespace without one is fetched with none at all, and not with the pool's own.
     """
     assert spec.placement is not None
     claim = claim_name(spec.source)
@@ -55,7 +56,8 @@ def wanted(spec: Spec, served_names: Collection[str], token: Token | None = None
         "priority": spec.placement.priority,
         "pinned": spec.placement.pinned,
     }
-    secret = {} if token is None else {"token": token.value}
+    apart = spec.placement.namespace != spec.key.namespace
+    secret = {"token": token.value} if token is not None else {"token": ""} if apart else {}
     return Wanted(spec, revision, {"revision": revision, **said, **counted, **secret})
 
 

@@ -25,7 +25,7 @@ from plimsoll_runtime.residency.ledger import Grant
 from plimsoll_runtime.residency.names import ModelName
 from plimsoll_runtime.residency.pressure import host_memory_left, judge, read_stalls
 from plimsoll_runtime.residency.sizes import Sizes, size_text
-from plimsoll_runtime.residency.spec import ModelSpec, engine_config, least_kv
+from plimsoll_runtime.residency.spec import ModelSpec, access_of, engine_config, least_kv
 from plimsoll_runtime.weights.files import ModelFiles
 from plimsoll_runtime.weights.image.image import Image
 from plimsoll_runtime.weights.sources import resolve
@@ -105,7 +105,7 @@ class Processes:
     async def find(self, name: ModelName, spec: ModelSpec) -> Found:
         """Fetch its files in a thread, and have the standby read their headers."""
         config = engine_config(spec)
-        files = await in_daemon_thread(lambda: resolve(config.model, config.revision, token=spec.token))
+        files = await in_daemon_thread(lambda: resolve(config.model, config.revision, access=access_of(name, spec)))
         least = least_kv(spec)
         async with self._asking:
             needs = await (await self._ready_spare()).needs(_with_files(config, spec, files), least)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,6 +13,7 @@ from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.errors import UsageError
 from plimsoll_runtime.residency.names import ModelName
 from plimsoll_runtime.sizes import is_share, parse_size
+from plimsoll_runtime.weights.hub import Access
 
 LEAST_WEIGHT, MOST_WEIGHT, MOST_PRIORITY = 0.001, 1000.0, 1000
 MOST_NAMES, LONGEST_TEXT = 64, 4096
@@ -24,7 +26,8 @@ _GIVEN = frozenset({"model", "revision", "offline"})
 class ModelSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
     """`revision` names the spec; `runtime` has the fields of a ModelDeployment's `spec.runtime`.
 
-    `minimum_kv` is the least KV cache: bytes or an amount such as "512Mi". `token` is for private sources.
+    `minimum_kv` is the least KV cache: bytes or an amount such as "512Mi". `token` is for private sources: "" for none
+    at all, and without one the environment's is taken.
     """
 
     revision: str
@@ -44,8 +47,11 @@ class ModelSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbi
 
     @property
     def needs_reload(self) -> tuple[object, ...]:
-        """What an engine was started with: where it differs, another must take its place."""
-        return (self.source, self.model_revision, sorted(self.runtime.items()), self.minimum_kv, self.token)
+        """What an engine was started with: where it differs, another must take its place.
+
+        Not the token: files that were fetched with another one are the same.
+        """
+        return (self.source, self.model_revision, sorted(self.runtime.items()), self.minimum_kv)
 
 
 def decode_spec(data: bytes | Mapping[str, Any]) -> ModelSpec:
@@ -68,6 +74,8 @@ def check_spec(spec: ModelSpec) -> None:
             raise UsageError(f"{field} must be a text of 1 to {LONGEST_TEXT} characters")
     if len(spec.served_names) > MOST_NAMES or not all(0 < len(name) <= LONGEST_TEXT for name in spec.served_names):
         raise UsageError(f"servedNames must be at most {MOST_NAMES} names of 1 to {LONGEST_TEXT} characters")
+    if spec.token is not None and not re.fullmatch(f"[!-~]{{0,{LONGEST_TEXT}}}", spec.token):
+        raise UsageError(f"token must be at most {LONGEST_TEXT} printable ASCII characters without spaces")
     check_weight(spec.weight)
     check_priority(spec.priority)
     least_kv(spec)
@@ -96,6 +104,11 @@ def least_kv(spec: ModelSpec) -> int | None:
     if is_share(text):
         raise UsageError(f"minimumKv is an amount such as 512Mi, and not a share ({text})")
     return parse_size(text, 0)
+
+
+def access_of(name: ModelName, spec: ModelSpec) -> Access | None:
+    """What its files are fetched with."""
+    return None if spec.token is None else Access(name.namespace, spec.token)
 
 
 def served_names(name: ModelName, spec: ModelSpec) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from plimsoll_runtime.errors import SourceError
@@ -11,12 +12,35 @@ IGNORED = ["*/*", "consolidated*.safetensors"]
 """Folders (other formats of the same weights), and the copy of the weights that Mistral's models carry."""
 
 
-def fetch_snapshot(model_id: str, revision: str | None, token: str | None = None) -> Path:
-    """The folder of a snapshot, downloaded if need be, with this token or the environment's.
+@dataclass(frozen=True, slots=True)
+class Access:
+    """One namespace's: its token, "" for none at all, and a cache of its own.
 
-    Raises SourceError saying what to do.
+    The library gives what is in its cache to who has no right to it on the hub, so whoever shares a process must not
+    share that.
+    """
+
+    namespace: str
+    token: str = field(repr=False)
+
+    def cache(self, shared: str) -> Path:
+        """Where its snapshots are; `shared` is the folder of those that belong to nobody."""
+        return Path(shared).parent / "private" / self.namespace
+
+    def hide(self, text: str) -> str:
+        """The text without the token, nor a part of one that is no token: messages quote such with escapes."""
+        for word in self.token.split():
+            text = text.replace(word, "***")
+        return text
+
+
+def fetch_snapshot(model_id: str, revision: str | None, access: Access | None = None) -> Path:
+    """The folder of a snapshot, downloaded if need be; without `access` with the environment's token.
+
+    Raises SourceError saying what to do. It never has the token.
     """
     from huggingface_hub import snapshot_download
+    from huggingface_hub.constants import HF_HUB_CACHE
     from huggingface_hub.errors import (
         GatedRepoError,
         HFValidationError,
@@ -28,14 +52,19 @@ def fetch_snapshot(model_id: str, revision: str | None, token: str | None = None
     name = f"hf://{model_id}" + (f"@{revision}" if revision else "")
     try:
         found = snapshot_download(
-            model_id, revision=revision, token=token, allow_patterns=PATTERNS, ignore_patterns=IGNORED
+            model_id,
+            revision=revision,
+            token=None if access is None else access.token or False,
+            cache_dir=None if access is None else access.cache(HF_HUB_CACHE),
+            allow_patterns=PATTERNS,
+            ignore_patterns=IGNORED,
         )
     except HFValidationError as error:
         raise SourceError(f"{model_id!r} is no folder, no .gguf file and no Hugging Face id: {error}") from error
     except GatedRepoError as error:
-        raise SourceError(f"{name} is gated: accept its terms on the hub and set HF_TOKEN") from error
+        raise SourceError(f"{name} is gated: accept its terms on the hub and {_with_token(access)}") from error
     except RepositoryNotFoundError as error:
-        raise SourceError(f"{name} does not exist (or is private: set HF_TOKEN)") from error
+        raise SourceError(f"{name} does not exist (or is private: {_with_token(access)})") from error
     except RevisionNotFoundError as error:
         raise SourceError(f"{name}: the hub has no revision {revision!r} of it") from error
     except LocalEntryNotFoundError as error:
@@ -45,8 +74,17 @@ def fetch_snapshot(model_id: str, revision: str | None, token: str | None = None
         ) from error
     except Exception as error:
         # The library lets through what its HTTP client raises, and what a mirror's odd answers lead to.
-        raise SourceError(f"{name} cannot be fetched: {type(error).__name__}: {_first_line(error)}") from error
+        words = f"{name} cannot be fetched: {type(error).__name__}: {_first_line(error)}"
+        if access is None:
+            raise SourceError(words) from error
+        raise SourceError(access.hide(words)) from None  # what it comes from may have the token
     return Path(found)
+
+
+def _with_token(access: Access | None) -> str:
+    if access is None:
+        return "set HF_TOKEN"
+    return "look at the token of spec.model.tokenSecret" if access.token else "name one in spec.model.tokenSecret"
 
 
 def _first_line(error: Exception) -> str:

@@ -13,18 +13,18 @@ from plimsoll_runtime.weights.demo import fetch_demo, find_demo
 from plimsoll_runtime.weights.files import ModelFiles
 from plimsoll_runtime.weights.gguf.config import translate
 from plimsoll_runtime.weights.gguf.metadata import ROPE_FACTORS, read_floats, read_metadata
-from plimsoll_runtime.weights.hub import fetch_snapshot
+from plimsoll_runtime.weights.hub import Access, fetch_snapshot
 
 Progress = Callable[[str, float], None]
 INDEX = "model.safetensors.index.json"
 
 
 def resolve(
-    model: str, revision: str | None = None, progress: Progress | None = None, token: str | None = None
+    model: str, revision: str | None = None, progress: Progress | None = None, access: Access | None = None
 ) -> ModelFiles:
     """Find, and if need be fetch: a folder, a .gguf file, demo://NAME, hf://ID[@REVISION] or a bare hub id.
 
-    `token` is for the hub's private models; None is the environment's.
+    `access` is for the hub's private models; None is the environment's token, and the files that belong to nobody.
     Raises SourceError when it is not there, ModelError when what is there is no model.
     """
     scheme, _, rest = model.rpartition("://")
@@ -38,7 +38,7 @@ def resolve(
         return replace(files, name=demo.name, chat_template=demo.chat_template, chat_stop=demo.chat_stop)
     if scheme == "hf":
         model_id, _, at = rest.partition("@")
-        return open_folder(fetch_snapshot(model_id, revision or at or None, token), model_id)
+        return open_folder(fetch_snapshot(model_id, revision or at or None, access), model_id)
     path = Path(rest).expanduser()
     if path.is_dir():
         return open_folder(path, path.resolve().name)
@@ -46,7 +46,7 @@ def resolve(
         return open_gguf(path)
     if scheme == "file" or path.is_absolute() or model.startswith((".", "~")) or model.endswith(".gguf"):
         raise SourceError(f"{rest} does not exist: check the path (in a pod, the volume that should be mounted there)")
-    return open_folder(fetch_snapshot(model, revision, token), model)
+    return open_folder(fetch_snapshot(model, revision, access), model)
 
 
 def open_folder(root: Path, name: str) -> ModelFiles:

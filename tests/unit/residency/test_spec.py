@@ -8,7 +8,8 @@ from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.errors import UsageError
 from plimsoll_runtime.residency.names import ModelName
 from plimsoll_runtime.residency.settings import Settings
-from plimsoll_runtime.residency.spec import decode_spec, engine_config, least_kv, served_names
+from plimsoll_runtime.residency.spec import access_of, decode_spec, engine_config, least_kv, served_names
+from plimsoll_runtime.weights.hub import Access
 
 LEAST = {"revision": "1", "source": "hf://Qwen/Qwen3-0.6B"}
 
@@ -28,9 +29,25 @@ def test_a_spec_becomes_an_engines_options() -> None:
     assert "hf_secret" not in repr(spec)
 
 
+def test_another_token_is_no_reason_to_load_anew() -> None:
+    specs = [decode_spec(LEAST | more) for more in ({}, {"token": "hf_old"}, {"token": "hf_new"}, {"token": ""})]
+    assert len({str(spec.needs_reload) for spec in specs}) == 1
+    assert [access_of(ModelName("team", "m"), spec) for spec in specs] == [
+        None,
+        Access("team", "hf_old"),
+        Access("team", "hf_new"),
+        Access("team", ""),
+    ]
+    assert "hf_old" not in repr(access_of(ModelName("team", "m"), specs[1]))
+
+
 @pytest.mark.parametrize(
     ("change", "says"),
     [
+        ({"token": "two words"}, "token must be at most 4096 printable ASCII characters without spaces"),
+        ({"token": "x" * 4097}, "token must be at most"),
+        ({"token": "hf\nX-Header: 1"}, "token must be at most"),
+        ({"runtime": {"trustRemoteCode": True}}, "runtime has no trustRemoteCode"),
         ({"sauce": 1}, "unknown field `sauce`"),
         ({"source": ""}, "source must be a text"),
         ({"revision": 3}, "Expected `str`, got `int`"),

@@ -1,135 +1,36 @@
-"""Models of a hub: a stand-in on the loopback, asked by the real client library in a process of its own.
+"""Models of a hub, asked by the real client library in a process of its own.
 
 The library reads HF_ENDPOINT, HF_HUB_OFFLINE and the rest once, when it is imported.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Iterator
 from pathlib import Path
-from threading import Thread
-from typing import Any
-from urllib.parse import unquote, urlsplit
 
 import pytest
-
-FILES: Mapping[str, bytes] = {
-    "config.json": b'{"architectures": ["LlamaForCausalLM"]}',
-    "model.safetensors": b"weights",
-    "tokenizer.json": b"{}",
-    "README.md": b"not needed",
-    "pytorch_model.bin": b"not read",
-    "consolidated.safetensors": b"the weights again",
-    "onnx/config.json": b"other format",
-}
-MAIN, OLD = "a" * 40, "b" * 40
-TOKEN = "hf_right"
-
-
-@dataclass
-class Hub:
-    """What the stand-in serves: repositories by kind of access, and how it fails."""
-
-    url: str = ""
-    asked: list[str] = field(default_factory=list)
-    revisions: dict[str, str] = field(default_factory=lambda: {"main": MAIN, "v1": OLD})
-    cut: bool = False
-    nonsense: bool = False
-
-
-def handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
-        def log_message(self, *_: object) -> None:
-            """Tests are quiet."""
-
-        def do_GET(self) -> None:
-            path = unquote(urlsplit(self.path).path)
-            hub.asked.append(f"{self.command} {path}")
-            parts = path.strip("/").split("/")
-            if hub.nonsense:
-                self.answer(b"<html>Please log in to the network</html>")
-            elif refusal := self.refusal("/".join(parts[2:4] if parts[0] == "api" else parts[:2])):
-                self.refuse(*refusal)
-            elif parts[0] != "api":
-                self.file(parts[3], "/".join(parts[4:]))
-            elif parts[4] == "revision":
-                self.revision(parts[5])
-            else:
-                self.tree()
-
-        do_HEAD = do_GET
-
-        def refusal(self, repository: str) -> tuple[int, str] | None:
-            authorised = self.headers.get("Authorization") == f"Bearer {TOKEN}"
-            if repository == "org/gated" and not authorised:
-                return 403, "GatedRepo"
-            if repository == "org/private" and not authorised:
-                return 401, "RepoNotFound"
-            return None if repository in ("org/model", "org/gated", "org/private") else (404, "RepoNotFound")
-
-        def revision(self, name: str) -> None:
-            sha = hub.revisions.get(name)
-            if sha is None:
-                self.refuse(404, "RevisionNotFound")
-            else:
-                self.answer(json.dumps({"id": "org/model", "sha": sha, "siblings": []}).encode())
-
-        def tree(self) -> None:
-            listed: list[dict[str, Any]] = [
-                {"type": "file", "path": path, "size": len(content), "oid": hashlib.sha1(content).hexdigest()}
-                for path, content in FILES.items()
-            ]
-            self.answer(json.dumps(listed).encode())
-
-        def file(self, sha: str, name: str) -> None:
-            content = FILES[name]
-            etag = hashlib.sha1(content).hexdigest()
-            cut = hub.cut and name == "model.safetensors" and self.command == "GET"
-            self.answer(content, {"ETag": f'"{etag}"', "X-Repo-Commit": sha}, cut=cut)
-
-        def refuse(self, status: int, code: str) -> None:
-            self.answer(b"{}", {"X-Error-Code": code}, status=status)
-
-        def answer(
-            self, body: bytes, headers: Mapping[str, str] | None = None, *, status: int = 200, cut: bool = False
-        ) -> None:
-            self.send_response(status)
-            for key, value in {"Content-Length": str(len(body)), **(headers or {})}.items():
-                self.send_header(key, value)
-            self.end_headers()
-            if self.command == "GET":
-                self.wfile.write(body[:3] if cut else body)
-
-    return Handler
+from model_support.hub import MAIN, OLD, TOKEN, Hub, serving
 
 
 @pytest.fixture
 def hub() -> Iterator[Hub]:
-    made = Hub()
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler(made))
-    made.url = f"http://127.0.0.1:{server.server_address[1]}"
-    thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    yield made
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    with serving(Hub()) as made:
+        yield made
 
 
 SCRIPT = """
-import sys
+import os, sys
 from plimsoll_runtime.errors import PlimsollError
+from plimsoll_runtime.weights.hub import Access
 from plimsoll_runtime.weights.sources import resolve
+namespace, _, token = os.environ.get("ACCESS", "").partition("/")
+access = Access(namespace, token) if namespace else None
 for model, revision in zip(sys.argv[1::2], sys.argv[2::2]):
     try:
-        files = resolve(model, revision or None)
+        files = resolve(model, revision or None, access=access)
         print("found", files.name, files.root)
     except PlimsollError as error:
         print(type(error).__name__, error)
@@ -198,6 +99,45 @@ def test_a_token_opens_what_is_private(hub: Hub, tmp_path: Path) -> None:
     assert [line.split()[:2] for line in opened] == [["found", "org/private"], ["found", "org/gated"]]
     [refused] = fetch(hub, tmp_path / "other", "org/private", HF_TOKEN="hf_wrong")
     assert refused.startswith("SourceError hf://org/private does not exist (or is private")
+
+
+def test_what_one_namespace_has_fetched_is_in_nobody_elses_cache(hub: Hub, tmp_path: Path) -> None:
+    """The library gives away what is in its cache, whatever the hub says of who asks."""
+    own = f"team/{TOKEN}"
+    [mine] = fetch(hub, tmp_path, "org/private", ACCESS=own)
+    assert mine == f"found org/private {tmp_path}/private/team/models--org--private/snapshots/{MAIN}"
+    refused = "SourceError hf://org/private does not exist (or is private: "
+    others = [
+        fetch(hub, tmp_path, "org/private"),
+        fetch(hub, tmp_path, "org/private", ACCESS="guests/"),
+        fetch(hub, tmp_path, "org/private", ACCESS="guests/hf_wrong"),
+    ]
+    assert [line.startswith(refused) for [line] in others] == [True] * 3, others
+    [without], [wrong] = others[1:]
+    assert without.endswith("name one in spec.model.tokenSecret)")
+    assert wrong.endswith("look at the token of spec.model.tokenSecret)")
+    [again] = fetch(hub, tmp_path, "org/private", ACCESS=own, HF_HUB_OFFLINE="1")
+    assert again == mine
+
+
+def test_no_token_at_all_is_not_the_environments(hub: Hub, tmp_path: Path) -> None:
+    [refused] = fetch(hub, tmp_path, "org/private", ACCESS="guests/", HF_TOKEN=TOKEN)
+    assert refused.startswith("SourceError hf://org/private does not exist (or is private: name one")
+    fetch(hub, tmp_path, "org/private", HF_TOKEN=TOKEN)  # the pool's own, in the cache that belongs to nobody
+    [refused] = fetch(hub, tmp_path, "org/private", ACCESS="guests/")
+    assert refused.startswith("SourceError hf://org/private does not exist (or is private: name one")
+
+
+def test_a_token_is_in_no_error(hub: Hub, tmp_path: Path) -> None:
+    """Even where the library's own words have it, as those about a header that cannot be sent."""
+    for token in ("hf_wrongwrong", "hf_brokenbroken\nline"):
+        for model in ("org/private", "org/gated", "org/missing"):
+            [line] = fetch(hub, tmp_path, model, ACCESS=f"team/{token}")
+            assert line.startswith("SourceError ")
+            assert token.split("\n")[0] not in line
+    hub.nonsense = True
+    [line] = fetch(hub, tmp_path, "org/model", ACCESS="team/hf_wrongwrong")
+    assert "hf_wrongwrong" not in line
 
 
 def test_a_hub_that_cannot_be_reached(hub: Hub, tmp_path: Path) -> None:

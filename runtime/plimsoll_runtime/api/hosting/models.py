@@ -12,7 +12,7 @@ from functools import partial
 from plimsoll_runtime.api.errors import ApiError
 from plimsoll_runtime.api.hosting.options import server_options
 from plimsoll_runtime.api.hosting.refusals import as_api_errors
-from plimsoll_runtime.api.hosting.tokenizers import Source, Tokenizers
+from plimsoll_runtime.api.hosting.tokenizers import Find, Source, Tokenizers
 from plimsoll_runtime.api.room import Room
 from plimsoll_runtime.api.served import ServedModel
 from plimsoll_runtime.api.table import ModelView, unknown_model
@@ -20,7 +20,7 @@ from plimsoll_runtime.engine.limits import longest_sequence
 from plimsoll_runtime.residency.host import Host
 from plimsoll_runtime.residency.names import ModelName
 from plimsoll_runtime.residency.resident import Resident
-from plimsoll_runtime.residency.spec import ModelSpec, served_names
+from plimsoll_runtime.residency.spec import ModelSpec, access_of, served_names
 from plimsoll_runtime.residency.states import State
 from plimsoll_runtime.weights.files import ModelFiles
 from plimsoll_runtime.weights.sources import resolve
@@ -65,7 +65,8 @@ class Placement:
     @property
     def source(self) -> Source:
         """Where it comes from."""
-        return Source(self.spec.source, self.spec.model_revision)
+        apart = "" if self.spec.token is None else self.name.namespace
+        return Source(self.spec.source, self.spec.model_revision, apart)
 
 
 class HostModels:
@@ -115,14 +116,14 @@ class HostModels:
             after = report.sequence
             self._follow()
             there = {ModelName(model.namespace, model.name) for model in report.models if model.state in HAS_FILES}
-            specs = {p.source: p.spec for p in self._placements.values() if p.name in there}
-            for source, spec in specs.items():
-                if source not in self._tokenizers and source not in failed and not await self._read(source, spec):
+            specs = {p.source: partial(_files, p.name, p.spec) for p in self._placements.values() if p.name in there}
+            for source, find in specs.items():
+                if source not in self._tokenizers and source not in failed and not await self._read(source, find):
                     failed.add(source)
 
-    async def _read(self, source: Source, spec: ModelSpec) -> bool:
+    async def _read(self, source: Source, find: Find) -> bool:
         try:
-            await self._tokenizers.get(source, partial(_files, spec))
+            await self._tokenizers.get(source, find)
         except Exception:
             logger.exception("the tokenizer of %s cannot be read; requests will try again", source.model)
             return False
@@ -173,7 +174,7 @@ class HostModels:
         """The model with its tokenizer, made once for each engine."""
         if placement.served is None or placement.serial != resident.serial:
             files = resident.files
-            find = partial(_files, placement.spec) if files is None else lambda: files
+            find = partial(_files, placement.name, placement.spec) if files is None else lambda: files
             tokenizer = await self._tokenizers.get(placement.source, find)
             placement.served = ServedModel(
                 names=placement.names,
@@ -192,5 +193,5 @@ def _same(one: ModelSpec | None, other: ModelSpec) -> bool:
     return one is other or one == other
 
 
-def _files(spec: ModelSpec) -> ModelFiles:
-    return resolve(spec.source, spec.model_revision, token=spec.token)
+def _files(name: ModelName, spec: ModelSpec) -> ModelFiles:
+    return resolve(spec.source, spec.model_revision, access=access_of(name, spec))

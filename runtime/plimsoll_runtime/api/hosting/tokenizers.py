@@ -14,10 +14,14 @@ Find = Callable[[], ModelFiles]
 
 
 class Source(NamedTuple):
-    """Where a model comes from: those of one source share a tokenizer."""
+    """Where a model comes from: those of one source share a tokenizer.
+
+    `apart`: the namespace that fetches it for itself alone, "" for what is shared.
+    """
 
     model: str
     revision: str | None
+    apart: str = ""
 
 
 def read_tokenizer(files: ModelFiles) -> Tokenizer:

@@ -82,7 +82,11 @@ def test_a_rotated_token_reaches_the_host_once_it_is_looked_at_again() -> None:
         (lambda s: s.secrets.clear(), "TokenNotFound", "there is no Secret team/hub; create it"),
         (lambda s: s.secrets[SECRET].clear(), "TokenNotFound", "the Secret team/hub has no key token; add it"),
         (lambda s: s.readable.clear(), "TokenNotAllowed", "add it to operator.tokenNamespaces of the chart"),
-        (lambda s: s.secrets[SECRET].update(token=encoded("two words")), "TokenInvalid", "has no token: it must be one"),
+        (
+            lambda s: s.secrets[SECRET].update(token=encoded("two words")),
+            "TokenInvalid",
+            "has no token: it must be one",
+        ),
         (lambda s: s.secrets[SECRET].update(token="!!"), "TokenInvalid", "has no token: it must be one line"),
     ],
 )

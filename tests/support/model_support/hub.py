@@ -1,0 +1,121 @@
+"""A hub on the loopback for the real client library: repositories by kind of access, and how it fails."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+FILES: Mapping[str, bytes] = {
+    "config.json": b'{"architectures": ["LlamaForCausalLM"]}',
+    "model.safetensors": b"weights",
+    "tokenizer.json": b"{}",
+    "README.md": b"not needed",
+    "pytorch_model.bin": b"not read",
+    "consolidated.safetensors": b"the weights again",
+    "onnx/config.json": b"other format",
+}
+MAIN, OLD = "a" * 40, "b" * 40
+TOKEN = "hf_right"
+
+
+@dataclass
+class Hub:
+    """What the stand-in serves: repositories by kind of access, and how it fails."""
+
+    url: str = ""
+    files: Mapping[str, bytes] = field(default_factory=lambda: FILES)
+    token: str = TOKEN
+    tokens_seen: set[str] = field(default_factory=set)
+    asked: list[str] = field(default_factory=list)
+    revisions: dict[str, str] = field(default_factory=lambda: {"main": MAIN, "v1": OLD})
+    cut: bool = False
+    nonsense: bool = False
+
+
+def handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        def log_message(self, *_: object) -> None:
+            """Tests are quiet."""
+
+        def do_GET(self) -> None:
+            path = unquote(urlsplit(self.path).path)
+            hub.tokens_seen.add((self.headers.get("Authorization") or "").removeprefix("Bearer "))
+            hub.asked.append(f"{self.command} {path}")
+            parts = path.strip("/").split("/")
+            if hub.nonsense:
+                self.answer(b"<html>Please log in to the network</html>")
+            elif refusal := self.refusal("/".join(parts[2:4] if parts[0] == "api" else parts[:2])):
+                self.refuse(*refusal)
+            elif parts[0] != "api":
+                self.file(parts[3], "/".join(parts[4:]))
+            elif parts[4] == "revision":
+                self.revision(parts[5])
+            else:
+                self.tree()
+
+        do_HEAD = do_GET
+
+        def refusal(self, repository: str) -> tuple[int, str] | None:
+            authorised = self.headers.get("Authorization") == f"Bearer {hub.token}"
+            if repository == "org/gated" and not authorised:
+                return 403, "GatedRepo"
+            if repository == "org/private" and not authorised:
+                return 401, "RepoNotFound"
+            return None if repository in ("org/model", "org/gated", "org/private") else (404, "RepoNotFound")
+
+        def revision(self, name: str) -> None:
+            sha = hub.revisions.get(name)
+            if sha is None:
+                self.refuse(404, "RevisionNotFound")
+            else:
+                self.answer(json.dumps({"id": "org/model", "sha": sha, "siblings": []}).encode())
+
+        def tree(self) -> None:
+            listed: list[dict[str, Any]] = [
+                {"type": "file", "path": path, "size": len(content), "oid": hashlib.sha1(content).hexdigest()}
+                for path, content in hub.files.items()
+            ]
+            self.answer(json.dumps(listed).encode())
+
+        def file(self, sha: str, name: str) -> None:
+            content = hub.files[name]
+            etag = hashlib.sha1(content).hexdigest()
+            cut = hub.cut and name == "model.safetensors" and self.command == "GET"
+            self.answer(content, {"ETag": f'"{etag}"', "X-Repo-Commit": sha}, cut=cut)
+
+        def refuse(self, status: int, code: str) -> None:
+            self.answer(b"{}", {"X-Error-Code": code}, status=status)
+
+        def answer(
+            self, body: bytes, headers: Mapping[str, str] | None = None, *, status: int = 200, cut: bool = False
+        ) -> None:
+            self.send_response(status)
+            for key, value in {"Content-Length": str(len(body)), **(headers or {})}.items():
+                self.send_header(key, value)
+            self.end_headers()
+            if self.command == "GET":
+                self.wfile.write(body[:3] if cut else body)
+
+    return Handler
+
+
+@contextmanager
+def serving(hub: Hub) -> Iterator[Hub]:
+    """It answers at its `url` inside."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler(hub))
+    hub.url = f"http://127.0.0.1:{server.server_address[1]}"
+    thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield hub
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()

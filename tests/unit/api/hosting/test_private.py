@@ -1,0 +1,161 @@
+"""A private model in a real `plimsoll host`: its token opens it, and is found nowhere afterwards."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+from model_support.hub import Hub, serving
+
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")]
+
+FULL = "the token of the operator, which may do everything"
+RIGHT, WRONG, NEXT = "hf_RightRightRight7", "hf_WrongWrongWrong7", "hf_NextNextNextNext7"
+SECRETS = (RIGHT, WRONG, NEXT, FULL)
+Json = dict[str, Any]
+
+
+@dataclass
+class Hosting:
+    process: subprocess.Popen[str]
+    url: str
+    host_url: str
+    folder: Path
+    said: list[str] = field(default_factory=list)
+    _number: int = 0
+
+    def ask(self, method: str, path: str, body: Json | None = None) -> httpx.Response:
+        answer = httpx.request(
+            method,
+            f"{self.host_url}/host/v1/{path}",
+            json=body,
+            headers={"Authorization": f"Bearer {FULL}"},
+            timeout=90,
+        )
+        self.said.append(answer.text)
+        return answer
+
+    def place(self, name: str, token: str, level: str = "OnDisk") -> httpx.Response:
+        self._number += 1
+        spec: Json = {"revision": str(self._number), "source": "hf://org/private", "servedNames": [name]}
+        spec |= {"minimumKv": "1MiB", "token": token}
+        return self.ask("PUT", f"models/{name}/m", {"operation": f"o{self._number}", "spec": spec, "level": level})
+
+    def entry(self, name: str, holds: Callable[[Json], bool]) -> Json:
+        """The model's entry, once that holds; the host tells of each change."""
+        sequence = 0
+        while True:
+            report = self.ask("GET", f"report?after={sequence}&wait=30").json()
+            sequence = report["sequence"]
+            for entry in report["models"]:
+                if entry["namespace"] == name and holds(entry):
+                    return dict(entry)
+
+    def complete(self, name: str) -> httpx.Response:
+        body = {"model": name, "prompt": "Hello", "max_tokens": 4, "temperature": 0, "ignore_eos": True}
+        answer = httpx.post(f"{self.url}/v1/completions", json=body, timeout=120)
+        self.said.append(answer.text)
+        return answer
+
+    def everything(self) -> Iterator[tuple[str, str]]:
+        """All that anybody but the host itself can read of it."""
+        yield from ((f"answer {number}", text) for number, text in enumerate(self.said))
+        yield "the log", (self.folder / "log").read_text()
+        yield "metrics", httpx.get(f"{self.url}/metrics", timeout=30).text
+        yield "models", httpx.get(f"{self.url}/v1/models", timeout=30).text
+        me = psutil.Process(self.process.pid)
+        for process in (me, *me.children(recursive=True)):
+            for name in ("cmdline", "environ"):
+                yield f"{name} of {process.pid}", Path(f"/proc/{process.pid}/{name}").read_text(errors="replace")
+        for path in self.folder.rglob("*"):
+            if path.is_file() and path.stat().st_size < 2**20:
+                yield str(path), path.read_text(errors="replace")
+
+
+@pytest.fixture
+def hub(tiny_model: Path) -> Iterator[Hub]:
+    files = {path.name: path.read_bytes() for path in tiny_model.iterdir() if path.is_file()}
+    with serving(Hub(files=files, token=RIGHT)) as made:
+        yield made
+
+
+@pytest.fixture
+def hosting(hub: Hub, tmp_path: Path) -> Iterator[Hosting]:
+    command = [
+        sys.executable,
+        "-m",
+        "plimsoll_runtime",
+        "host",
+        "--port",
+        "0",
+        "--host-port",
+        "0",
+        "--sleepers",
+        "64MiB",
+    ]
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith("HF_") and "proxy" not in k.lower()}
+    environment = inherited | {
+        "PLIMSOLL_CACHE": str(tmp_path / "cache"),
+        "PLIMSOLL_HOST_TOKENS": hashlib.sha256(FULL.encode()).hexdigest(),
+        "HF_ENDPOINT": hub.url,
+        "HF_HOME": str(tmp_path / "huggingface"),
+        "HF_HUB_DISABLE_XET": "1",
+        "HF_HUB_DISABLE_TELEMETRY": "1",
+    }
+    with (tmp_path / "log").open("w") as log:
+        process = subprocess.Popen(command, stderr=log, stdout=log, text=True, env=environment)
+    try:
+        text = ""
+        while " ready: " not in text:
+            assert process.poll() is None, text
+            text = (tmp_path / "log").read_text()
+        urls = re.findall(r"(?:listening|host API) on (http://127\.0\.0\.1:\d+)", text)
+        yield Hosting(process, *urls, tmp_path)
+    finally:
+        for child in psutil.Process(process.pid).children(recursive=True):
+            child.kill()
+        process.kill()
+        process.wait()
+
+
+def test_a_token_opens_a_model_for_its_namespace_and_shows_nowhere(hosting: Hosting, hub: Hub) -> None:
+    assert hosting.place("team", RIGHT, "Resident").status_code in (200, 202)
+    hosting.entry("team", lambda entry: entry["state"] == "Resident")
+    assert hosting.complete("team").status_code == 200
+    assert hub.tokens_seen == {RIGHT}
+
+    hosting.place("guests", WRONG)
+    refused = hosting.entry("guests", lambda entry: entry["error"] is not None)
+    assert "look at the token of spec.model.tokenSecret" in refused["error"]
+    hosting.place("nobody", "")
+    assert "name one in" in hosting.entry("nobody", lambda entry: entry["error"] is not None)["error"]
+    odd = hosting.place("odd", f"{WRONG}\nX-Header: no")
+    assert odd.status_code == 400
+    assert "printable ASCII" in odd.text
+    broken = hosting.ask(
+        "PUT", "models/odd/m", {"operation": "x", "spec": {"token": RIGHT, "source": 7}, "level": "no"}
+    )
+    assert broken.status_code == 400
+
+    hub.token = NEXT  # rotated: what was fetched serves on, and what is fetched from now on takes the new one
+    assert hosting.place("team", NEXT, "Resident").status_code == 200
+    assert hosting.entry("team", lambda entry: entry["revision"] != "1")["loads"] == 1
+    assert hosting.complete("team").status_code == 200
+    hosting.place("guests", NEXT)
+    assert hosting.entry("guests", lambda entry: entry["state"] == "OnDisk")["error"] is None
+    assert hub.tokens_seen == {RIGHT, WRONG, NEXT, ""}
+
+    found = [(where, secret) for where, text in hosting.everything() for secret in SECRETS if secret in text]
+    assert found == []
+    assert (hosting.folder / "huggingface/private/team").is_dir()
+    assert not list((hosting.folder / "huggingface").glob("private/nobody/**/config.json"))
