@@ -56,8 +56,8 @@ class StubDemand:
     waiting: int = 0
     slots: int = 8
     kv: float = 0.0
-    first_byte: StubLatency = field(default_factory=lambda: StubLatency())
-    gap: StubLatency = field(default_factory=lambda: StubLatency())
+    first_byte: StubLatency = field(default_factory=StubLatency)
+    gap: StubLatency = field(default_factory=StubLatency)
 
 
 @dataclass
