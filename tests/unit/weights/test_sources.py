@@ -11,6 +11,7 @@ import pytest
 from plimsoll_runtime.errors import ModelError, PlimsollError, SourceError
 from plimsoll_runtime.weights import sources
 from plimsoll_runtime.weights.files import ModelFiles
+from plimsoll_runtime.weights.hub import Access
 from plimsoll_runtime.weights.sources import open_folder, resolve
 
 CONFIG = {"architectures": ["LlamaForCausalLM"], "eos_token_id": 2}
@@ -27,8 +28,8 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture(autouse=True)
 def no_hub(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fetch(model_id: str, revision: str | None, token: str | None) -> Path:
-        raise SourceError(f"asked the hub for {model_id} at {revision}" + (f" with {token}" if token else ""))
+    def fetch(model_id: str, revision: str | None, access: Access | None) -> Path:
+        raise SourceError(f"asked the hub for {model_id} at {revision}" + (f" with {access.token}" if access else ""))
 
     monkeypatch.setattr(sources, "fetch_snapshot", fetch)
 
@@ -67,7 +68,7 @@ def test_what_is_not_there(model: str, revision: str | None, message: str) -> No
 @pytest.mark.parametrize("model", ["org/model", "hf://org/model"])
 def test_a_token_goes_to_the_hub(model: str) -> None:
     with pytest.raises(SourceError, match="asked the hub for org/model at None with hf_x"):
-        resolve(model, token="hf_x")
+        resolve(model, access=Access("team", "hf_x"))
 
 
 def test_a_revision_of_a_folder(folder: Path) -> None:

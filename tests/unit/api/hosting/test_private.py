@@ -120,7 +120,7 @@ def hosting(hub: Hub, tmp_path: Path) -> Iterator[Hosting]:
             assert process.poll() is None, text
             text = (tmp_path / "log").read_text()
         urls = re.findall(r"(?:listening|host API) on (http://127\.0\.0\.1:\d+)", text)
-        yield Hosting(process, *urls, tmp_path)
+        yield Hosting(process, urls[0], urls[1], tmp_path)
     finally:
         for child in psutil.Process(process.pid).children(recursive=True):
             child.kill()
