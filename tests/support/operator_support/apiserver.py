@@ -84,6 +84,7 @@ class ApiServer:
     folder: Path
     port: int = field(default_factory=free_port)
     plugins: tuple[str, ...] = ()
+    more: tuple[str, ...] = ()
     pids: dict[str, int] = field(default_factory=dict)
     _stack: ExitStack = field(default_factory=ExitStack)
 
@@ -139,6 +140,7 @@ class ApiServer:
                     # It wants a token for each namespace's default account, which a controller would make.
                     "--disable-admission-plugins=ServiceAccount",
                     *(f"--enable-admission-plugins={plugin}" for plugin in self.plugins),
+                    *self.more,
                 ],
             )
             self._await_ready(api)

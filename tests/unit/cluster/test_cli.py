@@ -14,7 +14,20 @@ from cluster.builder import push_image
 from cluster.layout import SOURCE, Layout
 from cluster.machine import Machine
 
-VERBS = ("up", "down", "status", "images", "kubectl", "helm", "run", "build-image", "push-image", "freeze", "thaw")
+VERBS = (
+    "up",
+    "down",
+    "status",
+    "images",
+    "keda",
+    "kubectl",
+    "helm",
+    "run",
+    "build-image",
+    "push-image",
+    "freeze",
+    "thaw",
+)
 
 
 @pytest.fixture
