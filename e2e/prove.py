@@ -155,8 +155,10 @@ def _scenarios(target: Target, args: argparse.Namespace) -> bool:
                 took[name] = time.monotonic() - since
                 print(f"e2e: {name} took {took[name]:.0f} s", flush=True)
                 results.extend(found)
+                measured = {k: v for k, v in figures.load(Path(folder)).items() if k.startswith(f"test_{name}.py")}
+                print("\n".join(f"e2e: {line}" for line in figures.goals(measured)), flush=True)
                 if args.record:
-                    records = runs.as_records(found, figures.load(Path(folder)))
+                    records = runs.as_records(found, measured)
                     _record(args.record, _provenance(target) | {"length": settings.length}, records)
 
         for turn in runs.turns(runs.choose(args.only), beside=not args.long):

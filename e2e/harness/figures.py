@@ -23,6 +23,19 @@ def told(figures: Figures) -> str:
     return json.dumps(figures, indent=1)
 
 
+def goals(found: dict[str, Figures]) -> list[str]:
+    """A line for each goal that a test has measured itself by: a record with a `goal`, which is "met" or "missed"."""
+    return [f"{test.partition('::')[2]}: {line}" for test, figures in found.items() for line in _goals("", figures)]
+
+
+def _goals(where: str, figures: Figures) -> list[str]:
+    inner = [line for name, value in figures.items() if isinstance(value, dict) for line in _goals(name, value)]
+    if "goal" not in figures:
+        return inner
+    values = ", ".join(f"{k} {v}" for k, v in figures.items() if isinstance(v, int | float))
+    return [f"goal {figures['goal']}: {where} {values}".replace("  ", " "), *inner]
+
+
 def load(folder: Path) -> dict[str, Figures]:
     """Everything that was written there, by test."""
     found = [json.loads(file.read_text()) for file in sorted(folder.glob("*.json"))]

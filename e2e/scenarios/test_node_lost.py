@@ -100,8 +100,12 @@ def test_models_of_a_pool_answer_elsewhere_and_are_loaded_once(
             state=lambda: [kube.describe(name) for name in moved],
         )
         assert {name: _ask(client, name) for name in NAMES} == answers
-        measured["elsewhere_after_seconds"] = since.seconds
-        measured["goal"] = "met" if since.seconds < ELSEWHERE_WITHIN else "missed"
+        taken = since.seconds
+        measured["elsewhere"] = {
+            "seconds": taken,
+            "goal_seconds": ELSEWHERE_WITHIN,
+            "goal": "met" if taken < ELSEWHERE_WITHIN else "missed",
+        }
         hold(60 if settings.long else 5)
     nodes.wait_ready(lost)
     pool.wait_replicas(kube)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,16 +16,20 @@ import pytest
 from harness import pool
 from harness.figures import Figures, told
 from harness.host_api import HostApi
-from harness.kube import Kube, fresh_namespace
+from harness.kube import Kube, Object, fresh_namespace
 from harness.load import Outcome, load
 from harness.pool import MODELS, PODS
 from harness.release import Release
 from harness.settings import Settings
 from harness.waiting import Stopwatch, hold, until
+from placement.recorded import Asked, Judged, judge
 
 PROMPT = "w5 w6 w7 w8 w9 w10"
 TOKENS = 8
 USERS = 3
+WRITTEN_SECONDS = 5
+"""What hosts say of the last request is written by then."""
+LOADING_RATIO = 1.3
 NOTICED_SECONDS = 10.0
 """How long after a kill its requests may go on without an end."""
 KILL = """
@@ -63,13 +68,20 @@ def test_more_models_than_memory_answer_and_nothing_is_killed(
     measured: Figures,
 ) -> None:
     watched = _Watched(HostApi(kube, release.namespace, pool.NAME), hosts)
+    samples = [kube.model_hosts()]
     began = Stopwatch()
     with load(async_client, _zipf(), users=USERS, prompt=PROMPT, tokens=TOKENS) as outcome:
         while began.seconds < (600 if settings.long else 60):
             hold(2)
             watched.look()
+            samples.append(kube.model_hosts())
+    hold(WRITTEN_SECONDS)
+    samples.append(kube.model_hosts())
     measured |= watched.figures(began.seconds) | {"load": outcome.summary(), "asked": dict(_asked(outcome))}
     measured["seconds_of_first_requests"] = {name: round(_first(outcome, name), 1) for name in outcome.texts}
+    loading = _loading(kube, samples, outcome)
+    goal = {"goal_ratio": LOADING_RATIO, "goal": "met" if loading.ratio <= LOADING_RATIO else "missed"}
+    measured["loading"] = asdict(loading) | goal
     assert outcome.failures == [], told(measured)
     answers = {name: _ask(client, name) for name in MODELS}
     assert len(set(answers.values())) == len(MODELS), "models of different weights answer alike"
@@ -186,6 +198,12 @@ def _follows(awake: Counter[str]) -> bool:
     return awake[MODELS[0]] > awake[MODELS[-1]] and sum(awake[name] for name in MODELS[:half]) > sum(
         awake[name] for name in MODELS[half:]
     )
+
+
+def _loading(kube: Kube, samples: list[list[Object]], outcome: Outcome) -> Judged:
+    """What was paid in loading, beside the least that any schedule of these requests pays."""
+    asked = [Asked(r.began, f"{kube.namespace}/{r.model}", r.seconds) for r in outcome.requests if r.fault is None]
+    return judge(samples, asked)
 
 
 def _asked(outcome: Outcome) -> Counter[str]:

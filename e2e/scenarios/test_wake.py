@@ -67,7 +67,6 @@ def test_of_models_that_sleep_in_memory(
             seconds.append(first)
         assert api.entry(host, case.name)["wakes"] - before == rounds, "it was not asleep, or not in memory"
         measured[case.name] = _figures(case, seconds)
-    print(f"\nwakes, request to first token: {told(measured)}")
 
 
 def _figures(case: Case, seconds: list[float]) -> dict[str, Any]:
