@@ -66,7 +66,7 @@ def _covered(known: Known) -> bool:
     slots = known.slots
     if len(slots) != known.model.placed:
         return False
-    return all(slot.stays and slot.state is not State.DRAINING for slot in slots)
+    return all(slot.stays for slot in slots)
 
 
 def _condition(slot: Slot) -> str:
@@ -78,7 +78,8 @@ def _may_leave(draft: Draft, slot: Slot) -> bool:
 
 
 def _good(known: Known) -> int:
-    return sum(slot.stays and slot.state is not State.DRAINING for slot in known.slots)
+    """Hosts on which it lies and stays: what drains to sleep does, what drains to go is not current."""
+    return sum(slot.stays for slot in known.slots)
 
 
 def _refills(source: Slot, known: Known) -> bool:

@@ -161,6 +161,14 @@ def test_what_lay_on_a_lost_host_is_placed_again_and_is_not_there_twice_when_it_
     assert (type(unloaded), unloaded.host.name) == (Unload, "h1")
 
 
+def test_a_model_that_drains_to_sleep_lies_where_it_is() -> None:
+    """Its host puts it to sleep for another: nothing is placed elsewhere, only to be one too many in a moment."""
+    draining = Copy(key("a"), "1", State.DRAINING, weights=40, since=OLD, rate=0.001)
+    assert brief(pool([model("a")], [host("h1", draining), host("h2")])) == []
+    going = replace(draining, going=True)
+    assert brief(pool([model("a")], [host("h1", going), host("h2")])) == ["Place a h2"]
+
+
 def test_a_drained_host_is_left_once_nobody_uses_it_and_what_is_in_use_goes_on() -> None:
     hosts = [host("h1", awake("a", rate=0.1), awake("b", active=1), condition=Condition.DRAINING), host("h2")]
     moves = [action for action in actions(pool([model("a"), model("b")], hosts)) if isinstance(action, Move)]
