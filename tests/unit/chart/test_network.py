@@ -1,0 +1,135 @@
+"""Who reaches whom by the rendered NetworkPolicies, worked out by Kubernetes' rules for each pair of pods and port."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+Object = dict[str, Any]
+Render = Callable[[Object], list[Object]]
+RUNTIME = {"app.kubernetes.io/name": "plimsoll-runtime", "app.kubernetes.io/managed-by": "plimsoll-operator"}
+PORTS = {"http": 8080, "metrics": 9090}
+
+
+def ours(component: str) -> dict[str, str]:
+    names = {"name": "plimsoll", "instance": "pl", "component": component}
+    return {f"app.kubernetes.io/{key}": value for key, value in names.items()}
+
+
+@dataclass(frozen=True)
+class Pod:
+    """`namespace` None: something outside the cluster, as the API server or a hub is."""
+
+    namespace: str | None
+    labels: dict[str, str] = field(default_factory=dict, hash=False)
+
+
+PODS = {
+    "operator": Pod("serving", ours("operator")),
+    "gateway": Pod("serving", ours("gateway")),
+    "model": Pod("team", {**RUNTIME, "plimsoll.dev/role": "serve"}),
+    "host": Pod("team", {**RUNTIME, "plimsoll.dev/role": "host"}),
+    "guest's host": Pod("guests", {**RUNTIME, "plimsoll.dev/role": "host"}),
+    "neighbour": Pod("serving", {"app": "x"}),
+    "teammate": Pod("team", {"app": "x"}),
+    "prometheus": Pod("monitoring", {"app": "prometheus"}),
+    "impostor": Pod("team", ours("gateway")),
+    "outside": Pod(None),
+}
+
+
+def chosen(selector: Object, labels: dict[str, str]) -> bool:
+    assert set(selector) <= {"matchLabels"}
+    return selector.get("matchLabels", {}).items() <= labels.items()
+
+
+def is_peer(peer: Object, pod: Pod, home: str) -> bool:
+    assert set(peer) <= {"podSelector", "namespaceSelector"}
+    if pod.namespace is None:
+        return False
+    namespaces = peer.get("namespaceSelector")
+    here = (
+        pod.namespace == home
+        if namespaces is None
+        else chosen(namespaces, {"kubernetes.io/metadata.name": pod.namespace})
+    )
+    return here and chosen(peer.get("podSelector", {}), pod.labels)
+
+
+def lets(policies: list[Object], pod: Pod, direction: str, other: Pod, port: int) -> bool:
+    """Whether the policies of a pod let a connection through; a pod that none selects is open."""
+    mine = [
+        policy
+        for policy in policies
+        if policy["metadata"]["namespace"] == pod.namespace
+        and direction.capitalize() in policy["spec"]["policyTypes"]
+        and chosen(policy["spec"]["podSelector"], pod.labels)
+    ]
+    if not mine:
+        return True
+    for policy in mine:
+        for rule in policy["spec"].get(direction, ()):
+            ports = [PORTS.get(entry["port"], entry["port"]) for entry in rule["ports"]]
+            peers = rule.get("from" if direction == "ingress" else "to")
+            home = policy["metadata"]["namespace"]
+            if port in ports and (peers is None or any(is_peer(peer, other, home) for peer in peers)):
+                return True
+    return False
+
+
+def reached(policies: list[Object], port: int) -> Iterator[tuple[str, str]]:
+    for one, source in PODS.items():
+        for other, target in PODS.items():
+            out = lets(policies, source, "egress", target, port)
+            if one != other and out and lets(policies, target, "ingress", source, port):
+                yield one, other
+
+
+@pytest.fixture
+def policies(render: Render) -> list[Object]:
+    monitoring = {
+        "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}},
+        "podSelector": {"matchLabels": {"app": "prometheus"}},
+    }
+    policy = {"runtimeNamespaces": ["team", "guests"], "runtimeFrom": [monitoring], "metricsFrom": [monitoring]}
+    found = render({"networkPolicy": policy})
+    return [item for item in found if item["kind"] == "NetworkPolicy"]
+
+
+RUNTIMES = {"model", "host", "guest's host"}
+HOSTS = {"host", "guest's host"}
+
+
+def test_the_host_api_is_reached_by_the_operator_and_the_gateway_alone(policies: list[Object]) -> None:
+    pairs = {pair for pair in reached(policies, 8100) if pair[1] in RUNTIMES}
+    assert pairs == {(who, host) for who in ("operator", "gateway") for host in HOSTS}
+
+
+def test_models_are_asked_by_the_gateway_and_whoever_is_named(policies: list[Object]) -> None:
+    pairs = {pair for pair in reached(policies, 8000) if pair[1] in RUNTIMES}
+    assert pairs == {(who, pod) for who in ("gateway", "prometheus") for pod in RUNTIMES}
+
+
+@pytest.mark.parametrize("port", [22, 80, 8001, 8080, 9090, 10250])
+def test_nothing_else_of_a_runtime_is_reached(policies: list[Object], port: int) -> None:
+    assert {pair for pair in reached(policies, port) if pair[1] in RUNTIMES} == set()
+
+
+def test_the_gateway_is_open_and_its_metrics_are_not(policies: list[Object]) -> None:
+    assert {one for one, other in reached(policies, 8080) if other == "gateway"} == set(PODS) - {"gateway", "operator"}
+    assert {one for one, other in reached(policies, 9090) if other == "gateway"} == {"prometheus"}
+    assert {one for one, other in reached(policies, 8080) if other == "operator"} == {"prometheus"}
+
+
+@pytest.mark.parametrize("who", ["operator", "gateway"])
+def test_what_the_control_plane_may_reach(policies: list[Object], who: str) -> None:
+    """The API server is outside, wherever its ports are; the hub, the metadata of a cloud and databases are not its."""
+    out = {
+        port: {other for other, pod in PODS.items() if other != who and lets(policies, PODS[who], "egress", pod, port)}
+        for port in (22, 53, 80, 443, 5432, 6443, 8000, 8080, 8100)
+    }
+    everybody = set(PODS) - {who}
+    wanted = {53: everybody, 443: everybody, 6443: everybody, 8100: HOSTS}
+    wanted |= {8000: RUNTIMES} if who == "gateway" else {}
+    assert {port: found for port, found in out.items() if found} == wanted
