@@ -41,7 +41,7 @@ PODS = {
 
 def chosen(selector: Object, labels: dict[str, str]) -> bool:
     assert set(selector) <= {"matchLabels"}
-    return selector.get("matchLabels", {}).items() <= labels.items()
+    return bool(selector.get("matchLabels", {}).items() <= labels.items())
 
 
 def is_peer(peer: Object, pod: Pod, home: str) -> bool:
@@ -118,7 +118,7 @@ def test_nothing_else_of_a_runtime_is_reached(policies: list[Object], port: int)
 
 def test_the_gateway_is_open_and_its_metrics_are_not(policies: list[Object]) -> None:
     assert {one for one, other in reached(policies, 8080) if other == "gateway"} == set(PODS) - {"gateway", "operator"}
-    assert {one for one, other in reached(policies, 9090) if other == "gateway"} == {"prometheus"}
+    assert {one for one, other in reached(policies, 9090) if other == "gateway"} == {"operator", "prometheus"}
     assert {one for one, other in reached(policies, 8080) if other == "operator"} == {"prometheus"}
 
 
@@ -127,9 +127,9 @@ def test_what_the_control_plane_may_reach(policies: list[Object], who: str) -> N
     """The API server is outside, wherever its ports are; the hub, the metadata of a cloud and databases are not its."""
     out = {
         port: {other for other, pod in PODS.items() if other != who and lets(policies, PODS[who], "egress", pod, port)}
-        for port in (22, 53, 80, 443, 5432, 6443, 8000, 8080, 8100)
+        for port in (22, 53, 80, 443, 5432, 6443, 8000, 8080, 8100, 9090)
     }
     everybody = set(PODS) - {who}
     wanted = {53: everybody, 443: everybody, 6443: everybody, 8100: HOSTS}
-    wanted |= {8000: RUNTIMES} if who == "gateway" else {}
+    wanted |= {8000: RUNTIMES} if who == "gateway" else {9090: {"gateway"}}
     assert {port: found for port, found in out.items() if found} == wanted
