@@ -6,8 +6,9 @@ Plain ASGI rather than a framework: on the path of every token, a framework cost
 from __future__ import annotations
 
 import logging
-import math
 import time
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, nullcontext
 from functools import partial
 from typing import Any
 from urllib.parse import quote
@@ -17,7 +18,11 @@ import aiohttp
 from plimsoll_gateway.asked import Asked, read_asked
 from plimsoll_gateway.body import Body, ClientGone, Message, Receive, discard_unread, read_body
 from plimsoll_gateway.budget import SMALL_BYTES, Budget
+from plimsoll_gateway.capacity import Capacity
 from plimsoll_gateway.catalog import model_list, one_model
+from plimsoll_gateway.cold import ColdStarts
+from plimsoll_gateway.comments import Comments
+from plimsoll_gateway.connections import Connections
 from plimsoll_gateway.credential import Credential
 from plimsoll_gateway.demand.ledger import Demand
 from plimsoll_gateway.errors import (
@@ -43,13 +48,14 @@ from plimsoll_gateway.probe import Prober
 from plimsoll_gateway.quota.admission import Admission, Quotas, Unlimited
 from plimsoll_gateway.quota.usage import Meter
 from plimsoll_gateway.relay import Relay, find_model
-from plimsoll_gateway.room import Place, Room
+from plimsoll_gateway.room import Room
 from plimsoll_gateway.route.prefix import prefix_blocks
 from plimsoll_gateway.route.scores import Wanted
 from plimsoll_gateway.stream import Send, Stream
 from plimsoll_gateway.table import Model, Table, TableStore
 from plimsoll_gateway.turns import Turns
 from plimsoll_gateway.upstream import Call, is_alive
+from plimsoll_gateway.witness import Witness
 
 log = logging.getLogger(__name__)
 
@@ -58,8 +64,7 @@ OWN = PROBES | {"/v1/models"}
 MODEL_PREFIX = "/v1/models/"
 JSON = b"application/json"
 NO_KEYRING = Keyring(None)
-HEADROOM = 1.25
-"""Requests let through for each place in the replicas' batches: the next ones are there when a place becomes free."""
+Carry = Callable[[], Awaitable[None]]
 
 
 class Gateway:
@@ -85,19 +90,24 @@ class Gateway:
         self._keyring = keyring
         self._credential = credential
         self._quotas = Quotas()
-        self._gates = Gates(self._capacity, max(1, limits.waiting // 2))  # fair turns end before the room does
+        limits = limits.resolved()
         self._own_paths = OWN - {METRICS} if metrics_apart else OWN
         self._body_bytes = limits.body_bytes
         self._metrics = Metrics(store, keyring)
         self._demand = Demand(store, picker.standing)
         self.operations = Operations(self._metrics, self._demand)
+        self.connections = Connections(limits.connections, self._metrics)
         self._budget = Budget(limits.held_bytes, self._metrics)
         self._turns = Turns()
-        self._room = Room(limits.waiting, self._metrics, lambda model: picker.places(model.replicas))
+        self._capacity = Capacity(store, picker)
+        self._room = Room(limits.waiting, self._metrics, self._capacity.places)
+        cold = ColdStarts(store, self._metrics)
+        self._witness = Witness(self._metrics, self._demand, picker, self._capacity, cold)
+        fair = max(1, limits.waiting // 2)  # fair turns end before the room does
+        self._gates = Gates(self._capacity, fair, limits.wake_seconds, self._witness.held)
+        self._hold_seconds = limits.hold_seconds
         self._prober = Prober(partial(is_alive, session), store, picker, self._metrics)
-        self._relay = Relay(
-            session, store, picker, self._prober, self._metrics, self._demand, hold_seconds=limits.hold_seconds
-        )
+        self._relay = Relay(session, store, picker, self._prober, self._witness, wake_seconds=limits.wake_seconds)
         self._running = Lifelines()
         store.listen(self._table_changed)
         self._draining = False
@@ -122,6 +132,7 @@ class Gateway:
         try:
             await self._answer(exchange)
         except Refusal as refusal:
+            exchange.code = refusal.status  # where the head of a stream is out, it is told as an event
             await stream.fail(refusal)
         except ClientGone:
             if not stream.said_all:  # many clients hang up as soon as they have read the last event
@@ -169,17 +180,19 @@ class Gateway:
                 self._metrics.in_flight.labels(*labels_of(exchange.model)).track_inprogress(),
                 self._room.enter(exchange.model, asked.model) as place,
             ):
-                async with self._running.hold(exchange.receive):
-                    await self._in_turn(call, asked, admission, exchange, place)
+                async with self._running.hold(exchange.receive), self._comments(exchange, asked) as comments:
+                    carry = partial(self._relay.carry, call, exchange.stream, place, comments)
+                    await self._in_turn(call, asked, admission, exchange, carry)
 
     async def _in_turn(
-        self, call: Call, asked: Asked, admission: Admission | Unlimited, exchange: Exchange, place: Place
+        self, call: Call, asked: Asked, admission: Admission | Unlimited, exchange: Exchange, carry: Carry
     ) -> None:
-        """Wait for the request's turn, and count what it took."""
+        """Carry it in the request's turn, and count what it took."""
         model, key = exchange.model, exchange.key
         assert model is not None
         if key is None or call.meter is None:
-            await self._relay.carry(call, exchange.stream, place)
+            async with self._gates.enter(model.key, asked.model, None, asked.tokens):
+                await carry()
             return
         came = time.monotonic()
         share = Share(key.name, key.terms.priority, key.terms.weight)
@@ -187,12 +200,23 @@ class Gateway:
             self._metrics.turn.labels(*labels_of(model)).observe(time.monotonic() - came)
             admission.begin()
             try:
-                await self._relay.carry(call, exchange.stream, place)
+                await carry()
             finally:
                 tokens = call.meter.tokens()
                 turn.cost(tokens)
                 admission.used(tokens)
                 self._metrics.key_tokens.labels(key.name).inc(tokens)
+
+    def _comments(self, exchange: Exchange, asked: Asked) -> AbstractAsyncContextManager[Comments | None]:
+        """For a stream whose model may have to wake. In a pool a replica that is ready may have to wake it still."""
+        model = exchange.model
+        assert model is not None
+        if not (asked.streams and model.wakes):
+            return nullcontext()
+        comments = Comments(exchange.stream, self._hold_seconds)
+        if model.pooled or not model.ready_for(asked.model):
+            comments.arm()
+        return comments
 
     def _call(self, exchange: Exchange, body: Body, asked: Asked) -> Call:
         key, credential = exchange.key, self._credential
@@ -221,16 +245,10 @@ class Gateway:
             return read_asked(path, body.view)
         return await self._turns.take(lambda: read_asked(path, body.view))
 
-    def _capacity(self, name: str) -> int | None:
-        """How many requests the ready replicas of a model take at once; None where none is ready."""
-        model = self._store.find(name)
-        ready = () if model is None else model.ready_for(name)
-        return math.ceil(HEADROOM * self._picker.capacity(ready)) if ready else None
-
     def _table_changed(self, table: Table) -> None:
         known = {replica.id for model in table.models for replica in model.replicas}
         self._picker.loads.keep(known)
-        self._relay.keep(known)
+        self._witness.keep(known)
         self._gates.wake()
 
     async def _own(self, exchange: Exchange) -> None:

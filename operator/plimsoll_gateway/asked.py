@@ -22,7 +22,7 @@ _PROMPT_ALONE = frozenset(["/v1/embeddings", "/tokenize", "/detokenize"])
 @dataclass(frozen=True, slots=True)
 class Asked:
     """`prompt_tokens` and `answer_tokens` are guesses from sizes and bounds. `prefix`: how the prompt's JSON begins;
-    `salt`: the JSON of the client's cache_salt, empty where there is none.
+    `salt`: the JSON of the client's cache_salt, empty where there is none. `streams`: the answer is to be a stream.
     """
 
     model: str
@@ -30,6 +30,7 @@ class Asked:
     answer_tokens: int
     prefix: bytes
     salt: bytes
+    streams: bool = False
 
     @property
     def tokens(self) -> int:
@@ -49,6 +50,7 @@ def read_asked(path: str, text: memoryview) -> Asked:
         answer_tokens=0 if path in _PROMPT_ALONE else _answer_tokens(members),
         prefix=bytes(prompt[:PREFIX_BYTES]),
         salt=bytes(salt[:PREFIX_BYTES]),
+        streams=bytes(members.get("stream", b"")[:5]) == b"true",
     )
 
 

@@ -6,6 +6,8 @@ import json
 import math
 from collections.abc import Sequence
 
+import msgspec
+
 from plimsoll_gateway.table import Model
 
 # An error that lists every model of a large cluster would help nobody.
@@ -184,7 +186,7 @@ def _listed(known: Sequence[str]) -> str:
 
 
 def not_ready(name: str, model: Model) -> Refusal:
-    """503: the model exists, and no replica can answer now."""
+    """503: the model exists, and no replica can answer now, nor came while the request could wait."""
     why = f": {model.message}" if model.message else f" (0 of {len(model.replicas)} replicas are ready)."
     return _unavailable(f"The model '{name}' is not ready yet{why}", "model_not_ready")
 
@@ -207,6 +209,12 @@ def too_many_bytes(most: int) -> Refusal:
     return _unavailable(message, "overloaded", ("connection", "close"))
 
 
+def too_many_connections(most: int) -> Refusal:
+    """503; the connection is closed."""
+    message = f"The gateway is overloaded: it has {most} connections, and no more may be (--max-connections)."
+    return _unavailable(message, "overloaded", ("connection", "close"))
+
+
 def no_table() -> Refusal:
     """503: this gateway has only just begun."""
     return _unavailable("The gateway does not know its models yet. Try again in a moment.", "gateway_starting")
@@ -214,6 +222,27 @@ def no_table() -> Refusal:
 
 def _unavailable(message: str, code: str, *headers: tuple[str, str]) -> Refusal:
     return Refusal(503, message, code=code, headers=[("retry-after", str(RETRY_AFTER_SECONDS)), *headers])
+
+
+def told_by_replica(name: str, status: int, body: bytes) -> Refusal:
+    """What a replica answered instead of a stream whose head is out already: its own error, where it is one."""
+    try:
+        error = msgspec.json.decode(body, type=_Told).error
+    except msgspec.MsgspecError:
+        return upstream_failed(name, f"its answer was no stream (status {status})")
+    kind = error.type or None
+    return Refusal(status, error.message, code=error.code or "upstream_failed", param=error.param, kind=kind)
+
+
+class _Error(msgspec.Struct):
+    message: str
+    type: str | None = None
+    code: str | None = None
+    param: str | None = None
+
+
+class _Told(msgspec.Struct):
+    error: _Error
 
 
 def upstream_failed(name: str, reason: str) -> Refusal:

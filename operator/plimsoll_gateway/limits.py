@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from plimsoll_gateway.budget import MOST_HELD
-from plimsoll_gateway.room import MOST_WAITING
+from plimsoll_gateway.memory import memory_limit, open_files
 
 MIB = 1 << 20
 # The paths that name their model in the body, and the bytes that one may have. A replica that does not offer a path
@@ -25,17 +25,37 @@ BODY_BYTES: Mapping[str, int] = MappingProxyType(
 
 
 HOLD_SECONDS = 10.0
-"""Moving a model between pods was seen to take one to two seconds."""
+CONNECTION_BYTES = 64 << 10
+"""A stream takes some 50 KiB: its client's connection and the one to its replica."""
+CONNECTIONS_SHARE = 0.5  # of the memory; the rest is for bodies, and for what the process itself takes
+FILES_PER_CONNECTION = 2
+OTHER_FILES = 128
+WAKE_SECONDS = 300.0
+"""A pod that is made, pulls nothing and reads some GB of weights is there in less."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """`body_bytes`: by path, of one request. `held_bytes`: of all bodies together. `waiting`: requests of one model.
+    """`body_bytes`: by path, of one request. `held_bytes`: of all bodies together. `waiting`: requests of one model, 0
+    for half of the connections. `connections`: of clients, 0 for as many as the memory is for.
 
-    `hold_seconds`: how long one may wait for a model that no pod of its pool has just now.
+    `wake_seconds`: how long one may wait for a replica to be there; of those, a stream's head waits for `hold_seconds`.
     """
 
     body_bytes: Mapping[str, int] = field(default_factory=lambda: BODY_BYTES)
     held_bytes: int = MOST_HELD
-    waiting: int = MOST_WAITING
+    waiting: int = 0
     hold_seconds: float = HOLD_SECONDS
+    wake_seconds: float = WAKE_SECONDS
+    connections: int = 0
+
+    def resolved(self) -> Limits:
+        """With the numbers that this machine gives."""
+        connections = self.connections or connections_for(memory_limit(), open_files())
+        return replace(self, connections=connections, waiting=self.waiting or max(1, connections // 2))
+
+
+def connections_for(memory: int, files: int) -> int:
+    """How many connections so many bytes of memory, and so many open files, are for."""
+    by_files = (files - OTHER_FILES) // FILES_PER_CONNECTION
+    return max(1, min(int(memory * CONNECTIONS_SHARE) // CONNECTION_BYTES, by_files))

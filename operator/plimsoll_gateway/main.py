@@ -13,6 +13,7 @@ from plimsoll_gateway.app import Gateway
 from plimsoll_gateway.credential import Credential, CredentialError
 from plimsoll_gateway.keys.folder import KeyFolder
 from plimsoll_gateway.keys.keyring import Keyring
+from plimsoll_gateway.memory import raise_open_files
 from plimsoll_gateway.options import Options, parse_options
 from plimsoll_gateway.pick import Picker
 from plimsoll_gateway.server import GatewayServer, MetricsServer, listen
@@ -27,6 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run until a signal; the exit code is 0 after an orderly stop, 1 where it cannot start or go on."""
     options = parse_options(arguments)
     logging.basicConfig(level=options.log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    raise_open_files()
     try:
         credential = None if options.gateway_token_file is None else Credential(options.gateway_token_file)
     except CredentialError as error:

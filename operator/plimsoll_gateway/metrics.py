@@ -36,6 +36,17 @@ class Metrics:
             "plimsoll_gateway_retries", "Second attempts, by what the first ended in.", (*LABELS, "reason"),
             registry=self.registry,
         )  # fmt: skip
+        self.held = Gauge(
+            "plimsoll_gateway_held", "Requests that wait for a replica of their model to be there.", LABELS,
+            registry=self.registry,
+        )  # fmt: skip
+        self.cold_start = Histogram(
+            "plimsoll_gateway_cold_start_seconds",
+            "From the first request that found no replica until one was ready, and until an answer began.",
+            (*LABELS, "until"),
+            buckets=SECONDS,
+            registry=self.registry,
+        )
         self.refused = Counter(
             "plimsoll_gateway_refused", "Requests refused because too many of the model waited already.", LABELS,
             registry=self.registry,
@@ -48,6 +59,15 @@ class Metrics:
             "plimsoll_gateway_body_bytes", "Bytes of request bodies held until an answer begins.",
             registry=self.registry,
         )  # fmt: skip
+        self.connections = Gauge(
+            "plimsoll_gateway_connections", "Connections of clients, and of probes.", registry=self.registry
+        )
+        self.connections_closed = Counter(
+            "plimsoll_gateway_connections_closed",
+            "Connections closed because there were too many: idle ones gave way, or new ones were refused.",
+            ("why",),
+            registry=self.registry,
+        )
         self.ejections = Counter(
             "plimsoll_gateway_ejections", "Times that a replica was found to answer nothing.", LABELS,
             registry=self.registry,

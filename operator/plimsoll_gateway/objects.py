@@ -42,6 +42,8 @@ class Served:
     message: str
     pooled: bool = False
     canary: Canary | None = None
+    scales_to: int = 0
+    stalled: bool = False
 
 
 def read_served(item: Object) -> Served:
@@ -49,8 +51,17 @@ def read_served(item: Object) -> Served:
     meta, spec = item["metadata"], item.get("spec", {})
     names = spec.get("model", {}).get("servedNames") or [meta["name"]]
     created = datetime.fromisoformat(meta["creationTimestamp"]).timestamp()
-    pooled = "placement" in spec and spec.get("replicas") != 0
-    return Served(tuple(names), created, _why_not_ready(item), pooled, _canary(item))
+    stopped = spec.get("replicas") == 0
+    scaling = spec.get("scaling")
+    return Served(
+        tuple(names),
+        created,
+        _why_not_ready(item),
+        pooled="placement" in spec and not stopped,
+        canary=_canary(item),
+        scales_to=0 if scaling is None or stopped else int(scaling.get("maxReplicas", 1)),
+        stalled=conditions_of(item).get("Stalled", {}).get("status") == "True",
+    )
 
 
 def read_replica(pod: Object) -> Replica | None:
@@ -131,6 +142,8 @@ def model_of(
         message=item.value.message,
         replicas=(*own, *shared),
         pooled=item.value.pooled,
+        scales_to=item.value.scales_to,
+        stalled=item.value.stalled,
     )
 
 

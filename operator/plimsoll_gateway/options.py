@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from plimsoll_gateway.budget import MOST_HELD, most_of_one
-from plimsoll_gateway.limits import BODY_BYTES, HOLD_SECONDS, Limits
-from plimsoll_gateway.room import MOST_WAITING
+from plimsoll_gateway.limits import BODY_BYTES, HOLD_SECONDS, WAKE_SECONDS, Limits
 from plimsoll_gateway.server import StopTimes
 
 NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
@@ -80,7 +79,14 @@ def _limits(parser: argparse.ArgumentParser, given: argparse.Namespace) -> Limit
             f"{given.max_held_bytes} (the last quarter is kept for small requests): "
             f"give {-(-largest * 4 // 3)} or more for the second, or less for the first"
         )
-    return Limits(body_bytes, given.max_held_bytes, given.max_waiting, given.hold_seconds)
+    return Limits(
+        body_bytes,
+        given.max_held_bytes,
+        given.max_waiting,
+        given.hold_seconds,
+        given.wake_seconds,
+        given.max_connections,
+    )
 
 
 def _own_namespace(parser: argparse.ArgumentParser) -> tuple[str, ...]:
@@ -124,13 +130,24 @@ def _parser() -> argparse.ArgumentParser:
         "Retry-After (%(default)s)",
     )  # fmt: skip
     parser.add_argument(
-        "--max-waiting", type=_positive, default=MOST_WAITING, metavar="N",
-        help="most requests of one model that may wait for an answer; more are refused with 503 and Retry-After "
-        "(%(default)s)",
+        "--max-waiting", type=_positive, default=0, metavar="N",
+        help="most requests of one model that may wait for an answer, whatever its replicas take; more are refused "
+        "with 503 and Retry-After (half of --max-connections)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--max-connections", type=_positive, default=0, metavar="N",
+        help="most connections of clients; beyond it idle ones are closed, and where none is, new ones are refused "
+        "with 503 (as many as half of the memory limit is for, at 64 KiB each)",
     )  # fmt: skip
     parser.add_argument(
         "--hold-seconds", type=_seconds, default=HOLD_SECONDS, metavar="S",
-        help="how long a request may wait for a model that no pod of its pool has just now (%(default)s)",
+        help="how long a streaming client may wait for the head of its answer while its model wakes; then it is sent, "
+        "with comments until the answer begins (%(default)s)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--wake-seconds", type=_seconds, default=WAKE_SECONDS, metavar="S",
+        help="how long a request may wait for a replica of a model that scales from zero, or is moved; 503 with "
+        "Retry-After beyond (%(default)s)",
     )  # fmt: skip
     parser.add_argument(
         "--lame-duck-seconds", type=_seconds, default=5.0, metavar="S",

@@ -9,12 +9,21 @@ from __future__ import annotations
 
 import asyncio
 from http import HTTPStatus
+from typing import ClassVar
 
 import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from plimsoll_gateway.connections import Connections
 from plimsoll_gateway.corked import CorkedTransport
-from plimsoll_gateway.errors import Refusal, bad_head, head_too_large, head_too_slow, two_lengths
+from plimsoll_gateway.errors import (
+    Refusal,
+    bad_head,
+    head_too_large,
+    head_too_slow,
+    too_many_connections,
+    two_lengths,
+)
 
 HEAD_SECONDS = 20.0
 MOST_HEAD_BYTES = 64 << 10
@@ -25,13 +34,24 @@ _LENGTHS = frozenset([b"content-length", b"transfer-encoding"])
 _TWO_LENGTHS = "can't be present with"  # the parser, of Content-Length and Transfer-Encoding
 
 
+PROBES = frozenset([b"/health", b"/live"])
+
+
 class TooManyAheadError(Exception):
     """The parser ends with this what it has been given."""
+
+
+class TooManyConnectionsError(Exception):
+    """The same, of a connection that is beyond the bound."""
 
 
 class PatientProtocol(HttpToolsProtocol):
     """One connection. Patience begins with it, and with the first byte of each later request; bytes do not renew it."""
 
+    bound: ClassVar[Connections | None] = None
+    """All connections of the server; None where nobody counts them."""
+
+    _extra = False
     _timer: asyncio.TimerHandle | None = None
     _in_head = False
     _declining = False
@@ -42,6 +62,8 @@ class PatientProtocol(HttpToolsProtocol):
         self._corked = CorkedTransport(transport, self.loop)
         super().connection_made(self._corked)
         self._wait()
+        if self.bound is not None:
+            self._extra = not self.bound.opened(self)
 
     def data_received(self, data: bytes) -> None:
         """Bytes, of a head or of what follows one."""
@@ -50,7 +72,7 @@ class PatientProtocol(HttpToolsProtocol):
             self._feed(data)
         except httptools.HttpParserError as error:
             self._stop()
-            self._refuse(two_lengths() if _TWO_LENGTHS in str(error) else bad_head())
+            self._refuse(self._reason_of(error))
         if not self._in_head:
             self._head_bytes = 0
         elif not self.transport.is_closing():
@@ -66,6 +88,8 @@ class PatientProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """The end, whoever wanted it."""
         self._stop()
+        if self.bound is not None:
+            self.bound.closed(self)
         super().connection_lost(exc)
 
     def on_message_begin(self) -> None:
@@ -94,7 +118,13 @@ class PatientProtocol(HttpToolsProtocol):
             return
         self._in_head = False
         self._stop()
+        if self._extra and self.url.partition(b"?")[0] not in PROBES:
+            raise TooManyConnectionsError
+        if self.bound is not None:
+            self.bound.busy(self)
         super().on_headers_complete()
+        if self._extra:
+            self.cycle.keep_alive = False
 
     def on_message_complete(self) -> None:
         """The end of a request; of one that offers to upgrade the parser says so before its body."""
@@ -126,8 +156,23 @@ class PatientProtocol(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         """The end of an answer; patience begins for a head that began before it."""
         super().on_response_complete()
+        if self.bound is not None and not self._answering:
+            self.bound.idle(self)
         if self._in_head and not self.transport.is_closing():
             self._wait()
+
+    def give_way(self) -> None:
+        """Close it: another one needs its place."""
+        self._stop()
+        self.transport.close()
+
+    def _reason_of(self, error: httptools.HttpParserError) -> Refusal:
+        """What is wrong with what was given to the parser."""
+        if isinstance(error.__context__, TooManyConnectionsError):
+            assert self.bound is not None
+            self.bound.refused()
+            return too_many_connections(self.bound.most)
+        return two_lengths() if _TWO_LENGTHS in str(error) else bad_head()
 
     @property
     def _answering(self) -> bool:

@@ -5,37 +5,32 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
 import aiohttp
 
-from plimsoll_gateway.demand.ledger import Demand
-from plimsoll_gateway.demand.tally import Pulse, Tally
-from plimsoll_gateway.errors import no_table, not_ready, stream_broken, unknown_model, upstream_failed
-from plimsoll_gateway.headers import BELIEVED, LOAD, TENANT, response_headers
+from plimsoll_gateway.comments import Comments
+from plimsoll_gateway.demand.tally import Tally
+from plimsoll_gateway.errors import no_table, not_ready, unknown_model, upstream_failed
 from plimsoll_gateway.keys.record import ApiKey
-from plimsoll_gateway.limits import HOLD_SECONDS
-from plimsoll_gateway.metrics import Metrics, labels_of
+from plimsoll_gateway.limits import WAKE_SECONDS
+from plimsoll_gateway.metrics import labels_of
 from plimsoll_gateway.pick import Picker
+from plimsoll_gateway.pipe import pipe
 from plimsoll_gateway.probe import Prober, SilentError
 from plimsoll_gateway.room import Place
 from plimsoll_gateway.route.scores import Wanted
 from plimsoll_gateway.stream import Stream
 from plimsoll_gateway.table import Model, Replica, Table, TableStore
-from plimsoll_gateway.upstream import Call, post
+from plimsoll_gateway.upstream import CONNECT_ERRORS, RESET_ERRORS, UPSTREAM_ERRORS, Call, post
+from plimsoll_gateway.witness import Witness
 
 log = logging.getLogger(__name__)
 
 ATTEMPTS = 2
 MOVED = "moved"
-# No connection was made: the replica has seen nothing of the request.
-CONNECT_ERRORS = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
-# The connection broke before an answer began. Either the replica died, or it had closed a kept-alive connection
-# just as we wrote to it; generating is free of side effects, so a second attempt is safe both times.
-RESET_ERRORS = (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError)
-UPSTREAM_ERRORS = (aiohttp.ClientError, TimeoutError, OSError)
 
 
 def find_model(table: Table | None, name: str, key: ApiKey | None = None) -> Model:
@@ -70,73 +65,90 @@ class Relay:
         store: TableStore,
         picker: Picker,
         prober: Prober,
-        metrics: Metrics,
-        demand: Demand,
+        witness: Witness,
         clock: Callable[[], float] = time.monotonic,
         *,
-        hold_seconds: float = HOLD_SECONDS,
+        wake_seconds: float = WAKE_SECONDS,
     ) -> None:
         self._session = session
         self._store = store
         self._picker = picker
         self._prober = prober
-        self._metrics = metrics
-        self._demand = demand
+        self._witness = witness
         self._clock = clock
-        self._hold_seconds = hold_seconds
-        self._unbelieving: set[str] = set()
+        self._wake_seconds = wake_seconds
 
-    def keep(self, replica_ids: Collection[str]) -> None:
-        """All other replicas are gone, and what was told of them with them."""
-        self._unbelieving.intersection_update(replica_ids)
-
-    async def carry(self, call: Call, stream: Stream, place: Place) -> None:
+    async def carry(self, call: Call, stream: Stream, place: Place, comments: Comments | None = None) -> None:
         """Answer one call through `stream`; its place is free and its body dropped once the answer begins.
 
-        Raises Refusal where no replica's answer can be had.
+        `comments`, which the stream may need where it waits, end with that; once they have begun there is no second
+        attempt. Raises Refusal where no replica's answer can be had.
         The table is read again for the second attempt: the first may have failed because the world has changed.
         """
         began = self._clock()
         failures: list[Failure] = []
+        metrics = self._witness.metrics
         while len(failures) < ATTEMPTS:
-            model = find_model(self._store.current, call.model_name)
-            moved = failures[-1].replica if failures and failures[-1].kind == MOVED else None
-            if model.pooled and (moved is not None or not model.ready_for(call.model_name)):
-                model = await self._hold(call.model_name, model, moved)
-            ready = model.ready_for(call.model_name)
-            if not ready:
-                raise not_ready(call.model_name, model)
+            model, ready = await self._replicas(call, failures, comments)
             replica = self._choose(ready, failures, call.wanted)
             if replica is None:
                 break
             if failures:
-                self._metrics.retries.labels(*labels_of(model), failures[-1].kind).inc()
-            may_retry = not failures and any(other.id != replica.id for other in ready)
+                metrics.retries.labels(*labels_of(model), failures[-1].kind).inc()
+            others = not failures and any(other.id != replica.id for other in ready)
             with self._picker.hold(replica):
-                tally = self._demand.tally(model.key, replica.revision)
-                answer = await self._ask(call, model, replica, may_retry, tally)
+                tally = self._witness.tally(model, replica)
+                answer = await self._ask(call, model, replica, tally, stream if others else None)
                 if isinstance(answer, Failure):
                     failures.append(answer)
+                    if stream.status is not None:
+                        break
                     continue
-                tally.answered(answer.status)
                 place.leave()
                 call.body.drop()  # there will be no further attempt
-                self._metrics.first_byte.labels(*labels_of(model)).observe(self._clock() - began)
+                self._witness.answered(model, tally, answer.status, self._clock() - began)
                 try:
-                    await self._pipe(answer, model, call, stream, tally)
+                    if comments is not None:
+                        await comments.end()
+                    await pipe(answer, model, call, stream, tally, metrics)
                 finally:
                     answer.close()
-                    self._metrics.duration.labels(*labels_of(model)).observe(self._clock() - began)
+                    metrics.duration.labels(*labels_of(model)).observe(self._clock() - began)
                 return
         raise upstream_failed(call.model_name, failures[-1].reason)
 
-    async def _hold(self, name: str, model: Model, moved: Replica | None) -> Model:
-        """The model once a pod of its pool has it, another than the one it left; as it is when time is up."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(self._hold_seconds):
-                while not any(moved is None or other.id != moved.id for other in model.ready_for(name)):
-                    await self._store.changed(name, model)
-                    model = find_model(self._store.current, name)
+    async def _replicas(
+        self, call: Call, failures: Sequence[Failure], comments: Comments | None
+    ) -> tuple[Model, Sequence[Replica]]:
+        """Those that may be asked now, or once there are any. Raises Refusal."""
+        model = find_model(self._store.current, call.model_name)
+        moved = failures[-1].replica if failures and failures[-1].kind == MOVED else None
+        if model.wakes and (moved is not None or not model.ready_for(call.model_name)):
+            if comments is not None:
+                comments.arm()
+            model = await self._hold(call, model, moved)
+        ready = model.ready_for(call.model_name)
+        if not ready:
+            raise not_ready(call.model_name, model)
+        return model, ready
+
+    async def _hold(self, call: Call, model: Model, moved: Replica | None) -> Model:
+        """The model once it has a replica, another than the one it left; as it is when time is up.
+
+        Requests for a model that has none wait at its gate. Here wait those that had passed it.
+        """
+        name, key = call.model_name, model.key
+        self._witness.held(key, 1)
+        try:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(call.came + self._wake_seconds - self._clock()):
+                    while model.wakes and not any(
+                        moved is None or other.id != moved.id for other in model.ready_for(name)
+                    ):
+                        await self._store.changed(name, model)
+                        model = find_model(self._store.current, name)
+        finally:
+            self._witness.held(key, -1)
         return model
 
     def _choose(self, ready: Sequence[Replica], failures: Sequence[Failure], wanted: Wanted) -> Replica | None:
@@ -148,9 +160,11 @@ class Relay:
         return other
 
     async def _ask(
-        self, call: Call, model: Model, replica: Replica, may_retry: bool, tally: Tally
+        self, call: Call, model: Model, replica: Replica, tally: Tally, stream: Stream | None
     ) -> aiohttp.ClientResponse | Failure:
-        """Send, and wait for the headers of the answer. A 503 is an answer unless another replica can be asked."""
+        """Send, and wait for the headers of the answer. A 503 is an answer unless another replica can be asked: one is
+        there where `stream` is given, and it may be asked while that has not begun.
+        """
         try:
             async with self._prober.listen(replica, model):
                 response = await post(self._session, replica, call)
@@ -170,12 +184,12 @@ class Relay:
             tally.unanswered()
             raise upstream_failed(call.model_name, _failure(call, replica, "invalid", error).reason) from None
         self._picker.answered(replica)
-        self._note(call, model, replica, response)
+        self._witness.heard(call, model, replica, response)
         if not 200 <= response.status <= 599:
             response.close()
             tally.unanswered()
             raise upstream_failed(call.model_name, f"its status was {response.status}")
-        if response.status == 503 and may_retry:
+        if response.status == 503 and stream is not None and stream.status is None:
             response.close()
             return Failure(replica, "unavailable", "it was unavailable", same_again=False)
         if response.status == 404 and model.pooled:
@@ -183,51 +197,6 @@ class Relay:
             response.close()
             return Failure(replica, MOVED, "the model is not there any more", same_again=True)
         return response
-
-    def _note(self, call: Call, model: Model, replica: Replica, response: aiohttp.ClientResponse) -> None:
-        """Remember what the replica says beside its answer."""
-        load = response.headers.get(LOAD)
-        if load is not None:
-            self._picker.heard(replica, load.encode("ascii", "replace"))
-        vouched = call.voucher is not None and response.status < 400
-        if vouched and response.headers.get(TENANT) != BELIEVED:
-            self._metrics.unbelieved.labels(*labels_of(model)).inc()
-            if replica.id not in self._unbelieving:
-                self._unbelieving.add(replica.id)
-                log.warning(
-                    "replica %s of %s takes all API keys for one tenant: it does not know the gateway's credential "
-                    "(docs/keys.md)",
-                    replica.id,
-                    model.key,
-                )
-
-    async def _pipe(
-        self, answer: aiohttp.ClientResponse, model: Model, call: Call, stream: Stream, tally: Tally
-    ) -> None:
-        """Stream the answer through, one piece at a time: what the client does not take is not read either."""
-        events, meter = _is_event_stream(answer), call.meter
-        pulse = Pulse(tally, call.came) if events else None
-        if meter is not None:
-            meter.begin(answer.status)
-        await stream.start(answer.status, response_headers(answer.raw_headers, call.request_id), events=events)
-        while True:
-            try:
-                chunk = await answer.content.readany()
-            except UPSTREAM_ERRORS as error:
-                reason = str(error) or type(error).__name__
-                log.warning("%s: the answer of %s broke off: %s", call.request_id, model.key, reason)
-                self._metrics.broken_streams.labels(*labels_of(model)).inc()
-                tally.broke()
-                await stream.fail(stream_broken(call.model_name, "its replica went away"))
-                return
-            if not chunk:
-                break
-            if pulse is not None:
-                pulse.passed(chunk, self._clock())
-            if meter is not None:
-                meter.read(chunk, events=events)
-            await stream.push(chunk)
-        await stream.finish()
 
 
 def _failure(call: Call, replica: Replica, kind: str, error: Exception, *, same_again: bool = False) -> Failure:
@@ -240,7 +209,3 @@ def _failure(call: Call, replica: Replica, kind: str, error: Exception, *, same_
         "invalid": "its answer was not valid HTTP",
     }
     return Failure(replica, kind, reasons[kind], same_again)
-
-
-def _is_event_stream(response: aiohttp.ClientResponse) -> bool:
-    return response.content_type == "text/event-stream" and "content-encoding" not in response.headers

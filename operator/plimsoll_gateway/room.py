@@ -15,19 +15,18 @@ from plimsoll_gateway.errors import overloaded
 from plimsoll_gateway.metrics import Metrics, labels_of
 from plimsoll_gateway.table import Model, ObjectKey
 
-MOST_WAITING = 4096
-"""As many answers as a runtime lets wait."""
-
 WAITING_PER_PLACE = 64
-"""Requests that may wait for each sequence that the ready replicas batch at once: whoever comes later would wait longer
-than most clients do."""
+"""Requests that may wait for each sequence that the ready replicas batch at once, or will once they are there: whoever
+comes later would wait longer than most clients do."""
 
 
 class Room:
     """Counts the requests of each model whose answer is still to begin. Changed on the event loop only."""
 
     def __init__(self, most: int, metrics: Metrics, places: Callable[[Model], int | None] = lambda _: None) -> None:
-        """`places`: how many requests the ready replicas of a model batch at once, None where they do not tell."""
+        """`most`: of each model, whatever its replicas take. `places`: how many requests they batch at once, those that
+        are ready or those that will be; None where none will.
+        """
         self._most = most
         self._metrics = metrics
         self._places = places

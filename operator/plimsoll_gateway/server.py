@@ -14,6 +14,7 @@ from types import FrameType
 import uvicorn
 
 from plimsoll_gateway.app import Gateway
+from plimsoll_gateway.connections import Connections
 from plimsoll_gateway.protocol import PatientProtocol
 
 log = logging.getLogger(__name__)
@@ -41,7 +42,7 @@ class GatewayServer(uvicorn.Server):
             uvicorn.Config(
                 gateway,
                 access_log=False,
-                http=PatientProtocol,
+                http=bounded_by(gateway.connections),
                 lifespan="off",
                 log_config=None,
                 proxy_headers=False,
@@ -78,6 +79,11 @@ class GatewayServer(uvicorn.Server):
         self._gateway.drain()
         self._loop.call_later(self._times.lame_duck, setattr, self, "should_exit", True)
         self._loop.call_later(self._times.lame_duck + self._times.grace, self._gateway.cut)
+
+
+def bounded_by(connections: Connections) -> type[PatientProtocol]:
+    """The protocol of a server whose connections are counted."""
+    return type("BoundedProtocol", (PatientProtocol,), {"bound": connections})
 
 
 class MetricsServer(uvicorn.Server):

@@ -25,11 +25,16 @@ class Stream:
         self.extra: Headers = ()  # headers of ours for whatever answer begins
         self.said_all = False  # the last event has been sent, and only the end of the body is missing
 
+    @property
+    def id_header(self) -> tuple[bytes, bytes]:
+        """The request's id, in each answer of the gateway's own."""
+        return (b"x-request-id", self.request_id.encode("ascii"))
+
     async def start(self, status: int, headers: Headers, *, events: bool = False) -> None:
         """Send status and headers; `events` marks a body of server-sent events."""
+        await self._send({"type": "http.response.start", "status": status, "headers": [*headers, *self.extra]})
         self._aligner = EventAligner() if events else None
         self.status = status
-        await self._send({"type": "http.response.start", "status": status, "headers": [*headers, *self.extra]})
 
     async def push(self, chunk: bytes) -> None:
         """Pass on a piece of the body; returns when the client's buffers have room for more."""
@@ -49,7 +54,7 @@ class Stream:
         own = [
             (b"content-type", content_type),
             (b"content-length", b"%d" % len(body)),
-            (b"x-request-id", self.request_id.encode("ascii")),
+            self.id_header,
         ]
         await self.start(status, [*own, *headers])
         await self.finish(body)

@@ -39,6 +39,8 @@ class Model:
     """One ModelDeployment. `created`: seconds since the epoch; `message`: why it is not ready, or empty.
 
     `pooled`: it is in pods that it shares, among which it may be moved, so that for a moment none may have it.
+    `scales_to`: as many replicas may be made of it as requests need; 0 where that is not so, or it is stopped.
+    `stalled`: as it is wanted it cannot be, says the operator.
     """
 
     key: ObjectKey
@@ -47,6 +49,13 @@ class Model:
     message: str
     replicas: tuple[Replica, ...]
     pooled: bool = False
+    scales_to: int = 0
+    stalled: bool = False
+
+    @property
+    def wakes(self) -> bool:
+        """Whether a request may wait where no replica is ready: one will be made, or brought."""
+        return (self.pooled or self.scales_to > 0) and not self.stalled
 
     def ready_for(self, served_name: str) -> tuple[Replica, ...]:
         """The replicas that can take a request for this name, in a stable order.

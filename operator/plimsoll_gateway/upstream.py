@@ -27,6 +27,12 @@ PROBE_AFTER_SECONDS, PROBE_EVERY_SECONDS, PROBES = 15, 5, 3
 TIMEOUT = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS)
 HEALTH_TIMEOUT = aiohttp.ClientTimeout(total=5.0)
 PIECE = 64 << 10
+# No connection was made: the replica has seen nothing of the request.
+CONNECT_ERRORS = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
+# The connection broke before an answer began. Either the replica died, or it had closed a kept-alive connection
+# just as we wrote to it; generating is free of side effects, so a second attempt is safe both times.
+RESET_ERRORS = (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError)
+UPSTREAM_ERRORS = (aiohttp.ClientError, TimeoutError, OSError)
 NO_AUTO_HEADERS = ("User-Agent", "Accept", "Accept-Encoding", "Content-Type")
 
 
@@ -34,8 +40,8 @@ NO_AUTO_HEADERS = ("User-Agent", "Accept", "Accept-Encoding", "Content-Type")
 class Call:
     """One request as it will be sent to a replica; the same for every attempt, of which the body outlives none.
 
-    `came`: when it arrived, by time.monotonic. `wanted`: what it would like to find there. With keys,
-    `voucher` says whose it is, and `meter` counts its tokens.
+    `came`: when it arrived, by time.monotonic. `wanted`: what it would like to find there. With keys, `voucher` says
+    whose it is, and `meter` counts its tokens.
     """
 
     path: str

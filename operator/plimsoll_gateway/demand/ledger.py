@@ -64,6 +64,11 @@ class Demand:
             self._sequence += 1
             self._tell()
 
+    def holds(self, key: ObjectKey) -> bool:
+        """Whether any request for a model waits for a replica."""
+        account = self._accounts.get(key)
+        return account is not None and account.held > 0
+
     def tally(self, key: ObjectKey, revision: str) -> Tally:
         """Where to count what replicas of that revision answer."""
         tallies = self._account(key).tallies

@@ -19,6 +19,7 @@ from plimsoll_gateway.limits import BODY_BYTES, Limits
 from plimsoll_gateway.operations import Operations
 from plimsoll_gateway.pick import Picker
 from plimsoll_gateway.protocol import PatientProtocol
+from plimsoll_gateway.server import bounded_by
 from plimsoll_gateway.table import Model, ObjectKey, Replica, TableStore, build_table
 from plimsoll_gateway.upstream import open_session
 
@@ -73,6 +74,7 @@ class Upstream:
         self._behaviours = list(behaviours)
         self._tasks: set[asyncio.Task[None]] = set()
         self.requests: list[Request] = []
+        self.asked = asyncio.Event()
         self.port = 0
 
     async def start(self) -> None:
@@ -100,6 +102,7 @@ class Upstream:
                 length = int(headers.get("content-length", 0))
                 request = Request(line, headers, await reader.readexactly(length), writer)
                 self.requests.append(request)
+                self.asked.set()
                 behaviour = self._behaviours.pop(0) if len(self._behaviours) > 1 else self._behaviours[0]
                 await behaviour(request)
                 await writer.drain()
@@ -136,9 +139,9 @@ class World:
         port = target if isinstance(target, int) else target.port
         return Replica(f"r{next(self._ids)}", f"http://127.0.0.1:{port}", ready)
 
-    def show(self, *replicas: Replica, name: str = "m", message: str = "", pooled: bool = False) -> None:
+    def show(self, *replicas: Replica, name: str = "m", message: str = "", **fields: Any) -> None:
         """Make the table hold one model with these replicas."""
-        model = Model(ObjectKey("ns", name), (name,), 1000.0, message, replicas, pooled)
+        model = Model(ObjectKey("ns", name), (name,), 1000.0, message, replicas, **fields)
         self.store.replace(build_table([model]))
 
     async def model(self, *behaviours: Behaviour) -> Upstream:
@@ -171,13 +174,15 @@ class World:
 
 
 @contextlib.asynccontextmanager
-async def serve_asgi(app: Gateway | Operations) -> AsyncIterator[str]:
+async def serve_asgi(
+    app: Gateway | Operations, protocol: type[PatientProtocol] = PatientProtocol
+) -> AsyncIterator[str]:
     """Serve by uvicorn's own protocol, without its process machinery; yields the URL."""
     config = uvicorn.Config(app, access_log=False, log_config=None, server_header=False, ws="none", lifespan="off")
     config.load()
     state = ServerState()
     loop = asyncio.get_running_loop()
-    server = await loop.create_server(lambda: PatientProtocol(config, state, {}), "127.0.0.1", 0)
+    server = await loop.create_server(lambda: protocol(config, state, {}), "127.0.0.1", 0)
     try:
         yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     finally:
@@ -190,12 +195,18 @@ async def serve_asgi(app: Gateway | Operations) -> AsyncIterator[str]:
 
 
 @contextlib.asynccontextmanager
-async def running_world(limits: Limits = LIMITS, **options: Any) -> AsyncIterator[World]:
-    """A gateway without a model; `options` are Gateway's."""
+async def running_world(
+    limits: Limits = LIMITS, bounded: Callable[[], float] | None = None, **options: Any
+) -> AsyncIterator[World]:
+    """A gateway without a model; `options` are Gateway's. With a clock `bounded` its connections are bounded."""
     store = TableStore()
     async with open_session() as upstreams, aiohttp.ClientSession() as client:
         gateway = Gateway(upstreams, store, Picker(), limits, **options)
-        async with serve_asgi(gateway) as url, serve_asgi(gateway.operations) as inside_url:
+        protocol = PatientProtocol
+        if bounded is not None:
+            gateway.connections._clock = bounded
+            protocol = bounded_by(gateway.connections)
+        async with serve_asgi(gateway, protocol) as url, serve_asgi(gateway.operations) as inside_url:
             made = World(gateway, store, url, inside_url, client)
             try:
                 yield made

@@ -40,6 +40,8 @@ if TYPE_CHECKING:
             "kept for small requests): give 11184811 or more for the second, or less for the first",
         ),
         (["--all-namespaces", "--max-waiting", "0"], "argument --max-waiting: '0' is not a whole number from 1"),
+        (["--all-namespaces", "--max-connections", "0"], "--max-connections: '0' is not a whole number from 1"),
+        (["--all-namespaces", "--wake-seconds", "-1"], "argument --wake-seconds: '-1' is not a number of seconds"),
         (["--all-namespaces", "--port", "http"], "argument --port: 'http' is not a whole number from 0 to 65535"),
         (["--all-namespaces", "--port", "0" * 30 + "99999"], "is not a whole number from 0 to 65535"),
         (["--all-namespaces", "--drain-seconds", "long"], "'long' is not a number of seconds from 0"),
@@ -74,6 +76,9 @@ def test_limits_of_all_paths_and_of_one() -> None:
     limits = parse_options(["--all-namespaces", *given]).limits
     assert limits.body_bytes == {**dict.fromkeys(BODY_BYTES, 5), "/tokenize": 7}
     assert (limits.held_bytes, limits.waiting) == (99, 3)
+    given = ["--max-connections", "9", "--hold-seconds", "1.5", "--wake-seconds", "60"]
+    limits = parse_options(["--all-namespaces", *given]).limits
+    assert (limits.connections, limits.hold_seconds, limits.wake_seconds) == (9, 1.5, 60)
     assert parse_options(["--all-namespaces", "--max-held-bytes", "11184811"]).limits.held_bytes == 11184811
 
 

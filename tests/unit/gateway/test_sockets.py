@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import socket
+from types import SimpleNamespace
 
+from plimsoll_gateway.connections import Connections
+from plimsoll_gateway.metrics import Metrics
 from plimsoll_gateway.protocol import PatientProtocol
 from plimsoll_gateway.server import GatewayServer, StopTimes, listen
+from plimsoll_gateway.table import TableStore
 from plimsoll_gateway.upstream import open_session
 
 
@@ -25,8 +29,10 @@ async def test_connections_to_replicas_send_at_once_and_are_probed() -> None:
             assert made.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) != 0
 
 
-def test_the_server_has_an_end_to_its_patience() -> None:
-    async def app(*_: object) -> None:
-        raise NotImplementedError
-
-    assert GatewayServer(app, StopTimes(0, 0)).config.http is PatientProtocol  # type: ignore[arg-type]
+def test_the_server_has_an_end_to_its_patience_and_counts_its_connections() -> None:
+    connections = Connections(1, Metrics(TableStore()))
+    app = SimpleNamespace(connections=connections)
+    protocol = GatewayServer(app, StopTimes(0, 0)).config.http  # type: ignore[arg-type]
+    assert isinstance(protocol, type)
+    assert issubclass(protocol, PatientProtocol)
+    assert protocol.bound is connections

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from operator_support.virtual_time import VirtualTimeLoop, run
 
 from plimsoll_gateway.errors import Refusal
 from plimsoll_gateway.fair.gate import WAITING_PER_PLACE, Gates, Turn
@@ -16,6 +17,7 @@ from plimsoll_gateway.fair.queue import Share
 from plimsoll_gateway.table import ObjectKey
 
 KEY = ObjectKey("ns", "m")
+PATIENCE = 300.0
 A, B, HIGH = Share("a"), Share("b"), Share("high", priority=1)
 
 
@@ -24,7 +26,22 @@ class World:
 
     def __init__(self, capacity: int | None, most: int = 1000) -> None:
         self.capacity = capacity
-        self.gates = Gates(lambda _: self.capacity, most)
+        self.coming = 1
+        self.held = 0
+        self.gates = Gates(self, most, PATIENCE, self.count)
+
+    def now(self, _: str) -> int | None:
+        return self.capacity
+
+    def closed(self, _: str) -> bool:
+        return self.capacity == 0
+
+    def later(self, _: str) -> int:
+        return self.coming
+
+    def count(self, key: ObjectKey, change: int) -> None:
+        assert key == KEY
+        self.held += change
 
     def come(self, share: Share | None, cost: int = 10) -> tuple[asyncio.Task[None], asyncio.Event, asyncio.Event]:
         """A request: its task, what is set once it is inside, and what ends it."""
@@ -144,12 +161,112 @@ async def test_the_least_room_is_what_the_gateway_can_hold() -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
+async def test_a_closed_gate_holds_everybody_and_opens_in_fair_order() -> None:
+    """One key came first with ten requests; when there is room for four, the other one's two are among them."""
+    world = World(0)
+    greedy = [world.come(A) for _ in range(10)]
+    modest = [world.come(B) for _ in range(2)]
+    await settle()
+    assert world.held == 12
+    assert not any(inside.is_set() for _, inside, _ in [*greedy, *modest])
+    world.capacity = 4
+    world.gates.wake()
+    await settle()
+    assert world.held == 0
+    assert sum(inside.is_set() for _, inside, _ in greedy) == 2
+    assert all(inside.is_set() for _, inside, _ in modest)
+    for _, _, end in [*greedy, *modest]:
+        end.set()
+        await settle()
+    await asyncio.gather(*(task for task, _, _ in [*greedy, *modest]))
+    assert world.gates._gates == {}
+
+
+async def test_without_keys_a_burst_after_a_wake_is_let_in_as_it_came_and_as_far_as_there_is_room() -> None:
+    world = World(0)
+    come = [world.come(None) for _ in range(5)]
+    await settle()
+    world.capacity = 2
+    world.gates.wake()
+    late = world.come(None)
+    await settle()
+    assert [inside.is_set() for _, inside, _ in come] == [True, True, False, False, False]
+    assert not late[1].is_set(), "who comes meanwhile lines up behind them"
+    for task, inside, end in come:
+        assert inside.is_set()
+        end.set()
+        await task
+        await settle()
+    assert late[1].is_set()
+    passes = world.come(None), world.come(None)
+    await settle()
+    assert all(inside.is_set() for _, inside, _ in passes), "once nobody waits, everybody passes"
+    for task, _, end in [late, *passes]:
+        end.set()
+        await task
+
+
+async def test_a_held_request_whose_client_goes_counts_for_nothing() -> None:
+    world = World(0)
+    come = [world.come(share) for share in (A, None, B)]
+    await settle()
+    assert world.held == 3
+    for task, _, _ in come:
+        task.cancel()
+    await asyncio.gather(*(task for task, _, _ in come), return_exceptions=True)
+    assert world.held == 0
+    assert world.gates._gates == {}
+
+
+async def test_as_many_are_held_as_the_replicas_to_come_can_be_expected_to_answer() -> None:
+    world = World(0)
+    world.coming = 2
+    held = [world.come(A) for _ in range(2 * WAITING_PER_PLACE)]
+    await settle()
+    assert world.held == 2 * WAITING_PER_PLACE
+    with pytest.raises(Refusal, match="overloaded"):
+        await world.come(A)[0]
+    for task, _, _ in held:
+        task.cancel()
+    await asyncio.gather(*(task for task, _, _ in held), return_exceptions=True)
+
+
+def test_who_is_held_for_too_long_goes_on_to_hear_why() -> None:
+    """Patience is each request's own, and begins anew where a gate that was open closes."""
+
+    async def story() -> None:
+        world = World(1)
+        loop = asyncio.get_running_loop()
+        inside, waiting = world.come(A), world.come(A)
+        await asyncio.sleep(10 * PATIENCE)
+        assert not waiting[1].is_set(), "a turn that does not come is nobody's patience"
+        world.capacity = 0
+        world.gates.wake()
+        assert world.held == 1
+        closed = loop.time()
+        await asyncio.sleep(PATIENCE / 2)
+        late = world.come(B)
+        await waiting[1].wait()
+        assert loop.time() == closed + PATIENCE
+        assert world.held == 1
+        assert not late[1].is_set()
+        await late[1].wait()
+        assert loop.time() == closed + PATIENCE * 1.5
+        world.gates.check_integrity()
+        for task, _, end in (inside, waiting, late):
+            end.set()
+            await task
+        assert (world.held, world.gates._gates) == (0, {})
+
+    run(story())
+
+
 class GateMachine(RuleBasedStateMachine):
     """Requests come, are let in, cancelled and ended in any order, and the capacity changes."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.loop = asyncio.new_event_loop()
+        self.loop = VirtualTimeLoop()
         self.world = World(2, most=8)
         self.tasks: list[tuple[asyncio.Task[None], asyncio.Event, asyncio.Event]] = []
         self.most_inside = 2
@@ -188,15 +305,32 @@ class GateMachine(RuleBasedStateMachine):
             else:
                 end.set()
 
-    @rule(capacity=st.sampled_from([1, 2, 3]))
+    @rule(capacity=st.sampled_from([0, 1, 2, 3]))
     def change(self, capacity: int) -> None:
+        self.loop.run_until_complete(self._change(capacity))
+
+    async def _change(self, capacity: int) -> None:
         self.world.capacity = capacity
         self.most_inside = max(capacity, self.most_inside)
         self.world.gates.wake()
 
+    @rule(seconds=st.sampled_from([PATIENCE / 2, PATIENCE]))
+    def pass_time(self, seconds: float) -> None:
+        """Whoever is held for long enough goes on, however many those are; nobody else does."""
+        self.loop.run_until_complete(settle())
+        before = self.world.gates.waiting(KEY)
+        self.loop.run_until_complete(asyncio.sleep(seconds))
+        if self.world.capacity == 0:
+            assert seconds < PATIENCE or not self.world.gates.waiting(KEY)
+            gate = self.world.gates._gates.get(KEY)
+            self.most_inside = max(self.most_inside, 0 if gate is None else gate.running)
+        else:
+            assert self.world.gates.waiting(KEY) == before
+
     @invariant()
     def holds(self) -> None:
         self.world.gates.check_integrity()
+        assert self.world.held == (self.world.gates.waiting(KEY) if self.world.capacity == 0 else 0)
         gate = self.world.gates._gates.get(KEY)
         running = 0 if gate is None else gate.running
         assert self._inside() <= running <= self.most_inside

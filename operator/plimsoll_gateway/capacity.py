@@ -1,0 +1,63 @@
+"""How many requests a model takes at once: by the replicas that it has, or by those that it will have."""
+
+from __future__ import annotations
+
+import math
+
+from plimsoll_gateway.pick import Picker
+from plimsoll_gateway.route.loads import UNKNOWN_SLOTS
+from plimsoll_gateway.table import Model, ObjectKey, Replica, Table, TableStore
+
+HEADROOM = 1.25
+"""Requests let through for each place in the replicas' batches: the next ones are there when a place becomes free."""
+
+
+class Capacity:
+    """Of the models of a table. What a model's replicas batch is remembered while it has none."""
+
+    def __init__(self, store: TableStore, picker: Picker) -> None:
+        self._store = store
+        self._picker = picker
+        self._slots: dict[ObjectKey, int] = {}
+        store.listen(self._keep)
+
+    def heard(self, model: Model, replica: Replica) -> None:
+        """A replica has told of itself."""
+        slots = self._picker.loads.slots(replica.id)
+        if slots is not None:
+            self._slots[model.key] = slots
+
+    def now(self, name: str) -> int | None:
+        """Requests that its ready replicas take; 0 while one has yet to come, None where none will."""
+        model = self._store.find(name)
+        if model is None:
+            return None
+        ready = model.ready_for(name)
+        if ready:
+            return math.ceil(HEADROOM * self._picker.capacity(ready))
+        return 0 if model.wakes else None
+
+    def closed(self, name: str) -> bool:
+        """Whether `now` is 0, for less work where no replica can be missing."""
+        model = self._store.find(name)
+        return model is not None and model.wakes and not model.ready_for(name)
+
+    def later(self, name: str) -> int:
+        """Requests that it takes once all the replicas are there that may be made."""
+        model = self._store.find(name)
+        return 1 if model is None else math.ceil(HEADROOM * self._expected(model))
+
+    def places(self, model: Model) -> int | None:
+        """Sequences that its ready replicas batch, or those that will be there; None where none will."""
+        ready = [replica for replica in model.replicas if replica.ready]
+        if ready:
+            return self._picker.capacity(ready)
+        return self._expected(model) if model.wakes else None
+
+    def _expected(self, model: Model) -> int:
+        return max(1, model.scales_to) * self._slots.get(model.key, UNKNOWN_SLOTS)
+
+    def _keep(self, table: Table) -> None:
+        if self._slots:
+            known = {model.key for model in table.models}
+            self._slots = {key: slots for key, slots in self._slots.items() if key in known}

@@ -1,0 +1,70 @@
+"""An answer that has begun, on its way through: what the client does not take is not read either."""
+
+from __future__ import annotations
+
+import logging
+import time
+
+import aiohttp
+
+from plimsoll_gateway.demand.tally import Pulse, Tally
+from plimsoll_gateway.errors import Refusal, stream_broken, told_by_replica, upstream_failed
+from plimsoll_gateway.headers import response_headers
+from plimsoll_gateway.metrics import Metrics, labels_of
+from plimsoll_gateway.stream import Stream
+from plimsoll_gateway.table import Model
+from plimsoll_gateway.upstream import UPSTREAM_ERRORS, Call
+
+log = logging.getLogger(__name__)
+
+MOST_ERROR_BYTES = 64 << 10
+
+
+async def pipe(
+    answer: aiohttp.ClientResponse, model: Model, call: Call, stream: Stream, tally: Tally, metrics: Metrics
+) -> None:
+    """Send a replica's answer through `stream`, one piece at a time. Raises Refusal where it is none that fits.
+
+    Where the head of a stream is out already, only events follow.
+    """
+    events, meter = _is_event_stream(answer), call.meter
+    pulse = Pulse(tally, call.came) if events else None
+    if stream.status is None:
+        await stream.start(answer.status, response_headers(answer.raw_headers, call.request_id), events=events)
+    elif answer.status != 200 or not events:
+        raise await _error_of(answer, call.model_name)
+    if meter is not None:
+        meter.begin(answer.status)
+    while True:
+        try:
+            chunk = await answer.content.readany()
+        except UPSTREAM_ERRORS as error:
+            reason = str(error) or type(error).__name__
+            log.warning("%s: the answer of %s broke off: %s", call.request_id, model.key, reason)
+            metrics.broken_streams.labels(*labels_of(model)).inc()
+            tally.broke()
+            await stream.fail(stream_broken(call.model_name, "its replica went away"))
+            return
+        if not chunk:
+            break
+        if pulse is not None:
+            pulse.passed(chunk, time.monotonic())
+        if meter is not None:
+            meter.read(chunk, events=events)
+        await stream.push(chunk)
+    await stream.finish()
+
+
+async def _error_of(answer: aiohttp.ClientResponse, name: str) -> Refusal:
+    """What to say within the stream instead of an answer that is none."""
+    text = b""
+    try:
+        while len(text) < MOST_ERROR_BYTES and (chunk := await answer.content.readany()):
+            text += chunk
+    except UPSTREAM_ERRORS as error:
+        return upstream_failed(name, f"its answer broke off: {error or type(error).__name__}")
+    return told_by_replica(name, answer.status, text)
+
+
+def _is_event_stream(response: aiohttp.ClientResponse) -> bool:
+    return response.content_type == "text/event-stream" and "content-encoding" not in response.headers

@@ -1,0 +1,73 @@
+"""What the gateway learns from replicas' answers, and whom it tells: the picker, metrics, and who asks of demand."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection
+
+import aiohttp
+
+from plimsoll_gateway.capacity import Capacity
+from plimsoll_gateway.cold import ColdStarts
+from plimsoll_gateway.demand.ledger import Demand
+from plimsoll_gateway.demand.tally import Tally
+from plimsoll_gateway.headers import BELIEVED, LOAD, TENANT
+from plimsoll_gateway.metrics import Metrics, labels_of
+from plimsoll_gateway.pick import Picker
+from plimsoll_gateway.table import Model, ObjectKey, Replica
+from plimsoll_gateway.upstream import Call
+
+log = logging.getLogger(__name__)
+
+
+class Witness:
+    """One for the whole gateway."""
+
+    def __init__(self, metrics: Metrics, demand: Demand, picker: Picker, capacity: Capacity, cold: ColdStarts) -> None:
+        self.metrics = metrics
+        self._demand = demand
+        self._picker = picker
+        self._capacity = capacity
+        self._cold = cold
+        self._unbelieving: set[str] = set()
+
+    def keep(self, replica_ids: Collection[str]) -> None:
+        """All other replicas are gone, and what was told of them with them."""
+        self._unbelieving.intersection_update(replica_ids)
+
+    def held(self, key: ObjectKey, change: int) -> None:
+        """So many more requests for a model wait for a replica, or so many fewer."""
+        self._demand.held(key, change)
+        self.metrics.held.labels(key.namespace, key.name).inc(change)
+        if self._demand.holds(key):
+            self._cold.held(key)
+        else:
+            self._cold.released(key)
+
+    def tally(self, model: Model, replica: Replica) -> Tally:
+        """Where to count what the replica does with a request."""
+        return self._demand.tally(model.key, replica.revision)
+
+    def answered(self, model: Model, tally: Tally, status: int, seconds: float) -> None:
+        """An answer begins, so many seconds after the replica's model was first asked."""
+        tally.answered(status)
+        self._cold.answered(model.key)
+        self.metrics.first_byte.labels(*labels_of(model)).observe(seconds)
+
+    def heard(self, call: Call, model: Model, replica: Replica, response: aiohttp.ClientResponse) -> None:
+        """Remember what a replica says beside its answer."""
+        load = response.headers.get(LOAD)
+        if load is not None:
+            self._picker.heard(replica, load.encode("ascii", "replace"))
+            self._capacity.heard(model, replica)
+        vouched = call.voucher is not None and response.status < 400
+        if vouched and response.headers.get(TENANT) != BELIEVED:
+            self.metrics.unbelieved.labels(*labels_of(model)).inc()
+            if replica.id not in self._unbelieving:
+                self._unbelieving.add(replica.id)
+                log.warning(
+                    "replica %s of %s takes all API keys for one tenant: it does not know the gateway's credential "
+                    "(docs/keys.md)",
+                    replica.id,
+                    model.key,
+                )
