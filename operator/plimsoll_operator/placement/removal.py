@@ -40,11 +40,11 @@ def reduce(draft: Draft, known: Known) -> None:
     good = [slot for slot in known.slots if slot.stays and slot.state is not State.DRAINING]
     if len(good) <= known.model.placed:
         return
-    good.sort(key=_worth_most)
+    good.sort(key=lambda slot: _worth_most(slot, known.model.moved))
     kept, surplus = good[: known.model.placed], good[known.model.placed :]
     serves = any(slot.state is State.RESIDENT for slot in kept)
     for slot in surplus:
-        if not slot.idle or slot.touched or (slot.state is State.RESIDENT and not serves):
+        if slot.touched or not _may_go(slot, serves=serves):
             continue
         if slot.state is State.RESIDENT and (left := draft.book.young(slot)):
             draft.later(left)
@@ -66,7 +66,20 @@ def _rest(draft: Draft, known: Known) -> None:
             draft.sleep(slot, Because.SCALED, f"no replica is wanted awake; idle for {idle}")
 
 
-def _worth_most(slot: Slot) -> tuple[bool, bool, bool, float, ObjectKey]:
-    """Copies in the order in which they are kept: awake, in use, images, and of equals the one that came last."""
+def _may_go(slot: Slot, *, serves: bool) -> bool:
+    """Whether nobody loses by it. Requests that wait for a sleeping copy go on to another, where that one `serves`."""
+    if slot.copy.active or not slot.state.settled:
+        return False
+    if slot.state is State.RESIDENT:
+        return serves and not slot.copy.waiting
+    return serves or not slot.copy.waiting
+
+
+def _worth_most(slot: Slot, moved: float | None) -> tuple[bool, bool, bool, bool, float, ObjectKey]:
+    """Copies in the order in which they are kept.
+
+    Awake, there since the model was `moved`, in use, images, and of equals the one that came last.
+    """
     asleep, cold = slot.level is not Level.RESIDENT, slot.level is Level.ON_DISK
-    return (asleep, slot.idle, cold, -slot.copy.since, slot.ledger.key)
+    left = moved is not None and slot.copy.since < moved
+    return (asleep, left, slot.idle, cold, -slot.copy.since, slot.ledger.key)

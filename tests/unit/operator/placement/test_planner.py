@@ -169,6 +169,22 @@ def test_a_model_that_drains_to_sleep_lies_where_it_is() -> None:
     assert brief(pool([model("a")], [host("h1", going), host("h2")])) == ["Place a h2"]
 
 
+@pytest.mark.parametrize("source", [files("a", waiting=1), image("a", waiting=1)], ids=["files", "image"])
+def test_a_model_that_was_moved_for_a_request_stays_moved(source: Copy) -> None:
+    """The request waits on the host that has no room, which is left once the other one serves."""
+    busy = awake("b", 80, active=2)
+
+    def found(**target: Any) -> list[str]:
+        arrived = Copy(key("a"), "1", since=NOW - 1, **target)
+        models = [model("a", moved=NOW - 3), model("b", 80)]
+        return brief(pool(models, [host("h1", source, busy), host("h2", arrived)], a=5))
+
+    assert found(state=State.FETCHING) == []
+    assert found(state=State.ON_DISK) == ["Wake a h2", "Unload a h1"]
+    assert found(state=State.WAKING, weights=40) == []
+    assert found(state=State.RESIDENT, weights=40) == ["Unload a h1"]
+
+
 def test_a_drained_host_is_left_once_nobody_uses_it_and_what_is_in_use_goes_on() -> None:
     hosts = [host("h1", awake("a", rate=0.1), awake("b", active=1), condition=Condition.DRAINING), host("h2")]
     moves = [action for action in actions(pool([model("a"), model("b")], hosts)) if isinstance(action, Move)]
