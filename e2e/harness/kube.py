@@ -42,8 +42,9 @@ class Kube:
         self._core.create_namespace({"metadata": {"name": self.namespace, "labels": labels}})
 
     def delete_namespace(self) -> None:
-        """Delete it; what is in it goes while others are made."""
+        """Delete it, and wait until no model in it holds a name; the rest goes while others are made."""
         self._core.delete_namespace(self.namespace)
+        until("its models gone", lambda: not self.models(), timeout=GONE_SECONDS, state=self.models)
 
     def apply(self, manifest: Mapping[str, Any]) -> Object:
         """Server-side apply, as `kubectl apply --server-side --force-conflicts` does."""

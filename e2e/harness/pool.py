@@ -83,7 +83,7 @@ def reporting(kube: Kube) -> list[str]:
     return [
         host["metadata"]["name"]
         for host in kube.model_hosts()
-        if any(c["type"] == "Reporting" and c["status"] == "True" for c in host["status"].get("conditions", []))
+        if any(c["type"] == "Reporting" and c["status"] == "True" for c in host.get("status", {}).get("conditions", []))
     ]
 
 
@@ -91,7 +91,7 @@ def holders(kube: Kube) -> dict[str, list[str]]:
     """Of each model, the hosts that say they have it."""
     found: dict[str, list[str]] = defaultdict(list)
     for host in kube.model_hosts():
-        for entry in host["status"].get("models", []):
+        for entry in host.get("status", {}).get("models", []):
             found[entry["name"]].append(host["metadata"]["name"])
     return {name: sorted(places) for name, places in found.items()}
 

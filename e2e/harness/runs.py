@@ -17,8 +17,8 @@ SCENARIOS = Path(__file__).resolve().parent.parent / "scenarios"
 TEST_SECONDS = 2400
 NOTHING_SELECTED = 5
 """pytest's exit code where `-k` leaves no test."""
-LANES = (("full_cluster", "wake"), ("answers", "policies", "refusals", "under_load"))
-"""Scenarios that break and count nothing that others use, and wait for much: these go on beside each other."""
+LANES = (("full_cluster",), ("answers", "wake"))
+"""Scenarios that wait for much, and break, count and name nothing that others do: these go on beside each other."""
 
 
 @dataclass(frozen=True, slots=True)

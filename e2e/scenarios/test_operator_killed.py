@@ -65,32 +65,27 @@ def test_the_end_is_that_of_an_undisturbed_run(
 ) -> None:
     kills = 50 if settings.long else 5
     folder = Path(settings.shared_files)
-    pool.provide_models(kube, folder, POOLED)
-    draw, struck, since = random.Random(1), 0, Stopwatch()
     steps = list(churn(max(kills, 10), tiny))
-    for number, step in enumerate(steps):
-        _do(kube, step)
-        if struck < kills and number >= len(steps) - kills:
+    draw, since = random.Random(1), Stopwatch()
+    with fresh_namespace() as stormy:
+        pool.provide_models(stormy, folder, POOLED)
+        for number, step in enumerate(steps):
+            _do(stormy, step)
             hold(draw.uniform(0, 4))
-            _kill_operator(release)
-            struck += 1
-        else:
-            hold(draw.uniform(0, 1))
-    _leader(release)
-    disturbed = _settled(kube)
-    measured |= {"kills": struck, "steps": len(steps), "seconds": since.seconds, "end": disturbed}
-    assert struck == kills
-    assert kube.orphans() == []
-    for name in disturbed["models"]:
-        answer = client.completions.create(model=name, prompt=PROMPT, max_tokens=4, temperature=0)
-        assert answer.usage is not None
-
-    with fresh_namespace() as other:
-        pool.provide_models(other, folder, POOLED)
-        for step in steps:
-            _do(other, step)
-            hold(1)
-        assert disturbed == _settled(other), told(measured)
+            if number >= len(steps) - kills:
+                _kill_operator(release)
+        _leader(release)
+        disturbed = _settled(stormy)
+        measured |= {"kills": kills, "steps": len(steps), "seconds": since.seconds, "end": disturbed}
+        assert stormy.orphans() == []
+        for name in disturbed["models"]:
+            answer = client.completions.create(model=name, prompt=PROMPT, max_tokens=4, temperature=0)
+            assert answer.usage is not None
+    pool.provide_models(kube, folder, POOLED)
+    for step in steps:
+        _do(kube, step)
+        hold(1)
+    assert disturbed == _settled(kube), told(measured)
 
 
 def _do(kube: Kube, step: Step) -> None:

@@ -39,7 +39,10 @@ def test_each_chosen_scenario_has_one_turn() -> None:
         for beside in (True, False):
             found = [name for turn in runs.turns(chosen, beside=beside) for lane in turn for name in lane]
             assert sorted(found) == sorted(chosen)
-    assert runs.turns(["answers", "drain", "wake"], beside=True) == [[["wake"], ["answers"]], [["drain"]]]
+    assert runs.turns(["answers", "drain", "full_cluster"], beside=True) == [
+        [["full_cluster"], ["answers"]],
+        [["drain"]],
+    ]
     assert all(len(turn) == 1 for turn in runs.turns(runs.names(), beside=False))
 
 
