@@ -120,7 +120,7 @@ async def gateway_of(state: str, limits: Limits) -> Any:
     async with open_session() as session:
         gateway = Gateway(session, store, Picker(), limits)
         store.replace(table_of([MODELS.entry(DEPLOYMENT)], [PODS.entry(POD)], [HOSTS.entry(host)]))
-        transport = httpx.ASGITransport(app=gateway)  # type: ignore[arg-type]
+        transport = httpx.ASGITransport(app=gateway)
         async with httpx.AsyncClient(transport=transport, base_url="http://gateway", timeout=START_SECONDS) as client:
             yield client
 
