@@ -144,6 +144,18 @@ class Actor:
         item = await self._api.budget(key)
         return None if item is None else read_budget(item)
 
+    async def write_fields(self, item: Object, fields: Mapping[str, Any]) -> Object:
+        """Write some fields of the status before anything is done for them; returns the object with them.
+
+        None takes a field away.
+        """
+        before = item.get("status") or {}
+        ours = [c for c in before.get("conditions") or () if c["type"] in OURS]
+        status = {k: v for k, v in {**before, "conditions": ours, **fields}.items() if v is not None}
+        self.check_lease()
+        await self._writes.apply_status(key_of(item), item, status)
+        return {**item, "status": {**status, "conditions": before.get("conditions") or []}}
+
     async def write_status(self, item: Object, fields: dict[str, Any], conditions: Sequence[Condition]) -> Object:
         """Write the status if it says anything new, and an event for each transition; returns the object with it."""
         before = item.get("status") or {}

@@ -40,6 +40,7 @@ from plimsoll_operator.prerequisites import PrerequisiteError, await_prerequisit
 from plimsoll_operator.reconcile import Reconciler
 from plimsoll_operator.scaling.poller import DemandPoller, connect_to
 from plimsoll_operator.scaling.scaler import Scaler
+from plimsoll_operator.sightings import sightings_of
 from plimsoll_operator.turns import Turns
 from plimsoll_operator.watch import wake
 from plimsoll_operator.work import RESYNC_SECONDS, WORKERS, WorkQueue
@@ -146,6 +147,7 @@ class Operator:
                 budgets=budgets,
                 pooled=pools.placer,
                 scaler=scaler,
+                sightings=sightings_of(scaler.book, time.time),
             )
 
             async def make_pass(key: Key) -> Outcome:

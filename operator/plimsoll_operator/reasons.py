@@ -40,6 +40,9 @@ class Reason(StrEnum):
     ROLLING = "Rolling"
     ROLLOUT_QUEUED = "RolloutQueued"
     MOVING = "Moving"
+    CANARY = "Canary"
+    PROMOTED = "Promoted"
+    TAKEN_BACK = "TakenBack"
     FAILING = "Failing"
     PROGRESS_DEADLINE_EXCEEDED = "ProgressDeadlineExceeded"
 

@@ -7,18 +7,23 @@ list shows them.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 
 from plimsoll_operator.actor import Actor, utc_now
-from plimsoll_operator.api import Api
+from plimsoll_operator.api import Api, ApiError
 from plimsoll_operator.build.budget import Budgets, build_budget
 from plimsoll_operator.build.image import Image
 from plimsoll_operator.build.pod import build_pod
 from plimsoll_operator.build.revision import fits, revision
 from plimsoll_operator.build.service import build_service
-from plimsoll_operator.conditions import RECONCILING, STALLED
+from plimsoll_operator.canary.conductor import Conductor, Rolling, Sightings, nobody_tells
+from plimsoll_operator.canary.stage import Stage, StagePlan, plan_stage
+from plimsoll_operator.canary.state import State, mark_of, read_canary
+from plimsoll_operator.canary.told import describe_stage, step_event
+from plimsoll_operator.conditions import RECONCILING, STALLED, Condition
 from plimsoll_operator.expectations import PATIENCE_SECONDS, Expectations
 from plimsoll_operator.identity import KIND, Object, ObjectKey, key_of
 from plimsoll_operator.kinds import Caches
@@ -43,7 +48,7 @@ from plimsoll_operator.revisions.stored import present_revision
 from plimsoll_operator.scaling.scaler import Decision, Scaler
 from plimsoll_operator.scaling.told import news, scaling_fields
 from plimsoll_operator.spec import Spec, SpecError, read_spec
-from plimsoll_operator.status import Rejections, describe, describe_invalid
+from plimsoll_operator.status import Fields, Rejections, describe, describe_invalid
 from plimsoll_operator.turns import Turns
 from plimsoll_operator.view import View, view
 from plimsoll_operator.writes import Make, Writes
@@ -56,7 +61,7 @@ class Reconciler:
 
     `may_act` is asked before every change; `wake` is told of other objects that need a pass because of this one.
     `budgets`: for which objects disruption budgets are made. `scaler`: says how many replicas models with
-    `spec.scaling` want; one that hears of no gateway keeps what there is.
+    `spec.scaling` want; one that hears of no gateway keeps what there is. `sightings`: what gateways counted.
     """
 
     def __init__(
@@ -75,6 +80,7 @@ class Reconciler:
         budgets: Budgets = Budgets(),  # noqa: B008
         pooled: Pooled = NO_POOLS,
         scaler: Scaler | None = None,
+        sightings: Sightings = nobody_tells,
         clock: Callable[[], datetime] = utc_now,
     ) -> None:
         self._api = api
@@ -88,6 +94,7 @@ class Reconciler:
         self._budgets = budgets
         self._pooled = pooled
         self._scaler = scaler or Scaler(clock=clock)
+        self._conductor = Conductor(image, sightings)
         self._clock = clock
         self._writes = Writes(api, caches, expectations)
         self._actor = Actor(api, caches, self._writes, instance, may_act=may_act, clock=clock)
@@ -104,6 +111,7 @@ class Reconciler:
             self._nodes.note_use(key.of(KIND), ())
             self._wake_all(self._turns.end(key))
             self._scaler.forget(key)
+            self._conductor.forget(key)
             return Outcome(gone=True)
         if model.deleting:
             return Outcome()
@@ -137,6 +145,7 @@ class Reconciler:
     async def _bring_into_pool(self, item: Object, spec: Spec, pods: Sequence[Pod]) -> Outcome:
         """Its pool's planner places it; here its own pods go once its hosts answer, and its status is written."""
         self._wake_all(self._turns.end(spec.key))
+        self._conductor.forget(spec.key)
         picture = self._pooled.picture(spec)
         if picture is None:
             return Outcome()
@@ -169,42 +178,79 @@ class Reconciler:
             name_holders=self._names.holders(spec),
         )
         self._nodes.note_use(spec.key.of(KIND), (p.node for p in observed.pods if p.node))
-        await self._keep_history(item, spec, found)
-        seen = self._view(spec, observed)
-        item = await self._scale(item, seen, decision)
-        planned = plan(seen)
-        rejections, failure = Rejections(), None
-        if planned.actions:
-            rejections, failure = await self._actor.apply(item, spec.key, planned.actions, self._make(spec), service)
+        rolling = await self._roll(item, spec, observed)
+        item, stage = await self._note_canary(item, rolling), rolling.stage
+        seen = self._view(spec, observed) if stage is None else self._merged(stage)
+        more = scaling_fields(decision) | rolling.fields()
+        item = await self._scale(item, seen, stage, decision, more)
+        planned = _planned(seen) if stage is None else plan_stage(stage)
+        rejections, failure = await self._act(item, planned, service)
         if planned.actions and rejections == Rejections() and failure is None:
             await self._keep_budget(item, spec, uid)
             return Outcome(again=PATIENCE)  # what came of it is written down once the caches show it
         before = (item.get("status") or {}).get("conditions") or []
-        fields, conditions = describe(seen, rejections, before)
-        await self._actor.write_status(item, fields | scaling_fields(decision), conditions)
+        fields, conditions = _described(seen, stage, rejections, before)
+        await self._actor.write_status(item, fields | more, conditions)
         if any(c.type == STALLED for c in conditions):
             self._wake_all(self._turns.stall(spec.key))
         await self._keep_budget(item, spec, uid)
         if failure is not None:
             raise failure
         stalls_in = seen.deadline(before) - now if any(c.type == RECONCILING for c in conditions) else None
-        waits = (planned.wait, stalls_in, lost_in(found, now), None if known else LOOK_AGAIN)
+        waits = (planned.wait, rolling.wait, stalls_in, lost_in(found, now), None if known else LOOK_AGAIN)
         return Outcome(again=min((wait for wait in waits if wait is not None), default=None))
 
-    async def _keep_history(self, item: Object, spec: Spec, pods: Sequence[Pod]) -> None:
-        """What pods are made of is stored before the first of them is made."""
-        known, needed = self._caches.revisions_of(spec.owner), {pod.revision for pod in pods}
-        await self._actor.keep_history(spec, plan_history(known, present_revision(item, spec), needed, spec.history))
+    async def _roll(self, item: Object, spec: Spec, observed: Observed) -> Rolling:
+        """Whether it has a canary, and how far that is. What pods are made of is stored before the first is made.
 
-    async def _scale(self, item: Object, seen: View[Spec], decision: Decision | None) -> Object:
+        That a revision was taken back is written on it before anything else: who goes on from there does not try it.
+        """
+        known = self._caches.revisions_of(spec.owner)
+        rolling = self._conductor.decide(item, spec, known, observed)
+        present, canary = present_revision(item, spec), rolling.canary
+        if canary is not None and canary.state is State.TAKEN_BACK and canary.revision == present.label:
+            present = replace(present, mark=mark_of(canary).text())
+        needed = {rolling.stable, *(pod.revision for pod in observed.pods)}
+        await self._actor.keep_history(spec, plan_history(known, present, needed, spec.history))
+        return rolling
+
+    async def _note_canary(self, item: Object, rolling: Rolling) -> Object:
+        """How far a canary is stands in the status before pods are made or deleted for it: gateways go by that."""
+        before, now = read_canary(item.get("status") or {}), rolling.canary
+        if before == now:
+            return item
+        fields: dict[str, Any] = {"canary": None, **rolling.fields()}
+        item = await self._actor.write_fields(item, fields)
+        event = step_event(before, now, rolling.stable)
+        if event is not None:
+            await self._actor.tell(item, *event)
+        return item
+
+    async def _act(self, item: Object, planned: StagePlan, service: Object) -> tuple[Rejections, ApiError | None]:
+        rejections, failure = Rejections(), None
+        for spec, actions in planned.parts:
+            if actions:
+                found, error = await self._actor.apply(item, spec.key, actions, self._make(spec), service)
+                rejections = Rejections(rejections.pod or found.pod, rejections.service or found.service)
+                failure = failure or error
+        return rejections, failure
+
+    async def _scale(
+        self, item: Object, seen: View[Spec], stage: Stage | None, decision: Decision | None, more: Fields
+    ) -> Object:
         """A decision stands in the status before anything is done for it: who goes on from there loses no replica."""
         if decision is None or (changed := news(decision)) is None:
             return item
         before = (item.get("status") or {}).get("conditions") or []
-        fields, conditions = describe(seen, Rejections(), before)
-        item = await self._actor.write_status(item, fields | scaling_fields(decision), conditions)
+        fields, conditions = _described(seen, stage, Rejections(), before)
+        item = await self._actor.write_status(item, fields | more, conditions)
         await self._actor.tell(item, *changed)
         return item
+
+    def _merged(self, stage: Stage) -> View[Spec]:
+        """What is there while there are two revisions: an upgrade of Plimsoll waits until there is one."""
+        self._wake_all(self._turns.end(stage.sides.present.key))
+        return stage.merged()
 
     def _view(self, spec: Spec, observed: Observed) -> View[Spec]:
         """What is there, sorted; a model that an upgrade of Plimsoll would roll waits for its turn."""
@@ -242,3 +288,14 @@ class Reconciler:
         self._wake_all(self._turns.end(key_of(item)))
         found = observe_pods(pods, self._clock(), self._nodes.known)
         await self._actor.write_status(item, *describe_invalid(item, found, str(error)))
+
+
+def _planned(seen: View[Spec]) -> StagePlan:
+    planned = plan(seen)
+    return StagePlan(((seen.spec, planned.actions),), planned.wait)
+
+
+def _described(
+    seen: View[Spec], stage: Stage | None, rejections: Rejections, before: Sequence[Mapping[str, Any]]
+) -> tuple[Fields, list[Condition]]:
+    return describe(seen, rejections, before) if stage is None else describe_stage(stage, rejections, before)

@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from plimsoll_operator.canary.terms import Terms, read_terms
+
 Amount = int | str
 """A number of pods, or a share of `replicas` such as 25%."""
 
@@ -22,6 +24,7 @@ class Rollout:
     max_surge: Amount = SURGE
     max_unavailable: Amount | None = None
     progress_seconds: int = PROGRESS_SECONDS
+    canary: Terms | None = None
 
     def surge(self, replicas: int) -> int:
         """Pods that may be there beyond `replicas`. A share is rounded up."""
@@ -46,6 +49,7 @@ def read_rollout(values: Mapping[str, Any]) -> Rollout:
         max_surge=values.get("maxSurge", SURGE),
         max_unavailable=values.get("maxUnavailable"),
         progress_seconds=values.get("progressDeadlineSeconds", PROGRESS_SECONDS),
+        canary=read_terms(values.get("canary")),
     )
 
 

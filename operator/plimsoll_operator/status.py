@@ -25,7 +25,7 @@ from plimsoll_operator.view import View
 from plimsoll_operator.workload import Workload
 
 Fields = dict[str, Any]
-KEPT = ("servedNames", "names", "desiredReplicas", "scaling")
+KEPT = ("servedNames", "names", "desiredReplicas", "scaling", "stableRevision", "canary")
 """What is still true of an object that cannot be read."""
 
 

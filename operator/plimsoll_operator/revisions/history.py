@@ -42,7 +42,10 @@ def plan_history(
         actions.append(StoreRevision(replace(present, number=last + 1), "it is new"))
     elif found.number < last:
         why = f"the spec is that of revision {found.number} again"
-        actions.append(StoreRevision(replace(found, number=last + 1, mark=""), why))
+        actions.append(StoreRevision(replace(found, number=last + 1, mark=present.mark), why))
+    elif found.mark != present.mark:
+        why = "it was taken back" if present.mark else "it may be tried again"
+        actions.append(StoreRevision(replace(found, mark=present.mark), why))
     old = [r for r in known if r.name != present.name and r.label not in needed]
     old.sort(key=lambda revision: (revision.number, revision.name), reverse=True)
     return (*actions, *(ForgetRevision(r.name, r.uid) for r in old[limit:]))

@@ -10,6 +10,7 @@ from operator_support.objects import EPOCH
 
 from plimsoll_cluster.keys import ObjectKey
 from plimsoll_operator.build.image import Image
+from plimsoll_operator.canary.conductor import Sightings, nobody_tells
 from plimsoll_operator.expectations import Expectations
 from plimsoll_operator.kinds import Caches
 from plimsoll_operator.names import NameRegistry
@@ -26,6 +27,7 @@ def reconciler_of(
     *,
     now: Callable[[], float],
     wake: Callable[[ObjectKey], None] = lambda _: None,
+    sightings: Sightings = nobody_tells,
 ) -> Reconciler:
     """One that may act, and whose turn it always is; `now` counts seconds since the epoch of the tests."""
     return Reconciler(
@@ -39,6 +41,7 @@ def reconciler_of(
         "test",
         may_act=lambda: True,
         wake=wake,
+        sightings=sightings,
         clock=lambda: EPOCH + timedelta(seconds=now()),
     )
 

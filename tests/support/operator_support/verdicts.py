@@ -22,6 +22,14 @@ def volume(**source: object) -> Json:
     return {"template": {"volumes": [{"name": "v", **source}]}}
 
 
+def steps(*weights: int) -> list[Json]:
+    return [{"weight": weight} for weight in weights]
+
+
+def canary(steps: list[Json], **more: object) -> Json:
+    return {"rollout": {"canary": {"steps": steps, **more}}}
+
+
 KINDS = "must be a persistentVolumeClaim, configMap, secret, emptyDir, csi, ephemeral or image"
 TOKEN = {"sources": [{"serviceAccountToken": {"path": "token"}}]}
 NO_ROOM = "leaves nothing of resources.memory {} for the weights; lower the one or raise the other"
@@ -115,6 +123,24 @@ VERDICTS: tuple[Verdict, ...] = (
     Verdict(POOLED | {"rollout": {"maxSurge": 1}}, "set rollout in the RuntimePool"),
     Verdict(POOLED | {"revisionHistoryLimit": 1}, "leave out revisionHistoryLimit"),
     Verdict({"revisionHistoryLimit": 0}),
+    Verdict(canary(steps(10))),
+    Verdict(canary(steps(*range(1, 17)), maxErrorRate="0.5%", maxLatencyIncrease="0%", minRequests=0)),
+    Verdict(canary([{"weight": 5, "pauseSeconds": 0}, {"weight": 50, "paused": True}, {"weight": 100}])),
+    Verdict(canary([{"weight": 5, "pauseSeconds": 1, "paused": False}])),
+    Verdict(canary([]), "spec.rollout.canary.steps in body should have at least 1 items"),
+    Verdict(canary(steps(*range(1, 18))), "must have at most 16 items"),
+    Verdict(canary(steps(0)), "should be greater than or equal to 1"),
+    Verdict(canary(steps(101)), "should be less than or equal to 100"),
+    Verdict(canary(steps(10, 10)), "the weights of steps must rise from one to the next"),
+    Verdict(canary(steps(*range(1, 15), 99, 98)), "the weights of steps must rise from one to the next"),
+    Verdict(canary([{"pauseSeconds": 5}]), "weight"),
+    Verdict(canary([{"weight": 5, "pauseSeconds": 5, "paused": True}]), "give pauseSeconds or paused, not both"),
+    Verdict(canary([{"weight": 5, "pauseSeconds": -1}]), "pauseSeconds"),
+    Verdict(canary(steps(5), maxErrorRate="1"), "must be a share such as 1% or 0.5%"),
+    Verdict(canary(steps(5), maxErrorRate="101%"), "must be a share such as 1% or 0.5%"),
+    Verdict(canary(steps(5), maxLatencyIncrease="-5%"), "must be a share such as 50% or 200%"),
+    Verdict(canary(steps(5), minRequests=-1), "minRequests"),
+    Verdict(POOLED | canary(steps(5)), "set rollout in the RuntimePool"),
     Verdict({"revisionHistoryLimit": 101}, "should be less than or equal to 100"),
     Verdict(POOLED | {"runtime": {"threads": 2}}, "leave out runtime.threads"),
     Verdict(volume(persistentVolumeClaim={"claimName": "data"})),

@@ -1,0 +1,58 @@
+"""Whether a canary answers worse than the stable pods: two tests that may be asked again with every request.
+
+With a probability of `ERROR` at the most, a canary that is no worse is ever taken back in a step, over all looks
+together; each of the two tests has half of it.
+
+Failures: the canary's share is worse if its lowest bound lies above both what is allowed and the highest bound of the
+stable pods' share. What fails everywhere alike is nobody's fault.
+
+First bytes: they are later if there are two bounds of buckets, b and c >= (1 + increase) b, so that `QUANTILE` of the
+stable pods' come by b and fewer than that of the canary's by c. Every bucket has its part of the error, so that it does
+not matter that the bounds are chosen after the counts were seen.
+"""
+
+from __future__ import annotations
+
+from plimsoll_operator.canary.bounds import highest, lowest
+from plimsoll_operator.canary.seen import Seen
+from plimsoll_operator.canary.terms import Terms
+
+ERROR = 0.02
+QUANTILE = 0.9
+
+
+def complaint(terms: Terms, canary: Seen, stable: Seen) -> str | None:
+    """Why the canary is worse, in words; None where that cannot be said."""
+    return _fails_more(terms, canary, stable) or _begins_later(terms, canary, stable)
+
+
+def _fails_more(terms: Terms, canary: Seen, stable: Seen) -> str | None:
+    error = ERROR / 4  # one of two tests, one of two bounds
+    if canary.rate <= max(terms.max_error_rate, stable.rate):
+        return None
+    surely = lowest(canary.failed, canary.requests, error)
+    if surely <= max(terms.max_error_rate, highest(stable.failed, stable.requests, error) if stable.requests else 0.0):
+        return None
+    return (
+        f"{canary.failed} of {canary.requests} requests failed against {stable.failed} of {stable.requests} "
+        f"(allowed: {_percent(terms.max_error_rate)})"
+    )
+
+
+def _begins_later(terms: Terms, canary: Seen, stable: Seen) -> str | None:
+    if not canary.timed or not stable.timed:
+        return None
+    error = ERROR / 4 / max(1, len(canary.first_bytes), len(stable.first_bytes))
+    factor = 1 + terms.max_latency_increase
+    early = [b for b, count in stable.first_bytes if lowest(count, stable.timed, error) >= QUANTILE]
+    late = [c for c, count in canary.first_bytes if highest(count, canary.timed, error) < QUANTILE]
+    if not early or not late or max(late) < factor * min(early):
+        return None
+    return (
+        f"{_percent(QUANTILE)} of first bytes come within {min(early):g} s from the stable pods, and take longer than "
+        f"{max(late):g} s from the canary (allowed: {_percent(terms.max_latency_increase)} more)"
+    )
+
+
+def _percent(share: float) -> str:
+    return f"{share * 100:g}%"

@@ -1,0 +1,56 @@
+"""What was seen of a revision: how many requests, how many of them failed, and when their first bytes came."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """`requests` were answered, or were to be, and `failed` of them were not, or not to their end.
+
+    `first_bytes` have, by upper bound in seconds, how many of `timed` streamed answers had begun by then.
+    """
+
+    requests: int = 0
+    failed: int = 0
+    timed: int = 0
+    first_bytes: tuple[tuple[float, int], ...] = ()
+
+    def __add__(self, other: Seen) -> Seen:
+        return _combined(self, other, 1)
+
+    def __sub__(self, earlier: Seen) -> Seen:
+        return _combined(self, earlier, -1)
+
+    @property
+    def rate(self) -> float:
+        """The share that failed."""
+        return self.failed / self.requests if self.requests else 0.0
+
+    def check_integrity(self) -> None:
+        """Raise AssertionError where the counts contradict each other."""
+        assert 0 <= self.failed <= self.requests, f"{self.failed} of {self.requests} requests failed"
+        counts = [count for _, count in self.first_bytes]
+        assert counts == sorted(counts), f"cumulative counts fall: {counts}"
+        assert all(0 <= count <= self.timed for count in counts)
+
+
+NOTHING = Seen()
+
+
+def _combined(one: Seen, other: Seen, sign: int) -> Seen:
+    """Bounds of which the other says nothing are left out: nobody knows what lies below them."""
+    if not one.timed:
+        first_bytes = tuple((bound, sign * count) for bound, count in other.first_bytes)
+    elif not other.timed:
+        first_bytes = one.first_bytes
+    else:
+        known = dict(other.first_bytes)
+        first_bytes = tuple((bound, count + sign * known[bound]) for bound, count in one.first_bytes if bound in known)
+    return Seen(
+        one.requests + sign * other.requests,
+        one.failed + sign * other.failed,
+        one.timed + sign * other.timed,
+        first_bytes,
+    )

@@ -1,0 +1,65 @@
+"""`spec.rollout.canary`: steps of weight and pause, and when a revision is taken back."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+ERROR_RATE = "1%"
+LATENCY_INCREASE = "100%"
+LEAST_REQUESTS = 50
+PAUSE_SECONDS = 300
+FINGERPRINT_DIGITS = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """`weight` per cent of requests for at least `pause_seconds`; `paused`: until somebody changes that."""
+
+    weight: int
+    pause_seconds: int = PAUSE_SECONDS
+    paused: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """`max_error_rate`: the share of its requests that may fail, or what fails of the stable pods', if that is more.
+
+    `max_latency_increase`: by what share of the stable pods' time its first bytes may come later. `least_requests`: how
+    many it must have answered in a step before the next one.
+    """
+
+    steps: tuple[Step, ...]
+    max_error_rate: float
+    max_latency_increase: float
+    least_requests: int
+
+    @property
+    def fingerprint(self) -> str:
+        """A name for all of it: what was taken back under these terms may be tried again under others."""
+        text = json.dumps(asdict(self), sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()[:FINGERPRINT_DIGITS]
+
+
+def read_terms(values: Mapping[str, Any] | None) -> Terms | None:
+    """From an object that the API server accepted; None for none."""
+    if values is None:
+        return None
+    return Terms(
+        steps=tuple(_step(step) for step in values["steps"]),
+        max_error_rate=share(values.get("maxErrorRate", ERROR_RATE)),
+        max_latency_increase=share(values.get("maxLatencyIncrease", LATENCY_INCREASE)),
+        least_requests=values.get("minRequests", LEAST_REQUESTS),
+    )
+
+
+def share(text: str) -> float:
+    """A text such as 2.5% as a number."""
+    return float(text.removesuffix("%")) / 100
+
+
+def _step(values: Mapping[str, Any]) -> Step:
+    return Step(values["weight"], values.get("pauseSeconds", PAUSE_SECONDS), values.get("paused", False))

@@ -1,0 +1,185 @@
+"""Canaries on a real API server: the whole operator, with the chart's rights, over a gateway behind real HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any
+
+import pytest
+from operator_support.apiserver import FIRST, RELEASE_NAMESPACE, ApiServer, until
+from operator_support.direct import Direct
+from operator_support.objects import Json
+from operator_support.recording import connect
+from operator_support.stub_gateway import StubGateway, serve
+
+from plimsoll_cluster.source import follow
+from plimsoll_operator.api import Api
+from plimsoll_operator.identity import REVISION_LABEL, ObjectKey
+from plimsoll_operator.main import Operator
+from plimsoll_operator.options import parse_options
+from plimsoll_operator.revisions.stored import TAKEN_BACK
+
+pytestmark = pytest.mark.usefixtures("lease")
+
+SECONDS = 90.0
+ROLLOUT = {"canary": {"steps": [{"weight": 10, "pauseSeconds": 0}, {"weight": 50, "pauseSeconds": 0}]}}
+SPEC: Json = {"model": {"source": "demo://gemma-3-270m"}, "replicas": 2, "rollout": ROLLOUT}
+
+
+class Counting:
+    """A gateway that has counted so many requests of each revision, and so many failures."""
+
+    def __init__(self, key: ObjectKey) -> None:
+        self.key = key
+        self.requests: dict[str, int] = {}
+        self.errors: dict[str, int] = {}
+        self.gateway = StubGateway(now=time.time, lie=self._tell)
+        self.gateway.of(key)
+
+    def count(self, revision: str, requests: int, errors: int = 0) -> None:
+        self.requests[revision] = self.requests.get(revision, 0) + requests
+        self.errors[revision] = self.errors.get(revision, 0) + errors
+
+    def _tell(self, answer: Json) -> Json:
+        revisions = [
+            {"revision": name, "requests": count, "errors": self.errors[name]} for name, count in self.requests.items()
+        ]
+        model = {"namespace": self.key.namespace, "name": self.key.name, "revisions": revisions}
+        return answer | {"models": [model]}
+
+
+@pytest.fixture
+def key(direct: Direct) -> ObjectKey:
+    return ObjectKey(direct.namespace, "m")
+
+
+@pytest.fixture
+def counting(key: ObjectKey) -> Counting:
+    return Counting(key)
+
+
+@pytest.fixture
+async def port(counting: Counting) -> AsyncIterator[int]:
+    async with serve(counting.gateway) as port:
+        yield port
+
+
+@asynccontextmanager
+async def running(server: ApiServer, namespace: str, port: int) -> AsyncIterator[None]:
+    """The operator as it is started, but for its process."""
+    arguments = ["--runtime-image", "registry.example/runtime:1", "--namespace", namespace]
+    arguments += ["--lease-namespace", RELEASE_NAMESPACE, "--gateways", f"localhost:{port}"]
+    async with await connect(server.kubeconfig(FIRST)) as connection:
+        operator = Operator(parse_options(arguments), Api(connection), partial(follow, connection), "test", FIRST)
+        task = asyncio.create_task(operator.run())
+        try:
+            yield
+        finally:
+            task.cancel()
+            await asyncio.wait({task})
+            await operator.lease.release()
+    if not task.cancelled() and (error := task.exception()) is not None:
+        raise error
+
+
+def status(direct: Direct) -> Json:
+    found: Json = direct.model("m").get("status", {})
+    return found
+
+
+def canary(direct: Direct) -> tuple[Any, ...]:
+    found = status(direct).get("canary", {})
+    return tuple(found.get(name) for name in ("step", "weight", "state"))
+
+
+def made_of(direct: Direct) -> list[str]:
+    pods = [pod for pod in direct.pods("m") if "deletionTimestamp" not in pod["metadata"]]
+    return sorted(pod["metadata"]["labels"][REVISION_LABEL] for pod in pods)
+
+
+def conditions(direct: Direct) -> dict[str, tuple[str, str]]:
+    return {c["type"]: (c["status"], c["reason"]) for c in status(direct).get("conditions", ())}
+
+
+def events(direct: Direct, *reasons: str) -> list[str]:
+    return [note for _, reason, note in direct.events("m") if reason in reasons]
+
+
+def comes_to(direct: Direct, true: Callable[[], bool], meanwhile: Callable[[], None] = lambda: None) -> bool:
+    """While kubelets do their part, and requests come."""
+
+    def step() -> bool:
+        direct.make_ready("m")
+        meanwhile()
+        return true()
+
+    return until(step, SECONDS)
+
+
+async def holds(direct: Direct, true: Callable[[], bool], meanwhile: Callable[[], None] = lambda: None) -> bool:
+    """Asked from another thread: the operator goes on in this one."""
+    return await asyncio.to_thread(comes_to, direct, true, meanwhile)
+
+
+async def begun(direct: Direct) -> tuple[str, str]:
+    """A model that serves, and a canary of it that gets requests; the stable revision, and the canary's."""
+    direct.create_model("m", SPEC)
+    assert await holds(direct, lambda: bool(status(direct).get("stableRevision")))
+    direct.change_model("m", runtime={"maxModelLen": 64})
+    assert await holds(direct, lambda: canary(direct) == (1, 10, "Observing"))
+    found = status(direct)["canary"]
+    assert made_of(direct) == sorted([found["stableRevision"], found["revision"]])
+    assert status(direct)["stableRevision"] == found["stableRevision"]
+    return found["stableRevision"], found["revision"]
+
+
+async def test_a_canary_with_a_fault_is_taken_back_by_itself(
+    server: ApiServer, direct: Direct, counting: Counting, port: int
+) -> None:
+    async with running(server, direct.namespace, port):
+        stable, bad = await begun(direct)
+
+        def serve_badly() -> None:
+            counting.count(stable, 9)
+            counting.count(bad, 1, errors=1)
+
+        assert await holds(direct, lambda: canary(direct) == (1, 0, "TakenBack"), serve_badly)
+        assert await holds(direct, lambda: made_of(direct) == [stable] * 2)
+        assert await holds(direct, lambda: conditions(direct).get("Stalled") == ("True", "TakenBack"))
+        assert conditions(direct)["Ready"] == ("True", "Ready")
+        (note,) = events(direct, "TakenBack")
+        assert "requests failed against 0 of" in note
+        marked = [r["metadata"].get("annotations", {}).get(TAKEN_BACK) for r in direct.revisions("m")]
+        assert [mark is not None for mark in marked] == [False, True]
+    async with running(server, direct.namespace, port):
+        direct.change_model("m", replicas=3)
+        assert await holds(direct, lambda: made_of(direct) == [stable] * 3), "it is not tried again"
+
+
+async def test_a_good_canary_goes_on_where_it_was_and_gets_all(
+    server: ApiServer, direct: Direct, counting: Counting, port: int
+) -> None:
+    async with running(server, direct.namespace, port):
+        stable, good = await begun(direct)
+    counting.count(stable, 1000, errors=500)  # what is not seen of a step counts for nothing
+    counting.count(good, 1000, errors=1000)
+
+    def serve_well() -> None:
+        counting.count(stable, 90)
+        counting.count(good, 10)
+
+    async with running(server, direct.namespace, port):
+        assert await holds(direct, lambda: canary(direct) == (2, 50, "Observing"), serve_well)
+        assert await holds(direct, lambda: "canary" not in status(direct), serve_well)
+        assert await holds(direct, lambda: made_of(direct) == [good] * 2)
+        assert await holds(direct, lambda: conditions(direct)["Progressing"] == ("False", "Settled"))
+    assert status(direct)["stableRevision"] == good
+    assert len(events(direct, "Promoted")) == 1
+    assert [note.split(" ", 2)[2] for note in events(direct, "Canary")][1:] == [
+        "gets 10% of requests (step 1 of 2)",
+        "gets 50% of requests (step 2 of 2)",
+    ]

@@ -1,0 +1,152 @@
+"""A model that is rolled by canaries: its API server, kubelets, gateways, and a process of the operator over them.
+
+Pods of a spec whose `maxModelLen` is BAD fail half of their requests, and those with STUCK never become ready.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from operator_support.objects import Json
+from operator_support.passes import reconciler_of, run
+from operator_support.server import NAMESPACE, Server, ServerApi, model_body
+
+from plimsoll_operator.canary.evidence import Totals
+from plimsoll_operator.canary.seen import Seen
+from plimsoll_operator.expectations import Expectations
+from plimsoll_operator.identity import KIND, REVISION_LABEL, ObjectKey
+from plimsoll_operator.kinds import Caches
+from plimsoll_operator.nodes import NodeRegistry
+
+KEY = ObjectKey(NAMESPACE, "m")
+BAD, STUCK = 2000, 3000
+READY: Json = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
+REQUESTS = 200
+"""Of each turn, over all pods."""
+STEPS = [{"weight": 10, "pauseSeconds": 60}, {"weight": 50, "pauseSeconds": 60}]
+
+
+class Strict(ServerApi):
+    """The requests of a process; the world's `strike` is called after each write that was carried out."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world.server)
+        self._world = world
+
+    def _write(self, what: str, write: Callable[[], Json]) -> Json:
+        answer = super()._write(what, write)
+        self._world.strike()
+        return answer
+
+
+class World:
+    """What outlives a process. `counted`: what the gateway has counted since it began, by revision."""
+
+    def __init__(self) -> None:
+        self.server = Server()
+        self.now = 0.0
+        self.strike: Callable[[], None] = lambda: None
+        self.counted: dict[str, Seen] = {}
+        self.events: list[tuple[str, str, str]] = []
+
+    def ask_for(self, length: int, replicas: int, canary: Json | None) -> None:
+        """What people write; `length` stands for a spec."""
+        body = model_body("m", replicas)
+        body["spec"] |= {"runtime": {"maxModelLen": length}, "template": {"startupDeadlineSeconds": 60}}
+        body["spec"]["rollout"] = {"progressDeadlineSeconds": 120} | ({"canary": canary} if canary else {})
+        known = self.server.objects[KIND].get("m")
+        if known is not None:
+            body["metadata"]["generation"] = known["metadata"]["generation"] + (known["spec"] != body["spec"])
+            body["status"] = known.get("status", {})
+        self.server.put(KIND, body)
+
+    @property
+    def model(self) -> Json:
+        return self.server.objects[KIND]["m"]
+
+    @property
+    def pods(self) -> list[Json]:
+        return list(self.server.objects["Pod"].values())
+
+    @property
+    def canary(self) -> Json:
+        found: Json = self.model.get("status", {}).get("canary") or {}
+        return found
+
+    def proceed(self) -> None:
+        """Kubelets do their part."""
+        for name, pod in list(self.server.objects["Pod"].items()):
+            if "deletionTimestamp" in pod["metadata"]:
+                self.server.remove("Pod", name)
+            elif not pod["spec"].get("nodeName"):
+                self.server.change("Pod", name, lambda item: item["spec"].update(nodeName="n1"))
+            elif not pod["status"].get("conditions") and f"{STUCK}" not in _arguments(pod):
+                self.server.change("Pod", name, lambda item: item.update(status=READY))
+
+    def serve(self) -> None:
+        """Gateways send requests where the status says, and count."""
+        ready = [pod for pod in self.pods if is_ready(pod)]
+        weight, revision = self.canary.get("weight", 0), self.canary.get("revision")
+        canary = [pod for pod in ready if label(pod) == revision]
+        others = [pod for pod in ready if label(pod) != revision]
+        share = (weight if others else 100) if canary else 0
+        for pods, per_cent in ((canary, share), (others, 100 - share)):
+            for pod in pods if per_cent else ():
+                count = max(1, REQUESTS * per_cent // 100 // len(pods))
+                failed = count // 2 if f"{BAD}" in _arguments(pod) else 0
+                seen = Seen(count, failed, count, ((0.5, count), (1.0, count)))
+                self.counted[label(pod)] = self.counted.get(label(pod), Seen()) + seen
+
+    def totals(self, _: ObjectKey) -> Totals:
+        return {"g": dict(self.counted)}
+
+
+class Process:
+    """A process of the operator. It lists everything before each pass, so that it sees all that was written."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.api = Strict(world)
+        self.api.events = world.events
+        self.caches = Caches(None)
+        self.reconciler = reconciler_of(
+            self.api,
+            self.caches,
+            Expectations(lambda: world.now),
+            NodeRegistry(),
+            now=lambda: world.now,
+            sightings=world.totals,
+        )
+
+    def one_pass(self) -> bool:
+        """Whether it changed anything."""
+        for store in self.caches.all():
+            part, number = store.part_of(NAMESPACE), store.part_of(NAMESPACE).begin_list()
+            found = map(store.resource.entry, self.world.server.objects.get(store.resource.kind, {}).values())
+            part.end_list(number, {entry.key: entry for entry in found}, self.world.server.version)
+        before = self.world.server.version
+        outcome = run(self.reconciler.reconcile(KEY))
+        assert not outcome.put_off
+        return self.world.server.version != before
+
+
+def label(pod: Json) -> str:
+    """The revision of a pod."""
+    found: str = pod["metadata"]["labels"][REVISION_LABEL]
+    return found
+
+
+def is_ready(pod: Json) -> bool:
+    """Whether it serves."""
+    return bool(pod["status"].get("conditions")) and "deletionTimestamp" not in pod["metadata"]
+
+
+def is_live(pod: Json) -> bool:
+    """Whether it counts as a replica."""
+    return "deletionTimestamp" not in pod["metadata"]
+
+
+def _arguments(pod: Json) -> list[Any]:
+    found: list[Any] = pod["spec"]["containers"][0]["args"]
+    return found

@@ -1,0 +1,42 @@
+"""What is taken from gateways' answers for canaries."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from plimsoll_operator.canary.seen import Seen
+from plimsoll_operator.identity import ObjectKey
+from plimsoll_operator.scaling.book import KEPT_SECONDS, GatewayBook
+from plimsoll_operator.scaling.demand import decode_demand
+from plimsoll_operator.sightings import sightings_of
+
+KEY = ObjectKey("team", "m")
+
+
+def answer(instance: str, **revisions: dict[str, Any]) -> bytes:
+    entries = [{"revision": name, **values} for name, values in revisions.items()]
+    models = [
+        {"namespace": "team", "name": "other", "revisions": [{"revision": "a", "requests": 9}]},
+        {"namespace": "team", "name": "m", "revisions": entries},
+    ]
+    return msgspec.json.encode({"instance": instance, "sequence": 1, "time": 100.0, "models": models})
+
+
+def test_totals_are_by_process_and_revision_and_what_broke_off_has_failed() -> None:
+    now, book = 100.0, GatewayBook()
+    sightings = sightings_of(book, lambda: now)
+    assert sightings(KEY) is None, "nobody tells"
+    book.keep(["198.18.0.1", "198.18.0.2"], now)
+    first_byte = {"count": 7, "seconds": 1.0, "buckets": [[0.5, 5], [1.0, 7]]}
+    counted = {"requests": 10, "errors": 2, "broken": 1, "firstByte": first_byte}
+    book.take("198.18.0.1", decode_demand(answer("g1", b=counted, a={"requests": 90})), now)
+    book.take("198.18.0.2", decode_demand(answer("g2")), now)
+    assert sightings(KEY) == {
+        "g1": {"b": Seen(10, 3, 7, ((0.5, 5), (1.0, 7))), "a": Seen(90)},
+        "g2": {},
+    }
+    assert sightings(ObjectKey("team", "none")) == {"g1": {}, "g2": {}}
+    now += KEPT_SECONDS + 1
+    assert sightings(KEY) is None, "what was said so long ago does not count"
