@@ -196,7 +196,8 @@ class Reconciler:
         await self._keep_budget(item, spec, uid)
         if failure is not None:
             raise failure
-        stalls_in = seen.deadline(before) - now if any(c.type == RECONCILING for c in conditions) else None
+        rolls = stage is None and any(c.type == RECONCILING for c in conditions)
+        stalls_in = seen.deadline(before) - now if rolls else None
         waits = (planned.wait, rolling.wait, stalls_in, lost_in(found, now), None if known else LOOK_AGAIN)
         return Outcome(again=min((wait for wait in waits if wait is not None), default=None))
 

@@ -6,6 +6,7 @@ Pods of a spec whose `maxModelLen` is BAD fail half of their requests, and those
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 from operator_support.objects import Json
@@ -128,7 +129,9 @@ class Process:
         before = self.world.server.version
         outcome = run(self.reconciler.reconcile(KEY))
         assert not outcome.put_off
-        return self.world.server.version != before
+        changed = self.world.server.version != before
+        assert changed or outcome.again is None or outcome.again > timedelta(0), "a pass that changes nothing, for ever"
+        return changed
 
 
 def label(pod: Json) -> str:

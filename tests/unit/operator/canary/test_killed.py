@@ -192,6 +192,21 @@ def test_what_was_taken_back_is_tried_again_once_the_spec_or_the_terms_have_chan
     assert story.end()["marked"] == []
 
 
+def test_a_paused_step_costs_nothing_however_long_it_lasts() -> None:
+    story = Story(())
+    terms = {"steps": [{"weight": 10, "paused": True}]}
+    story.world.ask_for(BETTER, 2, terms)
+    story.settle()
+    assert story.world.canary["state"] == "Observing"
+    story.world.now += 100_000
+    assert not story.turn(1)
+    assert story.end()["conditions"]["Progressing"] == ("True", "Canary")
+    story.world.ask_for(BETTER, 2, {"steps": [{"weight": 10, "pauseSeconds": 0}]})
+    story.settle()
+    assert story.world.canary == {}
+    assert story.end()["stable"] in story.end()["pods"]
+
+
 def test_without_its_terms_all_pods_are_replaced_at_once() -> None:
     story = Story(())
     story.tell([Ask(BAD, 2, soon=False)])
