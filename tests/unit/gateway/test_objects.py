@@ -96,6 +96,26 @@ def test_a_ready_model_has_no_message() -> None:
     assert table_of([bare], []).models[0].message == ""
 
 
+@pytest.mark.parametrize(
+    ("spec", "conditions", "wakes"),
+    [
+        ({}, [], False),
+        ({"scaling": {"maxReplicas": 3}}, [], True),
+        ({"scaling": {"maxReplicas": 3}, "replicas": 1}, [], True),
+        ({"scaling": {"maxReplicas": 3}, "replicas": 0}, [], False),
+        ({"placement": {"pool": "p"}}, [], True),
+        ({"placement": {"pool": "p"}, "replicas": 0}, [], False),
+        ({"scaling": {"maxReplicas": 3}}, [{"type": "Stalled", "status": "True"}], False),
+        ({"scaling": {"maxReplicas": 3}}, [{"type": "Stalled", "status": "False"}], True),
+    ],
+)
+def test_who_may_be_waited_for(spec: dict[str, Any], conditions: list[dict[str, str]], wakes: bool) -> None:
+    item = changed(DEPLOYMENT, "spec", value=DEPLOYMENT["spec"] | spec)
+    (model,) = table_of([changed(item, "status", "conditions", value=conditions)], []).models
+    assert model.wakes is wakes
+    assert model.scales_to == (3 if "scaling" in spec and spec.get("replicas") != 0 else 0)
+
+
 def test_pods_that_take_no_requests() -> None:
     terminating = changed(POD, "metadata", "deletionTimestamp", value="2026-01-01T00:01:00Z")
     starting = changed(POD, "status", value={"conditions": []})
