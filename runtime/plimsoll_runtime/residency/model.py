@@ -68,6 +68,11 @@ class Model:
         self.state, self.why, self.since = state, why, now
 
     @property
+    def newest_spec(self) -> ModelSpec:
+        """What was placed last, though it may not be in force yet."""
+        return self.next_spec or self.spec
+
+    @property
     def changing(self) -> bool:
         """Whether it is on its way out, or about to be another: nothing may wake it."""
         return self.leaving or self.next_spec is not None or self.rest is not None

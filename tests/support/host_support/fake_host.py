@@ -10,8 +10,8 @@ import msgspec
 from plimsoll_runtime.errors import PlimsollError
 from plimsoll_runtime.residency.counters import Counters
 from plimsoll_runtime.residency.errors import NotPlaced, OperationConflict, Refused
-from plimsoll_runtime.residency.host import Outcome
 from plimsoll_runtime.residency.names import ModelName
+from plimsoll_runtime.residency.outcome import Outcome
 from plimsoll_runtime.residency.report import DeviceReport, ModelReport, NeedsReport, Report, SleepersReport
 from plimsoll_runtime.residency.resident import Resident
 from plimsoll_runtime.residency.spec import ModelSpec, served_names
@@ -104,6 +104,10 @@ class FakeHost:
 
     def placed(self) -> Mapping[ModelName, ModelSpec]:
         return {name: model.spec for name, model in self.models.items()}
+
+    def spec_of(self, name: ModelName) -> ModelSpec | None:
+        model = self.models.get(name)
+        return None if model is None else model.spec
 
     def report(self) -> Report:
         device = DeviceReport(

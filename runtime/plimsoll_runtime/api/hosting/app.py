@@ -31,8 +31,9 @@ from plimsoll_runtime.api.hosting.requests import (
 )
 from plimsoll_runtime.api.hosting.tokens import Guard, Rights
 from plimsoll_runtime.errors import PlimsollError, UsageError
-from plimsoll_runtime.residency.host import Host, Outcome
+from plimsoll_runtime.residency.host import Host
 from plimsoll_runtime.residency.names import ModelName
+from plimsoll_runtime.residency.outcome import Outcome
 from plimsoll_runtime.residency.states import Level
 
 logger = logging.getLogger(__name__)

@@ -139,9 +139,8 @@ class HostModels:
         return None
 
     def _find(self, name: str | None) -> Placement:
-        placed = self._host.placed()
         known = self._names.get(name) if name is not None else None
-        if known is None or not _same(placed.get(known.name), known.spec):
+        if known is None or self._host.spec_of(known.name) is not known.spec:
             self._follow()
         if name is None:
             return self._only()
@@ -164,8 +163,9 @@ class HostModels:
         self._placements = {name: before.get(name) or Placement(name, spec) for name, spec in placed.items()}
         self._names = {}
         for key, placement in self._placements.items():
-            if not _same(placed[key], placement.spec):
+            if placed[key] != placement.spec:
                 placement.renew(placed[key])
+            placement.spec = placed[key]
             for name in placement.names:
                 self._names.setdefault(name, placement)
         self._tokenizers.keep_only({placement.source for placement in self._placements.values()})
@@ -187,10 +187,6 @@ class HostModels:
             )
             placement.serial = resident.serial
         return placement.served
-
-
-def _same(one: ModelSpec | None, other: ModelSpec) -> bool:
-    return one is other or one == other
 
 
 def _files(name: ModelName, spec: ModelSpec) -> ModelFiles:
