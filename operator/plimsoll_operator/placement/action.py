@@ -23,6 +23,7 @@ class Because(StrEnum):
     REVISION = "Revision"
     DRAINING = "Draining"
     DEFRAGMENTED = "Defragmented"
+    BALANCED = "Balanced"
 
 
 class First(StrEnum):

@@ -28,12 +28,33 @@ class Book:
             model.key: _known(model, reports[model.key], demand.get(model.key), self.now)
             for model in sorted(state.models, key=lambda model: model.key)
         }
+        self._spread()
         present = (host for host in state.hosts if host.condition is not Condition.LOST)
         self.ledgers = {host.key: self._open(host) for host in sorted(present, key=lambda host: host.key)}
         for known in self.models.values():
             if known.told:
                 for slot in known.slots:
                     slot.rate = known.told / len(known.slots)
+
+    def share(self, ledger: Ledger, known: Known | None = None) -> float:
+        """How much of the pool's models lies on a host, with another one where it is given, beside its share of memory.
+
+        1 is fair, in bytes and requests together; a host without a line has more than its share of anything.
+        """
+        bulk, busy = (known.bulk, known.busy) if known is not None else (0, 0.0)
+        bytes_, requests = (ledger.placed + bulk) / self.bulk, (ledger.asked + busy) / self.busy
+        return (bytes_ + requests) / 2 * self.lines / max(1, ledger.line)
+
+    def _spread(self) -> None:
+        """What each model counts for where models are spread over hosts."""
+        sizes = [known.device for known in self.models.values() if known.device]
+        usual = sum(sizes) // len(sizes) if sizes else 1
+        for known in self.models.values():
+            known.bulk = known.device or usual
+            known.busy = known.rate / max(1, known.model.placed)
+        self.bulk = max(1, sum(known.bulk * known.model.placed for known in self.models.values()))
+        self.busy = sum(known.rate for known in self.models.values() if known.model.placed) or 1.0
+        self.lines = sum(host.line for host in self.state.hosts if host.condition is not Condition.LOST)
 
     def _open(self, host: Host) -> Ledger:
         ledger = Ledger(host)

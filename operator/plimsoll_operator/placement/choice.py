@@ -23,22 +23,25 @@ class Choice:
 
     def options(self, known: Known, grounds: Grounds) -> list[Option]:
         """Every host, the best first; those with an obstacle last."""
-        groups = _Groups(known)
+        groups = Groups(known)
         found = [self._option(ledger, known, grounds, groups) for ledger in self._book.ledgers.values()]
         return sorted(found, key=lambda option: (option.obstacle is not None, *option.order))
 
     def files(self, known: Known) -> list[Option]:
-        """Hosts where its files could lie, the best first: such a copy takes no memory until it wakes."""
-        groups = _Groups(known)
+        """Hosts where its files could lie, the best first: such a copy takes no memory until it wakes.
+
+        All else being equal they are spread by what they would take and by how much they are asked for.
+        """
+        groups = Groups(known)
         found = []
         for ledger in self._book.ledgers.values():
             if not ledger.takes or known.model.key in ledger.slots or unfit(known, ledger):
                 continue
-            taken = (ledger.placed + known.device) / max(1, ledger.line)
+            taken = self._book.share(ledger, known)
             found.append(Option(ledger, None, 0.0, disregarded=groups.disregarded(ledger), taken=taken))
         return sorted(found, key=lambda option: option.order)
 
-    def _option(self, ledger: Ledger, known: Known, grounds: Grounds, groups: _Groups) -> Option:
+    def _option(self, ledger: Ledger, known: Known, grounds: Grounds, groups: Groups) -> Option:
         own = ledger.slots.get(known.model.key)
         image = own is not None and own.state is State.IN_HOST and own.current
         seconds = known.wake if image else known.load
@@ -87,7 +90,7 @@ def _closed(ledger: Ledger) -> str:
     return f"it is {ledger.host.condition.value.lower()}"
 
 
-class _Groups:
+class Groups:
     """Nodes and zones that a model's copies lie in, and the models whose hosts it likes or shuns."""
 
     def __init__(self, known: Known) -> None:

@@ -50,6 +50,11 @@ class Draft:
         if seconds > 0:
             self._waits.append(seconds)
 
+    def lately(self, known: Known) -> float:
+        """Seconds for which a model is not to be moved again."""
+        moved, interval = known.model.moved, self.book.rules.move_interval
+        return 0.0 if moved is None else max(0.0, moved + interval - self.book.now)
+
     def refuse(self, known: Known, reason: Refused, message: str, numbers: Mapping[str, float]) -> None:
         """Leave a wish of a model open. The first reason is the one that counts."""
         self.refusals.setdefault(known.model.key, Refusal(known.model.key, reason, message, numbers))

@@ -22,7 +22,8 @@ class Known:
     `device` and `image` are its bytes awake and asleep in host memory, `load` and `wake` the seconds from files and
     from the image: as measured, or as predicted while nobody has. `told` is the rate in requests a second that somebody
     else knows of, `lost` that of hosts that are not there any more, where it was awake. `waiting` requests have waited
-    for `waited` seconds at the most. `slots` are its copies on hosts that are there.
+    for `waited` seconds at the most. `slots` are its copies on hosts that are there. `bulk` is `device`, or what is
+    usual where nobody knows it, and `busy` the rate that each of the copies it is to have is expected to serve.
     """
 
     model: Model
@@ -34,6 +35,8 @@ class Known:
     waiting: int = 0
     waited: float = 0.0
     lost: float = 0.0
+    bulk: int = 0
+    busy: float = 0.0
     slots: list[Slot] = field(default_factory=list)
 
     @property
@@ -94,7 +97,7 @@ class Ledger:
         self.line = int(host.line * RELIEVED) if host.pressure is Pressure.FULL else host.line
         self.takes = host.condition is Condition.READY and host.pressure is not Pressure.FULL
         self.keeps = host.condition in (Condition.READY, Condition.CORDONED)
-        self.placed = 0
+        self.placed, self.asked = 0, 0.0
         self._foreign = self.images_used
 
     @property
@@ -114,14 +117,18 @@ class Ledger:
         self.slots[slot.copy.model] = slot
         self.device_used += slot.device
         self.images_used += slot.image
-        self.placed += slot.known.device if slot.known is not None else 0
+        if slot.known is not None:
+            self.placed += slot.known.bulk
+            self.asked += slot.known.busy
 
     def remove(self, slot: Slot) -> None:
         """Take a copy out, with all that it holds."""
         del self.slots[slot.copy.model]
         self.device_used -= slot.device
         self.images_used -= slot.image
-        self.placed -= slot.known.device if slot.known is not None else 0
+        if slot.known is not None:
+            self.placed -= slot.known.bulk
+            self.asked -= slot.known.busy
 
     def set(self, slot: Slot, level: Level, device: int, image: int) -> None:
         """Bring a copy to a level at which it holds so much."""

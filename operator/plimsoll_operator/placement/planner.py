@@ -3,12 +3,13 @@
 It is level-triggered: over the state that a plan leads to, the next plan is empty. What counts, in this order: that it
 is feasible, that little is loaded, that what is worth most stays awake, spread and affinity, and even pressure. What is
 unneeded goes first, then models that should be awake come, in the order of their claims, then every model gets the
-places that it lacks.
+places that it lacks; what sleeps on a host that holds far more than another goes there.
 """
 
 from __future__ import annotations
 
 from plimsoll_operator.placement.admission import admit
+from plimsoll_operator.placement.balance import balance
 from plimsoll_operator.placement.book import Book
 from plimsoll_operator.placement.choice import Choice
 from plimsoll_operator.placement.coverage import cover
@@ -39,6 +40,7 @@ def draft(state: PoolState, journal: Journal) -> Draft:
         remove(made)
         wake(made, choice, journal)
         cover(made, choice, journal)
+        balance(made)
         if len(made.actions) == before:
             break
     return made

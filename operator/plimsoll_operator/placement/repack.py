@@ -38,7 +38,7 @@ def repack(draft: Draft, choice: Choice, known: Known, options: list[Option], wh
             target = _target(draft, slot)
             if target is None:
                 continue
-            if left := _lately(draft, slot):
+            if left := draft.lately(slot.known):
                 draft.later(left)
             elif best is None or (slot.device, place) < best[:2]:
                 best = (slot.device, place, slot, target)
@@ -68,10 +68,3 @@ def _target(draft: Draft, slot: Slot) -> Ledger | None:
         and unfit(known, ledger) is None
     ]
     return min(fitting, key=lambda ledger: (ledger.free, ledger.key), default=None)
-
-
-def _lately(draft: Draft, slot: Slot) -> float:
-    """Seconds for which a model is not to be moved again."""
-    assert slot.known is not None
-    moved = slot.known.model.moved
-    return 0.0 if moved is None else max(0.0, moved + draft.book.rules.move_interval - draft.book.now)

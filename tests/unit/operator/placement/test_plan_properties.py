@@ -13,9 +13,9 @@ from placement_support.pools import pools
 from placement_support.world import World
 
 from plimsoll_cluster.keys import ObjectKey
-from plimsoll_operator.placement.action import Move, Place
+from plimsoll_operator.placement.action import Because, Move, Place
 from plimsoll_operator.placement.journal import Journal
-from plimsoll_operator.placement.level import Condition
+from plimsoll_operator.placement.level import Condition, Level, State
 from plimsoll_operator.placement.planner import draft, plan
 from plimsoll_operator.placement.pool import PoolState
 
@@ -106,3 +106,20 @@ def test_the_ledgers_agree_with_their_copies_and_placements_with_what_comes_of_i
 @given(pools())
 def test_a_state_survives_being_written_down(state: PoolState) -> None:
     assert msgspec.json.decode(msgspec.json.encode(state), type=PoolState) == state
+
+
+@sometimes
+@given(pools())
+def test_only_sleeping_files_move_to_even_hosts_out_and_each_once(state: PoolState) -> None:
+    lies = {(copy.model, host.key): copy for host in state.hosts for copy in host.models}
+    moves = [one for one in plan(state).actions if isinstance(one, Move) and one.because is Because.BALANCED]
+    assert len({move.model for move in moves}) == len(moves)
+    for move in moves:
+        copy = lies[move.model, move.source]
+        assert copy.state is State.ON_DISK
+        assert not copy.active
+        assert not copy.waiting
+        assert move.level is Level.ON_DISK
+        assert move.source != move.host
+    # What went from a host never comes to it as well.
+    assert not {move.source for move in moves} & {move.host for move in moves}

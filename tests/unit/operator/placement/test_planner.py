@@ -263,3 +263,70 @@ def test_an_explanation_tells_every_host_what_is_done_and_why() -> None:
     assert "put team/b on pool/h1 to sleep as InHost (Evicted): makes room for team/c" in text
     with pytest.raises(KeyError, match="the pool has no model team/x; it has team/a, team/b, team/c"):
         explain(state, key("x"))
+
+
+def lie(state: PoolState) -> dict[str, list[str]]:
+    """Which models lie on which host once the plan is carried out."""
+    found: dict[str, list[str]] = {host.key.name: [] for host in state.hosts}
+    for placement in plan(state).placements:
+        found[placement.host.name].append(placement.model.name)
+    return found
+
+
+@pytest.mark.parametrize("size", [0, 60])
+def test_models_that_nobody_has_asked_for_yet_lie_on_all_hosts_alike(size: int) -> None:
+    """Whether or not their sizes are known, and whatever was placed before them."""
+    names = [f"m{number}" for number in range(8)]
+    made = lie(pool([model(name, size) for name in names], [host("h1"), host("h2")]))
+    assert sorted(map(len, made.values())) == [4, 4]
+    before = [host("h1", files("m0"), files("m1"), files("m2")), host("h2")]
+    assert sorted(map(len, lie(pool([model(name, size) for name in names], before)).values())) == [4, 4]
+
+
+def test_a_host_of_twice_the_memory_holds_twice_as_many() -> None:
+    names = [f"m{number}" for number in range(9)]
+    made = lie(pool([model(name) for name in names], [host("h1"), host("h2", line=200)]))
+    assert {name: len(found) for name, found in made.items()} == {"h1": 3, "h2": 6}
+
+
+def test_what_a_lost_host_served_most_is_spread_over_those_that_are_left() -> None:
+    busy = [files(name, rate=0.5) for name in ("a", "b")]
+    quiet = [files(name) for name in ("c", "d")]
+    state = pool([model(name) for name in "abcd"], [host("h1"), host("h2"), host("h3", *busy, *quiet)])
+    state = replace(
+        state,
+        hosts=(*state.hosts[:2], replace(state.hosts[2], condition=Condition.LOST)),
+        demand=tuple(Demand(key(name), rate=0.5) for name in ("a", "b")),
+    )
+    made = lie(state)
+    assert {len({"a", "b"} & set(found)) for found in made.values() if found} == {1}
+    assert sorted(map(len, made.values())) == [0, 2, 2]
+
+
+def uneven(*more: Copy, **changes: Any) -> PoolState:
+    """Six models asleep on one host, two on the other, each of three quarters of a line."""
+    names = [f"m{number}" for number in range(8)]
+    hosts = [host("h1", *map(files, names[:6]), *more), host("h2", *map(files, names[6:]))]
+    return pool([model(name, 75, **changes) for name in names], hosts)
+
+
+def test_models_asleep_that_lie_too_close_together_are_spread_as_files_and_none_moves_twice() -> None:
+    made = actions(uneven())
+    assert [(move.because, move.source.name, move.host.name) for move in made if isinstance(move, Move)] == [
+        (Because.BALANCED, "h1", "h2")
+    ] * len(made)
+    assert len(made) == 2
+    assert len({move.model for move in made}) == 2
+    assert all(isinstance(move, Move) and move.level is Level.ON_DISK for move in made)
+    assert "would take 450 B awake, those on pool/h2 150 B" in made[0].why
+
+
+def test_nothing_moves_for_little_nor_soon_again_nor_what_is_more_than_files() -> None:
+    names = [f"m{number}" for number in range(7)]
+    small = [host("h1", *map(files, names[:5])), host("h2", *map(files, names[5:]))]
+    assert actions(pool([model(name, 16) for name in names], small)) == []  # 80 and 32 of 100
+    assert actions(uneven(moved=NOW - 599)) == []
+    assert plan(uneven(moved=NOW - 599)).wait == pytest.approx(1)
+    assert len(actions(uneven(moved=NOW - 601))) == 2
+    images = [host("h1", *[image(name) for name in names[:6]], sleepers=1000), host("h2")]
+    assert actions(pool([model(name) for name in names[:6]], images)) == []
