@@ -8,7 +8,6 @@ nothing.
 from __future__ import annotations
 
 import hmac
-import logging
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -16,8 +15,7 @@ from pathlib import Path
 
 from plimsoll_runtime.api.errors import unavailable
 from plimsoll_runtime.errors import UsageError
-
-logger = logging.getLogger(__name__)
+from plimsoll_runtime.watched_file import WatchedFile
 
 TENANT_HEADER = "x-plimsoll-tenant"
 CREDENTIAL_HEADER = "x-plimsoll-gateway"
@@ -45,13 +43,7 @@ class Gateways:
     ) -> None:
         """Raises GatewayTokensError where the file has no usable credential."""
         self._fixed = tuple(token.encode() for token in tokens)
-        self._file = file
-        self._clock = clock
-        self._read: tuple[bytes, ...] = ()
-        self._stamp: tuple[int, int, int] | None = None
-        self._looked = clock()
-        if file is not None:
-            self._stamp, self._read = _stamp(file), tokens_of(file)
+        self._file = None if file is None else _watched(file, clock)
 
     def __bool__(self) -> bool:
         return bool(self._fixed) or self._file is not None
@@ -73,23 +65,9 @@ class Gateways:
         return f"gateway:{name}"
 
     def _knows(self, given: bytes) -> bool:
-        self._look()
-        matches = [hmac.compare_digest(given, token) for token in (*self._fixed, *self._read)]
+        read = () if self._file is None else self._file.value()
+        matches = [hmac.compare_digest(given, token) for token in (*self._fixed, *read)]
         return any(matches)
-
-    def _look(self) -> None:
-        """Read the file again where it has changed. What was read last stays where it cannot be read."""
-        now = self._clock()
-        if self._file is None or now - self._looked < LOOK_SECONDS:
-            return
-        self._looked = now
-        try:
-            stamp = _stamp(self._file)
-            if stamp != self._stamp:
-                self._read = tokens_of(self._file)
-                self._stamp = stamp
-        except GatewayTokensError as error:
-            logger.error("%s; going on with what it held before", error)
 
 
 def tokens_of(path: Path) -> tuple[bytes, ...]:
@@ -112,9 +90,8 @@ def tokens_of(path: Path) -> tuple[bytes, ...]:
     return tokens
 
 
-def _stamp(path: Path) -> tuple[int, int, int]:
+def _watched(path: Path, clock: Callable[[], float]) -> WatchedFile[tuple[bytes, ...]]:
     try:
-        status = path.stat()
+        return WatchedFile(path, tokens_of, every=LOOK_SECONDS, clock=clock)
     except OSError as error:
         raise GatewayTokensError(f"--gateway-token-file {path} cannot be read ({error.strerror})") from error
-    return status.st_ino, status.st_mtime_ns, status.st_size

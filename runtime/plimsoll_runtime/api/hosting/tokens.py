@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Protocol
 
 from plimsoll_runtime.errors import UsageError
+from plimsoll_runtime.watched_file import WatchedFile
 
 logger = logging.getLogger(__name__)
 
@@ -60,36 +61,26 @@ class TokenFile:
 
     def __init__(self, path: Path) -> None:
         """Raises UsageError where the file cannot be read or holds no token."""
-        self._path = path
-        self._stamp: tuple[int, int, int] | None = None
-        self._hashes: tuple[bytes, ...] = ()
         try:
-            self._read()
-        except (OSError, UnicodeDecodeError, ValueError) as error:
+            self._file = WatchedFile(path, hashes_of)
+        except (OSError, ValueError) as error:
             raise UsageError(f"the token file {path} cannot be used ({error}); write one token a line") from error
-        if not self._hashes:
+        if not self._file.value():
             raise UsageError(f"the token file {path} holds no token; write one a line")
 
     def hashes(self) -> tuple[bytes, ...]:
         """See `Tokens`: as the file says now."""
-        try:
-            self._read()
-        except (OSError, ValueError) as error:
-            logger.error("the token file %s cannot be used, its last tokens go on counting: %s", self._path, error)
-        return self._hashes
+        return self._file.value()
 
-    def _read(self) -> None:
-        status = self._path.stat()
-        stamp = (status.st_ino, status.st_mtime_ns, status.st_size)
-        if stamp == self._stamp:
-            return
-        self._stamp = stamp  # whatever comes of it: a file that is of no use is told of once
-        if status.st_size > FILE_LIMIT:
-            raise ValueError(f"it is larger than {FILE_LIMIT} bytes")
-        lines = self._path.read_bytes().splitlines()
-        self._hashes = tuple(sha256(line.strip()).digest() for line in lines if line.strip())
-        if not self._hashes:
-            logger.error("the token file %s holds no token any more: nobody is let in by it", self._path)
+
+def hashes_of(path: Path) -> tuple[bytes, ...]:
+    """Of the tokens in a file. Raises OSError, or ValueError for what is no file of tokens."""
+    if path.stat().st_size > FILE_LIMIT:
+        raise ValueError(f"it is larger than {FILE_LIMIT} bytes")
+    hashes = tuple(sha256(line.strip()).digest() for line in path.read_bytes().splitlines() if line.strip())
+    if not hashes:
+        logger.error("the token file %s holds no token: nobody is let in by it", path)
+    return hashes
 
 
 class Guard:

@@ -1,0 +1,69 @@
+"""What a file says, read again when it changes: credentials are replaced while a server runs."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Generic, TypeVar
+
+from plimsoll_runtime.errors import PlimsollError
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+Stamp = tuple[int, int, int]
+
+
+class WatchedFile(Generic[T]):
+    """What was read last stays in force where the file cannot be read any more, or holds what cannot be used.
+
+    A new file in its place is seen, and one that was written to in place. It is told once of each trouble.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        read: Callable[[Path], T],
+        *,
+        every: float = 0.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`read` raises OSError, ValueError or PlimsollError, and so does this.
+
+        The file is looked at once in `every` seconds at most.
+        """
+        self._path = path
+        self._reader = read
+        self._every = every
+        self._clock = clock
+        self._looked = clock()
+        self._told = ""
+        self._stamp: Stamp | None = _stamp(path)
+        self._value = read(path)
+
+    def value(self) -> T:
+        """As the file says now."""
+        now = self._clock()
+        if now - self._looked >= self._every:
+            self._looked = now
+            self._look()
+        return self._value
+
+    def _look(self) -> None:
+        try:
+            stamp = _stamp(self._path)
+            if stamp != self._stamp:
+                self._value = self._reader(self._path)
+                self._stamp = stamp
+            self._told = ""
+        except (OSError, ValueError, PlimsollError) as error:
+            if str(error) != self._told:
+                logger.error("what %s held before goes on counting: %s", self._path, error)
+            self._told = str(error)
+
+
+def _stamp(path: Path) -> Stamp:
+    status = path.stat()
+    return status.st_ino, status.st_mtime_ns, status.st_size
