@@ -19,6 +19,7 @@ from placement import planning
 from placement.bound import lower_bound
 from placement.goals import judge
 from placement.ideal import popularity_known
+from placement.informed import Informed
 from placement.picture import draw
 from placement.policies import Lru, ModelMesh, Static
 from plimsoll_operator.simulation.planned import Planned
@@ -85,6 +86,7 @@ def compare(kind: str, shape: Shape, rounds: int) -> dict[str, Any]:
         "plimsoll": lambda trace: Planned(),
         "lru": lambda trace: Lru(),
         "modelmesh": lambda trace: ModelMesh(),
+        "informed": Informed,
         "static": Static,
     }
     outcomes = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from plimsoll_cluster.keys import ObjectKey
 from plimsoll_operator.placement.action import Move, Place, Sleep, Unload, Wake
@@ -60,9 +60,13 @@ class Planned:
     def state(self, pool: Pool) -> PoolState:
         """What the operator would know."""
         now = EPOCH + pool.now
-        demand = tuple(_demand(key, rate, pool, now) for key, rate in pool.rates().items())
+        demand = tuple(_demand(key, rate, pool, now) for key, rate in self.rates(pool).items())
         hosts = tuple(self._host(host, pool) for host in pool.hosts.values())
         return PoolState(now, tuple(pool.models.values()), hosts, demand, self._rules)
+
+    def rates(self, pool: Pool) -> Mapping[ObjectKey, float]:
+        """Requests a second for each model, as gateways have learned them."""
+        return pool.rates()
 
     def _host(self, host: Host, pool: Pool) -> HostReport:
         key, now = ObjectKey(POOL, host.name), EPOCH + pool.now

@@ -15,6 +15,7 @@ from placement import run as command
 from placement.bound import lower_bound
 from placement.goals import judge
 from placement.ideal import popularity_known
+from placement.informed import Informed, Rates
 from placement.picture import draw
 from placement.policies import Lru, ModelMesh, Static
 from plimsoll_cluster.keys import ObjectKey
@@ -100,13 +101,37 @@ def test_knowing_popularity_keeps_what_saves_most_a_byte() -> None:
     assert popularity_known(trace("aaabbc"), [Host("h", 10, 0)]) == 10 + 20 + 10
 
 
+def test_rates_are_those_of_the_window_and_of_the_whole_trace_where_windows_are_short() -> None:
+    made = trace("aaab", gap=100.0)  # at 0, 100, 200 and 300 seconds
+    a, b = KEYS[:2]
+    assert Rates(made, None).at(250.0) == {a: 3 / 300, b: 1 / 300}
+    long = Rates(made, 700.0)
+    assert long.at(0.0) == {a: 3 / 700, b: 1 / 700}
+    assert long.at(700.0) == {a: 0.0, b: 0.0}
+    short = Rates(made, 150.0)
+    assert short.at(149.0) == {a: 2 / 150, b: 1 / 300}
+    assert short.at(150.0) == {a: 3 / 300, b: 1 / 300}
+    assert short.at(300.0) == {a: 3 / 300, b: 1 / 150}
+
+
+def test_whoever_is_told_the_rates_keeps_the_popular_model_and_pays_no_less_than_the_bound() -> None:
+    made = trace("ab" + "acad" * 6, gap=40.0)
+    outcome = Pool(made, [Host("h", 20, 0)], Informed(made)).run()
+    assert outcome.served == len(made.requests)
+    # One load of the popular one; the others come and go beside it.
+    assert outcome.loads == 1 + 1 + 12
+    assert outcome.seconds >= lower_bound(made, [Host("h", 20, 0)], max(outcome.waits))
+
+
 def test_goals_are_judged_by_their_figures() -> None:
     policies = {
-        name: {"seconds": seconds} for name, seconds in (("plimsoll", 80.0), ("lru", 100.0), ("modelmesh", 90.0))
+        name: {"seconds": seconds}
+        for name, seconds in (("plimsoll", 80.0), ("informed", 64.0), ("lru", 100.0), ("modelmesh", 90.0))
     }
     rows = judge([{"name": "x", "policies": policies, "bound": 70.0}], {"steady": 0.2})
     assert [(row["figure"], row["met"]) for row in rows] == [
         ("1.14", True),
+        ("1.25", False),
         ("20%", True),
         ("11%", False),
         ("200 ms", False),
