@@ -37,7 +37,7 @@ def container_of(spec: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.parametrize(
     ("spec", "line", "sleepers", "minimum", "drain"),
-    [(LEAST, 0.9, 0, 30.0, 30.0), (FULL, 0.8, 3 * 2**29, 7.0, 90.0)],
+    [(LEAST, 0.9, 0, 10.0, 30.0), (FULL, 0.8, 3 * 2**29, 7.0, 90.0)],
 )
 def test_a_host_understands_what_its_pod_is_given(
     spec: dict[str, Any], line: float, sleepers: int, minimum: float, drain: float, monkeypatch: pytest.MonkeyPatch

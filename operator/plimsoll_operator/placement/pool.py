@@ -32,7 +32,7 @@ class Rules(Struct, frozen=True, forbid_unknown_fields=True):
     `move_interval`: seconds between two of a model.
     """
 
-    minimum_residency: float = 30.0
+    minimum_residency: float = 10.0
     patience: float = 30.0
     moves: int = 4
     move_interval: float = 600.0

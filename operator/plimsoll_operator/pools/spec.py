@@ -18,7 +18,7 @@ from plimsoll_operator.template import (
     text_of,
 )
 
-LINE, MINIMUM_RESIDENCY, DRAIN_SECONDS = "90%", 30, 30
+LINE, MINIMUM_RESIDENCY, DRAIN_SECONDS = "90%", 10, 30
 
 
 @dataclass(frozen=True, slots=True)

@@ -175,7 +175,7 @@ def _add_memory(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--minimum-residency",
         type=values.seconds,
-        default=30.0,
+        default=10.0,
         metavar="S",
         help="how long a model that was woken is not evicted (default: %(default)g)",
     )

@@ -22,7 +22,7 @@ class Settings:
 
     line: float = 0.9
     sleepers: int = 0
-    minimum_residency: float = 30.0
+    minimum_residency: float = 10.0
     service_slice: float = 30.0
     patience: float = 30.0
     wait_seconds: float = 120.0

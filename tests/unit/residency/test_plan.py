@@ -97,13 +97,13 @@ def test_the_churn_guard_keeps_what_is_worth_more_until_the_turn_comes() -> None
 
 def test_a_turn_waits_for_the_slice_of_whom_it_ends() -> None:
     fresh = (resident("a", frequency=9.0, since=NOW - 12), resident("b", frequency=9.0, since=NOW - 5, active=2))
-    found = plan(host(*fresh, wanted("cold", asked=NOW - 100)), Settings())
+    found = plan(host(*fresh, wanted("cold", asked=NOW - 100)), Settings(minimum_residency=30.0))
     assert found.actions == (Wait(ModelName("team", "cold"), "its turn comes in 18 s, after team/a", NOW + 18),)
     assert found.look_at == NOW + 18
 
 
 @pytest.mark.parametrize(
-    "fields", [{"pinned": True}, {"since": NOW - 29}, {"active": 1, "since": NOW - 29.5}, {"priority": 1}]
+    "fields", [{"pinned": True}, {"since": NOW - 9}, {"active": 1, "since": NOW - 29.5}, {"priority": 1}]
 )
 def test_who_is_never_evicted_at_once(fields: dict[str, Any]) -> None:
     view = host(resident("a", **fields), wanted("new", waiting=9, frequency=900.0), line=4 * GIB)

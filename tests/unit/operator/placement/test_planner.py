@@ -89,7 +89,7 @@ def test_the_model_of_least_value_gives_way_and_the_reason_has_the_figures() -> 
     [
         ({"active": 1}, {}),
         ({"waiting": 1}, {}),
-        ({"since": NOW - 29}, {}),
+        ({"since": NOW - 9}, {}),
         ({}, {"pinned": True}),
         ({}, {"priority": 1}),
     ],
