@@ -14,6 +14,7 @@ from typing import Any
 from urllib.parse import quote
 
 import aiohttp
+from prometheus_client.registry import Collector
 
 from plimsoll_gateway.asked import Asked, read_asked
 from plimsoll_gateway.body import Body, ClientGone, Message, Receive, discard_unread, read_body
@@ -80,16 +81,18 @@ class Gateway:
         metrics_apart: bool = False,
         keyring: Keyring = NO_KEYRING,
         credential: Credential | None = None,
+        quotas: Quotas | None = None,
     ) -> None:
         """`metrics_apart`: /metrics is not among these paths; serve `operations` elsewhere.
 
-        `keyring` lets in who has a key, and `credential` is what makes runtimes believe whose a request is.
+        `keyring` lets in who has a key, and `credential` is what makes runtimes believe whose a request is. `quotas`
+        are those of a gateway that shares the limits of keys with others.
         """
         self._store = store
         self._picker = picker
         self._keyring = keyring
         self._credential = credential
-        self._quotas = Quotas()
+        self._quotas = quotas or Quotas()
         limits = limits.resolved()
         self._own_paths = OWN - {METRICS} if metrics_apart else OWN
         self._body_bytes = limits.body_bytes
@@ -111,6 +114,10 @@ class Gateway:
         self._running = Lifelines()
         store.listen(self._table_changed)
         self._draining = False
+
+    def publish(self, collector: Collector) -> None:
+        """Show more series in /metrics."""
+        self._metrics.registry.register(collector)
 
     async def watch_replicas(self) -> None:
         """Find those that hang, for ever."""

@@ -1,4 +1,4 @@
-"""The credential by which runtimes believe what this gateway says of its clients: the first line of a file."""
+"""A credential that a file holds: that by which runtimes believe what this gateway says of its clients, say."""
 
 from __future__ import annotations
 
@@ -18,33 +18,45 @@ class CredentialError(ValueError):
     """The file holds no credential; the message says why, and never what it holds."""
 
 
-def read_credential(path: Path) -> str:
-    """The credential of a file. Raises CredentialError. Further lines are those that runtimes take beside it."""
+TOKEN_OPTION = "--gateway-token-file"
+
+
+def read_credentials(path: Path, option: str = TOKEN_OPTION) -> tuple[str, ...]:
+    """Those of a file, which `option` names: one a line, the first to be shown, the others taken beside it.
+
+    Raises CredentialError.
+    """
     try:
-        lines = path.read_bytes().splitlines()
+        lines = [line.strip() for line in path.read_bytes().splitlines()]
     except OSError as error:
-        raise CredentialError(f"--gateway-token-file {path} cannot be read: {error.strerror}") from None
-    first = next((line.strip() for line in lines if line.strip()), b"")
-    if not FORM.fullmatch(first):
+        raise CredentialError(f"{option} {path} cannot be read: {error.strerror}") from None
+    found = [line for line in lines if line]
+    if not found or not FORM.fullmatch(found[0]):
         raise CredentialError(
-            f"--gateway-token-file {path}: the first line must be 16 to 256 printable ASCII characters without spaces"
+            f"{option} {path}: the first line must be 16 to 256 printable ASCII characters without spaces"
         )
-    return first.decode("ascii")
+    return tuple(line.decode("ascii") for line in found if FORM.fullmatch(line))
 
 
 class Credential:
     """The credential as it is now. What was read last stays where the file can no longer be read."""
 
-    def __init__(self, path: Path) -> None:
-        """Raises CredentialError."""
+    def __init__(self, path: Path, option: str = TOKEN_OPTION) -> None:
+        """`option` names the file in errors. Raises CredentialError."""
         self._path = path
-        self.current = read_credential(path)
+        self._option = option
+        self.all = read_credentials(path, option)
         self._failed = ""
+
+    @property
+    def current(self) -> str:
+        """The one to show."""
+        return self.all[0]
 
     def refresh(self) -> None:
         """Read it again; a failure is logged once."""
         try:
-            self.current = read_credential(self._path)
+            self.all = read_credentials(self._path, self._option)
             self._failed = ""
         except CredentialError as error:
             if str(error) != self._failed:

@@ -91,7 +91,7 @@ def request_beyond_limit(key: str, tokens: int, most: int) -> Refusal:
 
 def too_many_streams(key: str, most: int) -> Refusal:
     """429: as many requests of the key are under way as may be."""
-    message = f"The API key '{key}' has {most} requests under way, and no more may be. Wait for one to end."
+    message = f"No more than {most} requests of the API key '{key}' may be under way at once. Wait for one to end."
     return _rate_limited(message, "requests", 1.0)
 
 

@@ -13,8 +13,9 @@ from plimsoll_gateway.app import Gateway
 from plimsoll_gateway.credential import Credential, CredentialError
 from plimsoll_gateway.keys.folder import KeyFolder
 from plimsoll_gateway.keys.keyring import Keyring
+from plimsoll_gateway.leases.sharing import Sharing
 from plimsoll_gateway.memory import raise_open_files
-from plimsoll_gateway.options import Options, parse_options
+from plimsoll_gateway.options import Options, Peers, parse_options
 from plimsoll_gateway.pick import Picker
 from plimsoll_gateway.server import GatewayServer, MetricsServer, listen
 from plimsoll_gateway.table import TableStore
@@ -31,16 +32,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     raise_open_files()
     try:
         credential = None if options.gateway_token_file is None else Credential(options.gateway_token_file)
-    except CredentialError as error:
-        print(f"plimsoll-gateway: {error}", file=sys.stderr)  # noqa: T201
-        return 1
-    try:
+        keys = None if options.keys is None else KeyFolder(options.keys)
+        sharing = None if options.peers is None or keys is None else _sharing(options.peers, keys)
         sock = socket.socket(fileno=options.fd) if options.fd is not None else _listen(options.host, options.port)
         metrics = None if options.metrics_port is None else _listen(options.host, options.metrics_port)
-    except CannotListenError as error:
+    except (CredentialError, CannotListenError) as error:
         print(f"plimsoll-gateway: {error}", file=sys.stderr)  # noqa: T201
         return 1
-    return asyncio.run(_run(options, sock, metrics, credential))
+    return asyncio.run(_run(options, sock, metrics, keys, credential, sharing))
+
+
+def _sharing(peers: Peers, keys: KeyFolder) -> Sharing:
+    secret = Credential(peers.secret_file, "--peer-secret-file")
+    return Sharing(peers.own, peers.places, secret, keys, _listen(peers.own.host, peers.own.port))
 
 
 class CannotListenError(Exception):
@@ -55,10 +59,14 @@ def _listen(host: str, port: int) -> socket.socket:
 
 
 async def _run(
-    options: Options, sock: socket.socket, metrics: socket.socket | None, credential: Credential | None
+    options: Options,
+    sock: socket.socket,
+    metrics: socket.socket | None,
+    keys: KeyFolder | None,
+    credential: Credential | None,
+    sharing: Sharing | None,
 ) -> int:
     store = TableStore()
-    keys = None if options.keys is None else KeyFolder(options.keys)
     async with open_session() as session:
         picker = Picker(first_turn=random.randrange(1 << 16))
         gateway = Gateway(
@@ -69,7 +77,13 @@ async def _run(
             metrics_apart=metrics is not None,
             keyring=Keyring(keys),
             credential=credential,
+            quotas=None if sharing is None else sharing.quotas,
         )
+        tasks: dict[asyncio.Task[None], str] = {}
+        if sharing is not None:
+            gateway.publish(sharing.collector)
+            tasks[asyncio.create_task(sharing.run())] = "the limits of keys cannot be shared"
+            await sharing.join()
         server = asyncio.create_task(GatewayServer(gateway, options.stop).run_on(sock))
         followed = {"the table cannot be followed": _follow(options, store)}
         followed["replicas cannot be watched"] = gateway.watch_replicas()
@@ -77,7 +91,7 @@ async def _run(
             followed["the API keys cannot be followed"] = keys.follow()
         if credential is not None:
             followed["the gateway's credential cannot be followed"] = credential.follow()
-        tasks = {asyncio.create_task(work): what for what, work in followed.items()}
+        tasks |= {asyncio.create_task(work): what for what, work in followed.items()}
         page = MetricsServer(gateway)
         scraped = asyncio.create_task(page.serve(sockets=[metrics])) if metrics is not None else None
         log.info("listening on %s", sock.getsockname())

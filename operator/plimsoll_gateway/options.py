@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from plimsoll_gateway.budget import MOST_HELD, most_of_one
+from plimsoll_gateway.leases.names import BadPlaceError, Place, read_place
 from plimsoll_gateway.limits import BODY_BYTES, HOLD_SECONDS, WAKE_SECONDS, Limits
 from plimsoll_gateway.server import StopTimes
 
@@ -17,10 +18,20 @@ NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
 
 @dataclass(frozen=True, slots=True)
+class Peers:
+    """The other gateways: by which names they are found, where they find us, and the secret that all have."""
+
+    places: tuple[Place, ...]
+    own: Place
+    secret_file: Path
+
+
+@dataclass(frozen=True, slots=True)
 class Options:
     """What a gateway is started with. `namespaces` None means all; unused where `table` names a file.
 
-    `keys`: a folder of API keys, None for a gateway that is open; with it comes `gateway_token_file`.
+    `keys`: a folder of API keys, None for a gateway that is open; with it comes `gateway_token_file`. `peers` None:
+    this gateway shares the limits of keys with no other.
     """
 
     table: Path | None
@@ -31,6 +42,7 @@ class Options:
     metrics_port: int | None
     keys: Path | None
     gateway_token_file: Path | None
+    peers: Peers | None
     limits: Limits
     stop: StopTimes
     log_level: str
@@ -61,10 +73,21 @@ def parse_options(arguments: Sequence[str] | None = None) -> Options:
         metrics_port=given.metrics_port,
         keys=given.keys,
         gateway_token_file=given.gateway_token_file,
+        peers=_peers(parser, given),
         limits=_limits(parser, given),
         stop=StopTimes(given.lame_duck_seconds, given.drain_seconds),
         log_level=given.log_level.upper(),
     )
+
+
+def _peers(parser: argparse.ArgumentParser, given: argparse.Namespace) -> Peers | None:
+    if not given.peers and given.peer_address is None and given.peer_secret_file is None:
+        return None
+    if given.keys is None:
+        parser.error("--peers needs --keys: what gateways share are the limits of API keys")
+    if not given.peers or given.peer_address is None or given.peer_secret_file is None:
+        parser.error("--peers, --peer-address and --peer-secret-file need each other")
+    return Peers(tuple(given.peers), given.peer_address, given.peer_secret_file)
 
 
 def _limits(parser: argparse.ArgumentParser, given: argparse.Namespace) -> Limits:
@@ -121,6 +144,19 @@ def _parser() -> argparse.ArgumentParser:
         help="the credential by which runtimes believe whose a request is; they must have the same",
     )  # fmt: skip
     parser.add_argument(
+        "--peers", type=_place, action="append", default=[], metavar="HOST:PORT",
+        help="the other gateways, with which the limits of keys are shared: each address of the name is one "
+        "(repeatable; our own may be among them)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--peer-address", type=_place, metavar="ADDRESS:PORT",
+        help="where this gateway listens for the others, as they find it by --peers",
+    )  # fmt: skip
+    parser.add_argument(
+        "--peer-secret-file", type=Path, metavar="FILE",
+        help="the secret by which gateways know each other; further lines are those that are taken beside the first",
+    )  # fmt: skip
+    parser.add_argument(
         "--max-body-bytes", type=_body_bytes, action="append", default=[], metavar="[PATH=]N",
         help="largest request of all paths or of one (repeatable; 8388608, and 4194304 for /v1/embeddings)",
     )  # fmt: skip
@@ -166,6 +202,13 @@ def _body_bytes(text: str) -> tuple[str | None, int]:
     if equals and path not in BODY_BYTES:
         raise argparse.ArgumentTypeError(f"{path[:64]!r} is none of {', '.join(BODY_BYTES)}")
     return path or None, _positive(size)
+
+
+def _place(text: str) -> Place:
+    try:
+        return read_place(text)
+    except BadPlaceError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def _port(text: str) -> int:

@@ -34,6 +34,10 @@ class Keys:
         """Of the usable keys."""
         return frozenset(key.name for key in self.by_hash.values())
 
+    def by_name(self) -> dict[str, ApiKey]:
+        """The usable keys by their names."""
+        return {key.name: key for key in self.by_hash.values()}
+
     def check_integrity(self) -> None:
         """Raise AssertionError where a hash leads to a key that does not have it, or two keys have one name."""
         by_name: dict[str, ApiKey] = {}

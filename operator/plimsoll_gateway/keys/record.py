@@ -26,7 +26,7 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_un
     """What a key's file says. `hashes` are of the keys that are valid, two while one replaces the other.
 
     `models`: patterns of served names (`*`, `?`). `requests_per_minute`, `tokens_per_minute` and `streams` (requests
-    under way at once) are limits of each gateway; None is none. Of keys that wait, those of the highest `priority` go
+    under way at once) are limits over all gateways; None is none. Of keys that wait, those of the highest `priority` go
     first, and those of one priority share by `weight`. `tenant`: keys of one tenant may use each other's cached
     prefixes; None is one of its own.
     """

@@ -10,49 +10,51 @@ import math
 import time
 from collections.abc import Callable
 from types import TracebackType
-from typing import Self
+from typing import Protocol, Self
 
 from plimsoll_gateway.errors import Refusal, rate_limited, request_beyond_limit, too_many_streams
 from plimsoll_gateway.keys.record import ApiKey
+from plimsoll_gateway.quota.account import Account, Kind
+from plimsoll_gateway.quota.lease import Lease
 from plimsoll_gateway.quota.window import Window
 
 RawHeader = tuple[bytes, bytes]
 
 
-class Account:
-    """What one key has used; the limits come with each request, for they may have changed."""
+class Lessor(Protocol):
+    """Who knows how much of a key's limits may be used here."""
 
-    def __init__(self) -> None:
-        self.requests = Window()
-        self.tokens = Window()
-        self.streams = 0
-
-    def check_integrity(self) -> None:
-        """Raise AssertionError where a count is impossible."""
-        self.requests.check_integrity()
-        self.tokens.check_integrity()
-        assert self.streams >= 0, f"{self.streams} requests are under way"
+    def lease(self, key: ApiKey, account: Account, now: float) -> Lease | None:
+        """Our shares of them; None where all that the key has is ours to give."""
 
 
 class Quotas:
     """The accounts of all keys, by name: a key that is renewed goes on with what it has used."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic, lessor: Lessor | None = None) -> None:
+        """`lessor`: where several gateways share the limits of keys."""
         self._clock = clock
+        self._lessor = lessor
         self._accounts: dict[str, Account] = {}
 
     def admit(self, key: ApiKey | None) -> Admission | Unlimited:
         """Let a request begin, to be used with `with`. Raises Refusal 429. None is nobody, who has no limits."""
         if key is None:
             return UNLIMITED
-        account = self._accounts.get(key.name)
-        if account is None:
-            account = self._accounts[key.name] = Account()
-        return Admission(key, account, self._clock)
+        account, now = self.account(key.name), self._clock()
+        lease = None if self._lessor is None else self._lessor.lease(key, account, now)
+        return Admission(key, account, self._clock, now, lease)
 
-    def account(self, name: str) -> Account | None:
-        """What the key of that name has used; None where it has never asked."""
-        return self._accounts.get(name)
+    def account(self, name: str) -> Account:
+        """What the key of that name has used."""
+        account = self._accounts.get(name)
+        if account is None:
+            account = self._accounts[name] = Account()
+        return account
+
+    def used(self, now: float) -> list[str]:
+        """The names of keys that have used anything."""
+        return [name for name, account in self._accounts.items() if not account.idle(now)]
 
     def check_integrity(self) -> None:
         """Raise AssertionError where a count is impossible."""
@@ -91,34 +93,49 @@ UNLIMITED = Unlimited()
 class Admission:
     """One request that counts. What it has reserved and not used is given back at the end of the `with` block."""
 
-    def __init__(self, key: ApiKey, account: Account, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, key: ApiKey, account: Account, clock: Callable[[], float], now: float, lease: Lease | None
+    ) -> None:
         self.key = key
         self._account = account
         self._clock = clock
+        self._lease = lease
         self._reserved = 0
         self._used: int | None = None
         self._begun = False
-        terms, now = key.terms, clock()
-        if terms.streams is not None and account.streams >= terms.streams:
+        terms = key.terms
+        streams = terms.streams if lease is None else lease.share(Kind.STREAMS)
+        if streams is not None and account.streams >= streams:
+            if lease is not None:
+                lease.refused(Kind.STREAMS, 1, now)
+            assert terms.streams is not None
             raise self._told(too_many_streams(key.name, terms.streams))
-        if terms.requests_per_minute is not None:
-            wait = account.requests.seconds_until(1, terms.requests_per_minute, now)
-            if wait > 0:
-                raise self._told(rate_limited(key.name, "requests", terms.requests_per_minute, wait))
+        self._take(Kind.REQUESTS, 1, terms.requests_per_minute, account.requests, now)
         self._asked_in = self._reserved_in = account.requests.take(1, now)
         account.streams += 1
 
     def reserve(self, tokens: int) -> None:
         """Set so many tokens aside. Raises Refusal 429."""
         most, now = self.key.terms.tokens_per_minute, self._clock()
-        if most is not None:
-            if tokens > most:
-                raise self._told(request_beyond_limit(self.key.name, tokens, most))
-            wait = self._account.tokens.seconds_until(tokens, most, now)
-            if wait > 0:
-                raise self._told(rate_limited(self.key.name, "tokens", most, wait))
+        if most is not None and tokens > most:
+            raise self._told(request_beyond_limit(self.key.name, tokens, most))
+        self._take(Kind.TOKENS, tokens, most, self._account.tokens, now)
         self._reserved = tokens
         self._reserved_in = self._account.tokens.take(tokens, now)
+
+    def _take(self, kind: Kind, amount: int, most: int | None, window: Window, now: float) -> None:
+        """Raise Refusal 429 where there is no room for so much."""
+        if most is None:
+            return
+        lease, share = self._lease, most
+        if lease is not None:
+            lease.note(kind, amount, now)
+            share = lease.share(kind) or 0
+        wait = window.seconds_until(amount, share, now)
+        if wait > 0:
+            if lease is not None:
+                wait = lease.refused(kind, amount, now)
+            raise self._told(rate_limited(self.key.name, kind.name.lower(), most, wait))
 
     def begin(self) -> None:
         """A replica gets the request: from now on it counts as one."""
@@ -130,18 +147,19 @@ class Admission:
 
     def headers(self) -> list[RawHeader]:
         """OpenAI's headers for the limits that the key has."""
-        terms, now = self.key.terms, self._clock()
+        terms, lease, now = self.key.terms, self._lease, self._clock()
         found: list[RawHeader] = []
-        for kind, most, window in (
-            (b"requests", terms.requests_per_minute, self._account.requests),
-            (b"tokens", terms.tokens_per_minute, self._account.tokens),
+        for kind, name, most, window in (
+            (Kind.REQUESTS, b"requests", terms.requests_per_minute, self._account.requests),
+            (Kind.TOKENS, b"tokens", terms.tokens_per_minute, self._account.tokens),
         ):
             if most is not None:
                 reset = window.seconds_until_empty(now)
+                elsewhere = 0 if lease is None else lease.elsewhere(kind)
                 found += [
-                    (b"x-ratelimit-limit-" + kind, b"%d" % most),
-                    (b"x-ratelimit-remaining-" + kind, b"%d" % max(0, most - window.total)),
-                    (b"x-ratelimit-reset-" + kind, b"%ds" % math.ceil(reset)),
+                    (b"x-ratelimit-limit-" + name, b"%d" % most),
+                    (b"x-ratelimit-remaining-" + name, b"%d" % max(0, most - window.total - elsewhere)),
+                    (b"x-ratelimit-reset-" + name, b"%ds" % math.ceil(reset)),
                 ]
         return found
 

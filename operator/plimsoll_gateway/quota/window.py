@@ -9,58 +9,58 @@ from __future__ import annotations
 import math
 
 SECONDS = 60
-# A minute that begins within a second touches 61 of them.
-_SLOTS = SECONDS + 1
 
 
 class Window:
-    """Amounts used, by whole seconds of a clock that does not go back."""
+    """Amounts used in the last minute, or other time, by whole seconds of a clock that does not go back."""
 
-    def __init__(self) -> None:
-        self._amounts = [0] * _SLOTS
+    def __init__(self, seconds: int = SECONDS) -> None:
+        # Time that begins within a second touches one more of them.
+        self._slots = seconds + 1
+        self._amounts = [0] * self._slots
         self._newest = 0
         self.total = 0
 
     def take(self, amount: int, now: float) -> int:
         """Use so much now; returns the second, for `correct`."""
         self.forget(now)
-        self._amounts[self._newest % _SLOTS] += amount
+        self._amounts[self._newest % self._slots] += amount
         self.total += amount
         return self._newest
 
     def correct(self, second: int, difference: int, now: float) -> None:
-        """More or less was used in that second than was said then. What is over a minute ago no longer matters."""
+        """More or less was used in that second than was said then. What is too long ago no longer matters."""
         self.forget(now)
-        if second > self._newest - _SLOTS:
-            self._amounts[second % _SLOTS] += difference
+        if second > self._newest - self._slots:
+            self._amounts[second % self._slots] += difference
             self.total += difference
 
     def forget(self, now: float) -> None:
-        """Leave out what is more than a minute ago."""
+        """Leave out what is longer ago."""
         second = int(now)
-        for passed in range(self._newest + 1, min(second, self._newest + _SLOTS) + 1):
-            self.total -= self._amounts[passed % _SLOTS]
-            self._amounts[passed % _SLOTS] = 0
+        for passed in range(self._newest + 1, min(second, self._newest + self._slots) + 1):
+            self.total -= self._amounts[passed % self._slots]
+            self._amounts[passed % self._slots] = 0
         self._newest = max(second, self._newest)
 
     def seconds_until(self, amount: int, most: int, now: float) -> float:
-        """How long until `amount` more is at most `most` in a minute, if nothing else is used; infinity for never."""
+        """How long until `amount` more is at most `most` in the time, if nothing else is used; infinity for never."""
         self.forget(now)
         left = self.total + amount - most
         if left <= 0:
             return 0.0
-        for second in range(self._newest - SECONDS, self._newest + 1):
-            left -= self._amounts[second % _SLOTS]
+        for second in range(self._newest - self._slots + 1, self._newest + 1):
+            left -= self._amounts[second % self._slots]
             if left <= 0:
-                return second + _SLOTS - now
+                return second + self._slots - now
         return math.inf
 
     def seconds_until_empty(self, now: float) -> float:
         """How long until nothing is used any more."""
         self.forget(now)
-        for second in range(self._newest, self._newest - _SLOTS, -1):
-            if self._amounts[second % _SLOTS]:
-                return second + _SLOTS - now
+        for second in range(self._newest, self._newest - self._slots, -1):
+            if self._amounts[second % self._slots]:
+                return second + self._slots - now
         return 0.0
 
     def check_integrity(self) -> None:

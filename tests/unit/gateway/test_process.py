@@ -49,6 +49,13 @@ if TYPE_CHECKING:
         (["--all-namespaces", "--fd", "9" * 30], "is not a whole number from 0"),
         (["--all-name"], "unrecognized arguments"),
         (["--all-namespaces", "--keys", "folder"], "--keys needs --gateway-token-file"),
+        (["--all-namespaces", "--peers", "a:1"], "--peers needs --keys"),
+        (
+            ["--all-namespaces", "--keys", "f", "--gateway-token-file", "t", "--peers", "a:1"],
+            "--peers, --peer-address and --peer-secret-file need each other",
+        ),
+        (["--all-namespaces", "--peers", "a"], "argument --peers: 'a' is not HOST:PORT"),
+        (["--all-namespaces", "--peer-address", "fd00::1:80"], "an IPv6 address is written [ADDRESS]:PORT"),
     ],
 )
 def test_options_that_make_no_sense(arguments: list[str], what: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -79,10 +79,9 @@ class AdmissionMachine(RuleBasedStateMachine):
     def agrees(self) -> None:
         self.quotas.check_integrity()
         account = self.quotas.account("k")
-        if account is not None:
-            assert account.streams == len(self.open)
-            assert account.requests.total == self.requests()
-            assert account.tokens.total == self.tokens()
+        assert account.streams == len(self.open)
+        assert account.requests.total == self.requests()
+        assert account.tokens.total == self.tokens()
 
 
 TestAdmission = AdmissionMachine.TestCase
@@ -146,4 +145,4 @@ def test_nobody_has_no_limits_and_no_headers() -> None:
     with quotas.admit(None) as admission:
         admission.reserve(10**9)
         assert admission.headers() == []
-    assert quotas.account("k") is None
+    assert quotas.used(0.0) == []

@@ -1,0 +1,45 @@
+"""Where gateways are, in one form however it is written."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+from plimsoll_gateway.leases.names import BadPlaceError, Names, Place, read_place
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ("gateways.ns.svc:8082", Place("gateways.ns.svc", 8082)),
+        ("10.0.0.1:1", Place("10.0.0.1", 1)),
+        ("[10.0.0.1]:8082", Place("10.0.0.1", 8082)),
+        ("[fd00:0:0::0:1]:8082", Place("fd00::1", 8082)),
+    ],
+)
+def test_places(text: str, place: Place) -> None:
+    assert read_place(text) == place
+    assert read_place(str(place)) == place
+
+
+@pytest.mark.parametrize("text", ["", "host", "host:", ":80", "host:0", "host:65536", "host:8e1", "fd00::1:80", "h:٣"])
+def test_what_is_no_place(text: str) -> None:
+    with pytest.raises(BadPlaceError):
+        read_place(text)
+
+
+async def test_a_name_that_cannot_be_looked_up_keeps_its_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = True
+
+    def lookup(host: str, port: int, *_: object, **__: object) -> list[tuple[object, ...]]:
+        if not known:
+            raise socket.gaierror(-3, "try again")
+        return [(0, 0, 0, "", (address, port)) for address in ("10.0.0.2", "10.0.0.1", "10.0.0.2")]
+
+    monkeypatch.setattr(socket, "getaddrinfo", lookup)
+    names = Names([Place("gateways", 8082)])
+    found = await names.look()
+    assert found == {"10.0.0.1:8082", "10.0.0.2:8082"}
+    known = False
+    assert await names.look() == found

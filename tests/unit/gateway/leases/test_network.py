@@ -1,0 +1,200 @@
+"""Several gateways on a network that fails in every way: what they let in together, and what each holds after that."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from lease_support.network import Network, api_key
+
+from plimsoll_gateway.quota.account import Kind
+
+ADDRESSES = ("10.0.0.1:8082", "10.0.0.2:8082", "10.0.0.3:8082", "10.0.0.4:8082")
+REQUESTS, STREAMS = 24, 9
+QUIET_SECONDS = 260.0
+
+
+class JoiningMachine(RuleBasedStateMachine):
+    """Gateways come, and messages are late: no minute has more than the limit, nor has a moment more streams."""
+
+    most = 1
+    loss = 0.0
+
+    def __init__(self) -> None:
+        super().__init__()
+        keys = api_key(requests_per_minute=REQUESTS), api_key("s", streams=STREAMS)
+        self.network = Network(*keys, loss=self.loss, most_delay=0.3)
+        for address in ADDRESSES[:2]:
+            self.network.start(address)
+        self.network.pass_time(5.0)
+
+    @rule(address=st.sampled_from(ADDRESSES))
+    def start(self, address: str) -> None:
+        if address not in self.network.pods:
+            self.network.start(address)
+
+    @rule(data=st.data(), count=st.integers(1, 30))
+    def ask(self, data: st.DataObject, count: int) -> None:
+        address = data.draw(st.sampled_from(sorted(self.network.pods)))
+        for _ in range(count):
+            self.network.ask(address)
+
+    @rule(data=st.data(), count=st.integers(1, 10))
+    def begin(self, data: st.DataObject, count: int) -> None:
+        address = data.draw(st.sampled_from(sorted(self.network.pods)))
+        for _ in range(count):
+            self.network.ask(address, "s", hold=True)
+
+    @rule(data=st.data())
+    def end(self, data: st.DataObject) -> None:
+        pod = self.network.pods[data.draw(st.sampled_from(sorted(self.network.pods)))]
+        while pod.streams:
+            pod.streams.pop().close()
+
+    @rule(seconds=st.sampled_from([0.02, 0.3, 1.0, 3.5, 15.0, 63.0]))
+    def pass_time(self, seconds: float) -> None:
+        self.network.pass_time(seconds)
+
+    @invariant()
+    def never_more_than_the_bound(self) -> None:
+        self.network.check_integrity()
+        assert self.network.most_in_a_minute() <= self.most * REQUESTS
+        assert self.network.streams() <= self.most * STREAMS
+
+    def teardown(self) -> None:
+        """Left alone, whatever happened before, all comes to rest at even shares, and nobody speaks of any key."""
+        network = self.network
+        network.heal()
+        network.listed &= network.pods.keys()
+        for pod in network.pods.values():
+            while pod.streams:
+                pod.streams.pop().close()
+        network.pass_time(QUIET_SECONDS)
+        assert not any(list(pod.node.leases()) for pod in network.pods.values())
+        shares = [pod.share("k") for pod in network.pods.values()]
+        assert sum(shares) == REQUESTS, shares
+        assert max(shares) - min(shares) <= 1, shares
+        assert sum(pod.share("s", Kind.STREAMS) for pod in network.pods.values()) == STREAMS
+
+
+class FailingMachine(JoiningMachine):
+    """Gateways die, are started anew, lose messages and cannot reach each other: never twice as much as the limit."""
+
+    most = 2
+    loss = 0.02
+
+    @precondition(lambda self: len(self.network.pods) > 1)
+    @rule(data=st.data(), unlisted=st.booleans())
+    def die(self, data: st.DataObject, unlisted: bool) -> None:
+        address = data.draw(st.sampled_from(sorted(self.network.pods)))
+        self.network.kill(address)
+        if unlisted:
+            self.network.listed.discard(address)
+
+    @rule(one=st.sampled_from(ADDRESSES), other=st.sampled_from(ADDRESSES))
+    def cut(self, one: str, other: str) -> None:
+        self.network.cut.add(frozenset([one, other]))
+
+    @rule()
+    def heal(self) -> None:
+        self.network.heal()
+
+
+TestJoining = JoiningMachine.TestCase
+TestFailing = FailingMachine.TestCase
+TestJoining.settings = TestFailing.settings = settings(max_examples=12, stateful_step_count=25, deadline=None)
+
+
+def three(limit: int, **options: float) -> Network:
+    """Three gateways that know each other."""
+    network = Network(api_key(requests_per_minute=limit), api_key("s", streams=20), **options)  # type: ignore[arg-type]
+    for address in ADDRESSES[:3]:
+        network.start(address)
+    network.pass_time(4.0)
+    return network
+
+
+def offer(network: Network, rate: float, seconds: float, weights: tuple[float, ...]) -> int:
+    """Requests at random times to gateways by weight; how many were let in."""
+    rng, before, ends = random.Random(7), len(network.admitted), network.now + seconds
+    while network.now < ends:
+        network.pass_time(rng.expovariate(rate))
+        network.ask(rng.choices(sorted(network.pods), weights)[0])
+    return len(network.admitted) - before
+
+
+@pytest.mark.parametrize("weights", [(1, 1, 1), (16, 3, 1), (1, 0, 0)])
+@pytest.mark.parametrize("limit", [60, 600])
+def test_a_minutes_rate_is_within_five_percent_however_uneven_the_load(limit: int, weights: tuple[float, ...]) -> None:
+    network = three(limit)
+    for _ in range(2):
+        admitted = offer(network, limit / 30, 60.0, weights)
+        assert 0.95 * limit <= admitted <= 1.05 * limit
+    assert network.most_in_a_minute() <= limit
+
+
+def test_load_that_moves_finds_its_budget_elsewhere() -> None:
+    network = three(600)
+    offer(network, 9.0, 60.0, (1, 0, 0))
+    refused = network.refused
+    assert offer(network, 9.0, 60.0, (0, 0, 1)) >= 0.95 * 9 * 60 * 0.95
+    assert network.refused - refused <= 0.05 * 600
+    assert network.most_in_a_minute() <= 600
+
+
+def test_streams_are_exact_but_for_one_a_gateway() -> None:
+    network = three(600)
+    for address in (ADDRESSES[0],) * 30 + ADDRESSES[1:3]:
+        network.ask(address, "s", hold=True)
+        network.pass_time(0.2)
+    assert 20 - 2 <= network.streams() <= 20
+
+
+def test_with_its_owner_gone_each_keeps_its_share() -> None:
+    network = three(600)
+    offer(network, 20.0, 30.0, (1, 1, 1))
+    owner = network.pods[ADDRESSES[0]].node.roster.owner("k")
+    others = [pod for address, pod in network.pods.items() if address != owner]
+    before = [pod.share("k") for pod in others]
+    network.kill(owner)
+    for _ in range(50):
+        network.pass_time(1.0)
+        assert all(pod.share("k") >= share - 10 for pod, share in zip(others, before, strict=True))
+        assert sum(pod.share("k") for pod in others) <= 600
+    network.listed.discard(owner)
+    network.pass_time(130.0)
+    for pod in others:
+        network.ask(pod.address)
+    network.pass_time(5.0)
+    assert sum(pod.share("k") for pod in others) == 600
+
+
+def test_one_alone_has_all_and_says_nothing() -> None:
+    network = Network(api_key(requests_per_minute=10))
+    network.start(ADDRESSES[0])
+    network.pass_time(10.0)
+    assert sum(network.ask(ADDRESSES[0]) for _ in range(12)) == 10
+    assert network.messages == 0
+    assert list(network.pods[ADDRESSES[0]].node.leases()) == []
+
+
+def test_what_one_used_alone_counts_when_others_come() -> None:
+    network = Network(api_key(requests_per_minute=10))
+    network.start(ADDRESSES[0])
+    network.pass_time(10.0)
+    assert sum(network.ask(ADDRESSES[0]) for _ in range(8)) == 8
+    network.start(ADDRESSES[1])
+    network.pass_time(10.0)
+    assert sum(network.ask(ADDRESSES[1]) for _ in range(8)) <= 2
+
+
+def test_a_key_without_limits_is_never_spoken_of() -> None:
+    network = Network(api_key("free"))
+    for address in ADDRESSES[:2]:
+        network.start(address)
+    network.pass_time(5.0)
+    assert all(network.ask(ADDRESSES[0], "free") for _ in range(100))
+    assert list(network.pods[ADDRESSES[0]].node.leases()) == []
