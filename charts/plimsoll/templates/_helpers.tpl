@@ -64,6 +64,11 @@ app.kubernetes.io/part-of: plimsoll
 {{- default (printf "%s-host-keys" (include "plimsoll.fullname" .)) .Values.hostKeys.existingSecret -}}
 {{- end }}
 
+{{/* The Secret by which gateways know each other. */}}
+{{- define "plimsoll.peerSecret" -}}
+{{- default (printf "%s-gateway-peers" (include "plimsoll.fullname" .)) .Values.gateway.peers.existingSecret -}}
+{{- end }}
+
 {{/* Which pods the operator makes, whatever their namespace. */}}
 {{- define "plimsoll.runtime.selector" -}}
 app.kubernetes.io/name: plimsoll-runtime
@@ -155,6 +160,10 @@ volumes:
   - name: credential
     secret:
       secretName: {{ $values.credential.secretName }}
+      defaultMode: 0440
+  - name: peers
+    secret:
+      secretName: {{ include "plimsoll.peerSecret" $root }}
       defaultMode: 0440
 {{- end }}
 {{- if eq $component "operator" }}

@@ -10,6 +10,7 @@ import pytest
 from operator_support.chart_rights import NAME, lease_rules
 
 from plimsoll_gateway import objects as gateway_objects
+from plimsoll_gateway.credential import FORM
 from plimsoll_gateway.limits import BODY_BYTES, Limits
 from plimsoll_gateway.options import parse_options as gateway_options
 from plimsoll_operator.build.image import Image
@@ -67,10 +68,50 @@ def test_keys_and_the_credential_are_mounted_where_the_gateway_looks(render: Ren
     assert not set(secrets) & {volume["name"] for volume in operator["volumes"]}
 
 
+def test_gateways_with_keys_find_each_other_and_nobody_else_reaches_them_there(render: Render) -> None:
+    values: Object = {"keys": {"secrets": ["team"]}, "credential": {"secretName": "shared"}}
+    objects = render({"gateway": values})
+    found = pod(objects, "gateway")
+    (container,) = found["containers"]
+    (address,) = [item["valueFrom"]["fieldRef"]["fieldPath"] for item in container["env"] if item["name"] == "POD_IP"]
+    assert address == "status.podIP"
+    for ip in ("10.1.2.3", "fd00::7"):
+        peers = gateway_options([text.replace("$(POD_IP)", ip) for text in container["args"]]).peers
+        assert peers is not None
+        assert peers.own.host == ip
+    (place,) = peers.places
+    services = {f"{item['metadata']['name']}.serving.svc": item for item in objects if item["kind"] == "Service"}
+    service = services[place.host]
+    assert service["spec"]["clusterIP"] == "None"
+    assert service["spec"]["publishNotReadyAddresses"], "one that drains still uses its shares"
+    assert {port["name"]: port["containerPort"] for port in container["ports"]}["peers"] == peers.own.port == place.port
+    assert peers.own.port not in {port["containerPort"] for port in container["ports"] if port["name"] != "peers"}
+    (secret,) = [volume["secret"]["secretName"] for volume in found["volumes"] if volume["name"] == "peers"]
+    (made,) = [item for item in objects if item["kind"] == "Secret" and item["metadata"]["name"] == secret]
+    assert FORM.fullmatch(base64.b64decode(made["data"][peers.secret_file.name]))
+    (mount,) = [mount for mount in container["volumeMounts"] if mount["name"] == "peers"]
+    assert mount["mountPath"] == str(peers.secret_file.parent)
+    gateways = [{"podSelector": {"matchLabels": service["spec"]["selector"]}}]
+    (policy,) = [
+        item["spec"]
+        for item in objects
+        if item["kind"] == "NetworkPolicy" and item["spec"]["podSelector"] == gateways[0]["podSelector"]
+    ]
+    assert [rule["from"] for rule in policy["ingress"] if rule["ports"] == [{"port": "peers"}]] == [gateways]
+    assert [rule["to"] for rule in policy["egress"] if rule["ports"] == [{"port": 8082}]] == [gateways]
+
+
+def test_a_secret_of_ones_own_for_gateways(render: Render) -> None:
+    values: Object = {"keys": {"secrets": ["team"]}, "credential": {"secretName": "shared"}}
+    objects = render({"gateway": values | {"peers": {"existingSecret": "mine"}}})
+    assert not [item for item in objects if item["kind"] == "Secret" and "peers" in item["metadata"]["name"]]
+    assert "mine" in [volume.get("secret", {}).get("secretName") for volume in pod(objects, "gateway")["volumes"]]
+
+
 def test_without_keys_the_gateway_is_open_and_mounts_no_secret(render: Render) -> None:
     found = pod(render({}), "gateway")
     options = gateway_options(found["containers"][0]["args"])
-    assert (options.keys, options.gateway_token_file) == (None, None)
+    assert (options.keys, options.gateway_token_file, options.peers) == (None, None, None)
     assert not [volume for volume in found["volumes"] if "secret" in volume]
 
 
