@@ -42,6 +42,7 @@ from plimsoll_operator.observe import (
 from plimsoll_operator.outcome import LOOK_AGAIN, Outcome, unless_namespace_ends
 from plimsoll_operator.plan import plan
 from plimsoll_operator.pooled import NO_POOLS, Pooled, plan_own
+from plimsoll_operator.pools.picture import Picture, Where
 from plimsoll_operator.pools.pooled_status import describe_pooled
 from plimsoll_operator.revisions.history import plan_history
 from plimsoll_operator.revisions.stored import present_revision
@@ -135,6 +136,15 @@ class Reconciler:
             return None
         return self._scaler.decide(spec.key, spec.scaling, item.get("status") or {}, pods)
 
+    def _decide_placed(self, spec: Spec, item: Object, picture: Picture) -> Decision | None:
+        """The same of a model in a pool: its planner reads from the status what is wanted."""
+        if spec.scaling is None:
+            self._scaler.forget(spec.key)
+            return None
+        awake = sum(copy.where is Where.RESIDENT for copy in picture.copies)
+        status = item.get("status") or {}
+        return self._scaler.decide_placed(spec.key, spec.scaling, status, len(picture.copies), awake)
+
     async def _bring_apart(self, item: Object, spec: Spec, pods: Sequence[Pod], decision: Decision | None) -> Outcome:
         """In pods of its own. Once one of those serves, the pool that had it may let it go."""
         outcome = await self._bring_closer(item, spec, pods, decision)
@@ -157,8 +167,12 @@ class Reconciler:
         for told in self._pooled.untold(spec.key):
             await self._actor.tell(item, told.reason, told.why, warning=told.warning)
         own = sum(pod.ready for pod in found if not any(a.uid == pod.uid for a in actions))
+        decision = self._decide_placed(spec, item, picture)
+        spec = spec if decision is None else spec.scaled(decision.replicas)
         fields, conditions = describe_pooled(spec, picture, own, self._names.holders(spec))
-        await self._actor.write_status(item, fields, conditions)
+        await self._actor.write_status(item, fields | scaling_fields(decision), conditions)
+        if decision is not None and (changed := news(decision)) is not None:
+            await self._actor.tell(item, *changed)
         await self._actor.keep_budget(item, spec.owner, None)
         if failure is not None:
             raise failure

@@ -61,7 +61,7 @@ class SecretItem:
 class Spec:
     """One ModelDeployment, read.
 
-    `replicas` are those that are wanted: with `scaling`, see `scaled`. A model that is stopped has no `scaling`.
+    `replicas` are wanted: with `scaling`, as many as its status says. A model that is stopped has no `scaling`.
     """
 
     owner: Owner
@@ -90,7 +90,7 @@ class Spec:
         return self.scaling is not None and self.replicas == 0
 
     def scaled(self, replicas: int) -> Spec:
-        """The same with so many replicas, as the scaler wants them."""
+        """The same with so many replicas, as the scaler wants them now."""
         return replace(self, replicas=replicas)
 
     @property
@@ -125,6 +125,7 @@ def read_spec(item: Object) -> Spec:
     resources, options = spec.get("resources", {}), spec.get("runtime", {})
     accelerator = read_accelerator(resources)
     _check_memory(resources.get("memory"), None if accelerator else options.get("kvMemory"))
+    scaling = _scaling(spec)
     return Spec(
         owner=Owner(key, item["metadata"]["uid"]),
         created=created(item),
@@ -132,7 +133,7 @@ def read_spec(item: Object) -> Spec:
         source=spec["model"]["source"],
         revision=spec["model"].get("revision"),
         served_names=served_names(item),
-        replicas=spec.get("replicas", 1),
+        replicas=_replicas(item, scaling),
         cpu=text_of(resources.get("cpu")),
         memory=text_of(resources.get("memory")),
         accelerator=accelerator,
@@ -143,7 +144,7 @@ def read_spec(item: Object) -> Spec:
         rollout=read_rollout(spec.get("rollout", {})),
         placement=_placement(spec.get("placement"), key, options),
         history=spec.get("revisionHistoryLimit", HISTORY),
-        scaling=read_scaling(spec.get("scaling")) if spec.get("replicas", 1) else None,
+        scaling=scaling,
         token=_token(spec["model"].get("tokenSecret"), key),
     )
 
@@ -158,6 +159,20 @@ def pool_of(item: Object) -> ObjectKey | None:
 
 def _token(values: Mapping[str, str] | None, key: ObjectKey) -> SecretItem | None:
     return None if values is None else SecretItem(key.namespace, values["name"], values["key"])
+
+
+def _scaling(spec: Mapping[str, Any]) -> Scaling | None:
+    """None for a model that is stopped. One in a pool sleeps there when nobody asks: one replica of it stays placed."""
+    found = read_scaling(spec.get("scaling")) if spec.get("replicas", 1) else None
+    return found if found is None or "placement" not in spec else replace(found, placed=1)
+
+
+def _replicas(item: Object, scaling: Scaling | None) -> int:
+    """What the spec says, or what the scaler has said last."""
+    if scaling is None:
+        said: int = item["spec"].get("replicas", 1)
+        return said
+    return scaling.clamped((item.get("status") or {}).get("desiredReplicas", max(1, scaling.least)))
 
 
 def _placement(values: Mapping[str, Any] | None, key: ObjectKey, options: Mapping[str, Any]) -> PlacementSpec | None:

@@ -33,6 +33,7 @@ def describe_pooled(
         "readyReplicas": picture.answering + own_ready,
         "updatedReplicas": sum(copy.current and copy.where is not Where.PLACING for copy in picture.copies),
         "selector": selector(placement.pool, kind=POOL_KIND),
+        "desiredReplicas": spec.replicas,
         "phase": _phase(spec, picture, progressing, parts),
         "where": ", ".join(copy.place for copy in picture.copies)[:256],
         "why": _why(picture)[:512],

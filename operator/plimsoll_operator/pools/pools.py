@@ -244,7 +244,12 @@ def _asks_otherwise(change: Change[Object]) -> bool:
     before, after = change.before, change.after
     if before is None or after is None:
         return True
-    return (before.uid, before.deleting, before.value["spec"]) != (after.uid, after.deleting, after.value["spec"])
+    return (before.uid, before.deleting, _wanted(before.value)) != (after.uid, after.deleting, _wanted(after.value))
+
+
+def _wanted(item: Object) -> tuple[Any, Any]:
+    """What people have written, and how many replicas the scaler wants."""
+    return item["spec"], (item.get("status") or {}).get("desiredReplicas")
 
 
 def _shown(entry: Any) -> tuple[Any, ...]:

@@ -72,7 +72,7 @@ def planned_model(found: Wanted, size: Need | None, moved: float | None) -> Mode
         key=spec.key,
         revision=found.revision,
         needs=(size or Need(weights=0, kv=least),),
-        replicas=Replicas(desired=count, least=0, most=count),
+        replicas=Replicas(desired=count, least=0 if spec.scaling is None else spec.scaling.least, most=count),
         priority=placement.priority,
         weight=float(placement.weight),
         pinned=placement.pinned,

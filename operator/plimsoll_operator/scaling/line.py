@@ -7,6 +7,7 @@ was carried raises it again.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from plimsoll_operator.scaling.facts import Facts
@@ -16,12 +17,12 @@ UNKNOWN_SLOTS = 64
 """Places of a batch of a replica that has not told."""
 LEAST_KV = 0.2
 """A cache that is emptier tells nothing of how many requests would fill it."""
-WORST = 2.0
-"""The line is at least so many times lower than a load at which a latency was missed by more than that."""
-FORGET_SECONDS = 1800.0
+WORST = 1.5
+"""A line is at most so many times lower than the load at which a latency was missed."""
+FORGET_SECONDS = 4 * 3600.0
 """In this time a line that a miss has drawn rises to twice of what it was."""
 DRAW_SECONDS = 60.0
-"""Between two misses that draw a line: figures are those of a minute, and what was changed must show in them."""
+"""Between two misses that draw a line, as figures are those of a minute. Nor does one while replicas come or go."""
 ALONE = 1.0
 """With less than one request at a time, latency is not a matter of load."""
 
@@ -47,7 +48,7 @@ class Line:
         found = miss(target, facts)
         if found is not None:
             young = self.missed is not None and facts.now - self.at < DRAW_SECONDS
-            if young or found.line >= self.height(target, facts):
+            if young or not facts.steady or found.line >= self.height(target, facts):
                 return self
             return Line(found.line, facts.now, 0.0)
         if facts.carried is None or self.missed is None or not _was_measured(target, facts):
@@ -95,7 +96,7 @@ def _misses(target: Target, facts: Facts) -> list[Miss]:
         found.append(Miss(why, max(ALONE, load * target.kv / facts.kv)))
     for name, measured, wanted in _latencies(target, facts):
         if measured > wanted and load >= ALONE:
-            over = 1.0 if facts.waiting >= 1.0 else min(WORST, measured / wanted)
+            over = 1.0 if facts.waiting >= 1.0 else min(WORST, math.sqrt(measured / wanted))
             why = f"{name} is {_time(measured)}, and {_time(wanted)} is the target"
             found.append(Miss(why, max(ALONE, load / over)))
     return found

@@ -54,10 +54,10 @@ def decide(scaling: Scaling, desired: int | None, facts: Facts, line: Line, said
     `said` is what was needed over the last while (see `needed`), `began` when the first of that was said.
     """
     if desired is None:
-        first = scaling.clamped(max(1, scaling.least))
+        first = scaling.clamped(1)
         return Wish(first, Why.FIRST, f"a new model starts with {_replicas(first)}")
     if desired != scaling.clamped(desired):
-        bounds = f"spec.scaling allows from {scaling.least} to {scaling.most}"
+        bounds = f"spec.scaling allows from {scaling.floor} to {scaling.most}"
         return Wish(scaling.clamped(desired), Why.BOUNDS, bounds)
     if desired == 0:
         return _from_zero(scaling, facts, line)
@@ -83,7 +83,7 @@ def needed(scaling: Scaling, desired: int, facts: Facts, line: Line) -> Wish:
     missed = miss(scaling.target, facts)
     if missed is not None:
         words = f"{missed.why}; {words}"
-    bounded = min(scaling.most, max(1, scaling.least, wanted))
+    bounded = min(scaling.most, max(1, scaling.floor, wanted))
     trouble = deaf(facts) or alone(scaling.target, facts)
     if wanted > scaling.most:
         trouble = trouble or f"{wanted} replicas would be needed, and maxReplicas is {scaling.most}"
@@ -110,7 +110,7 @@ def _fewer(scaling: Scaling, desired: int, facts: Facts, load: Wish, said: Extre
         return same
     watched = facts.now - max(facts.since, began)
     idle = facts.now - max(facts.asked, facts.since, began)
-    if scaling.least == 0 and not facts.in_flight and idle >= scaling.idle:
+    if scaling.floor == 0 and not facts.in_flight and idle >= scaling.idle:
         return Wish(0, Why.IDLE, f"nobody has asked for it for {idle:.0f} s")
     most = max(load.replicas, said.most(facts.now - scaling.down))
     if most < desired and watched >= scaling.down:

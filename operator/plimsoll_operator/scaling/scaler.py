@@ -7,7 +7,7 @@ on from. Between passes the loop looks at those that could want another number, 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
@@ -82,17 +82,33 @@ class Scaler:
 
     def decide(self, key: ObjectKey, scaling: Scaling, status: Mapping[str, Any], pods: Iterable[Pod]) -> Decision:
         """What is wanted of a model with this status and these pods. It is followed from now on."""
-        now = self._clock().timestamp()
         found = [pod for pod in pods if pod.live]
+        return self._decide(key, scaling, status, len(found), sum(pod.ready for pod in found), found)
+
+    def decide_placed(
+        self, key: ObjectKey, scaling: Scaling, status: Mapping[str, Any], there: int, awake: int
+    ) -> Decision:
+        """The same of a model in a pool that is on so many hosts."""
+        return self._decide(key, scaling, status, there, awake, ())
+
+    def rate(self, key: ObjectKey) -> float:
+        """Requests a second for a model that is followed, over the last minute."""
+        model = self._models.get(key)
+        return 0.0 if model is None else model.tally.rate
+
+    def _decide(
+        self, key: ObjectKey, scaling: Scaling, status: Mapping[str, Any], there: int, ready: int, pods: Sequence[Pod]
+    ) -> Decision:
+        now = self._clock().timestamp()
         standing = read_standing(status)
-        if standing.desired is None and found:  # it had replicas before it was to scale
-            standing = replace(standing, desired=len(found))
+        if standing.desired is None and there:  # it had replicas before it was to scale
+            standing = replace(standing, desired=there)
         model = self._models.get(key)
         if model is None:
             model = Model(remembered(standing, now), Tally(), Starts(), scaling, standing)
             self._models[key] = model
-        model.scaling, model.standing, model.ready = scaling, standing, sum(pod.ready for pod in found)
-        model.memory.start = model.starts.see(found, model.memory.start)
+        model.scaling, model.standing, model.ready = scaling, standing, ready
+        model.memory.start = model.starts.see(pods, model.memory.start)
         wish = self._wish(key, model, now)
         return Decision(wish, standing.desired, _standing(standing, wish, model.memory, now))
 
@@ -160,11 +176,12 @@ class Scaler:
     def _facts(self, key: ObjectKey, model: Model, now: float) -> Facts:
         reading = model.tally.read(self.demand(key), now)
         since, unheard = self.book.watched_since(now), self.book.unheard(now)
-        return model.tally.facts(reading, model.ready, model.memory.ahead, now, since, unheard)
+        facts = model.tally.facts(reading, model.ready, model.memory.ahead, now, since, unheard)
+        return replace(facts, steady=facts.steady and (model.standing.desired or 0) <= model.ready)
 
     def _is_quiet(self, key: ObjectKey, model: Model) -> bool:
         """Whether nothing can have changed: nobody asks, and no more replicas are there than must be."""
-        return model.standing.desired == model.scaling.least and not any(e.in_flight for e in self.demand(key))
+        return model.standing.desired == model.scaling.floor and not any(e.in_flight for e in self.demand(key))
 
 
 def _standing(before: Standing, wish: Wish, memory: Memory, now: float) -> Standing:

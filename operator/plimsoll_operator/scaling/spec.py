@@ -24,7 +24,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Scaling:
-    """At least `least` and at most `most` replicas.
+    """At least `least` and at most `most` replicas; `placed` stay where they are, asleep if need be.
 
     `idle`, `up`, `down`: seconds without a request before the last replica goes, for which more must have been needed,
     and for which fewer must have been enough.
@@ -36,10 +36,16 @@ class Scaling:
     up: int = UP_SECONDS
     down: int = DOWN_SECONDS
     target: Target = Target()
+    placed: int = 0
+
+    @property
+    def floor(self) -> int:
+        """The fewest that are ever wanted."""
+        return max(self.least, self.placed)
 
     def clamped(self, replicas: int) -> int:
         """The nearest number within the bounds."""
-        return min(self.most, max(self.least, replicas))
+        return min(self.most, max(self.floor, replicas))
 
 
 def read_scaling(values: Mapping[str, Any] | None) -> Scaling | None:

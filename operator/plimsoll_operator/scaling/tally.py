@@ -17,7 +17,9 @@ BINS = 36
 MINUTE, MOMENT = 12, 3
 """Bins of a minute, and of the present: gateways are asked every five seconds."""
 LEAST_COUNT = 10
-"""Answers of which a share may be told."""
+"""Requests whose mean may be told."""
+TAIL_COUNT = 30
+"""Answers of which the slowest in twenty may be told: where a minute has fewer, minutes before it count, too."""
 UNTOUCHED = 2
 """Bins after requests were held: what those took tells of a start, and nothing of how replicas do."""
 
@@ -106,12 +108,18 @@ class Tally:
             self._asked = now
         return found
 
+    @property
+    def rate(self) -> float:
+        """Requests a second, over the last minute."""
+        done = list(self._bins)[-MINUTE - 1 : -1]
+        return sum(b.asked for b in done) / (BIN_SECONDS * len(done)) if done else 0.0
+
     def facts(self, reading: Reading, ready: int, ahead: float, now: float, since: float, unheard: str) -> Facts:
         """Everything for the rule; `ahead` is how many seconds a replica takes to start."""
         self._bin(now)
         done = list(self._bins)[:-1]
+        rate = self.rate
         moment, minute = list(self._bins)[-MOMENT:], list(self._bins)[-MINUTE:]
-        rate = sum(b.asked for b in done[-MINUTE:]) / (BIN_SECONDS * len(done[-MINUTE:])) if done else 0.0
         replicas = sum(b.ready for b in minute)
         batch = sum(max(0, b.in_flight - b.backlog) for b in minute)
         told = sum(b.ready for b in minute if b.slots)
@@ -128,6 +136,7 @@ class Tally:
             waiting=sum(b.waiting for b in minute) / replicas if replicas else 0.0,
             slots=sum(b.slots for b in minute) / told if told else None,
             kv=_mean((b.kv for b in moment if b.reads), moment, weighted=False) if reading.replicas else None,
+            steady=len({b.ready / b.reads for b in minute if b.reads}) <= 1,
             ttft=_kept(b.first_byte for b in self._clear()),
             itl=_kept(b.event_gap for b in self._clear()),
             asked=self._asked,
@@ -157,11 +166,11 @@ class Tally:
         return self._bins[-1]
 
     def _clear(self) -> list[Bin]:
-        """The last minute's bins that no start has a part in."""
-        minute = list(self._bins)[-MINUTE:]
-        held = [index for index, b in enumerate(minute) if b.held]
+        """Bins that no start has a part in, the last of them first."""
+        bins = list(self._bins)
+        held = [index for index, b in enumerate(bins) if b.held]
         first = held[-1] + 1 + UNTOUCHED if held else 0
-        return minute[first:]
+        return bins[first:][::-1]
 
     def _seconds(self, done: Sequence[Bin]) -> float | None:
         """By Little's law: how many replicas had at a time, by how many a second they ended."""
@@ -176,11 +185,14 @@ def _mean(values: Iterable[float], bins: Sequence[Bin], *, weighted: bool = True
 
 
 def _kept(spreads: Iterable[Spread]) -> float | None:
+    """Of a minute, or of as much more as it takes to tell."""
     whole = Spread()
-    for spread in spreads:
+    for number, spread in enumerate(spreads):
+        if number >= MINUTE and whole.count >= TAIL_COUNT:
+            break
         if spread.counts:
             whole.merge(spread.bounds, spread.counts)
-    return whole.percentile() if whole.count >= LEAST_COUNT else None
+    return whole.percentile() if whole.count >= TAIL_COUNT else None
 
 
 def _nothing(like: Latency) -> Latency:

@@ -37,13 +37,13 @@ def test_before_anything_went_wrong(target: Target, facts: Facts, height: float)
     ("target", "facts", "line"),
     [
         (TARGET, FACTS, None),
-        (TARGET, replace(FACTS, ttft=1.2), 5.0),
-        (TARGET, replace(FACTS, ttft=30.0), 3.0),
+        (TARGET, replace(FACTS, ttft=1.44), 5.0),
+        (TARGET, replace(FACTS, ttft=30.0), 4.0),
         (TARGET, replace(FACTS, ttft=30.0, waiting=1.0), 6.0),
         (TARGET, replace(FACTS, ttft=30.0, carried=0.9), None),
         (TARGET, replace(FACTS, ttft=30.0, carried=None), None),
         (TARGET, replace(FACTS, ttft=30.0, ready=0), None),
-        (Target(None, itl=0.05), replace(FACTS, itl=0.06), 5.0),
+        (Target(None, itl=0.05), replace(FACTS, itl=0.072), 5.0),
         (Target(4), replace(FACTS, waiting=4.1), 10.0),
         (Target(4), replace(FACTS, waiting=4.0), None),
         (Target(None, kv=0.5), replace(FACTS, kv=0.75), 4.0),
@@ -56,22 +56,24 @@ def test_a_target_that_is_missed_draws_a_line(target: Target, facts: Facts, line
 
 
 def test_a_line_is_drawn_once_a_minute_and_only_lower() -> None:
-    first = Line().learned(TARGET, replace(FACTS, ttft=1.2))
+    first = Line().learned(TARGET, replace(FACTS, ttft=1.44))
     assert [first.missed, first.at] == pytest.approx([5.0, NOW])
-    worse = replace(FACTS, ttft=2.0)
+    worse = replace(FACTS, ttft=9.0)
     assert first.learned(TARGET, replace(worse, now=NOW + DRAW_SECONDS - 1)) == first
-    assert first.learned(TARGET, replace(worse, now=NOW + DRAW_SECONDS)).missed == pytest.approx(3.0)
+    assert first.learned(TARGET, replace(worse, now=NOW + DRAW_SECONDS)).missed == pytest.approx(4.0)
+    coming = replace(worse, now=NOW + DRAW_SECONDS, steady=False)
+    assert first.learned(TARGET, coming) == first, "what comes of more replicas is not seen yet"
     crowded = replace(FACTS, now=NOW + DRAW_SECONDS, carried=20.0, ttft=1.2)
     assert first.learned(TARGET, crowded) == first, "that more cannot be carried is known"
 
 
 def test_a_line_is_forgotten_by_and_by_and_raised_by_what_is_carried() -> None:
     line = Line().learned(TARGET, replace(FACTS, ttft=3.0))
-    assert line.height(TARGET, FACTS) == pytest.approx(3.0)
-    assert line.height(TARGET, replace(FACTS, now=NOW + FORGET_SECONDS)) == pytest.approx(6.0)
+    assert line.height(TARGET, FACTS) == pytest.approx(4.0)
+    assert line.height(TARGET, replace(FACTS, now=NOW + FORGET_SECONDS / 2)) == pytest.approx(4.0 * 2**0.5)
     assert line.height(TARGET, replace(FACTS, now=NOW + 9 * FORGET_SECONDS)) == pytest.approx(8.0), "its places"
-    carried = line.learned(TARGET, replace(FACTS, now=NOW + 60, carried=4.0))
-    assert carried.height(TARGET, FACTS) == pytest.approx(4.0)
+    carried = line.learned(TARGET, replace(FACTS, now=NOW + 60, carried=5.0))
+    assert carried.height(TARGET, FACTS) == pytest.approx(5.0)
     assert carried.learned(TARGET, replace(FACTS, carried=7.0, ttft=None)) == carried, "no news is no good news"
 
 

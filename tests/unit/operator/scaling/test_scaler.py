@@ -151,12 +151,12 @@ def test_a_burst_is_not_followed_down_and_up_again() -> None:
 def test_what_a_process_has_learned_stands_in_the_status() -> None:
     scaling = Scaling(least=1, most=8, idle=60, down=60, target=Target(None, ttft=1.0))
     world = World(scaling, start=40.0)
-    world.go_on(60)
+    world.go_on(120)
     gateway = world.gateways[ADDRESSES[0]]
     for _ in range(12):
         gateway.ask(KEY, 6)
         world.go_on(5)
-        gateway.end(KEY, 4, first_byte=1.8)
+        gateway.end(KEY, 6, first_byte=1.8)
     found = world.status["scaling"]
     assert 1 <= found["line"] < 8
     assert found["startSeconds"] == 40
@@ -165,6 +165,7 @@ def test_what_a_process_has_learned_stands_in_the_status() -> None:
     world.go_on(10)
     assert world.status["scaling"]["line"] == learned
     assert world.scaler._models[KEY].memory.start == 40
+    assert world.desired == 2, "its replica carries fewer than there are"
 
 
 def test_a_model_that_scaled_by_its_spec_keeps_what_it_has() -> None:

@@ -8,7 +8,7 @@ from operator_support.stub_gateway import StubGateway
 from plimsoll_operator.identity import ObjectKey
 from plimsoll_operator.scaling.demand import Demand, ModelDemand
 from plimsoll_operator.scaling.facts import Facts
-from plimsoll_operator.scaling.tally import BIN_SECONDS, BINS, LEAST_COUNT, Reading, Tally, read_off
+from plimsoll_operator.scaling.tally import BIN_SECONDS, BINS, TAIL_COUNT, Reading, Tally, read_off
 
 KEY = ObjectKey("team", "m")
 NOW = 1767225600.0
@@ -89,7 +89,7 @@ def test_a_rate_that_rises_is_expected_to_go_on() -> None:
     assert found.rate < 23 < found.expected < 40
 
 
-def test_latency_is_that_of_the_last_minute() -> None:
+def test_latency_is_that_of_the_last_minute_or_of_as_much_as_it_takes() -> None:
     counted = Counted()
     gateway = counted.gateways[0]
     gateway.ask(KEY, 100)
@@ -98,14 +98,31 @@ def test_latency_is_that_of_the_last_minute() -> None:
     assert counted.facts().ttft == pytest.approx(4.875)
     for _ in range(12):
         counted.go_on()
-    assert counted.facts().ttft is None, "it is more than a minute old"
-    gateway.end(KEY, LEAST_COUNT - 1, first_byte=0.2, gap=0.04)
-    counted.go_on()
-    assert counted.facts().ttft is None, "too few to tell"
-    gateway.end(KEY, 1, first_byte=0.2, gap=0.04)
+    assert counted.facts().ttft == pytest.approx(4.875), "nothing newer is there"
+    gateway.end(KEY, TAIL_COUNT, first_byte=0.2, gap=0.04)
     counted.go_on()
     assert counted.facts().ttft == pytest.approx(0.2425)
     assert counted.facts().itl == pytest.approx(0.0475)
+    for _ in range(BINS + 1):
+        counted.go_on()
+    assert counted.facts().ttft is None
+    gateway.end(KEY, 1)
+    counted.go_on()
+    assert counted.facts().ttft is None, "too few to tell"
+
+
+def test_replicas_that_come_are_seen_for_a_minute() -> None:
+    counted = Counted()
+    counted.gateways[0].of(KEY).replicas = 1
+    for _ in range(14):
+        counted.go_on()
+    assert counted.facts().steady
+    counted.gateways[0].of(KEY).replicas = 2
+    counted.go_on()
+    assert not counted.facts().steady
+    for _ in range(12):
+        counted.go_on()
+    assert counted.facts().steady
 
 
 def test_requests_that_were_held_tell_nothing_of_latency() -> None:

@@ -1,0 +1,163 @@
+"""One model over a day: a gateway that holds and picks, replicas that start and drain, and whoever says how many."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from plimsoll_operator.simulation.day import Request
+from plimsoll_operator.simulation.replica import Device, Replica
+
+TICK = 1.0
+"""Seconds between two looks at what has ended; requests come at their own time."""
+BOUNDS = (0.05, 0.1, 0.2, 0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 3.0, 5.0, 8.0, 13.0, 20.0, 30.0, 60.0, 120.0)
+GAPS = (0.005, 0.01, 0.02, 0.03, 0.05, 0.08, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0, 2.0, 5.0, 10.0)
+
+
+@dataclass(slots=True)
+class Counted:
+    """Cumulative counts by upper bound, as a gateway keeps them."""
+
+    bounds: tuple[float, ...]
+    count: int = 0
+    seconds: float = 0.0
+    counts: list[int] = field(default_factory=list)
+
+    def measure(self, seconds: float, times: int = 1) -> None:
+        """So many times the same."""
+        if not self.counts:
+            self.counts = [0] * (len(self.bounds) + 1)
+        self.counts[bisect_left(self.bounds, seconds)] += times
+        self.count += times
+        self.seconds += seconds * times
+
+    def cumulative(self) -> tuple[tuple[float, int], ...]:
+        """Pairs of a bound and the count up to it."""
+        total, found = 0, []
+        for bound, count in zip(self.bounds, self.counts or [0] * len(self.bounds), strict=False):
+            total += count
+            found.append((bound, total))
+        return tuple(found)
+
+
+class Policy(Protocol):
+    """Says how many replicas there are to be."""
+
+    @property
+    def name(self) -> str:
+        """For tables."""
+
+    def wanted(self, service: Service) -> int:
+        """How many are to be there now; asked once a second, and when a request finds none."""
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What came of a day. `first` are seconds to first tokens, `busy` replica-seconds from a start to the end of a drain.
+
+    `course` has (second, replicas, requests in the last minute) for each minute.
+    """
+
+    first: list[float] = field(default_factory=list)
+    busy: float = 0.0
+    most: int = 0
+    changes: int = 0
+    course: list[tuple[float, int, int]] = field(default_factory=list)
+
+    def attained(self, seconds: float) -> float:
+        """The share of requests whose first token came in time."""
+        return sum(value <= seconds for value in self.first) / len(self.first) if self.first else 1.0
+
+
+class Service:
+    """`start`: seconds from a replica's making until it serves."""
+
+    def __init__(self, requests: Sequence[Request], policy: Policy, start: float, device: Device | None = None) -> None:
+        self._requests = deque(requests)
+        self._policy = policy
+        self._start = start
+        self.device = device or Device()
+        self.now = 0.0
+        self.replicas: list[Replica] = []
+        self.held: deque[Request] = deque()
+        self.asked, self.ended, self.last_asked = 0, 0, 0.0
+        self.first_byte, self.event_gap = Counted(BOUNDS), Counted(GAPS)
+        self.outcome = Outcome()
+        self._made = 0
+        self._minute = 0
+
+    @property
+    def serving(self) -> list[Replica]:
+        """Those that take requests."""
+        return [r for r in self.replicas if not r.leaving and r.ready <= self.now]
+
+    @property
+    def staying(self) -> list[Replica]:
+        """Those that are not to go."""
+        return [r for r in self.replicas if not r.leaving]
+
+    @property
+    def in_flight(self) -> int:
+        """Requests that have no end yet."""
+        return self.asked - self.ended
+
+    def run(self, end: float) -> Outcome:
+        """The whole day, and until all is answered."""
+        self._keep(self._policy.wanted(self))
+        while self.now < end or self.in_flight:
+            self._tick()
+        for replica in self.replicas:
+            self.outcome.busy += self.now - replica.made
+        return self.outcome
+
+    def _tick(self) -> None:
+        until = self.now + TICK
+        while self._requests and self._requests[0].at < until:
+            request = self._requests.popleft()
+            self.now = max(self.now, request.at)
+            self.asked += 1
+            self._minute += 1
+            self.last_asked = self.now
+            self._send(request)
+        self.now = until
+        for replica in self.replicas:
+            replica.advance(until)
+        while self.held and self.serving:
+            self._send(self.held.popleft())
+        self._keep(self._policy.wanted(self))
+        if int(until) % 60 == 0:
+            self.outcome.course.append((until, len(self.staying), self._minute))
+            self._minute = 0
+
+    def _send(self, request: Request) -> None:
+        serving = self.serving
+        if not serving:
+            self.held.append(request)
+            return
+        for replica in serving:
+            replica.advance(self.now)
+        min(serving, key=lambda r: r.load).take(request, self.now)
+
+    def _keep(self, wanted: int) -> None:
+        self.outcome.changes += wanted != len(self.staying)
+        while len(self.staying) < wanted:
+            self._made += 1
+            ready = self.now + self._start if self.now else 0.0
+            self.replicas.append(Replica(f"r{self._made}", self.now, ready, self.device, self._first, self._last))
+        while len(self.staying) > wanted:
+            min(self.staying, key=lambda r: (r.ready <= self.now, r.load)).leaving = True
+        for replica in [r for r in self.replicas if r.leaving and not r.load]:
+            self.replicas.remove(replica)
+            self.outcome.busy += self.now - replica.made
+        self.outcome.most = max(self.outcome.most, wanted)
+
+    def _first(self, request: Request, at: float) -> None:
+        self.outcome.first.append(at - request.at)
+        self.first_byte.measure(at - request.at)
+
+    def _last(self, request: Request, at: float, gap: float) -> None:
+        self.ended += 1
+        self.event_gap.measure(gap, request.answer)
