@@ -66,7 +66,7 @@ def test_every_rule_can_be_evaluated_here(rule: dict[str, Any]) -> None:
 @pytest.mark.parametrize("path", sorted((REPOSITORY / "examples").glob("*.yaml")), ids=lambda path: path.name)
 def test_the_examples_are_accepted(path: Path) -> None:
     for body in yaml.safe_load_all(path.read_text()):
-        if body["kind"] != "RuntimePool":  # the real API server judges those
+        if body["kind"] == "ModelDeployment":  # the real API server judges the others
             admit(Document(path.name, body))
 
 

@@ -13,6 +13,17 @@ from operator_support.verdicts import VERDICTS, Verdict
 MODEL = {"model": {"source": "demo://gemma-3-270m"}}
 
 
+def test_no_model_brings_code_of_its_own(direct: Direct) -> None:
+    """There is no trust_remote_code: what a client that is not strict sends of it is not kept."""
+    asked = {"model": {"source": "hf://a/b"}, "placement": {"pool": "shared"}, "runtime": {"trustRemoteCode": True}}
+    with pytest.raises(Refused, match=r'unknown field "spec\.runtime\.trustRemoteCode"'):
+        direct.create_model("m", asked)
+    body = {"apiVersion": "plimsoll.dev/v1alpha1", "kind": "ModelDeployment", "metadata": {"name": "m"}, "spec": asked}
+    path = f"/apis/plimsoll.dev/v1alpha1/namespaces/{direct.namespace}/modeldeployments"
+    stored = direct.ask("POST", path, body, fieldValidation="Ignore")
+    assert "trustRemoteCode" not in str(stored["spec"])
+
+
 @pytest.mark.parametrize("verdict", VERDICTS, ids=str)
 def test_the_api_servers_verdict(direct: Direct, verdict: Verdict) -> None:
     if verdict.refusal is None:
@@ -39,6 +50,14 @@ POOL: Json = {"resources": {"memory": "4Gi"}}
             "drainSeconds": 0,
             "rollout": {"maxSurge": "25%", "maxUnavailable": 0},
             "template": FULL["template"],
+            "namespaces": {
+                "matchLabels": {"models": "shared"},
+                "matchExpressions": [
+                    {"key": "tier", "operator": "NotIn", "values": ["trial"]},
+                    {"key": "legacy", "operator": "DoesNotExist"},
+                ],
+            },
+            "sharedClaims": ["data", "weights.v2"],
         },
     ],
     ids=["least", "most"],
@@ -63,6 +82,16 @@ def test_pools_that_are_good(direct: Direct, spec: Json) -> None:
         (POOL | {"eviction": {"minimumResidencySeconds": -1}}, "minimumResidencySeconds"),
         (POOL | {"replicas": 257}, "replicas"),
         (POOL | {"size": 1}, 'unknown field "spec.size"'),
+        (POOL | {"namespaces": {"matchLabels": {"a": "no value"}}}, "should match"),
+        (POOL | {"namespaces": {"matchExpressions": [{"key": "a", "operator": "Is"}]}}, "operator"),
+        (POOL | {"namespaces": {"matchExpressions": [{"key": "a", "operator": "In"}]}}, "In and NotIn need values"),
+        (
+            POOL | {"namespaces": {"matchExpressions": [{"key": "a", "operator": "Exists", "values": ["x"]}]}},
+            "take no values",
+        ),
+        (POOL | {"namespaces": {"names": ["team"]}}, 'unknown field "spec.namespaces.names"'),
+        (POOL | {"sharedClaims": ["a", "a"]}, "Duplicate value"),
+        (POOL | {"sharedClaims": ["A"]}, "should match"),
         (
             POOL | {"template": {"volumes": [{"name": "v", "hostPath": {"path": "/"}}]}},
             "must be a persistentVolumeClaim",

@@ -1,0 +1,279 @@
+"""The rights of the chart on a real API server: what each rule gives is there, and its neighbours are not.
+
+Rules are taken from the rendered chart, so that none is forgotten; what they should be is in the rights.py of the
+operator, and in what the gateway watches. Requests are made as the accounts of the chart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+import pytest
+from chart_support.helm import Object, render
+from operator_support.apiserver import ADMIN, RELEASE, RELEASE_NAMESPACE, ApiServer, until
+from operator_support.direct import Direct, Refused
+
+from plimsoll_gateway.objects import GROUP, HOSTS_PLURAL, PLURAL
+from plimsoll_operator.rights import (
+    LEASE_RIGHTS,
+    NAMESPACE_RIGHTS,
+    NODE_RIGHTS,
+    OWNER_RIGHTS,
+    RIGHTS,
+    TOKEN_RIGHTS,
+    Right,
+)
+
+RBAC = "/apis/rbac.authorization.k8s.io/v1"
+VERSIONS = {"": "api/v1", "plimsoll.dev": "apis/plimsoll.dev/v1alpha1"}
+METHODS = {"create": "POST", "update": "PUT", "patch": "PATCH", "delete": "DELETE", "deletecollection": "DELETE"}
+VERBS = ("get", "list", "watch", "create", "update", "patch", "delete", "deletecollection")
+OF_COLLECTIONS = frozenset({"list", "watch", "deletecollection"})
+"""Verbs that no part of an object has."""
+GATEWAY_RIGHTS: frozenset[Right] = frozenset(
+    (group, resource, verb)
+    for group, resource in ((GROUP, PLURAL), (GROUP, HOSTS_PLURAL), ("", "pods"))
+    for verb in ("list", "watch")
+)
+CLUSTER_WIDE = NODE_RIGHTS | NAMESPACE_RIGHTS
+NEIGHBOURS = (
+    ("", "secrets"),
+    ("", "configmaps"),
+    ("", "serviceaccounts"),
+    ("", "serviceaccounts/token"),
+    ("", "persistentvolumeclaims"),
+    ("", "endpoints"),
+    ("", "events"),
+    ("", "namespaces"),
+    ("", "nodes"),
+    ("", "pods"),
+    ("", "pods/exec"),
+    ("", "pods/attach"),
+    ("", "pods/portforward"),
+    ("", "pods/log"),
+    ("", "pods/status"),
+    ("", "pods/eviction"),
+    ("", "pods/ephemeralcontainers"),
+    ("", "services"),
+    ("", "services/status"),
+    ("", "services/proxy"),
+    ("apps", "deployments"),
+    ("apps", "replicasets"),
+    ("batch", "jobs"),
+    ("coordination.k8s.io", "leases"),
+    ("events.k8s.io", "events"),
+    ("networking.k8s.io", "networkpolicies"),
+    ("policy", "poddisruptionbudgets"),
+    ("policy", "poddisruptionbudgets/status"),
+    ("rbac.authorization.k8s.io", "roles"),
+    ("rbac.authorization.k8s.io", "rolebindings"),
+    ("rbac.authorization.k8s.io", "clusterroles"),
+    ("plimsoll.dev", "modeldeployments"),
+    ("plimsoll.dev", "modeldeployments/status"),
+    ("plimsoll.dev", "modeldeployments/scale"),
+    ("plimsoll.dev", "runtimepools"),
+    ("plimsoll.dev", "runtimepools/status"),
+    ("plimsoll.dev", "modelhosts"),
+    ("plimsoll.dev", "modelhosts/status"),
+)
+WITHOUT_NAMESPACE = frozenset({"nodes", "namespaces", "clusterroles"})
+NARROW, NARROW_NAMESPACE = "narrow", "narrow-system"
+WATCHED, TOLD, OTHER = "watched", "told", "other"
+"""Namespaces: watched by the narrow release; watched, and its Secrets may be read; and neither."""
+
+
+@dataclass(frozen=True)
+class Account:
+    """A component's account in a release, and what the chart gives it: (namespace, None for all; right; names)."""
+
+    component: str
+    release: str
+    home: str
+    given: frozenset[tuple[str | None, Right, tuple[str, ...]]]
+
+    @property
+    def user(self) -> str:
+        suffix = f"{self.release}-" if "plimsoll" in self.release else f"{self.release}-plimsoll-"
+        return f"system:serviceaccount:{self.home}:{suffix}{self.component}"
+
+    def may(self, namespace: str, right: Right, name: str) -> bool:
+        """By the rules of the chart."""
+        return any(
+            given == right and place in (None, namespace) and (not names or name in names)
+            for place, given, names in self.given
+        )
+
+
+class Hands:
+    """Requests in an account's name; the API server is asked what it would do, and does nothing."""
+
+    def __init__(self, server: ApiServer, account: Account) -> None:
+        headers = {"Authorization": f"Bearer {ADMIN}", "Impersonate-User": account.user}
+        groups = ("system:serviceaccounts", f"system:serviceaccounts:{account.home}", "system:authenticated")
+        given = [*headers.items(), *(("Impersonate-Group", group) for group in groups)]
+        self._client = httpx.Client(base_url=server.url, headers=given, verify=False, timeout=30)
+
+    def close(self) -> None:
+        self._client.close()
+
+    def let(self, namespace: str | None, right: Right, name: str = "probe") -> bool:
+        """Whether the account may; whatever else may be wrong with the request."""
+        group, resource, verb = right
+        kind, _, sub = resource.partition("/")
+        scope = "" if kind in WITHOUT_NAMESPACE or namespace is None else f"namespaces/{namespace}/"
+        path = f"/{VERSIONS.get(group, f'apis/{group}/v1')}/{scope}{kind}"
+        one = f"{path}/{name}" + (f"/{sub}" if sub else "")
+        whole = verb in OF_COLLECTIONS or (verb == "create" and not sub)
+        method = METHODS.get(verb, "GET")
+        query = {"watch": "true", "timeoutSeconds": "1"} if verb == "watch" else {}
+        query |= {} if method == "GET" else {"dryRun": "All"}
+        kind_of_body = "application/merge-patch+json" if verb == "patch" else "application/json"
+        body: Any = None if method == "GET" else {"metadata": {"name": name}} if "delete" not in verb else {}
+        with self._client.stream(
+            method, path if whole else one, params=query, json=body, headers={"Content-Type": kind_of_body}
+        ) as answer:
+            if answer.status_code != 403:
+                return True
+            words = answer.read().decode()
+        assert "forbidden" in words
+        return "cannot" not in words  # an admission policy is no matter of rights
+
+
+def rules_of(objects: Iterable[Object], component: str, account: str) -> Iterator[tuple[str | None, Object]]:
+    """(namespace, rule) of every rule that a binding gives to the account."""
+    known = list(objects)
+    roles = {(i["kind"], i["metadata"].get("namespace"), i["metadata"]["name"]): i for i in known if "rules" in i}
+    for item in known:
+        if item["kind"] in ("RoleBinding", "ClusterRoleBinding"):
+            (subject,) = item["subjects"]
+            place = item["metadata"].get("namespace")
+            if subject["name"] == account:
+                for rule in roles[item["roleRef"]["kind"], place, item["roleRef"]["name"]]["rules"]:
+                    yield place, rule
+
+
+def account_of(objects: Iterable[Object], component: str, release: str, home: str) -> Account:
+    bare = Account(component, release, home, frozenset())
+    given = frozenset(
+        (place, (group, resource, verb), tuple(rule.get("resourceNames", ())))
+        for place, rule in rules_of(objects, component, bare.user.rpartition(":")[2])
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    )
+    return Account(component, release, home, given)
+
+
+@pytest.fixture(scope="module")
+def accounts(server: ApiServer) -> dict[str, Account]:
+    """Of the release that watches everything, and of one that watches two namespaces."""
+    values = {"watchNamespaces": [WATCHED, TOLD], "operator": {"tokenNamespaces": [TOLD]}, "crds": {"install": False}}
+    narrow = render(values, release=NARROW, namespace=NARROW_NAMESPACE)
+    whole = render({}, release=RELEASE, namespace=RELEASE_NAMESPACE)
+    with Direct(server.url, ADMIN, "default") as admin:
+        for name in (NARROW_NAMESPACE, WATCHED, TOLD, OTHER):
+            admin.ask("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
+        for item in narrow:
+            if item["kind"] in ("Role", "RoleBinding"):
+                kind = f"{item['kind'].lower()}s"
+                admin.ask("POST", f"{RBAC}/namespaces/{item['metadata']['namespace']}/{kind}", item)
+            assert item["kind"] not in ("ClusterRole", "ClusterRoleBinding") or "aggregate" in str(item["metadata"])
+    found = {
+        f"{component} of {release}": account_of(objects, component, release, home)
+        for objects, release, home in ((whole, RELEASE, RELEASE_NAMESPACE), (narrow, NARROW, NARROW_NAMESPACE))
+        for component in ("operator", "gateway")
+    }
+    hands = Hands(server, found[f"operator of {NARROW}"])
+    assert until(lambda: hands.let(TOLD, ("", "secrets", "get")))  # bindings are taken up in the background
+    hands.close()
+    return found
+
+
+ALL = [f"{component} of {release}" for release in (RELEASE, NARROW) for component in ("operator", "gateway")]
+PLACES = (WATCHED, TOLD, OTHER, RELEASE_NAMESPACE)
+
+
+def needed(who: str) -> dict[str | None, frozenset[Right]]:
+    """By namespace, None for all: what the code asks for."""
+    component, _, release = who.partition(" of ")
+    if component == "gateway":
+        return {None: GATEWAY_RIGHTS} if release == RELEASE else {WATCHED: GATEWAY_RIGHTS, TOLD: GATEWAY_RIGHTS}
+    if release == RELEASE:
+        return {None: RIGHTS | CLUSTER_WIDE, RELEASE_NAMESPACE: LEASE_RIGHTS | OWNER_RIGHTS}
+    return {WATCHED: RIGHTS, TOLD: RIGHTS | TOKEN_RIGHTS, NARROW_NAMESPACE: LEASE_RIGHTS | OWNER_RIGHTS}
+
+
+@pytest.mark.parametrize("who", ALL)
+def test_the_chart_gives_what_the_code_needs_and_no_more(accounts: dict[str, Account], who: str) -> None:
+    found: dict[str | None, set[Right]] = {}
+    for place, right, _ in accounts[who].given:
+        found.setdefault(place, set()).add(right)
+    assert found == needed(who)
+
+
+@pytest.mark.parametrize("who", ALL)
+def test_each_rule_is_in_force_and_its_neighbours_are_refused(
+    server: ApiServer, accounts: dict[str, Account], who: str
+) -> None:
+    """Each right, with every other verb, in every other namespace, under another name, and on every other resource."""
+    account = accounts[who]
+    hands = Hands(server, account)
+    asked: set[tuple[str, Right, str]] = set()
+    for place, (group, resource, verb), names in account.given:
+        for other in VERBS:
+            for namespace in PLACES if other == verb else (place or WATCHED,):
+                asked |= {(namespace, (group, resource, other), name) for name in (*names, "probe")}
+        asked |= {(place or WATCHED, (*neighbour, verb), "probe") for neighbour in NEIGHBOURS}
+    asked = {one for one in asked if "/" not in one[1][1] or one[1][2] not in OF_COLLECTIONS}
+    wrong = [
+        (place, right, name, allowed)
+        for place, right, name in sorted(asked)
+        if (allowed := hands.let(place, right, name)) is not account.may(place, right, name)
+    ]
+    hands.close()
+    assert wrong == []
+    assert len(asked) >= len(account.given) + 2 * len(NEIGHBOURS)
+
+
+@pytest.mark.parametrize("component", ["operator", "gateway"])
+def test_an_account_of_some_namespaces_sees_nothing_of_the_whole_cluster(
+    server: ApiServer, accounts: dict[str, Account], component: str
+) -> None:
+    account = accounts[f"{component} of {NARROW}"]
+    hands = Hands(server, account)
+    kinds = {(group, resource) for _, (group, resource, _), _ in account.given if "/" not in resource}
+    let = [(*kind, verb) for kind in sorted(kinds) for verb in ("list", "watch") if hands.let(None, (*kind, verb))]
+    hands.close()
+    assert let == []
+
+
+def test_users_with_edit_may_write_what_is_theirs_and_not_what_the_operator_says(
+    direct: Direct, as_editor: Direct
+) -> None:
+    """ModelHosts and status say who is where: gateways believe them. Nobody aggregates roles here, so it is bound."""
+    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole"}
+    role["name"] = f"{RELEASE_NAMESPACE}-{RELEASE}-edit"
+    subjects = [{"kind": "User", "apiGroup": "rbac.authorization.k8s.io", "name": "editor"}]
+    binding = {"metadata": {"name": "edit"}, "roleRef": role, "subjects": subjects}
+    direct.ask("POST", f"{RBAC}/namespaces/{direct.namespace}/rolebindings", binding)
+    assert until(lambda: _may_create(as_editor))
+    base = f"/apis/plimsoll.dev/v1alpha1/namespaces/{as_editor.namespace}"
+    for path in ("modeldeployments/m/status", "modelhosts/h/status", "modelhosts/h", "runtimepools/p/status"):
+        with pytest.raises(Refused, match="cannot patch resource"):
+            as_editor.ask("PATCH", f"{base}/{path}", {"status": {}}, "application/merge-patch+json")
+    with pytest.raises(Refused, match="cannot create resource"):
+        as_editor.ask("POST", f"{base}/modelhosts", {"metadata": {"name": "h"}})
+
+
+def _may_create(hands: Direct) -> bool:
+    """A binding is taken up in the background."""
+    try:
+        hands.create_model("m", {"model": {"source": "demo://x"}})
+    except Refused as refused:
+        if "cannot create resource" not in refused.message:
+            raise
+        return False
+    return True
