@@ -143,7 +143,8 @@ def decode_report(data: bytes) -> Report:
 def complaint(before: Report | None, report: Report, now: float, memory: int | None = None) -> str | None:
     """Why a report cannot be true, None where nothing speaks against it; in the same words as long as that lasts.
 
-    `before` is the last one of this process that was believed, `memory` the limit of a pod whose device is a CPU.
+    `before` is the last one of this process that was believed, `memory` the limit of a pod whose device is a CPU; None
+    of one that has an accelerator of its own.
     """
     return next(_complaints(before, report, now, memory), None)
 
@@ -163,6 +164,11 @@ def _complaints(before: Report | None, report: Report, now: float, memory: int |
         yield f"it comes from more than {AHEAD_SECONDS:.0f} s in the future: set the clock of its node"
     if device.line > device.capacity:
         yield f"its line of {device.line} bytes is above its capacity of {device.capacity}"
+    if memory is not None and device.kind != "cpu":
+        yield (
+            f"it uses an accelerator ({device.kind}) that its pool has not claimed, and that another pool on the node "
+            "may have: set resources.accelerator in the RuntimePool, or keep the device from its pods"
+        )
     if memory is not None and device.kind == "cpu" and device.capacity + sleepers.capacity > memory:
         taken = device.capacity + sleepers.capacity
         yield f"its capacity and sleepers are {taken} bytes together, and its pod is limited to {memory}"

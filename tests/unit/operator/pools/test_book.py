@@ -52,6 +52,22 @@ def test_a_report_that_cannot_be_true_changes_nothing(second: Report, words: str
     assert told == ["", known.trouble], "told once"
 
 
+def test_a_device_that_a_pool_has_not_claimed_is_not_placed_on() -> None:
+    """It is seen by every pod of a node whose container runtime shows it to all; another pool may have claimed it."""
+    gpu = report(device=msgspec.structs.replace(report().device, kind="cuda", capacity=80 << 30, line=72 << 30))
+    book = HostBook()
+    book.keep(POOL, [pod(memory=1024 * MIB), pod("claimed", memory=0)])
+    for uid in ("p", "claimed"):
+        book.take(uid, gpu, NOW)
+    refused, believed = book.get("p"), book.get("claimed")
+    assert refused is not None
+    assert believed is not None
+    assert (refused.report, refused.refused) == (None, True)
+    assert "an accelerator (cuda) that its pool has not claimed" in refused.trouble
+    assert "set resources.accelerator in the RuntimePool" in refused.trouble
+    assert believed.report == gpu
+
+
 def test_a_pod_cannot_have_more_memory_than_its_limit() -> None:
     book = HostBook()
     book.keep(POOL, [pod(memory=1024 * MIB)])
