@@ -67,7 +67,7 @@ class Reflector(Generic[T]):
         while True:
             try:
                 while self._part.outdated:
-                    await self._list()
+                    await self.list()
                 await self._follow()
             except GoneError:
                 log.info("%s: the watch has expired; listing again", self._source.title)
@@ -79,7 +79,7 @@ class Reflector(Generic[T]):
                 await self._sleep(self._delay * random.uniform(0.5, 1.0))
                 self._delay = min(self._delay * 2, LONGEST_DELAY)
 
-    async def _list(self) -> None:
+    async def list(self) -> None:
         """Page by page, and object by object: what is not kept of one is gone before the next."""
         number, version = self._part.begin_list(), 0
         entries: dict[ObjectKey, Entry[T]] = {}

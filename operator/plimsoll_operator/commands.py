@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -38,6 +40,12 @@ def command(arguments: Sequence[str]) -> int:
 
 
 def _explain(args: argparse.Namespace) -> str:
+    if args.state is None:
+        model = args.model.removeprefix("md/")
+        if not re.fullmatch("[a-z0-9.-]+", model):
+            raise InputError(f"{args.model!r} is not like md/NAME; give a recorded state before NAMESPACE/NAME")
+        key = ObjectKey(args.namespace, model)
+        return explain(asyncio.run(_live(key, args.watched)), key)
     namespace, slash, name = args.model.partition("/")
     if not slash or not namespace or not name:
         raise InputError(f"{args.model!r} is not like NAMESPACE/NAME")
@@ -45,6 +53,18 @@ def _explain(args: argparse.Namespace) -> str:
         return explain(_state(args.state), ObjectKey(namespace, name))
     except KeyError as error:
         raise InputError(str(error.args[0])) from error
+
+
+async def _live(model: ObjectKey, namespaces: Sequence[str]) -> PoolState:
+    """From the cluster of this process, or of the kubeconfig. Imported here: the planner alone needs no client."""
+    from plimsoll_cluster.connect import NoClusterError, connect
+    from plimsoll_operator.pools.survey import SurveyError, survey
+
+    try:
+        async with await connect() as connection:
+            return await survey(connection, model, list(namespaces) or None)
+    except (NoClusterError, SurveyError) as error:
+        raise InputError(str(error)) from error
 
 
 def _simulate(args: argparse.Namespace) -> str:
@@ -90,9 +110,17 @@ def _print(text: str) -> None:
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m plimsoll_operator", allow_abbrev=False)
     commands = parser.add_subparsers(dest="command", required=True)
-    told = commands.add_parser("explain", help="the whole decision for one model, from a recorded state")
-    told.add_argument("state", type=Path, help="a PoolState as JSON")
-    told.add_argument("model", metavar="NAMESPACE/NAME")
+    told = commands.add_parser("explain", help="the whole decision for one model")
+    told.add_argument("state", type=Path, nargs="?", help="a PoolState as JSON; else of the cluster")
+    told.add_argument("model", metavar="md/NAME", help="or NAMESPACE/NAME, with a recorded state")
+    told.add_argument("-n", "--namespace", default="default", metavar="NS", help="of the model (%(default)s)")
+    told.add_argument(
+        "--watched",
+        action="append",
+        default=[],
+        metavar="NS",
+        help="look at this namespace alone; repeat for more, the pool's among them (default: all)",
+    )
     run = commands.add_parser("simulate", help="run the planner on a trace and tell what it pays")
     run.add_argument("--trace", default="zipf", help=f"{', '.join(KINDS)}, or a recorded file with --state")
     run.add_argument("--state", type=Path, help="a PoolState as JSON: models and hosts of a recorded trace")

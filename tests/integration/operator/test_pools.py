@@ -6,6 +6,9 @@ Pods are given addresses of loopback as their own, so that the operator finds th
 from __future__ import annotations
 
 import asyncio
+import os
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
@@ -13,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from operator_support.apiserver import FIRST, RELEASE_NAMESPACE, ApiServer, until
+from operator_support.apiserver import FIRST, RELEASE_NAMESPACE, SECOND, ApiServer, until
 from operator_support.direct import Direct, Refused
 from operator_support.objects import Json
 from operator_support.recording import connect
@@ -220,6 +223,38 @@ async def test_a_model_moves_from_its_own_pods_into_a_pool(
         assert conditions(direct, "a")["Ready"][0] == "True"
         direct.make_ready("a")
         assert await holds(lambda: conditions(direct, "a").get("Progressing") == ("False", "Settled"))
+
+
+async def test_a_decision_is_explained_from_the_cluster_as_it_is(
+    server: ApiServer, direct: Direct, kubelets: Kubelets, keys: Path
+) -> None:
+    """In the words of the planner, of what the operator does just now, by whoever may list what it watches."""
+    direct.create_pool("shared", POOL | {"replicas": 1})
+    for name in ("a", "b"):
+        direct.create_model(name, model())
+    direct.create_model("apart", {"model": {"source": "demo://x"}})
+    async with running(server, direct.namespace, keys):
+        await kubelets.start(1)
+        assert await holds(lambda: all(conditions(direct, n).get("Progressing") == ("False", "Settled") for n in "ab"))
+        ((host, _),) = kubelets.hosts.items()
+        assert await holds(lambda: len(direct.hosts()[host]["status"].get("models", ())) == 2)
+        environment = os.environ | {"KUBECONFIG": str(server.kubeconfig(SECOND))}
+
+        def told(name: str, *more: str) -> tuple[int, str, str]:
+            asked = [sys.executable, "-m", "plimsoll_operator", "explain", f"md/{name}", "-n", direct.namespace, *more]
+            done = subprocess.run(asked, env=environment, capture_output=True, text=True, check=False, timeout=120)
+            return done.returncode, done.stdout, done.stderr
+
+        code, text, _ = await asyncio.to_thread(told, "a")
+        assert code == 0
+        assert f"{direct.namespace}/{host}: " in text.partition("Where it lies now:")[2].partition("What is done:")[0]
+        assert "What is done:\n  nothing" in text
+        code, near, _ = await asyncio.to_thread(told, "a", "--watched", direct.namespace)
+        assert (code, "What is done:\n  nothing" in near) == (0, True)
+        for name, words in (("apart", "has pods of its own"), ("nobody", "there is no ModelDeployment")):
+            code, _, error = await asyncio.to_thread(told, name)
+            assert (code, words in error) == (1, True)
+    assert server.writes(SECOND) == []
 
 
 async def test_only_the_operator_writes_modelhosts(direct: Direct, as_editor: Direct, as_operator: Direct) -> None:
