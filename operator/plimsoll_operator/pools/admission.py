@@ -12,6 +12,8 @@ from plimsoll_operator.spec import Spec
 
 OPEN_SOURCES = ("hf://", "demo://")
 """Sources that reach nothing which belongs to the pool's namespace."""
+OF_ACCELERATORS = frozenset({"triton", "flashinfer", "flash-attn"})
+"""Backends of attention that the schema lets a model ask for with `resources.accelerator` alone, or in a pool."""
 
 
 def refuse_namespace(model: ObjectKey, pool: PoolSpec, labels: Labels) -> Problem | None:
@@ -60,6 +62,18 @@ def refuse_source(spec: Spec, pool: PoolSpec) -> Problem | None:
     if not mounted:
         message = f"the pods of RuntimePool {pool.key.name} do not mount the claim {claim}; add {mount}"
         return Problem(Reason.CLAIM_NOT_MOUNTED, message)
+    return None
+
+
+def refuse_options(spec: Spec, pool: PoolSpec) -> Problem | None:
+    """Why the pods of a pool cannot compute a model as it asks to be. None where they can."""
+    backend = spec.options.get("attentionBackend")
+    if backend in OF_ACCELERATORS and pool.accelerator is None:
+        what = f"runtime.attentionBackend {backend} needs an accelerator, and RuntimePool {pool.key} has none"
+        return Problem(Reason.INVALID_OPTIONS, f"{what}: leave it out, or name a pool with resources.accelerator")
+    if backend == "cpu" and pool.accelerator is not None:
+        what = f"runtime.attentionBackend cpu is for CPUs, and RuntimePool {pool.key} has {pool.accelerator.resource}"
+        return Problem(Reason.INVALID_OPTIONS, f"{what}: leave it out, or name a pool without an accelerator")
     return None
 
 

@@ -9,7 +9,7 @@ from plimsoll_operator.identity import ObjectKey
 from plimsoll_operator.kinds import Caches
 from plimsoll_operator.names import NameRegistry
 from plimsoll_operator.placement.model import Model, Need, Replicas
-from plimsoll_operator.pools.admission import refuse_namespace, refuse_source
+from plimsoll_operator.pools.admission import refuse_namespace, refuse_options, refuse_source
 from plimsoll_operator.pools.book import HostBook, Known
 from plimsoll_operator.pools.members import Members
 from plimsoll_operator.pools.picture import OF_STATE, Where
@@ -112,7 +112,7 @@ class Wishes:
             wish.models += self._as_they_are(model, hosts)
 
     def _wanted(self, read: Spec, spec: PoolSpec, tokens: Mapping[SecretItem, Found]) -> Wanted | Problem:
-        problem = refuse_source(read, spec)
+        problem = refuse_source(read, spec) or refuse_options(read, spec)
         if problem is not None:
             return problem
         holders = self._names.holders(read)

@@ -171,6 +171,40 @@ def test_what_a_host_refuses_is_told_with_its_numbers() -> None:
     assert conditions(world, "m")["Ready"][0] == "True"
 
 
+@pytest.mark.parametrize(
+    ("backend", "accelerator", "words"),
+    [
+        ("triton", False, "runtime.attentionBackend triton needs an accelerator, and RuntimePool team/shared has none"),
+        ("flash-attn", False, "name a pool with resources.accelerator"),
+        ("cpu", True, "runtime.attentionBackend cpu is for CPUs, and RuntimePool team/shared has nvidia.com/gpu"),
+        ("triton", True, ""),
+        ("torch", False, ""),
+        ("cpu", False, ""),
+    ],
+)
+def test_what_the_accelerator_allows_is_checked_against_the_pool(backend: str, accelerator: bool, words: str) -> None:
+    world = World()
+    resources = {"memory": "2Gi"} | ({"accelerator": {"resource": "nvidia.com/gpu"}} if accelerator else {})
+    world.ask_for_pool(1, resources=resources)
+    world.ask_for("m", runtime={"attentionBackend": backend})
+    run(Process(world).settle())
+    placed = next(c for c in status_of(world, "m")["conditions"] if c["type"] == "Placed")
+    assert placed["reason"] == ("InvalidOptions" if words else "Placed")
+    assert words in placed["message"]
+
+
+def test_a_model_that_is_larger_than_any_host_is_told_with_both_numbers() -> None:
+    world = World()
+    world.ask_for_pool(1)
+    world.ask_for("m", runtime={"kvMemory": "4Gi"})
+    run(Process(world).settle())
+    placed = next(c for c in status_of(world, "m")["conditions"] if c["type"] == "Placed")
+    assert (placed["status"], placed["reason"]) == ("False", "TooLarge")
+    assert "it needs 4.00 GiB" in placed["message"]
+    assert "the largest host has 922 MiB for models: lower runtime.kvMemory" in placed["message"]
+    assert where(world) == {}
+
+
 def test_a_claim_that_the_pool_does_not_mount_is_told_with_the_line_to_add() -> None:
     world = World()
     world.ask_for_pool(1)
