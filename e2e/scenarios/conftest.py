@@ -110,6 +110,12 @@ def async_client(openai_options: dict[str, Any]) -> openai.AsyncOpenAI:
 
 
 @pytest.fixture
+def new_client(openai_options: dict[str, Any]) -> Callable[[], openai.AsyncOpenAI]:
+    """Makes one, for tests with several loads: each closes its own."""
+    return lambda: openai.AsyncOpenAI(**openai_options)
+
+
+@pytest.fixture
 def demo() -> dict[str, Any]:
     """The README's own example."""
     manifest: dict[str, Any] = yaml.safe_load((REPOSITORY / "examples" / "gemma.yaml").read_text())
