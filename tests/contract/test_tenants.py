@@ -35,7 +35,7 @@ def test_what_is_a_credential_for_one_is_one_for_the_other(
     file = tmp_path_factory.mktemp("token") / "token"
     file.write_bytes(text)
     try:
-        taken = credential.read_credential(file).encode()
+        taken = credential.read_credentials(file)[0].encode()
     except credential.CredentialError:
         taken = None
     lines = [line.strip() for line in text.splitlines() if line.strip()]

@@ -15,9 +15,9 @@ class Facts:
     that is not known. `carried`, `waiting` are requests a replica had in its batch and beside it, `slots` the places
     of a batch, `kv` the share of the fullest replica's cache: means of the last minute; None where nobody said.
     `ttft` and `itl` are seconds that 95 of 100 kept in the last minute, None where too few were measured. `ready`
-    replicas serve; `steady`: none came, went or was on its
-    way in the last minute. `asked` is when a request last came or was there, by our clock. `since` is from when on nothing
-    was missed. `unheard`: why not all gateways are heard, "" where they are.
+    replicas serve; `steady`: none came, went or was on its way in the last minute. `asked` is when a request last came
+    or was there, by our clock. `since` is from when on nothing was missed. `unheard`: why not all gateways are heard,
+    "" where they are.
     """
 
     now: float

@@ -97,12 +97,16 @@ def _environment(spec: Mapping[str, Any]) -> tuple[tuple[tuple[str, str], ...], 
 def _ignored(spec: Mapping[str, Any]) -> list[str]:
     """Paths that somebody has written down and that nothing here looks at."""
     token = ["spec.model.tokenSecret (set HF_TOKEN)"] if "tokenSecret" in spec.get("model", {}) else []
-    return token + [
-        f"spec.{part}.{field}"
-        for part in CLUSTER_ONLY
-        for field in spec.get(part) or {}
-        if (part, field) != ("template", "env")
-    ] + [f"spec.{part}" for part in WHOLE if part in spec]
+    return (
+        token
+        + [
+            f"spec.{part}.{field}"
+            for part in CLUSTER_ONLY
+            for field in spec.get(part) or {}
+            if (part, field) != ("template", "env")
+        ]
+        + [f"spec.{part}" for part in WHOLE if part in spec]
+    )
 
 
 def _conflicts(models: Sequence[LocalModel]) -> list[str]:

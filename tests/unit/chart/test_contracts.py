@@ -75,10 +75,13 @@ def test_gateways_with_keys_find_each_other_and_nobody_else_reaches_them_there(r
     (container,) = found["containers"]
     (address,) = [item["valueFrom"]["fieldRef"]["fieldPath"] for item in container["env"] if item["name"] == "POD_IP"]
     assert address == "status.podIP"
-    for ip in ("10.1.2.3", "fd00::7"):
-        peers = gateway_options([text.replace("$(POD_IP)", ip) for text in container["args"]]).peers
-        assert peers is not None
-        assert peers.own.host == ip
+    found_peers = [
+        gateway_options([text.replace("$(POD_IP)", ip) for text in container["args"]]).peers
+        for ip in ("10.1.2.3", "fd00::7")
+    ]
+    assert [peers and peers.own.host for peers in found_peers] == ["10.1.2.3", "fd00::7"]
+    peers = found_peers[0]
+    assert peers is not None
     (place,) = peers.places
     services = {f"{item['metadata']['name']}.serving.svc": item for item in objects if item["kind"] == "Service"}
     service = services[place.host]
