@@ -58,8 +58,8 @@ class Policy(Protocol):
 class Outcome:
     """What came of a day.
 
-    `first` are seconds to first tokens, `busy` replica-seconds from a start to the end of a drain. `course` has (second,
-    replicas, requests in the last minute) for each minute.
+    `first` are seconds to first tokens, `busy` replica-seconds from a start to the end of a drain. `course` has
+    (second, replicas, requests in the last minute) for each minute.
     """
 
     first: list[float] = field(default_factory=list)
