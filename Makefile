@@ -90,6 +90,10 @@ bench-gpu: setup ## Kernels, steps and serving beside a GPU's limits (skipped wh
 bench-control-plane: setup ## 1,000 models on etcd and a real kube-apiserver, and the gateway's table (`make cluster` builds them)
 	@PYTHONPATH=benchmarks:e2e:tests/support $(BIN)/python -m control_plane.run $(BENCH_ARGS)
 
+.PHONY: bench-scaling
+bench-scaling: setup ## A day of bursty traffic through the scaler, beside fixed numbers of replicas and an HPA's rule (a minute)
+	@PYTHONPATH=benchmarks $(BIN)/python -m scaling.run $(BENCH_ARGS)
+
 .PHONY: bench-placement
 bench-placement: setup ## Seconds of loading that placement pays, beside other rules and the offline bound (some minutes)
 	@PYTHONPATH=benchmarks $(BIN)/python -m placement.run $(BENCH_ARGS)

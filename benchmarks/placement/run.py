@@ -70,12 +70,12 @@ def main(words: Sequence[str] | None = None) -> int:
     return 0
 
 
-def with_figures(document: str, text: str) -> str:
+def with_figures(document: str, text: str, first: str = BEGIN, last: str = END) -> str:
     """The document with other figures between its marks. Raises ValueError where it has none."""
-    before, begin, rest = document.partition(BEGIN)
-    _, end, after = rest.partition(END)
+    before, begin, rest = document.partition(first)
+    _, end, after = rest.partition(last)
     if not begin or not end:
-        raise ValueError(f"the document lacks the marks {BEGIN} and {END}")
+        raise ValueError(f"the document lacks the marks {first} and {last}")
     return f"{before}{begin}\n\n{text}\n\n{end}{after}"
 
 

@@ -5,8 +5,11 @@ from __future__ import annotations
 import msgspec
 from operator_support.stub_gateway import StubGateway
 
+from plimsoll_gateway.demand.ledger import Demand as Ledger
+from plimsoll_gateway.route.loads import Standing
+from plimsoll_gateway.table import TableStore
 from plimsoll_operator.identity import ObjectKey
-from plimsoll_operator.scaling.demand import Demand, RevisionDemand, complaint
+from plimsoll_operator.scaling.demand import Demand, RevisionDemand, complaint, decode_demand
 
 KEY = ObjectKey("team", "m")
 NOW = 1767225600.0
@@ -24,3 +27,25 @@ def test_the_stand_in_says_what_the_design_says() -> None:
     assert set(model) == {"namespace", "name", "held", "inFlight", "asked", "lastAsked", "revisions"}
     assert set(part) == {field.encode_name for field in msgspec.structs.fields(RevisionDemand)}
     assert complaint(None, msgspec.convert(body, Demand), NOW) is None
+
+
+def test_a_gateways_own_answer_is_read() -> None:
+    """Requests that wait, others that are answered: what the ledger writes, the operator's record has."""
+    store = TableStore()
+    ledger = Ledger(store, look=lambda replica: Standing(running=3, waiting=1, slots=8, kv=0.5), clock=lambda: NOW)
+    with ledger.asking(ObjectKey("team", "m")):
+        ledger.held(ObjectKey("team", "m"), 1)
+        tally = ledger.tally(ObjectKey("team", "m"), "r1")
+        tally.answered(200)
+        tally.answered(502)
+        for seconds in (0.3, 500.0):
+            tally.first_byte.add(seconds)
+        tally.event_gap.add(0.02, 7)
+        answer = decode_demand(msgspec.json.encode(ledger.report()))
+    (model,) = answer.models
+    assert (model.key, model.held, model.in_flight, model.asked, model.last_asked) == (KEY, 1, 1, 1, NOW)
+    (part,) = model.revisions
+    assert (part.revision, part.requests, part.errors) == ("r1", 2, 1)
+    assert (part.first_byte.count, part.first_byte.buckets[-1][1], part.event_gap.count) == (2, 1, 7)
+    assert complaint(None, answer, NOW) is None
+    assert answer.sequence == 1, "it rises when requests begin to wait"

@@ -13,11 +13,12 @@ class Facts:
     replicas: means of the last seconds. `rate` and `expected` are requests a second, now and when a replica that is
     asked for now would be there. `seconds` is how long a replica has a request, without what it waited; None while
     that is not known. `carried`, `waiting` are requests a replica had in its batch and beside it, `slots` the places
-    of a batch, `kv` the share of the fullest replica's cache: means of the last minute; None where nobody said.
-    `ttft` and `itl` are seconds that 95 of 100 kept in the last minute, None where too few were measured. `ready`
-    replicas serve; `steady`: none came, went or was on its way in the last minute. `asked` is when a request last came
-    or was there, by our clock. `since` is from when on nothing was missed. `unheard`: why not all gateways are heard,
-    "" where they are.
+    of a batch: means of the last minute, and `kv` the share of the fullest replica's cache; None where nobody said.
+    `ttft` and `itl` are seconds that 95 of 100 kept in the last minute, None where too few were measured.
+
+    `ready` replicas serve; `steady`: none came, went or was on its way in the last minute. `asked` is when a request
+    last came or was there, by our clock. `since` is from when on nothing was missed. `unheard`: why not all gateways
+    are heard, "" where they are.
     """
 
     now: float

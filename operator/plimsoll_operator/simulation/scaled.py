@@ -55,7 +55,7 @@ class Hpa:
         self._said.append((service.now, found))
         while self._said[0][0] < service.now - self.WINDOW:
             self._said.popleft()
-        self._desired = max(self._desired if found > self._desired else 0, *(said for _, said in self._said))
+        self._desired = max(said for _, said in self._said)
         return self._desired
 
 

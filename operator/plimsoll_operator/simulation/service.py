@@ -56,10 +56,9 @@ class Policy(Protocol):
 
 @dataclass(slots=True)
 class Outcome:
-    """What came of a day.
+    """What came of a day. `first` are seconds to first tokens, `busy` replica-seconds from starts to ends of drains.
 
-    `first` are seconds to first tokens, `busy` replica-seconds from a start to the end of a drain. `course` has
-    (second, replicas, requests in the last minute) for each minute.
+    `course` has (second, replicas, requests in the last minute) for each minute.
     """
 
     first: list[float] = field(default_factory=list)

@@ -153,7 +153,7 @@ def test_what_a_process_has_learned_stands_in_the_status() -> None:
     world = World(scaling, start=40.0)
     world.go_on(120)
     gateway = world.gateways[ADDRESSES[0]]
-    for _ in range(12):
+    for _ in range(40):
         gateway.ask(KEY, 6)
         world.go_on(5)
         gateway.end(KEY, 6, first_byte=1.8)
@@ -165,7 +165,7 @@ def test_what_a_process_has_learned_stands_in_the_status() -> None:
     world.go_on(10)
     assert world.status["scaling"]["line"] == learned
     assert world.scaler._models[KEY].memory.start == 40
-    assert world.desired == 2, "its replica carries fewer than there are"
+    assert world.desired > 1, "a replica carries fewer than there are"
 
 
 def test_a_model_that_scaled_by_its_spec_keeps_what_it_has() -> None:

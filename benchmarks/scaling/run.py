@@ -1,0 +1,118 @@
+"""`PYTHONPATH=benchmarks python -m scaling.run`: what a day of requests costs in device-hours, and who keeps a target.
+
+The scaler is the operator's own, with what a gateway would have told it; the replicas are simulated. `--docs` writes
+the figures into docs/scaling.md and the picture beside it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import tables
+from placement.run import with_figures
+from plimsoll_operator.scaling.spec import Scaling, Target
+from plimsoll_operator.simulation.day import HOUR, Day
+from plimsoll_operator.simulation.replica import Device
+from plimsoll_operator.simulation.report import percentile
+from plimsoll_operator.simulation.scaled import Fixed, Hpa, Scaled
+from plimsoll_operator.simulation.service import Outcome, Policy, Service
+from provenance import provenance
+from scaling.picture import draw
+from tables import Sheet
+
+ROOT = Path(__file__).parents[2]
+DOCUMENT, PICTURE = ROOT / "docs/scaling.md", ROOT / "docs/scaling.svg"
+BEGIN, END = "<!-- figures: made by scaling.run -->", "<!-- figures: end -->"
+START, TTFT, MOST, HPA_TARGET = 45.0, 0.8, 12, 8.0
+"""Seconds that a replica takes to start, the target, maxReplicas, and the HPA's requests in flight a replica."""
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Simulate, print, write."""
+    args = _arguments(words)
+    day = Day(hours=args.hours)
+    policies = compare(day, args.rounds)
+    courses = policies.pop("courses")
+    tables.console().print(sheet(policies).rich())
+    if args.json:
+        run = provenance() | {"command": " ".join(["python -m scaling.run", *sys.argv[1:]])}
+        shape = {"start": START, "ttft": TTFT, "most": MOST, "device": repr(Device()), "day": repr(day)}
+        args.json.write_text(
+            json.dumps({"run": run, "rounds": args.rounds, **shape, "policies": policies}, indent=2) + "\n"
+        )
+    if args.docs:
+        PICTURE.write_text(draw(courses, policies))
+        DOCUMENT.write_text(with_figures(DOCUMENT.read_text(), sheet(policies).markdown(), BEGIN, END))
+    return 0
+
+
+def compare(day: Day, rounds: int) -> dict[str, Any]:
+    """Means over several days, and the course of the first of them."""
+    made = [day.requests(seed) for seed in range(1, rounds + 1)]
+    target = Target(queue=4, ttft=TTFT)
+    policies: dict[str, Callable[[], Policy]] = {
+        "plimsoll, from zero": lambda: Scaled(Scaling(0, MOST, target=target)),
+        "plimsoll, one at least": lambda: Scaled(Scaling(1, MOST, target=target)),
+        "HPA on requests in flight": lambda: Hpa(HPA_TARGET, MOST),
+        "fixed, for the mean": lambda: Fixed(1),
+        "fixed, between": lambda: Fixed(2),
+        "fixed, for the peak": lambda: Fixed(4),
+    }
+    found: dict[str, Any] = {}
+    first: dict[str, Outcome] = {}
+    for name, policy in policies.items():
+        outcomes = [Service(requests, policy(), START).run(day.hours * HOUR) for requests in made]
+        first[name] = outcomes[0]
+        found[name] = _figures(outcomes)
+    found["courses"] = first["plimsoll, from zero"].course
+    return found
+
+
+def _figures(outcomes: Sequence[Outcome]) -> dict[str, float]:
+    return {
+        "attained": round(fmean(o.attained(TTFT) for o in outcomes), 4),
+        "hours": round(fmean(o.busy / HOUR for o in outcomes), 1),
+        "p50": round(fmean(percentile(o.first, 50) for o in outcomes), 3),
+        "p99": round(fmean(percentile(o.first, 99) for o in outcomes), 3),
+        "most": max(o.most for o in outcomes),
+        "changes": round(fmean(o.changes for o in outcomes), 1),
+        "requests": round(fmean(len(o.first) for o in outcomes)),
+    }
+
+
+def sheet(policies: dict[str, Any]) -> Sheet:
+    """A row each."""
+    rows = [
+        [
+            name,
+            f"{found['attained']:.2%}",
+            f"{found['hours']:.1f}",
+            f"{found['p50']:.2f} / {found['p99']:.1f}",
+            f"{found['most']:.0f}",
+            f"{found['changes']:.0f}",
+        ]
+        for name, found in policies.items()
+    ]
+    requests = next(iter(policies.values()))["requests"]
+    title = f"A day of {requests:,} requests, {TTFT:g} s to the first token, {START:.0f} s to start"
+    headings = ["replicas", "within the target", "device-hours", "first token p50 / p99, s", "most", "changes"]
+    return Sheet(title, headings, rows)
+
+
+def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="scaling.run", description="What scaling costs and keeps over a day.")
+    parser.add_argument("--hours", type=float, default=24.0, help="of the day (default %(default)s)")
+    parser.add_argument("--rounds", type=int, default=3, help="days, of which the means are told (default %(default)s)")
+    parser.add_argument("--json", type=Path, help="write the result there")
+    parser.add_argument("--docs", action="store_true", help="write docs/scaling.md and docs/scaling.svg")
+    return parser.parse_args(words)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
