@@ -9,7 +9,7 @@ import sys
 import time
 import urllib.request
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -48,9 +48,11 @@ def measure(server: ApiServer, direct: Direct, count: int, models: int, seconds:
         time.sleep(BREATH_SECONDS)
         pids = {**server.pids, "operator": operator.process.pid, "hosts": hosts}
         found = _watch(server, operator, pids, seconds)
-        behind = _behind(direct, count)
+        stored = list(direct.hosts().values())
+        behind = _behind(stored, count)
     return {
         "hosts": count,
+        "hosts_with_models": sum(bool(_models(item)) for item in stored),
         "models": models,
         "news_a_second": count / NEWS_SECONDS,
         "placing": placing,
@@ -73,7 +75,10 @@ def _stand_in(count: int) -> Iterator[int]:
 
 
 def _place(server: ApiServer, direct: Direct, count: int, models: int) -> Json:
-    """Until every host runs and every model has its place."""
+    """Until every host runs and every model has its place.
+
+    Models are pinned until they are in memory: on disks alone the planner would put all of them on a few hosts.
+    """
     pool = {"replicas": count, "resources": {"memory": "2Gi"}, "memory": {"sleepers": "1Gi"}}
     direct.create_pool(POOL, pool)
     assert until(lambda: len(_pods(direct)) == count, LIMIT_SECONDS), "not every pod of the pool is made"
@@ -83,7 +88,7 @@ def _place(server: ApiServer, direct: Direct, count: int, models: int) -> Json:
         addresses = {"podIP": address(number), "podIPs": [{"ip": address(number)}]}
         direct.write_status(pod, {"phase": "Running", **addresses, "conditions": [ready]})
     names = [f"pooled-{number}" for number in range(models)]
-    asyncio.run(create(server, direct.namespace, names, placement={"pool": POOL}))
+    asyncio.run(create(server, direct.namespace, names, placement={"pool": POOL, "pinned": True}))
     made = time.monotonic()
     assert until(lambda: sum(len(_report(n)["models"]) for n in range(count)) >= models, LIMIT_SECONDS), (
         "not all placed"
@@ -98,7 +103,8 @@ def _pods(direct: Direct) -> list[Json]:
 
 
 def _placed(count: int) -> int:
-    return sum(len(_report(number)["models"]) for number in range(count))
+    """Models that are in memory."""
+    return sum(entry["state"] == "Resident" for number in range(count) for entry in _report(number)["models"])
 
 
 def _report(number: int) -> Json:
@@ -143,9 +149,15 @@ def _histogram(before: dict[str, float], after: dict[str, float], name: str) -> 
     }
 
 
-def _behind(direct: Direct, count: int) -> Json:
-    """By how many changes the ModelHosts are behind what the hosts say at the same time."""
-    stored = {str(item["status"]["instance"]): int(item["status"]["sequence"]) for item in direct.hosts().values()}
+def _models(host: Json) -> list[Json]:
+    """Of a ModelHost."""
+    found: list[Json] = host["status"]["models"]
+    return found
+
+
+def _behind(stored: Iterable[Json], count: int) -> Json:
+    """By how many changes ModelHosts are behind what the hosts say a moment later."""
+    known = {str(item["status"]["instance"]): int(item["status"]["sequence"]) for item in stored}
     found = [_report(number) for number in range(count)]
-    behind = [max(0, report["sequence"] - stored[report["instance"]]) for report in found]
+    behind = [max(0, report["sequence"] - known[report["instance"]]) for report in found]
     return {"hosts": sum(gap > 0 for gap in behind), "most": max(behind)}

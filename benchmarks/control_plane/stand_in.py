@@ -64,8 +64,8 @@ class Host:
         while True:
             await asyncio.sleep(random.expovariate(1 / seconds))
             arrived = [key for key, model in self.stub.models.items() if model.state in LEVELS and not model.wish]
-            if arrived:
-                key = random.choice(arrived)
+            key = random.choice(arrived) if arrived else None
+            if key is not None and (self.stub.models[key].state == "Resident" or self.stub.fits(key)):
                 self.stub.now = time.time()
                 self.stub.become(key, LEVELS[self.stub.models[key].state], "its requests come and go")
                 await self.tell()

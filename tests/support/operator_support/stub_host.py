@@ -142,6 +142,10 @@ class StubHost:
             | {"action": action, "why": why}
         )
 
+    def fits(self, key: ObjectKey) -> bool:
+        """Whether there is room for one more to be awake."""
+        return self._awake() + self._size_of(key) <= self.capacity * 9 // 10
+
     def check_integrity(self) -> None:
         """Raise AssertionError where the host holds more than it has."""
         awake = [model for model in self.models.values() if model.state in ("Resident", "Waking", "Draining")]
@@ -153,7 +157,7 @@ class StubHost:
             return
         self.loads.append(key)
         level = body["level"]
-        if level == "Resident" and self._awake() + self._size_of(key) > self.capacity * 9 // 10:
+        if level == "Resident" and not self.fits(key):
             level = "OnDisk"  # it decides by itself what is awake
         self.models[key] = StubModel(spec, "Fetching", self.now, wish=level)
         self.sequence += 1
