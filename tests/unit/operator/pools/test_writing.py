@@ -18,7 +18,7 @@ from plimsoll_operator.kinds import Caches
 from plimsoll_operator.pools.book import HostBook, HostPod
 from plimsoll_operator.pools.modelhost import load_bar
 from plimsoll_operator.pools.pace import Pace
-from plimsoll_operator.pools.writer import HostWriter
+from plimsoll_operator.pools.writer import AT_A_TIME, HostWriter
 
 POOL = ObjectKey("team", "shared")
 
@@ -33,8 +33,10 @@ class Time:
         return self.now
 
     async def sleep(self, seconds: float) -> None:
-        self.now += seconds
+        """Others may sleep at the same time."""
+        due = self.now + seconds
         await asyncio.sleep(0)
+        self.now = max(self.now, due)
 
 
 class TimedApi(ServerApi):
@@ -139,9 +141,42 @@ async def test_numbers_alone_are_told_by_the_heartbeat_only() -> None:
 async def test_who_does_not_lead_writes_nothing() -> None:
     writing = Writing(1, leads=False)
     writing.writer.note("u0")
-    with pytest.raises(NotLeaderError):
+    with pytest.raises(ExceptionGroup) as raised:
         await writing.write()
+    assert raised.group_contains(NotLeaderError)
     assert writing.api.asked == []
+
+
+@pytest.mark.parametrize("hosts", [2, 10])
+async def test_a_slow_server_is_asked_for_some_at_a_time_and_never_for_one_host_twice(
+    monkeypatch: pytest.MonkeyPatch, hosts: int
+) -> None:
+    writing, under_way, most, go_on = Writing(hosts), list[str](), list[int](), asyncio.Event()
+    create = writing.api.create_host
+
+    async def slowly(host: Object) -> Object:
+        name = host["metadata"]["name"]
+        assert name not in under_way
+        under_way.append(name)
+        most.append(len(under_way))
+        writing.writer.note(f"u{name[1:]}")
+        await go_on.wait()
+        under_way.remove(name)
+        return await create(host)
+
+    monkeypatch.setattr(writing.api, "create_host", slowly)
+    for uid in writing.stubs:
+        writing.writer.note(uid)
+    task = asyncio.create_task(writing.writer.run())
+    for _ in range(50):
+        await asyncio.sleep(0)
+    assert (max(most), len(most)) == (min(AT_A_TIME, hosts),) * 2
+    go_on.set()
+    for _ in range(2000):
+        await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.wait({task})
+    assert sorted(writing.server.objects[HOST_KIND]) == sorted(f"h{number}" for number in range(hosts))
 
 
 async def test_what_fails_is_tried_again(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
