@@ -132,6 +132,8 @@ def test_the_gateway_stops_before_the_host_has_let_it_go() -> None:
     run(process.write_hosts())
     assert GUEST in host.models
     assert routed(world) == {"guests/m": 0}
+    run(process.one_pass(GUEST.of(KIND)))
+    assert told(world, "Ready")[:2] == ("False", "NamespaceNotAdmitted"), "though the host still has it"
 
 
 def test_without_sight_of_labels_namespaces_are_chosen_by_name() -> None:
@@ -225,6 +227,56 @@ def test_nobody_elses_host_is_believed_to_have_a_model() -> None:
     assert told_of <= {"m"}, "only of models that named this pool, if at all"
     for entry in next(iter(world.server.objects[HOST_KIND].values()))["status"]["models"]:
         assert entry["admitted"] is False, entry
+
+
+def test_a_model_that_never_was_in_a_pool_does_not_leave_it_either() -> None:
+    """A host of a pool that takes its namespace says that it has it, while its own pods are not ready yet."""
+    world = asked({})
+    world.ask_for("apart", namespace="guests", placement=None)
+    process = settled(world)
+    world.server.objects["Pod"].clear()  # its own pods are gone for a moment, and so nothing of it answers
+    (host,) = world.hosts.values()
+    key = ObjectKey("guests", "apart")
+    spec = {"revision": "r", "servedNames": ["apart"], "pinned": False, "weight": 1.0, "priority": 0}
+    host.change("place", key, {"operation": "lie", "spec": spec, "level": "Resident"})
+    host.proceed()
+    fresh = Process(world)
+    for known in process.pools.book:
+        fresh.pools.book.keep(POOL, [known.pod])
+    for _ in range(3):
+        run(fresh.poll())
+        run(fresh.one_pass(POOL.of("Placement")))
+        run(fresh.write_hosts())
+        (stored,) = world.server.objects[HOST_KIND].values()
+        said = {entry["name"]: entry["admitted"] for entry in stored["status"]["models"]}
+        assert said.get("apart", False) is False
+
+
+def test_a_model_of_another_namespace_without_a_token_is_fetched_with_none_at_all() -> None:
+    """And not with the HF_TOKEN of the pool's template, as those of its own namespace are."""
+    world = asked({}, model={"source": "hf://org/model"})
+    world.ask_for("own", model={"source": "hf://org/model"})
+    settled(world)
+    given = {key.name: model.spec.get("token") for host in world.hosts.values() for key, model in host.models.items()}
+    assert given == {"m": "", "own": None}
+
+
+def test_modelhosts_of_an_operator_of_before_say_nothing_and_are_believed_of_their_own_namespace() -> None:
+    world = asked({})
+    world.ask_for("own")
+    settled(world)
+    for item in world.server.objects[HOST_KIND].values():
+        for entry in item["status"]["models"]:
+            del entry["admitted"]
+    assert routed(world) == {"guests/m": 0, "team/own": 1}
+    fresh = Process(world)
+    for _ in range(2):
+        run(fresh.one_pass(POOL.of("RuntimePool")))
+        run(fresh.poll())
+        run(fresh.write_hosts())
+        assert routed(world)["team/own"] == 1, "before anything was decided"
+    run(fresh.settle())
+    assert routed(world) == {"guests/m": 1, "team/own": 1}
 
 
 def test_an_operator_that_begins_anew_goes_on_with_what_was_admitted() -> None:
