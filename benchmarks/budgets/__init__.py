@@ -1,0 +1,1 @@
+"""How near do several gateways together come to the limits of a key?"""
