@@ -37,15 +37,19 @@ def main(words: Sequence[str] | None = None) -> int:
     """Simulate, print, write."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--days", type=int, default=3, help="simulated days of each kind, each with its own seed")
+    parser.add_argument("--first-seed", type=int, default=0, help="of the first day; the others follow it")
+    parser.add_argument("--minimum-residency", type=float, metavar="S", help="other than the host's own")
     parser.add_argument("--only", action="append", choices=TRACES, help="kinds of days")
     parser.add_argument("--json", type=Path, help="write the figures here")
     args = parser.parse_args(words)
     table = Table("day", "planner", "loading", "wakes", "from disk", "wait mean", "wait p99", "longest", "a plan")
     results: dict[str, dict[str, Any]] = {}
+    settings = Settings() if args.minimum_residency is None else Settings(minimum_residency=args.minimum_residency)
     for name in args.only or TRACES:
         results[name] = {}
         for planner, (decide, image_room) in PLANNERS.items():
-            found = mean([day(name, seed, decide, image_room) for seed in range(args.days)])
+            seeds = range(args.first_seed, args.first_seed + args.days)
+            found = mean([day(name, seed, decide, image_room, settings) for seed in seeds])
             results[name][planner] = found
             table.add_row(
                 name,
@@ -60,7 +64,14 @@ def main(words: Sequence[str] | None = None) -> int:
             )
     Console().print(table)
     if args.json:
-        record = {**provenance(), "days": args.days, "line": LINE, "sleepers": SLEEPERS, "results": results}
+        record = {
+            **provenance(),
+            "minimum_residency": settings.minimum_residency,
+            "days": args.days,
+            "line": LINE,
+            "sleepers": SLEEPERS,
+            "results": results,
+        }
         args.json.write_text(json.dumps(record, indent=2) + "\n")
     return 0
 
@@ -77,7 +88,7 @@ def markdown(results: Mapping[str, Mapping[str, Mapping[str, float]]]) -> str:
     return "\n".join(rows)
 
 
-def day(trace: str, seed: int, decide: Planner, image_room: ImageRoom) -> dict[str, float]:
+def day(trace: str, seed: int, decide: Planner, image_room: ImageRoom, settings: Settings) -> dict[str, float]:
     """One simulated day."""
     made = models()
     spent = [0.0, 0]
@@ -89,7 +100,7 @@ def day(trace: str, seed: int, decide: Planner, image_room: ImageRoom) -> dict[s
         spent[1] += 1
         return found
 
-    world = World(made, memory_of(LINE, SLEEPERS), Settings(), timed, image_room)
+    world = World(made, memory_of(LINE, SLEEPERS), settings, timed, image_room)
     asked = 0
     for arrival in TRACES[trace](random.Random(seed)):
         world.at(arrival.at, partial(ask, world, arrival.model, arrival.seconds))
