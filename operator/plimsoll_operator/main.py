@@ -24,7 +24,7 @@ from plimsoll_operator.api import Api
 from plimsoll_operator.build.budget import Budgets
 from plimsoll_operator.expectations import Expectations
 from plimsoll_operator.health import HealthError, serve_health
-from plimsoll_operator.identity import KIND, ObjectKey
+from plimsoll_operator.identity import KIND, POOL_KIND, ObjectKey
 from plimsoll_operator.kinds import Caches
 from plimsoll_operator.lease import Lease, LeaseLostError
 from plimsoll_operator.metrics import LEADER, LEADERLESS, UNFOLLOWED
@@ -35,7 +35,7 @@ from plimsoll_operator.outcome import Outcome
 from plimsoll_operator.pools.book import HostPod
 from plimsoll_operator.pools.client import HostClient, host_session, host_url
 from plimsoll_operator.pools.keys import KeysError, read_keys
-from plimsoll_operator.pools.pools import Pools
+from plimsoll_operator.pools.pools import PLACEMENT, Pools
 from plimsoll_operator.prerequisites import PrerequisiteError, await_prerequisites, may_see_namespaces, may_see_nodes
 from plimsoll_operator.reconcile import Reconciler
 from plimsoll_operator.scaling.poller import DemandPoller, connect_to
@@ -81,7 +81,7 @@ class Operator:
         self._nodes = NodeRegistry()
         self._keys = read_keys(options.host_keys) if options.host_keys is not None else None
         self._turns = Turns(options.max_rolling)
-        self._queue = WorkQueue()
+        self._queue = WorkQueue(first=frozenset({PLACEMENT, POOL_KIND}))
         self._acting = False
         self._able = False
         self._caches: Caches | None = None

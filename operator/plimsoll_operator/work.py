@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import random
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Set
 
 from plimsoll_cluster.keys import Key
 from plimsoll_operator.actor import NotLeaderError
@@ -26,11 +27,16 @@ Pass = Callable[[Key], Awaitable[Outcome]]
 
 
 class WorkQueue:
-    """Objects that wait for a pass, each once; one that changes during its pass waits again."""
+    """Objects that wait for a pass, each once; one that changes during its pass waits again.
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    Those of the kinds `first` go before all others, however many of these wait for a slow API server.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic, first: Set[str] = frozenset()) -> None:
         self._clock = clock
-        self._ready: asyncio.Queue[Key] = asyncio.Queue()
+        self._first = first
+        self._numbers = itertools.count()
+        self._ready: asyncio.PriorityQueue[tuple[bool, int, Key]] = asyncio.PriorityQueue()
         self._waiting: set[Key] = set()
         self._busy: set[Key] = set()
         self._again: set[Key] = set()
@@ -48,7 +54,7 @@ class WorkQueue:
             self._again.add(key)
         elif key not in self._waiting:
             self._waiting.add(key)
-            self._ready.put_nowait(key)
+            self._ready.put_nowait((key.kind not in self._first, next(self._numbers), key))
             QUEUE.set(len(self._waiting))
 
     def add_all(self, keys: Iterable[Key]) -> None:
@@ -74,7 +80,7 @@ class WorkQueue:
     async def work(self, make_pass: Pass) -> None:
         """Make passes for ever; several may run side by side. Raises NotLeaderError."""
         while True:
-            key = await self._ready.get()
+            _, _, key = await self._ready.get()
             self._waiting.discard(key)
             self._busy.add(key)
             QUEUE.set(len(self._waiting))

@@ -227,6 +227,30 @@ def test_resync_is_no_burst() -> None:
     run(main())
 
 
+def test_some_kinds_go_before_the_others_and_keep_their_order() -> None:
+    async def main() -> None:
+        made: list[Key] = []
+
+        async def slowly(key: Key) -> Outcome:
+            made.append(key)
+            await asyncio.sleep(1)
+            return DONE
+
+        queue = WorkQueue(clock=now, first=frozenset({"Pool"}))
+        queue.add_all(Key("Model", "team", str(number)) for number in range(50))
+        worker = asyncio.create_task(queue.work(slowly))
+        await asyncio.sleep(2.5)
+        queue.add_all([B, Key("Pool", "team", "0")])
+        queue.check_integrity()
+        await asyncio.sleep(3)
+        worker.cancel()
+        await asyncio.wait({worker})
+        models = [Key("Model", "team", str(number)) for number in range(4)]
+        assert made == [*models[:3], B, Key("Pool", "team", "0"), models[3]]
+
+    run(main())
+
+
 def test_resync_of_many_takes_no_more_of_a_second_than_of_some() -> None:
     keys = [Key("Model", "team", str(number)) for number in range(2000)]
 
