@@ -22,7 +22,7 @@ from plimsoll_gateway.quota.account import Kind
 from plimsoll_gateway.quota.admission import Quotas
 
 SECRET = b"the-secret-of-all-gateways"
-OWN, PEER = "127.0.0.1:8082", "127.0.0.1:8083"
+OWN, PEER, THIRD = "127.0.0.1:8082", "127.0.0.1:8083", "127.0.0.1:8084"
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
@@ -52,7 +52,7 @@ class Served:
 async def served() -> AsyncIterator[Served]:
     keys = {"k": api_key(requests_per_minute=90)}
     node = Node(OWN, "0" * 32, Quotas(), lambda: keys, time.monotonic())
-    node.list([OWN, PEER], time.monotonic())
+    node.list([OWN, PEER, THIRD], time.monotonic())
     door = Door(node, lambda: [SECRET, b"the-one-before-this-one"], frozenset([8082]))
     server = await asyncio.start_server(door.welcome, "127.0.0.1", 0)
     yield Served(door, node, server.sockets[0].getsockname()[1])
@@ -166,12 +166,27 @@ def _reports(**fields: object) -> Callable[[Streams], Awaitable[None]]:
     return _says(msgspec.msgpack.encode(report(**fields)))  # type: ignore[arg-type]
 
 
+async def _repeated(streams: Streams) -> None:
+    """A message of its own connection, said twice."""
+    channel, said, write = await dial(*streams, SECRET), [], streams[1].write
+
+    def overhear(data: bytes) -> None:
+        said.append(data)
+        write(data)
+
+    streams[1].write = overhear  # type: ignore[method-assign, assignment]
+    await channel.send(msgspec.msgpack.encode(report()))
+    await channel.receive()
+    write(said[0])
+
+
 @pytest.mark.parametrize(
     ("say", "why"),
     [
         (_garbage, "does not have our secret"),
         (_huge, "4194304 is the most"),
         (_forged, "not as it was sent"),
+        (_repeated, "not as it was sent"),
         (_says(b"\xc1"), "MessagePack"),
         (_says(b"[]"), "Expected `array`"),
         (_reports(lines=(Line("k", Kind.REQUESTS, -1, 0, 0),)), "Expected `int` >= 0"),
@@ -182,15 +197,14 @@ def _reports(**fields: object) -> Callable[[Streams], Awaitable[None]]:
         (_reports(sender="127.0.0.1:9999"), "no gateway listens at the port"),
         (_reports(sender="nowhere"), "is none"),
         (_says(*[msgspec.msgpack.encode(report(1))] * 2), "report 1 of"),
-        (_says(*[msgspec.msgpack.encode(report(sender=one)) for one in (PEER, "127.0.0.1:8084")]), "two addresses"),
+        (_says(*[msgspec.msgpack.encode(report(sender=one)) for one in (PEER, THIRD)]), "two addresses"),
     ],
 )
 async def test_who_says_what_no_gateway_would_is_ended_and_told_of(
     served: Served, say: Callable[[Streams], Awaitable[None]], why: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with served.channel() as friend:
-        if "report 1 of" not in why:
-            await ask(friend, report(7, instance="2" * 32))
+        await ask(friend, report(7, sender=THIRD, instance="2" * 32))
         async with served.raw() as streams, asyncio.timeout(10):
             await say(streams)
             await streams[0].read()  # until it is ended
@@ -209,13 +223,12 @@ async def test_a_gateway_that_floods_waits_and_no_other_does(served: Served, mon
         await turn
 
     monkeypatch.setattr("plimsoll_gateway.leases.door.asyncio.sleep", rest)
-    served.node.list([OWN, PEER, "127.0.0.1:8084"], time.monotonic())
     async with served.channel() as flood, served.channel() as friend, asyncio.timeout(20):
         for number in range(1, 101):
             await flood.send(msgspec.msgpack.encode(report(number)))
         first = await rests.get()
         for number in range(1, 4):
-            assert (await ask(friend, report(number, sender="127.0.0.1:8084"))).number == number
+            assert (await ask(friend, report(number, sender=THIRD))).number == number
             (await rests.get()).set_result(None)
         assert rests.empty()
         first.set_result(None)
@@ -247,4 +260,4 @@ async def test_one_that_lies_about_its_need_gets_a_fair_share(served: Served) ->
             (grant,) = (await ask(channel, report(number, lines=(lie,)))).grants
             served.node.turn(time.monotonic())
     assert grant.share <= 90
-    assert served.node.roster.members == (OWN, PEER)
+    assert served.node.roster.members == (OWN, PEER, THIRD)
