@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 
 from plimsoll_cluster.keys import ObjectKey
 from plimsoll_operator.placement.host import Copy, Host
@@ -28,7 +28,7 @@ class Book:
             model.key: _known(model, reports[model.key], demand.get(model.key), self.now)
             for model in sorted(state.models, key=lambda model: model.key)
         }
-        self._spread()
+        self._spread(reports)
         present = (host for host in state.hosts if host.condition is not Condition.LOST)
         self.ledgers = {host.key: self._open(host) for host in sorted(present, key=lambda host: host.key)}
         for known in self.models.values():
@@ -45,15 +45,16 @@ class Book:
         bytes_, requests = (ledger.placed + bulk) / self.bulk, (ledger.asked + busy) / self.busy
         return (bytes_ + requests) / 2 * self.lines / max(1, ledger.line)
 
-    def _spread(self) -> None:
-        """What each model counts for where models are spread over hosts."""
+    def _spread(self, reports: Mapping[ObjectKey, Sequence[tuple[Host, Copy]]]) -> None:
+        """What each model counts for where models are spread over hosts, before ledgers count with it."""
         sizes = [known.device for known in self.models.values() if known.device]
         usual = sum(sizes) // len(sizes) if sizes else 1
         for known in self.models.values():
             known.bulk = known.device or usual
-            known.busy = known.rate / max(1, known.model.placed)
+            rates = (decayed(copy.rate, self.now - host.time) for host, copy in reports[known.model.key])
+            known.busy = max(known.told, sum(rates)) / max(1, known.model.placed)
         self.bulk = max(1, sum(known.bulk * known.model.placed for known in self.models.values()))
-        self.busy = sum(known.rate for known in self.models.values() if known.model.placed) or 1.0
+        self.busy = sum(known.busy * known.model.placed for known in self.models.values()) or 1.0
         self.lines = sum(host.line for host in self.state.hosts if host.condition is not Condition.LOST)
 
     def _open(self, host: Host) -> Ledger:

@@ -90,10 +90,26 @@ def test_a_request_wakes_its_model_and_the_next_finds_it_awake() -> None:
         assert await use(host, A) == 0.0
         seen = entry(host, A)
         assert (seen.state, seen.why, seen.loads, seen.wakes) == ("Resident", "woken for a request", 1, 0)
+        assert seen.loading_seconds == pytest.approx(5.0)
         assert (seen.weights, seen.workspace, seen.kv, seen.host_bytes) == (2, 1, 2, 2)
         assert seen.last_used == host.report().time - 1
         assert [d.action for d in host.report().decisions] == ["Loaded"]
         assert host.report().decisions[0].why == "woken for a request; it took 5.0 s"
+
+    on_a_host(test)
+
+
+def test_the_spec_of_a_model_is_the_one_that_was_placed_last() -> None:
+    async def test(host: Host, engines: FakeEngines) -> None:
+        assert host.spec_of(A) is None
+        await placed(host, A, level=Level.RESIDENT)
+        assert host.spec_of(A) is host.spec_of(A) == SPEC
+        other = msgspec.structs.replace(SPEC, revision="2", source="file:///models/b")
+        async with host.lease(A):
+            host.place(A, other, Level.ON_DISK, "again")
+            assert host.spec_of(A) is other, "it is not in force yet, and requests are to be for it"
+            host.remove(A, "gone")
+            assert host.spec_of(A) is None
 
     on_a_host(test)
 

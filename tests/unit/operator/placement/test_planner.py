@@ -303,6 +303,15 @@ def test_what_a_lost_host_served_most_is_spread_over_those_that_are_left() -> No
     assert sorted(map(len, made.values())) == [0, 2, 2]
 
 
+def test_of_two_hosts_that_hold_as_much_the_one_that_is_asked_less_gets_a_new_model() -> None:
+    state = pool([model(name) for name in "abc"], [host("h1", files("a", rate=0.5)), host("h2", files("b"))])
+    assert lie(state) == {"h1": ["a"], "h2": ["b", "c"]}
+
+
+def test_one_model_does_not_move_to_where_it_would_weigh_as_much() -> None:
+    assert actions(pool([model("a", 90)], [host("h1", files("a")), host("h2")])) == []
+
+
 def uneven(*more: Copy, **changes: Any) -> PoolState:
     """Six models asleep on one host, two on the other, each of three quarters of a line."""
     names = [f"m{number}" for number in range(8)]

@@ -105,6 +105,7 @@ def test_a_host_that_was_not_heard_of_yet_is_as_its_modelhost_says() -> None:
         (c.model, c.revision, c.state) for c in heard.models
     ]
     assert (host.capacity, host.line, host.reserved) == (heard.capacity, heard.line, 30 * MIB)
+    assert heard.reserved == 30 * MIB
     assert sum(copy.weights for copy in host.models) == 100 * MIB
     assert host_of(pod(), silent, {}, {}, draining=False) is None
 
