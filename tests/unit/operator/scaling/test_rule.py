@@ -79,6 +79,13 @@ def test_fewer_must_have_been_enough_for_long() -> None:
     assert wish(6, replace(facts, since=NOW - 300)).replicas == 1
 
 
+@pytest.mark.parametrize("facts", [replace(CALM, in_flight=2.0), replace(CALM, asked=0.0)])
+def test_nothing_goes_while_a_gateway_is_unheard(facts: Facts) -> None:
+    assert wish(6, facts).replicas < 6
+    assert wish(6, replace(facts, unheard="gateway a: it cannot be reached")).replicas == 6
+    assert wish(6, replace(facts, held=1)).replicas == 6, "a request waits for one of them"
+
+
 def test_more_may_have_to_be_needed_for_a_while() -> None:
     slow, facts = replace(EIGHT, up=60), replace(CALM, in_flight=20.0)
     assert wish(1, facts, slow, before={59.0: 1}).replicas == 1
