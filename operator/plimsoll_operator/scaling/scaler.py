@@ -91,11 +91,6 @@ class Scaler:
         """The same of a model in a pool that is on so many hosts."""
         return self._decide(key, scaling, status, there, awake, ())
 
-    def rate(self, key: ObjectKey) -> float:
-        """Requests a second for a model that is followed, over the last minute."""
-        model = self._models.get(key)
-        return 0.0 if model is None else model.tally.rate
-
     def _decide(
         self, key: ObjectKey, scaling: Scaling, status: Mapping[str, Any], there: int, ready: int, pods: Sequence[Pod]
     ) -> Decision:
