@@ -112,16 +112,18 @@ async def admitted(gateways: Gateways, order: list[int]) -> int:
 
 
 async def test_together_they_let_in_the_limit_of_a_key(gateways: Gateways) -> None:
-    """Most requests come to one of them. What the others do not need it has within the same minute."""
+    """Most requests come to one of them. What the others do not need it gets within the same minute, and no more."""
     count = 0
     async with asyncio.timeout(50):  # within a minute of the first one
+        while count < 0.8 * REQUESTS:
+            count += await admitted(gateways, [0] * 5)
         while count < 0.95 * REQUESTS:
-            count += await admitted(gateways, [0] * 8 + [1, 1, 2])
+            count += await admitted(gateways, [0, 1, 2])
         count += await admitted(gateways, [0, 1, 2] * 20)
     assert 0.95 * REQUESTS <= count <= REQUESTS
     shares = [(await gateways.series(at))['plimsoll_gateway_key_share{key="rate",limit="requests"}'] for at in range(3)]
     assert sum(shares) <= REQUESTS
-    assert shares[0] > REQUESTS / 2
+    assert shares[0] >= 0.8 * REQUESTS, "it has used so much"
     ages = [(await gateways.series(at))['plimsoll_gateway_lease_age_seconds{key="rate"}'] for at in range(3)]
     assert all(age >= 0 for age in ages)
 
