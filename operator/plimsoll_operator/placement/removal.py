@@ -44,7 +44,7 @@ def reduce(draft: Draft, known: Known) -> None:
     kept, surplus = good[: known.model.placed], good[known.model.placed :]
     serves = any(slot.state is State.RESIDENT for slot in kept)
     for slot in surplus:
-        if slot.touched or not _may_go(slot, serves=serves):
+        if not slot.idle or slot.touched or (slot.state is State.RESIDENT and not serves):
             continue
         if slot.state is State.RESIDENT and (left := draft.book.young(slot)):
             draft.later(left)
@@ -64,15 +64,6 @@ def _rest(draft: Draft, known: Known) -> None:
         else:
             idle = span(max(0.0, draft.book.now - slot.copy.last_used))
             draft.sleep(slot, Because.SCALED, f"no replica is wanted awake; idle for {idle}")
-
-
-def _may_go(slot: Slot, *, serves: bool) -> bool:
-    """Whether nobody loses by it. Requests that wait for a sleeping copy go on to another, where that one `serves`."""
-    if slot.copy.active or not slot.state.settled:
-        return False
-    if slot.state is State.RESIDENT:
-        return serves and not slot.copy.waiting
-    return serves or not slot.copy.waiting
 
 
 def _worth_most(slot: Slot, moved: float | None) -> tuple[bool, bool, bool, bool, float, ObjectKey]:
