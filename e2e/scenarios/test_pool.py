@@ -30,6 +30,8 @@ USERS = 3
 WRITTEN_SECONDS = 5
 """What hosts say of the last request is written by then."""
 LOADING_RATIO = 1.3
+LEAST_ANSWERS = 100
+"""Fewer say nothing about who is asked for most; a busy machine takes longer for them."""
 NOTICED_SECONDS = 10.0
 """How long after a kill its requests may go on without an end."""
 KILL = """
@@ -71,7 +73,7 @@ def test_more_models_than_memory_answer_and_nothing_is_killed(
     samples = [kube.model_hosts()]
     began = Stopwatch()
     with load(async_client, _zipf(), users=USERS, prompt=PROMPT, tokens=TOKENS) as outcome:
-        while began.seconds < (600 if settings.long else 60):
+        while began.seconds < (600 if settings.long else 60) or outcome.answered < LEAST_ANSWERS:
             hold(2)
             watched.look()
             samples.append(kube.model_hosts())
