@@ -29,10 +29,11 @@ SMALL = Shape(vocab=32000, hidden=768, intermediate=2304, layers=12, heads=12, k
 """That of the benchmarks' "small": 0.1 billion weights."""
 
 
-def write_tiny_model(folder: Path, seed: int = 0, shape: Shape = TINY) -> None:
+def write_tiny_model(folder: Path, seed: int = 0, shape: Shape = TINY, *, broken: bool = False) -> None:
     """Write config, weights and tokenizer as Transformers would; does nothing when they are there.
 
-    Models of different seeds answer differently.
+    Models of different seeds answer differently. A `broken` one loads and then fails each request: a
+    weight is not a number.
     """
     if (folder / "model.safetensors").is_file():
         return
@@ -54,6 +55,8 @@ def write_tiny_model(folder: Path, seed: int = 0, shape: Shape = TINY) -> None:
     )
     dtype = torch.float32 if shape == TINY else torch.bfloat16
     model: Any = LlamaForCausalLM(config)
+    if broken:
+        model.model.norm.weight.data[0] = float("nan")
     model.to(dtype).save_pretrained(folder)
     tokenizer = Tokenizer(models.WordLevel({f"w{i}": i for i in range(shape.vocab)}, unk_token="w0"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
