@@ -119,7 +119,7 @@ def _wrong_value(random: Random, name: str) -> Malformed:
     path, schema = random.choice(list(_fields(_schema(), ())))
     spec = _base(random)
     _put(spec, path, random.choice(list(_wrong(schema))))
-    return Malformed(name, spec, _words(path))
+    return Malformed(name, spec, (*_words(path), *_lacking(spec, path)))
 
 
 def _pod_nonsense(random: Random, name: str) -> Malformed:
@@ -212,6 +212,17 @@ def _put(spec: Json, path: tuple[str, ...], value: Any) -> None:
         at.append(value)
     else:
         at["some-key" if path[-1] == "*" else path[-1]] = value
+
+
+def _lacking(spec: Json, path: tuple[str, ...]) -> Iterator[str]:
+    """Required fields that objects on the way lack: a refusal may name these alone."""
+    at, schema = spec, _schema()
+    for step in path[:-1]:
+        if step in ("[]", "*"):
+            return
+        at, schema = at[step], schema["properties"][step]
+        if isinstance(at, dict):
+            yield from (name for name in schema.get("required", ()) if name not in at)
 
 
 def _words(path: tuple[str, ...]) -> tuple[str, ...]:
