@@ -228,14 +228,18 @@ async def test_a_model_moves_from_its_own_pods_into_a_pool(
 async def test_a_decision_is_explained_from_the_cluster_as_it_is(
     server: ApiServer, direct: Direct, kubelets: Kubelets, keys: Path
 ) -> None:
-    """In the words of the planner, of what the operator does just now, by whoever may list what it watches."""
+    """In the words of the planner, of what the operator does just now, by whoever may list what it watches.
+
+    It looks at all namespaces, so its models have names that no other test's have.
+    """
+    names = ("explained-a", "explained-b")
     direct.create_pool("shared", POOL | {"replicas": 1})
-    for name in ("a", "b"):
+    for name in names:
         direct.create_model(name, model())
     direct.create_model("apart", {"model": {"source": "demo://x"}})
     async with running(server, direct.namespace, keys):
         await kubelets.start(1)
-        assert await holds(lambda: all(conditions(direct, n).get("Progressing") == ("False", "Settled") for n in "ab"))
+        assert await holds(lambda: all(conditions(direct, n).get("Progressing") == ("False", "Settled") for n in names))
         ((host, _),) = kubelets.hosts.items()
         assert await holds(lambda: len(direct.hosts()[host]["status"].get("models", ())) == 2)
         environment = os.environ | {"KUBECONFIG": str(server.kubeconfig(SECOND))}
@@ -245,11 +249,11 @@ async def test_a_decision_is_explained_from_the_cluster_as_it_is(
             done = subprocess.run(asked, env=environment, capture_output=True, text=True, check=False, timeout=120)
             return done.returncode, done.stdout, done.stderr
 
-        code, text, _ = await asyncio.to_thread(told, "a")
-        assert code == 0
+        code, text, error = await asyncio.to_thread(told, names[0])
+        assert code == 0, error
         assert f"{direct.namespace}/{host}: " in text.partition("Where it lies now:")[2].partition("What is done:")[0]
         assert "What is done:\n  nothing" in text
-        code, near, _ = await asyncio.to_thread(told, "a", "--watched", direct.namespace)
+        code, near, _ = await asyncio.to_thread(told, names[0], "--watched", direct.namespace)
         assert (code, "What is done:\n  nothing" in near) == (0, True)
         for name, words in (("apart", "has pods of its own"), ("nobody", "there is no ModelDeployment")):
             code, _, error = await asyncio.to_thread(told, name)
