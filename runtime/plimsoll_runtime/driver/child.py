@@ -7,18 +7,21 @@ ends when its standard input does, the parent sees a pipe become readable. Neith
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import os
+import socket
 import threading
 
 import msgspec
 import zmq
 
+from plimsoll_runtime.driver.exits import exit_text
 from plimsoll_runtime.driver.failures import error_of
 from plimsoll_runtime.driver.folder import SocketFolder
 from plimsoll_runtime.driver.grant import Grant
 from plimsoll_runtime.driver.pulse import Pulse
-from plimsoll_runtime.driver.standby import Standby
+from plimsoll_runtime.driver.standby import Standby, StandbyDeadError
 from plimsoll_runtime.driver.start import BUILD, Start
 from plimsoll_runtime.driver.watch import Watch
 from plimsoll_runtime.engine.config import EngineConfig
@@ -50,7 +53,7 @@ class EngineChild:
         image: Image | None = None,
         grant: Grant | None = None,
     ) -> None:
-        """Raises EngineDeadError for a standby that has ended, UsageError for one that is an engine already."""
+        """Raises StandbyDeadError for a standby that has ended, UsageError for one that is an engine already."""
         self._folder = SocketFolder(longest_name="commands")
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self.commands = self._bind(zmq.PUSH, "commands")
@@ -58,7 +61,7 @@ class EngineChild:
         self._encoder = msgspec.msgpack.Encoder()
         self._decoder = msgspec.msgpack.Decoder(Event)
         self.ended_fd, self._ending_fd = os.pipe()
-        self._closed = False
+        self._closed = self._untold = False
         self._sent = 0
         self._step_timeout = config.step_timeout
         self._watch = Watch(config.step_timeout)
@@ -146,11 +149,10 @@ class EngineChild:
         self._folder.remove()
 
     def death(self) -> EngineDeadError:
-        """The error for a process that has ended without a word."""
-        code = self.exit_code
-        how = f"was killed by signal {-code}" if code is not None and code < 0 else f"ended with code {code}"
-        hint = "; the kernel kills what uses more memory than there is" if code == -9 else ""
-        return EngineDeadError(f"the engine process {how}{hint}")
+        """The error for a process that has ended without a word; StandbyDeadError where it never read what to be."""
+        if self._untold:
+            return StandbyDeadError(self.pid, self.exit_code)
+        return EngineDeadError(f"the engine process {exit_text(self.exit_code)}")
 
     @property
     def owes_a_reason(self) -> bool:
@@ -158,11 +160,11 @@ class EngineChild:
         return self.exit_code in {kind.exit_code for kind in ErrorKind}
 
     def _bind(self, kind: int, name: str) -> zmq.Socket[bytes]:
-        socket = self._context.socket(kind)
+        end = self._context.socket(kind)
         for option in (zmq.SNDHWM, zmq.RCVHWM, zmq.LINGER):
-            socket.set(option, 0)
-        socket.bind(self._address(name))
-        return socket
+            end.set(option, 0)
+        end.bind(self._address(name))
+        return end
 
     def _address(self, name: str) -> str:
         return f"ipc://{self._folder.path}/{name}"
@@ -182,6 +184,9 @@ class EngineChild:
 
     def _wait(self) -> None:
         self._process.wait()
+        with contextlib.suppress(OSError):  # it is closed where the process outlived `close`
+            # The kernel says so of a peer that leaves something unread.
+            self._untold = self._lifeline.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == errno.ECONNRESET
         os.close(self._ending_fd)
 
 

@@ -89,7 +89,7 @@ class AsyncEngine:
         one that does not fit is refused (ModelError). The caller keeps it. With a `grant` the engine takes that and no
         more.
         Raises what the engine could not start for: SourceError, ModelError, MemoryLimitError, UsageError, or
-        EngineDeadError.
+        EngineDeadError; StandbyDeadError where it ended before it had read what to be.
         """
         engine = cls(EngineChild(config, factory, standby=standby, image=image, grant=grant), on_progress)
         try:

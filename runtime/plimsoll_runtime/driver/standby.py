@@ -11,6 +11,7 @@ import sys
 
 import msgspec
 
+from plimsoll_runtime.driver.exits import exit_text
 from plimsoll_runtime.driver.failures import error_of
 from plimsoll_runtime.driver.lifeline import PIECE, send
 from plimsoll_runtime.driver.needs import Needs
@@ -23,6 +24,13 @@ from plimsoll_runtime.weights.image.image import Image
 logger = logging.getLogger(__name__)
 
 KILL_SECONDS = 5.0
+
+
+class StandbyDeadError(EngineDeadError):
+    """A process ended before it was an engine: whatever it was asked for, another can do."""
+
+    def __init__(self, pid: int, code: int | None) -> None:
+        super().__init__(f"the standby process {pid} {exit_text(code)}")
 
 
 class Standby:
@@ -69,7 +77,7 @@ class Standby:
         return not self._taken and self.process.poll() is None
 
     async def ready(self) -> None:
-        """Return once its imports are done. Raises EngineDeadError when it ends instead."""
+        """Return once its imports are done. Raises StandbyDeadError when it ends instead."""
         async with self._asking:
             await self._until_ready()
 
@@ -77,8 +85,8 @@ class Standby:
         """What a model would take, with `kv` bytes of KV cache for good (None: the least, or `config.kv_memory`).
 
         Its files are found as a load finds them; what a hub has is fetched first, which the process is busy with.
-        Raises what a load would: SourceError, ModelError, MemoryLimitError, UsageError. Cancelled, it cannot be asked
-        again, but still be started.
+        Raises what a load would: SourceError, ModelError, MemoryLimitError, UsageError; StandbyDeadError when it ends
+        instead. Cancelled, it cannot be asked again, but still be started.
         """
         async with self._asking:
             await self._until_ready()
@@ -92,16 +100,12 @@ class Standby:
     def start(self, order: Start, image: Image | None) -> None:
         """Tell it what to be: from now on process, lifeline and page are the caller's.
 
-        Raises EngineDeadError for one that has ended, UsageError for one that was told before.
+        Raises StandbyDeadError for one that has ended, UsageError for one that was told before.
         """
         self._check_free()
-        self._taken = True
         self.lifeline.setblocking(True)
-        try:
-            self._give(order, [] if image is None else [image.descriptor])
-        except EngineDeadError:
-            self._end()
-            raise
+        self._give(order, [] if image is None else [image.descriptor])
+        self._taken = True
 
     def close(self) -> None:
         """End it, unless it is an engine. May be called again."""
@@ -151,5 +155,6 @@ class Standby:
         if self._taken:
             raise UsageError("this standby process was closed, or is an engine already; spawn another")
 
-    def _gone(self) -> EngineDeadError:
-        return EngineDeadError(f"the standby process {self.pid} has ended; spawn another")
+    def _gone(self) -> StandbyDeadError:
+        self.close()
+        return StandbyDeadError(self.pid, self.process.returncode)

@@ -5,17 +5,14 @@ The host's own process never imports torch, unless there is an accelerator whose
 
 from __future__ import annotations
 
-import asyncio
 import os
 from pathlib import Path
 
 import msgspec
 
 from plimsoll_runtime.background import in_daemon_thread
-from plimsoll_runtime.driver.client import AsyncEngine
 from plimsoll_runtime.driver.footprint import footprint
 from plimsoll_runtime.driver.grant import Grant as EngineGrant
-from plimsoll_runtime.driver.standby import Standby
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.errors import UsageError
 from plimsoll_runtime.execution.cgroup import cgroup_limit
@@ -25,6 +22,7 @@ from plimsoll_runtime.residency.ledger import Grant
 from plimsoll_runtime.residency.names import ModelName
 from plimsoll_runtime.residency.pressure import host_memory_left, judge, read_stalls
 from plimsoll_runtime.residency.sizes import Sizes, size_text
+from plimsoll_runtime.residency.spare import Spare
 from plimsoll_runtime.residency.spec import ModelSpec, access_of, engine_config, least_kv
 from plimsoll_runtime.weights.files import ModelFiles
 from plimsoll_runtime.weights.image.image import Image
@@ -66,8 +64,7 @@ class Processes:
 
     def __init__(self, limit: int | None = None) -> None:
         self._limit = limit
-        self._spare: Standby | None = None
-        self._asking = asyncio.Lock()
+        self._spare = Spare()
         self._capacity = self._line = 0
         self._overhead = 0
         self._accelerated = any(path.exists() for path in ACCELERATORS)
@@ -77,8 +74,7 @@ class Processes:
 
         Raises UsageError where the sleepers would leave nothing of a CPU's memory.
         """
-        spare = await self._ready_spare()
-        self._overhead = int(footprint(spare.pid).anonymous * PROCESSES_DIFFER)
+        self._overhead = int(footprint(await self._spare.pid()).anonymous * PROCESSES_DIFFER)
         if self._accelerated:
             device = _accelerator()
         else:
@@ -107,8 +103,7 @@ class Processes:
         config = engine_config(spec)
         files = await in_daemon_thread(lambda: resolve(config.model, config.revision, access=access_of(name, spec)))
         least = least_kv(spec)
-        async with self._asking:
-            needs = await (await self._ready_spare()).needs(_with_files(config, spec, files), least)
+        needs = await self._spare.needs(_with_files(config, spec, files), least)
         kv_minimum = max(needs.kv_least, least or 0)
         sizes = Sizes(
             image=needs.image,
@@ -137,15 +132,9 @@ class Processes:
             kv_least=0 if self._accelerated else min(sizes.kv_minimum, grant.kv),
             kv_most=0 if self._accelerated else max(sizes.kv_useful, grant.kv),
         )
-        async with self._asking:
-            spare = await self._ready_spare()
-            self._spare = None
         config = _with_files(engine_config(spec), spec, found.files)
         memory = None if image is None else image.image
-        try:
-            engine = await AsyncEngine.start(config, standby=spare, image=memory, grant=granted)
-        finally:
-            self._stand_by()
+        engine = await self._spare.engine(config, memory, granted)
         info = engine.info
         workspace = info.workspace_bytes + (0 if self._accelerated else info.overhead_bytes)
         # What was predicted is what the next wake is checked against: only more counts.
@@ -156,20 +145,7 @@ class Processes:
 
     async def close(self) -> None:
         """End the process that stands by."""
-        if self._spare is not None:
-            self._spare.close()
-            self._spare = None
-
-    def _stand_by(self) -> Standby:
-        """The process that stands by; another one where it has ended."""
-        if self._spare is None or not self._spare.alive:
-            self._spare = Standby.spawn()
-        return self._spare
-
-    async def _ready_spare(self) -> Standby:
-        spare = self._stand_by()
-        await spare.ready()
-        return spare
+        self._spare.close()
 
     @property
     def _process(self) -> int:

@@ -18,11 +18,11 @@ from test_process import read_line, start
 from plimsoll_runtime.driver.client import AsyncEngine
 from plimsoll_runtime.driver.footprint import footprint
 from plimsoll_runtime.driver.grant import Grant
-from plimsoll_runtime.driver.standby import Standby
+from plimsoll_runtime.driver.standby import Standby, StandbyDeadError
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.engine.messages import AddRequest
 from plimsoll_runtime.engine.params import SamplingParams
-from plimsoll_runtime.errors import EngineDeadError, MemoryLimitError, SourceError, UsageError
+from plimsoll_runtime.errors import MemoryLimitError, SourceError, UsageError
 from plimsoll_runtime.weights.image.image import Image
 
 FAKE = "fake_engine:build"
@@ -98,8 +98,9 @@ async def test_what_cannot_be_measured_is_refused_and_the_process_stands_by(tmp_
         assert (await standby.needs(config)).max_model_len == 100
         assert standby.alive
         os.kill(standby.pid, signal.SIGKILL)
-        with pytest.raises(EngineDeadError, match=f"the standby process {standby.pid} has ended; spawn another"):
+        with pytest.raises(StandbyDeadError, match=f"process {standby.pid} was killed by signal 9; the kernel"):
             await standby.needs(config)
+        assert not standby.alive
     finally:
         standby.close()
 
@@ -128,9 +129,19 @@ async def test_one_that_has_died_starts_nothing_and_leaves_nothing(cold: Standby
     os.kill(cold.pid, signal.SIGKILL)
     await asyncio.to_thread(cold.process.wait)
     before = open_descriptors()
-    with pytest.raises(EngineDeadError, match="has ended; spawn another"):
+    with pytest.raises(StandbyDeadError, match="was killed by signal 9"):
         await AsyncEngine.start(EngineConfig(model="fine"), factory=FAKE, standby=cold)
     assert open_descriptors() == before - 2, "its socket and its page are given back"
+
+
+async def test_one_that_dies_before_it_reads_what_to_be_is_no_dead_engine(cold: Standby) -> None:
+    os.kill(cold.pid, signal.SIGSTOP)
+    starting = asyncio.create_task(AsyncEngine.start(EngineConfig(model="fine"), factory=FAKE, standby=cold))
+    await asyncio.sleep(0)
+    assert not cold.alive, "it was told"
+    os.kill(cold.pid, signal.SIGKILL)
+    with pytest.raises(StandbyDeadError, match=f"the standby process {cold.pid} was killed by signal 9"):
+        await starting
 
 
 async def test_a_start_that_fails_uses_it_up(cold: Standby) -> None:

@@ -13,6 +13,7 @@ import pytest
 from model_support.tiny import make_model, prompts, save_model
 
 from plimsoll_runtime.driver.client import AsyncEngine
+from plimsoll_runtime.driver.standby import Standby
 from plimsoll_runtime.engine.messages import AddRequest
 from plimsoll_runtime.engine.params import SamplingParams
 from plimsoll_runtime.errors import EngineDeadError, UsageError
@@ -152,6 +153,33 @@ async def test_a_kill_fails_its_own_requests_and_nobody_elses(tmp_path: Path) ->
         assert await ask(host, A) == said
         assert (entry(host, A).loads, entry(host, A).wakes) == (1, 1)
         assert host.counters.deaths == 1
+    finally:
+        await host.close()
+    assert not engines_left()
+
+
+@pytest.mark.slow
+async def test_a_wake_goes_on_though_the_process_that_was_to_be_its_engine_is_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once while it stands by, and then the one that takes its place, while it imports."""
+    host = await start(Processes(), {A: spec(tmp_path / "a", 1)})
+    spawn, made = Standby.spawn, []
+
+    def doomed() -> Standby:
+        made.append(spawn())
+        if len(made) == 1:
+            os.kill(made[0].pid, signal.SIGKILL)
+        return made[-1]
+
+    monkeypatch.setattr(Standby, "spawn", doomed)
+    try:
+        [standby] = engines_left()
+        standby.kill()
+        assert len(await ask(host, A)) == 8
+        assert [each.alive for each in made] == [False, False, True], "killed, an engine, and the next one"
+        assert entry(host, A).error is None
+        assert host.counters.failures == 0
     finally:
         await host.close()
     assert not engines_left()

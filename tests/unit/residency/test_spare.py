@@ -1,0 +1,107 @@
+"""Processes that stand by and are killed, at the worst of times."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+from model_support.tiny import make_model, save_model
+
+from plimsoll_runtime.driver.grant import Grant
+from plimsoll_runtime.driver.standby import Standby
+from plimsoll_runtime.engine.config import EngineConfig
+from plimsoll_runtime.errors import EngineDeadError, SourceError
+from plimsoll_runtime.residency.spare import TRIES, Spare
+
+Doom = Callable[[int], list[Standby]]
+
+
+@pytest.fixture
+def doom(monkeypatch: pytest.MonkeyPatch) -> Doom:
+    """Called with a number: so many processes are killed as they are spawned. The list has all that are."""
+    spawn = Standby.spawn
+
+    def begin(number: int) -> list[Standby]:
+        made: list[Standby] = []
+
+        def spawn_one() -> Standby:
+            made.append(spawn())
+            if len(made) <= number:
+                os.kill(made[-1].pid, signal.SIGKILL)
+            return made[-1]
+
+        monkeypatch.setattr(Standby, "spawn", spawn_one)
+        return made
+
+    return begin
+
+
+@pytest.fixture
+async def spare() -> AsyncIterator[Spare]:
+    made = Spare()
+    yield made
+    made.close()
+
+
+def config(folder: Path) -> EngineConfig:
+    if not folder.exists():
+        save_model(make_model("LlamaConfig", {"head_dim": 16}), folder)
+    return EngineConfig(model=str(folder), dtype="float32", threads=1, max_model_len=128)
+
+
+async def test_another_takes_the_place_of_those_that_end_while_they_import(spare: Spare, doom: Doom) -> None:
+    made = doom(TRIES - 1)
+    assert await spare.pid() == made[-1].pid
+    assert len(made) == TRIES
+    assert [each.alive for each in made] == [False] * (TRIES - 1) + [True]
+
+
+async def test_where_every_one_ends_at_once_it_is_told_how_the_last_did(spare: Spare, doom: Doom) -> None:
+    made = doom(TRIES)
+    with pytest.raises(
+        EngineDeadError, match="3 standby processes have ended one after the other; of the last"
+    ) as told:
+        await spare.pid()
+    assert f"the standby process {made[-1].pid} was killed by signal 9; the kernel kills what uses more" in str(told)
+    assert len(made) == TRIES
+    assert await spare.pid() == made[-1].pid, "the next call tries again"
+
+
+@pytest.mark.slow
+async def test_one_that_is_killed_while_it_stands_by_is_missed_by_nobody(
+    spare: Spare, doom: Doom, tmp_path: Path
+) -> None:
+    made = doom(0)
+    os.kill(await spare.pid(), signal.SIGKILL)
+    needs = await spare.needs(config(tmp_path / "m"), None)
+    assert len(made) == 2
+    grant = Grant(weights=needs.image + needs.private, workspace=needs.workspace, kv=needs.kv_least)
+    os.kill(await spare.pid(), signal.SIGKILL)
+    engine = await spare.engine(config(tmp_path / "m"), None, grant)
+    assert engine.pid == made[2].pid
+    assert made[3].alive, "the next one stands by"
+    await engine.stop()
+
+
+async def test_what_an_engine_says_itself_is_told_at_once(spare: Spare, doom: Doom, tmp_path: Path) -> None:
+    made = doom(0)
+    with pytest.raises(SourceError, match="does not exist"):
+        await spare.engine(EngineConfig(model=str(tmp_path / "none")), None, Grant(weights=1, workspace=1, kv=1))
+    assert len(made) == 2
+
+
+@pytest.mark.slow
+async def test_an_answer_that_nobody_waits_for_any_more_is_not_taken_for_the_next_ones(
+    spare: Spare, tmp_path: Path
+) -> None:
+    await spare.pid()
+    asking = asyncio.create_task(spare.needs(EngineConfig(model=str(tmp_path / "none")), None))
+    await asyncio.sleep(0)
+    asking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asking
+    assert (await spare.needs(config(tmp_path / "m"), None)).max_model_len == 128
