@@ -33,6 +33,7 @@ from plimsoll_operator.pools.picture import OF_STATE, Copy, Picture, Told, Where
 from plimsoll_operator.pools.problem import Problem
 from plimsoll_operator.pools.remembered import Pool
 from plimsoll_operator.pools.spec import PoolSpec, read_pool
+from plimsoll_operator.pools.starting import first_places, starting, without
 from plimsoll_operator.pools.tokens import Tokens
 from plimsoll_operator.pools.wishes import Wish, Wishes
 from plimsoll_operator.reasons import Reason
@@ -124,11 +125,17 @@ class Placer:
             REPORT_AGE.observe(max(0.0, now - min(heard)))
         with PLANNING.time():
             plan = self._planner(state)
+        late = starting(pods.values(), self._clock())
+        held = first_places(plan, state) if late else frozenset()
+        plan = without(plan, held)
         self._admit(pool, hosts, wish)
-        self._note(key, pool, _without_waiting(plan, spec), wish.problems)
+        self._note(key, pool, _without_waiting(plan, spec), wish.problems, dict.fromkeys(held, late))
         await self._asker.carry_out(pool, hosts, plan.actions, wish.told)
         await self._asker.pin(hosts, wish.told)
-        waits = [LOOK_AGAIN, *([timedelta(seconds=plan.wait)] if plan.wait is not None else [])]
+        waits = [
+            FIRST_REPORT if held else LOOK_AGAIN,
+            *([timedelta(seconds=plan.wait)] if plan.wait is not None else []),
+        ]
         return Outcome(again=min(waits))
 
     def picture(self, spec: Spec) -> Picture | None:
@@ -143,7 +150,7 @@ class Placer:
         problem = self._problem(spec.key, pool)
         if problem is not None and not problem.keeps:
             return Picture(shown(spec), problem=problem)
-        return Picture(shown(spec), tuple(self._copies(spec, key, pool)), problem)
+        return Picture(shown(spec), tuple(self._copies(spec, key, pool)), problem, pool.held.get(spec.key, ""))
 
     def admits(self, pool: ObjectKey, model: ObjectKey) -> bool | None:
         """Whether a model may be on a pool's hosts; None while this process does not know yet."""
@@ -196,10 +203,18 @@ class Placer:
             for known in hosts:
                 self._tell_host(known.pod.uid)
 
-    def _note(self, key: ObjectKey, pool: Pool, plan: Plan, problems: dict[ObjectKey, Problem]) -> None:
+    def _note(
+        self,
+        key: ObjectKey,
+        pool: Pool,
+        plan: Plan,
+        problems: dict[ObjectKey, Problem],
+        held: dict[ObjectKey, str],
+    ) -> None:
         """Remember what the plan means for each model, and wake those for whom it is news."""
         before = (pool.refusals, pool.placements, pool.decided)
         problems_before, pool.problems = pool.problems, problems
+        held_before, pool.held = pool.held, held
         refusals = {refusal.model: refusal for refusal in plan.refusals}
         placements: dict[ObjectKey, dict[str, str]] = {}
         for placement in plan.placements:
@@ -211,7 +226,12 @@ class Placer:
         for model in self._members.of(key):
             known = (before[0].get(model), before[1].get(model))
             problem, problem_before = problems.get(model), problems_before.get(model)
-            if (*known, problem_before) != (refusals.get(model), placements.get(model), problem):
+            if (*known, problem_before, held_before.get(model)) != (
+                refusals.get(model),
+                placements.get(model),
+                problem,
+                held.get(model),
+            ):
                 self._wake(model)
             if problem is not None and (problem_before is None or problem_before.reason != problem.reason):
                 self.tell(model, Reason.REFUSED, problem.message)

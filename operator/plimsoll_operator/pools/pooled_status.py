@@ -66,7 +66,7 @@ def _placed(spec: Spec, picture: Picture) -> Condition:
         return Condition(PLACED, True, Reason.PLACED, message)
     if picture.problem is not None:
         return Condition(PLACED, False, picture.problem.reason, f"{message}: {picture.problem.message}")
-    return Condition(PLACED, False, Reason.PLACING, message)
+    return Condition(PLACED, False, Reason.PLACING, f"{message}; {picture.held}" if picture.held else message)
 
 
 def _loaded(spec: Spec, picture: Picture) -> Condition:

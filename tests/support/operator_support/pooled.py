@@ -72,12 +72,16 @@ class Unpaced(Pace):
 
 
 class World:
-    """What outlives a process: the server, and hosts by the names of their pods. `strike` is asked at each write."""
+    """What outlives a process: the server, and hosts by the names of their pods. `strike` is asked at each write.
+
+    Of the pods that run, so many are ready as `starts` says.
+    """
 
     def __init__(self) -> None:
         self.server = Server("Namespace")
         self.hosts: dict[str, StubHost] = {}
         self.now = 0.0
+        self.starts = 99
         self.strike: Callable[[], None] = lambda: None
 
     def ask_for_pool(self, replicas: int, **spec: Any) -> None:
@@ -117,13 +121,19 @@ class World:
             self.server.remove("Pod", name)
             self.hosts.pop(name, None)
             return True
-        if pod["status"].get("conditions"):
+        condition = {"type": "Ready", "status": str(len(self.hosts) < self.starts)}
+        before = [{k: c[k] for k in ("type", "status")} for c in pod["status"].get("conditions", ())]
+        if before and (name in self.hosts or condition in before):
             return False
-        ready = {"phase": "Running", "podIP": "198.18.0.9", "conditions": [{"type": "Ready", "status": "True"}]}
+        since = (EPOCH + timedelta(seconds=self.now)).strftime("%Y-%m-%dT%H:%M:%SZ")
+        conditions = [{**condition, "lastTransitionTime": since}]
+        status = {"phase": "Running", "conditions": conditions}
+        if condition["status"] == "True":
+            status["podIP"] = "198.18.0.9"
         self.server.change(
-            "Pod", name, lambda item: item.update(spec={**item["spec"], "nodeName": f"node-of-{name}"}, status=ready)
+            "Pod", name, lambda item: item.update(spec={**item["spec"], "nodeName": f"node-of-{name}"}, status=status)
         )
-        if pod["metadata"]["labels"]["plimsoll.dev/role"] == "host":
+        if condition["status"] == "True" and pod["metadata"]["labels"]["plimsoll.dev/role"] == "host":
             self.hosts[name] = StubHost(instance=f"of-{name}", slow=True, capacity=1024 * 2**20)
         return True
 

@@ -327,6 +327,58 @@ def test_a_process_waits_until_every_host_that_runs_has_been_asked() -> None:
     assert sum(len(host.loads) for host in world.hosts.values()) == 1
 
 
+def test_models_of_a_new_pool_wait_for_its_second_host_and_lie_on_both() -> None:
+    world = World()
+    world.starts = 1
+    world.ask_for_pool(2)
+    for number in range(8):
+        world.ask_for(f"m{number}")
+    process = Process(world)
+    run(process.settle())
+    assert len(world.hosts) == 1
+    assert where(world) == {}
+    (late,) = set(world.server.objects["Pod"]) - set(world.hosts)
+    placed = next(c for c in status_of(world, "m0")["conditions"] if c["type"] == "Placed")
+    assert (placed["status"], placed["reason"]) == ("False", "Placing")
+    assert placed["message"].endswith(f"; hosts that start are waited for, 10 s at most: {late}")
+    world.starts = 2
+    run(process.settle())
+    assert Counter(next(iter(hosts)) for hosts in where(world).values()) == dict.fromkeys(world.hosts, 4)
+    assert sum(len(host.loads) for host in world.hosts.values()) == 8, "each once, none moved"
+    assert conditions(world, "m0")["Ready"][0] == "True"
+
+
+def test_a_second_host_is_waited_for_no_longer_than_ten_seconds() -> None:
+    world = World()
+    world.starts = 1
+    world.ask_for_pool(2)
+    world.ask_for("m")
+    process = Process(world)
+    run(process.settle())
+    assert where(world) == {}
+    world.now += 10
+    run(process.settle())
+    assert set(where(world)) == {"m"}
+    assert conditions(world, "m")["Placed"] == ("True", "Placed")
+
+
+def test_a_pinned_model_and_one_that_comes_later_wait_for_no_host_that_starts() -> None:
+    world = World()
+    world.starts = 1
+    world.ask_for_pool(2)
+    world.ask_for("pinned", placement={"pool": "shared", "pinned": True})
+    world.ask_for("m")
+    process = Process(world)
+    run(process.settle())
+    assert set(where(world)) == {"pinned"}
+    world.now += 60
+    world.ask_for_pool(3)
+    world.ask_for("later")
+    process.hear()
+    run(process.settle())
+    assert set(where(world)) == {"pinned", "m", "later"}
+
+
 def test_a_host_that_drains_goes_on_draining_though_its_models_are_asked_for() -> None:
     world, process = settled(replicas=2, models=4)
     values = dict.fromkeys(world.hosts, 1.0)
