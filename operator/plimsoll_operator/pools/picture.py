@@ -59,8 +59,8 @@ class Copy:
 
     @property
     def answers(self) -> bool:
-        """Whether a request that is sent to its host is answered."""
-        return self.ready and self.where in HELD
+        """Whether a request is answered there: by what drains to sleep once it sleeps, by what drains to go never."""
+        return self.ready and (self.where in HELD or (self.where is Where.DRAINING and self.current))
 
 
 @dataclass(frozen=True, slots=True)

@@ -252,7 +252,9 @@ class Placer:
             ready = pod is not None and pod.value.ready
             where = Where.UNKNOWN if not ready else OF_STATE[entry.state]
             size = entry.device or entry.host_bytes
-            current = name in wishes or not wishes
+            asked = pool.asked.get(known.pod.uid, {}).get(spec.key)
+            goes = asked is not None and asked.going
+            current = name in wishes or (not wishes and not goes)
             error = entry.error or ""
             yield Copy(name, where, ready, size, entry.since, entry.why, error, current, foreign)
 

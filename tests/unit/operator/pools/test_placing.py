@@ -97,6 +97,28 @@ def test_a_model_that_sleeps_is_ready() -> None:
     assert [reason for _, reason, _ in process.api.events if reason == "Woken"] == ["Woken"]
 
 
+def test_a_model_that_drains_to_sleep_stays_ready_and_one_that_drains_to_go_answers_no_more() -> None:
+    world, process = settled(replicas=1, models=1)
+    (host,) = world.hosts.values()
+    key = ObjectKey(NAMESPACE, "m0")
+    host.models[key].state = "Draining"
+    host.decide(key, "Evicted", "value 0.8 against 3.1")
+    run(process.settle())
+    assert conditions(world, "m0")["Ready"] == ("True", "Ready")
+    assert conditions(world, "m0")["Routable"] == ("True", "Routable")
+    assert conditions(world, "m0")["Progressing"] == ("True", "Loading")
+    assert status_of(world, "m0")["readyReplicas"] == 1
+    host.models[key].state = "Resident"
+    world.ask_for("m0", replicas=0)
+    process.hear()
+    for _ in range(2):
+        run(process.poll())
+        run(process.one_pass(POOL.of("Placement")))
+        run(process.one_pass(key.of(KIND)))
+    assert host.models[key].state == "Draining"
+    assert status_of(world, "m0")["readyReplicas"] == 0
+
+
 def test_another_process_tells_no_decision_twice() -> None:
     world, process = settled(replicas=1, models=1)
     (host,) = world.hosts.values()
