@@ -1,4 +1,4 @@
-"""What operator and gateway both read from a pod's status."""
+"""What operator and gateway both read from a pod's status, and how both address it."""
 
 from __future__ import annotations
 
@@ -23,3 +23,8 @@ def is_unheard(conditions: Mapping[str, Object]) -> bool:
     if ready is None or containers is None:
         return False
     return ready.get("status") == "False" and not ready.get("reason") and containers.get("status") == "True"
+
+
+def url_of(address: str, port: int) -> str:
+    """Where a pod with this address listens, by HTTP; the address may be of IPv6."""
+    return f"http://[{address}]:{port}" if ":" in address else f"http://{address}:{port}"

@@ -11,7 +11,7 @@ from plimsoll_cluster.keys import GROUP as GROUP
 from plimsoll_cluster.keys import HOST_KIND, KIND, VERSION, Object, ObjectKey
 from plimsoll_cluster.keys import HOSTS_PLURAL as HOSTS_PLURAL
 from plimsoll_cluster.keys import PLURAL as PLURAL
-from plimsoll_cluster.pods import conditions_of, is_unheard
+from plimsoll_cluster.pods import conditions_of, is_unheard, url_of
 from plimsoll_cluster.resource import Entry, Resource
 from plimsoll_gateway.table import Model, Replica, Table, build_table
 
@@ -69,11 +69,10 @@ def read_replica(pod: Object) -> Replica | None:
     address = pod.get("status", {}).get("podIP")
     if not address or pod["metadata"].get("deletionTimestamp"):
         return None
-    host = f"[{address}]" if ":" in address else address
     conditions = conditions_of(pod)
     return Replica(
         id=pod["metadata"]["uid"],
-        url=f"http://{host}:{PORT}",
+        url=url_of(address, PORT),
         ready=conditions.get("Ready", {}).get("status") == "True",
         names=_started_names(pod),
         unheard=is_unheard(conditions),

@@ -9,6 +9,8 @@ from urllib.parse import quote
 import aiohttp
 import msgspec
 
+from plimsoll_cluster.pods import url_of
+from plimsoll_operator.bounded import TooLargeError, read_bounded
 from plimsoll_operator.identity import HOST_PORT, ObjectKey
 from plimsoll_operator.pools.report import LIMIT, Report, decode_report
 
@@ -41,8 +43,7 @@ class _ErrorAnswer(msgspec.Struct, frozen=True):
 
 def host_url(address: str) -> str:
     """Where the host API of a pod with this address is."""
-    host = f"[{address}]" if ":" in address else address
-    return f"http://{host}:{HOST_PORT}"
+    return url_of(address, HOST_PORT)
 
 
 def host_session() -> aiohttp.ClientSession:
@@ -105,22 +106,14 @@ class HostClient:
                 timeout=aiohttp.ClientTimeout(total=seconds),
                 allow_redirects=False,
             ) as response:
-                data = await _bounded(response)
+                data = await read_bounded(response, LIMIT)
+        except TooLargeError as error:
+            raise HostError(response.status, str(error)) from error
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise HostError(None, f"it cannot be reached: {error or type(error).__name__}") from error
         if response.status not in (200, 202):
             raise HostError(response.status, _message(response.status, data))
         return response.status, data
-
-
-async def _bounded(response: aiohttp.ClientResponse) -> bytes:
-    """What a host answers, so that one that does not end costs no memory."""
-    data = bytearray()
-    async for chunk in response.content.iter_any():
-        data += chunk
-        if len(data) > LIMIT:
-            raise HostError(response.status, f"its answer is larger than {LIMIT} bytes")
-    return bytes(data)
 
 
 def _message(status: int, data: bytes) -> str:

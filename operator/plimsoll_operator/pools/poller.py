@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import logging
-import random
 import time
 from collections.abc import Awaitable, Callable
 
+from plimsoll_operator.polling import Polling
 from plimsoll_operator.pools.book import HostBook
 from plimsoll_operator.pools.client import HostClient, HostError
 from plimsoll_operator.pools.report import BadReportError
 
-logger = logging.getLogger(__name__)
-
-LEAST_PAUSE = 0.1
-"""Between two questions: a host that answers each at once costs no core."""
-FIRST_DELAY, LONGEST_DELAY = 0.5, 15.0
+LONGEST_DELAY = 15.0
 
 
 class Poller:
@@ -31,7 +26,7 @@ class Poller:
     ) -> None:
         self._book = book
         self._clock = clock
-        self._sleep = sleep
+        self._polling = Polling((HostError, BadReportError), LONGEST_DELAY, sleep)
         self._tasks: dict[str, tuple[str, asyncio.Task[None]]] = {}
 
     def follow(self, uid: str, address: str, client: HostClient) -> None:
@@ -62,17 +57,9 @@ class Poller:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _ask(self, uid: str, client: HostClient) -> None:
-        delay, after, instance = FIRST_DELAY, -1, ""
-        while True:
-            try:
-                report = await client.report(after)
-            except (HostError, BadReportError) as error:
-                self._book.fail(uid, str(error), refused=isinstance(error, BadReportError))
-                await self._sleep(delay * random.uniform(0.5, 1.0))
-                delay, after = min(delay * 2, LONGEST_DELAY), -1
-                continue
-            if report.instance != instance:
-                logger.info("pod %s: its host is the process %s", uid, report.instance)
-            delay, after, instance = FIRST_DELAY, report.sequence, report.instance
-            self._book.take(uid, report, self._clock())
-            await self._sleep(LEAST_PAUSE)
+        await self._polling.run(
+            f"the host of pod {uid}",
+            client.report,
+            lambda report: self._book.take(uid, report, self._clock()),
+            lambda error: self._book.fail(uid, str(error), refused=isinstance(error, BadReportError)),
+        )

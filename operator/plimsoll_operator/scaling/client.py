@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import aiohttp
 
+from plimsoll_operator.bounded import TooLargeError, read_bounded
 from plimsoll_operator.scaling.demand import LIMIT, Demand, decode_demand
 
 WAIT_SECONDS = 5.0
@@ -13,12 +14,6 @@ ANSWER_SECONDS = 10.0
 
 class GatewayError(Exception):
     """A gateway did not answer; the message says why."""
-
-
-def gateway_url(address: str, port: int) -> str:
-    """Where the gateway with this address answers."""
-    host = f"[{address}]" if ":" in address else address
-    return f"http://{host}:{port}"
 
 
 class GatewayClient:
@@ -39,20 +34,12 @@ class GatewayClient:
             async with self._session.get(
                 f"{self._url}/demand{query}", timeout=timeout, allow_redirects=False
             ) as response:
-                data = await _bounded(response)
+                data = await read_bounded(response, LIMIT)
+        except TooLargeError as error:
+            raise GatewayError(str(error)) from error
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise GatewayError(f"it cannot be reached: {error or type(error).__name__}") from error
         if response.status != 200:
             words = data[:200].decode("utf-8", "replace")
             raise GatewayError(f"it answered {response.status} to GET /demand: {words}")
         return decode_demand(data)
-
-
-async def _bounded(response: aiohttp.ClientResponse) -> bytes:
-    """What a gateway answers, so that one that does not end costs no memory."""
-    data = bytearray()
-    async for chunk in response.content.iter_any():
-        data += chunk
-        if len(data) > LIMIT:
-            raise GatewayError(f"its answer is larger than {LIMIT} bytes")
-    return bytes(data)

@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import logging
-import random
 import socket
 from collections.abc import Awaitable, Callable
 
 import aiohttp
 
+from plimsoll_cluster.pods import url_of
+from plimsoll_operator.polling import Polling
 from plimsoll_operator.scaling.book import GatewayBook
-from plimsoll_operator.scaling.client import GatewayClient, GatewayError, gateway_url
+from plimsoll_operator.scaling.client import GatewayClient, GatewayError
 from plimsoll_operator.scaling.demand import BadDemandError
 from plimsoll_operator.scaling.options import Gateways
 
-logger = logging.getLogger(__name__)
-
-LEAST_PAUSE = 0.1
-"""Between two questions: a gateway that answers each at once costs no core."""
-FIRST_DELAY, LONGEST_DELAY = 0.5, 5.0
+LONGEST_DELAY = 5.0
 LOOK_SECONDS = 5.0
 """Between two looks at which gateways there are."""
 
@@ -35,7 +31,7 @@ async def addresses_of(name: str, port: int) -> list[str]:
 
 def connect_to(session: aiohttp.ClientSession, port: int) -> Connect:
     """Clients for gateways that listen on this port."""
-    return lambda address: GatewayClient(session, gateway_url(address, port))
+    return lambda address: GatewayClient(session, url_of(address, port))
 
 
 class DemandPoller:
@@ -57,6 +53,7 @@ class DemandPoller:
         self._clock = clock
         self._resolve = resolve
         self._sleep = sleep
+        self._polling = Polling((GatewayError, BadDemandError), LONGEST_DELAY, sleep)
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
     async def run(self) -> None:
@@ -88,17 +85,9 @@ class DemandPoller:
                 self._tasks[address] = asyncio.create_task(self._ask(address, self._connect(address)))
 
     async def _ask(self, address: str, client: GatewayClient) -> None:
-        delay, after, instance = FIRST_DELAY, -1, ""
-        while True:
-            try:
-                answer = await client.demand(after)
-            except (GatewayError, BadDemandError) as error:
-                self._book.fail(address, str(error))
-                await self._sleep(delay * random.uniform(0.5, 1.0))
-                delay, after = min(delay * 2, LONGEST_DELAY), -1
-                continue
-            if answer.instance != instance:
-                logger.info("gateway %s: it is the process %s", address, answer.instance)
-            delay, after, instance = FIRST_DELAY, answer.sequence, answer.instance
-            self._book.take(address, answer, self._clock())
-            await self._sleep(LEAST_PAUSE)
+        await self._polling.run(
+            f"the gateway at {address}",
+            client.demand,
+            lambda answer: self._book.take(address, answer, self._clock()),
+            lambda error: self._book.fail(address, str(error)),
+        )

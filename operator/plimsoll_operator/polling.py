@@ -1,0 +1,65 @@
+"""Asking one process for what it knows, again and again: questions that wait for news, and back-off."""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+logger = logging.getLogger(__name__)
+
+LEAST_PAUSE = 0.1
+"""Between two questions: who answers each at once costs no core."""
+FIRST_DELAY = 0.5
+NOTHING_SEEN = -1
+
+
+class Answer(Protocol):
+    """`sequence` rises with each piece of news of the process `instance`."""
+
+    @property
+    def instance(self) -> str:
+        """A name that another process never has."""
+        ...
+
+    @property
+    def sequence(self) -> int:
+        """Of the latest news."""
+        ...
+
+
+AnswerT = TypeVar("AnswerT", bound=Answer)
+
+
+@dataclass(frozen=True, slots=True)
+class Polling:
+    """How to ask: after one of `failures` with growing pauses of at most `longest` seconds. `sleep` is the loop's."""
+
+    failures: tuple[type[Exception], ...]
+    longest: float
+    sleep: Callable[[float], Awaitable[None]]
+
+    async def run(
+        self,
+        name: str,
+        ask: Callable[[int], Awaitable[AnswerT]],
+        take: Callable[[AnswerT], None],
+        fail: Callable[[Exception], None],
+    ) -> None:
+        """`ask` for what comes after a sequence, for ever; `name` is whom, for the log."""
+        delay, after, instance = FIRST_DELAY, NOTHING_SEEN, ""
+        while True:
+            try:
+                answer = await ask(after)
+            except self.failures as error:
+                fail(error)
+                await self.sleep(delay * random.uniform(0.5, 1.0))
+                delay, after = min(delay * 2, self.longest), NOTHING_SEEN
+                continue
+            if answer.instance != instance:
+                logger.info("%s is the process %s", name, answer.instance)
+            delay, after, instance = FIRST_DELAY, answer.sequence, answer.instance
+            take(answer)
+            await self.sleep(LEAST_PAUSE)
