@@ -5,22 +5,16 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
-from functools import partial
 from typing import Any
 
 import pytest
-from operator_support.apiserver import FIRST, RELEASE_NAMESPACE, ApiServer, until
+from operator_support.apiserver import ApiServer, until
 from operator_support.direct import Direct
 from operator_support.objects import Json
-from operator_support.recording import connect
+from operator_support.running import running
 from operator_support.stub_gateway import StubGateway, serve
 
-from plimsoll_cluster.source import follow
-from plimsoll_operator.api import Api
 from plimsoll_operator.identity import REVISION_LABEL, ObjectKey
-from plimsoll_operator.main import Operator
-from plimsoll_operator.options import parse_options
 from plimsoll_operator.revisions.stored import TAKEN_BACK
 
 pytestmark = pytest.mark.usefixtures("lease")
@@ -66,24 +60,6 @@ def counting(key: ObjectKey) -> Counting:
 async def port(counting: Counting) -> AsyncIterator[int]:
     async with serve(counting.gateway) as port:
         yield port
-
-
-@asynccontextmanager
-async def running(server: ApiServer, namespace: str, port: int) -> AsyncIterator[None]:
-    """The operator as it is started, but for its process."""
-    arguments = ["--runtime-image", "registry.example/runtime:1", "--namespace", namespace]
-    arguments += ["--lease-namespace", RELEASE_NAMESPACE, "--gateways", f"localhost:{port}"]
-    async with await connect(server.kubeconfig(FIRST)) as connection:
-        operator = Operator(parse_options(arguments), Api(connection), partial(follow, connection), "test", FIRST)
-        task = asyncio.create_task(operator.run())
-        try:
-            yield
-        finally:
-            task.cancel()
-            await asyncio.wait({task})
-            await operator.lease.release()
-    if not task.cancelled() and (error := task.exception()) is not None:
-        raise error
 
 
 def status(direct: Direct) -> Json:
@@ -140,7 +116,7 @@ async def begun(direct: Direct) -> tuple[str, str]:
 async def test_a_canary_with_a_fault_is_taken_back_by_itself(
     server: ApiServer, direct: Direct, counting: Counting, port: int
 ) -> None:
-    async with running(server, direct.namespace, port):
+    async with running(server, direct.namespace, "--gateways", f"localhost:{port}"):
         stable, bad = await begun(direct)
 
         def serve_badly() -> None:
@@ -155,7 +131,7 @@ async def test_a_canary_with_a_fault_is_taken_back_by_itself(
         assert "requests failed against 0 of" in note
         marked = [r["metadata"].get("annotations", {}).get(TAKEN_BACK) for r in direct.revisions("m")]
         assert [mark is not None for mark in marked] == [False, True]
-    async with running(server, direct.namespace, port):
+    async with running(server, direct.namespace, "--gateways", f"localhost:{port}"):
         direct.change_model("m", replicas=3)
         assert await holds(direct, lambda: made_of(direct) == [stable] * 3), "it is not tried again"
 
@@ -163,7 +139,7 @@ async def test_a_canary_with_a_fault_is_taken_back_by_itself(
 async def test_a_good_canary_goes_on_where_it_was_and_gets_all(
     server: ApiServer, direct: Direct, counting: Counting, port: int
 ) -> None:
-    async with running(server, direct.namespace, port):
+    async with running(server, direct.namespace, "--gateways", f"localhost:{port}"):
         stable, good = await begun(direct)
     counting.count(stable, 1000, errors=500)  # what is not seen of a step counts for nothing
     counting.count(good, 1000, errors=1000)
@@ -172,7 +148,7 @@ async def test_a_good_canary_goes_on_where_it_was_and_gets_all(
         counting.count(stable, 90)
         counting.count(good, 10)
 
-    async with running(server, direct.namespace, port):
+    async with running(server, direct.namespace, "--gateways", f"localhost:{port}"):
         assert await holds(direct, lambda: canary(direct) == (2, 50, "Observing"), serve_well)
         assert await holds(direct, lambda: "canary" not in status(direct), serve_well)
         assert await holds(direct, lambda: made_of(direct) == [good] * 2)

@@ -10,23 +10,18 @@ import os
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
-from functools import partial
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
-from operator_support.apiserver import FIRST, RELEASE_NAMESPACE, SECOND, ApiServer, until
+from operator_support.apiserver import RELEASE_NAMESPACE, SECOND, ApiServer, until
 from operator_support.direct import Direct, Refused
 from operator_support.objects import Json
-from operator_support.recording import connect
+from operator_support.running import running
 from operator_support.stub_host import StubHost, serve
 
-from plimsoll_cluster.source import follow
-from plimsoll_operator.api import Api
 from plimsoll_operator.identity import HOST_PORT, POOL_KIND, selector
-from plimsoll_operator.main import Operator
-from plimsoll_operator.options import parse_options
 from plimsoll_operator.pools.keys import GATEWAY, OPERATOR
 
 pytestmark = pytest.mark.usefixtures("lease")
@@ -104,24 +99,6 @@ def keys(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@asynccontextmanager
-async def running(server: ApiServer, namespace: str, keys: Path) -> AsyncIterator[None]:
-    """The operator as it is started, but for its process."""
-    arguments = ["--runtime-image", "registry.example/runtime:1", "--namespace", namespace, "--host-keys", str(keys)]
-    options = parse_options([*arguments, "--lease-namespace", RELEASE_NAMESPACE])
-    async with await connect(server.kubeconfig(FIRST)) as connection:
-        operator = Operator(options, Api(connection), partial(follow, connection), "test", FIRST)
-        task = asyncio.create_task(operator.run())
-        try:
-            yield
-        finally:
-            task.cancel()
-            await asyncio.wait({task})
-            await operator.lease.release()
-    if not task.cancelled() and (error := task.exception()) is not None:
-        raise error
-
-
 def conditions(direct: Direct, name: str) -> dict[str, tuple[str, str]]:
     found = direct.model(name).get("status", {}).get("conditions", ())
     return {c["type"]: (c["status"], c["reason"]) for c in found}
@@ -140,7 +117,7 @@ async def test_models_are_placed_and_told_of(server: ApiServer, direct: Direct, 
     direct.create_pool("shared", POOL)
     for name in ("a", "b", "c"):
         direct.create_model(name, model())
-    async with running(server, direct.namespace, keys):
+    async with running(server, direct.namespace, "--host-keys", str(keys)):
         await kubelets.start(2)
         assert await holds(lambda: all(conditions(direct, n).get("Ready", ("", ""))[0] == "True" for n in "abc"))
         assert await holds(lambda: len(direct.hosts()) == 2)
@@ -163,11 +140,11 @@ async def test_a_process_that_takes_over_places_nothing_anew(
 ) -> None:
     direct.create_pool("shared", POOL)
     direct.create_model("a", model(replicas=2))
-    async with running(server, direct.namespace, keys):
+    async with running(server, direct.namespace, "--host-keys", str(keys)):
         await kubelets.start(2)
         assert await holds(lambda: conditions(direct, "a").get("Progressing") == ("False", "Settled"))
     direct.create_model("b", model())
-    async with running(server, direct.namespace, keys):
+    async with running(server, direct.namespace, "--host-keys", str(keys)):
         assert await holds(lambda: conditions(direct, "b").get("Progressing") == ("False", "Settled"))
         assert loads(kubelets) == ["a", "a", "b"]
 
@@ -177,7 +154,7 @@ async def test_a_host_that_lies_or_is_silent_is_told_of(
 ) -> None:
     direct.create_pool("shared", POOL | {"replicas": 1})
     direct.create_model("a", model())
-    async with running(server, direct.namespace, keys):
+    async with running(server, direct.namespace, "--host-keys", str(keys)):
         await kubelets.start(1)
         ((name, host),) = kubelets.hosts.items()
         assert await holds(lambda: conditions(direct, "a").get("Ready", ("", ""))[0] == "True")
@@ -198,7 +175,7 @@ async def test_a_host_with_other_tokens_is_not_believed_and_gets_nothing(
 ) -> None:
     direct.create_pool("shared", POOL | {"replicas": 1})
     direct.create_model("a", model())
-    async with running(server, direct.namespace, keys):
+    async with running(server, direct.namespace, "--host-keys", str(keys)):
         await kubelets.start(1)
         ((name, host),) = kubelets.hosts.items()
         assert await holds(lambda: conditions(direct, "a").get("Ready", ("", ""))[0] == "True")
@@ -212,7 +189,7 @@ async def test_a_model_moves_from_its_own_pods_into_a_pool(
     server: ApiServer, direct: Direct, kubelets: Kubelets, keys: Path
 ) -> None:
     direct.create_model("a", {"model": {"source": "demo://gemma-3-270m"}})
-    async with running(server, direct.namespace, keys):
+    async with running(server, direct.namespace, "--host-keys", str(keys)):
         assert await holds(lambda: len(direct.pods("a")) == 1)
         direct.make_ready("a")
         assert await holds(lambda: conditions(direct, "a").get("Ready") == ("True", "Ready"))
@@ -237,7 +214,7 @@ async def test_a_decision_is_explained_from_the_cluster_as_it_is(
     for name in names:
         direct.create_model(name, model())
     direct.create_model("apart", {"model": {"source": "demo://x"}})
-    async with running(server, direct.namespace, keys):
+    async with running(server, direct.namespace, "--host-keys", str(keys)):
         await kubelets.start(1)
         assert await holds(lambda: all(conditions(direct, n).get("Progressing") == ("False", "Settled") for n in names))
         ((host, _),) = kubelets.hosts.items()

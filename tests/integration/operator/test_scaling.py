@@ -5,22 +5,16 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
-from functools import partial
 from typing import Any
 
 import pytest
-from operator_support.apiserver import FIRST, RELEASE_NAMESPACE, ApiServer, until
+from operator_support.apiserver import ApiServer, until
 from operator_support.direct import Direct
 from operator_support.objects import Json
-from operator_support.recording import connect
+from operator_support.running import running
 from operator_support.stub_gateway import StubGateway, serve
 
-from plimsoll_cluster.source import follow
-from plimsoll_operator.api import Api
 from plimsoll_operator.identity import ObjectKey
-from plimsoll_operator.main import Operator
-from plimsoll_operator.options import parse_options
 
 pytestmark = pytest.mark.usefixtures("lease")
 
@@ -36,25 +30,6 @@ def scaled(least: int = 0, most: int = 5, **scaling: Any) -> Json:
 async def holds(true: Callable[[], bool]) -> bool:
     """Asked from another thread: the operator goes on in this one."""
     return await asyncio.to_thread(until, true, SECONDS)
-
-
-@asynccontextmanager
-async def running(server: ApiServer, namespace: str, port: int | None) -> AsyncIterator[None]:
-    """The operator as it is started, but for its process."""
-    arguments = ["--runtime-image", "registry.example/runtime:1", "--namespace", namespace]
-    arguments += ["--lease-namespace", RELEASE_NAMESPACE]
-    arguments += ["--gateways", f"localhost:{port}"] if port is not None else []
-    async with await connect(server.kubeconfig(FIRST)) as connection:
-        operator = Operator(parse_options(arguments), Api(connection), partial(follow, connection), "test", FIRST)
-        task = asyncio.create_task(operator.run())
-        try:
-            yield
-        finally:
-            task.cancel()
-            await asyncio.wait({task})
-            await operator.lease.release()
-    if not task.cancelled() and (error := task.exception()) is not None:
-        raise error
 
 
 @pytest.fixture
@@ -98,7 +73,7 @@ async def test_to_zero_and_back(
     server: ApiServer, direct: Direct, gateway: StubGateway, port: int, key: ObjectKey
 ) -> None:
     direct.create_model("m", scaled())
-    async with running(server, direct.namespace, port):
+    async with running(server, direct.namespace, "--gateways", f"localhost:{port}"):
         assert await holds(lambda: live(direct) == 1), "a new model shows that it can be served"
         direct.make_ready("m")
         assert await holds(lambda: desired(direct) == 0)
@@ -130,7 +105,7 @@ async def test_load_brings_replicas_a_budget_and_a_reason(
     server: ApiServer, direct: Direct, gateway: StubGateway, port: int, key: ObjectKey
 ) -> None:
     direct.create_model("m", scaled(1))
-    async with running(server, direct.namespace, port):
+    async with running(server, direct.namespace, "--gateways", f"localhost:{port}"):
         assert await holds(lambda: live(direct) == 1)
         direct.make_ready("m")
         model = gateway.of(key)
@@ -156,11 +131,11 @@ async def test_a_process_that_takes_over_goes_on_from_the_status(
     model = gateway.of(key)
     model.replicas, model.waiting = 1, 20
     gateway.ask(key, 28)
-    async with running(server, direct.namespace, port):
+    async with running(server, direct.namespace, "--gateways", f"localhost:{port}"):
         assert await holds(lambda: (desired(direct) or 0) >= 3)
     made = desired(direct)
     gateway.end(key, 28)
-    async with running(server, direct.namespace, port):
+    async with running(server, direct.namespace, "--gateways", f"localhost:{port}"):
         assert await holds(lambda: live(direct) == made)
         assert not await asyncio.to_thread(until, lambda: live(direct) != made, 12.0), "it has not watched for an hour"
 
@@ -169,7 +144,7 @@ async def test_without_gateways_nothing_goes_and_people_hear_why(
     server: ApiServer, direct: Direct, key: ObjectKey
 ) -> None:
     direct.create_model("m", scaled(0, 3))
-    async with running(server, direct.namespace, None):
+    async with running(server, direct.namespace):
         assert await holds(lambda: live(direct) == 1)
         direct.make_ready("m")
         assert not await asyncio.to_thread(until, lambda: live(direct) != 1, 15.0)
@@ -186,7 +161,7 @@ async def test_a_gateway_that_lies_is_not_believed(
 ) -> None:
     direct.create_model("m", scaled(0))
     gateway.ask(key)
-    async with running(server, direct.namespace, port):
+    async with running(server, direct.namespace, "--gateways", f"localhost:{port}"):
         assert await holds(lambda: live(direct) == 1)
         direct.make_ready("m")
         gateway.lie = lambda answer: answer | {"sequence": -1, "models": []}
