@@ -156,3 +156,18 @@ def serve(kube: Kube, tiny: dict[str, Any]) -> Serve:
         return tiny
 
     return start
+
+
+@pytest.fixture
+def serving(kube: Kube, serve: Serve) -> dict[str, Any]:
+    """One replica, ready and settled: that of the test before, if there was one."""
+    if "tiny" not in kube.models():
+        return serve()
+    kube.scale("tiny", 1)
+    kube.wait_settled("tiny", 1)
+    return {
+        "apiVersion": GROUP,
+        "kind": "ModelDeployment",
+        "metadata": {"name": "tiny"},
+        "spec": kube.model("tiny")["spec"],
+    }

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import openai
 import pytest
 
 from harness import lease
-from harness.kube import GROUP, Kube, fresh_namespace
+from harness.kube import Kube, fresh_namespace
 from harness.load import load
 from harness.release import Release
 from harness.waiting import until
@@ -22,21 +22,6 @@ def kube() -> Iterator[Kube]:
     """One namespace for all."""
     with fresh_namespace() as kube:
         yield kube
-
-
-@pytest.fixture
-def serving(kube: Kube, serve: Callable[..., dict[str, Any]]) -> dict[str, Any]:
-    """One replica, ready and settled: that of the test before, if there was one."""
-    if "tiny" not in kube.models():
-        return serve()
-    kube.scale("tiny", 1)
-    kube.wait_settled("tiny", 1)
-    return {
-        "apiVersion": GROUP,
-        "kind": "ModelDeployment",
-        "metadata": {"name": "tiny"},
-        "spec": kube.model("tiny")["spec"],
-    }
 
 
 def test_killed_in_the_middle_of_a_roll_the_next_one_finishes(
