@@ -77,7 +77,7 @@ async def test_the_history_is_bounded_and_keeps_what_pods_need(
     for length in (64, 65, 66):
         direct.change_model("m", runtime={"maxModelLen": length})
         await operator.until_quiet(key)
-    assert labels(direct.pods("m"))[0] == first, "it serves until a newer one does"
+    assert first in labels(direct.pods("m")), "it serves until a newer one does"
     assert len(direct.revisions("m")) == 4 - 1
     assert labels(direct.revisions("m"))[0] == first
     await serve(operator, direct, key)

@@ -98,10 +98,12 @@ async def test_what_an_engine_says_itself_is_told_at_once(spare: Spare, doom: Do
 async def test_an_answer_that_nobody_waits_for_any_more_is_not_taken_for_the_next_ones(
     spare: Spare, tmp_path: Path
 ) -> None:
-    await spare.pid()
+    pid = await spare.pid()
+    os.kill(pid, signal.SIGSTOP)  # else it may have answered before the question is taken back
     asking = asyncio.create_task(spare.needs(EngineConfig(model=str(tmp_path / "none")), None))
     await asyncio.sleep(0)
     asking.cancel()
+    os.kill(pid, signal.SIGCONT)
     with pytest.raises(asyncio.CancelledError):
         await asking
     assert (await spare.needs(config(tmp_path / "m"), None)).max_model_len == 128
