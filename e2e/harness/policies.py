@@ -1,7 +1,8 @@
 """NetworkPolicies in force on this machine's own cluster, whose network enforces none by itself.
 
 The policies, pods and namespaces that there are become rules of iptables on both nodes, as networking.k8s.io/v1 defines
-them; pods that are made afterwards have none. A policy with what is not known here (ipBlock, endPort) is an error.
+them. Pods that are made afterwards have none, and what goes to them is let pass: others may make some meanwhile. A
+policy with what is not known here (ipBlock, endPort) is an error.
 """
 
 from __future__ import annotations
@@ -37,10 +38,11 @@ class Pod:
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """What policies select from. `namespaces` has the labels of each."""
+    """What policies select from. `namespaces` has the labels of each, `blocks` the addresses of pods, also later."""
 
     pods: tuple[Pod, ...]
     namespaces: Mapping[str, Mapping[str, str]]
+    blocks: tuple[str, ...] = ()
 
     def peers(self, peer: Object, home: str) -> list[Pod]:
         """The pods that a peer of a policy in namespace `home` means."""
@@ -86,6 +88,9 @@ def rules(policies: Iterable[Object], world: World) -> list[str]:
             lines.append(f"-A {CHAIN} {end} {pod.address} -j {chain}")
             allowed = {match for policy in isolating for match in _allowed(policy, pod, direction, world)}
             lines += [f"-A {chain} {match} -j RETURN".replace("  ", " ") for match in sorted(allowed)]
+            if direction == "Egress":
+                lines += [f"-A {chain} -d {known.address} -j REJECT" for known in world.pods]
+                lines += [f"-A {chain} -d {block} -j RETURN" for block in world.blocks]
             lines.append(f"-A {chain} -j REJECT")
     return ["*filter", *chains, *lines, "COMMIT"]
 
@@ -146,7 +151,7 @@ def _read() -> tuple[list[Object], World]:
 
     pods = tuple(_pod(item) for item in listed("pods") if _has_address(item))
     namespaces = {item["metadata"]["name"]: item["metadata"].get("labels") or {} for item in listed("namespaces")}
-    return listed("networkpolicies"), World(pods, namespaces)
+    return listed("networkpolicies"), World(pods, namespaces, tuple(node.pods for node in NODES))
 
 
 def _has_address(item: Object) -> bool:

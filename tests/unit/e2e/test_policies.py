@@ -28,7 +28,7 @@ def passing(*policies: dict[str, Any], direction: str = "-d") -> list[str] | Non
     chain = jump.split()[-1]
     own = [line.removeprefix(f"-A {chain} ") for line in lines if line.startswith(f"-A {chain} ")]
     assert own[-1] == "-j REJECT"
-    return [line.removesuffix(" -j RETURN") for line in own[:-1]]
+    return [line.removesuffix(" -j RETURN") for line in own[:-1] if line.endswith("-j RETURN")]
 
 
 def test_a_pod_that_no_policy_selects_is_open() -> None:
@@ -59,6 +59,13 @@ def test_what_leaves_goes_by_the_ports_of_those_it_goes_to() -> None:
     rule = {"to": [{"podSelector": {"matchLabels": {"app": "friend"}}}], "ports": [{"port": "http"}]}
     found = passing(policy(policyTypes=["Egress"], egress=[rule]), direction="-s")
     assert found == ["-d 10.0.0.2 -p tcp --dport 9000"]
+
+
+def test_what_leaves_for_a_pod_is_refused_unless_the_pod_came_later() -> None:
+    world = World(WORLD.pods, WORLD.namespaces, ("10.0.0.0/24",))
+    lines = rules([policy(policyTypes=["Egress"])], world)
+    end = [line.partition("-0 ")[2] for line in lines if line.startswith("-A PLIMSOLL-POLICY-0 ")]
+    assert end == [*(f"-d {pod.address} -j REJECT" for pod in WORLD.pods), "-d 10.0.0.0/24 -j RETURN", "-j REJECT"]
 
 
 @pytest.mark.parametrize(
