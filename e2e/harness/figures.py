@@ -11,11 +11,13 @@ Figures = dict[str, Any]
 
 
 def save(folder: Path, test: str, figures: Figures) -> None:
-    """Write what a test measured; nothing where it measured nothing."""
+    """Write what a test measured, at once for those who read meanwhile; nothing where it measured nothing."""
     if figures:
         folder.mkdir(parents=True, exist_ok=True)
         name = re.sub(r"\W+", "-", test)
-        (folder / f"{name}.json").write_text(json.dumps({"test": test, "figures": figures}))
+        unfinished = folder / f"{name}.unfinished"
+        unfinished.write_text(json.dumps({"test": test, "figures": figures}))
+        unfinished.rename(folder / f"{name}.json")
 
 
 def told(figures: Figures) -> str:

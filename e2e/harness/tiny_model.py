@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,10 +34,22 @@ def write_tiny_model(folder: Path, seed: int = 0, shape: Shape = TINY, *, broken
     """Write config, weights and tokenizer as Transformers would; does nothing when they are there.
 
     Models of different seeds answer differently. A `broken` one loads and then fails each request: a
-    weight is not a number.
+    weight is not a number. The folder is there with all of it or not at all, however many write it at once.
     """
-    if (folder / "model.safetensors").is_file():
+    if folder.is_dir():
         return
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as scratch:
+        whole = Path(scratch) / folder.name
+        _write(whole, seed, shape, broken=broken)
+        try:
+            whole.rename(folder)
+        except OSError:
+            if not folder.is_dir():  # otherwise somebody else was faster, with the same
+                raise
+
+
+def _write(folder: Path, seed: int, shape: Shape, *, broken: bool) -> None:
     import torch
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import LlamaConfig, LlamaForCausalLM
@@ -61,5 +74,5 @@ def write_tiny_model(folder: Path, seed: int = 0, shape: Shape = TINY, *, broken
     tokenizer = Tokenizer(models.WordLevel({f"w{i}": i for i in range(shape.vocab)}, unk_token="w0"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
     tokenizer.save(str(folder / "tokenizer.json"))
-    for file in folder.rglob("*"):
+    for file in (folder, *folder.rglob("*")):
         file.chmod(0o755 if file.is_dir() else 0o644)

@@ -11,6 +11,7 @@ from harness import figures
 def test_figures_come_back_by_test(tmp_path: Path) -> None:
     figures.save(tmp_path, "test_a.py::test_x[some case]", {"seconds": 1.5})
     figures.save(tmp_path, "test_a.py::test_y", {})
+    (tmp_path / "test_a-py-test_z.unfinished").write_text('{"test": "half of')
     assert figures.load(tmp_path) == {"test_a.py::test_x[some case]": {"seconds": 1.5}}
 
 
