@@ -12,7 +12,6 @@ from harness.volume import CLAIM, provide_volume
 from harness.waiting import until
 
 NAME = "shared"
-MODELS = [f"tiny-{number}" for number in range(8)]
 PODS = 2
 SETTLED_SECONDS = 300
 
@@ -33,24 +32,37 @@ def pool(replicas: int = PODS, *, memory: str = "2Gi", sleepers: str = "256Mi", 
     }
 
 
+def names(scenario: str, count: int) -> list[str]:
+    """So many models of a scenario's own: what is served by a name is served in the whole cluster."""
+    return [f"{scenario}-{number}" for number in range(count)]
+
+
 def model(name: str, source: str = "", **spec: Any) -> Object:
-    """A model of the pool; without a source that of its name on the volume."""
+    """A model of the pool; without a source that of its number on the volume."""
     base = {
-        "model": {"source": source or f"pvc://{CLAIM}/{name}"},
+        "model": {"source": source or f"pvc://{CLAIM}/{_folder(name)}"},
         "placement": {"pool": NAME},
         "runtime": RUNTIME,
     }
     return {"apiVersion": GROUP, "kind": "ModelDeployment", "metadata": {"name": name}, "spec": base | spec}
 
 
-def provide_models(kube: Kube, folder: Path, names: list[str] = MODELS) -> None:
-    """Their files, and a claim for them."""
-    for seed, name in enumerate(names):
-        write_tiny_model(folder / name, seed)
+def provide_models(kube: Kube, folder: Path, names: list[str]) -> None:
+    """Their files, which scenarios share by number, and a claim for them."""
+    for name in names:
+        write_tiny_model(folder / _folder(name), seed=_number(name))
     provide_volume(kube, folder)
 
 
-def start(kube: Kube, folder: Path, names: list[str] = MODELS, **options: Any) -> None:
+def _folder(name: str) -> str:
+    return f"tiny-{_number(name)}"
+
+
+def _number(name: str) -> int:
+    return int(name.rpartition("-")[2])
+
+
+def start(kube: Kube, folder: Path, names: list[str], **options: Any) -> None:
     """The pool with so many models, each of them ready."""
     provide_models(kube, folder, names)
     kube.apply(pool(**options))

@@ -123,10 +123,14 @@ def demo() -> dict[str, Any]:
 
 
 @pytest.fixture
-def tiny(kube: Kube, settings: Settings, demo: dict[str, Any]) -> dict[str, Any]:
-    """A ModelDeployment that is ready in seconds: a random model on a volume; the demo where there is none."""
+def tiny(kube: Kube, settings: Settings, demo: dict[str, Any], request: pytest.FixtureRequest) -> dict[str, Any]:
+    """A ModelDeployment that is ready in seconds: a random model on a volume; the demo where there is none.
+
+    It is called what its scenario calls its `MODEL`: names are the whole cluster's, and others run meanwhile.
+    """
+    name: str = request.module.MODEL
     if not settings.shared_files:
-        manifest = demo | {"metadata": {"name": "tiny"}}
+        manifest = demo | {"metadata": {"name": name}}
         manifest["spec"] = demo["spec"] | {"model": {"source": demo["spec"]["model"]["source"]}}
         return manifest
     folder = Path(settings.shared_files) / "tiny-llama"
@@ -135,7 +139,7 @@ def tiny(kube: Kube, settings: Settings, demo: dict[str, Any]) -> dict[str, Any]
     return {
         "apiVersion": GROUP,
         "kind": "ModelDeployment",
-        "metadata": {"name": "tiny"},
+        "metadata": {"name": name},
         "spec": {
             "model": {"source": f"pvc://{CLAIM}/{folder.name}"},
             "replicas": 1,
@@ -147,27 +151,32 @@ def tiny(kube: Kube, settings: Settings, demo: dict[str, Any]) -> dict[str, Any]
 
 @pytest.fixture
 def serve(kube: Kube, tiny: dict[str, Any]) -> Serve:
-    """Apply the tiny model with so many replicas and further fields of its spec, and wait until it has settled."""
+    """Apply the tiny model with so many replicas and further fields of its spec, and wait until it has settled.
 
-    def start(replicas: int = 1, **fields: Any) -> dict[str, Any]:
-        tiny["spec"] |= {"replicas": replicas, **fields}
-        kube.apply(tiny)
-        kube.wait_settled("tiny", replicas)
-        return tiny
+    By another name it is one more model.
+    """
+
+    def start(replicas: int = 1, name: str = "", **fields: Any) -> dict[str, Any]:
+        model = tiny | {"metadata": {"name": name or tiny["metadata"]["name"]}}
+        model["spec"] = tiny["spec"] | {"replicas": replicas, **fields}
+        kube.apply(model)
+        kube.wait_settled(model["metadata"]["name"], replicas)
+        return model
 
     return start
 
 
 @pytest.fixture
-def serving(kube: Kube, serve: Serve) -> dict[str, Any]:
+def serving(kube: Kube, serve: Serve, request: pytest.FixtureRequest) -> dict[str, Any]:
     """One replica, ready and settled: that of the test before, if there was one."""
-    if "tiny" not in kube.models():
+    name: str = request.module.MODEL
+    if name not in kube.models():
         return serve()
-    kube.scale("tiny", 1)
-    kube.wait_settled("tiny", 1)
+    kube.scale(name, 1)
+    kube.wait_settled(name, 1)
     return {
         "apiVersion": GROUP,
         "kind": "ModelDeployment",
-        "metadata": {"name": "tiny"},
-        "spec": kube.model("tiny")["spec"],
+        "metadata": {"name": name},
+        "spec": kube.model(name)["spec"],
     }

@@ -15,6 +15,7 @@ from harness.load import load
 from harness.settings import Settings
 from harness.waiting import Stopwatch, hold
 
+MODEL = "api-server-stopped"
 PROMPT = "w5 w6 w7 w8 w9 w10"
 ACTS_WITHIN = 60
 
@@ -29,13 +30,13 @@ def test_requests_are_answered_meanwhile_and_the_operator_acts_afterwards(
 ) -> None:
     stopped_for = 60 if settings.long else 30
     serve(2)
-    with load(async_client, "tiny", users=3, prompt=PROMPT, tokens=16) as outcome:
+    with load(async_client, MODEL, users=3, prompt=PROMPT, tokens=16) as outcome:
         hold(3)
         with frozen(HUB, "kube-apiserver"):
             hold(stopped_for)
         since = Stopwatch()
-        kube.scale("tiny", 1)
-        kube.wait_settled("tiny", 1, timeout=ACTS_WITHIN)
+        kube.scale(MODEL, 1)
+        kube.wait_settled(MODEL, 1, timeout=ACTS_WITHIN)
         measured["settled_after_seconds"] = since.seconds
         hold(5)
     measured |= {"stopped_for_seconds": stopped_for, "load": outcome.summary()}

@@ -13,6 +13,7 @@ from harness.kubectl import cordoned, drained
 from harness.load import load
 from harness.waiting import Stopwatch, hold
 
+MODEL = "drained"
 PROMPT = "w5 w6 w7 w8 w9 w10"
 DRAINED_WITHIN = 300
 
@@ -25,7 +26,7 @@ def test_with_two_replicas(
     measured: Figures,
 ) -> None:
     serve(2)
-    assert sorted(kube.nodes_of("tiny")) == list(two_nodes)
+    assert sorted(kube.nodes_of(MODEL)) == list(two_nodes)
     _, leaves = two_nodes
     _drain_under_load(kube, async_client, leaves, measured, replicas=2)
 
@@ -40,20 +41,20 @@ def test_with_one_replica(
     stays, leaves = two_nodes
     with cordoned(stays):
         serve(1)
-    assert kube.nodes_of("tiny") == [leaves]
+    assert kube.nodes_of(MODEL) == [leaves]
     _drain_under_load(kube, async_client, leaves, measured, replicas=1)
 
 
 def _drain_under_load(kube: Kube, client: openai.AsyncOpenAI, leaves: str, measured: Figures, *, replicas: int) -> None:
     """Drain the node to its end; every replica is elsewhere then, and no request has failed."""
-    with load(client, "tiny", users=3, prompt=PROMPT, tokens=16) as outcome:
+    with load(client, MODEL, users=3, prompt=PROMPT, tokens=16) as outcome:
         hold(3)
         since = Stopwatch()
         with drained(leaves, timeout=DRAINED_WITHIN):
             measured["drained_after_seconds"] = since.seconds
-            kube.wait_settled("tiny", replicas, timeout=DRAINED_WITHIN)
+            kube.wait_settled(MODEL, replicas, timeout=DRAINED_WITHIN)
             measured["settled_after_seconds"] = since.seconds
-            assert leaves not in kube.nodes_of("tiny")
+            assert leaves not in kube.nodes_of(MODEL)
             hold(3)
     measured["load"] = outcome.summary()
     assert outcome.failures == [], told(measured)

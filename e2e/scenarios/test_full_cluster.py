@@ -14,6 +14,7 @@ from harness.kube import Kube
 from harness.load import load
 from harness.waiting import Stopwatch, until
 
+MODEL = "full"
 PROMPT = "w5 w6 w7 w8 w9 w10"
 SEAT = "e2e.plimsoll.dev/seat"
 ROLLED_WITHIN = 300
@@ -38,15 +39,15 @@ def test_a_roll_ends_where_there_is_no_room_for_one_more(
 ) -> None:
     resources = {"cpu": "200m", "memory": "1500Mi", "accelerator": {"resource": SEAT}}
     tiny = serve(seats, resources=resources, rollout=rollout)
-    before = set(kube.ready_pods("tiny"))
-    with load(async_client, "tiny", users=2, prompt=PROMPT, tokens=16) as outcome:
+    before = set(kube.ready_pods(MODEL))
+    with load(async_client, MODEL, users=2, prompt=PROMPT, tokens=16) as outcome:
         tiny["spec"]["runtime"] = tiny["spec"]["runtime"] | {"maxSequences": 32}
         since = Stopwatch()
         kube.apply(tiny)
-        until("a new pod", lambda: set(kube.ready_pods("tiny")) - before, timeout=ROLLED_WITHIN)
-        kube.wait_settled("tiny", seats, timeout=ROLLED_WITHIN)
+        until("a new pod", lambda: set(kube.ready_pods(MODEL)) - before, timeout=ROLLED_WITHIN)
+        kube.wait_settled(MODEL, seats, timeout=ROLLED_WITHIN)
         measured["rolled_after_seconds"] = since.seconds
     measured["load"] = outcome.summary()
-    assert before.isdisjoint(kube.ready_pods("tiny"))
+    assert before.isdisjoint(kube.ready_pods(MODEL))
     assert outcome.failures == [], told(measured)
     assert outcome.answered > 10

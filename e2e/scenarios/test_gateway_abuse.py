@@ -16,6 +16,7 @@ from harness.release import Release
 from harness.settings import Settings
 from harness.waiting import Stopwatch, until
 
+MODEL = "abused"
 PROMPT = "w5 w6 w7 w8 w9 w10"
 SHORT = {
     "arrays_in_arrays": 12,
@@ -38,16 +39,16 @@ def test_the_gateway_lives_and_others_are_answered(
 ) -> None:
     serve(1)
     ingress = httpx.URL(settings.url)
-    target = abuse.Target(ingress.host, ingress.port or 80, settings.host, "tiny")
+    target = abuse.Target(ingress.host, ingress.port or 80, settings.host, MODEL)
     before = release.restarts("gateway")
     assert len(before) == 2
     phases: dict[str, Any] = {}
-    with load(async_client, "tiny", users=2, prompt=PROMPT, tokens=8) as outcome:
+    with load(async_client, MODEL, users=2, prompt=PROMPT, tokens=8) as outcome:
         for name, count in SHORT.items():
             sent, failed_before = Stopwatch(), len(outcome.failures)
             where = target
             if name == "half_headers" and settings.own_cluster:  # they never pass the ingress: past it, to the Service
-                where = abuse.Target(*release.service_address("gateway"), settings.host, "tiny")
+                where = abuse.Target(*release.service_address("gateway"), settings.host, MODEL)
             ended = asyncio.run(abuse.ALL[name](where, count * (TIMES_LONG if settings.long else 1)))
             until("two gateways ready", lambda: len(release.ready_pods("gateway")) == 2, timeout=120)
             phases[name] = {

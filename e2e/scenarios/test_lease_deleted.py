@@ -11,6 +11,7 @@ from harness.kube import Kube
 from harness.release import Release
 from harness.waiting import Stopwatch, hold, until
 
+MODEL = "lease-deleted"
 LEASE = "plimsoll-operator"
 EXPIRED_AFTER = 30
 """Seconds after which a holder that has renewed nothing may act no longer, with room to spare."""
@@ -24,8 +25,8 @@ def test_the_operator_acts_on_without_its_lease(
     with lease.deleted(release.namespace, LEASE):
         hold(EXPIRED_AFTER)
         since = Stopwatch()
-        kube.scale("tiny", 2)
-        kube.wait_settled("tiny", 2, timeout=ACTS_WITHIN)
+        kube.scale(MODEL, 2)
+        kube.wait_settled(MODEL, 2, timeout=ACTS_WITHIN)
         measured["settled_after_seconds"] = since.seconds
         holder = until("a new holder", lambda: lease.holder(release.namespace, LEASE), timeout=30)
         assert holder in release.component_pods("operator")

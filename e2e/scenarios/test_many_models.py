@@ -17,6 +17,7 @@ from harness.release import Release
 from harness.settings import Settings
 from harness.waiting import Stopwatch, hold, until
 
+MODEL = "among-many"
 PROMPT = "w5 w6 w7 w8 w9 w10"
 NOWHERE = {"e2e.plimsoll.dev/nowhere": "yes"}
 OPERATOR = "plimsoll.dev/operator"
@@ -37,7 +38,7 @@ def test_all_settle_and_then_cost_nothing(
     wait_old_namespaces_gone()
     tiny = serve(1)
     before = release.restarts("operator") | release.restarts("gateway")
-    with load(async_client, "tiny", users=1, prompt=PROMPT, tokens=8, pause=0.5) as outcome:
+    with load(async_client, MODEL, users=1, prompt=PROMPT, tokens=8, pause=0.5) as outcome:
         since = Stopwatch()
         with ThreadPoolExecutor(4) as pool:
             list(pool.map(kube.apply, (_homeless(tiny, number) for number in range(count))))
@@ -71,7 +72,7 @@ def test_all_settle_and_then_cost_nothing(
 def _homeless(tiny: dict[str, Any], number: int) -> dict[str, Any]:
     """One that no node can hold."""
     manifest = copy.deepcopy(tiny)
-    manifest["metadata"] = {"name": f"homeless-{number}"}
+    manifest["metadata"] = {"name": f"{MODEL}-{number}"}
     manifest["spec"] |= {"template": {"nodeSelector": NOWHERE}}
     return manifest
 

@@ -19,8 +19,9 @@ from harness.load import load
 from harness.settings import Settings
 from harness.waiting import Stopwatch, hold, until
 
+MODEL = "node-lost"
 PROMPT = "w5 w6 w7 w8 w9 w10"
-NAMES = pool.MODELS[:4]
+POOLED = pool.names(MODEL, 4)
 NOTICED_WITHIN = 90
 ELSEWHERE_WITHIN = 30
 REPLACED_WITHIN = 240
@@ -37,8 +38,8 @@ def test_a_lost_node_costs_no_request_and_is_named(
 ) -> None:
     kept, lost = two_nodes
     serve(2)
-    assert sorted(kube.nodes_of("tiny")) == [kept, lost]
-    with load(async_client, "tiny", users=3, prompt=PROMPT, tokens=16) as outcome:
+    assert sorted(kube.nodes_of(MODEL)) == [kept, lost]
+    with load(async_client, MODEL, users=3, prompt=PROMPT, tokens=16) as outcome:
         hold(3)
         with frozen(lost, "kubelet"):
             since = Stopwatch()
@@ -46,21 +47,21 @@ def test_a_lost_node_costs_no_request_and_is_named(
             measured["not_ready_after_seconds"] = since.seconds
             until(
                 f"a condition that names {lost}",
-                lambda: any(lost in c["message"] for c in kube.conditions()["tiny"].values()),
+                lambda: any(lost in c["message"] for c in kube.conditions()[MODEL].values()),
                 timeout=NOTICED_WITHIN,
-                state=lambda: kube.describe("tiny"),
+                state=lambda: kube.describe(MODEL),
             )
             measured["named_after_seconds"] = since.seconds
             until(
                 f"two replicas on {kept}",
-                lambda: kube.nodes_of("tiny") == [kept, kept],
+                lambda: kube.nodes_of(MODEL) == [kept, kept],
                 timeout=REPLACED_WITHIN,
-                state=lambda: kube.describe("tiny"),
+                state=lambda: kube.describe(MODEL),
             )
             measured["replaced_after_seconds"] = since.seconds
             hold(30 if settings.long else 5)
         nodes.wait_ready(lost)
-        kube.wait_settled("tiny", 2, timeout=120)
+        kube.wait_settled(MODEL, 2, timeout=120)
     measured["load"] = outcome.summary()
     assert outcome.failures == [], told(measured)
     assert outcome.answered > 100
@@ -77,14 +78,14 @@ def test_models_of_a_pool_answer_elsewhere_and_are_loaded_once(
     """The node's kubelet and its containerd stop; the host's process lives, and knows nothing of it."""
     kept, lost = two_nodes
     with cordoned(kept):
-        pool.start(kube, Path(settings.shared_files), NAMES, replicas=1)
+        pool.start(kube, Path(settings.shared_files), POOLED, replicas=1)
         [gone] = pool.wait_replicas(kube, 1)
     kube.apply(pool.pool(2))
     pool.wait_replicas(kube)
-    answers = {name: _ask(client, name) for name in NAMES}
+    answers = {name: _ask(client, name) for name in POOLED}
     there = {host["metadata"]["name"]: host["status"]["node"] for host in kube.model_hosts()}
     assert sorted(there.values()) == list(two_nodes)
-    moved = [name for name in NAMES if pool.places(kube, name) == [gone]]
+    moved = [name for name in POOLED if pool.places(kube, name) == [gone]]
     assert moved, "the pods of the pool share the models, and this one has none"
     with ExitStack() as stopped:
         stopped.enter_context(frozen(lost, "kubelet"))
@@ -95,11 +96,11 @@ def test_models_of_a_pool_answer_elsewhere_and_are_loaded_once(
         since = Stopwatch()
         until(
             "the models elsewhere",
-            lambda: all(_answered_off(kube, name, gone) for name in NAMES),
+            lambda: all(_answered_off(kube, name, gone) for name in POOLED),
             timeout=NOTICED_WITHIN,
             state=lambda: [kube.describe(name) for name in moved],
         )
-        assert {name: _ask(client, name) for name in NAMES} == answers
+        assert {name: _ask(client, name) for name in POOLED} == answers
         taken = since.seconds
         measured["elsewhere"] = {
             "seconds": taken,
@@ -111,13 +112,13 @@ def test_models_of_a_pool_answer_elsewhere_and_are_loaded_once(
     pool.wait_replicas(kube)
     until(
         "each model on one host",
-        lambda: all(len(pool.holders(kube).get(name, [])) == 1 for name in NAMES),
+        lambda: all(len(pool.holders(kube).get(name, [])) == 1 for name in POOLED),
         timeout=120,
         state=lambda: pool.holders(kube),
     )
     hold(20)
-    assert {name: len(places) for name, places in pool.holders(kube).items()} == dict.fromkeys(NAMES, 1)
-    assert {name: _ask(client, name) for name in NAMES} == answers
+    assert {name: len(places) for name, places in pool.holders(kube).items()} == dict.fromkeys(POOLED, 1)
+    assert {name: _ask(client, name) for name in POOLED} == answers
 
 
 def _answered_off(kube: Kube, name: str, gone: str) -> bool:

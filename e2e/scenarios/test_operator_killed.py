@@ -18,12 +18,13 @@ from harness.settings import Settings
 from harness.tiny_model import RUNTIME
 from harness.waiting import Stopwatch, hold, until
 
+MODEL = "killed"
 PROMPT = "w5 w6 w7 w8 w9 w10"
 LEASE = "plimsoll-operator"
 LEADS_WITHIN = 60
 SETTLED_WITHIN = 300
-POOLED = pool.MODELS[:5]
-OWN = "own"
+POOLED = pool.names(MODEL, 5)
+OWN = f"{MODEL}-own"
 SETTLED_HOLD = 12
 
 Step = tuple[str, Object | str]

@@ -16,6 +16,8 @@ from harness.policies import enforced
 from harness.release import Release
 from harness.settings import Settings
 
+MODEL = "policed"
+POOLED, ANOTHER = pool.names(MODEL, 2)
 PROMPT = "w5 w6 w7 w8 w9 w10"
 HOST_API, SERVING, GATEWAY, GATEWAY_METRICS, OPERATOR_METRICS = 8100, 8000, 8080, 8081, 8080
 SCRAPER = {"app.kubernetes.io/name": "prometheus"}
@@ -75,13 +77,13 @@ def test_ports_are_open_to_those_who_need_them_alone(
 ) -> None:
     stranger, scraper = stranger_and_scraper
     serve(1)
-    pool.start(kube, Path(settings.shared_files), pool.MODELS[:1], replicas=1)
+    pool.start(kube, Path(settings.shared_files), [POOLED], replicas=1)
     [host] = pool.wait_replicas(kube, 1)
     [gateway, *_], [operator] = release.ready_pods("gateway"), release.ready_pods("operator")
     targets = {
         "host API": (kube.address(host), HOST_API),
         "host's models": (kube.address(host), SERVING),
-        "a model's own pod": (kube.address(kube.ready_pods("tiny")[0]), SERVING),
+        "a model's own pod": (kube.address(kube.ready_pods(MODEL)[0]), SERVING),
         "gateway": (release.address(gateway), GATEWAY),
         "gateway's metrics": (release.address(gateway), GATEWAY_METRICS),
         "operator's metrics": (release.address(operator), OPERATOR_METRICS),
@@ -98,9 +100,9 @@ def test_ports_are_open_to_those_who_need_them_alone(
         report = f"http://{kube.address(host)}:{HOST_API}/host/v1/report"
         for credential in ("", "Bearer nonsense"):
             assert ours.execute(gateway, "python3", "-c", ASK, report, credential).strip() == "401"
-        kube.apply(pool.model("another", kube.model(pool.MODELS[0])["spec"]["model"]["source"]))
-        kube.wait_condition("another", "Ready", "True", timeout=120)
-        for name in ("tiny", pool.MODELS[0], "another"):
+        kube.apply(pool.model(ANOTHER, kube.model(POOLED)["spec"]["model"]["source"]))
+        kube.wait_condition(ANOTHER, "Ready", "True", timeout=120)
+        for name in (MODEL, POOLED, ANOTHER):
             answer = client.completions.create(model=name, prompt=PROMPT, max_tokens=4, temperature=0)
             assert answer.usage is not None
 

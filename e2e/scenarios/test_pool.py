@@ -18,12 +18,13 @@ from harness.figures import Figures, told
 from harness.host_api import HostApi
 from harness.kube import Kube, Object, fresh_namespace
 from harness.load import Outcome, load
-from harness.pool import MODELS, PODS
+from harness.pool import PODS
 from harness.release import Release
 from harness.settings import Settings
 from harness.waiting import Stopwatch, hold, until
 from placement.recorded import Asked, Judged, judge
 
+MODELS = pool.names("pooled", 8)
 PROMPT = "w5 w6 w7 w8 w9 w10"
 TOKENS = 8
 USERS = 3
@@ -56,7 +57,7 @@ def hosts(kube: Kube, settings: Settings) -> list[str]:
     """Those of a pool with eight small random models, none of which has been asked for."""
     if not settings.shared_files:
         pytest.skip("its models are files that all nodes share, which only this machine's own cluster has")
-    pool.start(kube, Path(settings.shared_files))
+    pool.start(kube, Path(settings.shared_files), MODELS)
     return pool.wait_replicas(kube)
 
 

@@ -12,6 +12,8 @@ from kubernetes.dynamic.exceptions import DynamicApiError
 from harness.kube import Kube, fresh_namespace
 from harness.waiting import until
 
+MODEL = "refused"
+
 
 @pytest.fixture(scope="module")
 def kube() -> Iterator[Kube]:
@@ -46,13 +48,13 @@ def test_a_wrong_source_is_named_and_fixing_it_heals(kube: Kube, tiny: dict[str,
     kube.apply(tiny)
     loaded = until(
         "a reason for not loading",
-        lambda: (c := kube.condition("tiny", "Loaded")) and c["reason"] == "ModelSourceNotFound" and c,
+        lambda: (c := kube.condition(MODEL, "Loaded")) and c["reason"] == "ModelSourceNotFound" and c,
         timeout=90,
-        state=lambda: kube.describe("tiny"),
+        state=lambda: kube.describe(MODEL),
     )
     assert "that-is-not-there" in loaded["message"]
-    assert any(kind == "Warning" and "that-is-not-there" in text for kind, _, text in kube.events("tiny"))
+    assert any(kind == "Warning" and "that-is-not-there" in text for kind, _, text in kube.events(MODEL))
     tiny["spec"]["model"]["source"] = source
     kube.apply(tiny)
-    kube.wait_condition("tiny", "Ready", "True")
-    kube.wait_settled("tiny", 1)
+    kube.wait_condition(MODEL, "Ready", "True")
+    kube.wait_settled(MODEL, 1)

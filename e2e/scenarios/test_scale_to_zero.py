@@ -13,6 +13,7 @@ from harness.load import load
 from harness.settings import Settings
 from harness.waiting import Stopwatch, hold, until
 
+MODEL = "to-zero"
 PROMPT = "w5 w6 w7 w8 w9 w10"
 SCALING = {"minReplicas": 0, "maxReplicas": 2, "idleSeconds": 10, "scaleDownSeconds": 10}
 TO_ZERO_WITHIN = 180
@@ -27,24 +28,24 @@ def test_to_zero_and_back_no_request_fails(
 ) -> None:
     tiny["spec"] |= {"scaling": SCALING}
     kube.apply(tiny)
-    kube.wait_condition("tiny", "Ready", "True")
+    kube.wait_condition(MODEL, "Ready", "True")
     rounds: list[dict[str, Any]] = []
     for _ in range(5 if settings.long else 1):
         since = Stopwatch()
         until(
             "no pods without requests",
-            lambda: not kube.pods("tiny"),
+            lambda: not kube.pods(MODEL),
             timeout=TO_ZERO_WITHIN,
-            state=lambda: kube.describe("tiny"),
+            state=lambda: kube.describe(MODEL),
         )
         gone = since.seconds
-        status = kube.model("tiny")["status"]
-        assert status["desiredReplicas"] == 0, kube.describe("tiny")
-        with load(new_client(), "tiny", users=3, prompt=PROMPT, tokens=8) as outcome:
-            until("an answer", lambda: outcome.answered > 0, timeout=300, state=lambda: kube.describe("tiny"))
+        status = kube.model(MODEL)["status"]
+        assert status["desiredReplicas"] == 0, kube.describe(MODEL)
+        with load(new_client(), MODEL, users=3, prompt=PROMPT, tokens=8) as outcome:
+            until("an answer", lambda: outcome.answered > 0, timeout=300, state=lambda: kube.describe(MODEL))
             hold(5)
         first = min(outcome.requests, key=lambda request: request.began + request.seconds)
         rounds.append({"gone_after_seconds": gone, "first_answer_seconds": first.seconds, "load": outcome.summary()})
         assert outcome.failures == [], told({"rounds": rounds})
-        assert len(outcome.texts["tiny"]) == 1
+        assert len(outcome.texts[MODEL]) == 1
     measured["rounds"] = rounds

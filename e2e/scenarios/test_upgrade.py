@@ -18,8 +18,9 @@ from harness.release import Release
 from harness.settings import Settings
 from harness.waiting import Stopwatch, hold, until
 
+MODEL = "upgraded"
 PROMPT = "w5 w6 w7 w8 w9 w10"
-POOLED = pool.MODELS[:2]
+POOLED = pool.names(MODEL, 2)
 ROLLED_WITHIN = 600
 
 
@@ -38,9 +39,9 @@ def test_operator_gateway_and_runtime_roll_and_no_request_fails(
     pool.start(kube, Path(settings.shared_files), POOLED)
     images = {
         "image.digest": release.image_digest("operator"),
-        "runtime.image.digest": kube.image_digest(kube.ready_pods("tiny")[0]),
+        "runtime.image.digest": kube.image_digest(kube.ready_pods(MODEL)[0]),
     }
-    names = cycle(["tiny", *POOLED])
+    names = cycle([MODEL, *POOLED])
     least = 2000 if settings.long else 300
     with load(async_client, lambda: next(names), users=3, prompt=PROMPT, tokens=16) as outcome:
         hold(3)
@@ -56,13 +57,13 @@ def test_operator_gateway_and_runtime_roll_and_no_request_fails(
         until(f"{least} requests", lambda: len(outcome.requests) >= least, timeout=ROLLED_WITHIN)
     measured["load"] = outcome.summary()
     assert outcome.failures == [], told(measured)
-    assert {name: len(texts) for name, texts in outcome.texts.items()} == dict.fromkeys(["tiny", *POOLED], 1)
+    assert {name: len(texts) for name, texts in outcome.texts.items()} == dict.fromkeys([MODEL, *POOLED], 1)
 
 
 def _pods(kube: Kube, release: Release) -> set[str]:
     """All that an upgrade replaces, as far as it is ready."""
     ours = [*release.ready_pods("operator"), *release.ready_pods("gateway")]
-    return {*ours, *kube.ready_pods("tiny"), *pool.reporting(kube)}
+    return {*ours, *kube.ready_pods(MODEL), *pool.reporting(kube)}
 
 
 def _wait_rolled(kube: Kube, release: Release, before: set[str]) -> None:
@@ -73,6 +74,6 @@ def _wait_rolled(kube: Kube, release: Release, before: set[str]) -> None:
         return now.isdisjoint(before) and len(now) == len(before) and len(pool.hosts(kube)) == pool.PODS
 
     until("every pod replaced", rolled, timeout=ROLLED_WITHIN, state=lambda: (before, _pods(kube, release)))
-    kube.wait_settled("tiny", 2)
+    kube.wait_settled(MODEL, 2)
     for name in POOLED:
         kube.wait_condition(name, "Ready", "True")

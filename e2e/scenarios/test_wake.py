@@ -18,6 +18,7 @@ from harness.load import percentile
 from harness.release import Release
 from harness.settings import Settings
 from harness.tiny_model import SMALL, write_tiny_model
+from harness.volume import CLAIM, provide_volume
 from harness.waiting import hold
 
 PROMPT = "w5 w6 w7 w8 w9 w10"
@@ -35,7 +36,7 @@ class Case:
     goal_seconds: float
 
 
-CASES = [Case("small", "", 1.0), Case("demo", "demo://gemma-3-270m", 2.0)]
+CASES = [Case("small", f"pvc://{CLAIM}/small", 1.0), Case("demo", "demo://gemma-3-270m", 2.0)]
 
 
 def test_of_models_that_sleep_in_memory(
@@ -45,7 +46,7 @@ def test_of_models_that_sleep_in_memory(
         pytest.skip("its models are files that all nodes share, which only this machine's own cluster has")
     folder = Path(settings.shared_files)
     write_tiny_model(folder / "small", shape=SMALL)
-    pool.provide_models(kube, folder, names=[])
+    provide_volume(kube, folder)
     kube.apply(pool.pool(1, memory="4Gi", sleepers="1Gi"))
     runtime = {"dtype": "bfloat16", "kvMemory": "64MiB", "maxModelLen": 1024}
     for case in CASES:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -44,6 +46,14 @@ def test_each_chosen_scenario_has_one_turn() -> None:
         [["drain"]],
     ]
     assert all(len(turn) == 1 for turn in runs.turns(runs.names(), beside=False))
+
+
+def test_what_goes_on_beside_others_has_models_of_its_own() -> None:
+    named = re.compile(r'(?:^MODELS? = (?:pool\.names\()?|\bCase\()"([-a-z]+)"', re.MULTILINE)
+    found = {name: named.findall((runs.SCENARIOS / f"test_{name}.py").read_text()) for name in runs.names()}
+    named_by = Counter(model for models in found.values() for model in set(models))
+    assert {model for model, scenarios in named_by.items() if scenarios > 1} == set()
+    assert [name for name, models in found.items() if not models] == ["answers"], "the README's own example"
 
 
 def test_a_report_has_a_result_for_each_test() -> None:

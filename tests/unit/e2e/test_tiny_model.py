@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from harness import tiny_model
+from harness import pool, tiny_model
 from harness.tiny_model import write_tiny_model
 
 
@@ -53,3 +53,10 @@ def test_half_a_model_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     with pytest.raises(OSError, match="no space left"):
         write_tiny_model(tmp_path / "model")
     assert files(tmp_path) == {}
+
+
+def test_scenarios_share_files_by_number_and_no_names() -> None:
+    one, other = (pool.model(pool.names(scenario, 3)[2]) for scenario in ("lost", "killed"))
+    assert one["metadata"]["name"] == "lost-2"
+    assert other["metadata"]["name"] == "killed-2"
+    assert one["spec"]["model"] == other["spec"]["model"] == {"source": "pvc://tiny-model/tiny-2"}
