@@ -119,10 +119,6 @@ class Kube:
         answer = self._core.list_namespaced_event(self.namespace, field_selector=f"involvedObject.name={name}")
         return [(e.type, e.reason, e.message) for e in answer.items]
 
-    def told_by(self, controller: str) -> int:
-        """How many events of the namespace this controller has written."""
-        return sum(e.reporting_component == controller for e in self._core.list_namespaced_event(self.namespace).items)
-
     def condition(self, name: str, kind: str) -> Object | None:
         """One condition of a ModelDeployment's status, if it speaks of the present generation."""
         return _present(self.model(name)).get(kind)
@@ -220,17 +216,6 @@ class Kube:
 
     def _resource(self, api_version: str, kind: str) -> Any:
         return self._dynamic.resources.get(api_version=api_version, kind=kind)
-
-
-def wait_old_namespaces_gone() -> None:
-    """Wait until what earlier tests had is gone, for what would be disturbed by its going."""
-    core: Any = client.CoreV1Api()
-
-    def going() -> list[str]:
-        found = core.list_namespace().items
-        return [n.metadata.name for n in found if n.metadata.name.startswith(PREFIX) and n.metadata.deletion_timestamp]
-
-    until("older namespaces gone", lambda: not going(), timeout=GONE_SECONDS, state=going)
 
 
 @contextlib.contextmanager

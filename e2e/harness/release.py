@@ -39,6 +39,10 @@ class Release:
         """A pod's address."""
         return str(self._core.read_namespaced_pod(pod, self.namespace).status.pod_ip)
 
+    def account(self, component: str) -> str:
+        """The ServiceAccount that its pods have."""
+        return str(self._pods(component)[0].spec.service_account_name)
+
     def image(self, component: str) -> str:
         """The image that its pods are made with."""
         return str(self._pods(component)[0].spec.containers[0].image)

@@ -1,21 +1,39 @@
-"""Requests are counted from the API server's metrics: what the operator may cause, and no watch."""
+"""Requests are counted from the API server's metrics: those of the flow schemas that pick out our own."""
 
 from __future__ import annotations
 
-from harness.api_cost import parse
+from harness.api_cost import KINDS, parse, schema
 
-COUNTED = "apiserver_request_total"
-POD_LISTS = 'component="apiserver",group="",resource="pods",scope="namespace",subresource="",verb="LIST"'
-APPLIES = 'group="plimsoll.dev",resource="modeldeployments",subresource="status",verb="APPLY"'
+COUNTED = "apiserver_flowcontrol_dispatched_requests_total"
 METRICS = f"""# TYPE {COUNTED} counter
-{COUNTED}{{code="200",{POD_LISTS},version="v1"}} 40
-{COUNTED}{{code="500",{POD_LISTS},version="v1"}} 2
-{COUNTED}{{code="200",resource="pods",subresource="",verb="WATCH"}} 9
-{COUNTED}{{code="200",{APPLIES},version="v1alpha1"}} 1.2e+06
-{COUNTED}{{code="200",resource="leases",subresource="",verb="PUT"}} 50
-apiserver_request_duration_seconds_count{{resource="pods",verb="LIST"}} 7
+{COUNTED}{{flow_schema="e2e-1-reads",priority_level="workload-low"}} 40
+{COUNTED}{{flow_schema="e2e-1-reads",priority_level="global-default"}} 2
+{COUNTED}{{flow_schema="e2e-1-writes",priority_level="workload-low"}} 1.2e+06
+{COUNTED}{{flow_schema="e2e-2-writes",priority_level="workload-low"}} 9
+{COUNTED}{{flow_schema="service-accounts",priority_level="workload-low"}} 50
+apiserver_flowcontrol_rejected_requests_total{{flow_schema="e2e-1-reads",priority_level="workload-low"}} 7
 """
 
 
-def test_only_what_the_operator_may_cause_is_counted() -> None:
-    assert parse(METRICS) == {"LIST pods": 42, "APPLY modeldeployments/status": 1_200_000}
+def test_only_what_the_schemas_pick_out_is_counted() -> None:
+    names = {"e2e-1-reads": "reads", "e2e-1-writes": "writes"}
+    assert parse(METRICS, names) == {"reads": 42, "writes": 1_200_000}
+    assert parse("", names) == {"reads": 0, "writes": 0}
+
+
+def test_a_schema_picks_out_our_accounts_in_one_namespace_and_over_all_of_them() -> None:
+    spec = schema("n", KINDS["reads"], "e2e-1", "system", ["operator", "gateway"])["spec"]
+    [rule] = spec["rules"]
+    assert [s["serviceAccount"] for s in rule["subjects"]] == [
+        {"name": "operator", "namespace": "system"},
+        {"name": "gateway", "namespace": "system"},
+    ]
+    [resources] = rule["resourceRules"]
+    assert (resources["namespaces"], resources["clusterScope"]) == (["e2e-1"], True)
+    assert resources["verbs"] == ["get", "list"]
+
+
+def test_watches_last_and_are_not_counted() -> None:
+    verbs = [verb for kind in KINDS.values() for verb in kind]
+    assert "watch" not in verbs
+    assert len(set(verbs)) == len(verbs)
