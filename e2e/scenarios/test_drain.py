@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import cycle
 from typing import Any
 
 import openai
@@ -14,48 +15,38 @@ from harness.load import load
 from harness.waiting import Stopwatch, hold
 
 MODEL = "drained"
+ALONE = f"{MODEL}-alone"
+REPLICAS = {MODEL: 2, ALONE: 1}
 PROMPT = "w5 w6 w7 w8 w9 w10"
 DRAINED_WITHIN = 300
 
 
-def test_with_two_replicas(
+def test_with_two_replicas_and_with_one(
     kube: Kube,
     serve: Callable[..., dict[str, Any]],
     async_client: openai.AsyncOpenAI,
     two_nodes: tuple[str, str],
     measured: Figures,
 ) -> None:
-    serve(2)
-    assert sorted(kube.nodes_of(MODEL)) == list(two_nodes)
-    _, leaves = two_nodes
-    _drain_under_load(kube, async_client, leaves, measured, replicas=2)
-
-
-def test_with_one_replica(
-    kube: Kube,
-    serve: Callable[..., dict[str, Any]],
-    async_client: openai.AsyncOpenAI,
-    two_nodes: tuple[str, str],
-    measured: Figures,
-) -> None:
+    """A model has a replica on each node, another one its only replica on the node that is drained to its end."""
     stays, leaves = two_nodes
     with cordoned(stays):
-        serve(1)
-    assert kube.nodes_of(MODEL) == [leaves]
-    _drain_under_load(kube, async_client, leaves, measured, replicas=1)
-
-
-def _drain_under_load(kube: Kube, client: openai.AsyncOpenAI, leaves: str, measured: Figures, *, replicas: int) -> None:
-    """Drain the node to its end; every replica is elsewhere then, and no request has failed."""
-    with load(client, MODEL, users=3, prompt=PROMPT, tokens=16) as outcome:
+        serve(REPLICAS[ALONE], ALONE)
+    serve(REPLICAS[MODEL])
+    assert kube.nodes_of(ALONE) == [leaves]
+    assert sorted(kube.nodes_of(MODEL)) == [stays, leaves]
+    names = cycle(REPLICAS)
+    with load(async_client, lambda: next(names), users=4, prompt=PROMPT, tokens=16) as outcome:
         hold(3)
         since = Stopwatch()
         with drained(leaves, timeout=DRAINED_WITHIN):
             measured["drained_after_seconds"] = since.seconds
-            kube.wait_settled(MODEL, replicas, timeout=DRAINED_WITHIN)
+            for name, replicas in REPLICAS.items():
+                kube.wait_settled(name, replicas, timeout=DRAINED_WITHIN)
+                assert leaves not in kube.nodes_of(name)
             measured["settled_after_seconds"] = since.seconds
-            assert leaves not in kube.nodes_of(MODEL)
             hold(3)
     measured["load"] = outcome.summary()
     assert outcome.failures == [], told(measured)
-    assert outcome.answered > 20
+    answered = {name: sum(r.model == name for r in outcome.requests) for name in REPLICAS}
+    assert all(number > 20 for number in answered.values()), answered

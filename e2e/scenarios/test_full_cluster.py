@@ -3,51 +3,65 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from contextlib import ExitStack
+from itertools import cycle
 
 import openai
 import pytest
 
 from harness import nodes
 from harness.figures import Figures, told
-from harness.kube import Kube
+from harness.kube import Kube, Object
 from harness.load import load
 from harness.waiting import Stopwatch, until
 
 MODEL = "full"
 PROMPT = "w5 w6 w7 w8 w9 w10"
-SEAT = "e2e.plimsoll.dev/seat"
+ROLLOUTS: dict[str, dict[str, int]] = {
+    f"{MODEL}-as-it-comes": {},
+    f"{MODEL}-as-it-is-told": {"maxSurge": 0, "maxUnavailable": 1},
+}
 ROLLED_WITHIN = 300
 
 
 @pytest.fixture
 def seats(two_nodes: tuple[str, str]) -> Iterator[int]:
-    """As many seats as nodes, one on each."""
-    with nodes.with_resource(SEAT, 1) as found:
-        assert set(found) == set(two_nodes)
-        yield len(found)
+    """As many seats for each model as there are nodes, one on each."""
+    with ExitStack() as given:
+        for name in ROLLOUTS:
+            assert set(given.enter_context(nodes.with_resource(_seat(name), 1))) == set(two_nodes)
+        yield len(two_nodes)
 
 
-@pytest.mark.parametrize("rollout", [{}, {"maxSurge": 0, "maxUnavailable": 1}], ids=["as it comes", "as it is told"])
 def test_a_roll_ends_where_there_is_no_room_for_one_more(
     kube: Kube,
     seats: int,
-    serve: Callable[..., dict[str, Any]],
+    serve: Callable[..., Object],
     async_client: openai.AsyncOpenAI,
     measured: Figures,
-    rollout: dict[str, Any],
 ) -> None:
-    resources = {"cpu": "200m", "memory": "1500Mi", "accelerator": {"resource": SEAT}}
-    tiny = serve(seats, resources=resources, rollout=rollout)
-    before = set(kube.ready_pods(MODEL))
-    with load(async_client, MODEL, users=2, prompt=PROMPT, tokens=16) as outcome:
-        tiny["spec"]["runtime"] = tiny["spec"]["runtime"] | {"maxSequences": 32}
+    models = [serve(seats, name, resources=_seated(name), rollout=rollout) for name, rollout in ROLLOUTS.items()]
+    before = {name: set(kube.ready_pods(name)) for name in ROLLOUTS}
+    names = cycle(ROLLOUTS)
+    with load(async_client, lambda: next(names), users=4, prompt=PROMPT, tokens=16) as outcome:
         since = Stopwatch()
-        kube.apply(tiny)
-        until("a new pod", lambda: set(kube.ready_pods(MODEL)) - before, timeout=ROLLED_WITHIN)
-        kube.wait_settled(MODEL, seats, timeout=ROLLED_WITHIN)
-        measured["rolled_after_seconds"] = since.seconds
+        for model in models:
+            kube.apply(model | {"spec": model["spec"] | {"runtime": model["spec"]["runtime"] | {"maxSequences": 32}}})
+        for name in reversed(ROLLOUTS):
+            until(f"a new pod of {name}", lambda n=name: set(kube.ready_pods(n)) - before[n], timeout=ROLLED_WITHIN)
+            kube.wait_settled(name, seats, timeout=ROLLED_WITHIN)
+            measured[name] = {"rolled_after_seconds": since.seconds}
     measured["load"] = outcome.summary()
-    assert before.isdisjoint(kube.ready_pods(MODEL))
+    assert all(before[name].isdisjoint(kube.ready_pods(name)) for name in ROLLOUTS)
     assert outcome.failures == [], told(measured)
-    assert outcome.answered > 10
+    answered = {name: sum(request.model == name for request in outcome.requests) for name in ROLLOUTS}
+    assert all(number > 10 for number in answered.values()), answered
+
+
+def _seat(name: str) -> str:
+    """What a node has one of, for this model alone."""
+    return f"e2e.plimsoll.dev/{name}"
+
+
+def _seated(name: str) -> Object:
+    return {"cpu": "200m", "memory": "1500Mi", "accelerator": {"resource": _seat(name)}}
