@@ -14,7 +14,7 @@ import httpx
 
 MIB = 2**20
 TIMEOUT = 90.0
-HELD_SECONDS = 40.0
+HELD_SECONDS = 30.0
 """After this long the sender of a half request gives up."""
 HELD = "held"
 """How a half request ends that nobody has ended by then."""
