@@ -1,4 +1,4 @@
-"""`make e2e`: build the images, install the chart, run the scenarios one by one, clean up.
+"""`make e2e`: build the images, install the chart, run the scenarios, clean up.
 
 Without KUBECONFIG it starts this machine's own cluster (`e2e/cluster`) and stops it afterwards, unless it was up
 before or --keep is given. With KUBECONFIG and REGISTRY in the environment it uses that cluster and pushes there.
@@ -161,7 +161,7 @@ def _scenarios(target: Target, args: argparse.Namespace) -> bool:
                     records = runs.as_records(found, measured)
                     _record(args.record, _provenance(target) | {"length": settings.length}, records)
 
-        for turn in runs.turns(runs.choose(args.only), beside=not args.long):
+        for turn in runs.turns(runs.choose(args.only), beside=not args.long and not args.only):
             with ThreadPoolExecutor() as pool:
                 list(pool.map(partial(run, alone=len(turn) == 1), turn))
     print(runs.summary(results, took, time.monotonic() - began), flush=True)

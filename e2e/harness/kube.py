@@ -42,8 +42,11 @@ class Kube:
         self._core.create_namespace({"metadata": {"name": self.namespace, "labels": labels}})
 
     def delete_namespace(self) -> None:
-        """Delete it, and wait until no model in it holds a name; the rest goes while others are made."""
+        """Delete it; it goes while others are made."""
         self._core.delete_namespace(self.namespace)
+
+    def wait_names_free(self) -> None:
+        """Wait until no model in it holds a name any more, which those of another namespace are to have."""
         until("its models gone", lambda: not self.models(), timeout=GONE_SECONDS, state=self.models)
 
     def apply(self, manifest: Mapping[str, Any]) -> Object:

@@ -17,8 +17,17 @@ SCENARIOS = Path(__file__).resolve().parent.parent / "scenarios"
 TEST_SECONDS = 2400
 NOTHING_SELECTED = 5
 """pytest's exit code where `-k` leaves no test."""
-LANES = (("full_cluster",), ("answers", "wake"))
-"""Scenarios that wait for much, and break, count and name nothing that others do: these go on beside each other."""
+TURNS: tuple[tuple[tuple[str, ...], ...], ...] = (
+    (("pool",), ("canary", "policies", "answers"), ("many_models", "under_load")),
+    (("gateway_abuse", "full_cluster"), ("operator_killed", "lease_deleted", "operator")),
+    (("node_lost",), ("wake",), ("scale_to_zero", "refusals")),
+)
+"""What goes on at the same time: in each turn its lanes, in a lane one scenario after the other. Those that are in no
+turn break what all others stand on, and run alone at the end: the API server, both nodes' pods, the release.
+
+The first turn breaks nothing that is shared. In the second the operator is away again and again: serving needs none, a
+roll waits for it. In the third a node is lost: what runs meanwhile is kept on the other one, and needs one gateway.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +66,10 @@ def turns(chosen: Sequence[str], *, beside: bool) -> list[list[list[str]]]:
 
     Without `beside` each scenario is a turn of its own.
     """
-    lanes = [[name for name in lane if name in chosen] for lane in LANES] if beside else []
-    together = [lane for lane in lanes if lane]
-    alone = [[[name]] for name in chosen if not any(name in lane for lane in together)]
-    return [*([together] if together else []), *alone]
+    wanted = [[[name for name in lane if name in chosen] for lane in turn] for turn in TURNS] if beside else []
+    together = [[lane for lane in turn if lane] for turn in wanted if any(turn)]
+    placed = {name for turn in together for lane in turn for name in lane}
+    return [*together, *([[name]] for name in chosen if name not in placed)]
 
 
 def run(

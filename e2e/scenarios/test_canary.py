@@ -21,7 +21,8 @@ from harness.waiting import hold, until
 MODEL = "canary"
 PROMPT = "w5 w6 w7 w8 w9 w10"
 REVISION = "plimsoll.dev/revision"
-CANARY = {"steps": [{"weight": 50, "pauseSeconds": 10}], "minRequests": 20}
+CANARY = {"steps": [{"weight": 50, "pauseSeconds": 10}], "minRequests": 20, "maxLatencyIncrease": "1000%"}
+"""It fails by what it answers: what a busy machine answers later is not asked here."""
 DECIDED_WITHIN = 400
 
 

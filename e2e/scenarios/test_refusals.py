@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 from kubernetes.dynamic.exceptions import DynamicApiError
 
+from harness import nodes
 from harness.kube import Kube, fresh_namespace
+from harness.settings import Settings
 from harness.waiting import until
 
 MODEL = "refused"
@@ -42,7 +44,8 @@ def test_the_api_server_refuses(kube: Kube, demo: dict[str, Any], change: dict[s
         kube.apply(broken)
 
 
-def test_a_wrong_source_is_named_and_fixing_it_heals(kube: Kube, tiny: dict[str, Any]) -> None:
+def test_a_wrong_source_is_named_and_fixing_it_heals(kube: Kube, tiny: dict[str, Any], settings: Settings) -> None:
+    tiny["spec"]["template"] = nodes.staying(bool(settings.own_cluster))
     source = tiny["spec"]["model"]["source"]
     tiny["spec"]["model"]["source"] = source + "-that-is-not-there"
     kube.apply(tiny)

@@ -7,6 +7,7 @@ from typing import Any
 
 import openai
 
+from harness import nodes
 from harness.figures import Figures, told
 from harness.kube import Kube
 from harness.load import load
@@ -26,7 +27,7 @@ def test_to_zero_and_back_no_request_fails(
     settings: Settings,
     measured: Figures,
 ) -> None:
-    tiny["spec"] |= {"scaling": SCALING}
+    tiny["spec"] |= {"scaling": SCALING, "template": nodes.staying(bool(settings.own_cluster))}
     kube.apply(tiny)
     kube.wait_condition(MODEL, "Ready", "True")
     rounds: list[dict[str, Any]] = []

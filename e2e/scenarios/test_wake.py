@@ -10,7 +10,7 @@ from typing import Any
 import openai
 import pytest
 
-from harness import pool
+from harness import nodes, pool
 from harness.figures import Figures, told
 from harness.host_api import HostApi
 from harness.kube import Kube
@@ -47,7 +47,9 @@ def test_of_models_that_sleep_in_memory(
     folder = Path(settings.shared_files)
     write_tiny_model(folder / "small", shape=SMALL)
     provide_volume(kube, folder)
-    kube.apply(pool.pool(1, memory="4Gi", sleepers="1Gi"))
+    shared = pool.pool(1, memory="4Gi", sleepers="1Gi")
+    shared["spec"]["template"] |= nodes.staying(bool(settings.own_cluster))
+    kube.apply(shared)
     runtime = {"dtype": "bfloat16", "kvMemory": "64MiB", "maxModelLen": 1024}
     for case in CASES:
         kube.apply(pool.model(case.name, case.source, runtime=runtime))

@@ -36,16 +36,24 @@ def test_a_whole_name_means_that_one_alone() -> None:
 
 
 def test_each_chosen_scenario_has_one_turn() -> None:
-    assert {name for lane in runs.LANES for name in lane} <= set(runs.names())
+    placed = [name for turn in runs.TURNS for lane in turn for name in lane]
+    assert len(placed) == len(set(placed))
+    assert set(placed) < set(runs.names())
     for chosen in (runs.names(), ["drain", "answers"], ["drain"]):
         for beside in (True, False):
             found = [name for turn in runs.turns(chosen, beside=beside) for lane in turn for name in lane]
             assert sorted(found) == sorted(chosen)
-    assert runs.turns(["answers", "drain", "full_cluster"], beside=True) == [
-        [["full_cluster"], ["answers"]],
+
+
+def test_turns_follow_each_other_and_their_lanes_go_beside_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runs, "TURNS", ((("pool",), ("canary", "answers")), (("wake",), ("drain",))))
+    assert runs.turns(["answers", "canary", "drain", "pool", "upgrade"], beside=True) == [
+        [["pool"], ["canary", "answers"]],
         [["drain"]],
+        [["upgrade"]],
     ]
-    assert all(len(turn) == 1 for turn in runs.turns(runs.names(), beside=False))
+    assert runs.turns(["upgrade"], beside=True) == [[["upgrade"]]]
+    assert runs.turns(["answers", "pool"], beside=False) == [[["answers"]], [["pool"]]]
 
 
 def test_what_goes_on_beside_others_has_models_of_its_own() -> None:
