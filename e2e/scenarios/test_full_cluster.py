@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import partial
 from itertools import cycle
 
 import openai
@@ -48,7 +49,7 @@ def test_a_roll_ends_where_there_is_no_room_for_one_more(
         for model in models:
             kube.apply(model | {"spec": model["spec"] | {"runtime": model["spec"]["runtime"] | {"maxSequences": 32}}})
         for name in reversed(ROLLOUTS):
-            until(f"a new pod of {name}", lambda n=name: set(kube.ready_pods(n)) - before[n], timeout=ROLLED_WITHIN)
+            until(f"a new pod of {name}", partial(_others, kube, name, before[name]), timeout=ROLLED_WITHIN)
             kube.wait_settled(name, seats, timeout=ROLLED_WITHIN)
             measured[name] = {"rolled_after_seconds": since.seconds}
     measured["load"] = outcome.summary()
@@ -56,6 +57,11 @@ def test_a_roll_ends_where_there_is_no_room_for_one_more(
     assert outcome.failures == [], told(measured)
     answered = {name: sum(request.model == name for request in outcome.requests) for name in ROLLOUTS}
     assert all(number > 10 for number in answered.values()), answered
+
+
+def _others(kube: Kube, name: str, before: set[str]) -> set[str]:
+    """Its ready pods but these."""
+    return set(kube.ready_pods(name)) - before
 
 
 def _seat(name: str) -> str:
