@@ -1,8 +1,8 @@
 """`python -m waking.run`: from the wish for a model to its first token, without HTTP.
 
 Three ways: from its files in a new process, from an image in a new process, and from an image in a process that
-stood by. What an engine has beside its image is told too: its own anonymous memory before it had anything, and after
-the answer.
+was forked and stood by. What an engine has beside its image is told too: its private memory before it had anything, and
+its anonymous memory after the answer, which counts what it shares with others.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import question
 from options import Options
 from plimsoll_runtime.driver.client import AsyncEngine
 from plimsoll_runtime.driver.footprint import footprint
+from plimsoll_runtime.driver.forkserver import ForkServer
 from plimsoll_runtime.driver.grant import Grant
 from plimsoll_runtime.driver.needs import Needs
 from plimsoll_runtime.driver.standby import Standby
@@ -62,6 +63,7 @@ async def _case(name: str, model: str, chosen: Options) -> dict[str, Any]:
     needs = await _needs(config)
     grant = Grant(weights=needs.image + needs.private, workspace=needs.workspace, kv=needs.kv_least)
     image = Image.create(needs.image, name)
+    server = ForkServer.spawn()
     rounds: dict[str, list[dict[str, float]]] = {"files": [], "image": [], "standby": []}
     try:
         await _first_token(config, image=image, grant=grant)
@@ -72,6 +74,7 @@ async def _case(name: str, model: str, chosen: Options) -> dict[str, Any]:
             await standby.ready()
             rounds["standby"].append(await _first_token(config, standby=standby, image=image, grant=grant))
     finally:
+        server.close()
         image.close()
     return {
         "model": name,

@@ -38,8 +38,7 @@ NOTICED_SECONDS = 10.0
 KILL = """
 import os, signal
 for pid in filter(str.isdigit, os.listdir("/proc")):
-    command = open(f"/proc/{pid}/cmdline").read()
-    if "plimsoll_runtime.driver.process" in command.split("\\0"):
+    if open(f"/proc/{pid}/comm").read() == "plimsoll-engine\\n":
         os.kill(int(pid), signal.SIGKILL)
         print("killed", pid)
 """

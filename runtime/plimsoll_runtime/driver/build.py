@@ -12,7 +12,7 @@ import torch
 
 from plimsoll_kernels.cpu.library import speed
 from plimsoll_kernels.cpu.threads import ThreadShare, share, take_over
-from plimsoll_runtime.driver.footprint import footprint
+from plimsoll_runtime.driver.footprint import private_bytes
 from plimsoll_runtime.driver.grant import Grant
 from plimsoll_runtime.driver.loading import load, wake
 from plimsoll_runtime.driver.model import Backends, Model, from_files, from_image
@@ -75,7 +75,7 @@ def build_engine(
     With a `grant` the engine takes that, whatever is free.
     Raises SourceError, ModelError, MemoryLimitError or UsageError (see `errors`), each with what to do.
     """
-    overhead = footprint().anonymous
+    overhead = private_bytes()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     check_options(config, device)
     _check_grant(config, grant)

@@ -65,14 +65,14 @@ class EngineChild:
         self._sent = 0
         self._step_timeout = config.step_timeout
         self._watch = Watch(config.step_timeout)
-        spawned = standby or Standby.spawn(warm=False, threads=config.threads)
+        spawned = standby or Standby.spawn(threads=config.threads)
         try:
-            spawned.start(self._order(config, factory, spawned.page, image, grant), image)
+            spawned.start(self._order(config, factory, image, grant), image)
         except BaseException:
             os.close(self._ending_fd)
             self._give_back()
             raise
-        self._process, self._lifeline = spawned.process, spawned.lifeline
+        self._process, self._lifeline = spawned.process, spawned.lifeline.socket
         self._pulse = Pulse(spawned.page)
         os.close(spawned.page)
         self._waiter = threading.Thread(target=self._wait, name="plimsoll-engine-end", daemon=True)
@@ -169,13 +169,12 @@ class EngineChild:
     def _address(self, name: str) -> str:
         return f"ipc://{self._folder.path}/{name}"
 
-    def _order(self, config: EngineConfig, factory: str, page: int, image: Image | None, grant: Grant | None) -> Start:
+    def _order(self, config: EngineConfig, factory: str, image: Image | None, grant: Grant | None) -> Start:
         return Start(
             config=config,
             factory=factory,
             commands=self._address("commands"),
             events=self._address("events"),
-            pulse=page,
             parent=os.getpid(),
             log_level=logging.getLogger().getEffectiveLevel(),
             has_image=image is not None,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from plimsoll_runtime.driver.footprint import footprint
+from plimsoll_runtime.driver.footprint import private_bytes
 from plimsoll_runtime.driver.model import Model, from_files
 from plimsoll_runtime.driver.needs import Needs
 from plimsoll_runtime.engine.config import EngineConfig
@@ -21,7 +21,7 @@ def measure(config: EngineConfig, kv: int | None = None) -> Needs:
 
     Raises SourceError, ModelError, MemoryLimitError or UsageError, as building the engine would.
     """
-    overhead = footprint().anonymous
+    overhead = private_bytes()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     model = from_files(config, resolve(config.model, config.revision), device)
     block_bytes = model.token_bytes * config.block_size

@@ -12,7 +12,7 @@ class Needs(msgspec.Struct, frozen=True, kw_only=True, tag="needs"):
     has beside the image: none with our CPU kernels; what torch packs on a CPU; a GPU's copy, on the device.
     `workspace`: of the largest step, with sequences of `max_model_len` tokens. `block_bytes`: of one KV block.
     `kv_least`: a KV cache that holds one such sequence; `kv_most`: one that holds as many as may run.
-    `overhead`: anonymous memory of an engine process that has nothing loaded.
+    `overhead`: private memory of an engine process that has nothing loaded.
     """
 
     image: int

@@ -1,9 +1,9 @@
 """The engine's own process: commands in, a bounded number between two steps, and one message a step out.
 
-Started as `python -m plimsoll_runtime.driver.process` with a socket for its standard input, on which a `Start` record
-comes (see `lifeline`), at once or, with `--warm`, after everything is imported and whenever a model wakes. It stays
-open for as long as the parent lives: its end is ours. (A death signal from the kernel would follow the *thread* that
-started us, not the process.) Signals are the parent's business; here they are ignored.
+Started as `python -m plimsoll_runtime.driver.process`, or forked from a process that has imported everything (see
+`forking`), with a socket for its standard input, on which a `Start` record comes (see `lifeline`): at once, or when a
+model wakes. It stays open for as long as the parent lives: its end is ours. (A death signal from the kernel would
+follow the *thread* that started us, not the process.) Signals are the parent's business; here they are ignored.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ import logging
 import os
 import select
 import signal
-import socket
 import sys
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import NoReturn
 
 import msgspec
 import zmq
 
-from plimsoll_runtime.driver.lifeline import ChildEnd
+from plimsoll_runtime.driver.lifeline import STDIN, ChildEnd
 from plimsoll_runtime.driver.needs import Needs
 from plimsoll_runtime.driver.prompts import PromptStore
 from plimsoll_runtime.driver.pulse import Pulse
@@ -56,8 +56,8 @@ logger = logging.getLogger(__name__)
 Factory = Callable[..., EngineCore]
 """Of a config and a callback for progress; see `start.Start`."""
 
-STDIN = 0
-WARM = "--warm"
+NAME = "plimsoll-engine"
+"""By which `ps` and others know the process; the kernel keeps fifteen characters."""
 PARENT_CHECK_SECONDS = 5.0
 """How often to look whether the parent lives, in case something it has forked still holds our standard input."""
 COMMANDS_AT_ONCE = 128
@@ -71,7 +71,7 @@ LINGER_MS = 5000
 class EngineProcess:
     """The loop: take commands that are there, step while there is work, wait while there is none."""
 
-    def __init__(self, start: Start, image: Image | None = None) -> None:
+    def __init__(self, start: Start, page: int, image: Image | None = None) -> None:
         self._start = start
         self._given = {k: v for k, v in (("image", image), ("grant", start.grant)) if v is not None}
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
@@ -89,8 +89,8 @@ class EngineProcess:
         self._progress = ("", 0.0)
         self._told = EngineStats()
         self._resizes: list[int] = []
-        self._pulse = Pulse(start.pulse)
-        os.close(start.pulse)
+        self._pulse = Pulse(page)
+        os.close(page)
 
     def run(self) -> int:
         """Load and serve until told to stop; the exit code. What goes wrong is sent to the parent before the end."""
@@ -228,6 +228,7 @@ def _await_start(lifeline: ChildEnd) -> tuple[Start, list[int]]:
         order, descriptors = taken
         if isinstance(order, Start):
             return order, descriptors
+        assert isinstance(order, Measure)
         lifeline.reply(_measured(order))
     sys.exit(ErrorKind.ENGINE.exit_code)
 
@@ -244,13 +245,6 @@ def _measured(order: Measure) -> Needs | Refused:
         return Refused(ErrorKind.ENGINE.value, f"{type(error).__name__}: {error}")
 
 
-def _lifeline() -> ChildEnd:
-    try:
-        return ChildEnd(socket.socket(fileno=os.dup(STDIN)))
-    except OSError:
-        sys.exit("plimsoll_runtime.driver.process is started by an engine's client, not by hand")
-
-
 def _end_with_parent(parent: int) -> NoReturn:
     """End this process when the parent has gone, whatever the main thread is doing."""
     while os.getppid() == parent:
@@ -260,20 +254,37 @@ def _end_with_parent(parent: int) -> NoReturn:
     os._exit(ErrorKind.ENGINE.exit_code)
 
 
-def main() -> int:
-    """Entry point of the process."""
+def ignore_signals() -> None:
+    """What a terminal or a supervisor sends is for the parent to handle."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
-    lifeline = _lifeline()
-    if WARM in sys.argv:
-        from plimsoll_runtime.driver.warm import warm
 
-        warm()
-        lifeline.reply(Ready())
-    start, descriptors = _await_start(lifeline)
+
+def call_oneself(name: str) -> None:
+    """Take a name that `ps` shows: forked processes have the command line of the one that forked them."""
+    Path("/proc/self/comm").write_text(name)
+
+
+def main() -> int:
+    """Entry point of a process that is started for one model."""
+    ignore_signals()
+    call_oneself(NAME)
+    return _serve(ChildEnd.from_stdin())
+
+
+def stand_by() -> int:
+    """Entry point of a process that has imported everything: it says so, and waits for its model."""
+    call_oneself(NAME)
+    lifeline = ChildEnd.from_stdin()
+    lifeline.reply(Ready())
+    return _serve(lifeline)
+
+
+def _serve(lifeline: ChildEnd) -> int:
+    start, (page, *images) = _await_start(lifeline)
     threading.Thread(target=_end_with_parent, args=(start.parent,), daemon=True).start()
     logging.basicConfig(level=start.log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    process = EngineProcess(start, Image(descriptors[0]) if start.has_image else None)
+    process = EngineProcess(start, page, Image(images[0]) if start.has_image else None)
     try:
         return process.run()
     finally:

@@ -1,4 +1,4 @@
-"""An engine process that has no model yet: started, its imports done or under way, waiting to be told what to be."""
+"""An engine process that has no model yet, and waits to be told what to be."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ import socket
 import subprocess
 import sys
 
-import msgspec
-
+from plimsoll_runtime.driver.adopted import Adopted
 from plimsoll_runtime.driver.exits import exit_text
 from plimsoll_runtime.driver.failures import error_of
-from plimsoll_runtime.driver.lifeline import PIECE, send
+from plimsoll_runtime.driver.lifeline import ParentEnd
 from plimsoll_runtime.driver.needs import Needs
 from plimsoll_runtime.driver.pulse import new_page
 from plimsoll_runtime.driver.start import Measure, Ready, Refused, Reply, Start
@@ -36,35 +35,32 @@ class StandbyDeadError(EngineDeadError):
 class Standby:
     """One process. It becomes one engine, or is closed.
 
-    It is in a process group of its own: what a terminal sends to ours (Ctrl-C) is for us to handle.
+    `is_ready`: it says nothing by itself. Otherwise its first word is `Ready`.
     """
 
-    def __init__(self, process: subprocess.Popen[bytes], lifeline: socket.socket, page: int) -> None:
+    def __init__(self, process: subprocess.Popen[bytes] | Adopted, end: socket.socket, *, is_ready: bool) -> None:
         self.process = process
-        self.lifeline = lifeline
-        self.page = page
-        self._replies: msgspec.json.Decoder[Reply] = msgspec.json.Decoder(Reply)
-        self._read = bytearray()
+        self.lifeline = ParentEnd(end)
+        self.page = new_page()
         self._asking = asyncio.Lock()
-        self._is_ready = False
+        self._is_ready = is_ready
         self._taken = False
 
     @classmethod
-    def spawn(cls, *, warm: bool = True, threads: int | None = None) -> Standby:
-        """Start a process; returns at once. With `warm` it imports what an engine needs before it is told what to be.
+    def spawn(cls, *, threads: int | None = None) -> Standby:
+        """Start a process that imports only what it is told to need; returns at once.
 
+        It is in a process group of its own: what a terminal sends to ours (Ctrl-C) is for us to handle.
         `threads`: what OpenMP is told to have at most, where that is known already.
         """
         environment = dict(os.environ)
         if threads is not None:
             environment["OMP_NUM_THREADS"] = str(threads)
-        command = [sys.executable, "-P", "-m", "plimsoll_runtime.driver.process", *(["--warm"] if warm else [])]
+        command = [sys.executable, "-P", "-m", "plimsoll_runtime.driver.process"]
         ours, theirs = socket.socketpair()
-        page = new_page()
         with theirs:
-            stdin = theirs.fileno()
-            process = subprocess.Popen(command, stdin=stdin, env=environment, process_group=0, pass_fds=(page,))
-        return cls(process, ours, page)
+            process = subprocess.Popen(command, stdin=theirs.fileno(), env=environment, process_group=0)
+        return cls(process, ours, is_ready=True)
 
     @property
     def pid(self) -> int:
@@ -77,7 +73,7 @@ class Standby:
         return not self._taken and self.process.poll() is None
 
     async def ready(self) -> None:
-        """Return once its imports are done. Raises StandbyDeadError when it ends instead."""
+        """Return once it waits to be told. Raises StandbyDeadError when it ends instead."""
         async with self._asking:
             await self._until_ready()
 
@@ -103,8 +99,7 @@ class Standby:
         Raises StandbyDeadError for one that has ended, UsageError for one that was told before.
         """
         self._check_free()
-        self.lifeline.setblocking(True)
-        self._give(order, [] if image is None else [image.descriptor])
+        self._give(order, [self.page] if image is None else [self.page, image.descriptor])
         self._taken = True
 
     def close(self) -> None:
@@ -112,9 +107,6 @@ class Standby:
         if self._taken:
             return
         self._taken = True
-        self._end()
-
-    def _end(self) -> None:
         self.process.kill()
         self.lifeline.close()
         os.close(self.page)
@@ -131,25 +123,16 @@ class Standby:
 
     def _give(self, order: Start | Measure, descriptors: list[int] | None = None) -> None:
         try:
-            send(self.lifeline, order, descriptors or [])
+            self.lifeline.give(order, descriptors or [])
         except OSError as error:
             raise self._gone() from error
 
     async def _reply(self) -> Reply:
         self._check_free()
-        self.lifeline.setblocking(False)
-        loop = asyncio.get_running_loop()
-        while b"\n" not in self._read:
-            try:
-                piece = await loop.sock_recv(self.lifeline, PIECE)
-            except OSError as error:
-                raise self._gone() from error
-            if not piece:
-                raise self._gone()
-            self._read += piece
-        line, _, rest = self._read.partition(b"\n")
-        self._read = rest
-        return self._replies.decode(line)
+        try:
+            return await self.lifeline.reply()
+        except OSError as error:
+            raise self._gone() from error
 
     def _check_free(self) -> None:
         if self._taken:

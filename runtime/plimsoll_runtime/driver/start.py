@@ -18,16 +18,15 @@ BUILD = "plimsoll_runtime.driver.build:build_engine"
 class Start(msgspec.Struct, frozen=True, tag="start"):
     """Where the sockets are, and what to build.
 
-    `pulse` is the descriptor of a page that the process inherits (see `pulse`).
+    Descriptors come along: of a page (see `pulse`), and of an image where `has_image` says so.
     `factory` is "module:function"; the function makes an `EngineCore` of a config and a progress callback. It gets
-    `image` and `grant` by these names where they are given: `has_image` says that the image's descriptor comes along.
+    `image` and `grant` by these names where they are given.
     """
 
     config: EngineConfig
     factory: str
     commands: str
     events: str
-    pulse: int
     parent: int
     log_level: int
     has_image: bool = False
@@ -41,6 +40,16 @@ class Measure(msgspec.Struct, frozen=True, tag="measure"):
     kv: int | None
 
 
+class Fork(msgspec.Struct, frozen=True, tag="fork"):
+    """To a fork server alone: fork a process whose standard input is the socket that comes along."""
+
+
+class Forked(msgspec.Struct, frozen=True, tag="forked"):
+    """There is such a process, and its parent is the fork server's."""
+
+    pid: int
+
+
 class Ready(msgspec.Struct, frozen=True, tag="ready"):
     """The process has imported everything."""
 
@@ -52,5 +61,5 @@ class Refused(msgspec.Struct, frozen=True, tag="refused"):
     message: str
 
 
-Order = Start | Measure
-Reply = Ready | Needs | Refused
+Order = Start | Measure | Fork
+Reply = Ready | Needs | Forked | Refused

@@ -1,6 +1,8 @@
-"""What an engine's process can do before it knows its model: imports, and finding out what this machine runs."""
+"""What can be done for an engine before its model is known: imports, and finding out what this machine runs."""
 
 from __future__ import annotations
+
+import gc
 
 import torch
 
@@ -13,7 +15,13 @@ HEAVY = (build, measure, safetensors_files, tensors)
 """Modules that take long to import, some of which an engine imports only when it needs them."""
 
 
-def warm() -> None:
-    """Import them, load the CPU kernels, and choose among their instruction sets."""
+def keep() -> None:
+    """What was imported stays for good: without this a collection in any process would write to all of it."""
+    gc.collect()
+    gc.freeze()
+
+
+def choose_kernels() -> None:
+    """Load the CPU kernels and choose among their instruction sets. This starts threads."""
     for dtype in (torch.float32, torch.bfloat16):
         kernels(dtype)

@@ -8,11 +8,12 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from plimsoll_runtime.driver.client import AsyncEngine
+from plimsoll_runtime.driver.forkserver import ForkServer
 from plimsoll_runtime.driver.grant import Grant
 from plimsoll_runtime.driver.needs import Needs
 from plimsoll_runtime.driver.standby import Standby, StandbyDeadError
 from plimsoll_runtime.engine.config import EngineConfig
-from plimsoll_runtime.errors import EngineDeadError
+from plimsoll_runtime.errors import EngineDeadError, PlimsollError
 from plimsoll_runtime.weights.image.image import Image
 
 logger = logging.getLogger(__name__)
@@ -24,36 +25,47 @@ Result = TypeVar("Result")
 
 
 class Spare:
-    """Never more than one process. Each call uses another one where the one that stands by has ended or ends."""
+    """Never more than one process that stands by, and one that forks it.
+
+    Each call uses others where they have ended or end. All raise MemoryLimitError where no process can be forked.
+    """
 
     def __init__(self) -> None:
+        self._server: ForkServer | None = None
         self._standby: Standby | None = None
         self._asking = asyncio.Lock()
+        self._refilling: asyncio.Task[None] | None = None
 
-    async def pid(self) -> int:
-        """Of the process that stands by, once its imports are done. Raises EngineDeadError."""
-        return await self._until_one_lives(self._pid)
+    async def pids(self) -> tuple[int, int]:
+        """Of the process that forks, and of the one that stands by, once it can be used. Raises EngineDeadError."""
+        return await self._until_one_lives(self._pids)
 
     async def needs(self, config: EngineConfig, kv: int | None) -> Needs:
         """What a model would take, as `Standby.needs` has it. Raises EngineDeadError where every process ends."""
         return await self._until_one_lives(lambda: self._needs(config, kv))
 
     async def engine(self, config: EngineConfig, image: Image | None, grant: Grant) -> AsyncEngine:
-        """The process that stands by becomes an engine, as `AsyncEngine.start` has it; another one stands by then.
+        """The process that stands by becomes an engine, as `AsyncEngine.start` has it; then another one stands by.
 
         An engine that dies while it loads is an EngineDeadError at once: no other is tried.
         """
         return await self._until_one_lives(lambda: self._engine(config, image, grant))
 
-    def close(self) -> None:
-        """End the process."""
-        if self._standby is not None:
-            self._standby.close()
-            self._standby = None
+    async def close(self) -> None:
+        """End the processes; engines go on."""
+        if self._refilling is not None:
+            self._refilling.cancel()
+            await asyncio.wait([self._refilling])
+        self._drop_standby()
+        if self._server is not None:
+            self._server.close()
+            self._server = None
 
-    async def _pid(self) -> int:
+    async def _pids(self) -> tuple[int, int]:
         async with self._asking:
-            return (await self._ready()).pid
+            standby = await self._ready()
+            assert self._server is not None
+            return self._server.pid, standby.pid
 
     async def _needs(self, config: EngineConfig, kv: int | None) -> Needs:
         async with self._asking:
@@ -61,7 +73,7 @@ class Spare:
             try:
                 return await standby.needs(config, kv)
             except asyncio.CancelledError:
-                self.close()  # whoever asks next would be told what it answers to this
+                self._drop_standby()  # whoever asks next would be told what it answers to this
                 raise
 
     async def _engine(self, config: EngineConfig, image: Image | None, grant: Grant) -> AsyncEngine:
@@ -71,18 +83,37 @@ class Spare:
         try:
             return await AsyncEngine.start(config, standby=standby, image=image, grant=grant)
         finally:
-            self._stand_by()
+            self._refill()
+
+    def _refill(self) -> None:
+        """Another one stands by soon; not before the engine serves, which somebody waits for."""
+        if self._refilling is None or self._refilling.done():
+            self._refilling = asyncio.create_task(self._fill())
+
+    async def _fill(self) -> None:
+        try:
+            await self.pids()
+        except PlimsollError as error:
+            logger.warning("no process stands by: %s; the next wake tries again", error)
 
     async def _ready(self) -> Standby:
-        standby = self._stand_by()
-        await standby.ready()
-        return standby
-
-    def _stand_by(self) -> Standby:
         if self._standby is None or not self._standby.alive:
-            self.close()
-            self._standby = Standby.spawn()
+            self._drop_standby()
+            self._standby = await self._fork()
+        await self._standby.ready()
         return self._standby
+
+    async def _fork(self) -> Standby:
+        if self._server is None or not self._server.alive:
+            if self._server is not None:
+                self._server.close()
+            self._server = ForkServer.spawn()
+        return await self._server.fork()
+
+    def _drop_standby(self) -> None:
+        if self._standby is not None:
+            self._standby.close()
+            self._standby = None
 
     async def _until_one_lives(self, work: Callable[[], Awaitable[Result]]) -> Result:
         for left in reversed(range(TRIES)):

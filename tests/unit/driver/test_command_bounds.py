@@ -34,11 +34,10 @@ class Parent:
             factory="none:none",
             commands=f"ipc://{folder}/commands",
             events=f"ipc://{folder}/events",
-            pulse=new_page(),
             parent=0,
             log_level=0,
         )
-        self.process = EngineProcess(start)
+        self.process = EngineProcess(start, new_page())
 
     def send(self, *commands: Command) -> None:
         for command in commands:

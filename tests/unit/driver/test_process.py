@@ -16,8 +16,11 @@ import sys, time
 from plimsoll_runtime.driver.child import EngineChild
 from plimsoll_runtime.engine.config import EngineConfig
 if sys.argv[1] == "stands-by":
-    from plimsoll_runtime.driver.standby import Standby
-    print(Standby.spawn(warm=False).pid, flush=True)
+    import asyncio
+    from plimsoll_runtime.driver.forkserver import ForkServer
+    server = ForkServer.spawn()
+    print(server.pid)
+    print(asyncio.run(server.fork()).pid, flush=True)
     time.sleep(60)
 child = EngineChild(EngineConfig(model=sys.argv[1]), "fake_engine:build")
 while (event := child.receive()) is None or type(event).__name__ != sys.argv[2]:

@@ -13,10 +13,10 @@ from pathlib import Path
 import psutil
 import pytest
 from model_support.tiny import make_model, prompts, save_model
-from test_process import read_line, start
 
 from plimsoll_runtime.driver.client import AsyncEngine
 from plimsoll_runtime.driver.footprint import footprint
+from plimsoll_runtime.driver.forkserver import ForkServer
 from plimsoll_runtime.driver.grant import Grant
 from plimsoll_runtime.driver.standby import Standby, StandbyDeadError
 from plimsoll_runtime.engine.config import EngineConfig
@@ -29,8 +29,15 @@ FAKE = "fake_engine:build"
 
 
 @pytest.fixture
+async def server() -> AsyncIterator[ForkServer]:
+    made = ForkServer.spawn()
+    yield made
+    made.close()
+
+
+@pytest.fixture
 async def cold() -> AsyncIterator[Standby]:
-    made = Standby.spawn(warm=False)
+    made = Standby.spawn()
     yield made
     made.close()
 
@@ -42,7 +49,7 @@ async def tokens(engine: AsyncEngine, seed: int) -> list[int]:
 
 
 @pytest.mark.slow
-async def test_models_sleep_in_images_and_wake_in_processes_that_stand_by(tmp_path: Path) -> None:
+async def test_models_sleep_in_images_and_wake_in_processes_that_stand_by(server: ForkServer, tmp_path: Path) -> None:
     """Two models at once; one engine is stopped, the other killed; both wake and say what they said."""
     images, grants, configs = [], [], []
     said: list[list[int]] = []
@@ -50,10 +57,11 @@ async def test_models_sleep_in_images_and_wake_in_processes_that_stand_by(tmp_pa
         folder = tmp_path / family
         save_model(make_model(family, {"head_dim": 16}, seed=number), folder)
         configs.append(EngineConfig(model=str(folder), dtype="float32", threads=1, max_model_len=128))
-    standbys = [Standby.spawn() for _ in configs]
+    standbys = [await server.fork() for _ in configs]
     engines = []
     for standby, config in zip(standbys, configs, strict=True):
         needs = await standby.needs(config)
+        before = footprint(standby.pid).anonymous
         image = Image.create(needs.image, config.model)
         grant = Grant(weights=needs.image + needs.private, workspace=needs.workspace, kv=needs.kv_least)
         engine = await AsyncEngine.start(config, standby=standby, image=image, grant=grant)
@@ -64,7 +72,7 @@ async def test_models_sleep_in_images_and_wake_in_processes_that_stand_by(tmp_pa
         assert engine.info.kv_bytes == needs.kv_least
         used = footprint(engine.pid)
         assert used.shared >= engine.info.image_bytes - 2**12
-        private = used.anonymous - engine.info.overhead_bytes
+        private = used.anonymous - before
         assert private <= needs.private + needs.workspace + needs.kv_least + 2**25, "nothing that no ledger counts"
         images.append(image)
         grants.append(grant)
@@ -78,31 +86,27 @@ async def test_models_sleep_in_images_and_wake_in_processes_that_stand_by(tmp_pa
     for number, (config, image, grant) in enumerate(zip(configs, images, grants, strict=True)):
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("HF_HUB_OFFLINE", "1")
-            woken = await AsyncEngine.start(config, standby=Standby.spawn(), image=image, grant=grant)
+            woken = await AsyncEngine.start(config, standby=await server.fork(), image=image, grant=grant)
         assert await tokens(woken, seed=number) == said[number]
         await woken.stop()
         image.close()
 
 
-async def test_what_cannot_be_measured_is_refused_and_the_process_stands_by(tmp_path: Path) -> None:
-    standby = Standby.spawn()
-    try:
-        with pytest.raises(SourceError, match="does not exist"):
-            await standby.needs(EngineConfig(model=str(tmp_path / "none")))
-        save_model(make_model("LlamaConfig", {"head_dim": 16}), tmp_path)
-        config = EngineConfig(model=str(tmp_path), max_model_len=100)
-        with pytest.raises(MemoryLimitError, match="the 10 bytes that are granted"):
-            await standby.needs(config, kv=10)
-        with pytest.raises(UsageError, match="beyond the model's limit"):
-            await standby.needs(EngineConfig(model=str(tmp_path), max_model_len=1000))
-        assert (await standby.needs(config)).max_model_len == 100
-        assert standby.alive
-        os.kill(standby.pid, signal.SIGKILL)
-        with pytest.raises(StandbyDeadError, match=f"process {standby.pid} was killed by signal 9; the kernel"):
-            await standby.needs(config)
-        assert not standby.alive
-    finally:
-        standby.close()
+async def test_what_cannot_be_measured_is_refused_and_the_process_stands_by(cold: Standby, tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match="does not exist"):
+        await cold.needs(EngineConfig(model=str(tmp_path / "none")))
+    save_model(make_model("LlamaConfig", {"head_dim": 16}), tmp_path)
+    config = EngineConfig(model=str(tmp_path), max_model_len=100)
+    with pytest.raises(MemoryLimitError, match="the 10 bytes that are granted"):
+        await cold.needs(config, kv=10)
+    with pytest.raises(UsageError, match="beyond the model's limit"):
+        await cold.needs(EngineConfig(model=str(tmp_path), max_model_len=1000))
+    assert (await cold.needs(config)).max_model_len == 100
+    assert cold.alive
+    os.kill(cold.pid, signal.SIGKILL)
+    with pytest.raises(StandbyDeadError, match=f"process {cold.pid} was killed by signal 9; the kernel"):
+        await cold.needs(config)
+    assert not cold.alive
 
 
 async def test_one_process_becomes_one_engine(cold: Standby) -> None:
@@ -151,18 +155,10 @@ async def test_a_start_that_fails_uses_it_up(cold: Standby) -> None:
 
 
 def test_who_supervises_engines_needs_no_torch() -> None:
-    modules = "driver.client, plimsoll_runtime.driver.standby, plimsoll_runtime.driver.grant"
+    modules = "driver.client, plimsoll_runtime.driver.forkserver, plimsoll_runtime.driver.grant"
     code = f"import sys, plimsoll_runtime.{modules}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 0
 
 
 def open_descriptors() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
-
-
-def test_a_killed_parent_takes_it_along() -> None:
-    with start("stands-by", "", "alone") as parent:
-        standby = psutil.Process(int(read_line(parent)))
-        parent.send_signal(signal.SIGKILL)
-        parent.wait()
-        standby.wait(timeout=20)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from model_support.tiny import make_model, save_model
 
+from plimsoll_runtime.driver.forkserver import ForkServer
 from plimsoll_runtime.driver.grant import Grant
 from plimsoll_runtime.driver.standby import Standby
 from plimsoll_runtime.engine.config import EngineConfig
@@ -22,19 +23,19 @@ Doom = Callable[[int], list[Standby]]
 
 @pytest.fixture
 def doom(monkeypatch: pytest.MonkeyPatch) -> Doom:
-    """Called with a number: so many processes are killed as they are spawned. The list has all that are."""
-    spawn = Standby.spawn
+    """Called with a number: so many processes are killed as they are forked. The list has all that are."""
+    fork = ForkServer.fork
 
     def begin(number: int) -> list[Standby]:
         made: list[Standby] = []
 
-        def spawn_one() -> Standby:
-            made.append(spawn())
+        async def fork_one(server: ForkServer) -> Standby:
+            made.append(await fork(server))
             if len(made) <= number:
                 os.kill(made[-1].pid, signal.SIGKILL)
             return made[-1]
 
-        monkeypatch.setattr(Standby, "spawn", spawn_one)
+        monkeypatch.setattr(ForkServer, "fork", fork_one)
         return made
 
     return begin
@@ -44,7 +45,7 @@ def doom(monkeypatch: pytest.MonkeyPatch) -> Doom:
 async def spare() -> AsyncIterator[Spare]:
     made = Spare()
     yield made
-    made.close()
+    await made.close()
 
 
 def config(folder: Path) -> EngineConfig:
@@ -53,9 +54,20 @@ def config(folder: Path) -> EngineConfig:
     return EngineConfig(model=str(folder), dtype="float32", threads=1, max_model_len=128)
 
 
-async def test_another_takes_the_place_of_those_that_end_while_they_import(spare: Spare, doom: Doom) -> None:
+async def kill(pid: int) -> None:
+    """Returns once it has ended; who reaps it is told."""
+    os.kill(pid, signal.SIGKILL)
+    await asyncio.to_thread(os.waitid, os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+
+
+async def pid(spare: Spare) -> int:
+    """Of the process that stands by."""
+    return (await spare.pids())[1]
+
+
+async def test_another_takes_the_place_of_those_that_end_before_they_are_ready(spare: Spare, doom: Doom) -> None:
     made = doom(TRIES - 1)
-    assert await spare.pid() == made[-1].pid
+    assert await pid(spare) == made[-1].pid
     assert len(made) == TRIES
     assert [each.alive for each in made] == [False] * (TRIES - 1) + [True]
 
@@ -65,10 +77,10 @@ async def test_where_every_one_ends_at_once_it_is_told_how_the_last_did(spare: S
     with pytest.raises(
         EngineDeadError, match="3 standby processes have ended one after the other; of the last"
     ) as told:
-        await spare.pid()
+        await spare.pids()
     assert f"the standby process {made[-1].pid} was killed by signal 9; the kernel kills what uses more" in str(told)
     assert len(made) == TRIES
-    assert await spare.pid() == made[-1].pid, "the next call tries again"
+    assert await pid(spare) == made[-1].pid, "the next call tries again"
 
 
 @pytest.mark.slow
@@ -76,14 +88,14 @@ async def test_one_that_is_killed_while_it_stands_by_is_missed_by_nobody(
     spare: Spare, doom: Doom, tmp_path: Path
 ) -> None:
     made = doom(0)
-    os.kill(await spare.pid(), signal.SIGKILL)
+    os.kill(await pid(spare), signal.SIGKILL)
     needs = await spare.needs(config(tmp_path / "m"), None)
     assert len(made) == 2
     grant = Grant(weights=needs.image + needs.private, workspace=needs.workspace, kv=needs.kv_least)
-    os.kill(await spare.pid(), signal.SIGKILL)
+    os.kill(await pid(spare), signal.SIGKILL)
     engine = await spare.engine(config(tmp_path / "m"), None, grant)
     assert engine.pid == made[2].pid
-    assert made[3].alive, "the next one stands by"
+    assert await pid(spare) == made[3].pid, "the next one stands by"
     await engine.stop()
 
 
@@ -91,19 +103,28 @@ async def test_what_an_engine_says_itself_is_told_at_once(spare: Spare, doom: Do
     made = doom(0)
     with pytest.raises(SourceError, match="does not exist"):
         await spare.engine(EngineConfig(model=str(tmp_path / "none")), None, Grant(weights=1, workspace=1, kv=1))
+    assert await pid(spare) == made[-1].pid
     assert len(made) == 2
+
+
+async def test_another_forks_where_the_one_that_forks_is_killed(spare: Spare) -> None:
+    server, standby = await spare.pids()
+    await kill(server)
+    assert (await spare.pids())[1] == standby, "it is not needed for what stands by"
+    await kill(standby)
+    assert not {server, standby} & set(await spare.pids())
 
 
 @pytest.mark.slow
 async def test_an_answer_that_nobody_waits_for_any_more_is_not_taken_for_the_next_ones(
     spare: Spare, tmp_path: Path
 ) -> None:
-    pid = await spare.pid()
-    os.kill(pid, signal.SIGSTOP)  # else it may have answered before the question is taken back
+    standby = await pid(spare)
+    os.kill(standby, signal.SIGSTOP)  # else it may have answered before the question is taken back
     asking = asyncio.create_task(spare.needs(EngineConfig(model=str(tmp_path / "none")), None))
     await asyncio.sleep(0)
     asking.cancel()
-    os.kill(pid, signal.SIGCONT)
+    os.kill(standby, signal.SIGCONT)
     with pytest.raises(asyncio.CancelledError):
         await asking
     assert (await spare.needs(config(tmp_path / "m"), None)).max_model_len == 128
