@@ -17,7 +17,7 @@ SETTLED_SECONDS = 300
 
 
 def pool(replicas: int = PODS, *, memory: str = "2Gi", sleepers: str = "256Mi", residency: int = 2) -> Object:
-    """A pool. As it is, each pod has memory for three or four of the models awake, and for all of them asleep."""
+    """A pool. As it is, each pod has memory for eight of the models awake, and for all of them asleep."""
     return {
         "apiVersion": GROUP,
         "kind": "RuntimePool",
