@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 from typing import Any
 
-from plimsoll_operator.api import Api, ApiError
+from plimsoll_operator.api import ApiError
 from plimsoll_operator.budget import ApplyBudget, DeleteBudget, FoundBudget, plan_budget, read_budget
 from plimsoll_operator.build.budget import budget_name
+from plimsoll_operator.common import Common
 from plimsoll_operator.conditions import OURS, Condition, news, with_times
 from plimsoll_operator.events import build_event
 from plimsoll_operator.identity import Object, ObjectKey, Owner, key_of
-from plimsoll_operator.kinds import Caches
 from plimsoll_operator.plan import Action, ApplyService, CreatePod, DeletePod
 from plimsoll_operator.reasons import Reason
 from plimsoll_operator.revisions.history import ForgetRevision, HistoryAction, StoreRevision
@@ -30,30 +29,16 @@ class NotLeaderError(Exception):
     """The Lease was lost in the middle of a pass: nothing more may be written."""
 
 
-def utc_now() -> datetime:
-    """The time of day."""
-    return datetime.now(UTC)
-
-
 class Actor:
-    """For objects of one kind. `may_act` is asked before every change."""
+    """For objects of one kind."""
 
-    def __init__(
-        self,
-        api: Api,
-        caches: Caches,
-        writes: Writes,
-        instance: str,
-        *,
-        may_act: Callable[[], bool],
-        clock: Callable[[], datetime] = utc_now,
-    ) -> None:
-        self._api = api
-        self._caches = caches
+    def __init__(self, common: Common, writes: Writes) -> None:
+        self._api = common.api
+        self._caches = common.caches
+        self._instance = common.instance
+        self._may_act = common.may_act
+        self._clock = common.clock
         self._writes = writes
-        self._instance = instance
-        self._may_act = may_act
-        self._clock = clock
 
     def check_lease(self) -> None:
         """Raise NotLeaderError where nothing may be written any more."""
@@ -61,9 +46,14 @@ class Actor:
             raise NotLeaderError("the Lease is lost")
 
     async def apply(
-        self, item: Object, key: ObjectKey, actions: Sequence[Action], make: Make, service: Object | None = None
+        self,
+        item: Object,
+        key: ObjectKey,
+        actions: Sequence[Action],
+        make: Make | None = None,
+        service: Object | None = None,
     ) -> tuple[Rejections, ApiError | None]:
-        """Carry a plan out as far as the API server lets us.
+        """Carry a plan out as far as the API server lets us; one without pods to make needs no `make`.
 
         Returns its words where it refuses something for what it is, and the error that a later try may not meet. An
         outage or a conflict is raised at once.
@@ -87,9 +77,12 @@ class Actor:
                     failure = error
         return rejections, failure
 
-    async def _act(self, item: Object, key: ObjectKey, action: Action, make: Make, service: Object | None) -> None:
+    async def _act(
+        self, item: Object, key: ObjectKey, action: Action, make: Make | None, service: Object | None
+    ) -> None:
         match action:
             case CreatePod(why, group):
+                assert make is not None
                 name = await self._writes.create_pod(key, make, group)
                 await self.tell(item, Reason.POD_CREATED, f"created pod {name}: {why}")
             case DeletePod(name, uid, why):

@@ -22,6 +22,7 @@ from plimsoll_cluster.source import follow
 from plimsoll_operator.actor import NotLeaderError
 from plimsoll_operator.api import Api
 from plimsoll_operator.build.budget import Budgets
+from plimsoll_operator.common import Common
 from plimsoll_operator.expectations import Expectations
 from plimsoll_operator.health import HealthError, serve_health
 from plimsoll_operator.identity import KIND, POOL_KIND, ObjectKey
@@ -120,10 +121,9 @@ class Operator:
                 with_namespaces=await may_see_namespaces(self._api),
             )
             UNFOLLOWED.set_function(lambda: len(caches.troubles()))
-            expectations = Expectations()
-            wake(caches, self._queue, expectations, self._nodes)
-            budgets = Budgets(self._options.budgets, of_one=caches.nodes is not None)
-            pools = self._make_pools(caches, expectations, budgets, session)
+            common = self._common(caches)
+            wake(caches, self._queue, common.expectations, self._nodes)
+            pools = self._make_pools(common, session)
             scaler = Scaler(wake=self._wake)
             group.create_task(self._follow(*caches.all()))
             await caches.wait_synced()
@@ -134,17 +134,9 @@ class Operator:
             self._acting = True
             LEADER.set(1)
             reconciler = Reconciler(
-                self._api,
-                caches,
-                expectations,
-                self._options.image,
-                self._names,
-                self._nodes,
+                common,
                 self._turns,
-                self._instance,
-                may_act=lambda: self.lease.held,
                 wake=self._wake,
-                budgets=budgets,
                 pooled=pools.placer,
                 scaler=scaler,
                 sightings=sightings_of(scaler.book, time.time),
@@ -162,29 +154,26 @@ class Operator:
             for _ in range(WORKERS):
                 group.create_task(self._queue.work(make_pass))
 
-    def _make_pools(
-        self, caches: Caches, expectations: Expectations, budgets: Budgets, session: aiohttp.ClientSession
-    ) -> Pools:
+    def _common(self, caches: Caches) -> Common:
+        return Common(
+            self._api,
+            caches,
+            Expectations(),
+            self._options.image,
+            self._names,
+            self._nodes,
+            self._instance,
+            may_act=lambda: self.lease.held,
+            budgets=Budgets(self._options.budgets, of_one=caches.nodes is not None),
+        )
+
+    def _make_pools(self, common: Common, session: aiohttp.ClientSession) -> Pools:
         keys = self._keys
 
         def connect_to(pod: HostPod) -> HostClient:
             return HostClient(session, host_url(pod.address), keys.token(pod.pool) if keys is not None else "")
 
-        return Pools(
-            self._api,
-            caches,
-            expectations,
-            self._options.image,
-            self._names,
-            self._nodes,
-            Turns(self._options.max_rolling),
-            self._instance,
-            keys=keys,
-            connect=connect_to,
-            queue=self._queue,
-            may_act=lambda: self.lease.held,
-            budgets=budgets,
-        )
+        return Pools(common, Turns(self._options.max_rolling), keys=keys, connect=connect_to, queue=self._queue)
 
     def _wake(self, key: ObjectKey) -> None:
         self._queue.add(key.of(KIND))

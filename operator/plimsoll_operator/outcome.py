@@ -8,10 +8,13 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from plimsoll_operator.api import ApiError
+from plimsoll_operator.expectations import PATIENCE_SECONDS
 from plimsoll_operator.identity import ObjectKey
 
 logger = logging.getLogger(__name__)
 
+PATIENCE = timedelta(seconds=PATIENCE_SECONDS)
+"""How long passes wait for the caches to show what was written."""
 LOOK_AGAIN = timedelta(seconds=60)
 """How often we look at what nothing tells us of: somebody else's Service in the way, a namespace that ends."""
 

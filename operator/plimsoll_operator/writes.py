@@ -11,10 +11,9 @@ from typing import Any
 
 from plimsoll_cluster.keys import Object, ObjectKey
 from plimsoll_cluster.store import Store
-from plimsoll_operator.api import Api, ApiError
-from plimsoll_operator.expectations import Expectations
+from plimsoll_operator.api import ApiError
+from plimsoll_operator.common import Common
 from plimsoll_operator.identity import KIND
-from plimsoll_operator.kinds import Caches
 
 SUFFIX = string.ascii_lowercase + string.digits
 SUFFIX_LENGTH = 5
@@ -31,10 +30,10 @@ class Make:
 class Writes:
     """Writes for objects of one kind. Every method raises ApiError."""
 
-    def __init__(self, api: Api, caches: Caches, expectations: Expectations, kind: str = KIND) -> None:
-        self._api = api
-        self._caches = caches
-        self._expectations = expectations
+    def __init__(self, common: Common, kind: str = KIND) -> None:
+        self._api = common.api
+        self._caches = common.caches
+        self._expectations = common.expectations
         self._kind = kind
         self._unsure: dict[ObjectKey, list[tuple[str, str]]] = {}
 

@@ -25,6 +25,7 @@ REFUSED_SECONDS = 30.0
 """How long a host is not asked again for what it has refused."""
 
 Connect = Callable[[HostPod], HostClient]
+"""A client for the host API of a pod."""
 Tell = Callable[[ObjectKey, Reason, str], None]
 
 

@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 
 import msgspec
 
-from plimsoll_operator.actor import utc_now
+from plimsoll_operator.clock import utc_now
 from plimsoll_operator.identity import ObjectKey
 from plimsoll_operator.kinds import Caches
 from plimsoll_operator.metrics import PLANNING, REPORT_AGE

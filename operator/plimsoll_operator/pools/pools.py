@@ -3,31 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import datetime
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from plimsoll_cluster.keys import Key
 from plimsoll_cluster.store import Change
-from plimsoll_operator.actor import utc_now
-from plimsoll_operator.api import Api
-from plimsoll_operator.build.budget import Budgets
-from plimsoll_operator.build.image import Image
-from plimsoll_operator.expectations import Expectations
+from plimsoll_operator.common import Common
 from plimsoll_operator.identity import KIND, POOL_KIND, Object, ObjectKey
-from plimsoll_operator.kinds import Caches
-from plimsoll_operator.names import NameRegistry
-from plimsoll_operator.nodes import NodeRegistry
 from plimsoll_operator.outcome import Outcome
 from plimsoll_operator.placement.planner import plan
-from plimsoll_operator.pools.book import HostBook, HostPod, Known
-from plimsoll_operator.pools.client import HostClient
+from plimsoll_operator.pools.asking import Connect
+from plimsoll_operator.pools.book import HostBook, Known
 from plimsoll_operator.pools.keys import HostKeys
 from plimsoll_operator.pools.members import Members
 from plimsoll_operator.pools.pace import Pace
 from plimsoll_operator.pools.placer import Placer, Planner
 from plimsoll_operator.pools.poller import Poller
-from plimsoll_operator.pools.reconcile import PoolReconciler
+from plimsoll_operator.pools.reconcile import Ears, PoolReconciler
 from plimsoll_operator.pools.report import Decision, Report
 from plimsoll_operator.pools.tokens import Tokens
 from plimsoll_operator.pools.writer import WRITES_A_SECOND, HostWriter
@@ -56,81 +48,71 @@ class Pools:
 
     def __init__(
         self,
-        api: Api,
-        caches: Caches,
-        expectations: Expectations,
-        image: Image,
-        names: NameRegistry,
-        nodes: NodeRegistry,
+        common: Common,
         turns: Turns,
-        instance: str,
         *,
         keys: HostKeys | None,
-        connect: Callable[[HostPod], HostClient],
+        connect: Connect,
         queue: Queue,
-        may_act: Callable[[], bool],
-        budgets: Budgets = Budgets(),  # noqa: B008
         planner: Planner = plan,
         pace: Pace | None = None,
         poller: type[Poller] = Poller,
-        clock: Callable[[], datetime] = utc_now,
     ) -> None:
+        caches = common.caches
         self._queue = queue
         self._caches = caches
         self._decided: dict[str, tuple[str, int]] = {}
         self.members = Members()
         self.book = HostBook(self._host_changed)
-        self.poller = poller(self.book, clock=lambda: clock().timestamp())
-        self.placer = Placer(
-            caches,
-            self.book,
-            self.members,
-            names,
-            nodes,
-            Tokens(api.secret, keys.mark if keys is not None else _no_mark, lambda: clock().timestamp()),
-            planner,
-            connect,
-            may_act=may_act,
-            wake=self._wake_model,
-            note=self._note_host,
-            replan=self._replan,
-            draining=self._is_draining,
-            clock=clock,
-        )
+        self.poller = poller(self.book, clock=lambda: common.clock().timestamp())
+        self.placer = self._make_placer(common, keys, connect, planner)
         self.writer = HostWriter(
-            api,
+            common.api,
             caches,
             self.book,
             pace or Pace(WRITES_A_SECOND),
-            may_act=may_act,
+            may_act=common.may_act,
             draining=self._is_draining,
             admits=self.placer.admits,
-            clock=clock,
+            clock=common.clock,
         )
         self.reconciler = PoolReconciler(
-            api,
-            caches,
-            expectations,
-            image,
-            nodes,
+            common,
             turns,
-            instance,
             keys=keys,
             book=self.book,
             poller=self.poller,
             connect=connect,
-            may_act=may_act,
-            wake=lambda key: queue.add(key.of(POOL_KIND)),
-            replan=self._replan,
-            note=self.writer.note,
-            moved=self._wake_models,
-            budgets=budgets,
-            clock=clock,
+            ears=Ears(
+                replan=self._replan,
+                note=self.writer.note,
+                moved=self._wake_models,
+                wake=lambda key: queue.add(key.of(POOL_KIND)),
+            ),
         )
         caches.models.listen(self._models_changed)
         caches.pools.listen(self._pools_changed)
         if caches.namespaces is not None:
             caches.namespaces.listen(self._namespaces_changed)
+
+    def _make_placer(self, common: Common, keys: HostKeys | None, connect: Connect, planner: Planner) -> Placer:
+        mark = keys.mark if keys is not None else _no_mark
+        return Placer(
+            common.caches,
+            self.book,
+            self.members,
+            common.names,
+            common.nodes,
+            Tokens(common.api.secret, mark, lambda: common.clock().timestamp()),
+            planner,
+            connect,
+            may_act=common.may_act,
+            wake=self._wake_model,
+            note=self._note_host,
+            replan=self._replan,
+            draining=self._is_draining,
+            clock=common.clock,
+        )
 
     async def reconcile(self, key: Key) -> Outcome:
         """A pass over a pool's pods, or over its placements."""

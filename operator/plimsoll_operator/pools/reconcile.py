@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 
-from plimsoll_operator.actor import Actor, utc_now
-from plimsoll_operator.api import Api
-from plimsoll_operator.build.budget import Budgets, build_budget
+from plimsoll_operator.actor import Actor
+from plimsoll_operator.build.budget import build_budget
 from plimsoll_operator.build.host import build_host
-from plimsoll_operator.build.image import Image
 from plimsoll_operator.build.revision import fits, revision
+from plimsoll_operator.common import Common
 from plimsoll_operator.conditions import RECONCILING, STALLED
-from plimsoll_operator.expectations import PATIENCE_SECONDS, Expectations
 from plimsoll_operator.identity import POOL_KIND, Object, ObjectKey
-from plimsoll_operator.kinds import Caches
-from plimsoll_operator.nodes import NodeRegistry
 from plimsoll_operator.observe import Observed, Pod, ServiceState, lost_in, observe_pods
-from plimsoll_operator.outcome import Outcome, unless_namespace_ends
+from plimsoll_operator.outcome import PATIENCE, Outcome, unless_namespace_ends
 from plimsoll_operator.plan import Action, plan
+from plimsoll_operator.pools.asking import Connect
 from plimsoll_operator.pools.book import HostBook, HostPod
-from plimsoll_operator.pools.client import HostClient
 from plimsoll_operator.pools.drain import Drained, drain
 from plimsoll_operator.pools.keys import HostKeys
 from plimsoll_operator.pools.modelhost import DRAINING, is_draining
@@ -37,60 +33,53 @@ from plimsoll_operator.turns import Turns
 from plimsoll_operator.view import View, view
 from plimsoll_operator.writes import Make, Writes
 
-PATIENCE = timedelta(seconds=PATIENCE_SECONDS)
 NO_KEYS = "this operator makes no tokens for hosts: start it with --host-keys, as the chart does"
 
-Connect = Callable[[HostPod], HostClient]
-"""A client for the host API of a pod."""
+
+@dataclass(frozen=True, slots=True)
+class Ears:
+    """Who is told of what a pass over a pool finds."""
+
+    replan: Callable[[ObjectKey], None]
+    """Of a pool whose hosts are other ones than before, or are to go."""
+    note: Callable[[str], None]
+    """Of pods whose ModelHosts may have news, by uid."""
+    moved: Callable[[Iterable[ObjectKey]], None]
+    """Of models of which somebody may reach more or less."""
+    wake: Callable[[ObjectKey], None]
+    """Of pools that need a pass because of another."""
 
 
 class PoolReconciler:
-    """Brings pools to their specs. `replan` is told of a pool whose hosts are other ones than before, or are to go.
-
-    `note` is told of pods whose ModelHosts may have news, `moved` of models of which somebody may reach more or less.
-    """
+    """Brings pools to their specs. `connect` makes the client for each pod that runs, which `poller` then asks."""
 
     def __init__(
         self,
-        api: Api,
-        caches: Caches,
-        expectations: Expectations,
-        image: Image,
-        nodes: NodeRegistry,
+        common: Common,
         turns: Turns,
-        instance: str,
         *,
         keys: HostKeys | None,
         book: HostBook,
         poller: Poller,
         connect: Connect,
-        may_act: Callable[[], bool],
-        wake: Callable[[ObjectKey], None],
-        replan: Callable[[ObjectKey], None],
-        note: Callable[[str], None],
-        moved: Callable[[Iterable[ObjectKey]], None],
-        budgets: Budgets = Budgets(),  # noqa: B008
-        clock: Callable[[], datetime] = utc_now,
+        ears: Ears,
     ) -> None:
-        self._caches = caches
-        self._expectations = expectations
-        self._image = image
-        self._nodes = nodes
+        self._caches = common.caches
+        self._expectations = common.expectations
+        self._image = common.image
+        self._nodes = common.nodes
+        self._budgets = common.budgets
+        self._clock = common.clock
         self._turns = turns
         self._keys = keys
         self._book = book
         self._poller = poller
         self._connect = connect
-        self._wake = wake
-        self._replan = replan
-        self._note = note
-        self._budgets = budgets
-        self._clock = clock
-        self._moved = moved
+        self._ears = ears
         self._draining: dict[ObjectKey, frozenset[str]] = {}
         self._usable: dict[ObjectKey, frozenset[tuple[Any, ...]]] = {}
-        self._writes = Writes(api, caches, expectations, POOL_KIND)
-        self._actor = Actor(api, caches, self._writes, instance, may_act=may_act, clock=clock)
+        self._writes = Writes(common, POOL_KIND)
+        self._actor = Actor(common, self._writes)
 
     def is_draining(self, uid: str) -> bool:
         """Whether the pod with this uid is to go once it has no models."""
@@ -169,9 +158,9 @@ class PoolReconciler:
         for host in hosts:
             if host.address:
                 self._poller.follow(host.uid, host.address, self._connect(host))
-            self._note(host.uid)
+            self._ears.note(host.uid)
         if before != {host.uid for host in hosts}:
-            self._replan(spec.key)
+            self._ears.replan(spec.key)
 
     def _note_readiness(self, key: ObjectKey, pods: Sequence[Pod]) -> None:
         """Which hosts can be used has changed: plan anew, and say so of the models that are there."""
@@ -179,9 +168,9 @@ class PoolReconciler:
         if self._usable.get(key, frozenset()) == usable:
             return
         self._usable[key] = usable
-        self._replan(key)
+        self._ears.replan(key)
         for known in self._book.of(key):
-            self._moved(known.entries)
+            self._ears.moved(known.entries)
 
     def _drain(self, spec: PoolSpec, seen: View[PoolSpec], actions: Sequence[Action]) -> Drained:
         """Those that are to go give their models away first; the planner and the ModelHosts hear of it."""
@@ -197,9 +186,9 @@ class PoolReconciler:
         )
         self._draining[spec.key] = drained.draining
         for uid in drained.draining ^ before:
-            self._note(uid)
+            self._ears.note(uid)
         if drained.draining != before:
-            self._replan(spec.key)
+            self._ears.replan(spec.key)
         return drained
 
     def _models_on(self, pod: Pod) -> int:
@@ -245,8 +234,8 @@ class PoolReconciler:
         self._writes.forget(key)
         self._nodes.note_use(key.of(POOL_KIND), ())
         self._wake_all(self._turns.end(key))
-        self._replan(key)
+        self._ears.replan(key)
 
     def _wake_all(self, keys: Sequence[ObjectKey]) -> None:
         for key in keys:
-            self._wake(key)
+            self._ears.wake(key)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from plimsoll_operator.actor import utc_now
+from plimsoll_operator.clock import utc_now
 from plimsoll_operator.identity import ObjectKey
 from plimsoll_operator.observe import Pod
 from plimsoll_operator.scaling.book import GatewayBook

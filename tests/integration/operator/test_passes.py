@@ -11,7 +11,7 @@ from operator_support.direct import Direct, Refused
 from operator_support.objects import FULL, Json
 from operator_support.recording import IMAGE, Operator, RecordingClient
 
-from plimsoll_operator import reconcile
+from plimsoll_operator import own_pods
 from plimsoll_operator.actor import NotLeaderError
 from plimsoll_operator.build.budget import Budgets, build_budget
 from plimsoll_operator.build.image import Image
@@ -192,7 +192,7 @@ async def test_selectors_name_the_uid_once_the_last_pod_without_it_is_gone(
 ) -> None:
     """Pods of an operator of before that label are not replaced for it, and lose no request."""
     with monkeypatch.context() as before:
-        before.setattr(reconcile, "build_pod", _build_pod_without_uid)
+        before.setattr(own_pods, "build_pod", _build_pod_without_uid)
         direct.create_model("m", {**SOURCE, "replicas": 2})
         await serve(operator, direct, key)
     old = {pod["metadata"]["uid"] for pod in direct.pods("m")}
@@ -464,7 +464,7 @@ async def test_a_model_serves_without_a_budget_that_is_refused(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(reconcile, "build_budget", _impossible_budget)
+    monkeypatch.setattr(own_pods, "build_budget", _impossible_budget)
     direct.create_model("m", {**SOURCE, "replicas": 2})
     for _ in range(4):
         await operator.one_pass(key)

@@ -11,6 +11,7 @@ from operator_support.objects import EPOCH
 from plimsoll_cluster.keys import ObjectKey
 from plimsoll_operator.build.image import Image
 from plimsoll_operator.canary.conductor import Sightings, nobody_tells
+from plimsoll_operator.common import Common
 from plimsoll_operator.expectations import Expectations
 from plimsoll_operator.kinds import Caches
 from plimsoll_operator.names import NameRegistry
@@ -30,20 +31,18 @@ def reconciler_of(
     sightings: Sightings = nobody_tells,
 ) -> Reconciler:
     """One that may act, and whose turn it always is; `now` counts seconds since the epoch of the tests."""
-    return Reconciler(
+    common = Common(
         api,
         caches,
         expectations,
         Image("runtime:1"),
         NameRegistry(),
         nodes,
-        Turns(99),
         "test",
         may_act=lambda: True,
-        wake=wake,
-        sightings=sightings,
         clock=lambda: EPOCH + timedelta(seconds=now()),
     )
+    return Reconciler(common, Turns(99), wake=wake, sightings=sightings)
 
 
 def run(coroutine: Coroutine[Any, Any, Any]) -> Any:

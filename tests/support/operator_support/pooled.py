@@ -13,6 +13,7 @@ from operator_support.stub_host import StubClient, StubHost
 
 from plimsoll_cluster.keys import Key
 from plimsoll_operator.build.image import Image
+from plimsoll_operator.common import Common
 from plimsoll_operator.expectations import Expectations
 from plimsoll_operator.identity import API_VERSION, HOST_KIND, KIND, POOL_KIND, ObjectKey
 from plimsoll_operator.kinds import Caches
@@ -158,37 +159,23 @@ class Process:
         self.expectations = Expectations(lambda: world.now)
         self.names, self.nodes = NameRegistry(), NodeRegistry()
         self.api = ServerApi(world.server, self._fate)
-        common: Any = {"may_act": lambda: True, "clock": lambda: EPOCH + timedelta(seconds=world.now)}
-        image = Image("runtime:1")
+        common = Common(
+            self.api,
+            self.caches,
+            self.expectations,
+            Image("runtime:1"),
+            self.names,
+            self.nodes,
+            "test",
+            may_act=lambda: True,
+            clock=lambda: EPOCH + timedelta(seconds=world.now),
+        )
         wake(self.caches, self.queue, self.expectations, self.nodes)  # type: ignore[arg-type]
         self.pools = Pools(
-            self.api,
-            self.caches,
-            self.expectations,
-            image,
-            self.names,
-            self.nodes,
-            Turns(9),
-            "test",
-            keys=KEYS,
-            connect=self._connect,
-            queue=self.queue,
-            pace=Unpaced(),
-            poller=NoPoller,
-            **common,
+            common, Turns(9), keys=KEYS, connect=self._connect, queue=self.queue, pace=Unpaced(), poller=NoPoller
         )
         self.reconciler = Reconciler(
-            self.api,
-            self.caches,
-            self.expectations,
-            image,
-            self.names,
-            self.nodes,
-            Turns(9),
-            "test",
-            wake=lambda key: self.queue.add(key.of(KIND)),
-            pooled=self.pools.placer,
-            **common,
+            common, Turns(9), wake=lambda key: self.queue.add(key.of(KIND)), pooled=self.pools.placer
         )
         self._heard: dict[str, int] = {}
         self._list()

@@ -13,6 +13,7 @@ from plimsoll_cluster.source import KubernetesSource
 from plimsoll_operator.api import Api
 from plimsoll_operator.build.budget import Budgets
 from plimsoll_operator.build.image import Image
+from plimsoll_operator.common import Common
 from plimsoll_operator.expectations import Expectations
 from plimsoll_operator.identity import ObjectKey
 from plimsoll_operator.kinds import Caches
@@ -96,19 +97,18 @@ class Operator:
         """Each test has a namespace of its own, and is to list no other's objects."""
         if namespace not in self._reconcilers:
             caches = Caches([namespace])
-            reconciler = Reconciler(
+            common = Common(
                 Api(self.http),
                 caches,
                 Expectations(),
                 self._image,
                 self.names,
                 self.nodes,
-                self._turns,
                 "test",
                 may_act=self._may_act,
-                wake=self.woken.append,
                 budgets=self._budgets,
             )
+            reconciler = Reconciler(common, self._turns, wake=self.woken.append)
             self._reconcilers[namespace] = (caches, reconciler)
         return self._reconcilers[namespace]
 

@@ -18,6 +18,7 @@ from plimsoll_cluster.store import Store
 from plimsoll_operator import main as module
 from plimsoll_operator.actor import NotLeaderError
 from plimsoll_operator.api import Api, ApiError
+from plimsoll_operator.common import Common
 from plimsoll_operator.conditions import PROGRESSING
 from plimsoll_operator.health import HealthError, serve_health
 from plimsoll_operator.identity import KIND, Object, ObjectKey
@@ -202,10 +203,8 @@ class FirstPass:
 
 
 async def test_claims_to_names_and_turns_are_known_before_the_first_pass(monkeypatch: pytest.MonkeyPatch) -> None:
-    def make(*parts: Any, **_: Any) -> FirstPass:
-        (names,) = [part for part in parts if isinstance(part, NameRegistry)]
-        (turns,) = [part for part in parts if isinstance(part, Turns)]
-        return FirstPass(names, turns)
+    def make(common: Common, turns: Turns, **_: Any) -> FirstPass:
+        return FirstPass(common.names, turns)
 
     monkeypatch.setattr(module, "Reconciler", make)
     FirstPass.holders = asyncio.get_running_loop().create_future()
