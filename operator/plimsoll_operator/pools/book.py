@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from plimsoll_operator.identity import ObjectKey
-from plimsoll_operator.pools.report import ModelEntry, Report, complaint
+from plimsoll_operator.pools.complaint import complaint
+from plimsoll_operator.pools.report import ModelEntry, Report
 
 INSTANCES_KEPT = 8
 

@@ -9,13 +9,12 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta, Struct
 
+from plimsoll_operator.clock import AHEAD_SECONDS, FROM_THE_FUTURE
 from plimsoll_operator.identity import ObjectKey
 
 LIMIT = 32 * 2**20
 """Bytes of an answer: ten thousand models have room."""
 MODELS, REVISIONS, BUCKETS = 20_000, 64, 64
-AHEAD_SECONDS = 300.0
-"""How far clocks of machines may differ."""
 
 Count = Annotated[int, Meta(ge=0, le=2**53)]
 Seconds = Annotated[float, Meta(ge=0, le=1e15)]
@@ -98,7 +97,7 @@ def complaint(before: Demand | None, answer: Demand, now: float) -> str | None:
 
 def _complaints(before: Demand | None, answer: Demand, now: float) -> Iterator[str]:
     if answer.time > now + AHEAD_SECONDS:
-        yield f"it comes from more than {AHEAD_SECONDS:.0f} s in the future: set the clock of its node"
+        yield FROM_THE_FUTURE
     if len({model.key for model in answer.models}) < len(answer.models):
         yield "it names a model twice"
     same = before is not None and before.instance == answer.instance

@@ -1,4 +1,4 @@
-"""A pool that lives: hosts are lost, return, drain and lie; in the end all that fits lies somewhere, and only once."""
+"""A pool that lives: hosts are lost, return and drain; in the end all that fits lies somewhere, and only once."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from placement_support.pools import HOSTS, MODELS, NOW, models
 from placement_support.world import World
 
 from plimsoll_cluster.keys import ObjectKey
-from plimsoll_operator.placement.accept import accept
-from plimsoll_operator.placement.host import Copy, Host, Sleepers
+from plimsoll_operator.placement.host import Host, Sleepers
 from plimsoll_operator.placement.level import Condition, State
 from plimsoll_operator.placement.planner import plan
 from plimsoll_operator.placement.pool import Demand, PoolState
@@ -20,7 +19,7 @@ SETTLE = 40
 
 
 class Living(RuleBasedStateMachine):
-    """`state` is what the hosts truly are; `known` is what was accepted of their reports."""
+    """`state` is what the hosts truly are; `known` is what they last reported."""
 
     state: PoolState
     known: dict[ObjectKey, Host]
@@ -65,25 +64,6 @@ class Living(RuleBasedStateMachine):
         )
         self._replace(host.key, models=used)
 
-    @rule(data=st.data())
-    def a_host_lies(self, data: st.DataObject) -> None:
-        """What it says is refused, and what was known of it before stays."""
-        host = data.draw(st.sampled_from(list(self.known.values())))
-        stranger = Copy(ObjectKey("team", "stranger"), "a", State.RESIDENT, weights=10**6)
-        lie = data.draw(
-            st.sampled_from(
-                [
-                    msgspec.structs.replace(host, sequence=host.sequence - 1),
-                    msgspec.structs.replace(host, time=self.state.now + 1000, sequence=host.sequence + 1),
-                    msgspec.structs.replace(host, models=(*host.models, stranger), sequence=host.sequence + 1),
-                    msgspec.structs.replace(host, instance="old", time=host.time - 100),
-                ]
-            )
-        )
-        accepted = accept(host, lie, self.state.now)
-        assert accepted.report is host
-        assert str(host.key) in accepted.complaint
-
     @rule()
     def the_operator_plans(self) -> None:
         self._hear()
@@ -123,12 +103,8 @@ class Living(RuleBasedStateMachine):
         return msgspec.structs.replace(self.state, hosts=tuple(self.known.values()))
 
     def _hear(self) -> None:
-        """Every host reports, with its clock; none of these reports is refused."""
-        for host in self.state.hosts:
-            report = msgspec.structs.replace(host, time=self.state.now)
-            accepted = accept(self.known[host.key], report, self.state.now)
-            assert accepted.report is report, accepted.complaint
-            self.known[host.key] = report
+        """Every host reports, with its clock."""
+        self.known = {host.key: msgspec.structs.replace(host, time=self.state.now) for host in self.state.hosts}
 
     def _count(self) -> None:
         """Hosts number what they did."""
