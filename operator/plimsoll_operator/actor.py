@@ -8,15 +8,16 @@ from dataclasses import replace
 from typing import Any
 
 from plimsoll_operator.api import ApiError
-from plimsoll_operator.budget import ApplyBudget, DeleteBudget, FoundBudget, plan_budget, read_budget
+from plimsoll_operator.budget import ApplyBudget, CreateBudget, DeleteBudget, FoundBudget, plan_budget, read_budget
 from plimsoll_operator.build.budget import budget_name
 from plimsoll_operator.common import Common
 from plimsoll_operator.conditions import OURS, Condition, news, with_times
 from plimsoll_operator.events import build_event
 from plimsoll_operator.identity import Object, ObjectKey, Owner, key_of
-from plimsoll_operator.plan import Action, ApplyService, CreatePod, DeletePod
+from plimsoll_operator.observe import FoundService, read_service
+from plimsoll_operator.plan import Action, ApplyService, CreatePod, CreateService, DeletePod
 from plimsoll_operator.reasons import Reason
-from plimsoll_operator.revisions.history import ForgetRevision, HistoryAction, StoreRevision
+from plimsoll_operator.revisions.history import CreateRevision, ForgetRevision, HistoryAction, StoreRevision
 from plimsoll_operator.revisions.stored import build_revision
 from plimsoll_operator.spec import Spec
 from plimsoll_operator.status import Rejections
@@ -69,7 +70,7 @@ class Actor:
             except ApiError as error:
                 if error.is_passing or error.namespace_ends:
                     raise
-                if isinstance(action, ApplyService):
+                if isinstance(action, CreateService | ApplyService):
                     rejections = replace(rejections, service=str(error))
                 elif isinstance(action, CreatePod):
                     rejections = replace(rejections, pod=str(error))
@@ -88,6 +89,10 @@ class Actor:
             case DeletePod(name, uid, why):
                 await self._writes.delete_pod(key, name, uid)
                 await self.tell(item, Reason.POD_DELETED, f"deleted pod {name}: {why}")
+            case CreateService(why):
+                assert service is not None
+                if await self._writes.create_service(key, service) and not _is_new(item):
+                    await self.tell(item, Reason.SERVICE_APPLIED, f"applied Service {key.name}: {why}")
             case ApplyService(why):
                 assert service is not None
                 await self._writes.apply_service(key, service)
@@ -97,10 +102,12 @@ class Actor:
         """A budget that is refused costs a line in the log: the object serves without."""
         key, budget = owner.key, ObjectKey(owner.key.namespace, budget_name(owner))
         try:
-            action = plan_budget(owner, await self._found_budget(budget, wanted is not None), wanted)
+            action = plan_budget(owner, await self._found_budget(key, budget, wanted is not None), wanted)
             if action is not None:
                 self.check_lease()
             match action:
+                case CreateBudget(body):
+                    await self._writes.create_budget(key, body)
                 case ApplyBudget(body, why):
                     await self._writes.apply_budget(key, body)
                     await self.tell(item, Reason.BUDGET_APPLIED, f"applied PodDisruptionBudget {budget.name}: {why}")
@@ -120,6 +127,8 @@ class Actor:
             logger.info("%s: %s", key, action)
             try:
                 match action:
+                    case CreateRevision(revision):
+                        await self._writes.create_revision(key, build_revision(spec, revision))
                     case StoreRevision(revision):
                         await self._writes.apply_revision(key, build_revision(spec, revision))
                     case ForgetRevision(name, uid):
@@ -129,12 +138,27 @@ class Actor:
                     raise
                 logger.warning("%s: its history is refused: %s", key, error)
 
-    async def _found_budget(self, key: ObjectKey, is_wanted: bool) -> FoundBudget | None:
-        """As with Services: before one is made, its name is asked for."""
+    async def found_service(self, key: ObjectKey) -> tuple[FoundService | None, bool]:
+        """The Service of an object, and whether we hear of its changes.
+
+        Only ours are watched: of one that was in the way of ours it is asked whose it is.
+        """
+        entry = self._caches.services.get(key)
+        if entry is not None:
+            return entry.value, True
+        item = await self._api.service(key) if self.is_service_taken(key) else None
+        return (None, True) if item is None else (read_service(item), False)
+
+    def is_service_taken(self, key: ObjectKey) -> bool:
+        """Whether a Service that is not known as ours was in the way of ours."""
+        return self._writes.is_taken(key, self._caches.services)
+
+    async def _found_budget(self, owner: ObjectKey, key: ObjectKey, is_wanted: bool) -> FoundBudget | None:
+        """As with Services."""
         entry = self._caches.budgets.get(key)
-        if entry is not None or not is_wanted:
-            return entry.value if entry is not None else None
-        item = await self._api.budget(key)
+        if entry is not None:
+            return entry.value
+        item = await self._api.budget(key) if is_wanted and self._writes.is_taken(owner, self._caches.budgets) else None
         return None if item is None else read_budget(item)
 
     async def write_fields(self, item: Object, fields: Mapping[str, Any]) -> Object:
@@ -171,6 +195,11 @@ class Actor:
             await self._api.create_event(event)
         except ApiError as error:
             logger.warning("the event %r could not be written: %s", note, error)
+
+
+def _is_new(item: Object) -> bool:
+    """Whether nothing has been said of it yet: what it needs beside pods is then no news to people."""
+    return not (item.get("status") or {}).get("conditions")
 
 
 def _same(status: Mapping[str, Any], before: Mapping[str, Any]) -> bool:

@@ -85,7 +85,7 @@ class Api:
 
     async def budget(self, key: ObjectKey) -> Object | None:
         """The PodDisruptionBudget of this name, whoever's it is."""
-        return await self._find(_budget_path(key))
+        return await self._find(_budget_path(key.namespace, key.name))
 
     async def create_pod(self, pod: Object) -> Object:
         """Create a pod; returns it. An existing one is left alone (409), one with unknown fields is refused (400)."""
@@ -96,29 +96,42 @@ class Api:
         """Delete the pod with this uid; nothing happens when it is gone or another one has its name."""
         await self._delete(f"/api/v1/namespaces/{key.namespace}/pods/{key.name}", uid)
 
+    async def create_service(self, service: Object) -> Object:
+        """Create a Service; returns it. An existing one, whoever's it is, is left alone (409)."""
+        path = f"/api/v1/namespaces/{service['metadata']['namespace']}/services"
+        return await self._ask("POST", path, service, query=MANAGED)
+
     async def apply_service(self, service: Object) -> Object:
         """Server-side apply, ours with force: nobody else has a say in our Service's fields. Returns the Service."""
         meta = service["metadata"]
         path = f"/api/v1/namespaces/{meta['namespace']}/services/{meta['name']}"
         return await self._apply(path, service)
 
+    async def create_budget(self, budget: Object) -> Object:
+        """Create a PodDisruptionBudget, as with Services."""
+        return await self._ask("POST", _budget_path(budget["metadata"]["namespace"]), budget, query=MANAGED)
+
     async def apply_budget(self, budget: Object) -> Object:
-        """The same of a PodDisruptionBudget."""
+        """Server-side apply of a PodDisruptionBudget."""
         meta = budget["metadata"]
-        return await self._apply(_budget_path(ObjectKey(meta["namespace"], meta["name"])), budget)
+        return await self._apply(_budget_path(meta["namespace"], meta["name"]), budget)
 
     async def delete_budget(self, key: ObjectKey, uid: str) -> None:
         """Delete the PodDisruptionBudget with this uid."""
-        await self._delete(_budget_path(key), uid)
+        await self._delete(_budget_path(key.namespace, key.name), uid)
+
+    async def create_revision(self, revision: Object) -> Object:
+        """Create a ControllerRevision, as with Services."""
+        return await self._ask("POST", _revision_path(revision["metadata"]["namespace"]), revision, query=MANAGED)
 
     async def apply_revision(self, revision: Object) -> Object:
         """Server-side apply of a ControllerRevision. What it holds never changes (422)."""
         meta = revision["metadata"]
-        return await self._apply(_revision_path(ObjectKey(meta["namespace"], meta["name"])), revision)
+        return await self._apply(_revision_path(meta["namespace"], meta["name"]), revision)
 
     async def delete_revision(self, key: ObjectKey, uid: str) -> None:
         """Delete the ControllerRevision with this uid."""
-        await self._delete(_revision_path(key), uid)
+        await self._delete(_revision_path(key.namespace, key.name), uid)
 
     async def apply_status(self, item: Object, status: Mapping[str, Any]) -> Object:
         """Server-side apply of the whole status of one of our objects; returns the object.
@@ -224,12 +237,12 @@ class Api:
         return answered
 
 
-def _budget_path(key: ObjectKey) -> str:
-    return f"/apis/policy/v1/namespaces/{key.namespace}/poddisruptionbudgets/{key.name}"
+def _budget_path(namespace: str, name: str = "") -> str:
+    return f"/apis/policy/v1/namespaces/{namespace}/poddisruptionbudgets/{name}".rstrip("/")
 
 
-def _revision_path(key: ObjectKey) -> str:
-    return f"/apis/apps/v1/namespaces/{key.namespace}/controllerrevisions/{key.name}"
+def _revision_path(namespace: str, name: str = "") -> str:
+    return f"/apis/apps/v1/namespaces/{namespace}/controllerrevisions/{name}".rstrip("/")
 
 
 def _lease_path(namespace: str, name: str = "") -> str:

@@ -27,8 +27,16 @@ def read_budget(item: Object) -> FoundBudget:
 
 
 @dataclass(frozen=True, slots=True)
+class CreateBudget:
+    """Make the budget: none is known."""
+
+    budget: Object
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class ApplyBudget:
-    """Make the budget, or what it should be."""
+    """Make of our budget what it should be."""
 
     budget: Object
     why: str
@@ -42,13 +50,13 @@ class DeleteBudget:
     why: str
 
 
-BudgetAction = ApplyBudget | DeleteBudget
+BudgetAction = CreateBudget | ApplyBudget | DeleteBudget
 
 
 def plan_budget(owner: Owner, found: FoundBudget | None, wanted: Object | None) -> BudgetAction | None:
     """None when all is well, or somebody else's budget has the name: theirs then counts, and ours is not made."""
     if found is None:
-        return None if wanted is None else ApplyBudget(wanted, "it is missing")
+        return None if wanted is None else CreateBudget(wanted, "it is missing")
     if found.owner != owner.uid:
         return None
     if wanted is None:

@@ -15,6 +15,8 @@ logger = logging.getLogger(__name__)
 
 PATIENCE = timedelta(seconds=PATIENCE_SECONDS)
 """How long passes wait for the caches to show what was written."""
+SOON = timedelta(seconds=1)
+"""When it is asked whose a Service is that was in the way of ours."""
 LOOK_AGAIN = timedelta(seconds=60)
 """How often we look at what nothing tells us of: somebody else's Service in the way, a namespace that ends."""
 

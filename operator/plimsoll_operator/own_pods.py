@@ -31,10 +31,9 @@ from plimsoll_operator.observe import (
     lost_in,
     observe_pods,
     observe_service,
-    read_service,
     selecting_uid,
 )
-from plimsoll_operator.outcome import LOOK_AGAIN, PATIENCE, Outcome
+from plimsoll_operator.outcome import LOOK_AGAIN, PATIENCE, SOON, Outcome
 from plimsoll_operator.plan import plan
 from plimsoll_operator.revisions.history import plan_history
 from plimsoll_operator.revisions.stored import present_revision
@@ -83,7 +82,8 @@ class OwnPods:
         rejections, failure = await self._act(item, planned, service)
         if planned.actions and rejections == Rejections() and failure is None:
             await self._keep_budget(item, spec, uid)
-            return Outcome(again=PATIENCE)  # what came of it is written down once the caches show it
+            # What came of it is written down once the caches show it.
+            return Outcome(again=SOON if self.actor.is_service_taken(spec.key) else PATIENCE)
         before = (item.get("status") or {}).get("conditions") or []
         fields, conditions = _described(seen, stage, rejections, before)
         await self.actor.write_status(item, fields | more, conditions)
@@ -171,16 +171,10 @@ class OwnPods:
             self.wake(key)
 
     async def _observe_service(self, key: ObjectKey, wanted: Mapping[str, Any]) -> tuple[ServiceState, bool]:
-        """The state of the Service, and whether we shall hear of its changes.
-
-        Only ours are watched, so before one is made, its name is asked for: somebody else may have it.
-        """
-        entry = self.common.caches.services.get(key)
-        if entry is not None:
-            return observe_service(entry.value, wanted), True
-        item = await self.common.api.service(key)
-        state = observe_service(None if item is None else read_service(item), wanted)
-        return state, state not in (ServiceState.FOREIGN, ServiceState.LEFT_OVER)
+        """The state of the Service, and whether we shall hear of its changes."""
+        found, heard = await self.actor.found_service(key)
+        state = observe_service(found, wanted)
+        return state, heard or state not in (ServiceState.FOREIGN, ServiceState.LEFT_OVER)
 
     def _make(self, spec: Spec) -> Make:
         return Make(revision(spec, self.common.image), partial(build_pod, spec, self.common.image))

@@ -47,13 +47,20 @@ class DeletePod:
 
 
 @dataclass(frozen=True, slots=True)
-class ApplyService:
-    """Make the Service, or what it should be."""
+class CreateService:
+    """Make the Service: none of ours is there."""
 
     why: str
 
 
-Action = CreatePod | DeletePod | ApplyService
+@dataclass(frozen=True, slots=True)
+class ApplyService:
+    """Make of our Service what it should be."""
+
+    why: str
+
+
+Action = CreatePod | DeletePod | CreateService | ApplyService
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +74,7 @@ class Plan:
 def plan(seen: View[Workload]) -> Plan:
     """The actions that bring what is there closer to the spec; none when it is settled or must wait."""
     spec, observed = seen.spec, seen.observed
-    service = observed.service in (ServiceState.MISSING, ServiceState.CHANGED)
-    actions: list[Action] = [ApplyService(f"the Service is {observed.service.value}")] if service else []
+    actions: list[Action] = [*_service(observed.service)]
     dead = [p for p in observed.pods if p.dead and not p.stopping]
     going = seen.older + seen.leaving
 
@@ -88,6 +94,17 @@ def plan(seen: View[Workload]) -> Plan:
         groups = free_groups(observed.pods)
         actions += [CreatePod(_why(seen), next(groups)) for _ in range(missing)]
     return Plan(tuple(actions), min((t for t in (wait, pause) if t is not None), default=None))
+
+
+def _service(state: ServiceState) -> Sequence[CreateService | ApplyService]:
+    why = f"the Service is {state.value}"
+    match state:
+        case ServiceState.MISSING:
+            return [CreateService(why)]
+        case ServiceState.CHANGED:
+            return [ApplyService(why)]
+        case _:
+            return []
 
 
 def _surplus(seen: View[Workload]) -> list[Pod]:

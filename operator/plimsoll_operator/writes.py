@@ -36,6 +36,7 @@ class Writes:
         self._expectations = common.expectations
         self._kind = kind
         self._unsure: dict[ObjectKey, list[tuple[str, str]]] = {}
+        self._taken: dict[ObjectKey, set[str]] = {}
 
     async def create_pod(self, owner: ObjectKey, make: Make, group: str) -> str:
         """Returns its name. A refusal does not tell it: a message that differs each time is a write in every pass.
@@ -65,9 +66,17 @@ class Writes:
         pod = ObjectKey(owner.namespace, name)
         await self._delete(owner, self._caches.pods, pod, uid, self._api.delete_pod(pod, uid))
 
+    async def create_service(self, owner: ObjectKey, service: Object) -> bool:
+        """Make the Service; False where there is one of this name that the cache does not have."""
+        return await self._create(owner, self._caches.services, self._api.create_service(service))
+
     async def apply_service(self, owner: ObjectKey, service: Object) -> None:
         """Make the Service what it should be."""
         await self._apply(owner, self._caches.services, self._api.apply_service(service))
+
+    async def create_budget(self, owner: ObjectKey, budget: Object) -> bool:
+        """Make the disruption budget, as with Services."""
+        return await self._create(owner, self._caches.budgets, self._api.create_budget(budget))
 
     async def apply_budget(self, owner: ObjectKey, budget: Object) -> None:
         """Make the disruption budget what it should be."""
@@ -76,6 +85,11 @@ class Writes:
     async def delete_budget(self, owner: ObjectKey, budget: ObjectKey, uid: str) -> None:
         """Delete the one that the cache has; one that is gone already is no error."""
         await self._delete(owner, self._caches.budgets, budget, uid, self._api.delete_budget(budget, uid))
+
+    async def create_revision(self, owner: ObjectKey, revision: Object) -> None:
+        """Store what pods are made of. Its name says what is in it and whose it is: one that is there is ours."""
+        if not await self._create(owner, self._caches.revisions, self._api.create_revision(revision)):
+            await self.apply_revision(owner, revision)
 
     async def apply_revision(self, owner: ObjectKey, revision: Object) -> None:
         """Store what pods are made of, or say another thing of what is stored."""
@@ -90,10 +104,29 @@ class Writes:
         """Write a whole status."""
         await self._apply(owner, self._caches.of(self._kind), self._api.apply_status(item, status))
 
+    def is_taken(self, owner: ObjectKey, store: Store[Any]) -> bool:
+        """Whether the name of an object's child was found taken: then the cache does not know whose it is."""
+        return store.resource.kind in self._taken.get(owner, ())
+
     def forget(self, owner: ObjectKey) -> None:
         """An object is gone."""
         self._unsure.pop(owner, None)
+        self._taken.pop(owner, None)
         self._expectations.forget(owner.of(self._kind))
+
+    async def _create(self, owner: ObjectKey, store: Store[Any], request: Awaitable[Object]) -> bool:
+        """One request, as long as nobody else has the name. False where somebody has."""
+        kind = store.resource.kind
+        try:
+            await self._apply(owner, store, request)
+        except ApiError as error:
+            if error.code != 409:
+                raise
+            self._taken.setdefault(owner, set()).add(kind)
+            return False
+        if taken := self._taken.get(owner):
+            taken.discard(kind)
+        return True
 
     async def _apply(self, owner: ObjectKey, store: Store[Any], request: Awaitable[Object]) -> None:
         """The object's next pass waits until the cache has what the API server answers."""

@@ -13,8 +13,16 @@ from plimsoll_operator.revisions.stored import Revision
 
 
 @dataclass(frozen=True, slots=True)
+class CreateRevision:
+    """Make the revision: none of its name is known."""
+
+    revision: Revision
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class StoreRevision:
-    """Write the revision as it stands here."""
+    """Write the revision as it stands here, whether it is there or not."""
 
     revision: Revision
     why: str
@@ -28,7 +36,7 @@ class ForgetRevision:
     uid: str
 
 
-HistoryAction = StoreRevision | ForgetRevision
+HistoryAction = CreateRevision | StoreRevision | ForgetRevision
 
 
 def plan_history(
@@ -39,7 +47,9 @@ def plan_history(
     last = max((revision.number for revision in known), default=0)
     found = next((revision for revision in known if revision.name == present.name), None)
     if found is None:
-        actions.append(StoreRevision(replace(present, number=last + 1), "it is new"))
+        # A mark can be taken away again by server-side apply only where that has written it.
+        store = StoreRevision if present.mark else CreateRevision
+        actions.append(store(replace(present, number=last + 1), "it is new"))
     elif found.number < last:
         why = f"the spec is that of revision {found.number} again"
         actions.append(StoreRevision(replace(found, number=last + 1, mark=present.mark), why))

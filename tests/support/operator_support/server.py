@@ -107,13 +107,8 @@ class ServerApi(Api):
     async def create_pod(self, pod: Object) -> Object:
         judge = self._judge(pod)
 
-        def create() -> Json:
-            if pod["metadata"]["name"] in self._server.objects["Pod"]:
-                raise ApiError(409, "it exists")
-            judge()
-            return self._server.put("Pod", {**pod, "status": {"phase": "Pending"}})
-
-        return self._write("create Pod", create)
+        new = {**pod, "status": {"phase": "Pending"}}
+        return self._write("create Pod", lambda: self._new("Pod", new, judge))
 
     async def delete_pod(self, key: ObjectKey, uid: str) -> None:
         def delete() -> Json:
@@ -128,12 +123,18 @@ class ServerApi(Api):
 
         self._write("delete Pod", delete)
 
+    async def create_service(self, service: Object) -> Object:
+        return self._write("create Service", lambda: self._new("Service", service))
+
     async def apply_service(self, service: Object) -> Object:
         return self._write("apply Service", lambda: self._server.put("Service", service))
 
     async def budget(self, key: ObjectKey) -> Object | None:
         self.asked.append("get PodDisruptionBudget")
         return copy.deepcopy(self._server.objects["PodDisruptionBudget"].get(key.name))
+
+    async def create_budget(self, budget: Object) -> Object:
+        return self._write("create budget", lambda: self._new("PodDisruptionBudget", budget))
 
     async def apply_budget(self, budget: Object) -> Object:
         return self._write("apply budget", lambda: self._server.put("PodDisruptionBudget", budget))
@@ -146,6 +147,9 @@ class ServerApi(Api):
             return {}
 
         self._write("delete budget", delete)
+
+    async def create_revision(self, revision: Object) -> Object:
+        return self._write("create ControllerRevision", lambda: self._new("ControllerRevision", revision))
 
     async def apply_revision(self, revision: Object) -> Object:
         def apply() -> Json:
@@ -176,16 +180,17 @@ class ServerApi(Api):
         return self._write("apply status", apply)
 
     async def create_host(self, host: Object) -> Object:
-        def create() -> Json:
-            if host["metadata"]["name"] in self._server.objects[HOST_KIND]:
-                raise ApiError(409, "it exists")
-            return self._server.put(HOST_KIND, host)
-
-        return self._write("create ModelHost", create)
+        return self._write("create ModelHost", lambda: self._new(HOST_KIND, host))
 
     async def create_event(self, event: Object) -> None:
         self.asked.append("create Event")
         self.events.append((event["regarding"]["name"], event["reason"], event["note"]))
+
+    def _new(self, kind: str, item: Object, before: Callable[[], object] = lambda: None) -> Json:
+        if item["metadata"]["name"] in self._server.objects[kind]:
+            raise ApiError(409, "it exists")
+        before()
+        return self._server.put(kind, item)
 
     def _write(self, what: str, write: Callable[[], Json]) -> Json:
         self.asked.append(what)

@@ -17,7 +17,7 @@ from plimsoll_operator.build.revision import Fit, Fits
 from plimsoll_operator.identity import API_VERSION, CONTAINER, GROUP_LABEL, HASH_LABEL, KIND, UID_LABEL
 from plimsoll_operator.nodes import Node
 from plimsoll_operator.observe import Observed, ServiceState, observe_pods, read_pod
-from plimsoll_operator.plan import Action, ApplyService, CreatePod, DeletePod
+from plimsoll_operator.plan import Action, ApplyService, CreatePod, CreateService, DeletePod
 
 DRAIN = timedelta(seconds=45)
 
@@ -178,8 +178,11 @@ class World:
                     assert pod.json()["metadata"]["uid"] == uid
                     assert pod.owner == UID, "a pod of somebody else"
                     self._delete(pod)
+                case CreateService():
+                    assert self.service is ServiceState.MISSING
+                    self.service = ServiceState.OURS
                 case ApplyService():
-                    assert self.service in (ServiceState.MISSING, ServiceState.CHANGED)
+                    assert self.service is ServiceState.CHANGED
                     self.service = ServiceState.OURS
 
     def proceed(self, pod: SimulatedPod) -> None:

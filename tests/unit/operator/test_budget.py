@@ -7,7 +7,7 @@ import copy
 import pytest
 from operator_support.objects import UID, Json, spec_of
 
-from plimsoll_operator.budget import ApplyBudget, DeleteBudget, plan_budget, read_budget
+from plimsoll_operator.budget import ApplyBudget, CreateBudget, DeleteBudget, plan_budget, read_budget
 from plimsoll_operator.build.budget import Budgets, build_budget
 from plimsoll_operator.identity import UID_LABEL, Object
 
@@ -55,7 +55,7 @@ def planned(found: Object | None, wanted: Object | None) -> tuple[type, str] | N
 
 def test_what_is_missing_is_made_and_what_is_wrong_put_right() -> None:
     wanted = budget()
-    assert planned(None, wanted) == (ApplyBudget, "it is missing")
+    assert planned(None, wanted) == (CreateBudget, "it is missing")
     assert planned(copy.deepcopy(wanted), wanted) is None
     assert planned(budget(2), wanted) == (ApplyBudget, "it is not as it should be")
     assert planned(budget(uid=None), wanted) == (ApplyBudget, "it is not as it should be")

@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import pytest
 from operator_support.passes import reconciler_of, run
-from operator_support.server import NAMESPACE, Fate, Server, ServerApi, model_body
+from operator_support.server import CHILDREN, NAMESPACE, Fate, Server, ServerApi, model_body
 
 from plimsoll_cluster.keys import Key, ObjectKey
 from plimsoll_operator.api import ApiError
@@ -280,13 +280,58 @@ def test_somebody_elses_service_is_asked_for_now_and_then(process: Process) -> N
         "metadata": {"name": "a", "namespace": NAMESPACE, "uid": "theirs", "resourceVersion": "1"},
         "spec": {"ports": []},
     }
-    process.make_a_pass()
+    assert process.make_a_pass().again == timedelta(seconds=1)
     process.tell("Pod", "PodDisruptionBudget", "ControllerRevision")
     outcome = process.make_a_pass()
     assert outcome.again == timedelta(seconds=60)
-    assert "apply Service" not in process.api.asked
     conditions = process.server.objects[KIND]["a"]["status"]["conditions"]
     assert "ServiceNameTaken" in {condition["reason"] for condition in conditions}
+    process.tell(KIND)
+    process.make_a_pass()
+    assert [process.api.asked.count(what) for what in ("create Service", "get Service", "apply Service")] == [1, 2, 0]
+    process.server.objects["Service"].clear()
+    process.make_a_pass()
+    (made,) = process.server.objects["Service"].values()
+    assert made["metadata"]["ownerReferences"][0]["uid"] == process.server.objects[KIND]["a"]["metadata"]["uid"]
+    process.tell()
+    process.make_a_pass()
+    process.tell()
+    asked = len(process.api.asked)
+    process.make_a_pass()
+    assert process.api.asked[asked:] == [], "it is ours, and watched"
+
+
+def test_a_service_of_ours_that_has_lost_its_labels_gets_them_back(process: Process) -> None:
+    """It is not watched any more: what is known of it is that it has the name."""
+    process.make_a_pass()
+    process.tell()
+    process.make_a_pass()
+    process.tell()
+    process.server.change("Service", "a", lambda item: item["metadata"].update(labels={}))
+    part = process.caches.services.part_of(NAMESPACE)
+    part.end_list(part.begin_list(), {}, process.server.version)
+    process.make_a_pass()
+    process.make_a_pass()
+    assert process.server.objects["Service"]["a"]["metadata"]["labels"]
+    assert process.api.asked.count("apply Service") == 1
+
+
+@pytest.mark.parametrize("fate", [Fate.LOST, Fate.LATE])
+@pytest.mark.parametrize("child", range(1, 5), ids=["revision", "service", "pod", "budget"])
+def test_each_child_is_there_once_whatever_became_of_its_creation(process: Process, child: int, fate: Fate) -> None:
+    process.fates = [*[Fate.WELL] * (child - 1), fate]
+    with pytest.raises(ApiError):
+        process.make_a_pass()
+    for write in process.server.late:
+        write()
+    for _ in range(4):
+        process.list()
+        process.make_a_pass()
+        process.tell()
+    assert [len(process.server.objects[kind]) for kind in CHILDREN] == [1] * len(CHILDREN)
+    asked = len(process.api.asked)
+    process.make_a_pass()
+    assert process.api.asked[asked:] == []
 
 
 def test_a_budget_is_made_once_and_again_when_it_goes(process: Process) -> None:
@@ -298,10 +343,44 @@ def test_a_budget_is_made_once_and_again_when_it_goes(process: Process) -> None:
     assert process.queue.added == [WHOLE]
     process.make_a_pass()
     process.tell()
-    assert [process.api.asked.count(what) for what in ("get PodDisruptionBudget", "apply budget")] == [1, 1]
+    assert [process.api.asked.count(what) for what in ("get PodDisruptionBudget", "create budget")] == [0, 1]
     process.queue.added.clear()
     process.server.remove("PodDisruptionBudget", "a")
     process.tell()
     assert process.queue.added == [WHOLE]
     process.make_a_pass()
-    assert process.api.asked.count("apply budget") == 2
+    assert process.api.asked.count("create budget") == 2
+
+
+def test_somebody_elses_budget_is_asked_for_and_left(process: Process) -> None:
+    process.server.objects["PodDisruptionBudget"]["a"] = {
+        "metadata": {"name": "a", "namespace": NAMESPACE, "uid": "theirs", "resourceVersion": "1"},
+        "spec": {"minAvailable": 7},
+    }
+    process.make_a_pass()
+    process.tell("Pod", "Service", "ControllerRevision")
+    process.make_a_pass()
+    process.tell(KIND)
+    process.make_a_pass()
+    assert [process.api.asked.count(what) for what in ("create budget", "apply budget")] == [1, 0]
+    assert process.server.objects["PodDisruptionBudget"]["a"]["spec"] == {"minAvailable": 7}
+
+
+def test_what_a_new_model_needs_is_made_by_one_request_each_and_told_in_one_event(process: Process) -> None:
+    process.make_a_pass()
+    process.tell()
+    process.make_a_pass()
+    process.tell()
+    process.make_a_pass()
+    assert process.api.asked == [
+        "create ControllerRevision",
+        "create Service",
+        "create Pod",
+        "create Event",
+        "create budget",
+        "apply status",
+    ]
+    process.server.remove("Service", "a")
+    process.tell()
+    process.make_a_pass()
+    assert process.api.events[-1][1] == "ServiceApplied", "what is put right is news"

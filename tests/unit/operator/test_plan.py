@@ -19,6 +19,7 @@ from plimsoll_operator.plan import (
     ROUNDS_KEPT,
     ApplyService,
     CreatePod,
+    CreateService,
     DeletePod,
     Plan,
     plan,
@@ -43,7 +44,11 @@ def deleted(found: Plan) -> list[str]:
 
 def test_nothing_is_there() -> None:
     assert planned(2, service=ServiceState.MISSING) == Plan(
-        (ApplyService("the Service is missing"), CreatePod("0 of 2 are there", "0"), CreatePod("0 of 2 are there", "1"))
+        (
+            CreateService("the Service is missing"),
+            CreatePod("0 of 2 are there", "0"),
+            CreatePod("0 of 2 are there", "1"),
+        )
     )
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plimsoll_operator.revisions.history import ForgetRevision, StoreRevision, plan_history
+from plimsoll_operator.revisions.history import CreateRevision, ForgetRevision, StoreRevision, plan_history
 from plimsoll_operator.revisions.stored import Revision
 
 
@@ -17,7 +17,12 @@ def revision(label: str, number: int = 0, mark: str = "") -> Revision:
 
 def test_the_first_is_stored() -> None:
     (action,) = plan_history([], revision("a"), set(), 10)
-    assert action == StoreRevision(revision("a", 1), "it is new")
+    assert action == CreateRevision(revision("a", 1), "it is new")
+
+
+def test_a_new_one_with_a_mark_is_applied_so_that_the_mark_can_go_again() -> None:
+    (action,) = plan_history([revision("b", 4)], revision("a", mark="taken back"), set(), 10)
+    assert action == StoreRevision(revision("a", 5, "taken back"), "it is new")
 
 
 def test_who_goes_back_finds_the_old_one_again_without_its_mark() -> None:
@@ -42,7 +47,9 @@ def test_any_story_of_specs_keeps_the_latest(story: list[str], needed: set[str],
     known: dict[str, Revision] = {}
     for label in story:
         for action in plan_history(list(known.values()), revision(label), needed, limit):
-            if isinstance(action, StoreRevision):
+            if isinstance(action, CreateRevision):
+                assert action.revision.name not in known
+            if isinstance(action, CreateRevision | StoreRevision):
                 known[action.revision.name] = replace(action.revision, uid=f"uid-{action.revision.label}")
             else:
                 assert known.pop(action.name).uid == action.uid
