@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +14,7 @@ from plimsoll_operator.common import Common
 from plimsoll_operator.conditions import OURS, Condition, news, with_times
 from plimsoll_operator.events import build_event
 from plimsoll_operator.identity import Object, ObjectKey, Owner, key_of
-from plimsoll_operator.observe import FoundService, read_service
+from plimsoll_operator.observe import FoundService, Pod, read_service
 from plimsoll_operator.plan import Action, ApplyService, CreatePod, CreateService, DeletePod
 from plimsoll_operator.reasons import Reason
 from plimsoll_operator.revisions.history import CreateRevision, ForgetRevision, HistoryAction, StoreRevision
@@ -98,11 +98,17 @@ class Actor:
                 await self._writes.apply_service(key, service)
                 await self.tell(item, Reason.SERVICE_APPLIED, f"applied Service {key.name}: {why}")
 
-    async def keep_budget(self, item: Object, owner: Owner, wanted: Object | None) -> None:
-        """A budget that is refused costs a line in the log: the object serves without."""
+    async def keep_budget(
+        self, item: Object, owner: Owner, wanted: Object | None, pods: Iterable[Pod] = ()
+    ) -> ApiError | None:
+        """Before the status says that `pods` serve. A budget that is refused costs a line in the log.
+
+        Returns the error that a later try may not meet; an outage or a conflict is raised at once.
+        """
         key, budget = owner.key, ObjectKey(owner.key.namespace, budget_name(owner))
         try:
-            action = plan_budget(owner, await self._found_budget(key, budget, wanted is not None), wanted)
+            found = await self._found_budget(key, budget, wanted is not None)
+            action = plan_budget(owner, found, wanted, serves=any(pod.ready for pod in pods))
             if action is not None:
                 self.check_lease()
             match action:
@@ -111,13 +117,16 @@ class Actor:
                 case ApplyBudget(body, why):
                     await self._writes.apply_budget(key, body)
                     await self.tell(item, Reason.BUDGET_APPLIED, f"applied PodDisruptionBudget {budget.name}: {why}")
-                case DeleteBudget(found, why):
-                    await self._writes.delete_budget(key, budget, found)
+                case DeleteBudget(uid, why):
+                    await self._writes.delete_budget(key, budget, uid)
                     await self.tell(item, Reason.BUDGET_DELETED, f"deleted PodDisruptionBudget {budget.name}: {why}")
         except ApiError as error:
-            if not error.is_refusal or error.namespace_ends:
+            if error.is_passing or error.namespace_ends:
                 raise
+            if not error.is_refusal:
+                return error
             logger.warning("%s: its PodDisruptionBudget is refused: %s", key, error)
+        return None
 
     async def keep_history(self, spec: Spec, actions: Sequence[HistoryAction]) -> None:
         """What is refused costs a line in the log: the model serves, and only has no canaries, until it is stored."""

@@ -53,10 +53,13 @@ class DeleteBudget:
 BudgetAction = CreateBudget | ApplyBudget | DeleteBudget
 
 
-def plan_budget(owner: Owner, found: FoundBudget | None, wanted: Object | None) -> BudgetAction | None:
-    """None when all is well, or somebody else's budget has the name: theirs then counts, and ours is not made."""
+def plan_budget(owner: Owner, found: FoundBudget | None, wanted: Object | None, *, serves: bool) -> BudgetAction | None:
+    """None when all is well, or somebody else's budget has the name: theirs then counts, and ours is not made.
+
+    None is made before a pod `serves`: until then it would keep nothing, as pods that do not serve may always go.
+    """
     if found is None:
-        return None if wanted is None else CreateBudget(wanted, "it is missing")
+        return None if wanted is None or not serves else CreateBudget(wanted, "it is missing")
     if found.owner != owner.uid:
         return None
     if wanted is None:

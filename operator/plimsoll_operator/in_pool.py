@@ -45,9 +45,9 @@ class InPool:
         await self.actor.write_status(item, fields | scaling_fields(decision), conditions)
         if decision is not None and (changed := news(decision)) is not None:
             await self.actor.tell(item, *changed)
-        await self.actor.keep_budget(item, spec.owner, None)
-        if failure is not None:
-            raise failure
+        late = await self.actor.keep_budget(item, spec.owner, None)
+        if (error := failure or late) is not None:
+            raise error
         self.pooled.served_elsewhere(spec.key)
         return Outcome()
 

@@ -80,8 +80,10 @@ class OwnPods:
         item = await self._scale(item, seen, stage, decision, more)
         planned = _planned(seen) if stage is None else plan_stage(stage)
         rejections, failure = await self._act(item, planned, service)
-        if planned.actions and rejections == Rejections() and failure is None:
-            await self._keep_budget(item, spec, uid)
+        budget = build_budget(spec, uid, self.common.budgets)
+        late = await self.actor.keep_budget(item, spec.owner, budget, found)
+        error = failure or late
+        if planned.actions and rejections == Rejections() and error is None:
             # What came of it is written down once the caches show it.
             return Outcome(again=SOON if self.actor.is_service_taken(spec.key) else PATIENCE)
         before = (item.get("status") or {}).get("conditions") or []
@@ -89,9 +91,8 @@ class OwnPods:
         await self.actor.write_status(item, fields | more, conditions)
         if any(c.type == STALLED for c in conditions):
             self._wake_all(self.turns.stall(spec.key))
-        await self._keep_budget(item, spec, uid)
-        if failure is not None:
-            raise failure
+        if error is not None:
+            raise error
         rolls = stage is None and any(c.type == RECONCILING for c in conditions)
         stalls_in = seen.deadline(before) - now if rolls else None
         waits = (planned.wait, rolling.wait, stalls_in, lost_in(found, now), None if known else LOOK_AGAIN)
@@ -178,9 +179,6 @@ class OwnPods:
 
     def _make(self, spec: Spec) -> Make:
         return Make(revision(spec, self.common.image), partial(build_pod, spec, self.common.image))
-
-    async def _keep_budget(self, item: Object, spec: Spec, uid: str | None) -> None:
-        await self.actor.keep_budget(item, spec.owner, build_budget(spec, uid, self.common.budgets))
 
 
 def _planned(seen: View[Spec]) -> StagePlan:

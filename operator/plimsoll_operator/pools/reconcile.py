@@ -118,9 +118,10 @@ class PoolReconciler:
         drained = self._drain(spec, seen, planned.actions)
         make = Make(revision(spec, self._image, keys.fingerprint), partial(build_host, spec, self._image, keys))
         rejections, failure = await self._actor.apply(item, spec.key, drained.actions, make)
-        uid = spec.owner.uid
-        if drained.actions and rejections == Rejections() and failure is None:
-            await self._actor.keep_budget(item, spec.owner, build_budget(spec, uid, self._budgets))
+        budget = build_budget(spec, spec.owner.uid, self._budgets)
+        late = await self._actor.keep_budget(item, spec.owner, budget, found)
+        error = failure or late
+        if drained.actions and rejections == Rejections() and error is None:
             return Outcome(again=PATIENCE)
         before = (item.get("status") or {}).get("conditions") or []
         hosts = self._book.of(spec.key)
@@ -129,9 +130,8 @@ class PoolReconciler:
         await self._actor.write_status(item, fields, conditions)
         if any(c.type == STALLED for c in conditions):
             self._wake_all(self._turns.stall(spec.key))
-        await self._actor.keep_budget(item, spec.owner, build_budget(spec, uid, self._budgets))
-        if failure is not None:
-            raise failure
+        if error is not None:
+            raise error
         stalls_in = seen.deadline(before) - now if any(c.type == RECONCILING for c in conditions) else None
         waits = (planned.wait, stalls_in, drained.wait, lost_in(found, now))
         return Outcome(again=min((wait for wait in waits if wait is not None), default=None))

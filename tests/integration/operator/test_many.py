@@ -43,7 +43,6 @@ async def test_what_many_objects_cost(server: ApiServer, direct: Direct, tmp_pat
     assert settling == {
         "create pods": COUNT,
         "create services": COUNT,
-        "create poddisruptionbudgets": COUNT,
         "create controllerrevisions": COUNT,
         "create events": COUNT,
         "patch modeldeployments/status": COUNT,

@@ -26,6 +26,7 @@ class Fate(Enum):
     LOST = "it is done, and the answer is lost"
     LATE = "its client gives up, and it may be done later all the same"
     OVERLOADED = "it is not done, and the answer says so"
+    BROKEN = "it is not done, and something in between fails"
 
 
 class Server:
@@ -197,6 +198,8 @@ class ServerApi(Api):
         fate = self._fate()
         if fate is Fate.OVERLOADED:
             raise ApiError(429, "too many requests")
+        if fate is Fate.BROKEN:
+            raise ApiError(500, "a webhook cannot be called")
         if fate is Fate.LATE:
             self._server.late.append(write)
             raise ApiError(None, "too slow")

@@ -48,8 +48,8 @@ def test_it_selects_what_the_service_selects() -> None:
     assert UID_LABEL not in budget(uid=None)["spec"]["selector"]["matchLabels"]
 
 
-def planned(found: Object | None, wanted: Object | None) -> tuple[type, str] | None:
-    action = plan_budget(spec_of().owner, None if found is None else read_budget(found), wanted)
+def planned(found: Object | None, wanted: Object | None, *, serves: bool = True) -> tuple[type, str] | None:
+    action = plan_budget(spec_of().owner, None if found is None else read_budget(found), wanted, serves=serves)
     return None if action is None else (type(action), action.why)
 
 
@@ -64,9 +64,14 @@ def test_what_is_missing_is_made_and_what_is_wrong_put_right() -> None:
     assert planned(bare, wanted) == (ApplyBudget, "it is not as it should be")
 
 
+def test_none_is_made_before_there_is_anything_to_keep() -> None:
+    assert planned(None, budget(), serves=False) is None
+    assert planned(budget(2), budget(), serves=False) == (ApplyBudget, "it is not as it should be")
+
+
 def test_what_is_not_wanted_goes() -> None:
     assert planned(None, None) is None
-    assert plan_budget(spec_of().owner, read_budget(budget()), None) == DeleteBudget(
+    assert plan_budget(spec_of().owner, read_budget(budget()), None, serves=True) == DeleteBudget(
         "budget-uid", "there is nothing for it to keep"
     )
 
