@@ -146,7 +146,7 @@ class Model:
             rate=self.demand.rate(now),
             last_used=None if last == -math.inf else wall - (now - last),
             value=0.0 if self.found is None else self.view(grant, now).value,
-            load_seconds=self.seconds.load if self.measured_load else None,
+            load_seconds=self.seconds.from_disk if self.measured_load else None,
             wake_seconds=self.seconds.wake if self.measured_wake else None,
             loads=self.loads,
             wakes=self.wakes,

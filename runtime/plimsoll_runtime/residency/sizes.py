@@ -51,6 +51,14 @@ class Seconds:
         """Until a model of which nothing is in memory answers."""
         return self.load + self.wake
 
+    def loaded(self, seconds: float) -> Seconds:
+        """After a load that took so long from disk until it answered."""
+        return Seconds(max(0.0, seconds - self.wake), min(self.wake, seconds))
+
+    def woken(self, seconds: float, *, loaded: bool) -> Seconds:
+        """After a wake that took so long. Where it was `loaded` before, that load took as long as it did."""
+        return Seconds(max(0.0, self.from_disk - seconds) if loaded else self.load, seconds)
+
 
 def size_text(size: float) -> str:
     """Bytes for people: 1.5 GiB, or MiB where that says more.

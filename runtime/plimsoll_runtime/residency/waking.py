@@ -130,13 +130,13 @@ class Waking:
             model.loads += 1
             counters.loads += 1
             counters.load_seconds.add(seconds)
-            model.seconds = replace(model.seconds, load=max(0.0, seconds - model.seconds.wake))
+            model.seconds = model.seconds.loaded(seconds)
             model.measured_load = True
         else:
             model.wakes += 1
             counters.wakes += 1
             counters.wake_seconds.add(seconds)
-            model.seconds = replace(model.seconds, wake=seconds)
+            model.seconds = model.seconds.woken(seconds, loaded=model.measured_load)
             model.measured_wake = True
 
     def _failed(self, model: Model, error: PlimsollError) -> None:

@@ -91,6 +91,7 @@ def test_a_request_wakes_its_model_and_the_next_finds_it_awake() -> None:
         seen = entry(host, A)
         assert (seen.state, seen.why, seen.loads, seen.wakes) == ("Resident", "woken for a request", 1, 0)
         assert seen.loading_seconds == pytest.approx(5.0)
+        assert seen.load_seconds == pytest.approx(5.0), "a load ends when it answers, not with its image"
         assert (seen.weights, seen.workspace, seen.kv, seen.host_bytes) == (2, 1, 2, 2)
         assert seen.last_used == host.report().time - 1
         assert [d.action for d in host.report().decisions] == ["Loaded"]
