@@ -108,7 +108,7 @@ def _known(model: Model, reports: Iterable[tuple[Host, Copy]], demand: Demand | 
     need = model.need
     measured = image = 0
     load = wake = told = lost = 0.0
-    waiting, waited = (demand.waiting, 0.0) if demand is not None else (0, 0.0)
+    waiting, waited, held = (demand.waiting, 0.0, 0) if demand is not None else (0, 0.0, 0)
     for host, copy in reports:
         if copy.revision == model.revision:
             measured = max(measured, copy.weights + copy.workspace)
@@ -118,6 +118,7 @@ def _known(model: Model, reports: Iterable[tuple[Host, Copy]], demand: Demand | 
             lost += decayed(copy.rate, now - host.time) if copy.state.awake else 0.0
         else:
             waiting += copy.waiting
+            held += copy.waiting if _serves(copy, host, model) else 0
     if demand is not None:
         told = demand.rate
         waited = max(0.0, now - demand.since) if waiting and demand.since else 0.0
@@ -130,8 +131,15 @@ def _known(model: Model, reports: Iterable[tuple[Host, Copy]], demand: Demand | 
         told=told,
         waiting=waiting,
         waited=waited,
+        held=held,
         lost=lost,
     )
+
+
+def _serves(copy: Copy, host: Host, model: Model) -> bool:
+    """Whether a host brings a model awake by itself for the requests that wait there."""
+    keeps = host.condition in (Condition.READY, Condition.CORDONED)
+    return keeps and not copy.going and not copy.failures and _fits(model, copy, host)
 
 
 def _fits(model: Model, copy: Copy, host: Host) -> bool:

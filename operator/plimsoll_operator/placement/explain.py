@@ -8,7 +8,7 @@ from plimsoll_cluster.keys import ObjectKey
 from plimsoll_operator.placement.action import Action, Move, Place, Sleep, Unload, Wake
 from plimsoll_operator.placement.book import Book
 from plimsoll_operator.placement.journal import Journal
-from plimsoll_operator.placement.ledger import Slot
+from plimsoll_operator.placement.ledger import Known, Slot
 from plimsoll_operator.placement.level import State
 from plimsoll_operator.placement.planner import plan
 from plimsoll_operator.placement.pool import PoolState
@@ -68,8 +68,13 @@ def _facts(book: Book, key: ObjectKey) -> Iterator[str]:
     yield f"  wanted: {wanted.desired} awake on demand, {wanted.least} always, at most {wanted.most}"
     yield (
         f"  asked for {60 * known.rate:.2g} times a minute; {count(known.waiting, 'request')} waiting for "
-        f"{span(known.waited)}; another replica awake is worth {book.worth(known):.2g} s of loading an hour and GiB"
+        f"{span(known.waited)}{_held(known)}; another replica awake is worth "
+        f"{book.worth(known):.2g} s of loading an hour and GiB"
     )
+
+
+def _held(known: Known) -> str:
+    return f", {known.held} of them at hosts, which wake it in turn" if known.held else ""
 
 
 def _lies(book: Book, key: ObjectKey) -> list[str]:

@@ -22,8 +22,9 @@ class Known:
     `device` and `image` are its bytes awake and asleep in host memory, `load` and `wake` the seconds from files and
     from the image: as measured, or as predicted while nobody has. `told` is the rate in requests a second that somebody
     else knows of, `lost` that of hosts that are not there any more, where it was awake. `waiting` requests have waited
-    for `waited` seconds at the most. `slots` are its copies on hosts that are there. `bulk` is `device`, or what is
-    usual where nobody knows it, and `busy` the rate that each of the copies it is to have is expected to serve.
+    for `waited` seconds at the most, `held` of them at hosts that wake it for them. `slots` are its copies on hosts
+    that are there. `bulk` is `device`, or what is usual where nobody knows it, and `busy` the rate that each of the
+    copies it is to have is expected to serve.
     """
 
     model: Model
@@ -34,6 +35,7 @@ class Known:
     told: float = 0.0
     waiting: int = 0
     waited: float = 0.0
+    held: int = 0
     lost: float = 0.0
     bulk: int = 0
     busy: float = 0.0

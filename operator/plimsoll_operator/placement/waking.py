@@ -1,4 +1,9 @@
-"""Who should be awake and is not: where it wakes, and who gives way."""
+"""Who should be awake and is not: where it wakes, and who gives way.
+
+Requests that wait at a host are that host's: it wakes their model when its turn comes, and knows better who is in use
+there and who has had his slice. A plan that made room for them, or brought their model elsewhere, would pay for a
+second load, and the requests would go on waiting where they are.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +46,7 @@ def _asks(known: Known) -> bool:
     model, wanted = known.model, known.model.replicas
     if model.stopped:
         return False
-    if model.pinned or known.waiting or wanted.least or known.lost > 0 or wanted.desired > 1:
+    if model.pinned or known.waiting > known.held or wanted.least or known.lost > 0 or wanted.desired > 1:
         return True
     return any(not slot.stays for slot in known.slots)
 
@@ -53,7 +58,7 @@ def wishes(known: Known, patience: float) -> Iterator[Wish]:
         replicas = max(1, wanted.desired, wanted.least)
         yield Wish(replicas, Grounds.PIN, Because.KEPT_AWAKE, "it is pinned")
         return
-    if known.waiting:
+    if known.waiting > known.held:
         grounds = Grounds.TURN if known.waited >= patience else Grounds.DEMAND
         why = f"{count(known.waiting, 'request')} waited {span(known.waited)} for it"
         yield Wish(1, grounds, Because.DEMAND, why)

@@ -169,6 +169,36 @@ def test_a_model_that_drains_to_sleep_lies_where_it_is() -> None:
     assert brief(pool([model("a")], [host("h1", going), host("h2")])) == ["Place a h2"]
 
 
+@pytest.mark.parametrize("asleep", [files("a", waiting=3), image("a", waiting=3)], ids=["files", "image"])
+def test_requests_that_wait_at_a_host_are_the_host_s_to_serve(asleep: Copy) -> None:
+    """It knows who has had his slice. Nobody makes room for them, and no other host loads their model as well."""
+    full, free = host("h1", asleep, awake("b", 80)), host("h2")
+    models = [model("a"), model("b", 80)]
+    state = replace(pool(models, [full, free]), demand=(Demand(key("a"), since=NOW - 45),))
+    assert plan(state).actions == ()
+    assert plan(state).refusals == ()
+    assert "3 requests waiting for 45 s, 3 of them at hosts, which wake it in turn" in explain(state, key("a"))
+
+
+def test_requests_at_a_host_that_cannot_wake_their_model_are_the_planner_s() -> None:
+    waits = files("a", waiting=1)
+    models = [model("a")]
+    for unable in (
+        host("h1", waits, condition=Condition.DRAINING),
+        host("h1", replace(waits, going=True)),
+        host("h1", replace(waits, failures=1, retry=NOW + 20)),
+        host("h1", replace(waits, revision="0")),
+    ):
+        assert "h2" in {action.host.name for action in actions(pool(models, [unable, host("h2")]))}, unable
+    assert brief(pool(models, [host("h1", waits, condition=Condition.CORDONED), host("h2")])) == []
+
+
+def test_a_request_at_a_gateway_is_not_left_to_a_host_where_another_waits() -> None:
+    models = [model("a"), model("b", 80)]
+    hosts = [host("h1", files("a", waiting=1), awake("b", 80, rate=0.0001))]
+    assert brief(pool(models, hosts, a=5)) == ["Sleep b h1", "Wake a h1"]
+
+
 @pytest.mark.parametrize("source", [files("a", waiting=1), image("a", waiting=1)], ids=["files", "image"])
 def test_a_model_that_was_moved_for_a_request_stays_moved(source: Copy) -> None:
     """The request waits on the host that has no room: that one is left once nobody waits there any more."""
