@@ -4,7 +4,7 @@ Models that are wanted are looked at in the order in which they were first asked
 wakes. Else KV caches give up what they do not use, and models that are idle and worth less go (the churn guard: what
 must go may not be worth more, in expected seconds of loading, than what comes). Else it waits for its turn: it comes
 once it has waited as long as the swap would cost in loading (or for `patience`, if that is less) and those who must go
-have served for a slice; then they finish what they have and go.
+have served for a slice (twice what bringing them back takes, within bounds); then they finish what they have and go.
 Whoever is first keeps what he will need; others may pass him only into what he leaves. So everybody's turn comes, and
 no model is swapped more often than once a slice.
 """
@@ -30,7 +30,7 @@ from plimsoll_runtime.residency.settings import Settings
 from plimsoll_runtime.residency.sizes import size_text
 from plimsoll_runtime.residency.sleepers import by_image_value, may_drop
 from plimsoll_runtime.residency.states import ASLEEP, Level, State
-from plimsoll_runtime.residency.victims import Room, by_turn, by_value, choose, is_idle, may_leave
+from plimsoll_runtime.residency.victims import Room, by_turn, by_value, choose, is_idle, may_leave, turn_of
 from plimsoll_runtime.residency.view import HostView, ModelView, Pressure
 
 FULL_AT = 0.75
@@ -213,7 +213,7 @@ class _Draft:
         # As in renting skis: whoever waits until waiting has cost what buying would, pays twice the best at most.
         cost = wanted.reload_seconds + sum(victim.reload_seconds for victim in room.victims)
         patience = min(settings.patience, cost)
-        turn = max([asked + patience, *(victim.since + settings.turn for victim in room.victims)])
+        turn = max([asked + patience, *(turn_of(victim, settings) for victim in room.victims)])
         self._look_again(
             min((m.since + settings.minimum_residency for m in models if _is_young(m, settings, now)), default=turn)
         )

@@ -29,6 +29,11 @@ def is_idle(model: ModelView, settings: Settings, now: float) -> bool:
     return may_leave(model) and model.active == 0 and now >= model.since + settings.minimum_residency
 
 
+def turn_of(model: ModelView, settings: Settings) -> float:
+    """When a resident model has served for a slice."""
+    return model.since + settings.turn(model.reload_seconds)
+
+
 def by_value(model: ModelView) -> tuple[object, ...]:
     """What is worth least comes first; whoever has a higher priority goes after all below it."""
     return (model.priority, model.value, model.name)
@@ -36,7 +41,7 @@ def by_value(model: ModelView) -> tuple[object, ...]:
 
 def by_turn(settings: Settings, now: float) -> Callable[[ModelView], tuple[object, ...]]:
     """Whose slice of service ends first; of those whose slice is over, the idle ones, by value."""
-    return lambda model: (max(now, model.since + settings.turn), model.active > 0, *by_value(model))
+    return lambda model: (max(now, turn_of(model, settings)), model.active > 0, *by_value(model))
 
 
 def choose(models: Sequence[ModelView], candidates: Sequence[ModelView], shortfall: int) -> Room | None:

@@ -102,6 +102,16 @@ def test_a_turn_waits_for_the_slice_of_whom_it_ends() -> None:
     assert found.look_at == NOW + 18
 
 
+@pytest.mark.parametrize(("wake", "slice_"), [(1.0, 10.0), (6.0, 12.0), (14.0, 28.0), (40.0, 30.0)])
+def test_a_slice_is_twice_what_it_takes_to_come_back_within_bounds(wake: float, slice_: float) -> None:
+    """No less than the minimum residency, no more than the service slice."""
+    hot = resident("hot", frequency=40.0, since=NOW - 5, seconds=Seconds(load=10.0, wake=wake))
+    found = plan(host(hot, wanted("cold", asked=NOW - 100), line=4 * GIB), Settings())
+    (wait,) = found.actions
+    assert isinstance(wait, Wait)
+    assert wait.until == NOW - 5 + slice_
+
+
 @pytest.mark.parametrize(
     "fields", [{"pinned": True}, {"since": NOW - 9}, {"active": 1, "since": NOW - 29.5}, {"priority": 1}]
 )

@@ -86,7 +86,7 @@ class Watch:
             assert model.state is State.RESIDENT
             assert not model.pinned
             assert age >= self.how.minimum_residency
-            assert model.active == 0 or age >= self.how.service_slice
+            assert model.active == 0 or age >= min(self.how.service_slice, 2 * model.reload_seconds)
         elif isinstance(action, DropImage):
             assert model.state is State.IN_HOST
             assert model.asked is None
@@ -148,7 +148,7 @@ def test_everybody_is_served_and_nobody_harmed(
     assert len(world.waits) + cancelled + world.refused == len(came)
     assert all(not model.waiting and not model.active for model in world.models.values())
     loading = max(model.seconds.from_disk for model in world.models.values())
-    one = how.turn + how.patience + LONGEST_ANSWER + loading + 2 * STOP_SECONDS
+    one = max(how.service_slice, how.minimum_residency) + how.patience + LONGEST_ANSWER + loading + 2 * STOP_SECONDS
     assert max(world.waits, default=0.0) <= len(names) * one + ROUNDING
 
 
