@@ -42,7 +42,8 @@ RIGHTS: frozenset[Right] = frozenset(
         ("events.k8s.io", "events", "create"),
     }
 )
-"""In the namespaces that it watches. Server-side apply of an object that is not there needs both create and patch.
+"""In the namespaces that it watches. Children are created, and what is wrong of them is put right by server-side apply,
+which is a patch. Whose a Service or a budget is that has the name of one of ours is asked for.
 
 Who makes a child that its owner's deletion waits for must be allowed to change the owner's finalizers, where the API
 server's OwnerReferencesPermissionEnforcement is on.

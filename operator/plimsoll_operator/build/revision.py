@@ -10,9 +10,11 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from enum import Enum
 from typing import Any, cast
+
+import msgspec
 
 from plimsoll_operator.build.image import Image
 from plimsoll_operator.build.legacy import legacy_hash
@@ -28,7 +30,7 @@ UNSEEN = frozenset(
     {"owner", "created", "generation", "replicas", "rollout", "history", "scaling", "namespaces", "shared_claims"}
 )
 """Parts of a spec that no pod can see."""
-DEFAULT_TEMPLATE = asdict(Template())
+DEFAULT_TEMPLATE = msgspec.to_builtins(Template())
 
 
 class Fit(Enum):
@@ -49,7 +51,8 @@ def revision(spec: Workload, image: Image, more: str = "") -> str:
 
 def user_part(spec: Workload) -> str:
     """A name for all that the user says about pods. What is left out is no part of it: a new field changes nothing."""
-    said = {name: value for name, value in asdict(cast(Any, spec)).items() if name not in UNSEEN}
+    names = [field.name for field in fields(cast(Any, spec)) if field.name not in UNSEEN]
+    said = msgspec.to_builtins({name: getattr(spec, name) for name in names})
     said["template"] = {name: value for name, value in said["template"].items() if value != DEFAULT_TEMPLATE[name]}
     return _hash({name: value for name, value in said.items() if value not in (None, {})})
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+from dataclasses import asdict
 from typing import Any
 
 import pytest
@@ -11,11 +14,13 @@ from operator_support.objects import EPOCH, FULL, UID, Json, model, spec_of, sta
 from plimsoll_operator.build import revision as module
 from plimsoll_operator.build.image import Image
 from plimsoll_operator.build.pod import build_pod
-from plimsoll_operator.build.revision import Fit, fits, revision
+from plimsoll_operator.build.revision import Fit, fits, revision, user_part
 from plimsoll_operator.identity import HASH_LABEL, Owner
 from plimsoll_operator.observe import Observed, Pod, ServiceState, observe_pods, read_pod
 from plimsoll_operator.plan import Plan, plan
+from plimsoll_operator.pools.spec import read_pool
 from plimsoll_operator.spec import Spec, read_spec
+from plimsoll_operator.template import Template
 from plimsoll_operator.view import view
 
 OTHER = Image("registry.example/plimsoll-runtime:0.2.0")
@@ -70,6 +75,39 @@ def test_a_changed_spec_rolls_them_as_ever(change: str) -> None:
     seen = view(spec, fits(spec, IMAGE), Observed(running(RECORDED["least"].pod, 1), ServiceState.OURS, EPOCH))
     assert len(seen.older) == 1
     assert not seen.needs_turn, "the user asked for it"
+
+
+def as_first_written(spec: Any) -> str:
+    """The user's part as the first operator that stored it computed it: pods and revisions carry it."""
+    unseen = {"owner", "created", "generation", "replicas", "rollout", "history", "scaling"}
+    unseen |= {"namespaces", "shared_claims"}
+    said = {name: value for name, value in asdict(spec).items() if name not in unseen}
+    default = asdict(Template())
+    said["template"] = {name: value for name, value in said["template"].items() if value != default[name]}
+    text = json.dumps(
+        {name: value for name, value in said.items() if value not in (None, {})}, sort_keys=True, separators=(",", ":")
+    )
+    return hashlib.sha256(text.encode()).hexdigest()[:10]
+
+
+SHARED: Json = {"resources": {"memory": "2Gi"}, "memory": {"sleepers": "1Gi"}}
+OF_POOLS: list[Json] = [
+    SHARED,
+    SHARED | {"memory": {"sleepers": "1Gi", "line": "70%"}},
+    SHARED | {"template": FULL["template"]},
+]
+
+
+@pytest.mark.parametrize("body", [*(case.spec for case in RECORDED.values()), FULL, {"runtime": {"chatTemplate": "é"}}])
+def test_what_models_are_made_of_has_the_name_that_it_always_had(body: Json) -> None:
+    spec = spec_of(**body)
+    assert user_part(spec) == as_first_written(spec)
+
+
+@pytest.mark.parametrize("body", OF_POOLS)
+def test_what_pools_are_made_of_has_the_name_that_it_always_had(body: Json) -> None:
+    spec = read_pool(model("p") | {"spec": body})
+    assert user_part(spec) == as_first_written(spec)
 
 
 PLAIN: Json = {**FULL, "template": {k: v for k, v in FULL["template"].items() if k != "image"}}
