@@ -316,6 +316,17 @@ def test_a_service_of_ours_that_has_lost_its_labels_gets_them_back(process: Proc
     assert process.api.asked.count("apply Service") == 1
 
 
+def test_a_revision_that_is_there_already_is_written_all_the_same(process: Process) -> None:
+    settle(process)
+    (before,) = process.server.objects["ControllerRevision"].values()
+    process.server.change("ControllerRevision", before["metadata"]["name"], lambda item: item.update(revision=7))
+    part = process.caches.revisions.part_of(NAMESPACE)
+    part.end_list(part.begin_list(), {}, process.server.version)
+    process.make_a_pass()
+    (after,) = process.server.objects["ControllerRevision"].values()
+    assert (after["revision"], after["metadata"]["uid"]) == (1, before["metadata"]["uid"])
+
+
 @pytest.mark.parametrize("fate", [Fate.LOST, Fate.LATE])
 @pytest.mark.parametrize("child", range(1, 4), ids=["revision", "service", "pod"])
 def test_each_child_is_there_once_whatever_became_of_its_creation(process: Process, child: int, fate: Fate) -> None:

@@ -98,7 +98,15 @@ OF_POOLS: list[Json] = [
 ]
 
 
-@pytest.mark.parametrize("body", [*(case.spec for case in RECORDED.values()), FULL, {"runtime": {"chatTemplate": "é"}}])
+OF_MODELS: list[Json] = [
+    *(case.spec for case in RECORDED.values()),
+    FULL,
+    {"runtime": {"chatTemplate": "\u00e9"}},
+    {"model": {"source": "hf://org/private", "tokenSecret": {"name": "hub", "key": "token"}}},
+]
+
+
+@pytest.mark.parametrize("body", OF_MODELS)
 def test_what_models_are_made_of_has_the_name_that_it_always_had(body: Json) -> None:
     spec = spec_of(**body)
     assert user_part(spec) == as_first_written(spec)
