@@ -13,7 +13,6 @@ from functools import partial
 from typing import Any
 from urllib.parse import quote
 
-import aiohttp
 from prometheus_client.registry import Collector
 
 from plimsoll_gateway.asked import Asked, read_asked
@@ -21,6 +20,7 @@ from plimsoll_gateway.body import Body, ClientGone, Message, Receive, discard_un
 from plimsoll_gateway.budget import SMALL_BYTES, Budget
 from plimsoll_gateway.capacity import Capacity
 from plimsoll_gateway.catalog import model_list, one_model
+from plimsoll_gateway.client.pool import Pool
 from plimsoll_gateway.cold import ColdStarts
 from plimsoll_gateway.comments import Comments
 from plimsoll_gateway.connections import Connections
@@ -73,7 +73,7 @@ class Gateway:
 
     def __init__(
         self,
-        session: aiohttp.ClientSession,
+        pool: Pool,
         store: TableStore,
         picker: Picker,
         limits: Limits,
@@ -109,8 +109,8 @@ class Gateway:
         fair = max(1, limits.waiting // 2)  # fair turns end before the room does
         self._gates = Gates(self._capacity, fair, limits.wake_seconds, self._witness.held)
         self._hold_seconds = limits.hold_seconds
-        self._prober = Prober(partial(is_alive, session), store, picker, self._metrics)
-        self._relay = Relay(session, store, picker, self._prober, self._witness, wake_seconds=limits.wake_seconds)
+        self._prober = Prober(partial(is_alive, pool), store, picker, self._metrics)
+        self._relay = Relay(pool, store, picker, self._prober, self._witness, wake_seconds=limits.wake_seconds)
         self._running = Lifelines()
         store.listen(self._table_changed)
         self._draining = False

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-import uuid
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+import secrets
+from collections.abc import Sequence
+
+import msgspec
 
 RawHeaders = Sequence[tuple[bytes, bytes]]
 
@@ -27,11 +28,11 @@ HOP_BY_HOP = frozenset(
 REQUEST_ONLY = frozenset([b"host", b"content-length", b"expect", b"x-request-id"])
 # Between gateway and runtime (tests/contract): whose a request is, the proof that the gateway may say so, and in
 # answers whether it was believed and how busy the replica is. Clients can neither send these nor see them.
-TENANT = "x-plimsoll-tenant"
-CREDENTIAL = "x-plimsoll-gateway"
-LOAD = "x-plimsoll-load"
-BELIEVED = "believed"
-PRIVATE = frozenset([TENANT.encode(), CREDENTIAL.encode(), LOAD.encode()])
+TENANT = b"x-plimsoll-tenant"
+CREDENTIAL = b"x-plimsoll-gateway"
+LOAD = b"x-plimsoll-load"
+BELIEVED = b"believed"
+PRIVATE = frozenset([TENANT, CREDENTIAL, LOAD])
 # The gateway's keys are for the gateway alone.
 KEY = frozenset([b"authorization"])
 # The gateway is the server that the client sees. The length stays: the body is passed on as it is.
@@ -42,8 +43,7 @@ _KEYED_REQUEST = _REQUEST | KEY
 _RESPONSE = HOP_BY_HOP | RESPONSE_ONLY | PRIVATE
 
 
-@dataclass(frozen=True, slots=True)
-class Voucher:
+class Voucher(msgspec.Struct, frozen=True):
     """Whose a request is, and the credential by which the runtime believes it; None where there is none."""
 
     tenant: str
@@ -54,32 +54,33 @@ class Voucher:
 REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
 
 
-def request_headers(headers: RawHeaders, request_id: str, voucher: Voucher | None = None) -> list[tuple[str, str]]:
+def request_headers(headers: RawHeaders, request_id: str, voucher: Voucher | None = None) -> list[tuple[bytes, bytes]]:
     """What to send upstream; names are lower case already (ASGI). With a voucher, without the client's key."""
-    kept = _without(headers, _REQUEST if voucher is None else _KEYED_REQUEST)
-    sent = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in kept]
-    sent.append(("x-request-id", request_id))
+    sent = _without(headers, _REQUEST if voucher is None else _KEYED_REQUEST)
+    sent.append((b"x-request-id", request_id.encode("ascii")))
     if voucher is not None and voucher.credential is not None:
-        sent += [(TENANT, voucher.tenant), (CREDENTIAL, voucher.credential)]
+        sent.append((TENANT, voucher.tenant.encode("ascii")))
+        sent.append((CREDENTIAL, voucher.credential.encode("ascii")))
     return sent
 
 
 def response_headers(headers: RawHeaders, request_id: str) -> list[tuple[bytes, bytes]]:
-    """What to send to the client, with the request's id where the upstream has not set one."""
-    kept = list(_without([(name.lower(), value) for name, value in headers], _RESPONSE))
+    """What to send to the client, with the request's id where the upstream has not set one; names are lower case."""
+    kept = _without(headers, _RESPONSE)
     if not any(name == b"x-request-id" for name, _ in kept):
         kept.append((b"x-request-id", request_id.encode("ascii")))
     return kept
 
 
-def _without(headers: RawHeaders, dropped: frozenset[bytes]) -> Iterable[tuple[bytes, bytes]]:
+def _without(headers: RawHeaders, dropped: frozenset[bytes]) -> list[tuple[bytes, bytes]]:
     """Leave out `dropped` and whatever the Connection header names."""
+    kept = [field for field in headers if field[0] not in dropped]
     named = {token.strip().lower() for name, value in headers if name == b"connection" for token in value.split(b",")}
-    return [(name, value) for name, value in headers if name not in dropped and name not in named]
+    return [field for field in kept if field[0] not in named] if named else kept
 
 
 def request_id(given: bytes | None) -> str:
     """The client's own id where it is short and plain (letters, digits, `.`, `_`, `-`), else a new one."""
     if given is not None and REQUEST_ID.fullmatch(given):
         return given.decode("ascii")
-    return uuid.uuid4().hex
+    return secrets.token_hex(16)

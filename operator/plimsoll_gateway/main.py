@@ -10,6 +10,7 @@ import sys
 from collections.abc import Sequence
 
 from plimsoll_gateway.app import Gateway
+from plimsoll_gateway.client.pool import Pool
 from plimsoll_gateway.credential import Credential, CredentialError
 from plimsoll_gateway.keys.folder import KeyFolder
 from plimsoll_gateway.keys.keyring import Keyring
@@ -20,7 +21,6 @@ from plimsoll_gateway.pick import Picker
 from plimsoll_gateway.server import GatewayServer, MetricsServer, listen
 from plimsoll_gateway.table import TableStore
 from plimsoll_gateway.table_file import TableFile
-from plimsoll_gateway.upstream import open_session
 
 log = logging.getLogger(__name__)
 
@@ -67,10 +67,10 @@ async def _run(
     sharing: Sharing | None,
 ) -> int:
     store = TableStore()
-    async with open_session() as session:
+    async with Pool() as pool:
         picker = Picker(first_turn=random.randrange(1 << 16))
         gateway = Gateway(
-            session,
+            pool,
             store,
             picker,
             options.limits,

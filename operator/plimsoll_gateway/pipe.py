@@ -5,40 +5,38 @@ from __future__ import annotations
 import logging
 import time
 
-import aiohttp
-
+from plimsoll_gateway.client.answer import Answer
+from plimsoll_gateway.client.errors import UpstreamError
 from plimsoll_gateway.demand.tally import Pulse, Tally
 from plimsoll_gateway.errors import Refusal, stream_broken, told_by_replica, upstream_failed
 from plimsoll_gateway.headers import response_headers
 from plimsoll_gateway.metrics import Metrics, labels_of
 from plimsoll_gateway.stream import Stream
 from plimsoll_gateway.table import Model
-from plimsoll_gateway.upstream import UPSTREAM_ERRORS, Call
+from plimsoll_gateway.upstream import Call
 
 log = logging.getLogger(__name__)
 
 MOST_ERROR_BYTES = 64 << 10
 
 
-async def pipe(
-    answer: aiohttp.ClientResponse, model: Model, call: Call, stream: Stream, tally: Tally, metrics: Metrics
-) -> None:
+async def pipe(answer: Answer, model: Model, call: Call, stream: Stream, tally: Tally, metrics: Metrics) -> None:
     """Send a replica's answer through `stream`, one piece at a time. Raises Refusal where it is none that fits.
 
     Where the head of a stream is out already, only events follow.
     """
-    events, meter = _is_event_stream(answer), call.meter
+    events, meter = answer.is_event_stream, call.meter
     pulse = Pulse(tally, call.came) if events else None
     if stream.status is None:
-        await stream.start(answer.status, response_headers(answer.raw_headers, call.request_id), events=events)
+        await stream.start(answer.status, response_headers(answer.headers, call.request_id), events=events)
     elif answer.status != 200 or not events:
         raise await _error_of(answer, call.model_name)
     if meter is not None:
         meter.begin(answer.status)
     while True:
         try:
-            chunk = await answer.content.readany()
-        except UPSTREAM_ERRORS as error:
+            chunk = await answer.read()
+        except UpstreamError as error:
             reason = str(error) or type(error).__name__
             log.warning("%s: the answer of %s broke off: %s", call.request_id, model.key, reason)
             metrics.broken_streams.labels(*labels_of(model)).inc()
@@ -55,16 +53,12 @@ async def pipe(
     await stream.finish()
 
 
-async def _error_of(answer: aiohttp.ClientResponse, name: str) -> Refusal:
+async def _error_of(answer: Answer, name: str) -> Refusal:
     """What to say within the stream instead of an answer that is none."""
     text = b""
     try:
-        while len(text) < MOST_ERROR_BYTES and (chunk := await answer.content.readany()):
+        while len(text) < MOST_ERROR_BYTES and (chunk := await answer.read()):
             text += chunk
-    except UPSTREAM_ERRORS as error:
+    except UpstreamError as error:
         return upstream_failed(name, f"its answer broke off: {error or type(error).__name__}")
     return told_by_replica(name, answer.status, text)
-
-
-def _is_event_stream(response: aiohttp.ClientResponse) -> bool:
-    return response.content_type == "text/event-stream" and "content-encoding" not in response.headers

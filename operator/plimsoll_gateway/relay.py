@@ -9,8 +9,9 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-import aiohttp
-
+from plimsoll_gateway.client.answer import Answer
+from plimsoll_gateway.client.errors import ConnectError, ConnectTimeoutError, ResetError, UpstreamError
+from plimsoll_gateway.client.pool import Pool
 from plimsoll_gateway.comments import Comments
 from plimsoll_gateway.demand.tally import Tally
 from plimsoll_gateway.errors import no_table, not_ready, unknown_model, upstream_failed
@@ -24,7 +25,7 @@ from plimsoll_gateway.room import Place
 from plimsoll_gateway.route.scores import Wanted
 from plimsoll_gateway.stream import Stream
 from plimsoll_gateway.table import Model, Replica, Table, TableStore
-from plimsoll_gateway.upstream import CONNECT_ERRORS, RESET_ERRORS, UPSTREAM_ERRORS, Call, post
+from plimsoll_gateway.upstream import Call, post
 from plimsoll_gateway.witness import Witness
 
 log = logging.getLogger(__name__)
@@ -61,7 +62,7 @@ class Relay:
 
     def __init__(
         self,
-        session: aiohttp.ClientSession,
+        pool: Pool,
         store: TableStore,
         picker: Picker,
         prober: Prober,
@@ -70,7 +71,7 @@ class Relay:
         *,
         wake_seconds: float = WAKE_SECONDS,
     ) -> None:
-        self._session = session
+        self._pool = pool
         self._store = store
         self._picker = picker
         self._prober = prober
@@ -161,42 +162,42 @@ class Relay:
 
     async def _ask(
         self, call: Call, model: Model, replica: Replica, tally: Tally, stream: Stream | None
-    ) -> aiohttp.ClientResponse | Failure:
+    ) -> Answer | Failure:
         """Send, and wait for the headers of the answer. A 503 is an answer unless another replica can be asked: one is
         there where `stream` is given, and it may be asked while that has not begun.
         """
         try:
             async with self._prober.listen(replica, model):
-                response = await post(self._session, replica, call)
+                answer = await post(self._pool, replica, call)
         except SilentError as error:
             tally.unanswered()
             return _failure(call, replica, "silent", error, same_again=False)
-        except CONNECT_ERRORS as error:
+        except ConnectError as error:
             self._picker.failed(replica)
-            if isinstance(error, TimeoutError):
+            if isinstance(error, ConnectTimeoutError):
                 self._prober.eject(replica, model)
             tally.unanswered()
             return _failure(call, replica, "connect", error, same_again=False)
-        except RESET_ERRORS as error:
+        except ResetError as error:
             tally.unanswered()
             return _failure(call, replica, "reset", error, same_again=True)
-        except UPSTREAM_ERRORS as error:
+        except UpstreamError as error:
             tally.unanswered()
             raise upstream_failed(call.model_name, _failure(call, replica, "invalid", error).reason) from None
         self._picker.answered(replica)
-        self._witness.heard(call, model, replica, response)
-        if not 200 <= response.status <= 599:
-            response.close()
+        self._witness.heard(call, model, replica, answer)
+        if not 200 <= answer.status <= 599:
+            answer.close()
             tally.unanswered()
-            raise upstream_failed(call.model_name, f"its status was {response.status}")
-        if response.status == 503 and stream is not None and stream.status is None:
-            response.close()
+            raise upstream_failed(call.model_name, f"its status was {answer.status}")
+        if answer.status == 503 and stream is not None and stream.status is None:
+            answer.close()
             return Failure(replica, "unavailable", "it was unavailable", same_again=False)
-        if response.status == 404 and model.pooled:
+        if answer.status == 404 and model.pooled:
             # The model was there when the table was made. Nothing else of a gateway's requests is not found.
-            response.close()
+            answer.close()
             return Failure(replica, MOVED, "the model is not there any more", same_again=True)
-        return response
+        return answer
 
 
 def _failure(call: Call, replica: Replica, kind: str, error: Exception, *, same_again: bool = False) -> Failure:

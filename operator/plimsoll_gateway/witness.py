@@ -5,9 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection
 
-import aiohttp
-
 from plimsoll_gateway.capacity import Capacity
+from plimsoll_gateway.client.answer import Answer
 from plimsoll_gateway.cold import ColdStarts
 from plimsoll_gateway.demand.ledger import Demand
 from plimsoll_gateway.demand.tally import Tally
@@ -54,14 +53,14 @@ class Witness:
         self._cold.answered(model.key)
         self.metrics.first_byte.labels(*labels_of(model)).observe(seconds)
 
-    def heard(self, call: Call, model: Model, replica: Replica, response: aiohttp.ClientResponse) -> None:
+    def heard(self, call: Call, model: Model, replica: Replica, answer: Answer) -> None:
         """Remember what a replica says beside its answer."""
-        load = response.headers.get(LOAD)
+        load = answer.header(LOAD)
         if load is not None:
-            self._picker.heard(replica, load.encode("ascii", "replace"))
+            self._picker.heard(replica, load)
             self._capacity.heard(model, replica)
-        vouched = call.voucher is not None and response.status < 400
-        if vouched and response.headers.get(TENANT) != BELIEVED:
+        vouched = call.voucher is not None and answer.status < 400
+        if vouched and answer.header(TENANT) != BELIEVED:
             self.metrics.unbelieved.labels(*labels_of(model)).inc()
             if replica.id not in self._unbelieving:
                 self._unbelieving.add(replica.id)

@@ -16,15 +16,20 @@ from plimsoll_runtime.api.gateways import Gateways
 TOKEN = "a-credential-for-both-sides"
 
 
+def fields_of(voucher: headers.Voucher) -> dict[str, str]:
+    """What the gateway sends with it."""
+    return {name.decode(): value.decode() for name, value in headers.request_headers([], "id", voucher)}
+
+
 def test_both_have_the_same_names() -> None:
-    assert headers.TENANT == gateways.TENANT_HEADER == gateways.BELIEVED_HEADER
-    assert headers.CREDENTIAL == gateways.CREDENTIAL_HEADER
-    assert headers.LOAD == load.LOAD_HEADER
+    assert headers.TENANT.decode() == gateways.TENANT_HEADER == gateways.BELIEVED_HEADER
+    assert headers.CREDENTIAL.decode() == gateways.CREDENTIAL_HEADER
+    assert headers.LOAD.decode() == load.LOAD_HEADER
 
 
 @given(tenant=st.from_regex(NAME, fullmatch=True))
 def test_every_tenant_that_the_gateway_may_have_is_one_for_the_runtime(tenant: str) -> None:
-    sent = dict(headers.request_headers([], "id", headers.Voucher(tenant, TOKEN)))
+    sent = fields_of(headers.Voucher(tenant, TOKEN))
     assert Gateways([TOKEN]).tenant(Headers(sent)) == f"gateway:{tenant}"
 
 
@@ -48,7 +53,7 @@ def test_what_is_a_credential_for_one_is_one_for_the_other(
 
 
 def test_a_key_that_nobody_vouches_for_is_sent_without_tenant() -> None:
-    sent = dict(headers.request_headers([], "id", headers.Voucher("a", None)))
+    sent = fields_of(headers.Voucher("a", None))
     assert Gateways([TOKEN]).tenant(Headers(sent)) is None
 
 

@@ -19,12 +19,12 @@ import pytest
 from model_support.tiny import make_model, save_model
 
 from plimsoll_gateway.app import Gateway
+from plimsoll_gateway.client.pool import Pool
 from plimsoll_gateway.comments import COMMENT
 from plimsoll_gateway.limits import Limits
 from plimsoll_gateway.objects import HOSTS, MODELS, PODS, table_of
 from plimsoll_gateway.pick import Picker
 from plimsoll_gateway.table import TableStore
-from plimsoll_gateway.upstream import open_session
 
 pytestmark = [
     pytest.mark.slow,
@@ -117,7 +117,7 @@ async def gateway_of(state: str, limits: Limits) -> Any:
         "status": {"models": [{"namespace": "team", "name": "m", "state": state, "servedNames": ["m"]}]},
     }
     store = TableStore()
-    async with open_session() as session:
+    async with Pool() as session:
         gateway = Gateway(session, store, Picker(), limits)
         store.replace(table_of([MODELS.entry(DEPLOYMENT)], [PODS.entry(POD)], [HOSTS.entry(host)]))
         transport = httpx.ASGITransport(app=gateway)

@@ -7,16 +7,16 @@ request's adapter, say) is one more class here and one more entry in the list of
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol
+
+import msgspec
 
 from plimsoll_gateway.route.memory import PrefixMemory
 from plimsoll_gateway.route.prefix import rank, seed
 from plimsoll_gateway.table import Replica
 
 
-@dataclass(frozen=True, slots=True)
-class Wanted:
+class Wanted(msgspec.Struct, frozen=True):
     """What a request would like to find: `blocks` are the names of its prefix, the first one first."""
 
     blocks: tuple[int, ...] = ()

@@ -15,13 +15,13 @@ import uvicorn
 from uvicorn.server import ServerState
 
 from plimsoll_gateway.app import Gateway
+from plimsoll_gateway.client.pool import Pool
 from plimsoll_gateway.limits import BODY_BYTES, Limits
 from plimsoll_gateway.operations import Operations
 from plimsoll_gateway.pick import Picker
 from plimsoll_gateway.protocol import PatientProtocol
 from plimsoll_gateway.server import bounded_by
 from plimsoll_gateway.table import Model, ObjectKey, Replica, TableStore, build_table
-from plimsoll_gateway.upstream import open_session
 
 MAX_BODY = 1 << 20
 MAX_WAITING = 3
@@ -200,7 +200,7 @@ async def running_world(
 ) -> AsyncIterator[World]:
     """A gateway without a model; `options` are Gateway's. With a clock `bounded` its connections are bounded."""
     store = TableStore()
-    async with open_session() as upstreams, aiohttp.ClientSession() as client:
+    async with Pool() as upstreams, aiohttp.ClientSession() as client:
         gateway = Gateway(upstreams, store, Picker(), limits, **options)
         protocol = PatientProtocol
         if bounded is not None:

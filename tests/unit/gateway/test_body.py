@@ -21,12 +21,12 @@ from plimsoll_gateway import app
 from plimsoll_gateway.app import Gateway
 from plimsoll_gateway.body import DISCARD_BYTES, Body, Message, Receive, read_body
 from plimsoll_gateway.budget import SMALL_BYTES, Budget
+from plimsoll_gateway.client.pool import Pool
 from plimsoll_gateway.errors import Refusal
 from plimsoll_gateway.limits import BODY_BYTES, Limits
 from plimsoll_gateway.metrics import Metrics
 from plimsoll_gateway.pick import Picker
 from plimsoll_gateway.table import TableStore, build_table
-from plimsoll_gateway.upstream import open_session
 
 if TYPE_CHECKING:
     from tests.unit.gateway.conftest import Behaviour, Request, World
@@ -156,7 +156,7 @@ async def sessionless() -> AsyncIterator[Gateway]:
     """A gateway with its real limits and no model."""
     store = TableStore()
     store.replace(build_table([]))
-    async with open_session() as session:
+    async with Pool() as session:
         yield Gateway(session, store, Picker(), Limits())
 
 

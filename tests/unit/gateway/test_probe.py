@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
-import aiohttp
 import pytest
 
 from plimsoll_gateway import probe, relay, upstream
+from plimsoll_gateway.client.errors import ConnectTimeoutError
 from plimsoll_gateway.metrics import Metrics
 from plimsoll_gateway.pick import Picker
 from plimsoll_gateway.probe import AGAIN_SECONDS, MISSES, QUIET_SECONDS, Prober, SilentError
@@ -19,6 +19,8 @@ from plimsoll_gateway.table import Model, ObjectKey, Replica, TableStore, build_
 if TYPE_CHECKING:
     from tests.unit.gateway.conftest import Behaviour, Request, World
 
+    from plimsoll_gateway.client.answer import Answer
+    from plimsoll_gateway.client.pool import Pool
     from plimsoll_gateway.upstream import Call
 
 ONE, TWO = Replica("1", "http://one", True), Replica("2", "http://two", True)
@@ -193,7 +195,7 @@ async def probing(world: World, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
     monkeypatch.setattr(probe, "QUIET_SECONDS", 0.02)
     monkeypatch.setattr(probe, "AGAIN_SECONDS", 0.02)
     monkeypatch.setattr(probe, "TICK_SECONDS", 0.01)
-    monkeypatch.setattr(upstream, "HEALTH_TIMEOUT", aiohttp.ClientTimeout(total=0.05))
+    monkeypatch.setattr(upstream, "HEALTH_SECONDS", 0.05)
     watching = asyncio.create_task(world.gateway.watch_replicas())
     yield world
     watching.cancel()
@@ -259,11 +261,11 @@ async def test_a_replica_that_takes_no_connection_in_time_is_ejected(
     """It waits in vain for 5 s, and the next ones shall not."""
     asked: list[str] = []
 
-    async def post(session: aiohttp.ClientSession, replica: Replica, call: Call) -> aiohttp.ClientResponse:
+    async def post(pool: Pool, replica: Replica, call: Call) -> Answer:
         asked.append(replica.id)
         if replica.id == "black hole":
-            raise aiohttp.ConnectionTimeoutError
-        return await upstream.post(session, replica, call)
+            raise ConnectTimeoutError
+        return await upstream.post(pool, replica, call)
 
     monkeypatch.setattr(relay, "post", post)
     good = world.replica(await world.upstream(ok))

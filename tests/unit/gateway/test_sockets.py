@@ -5,12 +5,13 @@ from __future__ import annotations
 import socket
 from types import SimpleNamespace
 
+from plimsoll_gateway.client.origin import read_origin
+from plimsoll_gateway.client.pool import Pool
 from plimsoll_gateway.connections import Connections
 from plimsoll_gateway.metrics import Metrics
 from plimsoll_gateway.protocol import PatientProtocol
 from plimsoll_gateway.server import GatewayServer, StopTimes, listen
 from plimsoll_gateway.table import TableStore
-from plimsoll_gateway.upstream import open_session
 
 
 def test_what_is_accepted_is_known_to_be_tcp() -> None:
@@ -21,10 +22,10 @@ def test_what_is_accepted_is_known_to_be_tcp() -> None:
 
 
 async def test_connections_to_replicas_send_at_once_and_are_probed() -> None:
-    async with open_session() as session:
-        factory = session.connector._socket_factory  # type: ignore[union-attr]
-        assert factory is not None
-        with factory((socket.AF_INET, socket.SOCK_STREAM, 0, "", ("127.0.0.1", 80))) as made:
+    with listen("127.0.0.1", 0) as server:
+        async with Pool() as pool:
+            connection = await pool._connect(read_origin("http://{}:{}".format(*server.getsockname())))
+            made = connection.transport.get_extra_info("socket")
             assert made.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) != 0
             assert made.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) != 0
 

@@ -1,0 +1,195 @@
+"""One connection to a replica: a request, its answer, and then the next request."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import httptools
+
+from plimsoll_gateway.client.answer import Answer
+from plimsoll_gateway.client.errors import InvalidAnswerError, ResetError, UpstreamError
+
+PIECE = 64 << 10
+"""Bytes of a body that are written at once."""
+MOST_HEAD_BYTES = 64 << 10
+_SWITCHING = 101
+
+
+class Connection(asyncio.Protocol):
+    """`rest` is called when it may take another request, `gone` when it never will.
+
+    A replica that answers before it has been sent everything does not want the rest: nothing more is sent, and the
+    connection ends with the answer.
+    """
+
+    def __init__(self, rest: Callable[[Connection], None], gone: Callable[[Connection], None]) -> None:
+        self.rested = 0.0  # since when it is idle; the pool's to say
+        self._rest = rest
+        self._gone = gone
+        self._loop = asyncio.get_running_loop()
+        self._parser = httptools.HttpResponseParser(self)
+        self._waiter: asyncio.Future[Answer | UpstreamError] | None = None
+        self._answer: Answer | None = None
+        self._headers: list[tuple[bytes, bytes]] = []
+        self._head_bytes = 0
+        self._framed = False  # the answer's head says where its body ends
+        self._reusable = False
+        self._complete = False
+        self._surplus = False  # something came for which nobody has asked
+        self._sending = False
+        self._room: asyncio.Future[None] | None = None  # until there is room to write
+
+    @property
+    def usable(self) -> bool:
+        """Whether a request may be sent."""
+        return not self.transport.is_closing()
+
+    async def ask(self, head: bytes, body: memoryview) -> Answer:
+        """Send a request, and wait for the head of its answer. Raises UpstreamError."""
+        self._waiter = waiter = self._loop.create_future()
+        self._headers, self._head_bytes, self._complete = [], 0, False
+        try:
+            if len(body) <= PIECE:
+                self.transport.write(b"".join((head, body)))
+            else:
+                await self._send(head, body, waiter)
+            found = await waiter
+        except BaseException:
+            if self._waiter is waiter:
+                self.abort()
+            raise
+        finally:
+            if self._waiter is waiter:  # an answer that came whole may have let the next request in already
+                self._waiter = None
+        if isinstance(found, UpstreamError):
+            raise found
+        return found
+
+    async def _send(self, head: bytes, body: memoryview, waiter: asyncio.Future[Answer | UpstreamError]) -> None:
+        self._sending = True
+        self.transport.write(head)
+        for at in range(0, len(body), PIECE):
+            if waiter.done():
+                return
+            self.transport.write(body[at : at + PIECE])
+            if self._room is not None:
+                await self._room
+            await asyncio.sleep(0)  # a replica that takes everything at once must not stop the others' streams
+        self._sending = False
+
+    def pause(self) -> None:
+        """Read nothing more for now: nobody takes it."""
+        self.transport.pause_reading()
+
+    def resume(self) -> None:
+        """Read on."""
+        self.transport.resume_reading()
+
+    def abort(self) -> None:
+        """End it, and whatever is under way."""
+        self.transport.abort()
+
+    def close(self) -> None:
+        """It is idle, and not needed."""
+        self.transport.close()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """It is open."""
+        self.transport: asyncio.Transport = transport  # type: ignore[assignment]
+
+    def data_received(self, data: bytes) -> None:
+        """Some of an answer."""
+        try:
+            self._parser.feed_data(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
+            self._fail(InvalidAnswerError(str(error) or type(error).__name__))
+            return
+        if self._complete:
+            self._finish()
+        elif self._surplus:
+            self.abort()
+        elif self._answer is None:
+            self._head_bytes += len(data)
+            if self._head_bytes > MOST_HEAD_BYTES:
+                self._fail(InvalidAnswerError(f"its head has more than {MOST_HEAD_BYTES} bytes"))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The end, whoever wanted it."""
+        self._make_room()
+        answer, self._answer = self._answer, None
+        if answer is not None:
+            whole = exc is None and not self._framed
+            answer.end(None if whole else str(exc or "the connection was closed"))
+        self._tell(ResetError(str(exc or "the connection was closed")))
+        self._gone(self)
+
+    def pause_writing(self) -> None:
+        """The replica takes less than we send."""
+        self._room = self._loop.create_future()
+
+    def resume_writing(self) -> None:
+        """It has taken it."""
+        self._make_room()
+
+    def on_message_begin(self) -> None:
+        """The first byte of an answer."""
+        self._surplus = self._waiter is None or self._waiter.done()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """One field of a head, or of a trailer, which comes too late."""
+        if self._answer is None and not self._surplus:
+            self._headers.append((name.lower(), value))
+
+    def on_headers_complete(self) -> None:
+        """The end of a head."""
+        status = self._parser.get_status_code()
+        if self._surplus:
+            return
+        if status < 200 and status != _SWITCHING:  # not the answer yet
+            self._headers = []
+            return
+        self._reusable = self._parser.should_keep_alive()
+        self._framed = status in (204, 304) or any(
+            name == b"content-length" or (name == b"transfer-encoding" and value.lower().endswith(b"chunked"))
+            for name, value in self._headers
+        )
+        self._answer = Answer(status, self._headers, self)
+        self._tell(self._answer)
+        self._make_room()
+
+    def on_body(self, body: bytes) -> None:
+        """A piece of it."""
+        if self._answer is not None:
+            self._answer.push(body)
+
+    def on_message_complete(self) -> None:
+        """The end of an answer, or of something that came before it."""
+        answer, self._answer = self._answer, None
+        if answer is not None:
+            answer.end()
+            self._complete = True
+
+    def _finish(self) -> None:
+        self._complete = False
+        if self._reusable and not self._surplus and not self._sending and not self.transport.is_closing():
+            self.transport.resume_reading()
+            self._rest(self)
+        else:
+            self.abort()
+
+    def _fail(self, error: UpstreamError) -> None:
+        answer, self._answer = self._answer, None
+        if answer is not None:
+            answer.end(str(error))
+        self._tell(error)
+        self.abort()
+
+    def _tell(self, found: Answer | UpstreamError) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(found)
+
+    def _make_room(self) -> None:
+        room, self._room = self._room, None
+        if room is not None and not room.done():
+            room.set_result(None)

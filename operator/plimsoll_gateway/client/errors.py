@@ -1,0 +1,30 @@
+"""How asking a replica fails, by what the replica has seen of the request."""
+
+from __future__ import annotations
+
+
+class UpstreamError(Exception):
+    """No answer, or not all of it; the message says why."""
+
+
+class ConnectError(UpstreamError):
+    """No connection was made: the replica has seen nothing of the request."""
+
+
+class ConnectTimeoutError(ConnectError):
+    """Not even a refusal came in time."""
+
+
+class ResetError(UpstreamError):
+    """The connection ended before an answer began.
+
+    Either the replica died, or it had closed a kept-alive connection just as we wrote to it.
+    """
+
+
+class InvalidAnswerError(UpstreamError):
+    """What came is not HTTP."""
+
+
+class BrokenAnswerError(UpstreamError):
+    """The answer began, and ended early."""
