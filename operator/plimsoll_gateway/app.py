@@ -18,6 +18,7 @@ from prometheus_client.registry import Collector
 from plimsoll_gateway.asked import Asked, read_asked
 from plimsoll_gateway.body import Body, ClientGone, Message, Receive, discard_unread, read_body
 from plimsoll_gateway.budget import SMALL_BYTES, Budget
+from plimsoll_gateway.caller import caller_of
 from plimsoll_gateway.capacity import Capacity
 from plimsoll_gateway.catalog import model_list, one_model
 from plimsoll_gateway.client.pool import Pool
@@ -42,7 +43,7 @@ from plimsoll_gateway.keys.keyring import Keyring
 from plimsoll_gateway.keys.record import ApiKey
 from plimsoll_gateway.lifeline import Lifelines
 from plimsoll_gateway.limits import Limits
-from plimsoll_gateway.metrics import CLIENT_GONE, CONTENT_TYPE, Metrics, labels_of
+from plimsoll_gateway.metrics import CLIENT_GONE, CONTENT_TYPE, Metrics
 from plimsoll_gateway.operations import METRICS, Operations
 from plimsoll_gateway.pick import Picker
 from plimsoll_gateway.probe import Prober
@@ -149,9 +150,9 @@ class Gateway:
             await stream.fail(internal_error())
         finally:
             code = exchange.code or stream.status or CLIENT_GONE
-            self._metrics.requests.labels(*labels_of(exchange.model), str(code)).inc()
+            self._metrics.answered(exchange.model, code)
             if exchange.key is not None:
-                self._metrics.key_requests.labels(exchange.key.name, str(code)).inc()
+                self._metrics.key_answered(exchange.key.name, code)
 
     async def _answer(self, exchange: Exchange) -> None:
         path = exchange.path
@@ -176,7 +177,7 @@ class Gateway:
             await discard_unread(exchange.receive, exchange.headers)
             raise
         limit = self._body_bytes[exchange.path]
-        with admission, await read_body(exchange.receive, exchange.headers, limit, self._budget) as body:
+        with admission, await exchange.read_body(limit, self._budget) as body:
             asked = await self._asked(exchange.path, body)
             exchange.model = self._allowed(exchange.key, asked.model)
             admission.reserve(asked.tokens)
@@ -184,10 +185,13 @@ class Gateway:
             call = self._call(exchange, body, asked)
             with (
                 self._demand.asking(exchange.model.key),
-                self._metrics.in_flight.labels(*labels_of(exchange.model)).track_inprogress(),
+                self._metrics.of(exchange.model).in_flight.track_inprogress(),
                 self._room.enter(exchange.model, asked.model) as place,
             ):
-                async with self._running.hold(exchange.receive), self._comments(exchange, asked) as comments:
+                async with (
+                    self._running.hold(exchange.receive, caller_of(exchange.scope)),
+                    self._comments(exchange, asked) as comments,
+                ):
                     carry = partial(self._relay.carry, call, exchange.stream, place, comments)
                     await self._in_turn(call, asked, admission, exchange, carry)
 
@@ -204,7 +208,7 @@ class Gateway:
         came = time.monotonic()
         share = Share(key.name, key.terms.priority, key.terms.weight)
         async with self._gates.enter(model.key, asked.model, share, asked.tokens) as turn:
-            self._metrics.turn.labels(*labels_of(model)).observe(time.monotonic() - came)
+            self._metrics.of(model).turn.observe(time.monotonic() - came)
             admission.begin()
             try:
                 await carry()
@@ -291,7 +295,15 @@ class Exchange:
         self.model: Model | None = None
         self.key: ApiKey | None = None
         self.came = time.monotonic()
+        self.caller = caller_of(scope)
         self.code: int | None = None  # what to count instead of the status that was sent
+
+    async def read_body(self, limit: int, budget: Budget) -> Body:
+        """See `read_body`."""
+        caller = self.caller
+        if caller is None:
+            return await read_body(self.receive, self.headers, limit, budget)
+        return await read_body(self.receive, self.headers, limit, budget, all_here=lambda: caller.all_here)
 
     def allow(self, *methods: str) -> None:
         """Raise Refusal 405 for any other method."""

@@ -67,8 +67,9 @@ async def read_body(
     limit: int,
     budget: Budget,
     clock: Callable[[], float] = time.monotonic,
+    all_here: Callable[[], bool] = lambda: False,
 ) -> Body:
-    """The whole body, at most `limit` bytes; more than that is never held.
+    """The whole body, at most `limit` bytes; more than that is never held. `all_here`: whether the last of it has come.
 
     Raises Refusal (413, 408, 415, 503) or ClientGone. `headers` have lower-case names.
     """
@@ -81,7 +82,7 @@ async def read_body(
         raise
     body = Body(budget)
     try:
-        await _fill(body, receive, limit, clock)
+        await _fill(body, receive, limit, clock, all_here)
     except BaseException:
         body.drop()
         raise
@@ -97,11 +98,13 @@ def _check_declared(length: bytes, limit: int, budget: Budget) -> None:
     budget.check(int(length), int(length))
 
 
-async def _fill(body: Body, receive: Receive, limit: int, clock: Callable[[], float]) -> None:
+async def _fill(
+    body: Body, receive: Receive, limit: int, clock: Callable[[], float], all_here: Callable[[], bool]
+) -> None:
     began = clock()
     more = True
     while more:
-        piece, more = await _next(receive)
+        piece, more = _piece_of(await receive()) if all_here() else await _next(receive)
         try:
             if len(body) + len(piece) > limit:
                 raise body_too_large(limit)
@@ -121,6 +124,10 @@ async def _next(receive: Receive) -> tuple[bytes, bool]:
             message = await receive()
     except TimeoutError:
         raise body_stalled(IDLE_SECONDS) from None
+    return _piece_of(message)
+
+
+def _piece_of(message: Message) -> tuple[bytes, bool]:
     if message["type"] == "http.disconnect":
         raise ClientGone
     return message.get("body", b""), message.get("more_body", False)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from types import TracebackType
 
 from plimsoll_gateway.body import ClientGone, Receive
+from plimsoll_gateway.caller import Caller
 
 Cause = Callable[[], Exception]
 """Makes the exception where it is raised. One kept anywhere would keep, by its traceback, all that its frames hold."""
@@ -21,9 +22,9 @@ class Lifelines:
     def __len__(self) -> int:
         return len(self._lines)
 
-    def hold(self, receive: Receive) -> Lifeline:
+    def hold(self, receive: Receive, caller: Caller | None) -> Lifeline:
         """A context for the work on one request whose body has been read; see Lifeline."""
-        return Lifeline(receive, self._lines)
+        return Lifeline(receive, caller, self._lines)
 
     def cut_all(self, cause: Cause) -> None:
         """End all work now; each context raises what `cause` makes."""
@@ -34,11 +35,13 @@ class Lifelines:
 class Lifeline:
     """Runs its block in the current task and raises there what ended it: ClientGone, or the cause given to `cut`.
 
-    The block is cancelled at its next await, so that everything it holds upstream is released at once.
+    The block is cancelled at its next await, so that everything it holds upstream is released at once. Where there is
+    no `caller` to tell of the client's end, a task waits for it.
     """
 
-    def __init__(self, receive: Receive, lines: set[Lifeline]) -> None:
+    def __init__(self, receive: Receive, caller: Caller | None, lines: set[Lifeline]) -> None:
         self._receive = receive
+        self._caller = caller
         self._lines = lines
         self._cause: Cause | None = None
         self._task: asyncio.Task[object] | None = None
@@ -56,15 +59,25 @@ class Lifeline:
         self.cut(ClientGone)
 
     async def __aenter__(self) -> None:
+        if self._caller is None:
+            self._watcher = asyncio.create_task(self._watch())
+        elif self._caller.gone:
+            raise ClientGone
+        else:
+            self._caller.tell(self._client_gone)
         self._task = asyncio.current_task()
         self._lines.add(self)
-        self._watcher = asyncio.create_task(self._watch())
+
+    def _client_gone(self) -> None:
+        self.cut(ClientGone)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._lines.discard(self)
         task, self._task = self._task, None
+        if self._caller is not None:
+            self._caller.tell(None)
         watcher, self._watcher = self._watcher, None
         if watcher is not None:
             watcher.cancel()

@@ -9,7 +9,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from plimsoll_gateway.keys.keyring import Keyring
-from plimsoll_gateway.table import Model, TableStore
+from plimsoll_gateway.table import Model, ObjectKey, TableStore
 
 CONTENT_TYPE = b"text/plain; version=0.0.4; charset=utf-8"
 CLIENT_GONE = 499  # the code under which a request is counted whose client hung up first
@@ -23,6 +23,10 @@ class Metrics:
     def __init__(self, store: TableStore, keyring: Keyring | None = None) -> None:
         keyring = keyring or Keyring(None)
         self.registry = CollectorRegistry()
+        # To find a series by its labels costs more than to add to it. These are as many as there are in the registry.
+        self._models: dict[ObjectKey, ModelSeries] = {}
+        self._answered: dict[tuple[ObjectKey | None, int], Counter] = {}
+        self._key_answered: dict[tuple[str, int], Counter] = {}
         self.requests = Counter(
             "plimsoll_gateway_requests",
             "Requests answered, by status code (499: the client hung up). Unknown models share an empty label.",
@@ -108,9 +112,41 @@ class Metrics:
         self.registry.register(_ReplicaCollector(store))
         self.registry.register(_KeyCollector(keyring))
 
+    def of(self, model: Model) -> ModelSeries:
+        """The series of one model that every request adds to."""
+        found = self._models.get(model.key)
+        if found is None:
+            found = self._models[model.key] = ModelSeries(self, labels_of(model))
+        return found
+
+    def answered(self, model: Model | None, code: int) -> None:
+        """A request has been answered so."""
+        key = None if model is None else model.key
+        found = self._answered.get((key, code))
+        if found is None:
+            found = self._answered[key, code] = self.requests.labels(*labels_of(model), str(code))
+        found.inc()
+
+    def key_answered(self, key: str, code: int) -> None:
+        """A request with an API key has been answered so."""
+        found = self._key_answered.get((key, code))
+        if found is None:
+            found = self._key_answered[key, code] = self.key_requests.labels(key, str(code))
+        found.inc()
+
     def render(self) -> bytes:
         """The text that Prometheus scrapes."""
         return generate_latest(self.registry)
+
+
+class ModelSeries:
+    """Those of one model."""
+
+    def __init__(self, metrics: Metrics, labels: tuple[str, str]) -> None:
+        self.in_flight = metrics.in_flight.labels(*labels)
+        self.turn = metrics.turn.labels(*labels)
+        self.first_byte = metrics.first_byte.labels(*labels)
+        self.duration = metrics.duration.labels(*labels)
 
 
 def labels_of(model: Model | None) -> tuple[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from plimsoll_gateway.body import ClientGone, Message, Receive
+from plimsoll_gateway.caller import caller_of
 from plimsoll_gateway.demand.ledger import Demand
 from plimsoll_gateway.demand.page import demand_page
 from plimsoll_gateway.errors import Refusal, too_many_questions, unknown_path, wrong_method
@@ -49,6 +50,6 @@ class Operations:
             return
         if len(self._questions) >= MOST_QUESTIONS:
             raise too_many_questions(MOST_QUESTIONS)
-        async with self._questions.hold(receive):
+        async with self._questions.hold(receive, caller_of(scope)):
             text = await demand_page(self._demand, scope["query_string"])
         await stream.whole(200, b"application/json", text)

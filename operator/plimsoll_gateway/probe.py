@@ -11,8 +11,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
+from types import TracebackType
 
 from plimsoll_gateway.metrics import Metrics, labels_of
 from plimsoll_gateway.pick import Picker
@@ -52,22 +52,11 @@ class Prober:
         self._sleep = sleep
         self._vigils: dict[str, Vigil] = {}
 
-    @asynccontextmanager
-    async def listen(self, replica: Replica, model: Model) -> AsyncIterator[None]:
-        """The block waits for the first byte of an answer. Raises SilentError in it when the replica is ejected."""
-        vigil = self._vigil(replica, model)
-        try:
-            async with asyncio.timeout(None) as limit:
-                vigil.limits.add(limit)
-                yield
-                self._answered(vigil)
-        except TimeoutError:
-            if limit.expired():
-                raise SilentError from None
-            raise
-        finally:
-            vigil.limits.discard(limit)
-            self._forget_idle(vigil)
+    def listen(self, replica: Replica, model: Model) -> Listening:
+        """For a block that waits for the first byte of an answer. SilentError is raised in it when the replica is
+        ejected.
+        """
+        return Listening(self, self._vigil(replica, model))
 
     def eject(self, replica: Replica, model: Model) -> None:
         """It does not even take connections: the last choice from now on, until it answers."""
@@ -100,8 +89,8 @@ class Prober:
             vigil.asking = False
             vigil.asked = self._clock()
         if alive or vigil.heard != before:
-            self._answered(vigil)
-            self._forget_idle(vigil)
+            self.answered(vigil)
+            self.forget_idle(vigil)
             return
         vigil.misses += 1
         if vigil.misses >= MISSES:
@@ -114,7 +103,8 @@ class Prober:
             vigil = self._vigils[replica.id] = Vigil(replica, model, self._clock())
         return vigil
 
-    def _answered(self, vigil: Vigil) -> None:
+    def answered(self, vigil: Vigil) -> None:
+        """A sign of life."""
         vigil.heard = self._clock()
         vigil.misses = 0
         if vigil.ejected:
@@ -132,16 +122,17 @@ class Prober:
     def _readmit(self, vigil: Vigil) -> None:
         vigil.ejected = False
         self._picker.readmit(vigil.replica)
-        self._forget_idle(vigil)
+        self.forget_idle(vigil)
 
-    def _forget_idle(self, vigil: Vigil) -> None:
-        if not vigil.limits and not vigil.ejected:
+    def forget_idle(self, vigil: Vigil) -> None:
+        """Keep nothing of a replica for which nobody waits."""
+        if not vigil.waiting and not vigil.ejected:
             self._vigils.pop(vigil.replica.id, None)
 
     def check_integrity(self) -> None:
         """Raise AssertionError where somebody is watched for nothing."""
         for vigil in self._vigils.values():
-            assert vigil.limits or vigil.ejected, f"nobody waits for {vigil.replica.id}"
+            assert vigil.waiting or vigil.ejected, f"nobody waits for {vigil.replica.id}"
 
 
 class Vigil:
@@ -150,7 +141,7 @@ class Vigil:
     def __init__(self, replica: Replica, model: Model, now: float) -> None:
         self.replica = replica
         self.model = model
-        self.limits: set[asyncio.Timeout] = set()  # of the requests that wait
+        self.waiting: set[Listening] = set()
         self.heard = now
         self.asked = now
         self.asking = False
@@ -167,6 +158,40 @@ class Vigil:
 
     def expire(self) -> None:
         """End the waiting of all requests."""
-        now = asyncio.get_running_loop().time()
-        for limit in self.limits:
-            limit.reschedule(now)
+        for listening in tuple(self.waiting):
+            listening.expire()
+
+
+class Listening:
+    """One request that waits: as `asyncio.timeout` does, and it is the prober that says when time is up."""
+
+    __slots__ = ("_cancelling", "_expired", "_prober", "_task", "_vigil")
+
+    def __init__(self, prober: Prober, vigil: Vigil) -> None:
+        self._prober = prober
+        self._vigil = vigil
+        self._expired = False
+
+    def expire(self) -> None:
+        """It has waited for long enough."""
+        if not self._expired:
+            self._expired = True
+            self._task.cancel()
+
+    async def __aenter__(self) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._task = task
+        self._cancelling = task.cancelling()
+        self._vigil.waiting.add(self)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._vigil.waiting.discard(self)
+        if kind is None:
+            self._prober.answered(self._vigil)
+        self._prober.forget_idle(self._vigil)
+        # Where somebody else has cancelled the task too, that is what ends it.
+        if self._expired and self._task.uncancel() <= self._cancelling and kind is asyncio.CancelledError:
+            raise SilentError from None

@@ -14,6 +14,7 @@ from typing import ClassVar
 import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from plimsoll_gateway.caller import EXTENSION, Caller
 from plimsoll_gateway.connections import Connections
 from plimsoll_gateway.corked import CorkedTransport
 from plimsoll_gateway.errors import (
@@ -56,6 +57,8 @@ class PatientProtocol(HttpToolsProtocol):
     _in_head = False
     _declining = False
     _head_bytes = 0  # of a head that has not ended, in what has come before
+    _caller: Caller  # of the request that is being read
+    _callers: tuple[Caller, ...] = ()  # of the requests that are not answered yet, the last one last
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """A new client."""
@@ -91,6 +94,8 @@ class PatientProtocol(HttpToolsProtocol):
         if self.bound is not None:
             self.bound.closed(self)
         super().connection_lost(exc)
+        for caller in self._callers:
+            caller.hang_up()
 
     def on_message_begin(self) -> None:
         """The first byte of a request."""
@@ -122,6 +127,9 @@ class PatientProtocol(HttpToolsProtocol):
             raise TooManyConnectionsError
         if self.bound is not None:
             self.bound.busy(self)
+        self._caller = caller = Caller(self.flow.resume_reading)
+        self.scope["extensions"] = {EXTENSION: {"caller": caller}}
+        self._callers = (*self._callers, caller)
         super().on_headers_complete()
         if self._extra:
             self.cycle.keep_alive = False
@@ -129,6 +137,7 @@ class PatientProtocol(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         """The end of a request; of one that offers to upgrade the parser says so before its body."""
         if not self.parser.should_upgrade():
+            self._caller.all_here = True
             super().on_message_complete()
 
     def _feed(self, data: bytes) -> None:
@@ -155,6 +164,7 @@ class PatientProtocol(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         """The end of an answer; patience begins for a head that began before it."""
+        self._callers = self._callers[1:]
         super().on_response_complete()
         if self.bound is not None and not self._answering:
             self.bound.idle(self)

@@ -114,7 +114,7 @@ class Relay:
                     await pipe(answer, model, call, stream, tally, metrics)
                 finally:
                     answer.close()
-                    metrics.duration.labels(*labels_of(model)).observe(self._clock() - began)
+                    metrics.of(model).duration.observe(self._clock() - began)
                 return
         raise upstream_failed(call.model_name, failures[-1].reason)
 

@@ -51,7 +51,7 @@ class Witness:
         """An answer begins, so many seconds after the replica's model was first asked."""
         tally.answered(status)
         self._cold.answered(model.key)
-        self.metrics.first_byte.labels(*labels_of(model)).observe(seconds)
+        self.metrics.of(model).first_byte.observe(seconds)
 
     def heard(self, call: Call, model: Model, replica: Replica, answer: Answer) -> None:
         """Remember what a replica says beside its answer."""

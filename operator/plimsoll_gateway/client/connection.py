@@ -54,7 +54,7 @@ class Connection(asyncio.Protocol):
                 self.transport.write(b"".join((head, body)))
             else:
                 await self._send(head, body, waiter)
-            found = await waiter
+            found: Answer | UpstreamError = await waiter
         except BaseException:
             if self._waiter is waiter:
                 self.abort()

@@ -9,7 +9,7 @@ import tracemalloc
 import weakref
 from collections import deque
 from collections.abc import AsyncIterator, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import aiohttp
 import pytest
@@ -227,8 +227,10 @@ def bodies(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[weakref.ref[Body]]]
     """All bodies that the gateway has read, as long as somebody refers to them; the garbage collector is off."""
     read: list[weakref.ref[Body]] = []
 
-    async def reading(receive: Receive, headers: dict[bytes, bytes], limit: int, budget: Budget) -> Body:
-        body = await read_body(receive, headers, limit, budget)
+    async def reading(
+        receive: Receive, headers: dict[bytes, bytes], limit: int, budget: Budget, **options: Any
+    ) -> Body:
+        body = await read_body(receive, headers, limit, budget, **options)
         read.append(weakref.ref(body))
         return body
 
