@@ -82,10 +82,11 @@ def read_replica(pod: Object) -> Replica | None:
 
 @dataclass(frozen=True, slots=True)
 class Hosted:
-    """A model that a pool's pod answers for, awake or asleep, and under which names."""
+    """A model that a pool's pod answers for, awake or asleep, and under which names. `draining`: as a Replica's."""
 
     model: ObjectKey
     names: frozenset[str]
+    draining: bool = False
 
 
 def read_hosted(item: Object) -> tuple[Hosted, ...]:
@@ -98,13 +99,18 @@ def read_hosted(item: Object) -> tuple[Hosted, ...]:
     namespace = item["metadata"]["namespace"]
     models = item.get("status", {}).get("models") or ()
     return tuple(
-        Hosted(ObjectKey(model["namespace"], model["name"]), frozenset(model.get("servedNames") or (model["name"],)))
+        Hosted(
+            ObjectKey(model["namespace"], model["name"]),
+            frozenset(model.get("servedNames") or (model["name"],)),
+            draining=model["state"] == DRAINING,
+        )
         for model in models
         if model.get("admitted", model["namespace"] == namespace) and model["state"] in ANSWERING
     )
 
 
-ANSWERING = frozenset({"OnDisk", "InHost", "Waking", "Resident"})
+DRAINING = "Draining"
+ANSWERING = frozenset({"OnDisk", "InHost", "Waking", "Resident", DRAINING})
 HOSTS: Resource[tuple[Hosted, ...]] = Resource(
     HOST_KIND, f"/apis/{GROUP}/{VERSION}", HOSTS_PLURAL, read_hosted, hint="apply the crds/ of this release"
 )
@@ -122,8 +128,8 @@ def hosted_replica(
     """
     if pod is None or pod.value is None or host.owner is None or host.owner.uid != pod.uid:
         return None
-    names = next((hosted.names for hosted in host.value if hosted.model == model), None)
-    return None if names is None else replace(pod.value, names=names, revision="")
+    found = next((hosted for hosted in host.value if hosted.model == model), None)
+    return None if found is None else replace(pod.value, names=found.names, draining=found.draining, revision="")
 
 
 def model_of(

@@ -18,7 +18,8 @@ class Replica:
     while a changed list of names rolls out, old and new replicas of one model answer to different ones. None means
     all the names of its model. `unheard`: it was ready when its node was last heard of, and its node is silent.
     `revision`: of the pods of one model that were made alike; empty where nothing tells them apart. `share`: how many
-    per cent of the model's requests those of its revision get together; None for what the others leave.
+    per cent of the model's requests those of its revision get together; None for what the others leave. `draining`: its
+    model ends there, or makes room for another; a request may be held until it wakes again, or hear that it has gone.
     """
 
     id: str
@@ -28,6 +29,7 @@ class Replica:
     unheard: bool = False
     revision: str = ""
     share: int | None = None
+    draining: bool = False
 
     def answers(self, served_name: str) -> bool:
         """Whether it was started with this name."""
@@ -60,11 +62,13 @@ class Model:
     def ready_for(self, served_name: str) -> tuple[Replica, ...]:
         """The replicas that can take a request for this name, in a stable order.
 
-        Where none is ready, those whose nodes are silent: it is the cluster that may have lost sight of them, as after
-        an outage of its API server, and they may serve on.
+        Where none is ready, those at which the model drains. Where there is none of these either, those whose nodes are
+        silent: it is the cluster that may have lost sight of them, as after an outage of its API server, and they may
+        serve on.
         """
         named = [replica for replica in self.replicas if replica.answers(served_name)]
-        return tuple(r for r in named if r.ready) or tuple(r for r in named if r.unheard)
+        ready = tuple(r for r in named if r.ready)
+        return tuple(r for r in ready if not r.draining) or ready or tuple(r for r in named if r.unheard)
 
 
 @dataclass(frozen=True, slots=True)

@@ -219,10 +219,21 @@ def test_a_model_in_a_pool_is_reached_at_its_host_awake_or_asleep(state: str) ->
     assert (replica.url, replica.ready, replica.names) == ("http://198.18.0.7:8000", True, frozenset({"gemma", "g"}))
 
 
-@pytest.mark.parametrize("state", ["Absent", "Fetching", "Draining"])
+@pytest.mark.parametrize("state", ["Absent", "Fetching"])
 def test_a_host_that_does_not_answer_for_a_model_yet_or_any_more(state: str) -> None:
     host = changed(HOST, "status", "models", value=[{**HOST["status"]["models"][0], "state": state}])
     assert table_of([DEPLOYMENT], [SHARED], [host]).models[0].replicas == ()
+
+
+def test_a_host_at_which_a_model_drains_is_asked_where_no_other_is_ready() -> None:
+    """It holds the request, and wakes the model again or says that it is gone."""
+    draining = changed(HOST, "status", "models", value=[{**HOST["status"]["models"][0], "state": "Draining"}])
+    (model,) = table_of([DEPLOYMENT], [SHARED], [draining]).models
+    (replica,) = model.ready_for("gemma")
+    assert (replica.url, replica.ready, replica.draining) == ("http://198.18.0.7:8000", True, True)
+    own = changed(changed(POD, "metadata", "uid", value="p-9"), "status", "podIP", value="198.18.0.9")
+    (model,) = table_of([DEPLOYMENT], [own, SHARED], [draining]).models
+    assert [other.url for other in model.ready_for("gemma")] == ["http://198.18.0.9:8000"]
 
 
 def test_the_pods_own_readiness_counts_whatever_its_modelhost_says() -> None:
