@@ -1,5 +1,5 @@
 """`python -m gateway.run`: what a request costs on its way through the gateway, on one core, before replicas that
-answer at once: with keys, fair turns and prefixes, and without keys.
+answer at once: with keys, fair turns and prefixes, without keys, and the least relay that there can be.
 
 Each round asks the replicas themselves and then each kind of gateway in turn, so that what else the machine does falls
 on all of them. Added is the percentile through a gateway less that of the replicas themselves in the same round;
@@ -37,7 +37,8 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=15, help="medians are reported (%(default)s)")
     parser.add_argument("--port", type=int, default=18200, help="of the first gateway (%(default)s)")
     parser.add_argument("--against", type=Path, metavar="FOLDER", help="sources of another version, without keys")
-    parser.add_argument("--parts", action="store_true", help="another event loop and another HTTP parser beside ours")
+    parser.add_argument("--parts", action="store_true", help="another HTTP parser beside ours")
+    parser.add_argument("--uvloop", action="store_true", help="uvloop beside asyncio (it must be installed)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the result there")
     chosen = parser.parse_args()
     result = asyncio.run(_measure(chosen))
@@ -49,8 +50,12 @@ def main() -> int:
 
 def _kinds(chosen: argparse.Namespace) -> list[Kind]:
     kinds = [Kind("with keys", keyed=True), Kind("without keys", keyed=False)]
+    kinds.append(Kind("the least relay", keyed=False, floor="asyncio"))
+    if chosen.uvloop:
+        kinds.append(Kind("with keys, uvloop", keyed=True, parts=("uvloop",)))
+        kinds.append(Kind("the least relay, uvloop", keyed=False, floor="uvloop"))
     if chosen.parts:
-        kinds += [Kind(f"with keys, {part}", keyed=True, parts=(part,)) for part in ("uvloop", "h11")]
+        kinds.append(Kind("with keys, h11", keyed=True, parts=("h11",)))
     if chosen.against is not None:
         kinds.append(Kind("the other version", keyed=False, source=chosen.against))
     return kinds
@@ -66,7 +71,7 @@ async def _measure(chosen: argparse.Namespace) -> dict[str, Any]:
         (folder / "token").write_text("a-credential-for-the-replicas\n")
         headers = started.make_keys(folder / "keys", KEYS)
         gateways = [
-            stack.enter_context(started.running(kind, folder, chosen.port + number, cores[-1]))
+            stack.enter_context(started.running(kind, folder, chosen.port + number, cores[-1], ports))
             for number, kind in enumerate(_kinds(chosen))
         ]
         count = int(chosen.rate * chosen.seconds)

@@ -19,12 +19,15 @@ START_SECONDS = 30
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """How a gateway is started. `source`: a folder of sources to take instead of these; `parts`: what `other` takes."""
+    """How a gateway is started. `source`: a folder of sources to take instead of these; `parts`: what `other` takes;
+    `floor`: the event loop of the least relay there is, in place of a gateway.
+    """
 
     name: str
     keyed: bool
     parts: tuple[str, ...] = ()
     source: Path | None = None
+    floor: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +85,7 @@ def replicas(core: int) -> Iterator[list[int]]:
 
 
 @contextlib.contextmanager
-def running(kind: Kind, folder: Path, port: int, core: int) -> Iterator[Gateway]:
+def running(kind: Kind, folder: Path, port: int, core: int, replicas: Sequence[int]) -> Iterator[Gateway]:
     """A gateway as the chart starts it, on one core."""
     options = ["--table", str(folder / "table.json"), "--host", "127.0.0.1", "--port", str(port)]
     if kind.keyed:
@@ -91,7 +94,10 @@ def running(kind: Kind, folder: Path, port: int, core: int) -> Iterator[Gateway]
     if kind.source is not None:
         environment["PYTHONPATH"] = str(kind.source)
     program = ["gateway.other", *kind.parts, "--"] if kind.parts else ["plimsoll_gateway"]
-    command = ["taskset", "-c", str(core), sys.executable, "-m", *program, *options, "--log-level", "error"]
+    arguments = [*program, *options, "--log-level", "error"]
+    if kind.floor:
+        arguments = ["gateway.floor", kind.floor, str(port), *map(str, replicas)]
+    command = ["taskset", "-c", str(core), sys.executable, "-m", *arguments]
     process = subprocess.Popen(command, env=environment)
     try:
         _until_healthy(port)
