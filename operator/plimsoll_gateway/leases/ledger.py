@@ -12,15 +12,18 @@ from dataclasses import dataclass, field
 
 from plimsoll_gateway.leases.messages import Grant, Line, Reply, Report
 from plimsoll_gateway.leases.roster import GONE_SECONDS, SILENT_SECONDS
-from plimsoll_gateway.leases.split import Need, even, split
+from plimsoll_gateway.leases.split import even, split
 from plimsoll_gateway.quota.account import Kind
 
 LEARN_SECONDS = 2.0
 """An owner that has only now heard of a budget raises no share before all have reported, or for so long."""
 SETTLE_SECONDS = 10.0
 """Who died took its streams with it. By then all have found the next owner."""
-FORGET_SECONDS = 120.0
-"""One that has said nothing of a budget for so long, and is there, has another owner for it."""
+PARTED_SECONDS = GONE_SECONDS
+"""One that is there and has been silent for so long may serve others behind a split. Its even part is left to it."""
+FORGET_SECONDS = PARTED_SECONDS + GONE_SECONDS + 6.0
+"""What one held who has been silent for so long is no more than its even part: on its side of a split they gave up the
+rest, which has left their last minute. If there is no split, it has another owner."""
 IDLE_PART = 100
 """A hundredth of a budget is kept for gateways that nobody asks, so that their first requests are not refused."""
 SEATS_TO_SPARE = 4
@@ -145,7 +148,7 @@ class Ledger:
     def _grant(
         self, budget: Budget, entry: Entry, limit: int, order: Sequence[str], at: int, now: float
     ) -> Grant | None:
-        member, held = order[at], [self._held(entry, order, index, limit) for index in range(len(order))]
+        member, held = order[at], [self._held(entry, order, index, limit, now) for index in range(len(order))]
         self._learn(budget, entry, limit, held, order, now)
         share = held[at] if entry.learning else self._share(budget, entry, limit, order, at, held, now)
         claim = entry.claims.setdefault(member, Claim(held[at], 0, 0, now, implied=True))
@@ -170,28 +173,35 @@ class Ledger:
     ) -> int:
         """What fair shares come to for one gateway: less than it has at once, more than that where it is free."""
         spared = _spared(budget[1], limit, len(order))
-        needs = {
-            index: _need(entry.claims.get(member), spared)
+        parted = sum(held[index] for index, member in enumerate(order) if self._parted(member, now))
+        wants = {
+            index: max(spared, 0 if (claim := entry.claims.get(member)) is None else claim.want)
             for index, member in enumerate(order)
             if self._reports(member, now)
         }
-        ours = sum(held[index] for index in needs)
+        ours = sum(held[index] for index in wants)
         free = limit - entry.withheld() - sum(held)
-        # Those that say nothing keep what they have, and nobody else has to give up anything for them.
-        target = split(max(ours + free, min(ours, limit)), list(needs.values()))[list(needs).index(at)]
+        # Those that say nothing keep what they have. Nobody else gives up anything for them before they may be parted.
+        between = max(0, ours + free, min(ours, limit - parted))
+        target = split(between, list(wants.values()))[list(wants).index(at)]
         return target if target <= held[at] else min(target, held[at] + max(0, free))
 
     def _reports(self, member: str, now: float) -> bool:
         heard = self._heard.get(member)
         return heard is not None and now - heard.at <= SILENT_SECONDS
 
-    def _held(self, entry: Entry, order: Sequence[str], at: int, limit: int) -> int:
+    def _parted(self, member: str, now: float) -> bool:
+        """Whether it may have an owner of its own behind a split, who lets it have its even part."""
+        heard = self._heard.get(member)
+        return heard is not None and now - heard.at > PARTED_SECONDS
+
+    def _held(self, entry: Entry, order: Sequence[str], at: int, limit: int, now: float) -> int:
         """The most that a gateway may hold, whether it has said so or not."""
-        claim = entry.claims.get(order[at])
+        claim, fair = entry.claims.get(order[at]), even(limit, len(order), at)
         if claim is not None:
-            return claim.held
+            return max(claim.held, fair) if self._parted(order[at], now) else claim.held
         heard = self._heard.get(order[at])
-        return 0 if heard is not None and not heard.joined else even(limit, len(order), at)
+        return 0 if heard is not None and not heard.joined else fair
 
     def _learn(
         self, budget: Budget, entry: Entry, limit: int, held: Sequence[int], order: Sequence[str], now: float
@@ -211,7 +221,14 @@ class Ledger:
         for member, amount in zip(order, held, strict=True):
             entry.claims.setdefault(member, Claim(amount, 0, 0, now, implied=True))
         entry.kept = max(0, limit - sum(held) - sum(amount for amount, _ in entry.gone))
-        entry.kept_until = now + (SETTLE_SECONDS if budget[1] is Kind.STREAMS else GONE_SECONDS)
+        entry.kept_until = now + SETTLE_SECONDS if budget[1] is Kind.STREAMS else self._until_given_up(order, now)
+
+    def _until_given_up(self, order: Sequence[str], now: float) -> float:
+        """When what nobody accounts for has left everybody's last minute, also behind a split."""
+        silent = (
+            self._heard[member].at for member in order if member in self._heard and not self._reports(member, now)
+        )
+        return max(now + GONE_SECONDS, *(at + FORGET_SECONDS for at in silent), 0.0)
 
     def tidy(self, members: Sequence[str], now: float) -> None:
         """Take account of who is gone, and of the time."""
@@ -254,10 +271,6 @@ class Ledger:
 def _claim(line: Line, now: float) -> Claim:
     """Answers may take more than was set aside for them: what is used is held."""
     return Claim(max(line.held, line.used), line.used, max(line.want, line.used), now)
-
-
-def _need(claim: Claim | None, spared: int) -> Need:
-    return Need(0, spared) if claim is None else Need(claim.used, max(claim.want, spared))
 
 
 def _spared(kind: Kind, limit: int, members: int) -> int:

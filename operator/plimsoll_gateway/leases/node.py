@@ -158,9 +158,9 @@ class Node:
             if self.roster.owner(name) != peer or held.asked not in (None, peer):
                 continue
             held.asked = peer
-            for kind, part in held.lease.parts.items():
-                used = held.lease.account.used(kind, now)
-                lines.append(Line(name, kind, max(part.share, used), used, held.lease.want(kind, now)))
+            for kind in held.lease.parts:
+                used, share = held.lease.account.used(kind, now), held.lease.share(kind, now) or 0
+                lines.append(Line(name, kind, max(share, used), used, held.lease.want(kind, now)))
         return Report(self.own, self._instance, number, self.joined, tuple(lines))
 
     def answer(self, report: Report, now: float) -> Reply:

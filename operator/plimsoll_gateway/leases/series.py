@@ -34,8 +34,8 @@ class LeaseCollector(Collector):
             labels=["key"],
         )
         for name, lease in self._node.leases():
-            for kind, part in lease.parts.items():
-                share.add_metric([name, kind.name.lower()], part.share)
+            for kind in lease.parts:
+                share.add_metric([name, kind.name.lower()], lease.share(kind, now) or 0)
             if lease.parts:
                 age.add_metric([name], now - min(part.confirmed for part in lease.parts.values()))
         yield share

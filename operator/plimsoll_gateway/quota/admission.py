@@ -104,7 +104,7 @@ class Admission:
         self._used: int | None = None
         self._begun = False
         terms = key.terms
-        streams = terms.streams if lease is None else lease.share(Kind.STREAMS)
+        streams = terms.streams if lease is None else lease.share(Kind.STREAMS, now)
         if streams is not None and account.streams >= streams:
             if lease is not None:
                 lease.refused(Kind.STREAMS, 1, now)
@@ -130,7 +130,7 @@ class Admission:
         lease, share = self._lease, most
         if lease is not None:
             lease.note(kind, amount, now)
-            share = lease.share(kind) or 0
+            share = lease.share(kind, now) or 0
         wait = window.seconds_until(amount, share, now)
         if wait > 0:
             if lease is not None:

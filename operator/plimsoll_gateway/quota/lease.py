@@ -22,14 +22,16 @@ SOON = 1.0
 class Part:
     """One budget: the key's `limit`, our `share`, what others used of it, and what was asked of us lately.
 
+    `due`: what our share comes down to as what we have used leaves the last minute; it is never above that otherwise.
     `confirmed`: when the owner last said so; the time of our own first guess until then.
     """
 
-    __slots__ = ("asked", "confirmed", "elsewhere", "limit", "share")
+    __slots__ = ("asked", "confirmed", "due", "elsewhere", "limit", "share")
 
-    def __init__(self, limit: int, share: int, now: float) -> None:
+    def __init__(self, limit: int, due: int, used: int, now: float) -> None:
         self.limit = limit
-        self.share = share
+        self.due = due
+        self.share = max(due, used)
         self.elsewhere = 0
         self.asked = Window(DEMAND_SECONDS)
         self.confirmed = now
@@ -62,14 +64,17 @@ class Lease:
             if limit is None:
                 self.parts.pop(kind, None)
             elif part is None:
-                self.parts[kind] = Part(limit, max(first(limit), self.account.used(kind, now)), now)
+                self.parts[kind] = Part(limit, first(limit), self.account.used(kind, now), now)
             else:
-                part.limit, part.share = limit, min(limit, part.share)
+                part.limit, part.due, part.share = limit, min(limit, part.due), min(limit, part.share)
 
-    def share(self, kind: Kind) -> int | None:
-        """How much may be used here; None without a limit."""
+    def share(self, kind: Kind, now: float) -> int | None:
+        """How much may be used here; None without a limit. What is called back is not used again once it is free."""
         part = self.parts.get(kind)
-        return None if part is None else part.share
+        if part is None:
+            return None
+        part.share = min(part.share, max(part.due, self.account.used(kind, now)))
+        return part.share
 
     def elsewhere(self, kind: Kind) -> int:
         """What other gateways have used, when the owner last spoke."""
@@ -105,7 +110,8 @@ class Lease:
         if part is None:
             return 0
         before = part.share
-        part.share = max(min(share, part.limit), self.account.used(kind, now))
+        part.due = min(share, part.limit)
+        part.share = max(part.due, self.account.used(kind, now))
         part.elsewhere, part.confirmed = elsewhere, now
         return before - part.share
 

@@ -49,7 +49,7 @@ class Pod:
         """What may be used here, by this pod's own word."""
         lease = self.node.lease(self.keys[name], self.quotas.account(name), self.clock())
         limit = {Kind.REQUESTS: self.keys[name].terms.requests_per_minute, Kind.STREAMS: self.keys[name].terms.streams}
-        return (limit.get(kind) or 0) if lease is None else (lease.share(kind) or 0)
+        return (limit.get(kind) or 0) if lease is None else (lease.share(kind, self.clock()) or 0)
 
 
 class Network:

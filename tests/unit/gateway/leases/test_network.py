@@ -103,9 +103,36 @@ class FailingMachine(JoiningMachine):
         self.network.heal()
 
 
+class PartedMachine(JoiningMachine):
+    """Some cannot reach each other, in any pattern and for any time, and none dies: never more than the limit."""
+
+    @rule(one=st.sampled_from(ADDRESSES), other=st.sampled_from(ADDRESSES))
+    def cut(self, one: str, other: str) -> None:
+        self.network.cut.add(frozenset([one, other]))
+
+    @rule()
+    def heal(self) -> None:
+        self.network.heal()
+
+
+class SurvivingMachine(JoiningMachine):
+    """Gateways die and are started anew, and one that knew what was used lives on: never more than the limit."""
+
+    @precondition(lambda self: len(self.network.pods) > 1)
+    @rule(data=st.data(), unlisted=st.booleans())
+    def die(self, data: st.DataObject, unlisted: bool) -> None:
+        address = data.draw(st.sampled_from(sorted(self.network.pods)[1:]))
+        self.network.kill(address)
+        if unlisted:
+            self.network.listed.discard(address)
+
+
 TestJoining = JoiningMachine.TestCase
 TestFailing = FailingMachine.TestCase
+TestParted = PartedMachine.TestCase
+TestSurviving = SurvivingMachine.TestCase
 TestJoining.settings = TestFailing.settings = settings(max_examples=12, stateful_step_count=25, deadline=None)
+TestParted.settings = TestSurviving.settings = TestJoining.settings
 
 
 def three(limit: int, **options: float) -> Network:
@@ -170,6 +197,96 @@ def test_with_its_owner_gone_each_keeps_its_share() -> None:
         network.ask(pod.address)
     network.pass_time(5.0)
     assert sum(pod.share("k") for pod in others) == 600
+
+
+@pytest.mark.parametrize("kind", [Kind.REQUESTS, Kind.STREAMS])
+def test_who_is_always_asked_gives_up_what_others_want(kind: Kind) -> None:
+    """Whatever leaves the last minute of one that had all, it would use again before it is told."""
+    network = three(60)
+    name = "k" if kind is Kind.REQUESTS else "s"
+    for tenth in range(2000):
+        alone = tenth < 700
+        for address in ADDRESSES[: 1 if alone else 3]:
+            streams = network.pods[address].streams
+            if not alone or tenth % 10 == 0:
+                network.ask(address, name, hold=kind is Kind.STREAMS)
+            if streams and tenth % 10 == 0:  # one ends, and the next one is there at once
+                streams.pop(0).close()
+                network.ask(address, name, hold=True)
+        network.pass_time(0.1)
+        if tenth == 699:
+            assert network.pods[ADDRESSES[0]].share(name, kind) >= 0.9 * (60 if kind is Kind.REQUESTS else 20)
+    shares = [pod.share(name, kind) for pod in network.pods.values()]
+    assert max(shares) - min(shares) <= 2, shares
+    assert sum(shares) >= (58 if kind is Kind.REQUESTS else 19)
+    assert network.most_in_a_minute() <= 60
+
+
+@pytest.mark.parametrize("rate", [6.0, 60.0])
+@pytest.mark.parametrize("near", [1, 2])
+@pytest.mark.parametrize("busy", [0, 1, 2])
+def test_in_a_split_nobody_serves_what_the_other_side_does(near: int, busy: int, rate: float) -> None:
+    """However uneven the shares were before it, on whichever side, and however long it lasts."""
+    network = three(120)
+    weights = [float(at == busy) for at in range(3)]
+    offer(network, 8.0, 120.0, tuple(weights))
+    assert network.pods[ADDRESSES[busy]].share("k") > 100
+    network.cut |= {frozenset([one, other]) for one in ADDRESSES[:near] for other in ADDRESSES[near:3]}
+    offer(network, rate, 300.0, (1, 1, 1))
+    last = [at for at, _, _ in network.admitted if at > network.now - 60]
+    assert len(last) >= 0.95 * 120, "they go on serving, with an even part for each"
+    assert all(pod.share("k") >= 38 for pod in network.pods.values())
+    network.heal()
+    offer(network, rate, 180.0, (1, 1, 1))
+    assert network.most_in_a_minute() <= 120
+
+
+def test_what_only_the_dead_knew_of_is_let_in_again_up_to_an_even_part() -> None:
+    """One let in all there is, and died while the other had only started: nobody is left who could tell."""
+    network = Network(api_key(requests_per_minute=120))
+    network.start(ADDRESSES[0])
+    network.pass_time(5.0)
+    assert sum(network.ask(ADDRESSES[0]) for _ in range(130)) == 120
+    network.start(ADDRESSES[1])
+    network.kill(ADDRESSES[0])
+    network.pass_time(5.0)
+    for _ in range(50):
+        network.pass_time(1.0)
+        for _ in range(10):
+            network.ask(ADDRESSES[1])
+    assert network.most_in_a_minute() == 120 + 60
+
+
+@pytest.mark.parametrize("others", [1, 2])
+def test_a_gateway_that_starts_holds_its_even_part_at_once(others: int) -> None:
+    """As soon as it takes requests, and those that were there have made room for it."""
+    network = Network(api_key(requests_per_minute=120), api_key("s", streams=12))
+    for address in ADDRESSES[:others]:
+        network.start(address)
+    network.pass_time(5.0)
+    started = network.start(ADDRESSES[others])
+    waited = 0.0
+    while not started.node.joined:
+        network.pass_time(0.01)
+        waited += 0.01
+    assert 1.0 <= waited <= 2.0
+    every = others + 1
+    assert [started.share("k"), started.share("s", Kind.STREAMS)] == [120 // every, 12 // every]
+    assert sum(network.ask(started.address) for _ in range(120)) == 120 // every
+    assert sum(network.ask(started.address, "s", hold=True) for _ in range(12)) == 12 // every
+    assert sum(network.ask(address) for address in ADDRESSES[:others] for _ in range(120)) == 120 - 120 // every
+
+
+def test_a_gateway_that_starts_among_the_dead_holds_its_even_part() -> None:
+    """Names still tell of them: it waits for their answers, but not for long."""
+    network = three(120)
+    started = network.start(ADDRESSES[3])
+    for address in ADDRESSES[:3]:
+        network.kill(address)
+    network.pass_time(2.4)
+    assert not started.node.joined
+    network.pass_time(1.2)
+    assert sum(network.ask(started.address) for _ in range(120)) == 120 // 4
 
 
 def test_one_alone_has_all_and_says_nothing() -> None:

@@ -76,7 +76,7 @@ async def ask(channel: Channel, given: Report) -> Reply:
 
 async def ended(channel: Channel) -> bool:
     """Whether the other side ends the connection."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         try:
             await channel.receive()
         except OSError:
@@ -205,7 +205,7 @@ async def test_who_says_what_no_gateway_would_is_ended_and_told_of(
 ) -> None:
     async with served.channel() as friend:
         await ask(friend, report(7, sender=THIRD, instance="2" * 32))
-        async with served.raw() as streams, asyncio.timeout(10):
+        async with served.raw() as streams, asyncio.timeout(60):
             await say(streams)
             await streams[0].read()  # until it is ended
         assert served.door.refused == 1
@@ -223,7 +223,7 @@ async def test_a_gateway_that_floods_waits_and_no_other_does(served: Served, mon
         await turn
 
     monkeypatch.setattr("plimsoll_gateway.leases.door.asyncio.sleep", rest)
-    async with served.channel() as flood, served.channel() as friend, asyncio.timeout(20):
+    async with served.channel() as flood, served.channel() as friend, asyncio.timeout(60):
         for number in range(1, 101):
             await flood.send(msgspec.msgpack.encode(report(number)))
         first = await rests.get()
