@@ -154,7 +154,7 @@ entries = values | st.fixed_dictionaries(
 )
 headers = st.dictionaries(st.text(max_size=4) | st.just("__metadata__"), entries, max_size=4)
 one_case_a_folder = settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )
 
 
