@@ -13,11 +13,14 @@ from pathlib import Path
 
 import pytest
 from chart_support.helm import NoHelmError
-from operator_support.apiserver import ADMIN, EDITOR, FIRST, ApiServer, Missing, find_programs
-from operator_support.direct import MERGE, Direct
+from operator_support.apiserver import ADMIN, EDITOR, FIRST, ApiServer, Missing, find_programs, until
+from operator_support.direct import MERGE, Direct, Refused
 from operator_support.installed import install
+from operator_support.kubelets import Kubelets
 from operator_support.process import lease as made_lease
 from operator_support.recording import Operator, RecordingClient, connect
+
+from plimsoll_operator.pools.keys import GATEWAY, OPERATOR
 
 RESTRICTED = {"pod-security.kubernetes.io/enforce": "restricted"}
 UNRESTRICTED = {"pod-security.kubernetes.io/enforce": "privileged"}
@@ -70,7 +73,20 @@ def direct(server: ApiServer, request: pytest.FixtureRequest) -> Iterator[Direct
 def open_namespace(direct: Direct) -> Direct:
     """The namespace lets every pod in: what is refused is refused by our own policies."""
     direct.ask("PATCH", f"/api/v1/namespaces/{direct.namespace}", {"metadata": {"labels": UNRESTRICTED}}, MERGE)
+    assert until(lambda: _lets_in_what_is_privileged(direct)), "the API server takes up labels in the background"
     return direct
+
+
+def _lets_in_what_is_privileged(direct: Direct) -> bool:
+    container = {"name": "c", "image": "i", "securityContext": {"privileged": True}}
+    body = {"metadata": {"name": "probe"}, "spec": {"containers": [container]}}
+    try:
+        direct.ask("POST", f"/api/v1/namespaces/{direct.namespace}/pods", body, dryRun="All")
+    except Refused as refused:
+        if "PodSecurity" not in refused.message:
+            raise
+        return False
+    return True
 
 
 @pytest.fixture
@@ -97,3 +113,16 @@ async def http(server: ApiServer) -> AsyncIterator[RecordingClient]:
 @pytest.fixture
 def operator(http: RecordingClient) -> Operator:
     return Operator(http)
+
+
+@pytest.fixture
+async def kubelets(direct: Direct) -> AsyncIterator[Kubelets]:
+    async with Kubelets(direct) as kubelets:
+        yield kubelets
+
+
+@pytest.fixture
+def keys(tmp_path: Path) -> Path:
+    (tmp_path / OPERATOR).write_bytes(b"o" * 32)
+    (tmp_path / GATEWAY).write_bytes(b"g" * 32)
+    return tmp_path

@@ -19,7 +19,7 @@ from plimsoll_operator.revisions.stored import TAKEN_BACK
 
 pytestmark = pytest.mark.usefixtures("lease")
 
-SECONDS = 90.0
+SECONDS = 180.0
 ROLLOUT = {"canary": {"steps": [{"weight": 10, "pauseSeconds": 0}, {"weight": 50, "pauseSeconds": 0}]}}
 SPEC: Json = {"model": {"source": "demo://gemma-3-270m"}, "replicas": 2, "rollout": ROLLOUT}
 

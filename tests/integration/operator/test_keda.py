@@ -59,6 +59,7 @@ def prometheus() -> Iterator[Prometheus]:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_from_zero_by_keda_and_by_a_plain_autoscaler_through_it(direct: Direct, prometheus: Prometheus) -> None:
     for name, replicas in (("sleeper", 0), ("server", 1), ("stopped", 0)):
         direct.create_model(name, {"model": {"source": "demo://gemma-3-270m"}, "replicas": replicas})

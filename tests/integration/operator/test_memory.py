@@ -21,7 +21,7 @@ Process = subprocess.Popen[bytes]
 LEASE = "plimsoll-operator"
 OBJECTS = 200
 NOTE = "x" * (100 << 10)
-WAIT_SECONDS = 60.0
+WAIT_SECONDS = 180.0
 
 
 @pytest.fixture

@@ -9,94 +9,23 @@ import asyncio
 import os
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
-from operator_support.apiserver import RELEASE_NAMESPACE, SECOND, ApiServer, until
+from operator_support.apiserver import RELEASE_NAMESPACE, SECOND, ApiServer
 from operator_support.direct import Direct, Refused
+from operator_support.kubelets import Kubelets, holds
 from operator_support.objects import Json
 from operator_support.running import running
-from operator_support.stub_host import StubHost, serve
-
-from plimsoll_operator.identity import HOST_PORT, POOL_KIND, selector
-from plimsoll_operator.pools.keys import GATEWAY, OPERATOR
 
 pytestmark = pytest.mark.usefixtures("lease")
 
-SECONDS = 60.0
 POOL: Json = {"replicas": 2, "resources": {"memory": "2Gi"}, "memory": {"sleepers": "512Mi"}}
 
 
 def model(pool: str = "shared", **spec: Any) -> Json:
     return {"model": {"source": "demo://gemma-3-270m"}, "placement": {"pool": pool}, **spec}
-
-
-async def holds(true: Callable[[], bool]) -> bool:
-    """Asked from another thread: the operator goes on in this one."""
-    return await asyncio.to_thread(until, true, SECONDS)
-
-
-class Kubelets:
-    """Gives each pod of a pool a node, an address and a host behind it."""
-
-    def __init__(self, direct: Direct) -> None:
-        self.direct = direct
-        self.hosts: dict[str, StubHost] = {}
-        self._serving = AsyncExitStack()
-        self._number = 1
-
-    async def __aenter__(self) -> Kubelets:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self._serving.aclose()
-
-    def pods(self, pool: str = "shared") -> list[Json]:
-        path = f"/api/v1/namespaces/{self.direct.namespace}/pods"
-        found: list[Json] = self.direct.ask("GET", path, labelSelector=selector(pool, kind=POOL_KIND))["items"]
-        return found
-
-    async def start(self, count: int) -> None:
-        """Return once so many pods run."""
-        assert await holds(lambda: len(self.pods()) >= count), f"{len(self.pods())} of {count} pods are made"
-        for pod in self.pods():
-            name = pod["metadata"]["name"]
-            if name not in self.hosts:
-                await self._start(name, pod)
-
-    def end(self) -> None:
-        """Pods that are to go are gone."""
-        for pod in self.pods():
-            if "deletionTimestamp" in pod["metadata"]:
-                self.direct.end(pod)
-
-    async def _start(self, name: str, pod: Json) -> None:
-        self._number += 1
-        address = f"127.0.0.{self._number}"
-        (container,) = pod["spec"]["containers"]
-        known = {entry["name"]: entry.get("value") for entry in container["env"]}
-        host = self.hosts[name] = StubHost(instance=f"of-{name}", tokens=frozenset({known["PLIMSOLL_HOST_TOKENS"]}))
-        await self._serving.enter_async_context(serve(host, address, HOST_PORT))
-        self.direct.bind(pod)
-        ready = {"type": "Ready", "status": "True"}
-        status = {"phase": "Running", "podIP": address, "podIPs": [{"ip": address}], "conditions": [ready]}
-        self.direct.write_status(pod, status)
-
-
-@pytest.fixture
-async def kubelets(direct: Direct) -> AsyncIterator[Kubelets]:
-    async with Kubelets(direct) as kubelets:
-        yield kubelets
-
-
-@pytest.fixture
-def keys(tmp_path: Path) -> Path:
-    (tmp_path / OPERATOR).write_bytes(b"o" * 32)
-    (tmp_path / GATEWAY).write_bytes(b"g" * 32)
-    return tmp_path
 
 
 def conditions(direct: Direct, name: str) -> dict[str, tuple[str, str]]:

@@ -186,10 +186,22 @@ def accounts(server: ApiServer) -> dict[str, Account]:
         for objects, release, home in ((whole, RELEASE, RELEASE_NAMESPACE), (narrow, NARROW, NARROW_NAMESPACE))
         for component in ("operator", "gateway")
     }
-    hands = Hands(server, found[f"operator of {NARROW}"])
-    assert until(lambda: hands.let(TOLD, ("", "secrets", "get")))  # bindings are taken up in the background
-    hands.close()
+    for account in found.values():
+        _await_rights(server, account)
     return found
+
+
+def _await_rights(server: ApiServer, account: Account) -> None:
+    """Return once all that the chart gives is in force: the API server takes up each binding in the background."""
+    hands = Hands(server, account)
+    left = {(place or WATCHED, right, name) for place, right, names in account.given for name in (names or ("probe",))}
+
+    def all_in_force() -> bool:
+        left.difference_update({one for one in left if hands.let(*one)})
+        return not left
+
+    assert until(all_in_force), left
+    hands.close()
 
 
 ALL = [f"{component} of {release}" for release in (RELEASE, NARROW) for component in ("operator", "gateway")]

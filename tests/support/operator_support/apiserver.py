@@ -41,7 +41,7 @@ AUDIT_POLICY = {
     "omitStages": ["RequestReceived"],
     "rules": [{"level": "Metadata", "users": [OPERATOR]}, {"level": "None"}],
 }
-START_SECONDS = 90.0
+START_SECONDS = 180.0
 POLL_SECONDS = 0.1
 
 
@@ -191,7 +191,7 @@ class ApiServer:
 
         def ready() -> bool:
             try:
-                with urllib.request.urlopen(request, timeout=5, context=context):
+                with urllib.request.urlopen(request, timeout=30, context=context):
                     return True
             except (urllib.error.URLError, OSError):
                 if api.poll() is not None:

@@ -29,7 +29,7 @@ class Direct:
 
     def __init__(self, url: str, token: str, namespace: str) -> None:
         headers = {"Authorization": f"Bearer {token}"}
-        self._client = httpx.Client(base_url=url, headers=headers, verify=False, timeout=30)
+        self._client = httpx.Client(base_url=url, headers=headers, verify=False, timeout=120)
         self.namespace = namespace
 
     def __enter__(self) -> Direct:

@@ -33,7 +33,7 @@ class Running:
     def metrics(self, prefix: str) -> dict[str, float]:
         """Those whose names begin so, with their labels; none before the process answers."""
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=10) as answer:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=60) as answer:
                 lines = answer.read().decode().splitlines()
         except (urllib.error.URLError, OSError):
             return {}

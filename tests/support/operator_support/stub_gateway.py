@@ -10,6 +10,7 @@ import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Any
 
 from aiohttp import web
@@ -60,9 +61,16 @@ class StubDemand:
     gap: StubLatency = field(default_factory=StubLatency)
 
 
+class Wait(Enum):
+    """What ended the wait of a question."""
+
+    NEWS = "news"
+    TIME = "time"
+
+
 @dataclass
 class StubGateway:
-    """`now` is its clock."""
+    """`now` is its clock; `waits` says of each question that waited, behind HTTP, what ended its wait."""
 
     instance: str = "g1"
     sequence: int = 0
@@ -71,6 +79,7 @@ class StubGateway:
     dead: bool = False
     lie: Callable[[Json], Json] = lambda answer: answer
     news: asyncio.Event = field(default_factory=asyncio.Event)
+    waits: list[Wait] = field(default_factory=list)
 
     def of(self, key: ObjectKey) -> StubDemand:
         """A model's demand, to be changed."""
@@ -173,6 +182,7 @@ async def serve(gateway: StubGateway, address: str = "127.0.0.1", port: int = 0)
         if gateway.sequence <= after and not gateway.dead:
             with suppress(TimeoutError):
                 await asyncio.wait_for(gateway.news.wait(), wait)
+            gateway.waits.append(Wait.NEWS if gateway.sequence > after else Wait.TIME)
         if gateway.dead:
             return web.json_response({"error": {"message": "it is dead"}}, status=503)
         return web.json_response(gateway.body())
