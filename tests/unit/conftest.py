@@ -1,8 +1,10 @@
-"""Triton's kernels run here wherever they can: on a GPU, or interpreted on the CPU."""
+"""Triton's kernels run here wherever they can: on a GPU, or interpreted on the CPU; and Ctrl-C is heard."""
 
 from __future__ import annotations
 
 import os
+import signal
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -15,6 +17,14 @@ if not any(device.exists() for device in GPU_DEVICES):
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+
+
+@pytest.fixture(scope="module")
+def ctrl_c() -> Iterator[None]:
+    """SIGINT raises KeyboardInterrupt: a shell without job control has what it starts in the background ignore it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture(params=["interpreter", pytest.param("gpu", marks=pytest.mark.gpu)])

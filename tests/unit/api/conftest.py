@@ -209,7 +209,7 @@ class FakeEngine:
         """Wait for something about requests to become true."""
         while not condition():
             self.changed.clear()
-            await asyncio.wait_for(self.changed.wait(), 10)
+            await asyncio.wait_for(self.changed.wait(), 60)
 
     async def generate(self, request: AddRequest) -> AsyncGenerator[RequestOutput, None]:
         self.asked.append(request)
@@ -291,12 +291,12 @@ class Running:
         return f"http://{self.host}:{self.port}"
 
     def openai(self, key: str = "none") -> openai.AsyncOpenAI:
-        client = openai.AsyncOpenAI(base_url=f"{self.url}/v1", api_key=key, max_retries=0, timeout=20)
+        client = openai.AsyncOpenAI(base_url=f"{self.url}/v1", api_key=key, max_retries=0, timeout=120)
         self.clients.append(client)
         return client
 
     def http(self) -> httpx.AsyncClient:
-        return httpx.AsyncClient(base_url=self.url, timeout=20)
+        return httpx.AsyncClient(base_url=self.url, timeout=120)
 
 
 Load = Callable[[ServerConfig, ServerState], Awaitable[ServedModel]]

@@ -307,7 +307,7 @@ async def exchange(running: Any, sent: Malformed) -> tuple[int | None, bytes]:
         writer.write(sent.data)
         if not sent.answered:
             writer.write_eof()
-        return await asyncio.wait_for(read_answer(reader, head_only=sent.data.startswith(b"HEAD")), 20)
+        return await asyncio.wait_for(read_answer(reader, head_only=sent.data.startswith(b"HEAD")), 60)
 
     except (ConnectionError, asyncio.IncompleteReadError):
         return None, b""

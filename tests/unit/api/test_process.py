@@ -19,6 +19,9 @@ import pytest
 BROKEN = 263
 """A token whose embedding is not a number: whoever has it in the prompt has no logits."""
 
+MANY = 8
+"""Answers at once, so that the engine is busy for long after the first of their tokens."""
+
 pytestmark = pytest.mark.slow
 
 
@@ -33,7 +36,24 @@ class Served:
         """Read what it still says until it ends; its exit code."""
         assert self.process.stderr is not None
         self.lines.extend(self.process.stderr)
-        return self.process.wait(30)
+        return self.process.wait(120)
+
+    def until_it_says(self, words: str) -> None:
+        """Read what it says up to a line with these words."""
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            self.lines.append(line)
+            if words in line:
+                return
+        raise AssertionError(f"it ended without {words!r}: {self.lines}")
+
+    def engine(self) -> psutil.Process:
+        (found,) = psutil.Process(self.process.pid).children()
+        return found
+
+    def metrics(self) -> set[str]:
+        url = str(self.client.base_url).replace("/v1/", "/metrics")
+        return set(httpx.get(url, timeout=120).text.splitlines())
 
 
 @pytest.fixture
@@ -67,10 +87,11 @@ def serve(tiny_model: Path, tmp_path: Path) -> Iterator[Callable[..., Served]]:
         served.process.stderr.close()
 
 
-def ask(served: Served, tokens: int) -> Any:
+def ask(served: Served, tokens: int, answers: int = 1) -> Any:
     return served.client.completions.create(
         model="tiny",
         prompt="Hello",
+        n=answers,
         max_tokens=tokens,
         temperature=0,
         stream=True,
@@ -83,28 +104,39 @@ def test_a_drain_ends_with_every_answer_whole(serve: Callable[..., Served]) -> N
     scored = served.client.completions.create(model="tiny", prompt="Hi", max_tokens=0, echo=True, logprobs=0)
     assert scored.choices[0].logprobs is not None
     assert scored.choices[0].logprobs.tokens == ["<s>", "H", "i"]
-    with ask(served, 1900) as left:
+    engine = served.engine()
+    with ask(served, 1900, MANY) as left:
         next(iter(left))
+        engine.suspend()
+    served.until_it_says("disconnect")
+    engine.resume()
     gauges: set[str] = set()
     while 'plimsoll_sequences_running{model="tiny"} 0.0' not in gauges:
-        gauges = set(httpx.get(str(served.client.base_url).replace("/v1/", "/metrics")).text.splitlines())
-        assert 'plimsoll_generated_tokens_total{model="tiny"} 1900.0' not in gauges
-    expected = "".join(chunk.choices[0].text for chunk in ask(served, 400))
-    answer = iter(ask(served, 400))
-    text = next(answer).choices[0].text
-    served.process.send_signal(signal.SIGTERM)
-    text += "".join(chunk.choices[0].text for chunk in answer)
-    assert text == expected
+        gauges = served.metrics()
+        assert f'plimsoll_generated_tokens_total{{model="tiny"}} {1900.0 * MANY}' not in gauges
+    expected = text_of(ask(served, 400))
+    engine.suspend()
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(lambda: text_of(ask(served, 400)))
+        while 'plimsoll_answers_waiting{model="tiny"} 1.0' not in served.metrics():
+            assert not answer.done()
+        served.process.send_signal(signal.SIGTERM)
+        served.until_it_says("draining: 1 requests in flight")
+        engine.resume()
+        assert answer.result() == expected
     assert served.end() == 0
     assert not served.termination_log.exists()
-    assert any("draining: 1 requests in flight" in line for line in served.lines)
+
+
+def text_of(stream: Any) -> str:
+    return "".join(chunk.choices[0].text for chunk in stream)
 
 
 def test_a_killed_engine_ends_the_server_and_every_answer(serve: Callable[..., Served]) -> None:
     served = serve()
-    answer = iter(ask(served, 1900))
+    engine = served.engine()
+    answer = iter(ask(served, 1900, MANY))
     next(answer)
-    (engine,) = psutil.Process(served.process.pid).children()
     engine.kill()
     with pytest.raises(openai.APIError, match="the engine died: the engine process was killed by signal 9"):
         list(answer)
@@ -139,10 +171,10 @@ def test_what_one_key_has_sent_another_cannot_find_out(serve: Callable[..., Serv
 
 
 def test_an_engine_that_hangs_ends_the_server_and_every_answer(serve: Callable[..., Served]) -> None:
-    served = serve("--step-timeout", "1")
-    answer = iter(ask(served, 1900))
+    served = serve("--step-timeout", "3")
+    engine = served.engine()
+    answer = iter(ask(served, 1900, MANY))
     next(answer)
-    (engine,) = psutil.Process(served.process.pid).children()
     engine.suspend()
     with pytest.raises(openai.APIError, match="the engine died: the engine process hung and was killed"):
         list(answer)
@@ -171,7 +203,7 @@ def test_logits_that_are_not_finite_cost_one_request(serve: Callable[..., Served
                 create(model="tiny", prompt=broken, max_tokens=40, extra_body=extra, **options)
             assert (caught.value.status_code, caught.value.code) == (500, "engine_error")
         assert [neighbour.result() for neighbour in neighbours] == alone
-    metrics = httpx.get(str(served.client.base_url).replace("/v1/", "/metrics")).text.splitlines()
+    metrics = served.metrics()
     assert 'plimsoll_broken_off_total{model="tiny"} 4.0' in metrics
     assert 'plimsoll_kv_blocks_used{model="tiny"} 0.0' in metrics
     assert 'plimsoll_kv_blocks{model="tiny"} 23.0' in metrics

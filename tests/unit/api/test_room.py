@@ -32,7 +32,7 @@ async def wait_for(running: Any, answers: int) -> None:
 
 async def room_for_all(running: Any) -> None:
     """Whoever was counted is counted no more."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while running.server.state.models.model.room.waiting:
             await asyncio.sleep(0)
 

@@ -75,7 +75,7 @@ async def test_a_long_text_is_tokenised_beside_the_event_loop(running: Any, monk
 
     def slow(_text: str, *, add_special_tokens: bool) -> list[int]:
         loop.call_soon_threadsafe(begun.set)
-        go_on.wait(10)
+        go_on.wait(60)
         return [int(add_special_tokens)]
 
     monkeypatch.setattr(running.server.state.models.model.tokenizer, "encode", slow)
@@ -101,7 +101,7 @@ async def test_a_body_that_stalls_is_given_up(running: Any, monkeypatch: pytest.
     writer.write(
         b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 99\r\n\r\n{"
     )
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         answer = await reader.read()  # to the end: the connection is closed
     writer.close()
     assert answer.startswith(b"HTTP/1.1 408 ")
@@ -112,10 +112,12 @@ async def test_a_body_that_stalls_is_given_up(running: Any, monkeypatch: pytest.
 async def test_a_head_that_does_not_end_is_given_up(running: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """What has sent nothing hears nothing: it would take it for the answer to its first request."""
     monkeypatch.setattr(protocol_module, "HEAD_SECONDS", 0.5)
-    clients = [await asyncio.open_connection(running.host, running.port) for _ in range(20)]
-    for _, writer in clients[1:]:
-        writer.write(b"GET /live HTTP/1.1\r\nHost: x\r\nX-")
-    async with asyncio.timeout(10):
+    clients = []
+    for number in range(20):
+        clients.append(await asyncio.open_connection(running.host, running.port))
+        if number:
+            clients[-1][1].write(b"GET /live HTTP/1.1\r\nHost: x\r\nX-")
+    async with asyncio.timeout(60):
         answers = [await reader.read() for reader, _ in clients]  # to the end: the connections are closed
     for _, writer in clients:
         writer.close()

@@ -94,7 +94,7 @@ def test_a_killed_engine_ends_the_wait() -> None:
 
 
 def test_an_engine_that_hangs_ends_the_wait() -> None:
-    with running(step_timeout=1) as engine:
+    with running(step_timeout=3) as engine:
         engine.add(request("r", [1], max_tokens=None))
         engine.step()
         os.kill(engine.pid, signal.SIGSTOP)

@@ -7,7 +7,7 @@ import os
 import signal
 import stat
 import tempfile
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,8 @@ from plimsoll_runtime.engine.messages import AddRequest, RequestOutput
 from plimsoll_runtime.errors import EngineDeadError, ErrorKind, PlimsollError, UsageError
 
 MAX_LEN = 1999 * 4
+HUNG_SECONDS = 3
+"""A step of these engines takes a millisecond, and an engine that lives waits for a core for less than this."""
 
 
 @asynccontextmanager
@@ -115,7 +117,7 @@ async def test_gauges_fall_when_the_last_request_is_aborted() -> None:
     async with running() as engine:
         async with aclosing(engine.generate(request("endless", [1], max_tokens=None))) as outputs:
             await anext(outputs)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while engine.stats.running:
                 await asyncio.sleep(0.01)
 
@@ -145,7 +147,7 @@ async def test_a_killed_engine_is_told_to_everyone_at_once() -> None:
         for _, first in tasks:
             await first.wait()
         os.kill(engine.pid, signal.SIGKILL)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             results = await asyncio.gather(*(task for task, _ in tasks), return_exceptions=True)
             await engine.wait_dead()
         assert all(isinstance(r, EngineDeadError) and "killed by signal 9" in str(r) for r in results)
@@ -194,7 +196,7 @@ async def test_why_it_could_not_be_loaded(model: str, kind: ErrorKind, message: 
 async def test_a_cancelled_start_leaves_no_process(tmp_path: Path) -> None:
     mark = tmp_path / "pid"
     start = asyncio.create_task(AsyncEngine.start(EngineConfig(model=f"loads-for-ever:{mark}"), factory=FACTORY))
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not (mark.exists() and mark.read_text()):
             await asyncio.sleep(0.02)
     start.cancel()
@@ -219,7 +221,7 @@ async def test_stop_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> N
     async with running("hangs") as engine:
         task, _ = await begun(engine, request("r", [POISON_PROMPT]))
         await asyncio.sleep(0)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await engine.stop()
         with pytest.raises(EngineDeadError):
             await task
@@ -233,17 +235,24 @@ async def test_signals_to_the_engine_are_the_servers_business() -> None:
         assert os.getpgid(engine.pid) != os.getpgid(0), "Ctrl-C does not reach it either"
 
 
+@pytest.fixture
+def short() -> Iterator[Path]:
+    """A folder whose path is short enough for a socket, wherever tests keep their files."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        yield Path(folder)
+
+
 async def test_nobody_else_can_reach_the_sockets_and_nothing_is_left(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, short: Path
 ) -> None:
-    deep = tmp_path / ("d" * 100)
+    deep = short / ("d" * 100)
     deep.mkdir()
-    for folder in (tmp_path, deep):
+    for folder in (short, deep):
         monkeypatch.setattr(tempfile, "tempdir", str(folder))
         async with running() as engine:
             made = engine._child._folder.path
             assert stat.S_IMODE(made.stat().st_mode) == 0o700
-            assert (made.parent == tmp_path) == (folder == tmp_path), "a path too long for a socket is avoided"
+            assert (made.parent == short) == (folder == short), "a path too long for a socket is avoided"
             assert await answer(engine, request("r", [1]))
         assert not made.exists()
 
@@ -255,11 +264,13 @@ async def test_descriptors_are_given_back() -> None:
     for _ in range(3):
         async with running():
             pass
-    assert psutil.Process().num_fds() <= before
+    async with asyncio.timeout(60):
+        while psutil.Process().num_fds() > before:  # ZeroMQ closes some in a thread of its own
+            await asyncio.sleep(0.01)
 
 
 async def test_an_engine_that_is_stopped_in_a_step_is_ended_with_all_its_requests() -> None:
-    async with running(step_timeout=1) as engine:
+    async with running(step_timeout=HUNG_SECONDS) as engine:
         tasks = [await begun(engine, request(f"r{i}", [i], max_tokens=None)) for i in range(3)]
         for _, first in tasks:
             await first.wait()
@@ -272,7 +283,7 @@ async def test_an_engine_that_is_stopped_in_a_step_is_ended_with_all_its_request
 
 
 async def test_an_idle_engine_that_is_stopped_is_ended_once_it_is_asked() -> None:
-    async with running(step_timeout=1) as engine:
+    async with running(step_timeout=HUNG_SECONDS) as engine:
         await answer(engine, request("r", [1]))
         await resting(engine)
         os.kill(engine.pid, signal.SIGSTOP)
@@ -287,9 +298,9 @@ async def test_an_idle_engine_that_is_stopped_is_ended_once_it_is_asked() -> Non
 
 
 async def test_a_step_that_does_not_end_is_ended() -> None:
-    async with running("hangs", step_timeout=1) as engine:
+    async with running("hangs", step_timeout=HUNG_SECONDS) as engine:
         await warm(engine)
-        with pytest.raises(EngineDeadError, match="a step took more than 1 s and ten times as long"):
+        with pytest.raises(EngineDeadError, match=f"a step took more than {HUNG_SECONDS} s and ten times as long"):
             async with asyncio.timeout(60):
                 await answer(engine, request("r", [POISON_PROMPT]))
 
@@ -298,7 +309,7 @@ async def test_a_deadline_holds_even_if_the_engine_does_nothing() -> None:
     async with running() as engine:
         os.kill(engine.pid, signal.SIGSTOP)
         try:
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(60):
                 (output,) = await answer(engine, request("r", [1], deadline=0.1))
         finally:
             os.kill(engine.pid, signal.SIGCONT)
@@ -337,15 +348,15 @@ async def test_a_process_that_cannot_be_killed_holds_up_nobody(monkeypatch: pyte
         os.kill(engine.pid, signal.SIGSTOP)
         with monkeypatch.context() as patch:
             patch.setattr(process, "kill", lambda: None)
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 await engine.stop()
         os.kill(engine.pid, signal.SIGKILL)
-        assert engine._child.wait(20)
+        assert engine._child.wait(60)
 
 
 async def resting(engine: AsyncEngine) -> None:
     """Wait until the engine has nothing to do."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while engine._child._pulse.read().due_ns:
             await asyncio.sleep(0.01)
 

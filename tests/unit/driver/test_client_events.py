@@ -68,7 +68,7 @@ def child() -> Iterator[Any]:
 
 async def ended(engine: AsyncEngine) -> None:
     """Wait until the client has seen that the process is gone."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         await engine._gone.wait()
 
 
@@ -92,7 +92,7 @@ async def test_a_reason_that_comes_after_the_end_is_waited_for(child: Any) -> No
     await ended(engine)
     assert engine.alive, "its reason is on the way"
     child.comes(EngineFailed(ErrorKind.MEMORY.value, "the device is full"))
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         await engine.wait_dead()
     assert engine.failure is not None
     assert (engine.failure.kind, str(engine.failure)) == (ErrorKind.MEMORY, "the device is full")
@@ -106,7 +106,7 @@ async def test_a_reason_that_never_comes_is_not_waited_for_for_ever(
     child.owes_a_reason = True
     engine = AsyncEngine(child, None)
     child.ends()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         await engine.wait_dead()
     assert str(engine.failure) == "it ended with code 6"
     await engine.stop()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -53,10 +54,11 @@ class Parent:
 
 
 @pytest.fixture
-def parent(tmp_path: Path) -> Iterator[Parent]:
-    made = Parent(tmp_path)
-    yield made
-    made.close()
+def parent() -> Iterator[Parent]:
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:  # a socket's path is short
+        made = Parent(Path(folder))
+        yield made
+        made.close()
 
 
 def take(parent: Parent, core: Any) -> int:

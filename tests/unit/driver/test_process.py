@@ -44,7 +44,7 @@ def test_a_killed_parent_takes_its_engine_along(model: str, event: str, tmp_path
         engine = psutil.Process(int(read_line(parent)))
         parent.send_signal(signal.SIGKILL)
         parent.wait()
-        engine.wait(timeout=20)
+        engine.wait(timeout=120)
 
 
 def test_even_when_a_fork_of_the_parent_holds_the_pipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -53,7 +53,7 @@ def test_even_when_a_fork_of_the_parent_holds_the_pipe(tmp_path: Path, monkeypat
         try:
             parent.send_signal(signal.SIGKILL)
             parent.wait()
-            engine.wait(timeout=20)
+            engine.wait(timeout=120)
             assert fork.is_running()
         finally:
             fork.kill()
@@ -61,7 +61,7 @@ def test_even_when_a_fork_of_the_parent_holds_the_pipe(tmp_path: Path, monkeypat
 
 def test_it_is_not_started_by_hand() -> None:
     command = [sys.executable, "-m", "plimsoll_runtime.driver.process"]
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 1
     assert "not by hand" in done.stderr
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 import subprocess
@@ -132,6 +133,7 @@ async def test_one_that_was_closed_is_gone(cold: Standby) -> None:
 async def test_one_that_has_died_starts_nothing_and_leaves_nothing(cold: Standby) -> None:
     os.kill(cold.pid, signal.SIGKILL)
     await asyncio.to_thread(cold.process.wait)
+    gc.collect()  # what tests before this one have left
     before = open_descriptors()
     with pytest.raises(StandbyDeadError, match="was killed by signal 9"):
         await AsyncEngine.start(EngineConfig(model="fine"), factory=FAKE, standby=cold)
@@ -157,7 +159,7 @@ async def test_a_start_that_fails_uses_it_up(cold: Standby) -> None:
 def test_who_supervises_engines_needs_no_torch() -> None:
     modules = "driver.client, plimsoll_runtime.driver.forkserver, plimsoll_runtime.driver.grant"
     code = f"import sys, plimsoll_runtime.{modules}; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 0
+    assert subprocess.run([sys.executable, "-c", code], timeout=120, check=False).returncode == 0
 
 
 def open_descriptors() -> int:

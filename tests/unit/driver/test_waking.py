@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import mmap
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -328,11 +329,31 @@ def test_a_gpu_says_the_same_from_an_image(folder: Path, image: Image) -> None:
     assert answers(build(config_of(folder), image)) == expected
 
 
-def test_memory_by_what_becomes_of_it(image: Image) -> None:
-    before = footprint()
-    block = mmap.mmap(-1, 2**25, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    block.write(b"x" * 2**25)
-    after = footprint()
+TAKES = """
+import mmap, sys
+print("as it was", flush=True)
+sys.stdin.readline()
+block = mmap.mmap(-1, 2**25, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+block.write(b"x" * 2**25)
+print("taken", flush=True)
+sys.stdin.readline()
+"""
+
+
+def test_memory_by_what_becomes_of_it() -> None:
+    """Of a process in which nothing else goes on."""
+    with subprocess.Popen(
+        [sys.executable, "-c", TAKES], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as taking:
+        assert taking.stdin is not None
+        assert taking.stdout is not None
+        found = []
+        for said in ("as it was\n", "taken\n"):
+            assert taking.stdout.readline() == said
+            found.append(footprint(taking.pid))
+            taking.stdin.write("go on\n")
+            taking.stdin.flush()
+        assert taking.wait(120) == 0
+    before, after = found
     assert 2**25 <= after.anonymous - before.anonymous < 2**25 + 2**23
-    block.close()
     assert after.files > 0

@@ -13,6 +13,8 @@ import pytest
 
 from plimsoll_runtime.engine.interrupts import Uninterrupted, uninterrupted
 
+pytestmark = pytest.mark.usefixtures("ctrl_c")
+
 PRESSED = signal.SIGINT
 
 

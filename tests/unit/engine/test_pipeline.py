@@ -17,6 +17,8 @@ from plimsoll_runtime.engine.pipeline import InlineSteps, Pipeline, ThreadedStep
 from plimsoll_runtime.engine.plan import ScheduledSequence, SequenceOutput, StepPlan, StepResult
 from plimsoll_runtime.errors import EngineDeadError
 
+pytestmark = pytest.mark.usefixtures("ctrl_c")
+
 
 def plan(number: int) -> StepPlan:
     return StepPlan([ScheduledSequence(slot=number, start=0, token_ids=[1], block_ids=[1], sample=True)])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from contextlib import suppress
 from pathlib import Path
 from typing import cast
 
@@ -18,6 +19,7 @@ from plimsoll_runtime.driver.standby import Standby
 from plimsoll_runtime.engine.messages import AddRequest
 from plimsoll_runtime.engine.params import SamplingParams
 from plimsoll_runtime.errors import EngineDeadError, UsageError
+from plimsoll_runtime.residency import processes as module
 from plimsoll_runtime.residency.errors import Refused
 from plimsoll_runtime.residency.host import Host
 from plimsoll_runtime.residency.ledger import Grant
@@ -31,6 +33,13 @@ from plimsoll_runtime.residency.states import Level
 
 A, B = ModelName("team", "a"), ModelName("team", "b")
 SLEEPERS = 64 * 2**20
+
+
+@pytest.fixture(autouse=True)
+def _nobody_else_takes_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other processes of the machine that stall for memory, or take all of it, would stop these hosts from loading."""
+    monkeypatch.setattr(module, "read_stalls", lambda: None)
+    monkeypatch.setattr(module, "host_memory_left", lambda: 2**36)
 
 
 def spec(folder: Path, seed: int, sequences: int = 4) -> ModelSpec:
@@ -59,7 +68,12 @@ def entry(host: Host, name: ModelName) -> ModelReport:
 
 def engines_left() -> list[psutil.Process]:
     """Engine processes of this one, the one that stands by included."""
-    return [child for child in psutil.Process().children() if child.name() == "plimsoll-engine"]
+    found = []
+    for child in psutil.Process().children():
+        with suppress(psutil.NoSuchProcess):  # it has just ended
+            if child.name() == "plimsoll-engine":
+                found.append(child)
+    return found
 
 
 async def until(host: Host, name: ModelName, *states: str) -> None:

@@ -37,16 +37,16 @@ class Hosting:
     clients: list[Any] = field(default_factory=list)
 
     def openai(self) -> openai.AsyncOpenAI:
-        client = openai.AsyncOpenAI(base_url=f"{self.url}/v1", api_key="none", max_retries=0, timeout=20)
+        client = openai.AsyncOpenAI(base_url=f"{self.url}/v1", api_key="none", max_retries=0, timeout=120)
         self.clients.append(client)
         return client
 
     def http(self) -> httpx.AsyncClient:
-        return httpx.AsyncClient(base_url=self.url, timeout=20)
+        return httpx.AsyncClient(base_url=self.url, timeout=120)
 
     def api(self, token: str | None = FULL) -> httpx.AsyncClient:
         headers = {} if token is None else {"Authorization": f"Bearer {token}"}
-        return httpx.AsyncClient(base_url=f"{self.host_url}/host/v1", headers=headers, timeout=20)
+        return httpx.AsyncClient(base_url=f"{self.host_url}/host/v1", headers=headers, timeout=120)
 
 
 @asynccontextmanager

@@ -74,7 +74,7 @@ async def test_who_hangs_up_waits_no_more(hosting: Any, stream: bool) -> None:
         asked.cancel()
         await asyncio.gather(asked, return_exceptions=True)
     await hosting.host.until(lambda: model.waiting == 0)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await hosting.server.state.idle.wait()
 
 
@@ -240,7 +240,7 @@ async def test_the_log_says_which_model(hosting: Any, caplog: pytest.LogCaptureF
 async def test_tokenizers_are_read_before_they_are_needed_and_once(hosting: Any) -> None:
     models = [hosting.host.add(f"team/m{index}") for index in range(3)]  # of one source
     tokenizers = hosting.server._models._tokenizers
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not tokenizers._kept or not all(reading.done() for reading in tokenizers._kept.values()):
             await asyncio.sleep(0)
     for model in models:

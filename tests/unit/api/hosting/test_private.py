@@ -40,7 +40,7 @@ class Hosting:
             f"{self.host_url}/host/v1/{path}",
             json=body,
             headers={"Authorization": f"Bearer {FULL}"},
-            timeout=90,
+            timeout=120,
         )
         self.said.append(answer.text)
         return answer
@@ -71,8 +71,8 @@ class Hosting:
         """All that anybody but the host itself can read of it."""
         yield from ((f"answer {number}", text) for number, text in enumerate(self.said))
         yield "the log", (self.folder / "log").read_text()
-        yield "metrics", httpx.get(f"{self.url}/metrics", timeout=30).text
-        yield "models", httpx.get(f"{self.url}/v1/models", timeout=30).text
+        yield "metrics", httpx.get(f"{self.url}/metrics", timeout=120).text
+        yield "models", httpx.get(f"{self.url}/v1/models", timeout=120).text
         me = psutil.Process(self.process.pid)
         for process in (me, *me.children(recursive=True)):
             for name in ("cmdline", "environ"):

@@ -29,7 +29,7 @@ class Hosted:
         return httpx.post(f"{self.url}/v1/completions", json=body, timeout=120)
 
     def report(self) -> Any:
-        return httpx.get(f"{self.host_url}/host/v1/report", timeout=20).json()
+        return httpx.get(f"{self.host_url}/host/v1/report", timeout=120).json()
 
     def engines(self) -> list[psutil.Process]:
         return psutil.Process(self.process.pid).children(recursive=True)
@@ -68,7 +68,9 @@ def test_the_life_of_a_host(hosted: Hosted) -> None:
     answers = {name: hosted.complete(name).json()["choices"][0]["text"] for name in ("one", "two")}
     assert answers["one"] == answers["two"] != ""
     first = httpx.post(
-        f"{hosted.host_url}/host/v1/models/default/one/sleep", json={"operation": "a", "level": "InHost"}
+        f"{hosted.host_url}/host/v1/models/default/one/sleep",
+        json={"operation": "a", "level": "InHost"},
+        timeout=120,
     )
     assert first.status_code in (200, 202), first.text
     assert hosted.complete("one").json()["choices"][0]["text"] == answers["one"]
@@ -76,8 +78,8 @@ def test_the_life_of_a_host(hosted: Hosted) -> None:
     assert (entry["state"], entry["loads"]) == ("Resident", 1)
     hosted.process.send_signal(signal.SIGTERM)
     engines = hosted.engines()
-    assert hosted.process.wait(60) == 0
-    assert not psutil.wait_procs(engines, timeout=20)[1]
+    assert hosted.process.wait(120) == 0
+    assert not psutil.wait_procs(engines, timeout=120)[1]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="finds an engine by what it maps")
@@ -95,4 +97,4 @@ def test_an_engine_that_is_killed_is_replaced(hosted: Hosted) -> None:
     assert answer.json()["choices"][0]["text"] == expected
     (entry,) = [model for model in hosted.report()["models"] if model["name"] == "one"]
     assert (entry["loads"], entry["wakes"]) == (1, 1)
-    assert httpx.get(f"{hosted.url}/live", timeout=20).status_code == 200
+    assert httpx.get(f"{hosted.url}/live", timeout=120).status_code == 200

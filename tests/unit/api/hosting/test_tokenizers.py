@@ -23,7 +23,7 @@ class Reader:
 
     def __call__(self, _files: Any) -> Any:
         self.begun += 1
-        assert self.go_on.wait(10)
+        assert self.go_on.wait(60)
         if self.error is not None:
             raise self.error
         return object()

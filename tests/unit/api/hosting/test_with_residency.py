@@ -53,7 +53,7 @@ async def served(make_engine: Callable[[], Any], model_folder: Path) -> AsyncIte
 
 async def test_all_of_five_models_answer_where_two_fit(served: tuple[FakeEngines, str, str]) -> None:
     engines, url, host_url = served
-    async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="-", max_retries=0, timeout=30) as client:
+    async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="-", max_retries=0, timeout=120) as client:
 
         async def ask(name: ModelName) -> str:
             answer = await client.completions.create(model=name.name, prompt="Hi")
@@ -72,10 +72,10 @@ async def test_all_of_five_models_answer_where_two_fit(served: tuple[FakeEngines
 
 async def test_the_host_api_moves_models(served: tuple[FakeEngines, str, str]) -> None:
     _engines, url, host_url = served
-    async with httpx.AsyncClient(base_url=f"{host_url}/host/v1/models/team", timeout=30) as api:
+    async with httpx.AsyncClient(base_url=f"{host_url}/host/v1/models/team", timeout=120) as api:
 
         async def settled(method: str, path: str, operation: str, **body: Any) -> Any:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 while (
                     answer := await api.request(method, path, json={"operation": operation, **body})
                 ).status_code == 202:
@@ -102,7 +102,7 @@ async def test_the_host_api_moves_models(served: tuple[FakeEngines, str, str]) -
 
 async def test_a_dead_engine_takes_no_other_with_it(served: tuple[FakeEngines, str, str]) -> None:
     engines, url, _ = served
-    async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="-", max_retries=0, timeout=30) as client:
+    async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="-", max_retries=0, timeout=120) as client:
         await client.completions.create(model="m0", prompt="Hi")
         doomed = next(engine for engine in engines.alive if engine.name.name == "m0")
         doomed.die(EngineDeadError("it was killed"))

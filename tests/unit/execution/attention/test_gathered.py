@@ -47,7 +47,9 @@ def test_head_sizes_soft_cap_and_layers_that_differ(simulation: Simulate, dtype:
     run.step({a: 1, b: 1})
 
 
-@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @given(
     st.lists(st.dictionaries(st.integers(0, 7), st.one_of(st.just(1), st.integers(1, 300)), min_size=1), max_size=4),
     st.sampled_from([None, 1, 9, 150]),

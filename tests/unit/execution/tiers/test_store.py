@@ -20,7 +20,7 @@ from plimsoll_runtime.execution.tiers.host import HostBlocks
 from plimsoll_runtime.execution.tiers.store import FAILURES, DiskStore, _Stopwatch
 from plimsoll_runtime.models.spec import AttentionShape
 
-SECONDS = 10.0
+SECONDS = 60.0
 A, B = bytes([1]) * 32, bytes([2]) * 32
 
 
