@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from cluster import supervisor as supervisor_module
 from cluster.daemon import Daemon, flags, load, save
 from cluster.errors import ClusterError
 from cluster.layout import Layout
@@ -126,7 +127,8 @@ def ended(pid: int) -> None:
     os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
 
 
-def test_a_daemon_that_ends_is_started_again_after_a_while(tmp_path: Path) -> None:
+def test_a_daemon_that_ends_is_started_again_after_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervisor_module, "RESTART_SECONDS", 3600.0)
     log = tmp_path / "log"
     save(
         tmp_path / "daemons",

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-from collections.abc import AsyncIterator, Awaitable, Callable
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -257,6 +258,8 @@ def resets() -> Behaviour:
 
 
 @pytest.fixture
-def refused_port(unused_tcp_port: int) -> int:
-    """A port on which nothing listens."""
-    return unused_tcp_port
+def refused_port() -> Iterator[int]:
+    """A port on which nothing listens, and which nobody else can be given meanwhile."""
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        yield held.getsockname()[1]

@@ -293,7 +293,7 @@ async def test_nothing_of_a_request_outlives_it(world: World, bodies: list[weakr
             if how != "streaming":
                 await stream.read()
             stream.close()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while any(each() is not None for each in bodies):
                 await asyncio.sleep(0)
         assert len(bodies) == number

@@ -235,8 +235,9 @@ async def story(run_world: RunWorld, actions: Sequence[Sequence[Any]], keyed: bo
         await chaos.settle()
         chaos.check_ends()
         chaos.check_nothing_is_left()
-    await asyncio.sleep(0)
-    assert asyncio.all_tasks() == before, "a task outlives its request"
+    async with asyncio.timeout(60):
+        while asyncio.all_tasks() != before:  # a task that outlives its request stays for ever
+            await asyncio.sleep(0)
     return chaos
 
 
@@ -245,7 +246,9 @@ async def story(run_world: RunWorld, actions: Sequence[Sequence[Any]], keyed: bo
     keyed=st.booleans(),
     fields=st.sampled_from([{"scales_to": 2}, {"pooled": True}]),
 )
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 def test_every_request_ends_once_whatever_happens(
     run_world: RunWorld, actions: list[tuple[Any, ...]], keyed: bool, fields: dict[str, Any]
 ) -> None:

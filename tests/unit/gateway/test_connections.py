@@ -139,13 +139,13 @@ class Client:
         self.writer.write(f"{line} HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n\r\n{body}".encode())
 
     async def answer(self) -> tuple[int, Any]:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             head = await self.reader.readuntil(b"\r\n\r\n")
             length = int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0])
             return int(head.split()[1]), json.loads(await self.reader.readexactly(length))
 
     async def closed(self) -> None:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             assert await self.reader.read() == b""
 
 

@@ -60,7 +60,7 @@ def ask_stream(world: Any) -> Any:
 
 
 async def next_event(response: Any) -> bytes:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         event: bytes = await response.content.readuntil(b"\n\n")
         return event
 

@@ -120,7 +120,7 @@ async def test_the_question_waits_for_news(world: World, ok: Behaviour) -> None:
 
 async def test_a_question_whose_asker_is_gone_is_dropped_and_too_many_are_refused(world: World) -> None:
     questions = world.gateway.operations._questions
-    async with asyncio.timeout(10), aiohttp.ClientSession() as client:
+    async with asyncio.timeout(60), aiohttp.ClientSession() as client:
         asked = [
             asyncio.create_task(client.get(f"{world.inside_url}/demand?after=0&wait=30")) for _ in range(MOST_QUESTIONS)
         ]

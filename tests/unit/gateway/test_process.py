@@ -101,7 +101,7 @@ class Process:
         self._process.send_signal(number)
 
     async def ended(self) -> int:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             return await self._process.wait()
 
     def show(self, upstream: Upstream) -> None:
@@ -119,7 +119,7 @@ class Process:
 
     async def until_healthy(self, client: aiohttp.ClientSession, wanted: int = 200) -> None:
         """Wait for a status of /health; each question waits for an answer, so this is no busy loop."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while True:
                 try:
                     async with client.get(f"{self.url}/health") as response:
@@ -132,7 +132,7 @@ class Process:
 
 @pytest.fixture
 async def process(tmp_path: Path, unused_tcp_port: int, request: pytest.FixtureRequest) -> AsyncIterator[Process]:
-    options: list[str] = getattr(request, "param", ["--lame-duck-seconds", "0", "--drain-seconds", "5"])
+    options: list[str] = getattr(request, "param", ["--lame-duck-seconds", "0", "--drain-seconds", "120"])
     table = tmp_path / "table.json"
     started = await asyncio.create_subprocess_exec(
         *(sys.executable, "-P", "-m", "plimsoll_gateway", "--table", str(table)),
@@ -170,7 +170,7 @@ async def test_a_process_with_keys_lets_in_who_has_one(
         async with world.client.post(f"{process.url}/v1/completions", json={"model": "m"}, headers=headers) as response:
             return response.status
 
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while await ask(key) != 200:
             await asyncio.sleep(0.02)  # until it has looked again
     assert await ask(new_key()) == 401

@@ -124,7 +124,7 @@ async def test_a_client_that_hangs_up_cancels_upstream_at_once(world: World) -> 
     response = await world.client.post(f"{world.url}/v1/completions", json={"model": "m"})
     assert await response.content.readuntil(b"\n\n") == b"data: 0\n\n"
     response.close()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         await upstream.requests[0].hung_up.wait()
     assert await world.metric('plimsoll_gateway_requests_in_flight{model="m",namespace="ns"}') == 0
     assert await world.metric('plimsoll_gateway_requests_total{code="499",model="m",namespace="ns"}') == 1
@@ -140,7 +140,7 @@ async def test_a_client_that_has_read_the_last_event_is_not_counted_as_gone(worl
     response = await world.client.post(f"{world.url}/v1/completions", json={"model": "m"})
     await response.content.readuntil(b"[DONE]\n\n")
     response.close()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         await upstream.requests[0].hung_up.wait()
     assert await world.metric('plimsoll_gateway_requests_total{code="200",model="m",namespace="ns"}') == 1
 
@@ -155,7 +155,7 @@ async def test_a_client_that_hangs_up_before_the_answer_cancels_too(world: World
     call = asyncio.create_task(world.client.post(f"{world.url}/v1/completions", json={"model": "m"}))
     await arrived.wait()
     call.cancel()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         await upstream.requests[0].hung_up.wait()
     await asyncio.gather(call, return_exceptions=True)
 
@@ -347,5 +347,5 @@ async def test_drained_gateways_cut_what_is_left_with_an_error(world: World) -> 
         world.gateway.cut()
         last = (await response.content.read()).decode()
     assert json.loads(last.removeprefix("data: "))["error"]["code"] == "gateway_stopping"
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         await upstream.requests[0].hung_up.wait()

@@ -99,7 +99,7 @@ class SignallingStore(TableStore):
         self.tables.put_nowait(table)
 
     async def next(self) -> Table:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             return await self.tables.get()
 
 
@@ -148,7 +148,7 @@ async def test_a_server_that_refuses_is_asked_again(
     async with Connection(kubernetes_client.Configuration(host=url)) as client:
         table = ClusterTable(["team"], store)
         task = asyncio.create_task(follow(client, table.models, table.pods, table.hosts))
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             await server.refused.wait()
         assert store.current is None
         server.status = 200

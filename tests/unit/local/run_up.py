@@ -8,12 +8,18 @@ from pathlib import Path
 from plimsoll_runtime.cli import up
 from plimsoll_runtime.cli.main import build_parser
 from plimsoll_runtime.errors import PlimsollError
+from plimsoll_runtime.local import run
 
 FAKE = (sys.executable, "-P", str(Path(__file__).with_name("fake_runtime.py")))
 FAKE_HOST = (sys.executable, "-P", str(Path(__file__).with_name("fake_host.py")))
 
 
+PATIENCE = 600.0
+"""A runtime that ignores SIGTERM is given longer than any test waits: only being killed ends it in time."""
+
+
 def main() -> int:
+    run.RUNTIME_STOP_SECONDS = PATIENCE
     args = build_parser().parse_args(["up", *sys.argv[1:]])
     try:
         return up.run(args, serve=FAKE, host=FAKE_HOST)

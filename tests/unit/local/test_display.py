@@ -45,6 +45,6 @@ async def test_waiting_for_the_board() -> None:
         await asyncio.sleep(0)
         assert not waiter.done()
         board.report(slot, Status(Phase.READY))
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         await waiter
         await board.until(ready)

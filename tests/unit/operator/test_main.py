@@ -173,7 +173,7 @@ async def test_an_operator_that_hears_of_no_changes_is_not_ready() -> None:
     operator = module.Operator(parse_options(LEAST), Obtainable(), follow, "us", "us")
     running = asyncio.create_task(operator.run())
     try:
-        await asyncio.wait_for(told.wait(), 20)
+        await asyncio.wait_for(told.wait(), 60)
         assert operator.trouble() == (
             "changes are not heard of: pods of all namespaces: the API server answered 403: forbidden"
         )
@@ -211,7 +211,7 @@ async def test_claims_to_names_and_turns_are_known_before_the_first_pass(monkeyp
     options = parse_options([*LEAST, "--max-rolling-models", "1"])
     running = asyncio.create_task(module.Operator(options, Obtainable(), follow_two, "us", "us").run())
     try:
-        assert await asyncio.wait_for(FirstPass.holders, 20) == (("g", "team/older"),)
+        assert await asyncio.wait_for(FirstPass.holders, 60) == (("g", "team/older"),)
     finally:
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)

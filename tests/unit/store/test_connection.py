@@ -15,7 +15,7 @@ kubernetes_client = pytest.importorskip("kubernetes.aio.client", reason="needs t
 
 from plimsoll_cluster.connection import Connection  # noqa: E402
 
-PATIENCE = aiohttp.ClientTimeout(total=10)
+PATIENCE = aiohttp.ClientTimeout(total=60)
 HEADERS = ("Accept", "Authorization", "Content-Type")
 
 

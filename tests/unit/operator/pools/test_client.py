@@ -33,7 +33,7 @@ async def test_questions_that_wait_for_news_leave_room_for_requests() -> None:
     app = web.Application()
     app.router.add_get("/host/v1/report", report)
     app.router.add_post("/host/v1/models/team/a/wake", change)
-    async with TestServer(app) as server, host_session() as session, asyncio.timeout(30):
+    async with TestServer(app) as server, host_session() as session, asyncio.timeout(60):
         client = HostClient(session, str(server.make_url("")).rstrip("/"), "token")
         questions = [asyncio.create_task(client.report(0)) for _ in range(HOSTS)]
         await asked.wait()
