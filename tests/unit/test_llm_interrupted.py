@@ -20,6 +20,8 @@ from plimsoll_runtime.driver import blocking
 from plimsoll_runtime.engine import core, interrupts, pipeline
 from plimsoll_runtime.engine.core import EngineCore
 
+pytestmark = pytest.mark.usefixtures("ctrl_c")
+
 OURS = str(Path(plimsoll_runtime.__file__).parent)
 CORE = frozenset(str(module.__file__) for module in (core, interrupts, pipeline, blocking))
 PROMPTS = [[*range(1, 19), 3], [*range(1, 19), 4], [5, 6]]

@@ -87,7 +87,7 @@ class FakeHost:
         self._news = asyncio.Event()
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while not condition():
                 await self._news.wait()
 

@@ -39,7 +39,9 @@ def test_kernel(
     torch.testing.assert_close(actual, expected, rtol=tolerance, atol=tolerance)
 
 
-@settings(deadline=None, max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    deadline=None, max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @given(rows=st.integers(1, 5), size=st.integers(1, 3000), before=st.integers(0, 3), activation=st.sampled_from(BOTH))
 def test_any_shape(triton_device: str, rows: int, size: int, before: int, activation: Activation) -> None:
     """Also rows that are not next to each other."""

@@ -125,7 +125,9 @@ def test_a_decode_split_among_programs(triton_device: str, splits: int, window: 
     torch.testing.assert_close(actual[decodes], expected[decodes], rtol=1e-5, atol=1e-5)
 
 
-@settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    deadline=None, max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @given(
     lengths=st.lists(st.tuples(st.integers(1, 30), st.integers(0, 60)), min_size=1, max_size=5),
     kv_heads=st.integers(1, 3),

@@ -46,7 +46,9 @@ def test_kernel_takes_a_weight_for_each_head(triton_device: str, dtype: torch.dt
     torch.testing.assert_close(actual, torch.stack(expected, 1), rtol=tolerance, atol=tolerance)
 
 
-@settings(deadline=None, max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    deadline=None, max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @given(rows=st.integers(1, 9), columns=st.integers(1, 300), seed=st.integers(0, 99))
 def test_any_shape(triton_device: str, rows: int, columns: int, seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)

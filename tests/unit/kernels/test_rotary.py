@@ -50,7 +50,9 @@ def test_heads_inside_a_wider_tensor(triton_device: str) -> None:
     )
 
 
-@settings(deadline=None, max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    deadline=None, max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @given(rows=st.integers(1, 6), heads=st.integers(1, 9), half=st.integers(1, 40), rest=st.integers(0, 40))
 def test_any_shape(triton_device: str, rows: int, heads: int, half: int, rest: int) -> None:
     tensors = [x.to(triton_device) for x in case(rows, heads, 2 * half + rest, 2 * half, torch.float32)]

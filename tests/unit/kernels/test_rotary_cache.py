@@ -99,7 +99,9 @@ def test_values_are_copied_bit_for_bit(triton_device: str) -> None:
     torch.testing.assert_close(stored, case.heads[:, 6:], rtol=0, atol=0, equal_nan=True)
 
 
-@settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    deadline=None, max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @given(
     rows=st.integers(1, 9),
     kv_heads=st.integers(1, 3),

@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 from plimsoll_runtime.text.detokenizer import new_detokenizer
 from plimsoll_runtime.text.tokenizer import Tokenizer
 
-quick = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+quick = settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 
 
 def deltas(tokenizer: Tokenizer, ids: list[int], *, at_start: bool = True, skip: bool = True) -> list[str]:

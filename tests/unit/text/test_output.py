@@ -28,7 +28,9 @@ def total(deltas: list[TextDelta]) -> tuple[str, list[int], str | int | None]:
     return "".join(d.text for d in deltas), [i for d in deltas for i in d.token_ids], deltas[-1].stop_reason
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @given(text=st.text(alphabet="ab 😀.", min_size=1, max_size=30), cuts=st.lists(st.integers(1, 5), min_size=1))
 def test_the_answer_is_the_same_however_the_steps_cut_it(byte_level: Tokenizer, text: str, cuts: list[int]) -> None:
     ids = byte_level.encode(text)

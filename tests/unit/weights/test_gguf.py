@@ -340,7 +340,9 @@ def survives(act: Callable[[], None]) -> None:
         max_size=3,
     ),
 )
-@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 def test_any_damage(tmp_path: Path, models: Mapping[str, bytes], arch: str, changes: list[tuple[float, bytes]]) -> None:
     """Of the metadata above all, which is the first two thirds of these files."""
     whole = bytearray(models[arch])
@@ -353,7 +355,9 @@ def test_any_damage(tmp_path: Path, models: Mapping[str, bytes], arch: str, chan
 
 
 @given(content=st.binary(max_size=200), pairs=st.integers(0, 3), tensors=st.integers(0, 3))
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 def test_any_bytes(tmp_path: Path, content: bytes, pairs: int, tensors: int) -> None:
     path = tmp_path / "m.gguf"
     path.write_bytes(b"GGUF" + struct.pack("<IQQ", 3, tensors, pairs) + content)

@@ -24,7 +24,9 @@ def choose(logits: torch.Tensor, wishes: list[Wish], uniform: list[float], devic
     return chosen
 
 
-@settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @given(
     seed=st.integers(0, 2**32),
     vocab=st.integers(1, 300),
