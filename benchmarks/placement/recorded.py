@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from placement.bound import lower_bound
+from placement import bound, schedules
 from plimsoll_cluster.keys import ObjectKey
 from plimsoll_operator.placement.model import Model, Need
 from plimsoll_operator.simulation.pool import Host
@@ -43,12 +43,14 @@ class Asked:
 @dataclass(frozen=True, slots=True)
 class Judged:
     """Seconds of loading: `paid`, in so many `loads` and `wakes`, and the `bound`, where no request waits longer than
-    the longest did from its arrival to its end. `ratio` is the one by the other.
+    the longest did from its arrival to its end. `ratio` is the one by the other. The bound's loads are priced with the
+    seconds that each model's own took in this run, so a slow machine raises both; `seconds_each` is their mean.
     """
 
     paid: float
     bound: float
     ratio: float
+    seconds_each: float
     loads: int
     wakes: int
     requests: int
@@ -68,12 +70,16 @@ def judge(samples: Sequence[Sequence[Json]], requests: Sequence[Asked], steps: i
     start = min(request.at for request in requests)
     made = sorted((Request(r.at - start, models[r.model].key, r.seconds) for r in requests), key=lambda r: r.at)
     longest = max(request.seconds for request in requests)
-    bound = lower_bound(Trace("recorded", tuple(models.values()), tuple(made)), _hosts(samples), longest, steps)
+    trace, hosts = Trace("recorded", tuple(models.values()), tuple(made)), _hosts(samples)
+    # Two ways to bound the same from below: the higher one counts.
+    least = max(bound.lower_bound(trace, hosts, longest, steps), schedules.lower_bound(trace, hosts, longest))
     seconds = sum(each.seconds for each in paid.values())
+    events = sum(each.loads + each.wakes for each in paid.values())
     return Judged(
         paid=round(seconds, 2),
-        bound=round(bound, 2),
-        ratio=round(seconds / bound, 3),
+        bound=round(least, 2),
+        ratio=round(seconds / least, 3),
+        seconds_each=round(seconds / events, 2) if events else 0.0,
         loads=sum(each.loads for each in paid.values()),
         wakes=sum(each.wakes for each in paid.values()),
         requests=len(requests),

@@ -11,6 +11,7 @@ import math
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 from plimsoll_runtime.residency.actions import (
     Action,
@@ -29,7 +30,7 @@ from plimsoll_runtime.residency.names import ModelName
 from plimsoll_runtime.residency.settings import Settings
 from plimsoll_runtime.residency.sizes import Seconds, Sizes
 from plimsoll_runtime.residency.sleepers import make_room
-from plimsoll_runtime.residency.states import State, check_transition
+from plimsoll_runtime.residency.states import Level, State, check_transition
 from plimsoll_runtime.residency.view import HostView, ModelView, Pressure
 
 STOP_SECONDS = 0.5
@@ -38,19 +39,50 @@ Planner = Callable[[HostView, Settings], Plan]
 ImageRoom = Callable[[HostView, ModelView, int, int], tuple[DropImage, ...] | None]
 
 
+class Clock:
+    """What is to happen, in the order of time, and at one time in the order in which it was entered."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self._events: list[tuple[float, int, Callable[[], None]]] = []
+        self._order = itertools.count()
+
+    def at(self, when: float, what: Callable[[], None]) -> None:
+        """Have something happen."""
+        heapq.heappush(self._events, (when, next(self._order), what))
+
+    def step(self, until: float = math.inf) -> bool:
+        """Let everything happen that is due next, if that is not later than `until`; False where nothing is."""
+        if not self._events or self._events[0][0] > until:
+            return False
+        self.now, _, what = heapq.heappop(self._events)
+        what()
+        while self._events and self._events[0][0] == self.now:
+            heapq.heappop(self._events)[2]()
+        return True
+
+
 @dataclass(eq=False)
 class Request:
-    """One use of a model: when it came, how long its answer takes, when it began (None: it waits)."""
+    """One use of a model: when it came, how long its answer takes, when it began (None: it waits).
+
+    `answered` is told of its end.
+    """
 
     arrived: float
     seconds: float
     began: float | None = None
     given_up: bool = False
+    answered: Callable[[], None] = lambda: None
 
 
 @dataclass
 class Model:
-    """A model in the simulation."""
+    """A model in the simulation.
+
+    `wished`: since when an operation wants it awake. `rest`: the level at which one puts it to sleep. `leaving`: it is
+    to be forgotten.
+    """
 
     name: ModelName
     sizes: Sizes
@@ -68,6 +100,20 @@ class Model:
     waiting: deque[Request] = field(default_factory=deque)
     yielding: bool = False
     stopping: bool = False
+    wished: float | None = None
+    rest: Level | None = None
+    leaving: bool = False
+
+    @property
+    def changing(self) -> bool:
+        """Whether an operation puts it to sleep or takes it away: nothing may wake it."""
+        return self.leaving or self.rest is not None
+
+    @property
+    def asked(self) -> float | None:
+        """Since when requests or an operation want it awake."""
+        since = [request.arrived for request in self.waiting] + ([] if self.wished is None else [self.wished])
+        return None if self.changing else min(since, default=None)
 
     def become(self, state: State, now: float) -> None:
         """Go on to another state, if that may follow."""
@@ -85,11 +131,12 @@ class World:
         settings: Settings,
         decide: Planner,
         image_room: ImageRoom = make_room,
+        clock: Clock | None = None,
     ) -> None:
         self.models = {model.name: model for model in models}
         self.memory = memory
         self.settings = settings
-        self.now = 0.0
+        self.time = clock or Clock()
         self.clock = 0.0
         self.loading_seconds = 0.0
         self.wakes = self.loads = 0
@@ -100,20 +147,60 @@ class World:
         self.seen: HostView = self.view()
         self._decide = decide
         self._image_room = image_room
-        self._events: list[tuple[float, int, Callable[[], None]]] = []
-        self._order = itertools.count()
+
+    @property
+    def now(self) -> float:
+        """Seconds since everything began."""
+        return self.time.now
 
     def at(self, when: float, what: Callable[[], None]) -> None:
         """Have something happen."""
-        heapq.heappush(self._events, (when, next(self._order), what))
+        self.time.at(when, what)
 
     def arrive(self, name: ModelName, seconds: float) -> Request:
         """A request, now."""
         request = Request(self.now, seconds)
+        self.take(name, request)
+        return request
+
+    def take(self, name: ModelName, request: Request) -> None:
+        """A request that came here now, or earlier to somebody else."""
         model = self.models[name]
         model.waiting.append(request)
         self._serve(model)
-        return request
+
+    def place(self, model: Model, level: Level) -> None:
+        """An operation: one more model, as files, which is then brought to a level."""
+        assert model.name not in self.models
+        self.models[model.name] = model
+        if level is not Level.ON_DISK:
+            self.wish(model.name)
+
+    def wish(self, name: ModelName) -> None:
+        """An operation: it is wanted awake."""
+        model = self.models[name]
+        if model.state is not State.RESIDENT and model.wished is None:
+            model.wished = self.now
+
+    def put_to_sleep(self, name: ModelName, level: Level) -> None:
+        """An operation: it sleeps at this level at most, once its requests have ended."""
+        model = self.models[name]
+        model.wished = None
+        if model.state is State.IN_HOST and level is Level.ON_DISK:
+            self._drop(model)
+        elif model.state in (State.RESIDENT, State.WAKING, State.DRAINING):
+            model.rest = level
+            self._leave_device(model)
+
+    def remove(self, name: ModelName) -> list[Request]:
+        """An operation: forget it, once its requests have ended. Those that wait are handed back."""
+        model = self.models[name]
+        model.leaving, model.wished = True, None
+        left = list(model.waiting)
+        model.waiting.clear()
+        self._leave_device(model)
+        self._forget(model)
+        return left
 
     def give_up(self, name: ModelName, request: Request) -> None:
         """Its client has gone."""
@@ -125,14 +212,10 @@ class World:
     def run(self, until: float = math.inf) -> None:
         """Let everything happen that is due until then."""
         self.replan()
-        while self._events and self._events[0][0] <= until:
-            self.now, _, what = heapq.heappop(self._events)
-            what()
-            while self._events and self._events[0][0] == self.now:
-                heapq.heappop(self._events)[2]()
+        while self.time.step(until):
             self.replan()
         if until < math.inf:
-            self.now = until
+            self.time.now = until
 
     def view(self, *, relieve: bool = False) -> HostView:
         """What the planner sees."""
@@ -164,7 +247,7 @@ class World:
             since=model.since,
             grant=model.grant,
             image=model.sizes.image if model.has_image else 0,
-            frequency=model.demand.frequency(self.now) + waiting,
+            frequency=model.demand.frequency(self.now) + waiting + (model.wished is not None),
             clock=model.clock,
             last_used=model.demand.last_used,
             weight=model.weight,
@@ -172,7 +255,7 @@ class World:
             pinned=model.pinned,
             active=model.active,
             waiting=waiting,
-            asked=min((r.arrived for r in model.waiting), default=None),
+            asked=model.asked,
             kv_used=0 if model.grant is None or not model.active else model.sizes.kv_minimum,
             yielding=model.yielding and not model.stopping,
             due=model.demand.due(),
@@ -199,9 +282,7 @@ class World:
             model.yielding = False
             self._serve(model)
         elif isinstance(action, DropImage):
-            self.memory.sleepers.take(model.name)
-            model.has_image = False
-            model.become(State.ON_DISK, self.now)
+            self._drop(model)
         elif isinstance(action, Resize):
             assert model.grant is not None
             model.grant = model.grant.with_kv(action.kv)
@@ -215,8 +296,29 @@ class World:
 
     def _awake(self, model: Model) -> None:
         model.has_image = True
+        model.wished = None
         model.become(State.RESIDENT, self.now)
+        if model.changing:
+            self._leave_device(model)
         self._serve(model)
+
+    def _leave_device(self, model: Model) -> None:
+        """Towards sleep, as an operation wants it; what wakes does so first."""
+        if model.state is State.RESIDENT:
+            model.become(State.DRAINING, self.now)
+        model.yielding = False
+        self._drained(model)
+
+    def _drop(self, model: Model) -> None:
+        self.memory.sleepers.take(model.name)
+        model.has_image = False
+        model.become(State.ON_DISK, self.now)
+
+    def _forget(self, model: Model) -> None:
+        if model.leaving and model.state in (State.IN_HOST, State.ON_DISK):
+            if model.has_image:
+                self._drop(model)
+            del self.models[model.name]
 
     def _serve(self, model: Model) -> None:
         """Begin what waits, if the model is awake."""
@@ -229,11 +331,12 @@ class World:
             model.active += 1
             model.demand = model.demand.used(self.now)
             model.clock = self.clock
-            self.at(self.now + request.seconds, lambda: self._answered(model))
+            self.at(self.now + request.seconds, partial(self._answered, model, request))
 
-    def _answered(self, model: Model) -> None:
+    def _answered(self, model: Model, request: Request) -> None:
         model.active -= 1
         self._drained(model)
+        request.answered()
 
     def _drained(self, model: Model) -> None:
         if model.state is State.DRAINING and model.active == 0 and not model.stopping:
@@ -248,11 +351,14 @@ class World:
         model.grant = None
         self.memory.release(model.name)
         self.replan()
+        to_disk = model.leaving or model.rest is Level.ON_DISK
         drops = self._image_room(self.view(), comer, size, self.memory.sleepers.free) if self.memory.shared else ()
-        for drop in drops or ():
+        for drop in () if to_disk else drops or ():
             self._do(drop)
-        model.has_image = self.memory.keep(model.name, size)
+        model.has_image = self.memory.keep(model.name, 0 if to_disk else size)
         model.become(State.IN_HOST if model.has_image else State.ON_DISK, self.now)
+        model.rest = None
+        self._forget(model)
 
 
 def memory_of(line: int, sleepers: int, *, shared: bool = True) -> Memory:

@@ -1,0 +1,151 @@
+"""`PYTHONPATH=benchmarks python -m placement.replay`: the end-to-end tests' pool of eight models, without a cluster.
+
+Two hosts with room for so many models each, eight models of one size whose popularity is as in Zipf's law, and users
+who ask one request after the other, as in e2e/scenarios/test_pool.py. What the pool pays in loading is shown beside the
+least that any schedule of the same requests pays that lets none wait longer than the longest did.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import tables
+from placement.bound import lower_bound as pairs_bound
+from placement.hosted import Hosted, Kind
+from placement.run import with_figures
+from placement.schedules import lower_bound
+from plimsoll_cluster.keys import ObjectKey
+from plimsoll_operator.placement.model import Model, Need
+from plimsoll_operator.simulation.pool import Host
+from plimsoll_operator.simulation.report import percentile
+from plimsoll_operator.simulation.trace import Request, Trace
+from plimsoll_runtime.residency.settings import Settings
+from plimsoll_runtime.residency.sizes import Sizes
+from provenance import provenance
+from tables import Sheet
+
+MIB = 2**20
+SIZES = Sizes(image=15 * MIB, weights=15 * MIB, workspace=330 * MIB, kv_minimum=64 * MIB, kv_useful=128 * MIB)
+LOAD, WAKE, ANSWER, PAUSE = 5.6, 5.0, 0.4, 0.1
+"""Seconds: an engine's start is nearly all of a load on a fifth of a core, and the files are small."""
+SPARE, SLEEPERS = 100 * MIB, 256 * MIB
+MODELS, HOSTS, USERS, LEAST_ANSWERS = 8, 2, 3, 100
+BEGIN, END = "<!-- pool: made by placement.replay -->", "<!-- pool: end -->"
+ROOT = Path(__file__).parents[2]
+DOCUMENT = ROOT / "docs/placement.md"
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Simulate, print, write."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=3, help="seeds, whose means are shown (default 3)")
+    parser.add_argument("--seconds", type=float, default=60.0, help="of load at least (default 60)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures, with where they come from")
+    parser.add_argument("--docs", action="store_true", help="write them into docs/placement.md")
+    args = parser.parse_args(words)
+    rows = []
+    for room in (2, 3):
+        for residency in (2.0, 10.0):
+            settings = Settings(minimum_residency=residency)
+            found = [measure(room, seed, args.seconds, settings) for seed in range(args.rounds)]
+            rows.append({"room": room, "residency": residency, **mean(found)})
+    console = tables.console()
+    console.print(sheet(rows).rich())
+    if args.json:
+        args.json.write_text(json.dumps({"run": provenance(), "rounds": args.rounds, "rows": rows}, indent=2) + "\n")
+    if args.docs:
+        DOCUMENT.write_text(with_figures(DOCUMENT.read_text(), sheet(rows).markdown(), BEGIN, END))
+    return 0
+
+
+def replay(room: int, seed: int, seconds: float, settings: Settings) -> Hosted:
+    """The pool after the load: users ask for so many seconds, and until so many requests are answered as e2e wants."""
+    kinds = [Kind(ObjectKey("e2e", f"tiny-{number}"), SIZES, LOAD, WAKE) for number in range(MODELS)]
+    pool = Hosted(kinds, HOSTS, room * SIZES.least + SPARE, SLEEPERS, settings)
+    draw, weights = random.Random(seed), [1 / (rank + 1) for rank in range(MODELS)]
+
+    def goes_on() -> bool:
+        return pool.clock.now < seconds or len(pool.asked) < LEAST_ANSWERS
+
+    def user() -> None:
+        if goes_on():
+            [kind] = draw.choices(kinds, weights)
+            pool.ask(kind.key, ANSWER, lambda: pool.clock.at(pool.clock.now + PAUSE, user))
+
+    for _ in range(USERS):
+        pool.clock.at(0.0, user)
+    pool.run(goes_on)
+    return pool
+
+
+def measure(room: int, seed: int, seconds: float, settings: Settings) -> dict[str, float]:
+    """One run, and both bounds for its requests."""
+    pool = replay(room, seed, seconds, settings)
+    waits = [one.waited for one in pool.asked]
+    made, hosts = trace(pool), [Host(name, host.memory.device.line, SLEEPERS) for name, host in pool.worlds.items()]
+    return {
+        "requests": len(waits),
+        "minutes": pool.clock.now / 60,
+        "paid": pool.seconds,
+        "loads": pool.loads,
+        "wakes": pool.wakes,
+        "moves": pool.moves,
+        "bound": lower_bound(made, hosts, max(waits)),
+        "bound_of_pairs": pairs_bound(made, hosts, max(waits), 1000),
+        "wait_p50": percentile(waits, 50),
+        "wait_p99": percentile(waits, 99),
+        "wait_most": max(waits),
+    }
+
+
+def trace(pool: Hosted) -> Trace:
+    """What was asked of it, for the bounds."""
+    need = Need(SIZES.weights, SIZES.workspace, SIZES.kv_minimum, SIZES.image)
+    models = tuple(Model(key, "1", (need,), load_seconds=k.load, wake_seconds=k.wake) for key, k in pool.kinds.items())
+    requests = sorted((Request(one.at, one.model, one.seconds) for one in pool.asked), key=lambda request: request.at)
+    return Trace("replay", models, tuple(requests))
+
+
+def mean(found: Sequence[dict[str, float]]) -> dict[str, float]:
+    """Of each figure; the longest wait is that of all."""
+    means = {name: round(fmean(one[name] for one in found), 2) for name in found[0]}
+    return means | {"wait_most": round(max(one["wait_most"] for one in found), 2)}
+
+
+def sheet(rows: Sequence[dict[str, Any]]) -> Sheet:
+    """A row for each pool."""
+    cells = [
+        [
+            f"{row['room']} models a host, minimum residency {row['residency']:g} s",
+            f"{row['paid']:.0f}",
+            f"{row['bound']:.0f}",
+            f"{row['paid'] / row['bound']:.2f}",
+            f"{row['loads']:.1f}",
+            f"{(row['loads'] + row['wakes']) / row['minutes']:.1f}",
+            f"{row['wait_p50']:.1f} / {row['wait_p99']:.1f} / {row['wait_most']:.1f}",
+        ]
+        for row in rows
+    ]
+    headings = [
+        "room",
+        "seconds of loading",
+        "bound",
+        "times the bound",
+        "loads from files",
+        "loads and wakes a minute",
+        "wait p50 / p99 / most, s",
+    ]
+    return Sheet(
+        f"**pool**: eight models in two hosts, {USERS} users ({rows[0]['requests']:.0f} requests)", headings, cells
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
