@@ -26,6 +26,7 @@ from plimsoll_runtime.residency.plan import plan as plan_host
 from plimsoll_runtime.residency.settings import Settings
 from plimsoll_runtime.residency.sizes import Seconds, Sizes
 from plimsoll_runtime.residency.states import Level
+from plimsoll_runtime.residency.states import State as Runtime
 from residency import world
 from residency.world import Clock, Request, World, memory_of
 
@@ -157,8 +158,9 @@ class Hosted:
         if not copies:
             self._homeless.append((model, request))
             return
-        awake = world.State.RESIDENT
-        host, _ = min(copies, key=lambda found: (found[1].state is not awake, found[1].active, -len(found[1].waiting)))
+        host, _ = min(
+            copies, key=lambda found: (found[1].state is not Runtime.RESIDENT, found[1].active, -len(found[1].waiting))
+        )
         host.take(name, request)
 
     def _carry_out(self, action: Action) -> None:
@@ -212,7 +214,7 @@ class Hosted:
 
     def _copy(self, host: str, model: world.Model, now: float) -> Copy:
         key, last = ObjectKey(model.name.namespace, model.name.name), model.demand.last_used
-        if model.state is world.State.RESIDENT:
+        if model.state is Runtime.RESIDENT:
             self._measured[host, key] = (model.seconds.from_disk, model.seconds.wake)
         load, wake = self._measured.get((host, key), (0.0, 0.0))
         grant = model.grant

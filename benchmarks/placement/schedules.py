@@ -122,7 +122,7 @@ def _ascend(asked: Sequence[Asked], device: float, memory: float, cells: int, ce
         for found in asked:
             cost, runs = cheapest(found, prices, cell)
             value += cost
-            _use(found, runs, cell, use_device, use_memory)
+            use(found, runs, cell, use_device, use_memory)
         value -= device * prices.device_sums[-1] + memory * prices.memory_sums[-1]
         reach = reach if value > best or step % 10 else reach * 0.8
         best = max(best, value)
@@ -245,7 +245,7 @@ class _Window:
         return (self._kept[0][1], self._kept[0][0]) if self._kept else (math.inf, -1)
 
 
-def _use(asked: Asked, runs: Sequence[Run], cell: float, device: list[float], memory: list[float]) -> None:
+def use(asked: Asked, runs: Sequence[Run], cell: float, device: list[float], memory: list[float]) -> None:
     """Add the bytes that a schedule was charged for."""
     model, need, least, before = asked.model, asked.model.need.device, asked.least, -1
     for run in runs:

@@ -15,7 +15,7 @@ from placement import replay as command
 from placement.bound import lower_bound as pairs_bound
 from placement.replay import replay, trace
 from placement.run import with_figures
-from placement.schedules import Asked, Prices, Run, cheapest, fullest, lower_bound
+from placement.schedules import Asked, Prices, Run, cheapest, fullest, lower_bound, use
 from plimsoll_cluster.keys import ObjectKey
 from plimsoll_operator.placement.model import Model, Need
 from plimsoll_operator.simulation.planned import Planned
@@ -79,6 +79,12 @@ def test_the_cheapest_schedule_of_a_model_is_that_of_all(
     assert found == pytest.approx(best)
     assert serves(runs)
     assert cost(model, runs, prices) == pytest.approx(found)
+    # What it is charged for is what it uses: the direction in which prices are to move.
+    bytes_on, bytes_in = [0.0] * CELLS, [0.0] * CELLS
+    use(asked, runs, 1.0, bytes_on, bytes_in)
+    charged = sum(a * on for a, on in zip(device, bytes_on, strict=True))
+    charged += sum(b * held for b, held in zip(memory, bytes_in, strict=True))
+    assert found == pytest.approx(charged + sum(seconds[1] if run.image else seconds[0] for run in runs))
 
 
 def test_two_that_are_asked_for_more_often_than_they_may_wait_do_not_cost_nothing() -> None:
