@@ -83,7 +83,7 @@ def test_what_a_record_lacks_is_told(samples: list[list[Any]], asked: list[Asked
 def test_who_is_asked_for_more_often_than_requests_wait_has_to_be_awake_for_it() -> None:
     """Two models take turns on a host of one. The slowest request took 25 s: pair by pair nothing need be paid."""
     asked = [Asked(10.0 * at, f"t/{name}", 25.0) for at, name in enumerate("ab" * 8)]
-    large = {"bytes": 2 * GIB, "wakeSeconds": "4"}
+    large: dict[str, Any] = {"bytes": 2 * GIB, "wakeSeconds": "4"}
     before = [sample(entry("a", **large), entry("b", **large))]
     found = judge([before, [sample(entry("a", 4, 0, 24.0, **large), entry("b", 4, 0, 24.0, **large))]], asked)
     assert (found.paid, found.loads, found.seconds_each) == (48.0, 8, 6.0)

@@ -235,7 +235,7 @@ async def test_a_replica_that_hangs_alone_is_a_502(probing: World) -> None:
 
 
 async def test_a_replica_that_takes_its_time_is_left_in_peace(probing: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(upstream, "HEALTH_TIMEOUT", aiohttp.ClientTimeout(total=60))  # every question has its answer
+    monkeypatch.setattr(upstream, "HEALTH_SECONDS", 60)  # every question has its answer
     questions = 0
     enough = asyncio.Event()
 
