@@ -25,9 +25,9 @@ from harness.waiting import Stopwatch, hold, until
 from placement.recorded import Asked, Judged, judge
 
 MODELS = pool.names("pooled", 8)
-MEMORY = "920Mi"
-"""Of a pod: 90 % of 664 MiB besides the sleepers' share, of which the runtime itself takes 395. What is left is a third
-of what four of the models need, at 148 MiB each."""
+MEMORY = "1Gi"
+"""Of a pod: 90 % of 768 MiB besides the sleepers' share, less up to 110 MiB of the runtime's files where they were read
+first, and less the 396 that the runtime takes: one or two of a pod's four models, at 148 MiB each."""
 PROMPT = "w5 w6 w7 w8 w9 w10"
 TOKENS = 8
 USERS = 3
