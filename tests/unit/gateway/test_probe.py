@@ -133,6 +133,15 @@ async def test_a_replica_that_misses_all_questions_is_ejected_and_its_requests_e
     assert await place.wait(1000) == []
 
 
+async def test_a_client_who_hangs_up_as_the_replica_is_ejected_is_what_ends_the_request(place: Place) -> None:
+    async with place.request(ONE) as waiting:
+        (vigil,) = place.prober._vigils.values()
+        vigil.expire()
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+        assert waiting.cancelled()
+
+
 async def test_one_miss_proves_nothing(place: Place) -> None:
     async with place.request(ONE) as waiting:
         for _ in range(3):

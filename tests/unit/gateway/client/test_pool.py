@@ -84,6 +84,7 @@ class Pooled(RuleBasedStateMachine):
     def ask(self, url: str) -> None:
         before = {wire: wire.asked for wire in self.wires}
         idle = sum(len(several) for several in self.pool._idle.values())
+        stale = [wire for wire in self.wires if self.now - wire.connection.rested >= KEEP_ALIVE_SECONDS]
 
         def act() -> None:
             self.task = asyncio.ensure_future(self.pool.ask(url, b"GET /", b""))
@@ -92,6 +93,7 @@ class Pooled(RuleBasedStateMachine):
         (wire,) = [wire for wire in self.wires if wire.asked != before.get(wire, 0)]
         assert wire not in [busy for _, busy in self.pending], "two requests share a connection"
         assert wire not in before or idle, "a connection was used that was not idle"
+        assert wire not in stale or wire not in before, "a connection was used that its replica may be closing"
         self.pending.append((self.task, wire))
 
     @precondition(lambda self: self.pending)
