@@ -202,7 +202,7 @@ class Relay:
 
 def _failure(call: Call, replica: Replica, kind: str, error: Exception, *, same_again: bool = False) -> Failure:
     """Log what happened with its details; the client is told no addresses."""
-    log.warning("%s: replica %s failed (%s): %s", call.request_id, replica.id, kind, error or type(error).__name__)
+    log.warning("%s: replica %s failed (%s): %s", call.request_id, replica.id, kind, str(error) or type(error).__name__)
     reasons = {
         "connect": "it could not be reached",
         "silent": "it took the request and did not answer, nor does it answer whether it lives",
