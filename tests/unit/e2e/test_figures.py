@@ -5,14 +5,28 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from harness import figures
 
 
 def test_figures_come_back_by_test(tmp_path: Path) -> None:
     figures.save(tmp_path, "test_a.py::test_x[some case]", {"seconds": 1.5})
     figures.save(tmp_path, "test_a.py::test_y", {})
-    (tmp_path / "test_a-py-test_z.unfinished").write_text('{"test": "half of')
     assert figures.load(tmp_path) == {"test_a.py::test_x[some case]": {"seconds": 1.5}}
+
+
+def test_what_is_written_is_not_there_before_it_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[dict[str, Any]] = []
+    rename = Path.rename
+
+    def look_first(self: Path, target: Path) -> Path:
+        seen.append(figures.load(tmp_path))
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", look_first)
+    figures.save(tmp_path, "test_a.py::test_x", {"seconds": 1.5})
+    assert seen == [{}]
 
 
 def test_goals_are_told_with_their_figures() -> None:
