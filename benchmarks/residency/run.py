@@ -11,7 +11,7 @@ import json
 import random
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from statistics import fmean
@@ -25,12 +25,13 @@ from plimsoll_runtime.residency.settings import Settings
 from plimsoll_runtime.residency.sleepers import make_room
 from provenance import provenance
 from residency.lru import lru_images, plan_lru
-from residency.traces import GIB, TRACES, models
-from residency.world import ImageRoom, Planner, World, memory_of
+from residency.traces import GIB, TRACES, Arrival, models
+from residency.world import ImageRoom, Model, Planner, World, memory_of
 
 PLANNERS: dict[str, tuple[Planner, ImageRoom]] = {"plimsoll": (plan, make_room), "lru": (plan_lru, lru_images)}
 LINE, SLEEPERS = 40 * GIB, 48 * GIB
 """The sixteen models take 157 GiB awake: four times the line."""
+AT_ONCE_SECONDS = 1.0
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -90,7 +91,13 @@ def markdown(results: Mapping[str, Mapping[str, Mapping[str, float]]]) -> str:
 
 def day(trace: str, seed: int, decide: Planner, image_room: ImageRoom, settings: Settings) -> dict[str, float]:
     """One simulated day."""
-    made = models()
+    return simulate(models(), TRACES[trace](random.Random(seed)), decide, image_room, settings)
+
+
+def simulate(
+    made: list[Model], arrivals: Iterable[Arrival], decide: Planner, image_room: ImageRoom, settings: Settings
+) -> dict[str, float]:
+    """What these models and requests come to. Raises RuntimeError where a request is never answered."""
     spent = [0.0, 0]
 
     def timed(*arguments: Any) -> Any:
@@ -102,7 +109,7 @@ def day(trace: str, seed: int, decide: Planner, image_room: ImageRoom, settings:
 
     world = World(made, memory_of(LINE, SLEEPERS), settings, timed, image_room)
     asked = 0
-    for arrival in TRACES[trace](random.Random(seed)):
+    for arrival in arrivals:
         world.at(arrival.at, partial(ask, world, arrival.model, arrival.seconds))
         asked += 1
     world.run()
@@ -117,6 +124,7 @@ def day(trace: str, seed: int, decide: Planner, image_room: ImageRoom, settings:
         "wait_mean": fmean(waits),
         "wait_p99": waits[int(0.99 * len(waits))],
         "wait_longest": waits[-1],
+        "at_once": sum(wait < AT_ONCE_SECONDS for wait in waits) / asked,
         "plan_seconds": spent[0] / spent[1],
     }
 

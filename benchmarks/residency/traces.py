@@ -6,6 +6,7 @@ import math
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import cycle, islice
 
 from plimsoll_runtime.residency.names import ModelName
 from plimsoll_runtime.residency.sizes import Seconds, Sizes
@@ -30,10 +31,10 @@ class Arrival:
     seconds: float
 
 
-def models() -> list[Model]:
-    """Sixteen of them, of half-size weights (bfloat16 takes two bytes a parameter)."""
+def models(count: int = len(BILLIONS)) -> list[Model]:
+    """Of half-size weights (bfloat16 takes two bytes a parameter). Sizes recur where there are more than sixteen."""
     made = []
-    for rank, billions in enumerate(BILLIONS):
+    for rank, billions in enumerate(islice(cycle(BILLIONS), count)):
         weights = int(2e9 * billions)
         sizes = Sizes(weights, weights, WORKSPACE, KV, 4 * KV)
         made.append(
@@ -42,9 +43,9 @@ def models() -> list[Model]:
     return made
 
 
-def zipf(rng: random.Random) -> Iterator[Arrival]:
+def zipf(rng: random.Random, count: int = len(BILLIONS)) -> Iterator[Arrival]:
     """Steady demand, of which the k-th model has a share of 1/k."""
-    yield from _poisson(rng, lambda at: 0.1, lambda at: list(range(len(BILLIONS))))
+    yield from _poisson(rng, lambda at: 0.1, lambda at: list(range(count)))
 
 
 def shifting(rng: random.Random) -> Iterator[Arrival]:

@@ -13,9 +13,10 @@ from plimsoll_runtime.residency.plan import plan
 from plimsoll_runtime.residency.settings import Settings
 from plimsoll_runtime.residency.sizes import Seconds, Sizes
 from plimsoll_runtime.residency.view import Pressure
+from residency.density import fit
 from residency.lru import plan_lru
 from residency.run import markdown
-from residency.traces import DAY, TRACES
+from residency.traces import BILLIONS, DAY, GIB, TRACES, models, zipf
 from residency.world import STOP_SECONDS, Model, Planner, World, memory_of
 
 ROOT = Path(__file__).parents[3]
@@ -96,3 +97,19 @@ def test_the_document_shows_what_was_recorded() -> None:
     recorded = json.loads((ROOT / "benchmarks/results/residency.json").read_text())["results"]
     assert recorded.keys() == TRACES.keys()
     assert markdown(recorded) in (ROOT / "docs/residency.md").read_text()
+
+
+def test_static_loading_serves_as_many_as_fit_the_smallest_first() -> None:
+    least = sorted(model.sizes.least for model in models())
+    assert fit(models(), sum(least[:5])) == 5
+    assert fit(models(), sum(least[:5]) - 1) == 4
+    assert fit(models(), least[0] - 1) == 0
+    assert fit(models(3 * len(BILLIONS)), 40 * GIB) == fit(models(), 40 * GIB), "sizes that recur make it no easier"
+
+
+def test_more_models_share_the_same_requests() -> None:
+    few, many = (list(zipf(random.Random(0), count)) for count in (4, 40))
+    assert {arrival.model for arrival in few} == set(range(4))
+    assert {arrival.model for arrival in many} == set(range(40))
+    assert abs(len(few) - len(many)) < 0.05 * len(few)
+    assert len({model.name for model in models(40)}) == 40

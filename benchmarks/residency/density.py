@@ -1,0 +1,75 @@
+"""`PYTHONPATH=benchmarks python -m residency.density`: how many models one device serves, beside static loading.
+
+Static loading keeps what it serves awake: it serves as many models as fit, the smallest first, and no other. Residency
+serves them all, and some requests wait. Demand is that of `traces.zipf`, of one rate however many models share it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from plimsoll_runtime.residency.plan import plan
+from plimsoll_runtime.residency.settings import Settings
+from plimsoll_runtime.residency.sleepers import make_room
+from provenance import provenance
+from residency.run import LINE, SLEEPERS, mean, simulate
+from residency.traces import BILLIONS, models, zipf
+from residency.world import Model
+
+TIMES = (1, 2, 3, 4, 5)
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Simulate, print, write."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--days", type=int, default=1, help="simulated days, each with its own seed")
+    parser.add_argument("--json", type=Path, help="write the figures here")
+    args = parser.parse_args(words)
+    static = fit(models(), LINE)
+    table = Table("models", "times static", "at once", "wait mean", "wait p99", "longest", "loading")
+    found = []
+    for times in TIMES:
+        count = times * static
+        made, settings = models(count), Settings()
+        days = [
+            simulate(made, zipf(random.Random(seed), count), plan, make_room, settings) for seed in range(args.days)
+        ]
+        each = mean(days)
+        found.append({"models": count, "times_static": times, **each})
+        table.add_row(
+            str(count),
+            f"{times}x",
+            f"{each['at_once']:.1%}",
+            f"{each['wait_mean']:.1f} s",
+            f"{each['wait_p99']:.0f} s",
+            f"{each['wait_longest']:.0f} s",
+            f"{each['loading_seconds']:.0f} s",
+        )
+    Console().print(f"Static loading serves {static} models of these sizes.")
+    Console().print(table)
+    if args.json:
+        record = {**provenance(), "days": args.days, "line": LINE, "sleepers": SLEEPERS, "static": static}
+        args.json.write_text(json.dumps({**record, "results": found}, indent=2) + "\n")
+    return 0
+
+
+def fit(made: Sequence[Model], line: int) -> int:
+    """How many of them are awake together at the most, each with the least KV cache it can do with."""
+    left, count = line, 0
+    for least in sorted(model.sizes.least for model in made[: len(BILLIONS)]):
+        if least > left:
+            break
+        left, count = left - least, count + 1
+    return count
+
+
+if __name__ == "__main__":
+    sys.exit(main())
