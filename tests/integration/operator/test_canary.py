@@ -108,7 +108,8 @@ async def begun(direct: Direct) -> tuple[str, str]:
     direct.change_model("m", runtime={"maxModelLen": 64})
     assert await holds(direct, lambda: canary(direct) == (1, 10, "Observing"))
     found = status(direct)["canary"]
-    assert made_of(direct) == sorted([found["stableRevision"], found["revision"]])
+    # What is left over of the old revision goes as soon as those that stay are ready.
+    assert await holds(direct, lambda: made_of(direct) == sorted([found["stableRevision"], found["revision"]]))
     assert status(direct)["stableRevision"] == found["stableRevision"]
     return found["stableRevision"], found["revision"]
 
