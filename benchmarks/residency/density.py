@@ -38,11 +38,7 @@ def main(words: Sequence[str] | None = None) -> int:
     found = []
     for times in TIMES:
         count = times * static
-        made, settings = models(count), Settings()
-        days = [
-            simulate(made, zipf(random.Random(seed), count), plan, make_room, settings) for seed in range(args.days)
-        ]
-        each = mean(days)
+        each = mean([_day(count, seed) for seed in range(args.days)])
         found.append({"models": count, "times_static": times, **each})
         table.add_row(
             str(count),
@@ -59,6 +55,10 @@ def main(words: Sequence[str] | None = None) -> int:
         record = {**provenance(), "days": args.days, "line": LINE, "sleepers": SLEEPERS, "static": static}
         args.json.write_text(json.dumps({**record, "results": found}, indent=2) + "\n")
     return 0
+
+
+def _day(count: int, seed: int) -> dict[str, float]:
+    return simulate(models(count), zipf(random.Random(seed), count), plan, make_room, Settings())
 
 
 def fit(made: Sequence[Model], line: int) -> int:
