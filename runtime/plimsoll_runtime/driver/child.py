@@ -20,8 +20,9 @@ from plimsoll_runtime.driver.exits import exit_text
 from plimsoll_runtime.driver.failures import error_of
 from plimsoll_runtime.driver.folder import SocketFolder
 from plimsoll_runtime.driver.grant import Grant
+from plimsoll_runtime.driver.linked import StandbyDeadError
 from plimsoll_runtime.driver.pulse import Pulse
-from plimsoll_runtime.driver.standby import Standby, StandbyDeadError
+from plimsoll_runtime.driver.standby import Standby
 from plimsoll_runtime.driver.start import BUILD, Start
 from plimsoll_runtime.driver.watch import Watch
 from plimsoll_runtime.engine.config import EngineConfig

@@ -8,9 +8,8 @@ from __future__ import annotations
 import os
 import sys
 
-from plimsoll_runtime.driver import process
 from plimsoll_runtime.driver.lifeline import STDIN, ChildEnd
-from plimsoll_runtime.driver.process import call_oneself, ignore_signals
+from plimsoll_runtime.driver.process import ignore_signals, name_process, stand_by
 from plimsoll_runtime.driver.start import Forked, Ready, Refused
 from plimsoll_runtime.errors import ErrorKind
 
@@ -21,11 +20,11 @@ NAME = "plimsoll-forks"
 def main() -> int:
     """Entry point of the process, and of each one that it forks."""
     ignore_signals()
-    call_oneself(NAME)
+    name_process(NAME)
     lifeline = ChildEnd.from_stdin()
     from plimsoll_runtime.driver import warm
 
-    warm.keep()
+    warm.freeze_imports()
     lifeline.reply(Ready())
     end = _fork_until_closed(lifeline)
     if end is None:
@@ -35,7 +34,7 @@ def main() -> int:
     os.close(end)
     os.setpgid(0, 0)
     warm.choose_kernels()
-    return process.stand_by()
+    return stand_by()
 
 
 def _fork_until_closed(lifeline: ChildEnd) -> int | None:

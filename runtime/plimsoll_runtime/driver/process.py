@@ -260,7 +260,7 @@ def ignore_signals() -> None:
         signal.signal(number, signal.SIG_IGN)
 
 
-def call_oneself(name: str) -> None:
+def name_process(name: str) -> None:
     """Take a name that `ps` shows: forked processes have the command line of the one that forked them."""
     Path("/proc/self/comm").write_text(name)
 
@@ -268,13 +268,13 @@ def call_oneself(name: str) -> None:
 def main() -> int:
     """Entry point of a process that is started for one model."""
     ignore_signals()
-    call_oneself(NAME)
+    name_process(NAME)
     return _serve(ChildEnd.from_stdin())
 
 
 def stand_by() -> int:
     """Entry point of a process that has imported everything: it says so, and waits for its model."""
-    call_oneself(NAME)
+    name_process(NAME)
     lifeline = ChildEnd.from_stdin()
     lifeline.reply(Ready())
     return _serve(lifeline)

@@ -15,7 +15,7 @@ HEAVY = (build, measure, safetensors_files, tensors)
 """Modules that take long to import, some of which an engine imports only when it needs them."""
 
 
-def keep() -> None:
+def freeze_imports() -> None:
     """What was imported stays for good: without this a collection in any process would write to all of it."""
     gc.collect()
     gc.freeze()

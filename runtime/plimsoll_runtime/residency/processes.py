@@ -69,7 +69,7 @@ class Processes:
         self._limit = limit
         self._spare = Spare()
         self._capacity = self._line = 0
-        self._forks = self._engine = 0
+        self._server_bytes = self._engine_bytes = 0
         self._accelerated = any(path.exists() for path in ACCELERATORS)
 
     async def open(self, line: float, sleepers: int) -> Device:
@@ -78,8 +78,8 @@ class Processes:
         Raises UsageError where the sleepers would leave nothing of a CPU's memory.
         """
         server, standby = await self._spare.pids()
-        self._forks = int(footprint(server).anonymous * PROCESSES_DIFFER)
-        self._engine = private_bytes(standby) + COPIED_BYTES
+        self._server_bytes = int(footprint(server).anonymous * PROCESSES_DIFFER)
+        self._engine_bytes = private_bytes(standby) + COPIED_BYTES
         if self._accelerated:
             device = _accelerator()
         else:
@@ -141,7 +141,7 @@ class Processes:
         memory = None if image is None else image.image
         engine = await self._spare.engine(config, memory, granted)
         info = engine.info
-        workspace = info.workspace_bytes + (0 if self._accelerated else max(self._engine, info.overhead_bytes))
+        workspace = info.workspace_bytes + (0 if self._accelerated else max(self._engine_bytes, info.overhead_bytes))
         # What was predicted is what the next wake is checked against: only more counts.
         measured = Grant(
             max(grant.weights, info.weight_bytes), max(grant.workspace, workspace), min(grant.kv, engine.kv_bytes)
@@ -155,11 +155,11 @@ class Processes:
     @property
     def _process(self) -> int:
         """What an engine's process takes of the device before it has a model."""
-        return 0 if self._accelerated else self._engine
+        return 0 if self._accelerated else self._engine_bytes
 
     def _own(self) -> int:
         """What this process, the one that stands by and the one that forks take, or soon will."""
-        return footprint(os.getpid()).anonymous + self._forks + self._engine
+        return footprint(os.getpid()).anonymous + self._server_bytes + self._engine_bytes
 
 
 def _with_files(config: EngineConfig, spec: ModelSpec, files: ModelFiles) -> EngineConfig:

@@ -10,8 +10,9 @@ from typing import TypeVar
 from plimsoll_runtime.driver.client import AsyncEngine
 from plimsoll_runtime.driver.forkserver import ForkServer
 from plimsoll_runtime.driver.grant import Grant
+from plimsoll_runtime.driver.linked import StandbyDeadError
 from plimsoll_runtime.driver.needs import Needs
-from plimsoll_runtime.driver.standby import Standby, StandbyDeadError
+from plimsoll_runtime.driver.standby import Standby
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.errors import EngineDeadError, PlimsollError
 from plimsoll_runtime.weights.image.image import Image

@@ -8,7 +8,6 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import psutil
@@ -20,19 +19,12 @@ from plimsoll_runtime.driver.client import AsyncEngine
 from plimsoll_runtime.driver.footprint import footprint, private_bytes
 from plimsoll_runtime.driver.forkserver import ForkServer
 from plimsoll_runtime.driver.lifeline import ParentEnd
-from plimsoll_runtime.driver.standby import StandbyDeadError
+from plimsoll_runtime.driver.linked import StandbyDeadError
 from plimsoll_runtime.driver.start import Fork, Ready, Refused
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.errors import EngineDeadError, SourceError
 
 FAKE = "fake_engine:build"
-
-
-@pytest.fixture
-async def server() -> AsyncIterator[ForkServer]:
-    made = ForkServer.spawn()
-    yield made
-    made.close()
 
 
 async def test_what_it_forks_is_our_child_and_shares_what_was_imported(server: ForkServer) -> None:

@@ -19,7 +19,8 @@ from plimsoll_runtime.driver.client import AsyncEngine
 from plimsoll_runtime.driver.footprint import footprint
 from plimsoll_runtime.driver.forkserver import ForkServer
 from plimsoll_runtime.driver.grant import Grant
-from plimsoll_runtime.driver.standby import Standby, StandbyDeadError
+from plimsoll_runtime.driver.linked import StandbyDeadError
+from plimsoll_runtime.driver.standby import Standby
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.engine.messages import AddRequest
 from plimsoll_runtime.engine.params import SamplingParams
@@ -27,13 +28,6 @@ from plimsoll_runtime.errors import MemoryLimitError, SourceError, UsageError
 from plimsoll_runtime.weights.image.image import Image
 
 FAKE = "fake_engine:build"
-
-
-@pytest.fixture
-async def server() -> AsyncIterator[ForkServer]:
-    made = ForkServer.spawn()
-    yield made
-    made.close()
 
 
 @pytest.fixture
