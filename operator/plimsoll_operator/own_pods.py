@@ -41,8 +41,8 @@ from plimsoll_operator.scaling.scaler import Decision, Scaler
 from plimsoll_operator.scaling.told import news, scaling_fields
 from plimsoll_operator.spec import Spec
 from plimsoll_operator.status import Fields, Rejections, describe
-from plimsoll_operator.turns import Turns
-from plimsoll_operator.view import View, view
+from plimsoll_operator.turns import Turns, view_in_turn
+from plimsoll_operator.view import View
 from plimsoll_operator.writes import Make
 
 
@@ -158,13 +158,8 @@ class OwnPods:
         return stage.merged()
 
     def _view(self, spec: Spec, observed: Observed) -> View[Spec]:
-        """What is there, sorted; a model that an upgrade of Plimsoll would roll waits for its turn."""
-        fit = fits(spec, self.common.image)
-        seen = view(spec, fit, observed)
-        if seen.needs_turn and not self.turns.take(spec.key):
-            return view(spec, fit, observed, may_roll=False)
-        if not seen.older:
-            self._wake_all(self.turns.end(spec.key))
+        seen, next_ones = view_in_turn(spec, fits(spec, self.common.image), observed, self.turns)
+        self._wake_all(next_ones)
         return seen
 
     def _wake_all(self, keys: Sequence[ObjectKey]) -> None:

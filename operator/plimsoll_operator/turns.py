@@ -6,9 +6,17 @@ holds up nobody, and goes on without. It is all in memory: what has begun before
 
 from __future__ import annotations
 
+from typing import TypeVar
+
+from plimsoll_operator.build.revision import Fits
 from plimsoll_operator.conditions import PROGRESSING
 from plimsoll_operator.identity import Object, ObjectKey, key_of
+from plimsoll_operator.observe import Observed
 from plimsoll_operator.reasons import Reason
+from plimsoll_operator.view import View, view
+from plimsoll_operator.workload import Workload
+
+W = TypeVar("W", bound=Workload)
 
 
 class Turns:
@@ -60,3 +68,14 @@ class Turns:
 
     def _next(self) -> list[ObjectKey]:
         return list(self._waiting)[: max(0, self._limit - len(self._taken))]
+
+
+def view_in_turn(spec: W, fit: Fits, observed: Observed, turns: Turns) -> tuple[View[W], list[ObjectKey]]:
+    """What is there, sorted; what an upgrade of Plimsoll would roll waits for its turn.
+
+    And those that may take the turn which ends here.
+    """
+    seen = view(spec, fit, observed)
+    if seen.needs_turn and not turns.take(spec.key):
+        return view(spec, fit, observed, may_roll=False), []
+    return seen, [] if seen.older else turns.end(spec.key)

@@ -29,8 +29,8 @@ from plimsoll_operator.pools.status import describe_pool
 from plimsoll_operator.quantity import byte_count
 from plimsoll_operator.status import Rejections, describe_invalid
 from plimsoll_operator.template import SpecError
-from plimsoll_operator.turns import Turns
-from plimsoll_operator.view import View, view
+from plimsoll_operator.turns import Turns, view_in_turn
+from plimsoll_operator.view import View
 from plimsoll_operator.writes import Make, Writes
 
 NO_KEYS = "this operator makes no tokens for hosts: start it with --host-keys, as the chart does"
@@ -137,13 +137,8 @@ class PoolReconciler:
         return Outcome(again=min((wait for wait in waits if wait is not None), default=None))
 
     def _view(self, spec: PoolSpec, keys: HostKeys, observed: Observed) -> View[PoolSpec]:
-        """As with models: what an upgrade of Plimsoll would replace waits for its turn."""
-        fit = fits(spec, self._image, keys.fingerprint)
-        seen = view(spec, fit, observed)
-        if seen.needs_turn and not self._turns.take(spec.key):
-            return view(spec, fit, observed, may_roll=False)
-        if not seen.older:
-            self._wake_all(self._turns.end(spec.key))
+        seen, next_ones = view_in_turn(spec, fits(spec, self._image, keys.fingerprint), observed, self._turns)
+        self._wake_all(next_ones)
         return seen
 
     def _follow(self, spec: PoolSpec, pods: Sequence[Pod]) -> None:
