@@ -189,7 +189,7 @@ class Gateway:
                 self._room.enter(exchange.model, asked.model) as place,
             ):
                 async with (
-                    self._running.hold(exchange.receive, caller_of(exchange.scope)),
+                    self._running.hold(exchange.receive, exchange.caller),
                     self._comments(exchange, asked) as comments,
                 ):
                     carry = partial(self._relay.carry, call, exchange.stream, place, comments)

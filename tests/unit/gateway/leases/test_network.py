@@ -80,7 +80,19 @@ class JoiningMachine(RuleBasedStateMachine):
         assert sum(pod.share("s", Kind.STREAMS) for pod in network.pods.values()) == STREAMS
 
 
-class FailingMachine(JoiningMachine):
+class PartedMachine(JoiningMachine):
+    """Some cannot reach each other, in any pattern and for any time, and none dies: never more than the limit."""
+
+    @rule(one=st.sampled_from(ADDRESSES), other=st.sampled_from(ADDRESSES))
+    def cut(self, one: str, other: str) -> None:
+        self.network.cut.add(frozenset([one, other]))
+
+    @rule()
+    def heal(self) -> None:
+        self.network.heal()
+
+
+class FailingMachine(PartedMachine):
     """Gateways die, are started anew, lose messages and cannot reach each other: never twice as much as the limit."""
 
     most = 2
@@ -93,26 +105,6 @@ class FailingMachine(JoiningMachine):
         self.network.kill(address)
         if unlisted:
             self.network.listed.discard(address)
-
-    @rule(one=st.sampled_from(ADDRESSES), other=st.sampled_from(ADDRESSES))
-    def cut(self, one: str, other: str) -> None:
-        self.network.cut.add(frozenset([one, other]))
-
-    @rule()
-    def heal(self) -> None:
-        self.network.heal()
-
-
-class PartedMachine(JoiningMachine):
-    """Some cannot reach each other, in any pattern and for any time, and none dies: never more than the limit."""
-
-    @rule(one=st.sampled_from(ADDRESSES), other=st.sampled_from(ADDRESSES))
-    def cut(self, one: str, other: str) -> None:
-        self.network.cut.add(frozenset([one, other]))
-
-    @rule()
-    def heal(self) -> None:
-        self.network.heal()
 
 
 class SurvivingMachine(JoiningMachine):
