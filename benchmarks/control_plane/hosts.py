@@ -21,7 +21,7 @@ from operator_support.process import Running, running_operator
 from control_plane.load import peak_mib, usage
 from control_plane.stand_in import address
 from plimsoll_operator.identity import HOST_PORT, POOL_KIND, selector
-from plimsoll_operator.pools.keys import GATEWAY, OPERATOR
+from plimsoll_operator.pools.host_key import FILE
 
 POOL = "shared"
 NEWS_SECONDS = 10.0
@@ -35,8 +35,7 @@ def measure(server: ApiServer, direct: Direct, count: int, models: int, seconds:
     """With so many hosts and models; `direct` is in their namespace."""
     keys = server.folder / "keys"
     keys.mkdir()
-    for name in (OPERATOR, GATEWAY):
-        (keys / name).write_bytes(name.encode() * 8)
+    (keys / FILE).write_bytes(b"k" * 32)
     with (
         _stand_in(count) as hosts,
         running_operator(server, FIRST, server.folder, namespace=None, more=["--host-keys", str(keys)]) as operator,

@@ -12,7 +12,7 @@ from kubernetes import client
 from harness.kube import Kube, Object
 from harness.waiting import until
 from plimsoll_operator.identity import ObjectKey
-from plimsoll_operator.pools.keys import host_token
+from plimsoll_operator.pools.host_key import FILE, HostKey
 
 PORT = 8100
 SLEEP_SECONDS = 60
@@ -26,8 +26,8 @@ class HostApi:
         self._core: Any = client.CoreV1Api()
         secrets: list[Any] = self._core.list_namespaced_secret(release_namespace).items
         [keys] = [secret for secret in secrets if secret.metadata.name.endswith("-host-keys")]
-        key = base64.b64decode(keys.data["operator"]).strip()
-        self.token = host_token(key, ObjectKey(kube.namespace, pool))
+        key = HostKey(base64.b64decode(keys.data[FILE]).strip())
+        self.token = key.token(ObjectKey(kube.namespace, pool))
 
     def report(self, pod: str) -> Object:
         """What a pod says of itself."""

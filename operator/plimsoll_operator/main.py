@@ -35,7 +35,7 @@ from plimsoll_operator.options import Options, parse_options
 from plimsoll_operator.outcome import Outcome
 from plimsoll_operator.pools.book import HostPod
 from plimsoll_operator.pools.client import HostClient, host_session, host_url
-from plimsoll_operator.pools.keys import KeysError, read_keys
+from plimsoll_operator.pools.host_key import HostKeyError, read_key
 from plimsoll_operator.pools.pools import PLACEMENT, Pools
 from plimsoll_operator.prerequisites import PrerequisiteError, await_prerequisites, may_see_namespaces, may_see_nodes
 from plimsoll_operator.reconcile import Reconciler
@@ -65,7 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     logging.basicConfig(level=options.log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     try:
         return asyncio.run(_run(options))
-    except (NoClusterError, HealthError, KeysError, PrerequisiteError) as error:
+    except (NoClusterError, HealthError, HostKeyError, PrerequisiteError) as error:
         print(f"plimsoll-operator: {error}", file=sys.stderr)  # noqa: T201
         return 1
 
@@ -80,7 +80,7 @@ class Operator:
         self._instance = instance
         self._names = NameRegistry()
         self._nodes = NodeRegistry()
-        self._keys = read_keys(options.host_keys) if options.host_keys is not None else None
+        self._host_key = read_key(options.host_keys) if options.host_keys is not None else None
         self._turns = Turns(options.max_rolling)
         self._queue = WorkQueue(first=frozenset({PLACEMENT, POOL_KIND}))
         self._acting = False
@@ -168,12 +168,12 @@ class Operator:
         )
 
     def _make_pools(self, common: Common, session: aiohttp.ClientSession) -> Pools:
-        keys = self._keys
+        host_key = self._host_key
 
         def connect_to(pod: HostPod) -> HostClient:
-            return HostClient(session, host_url(pod.address), keys.token(pod.pool) if keys is not None else "")
+            return HostClient(session, host_url(pod.address), host_key.token(pod.pool) if host_key is not None else "")
 
-        return Pools(common, Turns(self._options.max_rolling), keys=keys, connect=connect_to, queue=self._queue)
+        return Pools(common, Turns(self._options.max_rolling), host_key=host_key, connect=connect_to, queue=self._queue)
 
     def _wake(self, key: ObjectKey) -> None:
         self._queue.add(key.of(KIND))

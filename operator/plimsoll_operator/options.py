@@ -76,7 +76,7 @@ def parse_options(arguments: Sequence[str] | None = None) -> Options:
         "--host-keys",
         type=Path,
         metavar="FOLDER",
-        help="the files operator and gateway, from which tokens for the pods of RuntimePools are made (default: none, "
+        help="its file operator has the key from which tokens for the pods of RuntimePools are made (default: none, "
         "and RuntimePools are not served)",
     )
     parser.add_argument(

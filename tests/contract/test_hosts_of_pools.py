@@ -10,14 +10,13 @@ import pytest
 from plimsoll_operator.build.host import build_host
 from plimsoll_operator.build.image import Image
 from plimsoll_operator.identity import HOST_PORT, ObjectKey
-from plimsoll_operator.pools.keys import HostKeys, host_token
+from plimsoll_operator.pools.host_key import HostKey
 from plimsoll_operator.pools.spec import read_pool
 from plimsoll_runtime.api.hosting.server import make_guard
-from plimsoll_runtime.api.hosting.tokens import Rights
 from plimsoll_runtime.cli.host import host_config, host_settings
 from plimsoll_runtime.cli.main import build_parser
 
-KEYS = HostKeys(b"o" * 32, b"g" * 32)
+KEY = HostKey(b"o" * 32)
 POOL = ObjectKey("team", "shared")
 LEAST: dict[str, Any] = {"resources": {"memory": "4Gi"}}
 FULL = {
@@ -30,7 +29,7 @@ FULL = {
 
 def container_of(spec: dict[str, Any]) -> dict[str, Any]:
     meta = {"name": POOL.name, "namespace": POOL.namespace, "uid": "u", "generation": 1}
-    pod = build_host(read_pool({"metadata": meta, "spec": spec}), Image("runtime:1"), KEYS, "x1")
+    pod = build_host(read_pool({"metadata": meta, "spec": spec}), Image("runtime:1"), KEY, "x1")
     (container,) = pod["spec"]["containers"]
     return dict(container)
 
@@ -53,5 +52,5 @@ def test_a_host_understands_what_its_pod_is_given(
     assert config.host_port == HOST_PORT
     with socket.create_server(("0.0.0.0", 0)) as listener:
         guard = make_guard(config, listener)
-    given = (KEYS.token(POOL), host_token(KEYS.gateway, POOL), KEYS.token(ObjectKey("team", "other")))
-    assert [guard.rights(f"Bearer {token}") for token in given] == [Rights.ALL, Rights.WAKE, Rights.NONE]
+    given = (KEY.token(POOL), KEY.token(ObjectKey("team", "other")), KEY.token_hash(POOL))
+    assert [guard.lets_in(f"Bearer {token}") for token in given] == [True, False, False]

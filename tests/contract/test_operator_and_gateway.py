@@ -19,7 +19,7 @@ from plimsoll_operator.build.image import Image
 from plimsoll_operator.build.pod import build_pod
 from plimsoll_operator.names import NameRegistry
 from plimsoll_operator.pools.book import HostPod, Known
-from plimsoll_operator.pools.keys import HostKeys
+from plimsoll_operator.pools.host_key import HostKey
 from plimsoll_operator.pools.modelhost import build_host as build_model_host
 from plimsoll_operator.pools.modelhost import host_status
 from plimsoll_operator.pools.spec import PoolSpec
@@ -152,7 +152,7 @@ def test_the_gateway_routes_to_what_the_operator_says_of_a_host() -> None:
         template=Template(),
         rollout=Rollout(),
     )
-    pod = build_host(pool, Image("runtime:1"), HostKeys(b"o" * 32, b"g" * 32), "x1")
+    pod = build_host(pool, Image("runtime:1"), HostKey(b"o" * 32), "x1")
     pod["metadata"] |= {"uid": "p", "resourceVersion": "2"}
     pod["status"] = {"podIP": "198.18.0.9", "conditions": [{"type": "Ready", "status": "True"}]}
     labels = pod["metadata"]["labels"]

@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from plimsoll_operator.build.image import Image
 from plimsoll_operator.build.revision import revision
 from plimsoll_operator.build.runtime_pod import Parts, build_runtime_pod
 from plimsoll_operator.identity import HOST_PORT, HOSTING, PORT
-from plimsoll_operator.pools.keys import HostKeys, TokenHashes
+from plimsoll_operator.pools.host_key import HostKey
 from plimsoll_operator.pools.spec import PoolSpec
 
 
-def build_host(spec: PoolSpec, image: Image, keys: HostKeys, suffix: str, group: str = "0") -> dict[str, Any]:
-    """One pod. Two of one spec, image and keys differ in `suffix` and `group` only."""
-    hashes = keys.hashes(spec.key)
+def build_host(spec: PoolSpec, image: Image, key: HostKey, suffix: str, group: str = "0") -> dict[str, Any]:
+    """One pod. Two of one spec, image and key differ in `suffix` and `group` only."""
     parts = Parts(
         role=HOSTING,
         group=group,
-        revision=revision(spec, image, keys.fingerprint),
+        revision=revision(spec, image, key.fingerprint),
         arguments=host_arguments(spec),
-        environment=_environment(hashes),
+        environment={"PLIMSOLL_HOST_TOKENS": key.token_hash(spec.key)},
         ports={"host": HOST_PORT},
         claims=spec.claims,
     )
@@ -35,7 +33,3 @@ def host_arguments(spec: PoolSpec) -> list[str]:
         *("--line", spec.line, "--sleepers", spec.sleepers),
         *("--minimum-residency", str(spec.minimum_residency), "--drain-seconds", str(spec.drain_seconds)),
     ]
-
-
-def _environment(hashes: TokenHashes) -> dict[str, str | Mapping[str, Any]]:
-    return {"PLIMSOLL_HOST_TOKENS": hashes.everything, "PLIMSOLL_HOST_WAKE_TOKENS": hashes.wake}

@@ -14,7 +14,7 @@ from plimsoll_operator.outcome import Outcome
 from plimsoll_operator.placement.planner import plan
 from plimsoll_operator.pools.asking import Connect
 from plimsoll_operator.pools.book import HostBook, Known
-from plimsoll_operator.pools.keys import HostKeys
+from plimsoll_operator.pools.host_key import HostKey
 from plimsoll_operator.pools.members import Members
 from plimsoll_operator.pools.pace import Pace
 from plimsoll_operator.pools.placer import Placer, Planner
@@ -51,7 +51,7 @@ class Pools:
         common: Common,
         turns: Turns,
         *,
-        keys: HostKeys | None,
+        host_key: HostKey | None,
         connect: Connect,
         queue: Queue,
         planner: Planner = plan,
@@ -65,7 +65,7 @@ class Pools:
         self.members = Members()
         self.book = HostBook(self._host_changed)
         self.poller = poller(self.book, clock=lambda: common.clock().timestamp())
-        self.placer = self._make_placer(common, keys, connect, planner)
+        self.placer = self._make_placer(common, host_key, connect, planner)
         self.writer = HostWriter(
             common.api,
             caches,
@@ -79,7 +79,7 @@ class Pools:
         self.reconciler = PoolReconciler(
             common,
             turns,
-            keys=keys,
+            host_key=host_key,
             book=self.book,
             poller=self.poller,
             connect=connect,
@@ -95,8 +95,8 @@ class Pools:
         if caches.namespaces is not None:
             caches.namespaces.listen(self._namespaces_changed)
 
-    def _make_placer(self, common: Common, keys: HostKeys | None, connect: Connect, planner: Planner) -> Placer:
-        mark = keys.mark if keys is not None else _no_mark
+    def _make_placer(self, common: Common, host_key: HostKey | None, connect: Connect, planner: Planner) -> Placer:
+        mark = host_key.mark if host_key is not None else _no_mark
         return Placer(
             common.caches,
             self.book,
@@ -218,7 +218,7 @@ class Pools:
 
 
 def _no_mark(secret: str) -> str:
-    """Without keys nothing is placed, so nothing has to be told apart."""
+    """Without the key nothing is placed, so nothing has to be told apart."""
     return ""
 
 

@@ -21,7 +21,7 @@ from plimsoll_operator.plan import Action, plan
 from plimsoll_operator.pools.asking import Connect
 from plimsoll_operator.pools.book import HostBook, HostPod
 from plimsoll_operator.pools.drain import Drained, drain
-from plimsoll_operator.pools.keys import HostKeys
+from plimsoll_operator.pools.host_key import HostKey
 from plimsoll_operator.pools.modelhost import DRAINING, is_draining
 from plimsoll_operator.pools.poller import Poller
 from plimsoll_operator.pools.spec import PoolSpec, read_pool
@@ -33,7 +33,7 @@ from plimsoll_operator.turns import Turns, view_in_turn
 from plimsoll_operator.view import View
 from plimsoll_operator.writes import Make, Writes
 
-NO_KEYS = "this operator makes no tokens for hosts: start it with --host-keys, as the chart does"
+NO_KEY = "this operator makes no tokens for hosts: start it with --host-keys, as the chart does"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class PoolReconciler:
         common: Common,
         turns: Turns,
         *,
-        keys: HostKeys | None,
+        host_key: HostKey | None,
         book: HostBook,
         poller: Poller,
         connect: Connect,
@@ -71,7 +71,7 @@ class PoolReconciler:
         self._budgets = common.budgets
         self._clock = common.clock
         self._turns = turns
-        self._keys = keys
+        self._host_key = host_key
         self._book = book
         self._poller = poller
         self._connect = connect
@@ -99,24 +99,24 @@ class PoolReconciler:
         try:
             spec = read_pool(pool.value)
             self._image.of(spec)
-            if self._keys is None:
-                raise SpecError(NO_KEYS)
+            if self._host_key is None:
+                raise SpecError(NO_KEY)
         except SpecError as error:
             found = observe_pods(pods, self._clock(), self._nodes.known)
             await self._actor.write_status(pool.value, *describe_invalid(pool.value, found, str(error)))
             return Outcome()
-        return await unless_namespace_ends(key, self._bring_closer(pool.value, spec, self._keys, pods))
+        return await unless_namespace_ends(key, self._bring_closer(pool.value, spec, self._host_key, pods))
 
-    async def _bring_closer(self, item: Object, spec: PoolSpec, keys: HostKeys, pods: Sequence[Pod]) -> Outcome:
+    async def _bring_closer(self, item: Object, spec: PoolSpec, host_key: HostKey, pods: Sequence[Pod]) -> Outcome:
         now = self._clock()
         self._follow(spec, pods)
         self._note_readiness(spec.key, observe_pods(pods, now, self._nodes.known))
         found = tuple(replace(pod, worth=self._worth(pod)) for pod in observe_pods(pods, now, self._nodes.known))
         self._nodes.note_use(spec.key.of(POOL_KIND), (p.node for p in found if p.node))
-        seen = self._view(spec, keys, Observed(found, ServiceState.OURS, now))
+        seen = self._view(spec, host_key, Observed(found, ServiceState.OURS, now))
         planned = plan(seen)
         drained = self._drain(spec, seen, planned.actions)
-        make = Make(revision(spec, self._image, keys.fingerprint), partial(build_host, spec, self._image, keys))
+        make = Make(revision(spec, self._image, host_key.fingerprint), partial(build_host, spec, self._image, host_key))
         rejections, failure = await self._actor.apply(item, spec.key, drained.actions, make)
         budget = build_budget(spec, spec.owner.uid, self._budgets)
         late = await self._actor.keep_budget(item, spec.owner, budget, found)
@@ -136,8 +136,8 @@ class PoolReconciler:
         waits = (planned.wait, stalls_in, drained.wait, lost_in(found, now))
         return Outcome(again=min((wait for wait in waits if wait is not None), default=None))
 
-    def _view(self, spec: PoolSpec, keys: HostKeys, observed: Observed) -> View[PoolSpec]:
-        seen, next_ones = view_in_turn(spec, fits(spec, self._image, keys.fingerprint), observed, self._turns)
+    def _view(self, spec: PoolSpec, host_key: HostKey, observed: Observed) -> View[PoolSpec]:
+        seen, next_ones = view_in_turn(spec, fits(spec, self._image, host_key.fingerprint), observed, self._turns)
         self._wake_all(next_ones)
         return seen
 

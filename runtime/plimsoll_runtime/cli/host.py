@@ -70,7 +70,7 @@ def run(args: argparse.Namespace) -> int:
 
 def host_config(args: argparse.Namespace) -> HostConfig:
     """What the server is told. Raises UsageError."""
-    from plimsoll_runtime.api.hosting.config import EVERYTHING, WAKE, HostConfig
+    from plimsoll_runtime.api.hosting.config import TOKENS_VARIABLE, HostConfig
 
     return HostConfig(
         host=args.host,
@@ -78,9 +78,7 @@ def host_config(args: argparse.Namespace) -> HostConfig:
         host_address=args.host_address if args.host_address is not None else args.host,
         host_port=args.host_port,
         host_token_file=args.host_token_file,
-        wake_token_file=args.wake_token_file,
-        host_token_hashes=os.environ.get(EVERYTHING, "").strip(),
-        wake_token_hashes=os.environ.get(WAKE, "").strip(),
+        host_token_hashes=os.environ.get(TOKENS_VARIABLE, "").strip(),
         models=_models(args.models),
         api_keys=api_keys(args),
         drain_seconds=args.drain_seconds,
@@ -143,15 +141,8 @@ def _add_host_api(group: argparse._ArgumentGroup) -> None:
         "--host-token-file",
         type=Path,
         metavar="FILE",
-        help="bearer tokens that allow everything, one a line; the file is read again when it changes. Or their "
+        help="bearer tokens of those who may ask it, one a line; the file is read again when it changes. Or their "
         "SHA-256 in PLIMSOLL_HOST_TOKENS. Without either the host API is open, and starts on loopback addresses only",
-    )
-    group.add_argument(
-        "--wake-token-file",
-        type=Path,
-        metavar="FILE",
-        help="bearer tokens that allow reading the report and waking models, no more; or their SHA-256 in "
-        "PLIMSOLL_HOST_WAKE_TOKENS",
     )
 
 

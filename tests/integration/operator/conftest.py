@@ -20,7 +20,7 @@ from operator_support.kubelets import Kubelets
 from operator_support.process import lease as made_lease
 from operator_support.recording import Operator, RecordingClient, connect
 
-from plimsoll_operator.pools.keys import GATEWAY, OPERATOR
+from plimsoll_operator.pools.host_key import FILE
 
 RESTRICTED = {"pod-security.kubernetes.io/enforce": "restricted"}
 UNRESTRICTED = {"pod-security.kubernetes.io/enforce": "privileged"}
@@ -123,6 +123,5 @@ async def kubelets(direct: Direct) -> AsyncIterator[Kubelets]:
 
 @pytest.fixture
 def keys(tmp_path: Path) -> Path:
-    (tmp_path / OPERATOR).write_bytes(b"o" * 32)
-    (tmp_path / GATEWAY).write_bytes(b"g" * 32)
+    (tmp_path / FILE).write_bytes(b"o" * 32)
     return tmp_path

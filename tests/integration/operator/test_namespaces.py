@@ -14,7 +14,7 @@ from operator_support.recording import RecordingClient, connect
 from plimsoll_operator.api import Api, ApiError
 from plimsoll_operator.identity import ObjectKey
 from plimsoll_operator.labels import Labels, read_selector
-from plimsoll_operator.pools.keys import HostKeys
+from plimsoll_operator.pools.host_key import HostKey
 from plimsoll_operator.pools.problem import Problem
 from plimsoll_operator.pools.tokens import Token, Tokens
 from plimsoll_operator.prerequisites import may_see_namespaces
@@ -83,7 +83,7 @@ async def test_a_secret_is_read_where_the_chart_lets_the_operator(server: ApiSer
     now = [0.0]
     async with await connect(server.kubeconfig(FIRST)) as connection:
         api = Api(connection)
-        tokens = Tokens(api.secret, HostKeys(b"o" * 32, b"g" * 32).mark, lambda: now[0])
+        tokens = Tokens(api.secret, HostKey(b"o" * 32).mark, lambda: now[0])
 
         async def ask(key: str = "token") -> Any:
             now[0] += 1000.0

@@ -14,7 +14,7 @@ import pytest
 from operator_support.apiserver import FIRST, RELEASE_NAMESPACE, ApiServer
 from operator_support.direct import MERGE, Direct, Refused
 from operator_support.objects import Json, spec_of
-from operator_support.pooled import KEYS
+from operator_support.pooled import HOST_KEY
 
 from plimsoll_operator.build.budget import build_budget
 from plimsoll_operator.build.host import build_host
@@ -275,7 +275,7 @@ def host(direct: Direct) -> Json:
     """A pod of a pool."""
     stored = direct.create_pool("shared", {"resources": {"memory": "1Gi"}})
     stored["metadata"]["generation"] = 1
-    return _in(direct, build_host(read_pool(stored), Image("registry.example/runtime:1"), KEYS, "x1y2z"))
+    return _in(direct, build_host(read_pool(stored), Image("registry.example/runtime:1"), HOST_KEY, "x1y2z"))
 
 
 def labels_of(pod: Json) -> Json:

@@ -21,7 +21,7 @@ from plimsoll_operator.names import NameRegistry
 from plimsoll_operator.nodes import NodeRegistry
 from plimsoll_operator.pools.book import HostPod
 from plimsoll_operator.pools.client import HostClient, HostError
-from plimsoll_operator.pools.keys import HostKeys
+from plimsoll_operator.pools.host_key import HostKey
 from plimsoll_operator.pools.pace import Pace
 from plimsoll_operator.pools.poller import Poller
 from plimsoll_operator.pools.pools import PLACEMENT, Pools
@@ -30,7 +30,7 @@ from plimsoll_operator.reconcile import Reconciler
 from plimsoll_operator.turns import Turns
 from plimsoll_operator.watch import wake
 
-KEYS = HostKeys(b"o" * 32, b"g" * 32)
+HOST_KEY = HostKey(b"o" * 32)
 QUIET_ROUNDS = 3
 POOL = ObjectKey(NAMESPACE, "shared")
 
@@ -172,7 +172,13 @@ class Process:
         )
         wake(self.caches, self.queue, self.expectations, self.nodes)  # type: ignore[arg-type]
         self.pools = Pools(
-            common, Turns(9), keys=KEYS, connect=self._connect, queue=self.queue, pace=Unpaced(), poller=NoPoller
+            common,
+            Turns(9),
+            host_key=HOST_KEY,
+            connect=self._connect,
+            queue=self.queue,
+            pace=Unpaced(),
+            poller=NoPoller,
         )
         self.reconciler = Reconciler(
             common, Turns(9), wake=lambda key: self.queue.add(key.of(KIND)), pooled=self.pools.placer

@@ -16,7 +16,7 @@ from plimsoll_gateway.options import parse_options as gateway_options
 from plimsoll_operator.build.image import Image
 from plimsoll_operator.identity import HOST_PORT, HOSTING, ROLE_LABEL
 from plimsoll_operator.options import parse_options as operator_options
-from plimsoll_operator.pools.keys import read_keys
+from plimsoll_operator.pools.host_key import read_key
 from plimsoll_operator.rights import LEASE_RIGHTS, NAMESPACE_RIGHTS, NODE_RIGHTS, OWNER_RIGHTS, RIGHTS, TOKEN_RIGHTS
 
 CHART = Path(__file__).parents[3] / "charts" / "plimsoll"
@@ -287,7 +287,7 @@ def test_the_operator_alone_holds_the_keys_of_hosts(render: Render, tmp_path: Pa
     (secret,) = [item for item in objects if item["kind"] == "Secret"]
     for name, value in secret["data"].items():
         (tmp_path / name).write_bytes(base64.b64decode(value))
-    read_keys(tmp_path)
+    read_key(tmp_path)
     operator, gateway = pod(objects, "operator"), pod(objects, "gateway")
     (volume,) = [volume for volume in operator["volumes"] if "secret" in volume]
     assert volume["secret"]["secretName"] == secret["metadata"]["name"]

@@ -42,7 +42,7 @@ def test_defaults_are_those_of_the_records() -> None:
 def test_every_flag_reaches_its_field(tmp_path: Path) -> None:
     words = (
         "--host 0.0.0.0 --port 9 --host-address 127.0.0.2 --host-port 10 --api-key k --drain-seconds 2.5 "
-        f"--host-token-file {tmp_path}/a --wake-token-file {tmp_path}/b --share-prefix-cache "
+        f"--host-token-file {tmp_path}/a --share-prefix-cache "
         "--line 75% --sleepers 8GiB --minimum-residency 5 --service-slice 6 --patience 7 --hold-seconds 8 "
         "--max-held 9 --max-held-bytes 1MiB --keep-alive-seconds 2 --load-seconds 11"
     )
@@ -53,7 +53,6 @@ def test_every_flag_reaches_its_field(tmp_path: Path) -> None:
         host_address="127.0.0.2",
         host_port=10,
         host_token_file=tmp_path / "a",
-        wake_token_file=tmp_path / "b",
         api_keys=("k",),
         drain_seconds=2.5,
         keep_alive=2.0,
@@ -78,9 +77,7 @@ def test_the_host_api_is_where_the_other_one_is_unless_told() -> None:
 
 def test_hashes_of_tokens_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PLIMSOLL_HOST_TOKENS", " all ")
-    monkeypatch.setenv("PLIMSOLL_HOST_WAKE_TOKENS", "wake")
-    config, _ = parse()
-    assert (config.host_token_hashes, config.wake_token_hashes) == ("all", "wake")
+    assert parse()[0].host_token_hashes == "all"
 
 
 def test_a_line_may_be_an_amount(monkeypatch: pytest.MonkeyPatch) -> None:

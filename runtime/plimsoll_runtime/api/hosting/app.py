@@ -29,7 +29,7 @@ from plimsoll_runtime.api.hosting.requests import (
     read_change,
     report_query,
 )
-from plimsoll_runtime.api.hosting.tokens import Guard, Rights
+from plimsoll_runtime.api.hosting.tokens import Guard
 from plimsoll_runtime.errors import PlimsollError, UsageError
 from plimsoll_runtime.residency.host import Host
 from plimsoll_runtime.residency.names import ModelName
@@ -49,7 +49,7 @@ def build_host_app(host: Host, models: HostModels, guard: Guard) -> FastAPI:
     app = FastAPI(title="Plimsoll host", redirect_slashes=False, docs_url=None, redoc_url=None, openapi_url=None)
     routes = HostRoutes(host, models)
     for route in ROUTES:
-        endpoint = _guarded(partial(route.endpoint, routes), guard, route.needed)
+        endpoint = _guarded(partial(route.endpoint, routes), guard)
         app.add_api_route(route.path, endpoint, methods=[route.method], response_model=None)
     app.add_exception_handler(HTTPException, _answer_http_error)
     return app
@@ -103,29 +103,28 @@ class HostRoutes:
 
 
 class Route(NamedTuple):
-    """One method of one path, the rights that it needs, and what its body is."""
+    """One method of one path, and what its body is."""
 
     method: str
     path: str
     endpoint: Callable[[HostRoutes, Request], Awaitable[Response]]
-    needed: Rights
     request: type[msgspec.Struct] | None
 
 
 ROUTES = (
-    Route("GET", "/host/v1/report", HostRoutes.report, Rights.WAKE, None),
-    Route("PUT", MODEL, HostRoutes.place, Rights.ALL, PlaceRequest),
-    Route("DELETE", MODEL, HostRoutes.remove, Rights.ALL, RemoveRequest),
-    Route("POST", f"{MODEL}/wake", HostRoutes.wake, Rights.WAKE, WakeRequest),
-    Route("POST", f"{MODEL}/sleep", HostRoutes.sleep, Rights.ALL, SleepRequest),
-    Route("POST", f"{MODEL}/pin", HostRoutes.pin, Rights.ALL, PinRequest),
+    Route("GET", "/host/v1/report", HostRoutes.report, None),
+    Route("PUT", MODEL, HostRoutes.place, PlaceRequest),
+    Route("DELETE", MODEL, HostRoutes.remove, RemoveRequest),
+    Route("POST", f"{MODEL}/wake", HostRoutes.wake, WakeRequest),
+    Route("POST", f"{MODEL}/sleep", HostRoutes.sleep, SleepRequest),
+    Route("POST", f"{MODEL}/pin", HostRoutes.pin, PinRequest),
 )
 
 
-def _guarded(endpoint: Endpoint, guard: Guard, needed: Rights) -> Endpoint:
+def _guarded(endpoint: Endpoint, guard: Guard) -> Endpoint:
     async def route(request: Request) -> Response:
         try:
-            _check_rights(guard.rights(request.headers.get("authorization")), needed)
+            _check_token(guard, request)
             return await endpoint(request)
         except RequestError as error:
             return error.answer
@@ -141,12 +140,10 @@ def _guarded(endpoint: Endpoint, guard: Guard, needed: Rights) -> Endpoint:
     return route
 
 
-def _check_rights(rights: Rights, needed: Rights) -> None:
-    if rights is Rights.NONE:
+def _check_token(guard: Guard, request: Request) -> None:
+    if not guard.lets_in(request.headers.get("authorization")):
         told = "give a valid token in the header 'Authorization: Bearer TOKEN'"
         raise RequestError(HTTPStatus.UNAUTHORIZED, "unauthorized", told, {"WWW-Authenticate": "Bearer"})
-    if rights < needed:
-        raise RequestError(HTTPStatus.FORBIDDEN, "forbidden", "this token may ask for the report and wake models, only")
 
 
 def _name(request: Request) -> ModelName:

@@ -10,18 +10,17 @@ from plimsoll_runtime.residency.names import ModelName
 from plimsoll_runtime.residency.spec import ModelSpec
 
 HOST_PORT = 8100
-EVERYTHING, WAKE = "PLIMSOLL_HOST_TOKENS", "PLIMSOLL_HOST_WAKE_TOKENS"
-"""Variables of the environment that may have hashes of tokens, instead of files that have the tokens."""
+TOKENS_VARIABLE = "PLIMSOLL_HOST_TOKENS"
+"""The variable of the environment that may have hashes of tokens, instead of a file that has the tokens."""
 
 
 @dataclass(frozen=True, slots=True)
 class HostConfig:
     """Options of one host process.
 
-    `host` and `port` are those of the OpenAI API, `host_address` and `host_port` those of the host API. There, tokens
-    of `host_token_file` allow everything, those of `wake_token_file` reports and wakes; either may be given as hashes
-    instead (see `tokens.TokenHashes`). `models` are placed at the
-    start. `keep_alive`: seconds after which a stream that waits for its model gets a comment. The rest is as in
+    `host` and `port` are those of the OpenAI API, `host_address` and `host_port` those of the host API. That lets in
+    the tokens of `host_token_file`, or of the hashes in its place (see `tokens.TokenHashes`). `models` are placed at
+    the start. `keep_alive`: seconds after which a stream that waits for its model gets a comment. The rest is as in
     `ServerConfig`.
     """
 
@@ -30,9 +29,7 @@ class HostConfig:
     host_address: str = "127.0.0.1"
     host_port: int = HOST_PORT
     host_token_file: Path | None = None
-    wake_token_file: Path | None = None
     host_token_hashes: str = ""
-    wake_token_hashes: str = ""
     models: tuple[tuple[ModelName, ModelSpec], ...] = ()
     api_keys: tuple[str, ...] = ()
     drain_seconds: float = 30.0

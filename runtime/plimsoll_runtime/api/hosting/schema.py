@@ -32,7 +32,6 @@ STATUSES = {
     "202": "it goes on: the model's entry as it is now",
     "400": "what is wrong with the request, or with the model's source",
     "401": "no valid token",
-    "403": "a valid token that does not allow this",
     "404": "no such model",
     "409": "the operation was another one before, or a later one took its place",
     "413": f"the body is larger than {BODY_LIMIT} bytes",
@@ -53,7 +52,6 @@ def document() -> dict[str, Any]:
             {
                 "method": route.method,
                 "path": route.path,
-                "token": route.needed.name.lower(),
                 "request": None if route.request is None else REF + route.request.__name__,
                 "answer": REF + (Report if route.request is None else ModelReport).__name__,
             }

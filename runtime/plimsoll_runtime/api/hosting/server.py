@@ -13,7 +13,7 @@ from plimsoll_runtime.api.app import build_app
 from plimsoll_runtime.api.first import first
 from plimsoll_runtime.api.gateways import Gateways
 from plimsoll_runtime.api.hosting.app import build_host_app
-from plimsoll_runtime.api.hosting.config import EVERYTHING, WAKE, HostConfig
+from plimsoll_runtime.api.hosting.config import TOKENS_VARIABLE, HostConfig
 from plimsoll_runtime.api.hosting.metrics import HostCollector
 from plimsoll_runtime.api.hosting.models import HostModels
 from plimsoll_runtime.api.hosting.tokenizers import Tokenizers
@@ -111,10 +111,7 @@ class HostServer:
 
 def make_guard(config: HostConfig, listener: socket.socket) -> Guard:
     """Who may ask the host API. Raises UsageError where it would be open to other machines."""
-    guard = Guard(
-        _tokens(config.host_token_file, config.host_token_hashes, EVERYTHING),
-        _tokens(config.wake_token_file, config.wake_token_hashes, WAKE),
-    )
+    guard = Guard(_tokens(config.host_token_file, config.host_token_hashes))
     address = listener.getsockname()[0]
     if guard.is_open and not ipaddress.ip_address(address.partition("%")[0]).is_loopback:
         raise UsageError(
@@ -124,13 +121,13 @@ def make_guard(config: HostConfig, listener: socket.socket) -> Guard:
     return guard
 
 
-def _tokens(file: Path | None, hashes: str, variable: str) -> Tokens | None:
+def _tokens(file: Path | None, hashes: str) -> Tokens | None:
     """From where they are given; None where they are not. Raises UsageError."""
     if file is not None and hashes:
-        raise UsageError(f"tokens come from {file} or from {variable}, not from both: leave one out")
+        raise UsageError(f"tokens come from {file} or from {TOKENS_VARIABLE}, not from both: leave one out")
     if file is not None:
         return TokenFile(file)
-    return TokenHashes(hashes, variable) if hashes else None
+    return TokenHashes(hashes, TOKENS_VARIABLE) if hashes else None
 
 
 def _log_failure(task: asyncio.Task[None]) -> None:

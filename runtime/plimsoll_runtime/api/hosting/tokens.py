@@ -1,4 +1,4 @@
-"""Who may ask the host API for what: bearer tokens in files, which are read again when they change, or their hashes.
+"""Who may ask the host API: who has a bearer token of a file, which is read again when it changes, or of known hash.
 
 Tokens are random and long (256 bits), so that their plain SHA-256 gives nobody a token.
 """
@@ -8,7 +8,6 @@ from __future__ import annotations
 import hmac
 import logging
 import re
-from enum import IntEnum
 from hashlib import sha256
 from pathlib import Path
 from typing import Protocol
@@ -21,16 +20,8 @@ logger = logging.getLogger(__name__)
 FILE_LIMIT = 64 * 2**10
 
 
-class Rights(IntEnum):
-    """What a token allows; each includes those before it."""
-
-    NONE = 0
-    WAKE = 1
-    ALL = 2
-
-
 class Tokens(Protocol):
-    """Tokens that give a right."""
+    """Tokens that let in."""
 
     def hashes(self) -> tuple[bytes, ...]:
         """Their SHA-256 as they are now."""
@@ -84,30 +75,21 @@ def hashes_of(path: Path) -> tuple[bytes, ...]:
 
 
 class Guard:
-    """The rights of who asks. Without tokens everybody has all of them: to be had on loopback only."""
+    """Lets in who has a token. Without tokens it lets in everybody: to be had on loopback only."""
 
-    def __init__(self, everything: Tokens | None, wake: Tokens | None) -> None:
-        """Raises UsageError where nobody could have all rights."""
-        if wake is not None and everything is None:
-            raise UsageError("tokens that wake go with tokens that may do everything: nobody could place models")
-        self._tokens = ((Rights.ALL, everything), (Rights.WAKE, wake))
+    def __init__(self, tokens: Tokens | None) -> None:
+        self._tokens = tokens
 
     @property
     def is_open(self) -> bool:
         """Whether no token is asked for."""
-        return all(tokens is None for _, tokens in self._tokens)
+        return self._tokens is None
 
-    def rights(self, authorization: str | None) -> Rights:
-        """What the value of an Authorization header allows. Takes the same time for any token that is wrong."""
-        if self.is_open:
-            return Rights.ALL
+    def lets_in(self, authorization: str | None) -> bool:
+        """Whether the value of an Authorization header has a token. Takes the same time for any that is wrong."""
+        if self._tokens is None:
+            return True
         scheme, _, given = (authorization or "").partition(" ")
         # Headers come as Latin-1, whatever the client wrote; its bytes are what is compared.
         token = sha256(given.strip().encode("latin-1") if scheme.lower() == "bearer" else b"").digest()
-        allowed = [
-            rights
-            for rights, tokens in self._tokens
-            for known in (tokens.hashes() if tokens is not None else ())
-            if hmac.compare_digest(token, known)
-        ]
-        return max(allowed, default=Rights.NONE)
+        return any(hmac.compare_digest(token, known) for known in self._tokens.hashes())

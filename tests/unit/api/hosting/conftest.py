@@ -21,7 +21,7 @@ from plimsoll_runtime.api.listening import listen
 from plimsoll_runtime.text.tokenizer import Tokenizer
 from plimsoll_runtime.weights.files import ModelFiles
 
-FULL, WAKE = "full-token-1", "wake-token-1"
+TOKEN = "full-token-1"
 
 
 @dataclass
@@ -44,7 +44,7 @@ class Hosting:
     def http(self) -> httpx.AsyncClient:
         return httpx.AsyncClient(base_url=self.url, timeout=120)
 
-    def api(self, token: str | None = FULL) -> httpx.AsyncClient:
+    def api(self, token: str | None = TOKEN) -> httpx.AsyncClient:
         headers = {} if token is None else {"Authorization": f"Bearer {token}"}
         return httpx.AsyncClient(base_url=f"{self.host_url}/host/v1", headers=headers, timeout=120)
 
@@ -59,9 +59,8 @@ async def running_host(host: FakeHost, folder: Path, *, tokens: bool = True, **o
 
     config = HostConfig(port=0, host_port=0, **options)
     if tokens:
-        (folder / "full").write_text(f"{FULL}\n")
-        (folder / "wake").write_text(f"{WAKE}\n")
-        config = replace(config, host_token_file=folder / "full", wake_token_file=folder / "wake")
+        (folder / "tokens").write_text(f"{TOKEN}\n")
+        config = replace(config, host_token_file=folder / "tokens")
     listeners = (listen("127.0.0.1", 0), listen("127.0.0.1", 0))
     urls = [f"http://127.0.0.1:{listener.getsockname()[1]}" for listener in listeners]
     server = HostServer(config, listeners, host, Tokenizers(counted))  # type: ignore[arg-type]

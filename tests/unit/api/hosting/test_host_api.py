@@ -11,21 +11,21 @@ from plimsoll_runtime.errors import MemoryLimitError, SourceError
 from plimsoll_runtime.residency.errors import DoesNotFit, Refused
 from plimsoll_runtime.residency.names import ModelName
 
-FULL, WAKE = "full-token-1", "wake-token-1"
+TOKEN = "full-token-1"
 SPEC = {"revision": "1", "source": "hf://org/m", "servedNames": ["m"]}
 PLACE = {"operation": "op-1", "spec": SPEC, "level": "InHost"}
 NAME = ModelName("team", "m")
-ROUTES: list[tuple[str, str, dict[str, Any] | None, bool]] = [
-    ("GET", "/report", None, True),
-    ("POST", "/models/team/m/wake", {"operation": "a"}, True),
-    ("POST", "/models/team/m/sleep", {"operation": "b", "level": "OnDisk"}, False),
-    ("POST", "/models/team/m/pin", {"operation": "c", "pinned": True}, False),
-    ("PUT", "/models/team/m", PLACE, False),
-    ("DELETE", "/models/team/m", {"operation": "d"}, False),
+ROUTES: list[tuple[str, str, dict[str, Any] | None]] = [
+    ("GET", "/report", None),
+    ("POST", "/models/team/m/wake", {"operation": "a"}),
+    ("POST", "/models/team/m/sleep", {"operation": "b", "level": "OnDisk"}),
+    ("POST", "/models/team/m/pin", {"operation": "c", "pinned": True}),
+    ("PUT", "/models/team/m", PLACE),
+    ("DELETE", "/models/team/m", {"operation": "d"}),
 ]
 
 
-async def send(hosting: Any, method: str, path: str, body: Any = None, token: str | None = FULL) -> Any:
+async def send(hosting: Any, method: str, path: str, body: Any = None, token: str | None = TOKEN) -> Any:
     async with hosting.api(token) as api:
         return await api.request(method, path, json=body)
 
@@ -78,21 +78,12 @@ async def test_what_does_not_come_to_its_end_says_why(hosting: Any, error: Any, 
 
 async def test_each_route_asks_for_a_token(hosting: Any) -> None:
     hosting.host.add("team/m")
-    for method, path, body, _ in ROUTES:
+    for method, path, body in ROUTES:
         for token in (None, "full-token", "full-token-12", "Full-token-1"):
             answer = await send(hosting, method, path, body, token)
             assert (answer.status_code, answer.headers["www-authenticate"]) == (401, "Bearer"), (path, token)
             assert answer.json()["error"]["code"] == "unauthorized"
     assert hosting.host.seen == []
-
-
-async def test_the_token_for_wakes_allows_no_more(hosting: Any) -> None:
-    hosting.host.add("team/m")
-    for method, path, body, allowed in ROUTES:
-        answer = await send(hosting, method, path, body, WAKE)
-        assert answer.status_code == (200 if allowed else 403), path
-        assert allowed or answer.json()["error"]["code"] == "forbidden"
-    assert [content[0] for content in hosting.host.seen] == ["wake"]
 
 
 WRONG: dict[str, tuple[Any, str]] = {
@@ -144,7 +135,7 @@ async def test_bodies_are_bounded_in_size_and_time(hosting: Any, monkeypatch: py
     monkeypatch.setattr(requests_module, "BODY_SECONDS", 0.05)
     host, port = hosting.host_url.removeprefix("http://").split(":")
     reader, writer = await asyncio.open_connection(host, int(port))
-    head = f"Host: x\r\nAuthorization: Bearer {FULL}\r\nContent-Type: application/json\r\nContent-Length: 99\r\n\r\n"
+    head = f"Host: x\r\nAuthorization: Bearer {TOKEN}\r\nContent-Type: application/json\r\nContent-Length: 99\r\n\r\n"
     writer.write(b"PUT /host/v1/models/team/m HTTP/1.1\r\n" + head.encode() + b"{")
     async with asyncio.timeout(60):
         assert (await reader.read()).startswith(b"HTTP/1.1 408 ")
@@ -194,7 +185,7 @@ async def test_unknown_paths_and_methods_are_in_shape(hosting: Any) -> None:
 
 async def test_neither_api_is_on_the_others_port(hosting: Any) -> None:
     async with hosting.http() as http:
-        assert (await http.get("/host/v1/report", headers={"Authorization": f"Bearer {FULL}"})).status_code == 404
+        assert (await http.get("/host/v1/report", headers={"Authorization": f"Bearer {TOKEN}"})).status_code == 404
     assert (await send(hosting, "GET", "/../../v1/models")).status_code == 404
 
 
@@ -206,14 +197,14 @@ async def test_no_token_is_ever_logged(run_host: Any, caplog: pytest.LogCaptureF
         await send(hosting, "PUT", "/models/team/m", PLACE | {"spec": spec, "operation": "x", "level": "Nowhere"})
         await send(hosting, "PUT", "/models/team/m", PLACE | {"spec": spec | {"weight": "much"}, "operation": "y"})
         await send(hosting, "PUT", "/models/team/m", PLACE | {"spec": spec | {"token": ["hf_secret"]}})
-        for method, path, body, _ in ROUTES:
-            for token in (FULL, WAKE, "wrong-token-1"):
+        for method, path, body in ROUTES:
+            for token in (TOKEN, "wrong-token-1"):
                 await send(hosting, method, path, body, token)
         text = (await send(hosting, "GET", "/report")).text
         hosting.host.place = None
         await send(hosting, "PUT", "/models/team/m", PLACE | {"spec": spec, "operation": "z"})
     assert "team/m" in caplog.text
     assert "failed" in caplog.text  # with a traceback
-    for secret in (FULL, WAKE, "wrong-token-1", "hf_secret"):
+    for secret in (TOKEN, "wrong-token-1", "hf_secret"):
         assert secret not in caplog.text
         assert secret not in text

@@ -1,4 +1,4 @@
-"""Tokens in files: rotation, what cannot be read, who gets which rights."""
+"""Tokens in files: rotation, what cannot be read, who is let in."""
 
 import os
 from hashlib import sha256
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from plimsoll_runtime.api.hosting.tokens import FILE_LIMIT, Guard, Rights, TokenFile, TokenHashes
+from plimsoll_runtime.api.hosting.tokens import FILE_LIMIT, Guard, TokenFile, TokenHashes
 from plimsoll_runtime.errors import UsageError
 
 
@@ -18,67 +18,55 @@ def replace(path: Path, content: str) -> None:
 
 
 @pytest.fixture
-def guard(tmp_path: Path) -> Guard:
-    (tmp_path / "full").write_text("\n first \nsecond\n")
-    (tmp_path / "wake").write_text("third")
-    return Guard(TokenFile(tmp_path / "full"), TokenFile(tmp_path / "wake"))
+def file(tmp_path: Path) -> Path:
+    (tmp_path / "tokens").write_text("\n first \nsecond\n")
+    return tmp_path / "tokens"
 
 
-def test_each_token_has_its_rights(guard: Guard) -> None:
-    for given, rights in {
-        "Bearer first": Rights.ALL,
-        "bearer  second": Rights.ALL,
-        "Bearer third": Rights.WAKE,
-        "Bearer fourth": Rights.NONE,
-        "Bearer firs": Rights.NONE,
-        "Bearer ": Rights.NONE,
-        "Basic first": Rights.NONE,
-        "first": Rights.NONE,
-        "Bearer \u00e4": Rights.NONE,
-        "": Rights.NONE,
+@pytest.fixture
+def guard(file: Path) -> Guard:
+    return Guard(TokenFile(file))
+
+
+def test_who_has_a_token_is_let_in(guard: Guard) -> None:
+    for given, expected in {
+        "Bearer first": True,
+        "bearer  second": True,
+        "Bearer third": False,
+        "Bearer firs": False,
+        "Bearer ": False,
+        "Basic first": False,
+        "first": False,
+        "Bearer \u00e4": False,
+        "": False,
     }.items():
-        assert guard.rights(given) is rights, given
-    assert guard.rights(None) is Rights.NONE
+        assert guard.lets_in(given) is expected, given
+    assert not guard.lets_in(None)
 
 
-def test_a_token_in_both_files_has_all_rights(tmp_path: Path) -> None:
-    for name in ("full", "wake"):
-        (tmp_path / name).write_text("same")
-    guard = Guard(TokenFile(tmp_path / "full"), TokenFile(tmp_path / "wake"))
-    assert guard.rights("Bearer same") is Rights.ALL
-
-
-def test_a_file_is_read_again_when_it_changes(guard: Guard, tmp_path: Path) -> None:
-    replace(tmp_path / "full", "second\nnew")
-    assert [guard.rights(f"Bearer {token}") for token in ("first", "second", "new")] == [
-        Rights.NONE,
-        Rights.ALL,
-        Rights.ALL,
-    ]
-    stamp = (tmp_path / "full").stat()
-    (tmp_path / "full").write_text("second\nnow")  # the same length, in place
-    os.utime(tmp_path / "full", ns=(stamp.st_atime_ns, stamp.st_mtime_ns + 1))
-    assert (guard.rights("Bearer new"), guard.rights("Bearer now")) == (Rights.NONE, Rights.ALL)
+def test_a_file_is_read_again_when_it_changes(guard: Guard, file: Path) -> None:
+    replace(file, "second\nnew")
+    assert [guard.lets_in(f"Bearer {token}") for token in ("first", "second", "new")] == [False, True, True]
+    stamp = file.stat()
+    file.write_text("second\nnow")  # the same length, in place
+    os.utime(file, ns=(stamp.st_atime_ns, stamp.st_mtime_ns + 1))
+    assert [guard.lets_in(f"Bearer {token}") for token in ("new", "now")] == [False, True]
 
 
 def test_a_file_that_goes_away_leaves_its_last_tokens(
-    guard: Guard, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    guard: Guard, file: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    (tmp_path / "full").unlink()
-    assert guard.rights("Bearer first") is Rights.ALL
+    file.unlink()
+    assert guard.lets_in("Bearer first")
     assert "held before goes on counting" in caplog.text
-    replace(tmp_path / "full", "x" * (FILE_LIMIT + 1))
-    assert guard.rights("Bearer first") is Rights.ALL
+    replace(file, "x" * (FILE_LIMIT + 1))
+    assert guard.lets_in("Bearer first")
     assert "larger than" in caplog.text
 
 
-def test_a_file_that_is_emptied_lets_nobody_in(guard: Guard, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    replace(tmp_path / "full", "\n")
-    assert [guard.rights(given) for given in ("Bearer first", "Bearer ", "Bearer third")] == [
-        Rights.NONE,
-        Rights.NONE,
-        Rights.WAKE,
-    ]
+def test_a_file_that_is_emptied_lets_nobody_in(guard: Guard, file: Path, caplog: pytest.LogCaptureFixture) -> None:
+    replace(file, "\n")
+    assert not any(guard.lets_in(given) for given in ("Bearer first", "Bearer ", "Bearer", None))
     assert "nobody is let in by it" in caplog.text
 
 
@@ -88,28 +76,20 @@ def test_files_are_checked_at_the_start(tmp_path: Path) -> None:
     (tmp_path / "empty").write_text("\n\n")
     with pytest.raises(UsageError, match="holds no token"):
         TokenFile(tmp_path / "empty")
-    (tmp_path / "full").write_text("a")
-    with pytest.raises(UsageError, match="nobody could place"):
-        Guard(None, TokenFile(tmp_path / "full"))
 
 
-def test_without_files_everybody_may_do_everything() -> None:
-    guard = Guard(None, None)
+def test_without_tokens_everybody_is_let_in() -> None:
+    guard = Guard(None)
     assert guard.is_open
-    assert guard.rights(None) is Rights.ALL
+    assert guard.lets_in(None)
 
 
 def test_tokens_may_be_known_by_their_hashes() -> None:
-    first, second, third = (sha256(token).hexdigest() for token in (b"first", b"second", b"third"))
-    guard = Guard(TokenHashes(f"{first}, {second}", "HASHES"), TokenHashes(third, "HASHES"))
-    given = ("first", "second", "third", first, "")
-    assert [guard.rights(f"Bearer {token}") for token in given] == [
-        Rights.ALL,
-        Rights.ALL,
-        Rights.WAKE,
-        Rights.NONE,
-        Rights.NONE,
-    ]
+    first, second = (sha256(token).hexdigest() for token in (b"first", b"second"))
+    guard = Guard(TokenHashes(f"{first}, {second}", "HASHES"))
+    assert not guard.is_open
+    given = {"first": True, "second": True, "third": False, first: False, "": False}
+    assert {token: guard.lets_in(f"Bearer {token}") for token in given} == given
 
 
 @pytest.mark.parametrize("text", ["", ",", "first", "0" * 63, "0" * 65, "0" * 64 + ",", "g" * 64])

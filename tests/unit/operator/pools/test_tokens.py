@@ -14,7 +14,7 @@ from operator_support.server import NAMESPACE
 
 from plimsoll_operator.api import ApiError
 from plimsoll_operator.identity import KIND, Object, ObjectKey
-from plimsoll_operator.pools.keys import HostKeys
+from plimsoll_operator.pools.host_key import HostKey
 from plimsoll_operator.pools.problem import Problem
 from plimsoll_operator.pools.tokens import LONGEST, LOOK_AGAIN_SECONDS, Token, Tokens, decode
 from plimsoll_operator.reasons import Reason
@@ -156,7 +156,7 @@ class Secrets:
         self.error: ApiError | None = None
         self.reads = 0
         self.now = 0.0
-        self.tokens = Tokens(self.read, HostKeys(b"o" * 32, b"g" * 32).mark, lambda: self.now)
+        self.tokens = Tokens(self.read, HostKey(b"o" * 32).mark, lambda: self.now)
 
     async def read(self, key: ObjectKey) -> Object | None:
         assert key == SECRET
@@ -212,10 +212,10 @@ async def test_a_secret_is_looked_at_once_a_minute_however_many_models_name_it()
 
 
 def test_marks_differ_as_tokens_do_and_show_nothing_of_them() -> None:
-    keys, others = HostKeys(b"o" * 32, b"g" * 32), HostKeys(b"p" * 32, b"g" * 32)
-    assert keys.mark(OLD) == keys.mark(OLD)
-    assert len({keys.mark(OLD), keys.mark(NEW), others.mark(OLD)}) == 3
-    assert keys.mark(f"host/{POOL}") != keys.token(POOL)
+    key, other = HostKey(b"o" * 32), HostKey(b"p" * 32)
+    assert key.mark(OLD) == key.mark(OLD)
+    assert len({key.mark(OLD), key.mark(NEW), other.mark(OLD)}) == 3
+    assert key.mark(f"host/{POOL}") != key.token(POOL)
 
 
 @pytest.mark.parametrize(
