@@ -70,6 +70,15 @@ def direct(server: ApiServer, request: pytest.FixtureRequest) -> Iterator[Direct
 
 
 @pytest.fixture
+def other(server: ApiServer, direct: Direct) -> Iterator[Direct]:
+    """Another namespace of the same test."""
+    with Direct(server.url, ADMIN, "default") as admin:
+        body = {"metadata": {"generateName": f"{direct.namespace}-other-", "labels": RESTRICTED}}
+        admin.namespace = admin.ask("POST", "/api/v1/namespaces", body)["metadata"]["name"]
+        yield admin
+
+
+@pytest.fixture
 def open_namespace(direct: Direct) -> Direct:
     """The namespace lets every pod in: what is refused is refused by our own policies."""
     direct.ask("PATCH", f"/api/v1/namespaces/{direct.namespace}", {"metadata": {"labels": UNRESTRICTED}}, MERGE)

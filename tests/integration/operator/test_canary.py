@@ -22,6 +22,11 @@ pytestmark = pytest.mark.usefixtures("lease")
 SECONDS = 180.0
 ROLLOUT = {"canary": {"steps": [{"weight": 10, "pauseSeconds": 0}, {"weight": 50, "pauseSeconds": 0}]}}
 SPEC: Json = {"model": {"source": "demo://gemma-3-270m"}, "replicas": 2, "rollout": ROLLOUT}
+SCALED: Json = {
+    "model": SPEC["model"],
+    "scaling": {"minReplicas": 2, "maxReplicas": 8, "scaleDownSeconds": 0},
+    "rollout": {"canary": {"steps": [{"weight": 50, "pauseSeconds": 0}]}},
+}
 
 
 class Counting:
@@ -38,12 +43,25 @@ class Counting:
         self.requests[revision] = self.requests.get(revision, 0) + requests
         self.errors[revision] = self.errors.get(revision, 0) + errors
 
+    def load(self, running: int, waiting: int) -> None:
+        """So many requests are answered, and wait, from now on."""
+        model = self.gateway.of(self.key)
+        coming = running + waiting - model.in_flight
+        if coming > 0:
+            self.gateway.ask(self.key, coming)
+        else:
+            self.gateway.end(self.key, -coming)
+        model.replicas, model.running, model.waiting = 2, running, waiting
+
     def _tell(self, answer: Json) -> Json:
-        revisions = [
+        """With what was counted of each revision; the whole load is the first one's."""
+        (model,) = answer["models"]
+        revisions: list[Json] = [
             {"revision": name, "requests": count, "errors": self.errors[name]} for name, count in self.requests.items()
         ]
-        model = {"namespace": self.key.namespace, "name": self.key.name, "revisions": revisions}
-        return answer | {"models": [model]}
+        if revisions and model["revisions"]:
+            revisions[0] = model["revisions"][0] | revisions[0]
+        return answer | {"models": [model | {"revisions": revisions}]}
 
 
 @pytest.fixture
@@ -101,12 +119,13 @@ async def holds(direct: Direct, true: Callable[[], bool], meanwhile: Callable[[]
     return await asyncio.to_thread(comes_to, direct, true, meanwhile)
 
 
-async def begun(direct: Direct) -> tuple[str, str]:
+async def begun(direct: Direct, spec: Json = SPEC) -> tuple[str, str]:
     """A model that serves, and a canary of it that gets requests; the stable revision, and the canary's."""
-    direct.create_model("m", SPEC)
-    assert await holds(direct, lambda: bool(status(direct).get("stableRevision")))
+    weight = spec["rollout"]["canary"]["steps"][0]["weight"]
+    direct.create_model("m", spec)
+    assert await holds(direct, lambda: len(made_of(direct)) == 2 and bool(status(direct).get("stableRevision")))
     direct.change_model("m", runtime={"maxModelLen": 64})
-    assert await holds(direct, lambda: canary(direct) == (1, 10, "Observing"))
+    assert await holds(direct, lambda: canary(direct) == (1, weight, "Observing"))
     found = status(direct)["canary"]
     # What is left over of the old revision goes as soon as those that stay are ready.
     assert await holds(direct, lambda: made_of(direct) == sorted([found["stableRevision"], found["revision"]]))
@@ -160,3 +179,29 @@ async def test_a_good_canary_goes_on_where_it_was_and_gets_all(
         "gets 10% of requests (step 1 of 2)",
         "gets 50% of requests (step 2 of 2)",
     ]
+
+
+async def test_a_canary_has_its_share_of_as_many_pods_as_are_needed(
+    server: ApiServer, direct: Direct, counting: Counting, port: int
+) -> None:
+    async with running(server, direct.namespace, "--gateways", f"localhost:{port}"):
+        stable, bad = await begun(direct, SCALED)
+        counting.count(stable, 0)
+        counting.count(bad, 0)
+        counting.load(running=16, waiting=20)
+        assert await holds(direct, lambda: status(direct)["desiredReplicas"] > 3)
+        wanted = status(direct)["desiredReplicas"]
+        canaries = -(-wanted // 2)
+        assert await holds(
+            direct, lambda: made_of(direct) == sorted([bad] * canaries + [stable] * (wanted - canaries))
+        )
+        assert canary(direct) == (1, 50, "Observing")
+
+        def serve_badly() -> None:
+            counting.count(stable, 5)
+            counting.count(bad, 5, errors=5)
+
+        assert await holds(direct, lambda: canary(direct) == (1, 0, "TakenBack"), serve_badly)
+        assert await holds(direct, lambda: set(made_of(direct)) == {stable})
+        assert await holds(direct, lambda: len(made_of(direct)) == status(direct)["desiredReplicas"] > 3)
+    assert direct.model("m")["spec"]["replicas"] == 1, "people's"

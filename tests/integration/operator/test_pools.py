@@ -131,6 +131,35 @@ async def test_a_model_moves_from_its_own_pods_into_a_pool(
         assert await holds(lambda: conditions(direct, "a").get("Progressing") == ("False", "Settled"))
 
 
+async def test_a_model_of_another_namespace_is_placed_once_the_pool_takes_it(
+    server: ApiServer, direct: Direct, other: Direct, kubelets: Kubelets, keys: Path
+) -> None:
+    direct.create_pool("shared", POOL | {"replicas": 1})
+    other.create_model("guest", model())
+    other.change_model("guest", placement={"pool": "shared", "namespace": direct.namespace})
+    async with running(server, direct.namespace, "--namespace", other.namespace, "--host-keys", str(keys)):
+        await kubelets.start(1)
+        assert await holds(lambda: conditions(other, "guest").get("Placed") == ("False", "NamespaceNotAdmitted"))
+        assert loads(kubelets) == []
+        direct.change_pool("shared", namespaces={"matchLabels": {"kubernetes.io/metadata.name": other.namespace}})
+        assert await holds(lambda: conditions(other, "guest").get("Ready", ("", ""))[0] == "True")
+        ((name, _),) = kubelets.hosts.items()
+        (placement,) = other.model("guest")["status"]["placements"]
+        assert placement["host"] == name
+        assert await holds(lambda: direct.hosts()[name]["status"].get("models", ()) != ())
+        (entry,) = direct.hosts()[name]["status"]["models"]
+        assert (entry["namespace"], entry["name"]) == (other.namespace, "guest")
+        assert "Placed" in [reason for _, reason, _ in other.events("guest")]
+        other.change_model("guest", model={"source": "pvc://weights/guest"})
+        assert await holds(lambda: conditions(other, "guest").get("Placed") == ("False", "SourceNotAdmitted"))
+        other.change_model("guest", model={"source": "demo://gemma-3-270m"})
+        assert await holds(lambda: conditions(other, "guest").get("Ready", ("", ""))[0] == "True")
+        direct.change_pool("shared", namespaces=None)
+        assert await holds(lambda: conditions(other, "guest").get("Placed") == ("False", "NamespaceNotAdmitted"))
+        ((_, host),) = kubelets.hosts.items()
+        assert await holds(lambda: not host.models), "it was taken off the host"
+
+
 async def test_a_decision_is_explained_from_the_cluster_as_it_is(
     server: ApiServer, direct: Direct, kubelets: Kubelets, keys: Path
 ) -> None:
