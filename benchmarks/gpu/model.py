@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import torch
-from torch import Tensor
 
 from plimsoll_runtime.models.decoder import TorchDecoder
 from plimsoll_runtime.models.names import expected_tensors
 from plimsoll_runtime.models.registry import describe
 from plimsoll_runtime.models.spec import DecoderSpec
 from plimsoll_runtime.models.weights import WeightReader
+from plimsoll_runtime.weights.stored import StoredTensor, plain
 from serving.models import Shape
 
 LLAMA_8B = Shape("llama-8b", 128256, 4096, 14336, layers=32, heads=32, kv_heads=8, head_dim=128)
@@ -40,19 +40,23 @@ def spec_of(shape: Shape) -> DecoderSpec:
 class RandomWeights:
     """Every tensor that a spec needs, drawn when it is asked for, on the device itself."""
 
-    def __init__(self, spec: DecoderSpec, device: torch.device) -> None:
+    def __init__(self, spec: DecoderSpec, dtype: torch.dtype, device: torch.device) -> None:
         self.shapes: Mapping[str, tuple[int, ...]] = expected_tensors(spec)
+        self._dtype = dtype
         self._device = device
         self._generator = torch.Generator(device).manual_seed(0)
 
-    def read(self, name: str, dtype: torch.dtype, *, keep: bool = False) -> Tensor:
+    def stored(self, name: str) -> StoredTensor:
         """See TensorSource; norms are ones."""
         size = self.shapes[name]
         if len(size) == 1:
-            return torch.ones(size, dtype=dtype, device=self._device)
-        return torch.randn(size, dtype=dtype, device=self._device, generator=self._generator).mul_(SCALE)
+            return plain(torch.ones(size, device=self._device))
+        values = torch.randn(size, dtype=self._dtype, device=self._device, generator=self._generator)
+        return plain(values.mul_(SCALE))
 
 
 def random_decoder(spec: DecoderSpec, dtype: torch.dtype, device: torch.device) -> TorchDecoder:
     """The decoder that serves GPUs, over such weights."""
-    return TorchDecoder(WeightReader(spec, RandomWeights(spec, device), dtype, device, lambda stage, fraction: None))
+    return TorchDecoder(
+        WeightReader(spec, RandomWeights(spec, dtype, device), dtype, device, lambda stage, fraction: None)
+    )

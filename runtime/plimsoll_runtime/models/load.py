@@ -16,7 +16,7 @@ from plimsoll_runtime.models.spec import DecoderSpec
 from plimsoll_runtime.models.weights import Progress, ShapeReader, WeightReader
 from plimsoll_runtime.weights.files import ModelFiles
 from plimsoll_runtime.weights.image.arena import CountingArena, FilledArena
-from plimsoll_runtime.weights.image.tensors import ShapesOnly, ThroughPlaces, hollow
+from plimsoll_runtime.weights.image.tensors import ShapesOnly, hollow
 from plimsoll_runtime.weights.tensors import open_tensors
 
 _HEADER_BYTES = 64 * 2**10
@@ -43,9 +43,8 @@ def load_decoder(
     check_tensors(spec, source.shapes)
     if fused:
         return FusedDecoder(WeightReader(spec, source, dtype, device, progress or _silent), places)
-    if places is not OWN:
-        source = ThroughPlaces(source, places)
-    return TorchDecoder(WeightReader(spec, source, dtype, device, progress or _silent))
+    through = None if places is OWN else places
+    return TorchDecoder(WeightReader(spec, source, dtype, device, progress or _silent, through))
 
 
 def wake_decoder(
@@ -60,8 +59,8 @@ def wake_decoder(
     if fused:
         decoder = FusedDecoder(ShapeReader(spec, dtype), arena)
     else:
-        source = ThroughPlaces(ShapesOnly(expected_tensors(spec)), arena)
-        decoder = TorchDecoder(WeightReader(spec, source, dtype, device, _silent))
+        shapes = ShapesOnly(expected_tensors(spec))
+        decoder = TorchDecoder(WeightReader(spec, shapes, dtype, device, _silent, arena))
     arena.finish()
     return decoder
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from plimsoll_kernels.cpu.places import Places
 from plimsoll_runtime.models.names import EMBEDDING, FINAL_NORM, HEAD, VECTOR_DTYPE, expected_tensors, norm_names
 from plimsoll_runtime.models.spec import DecoderSpec
 from plimsoll_runtime.weights.image.tensors import ShapesOnly, hollow
@@ -51,16 +52,26 @@ class LayerWeights:
 
 
 class WeightReader:
-    """Reads what a spec needs, matrices in `dtype`, onto the run's device. `nbytes` counts what was read so far."""
+    """Reads what a spec needs, matrices in `dtype`, onto the run's device. `nbytes` counts what was read so far.
+
+    `places`: where each tensor lies as soon as it is converted, for a decoder that computes with it as it is.
+    """
 
     def __init__(
-        self, spec: DecoderSpec, source: TensorSource, dtype: torch.dtype, device: torch.device, progress: Progress
+        self,
+        spec: DecoderSpec,
+        source: TensorSource,
+        dtype: torch.dtype,
+        device: torch.device,
+        progress: Progress,
+        places: Places | None = None,
     ) -> None:
         self.spec = spec
         self.dtype = dtype
         self.device = device
         self.nbytes = 0
         self._source = source
+        self._places = places
         self._progress = progress
         progress(STAGE, 0.0)
 
@@ -108,8 +119,11 @@ class WeightReader:
         return self._read(name, keep=True, dtype=VECTOR_DTYPE)
 
     def _read(self, name: str, *, keep: bool = False, dtype: torch.dtype | None = None) -> Tensor:
-        kept = keep and self.device.type == "cpu"
-        tensor = self._source.read(name, dtype or self.dtype, keep=kept).to(self.device)
+        kept = keep and self.device.type == "cpu" and self._places is None
+        tensor = self._source.stored(name).converted(dtype or self.dtype, keep=kept)
+        if self._places is not None:
+            tensor = self._places.keep(tensor)
+        tensor = tensor.to(self.device)
         self.nbytes += tensor.nbytes
         return tensor
 

@@ -12,12 +12,11 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors import SafetensorError, safe_open
-from torch import Tensor
 
 from plimsoll_runtime.errors import ModelError
 from plimsoll_runtime.weights.files import opened
+from plimsoll_runtime.weights.stored import StoredTensor, plain
 
 FLOAT_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
 MAX_HEADER = 100 * 2**20
@@ -36,15 +35,14 @@ class SafetensorsFiles:
                 self._home[name] = path
                 self.shapes[name] = shape
 
-    def read(self, name: str, dtype: torch.dtype, *, keep: bool = False) -> Tensor:
-        """One tensor: a view of the file, which is mapped anew for each, unless it is converted or kept."""
+    def stored(self, name: str) -> StoredTensor:
+        """See TensorSource: a view of the file, which is mapped anew for each."""
         path = self._home[name]
         try:
             with safe_open(path, framework="pt") as file:
-                tensor: Tensor = file.get_tensor(name)
+                return plain(file.get_tensor(name))
         except (SafetensorError, OSError) as error:
             raise ModelError(f"{path.name}: {name} cannot be read: {error}") from error
-        return tensor.to(dtype, copy=keep)
 
 
 def _check_header(path: Path) -> dict[str, tuple[int, ...]]:

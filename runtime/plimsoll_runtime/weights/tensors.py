@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
-import torch
-from torch import Tensor
-
 from plimsoll_runtime.weights.files import ModelFiles
+from plimsoll_runtime.weights.stored import StoredTensor
 
 
 class TensorSource(Protocol):
@@ -18,12 +16,8 @@ class TensorSource(Protocol):
     def shapes(self) -> Mapping[str, tuple[int, ...]]:
         """Every tensor in the files, with its shape."""
 
-    def read(self, name: str, dtype: torch.dtype, *, keep: bool = False) -> Tensor:
-        """One tensor on the CPU, converted. It is not to be written to: it may be the file itself, mapped.
-
-        What is to be kept for good gets memory of its own: a view keeps its file mapped for as long as it lives, and
-        where memory is short each look into it would read the disk again.
-        """
+    def stored(self, name: str) -> StoredTensor:
+        """One of them, as its file has it. Raises ModelError where it cannot be read."""
 
 
 def open_tensors(files: ModelFiles) -> TensorSource:

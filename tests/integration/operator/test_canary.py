@@ -192,9 +192,7 @@ async def test_a_canary_has_its_share_of_as_many_pods_as_are_needed(
         assert await holds(direct, lambda: status(direct)["desiredReplicas"] > 3)
         wanted = status(direct)["desiredReplicas"]
         canaries = -(-wanted // 2)
-        assert await holds(
-            direct, lambda: made_of(direct) == sorted([bad] * canaries + [stable] * (wanted - canaries))
-        )
+        assert await holds(direct, lambda: made_of(direct) == sorted([bad] * canaries + [stable] * (wanted - canaries)))
         assert canary(direct) == (1, 50, "Observing")
 
         def serve_badly() -> None:

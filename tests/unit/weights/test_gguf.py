@@ -21,7 +21,7 @@ from model_support.gguf_files import SCALES, random_blocks
 from plimsoll_runtime.errors import ModelError, PlimsollError, SourceError
 from plimsoll_runtime.models.names import check_tensors
 from plimsoll_runtime.models.registry import describe
-from plimsoll_runtime.weights.gguf import tensors as module
+from plimsoll_runtime.weights.gguf import blocks as module
 from plimsoll_runtime.weights.gguf.metadata import read_metadata
 from plimsoll_runtime.weights.gguf.tensors import GgufTensors
 from plimsoll_runtime.weights.sources import open_gguf
@@ -123,12 +123,14 @@ def test_every_type_is_decoded(tmp_path: Path, kind: Kind, monkeypatch: pytest.M
         values = np.random.default_rng(0).normal(size=(5, 512)).astype(np.float32)
         stored = gguf.quantize(values, kind)
     monkeypatch.setattr(module, "PIECE", 1024)
-    read = one_tensor(tmp_path / "m.gguf", stored, kind).read("t", torch.float32)
+    read = one_tensor(tmp_path / "m.gguf", stored, kind).stored("t").converted(torch.float32)
     expected = torch.from_numpy(gguf.dequantize(stored, kind).copy())
     assert read.shape == (5, 512)
     assert float(read.std()) > 0.1
     assert torch.equal(read, expected)
-    assert torch.equal(GgufTensors(tmp_path / "m.gguf", HEADS).read("t", torch.bfloat16), expected.bfloat16())
+    assert torch.equal(
+        GgufTensors(tmp_path / "m.gguf", HEADS).stored("t").converted(torch.bfloat16), expected.bfloat16()
+    )
 
 
 @pytest.mark.parametrize(

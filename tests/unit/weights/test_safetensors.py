@@ -34,16 +34,16 @@ def test_every_float_type_is_read(tmp_path: Path, stored: torch.dtype) -> None:
     save_file({"a": wanted, "scalar": torch.tensor(2.5).to(stored)}, path, metadata={"format": "pt"})
     files = SafetensorsFiles([path])
     assert files.shapes == {"a": (2, 4), "scalar": ()}
-    read = files.read("a", torch.float32)
+    read = files.stored("a").converted(torch.float32)
     assert read.dtype is torch.float32
     assert torch.equal(read, wanted.float())
-    assert float(files.read("scalar", torch.bfloat16)) == 2.5
+    assert float(files.stored("scalar").converted(torch.bfloat16)) == 2.5
 
 
 def test_what_is_kept_is_no_view_of_the_file(tmp_path: Path) -> None:
     path = tmp_path / "model.safetensors"
     save_file({"a": torch.ones(4096)}, path)
-    kept = SafetensorsFiles([path]).read("a", torch.float32, keep=True)
+    kept = SafetensorsFiles([path]).stored("a").converted(torch.float32, keep=True)
     with path.open("r+b") as file:
         file.seek(-4 * 4096, 2)
         file.write(bytes(4 * 4096))
@@ -55,7 +55,7 @@ def test_shards_are_one_source(tmp_path: Path) -> None:
         save_file({name: torch.full((2,), float(ord(name)))}, tmp_path / f"{name}.safetensors")
     files = SafetensorsFiles([tmp_path / "a.safetensors", tmp_path / "b.safetensors"])
     assert set(files.shapes) == {"a", "b"}
-    assert files.read("b", torch.float32).tolist() == [98.0, 98.0]
+    assert files.stored("b").converted(torch.float32).tolist() == [98.0, 98.0]
 
 
 def test_a_tensor_in_two_shards_is_refused(tmp_path: Path) -> None:
@@ -129,7 +129,7 @@ def test_holes_and_overlaps_are_refused_when_a_tensor_is_read(tmp_path: Path) ->
     both = {"a": TWO_BY_THREE, "b": TWO_BY_THREE}
     files = SafetensorsFiles([write(tmp_path / "overlap.safetensors", both)])
     with pytest.raises(ModelError, match=r"overlap\.safetensors: b cannot be read"):
-        files.read("b", torch.float32)
+        files.stored("b")
 
 
 def read_all(path: Path) -> None:
@@ -137,7 +137,7 @@ def read_all(path: Path) -> None:
     with contextlib.suppress(PlimsollError):
         files = SafetensorsFiles([path])
         for name, shape in files.shapes.items():
-            assert files.read(name, torch.float32).shape == shape
+            assert files.stored(name).converted(torch.float32).shape == shape
 
 
 numbers = st.integers(-(2**65), 2**65) | st.integers(-2, 30)

@@ -1,27 +1,25 @@
-"""A GGUF file's tensors under the names of Transformers, decoded to the dtype that the model runs in."""
+"""A GGUF file's tensors under the names of Transformers."""
 
 from __future__ import annotations
 
 import mmap
+import warnings
 from collections.abc import Mapping
-from functools import cache
+from functools import partial
 from math import prod
 from pathlib import Path
 from typing import Any
 
 import gguf
-import numpy as np
 import torch
-from numpy.typing import NDArray
+from gguf import GGMLQuantizationType
 from torch import Tensor
 
 from plimsoll_runtime.errors import ModelError
 from plimsoll_runtime.weights.files import opened
+from plimsoll_runtime.weights.gguf.blocks import GgufBlocks, kind_name, kind_of, stored_bytes
 from plimsoll_runtime.weights.gguf.metadata import ROPE_FACTORS, GgufTensor, read_metadata
-
-PIECE = 2**21
-"""Elements decoded at a time: the float32 copy of a large embedding never exists as a whole. Larger pieces leave the
-processor's caches, smaller ones pay for more calls (a Q4_K_M of 270M in bfloat16: 3.0 s so, 4.7 with 2**23)."""
+from plimsoll_runtime.weights.stored import StoredTensor, plain
 
 _TOP = {
     "token_embd.weight": "model.embed_tokens.weight",
@@ -67,54 +65,58 @@ class GgufTensors:
         self.shapes = {name: t.shape for name, t in self._tensors.items()}
         with opened(path) as file:
             self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        self._data = np.frombuffer(self._map, np.uint8)
-        for name, tensor in self._tensors.items():
-            self._check(name, tensor)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # nobody writes there, as torch fears
+            self._bytes = torch.frombuffer(self._map, dtype=torch.uint8)
+        self._kinds = {name: self._checked(name, tensor) for name, tensor in self._tensors.items()}
 
-    def read(self, name: str, dtype: torch.dtype, *, keep: bool = False) -> Tensor:
-        """One tensor, decoded piece by piece into memory of its own."""
-        tensor = self._tensors[name]
-        shifted = self._arch == "gemma3" and name.endswith("norm.weight")
-        out = torch.empty(tensor.shape, dtype=torch.float32 if shifted else dtype)
-        rows = out.view(-1, tensor.shape[-1])
-        kind = gguf.GGMLQuantizationType(tensor.kind)
-        stored = self._bytes(tensor).reshape(rows.shape[0], -1)
-        step = max(1, PIECE // tensor.shape[-1])
-        for first in range(0, rows.shape[0], step):
-            rows[first : first + step] = _decode(stored[first : first + step], kind)
-        self._release(tensor)
-        return (out - 1).to(dtype) if shifted else self._unpair(name, out)
+    def stored(self, name: str) -> StoredTensor:
+        """See TensorSource: a matrix's blocks, and vectors in float32."""
+        tensor, kind = self._tensors[name], self._kinds[name]
+        size = stored_bytes(kind, tensor.shape)
+        columns = tensor.shape[-1]
+        blocks = self._bytes[tensor.offset : tensor.offset + size].view(prod(tensor.shape) // columns, -1)
+        release = partial(self._release, tensor.offset, size)
+        found = StoredTensor(GgufBlocks(kind), tensor.shape, {"blocks": blocks}, release)
+        if len(tensor.shape) == 1:
+            vector = found.converted(torch.float32)
+            shifted = self._arch == "gemma3" and name.endswith("norm.weight")
+            return plain(vector - 1 if shifted else self._unpaired(name, vector))
+        unpaired = self._unpaired(name, blocks)
+        if unpaired is blocks:
+            return found
+        found.released()
+        return StoredTensor(found.scheme, found.shape, {"blocks": unpaired})
 
-    def _release(self, tensor: GgufTensor) -> None:
+    def _release(self, offset: int, size: int) -> None:
         """Pages of the file that were read stay in the kernel's cache, but no longer count as this process's."""
-        start = tensor.offset // mmap.PAGESIZE * mmap.PAGESIZE
-        self._map.madvise(mmap.MADV_DONTNEED, start, tensor.offset + _size(tensor) - start)
+        start = offset // mmap.PAGESIZE * mmap.PAGESIZE
+        self._map.madvise(mmap.MADV_DONTNEED, start, offset + size - start)
 
-    def _bytes(self, tensor: GgufTensor) -> NDArray[np.uint8]:
-        return self._data[tensor.offset : tensor.offset + _size(tensor)]
-
-    def _check(self, name: str, tensor: GgufTensor) -> None:
-        if not _can_decode(tensor.kind):
-            raise ModelError(f"{self._path.name}: {name} is of type {_kind_name(tensor.kind)}, which cannot be decoded")
-        block, _ = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType(tensor.kind)]
+    def _checked(self, name: str, tensor: GgufTensor) -> GGMLQuantizationType:
+        kind = kind_of(tensor.kind)
+        if kind is None:
+            raise ModelError(f"{self._path.name}: {name} is of type {kind_name(tensor.kind)}, which cannot be decoded")
+        block, _ = gguf.GGML_QUANT_SIZES[kind]
         if not tensor.shape or prod(tensor.shape) == 0 or tensor.shape[-1] % block:
             raise ModelError(
-                f"{self._path.name}: {name} has the shape {list(tensor.shape)}, which {_kind_name(tensor.kind)} cannot"
+                f"{self._path.name}: {name} has the shape {list(tensor.shape)}, which {kind.name} cannot"
                 f" hold: its rows are stored in blocks of {block}"
             )
-        end = tensor.offset + _size(tensor)
-        if end > self._data.size:
+        end = tensor.offset + stored_bytes(kind, tensor.shape)
+        if end > self._bytes.numel():
             raise ModelError(f"{self._path.name} is cut short: {name} ends at byte {end}; fetch it again")
+        return kind
 
-    def _unpair(self, name: str, tensor: Tensor) -> Tensor:
-        """Queries and keys in the order in which Transformers rotates them."""
+    def _unpaired(self, name: str, rows: Tensor) -> Tensor:
+        """Rows of queries and keys in the order in which Transformers rotates them; of others as they are."""
         if self._arch != "llama":
-            return tensor
+            return rows
         heads = next((count for part, count in self._heads.items() if part in name), None)
         if heads is None:
-            return tensor
-        paired = tensor.view(heads, tensor.shape[0] // heads // 2, 2, *tensor.shape[1:])
-        return paired.transpose(1, 2).reshape(tensor.shape)
+            return rows
+        paired = rows.view(heads, rows.shape[0] // heads // 2, 2, *rows.shape[1:])
+        return paired.transpose(1, 2).reshape(rows.shape)
 
 
 def _name(arch: str, name: str) -> str:
@@ -126,31 +128,3 @@ def _name(arch: str, name: str) -> str:
     if len(parts) == 4 and parts[0] == "blk" and parts[2] in layer:
         return f"model.layers.{parts[1]}.{layer[parts[2]]}.{parts[3]}"
     return name
-
-
-def _size(tensor: GgufTensor) -> int:
-    block, size = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType(tensor.kind)]
-    return prod(tensor.shape) // block * size
-
-
-@cache
-def _can_decode(kind: int) -> bool:
-    """Whether the gguf package can decode a type; it says so only when tried."""
-    try:
-        known = gguf.GGMLQuantizationType(kind)
-        gguf.dequantize(np.zeros((1, gguf.GGML_QUANT_SIZES[known][1]), np.uint8), known)
-    except (ValueError, KeyError, NotImplementedError):
-        return False
-    return True
-
-
-def _kind_name(kind: int) -> str:
-    known = {k.value: k.name for k in gguf.GGMLQuantizationType}
-    return known.get(kind, f"{kind} (unknown)")
-
-
-def _decode(stored: NDArray[np.uint8], kind: gguf.GGMLQuantizationType) -> Tensor:
-    if kind is gguf.GGMLQuantizationType.BF16:
-        return torch.from_numpy(stored.copy()).view(torch.bfloat16)
-    decoded = gguf.dequantize(stored, kind)
-    return torch.from_numpy(decoded if decoded.flags.writeable else decoded.copy())

@@ -1,38 +1,42 @@
-"""Tensors on their way into an image, and out of it: for decoders that read them plain."""
+"""Tensors that are only shapes: for a decoder whose places are filled, or imagined."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from plimsoll_kernels.cpu.places import Places
-from plimsoll_runtime.weights.tensors import TensorSource
+from plimsoll_runtime.weights.stored import Parts, StoredTensor
 
 
-class ThroughPlaces:
-    """What is read from files lies in its place from then on: see TensorSource."""
+@dataclass(frozen=True, slots=True)
+class Hollow:
+    """The scheme of a tensor without numbers (see weights.stored)."""
 
-    def __init__(self, source: TensorSource, places: Places) -> None:
-        self.shapes = source.shapes
-        self._source = source
-        self._places = places
+    def converted(self, parts: Parts, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        """See `hollow`."""
+        return hollow(shape, dtype)
 
-    def read(self, name: str, dtype: torch.dtype, *, keep: bool = False) -> Tensor:
-        """See TensorSource."""
-        return self._places.keep(self._source.read(name, dtype))
+    def rows(self, parts: Parts, first: int, last: int) -> Parts:
+        """See Scheme."""
+        return parts
+
+    def columns(self, parts: Parts, first: int, last: int) -> Parts:
+        """See Scheme."""
+        return parts
 
 
 class ShapesOnly:
-    """Hollow tensors, of which a decoder whose places are filled looks at shapes only: see TensorSource."""
+    """See TensorSource: hollow tensors, of which a decoder whose places are filled looks at shapes only."""
 
     def __init__(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
         self.shapes = shapes
 
-    def read(self, name: str, dtype: torch.dtype, *, keep: bool = False) -> Tensor:
+    def stored(self, name: str) -> StoredTensor:
         """See TensorSource."""
-        return hollow(self.shapes[name], dtype)
+        return StoredTensor(Hollow(), self.shapes[name], {})
 
 
 def hollow(shape: Sequence[int], dtype: torch.dtype) -> Tensor:

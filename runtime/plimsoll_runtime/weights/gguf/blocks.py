@@ -1,0 +1,81 @@
+"""GGUF's types of tensors: rows of blocks, of so many bytes for so many numbers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from math import prod
+
+import gguf
+import numpy as np
+import torch
+from gguf import GGMLQuantizationType
+from torch import Tensor
+
+from plimsoll_runtime.weights.stored import Parts
+
+PIECE = 2**21
+"""Elements decoded at a time: the float32 copy of a large embedding never exists as a whole. Larger pieces leave the
+processor's caches, smaller ones pay for more calls (a Q4_K_M of 270M in bfloat16: 3.0 s so, 4.7 with 2**23)."""
+
+
+@dataclass(frozen=True, slots=True)
+class GgufBlocks:
+    """The scheme of a type (see weights.stored): the part "blocks" is uint8 [rows, bytes of a row]."""
+
+    kind: GGMLQuantizationType
+
+    def converted(self, parts: Parts, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        """See Scheme: decoded piece by piece into memory of its own."""
+        blocks = parts["blocks"]
+        out = torch.empty(shape, dtype=dtype)
+        rows = out.view(blocks.shape[0], -1)
+        step = max(1, PIECE // rows.shape[1])
+        for first in range(0, rows.shape[0], step):
+            rows[first : first + step] = self._decoded(blocks[first : first + step])
+        return out
+
+    def rows(self, parts: Parts, first: int, last: int) -> Parts:
+        """See Scheme."""
+        return {"blocks": parts["blocks"][first:last]}
+
+    def columns(self, parts: Parts, first: int, last: int) -> Parts:
+        """See Scheme: blocks are not cut."""
+        block, size = gguf.GGML_QUANT_SIZES[self.kind]
+        if first % block or last % block:
+            raise ValueError(f"columns {first} to {last}: {self.kind.name} has blocks of {block} columns")
+        return {"blocks": parts["blocks"][:, first // block * size : last // block * size]}
+
+    def _decoded(self, blocks: Tensor) -> Tensor:
+        """float32, or bfloat16 where that is what they are."""
+        if self.kind is GGMLQuantizationType.BF16:
+            return blocks.contiguous().view(torch.bfloat16)
+        return torch.from_numpy(gguf.dequantize(np.ascontiguousarray(blocks.numpy()), self.kind))
+
+
+def kind_of(number: int) -> GGMLQuantizationType | None:
+    """The type with this number, if there is one that can be decoded."""
+    return GGMLQuantizationType(number) if _can_decode(number) else None
+
+
+def kind_name(number: int) -> str:
+    """What llama.cpp calls it."""
+    known = {kind.value: kind.name for kind in GGMLQuantizationType}
+    return known.get(number, f"{number} (unknown)")
+
+
+def stored_bytes(kind: GGMLQuantizationType, shape: tuple[int, ...]) -> int:
+    """What a tensor takes in the file."""
+    block, size = gguf.GGML_QUANT_SIZES[kind]
+    return prod(shape) // block * size
+
+
+@cache
+def _can_decode(number: int) -> bool:
+    """Whether the gguf package can decode a type; it says so only when tried."""
+    try:
+        known = GGMLQuantizationType(number)
+        gguf.dequantize(np.zeros((1, gguf.GGML_QUANT_SIZES[known][1]), np.uint8), known)
+    except (ValueError, KeyError, NotImplementedError):
+        return False
+    return True
