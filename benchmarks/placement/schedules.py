@@ -76,13 +76,19 @@ class Asked:
         return min(self.model.need.device, self.model.need.host)
 
 
-def lower_bound(trace: Trace, hosts: Sequence[Host], wait: float, steps: int = STEPS, cell: float = CELL) -> float:
-    """Seconds of loading for `trace` that every policy pays that lets no request wait longer than `wait` seconds.
+def lower_bound(
+    trace: Trace, hosts: Sequence[Host], waits: float | Sequence[float], steps: int = STEPS, cell: float = CELL
+) -> float:
+    """Seconds of loading for `trace` that every policy pays under which no request waits longer than its `waits`.
 
-    All models lie on disk at first. Each load and each wake takes what the trace says of its model.
+    One number is for all requests, else there is one for each. All models lie on disk at first. Each load and each wake
+    takes what the trace says of its model.
     """
-    cells = 1 + int((max((request.at for request in trace.requests), default=0.0) + wait) / cell)
-    asked = [found for model in trace.models if (found := _asked(model, trace, wait, cell, cells)) is not None]
+    most = [waits] * len(trace.requests) if isinstance(waits, int | float) else waits
+    times = [(request.model, request.at, request.at + wait) for request, wait in zip(trace.requests, most, strict=True)]
+    cells = 1 + int(max((due for _, _, due in times), default=0.0) / cell)
+    by_model = {key: [(at, due) for asked, at, due in times if asked == key] for key, _, _ in times}
+    asked = [_asked(model, by_model[model.key], cell, cells) for model in trace.models if model.key in by_model]
     needs = [found.model.need.device for found in asked]
     device = float(sum(fullest(needs, host.line) for host in hosts))
     memory = device + sum(host.sleepers for host in hosts)
@@ -100,17 +106,15 @@ def fullest(needs: Sequence[int], line: int) -> int:
     return max(sums)
 
 
-def _asked(model: Model, trace: Trace, wait: float, cell: float, cells: int) -> Asked | None:
-    times = [request.at for request in trace.requests if request.model == model.key]
-    if not times:
-        return None
+def _asked(model: Model, times: Sequence[tuple[float, float]], cell: float, cells: int) -> Asked:
+    """`times`: when each of its requests came, and when it was due."""
     after = [-1] * (cells + 1)
-    for at in times:
-        due = int((at + wait) / cell) + 1
-        if due <= cells:
-            after[due] = max(after[due], int(at / cell))
-    after = list(accumulate(after, max))
-    return Asked(model, after, int((times[0] + wait) / cell), int(times[-1] / cell))
+    for at, due in times:
+        late = int(due / cell) + 1
+        if late <= cells:
+            after[late] = max(after[late], int(at / cell))
+    first, last = min(due for _, due in times), max(at for at, _ in times)
+    return Asked(model, list(accumulate(after, max)), int(first / cell), int(last / cell))
 
 
 def _ascend(asked: Sequence[Asked], device: float, memory: float, cells: int, cell: float, steps: int) -> float:

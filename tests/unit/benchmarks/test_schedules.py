@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from placement import replay as command
 from placement.bound import lower_bound as pairs_bound
-from placement.replay import replay, trace
+from placement.replay import PACES, replay, trace
 from placement.run import with_figures
 from placement.schedules import Asked, Prices, Run, cheapest, fullest, lower_bound, use
 from plimsoll_cluster.keys import ObjectKey
@@ -104,6 +104,13 @@ def test_no_pool_pays_less_than_the_bound(order: str, gap: float, slots: int) ->
     assert lower_bound(asked, hosts, max(outcome.waits), steps=40) <= outcome.seconds + 1e-6
 
 
+def test_a_bound_for_who_waits_no_longer_than_he_did_is_higher() -> None:
+    asked, hosts = made("ab" * 12, 10.0), [Host("h", 10, 0)]
+    waits = [25.0 if at == 0 else 10.0 for at in range(24)]
+    assert lower_bound(asked, hosts, waits) > 1.4 * lower_bound(asked, hosts, max(waits))
+    assert lower_bound(asked, hosts, [25.0] * 24) == lower_bound(asked, hosts, 25.0)
+
+
 def test_what_a_line_cannot_hold_whole_is_no_room() -> None:
     assert fullest([4, 4, 4], 10) == 8
     assert fullest([4, 6, 3], 10) == 10
@@ -117,16 +124,18 @@ def test_what_a_line_cannot_hold_whole_is_no_room() -> None:
 @pytest.mark.parametrize("room", [2, 3])
 def test_hosts_serve_who_waits_and_no_model_is_loaded_by_two_of_them(room: int) -> None:
     """Both planners over the pool of the end-to-end tests: all are answered, each model comes from its files once."""
-    pool = replay(room, 1, 30.0, Settings(minimum_residency=2.0))
+    pool = replay("slow", room, 1, 30.0, Settings(minimum_residency=2.0))
     assert len(pool.asked) >= 100
     assert (pool.loads, pool.moves) == (8, 0)
     for host in pool.worlds.values():
         host.memory.check_integrity()
-    counted = pool.loads * 5.6 + pool.wakes * 5.0
+    load, wake = PACES["slow"]
+    counted = pool.loads * load + pool.wakes * wake
     assert pool.seconds == pytest.approx(counted)
     hosts = [Host(name, host.memory.device.line, 2**28) for name, host in pool.worlds.items()]
-    bound = lower_bound(trace(pool), hosts, max(one.waited for one in pool.asked), steps=40)
-    assert 8 * 5.6 < bound <= pool.seconds
+    waits = [one.waited for one in sorted(pool.asked, key=lambda one: one.at)]
+    patient = lower_bound(trace(pool), hosts, max(waits), steps=40)
+    assert 8 * load < patient < lower_bound(trace(pool), hosts, waits, steps=40) <= pool.seconds
 
 
 def test_the_document_shows_what_was_recorded() -> None:
