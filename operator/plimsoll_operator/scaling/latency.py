@@ -18,9 +18,9 @@ class Spread:
         self.counts: list[int] = []
 
     def add(self, before: Latency | None, after: Latency) -> None:
-        """What came between two answers of a process; nothing where the first of them is not known."""
+        """What came between two answers of a process; nothing where the first is not known, or the last has no bounds."""
         bounds = tuple(bound for bound, _ in after.buckets)
-        if before is None or tuple(bound for bound, _ in before.buckets) != bounds:
+        if before is None or not bounds or tuple(bound for bound, _ in before.buckets) != bounds:
             return
         now, then = _each(after), _each(before)
         self.merge(bounds, [max(0, a - b) for a, b in zip(now, then, strict=True)])

@@ -42,6 +42,17 @@ def test_what_was_before_counts_for_nothing() -> None:
     assert spread([0.05] * 20, before=[4.0] * 1000).percentile() == pytest.approx(0.095)
 
 
+def test_without_bounds_nothing_is_known() -> None:
+    """A gateway may say of a revision how many it counted, and not how long they took."""
+    found = spread([0.05] * 10)
+    before = found.counts.copy()
+    found.add(Latency(), Latency(count=5))
+    assert found.counts == before
+    alone = Spread()
+    alone.add(Latency(), Latency(count=5))
+    assert (alone.count, alone.percentile()) == (0, None)
+
+
 def test_other_bounds_begin_anew() -> None:
     found = spread([0.05] * 20)
     found.add(Latency(0, 0.0, ((2.0, 0),)), Latency(3, 3.0, ((2.0, 3),)))
