@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from plimsoll_runtime.background import in_daemon_thread
-from plimsoll_runtime.driver.footprint import footprint, private_bytes
+from plimsoll_runtime.driver.footprint import footprint
 from plimsoll_runtime.driver.grant import Grant as EngineGrant
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.errors import UsageError
@@ -77,9 +77,9 @@ class Processes:
 
         Raises UsageError where the sleepers would leave nothing of a CPU's memory.
         """
-        server, standby = await self._spare.pids()
-        self._server_bytes = int(footprint(server).anonymous * PROCESSES_DIFFER)
-        self._engine_bytes = private_bytes(standby) + COPIED_BYTES
+        server, standby = await self._spare.footprints()
+        self._server_bytes = int(server * PROCESSES_DIFFER)
+        self._engine_bytes = standby + COPIED_BYTES
         if self._accelerated:
             device = _accelerator()
         else:

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from plimsoll_runtime.driver.client import AsyncEngine
+from plimsoll_runtime.driver.footprint import footprint, private_bytes
 from plimsoll_runtime.driver.forkserver import ForkServer
 from plimsoll_runtime.driver.grant import Grant
 from plimsoll_runtime.driver.linked import StandbyDeadError
@@ -41,6 +42,13 @@ class Spare:
         """Of the process that forks, and of the one that stands by, once it can be used. Raises EngineDeadError."""
         return await self._until_one_lives(self._pids)
 
+    async def footprints(self) -> tuple[int, int]:
+        """Bytes of the process that forks, and of the one that stands by: its anonymous ones, and what each costs more.
+
+        Raises EngineDeadError.
+        """
+        return await self._until_one_lives(self._footprints)
+
     async def needs(self, config: EngineConfig, kv: int | None) -> Needs:
         """What a model would take, as `Standby.needs` has it. Raises EngineDeadError where every process ends."""
         return await self._until_one_lives(lambda: self._needs(config, kv))
@@ -67,6 +75,19 @@ class Spare:
             standby = await self._ready()
             assert self._server is not None
             return self._server.pid, standby.pid
+
+    async def _footprints(self) -> tuple[int, int]:
+        async with self._asking:
+            standby, server = await self._ready(), self._server
+            assert server is not None
+            try:
+                return footprint(server.pid).anonymous, private_bytes(standby.pid)
+            finally:
+                # Of one that has ended there is nothing to read, or nothing that is true.
+                for process in (server, standby):
+                    if not process.alive:
+                        self._drop_standby()
+                        raise StandbyDeadError(process.pid, process.process.returncode)
 
     async def _needs(self, config: EngineConfig, kv: int | None) -> Needs:
         async with self._asking:

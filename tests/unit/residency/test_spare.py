@@ -128,3 +128,12 @@ async def test_an_answer_that_nobody_waits_for_any_more_is_not_taken_for_the_nex
     with pytest.raises(asyncio.CancelledError):
         await asking
     assert (await spare.needs(config(tmp_path / "m"), None)).max_model_len == 128
+
+
+async def test_what_has_ended_is_not_measured(spare: Spare) -> None:
+    """Neither as nothing, which a process is that has ended and was not reaped, nor as an error."""
+    before = await spare.footprints()
+    for ended in range(2):
+        await kill((await spare.pids())[ended])
+        after = await spare.footprints()
+        assert all(0.5 * old < new < 2 * old for old, new in zip(before, after, strict=True)), (before, after)
