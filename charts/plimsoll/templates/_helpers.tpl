@@ -144,6 +144,8 @@ topologySpreadConstraints:
     whenUnsatisfiable: ScheduleAnyway
     labelSelector:
       matchLabels: {{- include "plimsoll.selector" . | nindent 8 }}
+    {{- /* Pods that an upgrade takes away count for nothing: else the new ones may all come to one node. */}}
+    matchLabelKeys: [pod-template-hash]
 {{- end }}
 volumes:
   - name: tmp
