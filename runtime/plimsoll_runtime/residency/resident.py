@@ -11,7 +11,10 @@ from plimsoll_runtime.weights.files import ModelFiles
 
 
 class Resident:
-    """One engine's life with one model. `serial` grows with each engine of the host; `files` has the tokenizer's."""
+    """One engine's life with one model. `serial` grows with each engine of the host; `files` has the tokenizer's.
+
+    `has_served`: a request has ended on it, and the engine lived.
+    """
 
     def __init__(self, name: ModelName, spec: ModelSpec, files: ModelFiles | None, engine: Engine, serial: int) -> None:
         self.name = name
@@ -20,6 +23,7 @@ class Resident:
         self.engine = engine
         self.serial = serial
         self.active = 0
+        self.has_served = False
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -31,6 +35,7 @@ class Resident:
     def leave(self) -> None:
         """It has ended, one way or another."""
         self.active -= 1
+        self.has_served = self.has_served or self.engine.failure is None
         if self.active == 0:
             self._idle.set()
 

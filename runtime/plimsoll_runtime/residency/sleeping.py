@@ -100,8 +100,8 @@ class Sleeping:
         self.asleep(model, why)
         if death is not None:
             state.counters.deaths += 1
-            if lived > state.settings.longest_back_off:
-                model.failures = 0
+            if resident.has_served or lived > state.settings.longest_back_off:
+                model.failures = 0  # it was no failure to load
             self._failures.back_off(model, death)
         elif not told and not model.leaving:
             state.journal.decide(model.name, "Asleep", why)

@@ -177,6 +177,31 @@ def test_an_engine_that_dies_takes_nobody_with_it_and_comes_back_after_a_while()
     on_a_host(test)
 
 
+def test_an_engine_that_dies_again_and_again_is_not_refused_while_it_serves() -> None:
+    async def test(host: Host, engines: FakeEngines) -> None:
+        await placed(host, A)
+        await use(host, A)
+        for _ in range(4):
+            the_engine(engines, A).die(EngineDeadError("signal 9"))
+            assert await use(host, A) < 10, "the first back-off, and a wake"
+        assert host.counters.deaths == 4
+
+    on_a_host(test)
+
+
+def test_an_engine_that_dies_before_it_has_served_anybody_backs_off_ever_longer() -> None:
+    async def test(host: Host, engines: FakeEngines) -> None:
+        await placed(host, A)
+        for _ in range(2):
+            async with host.lease(A):
+                the_engine(engines, A).die(EngineDeadError("signal 9"))
+        await asyncio.sleep(1)
+        with pytest.raises(Refused, match="team/a cannot be loaded: signal 9"):
+            await use(host, A)
+
+    on_a_host(test)
+
+
 def test_a_load_that_fails_tells_who_waits_and_backs_off_ever_longer() -> None:
     async def test(host: Host, engines: FakeEngines) -> None:
         await placed(host, A)
