@@ -10,7 +10,7 @@ from typing import Any
 from plimsoll_operator.build.image import Image
 from plimsoll_operator.build.revision import Fit, fits, user_part
 from plimsoll_operator.canary.evidence import Evidence, Totals
-from plimsoll_operator.canary.rule import Facts, begin, judge, taken_back, under
+from plimsoll_operator.canary.rule import Facts, begin, counted, judge, taken_back, under
 from plimsoll_operator.canary.stage import Sides, Stage, stage_of
 from plimsoll_operator.canary.state import Canary, State, canary_fields, read_canary, read_mark
 from plimsoll_operator.canary.terms import Terms
@@ -75,6 +75,7 @@ class Conductor:
             return Rolling(None, present if self._serves_alone(spec, observed) else stable)
         canary = under(terms, canary, observed.now)
         stage = stage_of(canary, terms, sides, observed)
+        canary = counted(canary, stage.wanted, stage.ready, observed.now)
         verdict = judge(canary, terms, self._facts(spec, canary, stage, observed.now))
         if verdict.canary is None:
             self._evidence.forget(spec.key)
@@ -153,6 +154,6 @@ class Conductor:
 def _deadline(spec: Spec, canary: Canary, stage: Stage) -> datetime:
     """When pods of the canary that do not serve never will: nothing has moved, and what loads had its time."""
     pods = stage.canary_view.observed.pods
-    moved = max((canary.since, *(p.ended if p.dead else p.moved for p in pods)))
+    moved = max((canary.lacking or canary.since, *(p.ended if p.dead else p.moved for p in pods)))
     loaded_by = [p.loads_since + timedelta(seconds=spec.startup_seconds) for p in pods if p.loads_since is not None]
     return max((moved + timedelta(seconds=spec.rollout.progress_seconds), *loaded_by))
