@@ -132,7 +132,7 @@ class PoolReconciler:
             self._wake_all(self._turns.stall(spec.key))
         if error is not None:
             raise error
-        stalls_in = seen.deadline(before) - now if any(c.type == RECONCILING for c in conditions) else None
+        stalls_in = seen.stalls_in(before) if any(c.type == RECONCILING for c in conditions) else None
         waits = (planned.wait, stalls_in, drained.wait, lost_in(found, now))
         return Outcome(again=min((wait for wait in waits if wait is not None), default=None))
 
