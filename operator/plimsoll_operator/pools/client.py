@@ -13,6 +13,7 @@ from plimsoll_cluster.pods import url_of
 from plimsoll_operator.bounded import TooLargeError, read_bounded
 from plimsoll_operator.identity import HOST_PORT, ObjectKey
 from plimsoll_operator.pools.report import LIMIT, Report, decode_report
+from plimsoll_operator.unreadable import UNREADABLE
 
 WAIT_SECONDS = 10.0
 """How long a host may hold a question for news: numbers that are no news are then as old as this at most."""
@@ -119,6 +120,6 @@ class HostClient:
 def _message(status: int, data: bytes) -> str:
     try:
         words = msgspec.json.decode(data, type=_ErrorAnswer).error.message
-    except msgspec.DecodeError:
+    except UNREADABLE:
         words = data[:200].decode("utf-8", "replace")
     return f"it answered {status}: {words[:1000]}"
