@@ -98,21 +98,33 @@ class PoolReconciler:
             return Outcome()
         try:
             spec = read_pool(pool.value)
+        except SpecError as error:
+            return await self._report_invalid(pool.value, pods, error)
+        found = self._hear(spec, pods)  # what runs answers, whatever is wrong with what new pods would be made of
+        try:
             self._image.of(spec)
             if self._host_key is None:
                 raise SpecError(NO_KEY)
         except SpecError as error:
-            found = observe_pods(pods, self._clock(), self._nodes.known)
-            await self._actor.write_status(pool.value, *describe_invalid(pool.value, found, str(error)))
-            return Outcome()
-        return await unless_namespace_ends(key, self._bring_closer(pool.value, spec, self._host_key, pods))
+            return await self._report_invalid(pool.value, pods, error)
+        return await unless_namespace_ends(key, self._bring_closer(pool.value, spec, self._host_key, found))
+
+    async def _report_invalid(self, item: Object, pods: Sequence[Pod], error: SpecError) -> Outcome:
+        found = observe_pods(pods, self._clock(), self._nodes.known)
+        await self._actor.write_status(item, *describe_invalid(item, found, str(error)))
+        return Outcome()
+
+    def _hear(self, spec: PoolSpec, pods: Sequence[Pod]) -> Sequence[Pod]:
+        """Ask the hosts for their reports; returns the pods as they are now."""
+        self._follow(spec, pods)
+        found = observe_pods(pods, self._clock(), self._nodes.known)
+        self._note_readiness(spec.key, found)
+        self._nodes.note_use(spec.key.of(POOL_KIND), (p.node for p in found if p.node))
+        return found
 
     async def _bring_closer(self, item: Object, spec: PoolSpec, host_key: HostKey, pods: Sequence[Pod]) -> Outcome:
         now = self._clock()
-        self._follow(spec, pods)
-        self._note_readiness(spec.key, observe_pods(pods, now, self._nodes.known))
-        found = tuple(replace(pod, worth=self._worth(pod)) for pod in observe_pods(pods, now, self._nodes.known))
-        self._nodes.note_use(spec.key.of(POOL_KIND), (p.node for p in found if p.node))
+        found = tuple(replace(pod, worth=self._worth(pod)) for pod in pods)
         seen = self._view(spec, host_key, Observed(found, ServiceState.OURS, now))
         planned = plan(seen)
         drained = self._drain(spec, seen, planned.actions)

@@ -31,6 +31,7 @@ from plimsoll_operator.reconcile import Reconciler
 from plimsoll_operator.turns import Turns
 from plimsoll_operator.watch import wake
 
+RUNTIME = Image("runtime:1")
 HOST_KEY = HostKey(b"o" * 32)
 QUIET_ROUNDS = 3
 POOL = ObjectKey(NAMESPACE, "shared")
@@ -154,7 +155,7 @@ class World:
 class Process:
     """One process. It lists everything at its start, and hears of each write at once from then on."""
 
-    def __init__(self, world: World, *, with_namespaces: bool = True, image: str = "runtime:1", turns: int = 9) -> None:
+    def __init__(self, world: World, *, with_namespaces: bool = True, image: Image = RUNTIME, turns: int = 9) -> None:
         self.world = world
         self.caches, self.queue = Caches(None, with_namespaces=with_namespaces), Queue()
         self.expectations = Expectations(lambda: world.now)
@@ -164,7 +165,7 @@ class Process:
             self.api,
             self.caches,
             self.expectations,
-            Image(image),
+            image,
             self.names,
             self.nodes,
             "test",

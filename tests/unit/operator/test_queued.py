@@ -11,6 +11,7 @@ from operator_support.objects import Json
 from operator_support.pooled import POOL
 from operator_support.rolling import Process, World
 
+from plimsoll_operator.build.image import Image
 from plimsoll_operator.identity import POOL_KIND
 
 LATE = 10_000
@@ -46,7 +47,7 @@ def test_nor_has_a_pool(seconds: float) -> None:
     world = pooled.World()
     world.ask_for_pool(1)
     pooled.run(pooled.Process(world).settle())
-    after = pooled.Process(world, image="runtime:2", turns=0)
+    after = pooled.Process(world, image=Image("runtime:2"), turns=0)
     pooled.run(after.settle())
     world.now += seconds
     outcome = pooled.run(after.one_pass(POOL.of(POOL_KIND)))

@@ -9,7 +9,8 @@ import pytest
 from operator_support.pooled import POOL, Process, World, run
 from operator_support.server import NAMESPACE
 
-from plimsoll_operator.identity import HOST_KIND, KIND, ObjectKey
+from plimsoll_operator.build.image import Image
+from plimsoll_operator.identity import HOST_KIND, KIND, POOL_KIND, ObjectKey
 from plimsoll_operator.nodes import Node
 
 
@@ -151,6 +152,27 @@ def test_a_pool_that_cannot_be_used() -> None:
     assert placed["reason"] == "InvalidSpec"
     assert "RuntimePool shared cannot be used: memory.sleepers 2Gi leaves nothing" in placed["message"]
     assert world.hosts == {}
+
+
+def test_hosts_of_a_pool_whose_image_is_allowed_no_more_answer_for_their_models() -> None:
+    world = World()
+    world.ask_for_pool(1, template={"image": "registry.example/runtime:1"})
+    world.ask_for("m")
+    run(Process(world, image=Image("runtime:1", allowed=("registry.example",))).settle())
+    after = Process(world)
+    world.ask_for("late")
+    run(after.settle())
+    (pool,) = world.server.objects[POOL_KIND].values()
+    told = {c["type"]: c["reason"] for c in pool["status"]["conditions"]}
+    assert told["Progressing"] == "InvalidSpec"
+    for name in ("m", "late"):
+        assert conditions(world, name)["Ready"][0] == "True"
+        assert status_of(world, name)["readyReplicas"] == 1
+    (host,) = world.hosts.values()
+    host.models[ObjectKey(NAMESPACE, "m")].state = "InHost"
+    host.sequence += 1
+    run(after.settle())
+    assert conditions(world, "m")["Ready"] == ("True", "Asleep")
 
 
 def test_pinned_models_that_together_exceed_the_line() -> None:
