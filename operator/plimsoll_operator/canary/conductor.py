@@ -97,7 +97,7 @@ class Conductor:
             there = any(pod.revision == canary.revision and not pod.stopping for pod in observed.pods)
             return taken_back(canary, NEVER_MIND, canary.since) if there else None
         if canary is not None and canary.revision == present:
-            again = canary.state is State.TAKEN_BACK and canary.terms != terms.fingerprint
+            again = canary.state is State.TAKEN_BACK and (canary.terms != terms.fingerprint or _was_left(canary))
             return begin(present, canary.stable, terms, observed.now) if again else self._marked(canary, terms, known)
         if present == stable or not stable:
             return None
@@ -149,6 +149,11 @@ class Conductor:
             canary=None if seen is None else seen[0],
             stable=None if seen is None else seen[1],
         )
+
+
+def _was_left(canary: Canary) -> bool:
+    """Whether it went because somebody wrote another spec, and not for anything that was seen of it."""
+    return canary.message == taken_back(canary, NEVER_MIND, canary.since).message
 
 
 def _deadline(spec: Spec, canary: Canary, stage: Stage) -> datetime:

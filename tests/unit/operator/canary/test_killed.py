@@ -207,6 +207,23 @@ def test_a_paused_step_costs_nothing_however_long_it_lasts() -> None:
     assert story.end()["stable"] in story.end()["pods"]
 
 
+def test_a_spec_that_is_written_again_while_its_pods_still_go_is_a_new_canary() -> None:
+    story = Story(())
+    story.ask(BETTER, 2)
+    for _ in range(6):
+        story.turn(1)
+    revision = story.world.canary["revision"]
+    story.ask(GOOD, 2)
+    story.process.outcome()
+    assert story.world.canary["state"] == "TakenBack"
+    assert any(label(pod) == revision for pod in story.world.pods)
+    story.ask(BETTER, 2)
+    story.process.outcome()
+    assert (story.world.canary["revision"], story.world.canary["state"]) == (revision, "Starting")
+    story.settle()
+    assert story.end()["stable"] == revision
+
+
 LONG = 100_000
 """Longer than any deadline."""
 
