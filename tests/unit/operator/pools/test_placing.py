@@ -175,6 +175,28 @@ def test_hosts_of_a_pool_whose_image_is_allowed_no_more_answer_for_their_models(
     assert conditions(world, "m")["Ready"] == ("True", "Asleep")
 
 
+def test_an_edit_that_cannot_be_used_leaves_a_model_ready_where_it_is() -> None:
+    world, process = settled(replicas=1, models=1)
+    before = dict(status_of(world, "m0"))
+    world.ask_for("m0", placement={"pool": POOL.name}, template={"image": "elsewhere.example/runtime:1"})
+    for _ in range(2):
+        run(process.settle())
+        after = status_of(world, "m0")
+        assert conditions(world, "m0")["Ready"] == ("True", "Ready")
+        assert conditions(world, "m0")["Stalled"] == ("True", "InvalidSpec")
+        kept = ("placements", "where", "readyReplicas", "replicas", "servedNames", "desiredReplicas")
+        assert {name: after[name] for name in kept} == {name: before[name] for name in kept}
+        assert after["phase"] == "Degraded"
+        process = Process(world)
+    (host,) = world.hosts.values()
+    host.models.clear()
+    host.sequence += 1
+    host.refusals["m0"] = "no room"
+    run(process.settle())
+    assert conditions(world, "m0")["Ready"] == ("False", "InvalidSpec"), "no host answers any more"
+    assert status_of(world, "m0")["phase"] == "Failed"
+
+
 def test_pinned_models_that_together_exceed_the_line() -> None:
     world = World()
     world.ask_for_pool(1)
