@@ -110,7 +110,8 @@ class Asker:
         if isinstance(action, Move):
             pool.moved[action.model] = now
         reason = _reason(action)
-        if reason is not None:
+        again = isinstance(action, Place) and known.failure(action.model, wish.revision if wish is not None else "")
+        if reason is not None and not again:
             self._tell(action.model, reason, action.why)
 
     def _failed(

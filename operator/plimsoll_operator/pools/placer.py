@@ -244,7 +244,8 @@ class Placer:
             name, entry = known.pod.name, known.entries.get(model)
             if entry is None:
                 if name in wishes:
-                    yield Copy(name, Where.PLACING, ready=False, why=wishes[name], namespace=foreign)
+                    error = known.failure(model)
+                    yield Copy(name, Where.PLACING, ready=False, why=wishes[name], error=error, namespace=foreign)
                 continue
             pod = self._caches.pods.get(known.pod.key)
             ready = pod is not None and pod.value.ready

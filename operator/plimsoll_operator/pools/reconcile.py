@@ -202,8 +202,9 @@ class PoolReconciler:
         """As far as is known: from its report, else from what its ModelHost says."""
         known = self._book.get(pod.uid)
         if known is not None and known.report is not None:
-            return len(known.report.models)
-        return len(self._stored(pod).get("models") or ())
+            return len(known.entries)
+        stored = self._stored(pod).get("models") or ()
+        return sum(entry["state"] != "Absent" for entry in stored)
 
     def _worth(self, pod: Pod) -> float:
         """Of what the pod has; one that drains already goes on draining."""

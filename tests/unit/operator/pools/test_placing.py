@@ -12,6 +12,7 @@ from operator_support.server import NAMESPACE
 from plimsoll_operator.build.image import Image
 from plimsoll_operator.identity import HOST_KIND, KIND, POOL_KIND, ObjectKey
 from plimsoll_operator.nodes import Node
+from plimsoll_operator.pools.pools import PLACEMENT
 
 
 def where(world: World) -> dict[str, set[str]]:
@@ -195,6 +196,38 @@ def test_an_edit_that_cannot_be_used_leaves_a_model_ready_where_it_is() -> None:
     run(process.settle())
     assert conditions(world, "m0")["Ready"] == ("False", "InvalidSpec"), "no host answers any more"
     assert status_of(world, "m0")["phase"] == "Failed"
+
+
+def test_files_that_cannot_be_fetched_are_told_and_hold_up_no_drain() -> None:
+    world, process = settled(replicas=1, models=1)
+    (host,) = world.hosts.values()
+    key = ObjectKey(NAMESPACE, "m0")
+
+    def fail(_: Any = None) -> None:
+        host.models[key].state, host.models[key].error = "Absent", "401 for demo://x"
+        host.models[key].wish = ""
+        host.sequence += 1
+
+    host.proceed = fail  # type: ignore[method-assign]
+    for _ in range(4):
+        fail()
+        world.now += 61
+        process.queue.add(POOL.of(PLACEMENT))
+        run(process.turn())
+        process.hear()
+    fail()
+    run(process.turn())
+    assert len(host.loads) > 2, "it is tried again"
+    placed = [note for _, reason, note in process.api.events if reason == "Placed" and "Placed is" not in note]
+    assert len(placed) == 1, "another try is no news"
+    assert conditions(world, "m0")["Loaded"] == ("False", "LoadFailed")
+    assert "401 for demo://x" in str(status_of(world, "m0")["conditions"])
+    world.ask_for_pool(0)
+    for _ in range(3):
+        process.hear()
+        process.queue.add(POOL.of(POOL_KIND))
+        run(process.turn())
+    assert all("deletionTimestamp" in pod["metadata"] for pod in world.server.objects["Pod"].values())
 
 
 def test_pinned_models_that_together_exceed_the_line() -> None:
