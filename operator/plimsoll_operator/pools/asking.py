@@ -67,6 +67,10 @@ class Asker:
                 if _only_adds(action):
                     continue
                 return
+            if isinstance(action, Place | Move) and action.model not in wishes:
+                if _only_adds(action):
+                    continue  # nobody can say what to place: it stays as it is
+                return
             if not self._may_act():
                 raise NotLeaderError("the Lease is lost")
             try:
@@ -90,7 +94,8 @@ class Asker:
             case Move(source=source, first=First.UNLOAD, host=host) if source != host:
                 return await client.remove(model, operation)
             case Place(level=level) | Move(level=level):
-                return wish is None or await client.place(model, operation, wish.body, level.value)
+                assert wish is not None
+                return await client.place(model, operation, wish.body, level.value)
             case Unload():
                 return await client.remove(model, operation)
             case Sleep(level=level):

@@ -135,3 +135,18 @@ def test_a_model_that_goes_is_asked_to() -> None:
     host = Host()
     held(host, A, "a")
     assert Asking(host).carry_out({}, Unload(A, POD.key, Because.REMOVED, "")) == [("remove", "a")]
+
+
+@pytest.mark.parametrize("first", First)
+@pytest.mark.parametrize("source", [POD.key, ObjectKey("team", "elsewhere")])
+def test_a_model_whose_spec_cannot_be_read_is_not_moved_and_nobody_is_told_that_it_was(
+    first: First, source: ObjectKey
+) -> None:
+    host = Host()
+    held(host, A, "a")
+    asking = Asking(host)
+    move = Move(A, source, POD.key, Level.RESIDENT, first, Because.DRAINING, "")
+    assert asking.carry_out({}, move) == []
+    away = Move(A, POD.key, ObjectKey("team", "elsewhere"), Level.RESIDENT, first, Because.DRAINING, "")
+    assert asking.carry_out({}, away) == [], "taken away, it could be placed nowhere"
+    assert (asking.told, asking.pool.moved, asking.pool.asked) == ([], {}, {})
