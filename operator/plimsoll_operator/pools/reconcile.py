@@ -76,7 +76,7 @@ class PoolReconciler:
         self._poller = poller
         self._connect = connect
         self._ears = ears
-        self._draining: dict[ObjectKey, frozenset[str]] = {}
+        self._draining: dict[ObjectKey, dict[str, datetime]] = {}
         self._usable: dict[ObjectKey, frozenset[tuple[Any, ...]]] = {}
         self._writes = Writes(common, POOL_KIND)
         self._actor = Actor(common, self._writes)
@@ -181,20 +181,22 @@ class PoolReconciler:
 
     def _drain(self, spec: PoolSpec, seen: View[PoolSpec], actions: Sequence[Action]) -> Drained:
         """Those that are to go give their models away first; the planner and the ModelHosts hear of it."""
-        before = self._draining.get(spec.key, frozenset())
+        before = self._draining.get(spec.key, {})
+        since = {**before, **self._draining_since(seen.observed.pods)}
         patience = timedelta(seconds=spec.rollout.progress_seconds)
         drained = drain(
             actions,
             seen.observed.pods,
             {pod.uid: self._models_on(pod) for pod in seen.observed.pods},
-            self._draining_since(seen.observed.pods),
+            since,
             patience,
             seen.observed.now,
         )
-        self._draining[spec.key] = drained.draining
-        for uid in drained.draining ^ before:
+        # ModelHosts say it, too; while they cannot be written, a drain has an end all the same.
+        self._draining[spec.key] = {uid: since.get(uid, seen.observed.now) for uid in drained.draining}
+        for uid in drained.draining ^ before.keys():
             self._ears.note(uid)
-        if drained.draining != before:
+        if drained.draining != before.keys():
             self._ears.replan(spec.key)
         return drained
 

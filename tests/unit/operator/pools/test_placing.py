@@ -230,6 +230,16 @@ def test_files_that_cannot_be_fetched_are_told_and_hold_up_no_drain() -> None:
     assert all("deletionTimestamp" in pod["metadata"] for pod in world.server.objects["Pod"].values())
 
 
+def test_a_drain_ends_though_no_modelhost_can_be_written() -> None:
+    world, process = settled(replicas=1, models=1)
+    world.ask_for_pool(0)
+    process.hear()
+    for seconds, going in ((0, False), (599, False), (2, True)):
+        world.now += seconds
+        run(process.one_pass(POOL.of(POOL_KIND)))
+        assert [("deletionTimestamp" in pod["metadata"]) for pod in world.server.objects["Pod"].values()] == [going]
+
+
 def test_pinned_models_that_together_exceed_the_line() -> None:
     world = World()
     world.ask_for_pool(1)
