@@ -94,14 +94,21 @@ class KubernetesSource:
             query["labelSelector"] = self._resource.selector
         try:
             response = await self._api.ask("GET", self._path, query, patience=patience)
+            text = "" if response.status == 200 else await _text(response)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise UnreachableError(_words(error)) from error
         if response.status != 200:
-            text = (await response.text())[:500]
-            response.close()
             hint = f" ({self._resource.hint})" if response.status == 404 and self._resource.hint else ""
             raise _error(response.status, text + hint)
         return response
+
+
+async def _text(response: aiohttp.ClientResponse) -> str:
+    """What an error says, whatever bytes it is made of."""
+    try:
+        return (await response.read()).decode("utf-8", "replace")[:500]
+    finally:
+        response.close()
 
 
 def _parsed(items: Sequence[msgspec.Raw]) -> Iterator[Object]:

@@ -29,7 +29,8 @@ class InPool:
 
     async def bring_closer(self, item: Object, spec: Spec, pods: Sequence[Pod]) -> Outcome:
         """What one pass can do; `pods` are the model's own. Raises ApiError and NotLeaderError."""
-        picture = self.pooled.picture(spec)
+        assert spec.placement is not None
+        picture = self.pooled.picture(spec.key, spec.placement.key)
         if picture is None:
             return Outcome()
         found = observe_pods(pods, self.common.clock(), self.common.nodes.known)

@@ -94,7 +94,7 @@ class OwnPods:
         if error is not None:
             raise error
         rolls = stage is None and any(c.type == RECONCILING for c in conditions)
-        stalls_in = seen.deadline(before) - now if rolls else None
+        stalls_in = seen.stalls_in(before) if rolls else None
         waits = (planned.wait, rolling.wait, stalls_in, lost_in(found, now), None if known else LOOK_AGAIN)
         return Outcome(again=min((wait for wait in waits if wait is not None), default=None))
 

@@ -16,6 +16,10 @@ FIRST_DELAY = 0.5
 NOTHING_SEEN = -1
 
 
+class UnforeseenError(Exception):
+    """Asking a process, or taking its answer, failed in a way that nobody thought of; the log says how."""
+
+
 class Answer(Protocol):
     """`sequence` rises with each piece of news of the process `instance`."""
 
@@ -48,18 +52,22 @@ class Polling:
         take: Callable[[AnswerT], None],
         fail: Callable[[Exception], None],
     ) -> None:
-        """`ask` for what comes after a sequence, for ever; `name` is whom, for the log."""
+        """`ask` for what comes after a sequence, for ever; `name` is whom in the log. `fail` hears of what fails."""
         delay, after, instance = FIRST_DELAY, NOTHING_SEEN, ""
         while True:
             try:
                 answer = await ask(after)
+                take(answer)
             except self.failures as error:
                 fail(error)
-                await self.sleep(delay * random.uniform(0.5, 1.0))
-                delay, after = min(delay * 2, self.longest), NOTHING_SEEN
+            except Exception:  # one odd answer must not end what is asked of this process
+                logger.exception("%s: asking it broke", name)
+                fail(UnforeseenError("an error of the operator itself; please report it"))
+            else:
+                if answer.instance != instance:
+                    logger.info("%s is the process %s", name, answer.instance)
+                delay, after, instance = FIRST_DELAY, answer.sequence, answer.instance
+                await self.sleep(LEAST_PAUSE)
                 continue
-            if answer.instance != instance:
-                logger.info("%s is the process %s", name, answer.instance)
-            delay, after, instance = FIRST_DELAY, answer.sequence, answer.instance
-            take(answer)
-            await self.sleep(LEAST_PAUSE)
+            await self.sleep(delay * random.uniform(0.5, 1.0))
+            delay, after = min(delay * 2, self.longest), NOTHING_SEEN

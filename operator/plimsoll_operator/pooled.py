@@ -11,14 +11,13 @@ from plimsoll_operator.plan import DeletePod
 from plimsoll_operator.pools.picture import Picture, Told, shown
 from plimsoll_operator.pools.problem import Problem
 from plimsoll_operator.reasons import Reason
-from plimsoll_operator.spec import Spec
 
 
 class Pooled(Protocol):
     """Knows where models with placement are."""
 
-    def picture(self, spec: Spec) -> Picture | None:
-        """Where a model is; None while that is not known yet."""
+    def picture(self, model: ObjectKey, pool: ObjectKey) -> Picture | None:
+        """Where a model is in its pool; None while that is not known yet."""
 
     def untold(self, model: ObjectKey) -> list[Told]:
         """Decisions about a model that no event tells of yet; the caller tells them."""
@@ -30,11 +29,10 @@ class Pooled(Protocol):
 class NoPools:
     """For an operator that serves none."""
 
-    def picture(self, spec: Spec) -> Picture | None:
+    def picture(self, model: ObjectKey, pool: ObjectKey) -> Picture | None:
         """Nowhere."""
-        assert spec.placement is not None
         why = Problem(Reason.POOL_NOT_FOUND, "this operator serves no RuntimePools")
-        return Picture(shown(spec), problem=why)
+        return Picture(shown(model, pool), problem=why)
 
     def untold(self, model: ObjectKey) -> list[Told]:
         """None."""

@@ -13,8 +13,9 @@ from plimsoll_operator.observe import Pod, observe_pods
 from plimsoll_operator.outcome import PATIENCE, Outcome, unless_namespace_ends
 from plimsoll_operator.own_pods import OwnPods
 from plimsoll_operator.pooled import NO_POOLS, Pooled
+from plimsoll_operator.pools.pooled_status import describe_invalid_pooled
 from plimsoll_operator.scaling.scaler import Scaler
-from plimsoll_operator.spec import Spec, SpecError, read_spec
+from plimsoll_operator.spec import Spec, SpecError, pool_of, read_spec
 from plimsoll_operator.status import describe_invalid
 from plimsoll_operator.turns import Turns
 from plimsoll_operator.writes import Writes
@@ -82,8 +83,14 @@ class Reconciler:
 
     async def _report_invalid(self, item: Object, pods: Sequence[Pod], error: SpecError) -> None:
         self._wake_all(self._turns.end(key_of(item)))
-        found = observe_pods(pods, self._common.clock(), self._common.nodes.known)
-        await self._actor.write_status(item, *describe_invalid(item, found, str(error)))
+        found, pool = observe_pods(pods, self._common.clock(), self._common.nodes.known), pool_of(item)
+        if pool is None:
+            await self._actor.write_status(item, *describe_invalid(item, found, str(error)))
+            return
+        picture = self._pooled.picture(key_of(item), pool)
+        if picture is not None:
+            own_ready = sum(pod.ready for pod in found)
+            await self._actor.write_status(item, *describe_invalid_pooled(item, picture, own_ready, str(error)))
 
     def _forget(self, key: ObjectKey) -> None:
         self._writes.forget(key)

@@ -63,12 +63,18 @@ def describe(
 
 def describe_invalid(item: Object, pods: Sequence[Pod], message: str) -> tuple[Fields, list[Condition]]:
     """The status of an object that cannot be read: what runs goes on as it is, under the names that it has."""
-    meta, before = item["metadata"], item.get("status") or {}
     live = [p for p in pods if p.live]
-    ready, replicas = sum(p.ready for p in live), _wanted_before(item)
+    least = read_rollout(item["spec"].get("rollout", {})).least_ready(_wanted_before(item))
+    return describe_unread(item, len(live), sum(p.ready for p in live), least, message)
+
+
+def describe_unread(item: Object, there: int, ready: int, least: int, message: str) -> tuple[Fields, list[Condition]]:
+    """The same where `ready` of those that are `there` serve, and `least` are to for it to be called ready."""
+    meta, before = item["metadata"], item.get("status") or {}
+    replicas = _wanted_before(item)
     fields = {
         "observedGeneration": meta["generation"],
-        "replicas": len(live),
+        "replicas": there,
         "readyReplicas": ready,
         "updatedReplicas": 0,
         "selector": before.get("selector") or selector(meta["name"], kind=item["kind"]),
@@ -77,7 +83,7 @@ def describe_invalid(item: Object, pods: Sequence[Pod], message: str) -> tuple[F
     }
     if replicas == 0:
         told = Condition(READY, True, Reason.STOPPED, "0 replicas are wanted; the spec is invalid: see Stalled")
-    elif ready >= read_rollout(item["spec"].get("rollout", {})).least_ready(replicas):
+    elif ready >= least:
         told = Condition(READY, True, Reason.READY, f"{ready} ready for requests; the spec is invalid: see Stalled")
     else:
         told = Condition(READY, False, Reason.INVALID_SPEC, message)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Generic, TypeVar
 
 from plimsoll_operator.build.revision import Fit, Fits
@@ -71,6 +71,11 @@ class View(Generic[W_co]):
         """When what is under way counts as stalled; `before` are the conditions of the last status. See progress.py."""
         stopping = tuple(p for p in self.observed.pods if p.stopping)
         return deadline(self.spec, (*self.current, *self.ended, *stopping), before, self.observed.now)
+
+    def stalls_in(self, before: Sequence[Mapping[str, Any]]) -> timedelta | None:
+        """How long until then; None where that was before: what only waits for its turn never counts as stalled."""
+        left = self.deadline(before) - self.observed.now
+        return left if left > timedelta(0) else None
 
     def failure(self, reasons: frozenset[Reason]) -> Failure | None:
         """The first failure of one of these kinds among good pods; dead ones count until replaced."""

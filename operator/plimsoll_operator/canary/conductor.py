@@ -10,7 +10,7 @@ from typing import Any
 from plimsoll_operator.build.image import Image
 from plimsoll_operator.build.revision import Fit, fits, user_part
 from plimsoll_operator.canary.evidence import Evidence, Totals
-from plimsoll_operator.canary.rule import Facts, begin, judge, taken_back, under
+from plimsoll_operator.canary.rule import Facts, begin, counted, judge, taken_back, under
 from plimsoll_operator.canary.stage import Sides, Stage, stage_of
 from plimsoll_operator.canary.state import Canary, State, canary_fields, read_canary, read_mark
 from plimsoll_operator.canary.terms import Terms
@@ -75,6 +75,7 @@ class Conductor:
             return Rolling(None, present if self._serves_alone(spec, observed) else stable)
         canary = under(terms, canary, observed.now)
         stage = stage_of(canary, terms, sides, observed)
+        canary = counted(canary, stage.wanted, stage.ready, observed.now)
         verdict = judge(canary, terms, self._facts(spec, canary, stage, observed.now))
         if verdict.canary is None:
             self._evidence.forget(spec.key)
@@ -96,7 +97,7 @@ class Conductor:
             there = any(pod.revision == canary.revision and not pod.stopping for pod in observed.pods)
             return taken_back(canary, NEVER_MIND, canary.since) if there else None
         if canary is not None and canary.revision == present:
-            again = canary.state is State.TAKEN_BACK and canary.terms != terms.fingerprint
+            again = canary.state is State.TAKEN_BACK and (canary.terms != terms.fingerprint or _was_left(canary))
             return begin(present, canary.stable, terms, observed.now) if again else self._marked(canary, terms, known)
         if present == stable or not stable:
             return None
@@ -150,9 +151,14 @@ class Conductor:
         )
 
 
+def _was_left(canary: Canary) -> bool:
+    """Whether it went because somebody wrote another spec, and not for anything that was seen of it."""
+    return canary.message == taken_back(canary, NEVER_MIND, canary.since).message
+
+
 def _deadline(spec: Spec, canary: Canary, stage: Stage) -> datetime:
     """When pods of the canary that do not serve never will: nothing has moved, and what loads had its time."""
     pods = stage.canary_view.observed.pods
-    moved = max((canary.since, *(p.ended if p.dead else p.moved for p in pods)))
+    moved = max((canary.lacking or canary.since, *(p.ended if p.dead else p.moved for p in pods)))
     loaded_by = [p.loads_since + timedelta(seconds=spec.startup_seconds) for p in pods if p.loads_since is not None]
     return max((moved + timedelta(seconds=spec.rollout.progress_seconds), *loaded_by))

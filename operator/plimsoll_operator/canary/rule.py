@@ -49,7 +49,15 @@ def begin(revision: str, stable: str, terms: Terms, now: datetime) -> Canary:
 
 def taken_back(canary: Canary, why: str, now: datetime) -> Canary:
     """It gets no requests any more."""
-    return replace(canary, weight=0, state=State.TAKEN_BACK, since=now, message=f"taken back: {why}"[:1000])
+    message = f"taken back: {why}"[:1000]
+    return replace(canary, weight=0, state=State.TAKEN_BACK, since=now, message=message, lacking=None)
+
+
+def counted(canary: Canary, wanted: int, ready: int, now: datetime) -> Canary:
+    """The same, with since when pods lack: those that are wanted from now on have their time from now on."""
+    if canary.state is State.TAKEN_BACK or ready >= wanted:
+        return replace(canary, lacking=None)
+    return canary if canary.lacking is not None else replace(canary, lacking=now)
 
 
 def judge(canary: Canary, terms: Terms, facts: Facts) -> Verdict:
@@ -107,6 +115,7 @@ def _starting(canary: Canary, step: int, terms: Terms, now: datetime) -> Canary:
         state=State.STARTING,
         since=now,
         terms=terms.fingerprint,
+        lacking=None,
     )
     return _saying(moved, _made(terms.steps[step - 1]))
 

@@ -23,7 +23,8 @@ class Canary:
     """`weight` per cent of requests go to `revision`, the others to the pods of `stable`.
 
     `step` counts from 1; `steps` of them there are. `since`: when the state began. `terms`: the fingerprint of those it
-    is judged by. `message` says in words what is waited for, or why it was taken back.
+    is judged by. `message` says in words what is waited for, or why it was taken back. `lacking`: since when fewer
+    of its pods are ready than are wanted; None while all are, or none is wanted.
     """
 
     revision: str
@@ -35,6 +36,7 @@ class Canary:
     since: datetime
     terms: str
     message: str
+    lacking: datetime | None = None
 
     @property
     def progress(self) -> str:
@@ -46,18 +48,19 @@ class Canary:
 
 def canary_fields(canary: Canary) -> dict[str, Any]:
     """As it is written."""
-    return {
+    fields = {
         "revision": canary.revision,
         "stableRevision": canary.stable,
         "step": canary.step,
         "steps": canary.steps,
         "weight": canary.weight,
         "state": canary.state.value,
-        "since": canary.since.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "since": _stamp(canary.since),
         "terms": canary.terms,
         "progress": canary.progress,
         "message": canary.message,
     }
+    return fields | ({"lackingSince": _stamp(canary.lacking)} if canary.lacking is not None else {})
 
 
 def read_canary(status: Mapping[str, Any]) -> Canary | None:
@@ -75,7 +78,12 @@ def read_canary(status: Mapping[str, Any]) -> Canary | None:
         since=datetime.fromisoformat(found["since"]),
         terms=found["terms"],
         message=found.get("message", ""),
+        lacking=datetime.fromisoformat(found["lackingSince"]) if "lackingSince" in found else None,
     )
+
+
+def _stamp(time: datetime) -> str:
+    return time.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,7 +51,7 @@ def _movable(draft: Draft, source: Ledger, target: Ledger) -> Iterator[Slot]:
             continue
         if known.waiting or known.model.pinned or known.model.key in target.slots or unfit(known, target):
             continue
-        if (source.placed - known.bulk) / source.line < (target.placed + known.bulk) / max(1, target.line):
+        if (source.placed - known.bulk) / max(1, source.line) < (target.placed + known.bulk) / max(1, target.line):
             continue
         groups = Groups(known)
         if groups.disregarded(target) > groups.disregarded(source):

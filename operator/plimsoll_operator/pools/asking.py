@@ -43,7 +43,10 @@ class Asker:
     async def carry_out(
         self, pool: Pool, hosts: Sequence[Known], actions: Sequence[Action], wishes: Mapping[ObjectKey, Wanted]
     ) -> None:
-        """Hosts side by side; on each, an action waits until those before it have ended, maybe for a later pass."""
+        """Hosts side by side; on each, an action waits until those before it have ended, maybe for a later pass.
+
+        A host that refuses to place a model is asked for what comes after it: that may free what the model needs.
+        """
         by_host: dict[ObjectKey, list[Action]] = {}
         for action in actions:
             by_host.setdefault(_target(action), []).append(action)
@@ -58,7 +61,15 @@ class Asker:
         for action in actions:
             report = known.report
             refused = pool.refused.get((known.pod.uid, action.model))
-            if report is None or refused is not None:
+            if report is None:
+                return
+            if refused is not None:
+                if _only_adds(action):
+                    continue
+                return
+            if isinstance(action, Place | Move) and action.model not in wishes:
+                if _only_adds(action):
+                    continue  # nobody can say what to place: it stays as it is
                 return
             if not self._may_act():
                 raise NotLeaderError("the Lease is lost")
@@ -66,6 +77,8 @@ class Asker:
                 done = await self._act(client, known, action, wishes)
             except HostError as error:
                 self._failed(pool, known, action, wishes, error)
+                if error.is_refusal and _only_adds(action):
+                    continue
                 return
             self._accepted(pool, known, action, wishes)
             if not done:
@@ -81,7 +94,8 @@ class Asker:
             case Move(source=source, first=First.UNLOAD, host=host) if source != host:
                 return await client.remove(model, operation)
             case Place(level=level) | Move(level=level):
-                return wish is None or await client.place(model, operation, wish.body, level.value)
+                assert wish is not None
+                return await client.place(model, operation, wish.body, level.value)
             case Unload():
                 return await client.remove(model, operation)
             case Sleep(level=level):
@@ -101,7 +115,8 @@ class Asker:
         if isinstance(action, Move):
             pool.moved[action.model] = now
         reason = _reason(action)
-        if reason is not None:
+        again = isinstance(action, Place) and known.failure(action.model, wish.revision if wish is not None else "")
+        if reason is not None and not again:
             self._tell(action.model, reason, action.why)
 
     def _failed(
@@ -147,6 +162,11 @@ def _target(action: Action) -> ObjectKey:
     if isinstance(action, Move) and action.first is First.UNLOAD:
         return action.source
     return action.host
+
+
+def _only_adds(action: Action) -> bool:
+    """Whether no later action on its host counts on room that it makes."""
+    return isinstance(action, Place) or (isinstance(action, Move) and action.source == action.host)
 
 
 def _reason(action: Action) -> Reason | None:

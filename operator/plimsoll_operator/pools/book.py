@@ -45,6 +45,13 @@ class Known:
     past: list[str] = field(default_factory=list)
     entries: dict[ObjectKey, ModelEntry] = field(default_factory=dict)
 
+    def failure(self, model: ObjectKey, revision: str | None = None) -> str:
+        """Why a model that was placed is not there, as the host says of it, or of this revision; else ""."""
+        entry = None if self.report is None or model in self.entries else self.report.entry(model)
+        if entry is None or revision not in (None, entry.revision):
+            return ""
+        return entry.error or ""
+
 
 Changed = Callable[[Known, Report | None], None]
 """Told of a host of which something new is known, and of the report that it had before."""

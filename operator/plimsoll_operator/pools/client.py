@@ -10,13 +10,16 @@ import aiohttp
 import msgspec
 
 from plimsoll_cluster.pods import url_of
+from plimsoll_operator.api import WRITE_SECONDS
 from plimsoll_operator.bounded import TooLargeError, read_bounded
 from plimsoll_operator.identity import HOST_PORT, ObjectKey
 from plimsoll_operator.pools.report import LIMIT, Report, decode_report
+from plimsoll_operator.unreadable import UNREADABLE
 
 WAIT_SECONDS = 10.0
 """How long a host may hold a question for news: numbers that are no news are then as old as this at most."""
 ANSWER_SECONDS = 10.0
+"""For a report. A change has no longer than a write to the API server, as whoever loses the Lease may not be late."""
 UNLIMITED = 0
 
 
@@ -93,7 +96,7 @@ class HostClient:
 
     async def _change(self, method: str, model: ObjectKey, verb: str, body: Mapping[str, Any]) -> bool:
         path = f"/host/v1/models/{quote(model.namespace, safe='')}/{quote(model.name, safe='')}{verb}"
-        status, _ = await self._ask(method, path, body, ANSWER_SECONDS)
+        status, _ = await self._ask(method, path, body, WRITE_SECONDS)
         return status == 200
 
     async def _ask(self, method: str, path: str, body: Mapping[str, Any] | None, seconds: float) -> tuple[int, bytes]:
@@ -119,6 +122,6 @@ class HostClient:
 def _message(status: int, data: bytes) -> str:
     try:
         words = msgspec.json.decode(data, type=_ErrorAnswer).error.message
-    except msgspec.DecodeError:
+    except UNREADABLE:
         words = data[:200].decode("utf-8", "replace")
     return f"it answered {status}: {words[:1000]}"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from plimsoll_operator.identity import ObjectKey
 from plimsoll_operator.pools.problem import Problem
 from plimsoll_operator.reasons import Reason
-from plimsoll_operator.spec import Spec
 
 
 class Where(StrEnum):
@@ -87,11 +87,9 @@ class Picture:
         return bool(self.copies) and all(copy.where is Where.ASLEEP for copy in self.copies)
 
 
-def shown(spec: Spec) -> str:
+def shown(model: ObjectKey, pool: ObjectKey) -> str:
     """The name of a model's pool as its conditions have it."""
-    placement = spec.placement
-    assert placement is not None
-    return placement.pool if placement.namespace == spec.key.namespace else str(placement.key)
+    return pool.name if pool.namespace == model.namespace else str(pool)
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,6 @@ from plimsoll_operator.pools.starting import first_places, starting, without
 from plimsoll_operator.pools.tokens import Tokens
 from plimsoll_operator.pools.wishes import Wish, Wishes
 from plimsoll_operator.reasons import Reason
-from plimsoll_operator.spec import Spec
 from plimsoll_operator.template import SpecError
 
 logger = logging.getLogger(__name__)
@@ -138,19 +137,18 @@ class Placer:
         ]
         return Outcome(again=min(waits))
 
-    def picture(self, spec: Spec) -> Picture | None:
-        """Where a model is. None while this process does not know yet."""
-        assert spec.placement is not None
-        key = spec.placement.key
+    def picture(self, model: ObjectKey, key: ObjectKey) -> Picture | None:
+        """Where a model is in a pool. None while this process does not know yet."""
+        name = shown(model, key)
         pool = self._pools.get(key)
         if self._caches.pools.get(key) is None:
-            return Picture(shown(spec), problem=self._missing(key))
+            return Picture(name, problem=self._missing(key))
         if pool is None or not pool.decided:
             return None
-        problem = self._problem(spec.key, pool)
+        problem = self._problem(model, pool)
         if problem is not None and not problem.keeps:
-            return Picture(shown(spec), problem=problem)
-        return Picture(shown(spec), tuple(self._copies(spec, key, pool)), problem, pool.held.get(spec.key, ""))
+            return Picture(name, problem=problem)
+        return Picture(name, tuple(self._copies(model, key, pool)), problem, pool.held.get(model, ""))
 
     def admits(self, pool: ObjectKey, model: ObjectKey) -> bool | None:
         """Whether a model may be on a pool's hosts; None while this process does not know yet."""
@@ -239,20 +237,21 @@ class Placer:
             if refusal is not None and (known[0] is None or known[0].reason != refusal.reason):
                 self.tell(model, Reason.REFUSED, refusal.message)
 
-    def _copies(self, spec: Spec, key: ObjectKey, pool: Pool) -> Iterable[Copy]:
-        wishes = pool.placements.get(spec.key, {})
-        foreign = key.namespace if key.namespace != spec.key.namespace else ""
+    def _copies(self, model: ObjectKey, key: ObjectKey, pool: Pool) -> Iterable[Copy]:
+        wishes = pool.placements.get(model, {})
+        foreign = key.namespace if key.namespace != model.namespace else ""
         for known in self._book.of(key):
-            name, entry = known.pod.name, known.entries.get(spec.key)
+            name, entry = known.pod.name, known.entries.get(model)
             if entry is None:
                 if name in wishes:
-                    yield Copy(name, Where.PLACING, ready=False, why=wishes[name], namespace=foreign)
+                    error = known.failure(model)
+                    yield Copy(name, Where.PLACING, ready=False, why=wishes[name], error=error, namespace=foreign)
                 continue
             pod = self._caches.pods.get(known.pod.key)
             ready = pod is not None and pod.value.ready
             where = Where.UNKNOWN if not ready else OF_STATE[entry.state]
             size = entry.device or entry.host_bytes
-            asked = pool.asked.get(known.pod.uid, {}).get(spec.key)
+            asked = pool.asked.get(known.pod.uid, {}).get(model)
             goes = asked is not None and asked.going
             current = name in wishes or (not wishes and not goes)
             error = entry.error or ""

@@ -7,11 +7,11 @@ from datetime import UTC, datetime
 from typing import Any
 
 from plimsoll_operator.conditions import LOADED, PLACED, PROGRESSING, READY, ROUTABLE, Condition
-from plimsoll_operator.identity import POOL_KIND, selector
+from plimsoll_operator.identity import POOL_KIND, Object, selector
 from plimsoll_operator.pools.picture import UNDER_WAY, Copy, Picture, Where
 from plimsoll_operator.reasons import Reason
 from plimsoll_operator.spec import Spec
-from plimsoll_operator.status import Fields, standard_of
+from plimsoll_operator.status import Fields, describe_unread, standard_of
 
 
 def describe_pooled(
@@ -35,13 +35,31 @@ def describe_pooled(
         "selector": selector(placement.pool, kind=POOL_KIND),
         "desiredReplicas": spec.replicas,
         "phase": _phase(spec, picture, progressing, parts),
-        "where": ", ".join(copy.place for copy in picture.copies)[:256],
+        "where": _where(picture),
         "why": _why(picture)[:512],
         "placements": [_placement(copy) for copy in picture.copies],
         "servedNames": served,
         "names": ", ".join(served),
     }
     return fields, [ready, progressing, *parts, *standard_of(progressing)]
+
+
+def describe_invalid_pooled(
+    item: Object, picture: Picture, own_ready: int, message: str
+) -> tuple[Fields, list[Condition]]:
+    """The status of one that cannot be read: hosts go on with what they have, under the names that it has."""
+    there, ready = len(picture.copies) + own_ready, picture.answering + own_ready
+    fields, conditions = describe_unread(item, there, ready, 1, message)
+    fields |= {
+        "where": _where(picture),
+        "why": _why(picture)[:512],
+        "placements": [_placement(copy) for copy in picture.copies],
+    }
+    return fields, conditions
+
+
+def _where(picture: Picture) -> str:
+    return ", ".join(copy.place for copy in picture.copies)[:256]
 
 
 def _placement(copy: Copy) -> dict[str, Any]:

@@ -76,7 +76,7 @@ class PoolReconciler:
         self._poller = poller
         self._connect = connect
         self._ears = ears
-        self._draining: dict[ObjectKey, frozenset[str]] = {}
+        self._draining: dict[ObjectKey, dict[str, datetime]] = {}
         self._usable: dict[ObjectKey, frozenset[tuple[Any, ...]]] = {}
         self._writes = Writes(common, POOL_KIND)
         self._actor = Actor(common, self._writes)
@@ -98,21 +98,33 @@ class PoolReconciler:
             return Outcome()
         try:
             spec = read_pool(pool.value)
+        except SpecError as error:
+            return await self._report_invalid(pool.value, pods, error)
+        found = self._hear(spec, pods)  # what runs answers, whatever is wrong with what new pods would be made of
+        try:
             self._image.of(spec)
             if self._host_key is None:
                 raise SpecError(NO_KEY)
         except SpecError as error:
-            found = observe_pods(pods, self._clock(), self._nodes.known)
-            await self._actor.write_status(pool.value, *describe_invalid(pool.value, found, str(error)))
-            return Outcome()
-        return await unless_namespace_ends(key, self._bring_closer(pool.value, spec, self._host_key, pods))
+            return await self._report_invalid(pool.value, pods, error)
+        return await unless_namespace_ends(key, self._bring_closer(pool.value, spec, self._host_key, found))
+
+    async def _report_invalid(self, item: Object, pods: Sequence[Pod], error: SpecError) -> Outcome:
+        found = observe_pods(pods, self._clock(), self._nodes.known)
+        await self._actor.write_status(item, *describe_invalid(item, found, str(error)))
+        return Outcome()
+
+    def _hear(self, spec: PoolSpec, pods: Sequence[Pod]) -> Sequence[Pod]:
+        """Ask the hosts for their reports; returns the pods as they are now."""
+        self._follow(spec, pods)
+        found = observe_pods(pods, self._clock(), self._nodes.known)
+        self._note_readiness(spec.key, found)
+        self._nodes.note_use(spec.key.of(POOL_KIND), (p.node for p in found if p.node))
+        return found
 
     async def _bring_closer(self, item: Object, spec: PoolSpec, host_key: HostKey, pods: Sequence[Pod]) -> Outcome:
         now = self._clock()
-        self._follow(spec, pods)
-        self._note_readiness(spec.key, observe_pods(pods, now, self._nodes.known))
-        found = tuple(replace(pod, worth=self._worth(pod)) for pod in observe_pods(pods, now, self._nodes.known))
-        self._nodes.note_use(spec.key.of(POOL_KIND), (p.node for p in found if p.node))
+        found = tuple(replace(pod, worth=self._worth(pod)) for pod in pods)
         seen = self._view(spec, host_key, Observed(found, ServiceState.OURS, now))
         planned = plan(seen)
         drained = self._drain(spec, seen, planned.actions)
@@ -132,7 +144,7 @@ class PoolReconciler:
             self._wake_all(self._turns.stall(spec.key))
         if error is not None:
             raise error
-        stalls_in = seen.deadline(before) - now if any(c.type == RECONCILING for c in conditions) else None
+        stalls_in = seen.stalls_in(before) if any(c.type == RECONCILING for c in conditions) else None
         waits = (planned.wait, stalls_in, drained.wait, lost_in(found, now))
         return Outcome(again=min((wait for wait in waits if wait is not None), default=None))
 
@@ -169,20 +181,22 @@ class PoolReconciler:
 
     def _drain(self, spec: PoolSpec, seen: View[PoolSpec], actions: Sequence[Action]) -> Drained:
         """Those that are to go give their models away first; the planner and the ModelHosts hear of it."""
-        before = self._draining.get(spec.key, frozenset())
+        before = self._draining.get(spec.key, {})
+        since = {**before, **self._draining_since(seen.observed.pods)}
         patience = timedelta(seconds=spec.rollout.progress_seconds)
         drained = drain(
             actions,
             seen.observed.pods,
             {pod.uid: self._models_on(pod) for pod in seen.observed.pods},
-            self._draining_since(seen.observed.pods),
+            since,
             patience,
             seen.observed.now,
         )
-        self._draining[spec.key] = drained.draining
-        for uid in drained.draining ^ before:
+        # ModelHosts say it, too; while they cannot be written, a drain has an end all the same.
+        self._draining[spec.key] = {uid: since.get(uid, seen.observed.now) for uid in drained.draining}
+        for uid in drained.draining ^ before.keys():
             self._ears.note(uid)
-        if drained.draining != before:
+        if drained.draining != before.keys():
             self._ears.replan(spec.key)
         return drained
 
@@ -190,8 +204,9 @@ class PoolReconciler:
         """As far as is known: from its report, else from what its ModelHost says."""
         known = self._book.get(pod.uid)
         if known is not None and known.report is not None:
-            return len(known.report.models)
-        return len(self._stored(pod).get("models") or ())
+            return len(known.entries)
+        stored = self._stored(pod).get("models") or ()
+        return sum(entry["state"] != "Absent" for entry in stored)
 
     def _worth(self, pod: Pod) -> float:
         """Of what the pod has; one that drains already goes on draining."""

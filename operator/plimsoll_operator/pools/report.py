@@ -8,6 +8,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from plimsoll_operator.identity import ObjectKey
+from plimsoll_operator.unreadable import UNREADABLE
 
 LIMIT = 4 * 2**20
 """Bytes of a report: a thousand models have room."""
@@ -135,5 +136,5 @@ def decode_report(data: bytes) -> Report:
     """Read what a host sent. Raises BadReportError."""
     try:
         return msgspec.json.decode(data, type=Report)
-    except msgspec.DecodeError as error:
+    except UNREADABLE as error:
         raise BadReportError(f"it is no report: {error}") from error

@@ -11,6 +11,7 @@ from msgspec import Meta, Struct
 
 from plimsoll_operator.clock import AHEAD_SECONDS, FROM_THE_FUTURE
 from plimsoll_operator.identity import ObjectKey
+from plimsoll_operator.unreadable import UNREADABLE
 
 LIMIT = 32 * 2**20
 """Bytes of an answer: ten thousand models have room."""
@@ -86,7 +87,7 @@ def decode_demand(data: bytes) -> Demand:
     """Read what a gateway sent. Raises BadDemandError."""
     try:
         return msgspec.json.decode(data, type=Demand)
-    except msgspec.DecodeError as error:
+    except UNREADABLE as error:
         raise BadDemandError(f"it is no answer to GET /demand: {error}") from error
 
 

@@ -21,6 +21,8 @@ WORST = 1.5
 """A line is at most so many times lower than the load at which a latency was missed."""
 FORGET_SECONDS = 4 * 3600.0
 """In this time a line that a miss has drawn rises to twice of what it was."""
+MOST_DOUBLINGS = 64.0
+"""A line is forgotten by then; a float overflows after 1024 of them, which are 170 days."""
 DRAW_SECONDS = 60.0
 """Between two misses that draw a line, as figures are those of a minute. Nor does one while replicas come or go."""
 ALONE = 1.0
@@ -62,7 +64,7 @@ class Line:
             known.append(by_cache)
         if self.missed is not None:
             age = max(0.0, facts.now - self.at)
-            known.append(max(self.carried, self.missed * 2.0 ** (age / FORGET_SECONDS)))
+            known.append(max(self.carried, self.missed * 2.0 ** min(MOST_DOUBLINGS, age / FORGET_SECONDS)))
         return max(ALONE, min(known))
 
 

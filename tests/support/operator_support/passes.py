@@ -29,20 +29,22 @@ def reconciler_of(
     now: Callable[[], float],
     wake: Callable[[ObjectKey], None] = lambda _: None,
     sightings: Sightings = nobody_tells,
+    image: str = "runtime:1",
+    turns: int = 99,
 ) -> Reconciler:
-    """One that may act, and whose turn it always is; `now` counts seconds since the epoch of the tests."""
+    """One that may act; `now` counts seconds since the epoch of the tests, `turns` is how many may roll at a time."""
     common = Common(
         api,
         caches,
         expectations,
-        Image("runtime:1"),
+        Image(image),
         NameRegistry(),
         nodes,
         "test",
         may_act=lambda: True,
         clock=lambda: EPOCH + timedelta(seconds=now()),
     )
-    return Reconciler(common, Turns(99), wake=wake, sightings=sightings)
+    return Reconciler(common, Turns(turns), wake=wake, sightings=sightings)
 
 
 def run(coroutine: Coroutine[Any, Any, Any]) -> Any:

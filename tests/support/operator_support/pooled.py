@@ -19,6 +19,7 @@ from plimsoll_operator.identity import API_VERSION, HOST_KIND, KIND, POOL_KIND, 
 from plimsoll_operator.kinds import Caches
 from plimsoll_operator.names import NameRegistry
 from plimsoll_operator.nodes import NodeRegistry
+from plimsoll_operator.outcome import Outcome
 from plimsoll_operator.pools.book import HostPod
 from plimsoll_operator.pools.client import HostClient, HostError
 from plimsoll_operator.pools.host_key import HostKey
@@ -30,6 +31,7 @@ from plimsoll_operator.reconcile import Reconciler
 from plimsoll_operator.turns import Turns
 from plimsoll_operator.watch import wake
 
+RUNTIME = Image("runtime:1")
 HOST_KEY = HostKey(b"o" * 32)
 QUIET_ROUNDS = 3
 POOL = ObjectKey(NAMESPACE, "shared")
@@ -153,7 +155,7 @@ class World:
 class Process:
     """One process. It lists everything at its start, and hears of each write at once from then on."""
 
-    def __init__(self, world: World, *, with_namespaces: bool = True) -> None:
+    def __init__(self, world: World, *, with_namespaces: bool = True, image: Image = RUNTIME, turns: int = 9) -> None:
         self.world = world
         self.caches, self.queue = Caches(None, with_namespaces=with_namespaces), Queue()
         self.expectations = Expectations(lambda: world.now)
@@ -163,7 +165,7 @@ class Process:
             self.api,
             self.caches,
             self.expectations,
-            Image("runtime:1"),
+            image,
             self.names,
             self.nodes,
             "test",
@@ -173,7 +175,7 @@ class Process:
         wake(self.caches, self.queue, self.expectations, self.nodes)  # type: ignore[arg-type]
         self.pools = Pools(
             common,
-            Turns(9),
+            Turns(turns),
             host_key=HOST_KEY,
             connect=self._connect,
             queue=self.queue,
@@ -181,18 +183,19 @@ class Process:
             poller=NoPoller,
         )
         self.reconciler = Reconciler(
-            common, Turns(9), wake=lambda key: self.queue.add(key.of(KIND)), pooled=self.pools.placer
+            common, Turns(turns), wake=lambda key: self.queue.add(key.of(KIND)), pooled=self.pools.placer
         )
         self._heard: dict[str, int] = {}
         self._list()
 
-    async def one_pass(self, key: Key) -> None:
+    async def one_pass(self, key: Key) -> Outcome:
         """Of one key; what is due again soon is due now."""
         self.queue.due.pop(key, None)
         outcome = await (self.reconciler.reconcile(key.object) if key.kind == KIND else self.pools.reconcile(key))
         if outcome.put_off:
             self.queue.add(key)
         self.hear()
+        return outcome
 
     async def poll(self) -> None:
         """Every host is asked once."""

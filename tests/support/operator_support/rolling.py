@@ -19,6 +19,7 @@ from plimsoll_operator.expectations import Expectations
 from plimsoll_operator.identity import KIND, REVISION_LABEL, ObjectKey
 from plimsoll_operator.kinds import Caches
 from plimsoll_operator.nodes import NodeRegistry
+from plimsoll_operator.outcome import Outcome
 
 KEY = ObjectKey(NAMESPACE, "m")
 BAD, STUCK = 2000, 3000
@@ -106,7 +107,7 @@ class World:
 class Process:
     """A process of the operator. It lists everything before each pass, so that it sees all that was written."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, *, image: str = "runtime:1", turns: int = 99) -> None:
         self.world = world
         self.api = Strict(world)
         self.api.events = world.events
@@ -118,20 +119,27 @@ class Process:
             NodeRegistry(),
             now=lambda: world.now,
             sightings=world.totals,
+            image=image,
+            turns=turns,
         )
 
     def one_pass(self) -> bool:
         """Whether it changed anything."""
+        before = self.world.server.version
+        outcome = self.outcome()
+        changed = self.world.server.version != before
+        assert changed or outcome.again is None or outcome.again > timedelta(0), "a pass that changes nothing, for ever"
+        return changed
+
+    def outcome(self) -> Outcome:
+        """What a pass comes to."""
         for store in self.caches.all():
             part, number = store.part_of(NAMESPACE), store.part_of(NAMESPACE).begin_list()
             found = map(store.resource.entry, self.world.server.objects.get(store.resource.kind, {}).values())
             part.end_list(number, {entry.key: entry for entry in found}, self.world.server.version)
-        before = self.world.server.version
-        outcome = run(self.reconciler.reconcile(KEY))
+        outcome: Outcome = run(self.reconciler.reconcile(KEY))
         assert not outcome.put_off
-        changed = self.world.server.version != before
-        assert changed or outcome.again is None or outcome.again > timedelta(0), "a pass that changes nothing, for ever"
-        return changed
+        return outcome
 
 
 def label(pod: Json) -> str:

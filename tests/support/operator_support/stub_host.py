@@ -153,7 +153,8 @@ class StubHost:
 
     def _place(self, key: ObjectKey, body: Mapping[str, Any]) -> None:
         known, spec = self.models.get(key), dict(body["spec"])
-        if known is not None and known.spec["revision"] == spec["revision"] and known.wish != "gone":
+        same = known is not None and known.spec["revision"] == spec["revision"]
+        if known is not None and same and known.wish != "gone" and known.state != "Absent":
             return
         self.loads.append(key)
         level = body["level"]

@@ -104,6 +104,35 @@ async def test_errors_say_what_to_do(api: tuple[Api, Any], status: int, error: t
             pass
 
 
+async def _garbled(request: web.Request) -> web.StreamResponse:
+    return web.Response(status=500, body=b"\xff\xfe no", content_type="text/plain", charset="utf-8")
+
+
+async def _broken_off(request: web.Request) -> web.StreamResponse:
+    response = web.StreamResponse(status=500, headers={"Content-Length": "100"})
+    await response.prepare(request)
+    await response.write(b"no")
+    assert request.transport is not None
+    request.transport.close()
+    return response
+
+
+@pytest.mark.parametrize("answer", [_garbled, _broken_off])
+async def test_an_error_that_cannot_be_read_is_one_all_the_same(answer: Any) -> None:
+    app = web.Application()
+    app.router.add_get("/{path:.*}", answer)
+    async with TestServer(app) as server:
+        configuration = kubernetes_client.Configuration(host=str(server.make_url("")).rstrip("/"))
+        async with Connection(configuration) as client:
+            source = KubernetesSource(client, THINGS, "ns")
+            with pytest.raises(UnreachableError):
+                async for _ in source.list():
+                    pass
+            with pytest.raises(UnreachableError):
+                async for _ in source.watch(1):
+                    pass
+
+
 async def test_watches_of_many_namespaces_leave_room_for_requests(monkeypatch: pytest.MonkeyPatch) -> None:
     """The client's own limit is 100 connections."""
     made, app = Api(), web.Application()

@@ -207,6 +207,83 @@ def test_a_paused_step_costs_nothing_however_long_it_lasts() -> None:
     assert story.end()["stable"] in story.end()["pods"]
 
 
+def test_a_spec_that_is_written_again_while_its_pods_still_go_is_a_new_canary() -> None:
+    story = Story(())
+    story.ask(BETTER, 2)
+    for _ in range(6):
+        story.turn(1)
+    revision = story.world.canary["revision"]
+    story.ask(GOOD, 2)
+    story.process.outcome()
+    assert story.world.canary["state"] == "TakenBack"
+    assert any(label(pod) == revision for pod in story.world.pods)
+    story.ask(BETTER, 2)
+    story.process.outcome()
+    assert (story.world.canary["revision"], story.world.canary["state"]) == (revision, "Starting")
+    story.settle()
+    assert story.end()["stable"] == revision
+
+
+LONG = 100_000
+"""Longer than any deadline."""
+
+
+def _old(replicas: int = 2) -> Story:
+    """A canary with half of the requests, that has been watched for long."""
+    story = Story((), replicas)
+    story.world.ask_for(BETTER, replicas, {"steps": [{"weight": 50, "paused": True}]})
+    story.settle()
+    story.world.now += LONG
+    assert (story.world.canary["state"], story.world.canary["weight"]) == ("Observing", 50)
+    return story
+
+
+def _goes_on(story: Story) -> bool:
+    """All its pods serve again, and it never was taken back."""
+    story.settle()
+    assert story.end()["conditions"]["Progressing"] == ("True", "Canary")
+    assert "lackingSince" not in story.world.canary
+    assert "TakenBack" not in [reason for _, reason, _ in story.world.events]
+    return bool(story.world.canary["state"] == "Observing" and story.world.canary["weight"] == 50)
+
+
+def test_pods_that_a_larger_model_needs_have_their_own_time() -> None:
+    story = _old()
+    story.replicas = story.world.model["spec"]["replicas"] = 4
+    story.world.server.put("ModelDeployment", story.world.model)
+    assert _goes_on(story)
+    assert Counter(map(label, story.world.pods))[story.world.canary["revision"]] == 2
+
+
+def test_a_canary_goes_on_after_a_long_time_without_replicas() -> None:
+    story = _old()
+    for replicas in (0, 2):
+        story.replicas = story.world.model["spec"]["replicas"] = replicas
+        story.world.server.put("ModelDeployment", story.world.model)
+        story.settle()
+        story.world.now += LONG
+    assert _goes_on(story)
+
+
+def test_a_pod_of_a_canary_that_is_deleted_is_made_again_however_old_it_was() -> None:
+    story = _old()
+    mine = [p["metadata"]["name"] for p in story.world.pods if label(p) == story.world.canary["revision"]]
+    for name in mine:
+        story.world.server.remove("Pod", name)
+    assert _goes_on(story)
+
+
+def test_a_pod_that_cannot_be_made_again_takes_the_canary_back_in_the_end() -> None:
+    story = _old()
+    story.world.proceed = lambda: None  # type: ignore[method-assign]  # no kubelet answers any more
+    mine = [p["metadata"]["name"] for p in story.world.pods if label(p) == story.world.canary["revision"]]
+    for name in mine:
+        story.world.server.remove("Pod", name)
+    for _ in range(30):
+        story.turn(20)
+    assert story.world.canary["state"] == "TakenBack"
+
+
 def test_without_its_terms_all_pods_are_replaced_at_once() -> None:
     story = Story(())
     story.tell([Ask(BAD, 2, soon=False)])

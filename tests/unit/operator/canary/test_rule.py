@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from operator_support.objects import EPOCH
 
-from plimsoll_operator.canary.rule import LOOK_AGAIN, Facts, begin, judge, under
+from plimsoll_operator.canary.rule import LOOK_AGAIN, Facts, begin, counted, judge, taken_back, under
 from plimsoll_operator.canary.seen import Seen
 from plimsoll_operator.canary.state import Canary, State, canary_fields, mark_of, read_canary, read_mark
 from plimsoll_operator.canary.terms import Terms, read_terms
@@ -121,9 +121,23 @@ def test_other_terms_keep_it_where_it_is() -> None:
     assert (following.state, following.weight) == (State.STARTING, 80)
 
 
+def test_since_when_pods_lack_is_when_they_were_wanted_last() -> None:
+    later = EPOCH + timedelta(hours=1)
+    at = counted(canary(), 1, 1, EPOCH)
+    assert at.lacking is None
+    lacks = counted(at, 2, 1, later)
+    assert lacks.lacking == later
+    assert counted(lacks, 2, 1, later + timedelta(hours=1)) == lacks
+    assert counted(lacks, 2, 2, later).lacking is None
+    assert counted(lacks, 0, 0, later).lacking is None
+    assert counted(taken_back(lacks, "it fails", later), 1, 0, later).lacking is None
+
+
 def test_it_is_read_as_it_is_written() -> None:
     at = canary()
     assert read_canary({"canary": canary_fields(at)}) == at
+    lacks = replace(at, lacking=EPOCH)
+    assert read_canary({"canary": canary_fields(lacks)}) == lacks
     assert read_canary({}) is None
     assert read_mark(mark_of(at).text()) == mark_of(at)
     for text in ("", "{}", "[]", "3", "nothing"):

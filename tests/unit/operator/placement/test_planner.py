@@ -369,3 +369,11 @@ def test_nothing_moves_for_little_nor_soon_again_nor_what_is_more_than_files() -
     assert len(actions(uneven(moved=NOW - 601))) == 2
     images = [host("h1", *[image(name) for name in names[:6]], sleepers=1000), host("h2")]
     assert actions(pool([model(name) for name in names[:6]], images)) == []
+
+
+def test_a_host_that_may_take_nothing_breaks_no_plan() -> None:
+    models = [model(name, need) for name, need in (("a", 40), ("b", 40))]
+    state = pool(models, [host("h1", files("a"), files("b"), line=0), host("h2")])
+    moves = [action for action in actions(state) if isinstance(action, Move)]
+    assert {(move.source.name, move.host.name) for move in moves} <= {("h1", "h2")}
+    assert moves, "what lies where it can never wake goes where it can"

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
+import aiohttp
+import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 from operator_support.stub_host import StubHost
 
 from plimsoll_operator.identity import ObjectKey
-from plimsoll_operator.pools.client import HostClient, host_session
+from plimsoll_operator.lease import MARGIN
+from plimsoll_operator.pools.client import HostClient, HostError, host_session
 
 MODEL = ObjectKey("team", "a")
 HOSTS = 150
@@ -40,3 +44,30 @@ async def test_questions_that_wait_for_news_leave_room_for_requests() -> None:
         assert await client.wake(MODEL, "operation")
         news.set()
         assert {report.instance for report in await asyncio.gather(*questions)} == {"i1"}
+
+
+class Session:
+    """Notes how long requests may take, and reaches nobody."""
+
+    def __init__(self) -> None:
+        self.seconds: list[float | None] = []
+
+    def request(self, *_: Any, timeout: aiohttp.ClientTimeout, **__: Any) -> Any:
+        self.seconds.append(timeout.total)
+        raise OSError("no way")
+
+
+async def test_a_change_has_ended_before_another_operator_may_act() -> None:
+    session: Any = Session()
+    client = HostClient(session, "http://h", "token")
+    for change in (
+        client.place(MODEL, "o", {}, "Resident"),
+        client.remove(MODEL, "o"),
+        client.wake(MODEL, "o"),
+        client.sleep(MODEL, "o", "InHost"),
+        client.pin(MODEL, "o", pinned=True, weight=1.0, priority=0),
+    ):
+        with pytest.raises(HostError, match="no way"):
+            await change
+    assert len(session.seconds) == 5
+    assert all(seconds is not None and seconds < MARGIN for seconds in session.seconds)

@@ -9,8 +9,10 @@ import pytest
 from operator_support.pooled import POOL, Process, World, run
 from operator_support.server import NAMESPACE
 
-from plimsoll_operator.identity import HOST_KIND, KIND, ObjectKey
+from plimsoll_operator.build.image import Image
+from plimsoll_operator.identity import HOST_KIND, KIND, POOL_KIND, ObjectKey
 from plimsoll_operator.nodes import Node
+from plimsoll_operator.pools.pools import PLACEMENT
 
 
 def where(world: World) -> dict[str, set[str]]:
@@ -151,6 +153,91 @@ def test_a_pool_that_cannot_be_used() -> None:
     assert placed["reason"] == "InvalidSpec"
     assert "RuntimePool shared cannot be used: memory.sleepers 2Gi leaves nothing" in placed["message"]
     assert world.hosts == {}
+
+
+def test_hosts_of_a_pool_whose_image_is_allowed_no_more_answer_for_their_models() -> None:
+    world = World()
+    world.ask_for_pool(1, template={"image": "registry.example/runtime:1"})
+    world.ask_for("m")
+    run(Process(world, image=Image("runtime:1", allowed=("registry.example",))).settle())
+    after = Process(world)
+    world.ask_for("late")
+    run(after.settle())
+    (pool,) = world.server.objects[POOL_KIND].values()
+    told = {c["type"]: c["reason"] for c in pool["status"]["conditions"]}
+    assert told["Progressing"] == "InvalidSpec"
+    for name in ("m", "late"):
+        assert conditions(world, name)["Ready"][0] == "True"
+        assert status_of(world, name)["readyReplicas"] == 1
+    (host,) = world.hosts.values()
+    host.models[ObjectKey(NAMESPACE, "m")].state = "InHost"
+    host.sequence += 1
+    run(after.settle())
+    assert conditions(world, "m")["Ready"] == ("True", "Asleep")
+
+
+def test_an_edit_that_cannot_be_used_leaves_a_model_ready_where_it_is() -> None:
+    world, process = settled(replicas=1, models=1)
+    before = dict(status_of(world, "m0"))
+    world.ask_for("m0", placement={"pool": POOL.name}, template={"image": "elsewhere.example/runtime:1"})
+    for _ in range(2):
+        run(process.settle())
+        after = status_of(world, "m0")
+        assert conditions(world, "m0")["Ready"] == ("True", "Ready")
+        assert conditions(world, "m0")["Stalled"] == ("True", "InvalidSpec")
+        kept = ("placements", "where", "readyReplicas", "replicas", "servedNames", "desiredReplicas")
+        assert {name: after[name] for name in kept} == {name: before[name] for name in kept}
+        assert after["phase"] == "Degraded"
+        process = Process(world)
+    (host,) = world.hosts.values()
+    host.models.clear()
+    host.sequence += 1
+    host.refusals["m0"] = "no room"
+    run(process.settle())
+    assert conditions(world, "m0")["Ready"] == ("False", "InvalidSpec"), "no host answers any more"
+    assert status_of(world, "m0")["phase"] == "Failed"
+
+
+def test_files_that_cannot_be_fetched_are_told_and_hold_up_no_drain() -> None:
+    world, process = settled(replicas=1, models=1)
+    (host,) = world.hosts.values()
+    key = ObjectKey(NAMESPACE, "m0")
+
+    def fail(_: Any = None) -> None:
+        host.models[key].state, host.models[key].error = "Absent", "401 for demo://x"
+        host.models[key].wish = ""
+        host.sequence += 1
+
+    host.proceed = fail  # type: ignore[method-assign]
+    for _ in range(4):
+        fail()
+        world.now += 61
+        process.queue.add(POOL.of(PLACEMENT))
+        run(process.turn())
+        process.hear()
+    fail()
+    run(process.turn())
+    assert len(host.loads) > 2, "it is tried again"
+    placed = [note for _, reason, note in process.api.events if reason == "Placed" and "Placed is" not in note]
+    assert len(placed) == 1, "another try is no news"
+    assert conditions(world, "m0")["Loaded"] == ("False", "LoadFailed")
+    assert "401 for demo://x" in str(status_of(world, "m0")["conditions"])
+    world.ask_for_pool(0)
+    for _ in range(3):
+        process.hear()
+        process.queue.add(POOL.of(POOL_KIND))
+        run(process.turn())
+    assert all("deletionTimestamp" in pod["metadata"] for pod in world.server.objects["Pod"].values())
+
+
+def test_a_drain_ends_though_no_modelhost_can_be_written() -> None:
+    world, process = settled(replicas=1, models=1)
+    world.ask_for_pool(0)
+    process.hear()
+    for seconds, going in ((0, False), (599, False), (2, True)):
+        world.now += seconds
+        run(process.one_pass(POOL.of(POOL_KIND)))
+        assert [("deletionTimestamp" in pod["metadata"]) for pod in world.server.objects["Pod"].values()] == [going]
 
 
 def test_pinned_models_that_together_exceed_the_line() -> None:

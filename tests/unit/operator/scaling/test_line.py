@@ -77,6 +77,13 @@ def test_a_line_is_forgotten_by_and_by_and_raised_by_what_is_carried() -> None:
     assert carried.learned(TARGET, replace(FACTS, carried=7.0, ttft=None)) == carried, "no news is no good news"
 
 
+def test_a_line_of_long_ago_is_forgotten_and_breaks_nothing() -> None:
+    for days in (1, 170, 171, 20_000):
+        late = replace(FACTS, now=NOW + days * 86400.0)
+        height = Line(1.0, NOW).height(TARGET, late)
+        assert height == (pytest.approx(Line().height(TARGET, late)))
+
+
 def test_a_latency_without_load_is_told_and_draws_no_line() -> None:
     slow = replace(FACTS, carried=0.4, ttft=3.0)
     assert miss(TARGET, slow) is None

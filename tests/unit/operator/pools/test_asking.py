@@ -1,0 +1,152 @@
+"""What hosts are asked of a plan, one action after the other, and what becomes of refusals."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from operator_support.objects import EPOCH, model
+from operator_support.stub_host import StubClient, StubHost, StubModel
+
+from plimsoll_operator.identity import ObjectKey
+from plimsoll_operator.placement.action import Action, Because, First, Move, Place, Sleep, Unload
+from plimsoll_operator.placement.level import Level
+from plimsoll_operator.pools.asking import Asker
+from plimsoll_operator.pools.book import HostBook, HostPod, Known
+from plimsoll_operator.pools.client import HostClient, HostError
+from plimsoll_operator.pools.remembered import Pool, Refused
+from plimsoll_operator.pools.wanted import Wanted, wanted
+from plimsoll_operator.reasons import Reason
+from plimsoll_operator.spec import read_spec
+
+POOL = ObjectKey("team", "shared")
+POD = HostPod(POOL, "h", "uid-h", "n", "198.18.0.9", 0)
+A, B, C = (ObjectKey("team", name) for name in "abc")
+
+
+@dataclass
+class Host(StubHost):
+    """One that notes what it is asked, and refuses as it is told; a name is on it once, as on real ones."""
+
+    asked: list[tuple[str, str]] = field(default_factory=list)
+
+    def change(self, verb: str, key: ObjectKey, body: Mapping[str, Any]) -> tuple[int, Any]:
+        self.asked.append((verb, key.name))
+        if verb in self.refusals:
+            raise HostError(409, f"it answered 409: {self.refusals[verb]}")
+        if verb == "place":
+            theirs = {name for other, found in self.models.items() if other != key for name in names_of(found)}
+            taken = theirs & set(body["spec"]["servedNames"])
+            if taken:
+                raise HostError(409, f"it answered 409: {taken} is taken")
+        return super().change(verb, key, body)
+
+
+def names_of(found: StubModel) -> Sequence[str]:
+    names: Sequence[str] = found.spec["servedNames"]
+    return names
+
+
+def wish(key: ObjectKey, *names: str) -> Wanted:
+    return wanted(read_spec(model(key.name, placement={"pool": "shared"})), list(names))
+
+
+def known(host: StubHost) -> Known:
+    book = HostBook()
+    book.keep(POOL, [POD])
+    book.take(POD.uid, host.report(), host.now)
+    (found,) = book
+    return found
+
+
+class Asking:
+    """An asker of one host, and what it told people."""
+
+    def __init__(self, host: Host) -> None:
+        self.host, self.pool = host, Pool()
+        self.told: list[tuple[ObjectKey, Reason]] = []
+        self.asker = Asker(self.connect, self.tell, may_act=lambda: True, clock=lambda: EPOCH)
+
+    def connect(self, _: HostPod) -> HostClient:
+        return StubClient(self.host)
+
+    def tell(self, key: ObjectKey, reason: Reason, _: str) -> None:
+        self.told.append((key, reason))
+
+    def carry_out(self, wishes: Mapping[ObjectKey, Wanted], *actions: Action) -> list[tuple[str, str]]:
+        """What the host was asked."""
+        self.host.asked.clear()
+        asyncio.run(self.asker.carry_out(self.pool, [known(self.host)], actions, wishes))
+        return list(self.host.asked)
+
+
+def renewed(key: ObjectKey) -> Move:
+    return Move(key, POD.key, POD.key, Level.RESIDENT, First.UNLOAD, Because.REVISION, "its spec changed")
+
+
+def held(host: Host, key: ObjectKey, *names: str) -> None:
+    host.models[key] = StubModel({**wish(key, *names).body, "revision": "before"}, "Resident", host.now)
+
+
+def test_a_name_that_goes_from_one_model_to_another_of_a_host_does() -> None:
+    host = Host()
+    held(host, A, "a", "x")
+    held(host, B, "b")
+    asking = Asking(host)
+    wishes = {A: wish(A, "a"), B: wish(B, "b", "x")}
+    assert asking.carry_out(wishes, renewed(B), renewed(A)) == [("place", "b"), ("place", "a")]
+    assert (B, Reason.REFUSED) in asking.told
+    assert asking.carry_out(wishes, renewed(B)) == [], "it is not asked again at once"
+    asking.pool.refused.clear()
+    assert asking.carry_out(wishes, renewed(B)) == [("place", "b")]
+    assert set(names_of(host.models[B])) == {"b", "x"}
+
+
+@pytest.mark.parametrize("remembered", [True, False])
+def test_what_counts_on_room_that_was_refused_is_not_asked(remembered: bool) -> None:
+    host = Host(refusals={"sleep": "it answers"})
+    held(host, A, "a")
+    held(host, B, "b")
+    asking = Asking(host)
+    if remembered:
+        asking.pool.refused[POD.uid, A] = Refused("", EPOCH.timestamp() + 30, "it answers")
+    sleep = Sleep(A, POD.key, Level.IN_HOST, Because.EVICTED, "")
+    place = Place(C, POD.key, Level.RESIDENT, Because.MISSING, "")
+    found = asking.carry_out({C: wish(C, "c")}, sleep, place)
+    assert found == ([] if remembered else [("sleep", "a")])
+
+
+def test_nothing_more_is_asked_of_a_host_that_does_not_answer() -> None:
+    host = Host()
+    asking = Asking(host)
+    found = known(host)
+    host.dead = True
+    place = [Place(key, POD.key, Level.RESIDENT, Because.MISSING, "") for key in (A, B)]
+    wishes = {key: wish(key, key.name) for key in (A, B)}
+    asyncio.run(asking.asker.carry_out(asking.pool, [found], place, wishes))
+    assert host.asked == [("place", "a")]
+    assert asking.told == []
+
+
+def test_a_model_that_goes_is_asked_to() -> None:
+    host = Host()
+    held(host, A, "a")
+    assert Asking(host).carry_out({}, Unload(A, POD.key, Because.REMOVED, "")) == [("remove", "a")]
+
+
+@pytest.mark.parametrize("first", First)
+@pytest.mark.parametrize("source", [POD.key, ObjectKey("team", "elsewhere")])
+def test_a_model_whose_spec_cannot_be_read_is_not_moved_and_nobody_is_told_that_it_was(
+    first: First, source: ObjectKey
+) -> None:
+    host = Host()
+    held(host, A, "a")
+    asking = Asking(host)
+    move = Move(A, source, POD.key, Level.RESIDENT, first, Because.DRAINING, "")
+    assert asking.carry_out({}, move) == []
+    away = Move(A, POD.key, ObjectKey("team", "elsewhere"), Level.RESIDENT, first, Because.DRAINING, "")
+    assert asking.carry_out({}, away) == [], "taken away, it could be placed nowhere"
+    assert (asking.told, asking.pool.moved, asking.pool.asked) == ([], {}, {})
