@@ -18,7 +18,7 @@ class Spread:
         self.counts: list[int] = []
 
     def add(self, before: Latency | None, after: Latency) -> None:
-        """What came between two answers of a process; nothing where the first is not known, or the last has no bounds."""
+        """What came between two answers of a process; nothing without the first, or where the last has no bounds."""
         bounds = tuple(bound for bound, _ in after.buckets)
         if before is None or not bounds or tuple(bound for bound, _ in before.buckets) != bounds:
             return
