@@ -234,6 +234,14 @@ def told_by_replica(name: str, status: int, body: bytes) -> Refusal:
     return Refusal(status, error.message, code=error.code or "upstream_failed", param=error.param, kind=kind)
 
 
+def code_of(body: bytes) -> str | None:
+    """The `code` of a replica's error; None where it has none, or is no error in OpenAI's shape."""
+    try:
+        return msgspec.json.decode(body, type=_Told).error.code
+    except msgspec.MsgspecError:
+        return None
+
+
 class _Error(msgspec.Struct):
     message: str
     type: str | None = None

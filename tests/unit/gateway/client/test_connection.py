@@ -308,3 +308,19 @@ async def test_a_replica_that_takes_no_more_of_a_large_request_is_heard(lost: bo
         assert (found.status, await read_all(found)) == (413, b"{}")
         assert (line.rested, line.wire.closing) == (0, True)
     assert len(b"".join(line.wire.sent)) < 3 * PIECE
+
+
+async def test_what_was_peeked_at_is_still_read() -> None:
+    line = Line()
+    task = await line.ask()
+    line.connection.data_received(b"HTTP/1.1 404 No\r\ncontent-length: 9\r\n\r\nabc")
+    answer = await task
+    assert await answer.peek(2) == b"abc"
+    line.connection.data_received(b"def")
+    assert await answer.read() == b"abcdef"
+    line.connection.data_received(b"gh")
+    line.connection.connection_lost(ConnectionResetError("reset"))
+    assert await answer.peek(99) == b"gh"
+    assert await answer.read() == b"gh"
+    with pytest.raises(BrokenAnswerError):
+        await answer.read()
