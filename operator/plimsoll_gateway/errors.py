@@ -130,9 +130,9 @@ def head_too_slow(seconds: float) -> Refusal:
     return _too_slow(f"The headers of the request did not end within {seconds:g} s.")
 
 
-def head_too_large(limit: int) -> Refusal:
-    """431: a request began, and its headers go on for too long."""
-    message = f"The headers of the request are larger than this gateway allows ({limit} bytes)."
+def head_too_large(limit: int, fields: int) -> Refusal:
+    """431: a request has more headers than it may, or larger ones."""
+    message = f"The headers of the request are larger than this gateway allows ({limit} bytes, {fields} of them)."
     return Refusal(431, message, code="headers_too_large", headers=[("connection", "close")])
 
 

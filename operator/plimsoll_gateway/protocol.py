@@ -28,6 +28,8 @@ from plimsoll_gateway.errors import (
 
 HEAD_SECONDS = 20.0
 MOST_HEAD_BYTES = 64 << 10
+MOST_FIELDS = 200
+"""Fields of a head. Each takes some 130 bytes of memory beside its own, and may have four."""
 MOST_AHEAD = 16
 """Requests that a client may send ahead of an answer. uvicorn makes some 3 KiB of each at once, and a single read may
 have thousands: those that are taken are answered, and then the connection ends."""
@@ -46,6 +48,10 @@ class TooManyConnectionsError(Exception):
     """The same, of a connection that is beyond the bound."""
 
 
+class HeadTooLargeError(Exception):
+    """The same, in a head that has more than it may."""
+
+
 class PatientProtocol(HttpToolsProtocol):
     """One connection. Patience begins with it, and with the first byte of each later request; bytes do not renew it."""
 
@@ -57,6 +63,7 @@ class PatientProtocol(HttpToolsProtocol):
     _in_head = False
     _declining = False
     _head_bytes = 0  # of a head that has not ended, in what has come before
+    _heard_bytes = 0  # of its target and fields
     _caller: Caller  # of the request that is being read
     _callers: tuple[Caller, ...] = ()  # of the requests that are not answered yet, the last one last
 
@@ -81,7 +88,7 @@ class PatientProtocol(HttpToolsProtocol):
         elif not self.transport.is_closing():
             self._head_bytes += len(data)
             if self._head_bytes > MOST_HEAD_BYTES:
-                self._refuse(head_too_large(MOST_HEAD_BYTES))
+                self._refuse(head_too_large(MOST_HEAD_BYTES, MOST_FIELDS))
 
     def eof_received(self) -> None:
         """The client sends nothing more, and the connection ends: what has been said in this round still goes out."""
@@ -104,17 +111,22 @@ class PatientProtocol(HttpToolsProtocol):
         if len(self.pipeline) >= MOST_AHEAD:
             raise TooManyAheadError
         self._in_head = True
+        self._heard_bytes = 0
         self._wait()
         super().on_message_begin()
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """One field of a head, or of the trailer that may follow a body in chunks: what comes so late is not heard."""
         if self._in_head:
+            if len(self.headers) >= MOST_FIELDS:
+                raise HeadTooLargeError
+            self._hear(len(name) + len(value))
             super().on_header(name, value)
 
     def on_url(self, url: bytes) -> None:
         """A piece of the target."""
         if not self._declining:
+            self._hear(len(url))
             super().on_url(url)
 
     def on_headers_complete(self) -> None:
@@ -166,8 +178,10 @@ class PatientProtocol(HttpToolsProtocol):
         """The end of an answer; patience begins for a head that began before it."""
         self._callers = self._callers[1:]
         super().on_response_complete()
-        if self.bound is not None and not self._answering:
-            self.bound.idle(self)
+        if not self._answering:
+            self._forget()
+            if self.bound is not None:
+                self.bound.idle(self)
         if self._in_head and not self.transport.is_closing():
             self._wait()
 
@@ -176,12 +190,25 @@ class PatientProtocol(HttpToolsProtocol):
         self._stop()
         self.transport.close()
 
+    def _hear(self, more: int) -> None:
+        self._heard_bytes += more
+        if self._heard_bytes > MOST_HEAD_BYTES:
+            raise HeadTooLargeError
+
+    def _forget(self) -> None:
+        """Hold nothing of a request that has its answer."""
+        if not self._in_head:
+            self.url, self.headers, self.scope = b"", [], {}  # type: ignore[typeddict-item]
+        self.cycle.scope, self.cycle.body = {}, bytearray()  # type: ignore[typeddict-item]
+
     def _reason_of(self, error: httptools.HttpParserError) -> Refusal:
         """What is wrong with what was given to the parser."""
         if isinstance(error.__context__, TooManyConnectionsError):
             assert self.bound is not None
             self.bound.refused()
             return too_many_connections(self.bound.most)
+        if isinstance(error.__context__, HeadTooLargeError):
+            return head_too_large(MOST_HEAD_BYTES, MOST_FIELDS)
         return two_lengths() if _TWO_LENGTHS in str(error) else bad_head()
 
     @property

@@ -13,7 +13,7 @@ import uvicorn
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 from uvicorn.server import ServerState
 
-from plimsoll_gateway.protocol import MOST_AHEAD, PatientProtocol
+from plimsoll_gateway.protocol import MOST_AHEAD, MOST_FIELDS, MOST_HEAD_BYTES, PatientProtocol
 
 if TYPE_CHECKING:
     from tests.unit.gateway.conftest import Behaviour, Request, World
@@ -52,6 +52,46 @@ async def test_a_head_that_goes_on_for_too_long_is_refused(world: World, ok: Beh
     assert b"connection: close" in head
     assert json.loads(body)["error"]["code"] == "headers_too_large"
     assert upstream.requests == []
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        b"a:b\r\n" * MOST_FIELDS,
+        (b"x-filler: " + b"y" * 1000 + b"\r\n") * 70,
+        b"x-filler: " + b"y" * MOST_HEAD_BYTES + b"\r\n",
+    ],
+)
+async def test_a_head_that_comes_whole_may_not_have_more(fields: bytes) -> None:
+    """However it comes: a single read may have it all."""
+    for target, more in ((b"/", fields), (b"/" + b"x" * MOST_HEAD_BYTES, b"")):
+        protocol, wire, asked = served()
+        protocol.data_received(b"GET " + target + b" HTTP/1.1\r\nhost: x\r\n" + more + b"\r\n")
+        await asyncio.sleep(0)
+        assert wire.text().startswith(b"HTTP/1.1 431 ")
+        assert wire.closed
+        assert asked == []
+        protocol.connection_lost(None)
+
+
+async def test_a_head_may_have_as_much() -> None:
+    protocol, wire, asked = served()
+    protocol.data_received(b"GET / HTTP/1.1\r\nhost: x\r\n" + b"a:b\r\n" * (MOST_FIELDS - 1) + b"\r\n")
+    await asyncio.gather(*protocol.tasks)
+    assert len(asked) == 1
+    assert wire.text().startswith(b"HTTP/1.1 200 ")
+    protocol.connection_lost(None)
+
+
+async def test_an_idle_connection_holds_nothing_of_its_last_request() -> None:
+    protocol, wire, _ = served()
+    for count in (1, 2):
+        protocol.data_received(request(b"x-large: " + b"y" * 50_000))
+        await asyncio.gather(*protocol.tasks)
+        assert wire.text().count(b"HTTP/1.1 200 ") == count
+        assert (protocol.url, protocol.headers, protocol.scope) == (b"", [], {})
+        assert (protocol.cycle.scope, protocol.cycle.body) == ({}, b"")
+    protocol.connection_lost(None)
 
 
 @pytest.mark.parametrize(
@@ -151,35 +191,62 @@ async def test_the_body_of_an_offer_to_upgrade_may_come_late() -> None:
             bodies.append(message.get("body", b""))
             more = message.get("more_body", False)
 
-    config = uvicorn.Config(app, log_config=None, lifespan="off", ws="none")
-    config.load()
-    state = ServerState()
-    protocol = PatientProtocol(config, state, {})
-    protocol.connection_made(_Nowhere())
+    protocol, _ = serving(app)
     head, _, body = request(b"connection: Upgrade", b"upgrade: h2c").partition(b"\r\n\r\n")
     protocol.data_received(head + b"\r\n\r\n")
     for byte in body:
         await asyncio.sleep(0)
         protocol.data_received(bytes([byte]))
-    await asyncio.gather(*state.tasks)
+    await asyncio.gather(*protocol.tasks)
     protocol.connection_lost(None)
     assert b"".join(bodies) == body
 
 
-class _Nowhere(asyncio.Transport):
-    """Sends nothing."""
+class Wire(asyncio.Transport):
+    """Keeps what is written; nothing goes anywhere."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sent: list[bytes] = []
+        self.closed = False
+
+    def text(self) -> bytes:
+        return b"".join(self.sent)
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        pass
+        self.sent.append(bytes(data))
 
     def close(self) -> None:
-        pass
+        self.closed = True
+
+    abort = close
 
     def is_closing(self) -> bool:
-        return False
+        return self.closed
 
     def pause_reading(self) -> None:
         pass
 
     def resume_reading(self) -> None:
         pass
+
+
+def serving(app: object) -> tuple[PatientProtocol, Wire]:
+    """A connection to that application."""
+    config = uvicorn.Config(app, log_config=None, lifespan="off", ws="none")  # type: ignore[arg-type]
+    config.load()
+    protocol, wire = PatientProtocol(config, ServerState(), {}), Wire()
+    protocol.connection_made(wire)
+    return protocol, wire
+
+
+def served() -> tuple[PatientProtocol, Wire, list[str]]:
+    """A connection to one that answers all with nothing, and the paths that it was asked for."""
+    asked: list[str] = []
+
+    async def app(scope: dict[str, Any], _receive: object, send: Callable[[Any], Awaitable[None]]) -> None:
+        asked.append(scope["path"])
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    return *serving(app), asked

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plimsoll_gateway.client.answer import MOST_BUFFERED, Answer
-from plimsoll_gateway.client.connection import MOST_HEAD_BYTES, PIECE, Connection
+from plimsoll_gateway.client.connection import MOST_FIELDS, MOST_HEAD_BYTES, PIECE, Connection
 from plimsoll_gateway.client.errors import BrokenAnswerError, InvalidAnswerError, ResetError, UpstreamError
 
 HEAD = b"POST / HTTP/1.1\r\ncontent-length: 2\r\n\r\n"
@@ -171,7 +171,9 @@ async def test_a_close_ends_an_answer_that_has_no_other_end_and_breaks_the_rest(
 
 
 @pytest.mark.parametrize("text", [b"HTTP/9.9 hello\r\n\r\n", b"\x00\x01", b"HTTP/1.1 101 S\r\nupgrade: x\r\n\r\nabc",
-                                  b"HTTP/1.1 200 OK\r\nx: " + b"y" * MOST_HEAD_BYTES])  # fmt: skip
+                                  b"HTTP/1.1 200 OK\r\nx: " + b"y" * MOST_HEAD_BYTES,
+                                  b"HTTP/1.1 200 OK\r\nx: " + b"y" * MOST_HEAD_BYTES + b"\r\n\r\n",
+                                  b"HTTP/1.1 200 OK\r\n" + b"a:b\r\n" * (MOST_FIELDS + 1) + b"\r\n"])  # fmt: skip
 async def test_what_is_no_answer_ends_the_connection(text: bytes) -> None:
     line = Line()
     task = await line.ask()
