@@ -64,6 +64,9 @@ class PatientProtocol(HttpToolsProtocol):
     _declining = False
     _head_bytes = 0  # of a head that has not ended, in what has come before
     _heard_bytes = 0  # of its target and fields
+    _in_message = False  # from the end of a head to that of its body and trailer
+    _body_came = False  # in what is being read
+    _idle_bytes = 0  # of a message that is no head, since the last of its body
     _caller: Caller  # of the request that is being read
     _callers: tuple[Caller, ...] = ()  # of the requests that are not answered yet, the last one last
 
@@ -89,6 +92,12 @@ class PatientProtocol(HttpToolsProtocol):
             self._head_bytes += len(data)
             if self._head_bytes > MOST_HEAD_BYTES:
                 self._refuse(head_too_large(MOST_HEAD_BYTES, MOST_FIELDS))
+
+        if self._in_message:
+            self._idle_bytes = 0 if self._body_came else self._idle_bytes + len(data)
+            self._body_came = False
+            if self._idle_bytes > MOST_HEAD_BYTES:  # the parser keeps a trailer's field until its end
+                self._corked.abort()
 
     def eof_received(self) -> None:
         """The client sends nothing more, and the connection ends: what has been said in this round still goes out."""
@@ -134,6 +143,7 @@ class PatientProtocol(HttpToolsProtocol):
         if self._declining:
             return
         self._in_head = False
+        self._in_message, self._idle_bytes = True, 0
         self._stop()
         if self._extra and self.url.partition(b"?")[0] not in PROBES:
             raise TooManyConnectionsError
@@ -146,10 +156,16 @@ class PatientProtocol(HttpToolsProtocol):
         if self._extra:
             self.cycle.keep_alive = False
 
+    def on_body(self, body: bytes) -> None:
+        """A piece of a body."""
+        self._body_came = True
+        super().on_body(body)
+
     def on_message_complete(self) -> None:
         """The end of a request; of one that offers to upgrade the parser says so before its body."""
         if not self.parser.should_upgrade():
             self._caller.all_here = True
+            self._in_message = False
             super().on_message_complete()
 
     def _feed(self, data: bytes) -> None:

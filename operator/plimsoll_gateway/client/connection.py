@@ -35,6 +35,8 @@ class Connection(asyncio.Protocol):
         self._headers: list[tuple[bytes, bytes]] = []
         self._head_bytes = 0  # of a head that has not ended, in what has come before
         self._heard_bytes = 0  # of its fields
+        self._body_came = False  # in what is being read
+        self._idle_bytes = 0  # of an answer behind its head, since the last of its body
         self._framed = False  # the answer's head says where its body ends
         self._reusable = False
         self._complete = False
@@ -118,6 +120,12 @@ class Connection(asyncio.Protocol):
             self._head_bytes += len(data)
             if self._head_bytes > MOST_HEAD_BYTES:
                 self._fail(_head_too_large())
+        elif self._body_came:
+            self._body_came, self._idle_bytes = False, 0
+        else:
+            self._idle_bytes += len(data)
+            if self._idle_bytes > MOST_HEAD_BYTES:  # the parser keeps a trailer's field until its end
+                self._fail(InvalidAnswerError(f"its trailer has more than {MOST_HEAD_BYTES} bytes"))
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The end, whoever wanted it."""
@@ -163,12 +171,14 @@ class Connection(asyncio.Protocol):
             for name, value in self._headers
         )
         self._answer = Answer(status, self._headers, self)
+        self._body_came, self._idle_bytes = False, 0
         self._tell(self._answer)
         self._make_room()
 
     def on_body(self, body: bytes) -> None:
         """A piece of it."""
         if self._answer is not None:
+            self._body_came = True
             self._answer.push(body)
 
     def on_message_complete(self) -> None:

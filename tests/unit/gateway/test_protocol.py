@@ -167,6 +167,20 @@ async def test_a_trailer_changes_no_header(world: World, ok: Behaviour) -> None:
     assert not {"x-late", "authorization"} & set(upstream.requests[0].headers)
 
 
+async def test_a_trailer_without_end_ends_the_connection() -> None:
+    protocol, wire, _ = served()
+    protocol.data_received(b"POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n")
+    for _ in range(3):
+        protocol.data_received(b"%x\r\n" % MOST_HEAD_BYTES + b"x" * MOST_HEAD_BYTES + b"\r\n")
+    protocol.data_received(b"0\r\nx-late: ")
+    protocol.data_received(b"y" * (MOST_HEAD_BYTES // 2))
+    assert not wire.closed
+    protocol.data_received(b"y" * MOST_HEAD_BYTES)
+    assert wire.closed
+    protocol.connection_lost(None)
+    await asyncio.gather(*protocol.tasks)
+
+
 async def test_an_offer_to_upgrade_is_not_taken_and_costs_nothing(world: World, ok: Behaviour) -> None:
     """Some clients of HTTP/2 make it with every first request, and go on with HTTP/1.1 on the same connection."""
     upstream = await world.model(ok)

@@ -326,3 +326,20 @@ async def test_what_was_peeked_at_is_still_read() -> None:
     assert await answer.read() == b"gh"
     with pytest.raises(BrokenAnswerError):
         await answer.read()
+
+
+async def test_a_trailer_without_end_breaks_its_answer() -> None:
+    line = Line()
+    task = await line.ask()
+    line.connection.data_received(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n")
+    for _ in range(3):
+        line.connection.data_received(b"%x\r\n" % MOST_HEAD_BYTES + b"x" * MOST_HEAD_BYTES + b"\r\n")
+    answer = await task
+    assert len(await answer.read()) == 3 * MOST_HEAD_BYTES
+    line.connection.data_received(b"0\r\nx-late: ")
+    line.connection.data_received(b"y" * (MOST_HEAD_BYTES // 2))
+    assert not line.wire.closing
+    line.connection.data_received(b"y" * MOST_HEAD_BYTES)
+    assert line.wire.closing
+    with pytest.raises(BrokenAnswerError, match="trailer"):
+        await answer.read()
