@@ -107,11 +107,27 @@ class PatientProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """The end, whoever wanted it."""
         self._stop()
+        self._corked.stall.end()
         if self.bound is not None:
             self.bound.closed(self)
         super().connection_lost(exc)
         for caller in self._callers:
             caller.hang_up()
+
+    def pause_writing(self) -> None:
+        """The client takes less than is written."""
+        super().pause_writing()
+        self._corked.stall.begin()
+
+    def resume_writing(self) -> None:
+        """It has taken it."""
+        super().resume_writing()
+        if not self.transport.is_closing():
+            self._corked.stall.end()
+
+    def timeout_keep_alive_handler(self) -> None:
+        """It has been idle for long enough, even where its client has not read all of the last answer."""
+        self._corked.abort()
 
     def on_message_begin(self) -> None:
         """The first byte of a request."""
@@ -202,9 +218,9 @@ class PatientProtocol(HttpToolsProtocol):
             self._wait()
 
     def give_way(self) -> None:
-        """Close it: another one needs its place."""
+        """End it now: another one needs its place, and counts instead of it."""
         self._stop()
-        self.transport.close()
+        self._corked.abort()
 
     def _hear(self, more: int) -> None:
         self._heard_bytes += more

@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import uvicorn
+from operator_support.virtual_time import run
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 from uvicorn.server import ServerState
 
 from plimsoll_gateway.protocol import MOST_AHEAD, MOST_FIELDS, MOST_HEAD_BYTES, PatientProtocol
+from plimsoll_gateway.stall import STALL_SECONDS
 
 if TYPE_CHECKING:
     from tests.unit.gateway.conftest import Behaviour, Request, World
@@ -92,6 +94,64 @@ async def test_an_idle_connection_holds_nothing_of_its_last_request() -> None:
         assert (protocol.url, protocol.headers, protocol.scope) == (b"", [], {})
         assert (protocol.cycle.scope, protocol.cycle.body) == ({}, b"")
     protocol.connection_lost(None)
+
+
+def test_a_client_that_reads_nothing_is_cut_off() -> None:
+    async def never(_scope: object, _receive: object, _send: object) -> None:
+        await asyncio.Event().wait()
+
+    async def until_stalled() -> None:
+        protocol, wire = serving(never)
+        protocol.data_received(request())
+        wire.waiting = 1000
+        protocol.pause_writing()
+        await asyncio.sleep(STALL_SECONDS - 1)
+        wire.waiting = 999  # it is slow
+        await asyncio.sleep(2)
+        assert not wire.aborted
+        await asyncio.sleep(STALL_SECONDS)
+        assert wire.aborted
+        protocol.connection_lost(None)
+
+    async def after_it_went_on() -> None:
+        protocol, wire = serving(never)
+        protocol.data_received(request())
+        wire.waiting = 1000
+        protocol.pause_writing()
+        protocol.resume_writing()
+        await asyncio.sleep(2 * STALL_SECONDS)
+        assert not wire.aborted
+        protocol.connection_lost(None)
+
+    async def while_it_closes() -> None:
+        protocol, wire, _ = served()
+        wire.waiting = 1000
+        protocol.data_received(request(LAST))
+        await asyncio.gather(*protocol.tasks)
+        assert (wire.closed, wire.aborted) == (True, False)
+        protocol.resume_writing()
+        await asyncio.sleep(STALL_SECONDS + 1)
+        assert wire.aborted
+        protocol.connection_lost(None)
+
+    async def while_it_is_idle() -> None:
+        protocol, wire, _ = served()
+        protocol.data_received(request())
+        await asyncio.gather(*protocol.tasks)
+        wire.waiting = 10
+        await asyncio.sleep(protocol.timeout_keep_alive + 1)
+        assert wire.aborted
+        protocol.connection_lost(None)
+
+    async def when_its_place_is_needed() -> None:
+        protocol, wire, _ = served()
+        wire.waiting = 10
+        protocol.give_way()
+        assert wire.aborted
+        protocol.connection_lost(None)
+
+    for case in (until_stalled, after_it_went_on, while_it_closes, while_it_is_idle, when_its_place_is_needed):
+        run(case())
 
 
 @pytest.mark.parametrize(
@@ -222,7 +282,8 @@ class Wire(asyncio.Transport):
     def __init__(self) -> None:
         super().__init__()
         self.sent: list[bytes] = []
-        self.closed = False
+        self.closed = self.aborted = False
+        self.waiting = 0  # bytes that the client has not taken
 
     def text(self) -> bytes:
         return b"".join(self.sent)
@@ -233,7 +294,11 @@ class Wire(asyncio.Transport):
     def close(self) -> None:
         self.closed = True
 
-    abort = close
+    def abort(self) -> None:
+        self.closed = self.aborted = True
+
+    def get_write_buffer_size(self) -> int:
+        return self.waiting
 
     def is_closing(self) -> bool:
         return self.closed
