@@ -338,8 +338,8 @@ async def test_a_trailer_without_end_breaks_its_answer() -> None:
     assert len(await answer.read()) == 3 * MOST_HEAD_BYTES
     line.connection.data_received(b"0\r\nx-late: ")
     line.connection.data_received(b"y" * (MOST_HEAD_BYTES // 2))
-    assert not line.wire.closing
+    assert not line.wire.is_closing()
     line.connection.data_received(b"y" * MOST_HEAD_BYTES)
-    assert line.wire.closing
+    assert line.wire.is_closing()
     with pytest.raises(BrokenAnswerError, match="trailer"):
         await answer.read()
