@@ -209,10 +209,11 @@ class Gateway:
         share = Share(key.name, key.terms.priority, key.terms.weight)
         async with self._gates.enter(model.key, asked.model, share, asked.tokens) as turn:
             self._metrics.of(model).turn.observe(time.monotonic() - came)
-            admission.begin()
             try:
                 await carry()
             finally:
+                if call.meter.sent:
+                    admission.begin()
                 tokens = call.meter.tokens()
                 turn.cost(tokens)
                 admission.used(tokens)

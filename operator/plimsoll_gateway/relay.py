@@ -167,6 +167,9 @@ class Relay:
         """Send, and wait for the headers of the answer. A 503 is an answer unless another replica can be asked: one is
         there where `stream` is given, and it may be asked while that has not begun.
         """
+        meter = call.meter
+        if meter is not None:
+            meter.sending()
         try:
             async with self._prober.listen(replica, model):
                 answer = await post(self._pool, replica, call)
@@ -174,6 +177,8 @@ class Relay:
             tally.unanswered()
             return _failure(call, replica, "silent", error, same_again=False)
         except ConnectError as error:
+            if meter is not None:
+                meter.not_sent()
             self._picker.failed(replica)
             if isinstance(error, ConnectTimeoutError):
                 self._prober.eject(replica, model)

@@ -25,6 +25,15 @@ class Meter:
         self._events = 0
         self._tail = b""
         self._begun = False
+        self.sent = 0  # how many replicas have been sent the request
+
+    def sending(self) -> None:
+        """A replica is about to be sent the request."""
+        self.sent += 1
+
+    def not_sent(self) -> None:
+        """There was no connection to it."""
+        self.sent -= 1
 
     def begin(self, status: int) -> None:
         """An answer of this status begins."""

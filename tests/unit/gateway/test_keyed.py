@@ -220,6 +220,19 @@ async def test_requests_under_way_are_counted_until_they_end_or_their_clients_go
     assert (await third)[0] == 200
 
 
+async def test_a_request_that_no_replica_was_sent_counts_for_nothing(
+    keyed: World, keys: Keys, ok: Behaviour, resets: Behaviour, refused_port: int
+) -> None:
+    keys.add("two", requestsPerMinute=2)
+    header = keys.header("two")
+    keyed.show()
+    assert [(await ask(keyed, header))[0] for _ in range(3)] == [503] * 3
+    keyed.show(keyed.replica(refused_port))
+    assert [(await ask(keyed, header))[0] for _ in range(3)] == [502] * 3
+    await keyed.model(resets, resets, ok)
+    assert [(await ask(keyed, header))[0] for _ in range(3)] == [502, 200, 429], "what was sent counts, and once"
+
+
 async def served(
     run_world: Callable[..., AbstractAsyncContextManager[World]],
     keys: Keys,
