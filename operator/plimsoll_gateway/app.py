@@ -242,6 +242,7 @@ class Gateway:
             request_id=exchange.stream.request_id,
             model_name=asked.model,
             wanted=Wanted(prefix_blocks(root, asked.prefix)),
+            key=key,
             voucher=None if key is None else Voucher(tenant, credential.current if credential else None),
             meter=None if key is None else Meter(asked.prompt_tokens),
             came=exchange.came,

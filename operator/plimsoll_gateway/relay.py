@@ -123,7 +123,7 @@ class Relay:
         self, call: Call, failures: Sequence[Failure], comments: Comments | None
     ) -> tuple[Model, Sequence[Replica]]:
         """Those that may be asked now, or once there are any. Raises Refusal."""
-        model = find_model(self._store.current, call.model_name)
+        model = find_model(self._store.current, call.model_name, call.key)
         moved = failures[-1].replica if failures and failures[-1].kind == MOVED else None
         if model.wakes and (moved is not None or not model.ready_for(call.model_name)):
             if comments is not None:
@@ -148,7 +148,7 @@ class Relay:
                         moved is None or other.id != moved.id for other in model.ready_for(name)
                     ):
                         await self._store.changed(name, model)
-                        model = find_model(self._store.current, name)
+                        model = find_model(self._store.current, name, call.key)
         finally:
             self._witness.held(key, -1)
         return model

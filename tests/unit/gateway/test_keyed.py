@@ -158,6 +158,22 @@ async def test_a_key_sees_and_asks_only_what_it_is_for(keyed: World, keys: Keys,
             assert ("secret" in listed, answer["error"]["param"]) == (False, "model")
 
 
+async def test_a_model_that_is_deleted_while_a_key_waits_tells_it_of_no_other(keyed: World, keys: Keys) -> None:
+    def show(*names: str) -> None:
+        models = [Model(ObjectKey("ns", n), (n,), 1.0, "", (), scales_to=1) for n in names]
+        keyed.store.replace(build_table(models))
+
+    show("qwen-a", "qwen-b", "secret")
+    keys.add("q", models=["qwen-*"])
+    asked = asyncio.create_task(ask(keyed, keys.header("q"), "qwen-a"))
+    while not keyed.gateway._gates.waiting(ObjectKey("ns", "qwen-a")):
+        await asyncio.sleep(0)
+    show("qwen-b", "secret")
+    status, answer = await asked
+    message = answer["error"]["message"]
+    assert (status, "qwen-b" in message, "secret" in message) == (404, True, False)
+
+
 async def test_a_limit_of_requests_is_told_in_openais_headers(keyed: World, keys: Keys, ok: Behaviour) -> None:
     upstream = await keyed.model(ok)
     keys.add("two", requestsPerMinute=2, tokensPerMinute=1000)
