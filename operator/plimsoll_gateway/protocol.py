@@ -8,10 +8,12 @@ bytes, and the server a connection. An idle one between two requests is ended by
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from http import HTTPStatus
 from typing import ClassVar
 
 import httptools
+from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from plimsoll_gateway.caller import EXTENSION, Caller
@@ -33,6 +35,8 @@ MOST_FIELDS = 200
 MOST_AHEAD = 16
 """Requests that a client may send ahead of an answer. uvicorn makes some 3 KiB of each at once, and a single read may
 have thousands: those that are taken are answered, and then the connection ends."""
+MOST_AHEAD_BYTES = 64 << 10
+"""Of the bodies of those. No budget knows of them before their turn."""
 _LENGTHS = frozenset([b"content-length", b"transfer-encoding"])
 _TWO_LENGTHS = "can't be present with"  # the parser, of Content-Length and Transfer-Encoding
 
@@ -52,6 +56,19 @@ class HeadTooLargeError(Exception):
     """The same, in a head that has more than it may."""
 
 
+class OrderlyFlow(FlowControl):
+    """Reads nothing more while `full` says so, whoever asks for it."""
+
+    def __init__(self, transport: asyncio.Transport, full: Callable[[], bool]) -> None:
+        super().__init__(transport)
+        self._full = full
+
+    def resume_reading(self) -> None:
+        """Read on, if it may."""
+        if self.read_paused and not self._full():
+            super().resume_reading()
+
+
 class PatientProtocol(HttpToolsProtocol):
     """One connection. Patience begins with it, and with the first byte of each later request; bytes do not renew it."""
 
@@ -63,6 +80,7 @@ class PatientProtocol(HttpToolsProtocol):
     _in_head = False
     _declining = False
     _head_bytes = 0  # of a head that has not ended, in what has come before
+    _ahead_bytes = 0  # of bodies, since there are requests that wait for another's answer
     _heard_bytes = 0  # of its target and fields
     _in_message = False  # from the end of a head to that of its body and trailer
     _body_came = False  # in what is being read
@@ -74,6 +92,7 @@ class PatientProtocol(HttpToolsProtocol):
         """A new client."""
         self._corked = CorkedTransport(transport, self.loop)
         super().connection_made(self._corked)
+        self.flow = OrderlyFlow(self._corked, lambda: self._ahead_bytes > MOST_AHEAD_BYTES)
         self._wait()
         if self.bound is not None:
             self._extra = not self.bound.opened(self)
@@ -176,6 +195,10 @@ class PatientProtocol(HttpToolsProtocol):
         """A piece of a body."""
         self._body_came = True
         super().on_body(body)
+        if self.pipeline:
+            self._ahead_bytes += len(body)
+            if self._ahead_bytes > MOST_AHEAD_BYTES:
+                self.flow.pause_reading()
 
     def on_message_complete(self) -> None:
         """The end of a request; of one that offers to upgrade the parser says so before its body."""
@@ -210,6 +233,9 @@ class PatientProtocol(HttpToolsProtocol):
         """The end of an answer; patience begins for a head that began before it."""
         self._callers = self._callers[1:]
         super().on_response_complete()
+        if self._ahead_bytes and not self.pipeline:
+            self._ahead_bytes = 0
+            self.flow.resume_reading()
         if not self._answering:
             self._forget()
             if self.bound is not None:

@@ -14,7 +14,8 @@ from operator_support.virtual_time import run
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 from uvicorn.server import ServerState
 
-from plimsoll_gateway.protocol import MOST_AHEAD, MOST_FIELDS, MOST_HEAD_BYTES, PatientProtocol
+from plimsoll_gateway.caller import caller_of
+from plimsoll_gateway.protocol import MOST_AHEAD, MOST_AHEAD_BYTES, MOST_FIELDS, MOST_HEAD_BYTES, PatientProtocol
 from plimsoll_gateway.stall import STALL_SECONDS
 
 if TYPE_CHECKING:
@@ -218,6 +219,50 @@ async def test_many_requests_at_once_are_not_kept(world: World) -> None:
     assert b"connection: close" in answer.rpartition(b"HTTP/1.1 ")[2]
 
 
+async def test_the_bodies_of_requests_that_are_sent_ahead_are_not_kept_without_bound() -> None:
+    """Whoever answers the first one may ask for more of it, or for news of its client, as often as it likes."""
+    end = asyncio.Event()
+    bodies: list[bytes] = []
+
+    async def app(scope: Any, receive: Callable[[], Awaitable[Any]], send: Callable[[Any], Awaitable[None]]) -> None:
+        more = True
+        while more:
+            message = await receive()
+            bodies.append(message["body"])
+            more = message["more_body"]
+        caller = caller_of(scope)
+        assert caller is not None
+        caller.tell(lambda: None)
+        await end.wait()
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    protocol, wire = serving(app)
+    half = MOST_AHEAD_BYTES // 2
+    second = request(body=b"x" * (6 * half))
+    head = len(second) - 6 * half
+    protocol.data_received(request() + second[: head + half])
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert not wire.is_paused(), "the end of the connection is still to be heard"
+    protocol.data_received(second[head + half : head + 3 * half])
+    protocol.cycle.flow.resume_reading()
+    assert wire.is_paused()
+    end.set()
+    first = next(iter(protocol.tasks))
+    await first
+    assert not wire.is_paused()
+    for at in range(head + 3 * half, len(second), half):
+        for _ in range(3):
+            await asyncio.sleep(0)
+        protocol.data_received(second[at : at + half])
+        assert not wire.is_paused()
+    await asyncio.gather(*protocol.tasks)
+    assert b"".join(bodies) == BODY + b"x" * (6 * half)
+    assert wire.text().count(b"HTTP/1.1 200 ") == 2
+    protocol.connection_lost(None)
+
+
 async def test_a_trailer_changes_no_header(world: World, ok: Behaviour) -> None:
     """Headers that come after the body would be heard by who reads them late, and not by who reads them early."""
     upstream = await world.model(ok)
@@ -283,6 +328,7 @@ class Wire(asyncio.Transport):
         super().__init__()
         self.sent: list[bytes] = []
         self.closed = self.aborted = False
+        self.paused = False
         self.waiting = 0  # bytes that the client has not taken
 
     def text(self) -> bytes:
@@ -307,10 +353,13 @@ class Wire(asyncio.Transport):
         return self.aborted
 
     def pause_reading(self) -> None:
-        pass
+        self.paused = True
 
     def resume_reading(self) -> None:
-        pass
+        self.paused = False
+
+    def is_paused(self) -> bool:
+        return self.paused
 
 
 def serving(app: object) -> tuple[PatientProtocol, Wire]:
