@@ -98,8 +98,7 @@ class PatientProtocol(HttpToolsProtocol):
             self._extra = not self.bound.opened(self)
 
     def data_received(self, data: bytes) -> None:
-        """Bytes, of a head or of what follows one."""
-        self._unset_keepalive_if_required()
+        """Bytes, of a head or of what follows one. Empty lines before a head are neither, and renew no patience."""
         try:
             self._feed(data)
         except httptools.HttpParserError as error:
@@ -154,6 +153,7 @@ class PatientProtocol(HttpToolsProtocol):
             return
         if len(self.pipeline) >= MOST_AHEAD:
             raise TooManyAheadError
+        self._unset_keepalive_if_required()
         self._in_head = True
         self._heard_bytes = 0
         self._wait()

@@ -97,7 +97,7 @@ async def test_an_idle_connection_holds_nothing_of_its_last_request() -> None:
     protocol.connection_lost(None)
 
 
-def test_a_client_that_reads_nothing_is_cut_off() -> None:
+def test_a_client_that_reads_nothing_or_asks_nothing_is_cut_off() -> None:
     async def never(_scope: object, _receive: object, _send: object) -> None:
         await asyncio.Event().wait()
 
@@ -144,6 +144,25 @@ def test_a_client_that_reads_nothing_is_cut_off() -> None:
         assert wire.is_aborted()
         protocol.connection_lost(None)
 
+    async def while_it_sends_empty_lines() -> None:
+        protocol, wire, _ = served()
+        protocol.data_received(request())
+        await asyncio.gather(*protocol.tasks)
+        for _ in range(4):
+            protocol.data_received(b"\r\n")
+            await asyncio.sleep(protocol.timeout_keep_alive / 3)
+        assert wire.is_aborted()
+        protocol.connection_lost(None)
+
+    async def unless_it_asks_again() -> None:
+        protocol, wire, asked = served()
+        for _ in range(9):
+            protocol.data_received(b"\r\n" + request())
+            await asyncio.sleep(protocol.timeout_keep_alive / 3)
+        assert not wire.is_aborted()
+        assert len(asked) == 9
+        protocol.connection_lost(None)
+
     async def when_its_place_is_needed() -> None:
         protocol, wire, _ = served()
         wire.waiting = 10
@@ -151,7 +170,9 @@ def test_a_client_that_reads_nothing_is_cut_off() -> None:
         assert wire.is_aborted()
         protocol.connection_lost(None)
 
-    for case in (until_stalled, after_it_went_on, while_it_closes, while_it_is_idle, when_its_place_is_needed):
+    for case in (until_stalled, after_it_went_on, while_it_closes, when_its_place_is_needed):
+        run(case())
+    for case in (while_it_is_idle, while_it_sends_empty_lines, unless_it_asks_again):
         run(case())
 
 
