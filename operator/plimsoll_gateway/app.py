@@ -211,6 +211,9 @@ class Gateway:
             self._metrics.of(model).turn.observe(time.monotonic() - came)
             try:
                 await carry()
+            except Refusal:
+                call.meter.failed()
+                raise
             finally:
                 if call.meter.sent:
                     admission.begin()

@@ -103,6 +103,8 @@ class Relay:
                 answer = await self._ask(call, model, replica, tally, stream if others else None)
                 if isinstance(answer, Failure):
                     failures.append(answer)
+                    if call.meter is not None:
+                        call.meter.failed()
                     if stream.status is not None:
                         break
                     continue

@@ -249,6 +249,29 @@ async def test_a_request_that_no_replica_was_sent_counts_for_nothing(
     assert [(await ask(keyed, header))[0] for _ in range(3)] == [502, 200, 429], "what was sent counts, and once"
 
 
+async def test_a_client_that_goes_before_its_answer_begins_has_used_its_prompt(
+    keyed: World, keys: Keys, resets: Behaviour
+) -> None:
+    arrived: asyncio.Queue[Request] = asyncio.Queue()
+
+    async def garbage(request: Request) -> None:
+        request.send("HTTP/9.9 hello\r\n\r\n")
+
+    await keyed.model(resets, resets, garbage, arrived.put)
+    tokens = 'plimsoll_gateway_key_tokens_total{key="a"}'
+    for _ in range(2):
+        assert (await ask(keyed, keys.header("a"), prompt="x" * 4000))[0] == 502
+    assert await keyed.metric(tokens) == 0, "a replica that fails is not the client's doing"
+    asked = asyncio.create_task(ask(keyed, keys.header("a"), prompt="x" * 4000))
+    held = await arrived.get()
+    asked.cancel()
+    async with asyncio.timeout(60):
+        await held.hung_up.wait()
+    while not await keyed.metric(tokens):
+        await asyncio.sleep(0)
+    assert 1000 <= await keyed.metric(tokens) < 1100
+
+
 async def served(
     run_world: Callable[..., AbstractAsyncContextManager[World]],
     keys: Keys,
