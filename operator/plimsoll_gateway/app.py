@@ -209,10 +209,14 @@ class Gateway:
         share = Share(key.name, key.terms.priority, key.terms.weight)
         async with self._gates.enter(model.key, asked.model, share, asked.tokens) as turn:
             self._metrics.of(model).turn.observe(time.monotonic() - came)
-            admission.begin()
             try:
                 await carry()
+            except Refusal:
+                call.meter.failed()
+                raise
             finally:
+                if call.meter.sent:
+                    admission.begin()
                 tokens = call.meter.tokens()
                 turn.cost(tokens)
                 admission.used(tokens)
@@ -241,6 +245,7 @@ class Gateway:
             request_id=exchange.stream.request_id,
             model_name=asked.model,
             wanted=Wanted(prefix_blocks(root, asked.prefix)),
+            key=key,
             voucher=None if key is None else Voucher(tenant, credential.current if credential else None),
             meter=None if key is None else Meter(asked.prompt_tokens),
             came=exchange.came,

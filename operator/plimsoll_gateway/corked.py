@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from plimsoll_gateway.stall import StallWatch
+
 AT_ONCE = 64 << 10  # bytes that wait for nothing more
 
 
@@ -19,6 +21,7 @@ class CorkedTransport(asyncio.Transport):
         super().__init__()
         self._inner = inner
         self._loop = loop
+        self.stall = StallWatch(inner, loop)
         self._held: list[bytes] = []
         self._size = 0
 
@@ -42,9 +45,10 @@ class CorkedTransport(asyncio.Transport):
             self._inner.write(data)
 
     def close(self) -> None:
-        """Send what is held, and close once it is gone."""
+        """Send what is held, and close once it is gone, or its client takes nothing of it for too long."""
         self.flush()
         self._inner.close()
+        self.stall.begin()
 
     def abort(self) -> None:
         """Close now."""

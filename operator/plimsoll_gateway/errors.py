@@ -130,9 +130,9 @@ def head_too_slow(seconds: float) -> Refusal:
     return _too_slow(f"The headers of the request did not end within {seconds:g} s.")
 
 
-def head_too_large(limit: int) -> Refusal:
-    """431: a request began, and its headers go on for too long."""
-    message = f"The headers of the request are larger than this gateway allows ({limit} bytes)."
+def head_too_large(limit: int, fields: int) -> Refusal:
+    """431: a request has more headers than it may, or larger ones."""
+    message = f"The headers of the request are larger than this gateway allows ({limit} bytes, {fields} of them)."
     return Refusal(431, message, code="headers_too_large", headers=[("connection", "close")])
 
 
@@ -232,6 +232,14 @@ def told_by_replica(name: str, status: int, body: bytes) -> Refusal:
         return upstream_failed(name, f"its answer was no stream (status {status})")
     kind = error.type or None
     return Refusal(status, error.message, code=error.code or "upstream_failed", param=error.param, kind=kind)
+
+
+def code_of(body: bytes) -> str | None:
+    """The `code` of a replica's error; None where it has none, or is no error in OpenAI's shape."""
+    try:
+        return msgspec.json.decode(body, type=_Told).error.code
+    except msgspec.MsgspecError:
+        return None
 
 
 class _Error(msgspec.Struct):

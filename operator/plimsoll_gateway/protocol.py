@@ -8,10 +8,12 @@ bytes, and the server a connection. An idle one between two requests is ended by
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from http import HTTPStatus
 from typing import ClassVar
 
 import httptools
+from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from plimsoll_gateway.caller import EXTENSION, Caller
@@ -28,9 +30,13 @@ from plimsoll_gateway.errors import (
 
 HEAD_SECONDS = 20.0
 MOST_HEAD_BYTES = 64 << 10
+MOST_FIELDS = 200
+"""Fields of a head. Each takes some 130 bytes of memory beside its own, and may have four."""
 MOST_AHEAD = 16
 """Requests that a client may send ahead of an answer. uvicorn makes some 3 KiB of each at once, and a single read may
 have thousands: those that are taken are answered, and then the connection ends."""
+MOST_AHEAD_BYTES = 64 << 10
+"""Of the bodies of those. No budget knows of them before their turn."""
 _LENGTHS = frozenset([b"content-length", b"transfer-encoding"])
 _TWO_LENGTHS = "can't be present with"  # the parser, of Content-Length and Transfer-Encoding
 
@@ -46,6 +52,23 @@ class TooManyConnectionsError(Exception):
     """The same, of a connection that is beyond the bound."""
 
 
+class HeadTooLargeError(Exception):
+    """The same, in a head that has more than it may."""
+
+
+class OrderlyFlow(FlowControl):
+    """Reads nothing more while `full` says so, whoever asks for it."""
+
+    def __init__(self, transport: asyncio.Transport, full: Callable[[], bool]) -> None:
+        super().__init__(transport)
+        self._full = full
+
+    def resume_reading(self) -> None:
+        """Read on, if it may."""
+        if self.read_paused and not self._full():
+            super().resume_reading()
+
+
 class PatientProtocol(HttpToolsProtocol):
     """One connection. Patience begins with it, and with the first byte of each later request; bytes do not renew it."""
 
@@ -57,6 +80,11 @@ class PatientProtocol(HttpToolsProtocol):
     _in_head = False
     _declining = False
     _head_bytes = 0  # of a head that has not ended, in what has come before
+    _ahead_bytes = 0  # of bodies, since there are requests that wait for another's answer
+    _heard_bytes = 0  # of its target and fields
+    _in_message = False  # from the end of a head to that of its body and trailer
+    _body_came = False  # in what is being read
+    _idle_bytes = 0  # of a message that is no head, since the last of its body
     _caller: Caller  # of the request that is being read
     _callers: tuple[Caller, ...] = ()  # of the requests that are not answered yet, the last one last
 
@@ -64,13 +92,13 @@ class PatientProtocol(HttpToolsProtocol):
         """A new client."""
         self._corked = CorkedTransport(transport, self.loop)
         super().connection_made(self._corked)
+        self.flow = OrderlyFlow(self._corked, lambda: self._ahead_bytes > MOST_AHEAD_BYTES)
         self._wait()
         if self.bound is not None:
             self._extra = not self.bound.opened(self)
 
     def data_received(self, data: bytes) -> None:
-        """Bytes, of a head or of what follows one."""
-        self._unset_keepalive_if_required()
+        """Bytes, of a head or of what follows one. Empty lines before a head are neither, and renew no patience."""
         try:
             self._feed(data)
         except httptools.HttpParserError as error:
@@ -81,7 +109,13 @@ class PatientProtocol(HttpToolsProtocol):
         elif not self.transport.is_closing():
             self._head_bytes += len(data)
             if self._head_bytes > MOST_HEAD_BYTES:
-                self._refuse(head_too_large(MOST_HEAD_BYTES))
+                self._refuse(head_too_large(MOST_HEAD_BYTES, MOST_FIELDS))
+
+        if self._in_message:
+            self._idle_bytes = 0 if self._body_came else self._idle_bytes + len(data)
+            self._body_came = False
+            if self._idle_bytes > MOST_HEAD_BYTES:  # the parser keeps a trailer's field until its end
+                self._corked.abort()
 
     def eof_received(self) -> None:
         """The client sends nothing more, and the connection ends: what has been said in this round still goes out."""
@@ -91,11 +125,27 @@ class PatientProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """The end, whoever wanted it."""
         self._stop()
+        self._corked.stall.end()
         if self.bound is not None:
             self.bound.closed(self)
         super().connection_lost(exc)
         for caller in self._callers:
             caller.hang_up()
+
+    def pause_writing(self) -> None:
+        """The client takes less than is written."""
+        super().pause_writing()
+        self._corked.stall.begin()
+
+    def resume_writing(self) -> None:
+        """It has taken it."""
+        super().resume_writing()
+        if not self.transport.is_closing():
+            self._corked.stall.end()
+
+    def timeout_keep_alive_handler(self) -> None:
+        """It has been idle for long enough, even where its client has not read all of the last answer."""
+        self._corked.abort()
 
     def on_message_begin(self) -> None:
         """The first byte of a request."""
@@ -103,18 +153,24 @@ class PatientProtocol(HttpToolsProtocol):
             return
         if len(self.pipeline) >= MOST_AHEAD:
             raise TooManyAheadError
+        self._unset_keepalive_if_required()
         self._in_head = True
+        self._heard_bytes = 0
         self._wait()
         super().on_message_begin()
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """One field of a head, or of the trailer that may follow a body in chunks: what comes so late is not heard."""
         if self._in_head:
+            if len(self.headers) >= MOST_FIELDS:
+                raise HeadTooLargeError
+            self._hear(len(name) + len(value))
             super().on_header(name, value)
 
     def on_url(self, url: bytes) -> None:
         """A piece of the target."""
         if not self._declining:
+            self._hear(len(url))
             super().on_url(url)
 
     def on_headers_complete(self) -> None:
@@ -122,6 +178,7 @@ class PatientProtocol(HttpToolsProtocol):
         if self._declining:
             return
         self._in_head = False
+        self._in_message, self._idle_bytes = True, 0
         self._stop()
         if self._extra and self.url.partition(b"?")[0] not in PROBES:
             raise TooManyConnectionsError
@@ -134,10 +191,20 @@ class PatientProtocol(HttpToolsProtocol):
         if self._extra:
             self.cycle.keep_alive = False
 
+    def on_body(self, body: bytes) -> None:
+        """A piece of a body."""
+        self._body_came = True
+        super().on_body(body)
+        if self.pipeline:
+            self._ahead_bytes += len(body)
+            if self._ahead_bytes > MOST_AHEAD_BYTES:
+                self.flow.pause_reading()
+
     def on_message_complete(self) -> None:
         """The end of a request; of one that offers to upgrade the parser says so before its body."""
         if not self.parser.should_upgrade():
             self._caller.all_here = True
+            self._in_message = False
             super().on_message_complete()
 
     def _feed(self, data: bytes) -> None:
@@ -166,15 +233,31 @@ class PatientProtocol(HttpToolsProtocol):
         """The end of an answer; patience begins for a head that began before it."""
         self._callers = self._callers[1:]
         super().on_response_complete()
-        if self.bound is not None and not self._answering:
-            self.bound.idle(self)
+        if self._ahead_bytes and not self.pipeline:
+            self._ahead_bytes = 0
+            self.flow.resume_reading()
+        if not self._answering:
+            self._forget()
+            if self.bound is not None:
+                self.bound.idle(self)
         if self._in_head and not self.transport.is_closing():
             self._wait()
 
     def give_way(self) -> None:
-        """Close it: another one needs its place."""
+        """End it now: another one needs its place, and counts instead of it."""
         self._stop()
-        self.transport.close()
+        self._corked.abort()
+
+    def _hear(self, more: int) -> None:
+        self._heard_bytes += more
+        if self._heard_bytes > MOST_HEAD_BYTES:
+            raise HeadTooLargeError
+
+    def _forget(self) -> None:
+        """Hold nothing of a request that has its answer."""
+        if not self._in_head:
+            self.url, self.headers, self.scope = b"", [], {}  # type: ignore[typeddict-item]
+        self.cycle.scope, self.cycle.body = {}, bytearray()  # type: ignore[typeddict-item]
 
     def _reason_of(self, error: httptools.HttpParserError) -> Refusal:
         """What is wrong with what was given to the parser."""
@@ -182,6 +265,8 @@ class PatientProtocol(HttpToolsProtocol):
             assert self.bound is not None
             self.bound.refused()
             return too_many_connections(self.bound.most)
+        if isinstance(error.__context__, HeadTooLargeError):
+            return head_too_large(MOST_HEAD_BYTES, MOST_FIELDS)
         return two_lengths() if _TWO_LENGTHS in str(error) else bad_head()
 
     @property

@@ -14,12 +14,12 @@ from plimsoll_gateway.client.errors import ConnectError, ConnectTimeoutError, Re
 from plimsoll_gateway.client.pool import Pool
 from plimsoll_gateway.comments import Comments
 from plimsoll_gateway.demand.tally import Tally
-from plimsoll_gateway.errors import no_table, not_ready, unknown_model, upstream_failed
+from plimsoll_gateway.errors import code_of, no_table, not_ready, unknown_model, upstream_failed
 from plimsoll_gateway.keys.record import ApiKey
 from plimsoll_gateway.limits import WAKE_SECONDS
 from plimsoll_gateway.metrics import labels_of
 from plimsoll_gateway.pick import Picker
-from plimsoll_gateway.pipe import pipe
+from plimsoll_gateway.pipe import MOST_ERROR_BYTES, pipe
 from plimsoll_gateway.probe import Prober, SilentError
 from plimsoll_gateway.room import Place
 from plimsoll_gateway.route.scores import Wanted
@@ -32,6 +32,7 @@ log = logging.getLogger(__name__)
 
 ATTEMPTS = 2
 MOVED = "moved"
+NO_SUCH_MODEL = "model_not_found"  # the `code` of a runtime's error
 
 
 def find_model(table: Table | None, name: str, key: ApiKey | None = None) -> Model:
@@ -102,6 +103,8 @@ class Relay:
                 answer = await self._ask(call, model, replica, tally, stream if others else None)
                 if isinstance(answer, Failure):
                     failures.append(answer)
+                    if call.meter is not None:
+                        call.meter.failed()
                     if stream.status is not None:
                         break
                     continue
@@ -122,7 +125,7 @@ class Relay:
         self, call: Call, failures: Sequence[Failure], comments: Comments | None
     ) -> tuple[Model, Sequence[Replica]]:
         """Those that may be asked now, or once there are any. Raises Refusal."""
-        model = find_model(self._store.current, call.model_name)
+        model = find_model(self._store.current, call.model_name, call.key)
         moved = failures[-1].replica if failures and failures[-1].kind == MOVED else None
         if model.wakes and (moved is not None or not model.ready_for(call.model_name)):
             if comments is not None:
@@ -147,7 +150,7 @@ class Relay:
                         moved is None or other.id != moved.id for other in model.ready_for(name)
                     ):
                         await self._store.changed(name, model)
-                        model = find_model(self._store.current, name)
+                        model = find_model(self._store.current, name, call.key)
         finally:
             self._witness.held(key, -1)
         return model
@@ -166,6 +169,9 @@ class Relay:
         """Send, and wait for the headers of the answer. A 503 is an answer unless another replica can be asked: one is
         there where `stream` is given, and it may be asked while that has not begun.
         """
+        meter = call.meter
+        if meter is not None:
+            meter.sending()
         try:
             async with self._prober.listen(replica, model):
                 answer = await post(self._pool, replica, call)
@@ -173,6 +179,8 @@ class Relay:
             tally.unanswered()
             return _failure(call, replica, "silent", error, same_again=False)
         except ConnectError as error:
+            if meter is not None:
+                meter.not_sent()
             self._picker.failed(replica)
             if isinstance(error, ConnectTimeoutError):
                 self._prober.eject(replica, model)
@@ -193,11 +201,22 @@ class Relay:
         if answer.status == 503 and stream is not None and stream.status is None:
             answer.close()
             return Failure(replica, "unavailable", "it was unavailable", same_again=False)
-        if answer.status == 404 and model.pooled:
-            # The model was there when the table was made. Nothing else of a gateway's requests is not found.
+        if answer.status == 404 and model.pooled and await _has_left(answer):
             answer.close()
             return Failure(replica, MOVED, "the model is not there any more", same_again=True)
         return answer
+
+
+async def _has_left(answer: Answer) -> bool:
+    """Whether a 404 says that the model, which was there when the table was made, is not any more.
+
+    It may as well say that the replica does not offer the path, or whatever else; then it is the answer.
+    """
+    try:
+        return code_of(await answer.peek(MOST_ERROR_BYTES)) == NO_SUCH_MODEL
+    except BaseException:
+        answer.close()
+        raise
 
 
 def _failure(call: Call, replica: Replica, kind: str, error: Exception, *, same_again: bool = False) -> Failure:

@@ -108,21 +108,30 @@ class TableFile:
         self._path = path
         self._store = store
         self._seen: tuple[int, int, int] | None = None
+        self._failure = ""  # of reading, the last time
 
     def refresh(self) -> None:
-        """Read the file if it has changed. A broken or missing one is logged once and leaves the last table."""
+        """Read the file if it has changed. A broken or missing one is logged once and leaves the last table.
+
+        One that cannot be read just now is read again the next time, changed or not.
+        """
         try:
             status = self._path.stat()
             seen = (status.st_ino, status.st_mtime_ns, status.st_size)
             if seen == self._seen:
                 return
-            self._seen = seen
-            self._store.replace(parse_table(self._path.read_text(encoding="utf-8")))
+            data = self._path.read_bytes()
+            self._seen, self._failure = seen, ""
+            self._store.replace(parse_table(data.decode("utf-8")))
         except FileNotFoundError:
             if self._seen != MISSING:
                 log.warning("the table %s is missing; going on with the last one", self._path)
             self._seen = MISSING
-        except (OSError, UnicodeDecodeError, TableFileError) as error:
+        except OSError as error:
+            if str(error) != self._failure:
+                log.error("the table %s cannot be read, going on with the last one: %s", self._path, error)
+            self._failure = str(error)
+        except (UnicodeDecodeError, TableFileError) as error:
             log.error("the table %s cannot be used, going on with the last one: %s", self._path, error)
 
     async def follow(self) -> None:

@@ -11,6 +11,7 @@ from plimsoll_gateway.client.answer import Answer
 from plimsoll_gateway.client.errors import UpstreamError
 from plimsoll_gateway.client.pool import Pool
 from plimsoll_gateway.headers import RawHeaders, Voucher, request_headers
+from plimsoll_gateway.keys.record import ApiKey
 from plimsoll_gateway.quota.usage import Meter
 from plimsoll_gateway.route.scores import ANYTHING, Wanted
 from plimsoll_gateway.table import Replica
@@ -21,8 +22,8 @@ HEALTH_SECONDS = 5.0
 class Call(msgspec.Struct, frozen=True):
     """The same for every attempt, of which the body outlives none.
 
-    `came`: when it arrived, by time.monotonic. `wanted`: what it would like to find there. With keys, `voucher` says
-    whose it is, and `meter` counts its tokens.
+    `came`: when it arrived, by time.monotonic. `wanted`: what it would like to find there. With keys, `key` is
+    the one that it came with, `voucher` says whose it is, and `meter` counts its tokens.
     """
 
     path: str
@@ -32,6 +33,7 @@ class Call(msgspec.Struct, frozen=True):
     request_id: str
     model_name: str
     wanted: Wanted = ANYTHING
+    key: ApiKey | None = None
     voucher: Voucher | None = None
     meter: Meter | None = None
     came: float = 0.0

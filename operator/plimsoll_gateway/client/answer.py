@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Protocol
 
 from plimsoll_gateway.client.errors import BrokenAnswerError
@@ -69,6 +70,19 @@ class Answer:
             self._flow.resume()
         self._size = 0
         return data
+
+    async def peek(self, most: int) -> bytes:
+        """What it begins with: `most` bytes or a little more, or all of it. `read` still gives it.
+
+        Of an answer that breaks it is what came before; `read` raises behind it.
+        """
+        text = b""
+        with suppress(BrokenAnswerError):
+            while len(text) < most and (piece := await self.read()):
+                text += piece
+        if text:
+            self._pieces.insert(0, text)
+        return text
 
     def close(self) -> None:
         """Nobody reads any more of it."""

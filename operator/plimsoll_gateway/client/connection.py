@@ -13,6 +13,7 @@ from plimsoll_gateway.client.errors import InvalidAnswerError, ResetError, Upstr
 PIECE = 64 << 10
 """Bytes of a body that are written at once."""
 MOST_HEAD_BYTES = 64 << 10
+MOST_FIELDS = 200
 _SWITCHING = 101
 
 
@@ -32,7 +33,10 @@ class Connection(asyncio.Protocol):
         self._waiter: asyncio.Future[Answer | UpstreamError] | None = None
         self._answer: Answer | None = None
         self._headers: list[tuple[bytes, bytes]] = []
-        self._head_bytes = 0
+        self._head_bytes = 0  # of a head that has not ended, in what has come before
+        self._heard_bytes = 0  # of its fields
+        self._body_came = False  # in what is being read
+        self._idle_bytes = 0  # of an answer behind its head, since the last of its body
         self._framed = False  # the answer's head says where its body ends
         self._reusable = False
         self._complete = False
@@ -48,7 +52,7 @@ class Connection(asyncio.Protocol):
     async def ask(self, head: bytes, body: memoryview) -> Answer:
         """Send a request, and wait for the head of its answer. Raises UpstreamError."""
         self._waiter = waiter = self._loop.create_future()
-        self._headers, self._head_bytes, self._complete = [], 0, False
+        self._headers, self._head_bytes, self._heard_bytes, self._complete = [], 0, 0, False
         try:
             if len(body) <= PIECE:
                 self.transport.write(b"".join((head, body)))
@@ -103,7 +107,10 @@ class Connection(asyncio.Protocol):
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
-            self._fail(InvalidAnswerError(str(error) or type(error).__name__))
+            found = error.__context__
+            if not isinstance(found, InvalidAnswerError):
+                found = InvalidAnswerError(str(error) or type(error).__name__)
+            self._fail(found)
             return
         if self._complete:
             self._finish()
@@ -112,7 +119,13 @@ class Connection(asyncio.Protocol):
         elif self._answer is None:
             self._head_bytes += len(data)
             if self._head_bytes > MOST_HEAD_BYTES:
-                self._fail(InvalidAnswerError(f"its head has more than {MOST_HEAD_BYTES} bytes"))
+                self._fail(_head_too_large())
+        elif self._body_came:
+            self._body_came, self._idle_bytes = False, 0
+        else:
+            self._idle_bytes += len(data)
+            if self._idle_bytes > MOST_HEAD_BYTES:  # the parser keeps a trailer's field until its end
+                self._fail(InvalidAnswerError(f"its trailer has more than {MOST_HEAD_BYTES} bytes"))
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The end, whoever wanted it."""
@@ -139,6 +152,9 @@ class Connection(asyncio.Protocol):
     def on_header(self, name: bytes, value: bytes) -> None:
         """One field of a head, or of a trailer, which comes too late."""
         if self._answer is None and not self._surplus:
+            self._heard_bytes += len(name) + len(value)
+            if self._heard_bytes > MOST_HEAD_BYTES or len(self._headers) >= MOST_FIELDS:
+                raise _head_too_large()
             self._headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
@@ -155,12 +171,14 @@ class Connection(asyncio.Protocol):
             for name, value in self._headers
         )
         self._answer = Answer(status, self._headers, self)
+        self._body_came, self._idle_bytes = False, 0
         self._tell(self._answer)
         self._make_room()
 
     def on_body(self, body: bytes) -> None:
         """A piece of it."""
         if self._answer is not None:
+            self._body_came = True
             self._answer.push(body)
 
     def on_message_complete(self) -> None:
@@ -193,3 +211,7 @@ class Connection(asyncio.Protocol):
         room, self._room = self._room, None
         if room is not None and not room.done():
             room.set_result(None)
+
+
+def _head_too_large() -> InvalidAnswerError:
+    return InvalidAnswerError(f"its head has more than {MOST_HEAD_BYTES} bytes, or than {MOST_FIELDS} fields")

@@ -42,6 +42,9 @@ class Capacity(Protocol):
 Held = Callable[[ObjectKey, int], None]
 """Told that so many more requests for a model wait for a replica, or so many fewer."""
 
+Way = tuple[ObjectKey, str]
+"""A model, and the name by which it is asked."""
+
 Waiter = asyncio.Future[bool]
 """True: it is let in in its turn. False: it has waited for long enough, and goes on."""
 
@@ -50,8 +53,9 @@ LOOK_SECONDS = 1.0  # the least between two looks at whether a gate that is open
 
 
 class Gates:
-    """One gate for each model that is asked now. `most`: requests with keys that may wait at any of them.
+    """One gate for each name by which a model is asked now: its replicas need not all answer to each of its names.
 
+    `most`: requests with keys that may wait at any of them.
     `patience`: seconds that a request is held; then it goes on, and hears why.
     """
 
@@ -60,33 +64,33 @@ class Gates:
         self._most = most
         self._patience = patience
         self._held = held
-        self._gates: dict[ObjectKey, Gate] = {}
+        self._gates: dict[Way, Gate] = {}
 
     def enter(self, key: ObjectKey, name: str, share: Share | None, cost: int) -> Turn:
         """For a request for `key` by that name: a context that waits for its turn. `share` None passes at once, unless
         the gate is closed, or others were held there and still wait.
         """
-        gate = self._gates.get(key)
+        way = (key, name)
+        gate = self._gates.get(way)
         if gate is None:
             held = partial(self._held, key)
-            gate = self._gates[key] = Gate(name, self._capacity, self._most, self._patience, held)
-        return Turn(self, key, gate, share, cost)
+            gate = self._gates[way] = Gate(name, self._capacity, self._most, self._patience, held)
+        return Turn(self, way, gate, share, cost)
 
     def wake(self) -> None:
         """Replicas have come or gone."""
         for gate in tuple(self._gates.values()):
             gate.dispatch()
 
-    def leave(self, key: ObjectKey) -> None:
+    def leave(self, way: Way) -> None:
         """Somebody has left; a gate at which nobody is any more is forgotten."""
-        gate = self._gates[key]
+        gate = self._gates[way]
         if gate.idle:
-            del self._gates[key]
+            del self._gates[way]
 
     def waiting(self, key: ObjectKey) -> int:
-        """Requests for a model that wait for their turn."""
-        gate = self._gates.get(key)
-        return 0 if gate is None else len(gate.queue)
+        """Requests for a model, by whatever name, that wait for their turn."""
+        return sum(len(gate.queue) for (model, _), gate in self._gates.items() if model == key)
 
     def check_integrity(self) -> None:
         """Raise AssertionError where a count is impossible, or somebody waits before an open gate."""
@@ -95,7 +99,7 @@ class Gates:
 
 
 class Gate:
-    """The requests for one model that are under way or wait for their turn. Changed on the event loop only."""
+    """The requests for a model by one name, under way or waiting for their turn. Changed on the event loop only."""
 
     def __init__(self, name: str, capacity: Capacity, most: int, patience: float, held: Callable[[int], None]) -> None:
         self.name = name
@@ -211,9 +215,9 @@ class Gate:
 class Turn:
     """One request's turn: the block runs once it has come, and the next one's comes at its end."""
 
-    def __init__(self, gates: Gates, key: ObjectKey, gate: Gate, share: Share | None, cost: int) -> None:
+    def __init__(self, gates: Gates, way: Way, gate: Gate, share: Share | None, cost: int) -> None:
         self._gates = gates
-        self._key = key
+        self._way = way
         self._gate = gate
         self._share = share
         self._cost = cost
@@ -272,4 +276,4 @@ class Turn:
 
     def _left(self) -> None:
         self._gate.users -= 1
-        self._gates.leave(self._key)
+        self._gates.leave(self._way)

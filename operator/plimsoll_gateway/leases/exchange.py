@@ -46,7 +46,6 @@ class Exchange:
         self._secrets = secrets
         self._clock = clock
         self._talks: dict[str, Talk] = {}
-        self._looked = -LOOK_SECONDS
         self.door = Door(node, secrets, self._names.ports, clock)
         self.joined = asyncio.Event()
         node.hurry = self._hurry
@@ -55,20 +54,38 @@ class Exchange:
         """For ever; closes the socket at the end."""
         server = await asyncio.start_server(self.door.welcome, sock=sock)
         try:
-            while True:
-                await self._turn()
-                await asyncio.sleep(TURN_SECONDS)
+            await self.keep_up()
         finally:
             server.close()
             self.door.close()
             for talk in self._talks.values():
                 talk.end()
 
-    async def _turn(self) -> None:
-        now = self._clock()
-        if now - self._looked >= LOOK_SECONDS:
-            self._looked = now
-            self._node.list(await self._names.look(), self._clock())
+    async def keep_up(self) -> None:
+        """Look for others, and take the node's turns, for ever.
+
+        It has no turn before it knows who is there: it would take itself for alone. After that names are looked up
+        beside the turns, which a slow answer must not keep from being taken.
+        """
+        await self._look()
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._look_again())
+            tasks.create_task(self._turns())
+
+    async def _look(self) -> None:
+        self._node.list(await self._names.look(), self._clock())
+
+    async def _look_again(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            await self._look()
+
+    async def _turns(self) -> None:
+        while True:
+            self._turn()
+            await asyncio.sleep(TURN_SECONDS)
+
+    def _turn(self) -> None:
         self._node.turn(self._clock())
         others = set(self._node.roster.members) - {self._node.own}
         for peer in others - self._talks.keys():

@@ -138,7 +138,7 @@ class Admission:
             raise self._told(rate_limited(self.key.name, kind.name.lower(), most, wait))
 
     def begin(self) -> None:
-        """A replica gets the request: from now on it counts as one."""
+        """A replica has been sent the request: it counts as one."""
         self._begun = True
 
     def used(self, tokens: int) -> None:

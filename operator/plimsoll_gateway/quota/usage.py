@@ -17,7 +17,7 @@ TAIL = 2048
 class Meter:
     """Reads one answer. `prompt` is how many tokens its request was taken for without the answer's.
 
-    Until an answer has begun that is no error, nothing was used.
+    An answer that is an error, or that did not come, uses nothing. Where nobody waited for it, the prompt is used.
     """
 
     def __init__(self, prompt: int) -> None:
@@ -25,10 +25,27 @@ class Meter:
         self._events = 0
         self._tail = b""
         self._begun = False
+        self._awaited = False  # a replica has the request, and its answer has not come
+        self.sent = 0  # how many replicas have been sent the request
+
+    def sending(self) -> None:
+        """A replica is about to be sent the request."""
+        self.sent += 1
+        self._awaited = True
+
+    def not_sent(self) -> None:
+        """There was no connection to it."""
+        self.sent -= 1
+        self.failed()
+
+    def failed(self) -> None:
+        """No answer came of it."""
+        self._awaited = False
 
     def begin(self, status: int) -> None:
         """An answer of this status begins."""
         self._begun = status < 400
+        self._awaited = False
 
     def read(self, chunk: bytes, *, events: bool) -> None:
         """A piece has passed by."""
@@ -39,6 +56,6 @@ class Meter:
     def tokens(self) -> int:
         """What is known now."""
         if not self._begun:
-            return 0
+            return self._prompt if self._awaited else 0
         told = _TOTAL.findall(self._tail)
         return int(told[-1]) if told else self._prompt + self._events

@@ -29,11 +29,16 @@ class Window:
         return self._newest
 
     def correct(self, second: int, difference: int, now: float) -> None:
-        """More or less was used in that second than was said then. What is too long ago no longer matters."""
+        """More or less was used in that second than was said then.
+
+        Where that is too long ago, what was used beyond what was said counts now: it has not counted yet.
+        """
         self.forget(now)
         if second > self._newest - self._slots:
             self._amounts[second % self._slots] += difference
             self.total += difference
+        elif difference > 0:
+            self.take(difference, now)
 
     def forget(self, now: float) -> None:
         """Leave out what is longer ago."""

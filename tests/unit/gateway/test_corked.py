@@ -26,6 +26,9 @@ class Inner(asyncio.Transport):
     def abort(self) -> None:
         self.sent.append(None)
 
+    def get_write_buffer_size(self) -> int:
+        return 0
+
 
 async def test_a_head_and_its_body_are_one_packet() -> None:
     inner = Inner()

@@ -21,7 +21,8 @@ RunWorld = Callable[..., contextlib.AbstractAsyncContextManager[Any]]
 
 async def answer_404(request: Any) -> None:
     """What a host says of a model that has left it."""
-    request.respond(404, '{"error": {"message": "no such model"}}', "content-type: application/json")
+    error = {"message": "No such model.", "type": "t", "param": "model", "code": "model_not_found"}
+    request.respond(404, json.dumps({"error": error}), "content-type: application/json")
 
 
 async def status_of(world: Any) -> int:
@@ -90,6 +91,31 @@ async def test_who_comes_to_a_pod_that_the_model_left_goes_on_to_the_next(world:
     world.show(left, world.replica(new), pooled=True)
     assert await asked == 200
     assert (len(old.requests), len(new.requests)) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        '{"error": {"message": "Unknown path: POST /v1/embeddings.", "type": "t", "param": null, "code": null}}',
+        '{"error": {"message": "No such adapter.", "type": "t", "code": "adapter_not_found"}}',
+        '{"detail": "Not Found"}',
+        "<html>" + "x" * 200_000,
+        "",
+    ],
+)
+async def test_what_else_a_pod_does_not_find_is_its_answer(world: Any, ok: Behaviour, body: str) -> None:
+    """A path that it does not offer is offered by no other pod; the model is still there."""
+
+    async def answer(request: Any) -> None:
+        request.respond(404, body, "content-type: application/json", "x-theirs: 1")
+
+    one, other = await world.upstream(answer), await world.upstream(ok)
+    asked, spare = world.replica(one), world.replica(other, ready=False)
+    world.show(asked, spare, pooled=True)
+    async with world.post(path="/v1/embeddings") as response:
+        assert (response.status, response.headers["x-theirs"]) == (404, "1")
+        assert await response.text() == body
+    assert (len(one.requests), len(other.requests)) == (1, 0)
 
 
 async def test_a_model_that_does_not_come_is_told_when_time_is_up(run_world: RunWorld) -> None:

@@ -158,6 +158,22 @@ async def test_a_key_sees_and_asks_only_what_it_is_for(keyed: World, keys: Keys,
             assert ("secret" in listed, answer["error"]["param"]) == (False, "model")
 
 
+async def test_a_model_that_is_deleted_while_a_key_waits_tells_it_of_no_other(keyed: World, keys: Keys) -> None:
+    def show(*names: str) -> None:
+        models = [Model(ObjectKey("ns", n), (n,), 1.0, "", (), scales_to=1) for n in names]
+        keyed.store.replace(build_table(models))
+
+    show("qwen-a", "qwen-b", "secret")
+    keys.add("q", models=["qwen-*"])
+    asked = asyncio.create_task(ask(keyed, keys.header("q"), "qwen-a"))
+    while not keyed.gateway._gates.waiting(ObjectKey("ns", "qwen-a")):
+        await asyncio.sleep(0)
+    show("qwen-b", "secret")
+    status, answer = await asked
+    message = answer["error"]["message"]
+    assert (status, "qwen-b" in message, "secret" in message) == (404, True, False)
+
+
 async def test_a_limit_of_requests_is_told_in_openais_headers(keyed: World, keys: Keys, ok: Behaviour) -> None:
     upstream = await keyed.model(ok)
     keys.add("two", requestsPerMinute=2, tokensPerMinute=1000)
@@ -218,6 +234,42 @@ async def test_requests_under_way_are_counted_until_they_end_or_their_clients_go
     async with asyncio.timeout(60):
         (await arrived.get()).respond(200, "{}", "content-type: application/json")
     assert (await third)[0] == 200
+
+
+async def test_a_request_that_no_replica_was_sent_counts_for_nothing(
+    keyed: World, keys: Keys, ok: Behaviour, resets: Behaviour, refused_port: int
+) -> None:
+    keys.add("two", requestsPerMinute=2)
+    header = keys.header("two")
+    keyed.show()
+    assert [(await ask(keyed, header))[0] for _ in range(3)] == [503] * 3
+    keyed.show(keyed.replica(refused_port))
+    assert [(await ask(keyed, header))[0] for _ in range(3)] == [502] * 3
+    await keyed.model(resets, resets, ok)
+    assert [(await ask(keyed, header))[0] for _ in range(3)] == [502, 200, 429], "what was sent counts, and once"
+
+
+async def test_a_client_that_goes_before_its_answer_begins_has_used_its_prompt(
+    keyed: World, keys: Keys, resets: Behaviour
+) -> None:
+    arrived: asyncio.Queue[Request] = asyncio.Queue()
+
+    async def garbage(request: Request) -> None:
+        request.send("HTTP/9.9 hello\r\n\r\n")
+
+    await keyed.model(resets, resets, garbage, arrived.put)
+    tokens = 'plimsoll_gateway_key_tokens_total{key="a"}'
+    for _ in range(2):
+        assert (await ask(keyed, keys.header("a"), prompt="x" * 4000))[0] == 502
+    assert await keyed.metric(tokens) == 0, "a replica that fails is not the client's doing"
+    asked = asyncio.create_task(ask(keyed, keys.header("a"), prompt="x" * 4000))
+    held = await arrived.get()
+    asked.cancel()
+    async with asyncio.timeout(60):
+        await held.hung_up.wait()
+    while not await keyed.metric(tokens):
+        await asyncio.sleep(0)
+    assert 1000 <= await keyed.metric(tokens) < 1100
 
 
 async def served(

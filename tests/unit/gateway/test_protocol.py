@@ -10,10 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import uvicorn
+from operator_support.virtual_time import run
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 from uvicorn.server import ServerState
 
-from plimsoll_gateway.protocol import MOST_AHEAD, PatientProtocol
+from plimsoll_gateway.caller import caller_of
+from plimsoll_gateway.protocol import MOST_AHEAD, MOST_AHEAD_BYTES, MOST_FIELDS, MOST_HEAD_BYTES, PatientProtocol
+from plimsoll_gateway.stall import STALL_SECONDS
 
 if TYPE_CHECKING:
     from tests.unit.gateway.conftest import Behaviour, Request, World
@@ -52,6 +55,125 @@ async def test_a_head_that_goes_on_for_too_long_is_refused(world: World, ok: Beh
     assert b"connection: close" in head
     assert json.loads(body)["error"]["code"] == "headers_too_large"
     assert upstream.requests == []
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        b"a:b\r\n" * MOST_FIELDS,
+        (b"x-filler: " + b"y" * 1000 + b"\r\n") * 70,
+        b"x-filler: " + b"y" * MOST_HEAD_BYTES + b"\r\n",
+    ],
+)
+async def test_a_head_that_comes_whole_may_not_have_more(fields: bytes) -> None:
+    """However it comes: a single read may have it all."""
+    for target, more in ((b"/", fields), (b"/" + b"x" * MOST_HEAD_BYTES, b"")):
+        protocol, wire, asked = served()
+        protocol.data_received(b"GET " + target + b" HTTP/1.1\r\nhost: x\r\n" + more + b"\r\n")
+        await asyncio.sleep(0)
+        assert wire.text().startswith(b"HTTP/1.1 431 ")
+        assert wire.is_closing()
+        assert asked == []
+        protocol.connection_lost(None)
+
+
+async def test_a_head_may_have_as_much() -> None:
+    protocol, wire, asked = served()
+    protocol.data_received(b"GET / HTTP/1.1\r\nhost: x\r\n" + b"a:b\r\n" * (MOST_FIELDS - 1) + b"\r\n")
+    await asyncio.gather(*protocol.tasks)
+    assert len(asked) == 1
+    assert wire.text().startswith(b"HTTP/1.1 200 ")
+    protocol.connection_lost(None)
+
+
+async def test_an_idle_connection_holds_nothing_of_its_last_request() -> None:
+    protocol, wire, _ = served()
+    for count in (1, 2):
+        protocol.data_received(request(b"x-large: " + b"y" * 50_000))
+        await asyncio.gather(*protocol.tasks)
+        assert wire.text().count(b"HTTP/1.1 200 ") == count
+        held = [protocol.url, protocol.headers, protocol.scope, protocol.cycle.scope, protocol.cycle.body]
+        assert not any(held), held
+    protocol.connection_lost(None)
+
+
+def test_a_client_that_reads_nothing_or_asks_nothing_is_cut_off() -> None:
+    async def never(_scope: object, _receive: object, _send: object) -> None:
+        await asyncio.Event().wait()
+
+    async def until_stalled() -> None:
+        protocol, wire = serving(never)
+        protocol.data_received(request())
+        wire.waiting = 1000
+        protocol.pause_writing()
+        await asyncio.sleep(STALL_SECONDS - 1)
+        wire.waiting = 999  # it is slow
+        await asyncio.sleep(2)
+        assert not wire.is_aborted()
+        await asyncio.sleep(STALL_SECONDS)
+        assert wire.is_aborted()
+        protocol.connection_lost(None)
+
+    async def after_it_went_on() -> None:
+        protocol, wire = serving(never)
+        protocol.data_received(request())
+        wire.waiting = 1000
+        protocol.pause_writing()
+        protocol.resume_writing()
+        await asyncio.sleep(2 * STALL_SECONDS)
+        assert not wire.is_aborted()
+        protocol.connection_lost(None)
+
+    async def while_it_closes() -> None:
+        protocol, wire, _ = served()
+        wire.waiting = 1000
+        protocol.data_received(request(LAST))
+        await asyncio.gather(*protocol.tasks)
+        assert (wire.is_closing(), wire.is_aborted()) == (True, False)
+        protocol.resume_writing()
+        await asyncio.sleep(STALL_SECONDS + 1)
+        assert wire.is_aborted()
+        protocol.connection_lost(None)
+
+    async def while_it_is_idle() -> None:
+        protocol, wire, _ = served()
+        protocol.data_received(request())
+        await asyncio.gather(*protocol.tasks)
+        wire.waiting = 10
+        await asyncio.sleep(protocol.timeout_keep_alive + 1)
+        assert wire.is_aborted()
+        protocol.connection_lost(None)
+
+    async def while_it_sends_empty_lines() -> None:
+        protocol, wire, _ = served()
+        protocol.data_received(request())
+        await asyncio.gather(*protocol.tasks)
+        for _ in range(4):
+            protocol.data_received(b"\r\n")
+            await asyncio.sleep(protocol.timeout_keep_alive / 3)
+        assert wire.is_aborted()
+        protocol.connection_lost(None)
+
+    async def unless_it_asks_again() -> None:
+        protocol, wire, asked = served()
+        for _ in range(9):
+            protocol.data_received(b"\r\n" + request())
+            await asyncio.sleep(protocol.timeout_keep_alive / 3)
+        assert not wire.is_aborted()
+        assert len(asked) == 9
+        protocol.connection_lost(None)
+
+    async def when_its_place_is_needed() -> None:
+        protocol, wire, _ = served()
+        wire.waiting = 10
+        protocol.give_way()
+        assert wire.is_aborted()
+        protocol.connection_lost(None)
+
+    for case in (until_stalled, after_it_went_on, while_it_closes, when_its_place_is_needed):
+        run(case())
+    for case in (while_it_is_idle, while_it_sends_empty_lines, unless_it_asks_again):
+        run(case())
 
 
 @pytest.mark.parametrize(
@@ -118,6 +240,50 @@ async def test_many_requests_at_once_are_not_kept(world: World) -> None:
     assert b"connection: close" in answer.rpartition(b"HTTP/1.1 ")[2]
 
 
+async def test_the_bodies_of_requests_that_are_sent_ahead_are_not_kept_without_bound() -> None:
+    """Whoever answers the first one may ask for more of it, or for news of its client, as often as it likes."""
+    end = asyncio.Event()
+    bodies: list[bytes] = []
+
+    async def app(scope: Any, receive: Callable[[], Awaitable[Any]], send: Callable[[Any], Awaitable[None]]) -> None:
+        more = True
+        while more:
+            message = await receive()
+            bodies.append(message["body"])
+            more = message["more_body"]
+        caller = caller_of(scope)
+        assert caller is not None
+        caller.tell(lambda: None)
+        await end.wait()
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    protocol, wire = serving(app)
+    half = MOST_AHEAD_BYTES // 2
+    second = request(body=b"x" * (6 * half))
+    head = len(second) - 6 * half
+    protocol.data_received(request() + second[: head + half])
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert not wire.is_paused(), "the end of the connection is still to be heard"
+    protocol.data_received(second[head + half : head + 3 * half])
+    protocol.cycle.flow.resume_reading()
+    assert wire.is_paused()
+    end.set()
+    first = next(iter(protocol.tasks))
+    await first
+    assert not wire.is_paused()
+    for at in range(head + 3 * half, len(second), half):
+        for _ in range(3):
+            await asyncio.sleep(0)
+        protocol.data_received(second[at : at + half])
+        assert not wire.is_paused()
+    await asyncio.gather(*protocol.tasks)
+    assert b"".join(bodies) == BODY + b"x" * (6 * half)
+    assert wire.text().count(b"HTTP/1.1 200 ") == 2
+    protocol.connection_lost(None)
+
+
 async def test_a_trailer_changes_no_header(world: World, ok: Behaviour) -> None:
     """Headers that come after the body would be heard by who reads them late, and not by who reads them early."""
     upstream = await world.model(ok)
@@ -125,6 +291,20 @@ async def test_a_trailer_changes_no_header(world: World, ok: Behaviour) -> None:
     answer = await talk(world, head + b"e\r\n" + BODY + b"\r\n0\r\nx-late: 1\r\nauthorization: Bearer x\r\n\r\n")
     assert answer.startswith(b"HTTP/1.1 200 ")
     assert not {"x-late", "authorization"} & set(upstream.requests[0].headers)
+
+
+async def test_a_trailer_without_end_ends_the_connection() -> None:
+    protocol, wire, _ = served()
+    protocol.data_received(b"POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n")
+    for _ in range(3):
+        protocol.data_received(b"%x\r\n" % MOST_HEAD_BYTES + b"x" * MOST_HEAD_BYTES + b"\r\n")
+    protocol.data_received(b"0\r\nx-late: ")
+    protocol.data_received(b"y" * (MOST_HEAD_BYTES // 2))
+    assert not wire.is_closing()
+    protocol.data_received(b"y" * MOST_HEAD_BYTES)
+    assert wire.is_closing()
+    protocol.connection_lost(None)
+    await asyncio.gather(*protocol.tasks)
 
 
 async def test_an_offer_to_upgrade_is_not_taken_and_costs_nothing(world: World, ok: Behaviour) -> None:
@@ -151,35 +331,74 @@ async def test_the_body_of_an_offer_to_upgrade_may_come_late() -> None:
             bodies.append(message.get("body", b""))
             more = message.get("more_body", False)
 
-    config = uvicorn.Config(app, log_config=None, lifespan="off", ws="none")
-    config.load()
-    state = ServerState()
-    protocol = PatientProtocol(config, state, {})
-    protocol.connection_made(_Nowhere())
+    protocol, _ = serving(app)
     head, _, body = request(b"connection: Upgrade", b"upgrade: h2c").partition(b"\r\n\r\n")
     protocol.data_received(head + b"\r\n\r\n")
     for byte in body:
         await asyncio.sleep(0)
         protocol.data_received(bytes([byte]))
-    await asyncio.gather(*state.tasks)
+    await asyncio.gather(*protocol.tasks)
     protocol.connection_lost(None)
     assert b"".join(bodies) == body
 
 
-class _Nowhere(asyncio.Transport):
-    """Sends nothing."""
+class Wire(asyncio.Transport):
+    """Keeps what is written; nothing goes anywhere."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sent: list[bytes] = []
+        self.closed = self.aborted = False
+        self.paused = False
+        self.waiting = 0  # bytes that the client has not taken
+
+    def text(self) -> bytes:
+        return b"".join(self.sent)
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        pass
+        self.sent.append(bytes(data))
 
     def close(self) -> None:
-        pass
+        self.closed = True
+
+    def abort(self) -> None:
+        self.closed = self.aborted = True
+
+    def get_write_buffer_size(self) -> int:
+        return self.waiting
 
     def is_closing(self) -> bool:
-        return False
+        return self.closed
+
+    def is_aborted(self) -> bool:
+        return self.aborted
 
     def pause_reading(self) -> None:
-        pass
+        self.paused = True
 
     def resume_reading(self) -> None:
-        pass
+        self.paused = False
+
+    def is_paused(self) -> bool:
+        return self.paused
+
+
+def serving(app: object) -> tuple[PatientProtocol, Wire]:
+    """A connection to that application."""
+    config = uvicorn.Config(app, log_config=None, lifespan="off", ws="none")  # type: ignore[arg-type]
+    config.load()
+    protocol, wire = PatientProtocol(config, ServerState(), {}), Wire()
+    protocol.connection_made(wire)
+    return protocol, wire
+
+
+def served() -> tuple[PatientProtocol, Wire, list[str]]:
+    """A connection to one that answers all with nothing, and the paths that it was asked for."""
+    asked: list[str] = []
+
+    async def app(scope: dict[str, Any], _receive: object, send: Callable[[Any], Awaitable[None]]) -> None:
+        asked.append(scope["path"])
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    return *serving(app), asked

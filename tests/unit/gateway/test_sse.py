@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from plimsoll_gateway import sse
 from plimsoll_gateway.sse import LONGEST_HELD, EventAligner
 
 BLANKS = st.sampled_from([b"\n\n", b"\r\n\r\n", b"\r\r"])
@@ -40,3 +42,31 @@ def test_an_event_without_end_is_passed_on_in_pieces() -> None:
     assert aligner.inside_event
     assert aligner.push(b"y\n\n") == b"y\n\n"
     assert not aligner.inside_event
+
+
+def test_a_long_event_in_small_pieces_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = 0
+
+    def counted(data: bytes, blank: bytes) -> int:
+        nonlocal seen
+        seen += len(data)
+        return found(data, blank)
+
+    found = sse._end
+    monkeypatch.setattr(sse, "_end", counted)
+    aligner = EventAligner()
+    for _ in range(1000):
+        assert aligner.push(b"x" * 100) == b""
+    assert aligner.push(b"\n") == b""
+    assert aligner.push(b"\n") == b"x" * 100_000 + b"\n\n"
+    assert seen < 3 * 100_000 * 1.1
+    assert aligner.rest() == b""
+
+
+def test_after_an_event_that_was_too_long_nothing_of_it_is_looked_at_again() -> None:
+    aligner = EventAligner()
+    assert aligner.push(b"x" * LONGEST_HELD) == b""
+    assert aligner.push(b"\n") == b"x" * LONGEST_HELD + b"\n"
+    assert aligner.inside_event
+    assert aligner.push(b"y") == b""
+    assert aligner.rest() == b"y"

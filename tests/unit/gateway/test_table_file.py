@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import copy
+import errno
 import json
 import logging
 from pathlib import Path
@@ -95,3 +96,29 @@ def test_a_changed_file_is_read_and_a_broken_one_is_not_used(tmp_path: Path, cap
     path.unlink()
     source.refresh()
     assert store.current is second
+
+
+def test_a_file_that_cannot_be_read_for_a_while_is_read_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, store = tmp_path / "table.json", TableStore()
+    replace(path, text(ENTRY))
+    source = TableFile(path, store)
+
+    def fails(_: Path) -> bytes:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(Path, "read_bytes", fails)
+        source.refresh()
+        source.refresh()
+    assert store.find("gemma") is None
+    assert [record.levelno for record in caplog.records] == [logging.ERROR]
+    assert "Too many open files" in caplog.text
+    source.refresh()
+    assert store.find("gemma") is not None
+    replace(path, "\xff")
+    caplog.clear()
+    source.refresh()
+    source.refresh()
+    assert [record.levelno for record in caplog.records] == [logging.ERROR]

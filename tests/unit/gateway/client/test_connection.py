@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plimsoll_gateway.client.answer import MOST_BUFFERED, Answer
-from plimsoll_gateway.client.connection import MOST_HEAD_BYTES, PIECE, Connection
+from plimsoll_gateway.client.connection import MOST_FIELDS, MOST_HEAD_BYTES, PIECE, Connection
 from plimsoll_gateway.client.errors import BrokenAnswerError, InvalidAnswerError, ResetError, UpstreamError
 
 HEAD = b"POST / HTTP/1.1\r\ncontent-length: 2\r\n\r\n"
@@ -171,7 +171,9 @@ async def test_a_close_ends_an_answer_that_has_no_other_end_and_breaks_the_rest(
 
 
 @pytest.mark.parametrize("text", [b"HTTP/9.9 hello\r\n\r\n", b"\x00\x01", b"HTTP/1.1 101 S\r\nupgrade: x\r\n\r\nabc",
-                                  b"HTTP/1.1 200 OK\r\nx: " + b"y" * MOST_HEAD_BYTES])  # fmt: skip
+                                  b"HTTP/1.1 200 OK\r\nx: " + b"y" * MOST_HEAD_BYTES,
+                                  b"HTTP/1.1 200 OK\r\nx: " + b"y" * MOST_HEAD_BYTES + b"\r\n\r\n",
+                                  b"HTTP/1.1 200 OK\r\n" + b"a:b\r\n" * (MOST_FIELDS + 1) + b"\r\n"])  # fmt: skip
 async def test_what_is_no_answer_ends_the_connection(text: bytes) -> None:
     line = Line()
     task = await line.ask()
@@ -308,3 +310,36 @@ async def test_a_replica_that_takes_no_more_of_a_large_request_is_heard(lost: bo
         assert (found.status, await read_all(found)) == (413, b"{}")
         assert (line.rested, line.wire.closing) == (0, True)
     assert len(b"".join(line.wire.sent)) < 3 * PIECE
+
+
+async def test_what_was_peeked_at_is_still_read() -> None:
+    line = Line()
+    task = await line.ask()
+    line.connection.data_received(b"HTTP/1.1 404 No\r\ncontent-length: 9\r\n\r\nabc")
+    answer = await task
+    assert await answer.peek(2) == b"abc"
+    line.connection.data_received(b"def")
+    assert await answer.read() == b"abcdef"
+    line.connection.data_received(b"gh")
+    line.connection.connection_lost(ConnectionResetError("reset"))
+    assert await answer.peek(99) == b"gh"
+    assert await answer.read() == b"gh"
+    with pytest.raises(BrokenAnswerError):
+        await answer.read()
+
+
+async def test_a_trailer_without_end_breaks_its_answer() -> None:
+    line = Line()
+    task = await line.ask()
+    line.connection.data_received(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n")
+    for _ in range(3):
+        line.connection.data_received(b"%x\r\n" % MOST_HEAD_BYTES + b"x" * MOST_HEAD_BYTES + b"\r\n")
+    answer = await task
+    assert len(await answer.read()) == 3 * MOST_HEAD_BYTES
+    line.connection.data_received(b"0\r\nx-late: ")
+    line.connection.data_received(b"y" * (MOST_HEAD_BYTES // 2))
+    assert not line.wire.is_closing()
+    line.connection.data_received(b"y" * MOST_HEAD_BYTES)
+    assert line.wire.is_closing()
+    with pytest.raises(BrokenAnswerError, match="trailer"):
+        await answer.read()

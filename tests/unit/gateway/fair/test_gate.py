@@ -77,6 +77,44 @@ async def test_as_many_as_fit_are_let_in_and_the_next_when_one_ends() -> None:
     world.gates.check_integrity()
 
 
+async def test_a_name_that_no_replica_answers_to_holds_up_no_other() -> None:
+    """A pod that was made before a name was added does not answer to it."""
+
+    class Known:
+        def now(self, name: str) -> int:
+            return int(name == "old")
+
+        def closed(self, name: str) -> bool:
+            return name != "old"
+
+        def later(self, _: str) -> int:
+            return 1
+
+    held = 0
+
+    def count(key: ObjectKey, change: int) -> None:
+        nonlocal held
+        assert key == KEY
+        held += change
+
+    gates = Gates(Known(), 1000, PATIENCE, count)
+    passed: list[str] = []
+
+    async def ask(name: str, share: Share | None) -> None:
+        async with gates.enter(KEY, name, share, 10):
+            passed.append(name)
+
+    waits = asyncio.create_task(ask("new", A))
+    await settle()
+    for share in (A, None):
+        await ask("old", share)
+    gates.check_integrity()
+    assert (passed, held, gates.waiting(KEY)) == (["old", "old"], 1, 1)
+    waits.cancel()
+    await asyncio.gather(waits, return_exceptions=True)
+    assert (held, gates.waiting(KEY)) == (0, 0)
+
+
 async def test_nobody_in_particular_always_passes() -> None:
     world = World(1)
     come = [world.come(None) for _ in range(3)]
@@ -322,7 +360,7 @@ class GateMachine(RuleBasedStateMachine):
         self.loop.run_until_complete(asyncio.sleep(seconds))
         if self.world.capacity == 0:
             assert seconds < PATIENCE or not self.world.gates.waiting(KEY)
-            gate = self.world.gates._gates.get(KEY)
+            gate = self.world.gates._gates.get((KEY, "m"))
             self.most_inside = max(self.most_inside, 0 if gate is None else gate.running)
         else:
             assert self.world.gates.waiting(KEY) == before
@@ -331,7 +369,7 @@ class GateMachine(RuleBasedStateMachine):
     def holds(self) -> None:
         self.world.gates.check_integrity()
         assert self.world.held == (self.world.gates.waiting(KEY) if self.world.capacity == 0 else 0)
-        gate = self.world.gates._gates.get(KEY)
+        gate = self.world.gates._gates.get((KEY, "m"))
         running = 0 if gate is None else gate.running
         assert self._inside() <= running <= self.most_inside
         self.most_inside = max(self.world.capacity or 0, running)

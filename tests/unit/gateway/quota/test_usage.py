@@ -41,6 +41,20 @@ def test_no_text_of_a_model_passes_for_a_count() -> None:
     assert metered(answer.encode(), [], events=False) == 19
 
 
+def test_an_answer_that_nobody_waited_for_uses_its_prompt() -> None:
+    meter = Meter(prompt=5)
+    meter.sending()
+    assert (meter.tokens(), meter.sent) == (5, 1)
+    meter.not_sent()
+    assert (meter.tokens(), meter.sent) == (0, 0)
+    meter.sending()
+    meter.failed()
+    assert (meter.tokens(), meter.sent) == (0, 1)
+    meter.sending()
+    meter.begin(400)
+    assert (meter.tokens(), meter.sent) == (0, 2)
+
+
 @pytest.mark.parametrize("status", [400, 429, 503])
 def test_an_error_uses_nothing(status: int) -> None:
     assert metered(b'{"error": {"message": "no"}}', [], events=False, status=status) == 0

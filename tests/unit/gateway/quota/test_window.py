@@ -35,8 +35,12 @@ class WindowMachine(RuleBasedStateMachine):
     def correct(self, data: st.DataObject, actual: int) -> None:
         if self.taken:
             entry = data.draw(st.sampled_from(self.taken))
-            self.window.correct(entry[0], actual - entry[1], self.now)
-            entry[1] = actual
+            more = actual - entry[1]
+            self.window.correct(entry[0], more, self.now)
+            if entry[0] >= int(self.now) - SECONDS:
+                entry[1] = actual
+            elif more > 0:
+                self.taken.append([int(self.now), more])
 
     @rule(seconds=st.sampled_from([0.5, 1.0, 7.25, 59.0, 61.0, 500.0]))
     def pass_time(self, seconds: float) -> None:
@@ -86,3 +90,13 @@ def test_a_steady_client_gets_its_limit_within_two_percent() -> None:
             window.take(1, now)
             taken += 1
     assert 0.98 * 120 * minutes <= taken <= 120 * (minutes + 1)
+
+
+def test_what_an_answer_of_minutes_took_beyond_its_estimate_counts_when_it_is_known() -> None:
+    window = Window()
+    second = window.take(100, 1000.0)
+    window.correct(second, 900, 1000.0 + 2 * SECONDS)
+    assert window.total == 900
+    window.correct(second, -50, 1000.0 + 2 * SECONDS)
+    assert window.total == 900
+    window.check_integrity()

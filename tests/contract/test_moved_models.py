@@ -1,0 +1,22 @@
+"""The gateway tells by its `code` whether a 404 of a pod means that the model has left it."""
+
+import pytest
+
+from plimsoll_gateway.errors import code_of
+from plimsoll_gateway.relay import NO_SUCH_MODEL
+from plimsoll_runtime.api.errors import ApiError, error_response
+from plimsoll_runtime.api.hosting.refusals import as_api_errors
+from plimsoll_runtime.residency.errors import NotPlaced
+
+
+def test_a_model_that_has_left_a_host_is_told_by_its_code() -> None:
+    with pytest.raises(ApiError) as told, as_api_errors():
+        raise NotPlaced("m")
+    assert told.value.status == 404
+    assert code_of(bytes(error_response(told.value).body)) == NO_SUCH_MODEL
+
+
+def test_a_path_that_a_host_does_not_offer_has_another() -> None:
+    assert (
+        code_of(bytes(error_response(ApiError("Unknown path: POST /v1/embeddings.", status=404)).body)) != NO_SUCH_MODEL
+    )
