@@ -132,13 +132,13 @@ class EngineChild:
         self._waiter.join(seconds)
         return not self._waiter.is_alive()
 
-    def close(self) -> None:
-        """Kill what still runs, give everything back. May be called again."""
+    def close(self, patience: float = KILL_SECONDS) -> None:
+        """Kill what still runs, give everything back. It blocks for so many seconds. May be called again."""
         if self._closed:
             return
         self._closed = True
         self.kill()
-        if not self.wait(KILL_SECONDS):
+        if not self.wait(patience):
             logger.error("the engine process %d is killed but not gone; its memory may still be in use", self.pid)
         self._lifeline.close()
         self._pulse.close()

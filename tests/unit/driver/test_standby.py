@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from plimsoll_runtime.driver.client import AsyncEngine
 from plimsoll_runtime.driver.footprint import footprint
 from plimsoll_runtime.driver.forkserver import ForkServer
 from plimsoll_runtime.driver.grant import Grant
-from plimsoll_runtime.driver.linked import StandbyDeadError
+from plimsoll_runtime.driver.linked import AT_ONCE_SECONDS, KILL_SECONDS, StandbyDeadError
 from plimsoll_runtime.driver.standby import Standby
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.engine.messages import AddRequest
@@ -122,6 +123,28 @@ async def test_one_that_was_closed_is_gone(cold: Standby) -> None:
     cold.close()
     with pytest.raises(UsageError, match="was closed"):
         await AsyncEngine.start(EngineConfig(model="fine"), factory=FAKE, standby=cold)
+
+
+async def test_one_that_is_not_gone_at_once_is_reaped_without_holding_up_the_loop(
+    cold: Standby, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits: list[tuple[str, float | None]] = []
+    reaped = threading.Event()
+    wait = cold.process.wait
+
+    def stuck(timeout: float | None = None) -> int:
+        waits.append((threading.current_thread().name, timeout))
+        if timeout is not None:
+            raise subprocess.TimeoutExpired("it", timeout)
+        code = wait()
+        reaped.set()
+        return code
+
+    monkeypatch.setattr(cold.process, "wait", stuck)
+    cold.close()
+    assert await asyncio.to_thread(reaped.wait, 60)
+    assert waits[0] == ("MainThread", AT_ONCE_SECONDS)
+    assert waits[1:] == [("plimsoll-standby-end", KILL_SECONDS), ("plimsoll-standby-end", None)]
 
 
 async def test_one_that_has_died_starts_nothing_and_leaves_nothing(cold: Standby) -> None:
