@@ -13,6 +13,7 @@ from operator_support.virtual_time import run
 from residency_support.engines import Behaviour, FakeEngine, FakeEngines
 
 from plimsoll_runtime.errors import EngineDeadError, ModelError, SourceError, UsageError
+from plimsoll_runtime.residency.engines import Look
 from plimsoll_runtime.residency.errors import DoesNotFit, NotPlaced, OperationConflict, Refused, Superseded
 from plimsoll_runtime.residency.host import Host
 from plimsoll_runtime.residency.names import ModelName
@@ -445,6 +446,31 @@ def test_nothing_is_loaded_under_full_pressure() -> None:
         engines.pressure = Pressure.NONE
         await asyncio.sleep(5)
         await use(host, B)
+
+    on_a_host(test)
+
+
+def test_a_look_that_fails_does_not_end_the_watch_over_the_memory(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fails() -> Look:
+        raise OSError(24, "Too many open files")
+
+    async def test(host: Host, engines: FakeEngines) -> None:
+        await placed(host, A)
+        engines.pressure = Pressure.FULL
+        await asyncio.sleep(2.1)
+        assert host.report().device.pressure == "full"
+        with monkeypatch.context() as broken:
+            broken.setattr(engines, "look", fails)
+            await asyncio.sleep(6)
+        engines.pressure = Pressure.NONE
+        await asyncio.sleep(2.1)
+        assert host.report().device.pressure == "none"
+        await use(host, A)
+        said = [record for record in caplog.records if "cannot be looked at" in record.message]
+        assert [record.levelname for record in said if record.levelname != "DEBUG"] == ["ERROR"], "once, not every time"
+        assert "Too many open files" in caplog.text
 
     on_a_host(test)
 
