@@ -66,6 +66,7 @@ class AsyncEngine:
         self._events_fd = child.events_fd
         self._rest: asyncio.Handle | None = None
         self._checking: asyncio.Handle | None = None
+        self._stopping: asyncio.Task[None] | None = None
         self._loop.add_reader(self._events_fd, self._read_events)
         self._loop.add_reader(child.ended_fd, self._on_end)
         self._read_events()
@@ -185,7 +186,19 @@ class AsyncEngine:
         await self._dead.wait()
 
     async def stop(self) -> None:
-        """End the process; returns when it is gone. Requests under way get EngineDeadError."""
+        """End the process; returns when it is gone. Requests under way get EngineDeadError.
+
+        May be called again, also by others meanwhile: all wait for the same end. Cancelled, it kills the process.
+        """
+        if self._stopping is None:
+            self._stopping = self._loop.create_task(self._stop())
+        try:
+            await asyncio.shield(self._stopping)
+        except asyncio.CancelledError:
+            self._child.kill()
+            raise
+
+    async def _stop(self) -> None:
         loaded = self._ready.done() and not self._ready.cancelled() and self._ready.exception() is None
         self._lose(EngineDeadError("the engine was stopped"))
         self._child.send(Shutdown())

@@ -13,8 +13,10 @@ import zmq
 from plimsoll_runtime.driver import client as client_module
 from plimsoll_runtime.driver.child import KILL_SECONDS
 from plimsoll_runtime.driver.client import EVENTS_AT_ONCE, AsyncEngine
-from plimsoll_runtime.engine.messages import EngineFailed, EngineStats, Event, StepOutputs
+from plimsoll_runtime.engine.messages import EngineFailed, EngineInfo, EngineStats, Event, StepOutputs
 from plimsoll_runtime.errors import EngineDeadError, ErrorKind
+
+INFO = EngineInfo("m", "llama", "float32", "cpu", "torch", 10, 10, 4, 10, 1, 1, [])
 
 
 class StandIn:
@@ -28,6 +30,7 @@ class StandIn:
         self.owes_a_reason = False
         self.ended = self.closed = self.is_stuck = False
         self.patience: float | None = None
+        self.closings = 0
 
     def comes(self, event: Event) -> None:
         self.waiting.append(event)
@@ -50,11 +53,15 @@ class StandIn:
         if not self.is_stuck:
             self.ends()
 
+    def check(self) -> None:
+        """It never hangs."""
+
     def death(self) -> EngineDeadError:
         return EngineDeadError("it ended with code 6")
 
     def close(self, patience: float = KILL_SECONDS) -> None:
         self.closed, self.patience = True, patience
+        self.closings += 1
 
     def free(self) -> None:
         self.ends()
@@ -136,3 +143,34 @@ async def test_one_that_is_not_gone_when_it_was_killed_leaves_no_descriptor_with
     loop = asyncio.get_running_loop()
     assert not loop.remove_reader(child.ended_fd), "another descriptor of its number would never be polled"
     assert not loop.remove_reader(child.events_fd)
+
+
+async def test_it_is_stopped_once_however_many_ask(child: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By then the number of its descriptor may be another's, whose reader would be removed."""
+    engine = AsyncEngine(child, None)
+    first = asyncio.ensure_future(engine.stop())
+    await asyncio.sleep(0)
+    second = asyncio.ensure_future(engine.stop())
+    await asyncio.sleep(0)
+    async with asyncio.timeout(60):
+        await asyncio.gather(first, second)
+    assert child.closings == 1
+    removed: list[int] = []
+    monkeypatch.setattr(asyncio.get_running_loop(), "remove_reader", removed.append)
+    await engine.stop()
+    assert child.closings == 1
+    assert removed == []
+
+
+async def test_to_cancel_a_stop_kills_the_process_and_another_call_waits_for_its_end(child: Any) -> None:
+    child.comes(INFO)
+    engine = AsyncEngine(child, None)
+    stopping = asyncio.ensure_future(engine.stop())
+    await asyncio.sleep(0)
+    stopping.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await stopping
+    assert child.ended, "killed without the patience that one that serves gets"
+    async with asyncio.timeout(60):
+        await engine.stop()
+    assert child.closings == 1
