@@ -19,7 +19,7 @@ from plimsoll_runtime.errors import EngineDeadError
 logger = logging.getLogger(__name__)
 
 KILL_SECONDS = 5.0
-AT_ONCE_SECONDS = 0.5
+AT_ONCE_SECONDS = 1.0
 """How long an event loop may be held up by a killed process: nearly all are gone sooner, others are reaped by a thread.
 """
 
