@@ -113,11 +113,7 @@ class Supervisor:
             case Sleep():
                 self._sleeping.evict(model, action)
             case Resume():
-                assert model.task is not None
-                model.task.cancel()
-                model.task, model.yielding = None, False
-                model.become(State.RESIDENT, action.why, self._state.now)
-                self._serving.let_in(model)
+                self._resume(model, action)
             case DropImage():
                 self._sleeping.drop(model, action)
             case Resize():
@@ -126,6 +122,16 @@ class Supervisor:
                 self._failures.refuse(model, action)
             case Wait():
                 model.why = action.why
+
+    def _resume(self, model: Model, action: Resume) -> None:
+        assert model.task is not None
+        assert model.resident is not None
+        if model.resident.engine.failure is not None:
+            return  # it died a moment ago: what drains it ends it, and nobody would watch it any more
+        model.task.cancel()
+        model.task, model.yielding = None, False
+        model.become(State.RESIDENT, action.why, self._state.now)
+        self._serving.let_in(model)
 
     def _towards_sleep(self, model: Model, level: Level, *, unloading: bool) -> None:
         if model.state in (State.FETCHING, State.WAKING) and unloading and model.task is not None:

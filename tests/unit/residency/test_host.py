@@ -178,6 +178,23 @@ def test_an_engine_that_dies_takes_nobody_with_it_and_comes_back_after_a_while()
     on_a_host(test)
 
 
+def test_an_engine_that_dies_while_it_gives_way_does_not_go_on() -> None:
+    async def test(host: Host, engines: FakeEngines) -> None:
+        await placed(host, A, B)
+        async with host.lease(A):
+            host.wake(B, "wake b")
+            while entry(host, A).state != "Draining":
+                await asyncio.sleep(1)
+            the_engine(engines, A).die(EngineDeadError("signal 9"))
+            host.sleep(B, Level.ON_DISK, "not b after all")
+            await asyncio.sleep(2)
+            assert entry(host, A).state == "InHost"
+        assert host.counters.deaths == 1
+        await use(host, A)
+
+    on_a_host(test, capacity=5)
+
+
 def test_a_load_that_fails_tells_who_waits_and_backs_off_ever_longer() -> None:
     async def test(host: Host, engines: FakeEngines) -> None:
         await placed(host, A)
