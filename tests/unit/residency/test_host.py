@@ -13,7 +13,7 @@ from operator_support.virtual_time import run
 from residency_support.engines import Behaviour, FakeEngine, FakeEngines
 
 from plimsoll_runtime.errors import EngineDeadError, ModelError, SourceError, UsageError
-from plimsoll_runtime.residency.engines import Look
+from plimsoll_runtime.residency.engines import Found, Look
 from plimsoll_runtime.residency.errors import DoesNotFit, NotPlaced, OperationConflict, Refused, Superseded
 from plimsoll_runtime.residency.host import Host
 from plimsoll_runtime.residency.names import ModelName
@@ -423,6 +423,58 @@ def test_another_spec_takes_the_place_of_the_first_one() -> None:
         assert (await host.settled("heavy", 20)).done
         assert (entry(host, A).revision, entry(host, A).state) == ("3", "Resident")
         assert [kind for _, kind in engines.starts] == ["load", "load"]
+
+    on_a_host(test)
+
+
+OTHER = msgspec.structs.replace(SPEC, revision="2", source="file:///models/b")
+
+
+def test_another_spec_on_disk_is_there_when_it_was_fetched_and_not_when_the_first_one_has_gone() -> None:
+    async def test(host: Host, engines: FakeEngines) -> None:
+        await placed(host, A, level=Level.RESIDENT)
+        host.place(A, OTHER, Level.ON_DISK, "other")
+        done = await host.settled("other", 100)
+        assert (done.done, done.error) == (True, None)
+        assert done.model is not None
+        assert (done.model.revision, done.model.state) == ("2", "OnDisk")
+        engines.behaviours[A].find_errors.append(SourceError("gone"))
+        host.place(A, SPEC, Level.ON_DISK, "back")
+        assert str((await host.settled("back", 100)).error) == "gone"
+
+    on_a_host(test)
+
+
+def test_a_sleep_is_done_where_the_fetch_fails_that_goes_on() -> None:
+    async def test(host: Host, engines: FakeEngines) -> None:
+        engines.behaviours[A].find_errors.append(SourceError("gone"))
+        host.place(A, SPEC, Level.RESIDENT, "place")
+        host.sleep(A, Level.ON_DISK, "sleep")
+        assert entry(host, A).state == "Fetching"
+        done = await host.settled("sleep", 1)
+        assert (done.done, done.error) == (True, None)
+        assert done.model is not None
+        assert done.model.state == "Absent"
+
+    on_a_host(test)
+
+
+def test_a_fetch_that_fails_as_another_spec_is_placed_is_not_that_ones_failure() -> None:
+    async def test(host: Host, engines: FakeEngines) -> None:
+        find = engines.find
+
+        async def late(name: ModelName, spec: ModelSpec) -> Found:
+            if spec.revision == "1":
+                host.place(A, OTHER, Level.RESIDENT, "other")
+                raise SourceError("gone")
+            return await find(name, spec)
+
+        engines.find = late  # type: ignore[method-assign]
+        host.place(A, SPEC, Level.ON_DISK, "first")
+        await asyncio.sleep(1)
+        done = await host.settled("other", 100)
+        assert (done.done, done.error) == (True, None)
+        assert (entry(host, A).revision, entry(host, A).state) == ("2", "Resident")
 
     on_a_host(test)
 
