@@ -166,6 +166,13 @@ async def test_no_model_is_woken_whose_tokenizer_could_just_not_be_read(hosting:
     assert (model.waiting, model.active) == (0, 0)
 
 
+async def test_a_model_bounds_how_many_tokens_may_have_a_bias(hosting: Any) -> None:
+    hosting.host.rouse(hosting.host.add("team/m", runtime={"maxLogitBias": 1}))
+    assert await complete(hosting, "m", logit_bias={"1": 1}) == "Hello!"
+    with pytest.raises(openai.BadRequestError, match="at most 1"):
+        await complete(hosting, "m", logit_bias={"1": 1, "2": 1})
+
+
 async def test_the_death_of_an_engine_ends_its_own_requests_only(hosting: Any) -> None:
     doomed, other = hosting.host.add("team/m"), hosting.host.add("team/other")
     for model in (doomed, other):
