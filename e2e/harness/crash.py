@@ -11,11 +11,20 @@ from cluster.layout import find_layout
 
 def kill(word: str) -> int:
     """End every process of the cluster's containers with this word in its command line, and say how many there were."""
-    mark = f"/plimsoll-{find_layout(os.environ, Path.home()).identity}/"
-    found = [int(entry.name) for entry in Path("/proc").glob("[0-9]*") if _is_meant(entry, word, mark)]
+    found = _found(word)
     for pid in found:
         os.kill(pid, signal.SIGKILL)
     return len(found)
+
+
+def count(word: str) -> int:
+    """How many there are."""
+    return len(_found(word))
+
+
+def _found(word: str) -> list[int]:
+    mark = f"/plimsoll-{find_layout(os.environ, Path.home()).identity}/"
+    return [int(entry.name) for entry in Path("/proc").glob("[0-9]*") if _is_meant(entry, word, mark)]
 
 
 def _is_meant(entry: Path, word: str, mark: str) -> bool:

@@ -101,6 +101,7 @@ def _do(kube: Kube, step: Step) -> None:
 def _kill_operator(release: Release) -> None:
     """SIGKILL, and nobody waits for the Lease of the dead."""
     before = _leader(release)
+    until("one operator's process alone", lambda: crash.count("plimsoll-operator") == 1, timeout=60)
     assert crash.kill("plimsoll-operator") == 1
     release.kill_now(before)
     lease.clear(release.namespace, LEASE)

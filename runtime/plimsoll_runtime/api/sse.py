@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
+from functools import partial
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from plimsoll_runtime.api.disconnect import ClientGoneError, unless_gone
 from plimsoll_runtime.api.errors import ApiError
@@ -28,6 +30,8 @@ class Comment(msgspec.Struct, frozen=True):
 
 
 Events = AsyncGenerator[msgspec.Struct, None]
+STALLED_SECONDS = 60.0
+"""How long a client may take nothing of its stream: until then its model is kept awake for it."""
 HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 
 
@@ -43,7 +47,7 @@ async def open_stream(
 
 
 class EventStream(Response):
-    """Sends events as they come, and closes their source when the client goes away."""
+    """Sends events as they come, and closes their source when the client goes away, or takes nothing for a minute."""
 
     media_type = "text/event-stream"
 
@@ -53,14 +57,36 @@ class EventStream(Response):
         self._first = first
         self._rest = rest
         self._record = record
+        self._clock = asyncio.get_running_loop().time
+        self._sending_since: float | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Run as an ASGI application."""
         try:
             async with aclosing(self._rest):
-                await unless_gone(receive, self._send_all(send))
+                await unless_gone(partial(self._gone, receive), self._send_all(partial(self._timed, send)))
         except ClientGoneError:
             self._record.finished("disconnect")
+
+    async def _timed(self, send: Send, message: Message) -> None:
+        self._sending_since = self._clock()
+        await send(message)
+        self._sending_since = None
+
+    async def _gone(self, receive: Receive) -> Message:
+        """What the client says; that it has gone, too, where nothing could be sent to it for too long."""
+        hearing = asyncio.ensure_future(receive())
+        try:
+            while True:
+                since = self._sending_since
+                left = STALLED_SECONDS if since is None else since + STALLED_SECONDS - self._clock()
+                if left <= 0:
+                    logger.warning("a stream's client took nothing for %g s: it counts as gone", STALLED_SECONDS)
+                    return {"type": "http.disconnect"}
+                if (await asyncio.wait({hearing}, timeout=left))[0]:
+                    return hearing.result()
+        finally:
+            hearing.cancel()
 
     async def _send_all(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})

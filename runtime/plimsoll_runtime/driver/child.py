@@ -11,6 +11,7 @@ import errno
 import logging
 import os
 import socket
+import subprocess
 import threading
 
 import msgspec
@@ -54,30 +55,26 @@ class EngineChild:
         image: Image | None = None,
         grant: Grant | None = None,
     ) -> None:
-        """Raises StandbyDeadError for a standby that has ended, UsageError for one that is an engine already."""
-        self._folder = SocketFolder(longest_name="commands")
-        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self.commands = self._bind(zmq.PUSH, "commands")
-        self.events = self._bind(zmq.PULL, "events")
+        """Raises StandbyDeadError for a standby that has ended, UsageError for one that is an engine already.
+
+        Whatever is raised, the standby is used up, and nothing stays open.
+        """
         self._encoder = msgspec.msgpack.Encoder()
         self._decoder = msgspec.msgpack.Decoder(Event)
-        self.ended_fd, self._ending_fd = os.pipe()
         self._closed = self._untold = False
         self._sent = 0
         self._step_timeout = config.step_timeout
         self._watch = Watch(config.step_timeout)
-        spawned = standby or Standby.spawn(threads=config.threads)
-        try:
-            spawned.start(self._order(config, factory, image, grant), image)
-        except BaseException:
-            os.close(self._ending_fd)
-            self._give_back()
-            raise
-        self._process, self._lifeline = spawned.process, spawned.lifeline.socket
-        self._pulse = Pulse(spawned.page)
-        os.close(spawned.page)
-        self._waiter = threading.Thread(target=self._wait, name="plimsoll-engine-end", daemon=True)
-        self._waiter.start()
+        with contextlib.ExitStack() as undo:
+            if standby is not None:
+                undo.callback(standby.close)
+            self._open(undo)
+            if standby is None:
+                standby = Standby.spawn(threads=config.threads)
+                undo.callback(standby.close)
+            standby.start(self._order(config, factory, image, grant), image)
+            self._adopt(standby, undo)
+            undo.pop_all()
 
     @property
     def pid(self) -> int:
@@ -132,13 +129,13 @@ class EngineChild:
         self._waiter.join(seconds)
         return not self._waiter.is_alive()
 
-    def close(self) -> None:
-        """Kill what still runs, give everything back. May be called again."""
+    def close(self, patience: float = KILL_SECONDS) -> None:
+        """Kill what still runs, give everything back. It blocks for so many seconds. May be called again."""
         if self._closed:
             return
         self._closed = True
         self.kill()
-        if not self.wait(KILL_SECONDS):
+        if not self.wait(patience):
             logger.error("the engine process %d is killed but not gone; its memory may still be in use", self.pid)
         self._lifeline.close()
         self._pulse.close()
@@ -159,6 +156,33 @@ class EngineChild:
     def owes_a_reason(self) -> bool:
         """Whether it ended with the code of an error, whose message must then be on its way."""
         return self.exit_code in {kind.exit_code for kind in ErrorKind}
+
+    def _open(self, undo: contextlib.ExitStack) -> None:
+        self._folder = SocketFolder(longest_name="commands")
+        undo.callback(self._folder.remove)
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        undo.callback(self._context.destroy, linger=0)
+        self.commands = self._bind(zmq.PUSH, "commands")
+        self.events = self._bind(zmq.PULL, "events")
+        self.ended_fd, self._ending_fd = os.pipe()
+        undo.callback(os.close, self.ended_fd)
+        undo.callback(os.close, self._ending_fd)
+
+    def _adopt(self, standby: Standby, undo: contextlib.ExitStack) -> None:
+        """From now on its process, lifeline and page are ours."""
+        self._process, self._lifeline = standby.process, standby.lifeline.socket
+        undo.callback(self._end)
+        undo.callback(self._lifeline.close)
+        with os.fdopen(standby.page, "rb", buffering=0) as page:
+            self._pulse = Pulse(page.fileno())
+        undo.callback(self._pulse.close)
+        self._waiter = threading.Thread(target=self._wait, name="plimsoll-engine-end", daemon=True)
+        self._waiter.start()
+
+    def _end(self) -> None:
+        self._process.kill()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(KILL_SECONDS)
 
     def _bind(self, kind: int, name: str) -> zmq.Socket[bytes]:
         end = self._context.socket(kind)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import itertools
 from collections.abc import AsyncGenerator, Callable
 
@@ -67,6 +66,7 @@ class AsyncEngine:
         self._events_fd = child.events_fd
         self._rest: asyncio.Handle | None = None
         self._checking: asyncio.Handle | None = None
+        self._stopping: asyncio.Task[None] | None = None
         self._loop.add_reader(self._events_fd, self._read_events)
         self._loop.add_reader(child.ended_fd, self._on_end)
         self._read_events()
@@ -186,22 +186,38 @@ class AsyncEngine:
         await self._dead.wait()
 
     async def stop(self) -> None:
-        """End the process; returns when it is gone. Requests under way get EngineDeadError."""
+        """End the process; returns when it is gone. Requests under way get EngineDeadError.
+
+        May be called again, also by others meanwhile: all wait for the same end. Cancelled, it kills the process.
+        """
+        if self._stopping is None:
+            self._stopping = self._loop.create_task(self._stop())
+        try:
+            await asyncio.shield(self._stopping)
+        except asyncio.CancelledError:
+            self._child.kill()
+            raise
+
+    async def _stop(self) -> None:
         loaded = self._ready.done() and not self._ready.cancelled() and self._ready.exception() is None
         self._lose(EngineDeadError("the engine was stopped"))
         self._child.send(Shutdown())
+        patience = KILL_SECONDS
         try:
             await asyncio.wait_for(self._gone.wait(), STOP_SECONDS if loaded else 0)
         except TimeoutError:
             self._child.kill()
-            with contextlib.suppress(TimeoutError):
+            try:
                 await asyncio.wait_for(self._gone.wait(), KILL_SECONDS)
+            except TimeoutError:
+                patience = 0.0  # it was waited for here, where the loop went on meanwhile
         finally:
-            self._loop.remove_reader(self._events_fd)
+            for descriptor in (self._events_fd, self._child.ended_fd):
+                self._loop.remove_reader(descriptor)
             for handle in (self._rest, self._checking):
                 if handle is not None:
                     handle.cancel()
-            self._child.close()
+            self._child.close(patience)
 
     def _read_events(self) -> None:
         """Handle what has come. ZeroMQ's descriptor tells of changes only: it must be read until nothing is left."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import logging
 import os
+import shutil
 import tempfile
 from pathlib import Path
 
@@ -31,7 +32,11 @@ class SocketFolder:
             parent = "/tmp"
         remove_stale(Path(parent))
         self.path = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
-        self._lock = _lock_own(self.path)
+        try:
+            self._lock = _lock_own(self.path)
+        except BaseException:
+            shutil.rmtree(self.path, ignore_errors=True)
+            raise
 
     def remove(self) -> None:
         """Remove it and what is in it."""
@@ -58,8 +63,12 @@ def _lock_own(folder: Path) -> int:
     """The descriptor of a lock that is held until it is closed. It gets its name locked: nobody sees it otherwise."""
     unnamed = folder / f"{OWNER}.new"
     descriptor = os.open(unnamed, os.O_CREAT | os.O_RDWR, 0o600)
-    fcntl.flock(descriptor, fcntl.LOCK_EX)
-    unnamed.rename(folder / OWNER)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        unnamed.rename(folder / OWNER)
+    except BaseException:
+        os.close(descriptor)
+        raise
     return descriptor
 
 

@@ -59,7 +59,12 @@ def _fork() -> int | None:
     A process between the two ends at once; then the kernel gives its child to the one that adopts (see `forkserver`).
     """
     reading, writing = os.pipe()
-    between = os.fork()
+    try:
+        between = os.fork()
+    except OSError:
+        os.close(reading)
+        os.close(writing)
+        raise
     if not between:
         os.close(reading)
         try:

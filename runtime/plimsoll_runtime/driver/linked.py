@@ -7,6 +7,7 @@ import logging
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping, Sequence
 
 from plimsoll_runtime.driver.adopted import Adopted
@@ -18,6 +19,9 @@ from plimsoll_runtime.errors import EngineDeadError
 logger = logging.getLogger(__name__)
 
 KILL_SECONDS = 5.0
+AT_ONCE_SECONDS = 1.0
+"""How long an event loop may be held up by a killed process: nearly all are gone sooner, others are reaped by a thread.
+"""
 
 
 class StandbyDeadError(EngineDeadError):
@@ -63,9 +67,16 @@ class LinkedProcess:
         self.process.kill()
         self.lifeline.close()
         try:
+            self.process.wait(AT_ONCE_SECONDS)
+        except subprocess.TimeoutExpired:
+            threading.Thread(target=self._reap, name="plimsoll-standby-end", daemon=True).start()
+
+    def _reap(self) -> None:
+        try:
             self.process.wait(KILL_SECONDS)
         except subprocess.TimeoutExpired:
             logger.error("the process %d is killed but not gone; its memory may still be in use", self.pid)
+            self.process.wait()
 
     async def _until_ready(self) -> None:
         if not self._is_ready:

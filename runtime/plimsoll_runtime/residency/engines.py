@@ -42,7 +42,7 @@ class Engine(Protocol):
         """Return once it can serve nothing any more, for whatever reason."""
 
     async def stop(self) -> None:
-        """End it; returns when its process is gone, or cannot be ended."""
+        """End it; returns when its process is gone, or cannot be ended. May be called again."""
 
     async def resize(self, kv_bytes: int) -> int:
         """Shrink or grow its KV cache; the bytes that it has then, more where sequences hold them."""

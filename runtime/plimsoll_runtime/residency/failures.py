@@ -24,8 +24,9 @@ class Failures:
         wait = model.retry_at - self._state.now
         count = model.waiters.refuse(Refused("load_failed", f"{model.name} cannot be loaded: {error}", wait))
         self._state.counters.refusals["load_failed"] += count
-        model.wish = None
-        _end_operations(model, error)
+        if model.next_spec is None:  # else what is wanted is the next one, which has not failed
+            model.wish = None
+            _end_operations(model, error)
         self._steering.advance(model)
 
     def back_off(self, model: Model, error: PlimsollError) -> None:

@@ -59,6 +59,7 @@ class Fetching:
     def _failed(self, model: Model, error: PlimsollError) -> None:
         model.task = None
         model.become(State.ABSENT, "it could not be fetched", self._state.now)
+        self._state.changed(model)
         self._failures.fail(model, error)
 
 

@@ -72,8 +72,13 @@ class HostState:
         return model.report(self.memory.device.grants.get(model.name), self.now, self.journal.wall())
 
     def changed(self, model: Model) -> None:
-        """A state is another: operations may have come to their end, and others want to know."""
+        """A state is another: operations may have come to their end, and others want to know.
+
+        While another spec is to take the place of this one, states are those of what goes: no operation is about them.
+        """
         self.journal.note()
+        if model.next_spec is not None:
+            return
         for operation, goals in model.operations:
             if model.state in goals:
                 operation.end()

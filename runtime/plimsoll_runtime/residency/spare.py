@@ -22,17 +22,20 @@ logger = logging.getLogger(__name__)
 
 TRIES = 3
 """So many processes may end, one after the other, before whoever needs one hears of it."""
+NEEDS_SECONDS = 60.0
+"""How long a process may take to read a model's headers, from files that are there: every wake waits for it."""
 
 Result = TypeVar("Result")
 
 
 class Spare:
-    """Never more than one process that stands by, and one that forks it.
+    """Never more than one process that stands by, and one that forks it. `seconds`: for what a model needs.
 
     Each call uses others where they have ended or end. All raise MemoryLimitError where no process can be forked.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, seconds: float = NEEDS_SECONDS) -> None:
+        self._seconds = seconds
         self._server: ForkServer | None = None
         self._standby: Standby | None = None
         self._asking = asyncio.Lock()
@@ -50,7 +53,10 @@ class Spare:
         return await self._until_one_lives(self._footprints)
 
     async def needs(self, config: EngineConfig, kv: int | None) -> Needs:
-        """What a model would take, as `Standby.needs` has it. Raises EngineDeadError where every process ends."""
+        """What a model would take, as `Standby.needs` has it.
+
+        Raises EngineDeadError where every process ends, or one says nothing for too long.
+        """
         return await self._until_one_lives(lambda: self._needs(config, kv))
 
     async def engine(self, config: EngineConfig, image: Image | None, grant: Grant) -> AsyncEngine:
@@ -93,10 +99,17 @@ class Spare:
         async with self._asking:
             standby = await self._ready()
             try:
-                return await standby.needs(config, kv)
+                async with asyncio.timeout(self._seconds):
+                    return await standby.needs(config, kv)
             except asyncio.CancelledError:
                 self._drop_standby()  # whoever asks next would be told what it answers to this
                 raise
+            except TimeoutError as error:
+                self._drop_standby()
+                raise EngineDeadError(
+                    f"the process that reads the headers of {config.model} said nothing for {self._seconds:g} s and "
+                    "was ended: see whether the disk that has its files answers"
+                ) from error
 
     async def _engine(self, config: EngineConfig, image: Image | None, grant: Grant) -> AsyncEngine:
         async with self._asking:

@@ -17,7 +17,8 @@ from plimsoll_runtime.weights.hub import Access
 
 LEAST_WEIGHT, MOST_WEIGHT, MOST_PRIORITY = 0.001, 1000.0, 1000
 MOST_NAMES, LONGEST_TEXT = 64, 4096
-SERVERS = frozenset({"maxWaiting", "maxWaitingTokens", "drainSeconds"})
+MOST_THREADS = 1024
+SERVERS = frozenset({"maxWaiting", "maxWaitingTokens", "maxLogitBias", "drainSeconds"})
 """Fields of `runtime` that are the server's business and not the engine's."""
 _GIVEN = frozenset({"model", "revision", "offline"})
 """Fields of an engine's config that a spec's `runtime` does not have."""
@@ -123,9 +124,12 @@ def engine_config(spec: ModelSpec) -> EngineConfig:
         raise UsageError(f"runtime has no {', '.join(unknown)}; it has {', '.join(sorted(fields.keys() | SERVERS))}")
     values = {fields[key]: value for key, value in spec.runtime.items() if key in fields}
     try:
-        return msgspec.convert({**values, "model": spec.source, "revision": spec.model_revision}, EngineConfig)
+        config = msgspec.convert({**values, "model": spec.source, "revision": spec.model_revision}, EngineConfig)
     except msgspec.ValidationError as error:
         raise UsageError(f"runtime is wrong: {error}") from error
+    if config.threads is not None and config.threads > MOST_THREADS:
+        raise UsageError(f"runtime.threads must be at most {MOST_THREADS}, not {config.threads}")
+    return config
 
 
 def _camel(field: str) -> str:

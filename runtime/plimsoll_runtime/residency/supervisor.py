@@ -7,6 +7,7 @@ that changes its state.
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 
 from plimsoll_runtime.residency.actions import Action, DropImage, Refuse, Resize, Resume, Sleep, Wait, Wake
@@ -23,6 +24,8 @@ from plimsoll_runtime.residency.sleeping import Sleeping
 from plimsoll_runtime.residency.spec import ModelSpec
 from plimsoll_runtime.residency.states import Level, State
 from plimsoll_runtime.residency.waking import Waking
+
+logger = logging.getLogger(__name__)
 
 
 class Supervisor:
@@ -110,11 +113,7 @@ class Supervisor:
             case Sleep():
                 self._sleeping.evict(model, action)
             case Resume():
-                assert model.task is not None
-                model.task.cancel()
-                model.task, model.yielding = None, False
-                model.become(State.RESIDENT, action.why, self._state.now)
-                self._serving.let_in(model)
+                self._resume(model, action)
             case DropImage():
                 self._sleeping.drop(model, action)
             case Resize():
@@ -123,6 +122,16 @@ class Supervisor:
                 self._failures.refuse(model, action)
             case Wait():
                 model.why = action.why
+
+    def _resume(self, model: Model, action: Resume) -> None:
+        assert model.task is not None
+        assert model.resident is not None
+        if model.resident.engine.failure is not None:
+            return  # it died a moment ago: what drains it ends it, and nobody would watch it any more
+        model.task.cancel()
+        model.task, model.yielding = None, False
+        model.become(State.RESIDENT, action.why, self._state.now)
+        self._serving.let_in(model)
 
     def _towards_sleep(self, model: Model, level: Level, *, unloading: bool) -> None:
         if model.state in (State.FETCHING, State.WAKING) and unloading and model.task is not None:
@@ -174,10 +183,20 @@ class Supervisor:
             operation.end(HostError("the server is shutting down"))
 
     async def _keep_looking(self) -> None:
+        """A look that fails ends nothing: the next one may tell more, and what waits for a model waits for it."""
+        failing = False
         while True:
             await asyncio.sleep(self._state.settings.check_seconds)
-            self._look()
-            self.replan(relieve=True)
+            try:
+                self._look()
+                self.replan(relieve=True)
+            except Exception as error:
+                if not failing:
+                    logger.exception("the memory cannot be looked at; it is tried again every few seconds")
+                failing = True
+                logger.debug("the memory cannot be looked at: %s", error)
+            else:
+                failing = False
 
     def _look(self) -> None:
         """Measure the memory."""

@@ -9,7 +9,7 @@ import tokenizers
 
 from plimsoll_runtime.errors import ModelError
 from plimsoll_runtime.text.settings import WHAT_TO_DO
-from plimsoll_runtime.weights.files import opened
+from plimsoll_runtime.weights.files import LARGEST_TOKENIZER, check_size, opened
 
 
 class _Model(msgspec.Struct):
@@ -25,6 +25,7 @@ class _File(msgspec.Struct):
 
 def read_backend(path: Path) -> tokenizers.Tokenizer:
     """The library's tokenizer. Raises ModelError, SourceError."""
+    check_size(path, LARGEST_TOKENIZER)
     with opened(path) as file:
         data = file.read()
     try:

@@ -1,6 +1,7 @@
 """Chat templates, rendered as Transformers renders them.
 
-A template comes with the model and is not trusted: it runs in Jinja's immutable sandbox and sees plain data only.
+A template comes with the model and is not trusted: it runs in Jinja's immutable sandbox, within bounds (see
+`bounded`), and sees plain data only.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ from jinja2.exceptions import SecurityError, TemplateError
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.runtime import Macro
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
+
+from plimsoll_runtime.text.bounded import BoundedEnvironment, bounded
 
 Message = Mapping[str, Any]
 _TAG = "CONTINUE_FINAL_MESSAGE_TAG "
@@ -59,13 +61,15 @@ class ChatTemplate:
             chat = _tagged(chat)
             add_generation_prompt = False
         try:
-            text = self._compile(source).render(
-                messages=chat,
-                tools=tools,
-                documents=None,
-                add_generation_prompt=add_generation_prompt,
-                **(self._variables | dict(variables or {})),
-            )
+            template = self._compile(source)
+            with bounded():
+                text = template.render(
+                    messages=chat,
+                    tools=tools,
+                    documents=None,
+                    add_generation_prompt=add_generation_prompt,
+                    **(self._variables | dict(variables or {})),
+                )
         except Exception as error:  # whatever is raised in there, the template did it
             raise ChatTemplateError(f"the model's chat template refused the messages: {error}") from error
         return _untagged(text) if continue_final_message else text
@@ -100,10 +104,8 @@ def _untagged(text: str) -> str:
     return kept if text[position:].startswith(_TAG) else kept.rstrip()
 
 
-def _environment() -> ImmutableSandboxedEnvironment:
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationBlock, loopcontrols]
-    )
+def _environment() -> BoundedEnvironment:
+    environment = BoundedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationBlock, loopcontrols])
     environment.filters["tojson"] = _tojson
     environment.globals["raise_exception"] = _raise_exception
     environment.globals["strftime_now"] = _strftime_now

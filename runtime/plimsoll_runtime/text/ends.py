@@ -8,7 +8,7 @@ import msgspec
 
 from plimsoll_runtime.errors import ModelError
 from plimsoll_runtime.text.settings import WHAT_TO_DO, TokenizerSettings, read_settings
-from plimsoll_runtime.weights.files import ModelFiles
+from plimsoll_runtime.weights.files import LARGEST_TOKENIZER, ModelFiles, check_size
 
 
 class _AddedToken(msgspec.Struct):
@@ -46,6 +46,7 @@ def _added(folder: Path, settings: TokenizerSettings) -> dict[int, str]:
     path = folder / "tokenizer.json"
     if found or not path.is_file():
         return found
+    check_size(path, LARGEST_TOKENIZER)
     try:
         file = msgspec.json.decode(path.read_bytes(), type=_TokenizerFile)
     except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import msgspec
 
 from plimsoll_runtime.errors import ModelError, SourceError
+from plimsoll_runtime.weights.files import check_size
 
 WHAT_TO_DO = "fetch the file again, or mend it"
 
@@ -126,6 +127,7 @@ def _typed(path: Path, name: str, value: Any) -> Any:
 
 
 def _read_text(path: Path) -> str:
+    check_size(path)
     try:
         return path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:

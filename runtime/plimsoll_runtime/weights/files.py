@@ -9,6 +9,11 @@ from typing import Any, BinaryIO, Literal
 
 from plimsoll_runtime.errors import ModelError, SourceError
 
+LARGEST_JSON = 2**26
+"""Bytes of config.json and its like: an index of a thousand shards has a few million."""
+LARGEST_TOKENIZER = 2**29
+"""Bytes of tokenizer.json: that of 262,144 pieces has 33 million."""
+
 
 @dataclass(frozen=True, slots=True)
 class ModelFiles:
@@ -43,6 +48,16 @@ class ModelFiles:
                 raise ModelError(f"{self.name}: eos_token_id is {value!r}, and not a token id or a list of them")
             ids |= dict.fromkeys(found)
         return tuple(ids)
+
+
+def check_size(path: Path, most: int = LARGEST_JSON) -> None:
+    """Raises ModelError for a file that is larger than any honest one; SourceError when it cannot be looked at."""
+    try:
+        size = path.stat().st_size
+    except OSError as error:
+        raise SourceError(f"{path} cannot be read: {error}") from error
+    if size > most:
+        raise ModelError(f"{path} has {size:,} bytes, and at most {most:,} are read of such a file; fetch it again")
 
 
 def opened(path: Path) -> BinaryIO:

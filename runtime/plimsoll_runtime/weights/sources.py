@@ -10,7 +10,7 @@ from typing import Any
 
 from plimsoll_runtime.errors import ModelError, SourceError
 from plimsoll_runtime.weights.demo import fetch_demo, find_demo
-from plimsoll_runtime.weights.files import ModelFiles
+from plimsoll_runtime.weights.files import ModelFiles, check_size
 from plimsoll_runtime.weights.gguf.config import translate
 from plimsoll_runtime.weights.gguf.metadata import ROPE_FACTORS, read_floats, read_metadata
 from plimsoll_runtime.weights.hub import Access, fetch_snapshot
@@ -92,6 +92,7 @@ def _read_json(path: Path, *, needed: bool = False) -> dict[str, Any]:
         if needed:
             raise ModelError(f"{path.parent} has no {path.name}, so it is no model folder")
         return {}
+    check_size(path)
     try:
         values = json.loads(path.read_text())
     except OSError as error:

@@ -11,9 +11,12 @@ import pytest
 import zmq
 
 from plimsoll_runtime.driver import client as client_module
+from plimsoll_runtime.driver.child import KILL_SECONDS
 from plimsoll_runtime.driver.client import EVENTS_AT_ONCE, AsyncEngine
-from plimsoll_runtime.engine.messages import EngineFailed, EngineStats, Event, StepOutputs
+from plimsoll_runtime.engine.messages import EngineFailed, EngineInfo, EngineStats, Event, StepOutputs
 from plimsoll_runtime.errors import EngineDeadError, ErrorKind
+
+INFO = EngineInfo("m", "llama", "float32", "cpu", "torch", 10, 10, 4, 10, 1, 1, [])
 
 
 class StandIn:
@@ -25,7 +28,9 @@ class StandIn:
         self.waiting: list[Event] = []
         self.repeats: Event | None = None
         self.owes_a_reason = False
-        self.ended = self.closed = False
+        self.ended = self.closed = self.is_stuck = False
+        self.patience: float | None = None
+        self.closings = 0
 
     def comes(self, event: Event) -> None:
         self.waiting.append(event)
@@ -45,13 +50,18 @@ class StandIn:
         """Nobody reads it."""
 
     def kill(self) -> None:
-        self.ends()
+        if not self.is_stuck:
+            self.ends()
+
+    def check(self) -> None:
+        """It never hangs."""
 
     def death(self) -> EngineDeadError:
         return EngineDeadError("it ended with code 6")
 
-    def close(self) -> None:
-        self.closed = True
+    def close(self, patience: float = KILL_SECONDS) -> None:
+        self.closed, self.patience = True, patience
+        self.closings += 1
 
     def free(self) -> None:
         self.ends()
@@ -119,3 +129,48 @@ async def test_an_end_without_a_reason_is_told_at_once(child: Any) -> None:
     assert not engine.alive
     assert str(engine.failure) == "it ended with code 6"
     await engine.stop()
+
+
+async def test_one_that_is_not_gone_when_it_was_killed_leaves_no_descriptor_with_the_loop(
+    child: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client_module, "KILL_SECONDS", 0.01)
+    child.is_stuck = True
+    engine = AsyncEngine(child, None)
+    await engine.stop()
+    assert child.closed
+    assert child.patience == 0, "the loop is not held up for what was waited for already"
+    loop = asyncio.get_running_loop()
+    assert not loop.remove_reader(child.ended_fd), "another descriptor of its number would never be polled"
+    assert not loop.remove_reader(child.events_fd)
+
+
+async def test_it_is_stopped_once_however_many_ask(child: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By then the number of its descriptor may be another's, whose reader would be removed."""
+    engine = AsyncEngine(child, None)
+    first = asyncio.ensure_future(engine.stop())
+    await asyncio.sleep(0)
+    second = asyncio.ensure_future(engine.stop())
+    await asyncio.sleep(0)
+    async with asyncio.timeout(60):
+        await asyncio.gather(first, second)
+    assert child.closings == 1
+    removed: list[int] = []
+    monkeypatch.setattr(asyncio.get_running_loop(), "remove_reader", removed.append)
+    await engine.stop()
+    assert child.closings == 1
+    assert removed == []
+
+
+async def test_to_cancel_a_stop_kills_the_process_and_another_call_waits_for_its_end(child: Any) -> None:
+    child.comes(INFO)
+    engine = AsyncEngine(child, None)
+    stopping = asyncio.ensure_future(engine.stop())
+    await asyncio.sleep(0)
+    stopping.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await stopping
+    assert child.ended, "killed without the patience that one that serves gets"
+    async with asyncio.timeout(60):
+        await engine.stop()
+    assert child.closings == 1

@@ -15,6 +15,7 @@ import pytest
 from model_support.tiny import make_model, save_model
 from test_process import read_line, start
 
+from plimsoll_runtime.driver import forking
 from plimsoll_runtime.driver.client import AsyncEngine
 from plimsoll_runtime.driver.footprint import footprint, private_bytes
 from plimsoll_runtime.driver.forkserver import ForkServer
@@ -119,6 +120,27 @@ sys.exit(forking.main())
         assert process.returncode is None
     line.close()
     assert await process.wait() == 0, "it ends with its client"
+
+
+def test_a_fork_that_fails_leaves_no_pipe_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails() -> int:
+        raise OSError(11, "Resource temporarily unavailable")
+
+    pipes: list[tuple[int, int]] = []
+    pipe = os.pipe
+
+    def made() -> tuple[int, int]:
+        pipes.append(pipe())
+        return pipes[-1]
+
+    monkeypatch.setattr(os, "fork", fails)
+    monkeypatch.setattr(os, "pipe", made)
+    with pytest.raises(OSError, match="temporarily unavailable"):
+        forking._fork()
+    [ends] = pipes
+    for end in ends:
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(end)
 
 
 def test_importing_touches_no_device() -> None:

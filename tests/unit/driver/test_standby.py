@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import gc
 import os
 import signal
 import subprocess
 import sys
+import tempfile
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 from model_support.tiny import make_model, prompts, save_model
 
+from plimsoll_runtime.driver import child, linked
+from plimsoll_runtime.driver.child import EngineChild
 from plimsoll_runtime.driver.client import AsyncEngine
 from plimsoll_runtime.driver.footprint import footprint
 from plimsoll_runtime.driver.forkserver import ForkServer
 from plimsoll_runtime.driver.grant import Grant
-from plimsoll_runtime.driver.linked import StandbyDeadError
+from plimsoll_runtime.driver.linked import KILL_SECONDS, StandbyDeadError
 from plimsoll_runtime.driver.standby import Standby
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.engine.messages import AddRequest
@@ -124,6 +130,28 @@ async def test_one_that_was_closed_is_gone(cold: Standby) -> None:
         await AsyncEngine.start(EngineConfig(model="fine"), factory=FAKE, standby=cold)
 
 
+async def test_one_that_is_not_gone_at_once_is_reaped_without_holding_up_the_loop(
+    cold: Standby, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits: list[tuple[str, float | None]] = []
+    reaped = threading.Event()
+    wait = cold.process.wait
+
+    def stuck(timeout: float | None = None) -> int:
+        waits.append((threading.current_thread().name, timeout))
+        if timeout is not None:
+            raise subprocess.TimeoutExpired("it", timeout)
+        code = wait()
+        reaped.set()
+        return code
+
+    monkeypatch.setattr(cold.process, "wait", stuck)
+    cold.close()
+    assert await asyncio.to_thread(reaped.wait, 60)
+    assert waits[0] == ("MainThread", linked.AT_ONCE_SECONDS)
+    assert waits[1:] == [("plimsoll-standby-end", KILL_SECONDS), ("plimsoll-standby-end", None)]
+
+
 async def test_one_that_has_died_starts_nothing_and_leaves_nothing(cold: Standby) -> None:
     os.kill(cold.pid, signal.SIGKILL)
     await asyncio.to_thread(cold.process.wait)
@@ -132,6 +160,36 @@ async def test_one_that_has_died_starts_nothing_and_leaves_nothing(cold: Standby
     with pytest.raises(StandbyDeadError, match="was killed by signal 9"):
         await AsyncEngine.start(EngineConfig(model="fine"), factory=FAKE, standby=cold)
     assert open_descriptors() == before - 2, "its socket and its page are given back"
+
+
+@pytest.mark.parametrize(
+    ("owner", "name"),
+    [
+        (fcntl, "flock"),
+        (tempfile, "mkdtemp"),
+        (EngineChild, "_bind"),
+        (os, "pipe"),
+        (child, "Pulse"),
+        (threading, "Thread"),
+    ],
+    ids=["lock", "folder", "sockets", "pipe", "page", "thread"],
+)
+async def test_a_start_that_fails_here_leaves_neither_process_nor_descriptor(
+    cold: Standby, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, owner: Any, name: str
+) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    gc.collect()  # what tests before this one have left
+    before = open_descriptors()
+    with monkeypatch.context() as broken:
+        broken.setattr(owner, name, fails)
+        with pytest.raises(OSError, match="Too many open files"):
+            EngineChild(EngineConfig(model="fine"), FAKE, standby=cold)
+    assert cold.process.returncode is not None, "it was killed and reaped"
+    assert open_descriptors() == before - 2, "its socket and its page are given back, and nothing stays open"
+    assert names_in(tmp_path) == []
 
 
 async def test_one_that_dies_before_it_reads_what_to_be_is_no_dead_engine(cold: Standby) -> None:
@@ -158,3 +216,7 @@ def test_who_supervises_engines_needs_no_torch() -> None:
 
 def open_descriptors() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def names_in(folder: Path) -> list[str]:
+    return [path.name for path in folder.iterdir()]

@@ -13,6 +13,7 @@ from operator_support.virtual_time import run
 from residency_support.engines import Behaviour, FakeEngine, FakeEngines
 
 from plimsoll_runtime.errors import EngineDeadError, ModelError, SourceError, UsageError
+from plimsoll_runtime.residency.engines import Found, Look
 from plimsoll_runtime.residency.errors import DoesNotFit, NotPlaced, OperationConflict, Refused, Superseded
 from plimsoll_runtime.residency.host import Host
 from plimsoll_runtime.residency.names import ModelName
@@ -200,6 +201,23 @@ def test_an_engine_that_dies_before_it_has_served_anybody_backs_off_ever_longer(
             await use(host, A)
 
     on_a_host(test)
+
+
+def test_an_engine_that_dies_while_it_gives_way_does_not_go_on() -> None:
+    async def test(host: Host, engines: FakeEngines) -> None:
+        await placed(host, A, B)
+        async with host.lease(A):
+            host.wake(B, "wake b")
+            while entry(host, A).state != "Draining":
+                await asyncio.sleep(1)
+            the_engine(engines, A).die(EngineDeadError("signal 9"))
+            host.sleep(B, Level.ON_DISK, "not b after all")
+            await asyncio.sleep(2)
+            assert entry(host, A).state == "InHost"
+        assert host.counters.deaths == 1
+        await use(host, A)
+
+    on_a_host(test, capacity=5)
 
 
 def test_a_load_that_fails_tells_who_waits_and_backs_off_ever_longer() -> None:
@@ -434,6 +452,58 @@ def test_another_spec_takes_the_place_of_the_first_one() -> None:
     on_a_host(test)
 
 
+OTHER = msgspec.structs.replace(SPEC, revision="2", source="file:///models/b")
+
+
+def test_another_spec_on_disk_is_there_when_it_was_fetched_and_not_when_the_first_one_has_gone() -> None:
+    async def test(host: Host, engines: FakeEngines) -> None:
+        await placed(host, A, level=Level.RESIDENT)
+        host.place(A, OTHER, Level.ON_DISK, "other")
+        done = await host.settled("other", 100)
+        assert (done.done, done.error) == (True, None)
+        assert done.model is not None
+        assert (done.model.revision, done.model.state) == ("2", "OnDisk")
+        engines.behaviours[A].find_errors.append(SourceError("gone"))
+        host.place(A, SPEC, Level.ON_DISK, "back")
+        assert str((await host.settled("back", 100)).error) == "gone"
+
+    on_a_host(test)
+
+
+def test_a_sleep_is_done_where_the_fetch_fails_that_goes_on() -> None:
+    async def test(host: Host, engines: FakeEngines) -> None:
+        engines.behaviours[A].find_errors.append(SourceError("gone"))
+        host.place(A, SPEC, Level.RESIDENT, "place")
+        host.sleep(A, Level.ON_DISK, "sleep")
+        assert entry(host, A).state == "Fetching"
+        done = await host.settled("sleep", 1)
+        assert (done.done, done.error) == (True, None)
+        assert done.model is not None
+        assert done.model.state == "Absent"
+
+    on_a_host(test)
+
+
+def test_a_fetch_that_fails_as_another_spec_is_placed_is_not_that_ones_failure() -> None:
+    async def test(host: Host, engines: FakeEngines) -> None:
+        find = engines.find
+
+        async def late(name: ModelName, spec: ModelSpec) -> Found:
+            if spec.revision == "1":
+                host.place(A, OTHER, Level.RESIDENT, "other")
+                raise SourceError("gone")
+            return await find(name, spec)
+
+        engines.find = late  # type: ignore[method-assign]
+        host.place(A, SPEC, Level.ON_DISK, "first")
+        await asyncio.sleep(1)
+        done = await host.settled("other", 100)
+        assert (done.done, done.error) == (True, None)
+        assert (entry(host, A).revision, entry(host, A).state) == ("2", "Resident")
+
+    on_a_host(test)
+
+
 def test_pinned_models_stay_and_may_not_exceed_the_line_together() -> None:
     async def test(host: Host, engines: FakeEngines) -> None:
         await placed(host, A, B, C)
@@ -470,6 +540,31 @@ def test_nothing_is_loaded_under_full_pressure() -> None:
         engines.pressure = Pressure.NONE
         await asyncio.sleep(5)
         await use(host, B)
+
+    on_a_host(test)
+
+
+def test_a_look_that_fails_does_not_end_the_watch_over_the_memory(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fails() -> Look:
+        raise OSError(24, "Too many open files")
+
+    async def test(host: Host, engines: FakeEngines) -> None:
+        await placed(host, A)
+        engines.pressure = Pressure.FULL
+        await asyncio.sleep(2.1)
+        assert host.report().device.pressure == "full"
+        with monkeypatch.context() as broken:
+            broken.setattr(engines, "look", fails)
+            await asyncio.sleep(6)
+        engines.pressure = Pressure.NONE
+        await asyncio.sleep(2.1)
+        assert host.report().device.pressure == "none"
+        await use(host, A)
+        said = [record for record in caplog.records if "cannot be looked at" in record.message]
+        assert [record.levelname for record in said if record.levelname != "DEBUG"] == ["ERROR"], "once, not every time"
+        assert "Too many open files" in caplog.text
 
     on_a_host(test)
 

@@ -130,6 +130,18 @@ async def test_an_answer_that_nobody_waits_for_any_more_is_not_taken_for_the_nex
     assert (await spare.needs(config(tmp_path / "m"), None)).max_model_len == 128
 
 
+async def test_one_that_never_answers_is_ended_and_holds_nobody_up(tmp_path: Path) -> None:
+    spare = Spare(seconds=0.01)
+    standby = await pid(spare)
+    os.kill(standby, signal.SIGSTOP)
+    try:
+        with pytest.raises(EngineDeadError, match=r"headers of .*/none said nothing for 0\.01 s and was ended"):
+            await spare.needs(EngineConfig(model=str(tmp_path / "none")), None)
+        assert await pid(spare) != standby, "another one stands by"
+    finally:
+        await spare.close()
+
+
 async def test_what_has_ended_is_not_measured(spare: Spare) -> None:
     """Neither as nothing, which a process is that has ended and was not reaped, nor as an error."""
     before = await spare.footprints()

@@ -17,7 +17,8 @@ LEAST = {"revision": "1", "source": "hf://Qwen/Qwen3-0.6B"}
 def test_a_spec_becomes_an_engines_options() -> None:
     spec = decode_spec(
         b'{"revision": "7", "source": "hf://a/b", "modelRevision": "main", "servedNames": ["x", "y"], "weight": 2,'
-        b' "runtime": {"maxModelLen": 128, "prefixCaching": false, "dtype": "float32", "maxWaiting": 5},'
+        b' "runtime": {"maxModelLen": 128, "prefixCaching": false, "dtype": "float32", "maxWaiting": 5,'
+        b' "maxLogitBias": 1},'
         b' "minimumKv": "512Mi", "priority": -3, "pinned": true, "token": "hf_secret"}'
     )
     assert engine_config(spec) == EngineConfig(
@@ -59,6 +60,8 @@ def test_another_token_is_no_reason_to_load_anew() -> None:
         ({"runtime": {"kvMemry": 1}}, "runtime has no kvMemry; it has attentionBackend, "),
         ({"runtime": {"model": "x"}}, "runtime has no model"),
         ({"runtime": {"maxModelLen": "x"}}, "runtime is wrong: Expected `int | null`"),
+        ({"runtime": {"threads": 1025}}, "runtime.threads must be at most 1024, not 1025"),
+        ({"runtime": {"threads": 0}}, "threads must be at least 1, not 0"),
         ({"runtime": {"maxModelLen": 1}}, "max_model_len must be at least 2"),
         ({"minimumKv": 0}, "minimumKv must be more than 0"),
         ({"minimumKv": "10%"}, "and not a share"),

@@ -10,6 +10,7 @@ import pytest
 import tokenizers
 from transformers import PreTrainedTokenizerFast
 
+from plimsoll_runtime.text import bounded as bounded_module
 from plimsoll_runtime.text.chat import ChatTemplate, ChatTemplateError
 from plimsoll_runtime.text.tokenizer import load_tokenizer
 
@@ -153,3 +154,48 @@ def test_where_a_folder_keeps_its_template(tmp_path: Path, byte_level_backend: A
     assert rendered(files) == "named"
     (tmp_path / "chat_template.jinja").write_text("jinja")
     assert rendered(files) == "jinja"
+
+
+NESTED = "{% for a in range(2000) %}{% for b in range(2000) %}BODY{% endfor %}{% endfor %}"
+MACROS = "{% macro twice(n) %}{% if n %}{{ twice(n - 1) }}{{ twice(n - 1) }}{% endif %}{% endmacro %}{{ twice(40) }}"
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        NESTED.replace("BODY", ""),
+        NESTED.replace("BODY", "{% continue %}"),
+        NESTED.replace("range(2000) %}BODY", "range(2000) if false %}BODY"),
+        "{% set range = dict %}" + NESTED.replace("range(2000)", "'" + "x" * 2000 + "'"),
+        MACROS,
+    ],
+    ids=["nested", "continue", "filtered", "another range", "macros"],
+)
+def test_loops_that_never_end_are_ended(template: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bounded_module, "MOST_ITERATIONS", 10_000)
+    with pytest.raises(ChatTemplateError, match="its loops run for more than 10,000 iterations"):
+        ChatTemplate(template).render([])
+
+
+def test_each_rendering_has_iterations_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bounded_module, "MOST_ITERATIONS", 100)
+    template = ChatTemplate("{% for i in range(count) %}{{ i }},{% endfor %}")
+    text = "".join(f"{i}," for i in range(100))
+    for _ in range(2):
+        assert template.render([], variables={"count": 100}) == text
+        with pytest.raises(ChatTemplateError, match="iterations"):
+            template.render([], variables={"count": 101})
+
+
+@pytest.mark.parametrize(
+    "product",
+    ["'a' * 10**9", "10**9 * 'a'", "[1] * 10**9", "9 ** (9 ** 9)", "10**1000 * 10**1000", "messages * 10**9"],
+)
+def test_products_are_bounded(product: str) -> None:
+    with pytest.raises(ChatTemplateError, match="would be too large"):
+        ChatTemplate(f"{{{{ {product} }}}}").render([{"role": "user", "content": "x"}])
+
+
+def test_products_of_ordinary_sizes_are_what_they_are() -> None:
+    template = "{{ 'ab' * 3 }} {{ 3 * 4 }} {{ 2 ** 10 }} {{ 2 ** -1 }} {{ 1.5 * 2 }} {{ [0] * 2 }} {{ 'a' * -1 }}"
+    assert ChatTemplate(template).render([]) == "ababab 12 1024 0.5 3.0 [0, 0] "

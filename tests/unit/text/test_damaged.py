@@ -370,3 +370,14 @@ def test_what_is_wrong_with_a_gguf_file_is_named(
 ) -> None:
     with pytest.raises(ModelError, match=rf"m\.gguf: .*{told}.*convert it again"):
         load_tokenizer(gguf_files(VALUES[kind] | change))
+
+
+@pytest.mark.parametrize(
+    ("name", "size"), [("tokenizer.json", 2**29), ("tokenizer_config.json", 2**26), ("chat_template.jinja", 2**26)]
+)
+def test_a_file_that_no_memory_has_room_for_is_not_read(tmp_path: Path, name: str, size: int) -> None:
+    (tmp_path / "tokenizer.json").write_text(tokenizers.Tokenizer(tokenizers.models.BPE()).to_str())
+    with (tmp_path / name).open("wb") as file:
+        file.truncate(size + 1)
+    with pytest.raises(ModelError, match=rf"{name} has {size + 1:,} bytes, and at most {size:,} are read"):
+        load_tokenizer(ModelFiles("m", tmp_path, "safetensors", {}, ()))

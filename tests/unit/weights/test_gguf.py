@@ -22,6 +22,7 @@ from plimsoll_runtime.errors import ModelError, PlimsollError, SourceError
 from plimsoll_runtime.models.names import check_tensors
 from plimsoll_runtime.models.registry import describe
 from plimsoll_runtime.weights.gguf import blocks as module
+from plimsoll_runtime.weights.gguf import metadata as metadata_module
 from plimsoll_runtime.weights.gguf.metadata import read_metadata
 from plimsoll_runtime.weights.gguf.tensors import GgufTensors
 from plimsoll_runtime.weights.sources import open_gguf
@@ -288,6 +289,11 @@ def pair(key: bytes, kind: int, value: bytes) -> bytes:
         (pair(b"a", 99, bytes(8)), "a value of the unknown type 99"),
         (pair(b"a", 9, struct.pack("<IQ", 9, 1)), "an array of the unknown type 9"),
         (pair(b"a", 9, struct.pack("<IQ", 4, 2**62)), "an array of 4611686018427387904 values does not fit"),
+        (
+            pair(b"a.b", 9, struct.pack("<IQ", 0, 2**24 + 1) + bytes(2**24 + 1)),
+            "a.b: an array has 16,777,217 values, and",
+        ),
+        (pair(b"a.b", 8, struct.pack("<Q", 2**24 + 1) + bytes(2**24 + 1)), "a.b: a text of 16,777,217 bytes, and at"),
         (pair(b"a", 9, struct.pack("<IQQ", 8, 1, 2**63)), "not a readable GGUF file"),
         (pair(b"a", 8, struct.pack("<Q", 2**64 - 1)), "ends within a string"),
         (pair(b"\xff", 4, bytes(4)), "not a readable GGUF file"),
@@ -299,6 +305,19 @@ def test_damaged_metadata(tmp_path: Path, content: bytes, message: str) -> None:
     path = tmp_path / "m.gguf"
     path.write_bytes(content)
     with pytest.raises(ModelError, match=message):
+        read_metadata(path)
+
+
+@pytest.mark.parametrize("kind", [8, 4], ids=["texts", "numbers"])
+def test_metadata_are_bounded_together(tmp_path: Path, kind: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metadata_module, "MAX_BYTES", 1000)
+    values = struct.pack("<Q", 20) + bytes(20) if kind == 8 else bytes(4)
+    array = struct.pack("<IQ", kind, 300) + values * 300
+    path = tmp_path / "m.gguf"
+    path.write_bytes(pair(b"tokens", 9, array))
+    with pytest.raises(
+        ModelError, match=r"m\.gguf is not a readable GGUF file: tokens: .*(too much text|than 1,000 by)"
+    ):
         read_metadata(path)
 
 

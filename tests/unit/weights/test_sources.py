@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from plimsoll_runtime.errors import ModelError, PlimsollError, SourceError
 from plimsoll_runtime.weights import sources
 from plimsoll_runtime.weights.files import ModelFiles
 from plimsoll_runtime.weights.hub import Access
-from plimsoll_runtime.weights.sources import open_folder, resolve
+from plimsoll_runtime.weights.sources import INDEX, open_folder, resolve
 
 CONFIG = {"architectures": ["LlamaForCausalLM"], "eos_token_id": 2}
 
@@ -98,6 +99,14 @@ def test_weights_of_another_format(folder: Path) -> None:
 def test_a_config_that_is_not_json(folder: Path, content: bytes) -> None:
     (folder / "config.json").write_bytes(content)
     with pytest.raises(ModelError, match=r"config\.json is not JSON"):
+        resolve(str(folder))
+
+
+@pytest.mark.parametrize("name", ["config.json", "generation_config.json", INDEX])
+def test_a_json_file_that_no_memory_has_room_for_is_not_read(folder: Path, name: str) -> None:
+    with (folder / name).open("wb") as file:
+        file.truncate(2**26 + 1)
+    with pytest.raises(ModelError, match=rf"{re.escape(name)} has 67,108,865 bytes, and at most 67,108,864 are read"):
         resolve(str(folder))
 
 

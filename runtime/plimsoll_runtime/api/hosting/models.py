@@ -9,10 +9,10 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 
-from plimsoll_runtime.api.errors import ApiError
+from plimsoll_runtime.api.errors import RETRY_AFTER, ApiError
 from plimsoll_runtime.api.hosting.options import server_options
-from plimsoll_runtime.api.hosting.refusals import as_api_errors
-from plimsoll_runtime.api.hosting.tokenizers import Find, Source, Tokenizers
+from plimsoll_runtime.api.hosting.refusals import as_api_errors, tokenizer_failed
+from plimsoll_runtime.api.hosting.tokenizers import Failure, Find, Source, Tokenizers
 from plimsoll_runtime.api.room import Room
 from plimsoll_runtime.api.served import ServedModel
 from plimsoll_runtime.api.table import ModelView, unknown_model
@@ -102,10 +102,17 @@ class HostModels:
         """The model of that name once it is resident, which it stays until the context ends. Raises ApiError."""
         placement = self._find(name)
         placement.room.check()
+        if (failed := self._tokenizers.failure(placement.source)) is not None:
+            raise tokenizer_failed(failed)
         async with AsyncExitStack() as stack:
             with as_api_errors():
                 resident = await stack.enter_async_context(self._host.lease(placement.name, size=size))
-            yield await self._served(placement, resident)
+            try:
+                served = await self._served(placement, resident)
+            except Exception as error:
+                failed = self._tokenizers.failure(placement.source) or Failure(error, RETRY_AFTER)
+                raise tokenizer_failed(failed) from error
+            yield served
 
     async def follow(self) -> None:
         """Read the tokenizer of each model as soon as its files are there, until cancelled: none is read in a wake."""

@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from http import HTTPStatus
 
 from plimsoll_runtime.api.errors import RETRY_AFTER, ApiError
+from plimsoll_runtime.api.hosting.tokenizers import Failure
+from plimsoll_runtime.errors import PlimsollError
 from plimsoll_runtime.residency.errors import DoesNotFit, HostError, NotPlaced, Refused
 
 
@@ -23,6 +25,15 @@ def as_api_errors() -> Iterator[None]:
 def retry_after(error: Exception) -> int:
     """Whole seconds after which asking again may help."""
     return max(1, math.ceil(error.retry_after)) if isinstance(error, Refused) else RETRY_AFTER
+
+
+def tokenizer_failed(failure: Failure) -> ApiError:
+    """503 until it is tried again: the model can be loaded, and nothing can be said to it."""
+    error = failure.error
+    what = str(error) if isinstance(error, PlimsollError) else f"{type(error).__name__}: {error}"
+    headers = {"Retry-After": str(max(1, math.ceil(failure.seconds)))}
+    message = f"The model's tokenizer cannot be read: {what}"
+    return ApiError(message, status=HTTPStatus.SERVICE_UNAVAILABLE, code="load_failed", headers=headers)
 
 
 def _api_error(error: HostError) -> ApiError:

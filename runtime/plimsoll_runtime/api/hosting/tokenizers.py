@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Collection
 from typing import NamedTuple
 
@@ -11,6 +12,8 @@ from plimsoll_runtime.text.tokenizer import Tokenizer, load_tokenizer
 from plimsoll_runtime.weights.files import ModelFiles
 
 Find = Callable[[], ModelFiles]
+FAILED_SECONDS = 30.0
+"""How long it is remembered that a tokenizer cannot be read: no model is woken for it meanwhile."""
 
 
 class Source(NamedTuple):
@@ -24,6 +27,13 @@ class Source(NamedTuple):
     apart: str = ""
 
 
+class Failure(NamedTuple):
+    """Why a tokenizer could not be read, and the seconds until it is tried again."""
+
+    error: BaseException
+    seconds: float
+
+
 def read_tokenizer(files: ModelFiles) -> Tokenizer:
     """The tokenizer, with what is computed of it once. Raises PlimsollError."""
     tokenizer = load_tokenizer(files)
@@ -34,8 +44,12 @@ def read_tokenizer(files: ModelFiles) -> Tokenizer:
 class Tokenizers:
     """By source. Used on the event loop only; reading happens in threads, one at a time where nobody waits."""
 
-    def __init__(self, read: Callable[[ModelFiles], Tokenizer] = read_tokenizer) -> None:
+    def __init__(
+        self, read: Callable[[ModelFiles], Tokenizer] = read_tokenizer, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._read = read
+        self._clock = clock
+        self._failed: dict[Source, tuple[BaseException, float]] = {}
         self._kept: dict[Source, asyncio.Future[Tokenizer]] = {}
 
     def __contains__(self, source: Source) -> bool:
@@ -45,6 +59,16 @@ class Tokenizers:
         """Forget all others."""
         for source in self._kept.keys() - set(sources):
             del self._kept[source]
+        for source in self._failed.keys() - set(sources):
+            del self._failed[source]
+
+    def failure(self, source: Source) -> Failure | None:
+        """Why it could not be read, for half a minute; None where it can be, or may be tried again."""
+        if source not in self._failed:
+            return None
+        error, until = self._failed[source]
+        seconds = until - self._clock()
+        return Failure(error, seconds) if seconds > 0 else None
 
     async def get(self, source: Source, find: Find) -> Tokenizer:
         """The tokenizer; `find` says where its files are, in a thread, if it has to be read.
@@ -59,5 +83,11 @@ class Tokenizers:
         return await asyncio.shield(reading)
 
     def _forget_failed(self, source: Source, done: asyncio.Future[Tokenizer]) -> None:
-        if (done.cancelled() or done.exception() is not None) and self._kept.get(source) is done:
+        error = asyncio.CancelledError() if done.cancelled() else done.exception()
+        if self._kept.get(source) is not done:
+            return
+        self._failed.pop(source, None)
+        if error is not None:
             del self._kept[source]
+            if not done.cancelled():
+                self._failed[source] = (error, self._clock() + FAILED_SECONDS)

@@ -26,6 +26,13 @@ _F32 = 0
 MAX_FLOATS = 2**16
 DEFAULT_ALIGNMENT = 32
 MAX_DIMENSIONS = 4
+MAX_VALUES = 2**24
+"""Of an array. The largest vocabularies have 262,144 pieces, and a few times as many merges."""
+MAX_TEXT = 2**24
+MAX_BYTES = 2**27
+"""Of all pairs together: eight times what the largest vocabularies take."""
+LONGEST_NAME = 100
+"""Characters of a key that an error says."""
 ROPE_FACTORS = "rope_freqs.weight"
 """A tensor that is metadata in truth: by what each of the rope's frequencies is divided."""
 _U64 = struct.Struct("<Q")
@@ -94,7 +101,12 @@ def _parse(view: mmap.mmap) -> GgufMetadata:
         start = position
         key, position = _string(view, position)
         (kind,) = struct.unpack_from("<I", view, position)
-        values[key], position = _value(view, position + 4, kind)
+        try:
+            values[key], position = _value(view, position + 4, kind)
+        except (struct.error, UnicodeDecodeError, _NotGgufError) as error:
+            raise _NotGgufError(f"{key[:LONGEST_NAME]}: {error}") from error
+        if position > MAX_BYTES:
+            raise _NotGgufError(f"{key[:LONGEST_NAME]}: its metadata take more than {MAX_BYTES:,} bytes")
         if key.startswith("tokenizer.") or key == "general.architecture":
             digest.update(view[start:position])
     alignment = values.get("general.alignment", DEFAULT_ALIGNMENT)
@@ -136,6 +148,8 @@ def _array(view: mmap.mmap, position: int) -> tuple[list[Any], int]:
     position += 12
     if count > len(view):
         raise _NotGgufError(f"an array of {count} values does not fit in the file")
+    if count > MAX_VALUES:
+        raise _NotGgufError(f"an array has {count:,} values, and at most {MAX_VALUES:,} are read")
     if kind in _SCALARS:
         values = struct.Struct(f"<{count}{_SCALARS[kind]}")
         return list(values.unpack_from(view, position)), position + values.size
@@ -146,15 +160,15 @@ def _array(view: mmap.mmap, position: int) -> tuple[list[Any], int]:
 
 def _strings(view: mmap.mmap, position: int, count: int) -> tuple[list[str], int]:
     """The hot loop: most of a file's metadata is its vocabulary."""
-    unpack, strings = _U64.unpack_from, []
+    unpack, strings, most = _U64.unpack_from, list[str](), min(len(view), MAX_BYTES)
     for _ in range(count):
         (length,) = unpack(view, position)
         position += 8
         end = position + length
+        if end > most:
+            raise _NotGgufError("it ends within a list of strings, or has too much text")
         strings.append(view[position:end].decode())
         position = end
-    if position > len(view):
-        raise _NotGgufError("it ends within a list of strings")
     return strings, position
 
 
@@ -163,4 +177,6 @@ def _string(view: mmap.mmap, position: int) -> tuple[str, int]:
     start, end = position + 8, position + 8 + length
     if end > len(view):
         raise _NotGgufError("it ends within a string")
+    if length > MAX_TEXT:
+        raise _NotGgufError(f"a text of {length:,} bytes, and at most {MAX_TEXT:,} are read")
     return view[start:end].decode(), end

@@ -8,6 +8,7 @@ from typing import Any
 import openai
 import pytest
 
+from plimsoll_runtime.errors import ModelError
 from plimsoll_runtime.residency.errors import DoesNotFit, NotPlaced, Refused
 
 CHAT: list[Any] = [{"role": "user", "content": "Hi"}]
@@ -128,6 +129,48 @@ async def test_what_fails_after_a_comment_is_an_error_event(hosting: Any) -> Non
     lines = await reading
     assert json.loads(lines[-1].removeprefix("data: "))["error"]["code"] == "load_failed"
     assert all(line.startswith(":") for line in lines[:-1])
+
+
+async def test_a_tokenizer_that_cannot_be_read_is_an_error_event_too(
+    hosting: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fails(*_: Any) -> None:
+        raise ModelError("tokenizer.json is cut off")
+
+    model = hosting.host.add("team/m")
+    monkeypatch.setattr(hosting.server._models._tokenizers, "get", fails)
+    started = asyncio.get_running_loop().create_future()
+    reading = asyncio.create_task(stream_lines(hosting, started))
+    assert await started == 200
+    hosting.host.rouse(model)
+    error = json.loads((await reading)[-1].removeprefix("data: "))["error"]
+    assert (error["code"], error["type"]) == ("load_failed", "server_error")
+    assert error["message"] == "The model's tokenizer cannot be read: tokenizer.json is cut off"
+    await hosting.host.until(lambda: model.active == 0)
+
+
+async def test_no_model_is_woken_whose_tokenizer_could_just_not_be_read(hosting: Any) -> None:
+    def fails(_files: Any) -> Any:
+        raise ModelError("tokenizer.json is cut off")
+
+    tokenizers = hosting.server._models._tokenizers
+    tokenizers._read = fails
+    model = hosting.host.add("team/m")
+    async with asyncio.timeout(60):
+        while not tokenizers._failed:
+            await asyncio.sleep(0.01)
+    with pytest.raises(openai.InternalServerError, match=r"tokenizer\.json is cut off") as caught:
+        await complete(hosting, "m")
+    assert (caught.value.status_code, caught.value.code) == (503, "load_failed")
+    assert 1 <= int(caught.value.response.headers["retry-after"]) <= 30
+    assert (model.waiting, model.active) == (0, 0)
+
+
+async def test_a_model_bounds_how_many_tokens_may_have_a_bias(hosting: Any) -> None:
+    hosting.host.rouse(hosting.host.add("team/m", runtime={"maxLogitBias": 1}))
+    assert await complete(hosting, "m", logit_bias={"1": 1}) == "Hello!"
+    with pytest.raises(openai.BadRequestError, match="at most 1"):
+        await complete(hosting, "m", logit_bias={"1": 1, "2": 1})
 
 
 async def test_the_death_of_an_engine_ends_its_own_requests_only(hosting: Any) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from plimsoll_runtime.api.hosting.tokenizers import Source, Tokenizers
+from plimsoll_runtime.api.hosting.tokenizers import FAILED_SECONDS, Failure, Source, Tokenizers
 from plimsoll_runtime.errors import ModelError
 
 ONE, OTHER = Source("hf://org/one", None), Source("hf://org/one", "v2")
@@ -65,6 +65,30 @@ async def test_what_failed_is_tried_again(tokenizers: Tokenizers, reader: Reader
     reader.error = None
     await tokenizers.get(ONE, lambda: FILES)
     assert reader.begun == 2
+
+
+async def test_that_it_cannot_be_read_is_known_for_a_while(reader: Reader) -> None:
+    now = 100.0
+    tokenizers = Tokenizers(reader, lambda: now)
+    reader.go_on.set()
+    reader.error = ModelError("it has no tokenizer.json")
+    assert tokenizers.failure(ONE) is None
+    for _ in range(2):
+        with pytest.raises(ModelError):
+            await tokenizers.get(ONE, lambda: FILES)
+        assert tokenizers.failure(ONE) == Failure(reader.error, FAILED_SECONDS)
+        assert tokenizers.failure(OTHER) is None
+        now += FAILED_SECONDS
+        assert tokenizers.failure(ONE) is None
+    now -= 1
+    assert tokenizers.failure(ONE) == Failure(reader.error, 1)
+    tokenizers.keep_only([OTHER])
+    assert tokenizers.failure(ONE) is None
+    with pytest.raises(ModelError):
+        await tokenizers.get(ONE, lambda: FILES)
+    reader.error = None
+    await tokenizers.get(ONE, lambda: FILES)
+    assert tokenizers.failure(ONE) is None
 
 
 async def test_what_is_not_placed_any_more_is_forgotten(tokenizers: Tokenizers, reader: Reader) -> None:

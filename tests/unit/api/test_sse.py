@@ -1,0 +1,74 @@
+"""Streams to clients that take what is sent slowly, or not at all."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from typing import Any
+
+import msgspec
+import pytest
+from operator_support.virtual_time import run
+
+from plimsoll_runtime.api.record import RequestRecord
+from plimsoll_runtime.api.sse import STALLED_SECONDS, EventStream
+
+
+class Number(msgspec.Struct, frozen=True):
+    number: int
+
+
+class Client:
+    """Takes each message after so many seconds; says nothing itself."""
+
+    def __init__(self, *seconds: float) -> None:
+        self._seconds = list(seconds)
+        self.taken: list[bytes] = []
+        self.closed_at: float | None = None
+
+    async def send(self, message: Any) -> None:
+        await asyncio.sleep(self._seconds.pop(0) if self._seconds else 0)
+        self.taken.append(message.get("body", b""))
+
+    async def receive(self) -> Any:
+        return await asyncio.Event().wait()
+
+    async def numbers(self, count: int) -> AsyncGenerator[msgspec.Struct, None]:
+        try:
+            for number in range(count):
+                yield Number(number)
+        finally:
+            self.closed_at = asyncio.get_running_loop().time()
+
+
+def stream(client: Client, count: int) -> tuple[RequestRecord, float]:
+    """The record, and how long it took."""
+    record, took = RequestRecord("r"), list[float]()
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        events = client.numbers(count)
+        first = await anext(events)
+        await EventStream(first, events, record, {})({"type": "http"}, client.receive, client.send)
+        took.append(loop.time() - began)
+
+    run(main())
+    return record, took[0]
+
+
+def test_a_client_that_takes_nothing_counts_as_gone() -> None:
+    client = Client(0, 30, 10 * STALLED_SECONDS)
+    record, seconds = stream(client, 10)
+    assert seconds == pytest.approx(30 + STALLED_SECONDS)
+    assert record.finish_reasons == ["disconnect"]
+    assert client.closed_at is not None, "its source is closed: the model need not be kept awake"
+    assert len(client.taken) == 2
+
+
+def test_one_that_is_slow_gets_everything() -> None:
+    client = Client(*[STALLED_SECONDS - 1] * 5)
+    record, seconds = stream(client, 4)
+    assert seconds == pytest.approx(5 * (STALLED_SECONDS - 1))
+    assert client.taken[-1] == b"data: [DONE]\n\n"
+    assert record.finish_reasons == []
