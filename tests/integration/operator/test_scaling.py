@@ -93,7 +93,8 @@ async def test_to_zero_and_back(
         answered = len(gateway.waits)
         gateway.hold(key, 2)
         assert await holds(lambda: live(direct) == 1)
-        assert gateway.waits[answered] is Wait.NEWS, "the wait of the question was not waited for"
+        # Where the news came between two questions, the second is answered without a wait.
+        assert gateway.waits[answered : answered + 1] in ([], [Wait.NEWS]), "the wait of the question was waited for"
         assert desired(direct) == 1
         direct.make_ready("m")
         gateway.let_go(key)
