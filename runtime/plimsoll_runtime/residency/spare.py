@@ -11,7 +11,7 @@ from plimsoll_runtime.driver.client import AsyncEngine
 from plimsoll_runtime.driver.footprint import footprint, private_bytes
 from plimsoll_runtime.driver.forkserver import ForkServer
 from plimsoll_runtime.driver.grant import Grant
-from plimsoll_runtime.driver.linked import StandbyDeadError
+from plimsoll_runtime.driver.linked import LinkedProcess, StandbyDeadError
 from plimsoll_runtime.driver.needs import Needs
 from plimsoll_runtime.driver.standby import Standby
 from plimsoll_runtime.engine.config import EngineConfig
@@ -87,13 +87,13 @@ class Spare:
             standby, server = await self._ready(), self._server
             assert server is not None
             try:
-                return footprint(server.pid).anonymous, private_bytes(standby.pid)
-            finally:
-                # Of one that has ended there is nothing to read, or nothing that is true.
-                for process in (server, standby):
-                    if not process.alive:
-                        self._drop_standby()
-                        raise StandbyDeadError(process.pid, process.process.returncode)
+                found = footprint(server.pid).anonymous, private_bytes(standby.pid)
+            except OSError:
+                self._check_alive(server, standby)
+                raise
+            # Of one that has just ended, what was read is not true.
+            self._check_alive(server, standby)
+            return found
 
     async def _needs(self, config: EngineConfig, kv: int | None) -> Needs:
         async with self._asking:
@@ -136,6 +136,7 @@ class Spare:
             self._drop_standby()
             self._standby = await self._fork()
         await self._standby.ready()
+        self._check_alive(self._standby)  # it may have said so and then ended
         return self._standby
 
     async def _fork(self) -> Standby:
@@ -144,6 +145,12 @@ class Spare:
                 self._server.close()
             self._server = ForkServer.spawn()
         return await self._server.fork()
+
+    def _check_alive(self, *processes: LinkedProcess) -> None:
+        for process in processes:
+            if not process.alive:
+                self._drop_standby()
+                raise StandbyDeadError(process.pid, process.process.returncode)
 
     def _drop_standby(self) -> None:
         if self._standby is not None:

@@ -23,7 +23,8 @@ Doom = Callable[[int], list[Standby]]
 
 @pytest.fixture
 def doom(monkeypatch: pytest.MonkeyPatch) -> Doom:
-    """Called with a number: so many processes are killed as they are forked. The list has all that are."""
+    """Called with a number: so many processes have ended once they are forked, some of them after they said that they
+    were ready. The list has all that are forked."""
     fork = ForkServer.fork
 
     def begin(number: int) -> list[Standby]:
@@ -32,7 +33,9 @@ def doom(monkeypatch: pytest.MonkeyPatch) -> Doom:
         async def fork_one(server: ForkServer) -> Standby:
             made.append(await fork(server))
             if len(made) <= number:
-                os.kill(made[-1].pid, signal.SIGKILL)
+                if len(made) % 2:
+                    await made[-1].ready()
+                await kill(made[-1].pid)
             return made[-1]
 
         monkeypatch.setattr(ForkServer, "fork", fork_one)
