@@ -6,7 +6,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from plimsoll_runtime.models.spec import AttentionShape
+from plimsoll_runtime.models.spec.attention import AttentionShape
 
 SMALL = AttentionShape(heads=12, kv_heads=4, head_dim=64, scale=64**-0.5)
 GEMMA = AttentionShape(heads=4, kv_heads=1, head_dim=256, scale=256**-0.5)

@@ -15,7 +15,7 @@ from plimsoll_runtime.execution.attention.paged import paged_batch
 from plimsoll_runtime.execution.attention.triton import TritonBackend
 from plimsoll_runtime.execution.capture import Capture
 from plimsoll_runtime.execution.kv_cache import KvCache
-from plimsoll_runtime.models.spec import AttentionShape
+from plimsoll_runtime.models.spec.attention import AttentionShape
 
 BLOCK_SIZE = 16
 LAUNCHES = 10

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 
 import torch
 
+from plimsoll_runtime.models.composing import program_of
 from plimsoll_runtime.models.decoder import TorchDecoder
-from plimsoll_runtime.models.names import expected_tensors
+from plimsoll_runtime.models.program import Program
 from plimsoll_runtime.models.registry import describe
-from plimsoll_runtime.models.spec import DecoderSpec
 from plimsoll_runtime.models.weights import WeightReader
 from plimsoll_runtime.weights.stored import StoredTensor, plain
 from serving.models import Shape
@@ -19,29 +19,28 @@ SCALE = 0.02
 """Deviation of the weights: numbers stay finite through all layers."""
 
 
-def spec_of(shape: Shape) -> DecoderSpec:
-    """Llama's spec for a shape, long contexts allowed."""
-    return describe(
-        {
-            "architectures": ["LlamaForCausalLM"],
-            "vocab_size": shape.vocab,
-            "hidden_size": shape.hidden,
-            "intermediate_size": shape.intermediate,
-            "num_hidden_layers": shape.layers,
-            "num_attention_heads": shape.heads,
-            "num_key_value_heads": shape.kv_heads,
-            "head_dim": shape.head_dim,
-            "max_position_embeddings": 131072,
-            "tie_word_embeddings": False,
-        }
-    )
+def program_for(shape: Shape) -> Program:
+    """Llama's program for a shape, long contexts allowed."""
+    config = {
+        "architectures": ["LlamaForCausalLM"],
+        "vocab_size": shape.vocab,
+        "hidden_size": shape.hidden,
+        "intermediate_size": shape.intermediate,
+        "num_hidden_layers": shape.layers,
+        "num_attention_heads": shape.heads,
+        "num_key_value_heads": shape.kv_heads,
+        "head_dim": shape.head_dim,
+        "max_position_embeddings": 131072,
+        "tie_word_embeddings": False,
+    }
+    return program_of(describe(config))
 
 
 class RandomWeights:
-    """Every tensor that a spec needs, drawn when it is asked for, on the device itself."""
+    """Every tensor that a program needs, drawn when it is asked for, on the device itself."""
 
-    def __init__(self, spec: DecoderSpec, dtype: torch.dtype, device: torch.device) -> None:
-        self.shapes: Mapping[str, tuple[int, ...]] = expected_tensors(spec)
+    def __init__(self, program: Program, dtype: torch.dtype, device: torch.device) -> None:
+        self.shapes: Mapping[str, tuple[int, ...]] = program.stored_shapes()
         self._dtype = dtype
         self._device = device
         self._generator = torch.Generator(device).manual_seed(0)
@@ -55,8 +54,9 @@ class RandomWeights:
         return plain(values.mul_(SCALE))
 
 
-def random_decoder(spec: DecoderSpec, dtype: torch.dtype, device: torch.device) -> TorchDecoder:
+def random_decoder(program: Program, dtype: torch.dtype, device: torch.device) -> TorchDecoder:
     """The decoder that serves GPUs, over such weights."""
     return TorchDecoder(
-        WeightReader(spec, RandomWeights(spec, dtype, device), dtype, device, lambda stage, fraction: None)
+        program,
+        WeightReader(program, RandomWeights(program, dtype, device), dtype, device, lambda stage, fraction: None),
     )

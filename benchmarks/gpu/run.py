@@ -16,7 +16,7 @@ import options
 import tables
 from gpu import attention, idle, steps
 from gpu.clock import limits
-from gpu.model import LLAMA_8B, random_decoder, spec_of
+from gpu.model import LLAMA_8B, program_for, random_decoder
 from options import Options
 from plimsoll_runtime.execution.capture import CudaCapture
 from serving import models
@@ -59,9 +59,9 @@ def measure(questions: list[str], device: torch.device, chosen: Options) -> dict
     result: dict[str, Any] = {
         "limits": {"copy_gb_s": round(found.bandwidth / 1e9, 1), "product_tflop_s": round(found.rate / 1e12, 1)}
     }
-    spec = spec_of(LLAMA_8B)
+    program = program_for(LLAMA_8B)
     if "attention" in questions:
-        shape = spec.attention[0]
+        shape = program.facts.attention[0]
         cache = attention.cache_for(attention.CASES, shape, DTYPE, device)
         capture = CudaCapture(device)
         result["attention"] = [
@@ -69,7 +69,7 @@ def measure(questions: list[str], device: torch.device, chosen: Options) -> dict
         ]
         del cache
     if "decode" in questions or "prefill" in questions:
-        decoder = random_decoder(spec, DTYPE, device)
+        decoder = random_decoder(program, DTYPE, device)
         if "decode" in questions:
             capture = CudaCapture(device)
             result["decode"] = steps.decode(decoder, capture, found, DECODE_CONTEXT, chosen.rounds, device)

@@ -14,8 +14,8 @@ from plimsoll_runtime.execution.attention.triton import TritonBackend
 from plimsoll_runtime.execution.capture import Capture
 from plimsoll_runtime.execution.graphs import GraphedDecoder
 from plimsoll_runtime.execution.kv_cache import KvCache
-from plimsoll_runtime.models.cost import OpCost, step_cost, total
 from plimsoll_runtime.models.decoder import TorchDecoder
+from plimsoll_runtime.models.ops.cost import OpCost, total
 
 BLOCK_SIZE = 16
 STEPS = 64
@@ -75,10 +75,12 @@ def prefill(decoder: TorchDecoder, known: Limits, tokens: int, rounds: int, devi
 def _cache(decoder: TorchDecoder, tokens: int, device: torch.device) -> tuple[KvCache, list[int]]:
     """Room for one sequence, and its block table."""
     blocks = -(-tokens // BLOCK_SIZE)
-    return KvCache(decoder.spec.attention, blocks + 1, BLOCK_SIZE, decoder.dtype, device), list(range(blocks, 0, -1))
+    return KvCache(decoder.program.facts.attention, blocks + 1, BLOCK_SIZE, decoder.dtype, device), list(
+        range(blocks, 0, -1)
+    )
 
 
 def _cost(decoder: TorchDecoder, start: int, rows: int) -> OpCost:
     """What a step of one sequence must move and multiply at least."""
     sequence = ScheduledSequence(slot=0, start=start, token_ids=range(rows), block_ids=(), sample=True)
-    return total(step_cost(decoder.spec, StepPlan([sequence]), decoder.dtype.itemsize).values())
+    return total(decoder.program.step_cost(StepPlan([sequence]), decoder.dtype.itemsize).values())

@@ -21,6 +21,7 @@ import plimsoll_runtime.weights.safetensors_files  # noqa: F401 - what a load im
 from offline.memory import forget_peak, peak_bytes
 from plimsoll_runtime.execution.attention.select import select
 from plimsoll_runtime.execution.attention.target import Target
+from plimsoll_runtime.models.composing import program_of
 from plimsoll_runtime.models.load import load_decoder
 from plimsoll_runtime.models.registry import describe
 from plimsoll_runtime.weights.sources import resolve
@@ -40,13 +41,13 @@ def main() -> int:
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     files = resolve(args.model)
-    spec, dtype = describe(files.config), getattr(torch, args.dtype)
-    backend = select(args.backend, Target(CPU, dtype, spec.attention, BLOCK_SIZE))
+    program, dtype = program_of(describe(files.config)), getattr(torch, args.dtype)
+    backend = select(args.backend, Target(CPU, dtype, program.facts.attention, BLOCK_SIZE))
     gc.collect()
     base = resident()
     forget_peak()
     start = time.perf_counter()
-    decoder = load_decoder(files, spec, dtype, device=CPU, fused=backend.fused)
+    decoder = load_decoder(files, program, dtype, device=CPU, fused=backend.fused)
     seconds = time.perf_counter() - start
     peak = peak_bytes()
     gc.collect()

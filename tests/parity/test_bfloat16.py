@@ -16,6 +16,7 @@ import torch
 from model_support.forward import CPU, ROWS, backend_of, hidden_states
 from torch import Tensor
 
+from plimsoll_runtime.models.composing import program_of
 from plimsoll_runtime.models.load import load_decoder
 from plimsoll_runtime.models.registry import describe
 from plimsoll_runtime.text.tokenizer import load_tokenizer
@@ -61,7 +62,7 @@ class Run:
 def run(files: ModelFiles, dtype: torch.dtype, wanted: str) -> Run:
     ids = load_tokenizer(files).encode(TEXT)
     backend = backend_of(files, dtype, wanted)
-    decoder = load_decoder(files, describe(files.config), dtype, device=CPU, fused=backend.fused)
+    decoder = load_decoder(files, program_of(describe(files.config)), dtype, device=CPU, fused=backend.fused)
     with torch.inference_mode():
         hidden = hidden_states(decoder, backend, ids, 128)
         rows = tuple(decoder.logits(part).float().log_softmax(-1) for part in torch.split(hidden, ROWS))

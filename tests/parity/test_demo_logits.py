@@ -10,6 +10,7 @@ from model_support.forward import CPU, backend_of, largest_difference_of_prompt
 from model_support.gguf_files import decoded_by_place, reference_of
 from model_support.tiny import prompts
 
+from plimsoll_runtime.models.composing import program_of
 from plimsoll_runtime.models.load import load_decoder
 from plimsoll_runtime.models.registry import describe
 from plimsoll_runtime.weights.gguf.metadata import read_metadata
@@ -49,5 +50,5 @@ def test_logits_equal_transformers(wanted: str) -> None:
     path = files.weights[0]
     reference = reference_of(config, decoded_by_place(path, read_metadata(path).tensors))
     backend = backend_of(files, torch.float32, wanted)
-    decoder = load_decoder(files, describe(files.config), torch.float32, device=CPU, fused=backend.fused)
+    decoder = load_decoder(files, program_of(describe(files.config)), torch.float32, device=CPU, fused=backend.fused)
     assert largest_difference_of_prompt(reference, decoder, backend, prompt, chunk=200) < 1e-3

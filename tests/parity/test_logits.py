@@ -11,13 +11,16 @@ from typing import Any
 import pytest
 import torch
 from model_support.forward import largest_difference, of_engine, of_transformers
+from model_support.specs import ropes_of, with_norms, with_ropes, with_shapes
 from model_support.tiny import edit_config, make_model, prompts, save_model
 from torch import Tensor
 
 from plimsoll_kernels.cpu.library import kernels
 from plimsoll_runtime.driver import model as model_module
 from plimsoll_runtime.models import registry
-from plimsoll_runtime.models.spec import DecoderSpec
+from plimsoll_runtime.models.families.changing import with_windows
+from plimsoll_runtime.models.spec.decoder import DecoderSpec
+from plimsoll_runtime.models.spec.rope import RopeSpec
 
 TOLERANCE = 1e-3
 VISIBLE = 0.05
@@ -41,49 +44,51 @@ class Case:
 
 
 def wider_window(spec: DecoderSpec) -> DecoderSpec:
-    shapes = tuple(s if s.window is None else replace(s, window=s.window + 1) for s in spec.attention)
-    assert shapes != spec.attention
-    return replace(spec, attention=shapes)
+    wider = with_shapes(spec, lambda s: s if s.window is None else replace(s, window=s.window + 1))
+    assert wider != spec
+    return wider
 
 
 def windows_shifted(spec: DecoderSpec) -> DecoderSpec:
-    assert len(set(spec.attention)) > 1
-    return replace(spec, attention=(*spec.attention[1:], spec.attention[0]))
+    windows = [shape.window for shape in spec.attention]
+    assert len(set(windows)) > 1
+    return with_windows(spec, [*windows[1:], windows[0]])
 
 
 def plain_rope(spec: DecoderSpec) -> DecoderSpec:
-    ropes = tuple(type(r)(r.head_dim, r.theta) for r in spec.ropes)
-    assert ropes != spec.ropes
-    return replace(spec, ropes=ropes)
+    plain = with_ropes(spec, lambda rope: RopeSpec(rope.head_dim, rope.theta))
+    assert plain != spec
+    return plain
 
 
 def one_rope(spec: DecoderSpec) -> DecoderSpec:
-    assert len(set(spec.ropes)) > 1
-    return replace(spec, ropes=(spec.ropes[0],) * spec.num_layers)
+    ropes = ropes_of(spec)
+    assert len(set(ropes)) > 1
+    return with_ropes(spec, lambda rope: ropes[0])
 
 
 def other_theta(spec: DecoderSpec) -> DecoderSpec:
-    return replace(spec, ropes=tuple(replace(r, theta=r.theta * 1.5) for r in spec.ropes))
+    return with_ropes(spec, lambda rope: replace(rope, theta=rope.theta * 1.5))
 
 
 def no_attention_factor(spec: DecoderSpec) -> DecoderSpec:
-    assert spec.ropes[0].attention_factor != 1.0
-    return replace(spec, ropes=tuple(replace(r, attention_factor=1.0) for r in spec.ropes))
+    assert ropes_of(spec)[0].attention_factor != 1.0
+    return with_ropes(spec, lambda rope: replace(rope, attention_factor=1.0))
 
 
 def no_softcap(spec: DecoderSpec) -> DecoderSpec:
-    assert spec.final_softcap is not None
-    return replace(spec, final_softcap=None)
+    assert spec.head.softcap is not None
+    return replace(spec, head=replace(spec.head, softcap=None))
 
 
 def default_scale(spec: DecoderSpec) -> DecoderSpec:
-    shapes = tuple(replace(s, scale=s.head_dim**-0.5) for s in spec.attention)
-    assert shapes != spec.attention
-    return replace(spec, attention=shapes)
+    scaled = with_shapes(spec, lambda shape: replace(shape, scale=shape.head_dim**-0.5))
+    assert scaled != spec
+    return scaled
 
 
 def other_eps(spec: DecoderSpec) -> DecoderSpec:
-    return replace(spec, norm_eps=1e-6)
+    return with_norms(spec, lambda norm: replace(norm, eps=1e-6))
 
 
 def yarn(**values: Any) -> dict[str, Any]:

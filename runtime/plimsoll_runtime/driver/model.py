@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import msgspec
 import torch
 
 import plimsoll_runtime
@@ -20,9 +20,10 @@ from plimsoll_runtime.execution.attention.catalogue import ENTRIES
 from plimsoll_runtime.execution.attention.select import candidates
 from plimsoll_runtime.execution.attention.target import Target
 from plimsoll_runtime.execution.precision import NAMES, choose_dtype
-from plimsoll_runtime.models.names import weight_bytes
+from plimsoll_runtime.models.composing import program_of
+from plimsoll_runtime.models.fusable import why_not_fused
+from plimsoll_runtime.models.program import Program
 from plimsoll_runtime.models.registry import describe
-from plimsoll_runtime.models.spec import DecoderSpec
 from plimsoll_runtime.text.ends import end_ids
 from plimsoll_runtime.weights.files import ModelFiles
 from plimsoll_runtime.weights.image.arena import name_of
@@ -34,9 +35,13 @@ Backends = Sequence[type[AttentionBackend]]
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """`files` is None where the model wakes: nothing of them is read. `eos_token_ids`: see text.ends."""
+    """`files` is None where the model wakes: nothing of them is read. `eos_token_ids`: see text.ends.
 
-    spec: DecoderSpec
+    `described`: the config.json that the program was made of, as an image keeps it.
+    """
+
+    program: Program
+    described: bytes
     dtype: torch.dtype
     device: torch.device
     backends: Backends
@@ -51,21 +56,22 @@ class Model:
     @property
     def token_bytes(self) -> int:
         """Keys and values of one token in all layers."""
-        return sum(2 * shape.kv_heads * shape.head_dim for shape in self.spec.attention) * self.dtype.itemsize
+        return sum(2 * shape.kv_heads * shape.head_dim for shape in self.program.facts.attention) * self.dtype.itemsize
 
     @property
     def beside_image(self) -> int:
         """Bytes of weights that an engine with an image has of its own: torch packs on a CPU, a GPU has a copy."""
-        return 0 if self.fused else weight_bytes(self.spec, self.dtype)
+        return 0 if self.fused else self.program.weight_bytes(self.dtype)
 
 
 def from_files(config: EngineConfig, files: ModelFiles, device: torch.device) -> Model:
     """Raises ModelError for what cannot be served, UsageError for options that cannot be had."""
-    spec = describe(files.config)
-    ours = _our_kernels_serve(config, spec, device)
+    program = program_of(describe(files.config))
+    ours = _our_kernels_serve(config, program, device)
     dtype = choose_dtype(config.dtype, files.config, device, quantised=files.format == "gguf", ours=ours)
-    backends = candidates(config.attention_backend, Target(device, dtype, spec.attention, config.block_size))
-    return Model(spec, dtype, device, backends, end_ids(files), files)
+    backends = candidates(config.attention_backend, _target(config, program, device, dtype))
+    described = json.dumps(files.config).encode()
+    return Model(program, described, dtype, device, backends, end_ids(files), files)
 
 
 def from_image(config: EngineConfig, facts: ImageFacts, device: torch.device) -> Model:
@@ -78,28 +84,27 @@ def from_image(config: EngineConfig, facts: ImageFacts, device: torch.device) ->
         ("kind of device", facts.device, device.type),
         ("dtype", facts.dtype, facts.dtype if config.dtype == "auto" else config.dtype),
         ("version of plimsoll", facts.code, plimsoll_runtime.__version__),
-        ("spec", hashlib.sha256(facts.spec).hexdigest(), facts.spec_digest),
+        ("config", hashlib.sha256(facts.config).hexdigest(), facts.config_digest),
     ):
         if found != wanted:
             raise _misfit(f"its {what} is {found}, and {wanted} is asked for")
     _check_files(facts.files)
-    spec = msgspec.msgpack.decode(facts.spec, type=DecoderSpec)
+    program = program_of(describe(json.loads(facts.config)))
     dtype = NAMES[facts.dtype]
     _use_kernels(facts, dtype)
-    backends = _backends(config, facts, Target(device, dtype, spec.attention, config.block_size))
-    return Model(spec, dtype, device, backends, facts.eos_token_ids, None)
+    backends = _backends(config, facts, _target(config, program, device, dtype))
+    return Model(program, facts.config, dtype, device, backends, facts.eos_token_ids, None)
 
 
 def facts_of(config: EngineConfig, model: Model, files: ModelFiles) -> ImageFacts:
     """What an image of a model's weights says of itself."""
     found = kernels(model.dtype) if model.fused else None
-    spec = msgspec.msgpack.encode(model.spec)
     return ImageFacts(
         model=config.model,
         revision=config.revision,
         files=[_stamp(path) for path in files.weights],
-        spec=spec,
-        spec_digest=hashlib.sha256(spec).hexdigest(),
+        config=model.described,
+        config_digest=hashlib.sha256(model.described).hexdigest(),
         dtype=name_of(model.dtype),
         device=model.device.type,
         instructions=None if found is None else found.name.decode(),
@@ -110,9 +115,13 @@ def facts_of(config: EngineConfig, model: Model, files: ModelFiles) -> ImageFact
     )
 
 
-def _our_kernels_serve(config: EngineConfig, spec: DecoderSpec, device: torch.device) -> bool:
+def _target(config: EngineConfig, program: Program, device: torch.device, dtype: torch.dtype) -> Target:
+    return Target(device, dtype, program.facts.attention, config.block_size, why_not_fused(program))
+
+
+def _our_kernels_serve(config: EngineConfig, program: Program, device: torch.device) -> bool:
     """Whether the CPU kernels may take the model in bfloat16."""
-    target = Target(device, torch.bfloat16, spec.attention, config.block_size)
+    target = _target(config, program, device, torch.bfloat16)
     return config.attention_backend in ("auto", "cpu") and ENTRIES["cpu"].why_not(target) is None
 
 

@@ -22,8 +22,8 @@ from plimsoll_runtime.execution.buckets import batch_buckets, bucket_of
 from plimsoll_runtime.execution.capture import Capture, Captured
 from plimsoll_runtime.execution.kv_cache import KvCache
 from plimsoll_runtime.execution.staging import Staging
+from plimsoll_runtime.models.attention import Attention
 from plimsoll_runtime.models.decoder import Decoder
-from plimsoll_runtime.models.spec import Attention
 
 logger = logging.getLogger(__name__)
 

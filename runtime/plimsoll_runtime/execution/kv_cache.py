@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from plimsoll_kernels.cpu.huge_pages import Populating, allocate, give_back, populate
-from plimsoll_runtime.models.spec import AttentionShape
+from plimsoll_runtime.models.spec.attention import AttentionShape
 
 STAGED_BLOCKS = 32
 """Blocks that are put together on a GPU at a time, on their way to and from host memory."""

@@ -18,7 +18,7 @@ from plimsoll_runtime.execution.forward import ForwardPass
 from plimsoll_runtime.execution.kv_cache import KvCache
 from plimsoll_runtime.execution.runner import PROMPT_LOGITS
 from plimsoll_runtime.models.decoder import Decoder
-from plimsoll_runtime.models.spec import AttentionShape, DecoderSpec
+from plimsoll_runtime.models.program import Facts, Program
 
 FLOAT32 = 4
 KEPT = 2.5
@@ -49,20 +49,20 @@ class KnowsStepBytes(Protocol):
 
 
 def on_a_cpu(decoder: Decoder, step: LargestStep) -> int:
-    """Bytes, from the decoder itself or from its spec."""
-    spec = decoder.spec
-    logits_rows = step.logits_rows(spec.vocab_size)
+    """Bytes, from the decoder itself or from its program."""
+    facts = decoder.program.facts
+    logits_rows = step.logits_rows(facts.vocab_size)
     if isinstance(decoder, KnowsStepBytes):
         computed = decoder.step_bytes(step.rows, logits_rows, step.longest)
     else:
-        computed = _torch_bytes(spec, decoder.dtype.itemsize, step.rows, logits_rows)
-    return computed + _choosing(spec, step)
+        computed = _torch_bytes(decoder.program, decoder.dtype.itemsize, step.rows, logits_rows)
+    return computed + _choosing(facts, step)
 
 
-def by_spec(spec: DecoderSpec, dtype: torch.dtype, step: LargestStep) -> int:
+def by_program(program: Program, dtype: torch.dtype, step: LargestStep) -> int:
     """Bytes for torch's decoder before there is one. On a GPU what is measured once there is one is less."""
-    logits_rows = step.logits_rows(spec.vocab_size)
-    return _torch_bytes(spec, dtype.itemsize, step.rows, logits_rows) + _choosing(spec, step)
+    logits_rows = step.logits_rows(program.facts.vocab_size)
+    return _torch_bytes(program, dtype.itemsize, step.rows, logits_rows) + _choosing(program.facts, step)
 
 
 def on_an_accelerator(
@@ -72,12 +72,12 @@ def on_an_accelerator(
 
     And the backends without those that failed at it. Raises NoBackendError where all do.
     """
-    spec, device = decoder.spec, torch.accelerator.current_accelerator()
+    facts, device = decoder.program.facts, torch.accelerator.current_accelerator()
     assert device is not None
-    cache = KvCache(spec.attention, 2, block_size, decoder.dtype, device, paired=backends[0].fused)
+    cache = KvCache(facts.attention, 2, block_size, decoder.dtype, device, paired=backends[0].fused)
     able: list[type[AttentionBackend]] = []
     peak = peak_of(lambda: able.extend(_run(decoder, backends, cache, step)))
-    return peak + _choosing(spec, step), able
+    return peak + _choosing(facts, step), able
 
 
 def peak_of(work: Callable[[], None]) -> int:
@@ -98,38 +98,22 @@ def _run(
     decoder: Decoder, backends: Sequence[type[AttentionBackend]], cache: KvCache, step: LargestStep
 ) -> Sequence[type[AttentionBackend]]:
     """One prompt of as many tokens as a step holds, all of them in the padding block, and the logits."""
-    spec = decoder.spec
     rows = min(step.rows, step.longest)
     forward_pass = ForwardPass(decoder, cache, backends)
     zeros = torch.zeros(rows, dtype=torch.int64, device=cache.device)
     batch = AttentionBatch([rows], [rows], [[0] * -(-rows // cache.block_size)], zeros)
     hidden: Tensor = forward_pass(zeros, torch.arange(rows, device=cache.device), batch)
-    wanted = step.logits_rows(spec.vocab_size)
+    wanted = step.logits_rows(decoder.program.facts.vocab_size)
     decoder.logits(hidden[:1].expand(wanted, -1).contiguous())
     return forward_pass.backends
 
 
-def _choosing(spec: DecoderSpec, step: LargestStep) -> int:
+def _choosing(facts: Facts, step: LargestStep) -> int:
     """Copies of logits that penalties beside log probabilities, and the probabilities themselves, make of them."""
-    prompts = step.logits_rows(spec.vocab_size)
-    return FLOAT32 * spec.vocab_size * max(2 * step.sequences, prompts)
+    prompts = step.logits_rows(facts.vocab_size)
+    return FLOAT32 * facts.vocab_size * max(2 * step.sequences, prompts)
 
 
-def _torch_bytes(spec: DecoderSpec, size: int, rows: int, logits_rows: int) -> int:
-    """Torch's decoder: its widest layer with what the allocator keeps of it, attention's tiles, and the logits."""
-    widest = max(_torch_layer(spec, shape, size) for shape in spec.attention)
-    # Logits leave the product in the model's dtype and are widened; a soft cap makes two more of them.
-    copies = FLOAT32 * (1 if spec.final_softcap is None else 3) + (size if size != FLOAT32 else 0)
-    return int(KEPT * rows * widest) + TILES + logits_rows * spec.vocab_size * copies
-
-
-def _torch_layer(spec: DecoderSpec, shape: AttentionShape, size: int) -> int:
-    """Bytes a row: residual and normed states, with what attention or the MLP holds at once."""
-    hidden = spec.hidden_size
-    turned = (shape.heads + shape.kv_heads) * shape.head_dim
-    heads = turned + shape.kv_heads * shape.head_dim
-    # Norms and rotation: the states in float32 and their squares; the product, two halves and their sum.
-    norm = 3 * hidden * size + 3 * hidden * FLOAT32
-    attention = 2 * hidden * size + (heads + 3 * turned) * size
-    mlp = 3 * hidden * size + 4 * spec.intermediate_size * size
-    return max(norm, attention, mlp)
+def _torch_bytes(program: Program, size: int, rows: int, logits_rows: int) -> int:
+    """Torch's decoder: its widest op with what the allocator keeps of it, attention's tiles, and the logits."""
+    return int(KEPT * rows * program.row_bytes(size)) + TILES + logits_rows * program.logits_bytes(size)

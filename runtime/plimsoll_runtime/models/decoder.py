@@ -1,25 +1,27 @@
-"""The decoder: token ids to hidden states to logits, by its spec; here with torch, on any device."""
+"""The decoder: token ids to hidden states to logits, by its program; here with torch, on any device."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
-from plimsoll_runtime.models.layer import DecoderLayer
-from plimsoll_runtime.models.linear import Linear
-from plimsoll_runtime.models.norm import ResidualNorm
+from plimsoll_runtime.models.attention import Attention
+from plimsoll_runtime.models.op_times import OpKind
+from plimsoll_runtime.models.ops.op import Run, Step
+from plimsoll_runtime.models.patterns import Part, parts_of
+from plimsoll_runtime.models.program import Program
 from plimsoll_runtime.models.rope import RopeTable
-from plimsoll_runtime.models.spec import Attention, DecoderSpec
 from plimsoll_runtime.models.weights import WeightReader
 
 
 class Decoder(Protocol):
     """A loaded model. It computes and keeps no state between calls: the cache belongs to the attention."""
 
-    spec: DecoderSpec
+    program: Program
     dtype: torch.dtype
     weight_bytes: int
 
@@ -30,47 +32,70 @@ class Decoder(Protocol):
         """hidden [R, hidden] -> float32 [R, vocab], valid until the next call."""
 
 
+@dataclass(slots=True)
+class Stage:
+    """A part of a program, ready to run: where its values lie, and which of them nobody reads any more after it."""
+
+    kind: OpKind
+    run: Run
+    reads: Sequence[int]
+    writes: Sequence[int]
+    done: Sequence[int]
+
+
 class TorchDecoder:
     """A decoder of torch's ops, one after the other."""
 
-    def __init__(self, reader: WeightReader) -> None:
-        spec = reader.spec
-        self.spec = spec
+    def __init__(self, program: Program, reader: WeightReader) -> None:
+        self.program = program
         self.dtype = reader.dtype
-        self._embedding = reader.embedding()
-        self._head = Linear(reader.head(self._embedding))
-        self._layers = [
-            DecoderLayer(spec, shape, weights) for shape, weights in zip(spec.attention, reader.layers(), strict=True)
-        ]
-        self._norm = ResidualNorm(reader.final_norm(), spec.norm_eps, offset=spec.norm_offset)
-        self._ropes = {rope: RopeTable(rope, reader.device) for rope in set(spec.ropes)}
-        self._scale = rounded_scale(spec, reader.dtype)
+        parts = list(parts_of(program.ops))
+        self._count, self.stages = _staged(parts, program.result, reader)
+        self._result = self._count - 1
+        self._logits = program.head.compiled(reader)
+        self._ropes = {rope: RopeTable(rope, reader.device) for rope in program.ropes}
         self.weight_bytes = reader.nbytes
 
     def __call__(self, token_ids: Tensor, positions: Tensor, attention: Attention) -> Tensor:
         """token_ids and positions int64 [T] -> final hidden states [T, hidden], normed."""
-        x = functional.embedding(token_ids, self._embedding)
-        if self._scale is not None:
-            x = x * self._scale
-        tables = {rope: table(positions, x.dtype) for rope, table in self._ropes.items()}
-        added: Tensor | None = None
-        for index, layer in enumerate(self._layers):
-            cos, sin = tables[self.spec.ropes[index]]
-            x, added = layer(index, x, added, cos, sin, attention)
-        return self._norm(x, added)[0]
+        turns = {rope: table(positions, self.dtype) for rope, table in self._ropes.items()}
+        step = Step(token_ids, positions, turns, attention)
+        values: list[Tensor | None] = [None] * self._count
+        for stage in self.stages:
+            result = stage.run(step, *[values[i] for i in stage.reads])
+            if isinstance(result, tuple):
+                for i, value in zip(stage.writes, result, strict=True):
+                    values[i] = value
+            else:
+                values[stage.writes[0]] = result
+            for i in stage.done:
+                values[i] = None
+        hidden = values[self._result]
+        assert hidden is not None
+        return hidden
 
     def logits(self, hidden: Tensor) -> Tensor:
         """hidden [R, hidden] -> float32 [R, vocab]."""
-        return capped(self.spec, self._head(hidden).float())
+        return self._logits(hidden)
 
 
-def rounded_scale(spec: DecoderSpec, dtype: torch.dtype) -> float | None:
-    """What embeddings are multiplied by, rounded to the dtype of the run."""
-    return None if spec.embedding_scale is None else float(torch.tensor(spec.embedding_scale).to(dtype))
+def _staged(parts: Sequence[Part], result: str, reader: WeightReader) -> tuple[int, list[Stage]]:
+    """How many values there are, the result last; and the stages, whose weights are read here, in order."""
+    names = dict.fromkeys(name for part in parts for name in (*part.reads, *part.writes) if name != result)
+    places = {name: i for i, name in enumerate([*names, result])}
+    stages = []
+    for number, (part, done) in enumerate(zip(parts, _done_after(parts, result), strict=True), 1):
+        places_of = [[places[name] for name in row] for row in (part.reads, part.writes, done)]
+        stages.append(Stage(part.kind, part.compiled(reader), *places_of))
+        reader.done(number / len(parts))
+    return len(places), stages
 
 
-def capped(spec: DecoderSpec, logits: Tensor) -> Tensor:
-    """Logits below the cap that the spec may set, softly."""
-    if spec.final_softcap is None:
-        return logits
-    return torch.tanh(logits / spec.final_softcap) * spec.final_softcap
+def _done_after(parts: Sequence[Part], result: str) -> list[list[str]]:
+    """For each part the values that it reads, or writes, and none after it does before they are written anew."""
+    wanted = {result}
+    done: list[list[str]] = []
+    for part in reversed(parts):
+        done.append([name for name in dict.fromkeys((*part.reads, *part.writes)) if name not in wanted])
+        wanted = (wanted - set(part.writes)) | set(part.reads)
+    return done[::-1]

@@ -15,10 +15,17 @@ from plimsoll_kernels.cpu.linear import PackedGatedLinear, PackedLinear
 from plimsoll_kernels.cpu.places import OWN, Places
 from plimsoll_kernels.cpu.records import KernelsRecord, LayerRecord
 from plimsoll_kernels.cpu.step import PagedStep
-from plimsoll_runtime.models.decoder import capped, rounded_scale
+from plimsoll_runtime.models.attention import Attention
+from plimsoll_runtime.models.fusable import FusedLayer, FusedProgram, fused_program
+from plimsoll_runtime.models.ops.embed import rounded
+from plimsoll_runtime.models.ops.normalise import Normalise
+from plimsoll_runtime.models.ops.product import Product
+from plimsoll_runtime.models.ops.weight import Weight
+from plimsoll_runtime.models.program import Program
 from plimsoll_runtime.models.rope import RopeTable
-from plimsoll_runtime.models.spec import Attention, AttentionShape, DecoderSpec, RopeSpec
-from plimsoll_runtime.models.weights import LayerWeights, LinearWeights, WeightReader
+from plimsoll_runtime.models.spec.attention import AttentionShape
+from plimsoll_runtime.models.spec.rope import RopeSpec
+from plimsoll_runtime.models.weights import WeightReader
 
 FIRST_POSITIONS = 2048
 
@@ -36,32 +43,28 @@ class FusedDecoder:
     All that it keeps of its weights lies in `places`, which it takes in the order of the layers.
     """
 
-    def __init__(self, reader: WeightReader, places: Places = OWN) -> None:
+    def __init__(self, program: Program, reader: WeightReader, places: Places = OWN) -> None:
+        """Raises UnfusableError for a program that the kernels do not have."""
         found = kernels(reader.dtype)
         if found is None:
             raise ValueError(f"no CPU kernels for {reader.dtype} run here")
-        spec = reader.spec
-        self.spec = spec
+        fused = fused_program(program)
+        self.program = program
         self.dtype = reader.dtype
-        ropes = tuple(dict.fromkeys(spec.ropes))
-        self._turns = _Turns(ropes)
-        parts = _Parts(found, spec, places)
-        embedding, self._head = parts.ends(reader)
+        self._turns = _Turns(program.ropes)
+        parts = _Parts(found, reader, places)
+        embedding, self._head = parts.ends(program)
         self._logits = Buffer()
-        layers = [
-            parts.layer(weights, attention_record(shape, rope=ropes.index(rope)))
-            for shape, rope, weights in zip(spec.attention, spec.ropes, reader.layers(), strict=True)
-        ]
-        scale = rounded_scale(spec, reader.dtype)
+        scale = fused.embed.scale
         self._decoder = CpuDecoder(
             found,
-            layers,
+            parts.layers(fused, program.ropes),
             embedding=embedding,
-            embedding_scale=1.0 if scale is None else scale,
-            final_norm=parts.norm(reader.final_norm()),
-            norm_eps=spec.norm_eps,
-            inner=spec.intermediate_size,
-            gelu=spec.activation == "gelu_tanh",
+            embedding_scale=1.0 if scale is None else rounded(scale, reader.dtype),
+            final_norm=parts.norm(fused.final_norm),
+            norm_eps=fused.final_norm.norm.eps,
+            inner=fused.first.gate_up.outputs,
+            gelu=fused.first.gate_up.activation == "gelu_tanh",
         )
         self.weight_bytes = reader.nbytes
 
@@ -74,12 +77,12 @@ class FusedDecoder:
 
     def logits(self, hidden: Tensor) -> Tensor:
         """hidden [R, hidden] -> float32 [R, vocab], which the next call overwrites: fresh pages each step cost more."""
-        return capped(self.spec, self._head(hidden, self._logits))
+        return self.program.head.finished(self._head(hidden, self._logits))
 
     def step_bytes(self, rows: int, logits_rows: int, longest: int) -> int:
         """See execution.workspace.KnowsStepBytes."""
-        logits = 4 * logits_rows * self.spec.vocab_size
-        copies = 0 if self.spec.final_softcap is None else 2 * logits
+        logits = 4 * logits_rows * self.program.facts.vocab_size
+        copies = self.program.head.copies() * logits
         return self._decoder.step_bytes(rows) + Buffer.nbytes(logits) + copies + self._turns.nbytes(longest)
 
     def take_seconds(self) -> dict[str, float]:
@@ -130,42 +133,66 @@ def attention_record(shape: AttentionShape, *, rope: int) -> LayerRecord:
 class _Parts:
     """Makes what the kernels read of weights."""
 
-    def __init__(self, found: KernelsRecord, spec: DecoderSpec, places: Places) -> None:
+    def __init__(self, found: KernelsRecord, reader: WeightReader, places: Places) -> None:
         self._found = found
-        self._spec = spec
+        self._reader = reader
         self._places = places
 
-    def ends(self, reader: WeightReader) -> tuple[Tensor | PackedLinear, PackedLinear]:
+    def ends(self, program: Program) -> tuple[Tensor | PackedLinear, PackedLinear]:
         """The embedding and the output layer, which are one where the model ties them."""
-        tied = self._spec.tied_embeddings
-        embedding = reader.embedding(keep=not tied and not self._places.copies)
-        if not tied:
-            embedding = self._places.keep(embedding)
-        head = PackedLinear(self._found, reader.head(embedding), places=self._places)
-        return (head if tied else embedding), head
+        embed, head = program.ops[0].weights()[0], program.head
+        bias = None if head.bias is None else self._reader.read(head.bias)
+        if head.head.tied:
+            tied = PackedLinear(self._found, self._reader.read(embed), bias, self._places)
+            return tied, tied
+        embedding = self._places.keep(self._reader.read(embed, keep=not self._places.copies))
+        return embedding, PackedLinear(self._found, self._reader.read(head.weight), bias, self._places)
 
-    def layer(self, weights: LayerWeights, record: LayerRecord) -> Layer:
+    def layers(self, program: FusedProgram, ropes: Sequence[RopeSpec]) -> list[Layer]:
+        """All of them, in order."""
+        found = []
+        for number, layer in enumerate(program.layers, 1):
+            record = attention_record(layer.attend.shape, rope=ropes.index(layer.rotate.rope))
+            found.append(self._layer(layer, record))
+            self._reader.done(number / len(program.layers))
+        return found
+
+    def _layer(self, layer: FusedLayer, record: LayerRecord) -> Layer:
         """A layer whose attention is described."""
-        norms = [self.norm(norm) for norm in weights.norms]
-        of_heads = (None, None) if weights.head_norms is None else tuple(map(self.norm, weights.head_norms))
-        gate_up = (weights.gate.weight, weights.up.weight, weights.gate_up_bias)
+        heads, gated = layer.head_norm, layer.gate_up
+        gate, up = self._gate_up(gated.parts)
+        bias = self._reader.joined(gated.biases) if gated.biases else None
         return Layer.of(
-            query_key_value=self._linear(weights.query_key_value),
-            output=self._linear(weights.output),
-            gate_up=PackedGatedLinear(self._found, *gate_up, places=self._places),
-            down=self._linear(weights.down),
-            attention_norm=norms[0],
-            attention_post_norm=norms[1] if self._spec.post_norms else None,
-            mlp_norm=norms[2] if self._spec.post_norms else norms[1],
-            mlp_post_norm=norms[3] if self._spec.post_norms else None,
-            query_norm=of_heads[0],
-            key_norm=of_heads[1],
+            query_key_value=self._linear(layer.query_key_value),
+            output=self._linear(layer.output),
+            gate_up=PackedGatedLinear(self._found, gate, up, bias, self._places),
+            down=self._linear(layer.down),
+            attention_norm=self.norm(layer.attention_norm),
+            attention_post_norm=self._norm_if(layer.attention_post_norm),
+            mlp_norm=self.norm(layer.mlp_norm),
+            mlp_post_norm=self._norm_if(layer.mlp_post_norm),
+            query_norm=None if heads is None else self._scale(heads.query, heads.norm.norm.offset),
+            key_norm=None if heads is None else self._scale(heads.key, heads.norm.norm.offset),
             shape=record,
         )
 
-    def norm(self, weight: Tensor) -> Tensor:
-        """With the offset that the spec adds."""
-        return self._places.keep(weight.float() + self._spec.norm_offset)
+    def norm(self, op: Normalise) -> Tensor:
+        """With the offset that is added to it."""
+        assert op.weight is not None
+        return self._scale(op.weight, op.norm.offset)
 
-    def _linear(self, weights: LinearWeights) -> PackedLinear:
-        return PackedLinear(self._found, weights.weight, weights.bias, self._places)
+    def _norm_if(self, op: Normalise | None) -> Tensor | None:
+        return None if op is None else self.norm(op)
+
+    def _scale(self, weight: Weight, offset: float) -> Tensor:
+        return self._places.keep(self._reader.read(weight).float() + offset)
+
+    def _gate_up(self, parts: Sequence[Weight]) -> Sequence[Tensor]:
+        """The gate and what it opens, which may be stored as one."""
+        if len(parts) == 1:
+            return self._reader.read(parts[0]).chunk(2)
+        return [self._reader.read(part) for part in parts]
+
+    def _linear(self, op: Product) -> PackedLinear:
+        bias = self._reader.joined(op.biases) if op.biases else None
+        return PackedLinear(self._found, self._reader.joined(op.parts), bias, self._places)

@@ -5,14 +5,13 @@ Or from an image that holds it in that form: then nothing is read. How large an 
 
 from __future__ import annotations
 
-import msgspec
 import torch
 
 from plimsoll_kernels.cpu.places import OWN, Places
 from plimsoll_runtime.models.decoder import Decoder, TorchDecoder
 from plimsoll_runtime.models.fused import FusedDecoder
-from plimsoll_runtime.models.names import VECTOR_DTYPE, check_tensors, expected_tensors
-from plimsoll_runtime.models.spec import DecoderSpec
+from plimsoll_runtime.models.program import Program
+from plimsoll_runtime.models.tensors import check_tensors
 from plimsoll_runtime.models.weights import Progress, ShapeReader, WeightReader
 from plimsoll_runtime.weights.files import ModelFiles
 from plimsoll_runtime.weights.image.arena import CountingArena, FilledArena
@@ -21,12 +20,12 @@ from plimsoll_runtime.weights.tensors import open_tensors
 
 _HEADER_BYTES = 64 * 2**10
 _PLACE_BYTES = 48
-"""At most what an image's header says of the model and its files, and of each place."""
+"""At most what an image's header says of the model and its files, without its config, and of each place."""
 
 
 def load_decoder(
     files: ModelFiles,
-    spec: DecoderSpec,
+    program: Program,
     dtype: torch.dtype,
     *,
     device: torch.device,
@@ -34,53 +33,52 @@ def load_decoder(
     fused: bool = False,
     places: Places = OWN,
 ) -> Decoder:
-    """Load a model's weights as its spec (`registry.describe`) says; `fused` for steps of the attention backend `cpu`.
+    """Load a model's weights as its program says; `fused` for steps of the attention backend `cpu`.
 
     What the decoder reads of them lies in `places`: packed if `fused`, else as plain tensors.
     Raises ModelError when a tensor is missing, unexpected, of another shape, or cannot be read.
     """
     source = open_tensors(files)
-    check_tensors(spec, source.shapes)
+    check_tensors(program, source.shapes)
     if fused:
-        return FusedDecoder(WeightReader(spec, source, dtype, device, progress or _silent), places)
+        return FusedDecoder(program, WeightReader(program, source, dtype, device, progress or _silent), places)
     through = None if places is OWN else places
-    return TorchDecoder(WeightReader(spec, source, dtype, device, progress or _silent, through))
+    return TorchDecoder(program, WeightReader(program, source, dtype, device, progress or _silent, through))
 
 
 def wake_decoder(
-    spec: DecoderSpec, dtype: torch.dtype, arena: FilledArena, *, device: torch.device, fused: bool
+    program: Program, dtype: torch.dtype, arena: FilledArena, *, device: torch.device, fused: bool
 ) -> Decoder:
     """The decoder that `load_decoder` made while it filled the arena's image: nothing is read, and nothing packed.
 
     (What torch's decoder packs for a CPU by itself it packs again: that is not in the image.)
-    Raises ModelError where the image holds other tensors than the spec needs.
+    Raises ModelError where the image holds other tensors than the program needs.
     """
     decoder: Decoder
     if fused:
-        decoder = FusedDecoder(ShapeReader(spec, dtype), arena)
+        decoder = FusedDecoder(program, ShapeReader(program, dtype), arena)
     else:
-        shapes = ShapesOnly(expected_tensors(spec))
-        decoder = TorchDecoder(WeightReader(spec, shapes, dtype, device, _silent, arena))
+        shapes = ShapesOnly(program.stored_shapes())
+        decoder = TorchDecoder(program, WeightReader(program, shapes, dtype, device, _silent, arena))
     arena.finish()
     return decoder
 
 
-def imagined_decoder(spec: DecoderSpec, dtype: torch.dtype) -> tuple[FusedDecoder, CountingArena]:
+def imagined_decoder(program: Program, dtype: torch.dtype) -> tuple[FusedDecoder, CountingArena]:
     """A fused decoder without weights, to ask what its steps take, and the places that it would have in an image."""
     arena = CountingArena()
-    return FusedDecoder(ShapeReader(spec, dtype), arena), arena
+    return FusedDecoder(program, ShapeReader(program, dtype), arena), arena
 
 
-def image_bytes(spec: DecoderSpec, dtype: torch.dtype, *, fused: bool) -> int:
-    """At least what an image of a model's weights takes, and at most its header's bound of some KiB more."""
+def image_bytes(program: Program, dtype: torch.dtype, *, fused: bool) -> int:
+    """At least what an image of a model's weights takes but for its config, and at most some KiB more."""
     if fused:
-        _, arena = imagined_decoder(spec, dtype)
+        _, arena = imagined_decoder(program, dtype)
     else:
         arena = CountingArena()
-        for shape in expected_tensors(spec).values():
-            arena.keep(hollow(shape, VECTOR_DTYPE if len(shape) == 1 else dtype))
-    described = len(msgspec.msgpack.encode(spec))
-    return arena.end + _HEADER_BYTES + described + _PLACE_BYTES * arena.count
+        for weight in program.weights().values():
+            arena.keep(hollow(weight.shape, weight.dtype(dtype)))
+    return arena.end + _HEADER_BYTES + _PLACE_BYTES * arena.count
 
 
 def _silent(stage: str, fraction: float) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from plimsoll_runtime.errors import ModelError
 from plimsoll_runtime.models.families import gemma3, llama, mistral, qwen2, qwen3
-from plimsoll_runtime.models.spec import DecoderSpec
+from plimsoll_runtime.models.spec.decoder import DecoderSpec
 
 Describe = Callable[[Mapping[str, Any]], DecoderSpec]
 ENTRY_POINTS = "plimsoll.models"

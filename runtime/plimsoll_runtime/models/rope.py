@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from plimsoll_kernels.rotary.op import rotary
-from plimsoll_runtime.models.spec import RopeSpec
+from plimsoll_runtime.models.spec.rope import RopeSpec
 
 
 def inverse_frequencies(rope: RopeSpec) -> Tensor:
@@ -40,13 +40,21 @@ class RopeTable:
         return cos.to(dtype), sin.to(dtype)
 
 
-def rotate(heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotate [T, H, D] by tables [T, D / 2]: dimension i turns with dimension i + D / 2."""
-    if heads.is_cuda:
+def rotate(heads: Tensor, cos: Tensor, sin: Tensor, *, pairs: bool = False) -> Tensor:
+    """Rotate the first D dimensions of [T, H, D and more] by tables [T, D / 2].
+
+    Dimension i turns with dimension i + D / 2; with `pairs`, 2i with 2i + 1.
+    """
+    turned = 2 * cos.shape[-1]
+    if turned < heads.shape[-1]:
+        first, rest = torch.split(heads, [turned, heads.shape[-1] - turned], dim=-1)
+        return torch.cat((rotate(first, cos, sin, pairs=pairs), rest), dim=-1)
+    if heads.is_cuda and not pairs:
         return rotary(heads, cos, sin)
     cos, sin = cos[:, None], sin[:, None]
-    first, second = heads.chunk(2, dim=-1)
-    return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
+    first, second = (heads[..., 0::2], heads[..., 1::2]) if pairs else heads.chunk(2, dim=-1)
+    halves = (first * cos - second * sin, second * cos + first * sin)
+    return torch.stack(halves, dim=-1).flatten(-2) if pairs else torch.cat(halves, dim=-1)
 
 
 def _llama3(plain: Tensor, rope: RopeSpec) -> Tensor:

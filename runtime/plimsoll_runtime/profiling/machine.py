@@ -13,8 +13,8 @@ from torch import Tensor
 from plimsoll_kernels.cpu.library import kernels
 from plimsoll_kernels.cpu.linear import PackedLinear
 from plimsoll_kernels.cpu.threads import lent
-from plimsoll_runtime.models.cost import OpCost
 from plimsoll_runtime.models.linear import Linear
+from plimsoll_runtime.models.ops.cost import OpCost
 
 READ_BYTES = 2**29
 """More than any cache holds."""

@@ -12,22 +12,12 @@ import torch
 from torch import Tensor
 from torch.profiler import record_function
 
+from plimsoll_runtime.models.attention import Attention, NormOfHeads, RotatingAttention
 from plimsoll_runtime.models.decoder import TorchDecoder
-from plimsoll_runtime.models.layer import RotatingAttention
-from plimsoll_runtime.models.norm import QkNorm
 from plimsoll_runtime.models.op_times import OpKind
-from plimsoll_runtime.models.spec import Attention
+from plimsoll_runtime.models.ops.op import Run
 
 RANGE_PREFIX = "plimsoll::"
-
-_LAYER_PARTS = {
-    "_attention_norm": OpKind.NORM,
-    "_attention_post_norm": OpKind.NORM,
-    "_mlp_norm": OpKind.NORM,
-    "_mlp_post_norm": OpKind.NORM,
-}
-_ATTENTION_PARTS = {"_qkv": OpKind.QKV, "_output": OpKind.OUTPUT}
-_MLP_PARTS = {"_gate_up": OpKind.GATE_UP, "_down": OpKind.DOWN}
 
 
 class OpListener(Protocol):
@@ -105,20 +95,18 @@ class OpRanges:
 
 
 class MarkedDecoder:
-    """A torch decoder that says which op begins. The decoder passed in is changed: its parts are wrapped in place."""
+    """A torch decoder that says which op begins. The decoder passed in is changed: its stages are wrapped in place."""
 
     def __init__(self, decoder: TorchDecoder, timer: OpTimer) -> None:
-        self.spec = decoder.spec
+        self.program = decoder.program
         self.dtype = decoder.dtype
         self.weight_bytes = decoder.weight_bytes
         self._decoder = decoder
         self._timer = timer
         self._listeners: tuple[OpListener, ...] = (timer,)
-        for layer in decoder._layers:
-            self._mark(layer, _LAYER_PARTS)
-            self._mark(layer._attention, _ATTENTION_PARTS)
-            self._mark(layer._mlp, _MLP_PARTS)
-        self._mark(decoder, {"_norm": OpKind.NORM})
+        for stage in decoder.stages:
+            if stage.kind is not OpKind.EMBED:  # which begins with what comes before the first stage
+                stage.run = self._marked(stage.run, stage.kind)
 
     def __call__(self, token_ids: Tensor, positions: Tensor, attention: Attention) -> Tensor:
         """As the decoder's own."""
@@ -148,23 +136,12 @@ class MarkedDecoder:
         for listener in self._listeners:
             listener.switch(kind)
 
-    def _mark(self, owner: object, parts: Mapping[str, OpKind]) -> None:
-        for name, kind in parts.items():
-            part = getattr(owner, name)
-            if part is not None:
-                setattr(owner, name, self._marked(part, kind))
-
-    def _marked(self, part: Callable[..., Any], kind: OpKind) -> Callable[..., Any]:
-        """The rotation is no part of its own: it begins where the product of queries and keys ends."""
-
-        def call(*tensors: Tensor | None) -> Any:
+    def _marked(self, run: Run, kind: OpKind) -> Run:
+        def marked(*arguments: Any) -> Tensor | tuple[Tensor, ...]:
             self.switch(kind)
-            out = part(*tensors)
-            if kind is OpKind.QKV:
-                self.switch(OpKind.ROPE)
-            return out
+            return run(*arguments)
 
-        return call
+        return marked
 
 
 class _MarkedAttention:
@@ -187,7 +164,7 @@ class _MarkedRotatingAttention(_MarkedAttention):
         super().__init__(decoder, attention)
         self._rotating = attention
 
-    def of_heads(self, layer: int, heads: Tensor, cos: Tensor, sin: Tensor, norm: QkNorm | None) -> Tensor:
+    def of_heads(self, layer: int, heads: Tensor, cos: Tensor, sin: Tensor, norm: NormOfHeads | None) -> Tensor:
         """See RotatingAttention."""
         self._decoder.switch(OpKind.ATTENTION)
         return self._rotating.of_heads(layer, heads, cos, sin, norm)

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from plimsoll_runtime.engine.core import EngineCore
 from plimsoll_runtime.engine.messages import AddRequest
 from plimsoll_runtime.engine.timeline import PhaseSpan
-from plimsoll_runtime.models.cost import OpCost, step_cost
 from plimsoll_runtime.models.op_times import OpKind
+from plimsoll_runtime.models.ops.cost import OpCost
 from plimsoll_runtime.profiling.server_path import ServerPath
 from plimsoll_runtime.profiling.watch import Watch
 
@@ -44,7 +44,7 @@ def record_steps(
 
 
 def _record(watch: Watch) -> StepRecord:
-    plan, spec = watch.plan, watch.spec
+    plan = watch.plan
     assert plan is not None, "a step has run, so there is a plan"
     return StepRecord(
         tokens=plan.num_tokens,
@@ -52,5 +52,5 @@ def _record(watch: Watch) -> StepRecord:
         prefill=any(len(s.token_ids) > 1 for s in plan.sequences),
         spans=watch.timeline.take(),
         op_seconds=watch.take_op_seconds(),
-        costs=step_cost(spec, plan, watch.decoder.dtype.itemsize),
+        costs=watch.decoder.program.step_cost(plan, watch.decoder.dtype.itemsize),
     )

@@ -11,7 +11,6 @@ from plimsoll_runtime.engine.plan import StepPlan, StepResult
 from plimsoll_runtime.engine.timeline import Timeline
 from plimsoll_runtime.models.decoder import Decoder, TorchDecoder
 from plimsoll_runtime.models.op_times import TimesOps
-from plimsoll_runtime.models.spec import DecoderSpec
 from plimsoll_runtime.profiling.op_marks import CudaOpTimer, HostOpTimer, MarkedDecoder
 
 
@@ -39,11 +38,6 @@ class Watch:
         """The one that was built."""
         assert self._decoder is not None, "no engine was built with this watch"
         return self._decoder
-
-    @property
-    def spec(self) -> DecoderSpec:
-        """The decoder's."""
-        return self.decoder.spec
 
     def take_op_seconds(self) -> Mapping[str, float]:
         """Of the steps since the last call, by kind of op; empty where the decoder cannot tell."""

@@ -13,6 +13,7 @@ from plimsoll_runtime.execution.attention.base import AttentionBackend, Attentio
 from plimsoll_runtime.execution.attention.select import select
 from plimsoll_runtime.execution.attention.target import Target
 from plimsoll_runtime.execution.kv_cache import KvCache
+from plimsoll_runtime.models.composing import program_of
 from plimsoll_runtime.models.decoder import Decoder
 from plimsoll_runtime.models.load import load_decoder
 from plimsoll_runtime.models.registry import describe
@@ -54,7 +55,7 @@ def of_decoder(
 ) -> list[Tensor]:
     """float64 [T, vocab] for each prompt, from the decoder itself, float32, so many tokens of a prompt a step."""
     chosen = backend_of(files, torch.float32, backend)
-    decoder = load_decoder(files, describe(files.config), torch.float32, device=CPU, fused=chosen.fused)
+    decoder = load_decoder(files, program_of(describe(files.config)), torch.float32, device=CPU, fused=chosen.fused)
     return [_log_probabilities(decoder.logits(hidden_states(decoder, chosen, p, chunk))) for p in prompts]
 
 
@@ -62,7 +63,7 @@ def hidden_states(decoder: Decoder, chosen: type[AttentionBackend], prompt: Sequ
     """[T, hidden] of one prompt, so many tokens a step, over a paged cache whose blocks lie in disorder."""
     blocks = -(-len(prompt) // BLOCK)
     table = list(range(blocks, 0, -1))
-    shapes = decoder.spec.attention
+    shapes = decoder.program.facts.attention
     backend = chosen(KvCache(shapes, blocks + 1, BLOCK, decoder.dtype, CPU, paired=chosen.fused))
     steps = []
     for start in range(0, len(prompt), chunk):

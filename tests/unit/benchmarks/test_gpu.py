@@ -15,8 +15,8 @@ from torch.profiler import ProfilerActivity, profile
 import goals
 from gpu import attention, clock, idle, run, steps
 from gpu.clock import Limits
-from gpu.model import LLAMA_8B, random_decoder, spec_of
-from plimsoll_runtime.models.spec import AttentionShape
+from gpu.model import LLAMA_8B, program_for, random_decoder
+from plimsoll_runtime.models.spec.attention import AttentionShape
 from serving.models import Shape
 
 CPU = torch.device("cpu")
@@ -38,9 +38,9 @@ def interpreted(device: str) -> None:
 
 
 def test_the_model_has_8_billion_parameters() -> None:
-    spec = spec_of(LLAMA_8B)
-    shape = spec.attention[0]
-    assert (spec.num_layers, shape.heads, shape.kv_heads, shape.head_dim) == (32, 32, 8, 128)
+    shapes = program_for(LLAMA_8B).facts.attention
+    shape = shapes[0]
+    assert (len(shapes), shape.heads, shape.kv_heads, shape.head_dim) == (32, 32, 8, 128)
     assert round((LLAMA_8B.body + 2 * LLAMA_8B.head) / 1e9, 2) == 8.03
 
 
@@ -78,7 +78,7 @@ def test_attention_is_timed(triton_device: str, monkeypatch: pytest.MonkeyPatch)
 
 def test_steps_are_timed(triton_device: str) -> None:
     interpreted(triton_device)
-    decoder = random_decoder(spec_of(TINY), torch.float32, CPU)
+    decoder = random_decoder(program_for(TINY), torch.float32, CPU)
     found = steps.decode(decoder, Recorder(), LIMITS, 17, 1, CPU)
     assert found["context"] == 17
     assert found["of_bandwidth"] > 0

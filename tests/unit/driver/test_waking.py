@@ -186,7 +186,7 @@ def facts(folder: Path, **changes: Any) -> ImageFacts:
         ({"device": "cuda"}, "its kind of device is cuda, and cpu is asked for"),
         ({"dtype": "bfloat16"}, "its dtype is bfloat16, and float32 is asked for"),
         ({"code": "0.0.1"}, r"its version of plimsoll is 0\.0\.1"),
-        ({"spec": b"x"}, "its spec is"),
+        ({"config": b"x"}, "its config is"),
         ({"library": "old.so"}, "it is packed for the kernels of old.so, and here are those of libplimsoll_cpu"),
         ({"instructions": "neon"}, "packed for neon, and this processor and system run"),
     ],

@@ -26,11 +26,11 @@ from plimsoll_runtime.execution.runner import ModelRunner
 from plimsoll_runtime.execution.sampling.sampler import Sampler
 from plimsoll_runtime.execution.tiers.host import HostBlocks
 from plimsoll_runtime.execution.workspace import LargestStep
+from plimsoll_runtime.models.attention import Attention, NormOfHeads
+from plimsoll_runtime.models.composing import program_of
 from plimsoll_runtime.models.decoder import Decoder, TorchDecoder
 from plimsoll_runtime.models.load import load_decoder
-from plimsoll_runtime.models.norm import QkNorm
 from plimsoll_runtime.models.registry import describe
-from plimsoll_runtime.models.spec import Attention
 from plimsoll_runtime.weights.sources import resolve
 
 CPU = torch.device("cpu")
@@ -78,7 +78,7 @@ class FailingToRotate(ReferenceBackend):
             def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
                 raise AssertionError("heads are for of_heads")
 
-            def of_heads(self, layer: int, heads: Tensor, cos: Tensor, sin: Tensor, norm: QkNorm | None) -> Tensor:
+            def of_heads(self, layer: int, heads: Tensor, cos: Tensor, sin: Tensor, norm: NormOfHeads | None) -> Tensor:
                 heads.fill_(float("nan"))
                 raise backend.error
 
@@ -94,14 +94,14 @@ def decoder(tmp_path_factory: pytest.TempPathFactory) -> TorchDecoder:
     folder = tmp_path_factory.mktemp("model")
     save_model(make_model("Qwen3Config", {"head_dim": 16}), folder)
     files = resolve(str(folder))
-    loaded = load_decoder(files, describe(files.config), torch.float32, device=CPU)
+    loaded = load_decoder(files, program_of(describe(files.config)), torch.float32, device=CPU)
     assert isinstance(loaded, TorchDecoder)
     return loaded
 
 
 def new_cache(decoder: Decoder) -> KvCache:
     """One in which nothing may be read that was not written."""
-    cache = KvCache(decoder.spec.attention, BLOCKS, BLOCK, torch.float32, CPU)
+    cache = KvCache(decoder.program.facts.attention, BLOCKS, BLOCK, torch.float32, CPU)
     for tensor in (*cache.keys, *cache.values):
         tensor.fill_(float("nan"))
     return cache
@@ -115,7 +115,7 @@ def hidden_states(forward_pass: Callable[..., Tensor], decoder: Decoder, chunks:
         positions = torch.arange(start, start + count)
         slots = torch.tensor([TABLE[p // BLOCK] * BLOCK + p % BLOCK for p in positions.tolist()])
         batch = AttentionBatch([count], [start + count], [TABLE], slots)
-        rows.append(forward_pass(positions * 7 % decoder.spec.vocab_size, positions, batch).clone())
+        rows.append(forward_pass(positions * 7 % decoder.program.facts.vocab_size, positions, batch).clone())
         start += count
     return torch.cat(rows)
 
@@ -257,7 +257,7 @@ def test_graphs_alone_may_fail(decoder: TorchDecoder, caplog: pytest.LogCaptureF
 
 
 def test_the_largest_step_tells_who_fails_at_it(decoder: TorchDecoder) -> None:
-    cache = KvCache(decoder.spec.attention, 2, BLOCK, torch.float32, CPU)
+    cache = KvCache(decoder.program.facts.attention, 2, BLOCK, torch.float32, CPU)
     backends = [failing(2), failing("made"), ReferenceBackend, Graphable]
     assert workspace._run(decoder, backends, cache, LargestStep(8, 2, 8)) == [ReferenceBackend, Graphable]
 
@@ -299,7 +299,7 @@ def test_blocks_are_moved_once_and_tokens_chosen_once(decoder: TorchDecoder) -> 
     """The step overwrites what it has spilt and copied before: doing that again would keep what came after."""
     results, slots, blocks = [], [], []
     for backends in ([failing(2), ReferenceBackend], [ReferenceBackend]):
-        cache = KvCache(decoder.spec.attention, BLOCKS, BLOCK, torch.float32, CPU)
+        cache = KvCache(decoder.program.facts.attention, BLOCKS, BLOCK, torch.float32, CPU)
         generator = torch.Generator().manual_seed(0)
         for tensor in (*cache.keys, *cache.values):
             tensor.copy_(torch.randn(tensor.shape, generator=generator))

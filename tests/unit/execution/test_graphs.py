@@ -18,7 +18,7 @@ from plimsoll_runtime.execution.attention.base import AttentionBatch
 from plimsoll_runtime.execution.capture import CudaCapture
 from plimsoll_runtime.execution.graphs import GraphedDecoder
 from plimsoll_runtime.execution.kv_cache import KvCache
-from plimsoll_runtime.models.spec import AttentionShape
+from plimsoll_runtime.models.spec.attention import AttentionShape
 
 BLOCK, BLOCKS, MOST, LONGEST = 4, 40, 20, 64
 SHAPE = AttentionShape(heads=2, kv_heads=1, head_dim=4, scale=0.5)
@@ -27,7 +27,7 @@ SHAPE = AttentionShape(heads=2, kv_heads=1, head_dim=4, scale=0.5)
 class Echo:
     """A backend and a decoder in one: a row's hidden state is all that a step says of it."""
 
-    spec: Any = None
+    program: Any = None
     dtype = torch.float32
     weight_bytes = 0
 

@@ -10,7 +10,7 @@ import torch
 
 from plimsoll_runtime.execution.kv_cache import KvCache
 from plimsoll_runtime.execution.tiers.host import HostBlocks
-from plimsoll_runtime.models.spec import AttentionShape
+from plimsoll_runtime.models.spec.attention import AttentionShape
 
 SHAPES = [AttentionShape(4, 2, 16, 1.0), AttentionShape(4, 1, 32, 1.0)]
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]

@@ -16,6 +16,7 @@ from plimsoll_runtime.execution import workspace as module
 from plimsoll_runtime.execution.attention.base import AttentionBatch
 from plimsoll_runtime.execution.kv_cache import KvCache
 from plimsoll_runtime.execution.workspace import LargestStep, on_a_cpu
+from plimsoll_runtime.models.composing import program_of
 from plimsoll_runtime.models.load import load_decoder
 from plimsoll_runtime.models.registry import describe
 from plimsoll_runtime.weights.sources import resolve
@@ -32,11 +33,11 @@ def test_as_measured(backend: str, least: float, most: float, tmp_path: Path) ->
         pytest.skip("this processor has no kernels for float32, or they were not built")
     save_model(make_model("LlamaConfig", SIZES), tmp_path)
     files = resolve(str(tmp_path))
-    spec, chosen = describe(files.config), backend_of(files, torch.float32, backend)
-    decoder = load_decoder(files, spec, torch.float32, device=CPU, fused=chosen.fused)
+    program, chosen = program_of(describe(files.config)), backend_of(files, torch.float32, backend)
+    decoder = load_decoder(files, program, torch.float32, device=CPU, fused=chosen.fused)
     step = LargestStep(ROWS, SEQUENCES, ROWS)
-    predicted = on_a_cpu(decoder, step) - module._choosing(spec, step)
-    cache = KvCache(spec.attention, ROWS // 16 + 2, 16, torch.float32, CPU, paired=chosen.fused)
+    predicted = on_a_cpu(decoder, step) - module._choosing(program.facts, step)
+    cache = KvCache(program.facts.attention, ROWS // 16 + 2, 16, torch.float32, CPU, paired=chosen.fused)
     for tensor in (*cache.keys, *cache.values):
         tensor.zero_()
     attention = chosen(cache)
@@ -47,7 +48,7 @@ def test_as_measured(backend: str, least: float, most: float, tmp_path: Path) ->
     forget_peak()
     with torch.inference_mode():
         hidden = decoder(torch.zeros(ROWS, dtype=torch.int64), torch.arange(ROWS), attention.begin(batch))
-        decoder.logits(hidden[:1].repeat(step.logits_rows(spec.vocab_size), 1))
+        decoder.logits(hidden[:1].repeat(step.logits_rows(program.facts.vocab_size), 1))
     assert least < predicted / (peak_bytes() - before) < most
 
 

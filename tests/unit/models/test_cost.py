@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
@@ -9,22 +10,33 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plimsoll_runtime.engine.plan import ScheduledSequence, StepPlan
-from plimsoll_runtime.models.cost import OpCost, step_cost, total
+from plimsoll_runtime.models.composing import program_of
+from plimsoll_runtime.models.families.changing import with_windows
 from plimsoll_runtime.models.op_times import OpKind
-from plimsoll_runtime.models.spec import AttentionShape, DecoderSpec, RopeSpec
+from plimsoll_runtime.models.ops.cost import OpCost, total
+from plimsoll_runtime.models.spec.attention import AttentionShape, HeadNorm, SelfAttention
+from plimsoll_runtime.models.spec.decoder import DecoderSpec
+from plimsoll_runtime.models.spec.feed_forward import GatedMlp
+from plimsoll_runtime.models.spec.layer import LayerSpec
+from plimsoll_runtime.models.spec.norm import Norm
+from plimsoll_runtime.models.spec.rope import RopeSpec
 
 SHAPE = AttentionShape(heads=4, kv_heads=2, head_dim=8, scale=1.0)
+NORM = Norm(1e-6)
+LAYER = LayerSpec(SelfAttention(SHAPE, RopeSpec(head_dim=8, theta=1e4)), GatedMlp(24), NORM)
 SPEC = DecoderSpec(
     architecture="test",
     vocab_size=100,
     hidden_size=16,
-    intermediate_size=24,
-    attention=(SHAPE, SHAPE, SHAPE),
-    ropes=(RopeSpec(head_dim=8, theta=1e4),) * 3,
+    layers=(LAYER,) * 3,
     max_positions=64,
-    norm_eps=1e-6,
+    final_norm=NORM,
 )
 BF16 = 2
+
+
+def step_cost(spec: DecoderSpec, plan: StepPlan, element_bytes: int) -> Mapping[OpKind, OpCost]:
+    return program_of(spec).step_cost(plan, element_bytes)
 
 
 def rows(*ranges: tuple[int, int], sample: bool = True) -> StepPlan:
@@ -69,9 +81,9 @@ def test_only_rows_that_need_logits_pay_for_the_head() -> None:
 def test_biases_post_norms_and_head_norms_are_counted() -> None:
     plan = rows((0, 1))
     plain = step_cost(SPEC, plan, BF16)
-    rich = step_cost(
-        replace(SPEC, qkv_bias=True, output_bias=True, mlp_bias=True, post_norms=True, qk_norm=True), plan, BF16
-    )
+    mixer = replace(LAYER.mixer, qkv_bias=True, output_bias=True, head_norm=HeadNorm(NORM))
+    layer = replace(LAYER, mixer=mixer, mlp=GatedMlp(24, bias=True), after=True)
+    rich = step_cost(replace(SPEC, layers=(layer,) * 3), plan, BF16)
     extra = {kind: (rich[kind].bytes - plain[kind].bytes, rich[kind].flops - plain[kind].flops) for kind in OpKind}
     assert extra == {
         OpKind.EMBED: (0, 0),
@@ -93,7 +105,7 @@ def test_biases_post_norms_and_head_norms_are_counted() -> None:
 )
 def test_attention_counts_what_the_mask_shows(start: int, count: int, window: int | None) -> None:
     """Against a mask written out: pairs of query and token, and the tokens that any query sees."""
-    spec = replace(SPEC, attention=(replace(SHAPE, window=window),), ropes=SPEC.ropes[:1])
+    spec = with_windows(replace(SPEC, layers=(LAYER,)), [window])
     seen = [{t for t in range(p + 1) if window is None or t > p - window} for p in range(start, start + count)]
     pairs, read = sum(map(len, seen)), len(set().union(*seen))
     cost = step_cost(spec, rows((start, start + count)), BF16)[OpKind.ATTENTION]
@@ -101,17 +113,16 @@ def test_attention_counts_what_the_mask_shows(start: int, count: int, window: in
 
 
 def test_layers_of_different_shapes_are_counted_each() -> None:
-    windowed = replace(SHAPE, window=4)
-    mixed = replace(SPEC, attention=(SHAPE, windowed, SHAPE))
+    mixed = with_windows(SPEC, [None, 4, None])
     plan = rows((20, 21))
-    alone = [step_cost(replace(SPEC, attention=(s,) * 3), plan, BF16)[OpKind.ATTENTION] for s in (SHAPE, windowed)]
+    alone = [step_cost(with_windows(SPEC, [w] * 3), plan, BF16)[OpKind.ATTENTION] for w in (None, 4)]
     assert step_cost(mixed, plan, BF16)[OpKind.ATTENTION] * 3 == alone[0] * 2 + alone[1]
 
 
 @pytest.mark.parametrize("element_bytes", [2, 4])
 def test_a_small_models_decode_is_its_weights(element_bytes: int) -> None:
     """Without a cache to speak of, nearly all bytes are weights: each once."""
-    spec = replace(SPEC, vocab_size=32000, hidden_size=768, intermediate_size=2304)
+    spec = replace(SPEC, vocab_size=32000, hidden_size=768, layers=(replace(LAYER, mlp=GatedMlp(2304)),) * 3)
     weights = 32000 * 768 + 3 * (768 * 64 + 32 * 768 + 3 * 768 * 2304)
     moved = total(step_cost(spec, rows((1, 2)), element_bytes).values()).bytes
     assert 1.0 < moved / (weights * element_bytes) < 1.01

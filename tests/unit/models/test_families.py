@@ -9,12 +9,14 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from model_support.specs import ropes_of
 
 from plimsoll_runtime.errors import ModelError
 from plimsoll_runtime.models.families.reading import MAX_LAYERS
 from plimsoll_runtime.models.registry import FAMILIES, MODEL_TYPES, describe
 from plimsoll_runtime.models.rope import inverse_frequencies
-from plimsoll_runtime.models.spec import RopeSpec
+from plimsoll_runtime.models.spec.norm import Norm
+from plimsoll_runtime.models.spec.rope import RopeSpec
 
 Values = Mapping[str, Any]
 
@@ -51,11 +53,11 @@ def test_what_is_unsaid_means_what_it_means_to_transformers(architecture: str) -
     assert (shape.heads, shape.kv_heads) == (32, theirs.num_key_value_heads)
     assert shape.head_dim == (getattr(theirs, "head_dim", None) or NEEDED["hidden_size"] // 32)
     assert spec.max_positions == theirs.max_position_embeddings
-    assert spec.norm_eps == theirs.rms_norm_eps
-    assert spec.tied_embeddings == theirs.tie_word_embeddings
+    assert spec.final_norm == Norm(theirs.rms_norm_eps, offset=1.0 if architecture == "Gemma3ForCausalLM" else 0.0)
+    assert spec.head.tied == theirs.tie_word_embeddings
     assert shape.window == getattr(theirs, "sliding_window", None)
     theta = theirs.rope_parameters.get("sliding_attention", theirs.rope_parameters)["rope_theta"]
-    assert spec.ropes[0] == RopeSpec(shape.head_dim, theta)
+    assert ropes_of(spec)[0] == RopeSpec(shape.head_dim, theta)
     gemma = architecture == "Gemma3ForCausalLM"
     assert shape.scale == (theirs.query_pre_attn_scalar if gemma else shape.head_dim) ** -0.5
 
@@ -102,7 +104,7 @@ def test_a_window_that_is_switched_off() -> None:
 )
 def test_the_spellings_of_one_rope(same: Values) -> None:
     expected = RopeSpec(16, 5e5, "yarn", 4.0, 64, attention_factor=0.1 * math.log(4.0) + 1.0)
-    assert describe(config(**same)).ropes == (expected, expected)
+    assert ropes_of(describe(config(**same))) == (expected, expected)
 
 
 REFUSED: Mapping[str, tuple[Values, str]] = {
@@ -180,10 +182,10 @@ def test_gemma3_ropes_of_two_kinds() -> None:
     types = ["sliding_attention", "full_attention"]
     older = config("Gemma3ForCausalLM", layer_types=types, rope_scaling={"type": "linear", "factor": 8}, **theta)
     expected = (RopeSpec(16, 2e4), RopeSpec(16, 3e6, "linear", 8.0))
-    assert describe(older).ropes == expected
+    assert ropes_of(describe(older)) == expected
     nested = {"full_attention": {"rope_type": "linear", "factor": 8.0}, "sliding_attention": {"rope_type": "default"}}
     newer = config("Gemma3ForCausalLM", layer_types=types, rope_parameters=nested, **theta)
-    assert describe(newer).ropes == expected, "a theta that is not in its dictionary stands beside it"
+    assert ropes_of(describe(newer)) == expected, "a theta that is not in its dictionary stands beside it"
 
 
 scalars = st.none() | st.booleans() | st.integers() | st.integers(0, 64) | st.floats() | st.text(max_size=6)
@@ -227,7 +229,7 @@ def test_any_config(architecture: str, changes: dict[str, Any], rope: dict[str, 
         spec = describe({**config(architecture), "rope_parameters": parameters, **changes})
     except ModelError:
         return
-    assert spec.num_layers == len(spec.ropes)
-    for kind in set(spec.ropes):
+    assert spec.num_layers == len(ropes_of(spec))
+    for kind in set(ropes_of(spec)):
         if kind.head_dim <= 256:
             assert inverse_frequencies(kind).shape == (kind.head_dim // 2,)

@@ -13,6 +13,7 @@ from model_support.tiny import make_model, prompts, save_model
 
 from plimsoll_kernels.cpu.threads import share, thread_count
 from plimsoll_runtime.execution.attention.base import AttentionBackend
+from plimsoll_runtime.models.composing import program_of
 from plimsoll_runtime.models.decoder import Decoder
 from plimsoll_runtime.models.fused import FusedDecoder
 from plimsoll_runtime.models.load import load_decoder
@@ -58,7 +59,7 @@ def bfloat16_build(request: pytest.FixtureRequest) -> Iterator[Build]:
 def load(folder: Path, dtype: torch.dtype, backend: str) -> tuple[Decoder, type[AttentionBackend]]:
     files = resolve(str(folder))
     chosen = backend_of(files, dtype, backend)
-    return load_decoder(files, describe(files.config), dtype, device=CPU, fused=chosen.fused), chosen
+    return load_decoder(files, program_of(describe(files.config)), dtype, device=CPU, fused=chosen.fused), chosen
 
 
 @pytest.mark.parametrize("chunk", [1, 7, 16, 129])

@@ -11,7 +11,7 @@ import pytest
 from plimsoll_runtime.errors import ModelError
 from plimsoll_runtime.models import registry
 from plimsoll_runtime.models.families import llama
-from plimsoll_runtime.models.spec import DecoderSpec
+from plimsoll_runtime.models.spec.decoder import DecoderSpec
 
 CONFIG: Mapping[str, Any] = {
     "vocab_size": 8,

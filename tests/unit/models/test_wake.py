@@ -13,6 +13,7 @@ from model_support.images import FACTS
 from model_support.tiny import make_model, prompts, save_model
 
 from plimsoll_runtime.errors import ModelError
+from plimsoll_runtime.models.composing import program_of
 from plimsoll_runtime.models.fused import FusedDecoder
 from plimsoll_runtime.models.load import image_bytes, imagined_decoder, load_decoder, wake_decoder
 from plimsoll_runtime.models.registry import FAMILIES, describe
@@ -57,16 +58,16 @@ def test_all_families_are_here(tmp_path: Path) -> None:
 @pytest.mark.parametrize("backend", ["cpu", "torch"])
 def test_the_same_bits_from_no_file(folder: Path, image: Image, backend: str, dtype: torch.dtype) -> None:
     files = resolve(str(folder))
-    spec = describe(files.config)
+    program = program_of(describe(files.config))
     chosen = backend_of(files, dtype, backend)
-    predicted = image_bytes(spec, dtype, fused=chosen.fused)
+    predicted = image_bytes(program, dtype, fused=chosen.fused)
     arena = FillingArena(image)
-    plain = load_decoder(files, spec, dtype, device=CPU, fused=chosen.fused)
-    loaded = load_decoder(files, spec, dtype, device=CPU, fused=chosen.fused, places=arena)
+    plain = load_decoder(files, program, dtype, device=CPU, fused=chosen.fused)
+    loaded = load_decoder(files, program, dtype, device=CPU, fused=chosen.fused, places=arena)
     header = arena.finish(FACTS)
     assert header.nbytes <= predicted <= header.nbytes + 2**17
     shutil.rmtree(folder)
-    woken = wake_decoder(spec, dtype, FilledArena(image, header), device=CPU, fused=chosen.fused)
+    woken = wake_decoder(program, dtype, FilledArena(image, header), device=CPU, fused=chosen.fused)
     assert plain.weight_bytes == loaded.weight_bytes == woken.weight_bytes
     expected, *others = (hidden_states(each, chosen, PROMPT, 7) for each in (plain, loaded, woken))
     logits = plain.logits(expected).clone()
@@ -77,11 +78,11 @@ def test_the_same_bits_from_no_file(folder: Path, image: Image, backend: str, dt
 
 def test_a_decoder_without_weights_takes_the_same_places(folder: Path, image: Image) -> None:
     files = resolve(str(folder))
-    spec = describe(files.config)
+    program = program_of(describe(files.config))
     arena = FillingArena(image)
-    loaded = load_decoder(files, spec, torch.float32, device=CPU, fused=True, places=arena)
+    loaded = load_decoder(files, program, torch.float32, device=CPU, fused=True, places=arena)
     assert isinstance(loaded, FusedDecoder)
-    imagined, counted = imagined_decoder(spec, torch.float32)
+    imagined, counted = imagined_decoder(program, torch.float32)
     assert counted.count == len(arena.finish(FACTS).places)
     assert imagined.weight_bytes == loaded.weight_bytes
     assert imagined.step_bytes(64, 8, 100) == loaded.step_bytes(64, 8, 100)
@@ -90,15 +91,11 @@ def test_a_decoder_without_weights_takes_the_same_places(folder: Path, image: Im
 def test_another_models_image_is_refused(tmp_path: Path, image: Image) -> None:
     save_model(make_model("LlamaConfig", {"head_dim": 16}), tmp_path)
     files = resolve(str(tmp_path))
-    spec = describe(files.config)
+    program = program_of(describe(files.config))
     arena = FillingArena(image)
-    load_decoder(files, spec, torch.float32, device=CPU, places=arena)
+    load_decoder(files, program, torch.float32, device=CPU, places=arena)
     header = arena.finish(FACTS)
-    deeper = describe({**files.config, "num_hidden_layers": 4})
-    for other in (
-        deeper,
-        describe({**files.config, "num_hidden_layers": 2}),
-        describe({**files.config, "hidden_size": 64}),
-    ):
+    for change in ({"num_hidden_layers": 4}, {"num_hidden_layers": 2}, {"hidden_size": 64}):
+        other = program_of(describe({**files.config, **change}))
         with pytest.raises(ModelError, match="load the model again"):
             wake_decoder(other, torch.float32, FilledArena(image, header), device=CPU, fused=False)

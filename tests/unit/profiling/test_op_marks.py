@@ -9,6 +9,7 @@ import torch
 from model_support.tiny import make_model, save_model
 from torch.profiler import ProfilerActivity, profile
 
+from plimsoll_runtime.models.composing import program_of
 from plimsoll_runtime.models.decoder import TorchDecoder
 from plimsoll_runtime.models.load import load_decoder
 from plimsoll_runtime.models.op_times import OpKind, TimesOps
@@ -52,7 +53,7 @@ def first_value(layer: int, query: torch.Tensor, key: torch.Tensor, value: torch
 
 def loaded(folder: Path) -> TorchDecoder:
     files = resolve(str(folder))
-    decoder = load_decoder(files, describe(files.config), torch.float32, device=torch.device("cpu"))
+    decoder = load_decoder(files, program_of(describe(files.config)), torch.float32, device=torch.device("cpu"))
     assert isinstance(decoder, TorchDecoder)
     return decoder
 
@@ -93,7 +94,7 @@ def test_an_attention_that_rotates_still_does(tiny_model: Path) -> None:
             self, layer: int, heads: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, norm: object
         ) -> torch.Tensor:
             seen.append(layer)
-            shape = decoder.spec.attention[layer]
+            shape = decoder.program.facts.attention[layer]
             return heads[:, : shape.heads]
 
     listener = Listener()

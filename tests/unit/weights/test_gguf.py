@@ -17,10 +17,12 @@ from gguf import GGUFValueType
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from model_support.gguf_files import SCALES, random_blocks
+from model_support.specs import ropes_of
 
 from plimsoll_runtime.errors import ModelError, PlimsollError, SourceError
-from plimsoll_runtime.models.names import check_tensors
+from plimsoll_runtime.models.composing import program_of
 from plimsoll_runtime.models.registry import describe
+from plimsoll_runtime.models.tensors import check_tensors
 from plimsoll_runtime.weights.gguf import blocks as module
 from plimsoll_runtime.weights.gguf import metadata as metadata_module
 from plimsoll_runtime.weights.gguf.metadata import read_metadata
@@ -95,7 +97,7 @@ def write(
 def check(path: Path) -> None:
     """What a loader does before it reads the first tensor."""
     files = open_gguf(path)
-    check_tensors(describe(files.config), open_tensors(files).shapes)
+    check_tensors(program_of(describe(files.config)), open_tensors(files).shapes)
 
 
 def one_tensor(path: Path, stored: Any, kind: Kind, name: str = "t") -> GgufTensors:
@@ -234,7 +236,7 @@ def test_rope_factors(tmp_path: Path) -> None:
 
     path = file(np.array([1, 8], np.float32))
     check(path)
-    assert describe(open_gguf(path).config).ropes[0].frequency_factors == (1.0, 8.0)
+    assert ropes_of(describe(open_gguf(path).config))[0].frequency_factors == (1.0, 8.0)
     with pytest.raises(ModelError, match="3 frequency factors, but heads of 4 dimensions"):
         check(file(np.ones(3, np.float32)))
     with pytest.raises(ModelError, match="frequency_factors is 0"):

@@ -9,7 +9,7 @@ from typing import ClassVar, Protocol
 from torch import Tensor
 
 from plimsoll_runtime.execution.kv_cache import KvCache
-from plimsoll_runtime.models.spec import Attention
+from plimsoll_runtime.models.attention import Attention
 
 
 @dataclass(frozen=True, slots=True)

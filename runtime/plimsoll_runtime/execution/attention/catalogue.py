@@ -43,6 +43,8 @@ def _no_cpu(target: Target) -> str | None:
         return (
             f"takes heads of a multiple of {SUB_BLOCK} dimensions up to {MAX_HEAD_DIM}, and the model's have {odd[0]}"
         )
+    if target.unfused is not None:
+        return target.unfused
     if kernels(target.dtype) is None:
         return f"has no kernels for {_name(target.dtype)} that this processor can run, or they were not built"
     return None

@@ -10,9 +10,7 @@ from torch import Tensor
 
 from plimsoll_runtime.execution.attention.base import AttentionBackend, AttentionBatch
 from plimsoll_runtime.execution.kv_cache import KvCache
-from plimsoll_runtime.models.layer import RotatingAttention
-from plimsoll_runtime.models.norm import QkNorm
-from plimsoll_runtime.models.spec import Attention
+from plimsoll_runtime.models.attention import Attention, NormOfHeads, RotatingAttention
 
 _Result = TypeVar("_Result")
 
@@ -62,7 +60,7 @@ class _RotatingStep(_Step):
         super().__init__(backend, step)
         self._of_heads = step.of_heads
 
-    def of_heads(self, layer: int, heads: Tensor, cos: Tensor, sin: Tensor, norm: QkNorm | None) -> Tensor:
+    def of_heads(self, layer: int, heads: Tensor, cos: Tensor, sin: Tensor, norm: NormOfHeads | None) -> Tensor:
         """See RotatingAttention."""
         return _blamed(self._backend, self._of_heads, layer, heads, cos, sin, norm)
 

@@ -14,7 +14,7 @@ from plimsoll_runtime.execution.attention.base import AttentionBackend, Attentio
 from plimsoll_runtime.execution.attention.mix import Mix, blocks_of, chunk_batch, decode_batch
 from plimsoll_runtime.execution.attention.target import Target
 from plimsoll_runtime.execution.kv_cache import KvCache
-from plimsoll_runtime.models.spec import AttentionShape
+from plimsoll_runtime.models.spec.attention import AttentionShape
 
 REPEATS = 3
 """The least of so many runs counts: what disturbs a run only ever makes it longer."""

@@ -17,8 +17,8 @@ from plimsoll_kernels.tuning.store import TuningStore
 from plimsoll_runtime.execution.attention.base import AttentionBatch
 from plimsoll_runtime.execution.attention.paged import paged_batch
 from plimsoll_runtime.execution.kv_cache import KvCache
-from plimsoll_runtime.models.norm import QkNorm
-from plimsoll_runtime.models.spec import AttentionShape
+from plimsoll_runtime.models.attention import NormOfHeads
+from plimsoll_runtime.models.spec.attention import AttentionShape
 from plimsoll_runtime.weights.cache import cache_root
 
 Configs = Mapping[AttentionShape, PagedConfigs]
@@ -79,7 +79,7 @@ class TritonStep:
         write_cache(key, value, cache.keys[layer], cache.values[layer], self._slots, implementation="triton")
         return self.attend(layer, query)
 
-    def of_heads(self, layer: int, heads: Tensor, cos: Tensor, sin: Tensor, norm: QkNorm | None) -> Tensor:
+    def of_heads(self, layer: int, heads: Tensor, cos: Tensor, sin: Tensor, norm: NormOfHeads | None) -> Tensor:
         """heads [T, heads + 2 kv_heads, D], cos and sin [T, D / 2] -> [T, heads, D]."""
         query = rotary_cache(
             heads,

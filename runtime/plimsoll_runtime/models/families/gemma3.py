@@ -8,7 +8,13 @@ from typing import Any
 
 from plimsoll_runtime.errors import ModelError
 from plimsoll_runtime.models.families.reading import Config, rope_spec
-from plimsoll_runtime.models.spec import AttentionShape, DecoderSpec, RopeSpec
+from plimsoll_runtime.models.spec.attention import AttentionShape, HeadNorm, SelfAttention
+from plimsoll_runtime.models.spec.decoder import DecoderSpec, Embedding, Head
+from plimsoll_runtime.models.spec.feed_forward import GatedMlp
+from plimsoll_runtime.models.spec.layer import LayerSpec
+from plimsoll_runtime.models.spec.names import Names
+from plimsoll_runtime.models.spec.norm import Norm
+from plimsoll_runtime.models.spec.rope import RopeSpec
 
 LOCAL_THETA, GLOBAL_THETA = 10_000.0, 1_000_000.0
 LAYER_TYPES = ("full_attention", "sliding_attention")
@@ -20,6 +26,14 @@ DEFAULTS = {
     "max_position_embeddings": 131_072,
 }
 """What a field that is missing means."""
+NAMES = Names(
+    norms=(
+        "input_layernorm",
+        "post_attention_layernorm",
+        "pre_feedforward_layernorm",
+        "post_feedforward_layernorm",
+    )
+)
 
 
 def describe(values: Mapping[str, Any]) -> DecoderSpec:
@@ -48,24 +62,26 @@ def describe(values: Mapping[str, Any]) -> DecoderSpec:
     ropes = {kind: _rope(config, kind, head_dim) for kind in LAYER_TYPES}
     hidden = config.get("hidden_size", int)
     bias = config.get("attention_bias", bool, default=False)
+    norm = Norm(config.get("rms_norm_eps", float, 1e-6), offset=1.0)
+    mlp = GatedMlp(config.get("intermediate_size", int), "gelu_tanh")
+
+    def layer(kind: str) -> LayerSpec:
+        mixer = SelfAttention(shapes[kind], ropes[kind], HeadNorm(norm), qkv_bias=bias, output_bias=bias)
+        return LayerSpec(mixer, mlp, norm, after=True)
+
     return DecoderSpec(
         architecture="Gemma3ForCausalLM",
         vocab_size=config.get("vocab_size", int, 262_208),
         hidden_size=hidden,
-        intermediate_size=config.get("intermediate_size", int),
-        attention=tuple(shapes[kind] for kind in types),
-        ropes=tuple(ropes[kind] for kind in types),
+        layers=tuple(map(layer, types)),
         max_positions=config.get("max_position_embeddings", int),
-        norm_eps=config.get("rms_norm_eps", float, 1e-6),
-        norm_offset=1.0,
-        post_norms=True,
-        qk_norm=True,
-        activation="gelu_tanh",
-        qkv_bias=bias,
-        output_bias=bias,
-        embedding_scale=hidden**0.5,
-        tied_embeddings=config.get("tie_word_embeddings", bool, default=True),
-        final_softcap=config.get("final_logit_softcapping", float, 0.0) or None,
+        final_norm=norm,
+        embedding=Embedding(scale=hidden**0.5),
+        head=Head(
+            tied=config.get("tie_word_embeddings", bool, default=True),
+            softcap=config.get("final_logit_softcapping", float, 0.0) or None,
+        ),
+        names=NAMES,
     )
 
 

@@ -7,8 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 from plimsoll_runtime.models.families import llama
+from plimsoll_runtime.models.families.changing import with_windows
 from plimsoll_runtime.models.families.reading import Config
-from plimsoll_runtime.models.spec import DecoderSpec
+from plimsoll_runtime.models.spec.decoder import DecoderSpec
 
 DEFAULTS = {"num_key_value_heads": 8, "sliding_window": 4096, "max_position_embeddings": 131_072}
 """What a field that is missing means; one that is null has no window, and as many key and value heads as others."""
@@ -20,8 +21,4 @@ def describe(values: Mapping[str, Any]) -> DecoderSpec:
     config = Config(values)
     spec = llama.describe({**values, "attention_bias": False, "mlp_bias": False})
     window = config.get("sliding_window", int, default=0) or None
-    return replace(
-        spec,
-        architecture="MistralForCausalLM",
-        attention=tuple(replace(shape, window=window) for shape in spec.attention),
-    )
+    return replace(with_windows(spec, [window] * spec.num_layers), architecture="MistralForCausalLM")

@@ -7,8 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 from plimsoll_runtime.models.families import llama
+from plimsoll_runtime.models.families.changing import with_mixers, with_windows
 from plimsoll_runtime.models.families.reading import Config
-from plimsoll_runtime.models.spec import AttentionShape, DecoderSpec
+from plimsoll_runtime.models.spec.decoder import DecoderSpec
 
 DEFAULTS = {"num_key_value_heads": 32, "sliding_window": 4096, "max_position_embeddings": 32_768}
 """What a field that is missing means (null: no window, as many key and value heads as others)."""
@@ -20,18 +21,15 @@ def describe(values: Mapping[str, Any]) -> DecoderSpec:
     config = Config(values)
     config.refuse_unless(use_mrope=False)
     spec = llama.describe({**values, "attention_bias": False, "mlp_bias": False})
-    return replace(spec, architecture="Qwen2ForCausalLM", qkv_bias=True, attention=windowed(config, spec.attention))
+    biased = with_mixers(spec, lambda mixer: replace(mixer, qkv_bias=True))
+    return replace(windowed(config, biased), architecture="Qwen2ForCausalLM")
 
 
-def windowed(config: Config, shapes: tuple[AttentionShape, ...]) -> tuple[AttentionShape, ...]:
-    """The layers' shapes with the window on those that slide: layer_types, else from max_window_layers on."""
+def windowed(config: Config, spec: DecoderSpec) -> DecoderSpec:
+    """With the window on those layers that slide: layer_types, else from max_window_layers on."""
     if not config.get("use_sliding_window", bool, default=False):
-        return shapes
+        return spec
     window = config.get("sliding_window", int, default=0) or None
     full = config.get("max_window_layers", int, default=28)
-    default = ["full_attention" if i < full else "sliding_attention" for i in range(len(shapes))]
-    types = config.layer_types(default)
-    return tuple(
-        replace(shape, window=window) if kind == "sliding_attention" else shape
-        for shape, kind in zip(shapes, types, strict=True)
-    )
+    types = config.layer_types(["full_attention" if i < full else "sliding_attention" for i in range(spec.num_layers)])
+    return with_windows(spec, [window if kind == "sliding_attention" else None for kind in types])

@@ -7,9 +7,11 @@ from dataclasses import replace
 from typing import Any
 
 from plimsoll_runtime.models.families import llama
+from plimsoll_runtime.models.families.changing import with_mixers
 from plimsoll_runtime.models.families.qwen2 import DEFAULTS, windowed
 from plimsoll_runtime.models.families.reading import Config
-from plimsoll_runtime.models.spec import DecoderSpec
+from plimsoll_runtime.models.spec.attention import HeadNorm
+from plimsoll_runtime.models.spec.decoder import DecoderSpec
 
 
 def describe(values: Mapping[str, Any]) -> DecoderSpec:
@@ -17,4 +19,5 @@ def describe(values: Mapping[str, Any]) -> DecoderSpec:
     values = {**DEFAULTS, "head_dim": 128, **values, "mlp_bias": False}
     config = Config(values)
     spec = llama.describe(values)
-    return replace(spec, architecture="Qwen3ForCausalLM", qk_norm=True, attention=windowed(config, spec.attention))
+    normed = with_mixers(spec, lambda mixer: replace(mixer, head_norm=HeadNorm(spec.layers[0].norm)))
+    return replace(windowed(config, normed), architecture="Qwen3ForCausalLM")

@@ -8,7 +8,7 @@ from math import log
 from typing import Any, TypeVar
 
 from plimsoll_runtime.errors import ModelError
-from plimsoll_runtime.models.spec import RopeSpec
+from plimsoll_runtime.models.spec.rope import RopeSpec
 
 T = TypeVar("T", int, float, bool, str)
 

@@ -39,16 +39,16 @@ class PlacedTensor(msgspec.Struct, frozen=True, array_like=True):
 class ImageFacts(msgspec.Struct, frozen=True, kw_only=True):
     """What the weights are, and what reads them as they lie.
 
-    `spec` is the model's DecoderSpec in msgpack, `spec_digest` its SHA-256. `instructions` and `library` are those of
-    the CPU kernels that the weights are packed for, None where they lie as plain tensors. `backends` are attention's,
-    the one to use first. `code` is the version of plimsoll that made it.
+    `config` is the model's config.json, of which its program is made, `config_digest` its SHA-256. `instructions` and
+    `library` are those of the CPU kernels that the weights are packed for, None where they lie as plain tensors.
+    `backends` are attention's, the one to use first. `code` is the version of plimsoll that made it.
     """
 
     model: str
     revision: str | None
     files: list[FileStamp]
-    spec: bytes
-    spec_digest: str
+    config: bytes
+    config_digest: str
     dtype: str
     device: str
     instructions: str | None

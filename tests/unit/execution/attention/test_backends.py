@@ -10,7 +10,7 @@ import torch
 
 from plimsoll_runtime.execution.attention.reference import ReferenceBackend
 from plimsoll_runtime.execution.attention.sdpa import SdpaBackend
-from plimsoll_runtime.models.spec import AttentionShape
+from plimsoll_runtime.models.spec.attention import AttentionShape
 
 Simulate = Callable[..., Any]
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from kernel_support.instructions import BUILDS, Build, forced
 
 from plimsoll_runtime.execution.attention.cpu.backend import CpuBackend
-from plimsoll_runtime.models.spec import AttentionShape
+from plimsoll_runtime.models.spec.attention import AttentionShape
 
 Simulate = Callable[..., Any]
 

@@ -23,7 +23,8 @@ from plimsoll_runtime.execution.attention.fastest import fastest_first
 from plimsoll_runtime.execution.attention.reference import ReferenceBackend
 from plimsoll_runtime.execution.attention.target import Target
 from plimsoll_runtime.execution.kv_cache import KvCache
-from plimsoll_runtime.models.spec import Attention, AttentionShape
+from plimsoll_runtime.models.attention import Attention
+from plimsoll_runtime.models.spec.attention import AttentionShape
 
 CPU = torch.device("cpu")
 TARGET = Target(CPU, torch.float32, [AttentionShape(heads=4, kv_heads=2, head_dim=16, scale=0.25)] * 3, 16)

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from plimsoll_runtime.execution.attention.gathered.backend import GatheredBackend
-from plimsoll_runtime.models.spec import AttentionShape
+from plimsoll_runtime.models.spec.attention import AttentionShape
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 Simulate = Callable[..., Any]

@@ -21,7 +21,7 @@ from plimsoll_runtime.execution.attention.catalogue import ENTRIES
 from plimsoll_runtime.execution.attention.flash_attn import FlashAttnBackend
 from plimsoll_runtime.execution.attention.flashinfer import FlashInferBackend
 from plimsoll_runtime.execution.attention.target import Target
-from plimsoll_runtime.models.spec import AttentionShape
+from plimsoll_runtime.models.spec.attention import AttentionShape
 
 Simulate = Callable[..., Any]
 SHAPES = [

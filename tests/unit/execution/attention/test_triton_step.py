@@ -18,11 +18,12 @@ from plimsoll_runtime.execution.attention.reference import ReferenceBackend
 from plimsoll_runtime.execution.capture import CudaCapture
 from plimsoll_runtime.execution.graphs import GraphedDecoder
 from plimsoll_runtime.execution.kv_cache import KvCache
+from plimsoll_runtime.models.attention import RotatingAttention
+from plimsoll_runtime.models.composing import program_of
 from plimsoll_runtime.models.decoder import TorchDecoder
-from plimsoll_runtime.models.layer import RotatingAttention
 from plimsoll_runtime.models.load import load_decoder
 from plimsoll_runtime.models.registry import describe
-from plimsoll_runtime.models.spec import AttentionShape
+from plimsoll_runtime.models.spec.attention import AttentionShape
 from plimsoll_runtime.weights.sources import resolve
 
 BLOCK = 16
@@ -42,7 +43,7 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 def loaded(folder: Path, device: str) -> TorchDecoder:
     files = resolve(str(folder))
-    decoder = load_decoder(files, describe(files.config), torch.float32, device=torch.device(device))
+    decoder = load_decoder(files, program_of(describe(files.config)), torch.float32, device=torch.device(device))
     assert isinstance(decoder, TorchDecoder)
     return decoder
 
@@ -50,7 +51,7 @@ def loaded(folder: Path, device: str) -> TorchDecoder:
 @torch.inference_mode()
 def logits(decoder: TorchDecoder, backend: Any, device: str) -> Tensor:
     """Of two sequences in a chunk and a decode step, whose blocks take turns."""
-    cache = KvCache(decoder.spec.attention, 9, BLOCK, torch.float32, torch.device(device))
+    cache = KvCache(decoder.program.facts.attention, 9, BLOCK, torch.float32, torch.device(device))
     chosen: AttentionBackend = backend(cache)
     tables = [[5, 2], [1, 8]]
     lengths, rows = [0, 0], []
@@ -61,7 +62,7 @@ def logits(decoder: TorchDecoder, backend: Any, device: str) -> Tensor:
         slots = torch.tensor([t[p // BLOCK] * BLOCK + p % BLOCK for at, t in places for p in at.tolist()])
         step = chosen.begin(AttentionBatch(counts, lengths, tables, slots.to(device)))
         flat = torch.cat(positions).to(device)
-        rows.append(decoder.logits(decoder(flat * 7 % decoder.spec.vocab_size, flat, step)))
+        rows.append(decoder.logits(decoder(flat * 7 % decoder.program.facts.vocab_size, flat, step)))
     return torch.cat(rows).cpu()
 
 
@@ -79,7 +80,9 @@ def test_decodes_as_graphs(folder: Path, triton_device: str) -> None:
     from plimsoll_runtime.execution.attention.triton import TritonBackend
 
     device, decoder, plain = torch.device(triton_device), loaded(folder, triton_device), loaded(folder, "cpu")
-    cache, other = (KvCache(decoder.spec.attention, 40, BLOCK, torch.float32, d) for d in (device, torch.device("cpu")))
+    cache, other = (
+        KvCache(decoder.program.facts.attention, 40, BLOCK, torch.float32, d) for d in (device, torch.device("cpu"))
+    )
     for mine, theirs in zip((*cache.keys, *cache.values), (*other.keys, *other.values), strict=True):
         theirs.normal_()
         mine.copy_(theirs)
@@ -93,7 +96,7 @@ def test_decodes_as_graphs(folder: Path, triton_device: str) -> None:
         batch = AttentionBatch(
             [1] * len(contexts), contexts, tables, torch.tensor([t[p // BLOCK] * BLOCK + p % BLOCK for p, t in places])
         )
-        tokens = positions * 7 % decoder.spec.vocab_size
+        tokens = positions * 7 % decoder.program.facts.vocab_size
         actual = graphs.run(tokens, positions, batch)
         assert actual is not None
         expected = plain(tokens, positions, reference.begin(batch))
@@ -106,7 +109,7 @@ def test_its_steps_rotate(folder: Path) -> None:
     pytest.importorskip("triton")
     from plimsoll_runtime.execution.attention.triton import TritonBackend
 
-    cache = KvCache(loaded(folder, "cpu").spec.attention, 2, BLOCK, torch.float32, torch.device("cpu"))
+    cache = KvCache(loaded(folder, "cpu").program.facts.attention, 2, BLOCK, torch.float32, torch.device("cpu"))
     batch = AttentionBatch([1], [1], [[1]], torch.tensor([16]))
     assert isinstance(TritonBackend(cache).begin(batch), RotatingAttention)
     assert not isinstance(ReferenceBackend(cache).begin(batch), RotatingAttention)

@@ -10,7 +10,7 @@ import torch
 from plimsoll_runtime.errors import MemoryLimitError
 from plimsoll_runtime.execution.kv_cache import KvCache
 from plimsoll_runtime.execution.tiers.host import HostBlocks, host_bytes
-from plimsoll_runtime.models.spec import AttentionShape
+from plimsoll_runtime.models.spec.attention import AttentionShape
 
 HUGE = 2 << 20
 

@@ -20,7 +20,7 @@ from plimsoll_runtime.execution.tiers.fingerprint import fingerprint
 from plimsoll_runtime.execution.tiers.folder import BlockFolder
 from plimsoll_runtime.execution.tiers.open import Tiers, check_options, open_tiers
 from plimsoll_runtime.execution.tiers.staging import LEAST
-from plimsoll_runtime.models.spec import AttentionShape
+from plimsoll_runtime.models.spec.attention import AttentionShape
 from plimsoll_runtime.weights.files import ModelFiles
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")

@@ -18,7 +18,7 @@ from plimsoll_runtime.execution.kv_cache import KvCache
 from plimsoll_runtime.execution.tiers.folder import BlockFolder
 from plimsoll_runtime.execution.tiers.host import HostBlocks
 from plimsoll_runtime.execution.tiers.store import FAILURES, DiskStore, _Stopwatch
-from plimsoll_runtime.models.spec import AttentionShape
+from plimsoll_runtime.models.spec.attention import AttentionShape
 
 SECONDS = 60.0
 A, B = bytes([1]) * 32, bytes([2]) * 32

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from plimsoll_runtime.execution.attention.gathered.scratch import Scratch
-from plimsoll_runtime.models.spec import AttentionShape
+from plimsoll_runtime.models.spec.attention import AttentionShape
 
 
 @lru_cache(None)

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from plimsoll_runtime.models.spec import AttentionShape
+from plimsoll_runtime.models.spec.attention import AttentionShape
 
 MAX_QUERIES, MIN_QUERIES = 128, 16
 """Rows of a segment: at most, and at most where the context is so long that even these scores fill the cache."""

@@ -13,7 +13,7 @@ from plimsoll_runtime.execution.attention.gathered.products import GatheredBlock
 from plimsoll_runtime.execution.attention.gathered.scratch import Scratch
 from plimsoll_runtime.execution.attention.gathered.tile import TileIndex
 from plimsoll_runtime.execution.kv_cache import KvCache
-from plimsoll_runtime.models.spec import AttentionShape
+from plimsoll_runtime.models.spec.attention import AttentionShape
 
 MAX_TOKENS = 2048
 

@@ -13,7 +13,7 @@ from plimsoll_runtime.execution.attention.gathered.single import Single, suits
 from plimsoll_runtime.execution.attention.gathered.tile import Tile, TileIndex
 from plimsoll_runtime.execution.attention.tables import StepTables
 from plimsoll_runtime.execution.kv_cache import KvCache
-from plimsoll_runtime.models.spec import AttentionShape
+from plimsoll_runtime.models.spec.attention import AttentionShape
 
 
 class StepTiles:

@@ -13,7 +13,7 @@ from plimsoll_runtime.execution.attention.gathered.scratch import Scratch
 from plimsoll_runtime.execution.attention.gathered.segments import TILE_SCORES, TilePlan
 from plimsoll_runtime.execution.attention.tables import Ints, StepTables
 from plimsoll_runtime.execution.kv_cache import KvCache
-from plimsoll_runtime.models.spec import AttentionShape
+from plimsoll_runtime.models.spec.attention import AttentionShape
 
 
 class TileIndex:

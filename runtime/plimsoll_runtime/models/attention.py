@@ -1,0 +1,29 @@
+"""A step's attention, as a decoder sees it."""
+
+from __future__ import annotations
+
+from typing import Protocol, runtime_checkable
+
+from torch import Tensor
+
+
+class Attention(Protocol):
+    """Made by a backend for one step: writes a layer's keys and values to the cache, then attends."""
+
+    def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """query [T, heads, D], key and value [T, kv_heads, D] -> [T, heads, D]."""
+
+
+class NormOfHeads(Protocol):
+    """A root mean square norm over each head: `weight` [heads + kv_heads, D] in float32, and `eps`."""
+
+    weight: Tensor
+    eps: float
+
+
+@runtime_checkable
+class RotatingAttention(Attention, Protocol):
+    """One that norms and rotates heads on their way into the cache, in one pass over them."""
+
+    def of_heads(self, layer: int, heads: Tensor, cos: Tensor, sin: Tensor, norm: NormOfHeads | None) -> Tensor:
+        """heads [T, heads + 2 kv_heads, D], as the product leaves them; cos, sin [T, D / 2] -> [T, heads, D]."""

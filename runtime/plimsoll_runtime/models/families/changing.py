@@ -1,0 +1,30 @@
+"""Specs that differ from their neighbours' in one thing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from plimsoll_runtime.models.spec.attention import SelfAttention
+from plimsoll_runtime.models.spec.decoder import DecoderSpec
+from plimsoll_runtime.models.spec.layer import LayerSpec
+
+
+def with_layers(spec: DecoderSpec, change: Callable[[LayerSpec], LayerSpec]) -> DecoderSpec:
+    """Each layer changed."""
+    return replace(spec, layers=tuple(map(change, spec.layers)))
+
+
+def with_mixers(spec: DecoderSpec, change: Callable[[SelfAttention], SelfAttention]) -> DecoderSpec:
+    """Each layer's attention changed."""
+    return with_layers(spec, lambda layer: replace(layer, mixer=change(layer.mixer)))
+
+
+def with_windows(spec: DecoderSpec, windows: Sequence[int | None]) -> DecoderSpec:
+    """A window for each layer; None: none."""
+    layers = zip(spec.layers, windows, strict=True)
+    return replace(spec, layers=tuple(_windowed(layer, window) for layer, window in layers))
+
+
+def _windowed(layer: LayerSpec, window: int | None) -> LayerSpec:
+    return replace(layer, mixer=replace(layer.mixer, shape=replace(layer.mixer.shape, window=window)))

@@ -1,0 +1,82 @@
+"""Tokens to rows of a table."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from plimsoll_runtime.models.op_times import OpKind
+from plimsoll_runtime.models.ops.cost import OpCost, StepRows
+from plimsoll_runtime.models.ops.op import Run, Step, Values, Weights
+from plimsoll_runtime.models.ops.weight import Weight
+
+
+@dataclass(frozen=True, slots=True)
+class Embed:
+    """x = table[tokens] x scale, the scale rounded to the dtype of the run. `table` [vocab, hidden]."""
+
+    table: Weight
+    writes: Values
+    scale: float | None = None
+    kind: OpKind = OpKind.EMBED
+    reads: Values = ()
+
+    def weights(self) -> tuple[Weight, ...]:
+        """See Op."""
+        return (self.table,)
+
+    def cost(self, rows: StepRows, size: int) -> OpCost:
+        """See Op."""
+        return OpCost(2 * rows.count * self.table.shape[1] * size)
+
+    def row_bytes(self, size: int) -> int:
+        """See Op."""
+        return 2 * self.table.shape[1] * size
+
+    def compiled(self, weights: Weights) -> Run:
+        """See Op."""
+        table = weights.read(self.table, keep=True)
+        if self.scale is None:
+            return lambda step: functional.embedding(step.token_ids, table)
+        scale = rounded(self.scale, table.dtype)
+        return lambda step: functional.embedding(step.token_ids, table) * scale
+
+
+@dataclass(frozen=True, slots=True)
+class AddPositions:
+    """x + table[position + first]. `table` [positions, hidden]."""
+
+    table: Weight
+    first: int
+    reads: Values
+    writes: Values
+    kind: OpKind = OpKind.EMBED
+
+    def weights(self) -> tuple[Weight, ...]:
+        """See Op."""
+        return (self.table,)
+
+    def cost(self, rows: StepRows, size: int) -> OpCost:
+        """See Op."""
+        return OpCost(rows.count * self.table.shape[1] * size, rows.count * self.table.shape[1])
+
+    def row_bytes(self, size: int) -> int:
+        """See Op."""
+        return 2 * self.table.shape[1] * size
+
+    def compiled(self, weights: Weights) -> Run:
+        """See Op."""
+        table, first = weights.read(self.table, keep=True), self.first
+
+        def run(step: Step, x: Tensor) -> Tensor:
+            return x + functional.embedding(step.positions + first, table)
+
+        return run
+
+
+def rounded(scale: float, dtype: torch.dtype) -> float:
+    """A scale as the dtype of the run has it."""
+    return float(torch.tensor(scale).to(dtype))

@@ -1,0 +1,143 @@
+"""What is done to the heads of queries and keys between the product and attention."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from plimsoll_kernels.rms_norm.op import rms_norm
+from plimsoll_runtime.models.op_times import OpKind
+from plimsoll_runtime.models.ops.cost import OpCost, StepRows
+from plimsoll_runtime.models.ops.normalise import FLOPS, KINDS
+from plimsoll_runtime.models.ops.op import Run, Step, Values, Weights
+from plimsoll_runtime.models.ops.weight import Weight
+from plimsoll_runtime.models.rope import rotate
+from plimsoll_runtime.models.spec.attention import AttentionShape, HeadNorm
+from plimsoll_runtime.models.spec.rope import RopeSpec
+
+ROTATION_FLOPS = 3
+"""For each element: two multiplications and an addition."""
+
+OfQueryKey = Callable[[Step, Tensor], Tensor]
+"""(step, queries and keys [T, heads + kv_heads, D]) -> the same shape."""
+
+
+class QueryKeyNorm:
+    """A norm over each head, or over all of queries and all of keys, in one pass over both.
+
+    `weight` [heads + kv_heads, D] (the offset is in it already) and `eps`: see NormOfHeads.
+    """
+
+    def __init__(self, norm: HeadNorm, shape: AttentionShape, query: Tensor, key: Tensor) -> None:
+        counts = [shape.heads, shape.kv_heads]
+        rows = [t.view(-1, shape.head_dim).expand(n, -1) for t, n in zip((query, key), counts, strict=True)]
+        self.weight = torch.cat(rows).float() + norm.norm.offset
+        self.eps = norm.norm.eps
+        self._together = norm.together
+        self._counts = counts
+        self._of = KINDS[norm.norm.kind]
+        self._is_rms = norm.norm.kind == "rms"
+
+    def __call__(self, step: Step, heads: Tensor) -> Tensor:
+        """See OfQueryKey."""
+        if self._together:
+            parts = zip(torch.split(heads, self._counts, dim=1), torch.split(self.weight, self._counts), strict=True)
+            normed = [self._of(h.flatten(1), self.eps, w.flatten()).view(h.shape) for h, w in parts]
+            return torch.cat(normed, dim=1)
+        if heads.is_cuda and self._is_rms:
+            return rms_norm(heads, self.weight, self.eps)
+        return self._of(heads, self.eps, self.weight)
+
+
+@dataclass(frozen=True, slots=True)
+class NormHeads:
+    """A norm over heads of queries and of keys; values pass. Weights [head_dim], or of all heads in a row."""
+
+    norm: HeadNorm
+    shape: AttentionShape
+    query: Weight
+    key: Weight
+    reads: Values
+    writes: Values
+    kind: OpKind = OpKind.ROPE
+
+    def weights(self) -> tuple[Weight, ...]:
+        """See Op."""
+        return (self.query, self.key)
+
+    def cost(self, rows: StepRows, size: int) -> OpCost:
+        """See Op: its bytes are those of the rotation."""
+        return OpCost(0, FLOPS * rows.count * (self.shape.query_width + self.shape.key_width))
+
+    def row_bytes(self, size: int) -> int:
+        """See Op."""
+        return turned_bytes(self.shape, size)
+
+    def of_query_key(self, weights: Weights) -> QueryKeyNorm:
+        """What it does to queries and keys alone."""
+        return QueryKeyNorm(self.norm, self.shape, weights.read(self.query), weights.read(self.key))
+
+    def compiled(self, weights: Weights) -> Run:
+        """See Op."""
+        return _beside_values(self.shape, self.of_query_key(weights))
+
+
+@dataclass(frozen=True, slots=True)
+class Rotate:
+    """The rotary embedding of queries and keys; values pass."""
+
+    rope: RopeSpec
+    shape: AttentionShape
+    reads: Values
+    writes: Values
+    kind: OpKind = OpKind.ROPE
+
+    def weights(self) -> tuple[Weight, ...]:
+        """See Op."""
+        return ()
+
+    def cost(self, rows: StepRows, size: int) -> OpCost:
+        """See Op."""
+        turned = rows.count * (self.shape.query_width + self.shape.key_width)
+        return OpCost(2 * turned * size, ROTATION_FLOPS * turned)
+
+    def row_bytes(self, size: int) -> int:
+        """See Op."""
+        return turned_bytes(self.shape, size)
+
+    def of_query_key(self, weights: Weights) -> OfQueryKey:
+        """What it does to queries and keys alone."""
+        rope = self.rope
+
+        def turn(step: Step, heads: Tensor) -> Tensor:
+            return rotate(heads, *step.turns[rope], pairs=rope.pairs)
+
+        return turn
+
+    def compiled(self, weights: Weights) -> Run:
+        """See Op."""
+        return _beside_values(self.shape, self.of_query_key(weights))
+
+
+def turned_bytes(shape: AttentionShape, size: int) -> int:
+    """The product, and of queries and keys two halves and what comes of them."""
+    turned = shape.query_width + shape.key_width
+    return (turned + shape.key_width + 3 * turned) * size
+
+
+def split_heads(shape: AttentionShape, heads: Tensor) -> tuple[Tensor, Tensor]:
+    """[T, width] as the product leaves it -> queries and keys [T, heads + kv_heads, D], values [T, kv_heads, D]."""
+    each = heads.view(heads.shape[0], shape.heads + 2 * shape.kv_heads, shape.head_dim)
+    query_key, value = torch.split(each, [shape.heads + shape.kv_heads, shape.kv_heads], dim=1)
+    return query_key, value
+
+
+def _beside_values(shape: AttentionShape, of_query_key: OfQueryKey) -> Run:
+    def run(step: Step, heads: Tensor) -> Tensor:
+        query_key, value = split_heads(shape, heads)
+        return torch.cat([of_query_key(step, query_key), value], dim=1).flatten(1)
+
+    return run

@@ -1,0 +1,61 @@
+"""A tensor of the files, as an op reads it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+VECTOR_DTYPE = torch.float32
+"""Of norms and biases, whatever the dtype of the matrices."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeadByHead:
+    """Rows that are stored for each key head: its queries, its key, its value, each of `head_dim` rows."""
+
+    kv_heads: int
+    queries: int
+    head_dim: int
+
+    def undone(self, tensor: Tensor) -> Tensor:
+        """All queries, then all keys, then all values."""
+        grouped = tensor.view(self.kv_heads, self.queries + 2, self.head_dim, *tensor.shape[1:])
+        parts = torch.split(grouped, [self.queries, 1, 1], dim=1)
+        return torch.cat([part.reshape(-1, *tensor.shape[1:]) for part in parts])
+
+
+@dataclass(frozen=True, slots=True)
+class Weight:
+    """`shape` is what the op reads: [outputs, inputs] of a matrix, [outputs] of a vector.
+
+    `transposed`: the file has [inputs, outputs]. `order`: what has to be done to its rows.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    transposed: bool = False
+    order: HeadByHead | None = None
+
+    @property
+    def stored_shape(self) -> tuple[int, ...]:
+        """In the file."""
+        return self.shape[::-1] if self.transposed else self.shape
+
+    @property
+    def is_vector(self) -> bool:
+        """Whether it is one: those stay float32."""
+        return len(self.shape) == 1
+
+    def dtype(self, run: torch.dtype) -> torch.dtype:
+        """In which an op reads it, in a run of a dtype."""
+        return VECTOR_DTYPE if self.is_vector else run
+
+    def arranged(self, stored: Tensor) -> Tensor:
+        """What the op reads, of what the file has."""
+        found = stored.t().contiguous() if self.transposed else stored
+        return found if self.order is None else self.order.undone(found)
+
+    def __str__(self) -> str:
+        return self.name

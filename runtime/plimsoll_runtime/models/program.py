@@ -1,0 +1,128 @@
+"""A decoder as a program: a row of ops over named values, from the embedding to the last norm, and its head."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
+from math import prod
+
+import torch
+
+from plimsoll_runtime.engine.plan import StepPlan
+from plimsoll_runtime.models.op_times import OpKind
+from plimsoll_runtime.models.ops.cost import FLOAT32, OpCost, StepRows
+from plimsoll_runtime.models.ops.heads import Rotate
+from plimsoll_runtime.models.ops.logits import Logits
+from plimsoll_runtime.models.ops.op import Op
+from plimsoll_runtime.models.ops.weight import Weight
+from plimsoll_runtime.models.spec.attention import AttentionShape
+from plimsoll_runtime.models.spec.rope import RopeSpec
+
+RESIDUAL_ROWS = 3
+"""Rows of hidden states that live at once beside what an op allocates: the residual, what is added, what is normed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What scheduler, cache and runner know of a decoder, whatever computes it. `attention`: one a cached layer."""
+
+    architecture: str
+    vocab_size: int
+    hidden_size: int
+    max_positions: int
+    attention: tuple[AttentionShape, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """`ops` in order, the last of which writes the hidden states that `head` reads. Printed, it is a line an op.
+
+    `ignored`: tensors of the files whose names end so are not read.
+    """
+
+    facts: Facts
+    ops: tuple[Op, ...]
+    head: Logits
+    ignored: tuple[str, ...] = ()
+
+    @property
+    def result(self) -> str:
+        """The value that the last op writes."""
+        return self.ops[-1].writes[0]
+
+    @property
+    def ropes(self) -> tuple[RopeSpec, ...]:
+        """Each kind of rotation once."""
+        return tuple(dict.fromkeys(op.rope for op in self.ops if isinstance(op, Rotate)))
+
+    def weights(self) -> dict[str, Weight]:
+        """Every tensor of the files that is read, once, by its name."""
+        return {weight.name: weight for weight in self._weights()}
+
+    def shared(self) -> frozenset[str]:
+        """Names of tensors that more than one op reads."""
+        counts = Counter(weight.name for weight in self._weights())
+        return frozenset(name for name, count in counts.items() if count > 1)
+
+    def stored_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Every tensor that the files have to have, with its shape there."""
+        return {name: weight.stored_shape for name, weight in self.weights().items()}
+
+    def weight_bytes(self, dtype: torch.dtype) -> int:
+        """Bytes that the weights take once loaded, matrices in `dtype`."""
+        return sum(prod(w.shape) * w.dtype(dtype).itemsize for w in self.weights().values())
+
+    def step_cost(self, plan: StepPlan, element_bytes: int) -> Mapping[OpKind, OpCost]:
+        """The cost of a step by kind of op, all layers together. The head is missing where no row needs logits."""
+        spans = [(s.start, s.start + len(s.token_ids)) for s in plan.sequences]
+        logits = sum(s.sample + len(s.prompt_targets) for s in plan.sequences)
+        rows = StepRows(plan.num_tokens, logits, spans)
+        costs: dict[OpKind, OpCost] = {kind: OpCost() for kind in OpKind if kind is not OpKind.HEAD}
+        for op in self.ops:
+            costs[op.kind] += op.cost(rows, element_bytes)
+        if logits:
+            costs[OpKind.HEAD] = self.head.cost(rows, element_bytes)
+        return costs
+
+    def row_bytes(self, size: int) -> int:
+        """Bytes a row that computing it in torch op by op has allocated at its widest."""
+        return RESIDUAL_ROWS * self.facts.hidden_size * size + max(op.row_bytes(size) for op in self.ops)
+
+    def logits_bytes(self, size: int) -> int:
+        """Bytes a row of logits in torch: the product's in the run's dtype, widened, scaled and capped."""
+        return self.facts.vocab_size * (FLOAT32 * (1 + self.head.copies()) + (size if size != FLOAT32 else 0))
+
+    def __str__(self) -> str:
+        lines = [f"{', '.join(op.writes)} = {_text(op, op.reads)}" for op in self.ops]
+        return "\n".join([*lines, f"logits = {_text(self.head, (self.result,))}"])
+
+    def _weights(self) -> Iterator[Weight]:
+        for op in self.ops:
+            yield from op.weights()
+        yield from self.head.weights()
+
+
+def _text(op: Op | Logits, reads: tuple[str, ...]) -> str:
+    """Its name, what it reads, its tensors, and whatever of its record says something."""
+    said = [
+        f"{field.name}={_value(value)}"
+        for field in fields(op)  # type: ignore[arg-type]
+        if field.name not in ("reads", "writes", "kind")
+        and not _is_weight(value := getattr(op, field.name))
+        and value not in (None, (), field.default)
+    ]
+    name = "".join(f"_{c.lower()}" if c.isupper() else c for c in type(op).__name__).lstrip("_")
+    return f"{name}({', '.join([*reads, *map(str, op.weights()), *said])})"
+
+
+def _is_weight(value: object) -> bool:
+    return isinstance(value, Weight) or (isinstance(value, tuple) and any(isinstance(v, Weight) for v in value))
+
+
+def _value(value: object) -> str:
+    """A record by its fields that say something."""
+    if not hasattr(value, "__dataclass_fields__"):
+        return f"{value:g}" if isinstance(value, float) else str(value)
+    said = [(f.name, getattr(value, f.name), f.default) for f in fields(value)]  # type: ignore[arg-type]
+    return f"({', '.join(f'{name}={_value(v)}' for name, v, default in said if v != default)})"

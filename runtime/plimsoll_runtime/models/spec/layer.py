@@ -1,0 +1,32 @@
+"""One layer, as a config describes it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from plimsoll_runtime.models.spec.attention import Mixer
+from plimsoll_runtime.models.spec.feed_forward import FeedForward
+from plimsoll_runtime.models.spec.norm import Norm
+
+Residual = Literal["sequential", "parallel", "parallel-one-norm"]
+"""Whether the MLP reads what attention has been added to, or what attention reads; then with a norm of its own or not.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class LayerSpec:
+    """x + mixer(norm(x)), then x + mlp(norm(x)).
+
+    - `norm`: the kind of all norms over hidden states.
+    - `before`, `after`: whether there is one before the mixer and the MLP, and one of what they give.
+    - `scale`: what both add is multiplied by it.
+    """
+
+    mixer: Mixer
+    mlp: FeedForward
+    norm: Norm
+    before: bool = True
+    after: bool = False
+    residual: Residual = "sequential"
+    scale: float = 1.0

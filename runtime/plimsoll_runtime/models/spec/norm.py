@@ -1,0 +1,23 @@
+"""A norm, as a config describes it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+NormKind = Literal["rms", "layer"]
+
+
+@dataclass(frozen=True, slots=True)
+class Norm:
+    """Root mean square (Zhang and Sennrich, 2019) or layer normalisation (Ba et al., 2016).
+
+    - `offset`: what is normed is multiplied by (offset + weight): 1 for Gemma, 0 for the others.
+    - `weighted`, `biased`: whether the files have a weight, and a bias.
+    """
+
+    eps: float
+    kind: NormKind = "rms"
+    offset: float = 0.0
+    weighted: bool = True
+    biased: bool = False

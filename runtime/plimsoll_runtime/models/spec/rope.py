@@ -1,0 +1,34 @@
+"""Rotary position embeddings, as a config describes them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+RopeKind = Literal["default", "linear", "llama3", "yarn", "frequency_factors"]
+
+
+@dataclass(frozen=True, slots=True)
+class RopeSpec:
+    """Rotary position embedding of a head's first `head_dim` dimensions (Su et al., 2021).
+
+    Dimension i turns with dimension i + head_dim / 2, as GPT-NeoX has it, or with its neighbour where `pairs` is set,
+    as GPT-J has it.
+
+    `factor` and what follows belong to the scaled kinds: linear (Chen et al., 2023), llama3 (Dubey et al., 2024),
+    yarn (Peng et al., 2023). `frequency_factors` divide the plain frequencies, one each (as GGUF files store llama3).
+    """
+
+    head_dim: int
+    theta: float
+    kind: RopeKind = "default"
+    factor: float = 1.0
+    original_max_positions: int = 0
+    low_freq_factor: float = 1.0
+    high_freq_factor: float = 4.0
+    beta_fast: float = 32.0
+    beta_slow: float = 1.0
+    attention_factor: float = 1.0
+    truncate: bool = True
+    frequency_factors: tuple[float, ...] = ()
+    pairs: bool = False

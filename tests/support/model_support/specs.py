@@ -1,0 +1,34 @@
+"""Specs with one detail changed in all layers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from plimsoll_runtime.models.families.changing import with_layers, with_mixers
+from plimsoll_runtime.models.spec.attention import AttentionShape
+from plimsoll_runtime.models.spec.decoder import DecoderSpec
+from plimsoll_runtime.models.spec.norm import Norm
+from plimsoll_runtime.models.spec.rope import RopeSpec
+
+
+def ropes_of(spec: DecoderSpec) -> tuple[RopeSpec, ...]:
+    """One a layer, where each has one."""
+    return tuple(layer.mixer.rope for layer in spec.layers if layer.mixer.rope is not None)
+
+
+def with_shapes(spec: DecoderSpec, change: Callable[[AttentionShape], AttentionShape]) -> DecoderSpec:
+    """Each layer's attention shape changed."""
+    return with_mixers(spec, lambda mixer: replace(mixer, shape=change(mixer.shape)))
+
+
+def with_ropes(spec: DecoderSpec, change: Callable[[RopeSpec], RopeSpec]) -> DecoderSpec:
+    """Each layer's rope changed, where it has one."""
+    return with_mixers(spec, lambda m: m if m.rope is None else replace(m, rope=change(m.rope)))
+
+
+def with_norms(spec: DecoderSpec, change: Callable[[Norm], Norm]) -> DecoderSpec:
+    """All norms over hidden states changed."""
+    assert spec.final_norm is not None
+    layers = with_layers(spec, lambda layer: replace(layer, norm=change(layer.norm)))
+    return replace(layers, final_norm=change(spec.final_norm))
