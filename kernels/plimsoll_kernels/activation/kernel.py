@@ -14,7 +14,7 @@ PIECE = 1024
 
 
 @triton.jit
-def _gated(out, gate_up, row_stride, SIZE: tl.constexpr, GELU: tl.constexpr, PIECE: tl.constexpr):
+def _gated(out, gate_up, row_stride, SIZE: tl.constexpr, KIND: tl.constexpr, PIECE: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * PIECE + tl.arange(0, PIECE)
     inside = column < SIZE
@@ -22,11 +22,18 @@ def _gated(out, gate_up, row_stride, SIZE: tl.constexpr, GELU: tl.constexpr, PIE
     gate = tl.load(source, mask=inside, other=0.0)
     up = tl.load(source + SIZE, mask=inside, other=0.0).to(tl.float32)
     x = gate.to(tl.float32)
-    slope = x
-    if GELU:
+    if KIND == "silu":
+        y = x * tl.sigmoid(x)
+    elif KIND == "gelu":
+        y = 0.5 * x * (1.0 + tl.erf(x * 0.7071067811865476))
+    elif KIND == "gelu_tanh":
         # x / 2 (1 + tanh z) = x sigmoid(2 z), where z = sqrt(2 / pi) (x + 0.044715 x^3)
-        slope = 1.5957691216057308 * (x + 0.044715 * x * x * x)
-    tl.store(out + row * SIZE + column, (x * tl.sigmoid(slope) * up).to(gate.dtype), mask=inside)
+        y = x * tl.sigmoid(1.5957691216057308 * (x + 0.044715 * x * x * x))
+    else:
+        y = tl.maximum(x, 0.0, propagate_nan=tl.PropagateNan.ALL)
+        if KIND == "relu2":
+            y = y * y
+    tl.store(out + row * SIZE + column, (y * up).to(gate.dtype), mask=inside)
 
 
 def launch_gated(gate_up: Tensor, activation: Activation) -> Tensor:
@@ -39,7 +46,7 @@ def launch_gated(gate_up: Tensor, activation: Activation) -> Tensor:
         gate_up,
         gate_up.stride(0),
         SIZE=size,
-        GELU=activation == "gelu_tanh",
+        KIND=activation,
         PIECE=piece,
         num_warps=4,
         enable_fp_fusion=True,

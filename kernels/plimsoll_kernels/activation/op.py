@@ -11,7 +11,7 @@ from plimsoll_kernels.dispatch import Implementation, check_floats, use_triton
 def gated(gate_up: Tensor, activation: Activation, *, implementation: Implementation = "auto") -> Tensor:
     """activation(gate) x up of `[T, 2 I]`, the gates first, in float32, rounded once -> contiguous `[T, I]`.
 
-    activation: "silu", or "gelu_tanh" (GeLU by its tanh approximation). Raises ValueError for what does not fit.
+    Raises ValueError for what does not fit.
     """
     check_floats(gate_up=gate_up)
     if gate_up.dim() != 2 or gate_up.shape[1] % 2 or not gate_up.shape[1]:

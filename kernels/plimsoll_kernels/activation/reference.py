@@ -8,10 +8,15 @@ from typing import Literal
 from torch import Tensor
 from torch.nn import functional
 
-Activation = Literal["silu", "gelu_tanh"]
+Activation = Literal["silu", "gelu", "gelu_tanh", "relu", "relu2"]
+"""`gelu` by the error function (Hendrycks and Gimpel, 2016), `gelu_tanh` by tanh; `relu2` is relu squared (So, 2021).
+"""
 ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
     "silu": functional.silu,
+    "gelu": functional.gelu,
     "gelu_tanh": lambda x: functional.gelu(x, approximate="tanh"),
+    "relu": functional.relu,
+    "relu2": lambda x: functional.relu(x).square(),
 }
 
 

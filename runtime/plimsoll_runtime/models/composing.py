@@ -95,11 +95,13 @@ class _Composer:
     def head_norm(norm: HeadNorm, attention: SelfAttention, prefix: str, names: tuple[str, str]) -> NormHeads:
         """Over heads of queries and of keys."""
         shape = attention.shape
-        widths = (shape.query_width, shape.key_width)
-        own = norm.own or norm.together
         query, key = (
-            Weight(f"{prefix}.{name}.weight", (width if own else shape.head_dim,))
-            for name, width in zip(names, widths, strict=True)
+            Weight(
+                f"{prefix}.{name}.weight",
+                (heads * shape.head_dim if norm.own or norm.together else shape.head_dim,),
+                folded=(heads, shape.head_dim) if norm.own else None,
+            )
+            for name, heads in zip(names, (shape.heads, shape.kv_heads), strict=True)
         )
         return NormHeads(norm, shape, query, key, (HEADS,), (HEADS,))
 

@@ -3,31 +3,102 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from importlib.metadata import entry_points
 from typing import Any
 
 from plimsoll_runtime.errors import ModelError
-from plimsoll_runtime.models.families import gemma3, llama, mistral, qwen2, qwen3
+from plimsoll_runtime.models.families import (
+    arcee,
+    cohere,
+    cohere2,
+    ernie,
+    exaone4,
+    falcon,
+    gemma,
+    gemma2,
+    gemma3,
+    glm,
+    gpt2,
+    gpt_bigcode,
+    gpt_neo,
+    gpt_neox,
+    gptj,
+    granite,
+    helium,
+    hunyuan,
+    llama,
+    ministral,
+    mistral,
+    nemotron,
+    olmo,
+    olmo2,
+    olmo3,
+    opt,
+    phi,
+    phi3,
+    qwen2,
+    qwen3,
+    seed_oss,
+    smollm3,
+    stablelm,
+    starcoder2,
+)
 from plimsoll_runtime.models.spec.decoder import DecoderSpec
 
 Describe = Callable[[Mapping[str, Any]], DecoderSpec]
 ENTRY_POINTS = "plimsoll.models"
 """Group of entry points: the name is an architecture (LlamaForCausalLM), the object a `Describe`."""
 
-FAMILIES: Mapping[str, Describe] = {
-    "LlamaForCausalLM": llama.describe,
-    "MistralForCausalLM": mistral.describe,
-    "Qwen2ForCausalLM": qwen2.describe,
-    "Qwen3ForCausalLM": qwen3.describe,
-    "Gemma3ForCausalLM": gemma3.describe,
-}
-MODEL_TYPES: Mapping[str, str] = {
-    "llama": "LlamaForCausalLM",
-    "mistral": "MistralForCausalLM",
-    "qwen2": "Qwen2ForCausalLM",
-    "qwen3": "Qwen3ForCausalLM",
-    "gemma3_text": "Gemma3ForCausalLM",
-}
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """An architecture by its class in Transformers and by its model_type, and who describes it."""
+
+    architecture: str
+    model_type: str
+    describe: Describe
+
+
+_FAMILIES = (
+    Family("LlamaForCausalLM", "llama", llama.describe),
+    Family("MistralForCausalLM", "mistral", mistral.describe),
+    Family("MinistralForCausalLM", "ministral", ministral.describe),
+    Family("Qwen2ForCausalLM", "qwen2", qwen2.describe),
+    Family("Qwen3ForCausalLM", "qwen3", qwen3.describe),
+    Family("GemmaForCausalLM", "gemma", gemma.describe),
+    Family("Gemma2ForCausalLM", "gemma2", gemma2.describe),
+    Family("Gemma3ForCausalLM", "gemma3_text", gemma3.describe),
+    Family("PhiForCausalLM", "phi", phi.describe),
+    Family("Phi3ForCausalLM", "phi3", phi3.describe),
+    Family("GPT2LMHeadModel", "gpt2", gpt2.describe),
+    Family("GPTNeoForCausalLM", "gpt_neo", gpt_neo.describe),
+    Family("GPTNeoXForCausalLM", "gpt_neox", gpt_neox.describe),
+    Family("GPTJForCausalLM", "gptj", gptj.describe),
+    Family("GPTBigCodeForCausalLM", "gpt_bigcode", gpt_bigcode.describe),
+    Family("Starcoder2ForCausalLM", "starcoder2", starcoder2.describe),
+    Family("FalconForCausalLM", "falcon", falcon.describe),
+    Family("OPTForCausalLM", "opt", opt.describe),
+    Family("StableLmForCausalLM", "stablelm", stablelm.describe),
+    Family("CohereForCausalLM", "cohere", cohere.describe),
+    Family("Cohere2ForCausalLM", "cohere2", cohere2.describe),
+    Family("OlmoForCausalLM", "olmo", olmo.describe),
+    Family("Olmo2ForCausalLM", "olmo2", olmo2.describe),
+    Family("Olmo3ForCausalLM", "olmo3", olmo3.describe),
+    Family("GraniteForCausalLM", "granite", granite.describe),
+    Family("GlmForCausalLM", "glm", glm.describe),
+    Family("Glm4ForCausalLM", "glm4", glm.describe_normed),
+    Family("SmolLM3ForCausalLM", "smollm3", smollm3.describe),
+    Family("Exaone4ForCausalLM", "exaone4", exaone4.describe),
+    Family("NemotronForCausalLM", "nemotron", nemotron.describe),
+    Family("Ernie4_5ForCausalLM", "ernie4_5", ernie.describe),
+    Family("SeedOssForCausalLM", "seed_oss", seed_oss.describe),
+    Family("HunYuanDenseV1ForCausalLM", "hunyuan_v1_dense", hunyuan.describe),
+    Family("ArceeForCausalLM", "arcee", arcee.describe),
+    Family("HeliumForCausalLM", "helium", helium.describe),
+)
+FAMILIES: Mapping[str, Describe] = {family.architecture: family.describe for family in _FAMILIES}
+MODEL_TYPES: Mapping[str, str] = {family.model_type: family.architecture for family in _FAMILIES}
 
 
 def describe(config: Mapping[str, Any]) -> DecoderSpec:

@@ -32,6 +32,10 @@ COMMON: Mapping[str, Any] = {
 }
 
 
+EMBEDDINGS = ("embed_tokens", "wte", "wpe", "embed_in", "word_embeddings", "embed_positions")
+"""What families call their tables of tokens and positions."""
+
+
 def make_model(config_class: str, overrides: Mapping[str, Any], *, seed: int = 0) -> Any:
     """A Transformers model in float32 with random weights, biases and norms."""
     import transformers
@@ -48,13 +52,13 @@ def make_model(config_class: str, overrides: Mapping[str, Any], *, seed: int = 0
 
 def _random(name: str, parameter: Tensor, config: Any, generator: torch.Generator) -> Tensor:
     noise = torch.randn(parameter.shape, generator=generator)
-    gemma = config.model_type == "gemma3_text"
-    if name.endswith("norm.weight"):
-        return noise * 0.3 + (0.0 if gemma else 1.0)
+    gemma = config.model_type.startswith("gemma")
     if name.endswith("bias"):
         return noise * 0.5
+    if parameter.dim() == 1 or "norm" in name.rsplit(".", 2)[-2]:
+        return noise * 0.3 + (0.0 if gemma or config.model_type == "nemotron" else 1.0)
     scale: float = 1.5 * parameter.shape[-1] ** -0.5
-    if "embed_tokens" in name:
+    if name.rsplit(".", 2)[-2] in EMBEDDINGS:
         scale = config.hidden_size**-0.5 if gemma else 0.5
     return noise * scale
 

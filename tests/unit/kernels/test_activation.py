@@ -14,7 +14,7 @@ from torch.nn import functional
 from plimsoll_kernels.activation.op import gated
 from plimsoll_kernels.activation.reference import Activation
 
-BOTH: tuple[Activation, ...] = ("silu", "gelu_tanh")
+ALL: tuple[Activation, ...] = ("silu", "gelu", "gelu_tanh", "relu", "relu2")
 
 # A device's exp(100) is infinity and the sigmoid of -100 then 0, as it should be; NumPy, which interprets, says so.
 pytestmark = pytest.mark.filterwarnings("ignore:overflow encountered in exp:RuntimeWarning")
@@ -28,7 +28,7 @@ def test_the_definition() -> None:
     torch.testing.assert_close(gated(gate_up, "gelu_tanh", implementation="reference"), opened)
 
 
-@pytest.mark.parametrize("activation", BOTH)
+@pytest.mark.parametrize("activation", ALL)
 @pytest.mark.parametrize("shape", [(1, 1), (3, 100), (2, 2304), (5, 1024)], ids=str)
 def test_kernel(
     triton_device: str, dtype: torch.dtype, tolerance: float, activation: Activation, shape: tuple[int, int]
@@ -42,7 +42,7 @@ def test_kernel(
 @settings(
     deadline=None, max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )
-@given(rows=st.integers(1, 5), size=st.integers(1, 3000), before=st.integers(0, 3), activation=st.sampled_from(BOTH))
+@given(rows=st.integers(1, 5), size=st.integers(1, 3000), before=st.integers(0, 3), activation=st.sampled_from(ALL))
 def test_any_shape(triton_device: str, rows: int, size: int, before: int, activation: Activation) -> None:
     """Also rows that are not next to each other."""
     gate_up = torch.randn(rows, before + 2 * size, device=triton_device)[:, before:]
@@ -53,7 +53,7 @@ def test_any_shape(triton_device: str, rows: int, size: int, before: int, activa
 def test_the_largest_values(triton_device: str) -> None:
     """Neither overflows nor turns into NaN where the sigmoid is 0 or 1."""
     gate_up = torch.tensor([[-1e4, 1e4, -60.0, 60.0, 1.0, 1.0, 1.0, 1.0]], device=triton_device)
-    for activation in BOTH:
+    for activation in ALL:
         actual = gated(gate_up, activation, implementation="triton")
         torch.testing.assert_close(actual, gated(gate_up, activation, implementation="reference"))
 
@@ -63,7 +63,7 @@ def test_the_largest_values(triton_device: str) -> None:
     [
         ((2, 5), "silu", r"gate_up is \[2, 5\], expected \[T, 2 I\]"),
         ((2, 3, 4), "silu", r"expected \[T, 2 I\]"),
-        ((2, 4), "relu", "no activation is called 'relu'; there is silu, gelu_tanh"),
+        ((2, 4), "tanh", "no activation is called 'tanh'; there is silu, gelu, gelu_tanh, relu, relu2"),
     ],
 )
 def test_refusals(shape: tuple[int, ...], activation: Any, message: str) -> None:

@@ -22,22 +22,24 @@ CONFIG: Mapping[str, Any] = {
 }
 
 
-def describe_granite(config: Mapping[str, Any]) -> DecoderSpec:
+def describe_basalt(config: Mapping[str, Any]) -> DecoderSpec:
     return llama.describe({**config, "num_hidden_layers": 3})
 
 
 @pytest.fixture
 def plugin(monkeypatch: pytest.MonkeyPatch) -> None:
-    point = EntryPoint("GraniteForCausalLM", "granite", registry.ENTRY_POINTS)
-    monkeypatch.setattr(EntryPoint, "load", lambda self: describe_granite)
+    point = EntryPoint("BasaltForCausalLM", "basalt", registry.ENTRY_POINTS)
+    monkeypatch.setattr(EntryPoint, "load", lambda self: describe_basalt)
     monkeypatch.setattr(registry, "entry_points", lambda group: EntryPoints([point] if "plimsoll" in group else []))
 
 
 def test_a_plugin_describes_its_architecture(plugin: None) -> None:
-    assert registry.describe({**CONFIG, "architectures": ["GraniteForCausalLM"]}).num_layers == 3
+    assert registry.describe({**CONFIG, "architectures": ["BasaltForCausalLM"]}).num_layers == 3
     assert registry.describe({**CONFIG, "architectures": ["LlamaForCausalLM"]}).num_layers == 1
 
 
 def test_known_architectures_are_listed_with_those_of_plugins(plugin: None) -> None:
-    with pytest.raises(ModelError, match="known are Gemma3ForCausalLM, GraniteForCausalLM, LlamaForCausalLM"):
-        registry.describe({**CONFIG, "architectures": ["OlmoForCausalLM"]})
+    with pytest.raises(
+        ModelError, match=r"known are ArceeForCausalLM, BasaltForCausalLM, Cohere2For.*, Starcoder2ForC"
+    ):
+        registry.describe({**CONFIG, "architectures": ["T5EncoderModel"]})

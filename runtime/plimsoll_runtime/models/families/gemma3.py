@@ -7,17 +7,15 @@ from dataclasses import replace
 from typing import Any
 
 from plimsoll_runtime.errors import ModelError
-from plimsoll_runtime.models.families.reading import Config, rope_spec
+from plimsoll_runtime.models.families.reading import Config
 from plimsoll_runtime.models.spec.attention import AttentionShape, HeadNorm, SelfAttention
 from plimsoll_runtime.models.spec.decoder import DecoderSpec, Embedding, Head
 from plimsoll_runtime.models.spec.feed_forward import GatedMlp
 from plimsoll_runtime.models.spec.layer import LayerSpec
 from plimsoll_runtime.models.spec.names import Names
 from plimsoll_runtime.models.spec.norm import Norm
-from plimsoll_runtime.models.spec.rope import RopeSpec
 
 LOCAL_THETA, GLOBAL_THETA = 10_000.0, 1_000_000.0
-LAYER_TYPES = ("full_attention", "sliding_attention")
 DEFAULTS = {
     "num_key_value_heads": 4,
     "head_dim": 256,
@@ -59,7 +57,12 @@ def describe(values: Mapping[str, Any]) -> DecoderSpec:
     scale = scalar**-0.5
     full = AttentionShape(heads, kv_heads, head_dim, scale)
     shapes = {"full_attention": full, "sliding_attention": replace(full, window=config.get("sliding_window", int))}
-    ropes = {kind: _rope(config, kind, head_dim) for kind in LAYER_TYPES}
+    ropes = {
+        "full_attention": config.rope_of_type("full_attention", head_dim, GLOBAL_THETA),
+        "sliding_attention": config.rope_of_type(
+            "sliding_attention", head_dim, LOCAL_THETA, base="rope_local_base_freq", scaled=False
+        ),
+    }
     hidden = config.get("hidden_size", int)
     bias = config.get("attention_bias", bool, default=False)
     norm = Norm(config.get("rms_norm_eps", float, 1e-6), offset=1.0)
@@ -83,16 +86,3 @@ def describe(values: Mapping[str, Any]) -> DecoderSpec:
         ),
         names=NAMES,
     )
-
-
-def _rope(config: Config, kind: str, head_dim: int) -> RopeSpec:
-    """Newer configs have a dictionary for each layer type; older ones scale the global rope only."""
-    nested = config.mapping("rope_parameters")
-    if unknown := set(nested) - set(LAYER_TYPES):
-        raise ModelError(f"config.json: rope_parameters has {sorted(unknown)}, which are no types of layers")
-    values = Config(nested).mapping(kind)
-    limit = config.get("max_position_embeddings", int)
-    if kind == "sliding_attention":
-        return rope_spec(values, head_dim, config.get("rope_local_base_freq", float, LOCAL_THETA), limit)
-    values = {**values, **config.mapping("rope_scaling")}
-    return rope_spec(values, head_dim, config.get("rope_theta", float, GLOBAL_THETA), limit)

@@ -1,4 +1,4 @@
-"""Llama, and what computes as Llama does."""
+"""Llama, and what computes as Llama does but for a few things."""
 
 from __future__ import annotations
 
@@ -10,32 +10,51 @@ from plimsoll_runtime.models.spec.attention import AttentionShape, SelfAttention
 from plimsoll_runtime.models.spec.decoder import DecoderSpec, Head
 from plimsoll_runtime.models.spec.feed_forward import GatedMlp
 from plimsoll_runtime.models.spec.layer import LayerSpec
+from plimsoll_runtime.models.spec.names import LLAMA, Names
 from plimsoll_runtime.models.spec.norm import Norm
 
 
 def describe(values: Mapping[str, Any]) -> DecoderSpec:
     """LlamaForCausalLM."""
-    config = Config(values)
-    config.refuse_unless(hidden_act="silu", pretraining_tp=1)
+    return gated_decoder("LlamaForCausalLM", Config(values))
+
+
+def gated_decoder(
+    architecture: str,
+    config: Config,
+    *,
+    partial: float | None = None,
+    pairs: bool = False,
+    theta: float = 10_000.0,
+    norm_offset: float = 0.0,
+    names: Names = LLAMA,
+) -> DecoderSpec:
+    """RMS norms, rotary attention and gated MLPs. `partial`, `pairs` and `theta`: see Config.rope."""
+    config.refuse_unless(pretraining_tp=1)
     heads, kv_heads, head_dim = config.heads()
     bias = config.get("attention_bias", bool, default=False)
-    norm = Norm(config.get("rms_norm_eps", float, 1e-6))
+    norm = Norm(config.get("rms_norm_eps", float, 1e-6), offset=norm_offset)
     layer = LayerSpec(
-        mixer=SelfAttention(
+        SelfAttention(
             AttentionShape(heads, kv_heads, head_dim, head_dim**-0.5),
-            config.rope(head_dim),
+            config.rope(head_dim, partial=partial, pairs=pairs, theta=theta),
             qkv_bias=bias,
             output_bias=bias,
         ),
-        mlp=GatedMlp(config.get("intermediate_size", int), "silu", bias=config.get("mlp_bias", bool, default=False)),
-        norm=norm,
+        GatedMlp(
+            config.get("intermediate_size", int),
+            config.activation("hidden_act", "silu"),
+            bias=config.get("mlp_bias", bool, default=False),
+        ),
+        norm,
     )
     return DecoderSpec(
-        architecture="LlamaForCausalLM",
+        architecture,
         vocab_size=config.get("vocab_size", int),
         hidden_size=config.get("hidden_size", int),
         layers=(layer,) * config.layers(),
         max_positions=config.get("max_position_embeddings", int, 2048),
         final_norm=norm,
         head=Head(tied=config.get("tie_word_embeddings", bool, default=False)),
+        names=names,
     )

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
-from plimsoll_runtime.models.families import llama
 from plimsoll_runtime.models.families.changing import with_windows
+from plimsoll_runtime.models.families.llama import gated_decoder
 from plimsoll_runtime.models.families.reading import Config
 from plimsoll_runtime.models.spec.decoder import DecoderSpec
 
@@ -19,6 +18,6 @@ def describe(values: Mapping[str, Any]) -> DecoderSpec:
     """MistralForCausalLM."""
     values = {**DEFAULTS, **values}
     config = Config(values)
-    spec = llama.describe({**values, "attention_bias": False, "mlp_bias": False})
+    spec = gated_decoder("MistralForCausalLM", Config({**values, "attention_bias": False, "mlp_bias": False}))
     window = config.get("sliding_window", int, default=0) or None
-    return replace(with_windows(spec, [window] * spec.num_layers), architecture="MistralForCausalLM")
+    return with_windows(spec, [window] * spec.num_layers)

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from plimsoll_runtime.models.families import llama
 from plimsoll_runtime.models.families.changing import with_mixers, with_windows
+from plimsoll_runtime.models.families.llama import gated_decoder
 from plimsoll_runtime.models.families.reading import Config
 from plimsoll_runtime.models.spec.decoder import DecoderSpec
 
@@ -20,16 +20,14 @@ def describe(values: Mapping[str, Any]) -> DecoderSpec:
     values = {**DEFAULTS, **values}
     config = Config(values)
     config.refuse_unless(use_mrope=False)
-    spec = llama.describe({**values, "attention_bias": False, "mlp_bias": False})
-    biased = with_mixers(spec, lambda mixer: replace(mixer, qkv_bias=True))
-    return replace(windowed(config, biased), architecture="Qwen2ForCausalLM")
+    spec = gated_decoder("Qwen2ForCausalLM", Config({**values, "attention_bias": False, "mlp_bias": False}))
+    return windowed(config, with_mixers(spec, lambda mixer: replace(mixer, qkv_bias=True)))
 
 
 def windowed(config: Config, spec: DecoderSpec) -> DecoderSpec:
     """With the window on those layers that slide: layer_types, else from max_window_layers on."""
     if not config.get("use_sliding_window", bool, default=False):
         return spec
-    window = config.get("sliding_window", int, default=0) or None
     full = config.get("max_window_layers", int, default=28)
-    types = config.layer_types(["full_attention" if i < full else "sliding_attention" for i in range(spec.num_layers)])
-    return with_windows(spec, [window if kind == "sliding_attention" else None for kind in types])
+    types = ["full_attention" if i < full else "sliding_attention" for i in range(spec.num_layers)]
+    return with_windows(spec, config.windows(types))

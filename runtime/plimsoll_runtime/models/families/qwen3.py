@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from plimsoll_runtime.models.families import llama
 from plimsoll_runtime.models.families.changing import with_mixers
+from plimsoll_runtime.models.families.llama import gated_decoder
 from plimsoll_runtime.models.families.qwen2 import DEFAULTS, windowed
 from plimsoll_runtime.models.families.reading import Config
 from plimsoll_runtime.models.spec.attention import HeadNorm
@@ -18,6 +18,6 @@ def describe(values: Mapping[str, Any]) -> DecoderSpec:
     """Qwen3ForCausalLM."""
     values = {**DEFAULTS, "head_dim": 128, **values, "mlp_bias": False}
     config = Config(values)
-    spec = llama.describe(values)
+    spec = gated_decoder("Qwen3ForCausalLM", config)
     normed = with_mixers(spec, lambda mixer: replace(mixer, head_norm=HeadNorm(spec.layers[0].norm)))
-    return replace(windowed(config, normed), architecture="Qwen3ForCausalLM")
+    return windowed(config, normed)

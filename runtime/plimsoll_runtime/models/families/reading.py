@@ -4,25 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from math import log
-from typing import Any, TypeVar
+from typing import Any
 
+from plimsoll_kernels.activation.reference import Activation
 from plimsoll_runtime.errors import ModelError
+from plimsoll_runtime.models.families.fields import T, typed
+from plimsoll_runtime.models.families.ropes import rope_spec
 from plimsoll_runtime.models.spec.rope import RopeSpec
 
-T = TypeVar("T", int, float, bool, str)
-
-MAX_NUMBER = 2**63
 MAX_LAYERS = 4096
 """More than any model has: a config that says more is damaged, and would fill the memory with descriptions."""
-SUPPORTED_ROPES = "default, linear, llama3, yarn"
-_ROPE_NOTES = {"rope_type", "type", "rope_theta", "factor", "original_max_position_embeddings", "truncate"}
-_ROPE_KEYS: Mapping[str, frozenset[str]] = {
-    "default": frozenset(),
-    "linear": frozenset(),
-    "llama3": frozenset({"low_freq_factor", "high_freq_factor"}),
-    "yarn": frozenset({"beta_fast", "beta_slow", "attention_factor", "mscale", "mscale_all_dim"}),
-    "frequency_factors": frozenset({"frequency_factors"}),
+LAYER_TYPES = ("full_attention", "sliding_attention")
+ACTIVATION_NAMES: Mapping[str, Activation] = {
+    "silu": "silu",
+    "swish": "silu",
+    "gelu": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_fast": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "relu": "relu",
+    "relu2": "relu2",
 }
 
 
@@ -34,7 +35,7 @@ class Config:
 
     def get(self, field: str, kind: type[T], default: T | None = None) -> T:
         """A field of a kind; null or missing is the default, and an error when there is none."""
-        return _typed(self.values, field, kind, default, "")
+        return typed(self.values, field, kind, default)
 
     def refuse_unless(self, **expected: Any) -> None:
         """Refuse a field that says anything but what is computed here; missing and null are fine."""
@@ -67,11 +68,26 @@ class Config:
         types = self.values.get("layer_types") or default
         if not isinstance(types, list):
             raise ModelError(f"config.json: layer_types is {types!r}, which is no list")
-        if unknown := [kind for kind in types if kind not in ("full_attention", "sliding_attention")]:
+        if unknown := [kind for kind in types if kind not in LAYER_TYPES]:
             raise ModelError(f"config.json: layer_types has {unknown[0]!r}, which is not supported")
         if len(types) != self.layers():
             raise ModelError(f"config.json: layer_types names {len(types)} layers, num_hidden_layers {self.layers()}")
         return list(types)
+
+    def windows(self, default: list[str]) -> list[int | None]:
+        """A window for each layer that slides, by its type; `default`: the types where the config does not say them."""
+        types = self.layer_types(default)
+        if "sliding_attention" not in types:
+            return [None] * len(types)
+        window = self.get("sliding_window", int)
+        return [window or None if kind == "sliding_attention" else None for kind in types]
+
+    def positive(self, field: str, kind: type[T], default: T | None = None) -> T:
+        """A number that is not 0."""
+        value = self.get(field, kind, default)
+        if not value:
+            raise ModelError(f"config.json: {field} is 0")
+        return value
 
     def mapping(self, field: str) -> Mapping[str, Any]:
         """A field that holds an object; null or missing is an empty one."""
@@ -80,104 +96,47 @@ class Config:
             raise ModelError(f"config.json: {field} is {value!r}, which is no object")
         return value
 
-    def rope(self, head_dim: int) -> RopeSpec:
-        """The rotary embedding of all layers, written as rope_parameters or, by older configs, as rope_scaling."""
+    def activation(self, field: str, default: str | None = None) -> Activation:
+        """An activation by any of the names that Transformers has for it."""
+        name = self.get(field, str, default)
+        if name not in ACTIVATION_NAMES:
+            raise ModelError(f"config.json: {field} = {name!r} is not supported (only {', '.join(ACTIVATION_NAMES)})")
+        return ACTIVATION_NAMES[name]
+
+    def rope(
+        self, head_dim: int, *, partial: float | None = None, pairs: bool = False, theta: float = 10_000.0
+    ) -> RopeSpec:
+        """The rotary embedding of all layers, written as rope_parameters or, by older configs, as rope_scaling.
+
+        `partial`: the share of a head that turns where the config does not say it; None: all of it, and none less.
+        """
         newer, older = self.mapping("rope_parameters"), self.mapping("rope_scaling")
         if newer and older and newer != older:
             raise ModelError("config.json: rope_parameters and rope_scaling say different things; keep one of them")
         values = dict(newer or older)
-        self.refuse_unless(partial_rotary_factor=1.0)
+        if partial is None:
+            self.refuse_unless(partial_rotary_factor=1.0)
+        else:
+            share = self.get("partial_rotary_factor", float, partial)
+            head_dim = int(head_dim * typed(values, "partial_rotary_factor", float, share, "rope parameter "))
+            values.pop("partial_rotary_factor", None)
+            if head_dim < 2 or head_dim % 2:
+                raise ModelError(f"config.json: {head_dim} dimensions of a head turn, which cannot be paired")
         if (original := self.values.get("original_max_position_embeddings")) is not None:
             values["original_max_position_embeddings"] = original
-        theta = self.get("rope_theta", float, 10_000.0)
-        return rope_spec(values, head_dim, theta, self.get("max_position_embeddings", int, 2048))
+        limit = self.get("max_position_embeddings", int, 2048)
+        return replace(rope_spec(values, head_dim, self.get("rope_theta", float, theta), limit), pairs=pairs)
 
+    def rope_of_type(
+        self, kind: str, head_dim: int, theta: float, *, base: str = "rope_theta", scaled: bool = True
+    ) -> RopeSpec:
+        """The rope of one type of layers, for which newer configs have a dictionary each.
 
-def rope_spec(values: Mapping[str, Any], head_dim: int, theta: float, max_positions: int) -> RopeSpec:
-    """A RopeSpec from one dictionary of rope parameters; `theta` is for one that does not say it.
-
-    Unknown kinds and parameters are refused by name.
-    """
-    kind = values.get("rope_type") or values.get("type") or "default"
-    if not isinstance(kind, str) or kind not in _ROPE_KEYS:
-        raise ModelError(f"config.json: rope type {kind!r} is not supported (only {SUPPORTED_ROPES})")
-    neutral = {"partial_rotary_factor"} if values.get("partial_rotary_factor") == 1.0 else set()
-    given = {key for key, value in values.items() if value is not None}
-    if unknown := given - _ROPE_NOTES - _ROPE_KEYS[kind] - neutral:
-        raise ModelError(f"config.json: rope parameters {sorted(unknown)} are unknown for rope type {kind!r}")
-    plain = RopeSpec(head_dim, _positive(values, "rope_theta", theta))
-    if kind == "default":
-        return plain
-    if kind == "frequency_factors":
-        return replace(plain, kind="frequency_factors", frequency_factors=_factors(values, head_dim))
-    scaled = replace(plain, factor=_positive(values, "factor"))
-    if kind == "linear":
-        return replace(scaled, kind="linear")
-    original = _typed(values, "original_max_position_embeddings", int, max_positions, "rope parameter ")
-    if not original:
-        raise ModelError("config.json: rope parameter original_max_position_embeddings is 0")
-    scaled = replace(scaled, original_max_positions=original)
-    return _llama3(scaled, values) if kind == "llama3" else _yarn(scaled, values)
-
-
-def _llama3(scaled: RopeSpec, values: Mapping[str, Any]) -> RopeSpec:
-    low, high = _positive(values, "low_freq_factor"), _positive(values, "high_freq_factor")
-    if low >= high:
-        raise ModelError(f"config.json: rope parameter low_freq_factor {low} is not below high_freq_factor {high}")
-    return replace(scaled, kind="llama3", low_freq_factor=low, high_freq_factor=high)
-
-
-def _yarn(scaled: RopeSpec, values: Mapping[str, Any]) -> RopeSpec:
-    if scaled.theta == 1.0:
-        raise ModelError("config.json: rope parameter rope_theta is 1, so that every pair turns alike: not for yarn")
-    return replace(
-        scaled,
-        kind="yarn",
-        beta_fast=_positive(values, "beta_fast", 32.0),
-        beta_slow=_positive(values, "beta_slow", 1.0),
-        attention_factor=_yarn_attention_factor(values, scaled.factor),
-        truncate=_typed(values, "truncate", bool, default=True, what="rope parameter "),
-    )
-
-
-def _yarn_attention_factor(values: Mapping[str, Any], factor: float) -> float:
-    """As given; else of the two scales where both are, which DeepSeek introduced; else YaRN's own."""
-    if values.get("attention_factor") is not None:
-        return _typed(values, "attention_factor", float, None, "rope parameter ")
-
-    def scale(mscale: float) -> float:
-        return 0.1 * mscale * log(factor) + 1.0 if factor > 1 else 1.0
-
-    if values.get("mscale") and values.get("mscale_all_dim"):
-        return scale(_positive(values, "mscale")) / scale(_positive(values, "mscale_all_dim"))
-    return scale(1.0)
-
-
-def _factors(values: Mapping[str, Any], head_dim: int) -> tuple[float, ...]:
-    factors = values.get("frequency_factors")
-    if not isinstance(factors, list) or len(factors) != head_dim // 2:
-        count = len(factors) if isinstance(factors, list) else 0
-        raise ModelError(f"the rope has {count} frequency factors, but heads of {head_dim} dimensions")
-    return tuple(_positive({"frequency_factors": factor}, "frequency_factors") for factor in factors)
-
-
-def _positive(values: Mapping[str, Any], field: str, default: float | None = None) -> float:
-    value = _typed(values, field, float, default, "rope parameter ")
-    if value == 0:
-        raise ModelError(f"config.json: rope parameter {field} is 0")
-    return value
-
-
-def _typed(values: Mapping[str, Any], field: str, kind: type[T], default: T | None, what: str) -> T:
-    value = values.get(field)
-    if value is None:
-        if default is None:
-            raise ModelError(f"config.json: {what}{field} is missing")
-        return default
-    if kind is float and isinstance(value, int) and not isinstance(value, bool) and abs(value) < MAX_NUMBER:
-        value = float(value)
-    if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-        raise ModelError(f"config.json: {what}{field} is {value!r}, which is no {kind.__name__}")
-    if isinstance(value, int | float) and not 0 <= value < MAX_NUMBER:
-        raise ModelError(f"config.json: {what}{field} is {value!r}, which is negative or beyond all use")
-    return value
+        Older ones have a base (in the field `base`, else `theta`), and a `rope_scaling` for types that are `scaled`.
+        """
+        nested = self.mapping("rope_parameters")
+        if unknown := set(nested) - set(LAYER_TYPES):
+            raise ModelError(f"config.json: rope_parameters has {sorted(unknown)}, which are no types of layers")
+        values = {**Config(nested).mapping(kind), **(self.mapping("rope_scaling") if scaled else {})}
+        limit = self.get("max_position_embeddings", int)
+        return rope_spec(values, head_dim, self.get(base, float, theta), limit)

@@ -30,18 +30,20 @@ class HeadByHead:
 class Weight:
     """`shape` is what the op reads: [outputs, inputs] of a matrix, [outputs] of a vector.
 
-    `transposed`: the file has [inputs, outputs]. `order`: what has to be done to its rows.
+    `transposed`: the file has [inputs, outputs]. `order`: what has to be done to its rows. `folded`: the shape that a
+    vector has in the file.
     """
 
     name: str
     shape: tuple[int, ...]
     transposed: bool = False
     order: HeadByHead | None = None
+    folded: tuple[int, ...] | None = None
 
     @property
     def stored_shape(self) -> tuple[int, ...]:
         """In the file."""
-        return self.shape[::-1] if self.transposed else self.shape
+        return self.folded or (self.shape[::-1] if self.transposed else self.shape)
 
     @property
     def is_vector(self) -> bool:
@@ -54,7 +56,7 @@ class Weight:
 
     def arranged(self, stored: Tensor) -> Tensor:
         """What the op reads, of what the file has."""
-        found = stored.t().contiguous() if self.transposed else stored
+        found = stored.t().contiguous() if self.transposed else stored.reshape(self.shape)
         return found if self.order is None else self.order.undone(found)
 
     def __str__(self) -> str:

@@ -1,0 +1,37 @@
+"""Cohere: attention and MLP read one norm, of which both are added; ropes turn pairs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from plimsoll_runtime.models.families.changing import with_layers, with_mixers
+from plimsoll_runtime.models.families.llama import gated_decoder
+from plimsoll_runtime.models.families.reading import Config
+from plimsoll_runtime.models.spec.attention import HeadNorm
+from plimsoll_runtime.models.spec.decoder import DecoderSpec
+from plimsoll_runtime.models.spec.norm import Norm
+
+DEFAULTS = {"max_position_embeddings": 8192, "tie_word_embeddings": True, "logit_scale": 0.0625}
+"""What a field that is missing means."""
+THETA = 500_000.0
+
+
+def describe(values: Mapping[str, Any]) -> DecoderSpec:
+    """CohereForCausalLM."""
+    config = Config({**DEFAULTS, **values, "mlp_bias": False})
+    spec = side_by_side("CohereForCausalLM", config, theta=THETA)
+    if not config.get("use_qk_norm", bool, default=False):
+        return spec
+    norm = HeadNorm(spec.layers[0].norm, own=True)
+    return with_mixers(spec, lambda mixer: replace(mixer, head_norm=norm))
+
+
+def side_by_side(architecture: str, config: Config, *, theta: float) -> DecoderSpec:
+    """The same layers, whatever their windows."""
+    norm = Norm(config.get("layer_norm_eps", float, 1e-5), "layer")
+    spec = gated_decoder(architecture, config, pairs=True, theta=theta)
+    parallel = with_layers(spec, lambda layer: replace(layer, norm=norm, residual="parallel-one-norm"))
+    head = replace(spec.head, scale=config.get("logit_scale", float))
+    return replace(parallel, final_norm=norm, head=head)

@@ -1,0 +1,27 @@
+"""GPT-BigCode (StarCoder): GPT-2 whose heads share one key and value, in matrices stored as others are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from plimsoll_runtime.models.families import gpt2
+from plimsoll_runtime.models.families.changing import with_mixers
+from plimsoll_runtime.models.families.reading import Config
+from plimsoll_runtime.models.spec.decoder import DecoderSpec
+
+NAMES = replace(gpt2.NAMES, transposed=False)
+DEFAULTS = {**gpt2.DEFAULTS, "activation_function": "gelu_pytorch_tanh", "multi_query": True}
+"""What a field that is missing means."""
+
+
+def describe(values: Mapping[str, Any]) -> DecoderSpec:
+    """GPTBigCodeForCausalLM. With one key and value for each head they lie head by head."""
+    values = {**DEFAULTS, **values}
+    spec = gpt2.describe(values)
+    shared = Config(values).get("multi_query", bool)
+    if shared:
+        spec = with_mixers(spec, lambda mixer: replace(mixer, shape=replace(mixer.shape, kv_heads=1)))
+    names = replace(NAMES, interleaved=not shared)
+    return replace(spec, architecture="GPTBigCodeForCausalLM", names=names)

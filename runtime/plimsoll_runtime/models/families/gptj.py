@@ -1,0 +1,58 @@
+"""GPT-J: attention and MLP side by side behind one norm; 64 dimensions of each head turn, in pairs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from plimsoll_runtime.errors import ModelError
+from plimsoll_runtime.models.families.gpt2 import FIELDS
+from plimsoll_runtime.models.families.plain import inner_size, plain_decoder, renamed
+from plimsoll_runtime.models.families.reading import Config
+from plimsoll_runtime.models.spec.attention import AttentionShape, SelfAttention
+from plimsoll_runtime.models.spec.decoder import DecoderSpec, Head
+from plimsoll_runtime.models.spec.feed_forward import PlainMlp
+from plimsoll_runtime.models.spec.names import Names
+from plimsoll_runtime.models.spec.rope import RopeSpec
+
+NAMES = Names(
+    embedding="transformer.wte",
+    layer="transformer.h.{}",
+    query_key_value=("attn.q_proj", "attn.k_proj", "attn.v_proj"),
+    output="attn.out_proj",
+    gate_up=("mlp.fc_in",),
+    down="mlp.fc_out",
+    norms=("ln_1", "", "", ""),
+    final_norm="transformer.ln_f",
+    ignored=(".attn.bias", ".attn.masked_bias", ".attn.embed_positions"),
+)
+DEFAULTS = {
+    "vocab_size": 50400,
+    "n_embd": 4096,
+    "n_positions": 2048,
+    "n_head": 16,
+    "n_layer": 28,
+    "rotary_dim": 64,
+    "activation_function": "gelu_new",
+}
+"""What a field that is missing means."""
+
+
+def describe(values: Mapping[str, Any]) -> DecoderSpec:
+    """GPTJForCausalLM."""
+    config = Config(renamed(values, FIELDS, DEFAULTS))
+    heads, _, head_dim = config.heads()
+    turned = config.get("rotary_dim", int)
+    if not 0 < turned <= head_dim or turned % 2:
+        raise ModelError(f"config.json: rotary_dim is {turned}, and heads have {head_dim} dimensions")
+    shape = AttentionShape(heads, heads, head_dim, head_dim**-0.5)
+    return plain_decoder(
+        "GPTJForCausalLM",
+        config,
+        SelfAttention(shape, RopeSpec(turned, 10_000.0, pairs=True)),
+        PlainMlp(inner_size(config, "n_inner"), config.activation("activation_function"), bias=True),
+        names=NAMES,
+        eps="layer_norm_epsilon",
+        residual="parallel-one-norm",
+        head=Head(tied=config.get("tie_word_embeddings", bool, default=False), bias=True),
+    )

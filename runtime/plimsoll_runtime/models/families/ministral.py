@@ -1,0 +1,23 @@
+"""Ministral: Mistral with windows on some layers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from plimsoll_runtime.models.families.changing import with_windows
+from plimsoll_runtime.models.families.llama import gated_decoder
+from plimsoll_runtime.models.families.reading import Config
+from plimsoll_runtime.models.spec.decoder import DecoderSpec
+
+DEFAULTS = {"num_key_value_heads": 8, "sliding_window": 4096, "max_position_embeddings": 131_072}
+"""What a field that is missing means; one that is null has no window, and as many key and value heads as others."""
+
+
+def describe(values: Mapping[str, Any]) -> DecoderSpec:
+    """MinistralForCausalLM."""
+    config = Config({**DEFAULTS, **values, "attention_bias": False, "mlp_bias": False})
+    spec = gated_decoder("MinistralForCausalLM", config)
+    window = config.get("sliding_window", int, default=0) or None
+    unsaid = "full_attention" if window is None else "sliding_attention"
+    return with_windows(spec, config.windows([unsaid] * spec.num_layers))

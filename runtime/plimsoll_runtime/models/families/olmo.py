@@ -1,0 +1,26 @@
+"""OLMo: Llama with norms that have no weights, and products that may be cut."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from plimsoll_runtime.models.families.changing import with_layers, with_mixers
+from plimsoll_runtime.models.families.llama import gated_decoder
+from plimsoll_runtime.models.families.reading import Config
+from plimsoll_runtime.models.spec.decoder import DecoderSpec
+from plimsoll_runtime.models.spec.norm import Norm
+
+DEFAULTS = {"max_position_embeddings": 2048}
+"""What a field that is missing means."""
+NORM = Norm(1e-5, "layer", weighted=False)
+
+
+def describe(values: Mapping[str, Any]) -> DecoderSpec:
+    """OlmoForCausalLM."""
+    config = Config({**DEFAULTS, **values, "mlp_bias": False})
+    clip = config.get("clip_qkv", float, 0.0) or None
+    spec = gated_decoder("OlmoForCausalLM", config)
+    clipped = with_mixers(spec, lambda mixer: replace(mixer, clip=clip))
+    return replace(with_layers(clipped, lambda layer: replace(layer, norm=NORM)), final_norm=NORM)

@@ -1,0 +1,97 @@
+"""Rotary embeddings as configs say them: one dictionary of parameters, some of which have moved over the years."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from math import log
+from typing import Any
+
+from plimsoll_runtime.errors import ModelError
+from plimsoll_runtime.models.families.fields import typed
+from plimsoll_runtime.models.spec.rope import RopeSpec
+
+SUPPORTED_ROPES = "default, linear, llama3, yarn"
+_ROPE_NOTES = {"rope_type", "type", "rope_theta", "factor", "original_max_position_embeddings", "truncate"}
+_ROPE_KEYS: Mapping[str, frozenset[str]] = {
+    "default": frozenset(),
+    "linear": frozenset(),
+    "llama3": frozenset({"low_freq_factor", "high_freq_factor"}),
+    "yarn": frozenset({"beta_fast", "beta_slow", "attention_factor", "mscale", "mscale_all_dim"}),
+    "frequency_factors": frozenset({"frequency_factors"}),
+}
+
+
+def rope_spec(values: Mapping[str, Any], head_dim: int, theta: float, max_positions: int) -> RopeSpec:
+    """A RopeSpec from one dictionary of rope parameters; `theta` is for one that does not say it.
+
+    Unknown kinds and parameters are refused by name.
+    """
+    kind = values.get("rope_type") or values.get("type") or "default"
+    if not isinstance(kind, str) or kind not in _ROPE_KEYS:
+        raise ModelError(f"config.json: rope type {kind!r} is not supported (only {SUPPORTED_ROPES})")
+    neutral = {"partial_rotary_factor"} if values.get("partial_rotary_factor") == 1.0 else set()
+    given = {key for key, value in values.items() if value is not None}
+    if unknown := given - _ROPE_NOTES - _ROPE_KEYS[kind] - neutral:
+        raise ModelError(f"config.json: rope parameters {sorted(unknown)} are unknown for rope type {kind!r}")
+    plain = RopeSpec(head_dim, _positive(values, "rope_theta", theta))
+    if kind == "default":
+        return plain
+    if kind == "frequency_factors":
+        return replace(plain, kind="frequency_factors", frequency_factors=_factors(values, head_dim))
+    scaled = replace(plain, factor=_positive(values, "factor"))
+    if kind == "linear":
+        return replace(scaled, kind="linear")
+    original = typed(values, "original_max_position_embeddings", int, max_positions, "rope parameter ")
+    if not original:
+        raise ModelError("config.json: rope parameter original_max_position_embeddings is 0")
+    scaled = replace(scaled, original_max_positions=original)
+    return _llama3(scaled, values) if kind == "llama3" else _yarn(scaled, values)
+
+
+def _llama3(scaled: RopeSpec, values: Mapping[str, Any]) -> RopeSpec:
+    low, high = _positive(values, "low_freq_factor"), _positive(values, "high_freq_factor")
+    if low >= high:
+        raise ModelError(f"config.json: rope parameter low_freq_factor {low} is not below high_freq_factor {high}")
+    return replace(scaled, kind="llama3", low_freq_factor=low, high_freq_factor=high)
+
+
+def _yarn(scaled: RopeSpec, values: Mapping[str, Any]) -> RopeSpec:
+    if scaled.theta == 1.0:
+        raise ModelError("config.json: rope parameter rope_theta is 1, so that every pair turns alike: not for yarn")
+    return replace(
+        scaled,
+        kind="yarn",
+        beta_fast=_positive(values, "beta_fast", 32.0),
+        beta_slow=_positive(values, "beta_slow", 1.0),
+        attention_factor=_yarn_attention_factor(values, scaled.factor),
+        truncate=typed(values, "truncate", bool, default=True, what="rope parameter "),
+    )
+
+
+def _yarn_attention_factor(values: Mapping[str, Any], factor: float) -> float:
+    """As given; else of the two scales where both are, which DeepSeek introduced; else YaRN's own."""
+    if values.get("attention_factor") is not None:
+        return typed(values, "attention_factor", float, None, "rope parameter ")
+
+    def scale(mscale: float) -> float:
+        return 0.1 * mscale * log(factor) + 1.0 if factor > 1 else 1.0
+
+    if values.get("mscale") and values.get("mscale_all_dim"):
+        return scale(_positive(values, "mscale")) / scale(_positive(values, "mscale_all_dim"))
+    return scale(1.0)
+
+
+def _factors(values: Mapping[str, Any], head_dim: int) -> tuple[float, ...]:
+    factors = values.get("frequency_factors")
+    if not isinstance(factors, list) or len(factors) != head_dim // 2:
+        count = len(factors) if isinstance(factors, list) else 0
+        raise ModelError(f"the rope has {count} frequency factors, but heads of {head_dim} dimensions")
+    return tuple(_positive({"frequency_factors": factor}, "frequency_factors") for factor in factors)
+
+
+def _positive(values: Mapping[str, Any], field: str, default: float | None = None) -> float:
+    value = typed(values, field, float, default, "rope parameter ")
+    if value == 0:
+        raise ModelError(f"config.json: rope parameter {field} is 0")
+    return value

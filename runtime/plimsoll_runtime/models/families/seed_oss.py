@@ -1,0 +1,29 @@
+"""Seed-OSS: Llama with biases on queries, keys and values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from plimsoll_runtime.models.families.changing import with_mixers
+from plimsoll_runtime.models.families.llama import gated_decoder
+from plimsoll_runtime.models.families.reading import Config
+from plimsoll_runtime.models.spec.decoder import DecoderSpec
+
+DEFAULTS = {
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "max_position_embeddings": 524_288,
+    "attention_bias": True,
+    "attention_out_bias": False,
+}
+"""What a field that is missing means."""
+
+
+def describe(values: Mapping[str, Any]) -> DecoderSpec:
+    """SeedOssForCausalLM."""
+    config = Config({**DEFAULTS, **values})
+    bias = config.get("attention_out_bias", bool)
+    spec = gated_decoder("SeedOssForCausalLM", config)
+    return with_mixers(spec, lambda mixer: replace(mixer, output_bias=bias))

@@ -1,0 +1,166 @@
+"""Log probabilities of every family equal those of Transformers on the same folder, in each of its variants."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from model_support.forward import largest_difference, of_engine, of_transformers
+from model_support.tiny import edit_config, make_model, prompts, save_model
+from torch import Tensor
+
+from plimsoll_runtime.models.registry import FAMILIES, describe
+from plimsoll_runtime.weights.sources import resolve
+
+TOLERANCE = 1e-3
+PROMPTS = prompts((1, 17, 40, 120))
+"""Past every window (16) below."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model to compare: its config, and what its config.json says otherwise."""
+
+    config: str
+    values: Mapping[str, Any] = field(default_factory=dict)
+    drop: tuple[str, ...] = ()
+    edit: Mapping[str, Any] = field(default_factory=dict)
+
+
+WINDOW: Mapping[str, Any] = {"sliding_window": 16, "num_hidden_layers": 4}
+GPT: Mapping[str, Any] = {"n_embd": 48, "n_layer": 3, "n_head": 4, "n_positions": 256}
+HEADS: Mapping[str, Any] = {"head_dim": 16}
+
+CASES: Mapping[str, Case] = {
+    "gemma": Case("GemmaConfig", HEADS),
+    "gemma2": Case("Gemma2Config", {**HEADS, **WINDOW, "query_pre_attn_scalar": 24}),
+    "gemma2-no-caps": Case(
+        "Gemma2Config", {**HEADS, **WINDOW, "final_logit_softcapping": None, "attn_logit_softcapping": None}
+    ),
+    "ministral": Case(
+        "MinistralConfig", {**HEADS, **WINDOW, "layer_types": ["full_attention", "sliding_attention"] * 2}
+    ),
+    "phi": Case("PhiConfig", {"partial_rotary_factor": 0.5}),
+    "phi3": Case("Phi3Config"),
+    "phi3-window-partial": Case("Phi3Config", {"sliding_window": 16, "head_dim": 16, "partial_rotary_factor": 0.75}),
+    "gpt2": Case("GPT2Config", GPT),
+    "gpt2-inner-untied": Case("GPT2Config", {**GPT, "n_inner": 64, "tie_word_embeddings": False}),
+    "gpt-neo": Case(
+        "GPTNeoConfig",
+        {"attention_types": [[["global", "local"], 1], [["global"], 1]], "window_size": 16},
+    ),
+    "gpt-neox": Case("GPTNeoXConfig", {"hidden_size": 64}),
+    "gpt-neox-sequential": Case(
+        "GPTNeoXConfig", {"hidden_size": 64, "use_parallel_residual": False, "attention_bias": False}
+    ),
+    "gpt-neox-as-older-configs-say-it": Case(
+        "GPTNeoXConfig",
+        {"rope_parameters": {"rope_type": "default", "rope_theta": 1e3, "partial_rotary_factor": 0.5}},
+        drop=("rope_parameters",),
+        edit={"rotary_pct": 0.5, "rotary_emb_base": 1000},
+    ),
+    "gptj": Case("GPTJConfig", {**GPT, "rotary_dim": 8}),
+    "gpt-bigcode": Case("GPTBigCodeConfig", GPT),
+    "gpt-bigcode-many-keys": Case("GPTBigCodeConfig", {**GPT, "multi_query": False}),
+    "starcoder2": Case("Starcoder2Config", {"sliding_window": 16}),
+    "starcoder2-no-bias": Case("Starcoder2Config", {"use_bias": False, "tie_word_embeddings": False}),
+    "falcon": Case("FalconConfig"),
+    "falcon-groups": Case("FalconConfig", {"new_decoder_architecture": True, "num_kv_heads": 2}),
+    "falcon-groups-one-norm": Case(
+        "FalconConfig", {"new_decoder_architecture": True, "num_kv_heads": 2, "num_ln_in_parallel_attn": 1}
+    ),
+    "falcon-sequential-biases": Case("FalconConfig", {"parallel_attn": False, "bias": True, "multi_query": False}),
+    "opt": Case("OPTConfig", {"ffn_dim": 64, "word_embed_proj_dim": 48, "pad_token_id": 1}),
+    "opt-no-bias": Case("OPTConfig", {"word_embed_proj_dim": 48, "pad_token_id": 1, "enable_bias": False}),
+    "stablelm": Case("StableLmConfig", {"partial_rotary_factor": 0.5}),
+    "stablelm-parallel": Case(
+        "StableLmConfig", {"use_parallel_residual": True, "use_qkv_bias": True, "partial_rotary_factor": 1.0}
+    ),
+    "cohere": Case("CohereConfig", {"logit_scale": 0.5}),
+    "cohere-head-norms": Case("CohereConfig", {"use_qk_norm": True, "attention_bias": True, "logit_scale": 0.5}),
+    "cohere2": Case("Cohere2Config", {**WINDOW, "logit_scale": 0.5}),
+    "olmo": Case("OlmoConfig", {"clip_qkv": 1.5}),
+    "olmo2": Case("Olmo2Config"),
+    "olmo3": Case("Olmo3Config", WINDOW),
+    "olmo3-scaled": Case(
+        "Olmo3Config",
+        {
+            **WINDOW,
+            "head_dim": 16,
+            "rope_parameters": {
+                "full_attention": {
+                    "rope_type": "yarn",
+                    "rope_theta": 1e4,
+                    "factor": 8.0,
+                    "original_max_position_embeddings": 32,
+                },
+                "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+            },
+        },
+    ),
+    "granite": Case(
+        "GraniteConfig",
+        {
+            "embedding_multiplier": 3.0,
+            "logits_scaling": 2.0,
+            "residual_multiplier": 0.4,
+            "attention_multiplier": 0.2,
+            "attention_bias": True,
+        },
+    ),
+    "glm": Case("GlmConfig", HEADS),
+    "glm4": Case("Glm4Config", {**HEADS, "attention_bias": False}),
+    "smollm3": Case("SmolLM3Config", {"num_hidden_layers": 5}),
+    "smollm3-window": Case("SmolLM3Config", {**WINDOW, "use_sliding_window": True, "no_rope_layers": [1, 0, 1, 0]}),
+    "exaone4": Case("Exaone4Config", {"num_hidden_layers": 5, "sliding_window": 16}),
+    "exaone4-no-window": Case("Exaone4Config", {"sliding_window": None, "layer_types": ["full_attention"] * 3}),
+    "nemotron": Case("NemotronConfig", {"attention_bias": True, "mlp_bias": True}),
+    "ernie": Case("Ernie4_5Config", {**HEADS, "use_bias": True}),
+    "seed-oss": Case("SeedOssConfig", {**HEADS, "attention_out_bias": True, "mlp_bias": True}),
+    "hunyuan": Case("HunYuanDenseV1Config", HEADS),
+    "arcee": Case("ArceeConfig", {"mlp_bias": True}),
+    "helium": Case("HeliumConfig", {"head_dim": 12}),
+}
+ELSEWHERE = {
+    "LlamaForCausalLM",
+    "MistralForCausalLM",
+    "Qwen2ForCausalLM",
+    "Qwen3ForCausalLM",
+    "Gemma3ForCausalLM",
+}
+"""Compared in test_logits.py."""
+
+
+@pytest.fixture(scope="session")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Path, list[Tensor]]]:
+    """The folder of a case's model, and what Transformers computes once it has loaded that folder."""
+    from transformers import AutoModelForCausalLM
+
+    @cache
+    def make(name: str) -> tuple[Path, list[Tensor]]:
+        case = CASES[name]
+        folder = tmp_path_factory.mktemp(name)
+        save_model(make_model(case.config, case.values), folder)
+        edit_config(folder, drop=case.drop, **case.edit)
+        reference = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+        return folder, of_transformers(reference, PROMPTS)
+
+    return make
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("tokens", [2048, 24], ids=["whole", "chunked"])
+def test_logits_equal_transformers(name: str, tokens: int, saved: Callable[[str], tuple[Path, list[Tensor]]]) -> None:
+    folder, expected = saved(name)
+    actual = of_engine(str(folder), PROMPTS, max_batch_tokens=tokens)
+    assert largest_difference(actual, expected) < TOLERANCE
+
+
+def test_every_family_is_compared(saved: Callable[[str], tuple[Path, list[Tensor]]]) -> None:
+    compared = {describe(resolve(str(saved(name)[0])).config).architecture for name in CASES}
+    assert compared | ELSEWHERE == set(FAMILIES)
