@@ -56,7 +56,7 @@ class Model:
     @property
     def token_bytes(self) -> int:
         """Keys and values of one token in all layers."""
-        return sum(2 * shape.kv_heads * shape.head_dim for shape in self.program.facts.attention) * self.dtype.itemsize
+        return self.program.facts.token_bytes(self.dtype.itemsize)
 
     @property
     def beside_image(self) -> int:

@@ -39,8 +39,10 @@ class _Composer:
         spec, names = self._spec, self._names
         table = self._matrix(names.embedding, spec.vocab_size, self._hidden, as_is=True)
         ops = [*self._start(table)]
+        starts = [len(ops)]
         for index, layer in enumerate(spec.layers):
             ops += _Layer(self, names.layer.format(index), index, layer).ops()
+            starts.append(len(ops))
         if spec.final_norm is not None:
             ops.append(self.norm(spec.final_norm, names.final_norm, STATES, HIDDEN))
         head = Logits(
@@ -50,7 +52,7 @@ class _Composer:
         )
         facts = Facts(spec.architecture, spec.vocab_size, self._hidden, spec.max_positions, spec.attention)
         ignored = (*names.ignored, f"{names.head}.weight") if spec.head.tied else names.ignored
-        return Program(facts, tuple(ops), head, ignored)
+        return Program(facts, tuple(ops), head, tuple(starts), ignored)
 
     def _start(self, table: Weight) -> Iterator[Op]:
         embedding, names = self._spec.embedding, self._names

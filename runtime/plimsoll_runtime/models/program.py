@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from math import prod
 
 import torch
@@ -15,6 +15,7 @@ from plimsoll_runtime.models.ops.cost import FLOAT32, OpCost, StepRows
 from plimsoll_runtime.models.ops.heads import Rotate
 from plimsoll_runtime.models.ops.logits import Logits
 from plimsoll_runtime.models.ops.op import Op
+from plimsoll_runtime.models.ops.text import text_of
 from plimsoll_runtime.models.ops.weight import Weight
 from plimsoll_runtime.models.spec.attention import AttentionShape
 from plimsoll_runtime.models.spec.rope import RopeSpec
@@ -33,17 +34,23 @@ class Facts:
     max_positions: int
     attention: tuple[AttentionShape, ...]
 
+    def token_bytes(self, element_bytes: int) -> int:
+        """Keys and values of one token in all layers."""
+        return sum(2 * shape.key_width for shape in self.attention) * element_bytes
+
 
 @dataclass(frozen=True, slots=True)
 class Program:
     """`ops` in order, the last of which writes the hidden states that `head` reads. Printed, it is a line an op.
 
-    `ignored`: tensors of the files whose names end so are not read.
+    `layers`: where each layer begins in `ops`, and where the last one ends. `ignored`: tensors of the files whose names
+    end so are not read.
     """
 
     facts: Facts
     ops: tuple[Op, ...]
     head: Logits
+    layers: tuple[int, ...] = ()
     ignored: tuple[str, ...] = ()
 
     @property
@@ -94,35 +101,10 @@ class Program:
         return self.facts.vocab_size * (FLOAT32 * (1 + self.head.copies()) + (size if size != FLOAT32 else 0))
 
     def __str__(self) -> str:
-        lines = [f"{', '.join(op.writes)} = {_text(op, op.reads)}" for op in self.ops]
-        return "\n".join([*lines, f"logits = {_text(self.head, (self.result,))}"])
+        lines = [f"{', '.join(op.writes)} = {text_of(op, op.reads)}" for op in self.ops]
+        return "\n".join([*lines, f"logits = {text_of(self.head, (self.result,))}"])
 
     def _weights(self) -> Iterator[Weight]:
         for op in self.ops:
             yield from op.weights()
         yield from self.head.weights()
-
-
-def _text(op: Op | Logits, reads: tuple[str, ...]) -> str:
-    """Its name, what it reads, its tensors, and whatever of its record says something."""
-    said = [
-        f"{field.name}={_value(value)}"
-        for field in fields(op)  # type: ignore[arg-type]
-        if field.name not in ("reads", "writes", "kind")
-        and not _is_weight(value := getattr(op, field.name))
-        and value not in (None, (), field.default)
-    ]
-    name = "".join(f"_{c.lower()}" if c.isupper() else c for c in type(op).__name__).lstrip("_")
-    return f"{name}({', '.join([*reads, *map(str, op.weights()), *said])})"
-
-
-def _is_weight(value: object) -> bool:
-    return isinstance(value, Weight) or (isinstance(value, tuple) and any(isinstance(v, Weight) for v in value))
-
-
-def _value(value: object) -> str:
-    """A record by its fields that say something."""
-    if not hasattr(value, "__dataclass_fields__"):
-        return f"{value:g}" if isinstance(value, float) else str(value)
-    said = [(f.name, getattr(value, f.name), f.default) for f in fields(value)]  # type: ignore[arg-type]
-    return f"({', '.join(f'{name}={_value(v)}' for name, v, default in said if v != default)})"

@@ -107,14 +107,19 @@ def describe(config: Mapping[str, Any]) -> DecoderSpec:
         method = quantisation.get("quant_method", "unknown") if isinstance(quantisation, Mapping) else quantisation
         raise ModelError(f"config.json: quantization_config ({method}) is not supported yet; use unquantised weights")
     name = _architecture(config)
-    plugins = {e.name: e for e in entry_points(group=ENTRY_POINTS)}
-    if name in plugins:
-        found: Describe = plugins[name].load()
+    registered = {e.name: e for e in entry_points(group=ENTRY_POINTS)}
+    if name in registered:
+        found: Describe = registered[name].load()
         return found(config)
     if name not in FAMILIES:
-        known = ", ".join(sorted({*FAMILIES, *plugins}))
+        known = ", ".join(sorted({*FAMILIES, *registered}))
         raise ModelError(f"config.json: architecture {name} is not supported; known are {known}")
     return FAMILIES[name](config)
+
+
+def plugins() -> dict[str, str]:
+    """Architectures that third parties have registered, and where each is described."""
+    return {point.name: point.value for point in entry_points(group=ENTRY_POINTS)}
 
 
 def _architecture(config: Mapping[str, Any]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -34,9 +35,12 @@ class Access:
         return text
 
 
-def fetch_snapshot(model_id: str, revision: str | None, access: Access | None = None) -> Path:
+def fetch_snapshot(
+    model_id: str, revision: str | None, access: Access | None = None, patterns: Sequence[str] = PATTERNS
+) -> Path:
     """The folder of a snapshot, downloaded if need be; without `access` with the environment's token.
 
+    `patterns`: the files of it that are wanted.
     Raises SourceError saying what to do. It never has the token.
     """
     from huggingface_hub import snapshot_download
@@ -56,7 +60,7 @@ def fetch_snapshot(model_id: str, revision: str | None, access: Access | None = 
             revision=revision,
             token=None if access is None else access.token or False,
             cache_dir=None if access is None else access.cache(HF_HUB_CACHE),
-            allow_patterns=PATTERNS,
+            allow_patterns=list(patterns),
             ignore_patterns=IGNORED,
         )
     except HFValidationError as error:

@@ -49,6 +49,17 @@ def resolve(
     return open_folder(fetch_snapshot(model, revision, access), model)
 
 
+def resolve_config(model: str, revision: str | None = None, progress: Progress | None = None) -> dict[str, Any]:
+    """The config of what `resolve` finds; of a hub's model nothing else is fetched. Raises as `resolve` does."""
+    scheme, _, rest = model.rpartition("://")
+    hub = scheme == "hf" or (not scheme and not Path(model).exists() and not model.startswith((".", "~", "/")))
+    if not hub:
+        return dict(resolve(model, revision, progress).config)
+    model_id, _, at = rest.partition("@")
+    root = fetch_snapshot(model_id, revision or at or None, patterns=["config.json"])
+    return _read_json(root / "config.json", needed=True)
+
+
 def open_folder(root: Path, name: str) -> ModelFiles:
     """A folder as Transformers saves it: config.json beside safetensors, single or with an index."""
     config = _read_json(root / "config.json", needed=True)

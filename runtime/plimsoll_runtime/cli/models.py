@@ -1,0 +1,123 @@
+"""`plimsoll models`: which models are served, what a model computes, and whether it fits; no weight is read."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from typing import Any
+
+from plimsoll_runtime.cli import values
+
+GIB = 2**30
+
+
+def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
+    """Add `models` to the command line."""
+    parser = subparsers.add_parser(
+        "models",
+        help="list the families of models, show what one computes, and what memory it needs",
+        description="List the families of models that are served. `show` prints a model's program and `fit` the "
+        "memory that it needs; both read its config alone: of a hub's model only config.json is fetched.",
+        allow_abbrev=False,
+    )
+    parser.set_defaults(func=list_models)
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND")
+    listed = commands.add_parser("list", help="list the families (the default)", allow_abbrev=False)
+    listed.set_defaults(func=list_models)
+    shown = commands.add_parser(
+        "show",
+        help="print what a model computes, op by op",
+        description="Print MODEL's program: a line an op, layers that are alike once, `{}` for their number.",
+        allow_abbrev=False,
+    )
+    shown.add_argument("--all", action="store_true", help="every layer by itself")
+    shown.set_defaults(func=show)
+    fitted = commands.add_parser(
+        "fit",
+        help="print the memory that a model needs, and how many tokens fit beside it",
+        description="Print what MODEL's weights, its largest step and its KV cache take.",
+        epilog="example:\n  plimsoll models fit hf://Qwen/Qwen3-8B --memory 24GiB --dtype bfloat16",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    fitted.add_argument("--memory", metavar="SIZE", help="what there is (24GiB): exits with 1 where it does not fit")
+    fitted.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), default="bfloat16")
+    fitted.add_argument("--max-batch-tokens", type=values.positive, default=2048, metavar="N", help="tokens of a step")
+    fitted.add_argument("--max-sequences", type=values.positive, default=128, metavar="N", help="sequences at once")
+    fitted.set_defaults(func=fit)
+    for each in (shown, fitted):
+        each.add_argument("model", metavar="MODEL", help="a folder, a .gguf file, demo://NAME or a Hugging Face id")
+        each.add_argument("--revision", help="branch, tag or commit (hf:// only)")
+
+
+def list_models(args: argparse.Namespace) -> int:
+    """Print the families."""
+    from plimsoll_runtime.models.registry import FAMILIES, MODEL_TYPES, plugins
+    from plimsoll_runtime.weights.gguf.config import ARCHITECTURES
+
+    types = {architecture: kind for kind, architecture in MODEL_TYPES.items()}
+    gguf = {architecture: name for name, architecture in ARCHITECTURES.items()}
+    rows = [(name, types[name], gguf.get(name, "-")) for name in sorted(FAMILIES)]
+    rows += [(name, "-", f"by {origin}") for name, origin in sorted(plugins().items())]
+    _print_table(("ARCHITECTURE", "MODEL TYPE", "GGUF"), rows)
+    return 0
+
+
+def show(args: argparse.Namespace) -> int:
+    """Print a model's program, and what computes it on a CPU."""
+    from plimsoll_runtime.models.fusable import why_not_fused
+    from plimsoll_runtime.models.summary import summary
+
+    program = _program(args)
+    print(program if args.all else summary(program))
+    reason = why_not_fused(program)
+    print(
+        "\non a CPU: "
+        + ("whole steps in our own kernels" if reason is None else f"op by op in torch: the kernels {reason}")
+    )
+    return 0
+
+
+def fit(args: argparse.Namespace) -> int:
+    """Print the memory that a model needs; 1 where it is more than there is."""
+    from plimsoll_runtime.execution.precision import NAMES
+    from plimsoll_runtime.execution.workspace import LargestStep, by_program
+    from plimsoll_runtime.sizes import parse_size
+
+    program, dtype = _program(args), NAMES[args.dtype]
+    facts = program.facts
+    token = program.facts.token_bytes(dtype.itemsize)
+    weights = program.weight_bytes(dtype)
+    step = by_program(program, dtype, LargestStep(args.max_batch_tokens, args.max_sequences, facts.max_positions))
+    rows = [
+        ("weights", _size(weights), f"in {args.dtype}"),
+        ("largest step", _size(step), f"{args.max_batch_tokens} tokens, {args.max_sequences} sequences: at most"),
+        ("KV cache, a token", f"{token / 1024:.1f} KiB", f"{len(facts.attention)} layers"),
+        ("KV cache, a sequence", _size(token * facts.max_positions), f"of {facts.max_positions} tokens, the longest"),
+    ]
+    left = None if args.memory is None else parse_size(args.memory, 0) - weights - step
+    if left is not None and left >= token:
+        rows.append(("tokens beside it", f"{left // token}", f"in {_size(left)} of {args.memory}"))
+    _print_table(("WHAT", "TAKES", ""), rows)
+    if left is not None and left < token:
+        print(f"\nit does not fit: {_size(token - left)} more than {args.memory} are needed")
+        return 1
+    return 0
+
+
+def _program(args: argparse.Namespace) -> Any:
+    from plimsoll_runtime.models.composing import program_of
+    from plimsoll_runtime.models.registry import describe
+    from plimsoll_runtime.weights.sources import resolve_config
+
+    return program_of(describe(resolve_config(args.model, args.revision)))
+
+
+def _size(count: int) -> str:
+    return f"{count / GIB:.2f} GiB"
+
+
+def _print_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    widths = [max(len(row[i]) for row in (head, *rows)) for i in range(len(head))]
+    for row in (head, *rows):
+        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())

@@ -1,0 +1,83 @@
+"""`plimsoll models`: families, programs and memory, from a config alone."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from plimsoll_runtime.cli.main import main
+
+CONFIG: dict[str, Any] = {
+    "architectures": ["Gemma3ForCausalLM"],
+    "vocab_size": 1000,
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 7,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 1,
+    "head_dim": 32,
+    "sliding_window": 16,
+    "max_position_embeddings": 4096,
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> str:
+    """A model without weights."""
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
+    (tmp_path / "model.safetensors").touch()
+    return str(tmp_path)
+
+
+def test_families_are_listed_with_their_types(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["models"]) == 0
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert rows[0] == ["ARCHITECTURE", "MODEL", "TYPE", "GGUF"]
+    assert ["Gemma3ForCausalLM", "gemma3_text", "gemma3"] in rows
+    assert ["OPTForCausalLM", "opt", "-"] in rows
+
+
+def test_layers_that_are_alike_are_shown_once(folder: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["models", "show", folder]) == 0
+    out = capsys.readouterr().out
+    lines = out.splitlines()
+    assert lines[0] == "x = embed(model.embed_tokens.weight, scale=8)"
+    assert [line for line in lines if line.startswith("layers")] == ["layers 0-4, 6:", "layers 5:"]
+    assert out.count("layer={}") == 2
+    sliding, full = out.split("layers 5:")
+    assert "window=16" in sliding
+    assert "window" not in full
+    assert "\nlogits = logits(hidden, model.embed_tokens.weight, head=(tied=True))\n" in out
+
+
+def test_all_layers(folder: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["models", "show", "--all", folder]) == 0
+    out = capsys.readouterr().out
+    assert all(f"attend(heads, layer={number}," in out for number in range(7))
+
+
+def test_what_fits(folder: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """A token has 7 layers of one key and one value of 32 numbers of 2 bytes."""
+    assert main(["models", "fit", folder, "--memory", "1GiB", "--max-batch-tokens", "64"]) == 0
+    rows = {line.split("  ")[0]: line for line in capsys.readouterr().out.splitlines()}
+    assert f"{7 * 2 * 32 * 2 / 1024:.1f} KiB" in rows["KV cache, a token"]
+    tokens, left = rows["tokens beside it"].split()[3], float(rows["tokens beside it"].split()[5])
+    assert left < 1
+    assert abs(int(tokens) * 7 * 2 * 32 * 2 / 2**30 - left) < 0.01
+
+
+def test_what_does_not_fit(folder: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["models", "fit", folder, "--memory", "1MiB"]) == 1
+    assert "it does not fit: 0.0" in capsys.readouterr().out
+
+
+def test_an_unknown_architecture_is_refused_with_those_that_are_known(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({**CONFIG, "architectures": ["T5EncoderModel"]}))
+    (tmp_path / "model.safetensors").touch()
+    assert main(["models", "show", str(tmp_path)]) != 0
+    assert "T5EncoderModel is not supported; known are ArceeForCausalLM" in capsys.readouterr().err
