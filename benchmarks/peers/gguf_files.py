@@ -84,10 +84,10 @@ def _metadata(writer: Any, config: dict[str, Any], form: FloatType) -> None:
     writer.add_rope_dimension_count(config["hidden_size"] // config["num_attention_heads"])
     writer.add_rope_freq_base(config["rope_parameters"]["rope_theta"])
     writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
-    _vocabulary(writer, config["vocab_size"])
+    add_vocabulary(writer, config["vocab_size"])
 
 
-def _vocabulary(writer: Any, size: int) -> None:
+def add_vocabulary(writer: Any, size: int) -> None:
     """Made-up words in a byte-level BPE: requests are token ids, but a server must be able to spell its answer."""
     letters = sorted(ByteLevel.alphabet())
     words = ["<unk>", "<s>", "</s>", *letters, letters[0] + letters[1]]

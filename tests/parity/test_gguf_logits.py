@@ -3,56 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import pytest
 from gguf import GGMLQuantizationType as Kind
 from gguf import RopeScalingType
 from model_support.forward import largest_difference, of_decoder, of_transformers
+from model_support.gguf_cases import FAMILIES, GEMMA_ROPES, LLAMA3, MORE, YARN, Case
 from model_support.gguf_files import decoded_by_gguf, reference_of, write_gguf
 from model_support.tiny import make_model, prompts
 
+from plimsoll_runtime.weights.gguf.families import FAMILIES as GGUF
 from plimsoll_runtime.weights.sources import resolve
 
 TOLERANCE = 1e-3
 PROMPTS = prompts((1, 30, 100))
 
 
-@dataclass(frozen=True)
-class Case:
-    """A model to write and read back."""
-
-    config: str
-    values: Mapping[str, Any] = field(default_factory=dict)
-    extra: Mapping[str, Any] = field(default_factory=dict)
-
-
-SIZES = {"hidden_size": 256, "intermediate_size": 256, "num_hidden_layers": 2}
-"""Rows of 256, the block of the K types."""
-YARN = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 8.0, "original_max_position_embeddings": 32}
-LLAMA3 = {
-    "rope_type": "llama3",
-    "rope_theta": 5e4,
-    "factor": 8.0,
-    "low_freq_factor": 1.0,
-    "high_freq_factor": 4.0,
-    "original_max_position_embeddings": 32,
-}
-GEMMA_ROPES = {
-    "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
-    "full_attention": {"rope_type": "linear", "rope_theta": 1e6, "factor": 8.0},
-}
-FAMILIES: Mapping[str, Case] = {
-    "llama": Case("LlamaConfig", SIZES),
-    "qwen2": Case("Qwen2Config", {**SIZES, "tie_word_embeddings": True}),
-    "qwen3": Case("Qwen3Config", {**SIZES, "head_dim": 64}),
-    "gemma3": Case(
-        "Gemma3TextConfig",
-        {**SIZES, "head_dim": 64, "query_pre_attn_scalar": 64, "sliding_window": 16, "num_hidden_layers": 6},
-    ),
-}
 KINDS = [Kind.F32, Kind.F16, Kind.BF16, Kind.Q8_0, Kind.Q4_0, Kind.Q4_K, Kind.Q6_K]
 DETAILS: Mapping[str, Case] = {
     "llama-own-head-dim": Case("LlamaConfig", {"head_dim": 32, "num_key_value_heads": 1}),
@@ -98,6 +65,15 @@ def compare(case: Case, kind: Kind, path: Path) -> None:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_types(family: str, kind: Kind, tmp_path: Path) -> None:
     compare(FAMILIES[family], kind, tmp_path / "model.gguf")
+
+
+@pytest.mark.parametrize("name", MORE)
+def test_more_families(name: str, tmp_path: Path) -> None:
+    compare(MORE[name], Kind.F32, tmp_path / "model.gguf")
+
+
+def test_every_architecture_is_compared() -> None:
+    assert {name.split("-parallel")[0] for name in (*FAMILIES, *MORE)} == set(GGUF)
 
 
 @pytest.mark.parametrize("name", DETAILS)

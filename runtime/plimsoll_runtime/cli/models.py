@@ -53,10 +53,10 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
 def list_models(args: argparse.Namespace) -> int:
     """Print the families."""
     from plimsoll_runtime.models.registry import FAMILIES, MODEL_TYPES, plugins
-    from plimsoll_runtime.weights.gguf.config import ARCHITECTURES
+    from plimsoll_runtime.weights.gguf.families import FAMILIES as GGUF
 
     types = {architecture: kind for kind, architecture in MODEL_TYPES.items()}
-    gguf = {architecture: name for name, architecture in ARCHITECTURES.items()}
+    gguf = {family.architecture: name for name, family in GGUF.items()}
     rows = [(name, types[name], gguf.get(name, "-")) for name in sorted(FAMILIES)]
     rows += [(name, "-", f"by {origin}") for name, origin in sorted(plugins().items())]
     _print_table(("ARCHITECTURE", "MODEL TYPE", "GGUF"), rows)

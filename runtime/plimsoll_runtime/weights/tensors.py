@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Protocol
 
 from plimsoll_runtime.weights.files import ModelFiles
@@ -20,12 +20,14 @@ class TensorSource(Protocol):
         """One of them, as its file has it. Raises ModelError where it cannot be read."""
 
 
-def open_tensors(files: ModelFiles) -> TensorSource:
-    """The tensors of a model's files. Raises ModelError when a file is cut short or not what it says."""
+def open_tensors(files: ModelFiles, wanted: Iterable[str]) -> TensorSource:
+    """The tensors of a model's files; `wanted` are the names that somebody asks for, as Transformers has them.
+
+    Raises ModelError when a file is cut short or not what it says."""
     if files.format == "gguf":
         from plimsoll_runtime.weights.gguf.tensors import GgufTensors
 
-        return GgufTensors(files.weights[0], files.config)
+        return GgufTensors(files.weights[0], files.config, wanted)
     from plimsoll_runtime.weights.safetensors_files import SafetensorsFiles
 
     return SafetensorsFiles(files.weights)

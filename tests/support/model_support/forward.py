@@ -15,6 +15,7 @@ from plimsoll_runtime.execution.attention.target import Target
 from plimsoll_runtime.execution.kv_cache import KvCache
 from plimsoll_runtime.models.composing import program_of
 from plimsoll_runtime.models.decoder import Decoder
+from plimsoll_runtime.models.fusable import why_not_fused
 from plimsoll_runtime.models.load import load_decoder
 from plimsoll_runtime.models.registry import describe
 from plimsoll_runtime.weights.files import ModelFiles
@@ -47,7 +48,8 @@ def of_engine(model: str, prompts: Sequence[Sequence[int]], **options: Any) -> l
 
 def backend_of(files: ModelFiles, dtype: torch.dtype, wanted: str = "auto") -> type[AttentionBackend]:
     """The attention backend for a model on a CPU."""
-    return select(wanted, Target(CPU, dtype, describe(files.config).attention, BLOCK))
+    program = program_of(describe(files.config))
+    return select(wanted, Target(CPU, dtype, program.facts.attention, BLOCK, why_not_fused(program)))
 
 
 def of_decoder(

@@ -14,6 +14,7 @@ from gguf import GGMLQuantizationType as Kind
 from numpy.typing import NDArray
 from torch import Tensor
 
+from peers.gguf_files import add_vocabulary
 from plimsoll_runtime.weights.gguf.metadata import GgufTensor
 
 ARCHITECTURES = {
@@ -21,7 +22,28 @@ ARCHITECTURES = {
     "Qwen2Config": gguf.MODEL_ARCH.QWEN2,
     "Qwen3Config": gguf.MODEL_ARCH.QWEN3,
     "Gemma3TextConfig": gguf.MODEL_ARCH.GEMMA3,
+    "GemmaConfig": gguf.MODEL_ARCH.GEMMA,
+    "Gemma2Config": gguf.MODEL_ARCH.GEMMA2,
+    "PhiConfig": gguf.MODEL_ARCH.PHI2,
+    "Phi3Config": gguf.MODEL_ARCH.PHI3,
+    "Starcoder2Config": gguf.MODEL_ARCH.STARCODER2,
+    "StableLmConfig": gguf.MODEL_ARCH.STABLELM,
+    "CohereConfig": gguf.MODEL_ARCH.COMMAND_R,
+    "Cohere2Config": gguf.MODEL_ARCH.COHERE2,
+    "Olmo2Config": gguf.MODEL_ARCH.OLMO2,
+    "GraniteConfig": gguf.MODEL_ARCH.GRANITE,
+    "NemotronConfig": gguf.MODEL_ARCH.NEMOTRON,
+    "SmolLM3Config": gguf.MODEL_ARCH.SMOLLM3,
+    "SeedOssConfig": gguf.MODEL_ARCH.SEED_OSS,
+    "HunYuanDenseV1Config": gguf.MODEL_ARCH.HUNYUAN_DENSE,
+    "Ernie4_5Config": gguf.MODEL_ARCH.ERNIE4_5,
+    "Glm4Config": gguf.MODEL_ARCH.GLM4,
+    "ArceeConfig": gguf.MODEL_ARCH.ARCEE,
 }
+REORDERED = ("llama", "granite", "smollm3", "arcee")
+"""Models whose converter in llama.cpp is Llama's, which reorders rows of queries and keys (`LlamaModel.permute`)."""
+SHIFTED = ("gemma", "gemma2", "gemma3_text", "nemotron")
+"""Those to whose norms' weights it adds 1."""
 
 SCALES: Mapping[Kind, tuple[int, float]] = {
     Kind.Q2_K: (80, 1.5),
@@ -51,14 +73,19 @@ def gguf_name(config: Any, name: str) -> str:
     return str(found)
 
 
-def write_gguf(model: Any, path: Path, kind: Kind, **extra: Any) -> None:
+def write_gguf(model: Any, path: Path, kind: Kind, *, spelt: bool = False, **extra: Any) -> None:
     """Save a Transformers model as llama.cpp's converter does: matrices in one type, vectors in float32.
 
-    `extra` are calls of GGUFWriter by name (rope_scaling_factor=8.0 for add_rope_scaling_factor(8.0)).
+    `spelt`: with a vocabulary that llama.cpp can spell answers with. `extra` are calls of GGUFWriter by name
+    (rope_scaling_factor=8.0 for add_rope_scaling_factor(8.0)).
     """
     config = model.config
     writer = gguf.GGUFWriter(path, gguf.MODEL_ARCH_NAMES[ARCHITECTURES[type(config).__name__]])
-    for key, value in (_metadata(config) | extra).items():
+    pairs = _metadata(config) | extra
+    if spelt:
+        del pairs["token_list"]
+        add_vocabulary(writer, config.vocab_size)
+    for key, value in pairs.items():
         getattr(writer, f"add_{key}")(value)
     if config.rope_parameters.get("rope_type") == "llama3":
         writer.add_tensor("rope_freqs.weight", rope_factors(model).numpy())
@@ -89,16 +116,35 @@ def _metadata(config: Any) -> dict[str, Any]:
         "feed_forward_length": config.intermediate_size,
         "head_count": config.num_attention_heads,
         "head_count_kv": config.num_key_value_heads,
-        "layer_norm_rms_eps": config.rms_norm_eps,
         "rope_freq_base": ropes.get("full_attention", ropes)["rope_theta"],
         "vocab_size": config.vocab_size,
         "token_list": [f"w{i}" for i in range(config.vocab_size)],
     }
     if head_dim := getattr(config, "head_dim", None):
         metadata |= {"key_length": head_dim, "value_length": head_dim}
-    if config.model_type == "gemma3_text":
-        metadata["sliding_window"] = config.sliding_window
-    return metadata
+    for field in ("layer_norm_eps", "norm_epsilon", "norm_eps", "rms_norm_eps"):
+        if epsilon := getattr(config, field, None):
+            metadata["layer_norm_rms_eps" if field == "rms_norm_eps" else "layer_norm_eps"] = epsilon
+    if (share := ropes.get("partial_rotary_factor", 1.0)) != 1.0:
+        metadata["rope_dimension_count"] = int(share * (head_dim or config.hidden_size // config.num_attention_heads))
+    return metadata | {key: getattr(config, field) for key, field in _PAIRS.get(config.model_type, {}).items()}
+
+
+_CAPS = {"attn_logit_softcapping": "attn_logit_softcapping", "final_logit_softcapping": "final_logit_softcapping"}
+_PAIRS: Mapping[str, Mapping[str, str]] = {
+    "gemma2": {"sliding_window": "sliding_window", **_CAPS},
+    "gemma3_text": {"sliding_window": "sliding_window"},
+    "cohere": {"logit_scale": "logit_scale"},
+    "cohere2": {"logit_scale": "logit_scale", "sliding_window": "sliding_window"},
+    "granite": {
+        "attention_scale": "attention_multiplier",
+        "embedding_scale": "embedding_multiplier",
+        "residual_scale": "residual_multiplier",
+        "logit_scale": "logits_scaling",
+    },
+    "stablelm": {"parallel_residual": "use_parallel_residual"},
+}
+"""Calls of GGUFWriter, and the config's field, by model type."""
 
 
 def encode(values: Tensor, kind: Kind) -> NDArray[Any]:
@@ -158,7 +204,7 @@ def reference_of(config: Any, decoded: Mapping[str, Tensor]) -> Any:
 
 def from_llama_cpp(config: Any, name: str, tensor: Tensor) -> Tensor:
     """Undo what llama.cpp's converter does to a tensor of this name."""
-    if config.model_type == "gemma3_text" and name.endswith("norm.weight"):
+    if config.model_type in SHIFTED and name.endswith("norm.weight"):
         return tensor - 1
     if heads := _permuted_heads(config, name):
         return tensor.reshape(heads, -1, 2, *tensor.shape[1:]).swapaxes(1, 2).reshape(tensor.shape)
@@ -167,7 +213,7 @@ def from_llama_cpp(config: Any, name: str, tensor: Tensor) -> Tensor:
 
 def to_llama_cpp(config: Any, name: str, tensor: Tensor) -> Tensor:
     """What llama.cpp's converter makes of a tensor of this name."""
-    if config.model_type == "gemma3_text" and name.endswith("norm.weight"):
+    if config.model_type in SHIFTED and name.endswith("norm.weight"):
         return tensor + 1
     if heads := _permuted_heads(config, name):
         return tensor.reshape(heads, 2, -1, *tensor.shape[1:]).swapaxes(1, 2).reshape(tensor.shape)
@@ -176,7 +222,7 @@ def to_llama_cpp(config: Any, name: str, tensor: Tensor) -> Tensor:
 
 def _permuted_heads(config: Any, name: str) -> int | None:
     """llama.cpp rotates neighbours where Transformers rotates halves; for Llama the weights are reordered."""
-    if config.model_type != "llama":
+    if config.model_type not in REORDERED:
         return None
     if "q_proj" in name:
         return int(config.num_attention_heads)

@@ -124,7 +124,9 @@ def test_vectors_stay_float32(tmp_path: Path, config: str, source: str) -> None:
         save_model(model, tmp_path)
     files = resolve(str(tmp_path / "model.gguf" if source == "gguf" else tmp_path))
     program = program_of(describe(files.config))
-    reader = WeightReader(program, open_tensors(files), torch.bfloat16, CPU, lambda stage, fraction: None)
+    reader = WeightReader(
+        program, open_tensors(files, program.weights()), torch.bfloat16, CPU, lambda stage, fraction: None
+    )
     ours = {name: reader.read(weight) for name, weight in program.weights().items() if weight.is_vector}
     kept = {name: p.detach() for name, p in model.named_parameters() if p.dim() == 1}
     shifted = source == "gguf" and config.startswith("Gemma")

@@ -31,7 +31,7 @@ from plimsoll_runtime.weights.sources import open_gguf
 from plimsoll_runtime.weights.tensors import open_tensors
 
 ONES = np.ones(8, np.float32)
-HEADS = {"num_attention_heads": 2, "num_key_value_heads": 1}
+HEADS = {"num_attention_heads": 2, "num_key_value_heads": 1, "num_hidden_layers": 1}
 BASE: Mapping[str, Any] = {
     "context_length": 64,
     "embedding_length": 8,
@@ -97,7 +97,8 @@ def write(
 def check(path: Path) -> None:
     """What a loader does before it reads the first tensor."""
     files = open_gguf(path)
-    check_tensors(program_of(describe(files.config)), open_tensors(files).shapes)
+    program = program_of(describe(files.config))
+    check_tensors(program, open_tensors(files, program.weights()).shapes)
 
 
 def one_tensor(path: Path, stored: Any, kind: Kind, name: str = "t") -> GgufTensors:
@@ -107,7 +108,7 @@ def one_tensor(path: Path, stored: Any, kind: Kind, name: str = "t") -> GgufTens
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    return GgufTensors(path, HEADS)
+    return GgufTensors(path, HEADS, ["t"])
 
 
 def test_a_whole_model(tmp_path: Path) -> None:
@@ -132,7 +133,7 @@ def test_every_type_is_decoded(tmp_path: Path, kind: Kind, monkeypatch: pytest.M
     assert float(read.std()) > 0.1
     assert torch.equal(read, expected)
     assert torch.equal(
-        GgufTensors(tmp_path / "m.gguf", HEADS).stored("t").converted(torch.bfloat16), expected.bfloat16()
+        GgufTensors(tmp_path / "m.gguf", HEADS, ["t"]).stored("t").converted(torch.bfloat16), expected.bfloat16()
     )
 
 
@@ -157,7 +158,7 @@ def test_an_unknown_type(tmp_path: Path) -> None:
     assert whole.count(old) == 1
     path.write_bytes(whole.replace(old, old[:-4] + struct.pack("<I", 99)))
     with pytest.raises(ModelError, match=r"t is of type 99 \(unknown\), which cannot be decoded"):
-        GgufTensors(path, HEADS)
+        GgufTensors(path, HEADS, ["t"])
 
 
 def test_rows_that_blocks_cannot_hold(tmp_path: Path) -> None:
@@ -168,7 +169,7 @@ def test_rows_that_blocks_cannot_hold(tmp_path: Path) -> None:
     assert whole.count(old) == 1
     path.write_bytes(whole.replace(old, struct.pack("<I2Q", 2, 16, 4)))
     with pytest.raises(ModelError, match=r"t has the shape \[4, 16\], which Q8_0 cannot hold.* blocks of 32"):
-        GgufTensors(path, HEADS)
+        GgufTensors(path, HEADS, ["t"])
 
 
 @pytest.mark.parametrize(

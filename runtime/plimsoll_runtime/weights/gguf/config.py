@@ -6,17 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 from plimsoll_runtime.errors import ModelError
+from plimsoll_runtime.weights.gguf.families import FAMILIES, GgufFamily
 
 T = TypeVar("T", int, float, bool, str)
 
-ARCHITECTURES = {
-    "llama": "LlamaForCausalLM",
-    "qwen2": "Qwen2ForCausalLM",
-    "qwen3": "Qwen3ForCausalLM",
-    "gemma3": "Gemma3ForCausalLM",
-}
 GEMMA3_LAYERS_PER_PATTERN = 6
-GEMMA3_27B_LAYERS = 62
+GEMMA2_27B_LAYERS, GEMMA3_27B_LAYERS = 46, 62
 _NEUTRAL: Mapping[str, Any] = {
     "attention.causal": True,
     "attention.sliding_window": 0,
@@ -35,6 +30,7 @@ _NEUTRAL: Mapping[str, Any] = {
     "use_parallel_residual": False,
 }
 """Keys that are not computed here, with the value that changes nothing."""
+_TURNED = "rope.dimension_count"
 _NOTES = frozenset({"tensor_data_layout", "rope.scaling.finetuned", "rope.scaling.original_context_length"})
 """Keys that say nothing about the numbers by themselves."""
 
@@ -48,16 +44,21 @@ def translate(
     biases is not in the metadata: the tensors' names say it.
     """
     arch = metadata.get("general.architecture")
-    if not isinstance(arch, str) or arch not in ARCHITECTURES:
-        raise ModelError(f"GGUF architecture {arch!r} is not supported; known are {', '.join(ARCHITECTURES)}")
-    pairs = _Pairs(metadata, arch)
-    config = _decoder(pairs, tensor_names) | {
-        "architectures": [ARCHITECTURES[arch]],
+    if not isinstance(arch, str) or arch not in FAMILIES:
+        raise ModelError(f"GGUF architecture {arch!r} is not supported; known are {', '.join(FAMILIES)}")
+    pairs, family = _Pairs(metadata, arch), FAMILIES[arch]
+    said = {field: pairs.get(key.name, key.kind, key.default) for field, key in family.keys.items()}
+    config = _decoder(pairs, family, tensor_names) | {
+        **family.fixed,
+        **said,
+        "architectures": [family.architecture],
         "rope_theta": pairs.get("rope.freq_base", float, 10_000.0),
         "rope_scaling": _rope_scaling(pairs, rope_factors),
         "bos_token_id": metadata.get("tokenizer.ggml.bos_token_id"),
         "eos_token_id": _ends(metadata),
     }
+    if arch == "gemma2":
+        config["query_pre_attn_scalar"] = _query_scalar(config, GEMMA2_27B_LAYERS)
     if arch == "gemma3":
         config |= _gemma3(pairs, config)
     pairs.refuse_others()
@@ -104,13 +105,17 @@ class _Pairs:
             raise ModelError(f"GGUF: {self._arch}.{key} = {_shown(value)} is not supported")
 
 
-def _decoder(pairs: _Pairs, names: frozenset[str]) -> dict[str, Any]:
+def _decoder(pairs: _Pairs, family: GgufFamily, names: frozenset[str]) -> dict[str, Any]:
     heads, hidden = pairs.get("attention.head_count", int), pairs.get("embedding_length", int)
     if heads < 1:
         raise ModelError(f"GGUF: attention.head_count is {heads}")
     head_dim = pairs.get("attention.key_length", int, hidden // heads)
-    for key in ("attention.value_length", "rope.dimension_count"):
-        if (value := pairs.get(key, int, head_dim)) != head_dim:
+    turned = pairs.get("rope.dimension_count", int, head_dim)
+    for key, value in (
+        ("attention.value_length", pairs.get("attention.value_length", int, head_dim)),
+        (_TURNED, turned),
+    ):
+        if value != head_dim and not (key == _TURNED and family.partial and 0 < value < head_dim):
             raise ModelError(f"GGUF: {key} is {value}, but a head has {head_dim} dimensions: not supported")
     layers = pairs.get("block_count", int)
     if layers > len(names):
@@ -123,11 +128,16 @@ def _decoder(pairs: _Pairs, names: frozenset[str]) -> dict[str, Any]:
         "num_key_value_heads": pairs.get("attention.head_count_kv", int, heads),
         "head_dim": head_dim,
         "max_position_embeddings": pairs.get("context_length", int),
-        "rms_norm_eps": pairs.get("attention.layer_norm_rms_epsilon", float),
+        family.epsilon: pairs.get(f"attention.layer_norm_{'' if family.layer_norms else 'rms_'}epsilon", float),
         "vocab_size": pairs.get("vocab_size", int, pairs.tokens),
         "tie_word_embeddings": "output.weight" not in names,
-        "attention_bias": "blk.0.attn_output.bias" in names,
+        "attention_bias": "blk.0.attn_q.bias" in names,
+        "use_qkv_bias": "blk.0.attn_q.bias" in names,
+        "attention_out_bias": "blk.0.attn_output.bias" in names,
+        "use_bias": "blk.0.attn_output.bias" in names,
+        "use_qk_norm": "blk.0.attn_q_norm.weight" in names,
         "mlp_bias": "blk.0.ffn_down.bias" in names,
+        **({"partial_rotary_factor": turned / head_dim} if family.partial else {}),
     }
 
 
@@ -160,19 +170,21 @@ def _rope_scaling(pairs: _Pairs, factors: Sequence[float] | None) -> dict[str, A
 
 
 def _gemma3(pairs: _Pairs, config: Mapping[str, Any]) -> dict[str, Any]:
-    """The 27B model alone scales queries by its hidden size over its heads; no key says so."""
-    layers = config["num_hidden_layers"]
-    large = layers == GEMMA3_27B_LAYERS
     softcap = pairs.get("final_logit_softcapping", float, 0.0)
     return {
-        "query_pre_attn_scalar": config["hidden_size"] // config["num_attention_heads"]
-        if large
-        else config["head_dim"],
+        "query_pre_attn_scalar": _query_scalar(config, GEMMA3_27B_LAYERS),
         "sliding_window": pairs.get("attention.sliding_window", int),
         "rope_local_base_freq": pairs.get("rope.freq_base_swa", float, 10_000.0),
-        "layer_types": _layer_types(pairs.raw("attention.sliding_window_pattern"), layers),
+        "layer_types": _layer_types(pairs.raw("attention.sliding_window_pattern"), config["num_hidden_layers"]),
         "final_logit_softcapping": softcap or None,
     }
+
+
+def _query_scalar(config: Mapping[str, Any], layers_of_27b: int) -> int:
+    """The 27B models alone scale queries by their hidden size over their heads; no key says so."""
+    if config["num_hidden_layers"] == layers_of_27b:
+        return int(config["hidden_size"]) // int(config["num_attention_heads"])
+    return int(config["head_dim"])
 
 
 def _layer_types(pattern: Any, layers: int) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import mmap
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 from math import prod
 from pathlib import Path
@@ -18,50 +18,31 @@ from torch import Tensor
 from plimsoll_runtime.errors import ModelError
 from plimsoll_runtime.weights.files import opened
 from plimsoll_runtime.weights.gguf.blocks import GgufBlocks, kind_name, kind_of, stored_bytes
+from plimsoll_runtime.weights.gguf.families import FAMILIES
 from plimsoll_runtime.weights.gguf.metadata import ROPE_FACTORS, GgufTensor, read_metadata
 from plimsoll_runtime.weights.stored import StoredTensor, plain
-
-_TOP = {
-    "token_embd.weight": "model.embed_tokens.weight",
-    "output_norm.weight": "model.norm.weight",
-    "output.weight": "lm_head.weight",
-}
-_LAYER = {
-    "attn_norm": "input_layernorm",
-    "attn_q": "self_attn.q_proj",
-    "attn_k": "self_attn.k_proj",
-    "attn_v": "self_attn.v_proj",
-    "attn_output": "self_attn.o_proj",
-    "attn_q_norm": "self_attn.q_norm",
-    "attn_k_norm": "self_attn.k_norm",
-    "ffn_norm": "post_attention_layernorm",
-    "ffn_gate": "mlp.gate_proj",
-    "ffn_up": "mlp.up_proj",
-    "ffn_down": "mlp.down_proj",
-}
-_GEMMA3_LAYER = _LAYER | {
-    "post_attention_norm": "post_attention_layernorm",
-    "ffn_norm": "pre_feedforward_layernorm",
-    "post_ffw_norm": "post_feedforward_layernorm",
-}
 
 
 class GgufTensors:
     """The tensors of one file. Raises ModelError naming a tensor that is cut short or of an unknown type.
 
-    What llama.cpp changes when it converts is undone: the order of the rotated dimensions of queries and keys
-    (Llama and Mistral), and the 1 that it adds to the norms (Gemma), which is taken off before any rounding.
+    `wanted`: what Transformers calls those that somebody asks for; others keep the names that they have.
+
+    What llama.cpp changes when it converts is undone: the order of the rotated dimensions of queries and keys, and the
+    1 that it adds to norms, which is taken off before any rounding (see `families`).
     """
 
-    def __init__(self, path: Path, config: Mapping[str, Any]) -> None:
+    def __init__(self, path: Path, config: Mapping[str, Any], wanted: Iterable[str]) -> None:
         metadata = read_metadata(path)
         self._path = path
-        self._arch = metadata.values["general.architecture"]
+        arch = metadata.values["general.architecture"]
+        self._family = FAMILIES[arch]
         self._heads = {
             "self_attn.q_proj": int(config["num_attention_heads"]),
             "self_attn.k_proj": int(config["num_key_value_heads"]),
         }
-        self._tensors = {_name(self._arch, name): t for name, t in metadata.tensors.items() if name != ROPE_FACTORS}
+        ours = _names(arch, int(config["num_hidden_layers"]), wanted)
+        self._tensors = {ours.get(name, name): t for name, t in metadata.tensors.items() if name != ROPE_FACTORS}
         self.shapes = {name: t.shape for name, t in self._tensors.items()}
         with opened(path) as file:
             self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
@@ -80,7 +61,7 @@ class GgufTensors:
         found = StoredTensor(GgufBlocks(kind), tensor.shape, {"blocks": blocks}, release)
         if len(tensor.shape) == 1:
             vector = found.converted(torch.float32)
-            shifted = self._arch == "gemma3" and name.endswith("norm.weight")
+            shifted = self._family.shifted_norms and name.endswith("norm.weight")
             return plain(vector - 1 if shifted else self._unpaired(name, vector))
         unpaired = self._unpaired(name, blocks)
         if unpaired is blocks:
@@ -110,7 +91,7 @@ class GgufTensors:
 
     def _unpaired(self, name: str, rows: Tensor) -> Tensor:
         """Rows of queries and keys in the order in which Transformers rotates them; of others as they are."""
-        if self._arch != "llama":
+        if not self._family.paired:
             return rows
         heads = next((count for part, count in self._heads.items() if part in name), None)
         if heads is None:
@@ -119,12 +100,9 @@ class GgufTensors:
         return paired.transpose(1, 2).reshape(rows.shape)
 
 
-def _name(arch: str, name: str) -> str:
-    """Transformers' name; an unknown one stays as it is, and is refused as unexpected by whoever loads."""
-    if name in _TOP:
-        return _TOP[name]
-    parts = name.split(".")
-    layer = _GEMMA3_LAYER if arch == "gemma3" else _LAYER
-    if len(parts) == 4 and parts[0] == "blk" and parts[2] in layer:
-        return f"model.layers.{parts[1]}.{layer[parts[2]]}.{parts[3]}"
-    return name
+def _names(arch: str, layers: int, wanted: Iterable[str]) -> dict[str, str]:
+    """Transformers' names by those that llama.cpp has for them."""
+    kind = next(kind for kind, name in gguf.MODEL_ARCH_NAMES.items() if name == arch)
+    names = gguf.get_tensor_name_map(kind, layers)
+    found = {names.get_name(name, try_suffixes=(".weight", ".bias")): name for name in wanted}
+    return {theirs: ours for theirs, ours in found.items() if theirs is not None}

@@ -1,0 +1,73 @@
+"""Models to be written as GGUF files: at least one for each architecture that is read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model to write and read back."""
+
+    config: str
+    values: Mapping[str, Any] = field(default_factory=dict)
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+SIZES = {"hidden_size": 256, "intermediate_size": 256, "num_hidden_layers": 2}
+"""Rows of 256, the block of the K types."""
+YARN = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 8.0, "original_max_position_embeddings": 32}
+LLAMA3 = {
+    "rope_type": "llama3",
+    "rope_theta": 5e4,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 32,
+}
+GEMMA_ROPES = {
+    "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+    "full_attention": {"rope_type": "linear", "rope_theta": 1e6, "factor": 8.0},
+}
+FAMILIES: Mapping[str, Case] = {
+    "llama": Case("LlamaConfig", SIZES),
+    "qwen2": Case("Qwen2Config", {**SIZES, "tie_word_embeddings": True}),
+    "qwen3": Case("Qwen3Config", {**SIZES, "head_dim": 64}),
+    "gemma3": Case(
+        "Gemma3TextConfig",
+        {**SIZES, "head_dim": 64, "query_pre_attn_scalar": 64, "sliding_window": 16, "num_hidden_layers": 6},
+    ),
+}
+SMALL: Mapping[str, Any] = {"num_hidden_layers": 2}
+MORE: Mapping[str, Case] = {
+    "gemma": Case("GemmaConfig", {"head_dim": 16}),
+    "gemma2": Case(
+        "Gemma2Config", {"head_dim": 16, "sliding_window": 16, "num_hidden_layers": 4, "query_pre_attn_scalar": 16}
+    ),
+    "phi2": Case("PhiConfig", SMALL),
+    "phi3": Case("Phi3Config", SMALL),
+    "starcoder2": Case("Starcoder2Config", SMALL),
+    "stablelm": Case("StableLmConfig", {"partial_rotary_factor": 0.5, "use_qkv_bias": True}),
+    "stablelm-parallel": Case("StableLmConfig", {"partial_rotary_factor": 0.5, "use_parallel_residual": True}),
+    "command-r": Case("CohereConfig", {"logit_scale": 0.5}),
+    "cohere2": Case("Cohere2Config", {"logit_scale": 0.5, "sliding_window": 16, "num_hidden_layers": 4}),
+    "olmo2": Case("Olmo2Config", SMALL),
+    "granite": Case(
+        "GraniteConfig",
+        {
+            "embedding_multiplier": 3.0,
+            "logits_scaling": 2.0,
+            "residual_multiplier": 0.4,
+            "attention_multiplier": 0.2,
+        },
+    ),
+    "nemotron": Case("NemotronConfig", SMALL),
+    "smollm3": Case("SmolLM3Config", {"num_hidden_layers": 5}),
+    "seed_oss": Case("SeedOssConfig", {"head_dim": 16}),
+    "hunyuan-dense": Case("HunYuanDenseV1Config", {"head_dim": 16}),
+    "ernie4_5": Case("Ernie4_5Config", {"head_dim": 16}),
+    "glm4": Case("Glm4Config", {"head_dim": 16}),
+    "arcee": Case("ArceeConfig", SMALL),
+}
