@@ -52,7 +52,7 @@ class _Composer:
         )
         facts = Facts(spec.architecture, spec.vocab_size, self._hidden, spec.max_positions, spec.attention)
         ignored = (*names.ignored, f"{names.head}.weight") if spec.head.tied else names.ignored
-        return Program(facts, tuple(ops), head, tuple(starts), ignored)
+        return Program(facts, tuple(ops), head, tuple(starts), ignored, spec.is_part)
 
     def _start(self, table: Weight) -> Iterator[Op]:
         embedding, names = self._spec.embedding, self._names

@@ -16,6 +16,7 @@ from plimsoll_runtime.models.weights import Progress, ShapeReader, WeightReader
 from plimsoll_runtime.weights.files import ModelFiles
 from plimsoll_runtime.weights.image.arena import CountingArena, FilledArena
 from plimsoll_runtime.weights.image.tensors import ShapesOnly, hollow
+from plimsoll_runtime.weights.part import PartTensors
 from plimsoll_runtime.weights.tensors import open_tensors
 
 _HEADER_BYTES = 64 * 2**10
@@ -39,6 +40,8 @@ def load_decoder(
     Raises ModelError when a tensor is missing, unexpected, of another shape, or cannot be read.
     """
     source = open_tensors(files, program.weights())
+    if program.is_part:
+        source = PartTensors(source, program.weights())
     check_tensors(program, source.shapes)
     if fused:
         return FusedDecoder(program, WeightReader(program, source, dtype, device, progress or _silent), places)

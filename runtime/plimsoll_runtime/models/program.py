@@ -44,7 +44,7 @@ class Program:
     """`ops` in order, the last of which writes the hidden states that `head` reads. Printed, it is a line an op.
 
     `layers`: where each layer begins in `ops`, and where the last one ends. `ignored`: tensors of the files whose names
-    end so are not read.
+    end so are not read. `is_part`: the files are of a larger model.
     """
 
     facts: Facts
@@ -52,6 +52,7 @@ class Program:
     head: Logits
     layers: tuple[int, ...] = ()
     ignored: tuple[str, ...] = ()
+    is_part: bool = False
 
     @property
     def result(self) -> str:

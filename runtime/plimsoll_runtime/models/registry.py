@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import entry_points
 from typing import Any
 
@@ -44,6 +44,7 @@ from plimsoll_runtime.models.families import (
     stablelm,
     starcoder2,
 )
+from plimsoll_runtime.models.families.parts import text_part
 from plimsoll_runtime.models.spec.decoder import DecoderSpec
 
 Describe = Callable[[Mapping[str, Any]], DecoderSpec]
@@ -106,6 +107,8 @@ def describe(config: Mapping[str, Any]) -> DecoderSpec:
     if quantisation := config.get("quantization_config"):
         method = quantisation.get("quant_method", "unknown") if isinstance(quantisation, Mapping) else quantisation
         raise ModelError(f"config.json: quantization_config ({method}) is not supported yet; use unquantised weights")
+    if (part := text_part(config)) is not None:
+        return replace(describe(part), is_part=True)
     name = _architecture(config)
     registered = {e.name: e for e in entry_points(group=ENTRY_POINTS)}
     if name in registered:

@@ -43,11 +43,16 @@ def make_model(config_class: str, overrides: Mapping[str, Any], *, seed: int = 0
     config = getattr(transformers, config_class)(**{**COMMON, **overrides})
     build: Any = transformers.AutoModelForCausalLM.from_config
     model = build(config, dtype=torch.float32)
+    randomise(model, config, seed=seed)
+    return model.eval()
+
+
+def randomise(model: Any, config: Any, *, seed: int = 0) -> None:
+    """Give every parameter of a model random numbers; `config` is that of its text."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             parameter.copy_(_random(name, parameter, config, generator))
-    return model.eval()
 
 
 def _random(name: str, parameter: Tensor, config: Any, generator: torch.Generator) -> Tensor:

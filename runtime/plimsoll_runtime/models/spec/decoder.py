@@ -37,7 +37,10 @@ class Head:
 
 @dataclass(frozen=True, slots=True)
 class DecoderSpec:
-    """A decoder-only transformer. Whatever computes it is made from its program (`models/program.py`)."""
+    """A decoder-only transformer. Whatever computes it is made from its program (`models/program.py`).
+
+    `is_part`: its files are of a larger model, whose other tensors are not read.
+    """
 
     architecture: str
     vocab_size: int
@@ -48,6 +51,7 @@ class DecoderSpec:
     embedding: Embedding = Embedding()
     head: Head = Head()
     names: Names = LLAMA
+    is_part: bool = False
 
     @property
     def num_layers(self) -> int:

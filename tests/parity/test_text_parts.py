@@ -1,0 +1,54 @@
+"""The text decoders of models that see: their log probabilities are those of Transformers where there is no image."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from model_support.forward import largest_difference, of_engine, of_transformers
+from model_support.tiny import COMMON, prompts, randomise, save_model
+
+PROMPTS = prompts((1, 17, 60))
+VISION = {
+    "hidden_size": 32,
+    "intermediate_size": 32,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "image_size": 28,
+    "patch_size": 14,
+}
+QWEN_VISION = {
+    "depth": 1,
+    "hidden_size": 32,
+    "embed_dim": 32,
+    "intermediate_size": 32,
+    "num_heads": 2,
+    "out_hidden_size": 48,
+    "deepstack_visual_indexes": [0],
+}
+MROPE = {"rope_type": "default", "rope_theta": 1e3, "mrope_section": [2, 2, 2]}
+CASES: Mapping[str, tuple[str, Mapping[str, Any], Mapping[str, Any]]] = {
+    "Gemma3": ("Gemma3Config", {"model_type": "gemma3_text", "head_dim": 16, "sliding_window": 16}, VISION),
+    "Mistral3": ("Mistral3Config", {"model_type": "mistral", "head_dim": 16, "sliding_window": 16}, VISION),
+    "Llava": ("LlavaConfig", {"model_type": "llama"}, VISION),
+    "Qwen2VL": ("Qwen2VLConfig", {"rope_parameters": MROPE}, QWEN_VISION),
+    "Qwen2_5_VL": ("Qwen2_5_VLConfig", {"rope_parameters": MROPE}, QWEN_VISION),
+    "Qwen3VL": ("Qwen3VLConfig", {"head_dim": 12, "rope_parameters": MROPE}, QWEN_VISION),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_logits_equal_transformers(name: str, tmp_path: Path) -> None:
+    import transformers
+
+    kind, text, vision = CASES[name]
+    config = getattr(transformers, kind)(text_config={**COMMON, **text}, vision_config=dict(vision))
+    model = getattr(transformers, f"{name}ForConditionalGeneration")(config).float()
+    randomise(model, config.text_config)
+    save_model(model, tmp_path)
+    expected = of_transformers(model.eval(), PROMPTS)
+    assert largest_difference(of_engine(str(tmp_path), PROMPTS), expected) < 1e-3
+    assert torch.isfinite(expected[-1]).all()
