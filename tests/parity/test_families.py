@@ -24,17 +24,33 @@ PROMPTS = prompts((1, 17, 40, 120))
 
 @dataclass(frozen=True)
 class Case:
-    """A model to compare: its config, and what its config.json says otherwise."""
+    """A model to compare: its config, what its config.json says otherwise, and an engine's `options`.
+
+    `shortest`: only prompts of so many tokens are compared.
+    """
 
     config: str
     values: Mapping[str, Any] = field(default_factory=dict)
     drop: tuple[str, ...] = ()
     edit: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
+    shortest: int = 1
 
 
 WINDOW: Mapping[str, Any] = {"sliding_window": 16, "num_hidden_layers": 4}
 GPT: Mapping[str, Any] = {"n_embd": 48, "n_layer": 3, "n_head": 4, "n_positions": 256}
 HEADS: Mapping[str, Any] = {"head_dim": 16}
+
+LONGROPE: Mapping[str, Any] = {
+    "max_position_embeddings": 512,
+    "original_max_position_embeddings": 256,
+    "rope_parameters": {
+        "rope_type": "longrope",
+        "rope_theta": 1e4,
+        "short_factor": [1.0, 1.1, 1.3, 1.6, 2.0, 2.5],
+        "long_factor": [1.0, 2.0, 3.0, 5.0, 8.0, 12.0],
+    },
+}
 
 CASES: Mapping[str, Case] = {
     "gemma": Case("GemmaConfig", HEADS),
@@ -48,6 +64,13 @@ CASES: Mapping[str, Case] = {
     "phi": Case("PhiConfig", {"partial_rotary_factor": 0.5}),
     "phi3": Case("Phi3Config"),
     "phi3-window-partial": Case("Phi3Config", {"sliding_window": 16, "head_dim": 16, "partial_rotary_factor": 0.75}),
+    "phi3-short": Case("Phi3Config", LONGROPE, options={"max_model_len": 130}),
+    "phi3-long": Case(
+        "Phi3Config",
+        {**LONGROPE, "original_max_position_embeddings": 32},
+        edit={"max_position_embeddings": 512},
+        shortest=33,
+    ),
     "gpt2": Case("GPT2Config", GPT),
     "gpt2-inner-untied": Case("GPT2Config", {**GPT, "n_inner": 64, "tie_word_embeddings": False}),
     "gpt-neo": Case(
@@ -123,6 +146,13 @@ CASES: Mapping[str, Case] = {
     "ernie": Case("Ernie4_5Config", {**HEADS, "use_bias": True}),
     "seed-oss": Case("SeedOssConfig", {**HEADS, "attention_out_bias": True, "mlp_bias": True}),
     "hunyuan": Case("HunYuanDenseV1Config", HEADS),
+    "hunyuan-alpha": Case(
+        "HunYuanDenseV1Config",
+        {**HEADS, "rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e3, "factor": 1.0, "alpha": 50.0}},
+    ),
+    "granite-dynamic": Case(
+        "GraniteConfig", {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e3, "factor": 4.0}}
+    ),
     "arcee": Case("ArceeConfig", {"mlp_bias": True}),
     "helium": Case("HeliumConfig", {"head_dim": 12}),
 }
@@ -134,6 +164,10 @@ ELSEWHERE = {
     "Gemma3ForCausalLM",
 }
 """Compared in test_logits.py."""
+
+
+def compared(name: str) -> list[list[int]]:
+    return [prompt for prompt in PROMPTS if len(prompt) >= CASES[name].shortest]
 
 
 @pytest.fixture(scope="session")
@@ -148,7 +182,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Pat
         save_model(make_model(case.config, case.values), folder)
         edit_config(folder, drop=case.drop, **case.edit)
         reference = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-        return folder, of_transformers(reference, PROMPTS)
+        return folder, of_transformers(reference, compared(name))
 
     return make
 
@@ -157,7 +191,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Pat
 @pytest.mark.parametrize("tokens", [2048, 24], ids=["whole", "chunked"])
 def test_logits_equal_transformers(name: str, tokens: int, saved: Callable[[str], tuple[Path, list[Tensor]]]) -> None:
     folder, expected = saved(name)
-    actual = of_engine(str(folder), PROMPTS, max_batch_tokens=tokens)
+    actual = of_engine(str(folder), compared(name), max_batch_tokens=tokens, **CASES[name].options)
     assert largest_difference(actual, expected) < TOLERANCE
 
 

@@ -66,7 +66,7 @@ class Model:
 
 def from_files(config: EngineConfig, files: ModelFiles, device: torch.device) -> Model:
     """Raises ModelError for what cannot be served, UsageError for options that cannot be had."""
-    program = program_of(describe(files.config))
+    program = program_of(describe(files.config), config.max_model_len)
     ours = _our_kernels_serve(config, program, device)
     dtype = choose_dtype(config.dtype, files.config, device, quantised=files.format == "gguf", ours=ours)
     backends = candidates(config.attention_backend, _target(config, program, device, dtype))
@@ -89,7 +89,7 @@ def from_image(config: EngineConfig, facts: ImageFacts, device: torch.device) ->
         if found != wanted:
             raise _misfit(f"its {what} is {found}, and {wanted} is asked for")
     _check_files(facts.files)
-    program = program_of(describe(json.loads(facts.config)))
+    program = program_of(describe(json.loads(facts.config)), config.max_model_len)
     dtype = NAMES[facts.dtype]
     _use_kernels(facts, dtype)
     backends = _backends(config, facts, _target(config, program, device, dtype))

@@ -24,14 +24,18 @@ from plimsoll_runtime.models.spec.norm import Norm
 STATES, NORMED, HEADS, ATTENDED, INNER, ADDED, HIDDEN = "x", "normed", "heads", "attended", "inner", "added", "hidden"
 
 
-def program_of(spec: DecoderSpec) -> Program:
-    """The program of a decoder."""
-    return _Composer(spec).program()
+def program_of(spec: DecoderSpec, max_model_len: int | None = None) -> Program:
+    """The program of a decoder, for contexts of so many tokens; None: of as many as it has positions.
+
+    A rope that is another one for long contexts is chosen once: what is in the cache has been turned by it.
+    """
+    return _Composer(spec, max_model_len or spec.max_positions).program()
 
 
 class _Composer:
-    def __init__(self, spec: DecoderSpec) -> None:
+    def __init__(self, spec: DecoderSpec, length: int) -> None:
         self._spec = spec
+        self.length = length
         self._names = spec.names
         self._hidden = spec.hidden_size
 
@@ -169,7 +173,10 @@ class _Layer:
     def _turned(self, attention: SelfAttention) -> Iterator[Op]:
         norm = attention.head_norm
         norms = [] if norm is None else [_Composer.head_norm(norm, attention, self._prefix, self._names.head_norms)]
-        turns = [] if attention.rope is None else [Rotate(attention.rope, attention.shape, (HEADS,), (HEADS,))]
+        turns = []
+        if attention.rope is not None:
+            rope = attention.rope.within(self._composer.length)
+            turns.append(Rotate(rope, attention.shape, (HEADS,), (HEADS,)))
         ops: list[Op] = [*turns, *norms] if norm is not None and norm.turned else [*norms, *turns]
         yield from ops
 

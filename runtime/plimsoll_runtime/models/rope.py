@@ -17,7 +17,7 @@ def inverse_frequencies(rope: RopeSpec) -> Tensor:
     plain = 1.0 / (rope.theta**exponents)
     if rope.kind == "linear":
         return plain / rope.factor
-    if rope.kind == "frequency_factors":
+    if rope.kind in ("frequency_factors", "longrope"):
         return plain / torch.tensor(rope.frequency_factors)
     if rope.kind == "llama3":
         return _llama3(plain, rope)

@@ -121,8 +121,8 @@ REFUSED: Mapping[str, tuple[Values, str]] = {
         "partial_rotary_factor.* unknown for rope type 'default'",
     ),
     "tensor-parallel": ({"pretraining_tp": 2}, "pretraining_tp = 2 is not supported"),
-    "dynamic": ({"rope_scaling": {"type": "dynamic", "factor": 2.0}}, "rope type 'dynamic' is not supported"),
-    "longrope": ({"rope_parameters": {"rope_type": "longrope"}}, "rope type 'longrope' is not supported"),
+    "unknown-rope": ({"rope_scaling": {"type": "spiral", "factor": 2.0}}, "rope type 'spiral' is not supported"),
+    "longrope": ({"rope_parameters": {"rope_type": "longrope"}}, r"0 frequency factors \(short_factor\), but 16 dim"),
     "rope-list": ({"rope_parameters": {"rope_type": ["yarn"]}}, r"rope type \['yarn'\] is not supported"),
     "rope-text": ({"rope_parameters": "yarn"}, "rope_parameters is 'yarn', which is no object"),
     "rope-unknown": ({"rope_parameters": {**YARN, "twist": 2}}, r"rope parameters \['twist'\] are unknown"),
@@ -171,7 +171,7 @@ def test_what_would_change_the_numbers_is_refused(name: str) -> None:
         ("Gemma3ForCausalLM", {"query_pre_attn_scalar": 0}, "query_pre_attn_scalar is 0"),
         ("Gemma3ForCausalLM", {"rope_parameters": {"rope_type": "linear"}}, r"\['rope_type'\], which are no types of"),
         ("Gemma3ForCausalLM", {"rope_parameters": {"full_attention": 3}}, "full_attention is 3, which is no object"),
-        ("Gemma3ForCausalLM", {"rope_scaling": {"rope_type": "dynamic"}}, "rope type 'dynamic' is not supported"),
+        ("Gemma3ForCausalLM", {"rope_scaling": {"rope_type": "spiral"}}, "rope type 'spiral' is not supported"),
     ],
 )
 def test_what_a_family_refuses(architecture: str, values: Values, message: str) -> None:

@@ -14,11 +14,19 @@ from plimsoll_runtime.models.spec.names import Names
 NAMES = Names(query_key_value=("self_attn.qkv_proj",), gate_up=("mlp.gate_up_proj",))
 DEFAULTS = {"max_position_embeddings": 4096, "rms_norm_eps": 1e-5}
 """What a field that is missing means."""
+ROPES = ("rope_parameters", "rope_scaling")
 
 
 def describe(values: Mapping[str, Any]) -> DecoderSpec:
     """Phi3ForCausalLM."""
-    config = Config({**DEFAULTS, **values})
+    config = Config({**DEFAULTS, **values, **{field: _rope(values.get(field)) for field in ROPES}})
     spec = gated_decoder("Phi3ForCausalLM", config, partial=1.0, names=NAMES)
     window = config.get("sliding_window", int, default=0) or None
     return with_windows(spec, [window] * spec.num_layers)
+
+
+def _rope(values: Any) -> Any:
+    """The first configs called a longrope `su`, or `yarn`."""
+    if not isinstance(values, Mapping):
+        return values
+    return {k: "longrope" if k in ("type", "rope_type") and v in ("su", "yarn") else v for k, v in values.items()}

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from math import log
+from math import log, sqrt
 from typing import Any
 
 from plimsoll_runtime.errors import ModelError
 from plimsoll_runtime.models.families.fields import typed
 from plimsoll_runtime.models.spec.rope import RopeSpec
 
-SUPPORTED_ROPES = "default, linear, llama3, yarn"
+SUPPORTED_ROPES = "default, linear, dynamic, llama3, yarn, longrope"
 _ROPE_NOTES = {"rope_type", "type", "rope_theta", "factor", "original_max_position_embeddings", "truncate"}
 _ROPE_KEYS: Mapping[str, frozenset[str]] = {
     "default": frozenset(),
     "linear": frozenset(),
     "llama3": frozenset({"low_freq_factor", "high_freq_factor"}),
     "yarn": frozenset({"beta_fast", "beta_slow", "attention_factor", "mscale", "mscale_all_dim"}),
+    "dynamic": frozenset({"alpha"}),
+    "longrope": frozenset({"short_factor", "long_factor", "attention_factor"}),
     "frequency_factors": frozenset({"frequency_factors"}),
 }
 
@@ -38,7 +40,13 @@ def rope_spec(values: Mapping[str, Any], head_dim: int, theta: float, max_positi
     if kind == "default":
         return plain
     if kind == "frequency_factors":
-        return replace(plain, kind="frequency_factors", frequency_factors=_factors(values, head_dim))
+        return replace(
+            plain, kind="frequency_factors", frequency_factors=_factors(values, "frequency_factors", head_dim)
+        )
+    if kind == "dynamic":
+        return _dynamic(plain, values)
+    if kind == "longrope":
+        return _longrope(plain, values, max_positions)
     scaled = replace(plain, factor=_positive(values, "factor"))
     if kind == "linear":
         return replace(scaled, kind="linear")
@@ -47,6 +55,30 @@ def rope_spec(values: Mapping[str, Any], head_dim: int, theta: float, max_positi
         raise ModelError("config.json: rope parameter original_max_position_embeddings is 0")
     scaled = replace(scaled, original_max_positions=original)
     return _llama3(scaled, values) if kind == "llama3" else _yarn(scaled, values)
+
+
+def _dynamic(plain: RopeSpec, values: Mapping[str, Any]) -> RopeSpec:
+    """Stretched for contexts beyond max_position_embeddings, which nobody gets here; by `alpha` always."""
+    alpha = _positive(values, "alpha", 1.0)
+    dims = plain.head_dim
+    return replace(plain, theta=plain.theta * alpha ** (dims / (dims - 2))) if dims > 2 else plain
+
+
+def _longrope(plain: RopeSpec, values: Mapping[str, Any], max_positions: int) -> RopeSpec:
+    """Factors for short contexts and for long ones (Ding et al., 2024): see `RopeSpec`."""
+    original = typed(values, "original_max_position_embeddings", int, max_positions, "rope parameter ")
+    if original < 2:
+        raise ModelError(f"config.json: rope parameter original_max_position_embeddings is {original}")
+    stretched = _positive(values, "factor", max_positions / original)
+    unsaid = sqrt(1 + log(stretched) / log(original)) if stretched > 1 else 1.0
+    return replace(
+        plain,
+        kind="longrope",
+        original_max_positions=original,
+        attention_factor=_positive(values, "attention_factor", unsaid),
+        frequency_factors=_factors(values, "short_factor", plain.head_dim),
+        long_factors=_factors(values, "long_factor", plain.head_dim),
+    )
 
 
 def _llama3(scaled: RopeSpec, values: Mapping[str, Any]) -> RopeSpec:
@@ -82,12 +114,12 @@ def _yarn_attention_factor(values: Mapping[str, Any], factor: float) -> float:
     return scale(1.0)
 
 
-def _factors(values: Mapping[str, Any], head_dim: int) -> tuple[float, ...]:
-    factors = values.get("frequency_factors")
+def _factors(values: Mapping[str, Any], field: str, head_dim: int) -> tuple[float, ...]:
+    factors = values.get(field)
     if not isinstance(factors, list) or len(factors) != head_dim // 2:
         count = len(factors) if isinstance(factors, list) else 0
-        raise ModelError(f"the rope has {count} frequency factors, but heads of {head_dim} dimensions")
-    return tuple(_positive({"frequency_factors": factor}, "frequency_factors") for factor in factors)
+        raise ModelError(f"the rope has {count} frequency factors ({field}), but {head_dim} dimensions of a head turn")
+    return tuple(_positive({field: factor}, field) for factor in factors)
 
 
 def _positive(values: Mapping[str, Any], field: str, default: float | None = None) -> float:

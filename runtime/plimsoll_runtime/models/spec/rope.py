@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
-RopeKind = Literal["default", "linear", "llama3", "yarn", "frequency_factors"]
+RopeKind = Literal["default", "linear", "llama3", "yarn", "longrope", "frequency_factors"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +16,8 @@ class RopeSpec:
     as GPT-J has it.
 
     `factor` and what follows belong to the scaled kinds: linear (Chen et al., 2023), llama3 (Dubey et al., 2024),
-    yarn (Peng et al., 2023). `frequency_factors` divide the plain frequencies, one each (as GGUF files store llama3).
+    yarn (Peng et al., 2023). `frequency_factors` divide the plain frequencies, one each (as GGUF files store llama3);
+    those of a longrope (Ding et al., 2024) are for contexts of `original_max_positions`, and `long_factors` for others.
     """
 
     head_dim: int
@@ -31,4 +32,12 @@ class RopeSpec:
     attention_factor: float = 1.0
     truncate: bool = True
     frequency_factors: tuple[float, ...] = ()
+    long_factors: tuple[float, ...] = ()
     pairs: bool = False
+
+    def within(self, length: int) -> RopeSpec:
+        """What it is for contexts of at most so many tokens."""
+        if self.kind != "longrope":
+            return self
+        factors = self.long_factors if length > self.original_max_positions else self.frequency_factors
+        return replace(self, kind="frequency_factors", frequency_factors=factors, long_factors=())
