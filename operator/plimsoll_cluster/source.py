@@ -14,6 +14,7 @@ from plimsoll_cluster.keys import Object
 from plimsoll_cluster.reflector import GoneError, Page, Reflector, UnreachableError
 from plimsoll_cluster.resource import Resource, version_of
 from plimsoll_cluster.store import Store
+from plimsoll_cluster.unreadable import UNREADABLE
 
 PAGE_SIZE = 500
 WATCH_SECONDS = 300  # the server ends a watch after this; we begin the next one where it ended
@@ -60,7 +61,7 @@ class KubernetesSource:
             response = await self._ask(LIST_TIMEOUT, limit=str(PAGE_SIZE), **query)
             try:
                 body = msgspec.json.decode(await response.read(), type=_List)
-            except (aiohttp.ClientError, TimeoutError, ValueError) as error:
+            except (aiohttp.ClientError, TimeoutError, *UNREADABLE) as error:
                 raise UnreachableError(_words(error)) from error
             finally:
                 response.close()
@@ -84,7 +85,7 @@ class KubernetesSource:
                 if event["type"] == "ERROR":
                     raise _error(event["object"].get("code"), event["object"].get("message"))
                 yield event
-        except (aiohttp.ClientError, TimeoutError, ValueError) as error:
+        except (aiohttp.ClientError, TimeoutError, *UNREADABLE) as error:
             raise UnreachableError(_words(error)) from error
         finally:
             response.close()
@@ -115,7 +116,7 @@ def _parsed(items: Sequence[msgspec.Raw]) -> Iterator[Object]:
     for item in items:
         try:
             yield msgspec.json.decode(item)
-        except ValueError as error:
+        except UNREADABLE as error:
             raise UnreachableError(_words(error)) from error
 
 

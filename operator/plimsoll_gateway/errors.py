@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from plimsoll_cluster.unreadable import UNREADABLE
 from plimsoll_gateway.table import Model
 
 # An error that lists every model of a large cluster would help nobody.
@@ -226,9 +227,8 @@ def _unavailable(message: str, code: str, *headers: tuple[str, str]) -> Refusal:
 
 def told_by_replica(name: str, status: int, body: bytes) -> Refusal:
     """What a replica answered instead of a stream whose head is out already: its own error, where it is one."""
-    try:
-        error = msgspec.json.decode(body, type=_Told).error
-    except msgspec.MsgspecError:
+    error = _told(body)
+    if error is None:
         return upstream_failed(name, f"its answer was no stream (status {status})")
     kind = error.type or None
     return Refusal(status, error.message, code=error.code or "upstream_failed", param=error.param, kind=kind)
@@ -236,10 +236,8 @@ def told_by_replica(name: str, status: int, body: bytes) -> Refusal:
 
 def code_of(body: bytes) -> str | None:
     """The `code` of a replica's error; None where it has none, or is no error in OpenAI's shape."""
-    try:
-        return msgspec.json.decode(body, type=_Told).error.code
-    except msgspec.MsgspecError:
-        return None
+    error = _told(body)
+    return None if error is None else error.code
 
 
 class _Error(msgspec.Struct):
@@ -251,6 +249,14 @@ class _Error(msgspec.Struct):
 
 class _Told(msgspec.Struct):
     error: _Error
+
+
+def _told(body: bytes) -> _Error | None:
+    """The error that a replica's answer is; None where it is none in OpenAI's shape."""
+    try:
+        return msgspec.json.decode(body, type=_Told).error
+    except UNREADABLE:
+        return None
 
 
 def upstream_failed(name: str, reason: str) -> Refusal:

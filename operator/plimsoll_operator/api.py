@@ -12,6 +12,7 @@ import aiohttp
 import msgspec
 
 from plimsoll_cluster.connection import JSON, Connection
+from plimsoll_cluster.unreadable import UNREADABLE
 from plimsoll_operator.identity import (
     GROUP,
     HOST_KIND,
@@ -233,7 +234,10 @@ class Api:
             raise ApiError(None, f"the API server cannot be reached: {error or type(error).__name__}") from error
         if not 200 <= response.status < 300:
             raise _error(response.status, data)
-        answered: dict[str, Any] = msgspec.json.decode(data)
+        try:
+            answered: dict[str, Any] = msgspec.json.decode(data)
+        except UNREADABLE as error:
+            raise ApiError(None, f"what the API server answered cannot be read: {error}") from error
         return answered
 
 
@@ -256,6 +260,6 @@ def _error(code: int, data: bytes) -> ApiError:
         status = msgspec.json.decode(data)
         causes = (status.get("details") or {}).get("causes") or ()
         message = str(status.get("message") or text)
-    except (ValueError, AttributeError):
+    except (*UNREADABLE, AttributeError):
         return ApiError(code, text[:500])
     return ApiError(code, message, namespace_ends=any(cause.get("reason") == NAMESPACE_ENDS for cause in causes))

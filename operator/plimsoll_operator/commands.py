@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 
 from plimsoll_cluster.keys import ObjectKey
+from plimsoll_cluster.unreadable import UNREADABLE
 from plimsoll_operator.placement.decision import Plan
 from plimsoll_operator.placement.explain import explain, sentence
 from plimsoll_operator.placement.pool import PoolState
@@ -95,7 +96,7 @@ def _state(path: Path) -> PoolState:
         return msgspec.json.decode(path.read_bytes(), type=PoolState)
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror}") from error
-    except msgspec.MsgspecError as error:
+    except UNREADABLE as error:
         raise InputError(f"{path} is no PoolState: {error}") from error
 
 

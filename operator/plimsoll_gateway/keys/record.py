@@ -8,6 +8,7 @@ from typing import Annotated
 
 import msgspec
 
+from plimsoll_cluster.unreadable import UNREADABLE
 from plimsoll_gateway.keys.secret import DIGEST
 
 # As the runtime takes it for a tenant's name (tests/contract).
@@ -66,7 +67,7 @@ def read_key(file_name: str, content: bytes) -> ApiKey:
         raise KeyFileError("its name must be 1 to 64 letters, digits, '.', '_' or '-', and .json")
     try:
         return ApiKey(name, msgspec.json.decode(content, type=Terms))
-    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
+    except UNREADABLE as error:
         raise KeyFileError(_without_values(error)) from None
 
 

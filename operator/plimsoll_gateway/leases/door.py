@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from plimsoll_gateway.leases.ledger import StaleReport
-from plimsoll_gateway.leases.messages import Report
+from plimsoll_gateway.leases.messages import BadMessageError, Report, read_report
 from plimsoll_gateway.leases.names import BadPlaceError, read_place
 from plimsoll_gateway.leases.node import Node
 from plimsoll_gateway.leases.wire import Channel, WireError, accept
@@ -24,8 +24,6 @@ REST_SECONDS = 0.02
 MOST_STRANGERS = 32
 MOST_CHANNELS = 256
 LOG_SECONDS = 60.0
-
-_REPORT = msgspec.msgpack.Decoder(Report)
 
 
 class Door:
@@ -57,7 +55,7 @@ class Door:
         host = str(writer.get_extra_info("peername")[0])
         try:
             await self._hear(await self._let_in(reader, writer))
-        except (WireError, msgspec.MsgspecError, StaleReport) as error:
+        except (WireError, BadMessageError, StaleReport) as error:
             self.refused += 1
             self._complain(host, error)
         except (OSError, TimeoutError):
@@ -79,7 +77,7 @@ class Door:
         try:
             while True:
                 async with asyncio.timeout(IDLE_SECONDS):
-                    report = _REPORT.decode(await channel.receive())
+                    report = read_report(await channel.receive())
                 if report.sender != sender:
                     self._check(report, channel, sender)
                     sender = report.sender

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from plimsoll_gateway.leases.door import Door
-from plimsoll_gateway.leases.messages import Reply
+from plimsoll_gateway.leases.messages import BadMessageError, read_reply
 from plimsoll_gateway.leases.names import Names, Place, read_place
 from plimsoll_gateway.leases.node import TURN_SECONDS, Node
 from plimsoll_gateway.leases.wire import Channel, WireError, dial
@@ -25,8 +25,7 @@ GIVE_UP_SECONDS = 3.0
 HURRY_SECONDS = 0.05
 """The least time between two reports to one gateway, where a request was refused or something was given back."""
 
-_REPLY = msgspec.msgpack.Decoder(Reply)
-FAILURES = (OSError, TimeoutError, WireError, msgspec.MsgspecError)
+FAILURES = (OSError, TimeoutError, WireError, BadMessageError)
 
 
 class Exchange:
@@ -156,7 +155,7 @@ class Talk:
         self._wanted.clear()
         async with asyncio.timeout(GIVE_UP_SECONDS):
             await channel.send(msgspec.msgpack.encode(self._node.report(self._peer, self._clock())))
-            reply = _REPLY.decode(await channel.receive())
+            reply = read_reply(await channel.receive())
         if reply.instance == self._instance:
             raise WireError("it is ourselves: is --peer-address the one that names tell?")
         if not self._node.accepts(self._peer, reply):

@@ -9,6 +9,7 @@ from typing import Annotated
 
 import msgspec
 
+from plimsoll_cluster.unreadable import UNREADABLE
 from plimsoll_gateway.keys.record import NAME
 from plimsoll_gateway.quota.account import Kind
 
@@ -20,6 +21,10 @@ KeyName = Annotated[str, msgspec.Meta(pattern=rf"^{NAME.pattern}\Z")]
 Address = Annotated[str, msgspec.Meta(min_length=3, max_length=64)]
 Instance = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{32}\Z")]
 Number = Annotated[int, msgspec.Meta(ge=1, le=2**53)]
+
+
+class BadMessageError(Exception):
+    """What another gateway sent is no message; the error says what is wrong, and never quotes it."""
 
 
 class Line(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -63,3 +68,23 @@ class Reply(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=
     number: Number
     grants: Annotated[tuple[Grant, ...], msgspec.Meta(max_length=MOST_LINES)]
     forget: Annotated[tuple[KeyName, ...], msgspec.Meta(max_length=MOST_LINES)]
+
+
+_REPORT = msgspec.msgpack.Decoder(Report)
+_REPLY = msgspec.msgpack.Decoder(Reply)
+
+
+def read_report(data: bytes) -> Report:
+    """A report as it came. Raises BadMessageError."""
+    try:
+        return _REPORT.decode(data)
+    except UNREADABLE as error:
+        raise BadMessageError(f"it sends no report: {error}") from error
+
+
+def read_reply(data: bytes) -> Reply:
+    """A reply as it came. Raises BadMessageError."""
+    try:
+        return _REPLY.decode(data)
+    except UNREADABLE as error:
+        raise BadMessageError(f"it sends no reply: {error}") from error

@@ -10,11 +10,11 @@ import aiohttp
 import msgspec
 
 from plimsoll_cluster.pods import url_of
+from plimsoll_cluster.unreadable import UNREADABLE
 from plimsoll_operator.api import WRITE_SECONDS
 from plimsoll_operator.bounded import TooLargeError, read_bounded
 from plimsoll_operator.identity import HOST_PORT, ObjectKey
 from plimsoll_operator.pools.report import LIMIT, Report, decode_report
-from plimsoll_operator.unreadable import UNREADABLE
 
 WAIT_SECONDS = 10.0
 """How long a host may hold a question for news: numbers that are no news are then as old as this at most."""

@@ -7,8 +7,8 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta, Struct
 
+from plimsoll_cluster.unreadable import UNREADABLE
 from plimsoll_operator.identity import ObjectKey
-from plimsoll_operator.unreadable import UNREADABLE
 
 LIMIT = 4 * 2**20
 """Bytes of a report: a thousand models have room."""

@@ -9,9 +9,9 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta, Struct
 
+from plimsoll_cluster.unreadable import UNREADABLE
 from plimsoll_operator.clock import AHEAD_SECONDS, FROM_THE_FUTURE
 from plimsoll_operator.identity import ObjectKey
-from plimsoll_operator.unreadable import UNREADABLE
 
 LIMIT = 32 * 2**20
 """Bytes of an answer: ten thousand models have room."""

@@ -100,6 +100,7 @@ async def test_who_comes_to_a_pod_that_the_model_left_goes_on_to_the_next(world:
         '{"error": {"message": "No such adapter.", "type": "t", "code": "adapter_not_found"}}',
         '{"detail": "Not Found"}',
         "<html>" + "x" * 200_000,
+        '{"other": ' + "[" * 20_000 + "]" * 20_000 + "}",
         "",
     ],
 )

@@ -29,7 +29,7 @@ class ApiServer:
     """Answers every request alike."""
 
     status: int = 200
-    text: str = "{}"
+    text: str | bytes = "{}"
     hangs_up: bool = False
     requests: list[tuple[str, str, str]] = field(default_factory=list)
 
@@ -38,7 +38,8 @@ class ApiServer:
         if self.hangs_up:
             assert request.transport is not None
             request.transport.close()
-        return web.Response(status=self.status, text=self.text, content_type="application/json")
+        body = self.text.encode() if isinstance(self.text, str) else self.text
+        return web.Response(status=self.status, body=body, content_type="application/json")
 
 
 @pytest.fixture
@@ -85,6 +86,28 @@ async def test_an_error_of_something_in_between(api: Api, server: ApiServer, tex
     with pytest.raises(ApiError) as raised:
         await api.service(KEY)
     assert str(raised.value) == text
+
+
+NESTED = b'{"other": ' + b"[" * 100_000 + b"]" * 100_000 + b"}"
+
+
+@pytest.mark.parametrize("text", [b'{"message": "\xff"}', NESTED])
+async def test_an_error_that_cannot_be_read_keeps_its_status(api: Api, server: ApiServer, text: bytes) -> None:
+    server.status, server.text = 403, text
+    with pytest.raises(ApiError) as raised:
+        await api.service(KEY)
+    assert raised.value.code == 403
+
+
+@pytest.mark.parametrize("text", [b"<html>", b"", b'{"metadata": {"name": "\xff"}}', NESTED])
+async def test_a_good_answer_that_cannot_be_read_leaves_unsure_what_was_done(
+    api: Api, server: ApiServer, text: bytes
+) -> None:
+    server.text = text
+    with pytest.raises(ApiError, match="what the API server answered cannot be read") as raised:
+        await api.create_pod({"metadata": {"namespace": "team"}})
+    assert raised.value.is_unsure
+    assert raised.value.is_passing
 
 
 @pytest.mark.parametrize(("code", "unsure"), [(409, False), (429, False), (500, True), (503, True), (504, True)])

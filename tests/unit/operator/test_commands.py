@@ -66,8 +66,17 @@ def test_useless_input_is_told(state: Path, words: list[str], told: str, capsys:
     assert told in capsys.readouterr().err
 
 
-def test_a_state_with_a_field_too_many_is_told(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    state.write_text(json.dumps({"now": 1.0, "modles": []}))
+@pytest.mark.parametrize(
+    "content",
+    [
+        b'{"now": 1.0, "modles": []}',
+        b'{"now": 1.0, "models": [{"key": "\xff"}]}',
+        b'{"other": ' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+        b"",
+    ],
+)
+def test_what_is_no_state_is_told(state: Path, content: bytes, capsys: pytest.CaptureFixture[str]) -> None:
+    state.write_bytes(content)
     assert command(["explain", str(state), "team/m"]) == 1
     assert "is no PoolState" in capsys.readouterr().err
     assert command(["simulate", "--state", str(state), "--trace", "x"]) == 1

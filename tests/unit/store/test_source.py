@@ -133,6 +133,34 @@ async def test_an_error_that_cannot_be_read_is_one_all_the_same(answer: Any) -> 
                     pass
 
 
+NESTED = b"[" * 100_000 + b"]" * 100_000
+UNREADABLE = [
+    b'{"metadata": {"resourceVersion": "9"}, "items": [{"metadata": {"name": "\xff"}}]}\n',
+    b'{"metadata": {"name": "\xff"}, "items": []}\n',
+    b'{"metadata": {"resourceVersion": "9"}, "items": [{"spec": ' + NESTED + b"}]}\n",
+    b'{"metadata": {"resourceVersion": ' + NESTED + b'}, "items": []}\n',
+    b'{"metadata": \n',
+]
+
+
+@pytest.mark.parametrize("body", UNREADABLE, ids=range(len(UNREADABLE)))
+async def test_what_cannot_be_read_is_worth_another_try(body: bytes) -> None:
+    async def answer(_: web.Request) -> web.Response:
+        return web.Response(body=body, content_type="application/json")
+
+    app = web.Application()
+    app.router.add_get("/{path:.*}", answer)
+    async with TestServer(app) as server:
+        configuration = kubernetes_client.Configuration(host=str(server.make_url("")).rstrip("/"))
+        async with Connection(configuration) as client:
+            source = KubernetesSource(client, THINGS, "ns")
+            with pytest.raises(UnreachableError):
+                [list(page.items) async for page in source.list()]
+            with pytest.raises(UnreachableError):
+                async for _ in source.watch(1):
+                    pass
+
+
 async def test_watches_of_many_namespaces_leave_room_for_requests(monkeypatch: pytest.MonkeyPatch) -> None:
     """The client's own limit is 100 connections."""
     made, app = Api(), web.Application()

@@ -53,6 +53,7 @@ def test_every_field_is_read() -> None:
         ("a.json", b"[]", "Expected `object`"),
         ("a.json", b"\xff", "malformed"),
         ("a.json", b"{}", "hashes"),
+        ("a.json", b'{"hashes": ["\xff"]}', "utf-8"),
         ("a.json", b"[" * 100_000, "recursion|Expected"),
         ("a.json", content(hashes=[]), r"length >= 1 - at `\$.hashes`"),
         ("a.json", content(hashes=[KEY]), r"matching regex .* at `\$.hashes\[0\]`"),

@@ -13,11 +13,11 @@ import pytest
 from lease_support.network import api_key
 
 from plimsoll_gateway.leases import door as of_door
-from plimsoll_gateway.leases import wire
+from plimsoll_gateway.leases import exchange, wire
 from plimsoll_gateway.leases.door import Door
 from plimsoll_gateway.leases.messages import Line, Reply, Report
 from plimsoll_gateway.leases.node import Node
-from plimsoll_gateway.leases.wire import Channel, WireError, dial
+from plimsoll_gateway.leases.wire import Channel, WireError, accept, dial
 from plimsoll_gateway.quota.account import Kind
 from plimsoll_gateway.quota.admission import Quotas
 
@@ -189,6 +189,8 @@ async def _repeated(streams: Streams) -> None:
         (_repeated, "not as it was sent"),
         (_says(b"\xc1"), "MessagePack"),
         (_says(b"[]"), "Expected `array`"),
+        (_says(b"\x95\xa4\xff\xff\xff\xff"), "utf-8"),
+        (_says(b"\x95" + b"\x91" * 100_000), "Expected `str`"),
         (_reports(lines=(Line("k", Kind.REQUESTS, -1, 0, 0),)), "Expected `int` >= 0"),
         (_reports(lines=(Line("k", Kind.REQUESTS, 10**16, 0, 0),)), "Expected `int` <= "),
         (_reports(lines=(Line("no key's name", Kind.REQUESTS, 1, 0, 0),)), "matching regex"),
@@ -212,6 +214,41 @@ async def test_who_says_what_no_gateway_would_is_ended_and_told_of(
         assert why in caplog.text
         assert SECRET.decode() not in caplog.text
     served.node.check_integrity(time.monotonic())
+
+
+@pytest.mark.parametrize("reply", [b"\x94\xd9\x20" + b"\xff" * 32 + b"\x01\x90\x90", b"\x91" * 100_000, b"\xc1"])
+async def test_a_reply_that_cannot_be_read_ends_no_more_than_its_connection(
+    reply: bytes, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(exchange, "TURN_SECONDS", 0.0)
+    came: asyncio.Queue[int] = asyncio.Queue()
+    serving: set[asyncio.Task[None] | None] = set()
+
+    async def welcome(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        serving.add(asyncio.current_task())
+        try:
+            channel = await accept(reader, writer, [SECRET])
+            await came.put(len(await channel.receive()))
+            await channel.send(reply)
+            await reader.read()
+        except OSError:
+            pass  # the talk has ended
+        finally:
+            writer.transport.abort()
+
+    server = await asyncio.start_server(welcome, "127.0.0.1", 0)
+    peer = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    node = Node(OWN, "0" * 32, Quotas(), lambda: {}, time.monotonic())
+    node.list([OWN, peer], time.monotonic())
+    talk = exchange.Talk(node, "0" * 32, peer, lambda: [SECRET], time.monotonic)
+    async with asyncio.timeout(60):
+        await came.get()
+        await came.get()  # it has asked again
+    assert "does not share limits with us: it sends no reply" in caplog.text
+    server.close()
+    talk.end()
+    await asyncio.wait({talk._task})
+    await asyncio.gather(*(task for task in serving if task is not None))
 
 
 async def test_a_gateway_that_floods_waits_and_no_other_does(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:

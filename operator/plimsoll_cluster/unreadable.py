@@ -1,4 +1,4 @@
-"""What decoding JSON that need not be honest raises."""
+"""What msgspec raises where it reads what somebody else wrote, JSON or MessagePack."""
 
 from __future__ import annotations
 
