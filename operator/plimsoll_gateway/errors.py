@@ -133,7 +133,7 @@ def head_too_slow(seconds: float) -> Refusal:
 
 def head_too_large(limit: int, fields: int) -> Refusal:
     """431: a request has more headers than it may, or larger ones."""
-    message = f"The headers of the request are larger than this gateway allows ({limit} bytes, {fields} of them)."
+    message = f"The request has more headers than this gateway allows: {fields} headers, {limit} bytes in all."
     return Refusal(431, message, code="headers_too_large", headers=[("connection", "close")])
 
 

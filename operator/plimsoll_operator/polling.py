@@ -55,19 +55,32 @@ class Polling:
         """`ask` for what comes after a sequence, for ever; `name` is whom in the log. `fail` hears of what fails."""
         delay, after, instance = FIRST_DELAY, NOTHING_SEEN, ""
         while True:
-            try:
-                answer = await ask(after)
-                take(answer)
-            except self.failures as error:
-                fail(error)
-            except Exception:  # one odd answer must not end what is asked of this process
-                logger.exception("%s: asking it broke", name)
-                fail(UnforeseenError("an error of the operator itself; please report it"))
+            answer = await self._once(name, ask(after), take, fail)
+            if answer is None:
+                await self.sleep(delay * random.uniform(0.5, 1.0))
+                delay, after = min(delay * 2, self.longest), NOTHING_SEEN
             else:
                 if answer.instance != instance:
                     logger.info("%s is the process %s", name, answer.instance)
                 delay, after, instance = FIRST_DELAY, answer.sequence, answer.instance
                 await self.sleep(LEAST_PAUSE)
-                continue
-            await self.sleep(delay * random.uniform(0.5, 1.0))
-            delay, after = min(delay * 2, self.longest), NOTHING_SEEN
+
+    async def _once(
+        self,
+        name: str,
+        question: Awaitable[AnswerT],
+        take: Callable[[AnswerT], None],
+        fail: Callable[[Exception], None],
+    ) -> AnswerT | None:
+        """An answer that was taken; None where `fail` has heard why there is none."""
+        try:
+            answer = await question
+            take(answer)
+        except self.failures as error:
+            fail(error)
+        except Exception:  # one odd answer must not end what is asked of this process
+            logger.exception("%s: asking it broke", name)
+            fail(UnforeseenError("an error of the operator itself; please report it"))
+        else:
+            return answer
+        return None

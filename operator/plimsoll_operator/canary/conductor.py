@@ -10,7 +10,7 @@ from typing import Any
 from plimsoll_operator.build.image import Image
 from plimsoll_operator.build.revision import Fit, fits, user_part
 from plimsoll_operator.canary.evidence import Evidence, Totals
-from plimsoll_operator.canary.rule import Facts, begin, counted, judge, taken_back, under
+from plimsoll_operator.canary.rule import Facts, begin, counted, judge, taken_back, under, words_of
 from plimsoll_operator.canary.stage import Sides, Stage, stage_of
 from plimsoll_operator.canary.state import Canary, State, canary_fields, read_canary, read_mark
 from plimsoll_operator.canary.terms import Terms
@@ -153,7 +153,7 @@ class Conductor:
 
 def _was_left(canary: Canary) -> bool:
     """Whether it went because somebody wrote another spec, and not for anything that was seen of it."""
-    return canary.message == taken_back(canary, NEVER_MIND, canary.since).message
+    return canary.message == words_of(NEVER_MIND)
 
 
 def _deadline(spec: Spec, canary: Canary, stage: Stage) -> datetime:

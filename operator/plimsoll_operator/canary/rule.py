@@ -49,8 +49,12 @@ def begin(revision: str, stable: str, terms: Terms, now: datetime) -> Canary:
 
 def taken_back(canary: Canary, why: str, now: datetime) -> Canary:
     """It gets no requests any more."""
-    message = f"taken back: {why}"[:1000]
-    return replace(canary, weight=0, state=State.TAKEN_BACK, since=now, message=message, lacking=None)
+    return replace(canary, weight=0, state=State.TAKEN_BACK, since=now, message=words_of(why), lacking=None)
+
+
+def words_of(why: str) -> str:
+    """The message of a canary that was taken back for that."""
+    return f"taken back: {why}"[:1000]
 
 
 def counted(canary: Canary, wanted: int, ready: int, now: datetime) -> Canary:

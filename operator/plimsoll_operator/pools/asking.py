@@ -60,16 +60,13 @@ class Asker:
         client = self._connect(known.pod)
         for action in actions:
             report = known.report
-            refused = pool.refused.get((known.pod.uid, action.model))
             if report is None:
                 return
-            if refused is not None:
+            refused = pool.refused.get((known.pod.uid, action.model))
+            nobody_knows_what = isinstance(action, Place | Move) and action.model not in wishes
+            if refused is not None or nobody_knows_what:  # it stays as it is
                 if _only_adds(action):
                     continue
-                return
-            if isinstance(action, Place | Move) and action.model not in wishes:
-                if _only_adds(action):
-                    continue  # nobody can say what to place: it stays as it is
                 return
             if not self._may_act():
                 raise NotLeaderError("the Lease is lost")

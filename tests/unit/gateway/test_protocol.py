@@ -53,7 +53,9 @@ async def test_a_head_that_goes_on_for_too_long_is_refused(world: World, ok: Beh
     head, _, body = answer.partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 431 ")
     assert b"connection: close" in head
-    assert json.loads(body)["error"]["code"] == "headers_too_large"
+    error = json.loads(body)["error"]
+    assert error["code"] == "headers_too_large"
+    assert "200 headers, 65536 bytes in all" in error["message"]
     assert upstream.requests == []
 
 
