@@ -110,6 +110,7 @@ class Placer:
         pool = self._pools.setdefault(key, Pool())
         now = self._clock().timestamp()
         pool.forget_shown(hosts, now)
+        pool.forget_moves(frozenset(self._members.of(key)))
         pool.measure(hosts)
         wish = self._wishes.of(key, spec, pool, hosts, tokens)
         state = PoolState(
@@ -160,9 +161,15 @@ class Placer:
         return self._told.pop(model, [])
 
     def tell(self, model: ObjectKey, reason: Reason, why: str) -> None:
-        """People are to hear of a decision about a model."""
+        """People are to hear of a decision about a model, as long as it is to be in a pool."""
+        if self._members.pool_of(model) is None:
+            return
         self._told[model] = [*self._told.get(model, ()), Told(reason, why)][-TOLD_KEPT:]
         self._wake(model)
+
+    def forget(self, model: ObjectKey) -> None:
+        """A model is gone, or wants to be in no pool any more."""
+        self._told.pop(model, None)
 
     def served_elsewhere(self, model: ObjectKey) -> None:
         """A model has pods of its own that serve, or answers in another pool: pools that it leaves may let it go."""

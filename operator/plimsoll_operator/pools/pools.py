@@ -61,7 +61,6 @@ class Pools:
         caches = common.caches
         self._queue = queue
         self._caches = caches
-        self._decided: dict[str, tuple[str, int]] = {}
         self.members = Members()
         self.book = HostBook(self._host_changed)
         self.poller = poller(self.book, clock=lambda: common.clock().timestamp())
@@ -141,6 +140,8 @@ class Pools:
                 concerned = self.members.note(after.value)
                 if not _asks_otherwise(change):
                     continue
+            if self.members.pool_of(change.key) is None:
+                self.placer.forget(change.key)
             for pool in concerned:
                 self._replan(pool)
 
@@ -182,18 +183,16 @@ class Pools:
             if told.get(model) != now.get(model):
                 self._wake_model(model)
         if after is not None:
-            self._tell_decisions(known, after)
+            self._tell_decisions(known, before, after)
 
-    def _tell_decisions(self, known: Known, report: Report) -> None:
+    def _tell_decisions(self, known: Known, before: Report | None, report: Report) -> None:
         """Each once: where this process has not seen the host before, what its ModelHost says was told already."""
-        uid = known.pod.uid
-        instance, told = self._decided.get(uid) or self._stored(known)
+        instance, told = (before.instance, before.sequence) if before is not None else self._stored(known)
         least = told if instance == report.instance else 0
         for decision in report.decisions:
             here = self.members.pool_of(decision.key) == known.pod.pool  # a host may name anybody's model
             if here and decision.sequence > least and decision.action in EVENTS:
                 self.placer.tell(decision.key, EVENTS[decision.action], _words(known, decision))
-        self._decided[uid] = (report.instance, report.sequence)
 
     def _stored(self, known: Known) -> tuple[str, int]:
         entry = self._caches.hosts.get(known.pod.key)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from plimsoll_operator.identity import ObjectKey
@@ -60,6 +60,10 @@ class Pool:
         self.refused = {
             place: refused for place, refused in self.refused.items() if refused.until > now and place[0] in reports
         }
+
+    def forget_moves(self, members: Collection[ObjectKey]) -> None:
+        """Of models that want to be in the pool no more."""
+        self.moved = {model: at for model, at in self.moved.items() if model in members}
 
     def measure(self, hosts: Sequence[Known]) -> None:
         """Sizes as hosts tell them, the largest of each revision; what no host can tell now stays as it was."""

@@ -13,6 +13,7 @@ from plimsoll_operator.build.image import Image
 from plimsoll_operator.identity import HOST_KIND, KIND, POOL_KIND, ObjectKey
 from plimsoll_operator.nodes import Node
 from plimsoll_operator.pools.pools import PLACEMENT
+from plimsoll_operator.reasons import Reason
 
 
 def where(world: World) -> dict[str, set[str]]:
@@ -130,6 +131,21 @@ def test_another_process_tells_no_decision_twice() -> None:
     other = Process(world)
     run(other.settle())
     assert [event for event in other.api.events if event[1] == "Evicted"] == []
+
+
+def test_a_decision_is_told_once_though_no_modelhost_says_so_yet_and_that_of_another_instance_again() -> None:
+    world, process = settled(replicas=1, models=1)
+    (host,) = world.hosts.values()
+    key = ObjectKey(NAMESPACE, "m0")
+    for number in range(3):
+        host.decide(key, "Evicted", f"value 0.{number} against 3.1")
+        run(process.poll())
+    told = [word.why.partition(": ")[2] for word in process.pools.placer.untold(key)]
+    assert told == ["value 0.0 against 3.1", "value 0.1 against 3.1", "value 0.2 against 3.1"]
+    host.restart("another")
+    host.decide(key, "Evicted", "value 0.3 against 3.1")
+    run(process.poll())
+    assert [word.why.partition(": ")[2] for word in process.pools.placer.untold(key)] == ["value 0.3 against 3.1"]
 
 
 def test_a_pool_that_there_is_not() -> None:
@@ -359,6 +375,45 @@ def test_scaling_down_moves_the_models_first() -> None:
     assert len(world.hosts) == 1
     assert set(world.hosts) < before
     assert all(len(hosts) == 1 for hosts in where(world).values())
+
+
+def test_nothing_is_remembered_of_models_and_pools_that_are_gone() -> None:
+    """Each round's models are moved, evicted, refused, and then deleted, or given pods of their own."""
+    world = World()
+    process = Process(world)
+    placer = process.pools.placer
+    for number in range(5):
+        names = [f"m{number}-{letter}" for letter in "abcd"]
+        world.ask_for_pool(2)
+        for name in names:
+            world.ask_for(name)
+        process.hear()
+        run(process.settle())
+        world.ask_for_pool(1)
+        process.hear()
+        run(process.settle())
+        (host,) = world.hosts.values()
+        assert placer._pools[POOL].moved
+        for name in names:
+            host.decide(ObjectKey(NAMESPACE, name), "Evicted", "value 0.8 against 3.1")
+        run(process.poll())
+        assert len(placer._told) == len(names)
+        for name in names[:2]:
+            world.delete(name)
+        for name in names[2:]:
+            world.ask_for(name, placement=None)
+        process.hear()
+        for name in names:  # hosts speak of them still
+            host.decide(ObjectKey(NAMESPACE, name), "Evicted", "value 0.7 against 3.1")
+        run(process.settle())
+        placer.tell(ObjectKey(NAMESPACE, names[0]), Reason.REFUSED, "a host refuses what was asked before it went")
+        assert placer._told == {}
+        pool = placer._pools[POOL]
+        assert [pool.moved, pool.asked, pool.refused, pool.waiting, pool.sizes, pool.problems, pool.held] == [{}] * 7
+    world.server.remove(POOL_KIND, POOL.name)
+    process.hear()
+    run(process.turn())
+    assert placer._pools == {}
 
 
 def answers(world: World) -> bool:
