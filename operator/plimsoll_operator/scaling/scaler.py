@@ -145,10 +145,11 @@ class Scaler:
     def _answered(self, address: str, before: Demand | None, answer: Demand) -> None:
         now = self._clock().timestamp()
         then = self._said.get(before.instance, {}) if before is not None else {}
+        named = {entry.key for entry in before.models} if before is not None else frozenset()
         said = {entry.key: entry for entry in answer.models if entry.key in self._models}
         for key, entry in said.items():
             known = then.get(key)
-            if known is None and before is not None and not any(e.key == key for e in before.models):
+            if known is None and before is not None and key not in named:
                 known = ModelDemand(entry.namespace, entry.name)
             model = self._models[key]
             model.tally.count(known, entry, answer, now)

@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import Any
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -14,7 +15,9 @@ from operator_support.stub_gateway import StubGateway
 
 from plimsoll_operator.identity import ObjectKey
 from plimsoll_operator.observe import Pod
+from plimsoll_operator.scaling.book import GatewayBook
 from plimsoll_operator.scaling.client import GatewayError
+from plimsoll_operator.scaling.demand import Demand, ModelDemand
 from plimsoll_operator.scaling.scaler import Decision, Scaler
 from plimsoll_operator.scaling.spec import Scaling, Target
 from plimsoll_operator.scaling.told import news, scaling_fields
@@ -288,3 +291,50 @@ class Scaled(RuleBasedStateMachine):
 
 TestScaled = Scaled.TestCase
 TestScaled.settings = settings(max_examples=20, stateful_step_count=20, deadline=None)
+
+
+@pytest.mark.parametrize(("named_before", "counted"), [(False, True), (True, False)])
+def test_requests_that_a_gateway_first_tells_of_count_unless_they_came_before_it_was_heard(
+    named_before: bool, counted: bool
+) -> None:
+    """What it counted before the model was followed nobody knows the time of."""
+    now = EPOCH
+    scaler = Scaler(clock=lambda: now)
+    scaler.book.keep(ADDRESSES[:1], now.timestamp())
+    entry = ModelDemand(KEY.namespace, KEY.name, asked=60)
+    scaler.book.take(ADDRESSES[0], Demand("g", 1, now.timestamp(), (entry,) if named_before else ()), now.timestamp())
+    scaler.decide(KEY, Scaling(1, 9), {}, [])
+    scaler.book.take(ADDRESSES[0], Demand("g", 2, now.timestamp(), (entry,)), now.timestamp())
+    now += timedelta(seconds=TICK)
+    scaler.decide(KEY, Scaling(1, 9), {}, [])
+    assert (scaler._models[KEY].tally.rate > 0) is counted
+
+
+def keys_read(models: int, monkeypatch: pytest.MonkeyPatch) -> int:
+    """How often a scaler reads of whom an entry is, where an answer names so many models for the first time."""
+    scaling, book, read = Scaling(1, 9), GatewayBook(), 0
+    scaler = Scaler(book, clock=lambda: EPOCH)
+    now = EPOCH.timestamp()
+    book.keep(ADDRESSES[:1], now)
+    for number in range(models):
+        scaler.decide(ObjectKey("team", f"new{number}"), scaling, {}, [])
+    old = tuple(ModelDemand("team", f"old{number}") for number in range(models))
+    new = tuple(ModelDemand("team", f"new{number}", asked=3) for number in range(models))
+
+    def key(entry: ModelDemand) -> ObjectKey:
+        nonlocal read
+        read += 1
+        return ObjectKey(entry.namespace, entry.name)
+
+    book.take(ADDRESSES[0], Demand("g", 1, now, old), now)
+    with monkeypatch.context() as patch:
+        patch.setattr(ModelDemand, "key", property(key))
+        book.take(ADDRESSES[0], Demand("g", 2, now, old + new), now)
+    assert [entry.asked for entry in scaler.demand(ObjectKey("team", "new0"))] == [3]
+    return read
+
+
+def test_taking_in_an_answer_is_linear_in_its_models(monkeypatch: pytest.MonkeyPatch) -> None:
+    once, twice = keys_read(50, monkeypatch), keys_read(100, monkeypatch)
+    assert once > 0
+    assert twice == 2 * once
