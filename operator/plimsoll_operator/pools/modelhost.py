@@ -97,14 +97,14 @@ def load_bar(used: int, line: int) -> str:
 def _of_report(report: Report) -> dict[str, Any]:
     device, sleepers = report.device, report.sleepers
     return {
-        "instance": report.instance[:128],
+        "instance": report.instance,
         "sequence": report.sequence,
         "reportTime": _stamp(report.time),
         "load": load_bar(device.used, device.line),
         "awake": sum(entry.device > 0 for entry in report.models),
         "asleep": sum(entry.state in ASLEEP for entry in report.models),
         "device": {
-            "kind": device.kind[:32],
+            "kind": device.kind,
             "name": device.name[:253],
             "capacity": device.capacity,
             "line": device.line,

@@ -9,6 +9,7 @@ from msgspec import Meta, Struct
 
 from plimsoll_cluster.unreadable import UNREADABLE
 from plimsoll_operator.identity import ObjectKey
+from plimsoll_operator.name_limits import DeviceKind, Instance, NamespaceName, ObjectName, ServedName
 
 LIMIT = 4 * 2**20
 """Bytes of a report: a thousand models have room."""
@@ -19,7 +20,6 @@ Count = Annotated[int, Meta(ge=0, le=2**53)]
 Seconds = Annotated[float, Meta(ge=0, le=1e9)]
 Time = Annotated[float, Meta(ge=0, le=1e11)]
 Number = Annotated[float, Meta(ge=0)]
-Name = Annotated[str, Meta(min_length=1, max_length=253)]
 Text = Annotated[str, Meta(max_length=4096)]
 State = Literal["Absent", "Fetching", "OnDisk", "InHost", "Waking", "Resident", "Draining"]
 ON_DEVICE = frozenset({"Waking", "Resident", "Draining"})
@@ -33,7 +33,7 @@ class BadReportError(Exception):
 class Device(Struct, frozen=True, rename="camel"):
     """The device's memory, in bytes. `reserved` is the runtime's own; `used` has that and what models are granted."""
 
-    kind: Name
+    kind: DeviceKind
     capacity: Bytes
     line: Bytes
     reserved: Bytes
@@ -62,12 +62,12 @@ class Needs(Struct, frozen=True, rename="camel"):
 class ModelEntry(Struct, frozen=True, rename="camel"):
     """One model on the host."""
 
-    namespace: Name
-    name: Name
+    namespace: NamespaceName
+    name: ObjectName
     revision: Text
     state: State
     since: Time
-    served_names: Annotated[tuple[Name, ...], Meta(max_length=16)] = ()
+    served_names: Annotated[tuple[ServedName, ...], Meta(max_length=16)] = ()
     why: Text = ""
     weights: Bytes = 0
     workspace: Bytes = 0
@@ -105,8 +105,8 @@ class Decision(Struct, frozen=True, rename="camel"):
 
     sequence: Count
     time: Time
-    namespace: Name
-    name: Name
+    namespace: NamespaceName
+    name: ObjectName
     action: Literal["Woken", "Asleep", "Evicted", "Refused", "Loaded", "Unloaded"]
     why: Text
 
@@ -119,7 +119,7 @@ class Decision(Struct, frozen=True, rename="camel"):
 class Report(Struct, frozen=True, rename="camel"):
     """Everything that a host says of itself. `sequence` grows within an `instance`, a process."""
 
-    instance: Name
+    instance: Instance
     sequence: Count
     time: Time
     device: Device

@@ -12,6 +12,7 @@ from msgspec import Meta, Struct
 from plimsoll_cluster.unreadable import UNREADABLE
 from plimsoll_operator.clock import AHEAD_SECONDS, FROM_THE_FUTURE
 from plimsoll_operator.identity import ObjectKey
+from plimsoll_operator.name_limits import Instance, NamespaceName, ObjectName
 
 LIMIT = 32 * 2**20
 """Bytes of an answer: ten thousand models have room."""
@@ -21,7 +22,6 @@ Count = Annotated[int, Meta(ge=0, le=2**53)]
 Seconds = Annotated[float, Meta(ge=0, le=1e15)]
 Time = Annotated[float, Meta(ge=0, le=1e11)]
 Share = Annotated[float, Meta(ge=0, le=2)]
-Name = Annotated[str, Meta(min_length=1, max_length=253)]
 Bucket = tuple[Seconds, Count]
 
 
@@ -60,8 +60,8 @@ class RevisionDemand(Struct, frozen=True, rename="camel"):
 class ModelDemand(Struct, frozen=True, rename="camel"):
     """Requests for a model at one gateway. `held` of those `in_flight` wait for a replica to be there."""
 
-    namespace: Name
-    name: Name
+    namespace: NamespaceName
+    name: ObjectName
     held: Count = 0
     in_flight: Count = 0
     asked: Count = 0
@@ -77,7 +77,7 @@ class ModelDemand(Struct, frozen=True, rename="camel"):
 class Demand(Struct, frozen=True, rename="camel"):
     """One answer. `sequence` grows within an `instance`, a process."""
 
-    instance: Name
+    instance: Instance
     sequence: Count
     time: Time
     models: Annotated[tuple[ModelDemand, ...], Meta(max_length=MODELS)] = ()
