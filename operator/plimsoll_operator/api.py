@@ -25,6 +25,7 @@ from plimsoll_operator.identity import (
     Object,
     ObjectKey,
 )
+from plimsoll_operator.outstanding import Outstanding
 from plimsoll_operator.rights import Right
 
 FIELD_MANAGER = "plimsoll-operator"
@@ -72,8 +73,10 @@ class ApiError(Exception):
 class Api:
     """Requests for ModelDeployments and their children. Every method raises ApiError."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection, outstanding: Outstanding | None = None) -> None:
+        """`outstanding` gets to know of each write while it is under way."""
         self._connection = connection
+        self._outstanding = outstanding or Outstanding(WRITE_SECONDS)
 
     async def serves_models(self) -> bool:
         """Whether the API server knows our kinds, and says so to clients."""
@@ -226,19 +229,31 @@ class Api:
         """One request; `seconds` is its time limit where the method's own is too long."""
         patience = aiohttp.ClientTimeout(total=seconds or (READ_SECONDS if method == "GET" else WRITE_SECONDS))
         content = None if body is None else msgspec.json.encode(body)
+        asking = self._exchange(method, path, query or {}, content, kind, patience)
         try:
-            response = await self._connection.ask(method, path, query or {}, content, kind=kind, patience=patience)
-            async with response:
-                data = await response.read()
+            status, data = await (asking if method == "GET" else self._outstanding.see_through(asking))
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise ApiError(None, f"the API server cannot be reached: {error or type(error).__name__}") from error
-        if not 200 <= response.status < 300:
-            raise _error(response.status, data)
+        if not 200 <= status < 300:
+            raise _error(status, data)
         try:
             answered: dict[str, Any] = msgspec.json.decode(data)
         except UNREADABLE as error:
             raise ApiError(None, f"what the API server answered cannot be read: {error}") from error
         return answered
+
+    async def _exchange(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str],
+        content: bytes | None,
+        kind: str,
+        patience: aiohttp.ClientTimeout,
+    ) -> tuple[int, bytes]:
+        response = await self._connection.ask(method, path, query, content, kind=kind, patience=patience)
+        async with response:
+            return response.status, await response.read()
 
 
 def _budget_path(namespace: str, name: str = "") -> str:

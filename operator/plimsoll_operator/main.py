@@ -27,12 +27,13 @@ from plimsoll_operator.expectations import Expectations
 from plimsoll_operator.health import HealthError, serve_health
 from plimsoll_operator.identity import KIND, POOL_KIND, ObjectKey
 from plimsoll_operator.kinds import Caches
-from plimsoll_operator.lease import Lease, LeaseLostError
+from plimsoll_operator.lease import MARGIN, Lease, LeaseLostError
 from plimsoll_operator.metrics import LEADER, LEADERLESS, UNFOLLOWED
 from plimsoll_operator.names import NameRegistry
 from plimsoll_operator.nodes import NodeRegistry
 from plimsoll_operator.options import Options, parse_options
 from plimsoll_operator.outcome import Outcome
+from plimsoll_operator.outstanding import Outstanding
 from plimsoll_operator.pools.book import HostPod
 from plimsoll_operator.pools.client import HostClient, host_session, host_url
 from plimsoll_operator.pools.host_key import HostKeyError, read_key
@@ -73,11 +74,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
 class Operator:
     """One process that is, or may become, the one that acts."""
 
-    def __init__(self, options: Options, api: Api, follow: Follow, instance: str, identity: str) -> None:
+    def __init__(
+        self,
+        options: Options,
+        api: Api,
+        follow: Follow,
+        instance: str,
+        identity: str,
+        outstanding: Outstanding | None = None,
+    ) -> None:
+        """`outstanding`: what `api` writes just now; when this operator ends, that has ended before."""
         self._options = options
         self._api = api
         self._follow = follow
         self._instance = instance
+        self._outstanding = outstanding or Outstanding(MARGIN)
         self._names = NameRegistry()
         self._nodes = NodeRegistry()
         self._host_key = read_key(options.host_keys) if options.host_keys is not None else None
@@ -112,7 +123,7 @@ class Operator:
         await await_prerequisites(self._api, self._options.namespaces, self._options.lease)
         self._able = True
         await self.lease.acquire()
-        async with host_session() as session, asyncio.TaskGroup() as group:
+        async with host_session() as session, self._outstanding, asyncio.TaskGroup() as group:
             group.create_task(self.lease.keep())
             # Only what is listed from now on is sure to show what the last holder wrote.
             caches = self._caches = Caches(
@@ -171,7 +182,8 @@ class Operator:
         host_key = self._host_key
 
         def connect_to(pod: HostPod) -> HostClient:
-            return HostClient(session, host_url(pod.address), host_key.token(pod.pool) if host_key is not None else "")
+            token = host_key.token(pod.pool) if host_key is not None else ""
+            return HostClient(session, host_url(pod.address), token, self._outstanding)
 
         return Pools(common, Turns(self._options.max_rolling), host_key=host_key, connect=connect_to, queue=self._queue)
 
@@ -189,7 +201,9 @@ def _identities() -> tuple[str, str]:
 async def _run(options: Options) -> int:
     loop = asyncio.get_running_loop()
     async with await connect() as connection:
-        operator = Operator(options, Api(connection), partial(follow, connection), *_identities())
+        outstanding = Outstanding(MARGIN)
+        api = Api(connection, outstanding)
+        operator = Operator(options, api, partial(follow, connection), *_identities(), outstanding)
         health = await serve_health(options.health_port, operator.is_live, operator.trouble)
         task = asyncio.create_task(operator.run())
         for number in (signal.SIGTERM, signal.SIGINT):

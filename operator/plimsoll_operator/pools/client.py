@@ -14,6 +14,7 @@ from plimsoll_cluster.unreadable import UNREADABLE
 from plimsoll_operator.api import WRITE_SECONDS
 from plimsoll_operator.bounded import TooLargeError, read_bounded
 from plimsoll_operator.identity import HOST_PORT, ObjectKey
+from plimsoll_operator.outstanding import Outstanding
 from plimsoll_operator.pools.report import LIMIT, Report, decode_report
 
 WAIT_SECONDS = 10.0
@@ -57,8 +58,12 @@ def host_session() -> aiohttp.ClientSession:
 class HostClient:
     """One host. Every method raises HostError; `report` raises BadReportError, too."""
 
-    def __init__(self, session: aiohttp.ClientSession, url: str, token: str) -> None:
+    def __init__(
+        self, session: aiohttp.ClientSession, url: str, token: str, outstanding: Outstanding | None = None
+    ) -> None:
+        """`outstanding` gets to know of each change while it is under way."""
         self._session = session
+        self._outstanding = outstanding or Outstanding(WRITE_SECONDS)
         self._url = url
         self._headers = {"Authorization": f"Bearer {token}"}
 
@@ -96,7 +101,7 @@ class HostClient:
 
     async def _change(self, method: str, model: ObjectKey, verb: str, body: Mapping[str, Any]) -> bool:
         path = f"/host/v1/models/{quote(model.namespace, safe='')}/{quote(model.name, safe='')}{verb}"
-        status, _ = await self._ask(method, path, body, WRITE_SECONDS)
+        status, _ = await self._outstanding.see_through(self._ask(method, path, body, WRITE_SECONDS))
         return status == 200
 
     async def _ask(self, method: str, path: str, body: Mapping[str, Any] | None, seconds: float) -> tuple[int, bytes]:

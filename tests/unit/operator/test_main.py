@@ -10,14 +10,18 @@ from typing import Any
 
 import aiohttp
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+from kubernetes.aio import client
 from operator_support.objects import EPOCH, model
 from prometheus_client import generate_latest
 
 from plimsoll_cluster.connect import NoClusterError
+from plimsoll_cluster.connection import Connection
 from plimsoll_cluster.store import Store
 from plimsoll_operator import main as module
 from plimsoll_operator.actor import NotLeaderError
-from plimsoll_operator.api import Api, ApiError
+from plimsoll_operator.api import PLURALS, Api, ApiError
 from plimsoll_operator.common import Common
 from plimsoll_operator.conditions import PROGRESSING
 from plimsoll_operator.health import HealthError, serve_health
@@ -216,6 +220,65 @@ async def test_claims_to_names_and_turns_are_known_before_the_first_pass(monkeyp
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
     assert not FirstPass.has_turn
+
+
+class Hanging:
+    """An API server on which everything is there and allowed, and whose writes end when `go` is set."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+        self.begun, self.go = asyncio.Event(), asyncio.Event()
+        self.lease: Any = {"metadata": {"name": "plimsoll-operator", "namespace": "system", "resourceVersion": "1"}}
+
+    async def answer(self, request: web.Request) -> web.Response:
+        if request.path.endswith("selfsubjectaccessreviews"):
+            return web.json_response({"status": {"allowed": True}})
+        if "/leases/" in request.path:
+            if request.method == "PUT":
+                self.lease = await request.json()
+                if not self.lease["spec"]["holderIdentity"]:
+                    self.said.append("released")
+            return web.json_response(self.lease)
+        if request.method == "GET":
+            return web.json_response({"resources": [{"name": plural} for plural in PLURALS.values()]})
+        self.begun.set()
+        await self.go.wait()
+        self.said.append("written")
+        return web.json_response({}, status=500)
+
+
+async def test_the_lease_is_given_back_when_what_is_being_written_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next operator may act at once, and lists what there is: a write that comes after that is not in it."""
+
+    async def serve(*_: Any) -> web.AppRunner:
+        return web.AppRunner(web.Application())
+
+    async def follow(_: Connection, *stores: Store[Any]) -> None:
+        await follow_two(*stores)
+
+    api, app = Hanging(), web.Application()
+    app.router.add_route("*", "/{path:.*}", api.answer)
+    monkeypatch.setattr(module, "serve_health", serve)
+    monkeypatch.setattr(module, "follow", follow)
+    for patience in ("main.MARGIN", "api.WRITE_SECONDS", "api.LEASE_SECONDS"):
+        monkeypatch.setattr(f"plimsoll_operator.{patience}", 600.0)  # nothing ends because this machine is slow
+    async with TestServer(app) as server, asyncio.timeout(60):
+
+        async def connect() -> Connection:
+            return Connection(client.Configuration(host=str(server.make_url("")).rstrip("/")))
+
+        monkeypatch.setattr(module, "connect", connect)
+        running = asyncio.create_task(module._run(parse_options(LEAST)))
+        await api.begun.wait()
+        running.cancel()  # as the signal's handler does
+        async with aiohttp.ClientSession() as session:
+            for _ in range(20):  # far more than it takes to give a Lease back
+                assert await status(session, str(server.make_url("/apis"))) == 200
+        assert (api.said, running.done()) == ([], False)
+        api.go.set()
+        assert await running == 0
+    assert api.said[-1] == "released"
+    assert set(api.said[:-1]) == {"written"}
 
 
 async def status(session: aiohttp.ClientSession, path: str) -> int:

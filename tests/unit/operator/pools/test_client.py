@@ -13,6 +13,7 @@ from operator_support.stub_host import StubHost
 
 from plimsoll_operator.identity import ObjectKey
 from plimsoll_operator.lease import MARGIN
+from plimsoll_operator.outstanding import Outstanding
 from plimsoll_operator.pools.client import HostClient, HostError, host_session
 
 MODEL = ObjectKey("team", "a")
@@ -71,3 +72,32 @@ async def test_a_change_has_ended_before_another_operator_may_act() -> None:
             await change
     assert len(session.seconds) == 5
     assert all(seconds is not None and seconds < MARGIN for seconds in session.seconds)
+
+
+async def test_a_change_that_is_under_way_is_waited_for_and_a_question_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("plimsoll_operator.pools.client.WRITE_SECONDS", 600.0)
+    went, go = asyncio.Event(), asyncio.Event()
+
+    async def change(_: web.Request) -> web.Response:
+        went.set()
+        await go.wait()
+        return web.json_response(None)
+
+    async def report(_: web.Request) -> web.Response:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    app = web.Application()
+    app.router.add_get("/host/v1/report", report)
+    app.router.add_post("/host/v1/models/team/a/wake", change)
+    async with TestServer(app) as server, host_session() as session, asyncio.timeout(60):
+        async with Outstanding(600.0) as outstanding:
+            client = HostClient(session, str(server.make_url("")).rstrip("/"), "token", outstanding)
+            callers = [asyncio.create_task(client.wake(MODEL, "o")), asyncio.create_task(client.report(0))]
+            await went.wait()
+            for caller in callers:
+                caller.cancel()
+            await asyncio.wait(callers)
+            (under_way,) = outstanding._tasks
+            go.set()
+        assert under_way.result()[0] == 200

@@ -1,0 +1,57 @@
+"""Writes end before the context does, whoever waits for them no more."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from operator_support import virtual_time
+
+from plimsoll_operator.outstanding import Outstanding
+
+
+def test_a_write_whose_caller_is_cancelled_goes_on_and_is_waited_for() -> None:
+    async def main() -> None:
+        loop, done = asyncio.get_running_loop(), []
+
+        async def write(seconds: float) -> None:
+            await asyncio.sleep(seconds)
+            done.append(seconds)
+
+        async with Outstanding(9.0) as outstanding:
+            callers = [asyncio.create_task(outstanding.see_through(write(seconds))) for seconds in (3.0, 5.0)]
+            await asyncio.sleep(1.0)
+            for caller in callers:
+                caller.cancel()
+            await asyncio.wait(callers)
+            assert all(caller.cancelled() for caller in callers)
+            assert (loop.time(), done) == (1.0, [])
+        assert (loop.time(), done) == (5.0, [3.0, 5.0])
+
+    virtual_time.run(main())
+
+
+def test_one_that_does_not_end_is_waited_for_no_longer_than_it_may_take(caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        async with Outstanding(9.0) as outstanding:
+            caller = asyncio.create_task(outstanding.see_through(asyncio.sleep(1e6)))
+            await asyncio.sleep(1.0)
+            caller.cancel()
+        assert asyncio.get_running_loop().time() == 10.0
+
+    virtual_time.run(main())
+    assert "1 writes have not ended within 9 s" in caplog.text
+
+
+def test_what_comes_of_a_write_is_its_callers() -> None:
+    async def fail() -> None:
+        raise OSError("refused")
+
+    async def main() -> None:
+        async with Outstanding(9.0) as outstanding:
+            assert await outstanding.see_through(asyncio.sleep(1.0, "done")) == "done"
+            with pytest.raises(OSError, match="refused"):
+                await outstanding.see_through(fail())
+        assert asyncio.get_running_loop().time() == 1.0
+
+    virtual_time.run(main())
