@@ -58,6 +58,13 @@ class Copy:
         return f"{self.namespace}/{self.host} {self.where}" if self.namespace else f"{self.host} {self.where}"
 
     @property
+    def is_there(self) -> bool:
+        """Whether its host has it, or gets it. A fetch that has failed may fail again: until it is over nothing is
+        there.
+        """
+        return self.where is not Where.PLACING and not (self.where is Where.FETCHING and bool(self.error))
+
+    @property
     def answers(self) -> bool:
         """Whether a request is answered there: by what drains to sleep once it sleeps, by what drains to go never."""
         return self.ready and (self.where in HELD or (self.where is Where.DRAINING and self.current))

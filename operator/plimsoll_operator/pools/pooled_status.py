@@ -31,7 +31,7 @@ def describe_pooled(
         "observedGeneration": spec.generation,
         "replicas": len(picture.copies) + own_ready,
         "readyReplicas": picture.answering + own_ready,
-        "updatedReplicas": sum(copy.current and copy.where is not Where.PLACING for copy in picture.copies),
+        "updatedReplicas": sum(copy.current and copy.is_there for copy in picture.copies),
         "selector": selector(placement.pool, kind=POOL_KIND),
         "desiredReplicas": spec.replicas,
         "phase": _phase(spec, picture, progressing, parts),
@@ -78,7 +78,7 @@ def _why(picture: Picture) -> str:
 
 
 def _placed(spec: Spec, picture: Picture) -> Condition:
-    there = sum(copy.where not in (Where.PLACING, Where.UNKNOWN) for copy in picture.copies)
+    there = sum(copy.is_there and copy.where is not Where.UNKNOWN for copy in picture.copies)
     message = f"it is on {there} of {spec.replicas} hosts of RuntimePool {picture.pool}"
     if there >= spec.replicas:
         return Condition(PLACED, True, Reason.PLACED, message)

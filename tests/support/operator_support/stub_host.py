@@ -131,7 +131,7 @@ class StubHost:
     def become(self, key: ObjectKey, level: str, why: str) -> None:
         """A model has come to a level."""
         model = self.models[key]
-        model.state, model.wish, model.since, model.why = level, "", self.now, why
+        model.state, model.wish, model.since, model.why, model.error = level, "", self.now, why, None
         self.sequence += 1
 
     def decide(self, key: ObjectKey, action: str, why: str) -> None:
@@ -160,7 +160,8 @@ class StubHost:
         level = body["level"]
         if level == "Resident" and not self.fits(key):
             level = "OnDisk"  # it decides by itself what is awake
-        self.models[key] = StubModel(spec, "Fetching", self.now, wish=level)
+        error = known.error if known is not None and same else None  # until the next try is better
+        self.models[key] = StubModel(spec, "Fetching", self.now, wish=level, error=error)
         self.sequence += 1
 
     def _remove(self, key: ObjectKey, body: Mapping[str, Any]) -> None:

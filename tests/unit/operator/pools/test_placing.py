@@ -246,6 +246,35 @@ def test_files_that_cannot_be_fetched_are_told_and_hold_up_no_drain() -> None:
     assert all("deletionTimestamp" in pod["metadata"] for pod in world.server.objects["Pod"].values())
 
 
+def test_conditions_stay_as_they_are_while_the_same_fetch_fails_again_and_again() -> None:
+    world, process = settled(replicas=1, models=1)
+    (host,) = world.hosts.values()
+    key = ObjectKey(NAMESPACE, "m0")
+    host.proceed = lambda: None  # type: ignore[method-assign]
+    host.models[key].state = "Absent"
+    seen, states = [], []
+    for _ in range(3):
+        host.models[key].state, host.models[key].error, host.models[key].wish = "Absent", "401 for demo://x", ""
+        host.sequence += 1
+        for _ in range(2):  # what it has failed at is seen, and then the next try
+            world.now += 61
+            process.queue.add(POOL.of(PLACEMENT))
+            run(process.turn())
+            process.hear()
+            states.append(host.models[key].state)
+            seen.append(status_of(world, "m0"))
+    assert states == ["Fetching"] * 6
+    assert {status["placements"][0]["state"] for status in seen} == {"Placing", "Fetching"}
+    first, *others = [{name: s[name] for name in ("conditions", "phase", "updatedReplicas")} for s in seen]
+    assert [other for other in others if other != first] == []
+    assert conditions(world, "m0")["Placed"] == ("False", "Placing")
+    assert conditions(world, "m0")["Loaded"] == ("False", "LoadFailed")
+    host.become(key, "Resident", "at last")
+    run(process.turn())
+    assert conditions(world, "m0")["Placed"] == ("True", "Placed")
+    assert conditions(world, "m0")["Loaded"] == ("True", "Loaded")
+
+
 def test_a_drain_ends_though_no_modelhost_can_be_written() -> None:
     world, process = settled(replicas=1, models=1)
     world.ask_for_pool(0)
