@@ -137,7 +137,7 @@ class PoolReconciler:
             return Outcome(again=PATIENCE)
         before = (item.get("status") or {}).get("conditions") or []
         hosts = self._book.of(spec.key)
-        models = {entry.key for known in hosts if known.report is not None for entry in known.report.models}
+        models = {model for known in hosts for model in known.entries}
         fields, conditions = describe_pool(seen, rejections, before, hosts, len(models))
         await self._actor.write_status(item, fields, conditions)
         if any(c.type == STALLED for c in conditions):

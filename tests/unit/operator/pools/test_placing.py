@@ -246,6 +246,20 @@ def test_files_that_cannot_be_fetched_are_told_and_hold_up_no_drain() -> None:
     assert all("deletionTimestamp" in pod["metadata"] for pod in world.server.objects["Pod"].values())
 
 
+def test_a_pool_counts_the_models_that_its_hosts_have_each_once_and_none_that_is_not_there() -> None:
+    world, process = settled(replicas=2, models=3)
+    world.ask_for("m0", replicas=2)
+    process.hear()
+    run(process.settle())
+    assert world.server.objects[POOL_KIND][POOL.name]["status"]["models"] == 3
+    (host,) = [host for host in world.hosts.values() if ObjectKey(NAMESPACE, "m1") in host.models]
+    host.models[ObjectKey(NAMESPACE, "m1")].state = "Absent"
+    host.sequence += 1
+    run(process.poll())
+    run(process.one_pass(POOL.of(POOL_KIND)))
+    assert world.server.objects[POOL_KIND][POOL.name]["status"]["models"] == 2
+
+
 def test_conditions_stay_as_they_are_while_the_same_fetch_fails_again_and_again() -> None:
     world, process = settled(replicas=1, models=1)
     (host,) = world.hosts.values()
