@@ -99,34 +99,51 @@ async def test_an_idle_connection_holds_nothing_of_its_last_request() -> None:
     protocol.connection_lost(None)
 
 
-def test_a_client_that_reads_nothing_or_asks_nothing_is_cut_off() -> None:
-    async def never(_scope: object, _receive: object, _send: object) -> None:
-        await asyncio.Event().wait()
+async def never(_scope: object, _receive: object, _send: object) -> None:
+    await asyncio.Event().wait()
 
-    async def until_stalled() -> None:
+
+async def reads_nothing_for_a_while(protocol: PatientProtocol, wire: Wire) -> None:
+    wire.waiting = 1000
+    protocol.pause_writing()
+    await asyncio.sleep(STALL_SECONDS - 1)
+    wire.waiting = 999  # it is slow
+    await asyncio.sleep(2)
+    assert not wire.is_aborted()
+    await asyncio.sleep(STALL_SECONDS)
+
+
+async def reads_on(protocol: PatientProtocol, wire: Wire) -> None:
+    wire.waiting = 1000
+    protocol.pause_writing()
+    protocol.resume_writing()
+    await asyncio.sleep(2 * STALL_SECONDS)
+
+
+@pytest.mark.parametrize(("client", "cut_off"), [(reads_nothing_for_a_while, True), (reads_on, False)])
+def test_a_client_that_reads_nothing_is_cut_off(
+    client: Callable[[PatientProtocol, Wire], Awaitable[None]], cut_off: bool
+) -> None:
+    async def story() -> None:
         protocol, wire = serving(never)
         protocol.data_received(request())
-        wire.waiting = 1000
-        protocol.pause_writing()
-        await asyncio.sleep(STALL_SECONDS - 1)
-        wire.waiting = 999  # it is slow
-        await asyncio.sleep(2)
-        assert not wire.is_aborted()
-        await asyncio.sleep(STALL_SECONDS)
-        assert wire.is_aborted()
+        await client(protocol, wire)
+        assert wire.is_aborted() is cut_off
         protocol.connection_lost(None)
 
-    async def after_it_went_on() -> None:
-        protocol, wire = serving(never)
-        protocol.data_received(request())
-        wire.waiting = 1000
-        protocol.pause_writing()
-        protocol.resume_writing()
-        await asyncio.sleep(2 * STALL_SECONDS)
-        assert not wire.is_aborted()
-        protocol.connection_lost(None)
+    run(story())
 
-    async def while_it_closes() -> None:
+
+async def test_an_idle_client_whose_place_is_needed_is_cut_off() -> None:
+    protocol, wire, _ = served()
+    wire.waiting = 10
+    protocol.give_way()
+    assert wire.is_aborted()
+    protocol.connection_lost(None)
+
+
+def test_a_client_that_does_not_read_the_end_of_its_last_answer_is_cut_off() -> None:
+    async def story() -> None:
         protocol, wire, _ = served()
         wire.waiting = 1000
         protocol.data_received(request(LAST))
@@ -137,45 +154,24 @@ def test_a_client_that_reads_nothing_or_asks_nothing_is_cut_off() -> None:
         assert wire.is_aborted()
         protocol.connection_lost(None)
 
-    async def while_it_is_idle() -> None:
-        protocol, wire, _ = served()
-        protocol.data_received(request())
-        await asyncio.gather(*protocol.tasks)
-        wire.waiting = 10
-        await asyncio.sleep(protocol.timeout_keep_alive + 1)
-        assert wire.is_aborted()
-        protocol.connection_lost(None)
+    run(story())
 
-    async def while_it_sends_empty_lines() -> None:
-        protocol, wire, _ = served()
-        protocol.data_received(request())
-        await asyncio.gather(*protocol.tasks)
-        for _ in range(4):
-            protocol.data_received(b"\r\n")
-            await asyncio.sleep(protocol.timeout_keep_alive / 3)
-        assert wire.is_aborted()
-        protocol.connection_lost(None)
 
-    async def unless_it_asks_again() -> None:
+@pytest.mark.parametrize(("sent", "cut_off"), [(b"", True), (b"\r\n", True), (b"\r\n" + request(), False)])
+def test_a_client_that_asks_nothing_more_is_cut_off(sent: bytes, cut_off: bool) -> None:
+    async def story() -> None:
         protocol, wire, asked = served()
-        for _ in range(9):
-            protocol.data_received(b"\r\n" + request())
-            await asyncio.sleep(protocol.timeout_keep_alive / 3)
-        assert not wire.is_aborted()
-        assert len(asked) == 9
-        protocol.connection_lost(None)
-
-    async def when_its_place_is_needed() -> None:
-        protocol, wire, _ = served()
+        protocol.data_received(request())
+        await asyncio.gather(*protocol.tasks)
         wire.waiting = 10
-        protocol.give_way()
-        assert wire.is_aborted()
+        for _ in range(9):
+            if sent and not wire.is_aborted():
+                protocol.data_received(sent)
+            await asyncio.sleep(protocol.timeout_keep_alive / 3)
+        assert (wire.is_aborted(), len(asked)) == (cut_off, 1 if cut_off else 10)
         protocol.connection_lost(None)
 
-    for case in (until_stalled, after_it_went_on, while_it_closes, when_its_place_is_needed):
-        run(case())
-    for case in (while_it_is_idle, while_it_sends_empty_lines, unless_it_asks_again):
-        run(case())
+    run(story())
 
 
 @pytest.mark.parametrize(
