@@ -36,7 +36,7 @@ from plimsoll_gateway.errors import (
     unknown_path,
     wrong_method,
 )
-from plimsoll_gateway.fair.gate import Gates
+from plimsoll_gateway.fair.gates import Gates
 from plimsoll_gateway.fair.queue import Share
 from plimsoll_gateway.headers import Voucher, request_id
 from plimsoll_gateway.keys.keyring import Keyring

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection, Sequence
 
 from plimsoll_gateway.pick import Picker
 from plimsoll_gateway.route.loads import UNKNOWN_SLOTS
@@ -32,10 +33,15 @@ class Capacity:
         model = self._store.find(name)
         if model is None:
             return None
-        ready = model.ready_for(name)
-        if ready:
-            return math.ceil(HEADROOM * self._picker.capacity(ready))
-        return 0 if model.wakes else None
+        return self._takes(model.ready_for(name)) or (0 if model.wakes else None)
+
+    def together(self, names: Collection[str]) -> int:
+        """Requests that those ready replicas take that answer to any of these names; they are of one model."""
+        ready: dict[str, Replica] = {}
+        for name in names:
+            model = self._store.find(name)
+            ready |= {} if model is None else {replica.id: replica for replica in model.ready_for(name)}
+        return self._takes(tuple(ready.values()))
 
     def closed(self, name: str) -> bool:
         """Whether `now` is 0, for less work where no replica can be missing."""
@@ -53,6 +59,9 @@ class Capacity:
         if ready:
             return self._picker.capacity(ready)
         return self._expected(model) if model.wakes else None
+
+    def _takes(self, replicas: Sequence[Replica]) -> int:
+        return math.ceil(HEADROOM * self._picker.capacity(replicas))
 
     def _expected(self, model: Model) -> int:
         return max(1, model.scales_to) * self._slots.get(model.key, UNKNOWN_SLOTS)

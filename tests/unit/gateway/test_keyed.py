@@ -8,6 +8,7 @@ import json
 import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
+from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -278,10 +279,11 @@ async def served(
     credential: Credential,
     asked: str,
     used: dict[str, int],
+    names: tuple[str, ...] = ("m",),
 ) -> str:
     """In which order keys are served by a model with two places that are asked in this order, a letter a request.
 
-    `used`: tokens that each key's answers tell.
+    `used`: tokens that each key's answers tell. `names`: by which the model is asked, in turn.
     """
     arrived: asyncio.Queue[Request] = asyncio.Queue()
     in_flight = 'plimsoll_gateway_requests_in_flight{model="m",namespace="ns"}'
@@ -296,10 +298,12 @@ async def served(
     keys.add("b")
     keyring = Keyring(KeyFolder(keys.folder))
     async with run_world(limits=Limits(waiting=100), keyring=keyring, credential=credential) as world:
-        await world.model(arrived.put)
+        replica = world.replica(await world.upstream(arrived.put))
+        world.store.replace(build_table([Model(ObjectKey("ns", "m"), names, 1000.0, "", (replica,))]))
+        by = cycle(names)
 
         async def ask_as(name: str) -> int:
-            async with world.post(headers=keys.header(name)) as response:
+            async with world.post({"model": next(by)}, headers=keys.header(name)) as response:
                 await response.read()
                 return response.status
 
@@ -322,11 +326,15 @@ async def served(
         return order
 
 
+@pytest.mark.parametrize("names", [("m",), ("m", "alias")])
 async def test_a_full_model_serves_keys_in_turn(
-    run_world: Callable[..., AbstractAsyncContextManager[World]], keys: Keys, credential: Credential
+    run_world: Callable[..., AbstractAsyncContextManager[World]],
+    keys: Keys,
+    credential: Credential,
+    names: tuple[str, ...],
 ) -> None:
     """Of a key that asked six times before another asked once, not all six go first."""
-    assert await served(run_world, keys, credential, "aaaaaab", {"a": 250, "b": 250}) == "aabaaaa"
+    assert await served(run_world, keys, credential, "aaaaaab", {"a": 250, "b": 250}, names) == "aabaaaa"
 
 
 async def test_a_key_whose_answers_were_long_waits_for_the_other(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection
 from contextlib import AsyncExitStack
 
 import pytest
@@ -12,7 +13,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from operator_support.virtual_time import VirtualTimeLoop, run
 
 from plimsoll_gateway.errors import Refusal
-from plimsoll_gateway.fair.gate import WAITING_PER_PLACE, Gates, Turn
+from plimsoll_gateway.fair.gate import WAITING_PER_PLACE
+from plimsoll_gateway.fair.gates import Gates, Turn
 from plimsoll_gateway.fair.queue import Share
 from plimsoll_gateway.table import ObjectKey
 
@@ -22,19 +24,29 @@ A, B, HIGH = Share("a"), Share("b"), Share("high", priority=1)
 
 
 class World:
-    """Gates of one model whose capacity a test sets."""
+    """Gates of one model whose capacity a test sets. Of what its replicas take, those that answer to "new" take
+    `renewed`, None: all of it; where they are `apart`, no other name is answered by those.
+    """
 
     def __init__(self, capacity: int | None, most: int = 1000) -> None:
         self.capacity = capacity
+        self.renewed: int | None = None
+        self.apart = False
         self.coming = 1
         self.held = 0
         self.gates = Gates(self, most, PATIENCE, self.count)
 
-    def now(self, _: str) -> int | None:
-        return self.capacity
+    def now(self, name: str) -> int | None:
+        if name != "new" or self.capacity is None or self.renewed is None:
+            return self.capacity
+        return min(self.capacity, self.renewed)
 
-    def closed(self, _: str) -> bool:
-        return self.capacity == 0
+    def together(self, names: Collection[str]) -> int:
+        each = [self.now(name) or 0 for name in names]
+        return sum(each) if self.apart else max(each, default=0)
+
+    def closed(self, name: str) -> bool:
+        return self.now(name) == 0
 
     def later(self, _: str) -> int:
         return self.coming
@@ -43,12 +55,14 @@ class World:
         assert key == KEY
         self.held += change
 
-    def come(self, share: Share | None, cost: int = 10) -> tuple[asyncio.Task[None], asyncio.Event, asyncio.Event]:
+    def come(
+        self, share: Share | None, cost: int = 10, name: str = "m"
+    ) -> tuple[asyncio.Task[None], asyncio.Event, asyncio.Event]:
         """A request: its task, what is set once it is inside, and what ends it."""
         inside, end = asyncio.Event(), asyncio.Event()
 
         async def run() -> None:
-            async with self.gates.enter(KEY, "m", share, cost):
+            async with self.gates.enter(KEY, name, share, cost):
                 inside.set()
                 await end.wait()
 
@@ -84,6 +98,9 @@ async def test_a_name_that_no_replica_answers_to_holds_up_no_other() -> None:
         def now(self, name: str) -> int:
             return int(name == "old")
 
+        def together(self, names: Collection[str]) -> int:
+            return int("old" in names)
+
         def closed(self, name: str) -> bool:
             return name != "old"
 
@@ -115,12 +132,113 @@ async def test_a_name_that_no_replica_answers_to_holds_up_no_other() -> None:
     assert (held, gates.waiting(KEY)) == (0, 0)
 
 
-async def test_nobody_in_particular_always_passes() -> None:
+async def test_by_all_names_together_a_model_is_asked_for_what_its_replicas_take() -> None:
+    world = World(3)
+    come = [world.come(A, name=name) for name in ("m", "new", "other") * 2]
+    await settle()
+    assert [inside.is_set() for _, inside, _ in come] == [True] * 3 + [False] * 3
+    come[1][2].set()
+    await settle()
+    assert [inside.is_set() for _, inside, _ in come] == [True] * 4 + [False] * 2, "the turn is by key, not by name"
+    world.gates.check_integrity()
+    for _, _, end in come:
+        end.set()
+    await asyncio.gather(*(task for task, _, _ in come))
+    assert world.gates._gates == {}
+
+
+async def test_a_key_that_asks_by_two_names_gets_no_second_share() -> None:
     world = World(1)
+    first = world.come(HIGH)
+    await settle()
+    double = [world.come(A, name=name) for name in ("m", "new") * 4]
+    single = [world.come(B) for _ in range(8)]
+    ends = [*double, *single]
+    for _ in range(8):
+        await settle()
+        (inside,) = [one for one in [first, *ends] if one[1].is_set() and not one[0].done()]
+        inside[2].set()
+    await settle()
+    assert sum(task.done() for task, _, _ in double) in (3, 4)
+    for task, _, _ in ends:
+        task.cancel()
+    await asyncio.gather(first[0], *(task for task, _, _ in ends), return_exceptions=True)
+    assert world.gates._gates == {}
+
+
+async def test_a_name_that_few_replicas_answer_to_yet_lets_in_what_those_take() -> None:
+    world = World(4)
+    world.renewed = 1
+    come = [world.come(A, name="new") for _ in range(3)]
+    old = [world.come(B) for _ in range(4)]
+    await settle()
+    assert [inside.is_set() for _, inside, _ in [*come, *old]] == [True, False, False, True, True, True, False]
+    world.renewed = 3
+    old[0][2].set()
+    world.gates.wake()
+    await settle()
+    assert sum(inside.is_set() for _, inside, _ in [*come, *old[1:]]) == 4
+    world.gates.check_integrity()
+    for _, _, end in [*come, *old]:
+        end.set()
+    await asyncio.gather(*(task for task, _, _ in [*come, *old]))
+
+
+async def test_who_asks_replicas_that_are_free_goes_in_however_many_wait_for_others() -> None:
+    world = World(1)
+    world.renewed, world.apart = 1, True
+    first = [world.come(A), world.come(A, name="new")]
+    waiting = [world.come(A) for _ in range(2 * WAITING_PER_PLACE)]
+    await settle()
+    assert world.gates.waiting(KEY) == 2 * WAITING_PER_PLACE
+    first[1][2].set()
+    await settle()
+    again = world.come(A, name="new")
+    await settle()
+    assert again[1].is_set()
+    left = [task for task, _, _ in [*first, *waiting, again]]
+    for task in left:
+        task.cancel()
+    await asyncio.gather(*left, return_exceptions=True)
+    assert world.gates._gates == {}
+
+
+async def test_what_is_held_by_one_name_takes_no_room_from_another() -> None:
+    world = World(1)
+    world.renewed = 0
+    held = [world.come(A, name="new") for _ in range(WAITING_PER_PLACE)]
+    await settle()
+    waiting = [world.come(A) for _ in range(WAITING_PER_PLACE + 1)]
+    await settle()
+    assert not any(task.done() for task, _, _ in [*held, *waiting])
+    for name in ("m", "new"):
+        with pytest.raises(Refusal, match=f"'{name}' is overloaded"):
+            await world.come(A, name=name)[0]
+    victims = [world.come(B, name=name) for name in ("m", "new")]
+    await settle()
+    for (task, _, _), name in ((waiting[-1], "m"), (held[-1], "new")):
+        with pytest.raises(Refusal, match=f"'{name}' is overloaded"):
+            await task
+    assert world.held == WAITING_PER_PLACE
+    left = [task for task, _, _ in [*held, *waiting, *victims]]
+    for task in left:
+        task.cancel()
+    await asyncio.gather(*left, return_exceptions=True)
+    assert (world.held, world.gates._gates) == (0, {})
+
+
+async def test_nobody_in_particular_always_passes() -> None:
+    """Others that are held by another name are not in the way."""
+    world = World(1)
+    world.renewed = 0
+    held = world.come(None, name="new")
+    await settle()
     come = [world.come(None) for _ in range(3)]
     await settle()
     assert all(inside.is_set() for _, inside, _ in come)
-    for task, _, end in come:
+    assert not held[1].is_set()
+    for task, _, end in [*come, held]:
+        world.renewed = None
         end.set()
         await task
 
@@ -307,7 +425,7 @@ class GateMachine(RuleBasedStateMachine):
         self.loop = VirtualTimeLoop()
         self.world = World(2, most=8)
         self.tasks: list[tuple[asyncio.Task[None], asyncio.Event, asyncio.Event]] = []
-        self.most_inside = 2
+        self.most_inside = {"m": 2, "new": 2, "": 2}
 
     def teardown(self) -> None:
         for task, _, _ in self.tasks:
@@ -319,15 +437,15 @@ class GateMachine(RuleBasedStateMachine):
     async def _gather(self) -> None:
         await asyncio.gather(*(task for task, _, _ in self.tasks), return_exceptions=True)
 
-    async def _come(self, share: Share, cost: int) -> None:
-        self.tasks.append(self.world.come(share, cost))
+    async def _come(self, share: Share, cost: int, name: str) -> None:
+        self.tasks.append(self.world.come(share, cost, name))
 
     def _inside(self) -> int:
         return sum(inside.is_set() and not task.done() for task, inside, _ in self.tasks)
 
-    @rule(share=st.sampled_from([A, B, HIGH]), cost=st.integers(0, 100))
-    def come(self, share: Share, cost: int) -> None:
-        self.loop.run_until_complete(self._come(share, cost))
+    @rule(share=st.sampled_from([A, B, HIGH]), cost=st.integers(0, 100), name=st.sampled_from(["m", "new"]))
+    def come(self, share: Share, cost: int, name: str) -> None:
+        self.loop.run_until_complete(self._come(share, cost, name))
 
     @rule(turns=st.integers(1, 4))
     def run(self, turns: int) -> None:
@@ -343,36 +461,54 @@ class GateMachine(RuleBasedStateMachine):
             else:
                 end.set()
 
-    @rule(capacity=st.sampled_from([0, 1, 2, 3]))
-    def change(self, capacity: int) -> None:
-        self.loop.run_until_complete(self._change(capacity))
+    @rule(capacity=st.sampled_from([0, 1, 2, 3]), renewed=st.sampled_from([None, None, 0, 1]))
+    def change(self, capacity: int, renewed: int | None) -> None:
+        self.loop.run_until_complete(self._change(capacity, renewed))
 
-    async def _change(self, capacity: int) -> None:
-        self.world.capacity = capacity
-        self.most_inside = max(capacity, self.most_inside)
+    async def _change(self, capacity: int, renewed: int | None) -> None:
+        self.world.capacity, self.world.renewed = capacity, renewed
+        self._note_bounds(self.most_inside)
         self.world.gates.wake()
+
+    def _note_bounds(self, before: dict[str, int]) -> None:
+        """No more than were inside, or than may be, by each name and by both."""
+        bounds = {name: self.world.now(name) or 0 for name in ("m", "new")}
+        bounds[""] = self.world.together(("m", "new"))
+        self.most_inside = {name: max(bound, before[name]) for name, bound in bounds.items()}
+
+    def _running(self) -> dict[str, int]:
+        """By name, and by both."""
+        gate = self.world.gates._gates.get(KEY)
+        found = {name: gate.lanes[name].running if gate and name in gate.lanes else 0 for name in ("m", "new")}
+        return {**found, "": sum(found.values())}
+
+    def _closed(self) -> list[str]:
+        return [name for name in ("m", "new") if self.world.closed(name)]
+
+    def _waiting(self, names: list[str]) -> int:
+        gate = self.world.gates._gates.get(KEY)
+        return 0 if gate is None else gate.queue.waiting(names)
 
     @rule(seconds=st.sampled_from([PATIENCE / 2, PATIENCE]))
     def pass_time(self, seconds: float) -> None:
         """Whoever is held for long enough goes on, however many those are; nobody else does."""
         self.loop.run_until_complete(settle())
-        before = self.world.gates.waiting(KEY)
+        closed, open_ = self._closed(), [name for name in ("m", "new") if not self.world.closed(name)]
+        before = self._waiting(open_)
         self.loop.run_until_complete(asyncio.sleep(seconds))
-        if self.world.capacity == 0:
-            assert seconds < PATIENCE or not self.world.gates.waiting(KEY)
-            gate = self.world.gates._gates.get((KEY, "m"))
-            self.most_inside = max(self.most_inside, 0 if gate is None else gate.running)
-        else:
-            assert self.world.gates.waiting(KEY) == before
+        if closed:
+            assert seconds < PATIENCE or not self._waiting(closed)
+            self._note_bounds({name: max(n, self.most_inside[name]) for name, n in self._running().items()})
+        assert self._waiting(open_) == before
 
     @invariant()
     def holds(self) -> None:
         self.world.gates.check_integrity()
-        assert self.world.held == (self.world.gates.waiting(KEY) if self.world.capacity == 0 else 0)
-        gate = self.world.gates._gates.get((KEY, "m"))
-        running = 0 if gate is None else gate.running
-        assert self._inside() <= running <= self.most_inside
-        self.most_inside = max(self.world.capacity or 0, running)
+        assert self.world.held == self._waiting(self._closed())
+        running = self._running()
+        assert self._inside() <= running[""]
+        assert all(running[name] <= most for name, most in self.most_inside.items())
+        self._note_bounds(running)
         for task, _, _ in self.tasks:
             if task.done() and not task.cancelled():
                 assert task.exception() is None or isinstance(task.exception(), Refusal)

@@ -20,6 +20,9 @@ def jain(shares: list[float]) -> float:
     return sum(shares) ** 2 / (len(shares) * sum(share * share for share in shares))
 
 
+LANES = st.sets(st.sampled_from("xyz"))
+
+
 class QueueMachine(RuleBasedStateMachine):
     """Beside the queue the requests of each flow in order, and what each flow has been charged."""
 
@@ -31,21 +34,29 @@ class QueueMachine(RuleBasedStateMachine):
         self.served: list[Entry[int]] = []
         self.count = 0
 
-    @rule(flow=st.sampled_from("abcd"), priority=st.sampled_from([0, 0, 0, 1]), cost=st.integers(0, 50))
-    def push(self, flow: str, priority: int, cost: int) -> None:
+    @rule(
+        flow=st.sampled_from("abcd"),
+        priority=st.sampled_from([0, 0, 0, 1]),
+        cost=st.integers(0, 50),
+        lane=st.sampled_from("xyz"),
+    )
+    def push(self, flow: str, priority: int, cost: int, lane: str) -> None:
         self.count += 1
         self.priority[flow] = priority
-        self.waiting[flow].append(self.queue.push(Share(flow, priority, 1 + ord(flow) % 3), cost, self.count))
+        share = Share(flow, priority, 1 + ord(flow) % 3)
+        self.waiting[flow].append(self.queue.push(share, cost, self.count, lane))
 
-    @rule()
-    def pop(self) -> None:
-        entry = self.queue.pop()
-        flows = [flow for flow, entries in self.waiting.items() if entries]
+    @rule(lanes=LANES)
+    def pop(self, lanes: set[str]) -> None:
+        entry = self.queue.pop(lanes)
+        able = {flow: [e for e in entries if e.lane in lanes] for flow, entries in self.waiting.items()}
+        flows = [flow for flow, entries in able.items() if entries]
         if entry is None:
             assert not flows
             return
         flow = entry.flow.share.flow
-        assert entry is self.waiting[flow].pop(0), "each flow keeps its order"
+        assert entry is able[flow][0], "each flow keeps its order"
+        self.waiting[flow].remove(entry)
         assert self.priority[flow] == max(self.priority[other] for other in flows)
         self.served.append(entry)
 
@@ -63,20 +74,24 @@ class QueueMachine(RuleBasedStateMachine):
             entry = self.served.pop(data.draw(st.integers(0, len(self.served) - 1)))
             self.queue.settle(entry, cost)
 
-    @rule(flow=st.sampled_from("abcd"), priority=st.sampled_from([-1, 0, 1]), cost=st.integers(0, 50))
-    def crowd(self, flow: str, priority: int, cost: int) -> None:
-        victim = self.queue.crowd(Share(flow, priority, 1), cost)
+    @rule(flow=st.sampled_from("abcd"), priority=st.sampled_from([-1, 0, 1]), cost=st.integers(0, 50), lanes=LANES)
+    def crowd(self, flow: str, priority: int, cost: int, lanes: set[str]) -> None:
+        victim = self.queue.crowd(Share(flow, priority, 1), cost, lanes)
         if victim is not None:
             theirs = victim.flow.share
+            there = {name: [e for e in entries if e.lane in lanes] for name, entries in self.waiting.items()}
             assert theirs.flow != flow
-            assert victim is self.waiting[theirs.flow][-1], "the last one gives way"
+            assert victim is there[theirs.flow][-1], "the last one gives way"
             assert theirs.priority <= priority
-            assert theirs.priority == min(self.priority[name] for name, entries in self.waiting.items() if entries)
+            assert theirs.priority == min(self.priority[name] for name, entries in there.items() if entries)
 
     @invariant()
     def agrees(self) -> None:
         self.queue.check_integrity()
         assert len(self.queue) == sum(len(entries) for entries in self.waiting.values())
+        for lane in "xyz":
+            waiting = [entry for entries in self.waiting.values() for entry in entries if entry.lane == lane]
+            assert self.queue.waiting((lane,)) == len(waiting)
 
 
 TestQueue = QueueMachine.TestCase
@@ -203,6 +218,33 @@ def test_who_asked_for_nothing_has_saved_nothing_up() -> None:
         queue.push(Share("late"), 10, "late")
     turns = [entry.item for entry in (queue.pop() for _ in range(20)) if entry is not None]
     assert 9 <= turns.count("late") <= 11
+
+
+def test_who_could_not_be_served_has_saved_nothing_up() -> None:
+    """The lane of one was closed while another's was not; once both are open they take turns."""
+    queue: FairQueue[str] = FairQueue()
+    for _ in range(20):
+        queue.push(Share("shut out"), 10, "shut out", "closed")
+    for _ in range(200):
+        queue.push(Share("served"), 10, "served", "open")
+    for _ in range(100):
+        entry = queue.pop(("open",))
+        assert entry is not None
+        assert entry.item == "served"
+        queue.settle(entry, 10)
+    turns = [entry.item for entry in (queue.pop(("open", "closed")) for _ in range(20)) if entry is not None]
+    assert 9 <= turns.count("shut out") <= 11
+
+
+def test_of_one_key_whoever_came_first_goes_first_whatever_the_lane() -> None:
+    queue: FairQueue[int] = FairQueue()
+    for number in range(6):
+        queue.push(Share("a"), 10, number, "xy"[number % 2])
+    assert [entry.item for entry in (queue.pop(("x", "y")) for _ in range(2)) if entry is not None] == [0, 1]
+    assert [entry.item for entry in (queue.pop(("y",)) for _ in range(2)) if entry is not None] == [3, 5]
+    assert queue.pop(("y",)) is None
+    assert [entry.item for entry in (queue.pop(("x", "y")) for _ in range(2)) if entry is not None] == [2, 4]
+    queue.check_integrity()
 
 
 def test_a_request_that_gives_up_costs_its_key_nothing() -> None:

@@ -1,0 +1,54 @@
+"""What a model takes at once, by a name and by several, while its replicas come and go and change their names."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from plimsoll_gateway.capacity import HEADROOM, Capacity
+from plimsoll_gateway.pick import Picker
+from plimsoll_gateway.route.loads import UNKNOWN_SLOTS
+from plimsoll_gateway.table import Model, ObjectKey, Replica, TableStore, build_table
+
+
+def taken(replicas: int) -> int:
+    return math.ceil(HEADROOM * UNKNOWN_SLOTS * replicas)
+
+
+def replica(number: int, names: str, *, ready: bool = True) -> Replica:
+    return Replica(f"r{number}", f"http://198.18.0.{number}:8000", ready, frozenset(names))
+
+
+def capacity(*replicas: Replica, scales_to: int = 0) -> Capacity:
+    """Of a model with the names a and b."""
+    store = TableStore()
+    found = Capacity(store, Picker())
+    model = Model(ObjectKey("ns", "m"), ("a", "b"), 1.0, "", replicas, scales_to=scales_to)
+    store.replace(build_table([model]))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("replicas", "by_a", "by_b", "by_both"),
+    [
+        ([replica(1, "ab"), replica(2, "ab")], 2, 2, 2),
+        ([replica(1, "a"), replica(2, "ab")], 2, 1, 2),
+        ([replica(1, "a"), replica(2, "b")], 1, 1, 2),
+        ([replica(1, "a"), replica(2, "b", ready=False)], 1, 0, 1),
+    ],
+)
+def test_by_two_names_it_takes_what_the_replicas_of_either_do(
+    replicas: list[Replica], by_a: int, by_b: int, by_both: int
+) -> None:
+    found = capacity(*replicas, scales_to=3)
+    assert [found.now(name) for name in "ab"] == [taken(by_a), taken(by_b)]
+    assert [found.closed(name) for name in "ab"] == [False, not by_b]
+    assert found.together("ab") == found.together(["b", "a", "nobody's"]) == taken(by_both)
+
+
+@pytest.mark.parametrize(("scales_to", "now"), [(2, 0), (0, None)])
+def test_without_replicas_it_takes_nothing_yet_or_never(scales_to: int, now: int | None) -> None:
+    found = capacity(replica(1, "ab", ready=False), scales_to=scales_to)
+    assert (found.now("a"), found.together("ab")) == (now, 0)
+    assert (found.now("nobody's"), found.together(["nobody's"])) == (None, 0)
