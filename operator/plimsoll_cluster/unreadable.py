@@ -1,4 +1,4 @@
-"""What msgspec raises where it reads what somebody else wrote, JSON or MessagePack."""
+"""What is raised where JSON or MessagePack is read that somebody else wrote, by msgspec or by json."""
 
 from __future__ import annotations
 

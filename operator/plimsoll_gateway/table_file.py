@@ -9,6 +9,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, NoReturn
 
+from plimsoll_cluster.unreadable import UNREADABLE
 from plimsoll_gateway.table import Model, ObjectKey, Replica, Table, TableStore, build_table
 
 log = logging.getLogger(__name__)
@@ -28,7 +29,7 @@ def parse_table(text: str) -> Table:
     """
     try:
         document = json.loads(text)
-    except ValueError as error:
+    except UNREADABLE as error:
         raise TableFileError(f"not JSON: {error}") from None
     top = _Fields(document, "the file", {"models"})
     models = [_model(entry, f"models[{index}]") for index, entry in enumerate(top.list("models"))]

@@ -9,6 +9,8 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
 
+from plimsoll_cluster.unreadable import UNREADABLE
+
 
 class State(StrEnum):
     """What is waited for."""
@@ -110,5 +112,5 @@ def read_mark(text: str) -> Mark | None:
     try:
         found = json.loads(text)
         return Mark(str(found["terms"]), str(found["stable"]), str(found["message"]))
-    except (ValueError, KeyError, TypeError):
+    except (*UNREADABLE, KeyError, TypeError):
         return None

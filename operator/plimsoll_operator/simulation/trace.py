@@ -12,6 +12,7 @@ from pathlib import Path
 from random import Random
 
 from plimsoll_cluster.keys import ObjectKey
+from plimsoll_cluster.unreadable import UNREADABLE
 from plimsoll_operator.placement.model import Model, Need
 
 GIB = 2**30
@@ -158,7 +159,7 @@ def read(path: Path, models: Sequence[Model]) -> Trace:
         try:
             entry = json.loads(line)
             at, seconds, name = float(entry["at"]), float(entry["seconds"]), entry["model"]
-        except (ValueError, KeyError, TypeError) as error:
+        except (*UNREADABLE, KeyError, TypeError) as error:
             example = '{"at": 12.5, "model": "team/m", "seconds": 3.0}'
             raise TraceError(f"{path}, line {number}: {line[:80]!r} is not like {example}") from error
         if name not in known:

@@ -41,6 +41,7 @@ def test_a_table() -> None:
     ("content", "what"),
     [
         ("", "not JSON"),
+        ("[" * 100_000 + "]" * 100_000, "not JSON"),
         ("[]", "the file must be an object"),
         ("{}", "the file lacks keys: models"),
         ('{"models": {}}', "models must be a list"),

@@ -140,5 +140,5 @@ def test_it_is_read_as_it_is_written() -> None:
     assert read_canary({"canary": canary_fields(lacks)}) == lacks
     assert read_canary({}) is None
     assert read_mark(mark_of(at).text()) == mark_of(at)
-    for text in ("", "{}", "[]", "3", "nothing"):
+    for text in ("", "{}", "[]", "3", "nothing", "[" * 100_000 + "]" * 100_000):
         assert read_mark(text) is None

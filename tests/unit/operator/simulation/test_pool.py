@@ -104,6 +104,7 @@ def test_a_recorded_trace_is_read_in_the_order_of_time(tmp_path: Path) -> None:
     [
         ("{", "line 1: '{' is not like"),
         ('{"at": 1}', "is not like"),
+        ("[" * 100_000 + "]" * 100_000, r"line 1: '\[+' is not like"),
         ('{"at": 1, "model": "t/c", "seconds": 1}', "no model 't/c'; it has t/a"),
         ('{"at": -1, "model": "t/a", "seconds": 1}', "finite and not below 0"),
     ],
