@@ -39,14 +39,14 @@ class Revision:
 
 
 def read_revision(item: Object) -> Revision:
-    """What is kept of a ControllerRevision."""
-    meta = item["metadata"]
+    """What is kept of a ControllerRevision, whoever made it."""
+    meta, data = item["metadata"], item.get("data")
     return Revision(
         name=meta["name"],
         uid=meta["uid"],
         label=(meta.get("labels") or {}).get(REVISION_LABEL, ""),
         number=int(item["revision"]),
-        spec=_canonical((item.get("data") or {}).get("spec")),
+        spec=_canonical(data.get("spec") if isinstance(data, dict) else None),
         mark=(meta.get("annotations") or {}).get(TAKEN_BACK, ""),
     )
 
@@ -89,7 +89,10 @@ def spec_of_revision(item: Object, revision: Revision) -> Spec | None:
 
     That is so of one that somebody else made, or that an operator with another way to name revisions left.
     """
-    stored: dict[str, Any] = {part: {} for part in PARTS} | (json.loads(revision.spec) or {})
+    found = json.loads(revision.spec)
+    if not isinstance(found, dict):
+        return None
+    stored: dict[str, Any] = {part: {} for part in PARTS} | found
     try:
         spec = read_spec({**item, "spec": {**item["spec"], **stored}})
     except (SpecError, KeyError, TypeError):

@@ -62,9 +62,21 @@ FORGED: dict[str, dict[str, Any]] = {
     "another label": {"label": "0123456789"},
     "another name": {"name": "gemma-somebodys"},
     "nothing": {"spec": b"null"},
+    "a list": {"spec": b"[1]"},
+    "a word": {"spec": b'"model"'},
     "no spec at all": {"spec": b'{"model":{}}'},
     "a spec that cannot be read": {"spec": b'{"model":3}'},
 }
+
+
+@pytest.mark.parametrize("data", [None, {}, {"spec": None}, {"spec": [1]}, {"model": 1}, [1], "spec", 3])
+def test_one_that_holds_anything_else_is_read_and_nothing_is_made_of_it(data: Any) -> None:
+    item = model()
+    spec = read_spec(item)
+    written = build_revision(spec, replace(present_revision(item, spec), number=1))
+    found = read_revision({**written, "metadata": {**written["metadata"], "uid": "u"}, "data": data})
+    assert found.name == written["metadata"]["name"]
+    assert spec_of_revision(item, found) is None
 
 
 @pytest.mark.parametrize("change", FORGED)
