@@ -13,6 +13,7 @@ import msgspec
 from plimsoll_runtime.background import in_daemon_thread
 from plimsoll_runtime.driver.footprint import footprint
 from plimsoll_runtime.driver.grant import Grant as EngineGrant
+from plimsoll_runtime.driver.hub_fetch import HubFetch
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.errors import UsageError
 from plimsoll_runtime.execution.cgroup import cgroup_limit
@@ -25,6 +26,7 @@ from plimsoll_runtime.residency.sizes import Sizes, size_text
 from plimsoll_runtime.residency.spare import Spare
 from plimsoll_runtime.residency.spec import ModelSpec, access_of, engine_config, least_kv
 from plimsoll_runtime.weights.files import ModelFiles
+from plimsoll_runtime.weights.hub import Access
 from plimsoll_runtime.weights.image.image import Image
 from plimsoll_runtime.weights.sources import resolve
 
@@ -68,6 +70,7 @@ class Processes:
     def __init__(self, limit: int | None = None) -> None:
         self._limit = limit
         self._spare = Spare()
+        self._fetches = set[HubFetch]()
         self._capacity = self._line = 0
         self._server_bytes = self._engine_bytes = 0
         self._accelerated = any(path.exists() for path in ACCELERATORS)
@@ -104,9 +107,9 @@ class Processes:
         return Look(left, self._own(), judge(left, self._capacity, self._line, read_stalls()))
 
     async def find(self, name: ModelName, spec: ModelSpec) -> Found:
-        """Fetch its files in a thread, and have the standby read their headers."""
+        """Fetch its files, and have the standby read their headers. Cancelled, the fetch ends too."""
         config = engine_config(spec)
-        files = await in_daemon_thread(lambda: resolve(config.model, config.revision, access=access_of(name, spec)))
+        files = await self._files(config, access_of(name, spec))
         least = least_kv(spec)
         needs = await self._spare.needs(_with_files(config, spec, files), least)
         kv_minimum = max(needs.kv_least, least or 0)
@@ -152,14 +155,24 @@ class Processes:
         """End the process that stands by, and the one that forks."""
         await self._spare.close()
 
+    async def _files(self, config: EngineConfig, access: Access | None) -> ModelFiles:
+        fetch = HubFetch()
+        self._fetches.add(fetch)
+        try:
+            return await in_daemon_thread(lambda: resolve(config.model, config.revision, access=access, fetch=fetch))
+        finally:
+            self._fetches.remove(fetch)
+            fetch.call_off()
+
     @property
     def _process(self) -> int:
         """What an engine's process takes of the device before it has a model."""
         return 0 if self._accelerated else self._engine_bytes
 
     def _own(self) -> int:
-        """What this process, the one that stands by and the one that forks take, or soon will."""
-        return footprint(os.getpid()).anonymous + self._server_bytes + self._engine_bytes
+        """What this process, the one that stands by, the one that forks and those that fetch take, or soon will."""
+        fetching = sum(fetch.anonymous for fetch in self._fetches)
+        return footprint(os.getpid()).anonymous + self._server_bytes + self._engine_bytes + fetching
 
 
 def _with_files(config: EngineConfig, spec: ModelSpec, files: ModelFiles) -> EngineConfig:
