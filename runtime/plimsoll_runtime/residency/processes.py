@@ -111,7 +111,7 @@ class Processes:
         config = engine_config(spec)
         files = await self._files(config, access_of(name, spec))
         least = least_kv(spec)
-        needs = await self._spare.needs(_with_files(config, spec, files), least)
+        needs = await self._spare.needs(_with_files(config, files), least)
         kv_minimum = max(needs.kv_least, least or 0)
         sizes = Sizes(
             image=needs.image,
@@ -130,7 +130,6 @@ class Processes:
         self, name: ModelName, spec: ModelSpec, found: Found, image: ImageProtocol | None, grant: Grant
     ) -> Started:
         """The standby becomes the engine; another takes its place once the engine answers."""
-        assert found.files is not None
         assert image is None or isinstance(image, MemoryImage)
         sizes = found.sizes
         granted = EngineGrant(
@@ -140,7 +139,7 @@ class Processes:
             kv_least=0 if self._accelerated else min(sizes.kv_minimum, grant.kv),
             kv_most=0 if self._accelerated else max(sizes.kv_useful, grant.kv),
         )
-        config = _with_files(engine_config(spec), spec, found.files)
+        config = _with_files(engine_config(spec), found.files)
         memory = None if image is None else image.image
         engine = await self._spare.engine(config, memory, granted)
         info = engine.info
@@ -175,9 +174,12 @@ class Processes:
         return footprint(os.getpid()).anonymous + self._server_bytes + self._engine_bytes + fetching
 
 
-def _with_files(config: EngineConfig, spec: ModelSpec, files: ModelFiles) -> EngineConfig:
-    """With a token the engine reads what was fetched: it has no token, and needs none."""
-    if spec.token is None:
+def _with_files(config: EngineConfig, files: ModelFiles) -> EngineConfig:
+    """What was found is what is measured and loaded, without a hub that may have another by now, and without a token.
+
+    A demo model's files do not say how its answers end: it is found again by its name, here on this machine.
+    """
+    if config.model.startswith("demo://"):
         return config
     path = files.weights[0] if files.format == "gguf" else files.root
     return msgspec.structs.replace(config, model=str(path), revision=None)
