@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+
+import pytest
 from hypothesis import HealthCheck, settings
+from port_support.held import held_port
 
 # How long an example takes, and which are drawn, says something about the machine and about luck: neither fails a test.
 settings.register_profile(
@@ -14,3 +19,15 @@ settings.register_profile(
 # Draws other examples in each run: `make test PYTEST_ARGS=--hypothesis-profile=search` looks for what is rare.
 settings.register_profile("search", settings.get_profile("same"), derandomize=False)
 settings.load_profile("same")
+
+
+@pytest.fixture
+def unused_tcp_port_factory() -> Iterator[Callable[[], int]]:
+    """In place of pytest-asyncio's, whose ports anybody on the machine may be given before the test listens."""
+    with ExitStack() as held:
+        yield lambda: held.enter_context(held_port())
+
+
+@pytest.fixture
+def unused_tcp_port(unused_tcp_port_factory: Callable[[], int]) -> int:
+    return unused_tcp_port_factory()

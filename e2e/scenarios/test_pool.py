@@ -26,8 +26,8 @@ from placement.recorded import Asked, Judged, judge
 
 MODELS = pool.names("pooled", 8)
 MEMORY = "1Gi"
-"""Of a pod: 90 % of 768 MiB besides the sleepers' share, less up to 110 MiB of the runtime's files where they were read
-first, and less the 396 that the runtime takes: one or two of a pod's four models, at 148 MiB each."""
+"""Of a pod: 90 % of 768 MiB besides the sleepers' share, less the 396 that the runtime takes: 295, which is room for
+one of a pod's four models, at 148 MiB each, and nearly for two."""
 PROMPT = "w5 w6 w7 w8 w9 w10"
 TOKENS = 8
 USERS = 3

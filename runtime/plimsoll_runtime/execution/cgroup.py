@@ -23,13 +23,14 @@ _V1 = _Version(("memory.limit_in_bytes",), "memory.usage_in_bytes", "total_")
 _V2 = _Version(("memory.max", "memory.high"), "memory.current", "")
 
 
-def cgroup_left(root: Path = ROOT, own: Path = OWN) -> int | None:
+def cgroup_left(root: Path = ROOT, own: Path = OWN, *, mapped: bool = False) -> int | None:
     """Bytes left under the tightest limit (v2 or v1); None where there is no limit.
 
-    Pages of files that nobody has mapped count as used, but the kernel gives them up first: they are left.
+    Pages of files count as used, in the cgroup that read them first, but the kernel gives them up before it kills:
+    those that nobody has mapped are left, and with `mapped` the others too, as in the machine's MemAvailable.
     """
-    left = [bytes_left for folder, version in _folders(root, own) if (bytes_left := _left(folder, version)) is not None]
-    return min(left, default=None)
+    found = (_left(folder, version, mapped=mapped) for folder, version in _folders(root, own))
+    return min((left for left in found if left is not None), default=None)
 
 
 def cgroup_limit(root: Path = ROOT, own: Path = OWN) -> int | None:
@@ -68,27 +69,31 @@ def memberships(own: Path) -> Iterator[tuple[str, str]]:
             yield controllers, path
 
 
-def _left(folder: Path, version: _Version) -> int | None:
+def _left(folder: Path, version: _Version, *, mapped: bool) -> int | None:
     limits = _limits(folder, version)
     usage = _read_bytes(folder / version.usage)
     if not limits or usage is None:
         return None
-    return max(0, min(limits) - usage + _reclaimable(folder / "memory.stat", version.prefix))
+    return max(0, min(limits) - usage + _reclaimable(folder / "memory.stat", version.prefix, mapped=mapped))
 
 
 def _limits(folder: Path, version: _Version) -> list[int]:
     return [limit for name in version.limits if (limit := _read_bytes(folder / name)) is not None]
 
 
-def _reclaimable(path: Path, prefix: str) -> int:
-    """Bytes of files' pages that nobody has mapped."""
+def _reclaimable(path: Path, prefix: str, *, mapped: bool) -> int:
+    """Bytes of files' pages; without `mapped` at least those that somebody has mapped are not among them.
+
+    What the kernel counts as mapped has the memory that processes share, too, which is on neither list of files.
+    """
     try:
         rows = [row.split() for row in path.read_text().splitlines()]
     except OSError:
         return 0
     counters = {row[0]: int(row[1]) for row in rows if len(row) == 2 and row[1].isdigit()}
-    mapped = counters.get("file_mapped", counters.get(f"{prefix}mapped_file", 0))
-    return max(0, sum(counters.get(f"{prefix}{kind}_file", 0) for kind in ("inactive", "active")) - mapped)
+    pages = sum(counters.get(f"{prefix}{kind}_file", 0) for kind in ("inactive", "active"))
+    in_use = 0 if mapped else counters.get("file_mapped", counters.get(f"{prefix}mapped_file", 0))
+    return max(0, pages - in_use)
 
 
 def _read_bytes(path: Path) -> int | None:

@@ -82,7 +82,7 @@ class Found:
     """A model whose files are there: what it will take, as its headers say. `files` are for tokenizer and template."""
 
     sizes: Sizes
-    files: ModelFiles | None = None
+    files: ModelFiles
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,7 @@ from plimsoll_runtime.residency.spec import ModelSpec
 from plimsoll_runtime.residency.states import Level
 from plimsoll_runtime.residency.supervisor import Supervisor
 from plimsoll_runtime.residency.waiters import Bounds
+from plimsoll_runtime.weights.files import ModelFiles
 
 
 class Host:
@@ -81,6 +82,11 @@ class Host:
         """That of a model that may be leased; None for others. The same object as long as nobody places another."""
         model = self._state.models.get(name)
         return None if model is None or model.leaving else model.newest_spec
+
+    def files_of(self, name: ModelName) -> ModelFiles | None:
+        """Those that a model of this name was found to have; None before, and for one that may not be leased."""
+        model = self._state.models.get(name)
+        return None if model is None or model.leaving or model.found is None else model.found.files
 
     def report(self) -> Report:
         """Everything, as it is now."""

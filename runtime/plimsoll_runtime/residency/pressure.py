@@ -30,9 +30,13 @@ class Stalls:
 
 
 def host_memory_left(root: Path = ROOT, own: Path = OWN) -> int:
-    """Bytes that this process may still take: of the machine's, or of its cgroup's limit where that is less."""
+    """Bytes that this process may still take: of the machine's, or of its cgroup's limit where that is less.
+
+    All pages of files are left, mapped or not: which pod of a node has them in its cgroup is chance, most of a library
+    is read once, while it is linked, and where the kernel takes what is in use that shows as stalls.
+    """
     free = int(psutil.virtual_memory().available)
-    left = cgroup_left(root, own)
+    left = cgroup_left(root, own, mapped=True)
     return free if left is None else min(free, left)
 
 

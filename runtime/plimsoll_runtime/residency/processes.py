@@ -13,6 +13,7 @@ import msgspec
 from plimsoll_runtime.background import in_daemon_thread
 from plimsoll_runtime.driver.footprint import footprint
 from plimsoll_runtime.driver.grant import Grant as EngineGrant
+from plimsoll_runtime.driver.hub_fetch import HubFetch
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.errors import UsageError
 from plimsoll_runtime.execution.cgroup import cgroup_limit
@@ -25,6 +26,7 @@ from plimsoll_runtime.residency.sizes import Sizes, size_text
 from plimsoll_runtime.residency.spare import Spare
 from plimsoll_runtime.residency.spec import ModelSpec, access_of, engine_config, least_kv
 from plimsoll_runtime.weights.files import ModelFiles
+from plimsoll_runtime.weights.hub import Access
 from plimsoll_runtime.weights.image.image import Image
 from plimsoll_runtime.weights.sources import resolve
 
@@ -68,6 +70,7 @@ class Processes:
     def __init__(self, limit: int | None = None) -> None:
         self._limit = limit
         self._spare = Spare()
+        self._fetches = set[HubFetch]()
         self._capacity = self._line = 0
         self._server_bytes = self._engine_bytes = 0
         self._accelerated = any(path.exists() for path in ACCELERATORS)
@@ -104,11 +107,11 @@ class Processes:
         return Look(left, self._own(), judge(left, self._capacity, self._line, read_stalls()))
 
     async def find(self, name: ModelName, spec: ModelSpec) -> Found:
-        """Fetch its files in a thread, and have the standby read their headers."""
+        """Fetch its files, and have the standby read their headers. Cancelled, the fetch ends too."""
         config = engine_config(spec)
-        files = await in_daemon_thread(lambda: resolve(config.model, config.revision, access=access_of(name, spec)))
+        files = await self._files(config, access_of(name, spec))
         least = least_kv(spec)
-        needs = await self._spare.needs(_with_files(config, spec, files), least)
+        needs = await self._spare.needs(_with_files(config, files), least)
         kv_minimum = max(needs.kv_least, least or 0)
         sizes = Sizes(
             image=needs.image,
@@ -127,7 +130,6 @@ class Processes:
         self, name: ModelName, spec: ModelSpec, found: Found, image: ImageProtocol | None, grant: Grant
     ) -> Started:
         """The standby becomes the engine; another takes its place once the engine answers."""
-        assert found.files is not None
         assert image is None or isinstance(image, MemoryImage)
         sizes = found.sizes
         granted = EngineGrant(
@@ -137,7 +139,7 @@ class Processes:
             kv_least=0 if self._accelerated else min(sizes.kv_minimum, grant.kv),
             kv_most=0 if self._accelerated else max(sizes.kv_useful, grant.kv),
         )
-        config = _with_files(engine_config(spec), spec, found.files)
+        config = _with_files(engine_config(spec), found.files)
         memory = None if image is None else image.image
         engine = await self._spare.engine(config, memory, granted)
         info = engine.info
@@ -152,19 +154,32 @@ class Processes:
         """End the process that stands by, and the one that forks."""
         await self._spare.close()
 
+    async def _files(self, config: EngineConfig, access: Access | None) -> ModelFiles:
+        fetch = HubFetch()
+        self._fetches.add(fetch)
+        try:
+            return await in_daemon_thread(lambda: resolve(config.model, config.revision, access=access, fetch=fetch))
+        finally:
+            self._fetches.remove(fetch)
+            fetch.call_off()
+
     @property
     def _process(self) -> int:
         """What an engine's process takes of the device before it has a model."""
         return 0 if self._accelerated else self._engine_bytes
 
     def _own(self) -> int:
-        """What this process, the one that stands by and the one that forks take, or soon will."""
-        return footprint(os.getpid()).anonymous + self._server_bytes + self._engine_bytes
+        """What this process, the one that stands by, the one that forks and those that fetch take, or soon will."""
+        fetching = sum(fetch.anonymous for fetch in self._fetches)
+        return footprint(os.getpid()).anonymous + self._server_bytes + self._engine_bytes + fetching
 
 
-def _with_files(config: EngineConfig, spec: ModelSpec, files: ModelFiles) -> EngineConfig:
-    """With a token the engine reads what was fetched: it has no token, and needs none."""
-    if spec.token is None:
+def _with_files(config: EngineConfig, files: ModelFiles) -> EngineConfig:
+    """What was found is what is measured and loaded, without a hub that may have another by now, and without a token.
+
+    A demo model's files do not say how its answers end: it is found again by its name, here on this machine.
+    """
+    if config.model.startswith("demo://"):
         return config
     path = files.weights[0] if files.format == "gguf" else files.root
     return msgspec.structs.replace(config, model=str(path), revision=None)

@@ -16,7 +16,7 @@ class Resident:
     `has_served`: a request has ended on it, and the engine lived.
     """
 
-    def __init__(self, name: ModelName, spec: ModelSpec, files: ModelFiles | None, engine: Engine, serial: int) -> None:
+    def __init__(self, name: ModelName, spec: ModelSpec, files: ModelFiles, engine: Engine, serial: int) -> None:
         self.name = name
         self.spec = spec
         self.files = files

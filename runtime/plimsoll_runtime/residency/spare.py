@@ -22,19 +22,22 @@ logger = logging.getLogger(__name__)
 
 TRIES = 3
 """So many processes may end, one after the other, before whoever needs one hears of it."""
-NEEDS_SECONDS = 60.0
-"""How long a process may take to read a model's headers, from files that are there: every wake waits for it."""
+ANSWER_SECONDS = 60.0
+"""How long a process may take to be forked, to say its first word, or to read a model's headers, from files that are
+there: every wake waits for it."""
+OVERLOADED = "see whether this machine has processors and memory to spare"
 
 Result = TypeVar("Result")
 
 
 class Spare:
-    """Never more than one process that stands by, and one that forks it. `seconds`: for what a model needs.
+    """Never more than one process that stands by, and one that forks it. `seconds`: for each answer of theirs.
 
-    Each call uses others where they have ended or end. All raise MemoryLimitError where no process can be forked.
+    Each call uses others where they have ended or end. All raise MemoryLimitError where no process can be forked, and
+    EngineDeadError where one says nothing for too long, which is ended.
     """
 
-    def __init__(self, seconds: float = NEEDS_SECONDS) -> None:
+    def __init__(self, seconds: float = ANSWER_SECONDS) -> None:
         self._seconds = seconds
         self._server: ForkServer | None = None
         self._standby: Standby | None = None
@@ -53,10 +56,7 @@ class Spare:
         return await self._until_one_lives(self._footprints)
 
     async def needs(self, config: EngineConfig, kv: int | None) -> Needs:
-        """What a model would take, as `Standby.needs` has it.
-
-        Raises EngineDeadError where every process ends, or one says nothing for too long.
-        """
+        """What a model would take, as `Standby.needs` has it. Raises EngineDeadError where every process ends."""
         return await self._until_one_lives(lambda: self._needs(config, kv))
 
     async def engine(self, config: EngineConfig, image: Image | None, grant: Grant) -> AsyncEngine:
@@ -98,18 +98,12 @@ class Spare:
     async def _needs(self, config: EngineConfig, kv: int | None) -> Needs:
         async with self._asking:
             standby = await self._ready()
+            who, what_to_do = f"reads the headers of {config.model}", "see whether the disk that has its files answers"
             try:
-                async with asyncio.timeout(self._seconds):
-                    return await standby.needs(config, kv)
+                return await self._in_time(standby.needs(config, kv), standby, who, what_to_do)
             except asyncio.CancelledError:
                 self._drop_standby()  # whoever asks next would be told what it answers to this
                 raise
-            except TimeoutError as error:
-                self._drop_standby()
-                raise EngineDeadError(
-                    f"the process that reads the headers of {config.model} said nothing for {self._seconds:g} s and "
-                    "was ended: see whether the disk that has its files answers"
-                ) from error
 
     async def _engine(self, config: EngineConfig, image: Image | None, grant: Grant) -> AsyncEngine:
         async with self._asking:
@@ -135,7 +129,7 @@ class Spare:
         if self._standby is None or not self._standby.alive:
             self._drop_standby()
             self._standby = await self._fork()
-        await self._standby.ready()
+        await self._in_time(self._standby.ready(), self._standby, "is to stand by", OVERLOADED)
         self._check_alive(self._standby)  # it may have said so and then ended
         return self._standby
 
@@ -144,7 +138,20 @@ class Spare:
             if self._server is not None:
                 self._server.close()
             self._server = ForkServer.spawn()
-        return await self._server.fork()
+        server = self._server
+        await server.ready()  # its imports take as long as the disk that has them
+        return await self._in_time(server.fork(), server, "forks engines", OVERLOADED)
+
+    async def _in_time(self, answer: Awaitable[Result], process: LinkedProcess, who: str, what_to_do: str) -> Result:
+        """What a process answers. One that does not in time is ended: EngineDeadError."""
+        try:
+            async with asyncio.timeout(self._seconds):
+                return await answer
+        except TimeoutError as error:
+            process.close()
+            raise EngineDeadError(
+                f"the process that {who} said nothing for {self._seconds:g} s and was ended: {what_to_do}"
+            ) from error
 
     def _check_alive(self, *processes: LinkedProcess) -> None:
         for process in processes:

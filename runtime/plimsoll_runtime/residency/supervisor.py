@@ -92,7 +92,7 @@ class Supervisor:
         level = Level.ON_DISK if unloading else model.rest
         if level is not None:
             self._towards_sleep(model, level, unloading=unloading)
-        if model.state is State.ABSENT and model.task is None and model.retry_at <= state.now:
+        if not model.leaving and model.state is State.ABSENT and model.task is None and model.retry_at <= state.now:
             self._fetching.begin(model)
         self.kick()
 

@@ -20,7 +20,7 @@ from jinja2.parser import Parser
 from jinja2.runtime import Macro
 from jinja2.utils import Namespace
 
-from plimsoll_runtime.text.bounded import BoundedEnvironment, bounded
+from plimsoll_runtime.text.bounded import BoundedEnvironment, bounded, bounded_filter
 
 Message = Mapping[str, Any]
 _TAG = "CONTINUE_FINAL_MESSAGE_TAG "
@@ -62,13 +62,14 @@ class ChatTemplate:
             add_generation_prompt = False
         try:
             template = self._compile(source)
-            with bounded():
+            given = self._variables | dict(variables or {})
+            with bounded(chat, tools, given):
                 text = template.render(
                     messages=chat,
                     tools=tools,
                     documents=None,
                     add_generation_prompt=add_generation_prompt,
-                    **(self._variables | dict(variables or {})),
+                    **given,
                 )
         except Exception as error:  # whatever is raised in there, the template did it
             raise ChatTemplateError(f"the model's chat template refused the messages: {error}") from error
@@ -106,7 +107,7 @@ def _untagged(text: str) -> str:
 
 def _environment() -> BoundedEnvironment:
     environment = BoundedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationBlock, loopcontrols])
-    environment.filters["tojson"] = _tojson
+    environment.filters["tojson"] = bounded_filter("tojson", _tojson)
     environment.globals["raise_exception"] = _raise_exception
     environment.globals["strftime_now"] = _strftime_now
     environment.globals["dict"] = _Dict()
@@ -158,7 +159,7 @@ class _Dict:
 
 
 class _Namespace(Namespace):
-    """`namespace(...)` that refuses underscore names."""
+    """`namespace(...)` that refuses underscore names, and whose text says nothing of what is in it."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         attributes = dict(*args, **kwargs)
@@ -169,6 +170,9 @@ class _Namespace(Namespace):
     def __setitem__(self, name: str, value: Any) -> None:
         _check_name(name)
         super().__setitem__(name, value)
+
+    def __repr__(self) -> str:
+        return "<Namespace>"
 
 
 def _check_name(name: object) -> None:

@@ -16,17 +16,25 @@ from plimsoll_runtime.weights.gguf.metadata import ROPE_FACTORS, read_floats, re
 from plimsoll_runtime.weights.hub import Access, fetch_snapshot
 
 Progress = Callable[[str, float], None]
+Fetch = Callable[[str, str | None, Access | None], Path]
+"""Like `fetch_snapshot`."""
 INDEX = "model.safetensors.index.json"
 
 
 def resolve(
-    model: str, revision: str | None = None, progress: Progress | None = None, access: Access | None = None
+    model: str,
+    revision: str | None = None,
+    progress: Progress | None = None,
+    access: Access | None = None,
+    fetch: Fetch | None = None,
 ) -> ModelFiles:
     """Find, and if need be fetch: a folder, a .gguf file, demo://NAME, hf://ID[@REVISION] or a bare hub id.
 
     `access` is for the hub's private models; None is the environment's token, and the files that belong to nobody.
+    `fetch` is for what a hub has, in place of `fetch_snapshot`.
     Raises SourceError when it is not there, ModelError when what is there is no model.
     """
+    fetch = fetch or fetch_snapshot
     scheme, _, rest = model.rpartition("://")
     if scheme not in ("", "demo", "hf", "file"):
         raise SourceError(f"{model!r}: unknown kind of source; use a folder, a .gguf file, demo://, hf:// or file://")
@@ -38,7 +46,7 @@ def resolve(
         return replace(files, name=demo.name, chat_template=demo.chat_template, chat_stop=demo.chat_stop)
     if scheme == "hf":
         model_id, _, at = rest.partition("@")
-        return open_folder(fetch_snapshot(model_id, revision or at or None, access), model_id)
+        return open_folder(fetch(model_id, revision or at or None, access), model_id)
     path = Path(rest).expanduser()
     if path.is_dir():
         return open_folder(path, path.resolve().name)
@@ -46,7 +54,7 @@ def resolve(
         return open_gguf(path)
     if scheme == "file" or path.is_absolute() or model.startswith((".", "~")) or model.endswith(".gguf"):
         raise SourceError(f"{rest} does not exist: check the path (in a pod, the volume that should be mounted there)")
-    return open_folder(fetch_snapshot(model, revision, access), model)
+    return open_folder(fetch(model, revision, access), model)
 
 
 def resolve_config(model: str, revision: str | None = None, progress: Progress | None = None) -> dict[str, Any]:

@@ -105,6 +105,10 @@ class FakeHost:
     def placed(self) -> Mapping[ModelName, ModelSpec]:
         return {name: model.spec for name, model in self.models.items()}
 
+    def files_of(self, name: ModelName) -> ModelFiles | None:
+        model = self.models.get(name)
+        return None if model is None else model.files
+
     def spec_of(self, name: ModelName) -> ModelSpec | None:
         model = self.models.get(name)
         return None if model is None else model.spec
@@ -150,6 +154,7 @@ class FakeHost:
             raise model.refusal
         model.active += 1
         try:
+            assert model.files is not None
             yield Resident(model.name, model.spec, model.files, model.engine, model.serial)
         finally:
             model.active -= 1

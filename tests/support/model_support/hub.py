@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Thread
+from pathlib import Path
+from threading import Event, Thread
 from typing import Any
 from urllib.parse import unquote, urlsplit
+
+import pytest
 
 FILES: Mapping[str, bytes] = {
     "config.json": b'{"architectures": ["LlamaForCausalLM"]}',
@@ -27,7 +31,10 @@ TOKEN = "hf_right"
 
 @dataclass
 class Hub:
-    """What the stand-in serves: repositories by kind of access, and how it fails."""
+    """What the stand-in serves: repositories by kind of access, and how it fails.
+
+    `stalls`: it begins to send weights and never ends. `stalled` tells that it does, `hung_up` that the client is gone.
+    """
 
     url: str = ""
     files: Mapping[str, bytes] = field(default_factory=lambda: FILES)
@@ -37,6 +44,9 @@ class Hub:
     revisions: dict[str, str] = field(default_factory=lambda: {"main": MAIN, "v1": OLD})
     cut: bool = False
     nonsense: bool = False
+    stalls: bool = False
+    stalled: Event = field(default_factory=Event)
+    hung_up: Event = field(default_factory=Event)
 
 
 def handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
@@ -87,8 +97,19 @@ def handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
         def file(self, sha: str, name: str) -> None:
             content = hub.files[name]
             etag = hashlib.sha1(content).hexdigest()
-            cut = hub.cut and name == "model.safetensors" and self.command == "GET"
+            weights = name == "model.safetensors" and self.command == "GET"
+            cut = weights and (hub.cut or hub.stalls)
             self.answer(content, {"ETag": f'"{etag}"', "X-Repo-Commit": sha}, cut=cut)
+            if weights and hub.stalls:
+                self.stall()
+
+        def stall(self) -> None:
+            """Send nothing more, until the client is gone."""
+            self.wfile.flush()
+            hub.stalled.set()
+            with suppress(ConnectionError):
+                self.connection.recv(1)
+            hub.hung_up.set()
 
         def refuse(self, status: int, code: str) -> None:
             self.answer(b"{}", {"X-Error-Code": code}, status=status)
@@ -104,6 +125,15 @@ def handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
                 self.wfile.write(body[:3] if cut else body)
 
     return Handler
+
+
+def use(hub: Hub, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processes that are started from now on ask this hub, and keep what they get in `home`."""
+    for name in os.environ:
+        if name.startswith("HF_") or "proxy" in name.lower():
+            monkeypatch.delenv(name)
+    for name, value in {"ENDPOINT": hub.url, "HOME": str(home), "HUB_DISABLE_XET": "1"}.items():
+        monkeypatch.setenv(f"HF_{name}", value)
 
 
 @contextmanager

@@ -9,6 +9,7 @@ import asyncio
 from collections import defaultdict
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, cast
 
 from plimsoll_runtime.engine.messages import AddRequest, EngineInfo, EngineStats, RequestOutput
@@ -19,6 +20,7 @@ from plimsoll_runtime.residency.names import ModelName
 from plimsoll_runtime.residency.sizes import Sizes
 from plimsoll_runtime.residency.spec import ModelSpec
 from plimsoll_runtime.residency.view import Pressure
+from plimsoll_runtime.weights.files import ModelFiles
 
 
 @dataclass
@@ -158,7 +160,8 @@ class FakeEngines:
         if how.find_errors:
             raise how.find_errors.pop(0)
         weights = (how.image if self.shared else 0) + how.private
-        return Found(Sizes(how.image, weights or how.image, how.workspace, how.kv_minimum, how.kv_useful))
+        sizes = Sizes(how.image, weights or how.image, how.workspace, how.kv_minimum, how.kv_useful)
+        return Found(sizes, ModelFiles(name.name, Path(spec.source), "safetensors", {}, ()))
 
     def image(self, name: ModelName, size: int) -> Image:
         image = FakeImage(size, self.images.discard)

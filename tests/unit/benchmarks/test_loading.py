@@ -14,6 +14,8 @@ from loading.run import load
 SIZES = {"hidden_size": 256, "intermediate_size": 1024, "num_hidden_layers": 12, "num_key_value_heads": 4}
 """50 MB in float32, of which a layer, which exists twice for a moment, is a twelfth."""
 BOUND = 1.3
+LIBRARIES = 8 * 2**20
+"""Of the libraries' pages a load needs 7 MiB, measured."""
 
 
 @pytest.fixture(params=["shards", "Q8_0"])
@@ -28,7 +30,8 @@ def model(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 
 def test_the_peak_of_a_load(model: Path) -> None:
-    taken = load(str(model), 1, "--dtype", "float32", "--backend", "auto")
-    kept = taken["final"] - taken["base"]
-    assert kept > taken["weights"] / 2, "the rest may lie in what the imports had taken and given back"
-    assert taken["peak"] - taken["base"] < BOUND * max(kept, taken["weights"])
+    """Of the second one in a process: by then the libraries' pages are there, unless the kernel has taken some back."""
+    taken = load(str(model), 1, "--dtype", "float32", "--backend", "auto", "--again")
+    kept, faulted = taken["anonymous"], min(max(0, taken["files_mapped"]), LIBRARIES)
+    assert kept > taken["weights"] / 2, "the rest may lie in what the first one had taken and given back"
+    assert taken["peak"] - taken["base"] - faulted < BOUND * max(kept, taken["weights"])

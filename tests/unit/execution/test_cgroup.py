@@ -41,6 +41,24 @@ def test_files_pages_that_nobody_has_mapped_are_left(
     assert cgroup_left(tmp_path / "sys", own) == left
 
 
+@pytest.mark.parametrize(
+    ("names", "folder", "stat", "left"),
+    [
+        (V2, ".", {"inactive_file": 100, "active_file": 300, "file_mapped": 350}, 700),
+        (V2, ".", {"inactive_file": 100, "file_mapped": 600, "shmem": 600}, 400),
+        (V2, ".", {"file_mapped": 600, "unevictable": 50, "slab_reclaimable": 40}, 300),
+        (V1, "memory", {"total_inactive_file": 100, "total_active_file": 300, "total_mapped_file": 350}, 700),
+        (V1, "memory", {"inactive_file": 7, "total_active_file": 100, "total_mapped_file": 600}, 400),
+    ],
+)
+def test_files_pages_that_are_mapped_are_left_to_who_counts_on_the_kernel(
+    tmp_path: Path, own: Path, names: tuple[str, str, str], folder: str, stat: Mapping[str, int], left: int
+) -> None:
+    """Shared memory is not: it is mapped, too, and no file."""
+    fill(tmp_path / "sys" / folder, names, 1000, 700, **stat)
+    assert cgroup_left(tmp_path / "sys", own, mapped=True) == left
+
+
 def test_no_limit(tmp_path: Path, own: Path) -> None:
     assert cgroup_left(tmp_path / "sys", own) is None
     fill(tmp_path / "sys", V2, "max", 700)

@@ -484,6 +484,25 @@ def test_a_sleep_is_done_where_the_fetch_fails_that_goes_on() -> None:
     on_a_host(test)
 
 
+def test_a_model_that_is_removed_while_it_is_fetched_is_not_fetched_again() -> None:
+    async def test(host: Host, engines: FakeEngines) -> None:
+        find, asked = engines.find, []
+
+        async def counted(name: ModelName, spec: ModelSpec) -> Found:
+            asked.append(name)
+            return await find(name, spec)
+
+        engines.find = counted  # type: ignore[method-assign]
+        host.place(A, SPEC, Level.RESIDENT, "place")
+        await asyncio.sleep(0.1)
+        host.remove(A, "remove")
+        assert (await host.settled("remove", 100)).done
+        await asyncio.sleep(100)
+        assert asked == [A]
+
+    on_a_host(test)
+
+
 def test_a_fetch_that_fails_as_another_spec_is_placed_is_not_that_ones_failure() -> None:
     async def test(host: Host, engines: FakeEngines) -> None:
         find = engines.find

@@ -1,14 +1,21 @@
 """What the kernel says of memory, in files made for it, and what is read out of that."""
 
+import asyncio
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import AsyncMock
 
 import psutil
 import pytest
 
+from plimsoll_runtime.execution.cgroup import cgroup_limit
+from plimsoll_runtime.residency import processes as module
 from plimsoll_runtime.residency.pressure import Stalls, host_memory_left, judge, read_stalls
+from plimsoll_runtime.residency.processes import Processes
 from plimsoll_runtime.residency.view import Pressure
 
-GIB = 2**30
+MIB, GIB = 2**20, 2**30
 
 
 def psi(path: Path, some: object, full: object) -> None:
@@ -77,6 +84,39 @@ def test_what_a_cgroup_leaves_counts_in_either_version(
     (root / folder / limits).write_text("1000\n")
     (root / folder / usage).write_text("700\n")
     assert host_memory_left(root, own) == 300
+
+
+@pytest.mark.parametrize(
+    ("folder", "limit", "usage", "mapped"),
+    [
+        (".", "memory.max", "memory.current", "file_mapped"),
+        ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_mapped_file"),
+    ],
+)
+def test_the_pod_that_has_read_the_libraries_first_plans_with_as_much_as_the_others(
+    root: Path, own: Path, monkeypatch: pytest.MonkeyPatch, folder: str, limit: str, usage: str, mapped: str
+) -> None:
+    """And with no byte that the kernel would not give: what is no page of a file counts in both."""
+    own.write_text("")
+    total = "total_" if folder == "memory" else ""
+    taken, libraries, image = 500 * MIB, 165 * MIB, 60 * MIB
+    (root / folder).mkdir(parents=True)
+    (root / folder / limit).write_text(f"{GIB}\n")
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=64 * GIB))
+    monkeypatch.setattr(module, "host_memory_left", partial(host_memory_left, root, own))
+    monkeypatch.setattr(module, "cgroup_limit", partial(cgroup_limit, root, own))
+    capacities = []
+    for files in (0, libraries):
+        (root / folder / usage).write_text(f"{taken + files}\n")
+        (root / folder / "memory.stat").write_text(
+            f"{total}active_file {files // 2}\n{total}inactive_file {files // 2}\n{mapped} {files + image}\n"
+        )
+        engines = Processes()
+        monkeypatch.setattr(engines, "_accelerated", False)
+        monkeypatch.setattr(engines, "_own", lambda: 400 * MIB)
+        monkeypatch.setattr(engines._spare, "footprints", AsyncMock(return_value=(0, 0)))
+        capacities.append(asyncio.run(engines.open(0.9, 256 * MIB)).capacity)
+    assert capacities == [GIB - taken + 400 * MIB - 256 * MIB] * 2
 
 
 @pytest.mark.parametrize(

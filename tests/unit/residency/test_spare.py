@@ -8,6 +8,7 @@ import signal
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
+import psutil
 import pytest
 from model_support.tiny import make_model, save_model
 
@@ -61,6 +62,13 @@ async def kill(pid: int) -> None:
     """Returns once it has ended; who reaps it is told."""
     os.kill(pid, signal.SIGKILL)
     await asyncio.to_thread(os.waitid, os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+
+
+async def gone(pid: int) -> None:
+    """Returns once it has ended and was reaped."""
+    async with asyncio.timeout(60):
+        while psutil.pid_exists(pid):
+            await asyncio.sleep(0.01)
 
 
 async def pid(spare: Spare) -> int:
@@ -133,16 +141,52 @@ async def test_an_answer_that_nobody_waits_for_any_more_is_not_taken_for_the_nex
     assert (await spare.needs(config(tmp_path / "m"), None)).max_model_len == 128
 
 
-async def test_one_that_never_answers_is_ended_and_holds_nobody_up(tmp_path: Path) -> None:
-    spare = Spare(seconds=0.01)
+async def test_one_that_never_answers_is_ended_and_holds_nobody_up(
+    spare: Spare, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     standby = await pid(spare)
     os.kill(standby, signal.SIGSTOP)
-    try:
+    with monkeypatch.context() as patch:
+        patch.setattr(spare, "_seconds", 0.01)
         with pytest.raises(EngineDeadError, match=r"headers of .*/none said nothing for 0\.01 s and was ended"):
             await spare.needs(EngineConfig(model=str(tmp_path / "none")), None)
-        assert await pid(spare) != standby, "another one stands by"
-    finally:
-        await spare.close()
+    await gone(standby)
+    assert await pid(spare) != standby, "another one stands by"
+
+
+async def test_one_that_never_says_that_it_is_ready_is_ended_and_holds_nobody_up(
+    spare: Spare, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await kill(await pid(spare))
+    fork, made = ForkServer.fork, list[Standby]()
+
+    async def silent(server: ForkServer) -> Standby:
+        made.append(await fork(server))
+        patch.setattr(made[-1], "ready", asyncio.Event().wait)
+        patch.setattr(spare, "_seconds", 0.01)
+        return made[-1]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ForkServer, "fork", silent)
+        with pytest.raises(EngineDeadError, match=r"is to stand by said nothing for 0\.01 s and was ended"):
+            await spare.footprints()
+    [standby] = made
+    await gone(standby.pid)
+    assert await pid(spare) != standby.pid, "another one stands by"
+
+
+async def test_a_process_that_forks_and_is_stopped_is_ended_and_holds_nobody_up(
+    spare: Spare, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server, standby = await spare.pids()
+    os.kill(server, signal.SIGSTOP)
+    await kill(standby)
+    with monkeypatch.context() as patch:
+        patch.setattr(spare, "_seconds", 0.01)
+        with pytest.raises(EngineDeadError, match=r"forks engines said nothing for 0\.01 s and was ended"):
+            await spare.pids()
+    await gone(server)
+    assert server not in await spare.pids()
 
 
 async def test_what_has_ended_is_not_measured(spare: Spare) -> None:

@@ -10,7 +10,7 @@ import pytest
 import tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from plimsoll_runtime.text import bounded as bounded_module
+from plimsoll_runtime.text import budget as budget_module
 from plimsoll_runtime.text.chat import ChatTemplate, ChatTemplateError
 from plimsoll_runtime.text.tokenizer import load_tokenizer
 
@@ -172,13 +172,13 @@ MACROS = "{% macro twice(n) %}{% if n %}{{ twice(n - 1) }}{{ twice(n - 1) }}{% e
     ids=["nested", "continue", "filtered", "another range", "macros"],
 )
 def test_loops_that_never_end_are_ended(template: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bounded_module, "MOST_ITERATIONS", 10_000)
+    monkeypatch.setattr(budget_module, "MOST_ITERATIONS", 10_000)
     with pytest.raises(ChatTemplateError, match="its loops run for more than 10,000 iterations"):
         ChatTemplate(template).render([])
 
 
 def test_each_rendering_has_iterations_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bounded_module, "MOST_ITERATIONS", 100)
+    monkeypatch.setattr(budget_module, "MOST_ITERATIONS", 100)
     template = ChatTemplate("{% for i in range(count) %}{{ i }},{% endfor %}")
     text = "".join(f"{i}," for i in range(100))
     for _ in range(2):

@@ -7,12 +7,11 @@ import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
-from functools import partial
 
 from plimsoll_runtime.api.errors import RETRY_AFTER, ApiError
 from plimsoll_runtime.api.hosting.options import server_options
 from plimsoll_runtime.api.hosting.refusals import as_api_errors, tokenizer_failed
-from plimsoll_runtime.api.hosting.tokenizers import Failure, Find, Source, Tokenizers
+from plimsoll_runtime.api.hosting.tokenizers import Failure, Source, Tokenizers
 from plimsoll_runtime.api.room import Room
 from plimsoll_runtime.api.served import ServedModel
 from plimsoll_runtime.api.table import ModelView, unknown_model
@@ -20,10 +19,9 @@ from plimsoll_runtime.engine.limits import longest_sequence
 from plimsoll_runtime.residency.host import Host
 from plimsoll_runtime.residency.names import ModelName
 from plimsoll_runtime.residency.resident import Resident
-from plimsoll_runtime.residency.spec import ModelSpec, access_of, served_names
+from plimsoll_runtime.residency.spec import ModelSpec, served_names
 from plimsoll_runtime.residency.states import State
 from plimsoll_runtime.weights.files import ModelFiles
-from plimsoll_runtime.weights.sources import resolve
 
 logger = logging.getLogger(__name__)
 
@@ -34,11 +32,15 @@ LONG = 3600.0
 
 @dataclass(slots=True)
 class Placement:
-    """What the server keeps of a model while it is placed; `served` is of its last engine, that of `serial`."""
+    """What the server keeps of a model while it is placed; `served` is of its last engine, that of `serial`.
+
+    `files`: those that the host found.
+    """
 
     name: ModelName
     spec: ModelSpec
     created: int = field(default_factory=lambda: int(time.time()))
+    files: ModelFiles | None = None
     room: Room = field(init=False)
     served: ServedModel | None = None
     serial: int = -1
@@ -66,7 +68,8 @@ class Placement:
     def source(self) -> Source:
         """Where it comes from."""
         apart = "" if self.spec.token is None else self.name.namespace
-        return Source(self.spec.source, self.spec.model_revision, apart)
+        root = "" if self.files is None else str(self.files.root)
+        return Source(self.spec.source, self.spec.model_revision, apart, root)
 
 
 class HostModels:
@@ -123,14 +126,14 @@ class HostModels:
             after = report.sequence
             self._follow()
             there = {ModelName(model.namespace, model.name) for model in report.models if model.state in HAS_FILES}
-            specs = {p.source: partial(_files, p.name, p.spec) for p in self._placements.values() if p.name in there}
-            for source, find in specs.items():
-                if source not in self._tokenizers and source not in failed and not await self._read(source, find):
+            found = {p.source: p.files for p in self._placements.values() if p.name in there and p.files is not None}
+            for source, files in found.items():
+                if source not in self._tokenizers and source not in failed and not await self._read(source, files):
                     failed.add(source)
 
-    async def _read(self, source: Source, find: Find) -> bool:
+    async def _read(self, source: Source, files: ModelFiles) -> bool:
         try:
-            await self._tokenizers.get(source, find)
+            await self._tokenizers.get(source, files)
         except Exception:
             logger.exception("the tokenizer of %s cannot be read; requests will try again", source.model)
             return False
@@ -172,7 +175,7 @@ class HostModels:
         for key, placement in self._placements.items():
             if placed[key] != placement.spec:
                 placement.renew(placed[key])
-            placement.spec = placed[key]
+            placement.spec, placement.files = placed[key], self._host.files_of(key)
             for name in placement.names:
                 self._names.setdefault(name, placement)
         self._tokenizers.keep_only({placement.source for placement in self._placements.values()})
@@ -180,21 +183,16 @@ class HostModels:
     async def _served(self, placement: Placement, resident: Resident) -> ServedModel:
         """The model with its tokenizer, made once for each engine."""
         if placement.served is None or placement.serial != resident.serial:
-            files = resident.files
-            find = partial(_files, placement.name, placement.spec) if files is None else lambda: files
-            tokenizer = await self._tokenizers.get(placement.source, find)
+            placement.files = files = resident.files
+            tokenizer = await self._tokenizers.get(placement.source, files)
             placement.served = ServedModel(
                 names=placement.names,
                 engine=resident.engine,
                 tokenizer=tokenizer,
                 created=placement.created,
-                chat_stop=() if files is None else files.chat_stop,
+                chat_stop=files.chat_stop,
                 room=placement.room,
                 max_logit_bias=server_options(placement.spec.runtime).max_logit_bias,
             )
             placement.serial = resident.serial
         return placement.served
-
-
-def _files(name: ModelName, spec: ModelSpec) -> ModelFiles:
-    return resolve(spec.source, spec.model_revision, access=access_of(name, spec))

@@ -11,7 +11,6 @@ from plimsoll_runtime.background import in_daemon_thread
 from plimsoll_runtime.text.tokenizer import Tokenizer, load_tokenizer
 from plimsoll_runtime.weights.files import ModelFiles
 
-Find = Callable[[], ModelFiles]
 FAILED_SECONDS = 30.0
 """How long it is remembered that a tokenizer cannot be read: no model is woken for it meanwhile."""
 
@@ -19,12 +18,13 @@ FAILED_SECONDS = 30.0
 class Source(NamedTuple):
     """Where a model comes from: those of one source share a tokenizer.
 
-    `apart`: the namespace that fetches it for itself alone, "" for what is shared.
+    `apart`: the namespace that fetches it for itself alone, "" for what is shared. `root`: where it was found.
     """
 
     model: str
     revision: str | None
     apart: str = ""
+    root: str = ""
 
 
 class Failure(NamedTuple):
@@ -70,15 +70,15 @@ class Tokenizers:
         seconds = until - self._clock()
         return Failure(error, seconds) if seconds > 0 else None
 
-    async def get(self, source: Source, find: Find) -> Tokenizer:
-        """The tokenizer; `find` says where its files are, in a thread, if it has to be read.
+    async def get(self, source: Source, files: ModelFiles) -> Tokenizer:
+        """The tokenizer, read in a thread if it has to be.
 
         Whoever asks while it is being read waits for that, and one who gives up ends it for nobody. Raises what reading
         raises; the next one to ask tries again.
         """
         reading = self._kept.get(source)
         if reading is None:
-            reading = self._kept[source] = asyncio.ensure_future(in_daemon_thread(lambda: self._read(find())))
+            reading = self._kept[source] = asyncio.ensure_future(in_daemon_thread(lambda: self._read(files)))
             reading.add_done_callback(lambda done: self._forget_failed(source, done))
         return await asyncio.shield(reading)
 

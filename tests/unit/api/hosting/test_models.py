@@ -3,6 +3,9 @@
 import asyncio
 import json
 import logging
+import shutil
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import openai
@@ -289,12 +292,24 @@ async def test_tokenizers_are_read_before_they_are_needed_and_once(hosting: Any)
     for model in models:
         hosting.host.rouse(model)
         await complete(hosting, model.name.name)
-    assert len(hosting.read) == 1
+    assert hosting.read == [models[0].files], "those that the host has found: a hub may have others by now"
     for model in models:
         hosting.host.drop(str(model.name))
     with pytest.raises(openai.NotFoundError, match="this server has no model yet"):
         await complete(hosting, "m0")
     assert not tokenizers._kept
+
+
+async def test_models_of_one_source_that_was_found_in_two_revisions_have_a_tokenizer_each(
+    hosting: Any, tmp_path: Path
+) -> None:
+    one, two = (hosting.host.add(f"team/{name}", name) for name in ("one", "two"))
+    shutil.copytree(one.files.root, tmp_path / "newer")
+    two.files = replace(two.files, root=tmp_path / "newer")
+    for model in (one, two):
+        hosting.host.rouse(model)
+        await complete(hosting, model.name.name)
+    assert {files.root for files in hosting.read} == {one.files.root, two.files.root}
 
 
 async def test_the_only_model_needs_no_name_to_tokenise(hosting: Any) -> None:

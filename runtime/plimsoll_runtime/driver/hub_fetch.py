@@ -1,0 +1,136 @@
+"""Fetches a snapshot of a hub in a process of its own, for whoever may call it off.
+
+The hub's library cannot be told to stop: its threads, some of them not Python's, read on to the end of a file. A
+process ends at once, and takes with it the memory that fetching took.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import msgspec
+
+from plimsoll_runtime.driver.exits import exit_text
+from plimsoll_runtime.driver.footprint import footprint
+from plimsoll_runtime.errors import SourceError
+from plimsoll_runtime.weights.hub import Access
+
+END_SECONDS = 5.0
+"""How long a process that was called off may take to tidy up and end."""
+
+
+class Wanted(msgspec.Struct, frozen=True):
+    """What the process is told on its standard input: the arguments of `weights.hub.fetch_snapshot`."""
+
+    model_id: str
+    revision: str | None
+    namespace: str | None
+    token: str = ""
+
+    @property
+    def access(self) -> Access | None:
+        """What it is fetched with."""
+        return None if self.namespace is None else Access(self.namespace, self.token)
+
+
+class Fetched(msgspec.Struct, frozen=True, tag="fetched"):
+    """The snapshot's folder."""
+
+    folder: str
+
+
+class Failed(msgspec.Struct, frozen=True, tag="failed"):
+    """What a SourceError says."""
+
+    message: str
+
+
+Answer = Fetched | Failed
+
+
+class HubFetch:
+    """One fetch. It is called in a thread, and called off from any."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._called_off = False
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __call__(self, model_id: str, revision: str | None, access: Access | None) -> Path:
+        """The folder, as `weights.hub.fetch_snapshot` has it. Raises SourceError, also where it is called off."""
+        wanted = Wanted(model_id, revision, *((None, "") if access is None else (access.namespace, access.token)))
+        process = self._begin(wanted)
+        answer = _answer(process)
+        code = self._ended(process)
+        if self._called_off:
+            raise SourceError(f"the fetch of hf://{model_id} was called off")
+        if answer is None:
+            raise SourceError(f"hf://{model_id} cannot be fetched: the process that fetches it {exit_text(code)}")
+        if isinstance(answer, Failed):
+            raise SourceError(answer.message)
+        return Path(answer.folder)
+
+    def call_off(self) -> None:
+        """End it within `END_SECONDS`. Files that are whole are kept for the next fetch. May be called at any time."""
+        with self._lock:
+            self._called_off = True
+            if self._process is None:
+                return
+            assert self._process.stdin is not None
+            self._process.stdin.close()
+            killing = threading.Timer(END_SECONDS, self._process.kill)
+        killing.daemon = True
+        killing.start()
+
+    @property
+    def anonymous(self) -> int:
+        """Bytes of memory that the process has of its own now; 0 without one."""
+        with self._lock:
+            process = self._process
+        if process is not None:
+            with contextlib.suppress(OSError):  # it has just ended
+                return footprint(process.pid).anonymous
+        return 0
+
+    def _begin(self, wanted: Wanted) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-P", "-m", "plimsoll_runtime.driver.fetcher"]
+        model = f"hf://{wanted.model_id}"
+        with self._lock:
+            if self._called_off:
+                raise SourceError(f"the fetch of {model} was called off")
+            try:
+                process = subprocess.Popen(
+                    command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, process_group=0
+                )
+            except OSError as error:
+                raise SourceError(f"{model} cannot be fetched: no process can be started: {error}") from error
+            assert process.stdin is not None
+            with contextlib.suppress(BrokenPipeError):  # it has ended: it will not answer either
+                process.stdin.write(msgspec.json.encode(wanted) + b"\n")
+            self._process = process
+        return process
+
+    def _ended(self, process: subprocess.Popen[bytes]) -> int:
+        """Wait for the end of one that has said all that it says; how it ended."""
+        try:
+            code = process.wait(END_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            code = process.wait()
+        with self._lock:
+            self._process = None
+            assert process.stdin is not None
+            process.stdin.close()
+        return code
+
+
+def _answer(process: subprocess.Popen[bytes]) -> Answer | None:
+    """What it says; None where it ends without a word."""
+    assert process.stdout is not None
+    with process.stdout:
+        told = process.stdout.read()
+    return msgspec.json.decode(told, type=Answer) if told.endswith(b"\n") else None
