@@ -67,6 +67,15 @@ def test_types(family: str, kind: Kind, tmp_path: Path) -> None:
     compare(FAMILIES[family], kind, tmp_path / "model.gguf")
 
 
+def test_a_file_in_parts(tmp_path: Path) -> None:
+    model = make_model("Qwen2Config", {})
+    write_gguf(model, tmp_path / "model.gguf", Kind.F32, parts_of=10)
+    first, *others = sorted(tmp_path.iterdir())
+    assert others
+    actual = of_decoder(resolve(str(first)), PROMPTS, chunk=33)
+    assert largest_difference(actual, of_transformers(model, PROMPTS)) < TOLERANCE
+
+
 @pytest.mark.parametrize("name", MORE)
 def test_more_families(name: str, tmp_path: Path) -> None:
     compare(MORE[name], Kind.F32, tmp_path / "model.gguf")

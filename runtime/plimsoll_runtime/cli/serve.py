@@ -25,7 +25,7 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
     parser.add_argument(
         "model",
         metavar="MODEL",
-        help="a folder, a .gguf file, demo://gemma-3-270m or a Hugging Face id (hf://ORG/NAME)",
+        help="a folder, a .gguf file, demo://gemma-3-270m or a Hugging Face id (hf://ORG/NAME[@REVISION][:FILE])",
     )
     _add_server_options(parser)
     add_engine_options(parser)

@@ -41,7 +41,7 @@ def main() -> int:
 
 def _answer(wanted: Wanted) -> Answer:
     try:
-        return Fetched(str(fetch_snapshot(wanted.model_id, wanted.revision, wanted.access)))
+        return Fetched(str(fetch_snapshot(wanted.model_id, wanted.revision, wanted.access, wanted.file)))
     except SourceError as error:
         return Failed(str(error))
 

@@ -30,6 +30,7 @@ class Wanted(msgspec.Struct, frozen=True):
     revision: str | None
     namespace: str | None
     token: str = ""
+    file: str | None = None
 
     @property
     def access(self) -> Access | None:
@@ -38,9 +39,9 @@ class Wanted(msgspec.Struct, frozen=True):
 
 
 class Fetched(msgspec.Struct, frozen=True, tag="fetched"):
-    """The snapshot's folder."""
+    """The snapshot's folder, or the file of it that is wanted."""
 
-    folder: str
+    path: str
 
 
 class Failed(msgspec.Struct, frozen=True, tag="failed"):
@@ -60,9 +61,10 @@ class HubFetch:
         self._called_off = False
         self._process: subprocess.Popen[bytes] | None = None
 
-    def __call__(self, model_id: str, revision: str | None, access: Access | None) -> Path:
-        """The folder, as `weights.hub.fetch_snapshot` has it. Raises SourceError, also where it is called off."""
-        wanted = Wanted(model_id, revision, *((None, "") if access is None else (access.namespace, access.token)))
+    def __call__(self, model_id: str, revision: str | None, access: Access | None, file: str | None = None) -> Path:
+        """As `weights.hub.fetch_snapshot` has it. Raises SourceError, also where it is called off."""
+        namespace, token = (None, "") if access is None else (access.namespace, access.token)
+        wanted = Wanted(model_id, revision, namespace, token, file)
         process = self._begin(wanted)
         answer = _answer(process)
         code = self._ended(process)
@@ -72,7 +74,7 @@ class HubFetch:
             raise SourceError(f"hf://{model_id} cannot be fetched: the process that fetches it {exit_text(code)}")
         if isinstance(answer, Failed):
             raise SourceError(answer.message)
-        return Path(answer.folder)
+        return Path(answer.path)
 
     def call_off(self) -> None:
         """End it within `END_SECONDS`. Files that are whole are kept for the next fetch. May be called at any time."""

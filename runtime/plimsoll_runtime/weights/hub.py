@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from plimsoll_runtime.errors import SourceError
+from plimsoll_runtime.weights.gguf.choice import choose_gguf
 
 PATTERNS = ["*.safetensors", "*.json", "*.jinja", "tokenizer.model", "*.txt"]
 IGNORED = ["*/*", "consolidated*.safetensors"]
@@ -36,15 +39,54 @@ class Access:
 
 
 def fetch_snapshot(
-    model_id: str, revision: str | None, access: Access | None = None, patterns: Sequence[str] = PATTERNS
+    model_id: str,
+    revision: str | None,
+    access: Access | None = None,
+    file: str | None = None,
+    patterns: Sequence[str] = PATTERNS,
 ) -> Path:
     """The folder of a snapshot, downloaded if need be; without `access` with the environment's token.
 
-    `patterns`: the files of it that are wanted.
-    Raises SourceError saying what to do. It never has the token.
+    Where a repository has GGUF files alone, or `file` names one (or its kind, such as Q4_K_M), it is that file's path.
+    `patterns`: the files of a folder that are wanted. Raises SourceError saying what to do. It never has the token.
     """
     from huggingface_hub import snapshot_download
     from huggingface_hub.constants import HF_HUB_CACHE
+
+    name = f"hf://{model_id}" + (f"@{revision}" if revision else "") + (f":{file}" if file else "")
+    token = None if access is None else access.token or False
+    cache = None if access is None else access.cache(HF_HUB_CACHE)
+    download = partial(snapshot_download, model_id, revision=revision, token=token, cache_dir=cache)
+    with _errors_of(name, model_id, revision, access):
+        if file is None:
+            found = Path(str(download(allow_patterns=list(patterns), ignore_patterns=IGNORED)))
+            if "*.safetensors" not in patterns or any(found.glob("*.safetensors")):
+                return found
+        listed = _gguf_files(model_id, revision, token, download)
+        if file is None and not listed:
+            return found
+        chosen = choose_gguf(name, listed, file)
+        return Path(str(download(allow_patterns=list(chosen)))) / chosen[0]
+
+
+def _gguf_files(
+    model_id: str, revision: str | None, token: str | bool | None, download: Callable[..., object]
+) -> list[str]:
+    """Those of a repository; of what is in the cache where the hub cannot be reached."""
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import OfflineModeIsEnabled
+
+    try:
+        listed = HfApi(token=token).list_repo_files(model_id, revision=revision)
+    except (OSError, OfflineModeIsEnabled):
+        folder = Path(str(download(local_files_only=True, allow_patterns=[])))
+        listed = [str(path.relative_to(folder)) for path in folder.rglob("*.gguf")]
+    return sorted(each for each in listed if each.endswith(".gguf"))
+
+
+@contextmanager
+def _errors_of(name: str, model_id: str, revision: str | None, access: Access | None) -> Iterator[None]:
+    """Turns what the library raises into SourceErrors."""
     from huggingface_hub.errors import (
         GatedRepoError,
         HFValidationError,
@@ -53,16 +95,8 @@ def fetch_snapshot(
         RevisionNotFoundError,
     )
 
-    name = f"hf://{model_id}" + (f"@{revision}" if revision else "")
     try:
-        found = snapshot_download(
-            model_id,
-            revision=revision,
-            token=None if access is None else access.token or False,
-            cache_dir=None if access is None else access.cache(HF_HUB_CACHE),
-            allow_patterns=list(patterns),
-            ignore_patterns=IGNORED,
-        )
+        yield
     except HFValidationError as error:
         raise SourceError(f"{model_id!r} is no folder, no .gguf file and no Hugging Face id: {error}") from error
     except GatedRepoError as error:
@@ -76,13 +110,14 @@ def fetch_snapshot(
             f"{name} is not in the cache and the hub cannot be reached ({_first_line(error)}): "
             "check the network, HF_ENDPOINT, HF_HUB_OFFLINE and HF_HOME; if you meant a folder, it is not there"
         ) from error
+    except SourceError:
+        raise
     except Exception as error:
         # The library lets through what its HTTP client raises, and what a mirror's odd answers lead to.
         words = f"{name} cannot be fetched: {type(error).__name__}: {_first_line(error)}"
         if access is None:
             raise SourceError(words) from error
         raise SourceError(access.hide(words)) from None  # what it comes from may have the token
-    return Path(found)
 
 
 def _with_token(access: Access | None) -> str:

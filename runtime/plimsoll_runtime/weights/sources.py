@@ -11,12 +11,13 @@ from typing import Any
 from plimsoll_runtime.errors import ModelError, SourceError
 from plimsoll_runtime.weights.demo import fetch_demo, find_demo
 from plimsoll_runtime.weights.files import ModelFiles, check_size
+from plimsoll_runtime.weights.gguf.choice import shards_of
 from plimsoll_runtime.weights.gguf.config import translate
 from plimsoll_runtime.weights.gguf.metadata import ROPE_FACTORS, read_floats, read_metadata
 from plimsoll_runtime.weights.hub import Access, fetch_snapshot
 
 Progress = Callable[[str, float], None]
-Fetch = Callable[[str, str | None, Access | None], Path]
+Fetch = Callable[[str, str | None, Access | None, str | None], Path]
 """Like `fetch_snapshot`."""
 INDEX = "model.safetensors.index.json"
 
@@ -28,7 +29,7 @@ def resolve(
     access: Access | None = None,
     fetch: Fetch | None = None,
 ) -> ModelFiles:
-    """Find, and if need be fetch: a folder, a .gguf file, demo://NAME, hf://ID[@REVISION] or a bare hub id.
+    """Find, and if need be fetch: a folder, a .gguf file, demo://NAME, or hf://ID[@REVISION][:FILE] (or without hf://).
 
     `access` is for the hub's private models; None is the environment's token, and the files that belong to nobody.
     `fetch` is for what a hub has, in place of `fetch_snapshot`.
@@ -45,16 +46,36 @@ def resolve(
         files = open_gguf(fetch_demo(demo, progress or _silent))
         return replace(files, name=demo.name, chat_template=demo.chat_template, chat_stop=demo.chat_stop)
     if scheme == "hf":
-        model_id, _, at = rest.partition("@")
-        return open_folder(fetch(model_id, revision or at or None, access), model_id)
+        return _of_hub(rest, revision, access, fetch)
     path = Path(rest).expanduser()
     if path.is_dir():
         return open_folder(path, path.resolve().name)
     if path.is_file():
         return open_gguf(path)
-    if scheme == "file" or path.is_absolute() or model.startswith((".", "~")) or model.endswith(".gguf"):
+    if scheme == "file" or path.is_absolute() or model.startswith((".", "~")) or _is_file_name(model):
         raise SourceError(f"{rest} does not exist: check the path (in a pod, the volume that should be mounted there)")
-    return open_folder(fetch(model, revision, access), model)
+    return _of_hub(model, revision, access, fetch)
+
+
+def _is_file_name(model: str) -> bool:
+    return model.endswith(".gguf") and ":" not in model
+
+
+def _of_hub(name: str, revision: str | None, access: Access | None, fetch: Fetch) -> ModelFiles:
+    model_id, revision, file = parse_hub_id(name, revision)
+    found = fetch(model_id, revision, access, file)
+    return open_gguf(found) if found.is_file() else open_folder(found, model_id)
+
+
+def parse_hub_id(name: str, revision: str | None = None) -> tuple[str, str | None, str | None]:
+    """ORG/NAME[@REVISION][:FILE] -> id, revision, file. Raises SourceError where the revision is said twice."""
+    rest, _, file = name.partition(":")
+    model_id, _, at = rest.partition("@")
+    if at and revision is not None:
+        raise SourceError(
+            f"hf://{name} names the revision {at}, and --revision says {revision}: leave one of them away"
+        )
+    return model_id, revision or at or None, file or None
 
 
 def resolve_config(model: str, revision: str | None = None, progress: Progress | None = None) -> dict[str, Any]:
@@ -63,8 +84,10 @@ def resolve_config(model: str, revision: str | None = None, progress: Progress |
     hub = scheme == "hf" or (not scheme and not Path(model).exists() and not model.startswith((".", "~", "/")))
     if not hub:
         return dict(resolve(model, revision, progress).config)
-    model_id, _, at = rest.partition("@")
-    root = fetch_snapshot(model_id, revision or at or None, patterns=["config.json"])
+    model_id, revision, file = parse_hub_id(rest, revision)
+    if file is not None:
+        return dict(resolve(model, revision).config)
+    root = fetch_snapshot(model_id, revision, patterns=["config.json"])
     return _read_json(root / "config.json", needed=True)
 
 
@@ -97,13 +120,15 @@ def _shards(index: Path) -> tuple[Path, ...]:
 
 
 def open_gguf(path: Path) -> ModelFiles:
-    """A GGUF file; its metadata is translated to the vocabulary of config.json."""
-    metadata = read_metadata(path)
-    factors = metadata.tensors.get(ROPE_FACTORS)
-    config = translate(
-        metadata.values, frozenset(metadata.tensors), None if factors is None else read_floats(path, factors)
-    )
-    return ModelFiles(name=path.stem, root=path.parent, format="gguf", config=config, weights=(path,))
+    """A GGUF file, or all of them by the first; their metadata are translated to the vocabulary of config.json."""
+    paths = [path.with_name(name) for name in shards_of(path.name)]
+    if missing := [each.name for each in paths if not each.is_file()]:
+        raise ModelError(f"{path.parent} has no {missing[0]}, which is a part of the model")
+    metadata = [read_metadata(each) for each in paths]
+    places = {name: (each, t) for each, m in zip(paths, metadata, strict=True) for name, t in m.tensors.items()}
+    factors = None if ROPE_FACTORS not in places else read_floats(*places[ROPE_FACTORS])
+    config = translate(metadata[0].values, frozenset(places), factors)
+    return ModelFiles(name=path.stem, root=path.parent, format="gguf", config=config, weights=tuple(paths))
 
 
 def _read_json(path: Path, *, needed: bool = False) -> dict[str, Any]:

@@ -27,7 +27,7 @@ def open_tensors(files: ModelFiles, wanted: Iterable[str]) -> TensorSource:
     if files.format == "gguf":
         from plimsoll_runtime.weights.gguf.tensors import GgufTensors
 
-        return GgufTensors(files.weights[0], files.config, wanted)
+        return GgufTensors(files.weights, files.config, wanted)
     from plimsoll_runtime.weights.safetensors_files import SafetensorsFiles
 
     return SafetensorsFiles(files.weights)

@@ -73,14 +73,16 @@ def gguf_name(config: Any, name: str) -> str:
     return str(found)
 
 
-def write_gguf(model: Any, path: Path, kind: Kind, *, spelt: bool = False, **extra: Any) -> None:
+def write_gguf(model: Any, path: Path, kind: Kind, *, spelt: bool = False, parts_of: int = 0, **extra: Any) -> None:
     """Save a Transformers model as llama.cpp's converter does: matrices in one type, vectors in float32.
 
-    `spelt`: with a vocabulary that llama.cpp can spell answers with. `extra` are calls of GGUFWriter by name
+    `spelt`: with a vocabulary that llama.cpp can spell answers with. `parts_of`: so many tensors in a file, 0: all in
+    one. `extra` are calls of GGUFWriter by name
     (rope_scaling_factor=8.0 for add_rope_scaling_factor(8.0)).
     """
     config = model.config
-    writer = gguf.GGUFWriter(path, gguf.MODEL_ARCH_NAMES[ARCHITECTURES[type(config).__name__]])
+    arch = gguf.MODEL_ARCH_NAMES[ARCHITECTURES[type(config).__name__]]
+    writer = gguf.GGUFWriter(path, arch, split_max_tensors=parts_of)
     pairs = _metadata(config) | extra
     if spelt:
         del pairs["token_list"]

@@ -12,7 +12,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from gguf import GGMLQuantizationType as Kind
+from model_support.gguf_files import write_gguf
 from model_support.hub import MAIN, OLD, TOKEN, Hub, serving
+from model_support.tiny import make_model
 
 
 @pytest.fixture
@@ -165,3 +168,43 @@ def test_a_cut_download_leaves_nothing_that_looks_whole(hub: Hub, tmp_path: Path
     hub.cut = False
     [again] = fetch(hub, tmp_path, "org/model")
     assert again.startswith("found")
+
+
+@pytest.fixture(scope="module")
+def gguf_files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    """Two files of one model, and one of them in two parts."""
+    folder = tmp_path_factory.mktemp("gguf")
+    model = make_model("Qwen2Config", {"num_hidden_layers": 1})
+    for name in ("m-Q4_K_M", "m-Q8_0"):
+        write_gguf(model, folder / f"{name}.gguf", Kind.F32)
+    write_gguf(model, folder / "m-F32.gguf", Kind.F32, parts_of=9)
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def test_a_repository_of_gguf_files(hub: Hub, tmp_path: Path, gguf_files: dict[str, bytes]) -> None:
+    """Only the one that is meant is fetched, and then found without the hub."""
+    hub.files = {"README.md": b"", "config.json": b"{}", **gguf_files}
+    root = tmp_path / "hub" / "models--org--model" / "snapshots" / MAIN
+    assert fetch(hub, tmp_path, "hf://org/model") == [f"found m-Q4_K_M {root}"]
+    assert not any("m-Q8_0" in asked for asked in hub.asked)
+    found = fetch(hub, tmp_path, "hf://org/model:Q8_0", "org/model@main:m-Q8_0.gguf")
+    assert found == [f"found m-Q8_0 {root}"] * 2
+    assert fetch(hub, tmp_path, "hf://org/model:Q8_0", HF_HUB_OFFLINE="1") == found[:1]
+
+
+def test_a_gguf_file_in_parts_beside_other_weights(hub: Hub, tmp_path: Path, gguf_files: dict[str, bytes]) -> None:
+    hub.files = {**hub.files, **gguf_files}
+    [found] = fetch(hub, tmp_path, "org/model:F32")
+    assert found.startswith("found m-F32-00001-of-0000")
+    parts = {name for name in gguf_files if name.startswith("m-F32")}
+    assert len(parts) > 1
+    assert parts <= {path.name for path in Path(found.split()[-1]).iterdir()}
+
+
+def test_a_gguf_file_that_is_not_there(hub: Hub, tmp_path: Path, gguf_files: dict[str, bytes]) -> None:
+    hub.files = gguf_files
+    [told] = fetch(hub, tmp_path, "hf://org/model:Q2_K")
+    assert (
+        "SourceError hf://org/model:Q2_K has no GGUF file of that name or kind: write hf://ORG/NAME:FILE with" in told
+    )
+    assert "m-Q4_K_M.gguf" in told

@@ -29,8 +29,9 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture(autouse=True)
 def no_hub(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fetch(model_id: str, revision: str | None, access: Access | None) -> Path:
-        raise SourceError(f"asked the hub for {model_id} at {revision}" + (f" with {access.token}" if access else ""))
+    def fetch(model_id: str, revision: str | None, access: Access | None, file: str | None) -> Path:
+        with_token = f" with {access.token}" if access else ""
+        raise SourceError(f"asked the hub for {model_id} at {revision}{with_token}" + (f", {file}" if file else ""))
 
     monkeypatch.setattr(sources, "fetch_snapshot", fetch)
 
@@ -57,7 +58,9 @@ def test_a_folder_by_path_and_by_url(folder: Path, monkeypatch: pytest.MonkeyPat
         ("org/model", None, "asked the hub for org/model at None"),
         ("org/model", "v1", "asked the hub for org/model at v1"),
         ("hf://org/model@v2", None, "asked the hub for org/model at v2"),
-        ("hf://org/model@v2", "v1", "asked the hub for org/model at v1"),
+        ("hf://org/model@v2", "v1", "names the revision v2, and --revision says v1: leave one of them away"),
+        ("hf://org/model@v2:Q4_K_M", None, "asked the hub for org/model at v2, Q4_K_M"),
+        ("org/model:m-Q8_0.gguf", "v1", "asked the hub for org/model at v1, m-Q8_0.gguf"),
         ("hf://org/model@", None, "asked the hub for org/model at None"),
     ],
 )
