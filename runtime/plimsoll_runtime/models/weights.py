@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from plimsoll_kernels.cpu.places import Places
+from plimsoll_runtime.errors import ModelError
 from plimsoll_runtime.models.ops.weight import Weight
 from plimsoll_runtime.models.program import Program
 from plimsoll_runtime.weights.image.tensors import ShapesOnly, hollow
@@ -48,11 +49,13 @@ class WeightReader:
         progress(STAGE, 0.0)
 
     def read(self, weight: Weight, *, keep: bool = False) -> Tensor:
-        """See Weights."""
+        """See Weights. Raises ModelError for a norm or bias that is not finite: every number after it would not be."""
         if weight.name in self._kept:
             return self._kept[weight.name]
         own = (keep or weight.is_vector) and self.device.type == "cpu" and self._places is None
         stored = self._source.stored(weight.name).converted(weight.dtype(self.dtype), keep=own)
+        if weight.is_vector and not stored.isfinite().all():
+            raise ModelError(f"{weight.name} holds numbers that are not finite: the file is damaged; fetch it again")
         tensor = self._arranged(weight, stored)
         if self._places is not None:
             tensor = self._places.keep(tensor)

@@ -24,6 +24,7 @@ from plimsoll_runtime.weights.sources import resolve
 from plimsoll_runtime.weights.tensors import open_tensors
 
 CPU = torch.device("cpu")
+NORM = "model.layers.1.input_layernorm.weight"
 QUERY = "model.layers.1.self_attn.q_proj.weight"
 
 
@@ -75,6 +76,13 @@ def test_an_unexpected_tensor(folder: Path, name: str) -> None:
 def test_biases_that_the_config_asks_for(folder: Path) -> None:
     edit_config(folder, attention_bias=True)
     with pytest.raises(ModelError, match=r"lack model\.layers\.0\.self_attn\.q_proj\.bias"):
+        load(folder)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_norm_that_is_not_finite(folder: Path, value: float) -> None:
+    change(folder, {NORM: torch.full((48,), value)})
+    with pytest.raises(ModelError, match=f"{NORM} holds numbers that are not finite: the file is damaged"):
         load(folder)
 
 

@@ -1,0 +1,95 @@
+"""Files that were damaged on their way: a refusal of ours, or the model; never a crash."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from gguf import GGMLQuantizationType as Kind
+from model_support.gguf_files import write_gguf
+from model_support.tiny import make_model, save_model
+
+from plimsoll_runtime.errors import PlimsollError
+from plimsoll_runtime.models.composing import program_of
+from plimsoll_runtime.models.load import load_decoder
+from plimsoll_runtime.models.registry import describe
+from plimsoll_runtime.weights.sources import resolve
+
+COUNT = 200
+Damage = Callable[[random.Random, bytes], bytes]
+
+
+def cut(draw: random.Random, whole: bytes) -> bytes:
+    return whole[: draw.randrange(len(whole))]
+
+
+def flipped(draw: random.Random, whole: bytes) -> bytes:
+    """Some bytes of its beginning, where the headers are."""
+    changed = bytearray(whole)
+    for _ in range(draw.randint(1, 8)):
+        changed[draw.randrange(min(len(whole), 4096))] = draw.randrange(256)
+    return bytes(changed)
+
+
+def doubled(draw: random.Random, whole: bytes) -> bytes:
+    """A piece of the beginning once more."""
+    start = draw.randrange(min(len(whole), 2048))
+    piece = whole[start : start + draw.randint(1, 64)]
+    return whole[:start] + piece + whole[start:]
+
+
+def without(draw: random.Random, whole: bytes) -> bytes:
+    start = draw.randrange(min(len(whole), 2048))
+    return whole[:start] + whole[start + draw.randint(1, 64) :]
+
+
+DAMAGES: tuple[Damage, ...] = (cut, flipped, doubled, without)
+
+
+def load(model: str) -> bool:
+    """Whether it is loaded; else it was refused with words."""
+    try:
+        files = resolve(model)
+        load_decoder(files, program_of(describe(files.config)), torch.float32, device=torch.device("cpu"))
+    except PlimsollError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__)
+@pytest.mark.parametrize("file", ["model.safetensors", "config.json", "model.gguf"])
+def test_damaged_files(file: str, damage: Damage, tmp_path: Path) -> None:
+    model = make_model("Qwen2Config", {"num_hidden_layers": 1})
+    if file == "model.gguf":
+        write_gguf(model, tmp_path / file, Kind.F32)
+    else:
+        save_model(model, tmp_path)
+    source = str(tmp_path / file if file == "model.gguf" else tmp_path)
+    assert load(source)
+    whole, draw = (tmp_path / file).read_bytes(), random.Random(0)
+    refused = 0
+    for _ in range(COUNT // len(DAMAGES)):
+        (tmp_path / file).write_bytes(damage(draw, whole))
+        refused += not load(source)
+    assert refused > 0
+
+
+def mutated(draw: random.Random, config: dict[str, object]) -> dict[str, object]:
+    key = draw.choice(sorted(config))
+    values: list[object] = [None, -1, 0, 2**70, 1e308, float("nan"), "", "x" * 999, [], [[]], {}, {"a": {}}, True, 0.5]
+    return {**config, key: draw.choice(values)}
+
+
+def test_fields_of_a_config_that_hold_anything(tmp_path: Path) -> None:
+    save_model(make_model("Gemma3TextConfig", {"num_hidden_layers": 2, "head_dim": 16}), tmp_path)
+    path, draw = tmp_path / "config.json", random.Random(1)
+    config = json.loads(path.read_text())
+    refused = 0
+    for _ in range(COUNT):
+        path.write_text(json.dumps(mutated(draw, config)))
+        refused += not load(str(tmp_path))
+    assert refused > COUNT // 4
