@@ -73,7 +73,7 @@ def show(args: argparse.Namespace) -> int:
     reason = why_not_fused(program)
     print(
         "\non a CPU: "
-        + ("whole steps in our own kernels" if reason is None else f"op by op in torch: the kernels {reason}")
+        + ("whole steps in our own kernels" if reason is None else f"op by op in torch: the backend cpu {reason}")
     )
     return 0
 
