@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 
@@ -21,6 +22,8 @@ from plimsoll_runtime.weights.hub import Access
 
 END_SECONDS = 5.0
 """How long a process that was called off may take to tidy up and end."""
+AGAIN_SECONDS = 0.2
+"""Between two looks whether there is room."""
 
 
 class Wanted(msgspec.Struct, frozen=True):
@@ -53,33 +56,43 @@ class Failed(msgspec.Struct, frozen=True, tag="failed"):
 Answer = Fetched | Failed
 
 
-class HubFetch:
-    """One fetch. It is called in a thread, and called off from any."""
+class Room(Protocol):
+    """Bounds how many fetches are under way."""
 
-    def __init__(self) -> None:
+    def enter(self, fetch: HubFetch) -> bool:
+        """Whether it may begin now."""
+
+    def leave(self, fetch: HubFetch) -> None:
+        """It was let in and has ended."""
+
+
+class HubFetch:
+    """One fetch. It is called in a thread, and called off from any. With a `room` it waits until it is let in."""
+
+    def __init__(self, room: Room | None = None) -> None:
+        self._room = room
         self._lock = threading.Lock()
-        self._called_off = False
+        self._called_off = threading.Event()
         self._process: subprocess.Popen[bytes] | None = None
 
     def __call__(self, model_id: str, revision: str | None, access: Access | None, file: str | None = None) -> Path:
         """As `weights.hub.fetch_snapshot` has it. Raises SourceError, also where it is called off."""
         namespace, token = (None, "") if access is None else (access.namespace, access.token)
         wanted = Wanted(model_id, revision, namespace, token, file)
-        process = self._begin(wanted)
-        answer = _answer(process)
-        code = self._ended(process)
-        if self._called_off:
-            raise SourceError(f"the fetch of hf://{model_id} was called off")
-        if answer is None:
-            raise SourceError(f"hf://{model_id} cannot be fetched: the process that fetches it {exit_text(code)}")
-        if isinstance(answer, Failed):
-            raise SourceError(answer.message)
-        return Path(answer.path)
+        if self._room is None:
+            return self._fetch(wanted)
+        while not self._room.enter(self):
+            if self._called_off.wait(AGAIN_SECONDS):
+                raise _called_off(wanted)
+        try:
+            return self._fetch(wanted)
+        finally:
+            self._room.leave(self)
 
     def call_off(self) -> None:
         """End it within `END_SECONDS`. Files that are whole are kept for the next fetch. May be called at any time."""
         with self._lock:
-            self._called_off = True
+            self._called_off.set()
             if self._process is None:
                 return
             assert self._process.stdin is not None
@@ -98,18 +111,32 @@ class HubFetch:
                 return footprint(process.pid).anonymous
         return 0
 
+    def _fetch(self, wanted: Wanted) -> Path:
+        process = self._begin(wanted)
+        answer = _answer(process)
+        code = self._ended(process)
+        if self._called_off.is_set():
+            raise _called_off(wanted)
+        if answer is None:
+            how = exit_text(code)
+            raise SourceError(f"hf://{wanted.model_id} cannot be fetched: the process that fetches it {how}")
+        if isinstance(answer, Failed):
+            raise SourceError(answer.message)
+        return Path(answer.path)
+
     def _begin(self, wanted: Wanted) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-P", "-m", "plimsoll_runtime.driver.fetcher"]
-        model = f"hf://{wanted.model_id}"
         with self._lock:
-            if self._called_off:
-                raise SourceError(f"the fetch of {model} was called off")
+            if self._called_off.is_set():
+                raise _called_off(wanted)
             try:
                 process = subprocess.Popen(
                     command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, process_group=0
                 )
             except OSError as error:
-                raise SourceError(f"{model} cannot be fetched: no process can be started: {error}") from error
+                raise SourceError(
+                    f"hf://{wanted.model_id} cannot be fetched: no process can be started: {error}"
+                ) from error
             assert process.stdin is not None
             with contextlib.suppress(BrokenPipeError):  # it has ended: it will not answer either
                 process.stdin.write(msgspec.json.encode(wanted) + b"\n")
@@ -128,6 +155,10 @@ class HubFetch:
             assert process.stdin is not None
             process.stdin.close()
         return code
+
+
+def _called_off(wanted: Wanted) -> SourceError:
+    return SourceError(f"the fetch of hf://{wanted.model_id} was called off")
 
 
 def _answer(process: subprocess.Popen[bytes]) -> Answer | None:

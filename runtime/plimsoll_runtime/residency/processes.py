@@ -13,12 +13,12 @@ import msgspec
 from plimsoll_runtime.background import in_daemon_thread
 from plimsoll_runtime.driver.footprint import footprint
 from plimsoll_runtime.driver.grant import Grant as EngineGrant
-from plimsoll_runtime.driver.hub_fetch import HubFetch
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.errors import UsageError
 from plimsoll_runtime.execution.cgroup import cgroup_limit
 from plimsoll_runtime.residency.engines import Device, Found, Look, Started
 from plimsoll_runtime.residency.engines import Image as ImageProtocol
+from plimsoll_runtime.residency.fetches import Fetches
 from plimsoll_runtime.residency.ledger import Grant
 from plimsoll_runtime.residency.names import ModelName
 from plimsoll_runtime.residency.pressure import host_memory_left, judge, read_stalls
@@ -70,7 +70,7 @@ class Processes:
     def __init__(self, limit: int | None = None) -> None:
         self._limit = limit
         self._spare = Spare()
-        self._fetches = set[HubFetch]()
+        self._fetches = Fetches(host_memory_left)
         self._capacity = self._line = 0
         self._server_bytes = self._engine_bytes = 0
         self._accelerated = any(path.exists() for path in ACCELERATORS)
@@ -155,12 +155,10 @@ class Processes:
         await self._spare.close()
 
     async def _files(self, config: EngineConfig, access: Access | None) -> ModelFiles:
-        fetch = HubFetch()
-        self._fetches.add(fetch)
+        fetch = self._fetches.new()
         try:
             return await in_daemon_thread(lambda: resolve(config.model, config.revision, access=access, fetch=fetch))
         finally:
-            self._fetches.remove(fetch)
             fetch.call_off()
 
     @property
@@ -170,8 +168,8 @@ class Processes:
 
     def _own(self) -> int:
         """What this process, the one that stands by, the one that forks and those that fetch take, or soon will."""
-        fetching = sum(fetch.anonymous for fetch in self._fetches)
-        return footprint(os.getpid()).anonymous + self._server_bytes + self._engine_bytes + fetching
+        standing = self._server_bytes + self._engine_bytes
+        return footprint(os.getpid()).anonymous + standing + self._fetches.anonymous
 
 
 def _with_files(config: EngineConfig, files: ModelFiles) -> EngineConfig:
