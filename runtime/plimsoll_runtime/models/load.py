@@ -39,9 +39,9 @@ def load_decoder(
     What the decoder reads of them lies in `places`: packed if `fused`, else as plain tensors.
     Raises ModelError when a tensor is missing, unexpected, of another shape, or cannot be read.
     """
-    source = open_tensors(files, program.weights())
+    source = open_tensors(files, program.stored_shapes())
     if program.is_part:
-        source = PartTensors(source, program.weights())
+        source = PartTensors(source, program.stored_shapes())
     check_tensors(program, source.shapes)
     if fused:
         return FusedDecoder(program, WeightReader(program, source, dtype, device, progress or _silent), places)
