@@ -1,0 +1,30 @@
+"""PhiMoE: layer norms with biases, and two experts a token, chosen by SparseMixer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from plimsoll_runtime.models.families.changing import with_layers, with_mixture
+from plimsoll_runtime.models.families.llama import gated_decoder
+from plimsoll_runtime.models.families.mixing import experts_of
+from plimsoll_runtime.models.families.mixtral import DEFAULTS, NAMES, THETA, windowed
+from plimsoll_runtime.models.families.reading import Config
+from plimsoll_runtime.models.spec.decoder import DecoderSpec
+from plimsoll_runtime.models.spec.feed_forward import Mixture
+from plimsoll_runtime.models.spec.routing import SparseMixer
+
+
+def describe(values: Mapping[str, Any]) -> DecoderSpec:
+    """PhimoeForCausalLM."""
+    config = Config({**DEFAULTS, **values, "mlp_bias": False})
+    config.refuse_unless(num_experts_per_tok=2)
+    spec = windowed(config, gated_decoder("PhimoeForCausalLM", config, theta=THETA, names=NAMES))
+    norm = replace(spec.layers[0].norm, kind="layer", biased=True)
+    head = replace(spec.head, bias=config.get("lm_head_bias", bool, default=False))
+    spec = replace(with_layers(spec, lambda layer: replace(layer, norm=norm)), final_norm=norm, head=head)
+    mlp = spec.layers[0].mlp
+    experts, chosen = experts_of(config, "num_local_experts", "num_experts_per_tok", (16, 2))
+    routing = SparseMixer(config.get("router_jitter_noise", float, 0.01))
+    return with_mixture(spec, Mixture(experts, chosen, mlp.inner, routing, mlp.activation))
