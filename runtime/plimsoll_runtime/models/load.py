@@ -8,6 +8,7 @@ from __future__ import annotations
 import torch
 
 from plimsoll_kernels.cpu.places import OWN, Places
+from plimsoll_runtime.heap import give_back
 from plimsoll_runtime.models.decoder import Decoder, TorchDecoder
 from plimsoll_runtime.models.fused import FusedDecoder
 from plimsoll_runtime.models.program import Program
@@ -46,7 +47,9 @@ def load_decoder(
     if fused:
         return FusedDecoder(program, WeightReader(program, source, dtype, device, progress or _silent), places)
     through = None if places is OWN else places
-    return TorchDecoder(program, WeightReader(program, source, dtype, device, progress or _silent, through))
+    decoder = TorchDecoder(program, WeightReader(program, source, dtype, device, progress or _silent, through))
+    give_back()
+    return decoder
 
 
 def wake_decoder(
