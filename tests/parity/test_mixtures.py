@@ -33,7 +33,7 @@ Spec = Callable[[DecoderSpec], DecoderSpec]
 
 @dataclass(frozen=True)
 class Case:
-    """A model to compare: its config, and a mistake that its logits would show."""
+    """A model to compare: its config, a mistake that its logits would show, and what the engine is told."""
 
     config: str
     values: Mapping[str, Any] = field(default_factory=dict)
@@ -41,6 +41,7 @@ class Case:
     save: Mapping[str, Any] = field(default_factory=dict)
     drop: tuple[str, ...] = ()
     edit: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
 
 
 def mixtures(change: Callable[[Mixture], Mixture]) -> Spec:
@@ -71,6 +72,12 @@ def wider_window(spec: DecoderSpec) -> DecoderSpec:
 def unscaled(spec: DecoderSpec) -> DecoderSpec:
     assert spec.layers[0].scale != 1.0
     return with_layers(spec, lambda layer: replace(layer, scale=1.0))
+
+
+def no_attention_factor(spec: DecoderSpec) -> DecoderSpec:
+    plain = with_ropes(spec, lambda rope: replace(rope, attention_factor=1.0))
+    assert plain != spec
+    return plain
 
 
 def whole_heads(spec: DecoderSpec) -> DecoderSpec:
@@ -104,6 +111,15 @@ GLM: Mapping[str, Any] = {"n_routed_experts": 8, "num_experts_per_tok": 3, "moe_
 ERNIE: Mapping[str, Any] = {"moe_num_experts": 8, "moe_k": 3, "moe_intermediate_size": 24}
 HUNYUAN: Mapping[str, Any] = {"num_experts": 8, "moe_topk": 3, "head_dim": 16}
 MINIMAX: Mapping[str, Any] = {"num_local_experts": 8, "num_experts_per_tok": 3, "head_dim": 16}
+LONGROPE: Mapping[str, Any] = {
+    "rope_type": "longrope",
+    "rope_theta": 1e4,
+    "short_factor": [1.0, 1.1, 1.3, 1.6, 2.0, 2.5],
+    "long_factor": [1.0, 2.0, 3.0, 5.0, 8.0, 12.0],
+    "short_mscale": 1.4,
+    "long_mscale": 1.4,
+    "original_max_position_embeddings": 256,
+}
 WINDOW: Mapping[str, Any] = {"use_sliding_window": True, "sliding_window": 16}
 
 CASES: Mapping[str, Case] = {
@@ -154,6 +170,12 @@ CASES: Mapping[str, Case] = {
             "sliding_window": 16,
         },
         routing(jitter=0.01),
+    ),
+    "phimoe-longrope": Case(
+        "PhimoeConfig",
+        {"num_local_experts": 6, "max_position_embeddings": 512, "rope_parameters": LONGROPE},
+        no_attention_factor,
+        options={"max_model_len": 208},
     ),
     "glm4-moe": Case("Glm4MoeConfig", {**GLM, "routed_scaling_factor": 2.5}, routing(scale=1.0)),
     "glm4-moe-groups": Case("Glm4MoeConfig", {**GLM, "n_group": 4, "topk_group": 2}, routing(groups=1, open_groups=1)),
@@ -218,7 +240,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Pat
 @pytest.mark.parametrize("tokens", [2048, 24], ids=["whole", "chunked"])
 def test_logits_equal_transformers(name: str, tokens: int, saved: Callable[[str], tuple[Path, list[Tensor]]]) -> None:
     folder, expected = saved(name)
-    actual = of_engine(str(folder), PROMPTS, max_batch_tokens=tokens)
+    actual = of_engine(str(folder), PROMPTS, max_batch_tokens=tokens, **CASES[name].options)
     assert largest_difference(actual, expected) < TOLERANCE
 
 
@@ -235,4 +257,4 @@ def test_a_mistake_would_show(
     assert mistake is not None
     monkeypatch.setattr(model_module, "describe", lambda config: mistake(registry.describe(config)))
     folder, expected = saved(name)
-    assert largest_difference(of_engine(str(folder), PROMPTS), expected) > VISIBLE
+    assert largest_difference(of_engine(str(folder), PROMPTS, **CASES[name].options), expected) > VISIBLE

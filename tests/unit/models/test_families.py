@@ -191,6 +191,7 @@ def test_what_would_change_the_numbers_is_refused(name: str) -> None:
         ("OlmoeForCausalLM", {"clip_qkv": 8.0}, r"clip_qkv = 8\.0 is not supported"),
         ("PhimoeForCausalLM", {"num_experts_per_tok": 3}, "num_experts_per_tok = 3 is not supported"),
         ("PhimoeForCausalLM", {"rope_scaling": {"type": "spiral"}}, "rope type 'spiral' is not supported"),
+        ("PhimoeForCausalLM", {"rope_scaling": {"short_mscale": 1.0, "long_mscale": 1.2}}, "are supported if equal"),
         ("Glm4MoeForCausalLM", {"n_group": 3}, "1 of 3 groups cannot be open to a token, of 128 experts"),
         ("Glm4MoeForCausalLM", {"n_group": 4, "topk_group": 5}, "5 of 4 groups cannot be open"),
         ("Glm4MoeForCausalLM", {"n_group": 32, "topk_group": 1}, "1 groups of 4 experts are too few for 8"),
