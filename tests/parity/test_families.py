@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from model_support.forward import largest_difference, of_engine, of_transformers
+from model_support.specs import MIXTURES
 from model_support.tiny import edit_config, make_model, prompts, save_model
 from torch import Tensor
 
@@ -162,8 +163,9 @@ ELSEWHERE = {
     "Qwen2ForCausalLM",
     "Qwen3ForCausalLM",
     "Gemma3ForCausalLM",
+    *MIXTURES,
 }
-"""Compared in test_logits.py."""
+"""Compared in test_logits.py and in test_mixtures.py."""
 
 
 def compared(name: str) -> list[list[int]]:

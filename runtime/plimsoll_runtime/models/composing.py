@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from plimsoll_runtime.models.mixtures import MixtureComposer
 from plimsoll_runtime.models.op_times import OpKind
 from plimsoll_runtime.models.ops.add import Add
 from plimsoll_runtime.models.ops.attend import Attend
@@ -17,7 +18,7 @@ from plimsoll_runtime.models.ops.weight import HeadByHead, Weight
 from plimsoll_runtime.models.program import Facts, Program
 from plimsoll_runtime.models.spec.attention import HeadNorm, SelfAttention
 from plimsoll_runtime.models.spec.decoder import DecoderSpec
-from plimsoll_runtime.models.spec.feed_forward import FeedForward, GatedMlp
+from plimsoll_runtime.models.spec.feed_forward import FeedForward, GatedMlp, Mixture
 from plimsoll_runtime.models.spec.layer import LayerSpec
 from plimsoll_runtime.models.spec.norm import Norm
 
@@ -56,7 +57,7 @@ class _Composer:
         )
         facts = Facts(spec.architecture, spec.vocab_size, self._hidden, spec.max_positions, spec.attention)
         ignored = (*names.ignored, f"{names.head}.weight") if spec.head.tied else names.ignored
-        return Program(facts, tuple(ops), head, tuple(starts), ignored, spec.is_part)
+        return Program(facts, tuple(ops), head, tuple(starts), ignored, names.beyond, spec.is_part)
 
     def _start(self, table: Weight) -> Iterator[Op]:
         embedding, names = self._spec.embedding, self._names
@@ -182,6 +183,9 @@ class _Layer:
 
     def _mlp(self, mlp: FeedForward, reads: str) -> Iterator[Op]:
         names = self._names
+        if isinstance(mlp, Mixture):
+            yield from MixtureComposer(mlp, self._hidden, names, self._prefix).ops(reads, ADDED)
+            return
         if isinstance(mlp, GatedMlp):
             parts = self._linear(names.gate_up, (mlp.inner, mlp.inner), self._hidden, biased=mlp.bias)
             yield GatedProduct(*parts, mlp.activation, (reads,), (INNER,))

@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from plimsoll_runtime.heap import own_pages
+
 
 class Linear:
     """y = x W^T + b, weight [out, in], bias [out] rounded to its dtype, as torch's products want it.
@@ -20,7 +22,7 @@ class Linear:
     def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
         self._bias = None if bias is None else bias.to(weight.dtype)
         self._packed = _can_pack(weight)
-        self._weight = torch.ops.mkldnn._reorder_linear_weight(weight, None) if self._packed else weight
+        self._weight = _packed(weight) if self._packed else weight
 
     def __call__(self, x: Tensor) -> Tensor:
         """x [T, in] -> [T, out]."""
@@ -28,6 +30,12 @@ class Linear:
             out: Tensor = torch.ops.mkldnn._linear_pointwise(x, self._weight, self._bias, "none", [], "")
             return out
         return functional.linear(x, self._weight, self._bias)
+
+
+def _packed(weight: Tensor) -> Tensor:
+    with own_pages():
+        packed: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight, None)
+        return packed
 
 
 def _can_pack(weight: Tensor) -> bool:

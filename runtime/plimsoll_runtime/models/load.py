@@ -8,6 +8,7 @@ from __future__ import annotations
 import torch
 
 from plimsoll_kernels.cpu.places import OWN, Places
+from plimsoll_runtime.heap import give_back
 from plimsoll_runtime.models.decoder import Decoder, TorchDecoder
 from plimsoll_runtime.models.fused import FusedDecoder
 from plimsoll_runtime.models.program import Program
@@ -39,14 +40,16 @@ def load_decoder(
     What the decoder reads of them lies in `places`: packed if `fused`, else as plain tensors.
     Raises ModelError when a tensor is missing, unexpected, of another shape, or cannot be read.
     """
-    source = open_tensors(files, program.weights())
+    source = open_tensors(files, program.stored_shapes())
     if program.is_part:
-        source = PartTensors(source, program.weights())
+        source = PartTensors(source, program.stored_shapes())
     check_tensors(program, source.shapes)
     if fused:
         return FusedDecoder(program, WeightReader(program, source, dtype, device, progress or _silent), places)
     through = None if places is OWN else places
-    return TorchDecoder(program, WeightReader(program, source, dtype, device, progress or _silent, through))
+    decoder = TorchDecoder(program, WeightReader(program, source, dtype, device, progress or _silent, through))
+    give_back()
+    return decoder
 
 
 def wake_decoder(

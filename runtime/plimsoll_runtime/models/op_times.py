@@ -20,6 +20,7 @@ class OpKind(StrEnum):
     - attention: keys and values into the cache (native code may count the writing as rope), and all of attending
     - output, down: the product and its residual
     - gate_up: the product, the activation and the multiplication
+    - route, experts: which experts a token goes to, and all that they do; of mixtures alone
     - head: the logits; timed by the runner, for a decoder computes them in a call of its own
     """
 
@@ -29,6 +30,8 @@ class OpKind(StrEnum):
     ROPE = "rope"
     ATTENTION = "attention"
     OUTPUT = "output"
+    ROUTE = "route"
+    EXPERTS = "experts"
     GATE_UP = "gate_up"
     DOWN = "down"
     HEAD = "head"

@@ -44,7 +44,7 @@ class Program:
     """`ops` in order, the last of which writes the hidden states that `head` reads. Printed, it is a line an op.
 
     `layers`: where each layer begins in `ops`, and where the last one ends. `ignored`: tensors of the files whose names
-    end so are not read. `is_part`: the files are of a larger model.
+    end so are not read; `beyond`: those whose names begin so. `is_part`: the files are of a larger model.
     """
 
     facts: Facts
@@ -52,6 +52,7 @@ class Program:
     head: Logits
     layers: tuple[int, ...] = ()
     ignored: tuple[str, ...] = ()
+    beyond: tuple[str, ...] = ()
     is_part: bool = False
 
     @property
@@ -65,28 +66,32 @@ class Program:
         return tuple(dict.fromkeys(op.rope for op in self.ops if isinstance(op, Rotate)))
 
     def weights(self) -> dict[str, Weight]:
-        """Every tensor of the files that is read, once, by its name."""
-        return {weight.name: weight for weight in self._weights()}
+        """Every tensor that is read, once, by its name, which for one of a stack has its number in it."""
+        return {str(weight): weight for weight in self._weights()}
 
     def shared(self) -> frozenset[str]:
-        """Names of tensors that more than one op reads."""
-        counts = Counter(weight.name for weight in self._weights())
+        """Names of tensors, as `weights` has them, that more than one op reads."""
+        counts = Counter(map(str, self._weights()))
         return frozenset(name for name, count in counts.items() if count > 1)
 
     def stored_shapes(self) -> dict[str, tuple[int, ...]]:
         """Every tensor that the files have to have, with its shape there."""
-        return {name: weight.stored_shape for name, weight in self.weights().items()}
+        return {weight.name: weight.stored_shape for weight in self._weights()}
 
     def weight_bytes(self, dtype: torch.dtype) -> int:
         """Bytes that the weights take once loaded, matrices in `dtype`."""
         return sum(prod(w.shape) * w.dtype(dtype).itemsize for w in self.weights().values())
 
     def step_cost(self, plan: StepPlan, element_bytes: int) -> Mapping[OpKind, OpCost]:
-        """The cost of a step by kind of op, all layers together. The head is missing where no row needs logits."""
+        """The cost of a step by kind of op that there is, all layers together.
+
+        The head is missing where no row needs logits.
+        """
         spans = [(s.start, s.start + len(s.token_ids)) for s in plan.sequences]
         logits = sum(s.sample + len(s.prompt_targets) for s in plan.sequences)
         rows = StepRows(plan.num_tokens, logits, spans)
-        costs: dict[OpKind, OpCost] = {kind: OpCost() for kind in OpKind if kind is not OpKind.HEAD}
+        there = {op.kind for op in self.ops}
+        costs: dict[OpKind, OpCost] = {kind: OpCost() for kind in OpKind if kind in there}
         for op in self.ops:
             costs[op.kind] += op.cost(rows, element_bytes)
         if logits:

@@ -14,10 +14,12 @@ _NAMED = 5
 def check_tensors(program: Program, found: Mapping[str, tuple[int, ...]]) -> None:
     """Refuse missing, unexpected and mis-shaped tensors by name.
 
-    Buffers that are computed anyway are ignored, and the copy of tied embeddings that some files carry.
+    Buffers that are computed anyway are ignored, the copy of tied embeddings that some files carry, and layers beyond
+    the last one.
     """
     expected = program.stored_shapes()
-    unexpected = [n for n in found if n not in expected and not n.endswith(program.ignored)]
+    unread = {n for n in found if n.endswith(program.ignored) or n.startswith(program.beyond)}
+    unexpected = [n for n in found if n not in expected and n not in unread]
     wrong = [f"{n} {list(found[n])} instead of {list(s)}" for n, s in expected.items() if n in found and found[n] != s]
     missing = [n for n in expected if n not in found]
     for problem, names in (

@@ -50,10 +50,11 @@ class WeightReader:
 
     def read(self, weight: Weight, *, keep: bool = False) -> Tensor:
         """See Weights. Raises ModelError for a norm or bias that is not finite: every number after it would not be."""
-        if weight.name in self._kept:
-            return self._kept[weight.name]
+        name = str(weight)
+        if name in self._kept:
+            return self._kept[name]
         own = (keep or weight.is_vector) and self.device.type == "cpu" and self._places is None
-        stored = self._source.stored(weight.name).converted(weight.dtype(self.dtype), keep=own)
+        stored = weight.cut(self._source.stored(weight.name)).converted(weight.dtype(self.dtype), keep=own)
         if weight.is_vector and not stored.isfinite().all():
             raise ModelError(f"{weight.name} holds numbers that are not finite: the file is damaged; fetch it again")
         tensor = self._arranged(weight, stored)
@@ -61,8 +62,8 @@ class WeightReader:
             tensor = self._places.keep(tensor)
         tensor = tensor.to(self.device)
         self.nbytes += tensor.nbytes
-        if weight.name in self._shared:
-            self._kept[weight.name] = tensor
+        if name in self._shared:
+            self._kept[name] = tensor
         return tensor
 
     def joined(self, weights: Sequence[Weight]) -> Tensor:

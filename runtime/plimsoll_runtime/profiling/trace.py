@@ -51,7 +51,7 @@ def timeline_events(records: Sequence[StepRecord], *, zero_ns: int, zero_us: flo
             events.append(span(phase.phase.name.lower(), track, phase.start_ns, phase.end_ns))
             if phase.phase is StepPhase.FORWARD:
                 at = float(phase.start_ns)
-                for op in FORWARD_OPS:
+                for op in filter(record.costs.__contains__, FORWARD_OPS):
                     seconds, cost = record.op_seconds.get(op, 0.0), record.costs[op]
                     if seconds:
                         events.append(span(op, OPS, at, at + seconds * 1e9, bytes=cost.bytes, flops=cost.flops))

@@ -11,6 +11,21 @@ from plimsoll_runtime.models.spec.decoder import DecoderSpec
 from plimsoll_runtime.models.spec.norm import Norm
 from plimsoll_runtime.models.spec.rope import RopeSpec
 
+MIXTURES = {
+    "MixtralForCausalLM",
+    "Qwen2MoeForCausalLM",
+    "Qwen3MoeForCausalLM",
+    "OlmoeForCausalLM",
+    "GraniteMoeForCausalLM",
+    "GraniteMoeSharedForCausalLM",
+    "PhimoeForCausalLM",
+    "Glm4MoeForCausalLM",
+    "Ernie4_5_MoeForCausalLM",
+    "HunYuanMoEV1ForCausalLM",
+    "MiniMaxM2ForCausalLM",
+}
+"""Architectures with experts."""
+
 
 def ropes_of(spec: DecoderSpec) -> tuple[RopeSpec, ...]:
     """One a layer, where each has one."""

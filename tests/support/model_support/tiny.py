@@ -53,6 +53,9 @@ def randomise(model: Any, config: Any, *, seed: int = 0) -> None:
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             parameter.copy_(_random(name, parameter, config, generator))
+        for name, buffer in model.named_buffers():
+            if name.endswith("correction_bias"):
+                buffer.copy_(_random(name, buffer, config, generator))
 
 
 def _random(name: str, parameter: Tensor, config: Any, generator: torch.Generator) -> Tensor:

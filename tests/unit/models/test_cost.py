@@ -69,7 +69,7 @@ def test_weights_are_read_once_a_step_and_each_context_by_itself() -> None:
     weights = 3 * 16 * 64 * BF16
     assert many[OpKind.QKV].bytes - weights == 5 * (one[OpKind.QKV].bytes - weights)
     assert many[OpKind.ATTENTION] == one[OpKind.ATTENTION] * 5
-    assert all(many[kind].flops == 5 * one[kind].flops for kind in OpKind)
+    assert all(many[kind].flops == 5 * one[kind].flops for kind in one)
 
 
 def test_only_rows_that_need_logits_pay_for_the_head() -> None:
@@ -84,7 +84,7 @@ def test_biases_post_norms_and_head_norms_are_counted() -> None:
     mixer = replace(LAYER.mixer, qkv_bias=True, output_bias=True, head_norm=HeadNorm(NORM))
     layer = replace(LAYER, mixer=mixer, mlp=GatedMlp(24, bias=True), after=True)
     rich = step_cost(replace(SPEC, layers=(layer,) * 3), plan, BF16)
-    extra = {kind: (rich[kind].bytes - plain[kind].bytes, rich[kind].flops - plain[kind].flops) for kind in OpKind}
+    extra = {kind: (rich[kind].bytes - plain[kind].bytes, rich[kind].flops - plain[kind].flops) for kind in plain}
     assert extra == {
         OpKind.EMBED: (0, 0),
         OpKind.NORM: (6 * (2 * 16 * 2 + 16 * 4), 6 * 4 * 16),

@@ -172,6 +172,32 @@ def test_what_would_change_the_numbers_is_refused(name: str) -> None:
         ("Gemma3ForCausalLM", {"rope_parameters": {"rope_type": "linear"}}, r"\['rope_type'\], which are no types of"),
         ("Gemma3ForCausalLM", {"rope_parameters": {"full_attention": 3}}, "full_attention is 3, which is no object"),
         ("Gemma3ForCausalLM", {"rope_scaling": {"rope_type": "spiral"}}, "rope type 'spiral' is not supported"),
+        ("MixtralForCausalLM", {"num_local_experts": 0}, "there are 0 experts in 2 layers"),
+        ("MixtralForCausalLM", {"num_local_experts": 2**17}, "131072 experts in 2 layers, and not from 1 to"),
+        ("MixtralForCausalLM", {"num_experts_per_tok": 9}, "9 experts of 8 compute a token"),
+        ("MixtralForCausalLM", {"num_experts_per_tok": 0}, "0 experts of 8 compute a token"),
+        ("Qwen2MoeForCausalLM", {"decoder_sparse_step": 0}, "decoder_sparse_step is 0"),
+        (
+            "Qwen2MoeForCausalLM",
+            {"mlp_only_layers": [True]},
+            r"mlp_only_layers is \[True\], which is no list",
+        ),
+        ("Qwen2MoeForCausalLM", {"moe_intermediate_size": 0}, "moe_intermediate_size is 0"),
+        (
+            "Qwen3MoeForCausalLM",
+            {"num_experts": 8, "num_local_experts": 16},
+            "num_local_experts say different",
+        ),
+        ("OlmoeForCausalLM", {"clip_qkv": 8.0}, r"clip_qkv = 8\.0 is not supported"),
+        ("PhimoeForCausalLM", {"num_experts_per_tok": 3}, "num_experts_per_tok = 3 is not supported"),
+        ("PhimoeForCausalLM", {"rope_scaling": {"type": "spiral"}}, "rope type 'spiral' is not supported"),
+        ("PhimoeForCausalLM", {"rope_scaling": {"short_mscale": 1.0, "long_mscale": 1.2}}, "are supported if equal"),
+        ("Glm4MoeForCausalLM", {"n_group": 3}, "1 of 3 groups cannot be open to a token, of 128 experts"),
+        ("Glm4MoeForCausalLM", {"n_group": 4, "topk_group": 5}, "5 of 4 groups cannot be open"),
+        ("Glm4MoeForCausalLM", {"n_group": 32, "topk_group": 1}, "1 groups of 4 experts are too few for 8"),
+        ("HunYuanMoEV1ForCausalLM", {"moe_topk": [1]}, r"moe_topk is \[1\], and not a number for each of 2 layers"),
+        ("HunYuanMoEV1ForCausalLM", {"use_cla": True}, "use_cla = True is not supported"),
+        ("MiniMaxM2ForCausalLM", {"scoring_func": "softmax"}, "scoring_func = 'softmax' is not supported"),
     ],
 )
 def test_what_a_family_refuses(architecture: str, values: Values, message: str) -> None:
@@ -216,6 +242,9 @@ fields = st.sampled_from(
         | {"n_embd", "n_head", "rotary_dim", "attention_types", "attention_layers", "window_size", "num_kv_heads"}
         | {"new_decoder_architecture", "multi_query", "no_rope_layers", "no_rope_layer_interval", "logits_scaling"}
         | {"attention_multiplier", "clip_qkv", "use_bias", "norm_epsilon", "activation_function", "logit_scale"}
+        | {"num_experts", "num_local_experts", "num_experts_per_tok", "moe_topk", "moe_k", "moe_num_experts"}
+        | {"decoder_sparse_step", "mlp_only_layers", "n_group", "topk_group", "n_shared_experts", "n_routed_experts"}
+        | {"moe_intermediate_size", "moe_layer_interval", "moe_layer_end_index", "num_nextn_predict_layers"}
     )
 )
 

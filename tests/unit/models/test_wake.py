@@ -34,6 +34,9 @@ CONFIGS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "neox": ("GPTNeoXConfig", {"hidden_size": 64}),
     "cohere": ("CohereConfig", {"use_qk_norm": True}),
     "phi3": ("Phi3Config", {"head_dim": 16}),
+    "qwen2-moe": ("Qwen2MoeConfig", {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24}),
+    "granite-moe": ("GraniteMoeConfig", {"num_local_experts": 4}),
+    "ernie-moe": ("Ernie4_5_MoeConfig", {"moe_num_experts": 4, "moe_k": 2, "moe_intermediate_size": 24}),
     "biased": ("LlamaConfig", {"head_dim": 16, "attention_bias": True, "mlp_bias": True}),
 }
 [PROMPT] = prompts((40,))

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from plimsoll_runtime.models.spec.attention import SelfAttention
 from plimsoll_runtime.models.spec.decoder import DecoderSpec
+from plimsoll_runtime.models.spec.feed_forward import Mixture
 from plimsoll_runtime.models.spec.layer import LayerSpec
 
 
@@ -24,6 +25,14 @@ def with_windows(spec: DecoderSpec, windows: Sequence[int | None]) -> DecoderSpe
     """A window for each layer; None: none."""
     layers = zip(spec.layers, windows, strict=True)
     return replace(spec, layers=tuple(_windowed(layer, window) for layer, window in layers))
+
+
+def with_mixture(
+    spec: DecoderSpec, mixture: Mixture, is_sparse: Callable[[int], bool] = lambda index: True
+) -> DecoderSpec:
+    """With a mixture in place of the MLPs of those layers whose numbers are sparse."""
+    layers = (replace(layer, mlp=mixture) if is_sparse(i) else layer for i, layer in enumerate(spec.layers))
+    return replace(spec, layers=tuple(layers))
 
 
 def _windowed(layer: LayerSpec, window: int | None) -> LayerSpec:

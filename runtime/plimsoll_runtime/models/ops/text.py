@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import fields
 from typing import Any
 
@@ -9,6 +10,8 @@ from plimsoll_runtime.models.ops.weight import Weight
 
 _UNSAID = ("reads", "writes", "kind", "width")
 """Of every record: what stands elsewhere in its line, or in that of another op."""
+_OF_MANY = re.compile(r"(?<=experts\.)\d+(?=\.)|(?<=\[)\d+(?=\]$)")
+"""An expert's number, where each has a tensor of its own, and a tensor's in a stack."""
 
 
 def text_of(op: Any, reads: tuple[str, ...]) -> str:
@@ -21,11 +24,12 @@ def text_of(op: Any, reads: tuple[str, ...]) -> str:
         and _says(value, field.default)
     ]
     name = "".join(f"_{c.lower()}" if c.isupper() else c for c in type(op).__name__).lstrip("_")
-    return f"{name}({', '.join([*reads, *map(str, op.weights()), *said])})"
+    tensors = dict.fromkeys(_OF_MANY.sub("*", str(weight)) for weight in op.weights())
+    return f"{name}({', '.join([*reads, *tensors, *said])})"
 
 
 def _is_weight(value: object) -> bool:
-    return isinstance(value, Weight) or (isinstance(value, tuple) and any(isinstance(v, Weight) for v in value))
+    return isinstance(value, Weight) or (isinstance(value, tuple) and any(map(_is_weight, value)))
 
 
 def _says(value: object, default: object) -> bool:

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from plimsoll_runtime.weights.stored import StoredTensor
+
 VECTOR_DTYPE = torch.float32
 """Of norms and biases, whatever the dtype of the matrices."""
 
@@ -27,11 +29,20 @@ class HeadByHead:
 
 
 @dataclass(frozen=True, slots=True)
+class InStack:
+    """One of `count` tensors that the file has as one, [count, ...]."""
+
+    index: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
 class Weight:
     """`shape` is what the op reads: [outputs, inputs] of a matrix, [outputs] of a vector.
 
     `transposed`: the file has [inputs, outputs]. `order`: what has to be done to its rows. `folded`: the shape that a
-    vector has in the file.
+    vector has in the file. `stack`: where it lies in a larger tensor of its name. `wide`: a matrix that stays float32
+    whatever the run is in.
     """
 
     name: str
@@ -39,11 +50,14 @@ class Weight:
     transposed: bool = False
     order: HeadByHead | None = None
     folded: tuple[int, ...] | None = None
+    stack: InStack | None = None
+    wide: bool = False
 
     @property
     def stored_shape(self) -> tuple[int, ...]:
-        """In the file."""
-        return self.folded or (self.shape[::-1] if self.transposed else self.shape)
+        """In the file, where one in a stack is [count, ...]."""
+        own = self.folded or (self.shape[::-1] if self.transposed else self.shape)
+        return own if self.stack is None else (self.stack.count, *own)
 
     @property
     def is_vector(self) -> bool:
@@ -52,12 +66,17 @@ class Weight:
 
     def dtype(self, run: torch.dtype) -> torch.dtype:
         """In which an op reads it, in a run of a dtype."""
-        return VECTOR_DTYPE if self.is_vector else run
+        return VECTOR_DTYPE if self.is_vector or self.wide else run
+
+    def cut(self, stored: StoredTensor) -> StoredTensor:
+        """Its own part of what the file has under its name."""
+        return stored if self.stack is None else stored.rows(self.stack.index, self.stack.index + 1)
 
     def arranged(self, stored: Tensor) -> Tensor:
-        """What the op reads, of what the file has."""
-        found = stored.t().contiguous() if self.transposed else stored.reshape(self.shape)
+        """What the op reads, of its own part of the file."""
+        own = stored if self.stack is None else stored[0]
+        found = own.t().contiguous() if self.transposed else own.reshape(self.shape)
         return found if self.order is None else self.order.undone(found)
 
     def __str__(self) -> str:
-        return self.name
+        return self.name if self.stack is None else f"{self.name}[{self.stack.index}]"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from plimsoll_kernels.activation.reference import Activation
+from plimsoll_runtime.models.spec.routing import Routing
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,5 +26,22 @@ class PlainMlp:
     bias: bool = False
 
 
-FeedForward = GatedMlp | PlainMlp
+@dataclass(frozen=True, slots=True)
+class Mixture:
+    """A gated MLP of `inner` for each expert, of which `chosen` compute a token: the sum of what they give, weighed.
+
+    - `shared`: another gated MLP that computes every token; what it gives is added.
+    - `shared_gated`: that is multiplied by the sigmoid of one number, a product of its own, before it is added.
+    """
+
+    experts: int
+    chosen: int
+    inner: int
+    routing: Routing
+    activation: Activation = "silu"
+    shared: GatedMlp | None = None
+    shared_gated: bool = False
+
+
+FeedForward = GatedMlp | PlainMlp | Mixture
 """One of these."""

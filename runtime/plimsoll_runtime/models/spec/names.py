@@ -6,6 +6,29 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
+class ExpertNames:
+    """Tensors of a mixture, within a layer. Qwen2-MoE's, where a family says nothing else.
+
+    - `gate_up`, `down`: `{}` is an expert's number. Without it the files have all experts in one: [experts, ...].
+    - `gate_up`, `shared_gate_up`: two tensors, or one that has the gate above the other.
+    - `correction`: the whole name of the bias, which is [experts], or [1, experts] where `correction_is_row`.
+    - `shared_gate`: of what the shared experts give.
+    """
+
+    router: str = "mlp.gate"
+    correction: str = "mlp.gate.e_score_correction_bias"
+    correction_is_row: bool = False
+    gate_up: tuple[str, ...] = ("mlp.experts.{}.gate_proj", "mlp.experts.{}.up_proj")
+    down: str = "mlp.experts.{}.down_proj"
+    shared_gate_up: tuple[str, ...] = ("mlp.shared_expert.gate_proj", "mlp.shared_expert.up_proj")
+    shared_down: str = "mlp.shared_expert.down_proj"
+    shared_gate: str = "mlp.shared_expert_gate"
+
+
+QWEN2_MOE = ExpertNames()
+
+
+@dataclass(frozen=True, slots=True)
 class Names:
     """Llama's, where a family says nothing else. Names within a layer follow `layer`, whose `{}` is its number.
 
@@ -15,6 +38,7 @@ class Names:
     - `norms`: before and after attention, before and after the MLP. A family has a norm where its layers have one.
     - `transposed`: matrices are stored [inputs, outputs], but for the embedding and the head.
     - `ignored`: tensors whose names end so are not read: what they hold is computed anyway.
+    - `beyond`: tensors whose names begin so are not read: layers that guess further tokens.
     """
 
     embedding: str = "model.embed_tokens"
@@ -27,11 +51,13 @@ class Names:
     head_norms: tuple[str, str] = ("self_attn.q_norm", "self_attn.k_norm")
     gate_up: tuple[str, ...] = ("mlp.gate_proj", "mlp.up_proj")
     down: str = "mlp.down_proj"
+    experts: ExpertNames = QWEN2_MOE
     norms: tuple[str, str, str, str] = ("input_layernorm", "", "post_attention_layernorm", "")
     final_norm: str = "model.norm"
     head: str = "lm_head"
     transposed: bool = False
     ignored: tuple[str, ...] = ("rotary_emb.inv_freq",)
+    beyond: tuple[str, ...] = ()
 
 
 LLAMA = Names()

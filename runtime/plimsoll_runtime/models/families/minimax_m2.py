@@ -1,0 +1,43 @@
+"""MiniMax M2: norms over all heads together, a part of each head turns, sigmoid scores that a bias corrects."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from plimsoll_runtime.models.families.changing import with_mixers, with_mixture
+from plimsoll_runtime.models.families.llama import gated_decoder
+from plimsoll_runtime.models.families.mixing import experts_of
+from plimsoll_runtime.models.families.mixtral import NAMES
+from plimsoll_runtime.models.families.reading import Config
+from plimsoll_runtime.models.spec.attention import HeadNorm
+from plimsoll_runtime.models.spec.decoder import DecoderSpec
+from plimsoll_runtime.models.spec.feed_forward import Mixture
+from plimsoll_runtime.models.spec.routing import TopK
+
+DEFAULTS = {"num_key_value_heads": 8, "head_dim": 128, "max_position_embeddings": 196_608}
+"""What a field that is missing means."""
+THETA = 5_000_000.0
+COMPUTED = {
+    "use_qk_norm": True,
+    "qk_norm_type": "per_layer",
+    "scoring_func": "sigmoid",
+    "use_routing_bias": True,
+    "shared_intermediate_size": 0,
+}
+"""What released configs say beside what Transformers reads."""
+
+
+def describe(values: Mapping[str, Any]) -> DecoderSpec:
+    """MiniMaxM2ForCausalLM."""
+    config = Config({**DEFAULTS, **values, "attention_bias": False, "mlp_bias": False})
+    config.refuse_unless(**COMPUTED)
+    head_dim = config.positive("head_dim", int)
+    part = config.get("rotary_dim", int, head_dim) / head_dim
+    spec = gated_decoder("MiniMaxM2ForCausalLM", config, partial=part, theta=THETA, names=NAMES)
+    norm = HeadNorm(spec.layers[0].norm, together=True)
+    spec = with_mixers(spec, lambda mixer: replace(mixer, head_norm=norm))
+    mlp = spec.layers[0].mlp
+    experts, chosen = experts_of(config, "num_local_experts", "num_experts_per_tok", (256, 8))
+    return with_mixture(spec, Mixture(experts, chosen, mlp.inner, TopK("sigmoid", corrected=True), mlp.activation))

@@ -1,0 +1,41 @@
+"""Mixtral: Mistral whose MLPs are mixtures."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from plimsoll_runtime.models.families.changing import with_mixture, with_windows
+from plimsoll_runtime.models.families.llama import gated_decoder
+from plimsoll_runtime.models.families.mixing import experts_of
+from plimsoll_runtime.models.families.reading import Config
+from plimsoll_runtime.models.spec.decoder import DecoderSpec
+from plimsoll_runtime.models.spec.feed_forward import Mixture
+from plimsoll_runtime.models.spec.names import ExpertNames, Names
+from plimsoll_runtime.models.spec.routing import TopK
+
+NAMES = Names(
+    experts=ExpertNames(
+        router="block_sparse_moe.gate",
+        correction="block_sparse_moe.e_score_correction_bias",
+        gate_up=("block_sparse_moe.experts.{}.w1", "block_sparse_moe.experts.{}.w3"),
+        down="block_sparse_moe.experts.{}.w2",
+    )
+)
+DEFAULTS = {"num_key_value_heads": 8, "max_position_embeddings": 131_072, "rms_norm_eps": 1e-5}
+"""What a field that is missing means."""
+THETA = 1_000_000.0
+
+
+def describe(values: Mapping[str, Any]) -> DecoderSpec:
+    """MixtralForCausalLM."""
+    config = Config({**DEFAULTS, **values, "attention_bias": False, "mlp_bias": False})
+    spec = windowed(config, gated_decoder("MixtralForCausalLM", config, theta=THETA, names=NAMES))
+    mlp = spec.layers[0].mlp
+    experts, chosen = experts_of(config, "num_local_experts", "num_experts_per_tok", (8, 2))
+    return with_mixture(spec, Mixture(experts, chosen, mlp.inner, TopK(), mlp.activation))
+
+
+def windowed(config: Config, spec: DecoderSpec) -> DecoderSpec:
+    """With the window on all layers, where there is one."""
+    return with_windows(spec, [config.get("sliding_window", int, 0) or None] * spec.num_layers)

@@ -1,0 +1,32 @@
+"""OLMoE: Llama with mixtures, and with norms over all heads of queries together, and of keys."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from plimsoll_runtime.models.families.changing import with_mixers, with_mixture
+from plimsoll_runtime.models.families.llama import gated_decoder
+from plimsoll_runtime.models.families.mixing import experts_of
+from plimsoll_runtime.models.families.reading import Config
+from plimsoll_runtime.models.spec.attention import HeadNorm
+from plimsoll_runtime.models.spec.decoder import DecoderSpec
+from plimsoll_runtime.models.spec.feed_forward import Mixture
+from plimsoll_runtime.models.spec.routing import TopK
+
+DEFAULTS = {"max_position_embeddings": 4096, "rms_norm_eps": 1e-5, "mlp_bias": False}
+"""What a field that is missing means."""
+
+
+def describe(values: Mapping[str, Any]) -> DecoderSpec:
+    """OlmoeForCausalLM."""
+    config = Config({**DEFAULTS, **values})
+    config.refuse_unless(clip_qkv=None)
+    spec = gated_decoder("OlmoeForCausalLM", config)
+    norm = HeadNorm(spec.layers[0].norm, together=True)
+    spec = with_mixers(spec, lambda mixer: replace(mixer, head_norm=norm))
+    mlp = spec.layers[0].mlp
+    experts, chosen = experts_of(config, "num_experts", "num_experts_per_tok", (64, 8))
+    routing = TopK(renormalised=config.get("norm_topk_prob", bool, default=False))
+    return with_mixture(spec, Mixture(experts, chosen, mlp.inner, routing, mlp.activation))

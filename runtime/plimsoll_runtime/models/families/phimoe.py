@@ -1,0 +1,45 @@
+"""PhiMoE: layer norms with biases, and two experts a token, chosen by SparseMixer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from plimsoll_runtime.errors import ModelError
+from plimsoll_runtime.models.families.changing import with_layers, with_mixture
+from plimsoll_runtime.models.families.llama import gated_decoder
+from plimsoll_runtime.models.families.mixing import experts_of
+from plimsoll_runtime.models.families.mixtral import DEFAULTS, NAMES, THETA, windowed
+from plimsoll_runtime.models.families.reading import Config
+from plimsoll_runtime.models.spec.decoder import DecoderSpec
+from plimsoll_runtime.models.spec.feed_forward import Mixture
+from plimsoll_runtime.models.spec.routing import SparseMixer
+
+ROPES = ("rope_parameters", "rope_scaling")
+
+
+def describe(values: Mapping[str, Any]) -> DecoderSpec:
+    """PhimoeForCausalLM."""
+    ropes = {field: _rope(values.get(field)) for field in ROPES}
+    config = Config({**DEFAULTS, **values, **ropes, "mlp_bias": False})
+    config.refuse_unless(num_experts_per_tok=2)
+    spec = windowed(config, gated_decoder("PhimoeForCausalLM", config, theta=THETA, names=NAMES))
+    norm = replace(spec.layers[0].norm, kind="layer", biased=True)
+    head = replace(spec.head, bias=config.get("lm_head_bias", bool, default=False))
+    spec = replace(with_layers(spec, lambda layer: replace(layer, norm=norm)), final_norm=norm, head=head)
+    mlp = spec.layers[0].mlp
+    experts, chosen = experts_of(config, "num_local_experts", "num_experts_per_tok", (16, 2))
+    routing = SparseMixer(config.get("router_jitter_noise", float, 0.01))
+    return with_mixture(spec, Mixture(experts, chosen, mlp.inner, routing, mlp.activation))
+
+
+def _rope(values: Any) -> Any:
+    """A longrope says its scale twice, for short contexts and for long ones; released ones say the same."""
+    if not isinstance(values, Mapping) or not {"short_mscale", "long_mscale"} & values.keys():
+        return values
+    short, long = values.get("short_mscale"), values.get("long_mscale")
+    if short != long:
+        raise ModelError(f"config.json: short_mscale = {short!r} and long_mscale = {long!r} are supported if equal")
+    rest = {key: value for key, value in values.items() if key not in ("short_mscale", "long_mscale")}
+    return {**rest, "attention_factor": short}

@@ -1,0 +1,40 @@
+"""Qwen3-MoE: Qwen3 with mixtures, and with a window on all layers or none."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from plimsoll_runtime.models.families.changing import with_mixers, with_mixture
+from plimsoll_runtime.models.families.llama import gated_decoder
+from plimsoll_runtime.models.families.mixing import every_step, experts_of, one_of
+from plimsoll_runtime.models.families.mixtral import windowed
+from plimsoll_runtime.models.families.reading import Config
+from plimsoll_runtime.models.spec.attention import HeadNorm
+from plimsoll_runtime.models.spec.decoder import DecoderSpec
+from plimsoll_runtime.models.spec.feed_forward import Mixture
+from plimsoll_runtime.models.spec.routing import TopK
+
+DEFAULTS = {"num_key_value_heads": 4, "sliding_window": 4096, "max_position_embeddings": 32_768}
+"""What a field that is missing means."""
+
+
+def describe(values: Mapping[str, Any]) -> DecoderSpec:
+    """Qwen3MoeForCausalLM."""
+    config = Config({**DEFAULTS, **values, "mlp_bias": False})
+    spec = gated_decoder("Qwen3MoeForCausalLM", config)
+    norm = HeadNorm(spec.layers[0].norm)
+    spec = with_mixers(spec, lambda mixer: replace(mixer, head_norm=norm))
+    if config.get("use_sliding_window", bool, default=False):
+        spec = windowed(config, spec)
+    count = one_of(config, "num_experts", "num_local_experts")
+    experts, chosen = experts_of(config, count, "num_experts_per_tok", (128, 8))
+    mixture = Mixture(
+        experts,
+        chosen,
+        config.positive("moe_intermediate_size", int, 768),
+        TopK(renormalised=config.get("norm_topk_prob", bool, default=False)),
+        spec.layers[0].mlp.activation,
+    )
+    return with_mixture(spec, mixture, every_step(config))

@@ -1,0 +1,96 @@
+"""Products of rows that are sorted by group, each group with a matrix of its own: what mixtures of experts are made of.
+
+On a CPU each group that has rows is a product of its own over a packed matrix (see `Linear`), and the others' are not
+read. torch's `grouped_mm` does the same over plain matrices, and was measured 2.2 to 2.3 times slower there in float32
+and 1.2 to 1.7 times in bfloat16 (64 matrices of 1,024 x 1,024, 8 and 512 rows, one core with AVX512-BF16). On a GPU it
+is one call, and nobody waits for the groups' sizes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cached_property
+from itertools import accumulate, chain, pairwise
+from typing import Protocol
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from plimsoll_runtime.models.linear import Linear
+
+ALIGNMENT = 16
+"""Bytes to which `grouped_mm` wants rows of matrices aligned."""
+
+
+class Groups:
+    """Which rows go to which of `count` groups: `chosen` int64 [T, K] names K groups for each row."""
+
+    def __init__(self, chosen: Tensor, count: int) -> None:
+        self._each = chosen.shape[1]
+        self._count = count
+        self._sorted, self._order = chosen.flatten().sort(stable=True)
+
+    def taken(self, x: Tensor) -> Tensor:
+        """[T, W] -> [T x K, W]: those of the first group, then those of the second, and so on."""
+        return x[self._order // self._each]
+
+    def summed(self, y: Tensor, weights: Tensor) -> Tensor:
+        """What groups made of the rows they took [T x K, W], weighed by [T, K] and added up for each row [T, W]."""
+        by_row = torch.empty_like(y)
+        by_row[self._order] = y
+        return torch.bmm(weights.to(y.dtype)[:, None], by_row.view(-1, self._each, y.shape[1]))[:, 0]
+
+    @cached_property
+    def ends(self) -> Tensor:
+        """int32 [count]: after the last row of each."""
+        numbers = torch.arange(self._count, device=self._sorted.device)
+        return torch.searchsorted(self._sorted, numbers, right=True, out_int32=True)
+
+    @cached_property
+    def spans(self) -> list[tuple[int, int, int]]:
+        """Number, first row and end of each that has rows. On a GPU this waits for the device."""
+        sizes = torch.bincount(self._sorted, minlength=self._count).tolist()
+        spans = pairwise(accumulate(sizes, initial=0))
+        return [(number, start, end) for number, (start, end) in enumerate(spans) if end > start]
+
+
+class GroupedLinear(Protocol):
+    """y = x W^T, W that of a row's group."""
+
+    def __call__(self, x: Tensor, groups: Groups) -> Tensor:
+        """x [rows, in], as `Groups.taken` sorts them -> [rows, out]."""
+
+
+class EachLinear:
+    """A product for each group that has rows."""
+
+    def __init__(self, weights: Iterator[Tensor]) -> None:
+        self._linears = [Linear(weight) for weight in weights]
+
+    def __call__(self, x: Tensor, groups: Groups) -> Tensor:
+        """See GroupedLinear."""
+        parts = [self._linears[number](x[start:end]) for number, start, end in groups.spans]
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+class StackedLinear:
+    """All matrices in one, [count, out, in], and one product over them."""
+
+    def __init__(self, weights: Iterator[Tensor], count: int) -> None:
+        first = next(weights)
+        self._stack = first.new_empty((count, *first.shape))
+        for number, weight in enumerate(chain([first], weights)):
+            self._stack[number] = weight
+
+    def __call__(self, x: Tensor, groups: Groups) -> Tensor:
+        """See GroupedLinear."""
+        return functional.grouped_mm(x, self._stack.transpose(1, 2), offs=groups.ends)
+
+
+def grouped_linear(weights: Iterator[Tensor], count: int) -> GroupedLinear:
+    """Of `count` matrices [out, in] of one shape, which are asked for one by one, each after the last was put away."""
+    first = next(weights)
+    aligned = all(width * first.itemsize % ALIGNMENT == 0 for width in first.shape)
+    every = chain([first], weights)
+    return StackedLinear(every, count) if first.is_cuda and aligned else EachLinear(every)

@@ -1,0 +1,113 @@
+"""Experts: gated MLPs, each over the rows that have chosen it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from plimsoll_kernels.activation.op import gated
+from plimsoll_kernels.activation.reference import ACTIVATIONS, Activation
+from plimsoll_runtime.models.grouped import Groups, grouped_linear
+from plimsoll_runtime.models.linear import Linear
+from plimsoll_runtime.models.op_times import OpKind
+from plimsoll_runtime.models.ops.cost import FLOAT32, OpCost, StepRows, product_cost
+from plimsoll_runtime.models.ops.op import Run, Step, Values, Weights
+from plimsoll_runtime.models.ops.weight import Weight
+
+
+@dataclass(frozen=True, slots=True)
+class Experts:
+    """The weighed sum of what the `chosen` experts of each row make of it.
+
+    Reads states [T, hidden], weights [T, chosen] and numbers [T, chosen]. `gate_up` of each expert: a gate and what it
+    opens, or one that has the gate above the other; `down` [hidden, inner] of each.
+    """
+
+    chosen: int
+    gate_up: tuple[tuple[Weight, ...], ...]
+    down: tuple[Weight, ...]
+    activation: Activation
+    reads: Values
+    writes: Values
+    kind: OpKind = OpKind.EXPERTS
+
+    @property
+    def hidden(self) -> int:
+        """Width of states."""
+        return self.down[0].shape[0]
+
+    @property
+    def inner(self) -> int:
+        """Width of what a gate opens."""
+        return self.down[0].shape[1]
+
+    def weights(self) -> tuple[Weight, ...]:
+        """See Op."""
+        return (*(part for parts in self.gate_up for part in parts), *self.down)
+
+    def cost(self, rows: StepRows, size: int) -> OpCost:
+        """See Op: experts that no row has chosen are not read. Rows are taken to choose at random, each for itself."""
+        experts = len(self.down)
+        read = experts * (1.0 - (1.0 - self.chosen / experts) ** rows.count)
+        weights = 3 * self.hidden * self.inner
+        passed = 2 * self.hidden + self.chosen * 2 * self.inner
+        return OpCost(
+            round(read * weights) * size + rows.count * (passed * size + self.chosen * FLOAT32),
+            2 * rows.count * self.chosen * weights,
+        )
+
+    def row_bytes(self, size: int) -> int:
+        """See Op: for each chosen expert the states it takes, its products, what is opened, and its result twice."""
+        return self.chosen * (3 * self.hidden + 5 * self.inner) * size
+
+    def compiled(self, weights: Weights) -> Run:
+        """See Op."""
+        count = len(self.down)
+        gate_up = grouped_linear((weights.joined(parts) for parts in self.gate_up), count)
+        down = grouped_linear((weights.read(weight) for weight in self.down), count)
+        name, activation = self.activation, ACTIVATIONS[self.activation]
+
+        def run(step: Step, x: Tensor, shares: Tensor, numbers: Tensor) -> Tensor:
+            groups = Groups(numbers, count)
+            gates = gate_up(groups.taken(x), groups)
+            if gates.is_cuda:
+                opened = gated(gates, name)
+            else:
+                gate, up = torch.chunk(gates, 2, dim=-1)
+                opened = activation(gate) * up
+            return groups.summed(down(opened, groups), shares)
+
+        return run
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """y sigmoid(x W^T): one number a row says how much of y passes. `weight` [1, hidden]; reads x and y."""
+
+    weight: Weight
+    reads: Values
+    writes: Values
+    kind: OpKind = OpKind.DOWN
+
+    def weights(self) -> tuple[Weight, ...]:
+        """See Op."""
+        return (self.weight,)
+
+    def cost(self, rows: StepRows, size: int) -> OpCost:
+        """See Op: y is read by whoever has made it."""
+        return product_cost(rows.count, self.weight.shape[1], 1, size, biased=False)
+
+    def row_bytes(self, size: int) -> int:
+        """See Op."""
+        return (2 * self.weight.shape[1] + 2) * size
+
+    def compiled(self, weights: Weights) -> Run:
+        """See Op."""
+        linear = Linear(weights.read(self.weight))
+
+        def run(step: Step, x: Tensor, y: Tensor) -> Tensor:
+            return y * linear(x).sigmoid()
+
+        return run

@@ -1,0 +1,260 @@
+"""Log probabilities of mixtures of experts equal those of Transformers on the same folder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from model_support.forward import largest_difference, of_engine, of_transformers
+from model_support.specs import MIXTURES, with_ropes, with_shapes
+from model_support.tiny import edit_config, make_model, prompts, save_model
+from torch import Tensor
+
+from plimsoll_runtime.driver import model as model_module
+from plimsoll_runtime.models import registry
+from plimsoll_runtime.models.families.changing import with_layers
+from plimsoll_runtime.models.spec.decoder import DecoderSpec
+from plimsoll_runtime.models.spec.feed_forward import Mixture
+from plimsoll_runtime.weights.sources import resolve
+
+TOLERANCE = 2e-3
+VISIBLE = 0.05
+"""What a mistake has to change: far more than the tolerance, or the model could not show the mistake."""
+PROMPTS = prompts((1, 17, 40, 90, 200))
+"""Past every window (16) below."""
+
+Spec = Callable[[DecoderSpec], DecoderSpec]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model to compare: its config, a mistake that its logits would show, and what the engine is told."""
+
+    config: str
+    values: Mapping[str, Any] = field(default_factory=dict)
+    mistake: Spec | None = None
+    save: Mapping[str, Any] = field(default_factory=dict)
+    drop: tuple[str, ...] = ()
+    edit: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+def mixtures(change: Callable[[Mixture], Mixture]) -> Spec:
+    """Each mixture changed, of which there has to be one."""
+
+    def changed(spec: DecoderSpec) -> DecoderSpec:
+        def of_layer(mlp: Any) -> Any:
+            return change(mlp) if isinstance(mlp, Mixture) else mlp
+
+        found = with_layers(spec, lambda layer: replace(layer, mlp=of_layer(layer.mlp)))
+        assert found != spec
+        return found
+
+    return changed
+
+
+def routing(**values: Any) -> Spec:
+    """Routing by other rules."""
+    return mixtures(lambda mixture: replace(mixture, routing=replace(mixture.routing, **values)))
+
+
+def wider_window(spec: DecoderSpec) -> DecoderSpec:
+    wider = with_shapes(spec, lambda s: s if s.window is None else replace(s, window=s.window + 1))
+    assert wider != spec
+    return wider
+
+
+def unscaled(spec: DecoderSpec) -> DecoderSpec:
+    assert spec.layers[0].scale != 1.0
+    return with_layers(spec, lambda layer: replace(layer, scale=1.0))
+
+
+def no_attention_factor(spec: DecoderSpec) -> DecoderSpec:
+    plain = with_ropes(spec, lambda rope: replace(rope, attention_factor=1.0))
+    assert plain != spec
+    return plain
+
+
+def whole_heads(spec: DecoderSpec) -> DecoderSpec:
+    whole = with_ropes(spec, lambda rope: replace(rope, head_dim=spec.attention[0].head_dim))
+    assert whole != spec
+    return whole
+
+
+two_experts = mixtures(lambda mixture: replace(mixture, chosen=2))
+fewer_experts = mixtures(lambda mixture: replace(mixture, chosen=mixture.chosen - 1))
+not_renormalised = routing(renormalised=False)
+renormalised = routing(renormalised=True)
+
+MIXTRAL: Mapping[str, Any] = {"num_local_experts": 6}
+QWEN2: Mapping[str, Any] = {
+    "num_experts": 8,
+    "num_experts_per_tok": 3,
+    "moe_intermediate_size": 24,
+    "shared_expert_intermediate_size": 40,
+}
+QWEN3: Mapping[str, Any] = {"num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 24, "head_dim": 16}
+OLMOE: Mapping[str, Any] = {"num_experts": 8, "num_experts_per_tok": 3}
+GRANITE: Mapping[str, Any] = {
+    "num_local_experts": 6,
+    "embedding_multiplier": 3.0,
+    "logits_scaling": 0.5,
+    "residual_multiplier": 0.7,
+    "attention_multiplier": 0.2,
+}
+GLM: Mapping[str, Any] = {"n_routed_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 24, "head_dim": 16}
+ERNIE: Mapping[str, Any] = {"moe_num_experts": 8, "moe_k": 3, "moe_intermediate_size": 24}
+HUNYUAN: Mapping[str, Any] = {"num_experts": 8, "moe_topk": 3, "head_dim": 16}
+MINIMAX: Mapping[str, Any] = {"num_local_experts": 8, "num_experts_per_tok": 3, "head_dim": 16}
+LONGROPE: Mapping[str, Any] = {
+    "rope_type": "longrope",
+    "rope_theta": 1e4,
+    "short_factor": [1.0, 1.1, 1.3, 1.6, 2.0, 2.5],
+    "long_factor": [1.0, 2.0, 3.0, 5.0, 8.0, 12.0],
+    "short_mscale": 1.4,
+    "long_mscale": 1.4,
+    "original_max_position_embeddings": 256,
+}
+WINDOW: Mapping[str, Any] = {"use_sliding_window": True, "sliding_window": 16}
+
+CASES: Mapping[str, Case] = {
+    "mixtral": Case("MixtralConfig", MIXTRAL, not_renormalised),
+    "mixtral-window": Case("MixtralConfig", {**MIXTRAL, "sliding_window": 16, "head_dim": 16}, wider_window),
+    "mixtral-tied-shards": Case(
+        "MixtralConfig", {**MIXTRAL, "tie_word_embeddings": True}, fewer_experts, save={"max_shard_size": "12KB"}
+    ),
+    "qwen2-moe": Case("Qwen2MoeConfig", QWEN2, renormalised),
+    "qwen2-moe-renormalised": Case("Qwen2MoeConfig", {**QWEN2, "norm_topk_prob": True}, not_renormalised),
+    "qwen2-moe-dense-layers": Case(
+        "Qwen2MoeConfig",
+        {**QWEN2, "num_hidden_layers": 4, "decoder_sparse_step": 2, "mlp_only_layers": [3], "qkv_bias": False},
+        fewer_experts,
+    ),
+    "qwen2-moe-window": Case("Qwen2MoeConfig", {**QWEN2, **WINDOW, "max_window_layers": 2}, wider_window),
+    "qwen2-moe-window-as-older-configs-say-it": Case(
+        "Qwen2MoeConfig",
+        {**QWEN2, **WINDOW, "max_window_layers": 1},
+        wider_window,
+        drop=("layer_types",),
+    ),
+    "qwen3-moe": Case("Qwen3MoeConfig", QWEN3, renormalised),
+    "qwen3-moe-renormalised": Case("Qwen3MoeConfig", {**QWEN3, "norm_topk_prob": True}, not_renormalised),
+    "qwen3-moe-window-dense-layers": Case(
+        "Qwen3MoeConfig", {**QWEN3, **WINDOW, "mlp_only_layers": [1], "attention_bias": True}, wider_window
+    ),
+    "qwen3-moe-as-older-configs-say-it": Case(
+        "Qwen3MoeConfig", QWEN3, fewer_experts, drop=("num_local_experts",), edit={"num_experts": 8}
+    ),
+    "olmoe": Case("OlmoeConfig", OLMOE, renormalised),
+    "olmoe-renormalised-biases": Case(
+        "OlmoeConfig",
+        {**OLMOE, "norm_topk_prob": True, "attention_bias": True, "num_key_value_heads": 1},
+        fewer_experts,
+    ),
+    "granite-moe": Case("GraniteMoeConfig", {**GRANITE, "attention_bias": True}, not_renormalised),
+    "granite-moe-shared": Case("GraniteMoeSharedConfig", {**GRANITE, "shared_intermediate_size": 24}, unscaled),
+    "granite-moe-shared-with-none": Case("GraniteMoeSharedConfig", {**GRANITE, "tie_word_embeddings": True}),
+    "phimoe": Case("PhimoeConfig", {"num_local_experts": 6}, routing(jitter=0.5)),
+    "phimoe-jitter-biases-window": Case(
+        "PhimoeConfig",
+        {
+            "num_local_experts": 6,
+            "router_jitter_noise": 0.3,
+            "attention_bias": True,
+            "lm_head_bias": True,
+            "sliding_window": 16,
+        },
+        routing(jitter=0.01),
+    ),
+    "phimoe-longrope": Case(
+        "PhimoeConfig",
+        {"num_local_experts": 6, "max_position_embeddings": 512, "rope_parameters": LONGROPE},
+        no_attention_factor,
+        options={"max_model_len": 208},
+    ),
+    "glm4-moe": Case("Glm4MoeConfig", {**GLM, "routed_scaling_factor": 2.5}, routing(scale=1.0)),
+    "glm4-moe-groups": Case("Glm4MoeConfig", {**GLM, "n_group": 4, "topk_group": 2}, routing(groups=1, open_groups=1)),
+    "glm4-moe-biases-qk-norm": Case(
+        "Glm4MoeConfig",
+        {
+            **GLM,
+            "attention_bias": True,
+            "use_qk_norm": True,
+            "norm_topk_prob": False,
+            "n_shared_experts": 2,
+            "first_k_dense_replace": 2,
+            "partial_rotary_factor": 0.25,
+        },
+        renormalised,
+    ),
+    "ernie-moe": Case("Ernie4_5_MoeConfig", ERNIE, not_renormalised),
+    "ernie-moe-biases-least": Case(
+        "Ernie4_5_MoeConfig",
+        {**ERNIE, "use_bias": True, "moe_norm_min": 0.6, "moe_layer_start_index": 0, "moe_num_shared_experts": 1},
+        routing(least=1e-12),
+    ),
+    "ernie-moe-dense-layers": Case(
+        "Ernie4_5_MoeConfig",
+        {
+            **ERNIE,
+            "num_hidden_layers": 6,
+            "moe_layer_end_index": 4,
+            "moe_layer_interval": 2,
+            "moe_num_shared_experts": 0,
+            "tie_word_embeddings": False,
+        },
+        fewer_experts,
+    ),
+    "hunyuan-moe": Case("HunYuanMoEV1Config", HUNYUAN, not_renormalised),
+    "hunyuan-moe-each-layer-its-own": Case(
+        "HunYuanMoEV1Config", {**HUNYUAN, "moe_topk": [1, 3, 2], "attention_bias": True}, two_experts
+    ),
+    "minimax-m2": Case("MiniMaxM2Config", MINIMAX, not_renormalised),
+    "minimax-m2-part-of-heads": Case("MiniMaxM2Config", {**MINIMAX, "rotary_dim": 8}, whole_heads),
+}
+
+
+@pytest.fixture(scope="session")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Path, list[Tensor]]]:
+    """The folder of a case's model, and what Transformers computes once it has loaded that folder."""
+    from transformers import AutoModelForCausalLM
+
+    @cache
+    def make(name: str) -> tuple[Path, list[Tensor]]:
+        case = CASES[name]
+        folder = tmp_path_factory.mktemp(name)
+        save_model(make_model(case.config, case.values), folder, **case.save)
+        edit_config(folder, drop=case.drop, **case.edit)
+        reference = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+        return folder, of_transformers(reference, PROMPTS)
+
+    return make
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("tokens", [2048, 24], ids=["whole", "chunked"])
+def test_logits_equal_transformers(name: str, tokens: int, saved: Callable[[str], tuple[Path, list[Tensor]]]) -> None:
+    folder, expected = saved(name)
+    actual = of_engine(str(folder), PROMPTS, max_batch_tokens=tokens, **CASES[name].options)
+    assert largest_difference(actual, expected) < TOLERANCE
+
+
+def test_every_mixture_is_compared(saved: Callable[[str], tuple[Path, list[Tensor]]]) -> None:
+    assert {registry.describe(resolve(str(saved(name)[0])).config).architecture for name in CASES} == MIXTURES
+
+
+@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.mistake is not None])
+def test_a_mistake_would_show(
+    name: str, saved: Callable[[str], tuple[Path, list[Tensor]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The comparison above is worth something: with one detail of the spec wrong, the logits are far off."""
+    mistake = CASES[name].mistake
+    assert mistake is not None
+    monkeypatch.setattr(model_module, "describe", lambda config: mistake(registry.describe(config)))
+    folder, expected = saved(name)
+    assert largest_difference(of_engine(str(folder), PROMPTS, **CASES[name].options), expected) > VISIBLE

@@ -1,0 +1,81 @@
+"""Products by group, in both forms, against one product a row."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from plimsoll_runtime.models.grouped import EachLinear, GroupedLinear, Groups, StackedLinear, grouped_linear
+
+COUNT, INPUTS, OUTPUTS = 6, 16, 24
+WEIGHTS = torch.randn(COUNT, OUTPUTS, INPUTS, generator=torch.Generator().manual_seed(0))
+FORMS: dict[str, Callable[[Iterator[Tensor]], GroupedLinear]] = {
+    "each": EachLinear,
+    "stacked": lambda weights: StackedLinear(weights, COUNT),
+}
+
+
+def choice(seed: int, rows: int, each: int) -> tuple[Tensor, Tensor, Tensor]:
+    """States, and for each row which groups it goes to and what they weigh."""
+    generator = torch.Generator().manual_seed(seed)
+    order = torch.rand(rows, COUNT, generator=generator).argsort(dim=1)[:, :each]
+    return torch.randn(rows, INPUTS, generator=generator), order, torch.rand(rows, each, generator=generator)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@given(seed=st.integers(0, 2**31), rows=st.integers(1, 12), each=st.integers(1, COUNT))
+def test_each_row_meets_the_matrices_of_its_groups(
+    form: str, dtype: torch.dtype, seed: int, rows: int, each: int
+) -> None:
+    x, chosen, weights = choice(seed, rows, each)
+    x = x.to(dtype)
+    product = FORMS[form](iter(WEIGHTS.to(dtype)))
+    groups = Groups(chosen, COUNT)
+    found = groups.summed(product(groups.taken(x), groups), weights)
+    expected = torch.einsum("tk,tkoi,ti->to", weights, WEIGHTS.to(dtype).float()[chosen], x.float())
+    assert found.dtype is dtype
+    torch.testing.assert_close(found.float(), expected, rtol=1e-4, atol=1e-4 if dtype is torch.float32 else 0.2)
+
+
+def test_spans_leave_out_groups_without_rows() -> None:
+    groups = Groups(torch.tensor([[4, 1], [1, 5]]), COUNT)
+    assert groups.spans == [(1, 0, 2), (4, 2, 3), (5, 3, 4)]
+    assert groups.ends.tolist() == [0, 2, 2, 2, 3, 4]
+    assert groups.ends.dtype is torch.int32
+
+
+def test_groups_that_nobody_chose_are_not_read() -> None:
+    """Their matrices are poisoned, and nothing of them shows."""
+    poisoned = WEIGHTS.clone()
+    poisoned[[0, 2, 3]] = float("nan")
+    x, _, weights = choice(1, 2, 2)
+    groups = Groups(torch.tensor([[4, 1], [1, 5]]), COUNT)
+    for form in FORMS.values():
+        assert not groups.summed(form(iter(poisoned))(groups.taken(x), groups), weights).isnan().any()
+
+
+@pytest.mark.skipif(not torch._C._has_mkldnn, reason="torch packs no matrices here")
+def test_matrices_are_asked_for_one_by_one() -> None:
+    """Each is let go before the one after the next is made: a layer's are never all there beside their packed form."""
+    alive: list[int] = []
+
+    def made() -> Iterator[Tensor]:
+        for number in range(COUNT):
+            weight = WEIGHTS[number].clone()
+            alive.append(number)
+            weakref.finalize(weight, alive.remove, number)
+            yield weight
+            del weight
+            assert len(alive) <= 2
+
+    product = grouped_linear(made(), COUNT)
+    assert isinstance(product, EachLinear)
+    groups = Groups(torch.tensor([[0]]), COUNT)
+    assert product(torch.ones(1, INPUTS), groups).shape == (1, OUTPUTS)

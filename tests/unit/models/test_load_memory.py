@@ -1,0 +1,77 @@
+"""What a load keeps and takes of memory that is this process's own, beside the weights that it keeps."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from plimsoll_runtime.models.composing import program_of
+from plimsoll_runtime.models.registry import describe
+
+MOST = 1.15
+CONFIG: dict[str, Any] = {
+    "vocab_size": 512,
+    "hidden_size": 512,
+    "intermediate_size": 1024,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "num_local_experts": 12,
+    "num_experts_per_tok": 2,
+}
+MEASURE = """
+import sys, threading
+from pathlib import Path
+import torch
+from plimsoll_runtime.models.composing import program_of
+from plimsoll_runtime.models.linear import Linear
+from plimsoll_runtime.models.load import load_decoder
+from plimsoll_runtime.models.registry import describe
+from plimsoll_runtime.weights.sources import resolve
+
+def held():
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return sum(1024 * int(line.split()[1]) for line in lines if line.startswith(("RssAnon:", "RssShmem:")))
+
+def watch():
+    global peak
+    while not done.wait(0.001):
+        peak = max(peak, held())
+
+torch.set_num_threads(1)
+files = resolve(sys.argv[1])
+program = program_of(describe(files.config))
+Linear(torch.rand(64, 64))(torch.rand(2, 64))  # what the library makes for itself
+before = peak = held()
+done = threading.Event()
+thread = threading.Thread(target=watch)
+thread.start()
+decoder = load_decoder(files, program, torch.float32, device=torch.device("cpu"))
+done.set()
+thread.join()
+print(max(peak, held()) - before, decoder.weight_bytes)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="only Linux says what memory is whose")
+@pytest.mark.parametrize("architecture", ["MixtralForCausalLM", "GraniteMoeForCausalLM"])
+def test_a_mixture_is_never_there_twice(tmp_path: Path, architecture: str) -> None:
+    """From bfloat16 to float32, so that each matrix is converted, joined and packed: 3 x 72 MiB of experts."""
+    config = {**CONFIG, "architectures": [architecture]}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    shapes = program_of(describe(config)).stored_shapes()
+    tensors = {name: torch.zeros(shape, dtype=torch.bfloat16) for name, shape in shapes.items()}
+    save_file(tensors, tmp_path / "model.safetensors", {"format": "pt"})
+    command = [sys.executable, "-c", MEASURE, str(tmp_path)]
+    found = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert found.returncode == 0, found.stderr
+    taken, kept = map(int, found.stdout.split())
+    assert kept > 200 * 2**20
+    assert kept < taken < MOST * kept
