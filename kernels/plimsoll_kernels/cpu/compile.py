@@ -38,6 +38,7 @@ FLAGS = (
 INSTRUCTIONS = {
     "choose": (),
     "crew": (),
+    "layout": (),
     "avx2": ("-march=x86-64-v3",),
     "avx512": ("-march=x86-64-v4",),
     "avx512_bf16": ("-march=x86-64-v4", "-mavx512bf16"),

@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 
 from plimsoll_kernels.cpu.compile import CompileError, is_whole, library_path, unsupported
+from plimsoll_kernels.cpu.layout import check_layout
 from plimsoll_kernels.cpu.records import KernelsRecord
 from plimsoll_kernels.cpu.speed import Speed, measure, product_seconds
 
@@ -154,4 +155,5 @@ def _open(path: Path) -> ctypes.CDLL:
     library.plimsoll_amx.restype = c_int32
     if not library.plimsoll_kernels(b"float32", None):
         raise CompileError("this processor has no AVX2 with FMA, the least that they need")
+    check_layout(library)
     return library

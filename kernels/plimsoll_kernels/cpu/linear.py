@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from plimsoll_kernels.cpu.huge_pages import Buffer
+from plimsoll_kernels.cpu.op_records import LinearRecord
 from plimsoll_kernels.cpu.places import OWN, Places
-from plimsoll_kernels.cpu.records import KernelsRecord, LinearRecord
+from plimsoll_kernels.cpu.records import KernelsRecord
 from plimsoll_kernels.cpu.threads import thread_count
 
 

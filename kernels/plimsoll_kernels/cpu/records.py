@@ -1,46 +1,14 @@
-"""The library's plain C records and functions (source/interface.h) as Python sees them."""
+"""The library's plain C records and functions (source/interface.h) as Python sees them.
+
+Those that a model is made of are in op_records.py.
+"""
 
 from __future__ import annotations
 
 import ctypes
-from ctypes import POINTER, Structure, c_char_p, c_double, c_float, c_int32, c_int64, c_void_p
+from ctypes import POINTER, Structure, c_char_p, c_double, c_int32, c_int64, c_void_p
 
-OPS = ("embed", "norm", "qkv", "rope", "attention", "output", "gate_up", "down")
-
-
-class LinearRecord(Structure):
-    """PlimsollLinear."""
-
-    _fields_ = (("weight", c_void_p), ("bias", c_void_p), ("inputs", c_int32), ("columns", c_int32))
-
-
-class LayerRecord(Structure):
-    """PlimsollLayer."""
-
-    _fields_ = (
-        *((name, LinearRecord) for name in ("query_key_value", "output", "gate_up", "down")),
-        *((name, c_void_p) for name in ("attention_norm", "mlp_norm", "attention_post_norm", "mlp_post_norm")),
-        *((name, c_void_p) for name in ("query_norm", "key_norm")),
-        *((name, c_int32) for name in ("rope", "heads", "kv_heads", "head_dim", "window")),
-        ("scale", c_float),
-        ("softcap", c_float),
-    )
-
-
-class ModelRecord(Structure):
-    """PlimsollModel."""
-
-    _fields_ = (
-        ("layers", POINTER(LayerRecord)),
-        *((name, c_int32) for name in ("num_layers", "vocab", "hidden", "inner")),
-        ("embedding", c_void_p),
-        ("packed_embedding", c_void_p),
-        ("final_norm", c_void_p),
-        ("norm_eps", c_float),
-        ("embedding_scale", c_float),
-        ("activation", c_int32),
-        ("max_heads_width", c_int32),
-    )
+from plimsoll_kernels.cpu.op_records import LinearRecord, ModelRecord, ShapeRecord
 
 
 class CacheRecord(Structure):
@@ -97,7 +65,7 @@ class ReportsRecord(Structure):
 
 
 _ATTENTION = (
-    *(c_void_p, c_void_p, c_void_p, c_void_p, POINTER(LayerRecord), c_int32),
+    *(c_void_p, c_void_p, c_void_p, c_void_p, POINTER(ShapeRecord), c_int32),
     *(POINTER(CacheRecord), POINTER(StepRecord), c_int32),
 )
 

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 import torch
 
 from plimsoll_kernels.cpu.huge_pages import allocate
-from plimsoll_kernels.cpu.records import KernelsRecord, LinearRecord
+from plimsoll_kernels.cpu.op_records import LinearRecord
+from plimsoll_kernels.cpu.records import KernelsRecord
 from plimsoll_kernels.cpu.threads import thread_count
 
 INPUTS, COLUMNS = 1024, 1024

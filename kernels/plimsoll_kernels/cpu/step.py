@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from plimsoll_kernels.cpu.huge_pages import Buffer
-from plimsoll_kernels.cpu.records import CacheRecord, KernelsRecord, LayerRecord, StepRecord
+from plimsoll_kernels.cpu.op_records import ShapeRecord
+from plimsoll_kernels.cpu.records import CacheRecord, KernelsRecord, StepRecord
 from plimsoll_kernels.cpu.threads import thread_count
 
 SUB_BLOCK = 16
@@ -88,7 +89,7 @@ class PagedStep:
 def paged_attention(
     kernels: KernelsRecord,
     layer: int,
-    shape: LayerRecord,
+    shape: ShapeRecord,
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -97,8 +98,7 @@ def paged_attention(
 ) -> Tensor:
     """Write a layer's keys and values to the cache, then attend each row to its sequence's tokens up to itself.
 
-    query `[T, heads, head_dim]`, key and value `[T, kv_heads, head_dim]` in the kernels' dtype -> like query. Of
-    `shape` the fields that describe attention count.
+    query `[T, heads, head_dim]`, key and value `[T, kv_heads, head_dim]` in the kernels' dtype -> like query.
     """
     query, key, value = query.contiguous(), key.contiguous(), value.contiguous()
     out = torch.empty_like(query)

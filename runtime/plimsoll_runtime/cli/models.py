@@ -65,7 +65,7 @@ def list_models(args: argparse.Namespace) -> int:
 
 def show(args: argparse.Namespace) -> int:
     """Print a model's program, and what computes it on a CPU."""
-    from plimsoll_runtime.models.fusable import why_not_fused
+    from plimsoll_runtime.models.fuse import why_not_fused
     from plimsoll_runtime.models.summary import summary
 
     program = _program(args)

@@ -21,7 +21,7 @@ from plimsoll_runtime.execution.attention.select import candidates
 from plimsoll_runtime.execution.attention.target import Target
 from plimsoll_runtime.execution.precision import NAMES, choose_dtype
 from plimsoll_runtime.models.composing import program_of
-from plimsoll_runtime.models.fusable import why_not_fused
+from plimsoll_runtime.models.fuse import why_not_fused
 from plimsoll_runtime.models.program import Program
 from plimsoll_runtime.models.registry import describe
 from plimsoll_runtime.text.ends import end_ids

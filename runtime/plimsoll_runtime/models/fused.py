@@ -8,18 +8,38 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from plimsoll_kernels.cpu.decoder import CpuDecoder, Layer
+from plimsoll_kernels.cpu.decoder import CpuDecoder
 from plimsoll_kernels.cpu.huge_pages import Buffer
 from plimsoll_kernels.cpu.library import kernels
 from plimsoll_kernels.cpu.linear import PackedGatedLinear, PackedLinear
+from plimsoll_kernels.cpu.op_records import (
+    Activation,
+    AnyOp,
+    AttendRecord,
+    EmbedRecord,
+    HeadsRecord,
+    NormRecord,
+    OpRecord,
+    PlaceRecord,
+    ProductRecord,
+    ShapeRecord,
+    Timed,
+)
 from plimsoll_kernels.cpu.places import OWN, Places
-from plimsoll_kernels.cpu.records import KernelsRecord, LayerRecord
+from plimsoll_kernels.cpu.records import KernelsRecord
 from plimsoll_kernels.cpu.step import PagedStep
 from plimsoll_runtime.models.attention import Attention
-from plimsoll_runtime.models.fusable import FusedLayer, FusedProgram, fused_program
+from plimsoll_runtime.models.fuse import (
+    FusedAttend,
+    FusedEmbed,
+    FusedHeads,
+    FusedNorm,
+    FusedOp,
+    FusedProduct,
+    fused_program,
+)
 from plimsoll_runtime.models.ops.embed import rounded
-from plimsoll_runtime.models.ops.normalise import Normalise
-from plimsoll_runtime.models.ops.product import Product
+from plimsoll_runtime.models.ops.product import GatedProduct
 from plimsoll_runtime.models.ops.weight import Weight
 from plimsoll_runtime.models.program import Program
 from plimsoll_runtime.models.rope import RopeTable
@@ -52,19 +72,20 @@ class FusedDecoder:
         self.program = program
         self.dtype = reader.dtype
         self._turns = _Turns(program.ropes)
-        parts = _Parts(found, reader, places)
-        embedding, self._head = parts.ends(program)
+        parts = _Parts(found, reader, places, program)
+        self._head = parts.head
         self._logits = Buffer()
-        scale = fused.embed.scale
+        ops = []
+        for number, op in enumerate(fused.ops, 1):
+            ops.append(OpRecord.of(parts.record(op), Timed[op.timed.name]))
+            reader.done(number / len(fused.ops))
         self._decoder = CpuDecoder(
             found,
-            parts.layers(fused, program.ropes),
-            embedding=embedding,
-            embedding_scale=1.0 if scale is None else rounded(scale, reader.dtype),
-            final_norm=parts.norm(fused.final_norm),
-            norm_eps=fused.final_norm.norm.eps,
-            inner=fused.first.gate_up.outputs,
-            gelu=fused.first.gate_up.activation == "gelu_tanh",
+            ops,
+            [PlaceRecord(place.operands, place.width, place.narrowest) for place in fused.places],
+            width=program.facts.hidden_size,
+            dtype=reader.dtype,
+            kept=parts.kept,
         )
         self.weight_bytes = reader.nbytes
 
@@ -117,10 +138,9 @@ def _positions(length: int) -> int:
     return max(FIRST_POSITIONS, 1 << (length - 1).bit_length())
 
 
-def attention_record(shape: AttentionShape, *, rope: int) -> LayerRecord:
-    """The attention of a layer as the kernels read it; `rope` is the index of its table."""
-    return LayerRecord(
-        rope=rope,
+def shape_record(shape: AttentionShape) -> ShapeRecord:
+    """The attention of a layer as the kernels read it."""
+    return ShapeRecord(
         heads=shape.heads,
         kv_heads=shape.kv_heads,
         head_dim=shape.head_dim,
@@ -131,68 +151,93 @@ def attention_record(shape: AttentionShape, *, rope: int) -> LayerRecord:
 
 
 class _Parts:
-    """Makes what the kernels read of weights."""
+    """Makes what the kernels read of ops and their weights. `kept`: what owns the memory that records point to."""
 
-    def __init__(self, found: KernelsRecord, reader: WeightReader, places: Places) -> None:
+    def __init__(self, found: KernelsRecord, reader: WeightReader, places: Places, program: Program) -> None:
         self._found = found
         self._reader = reader
         self._places = places
+        self._ropes = program.ropes
+        self.kept: list[object] = []
+        self._embedding, self.head = self._ends(program)
 
-    def ends(self, program: Program) -> tuple[Tensor | PackedLinear, PackedLinear]:
-        """The embedding and the output layer, which are one where the model ties them."""
+    def _ends(self, program: Program) -> tuple[Tensor | None, PackedLinear]:
+        """The embedding and the output layer; None where both are one."""
         embed, head = program.ops[0].weights()[0], program.head
         bias = None if head.bias is None else self._reader.read(head.bias)
-        if head.head.tied:
-            tied = PackedLinear(self._found, self._reader.read(embed), bias, self._places)
-            return tied, tied
-        embedding = self._places.keep(self._reader.read(embed, keep=not self._places.copies))
-        return embedding, PackedLinear(self._found, self._reader.read(head.weight), bias, self._places)
+        table = None
+        if not head.head.tied:
+            table = self._places.keep(self._reader.read(embed, keep=not self._places.copies))
+        return table, PackedLinear(self._found, self._reader.read(head.weight), bias, self._places)
 
-    def layers(self, program: FusedProgram, ropes: Sequence[RopeSpec]) -> list[Layer]:
-        """All of them, in order."""
-        found = []
-        for number, layer in enumerate(program.layers, 1):
-            record = attention_record(layer.attend.shape, rope=ropes.index(layer.rotate.rope))
-            found.append(self._layer(layer, record))
-            self._reader.done(number / len(program.layers))
-        return found
+    def record(self, op: FusedOp) -> AnyOp:
+        """An op's own record."""
+        match op:
+            case FusedEmbed():
+                return self._embed(op)
+            case FusedNorm():
+                return self._norm(op)
+            case FusedProduct():
+                return self._product(op)
+            case FusedHeads():
+                return self._heads(op)
+            case FusedAttend():
+                return AttendRecord(shape_record(op.op.shape), op.op.layer, op.source, op.target)
 
-    def _layer(self, layer: FusedLayer, record: LayerRecord) -> Layer:
-        """A layer whose attention is described."""
-        heads, gated = layer.head_norm, layer.gate_up
-        gate, up = self._gate_up(gated.parts)
-        bias = self._reader.joined(gated.biases) if gated.biases else None
-        return Layer.of(
-            query_key_value=self._linear(layer.query_key_value),
-            output=self._linear(layer.output),
-            gate_up=PackedGatedLinear(self._found, gate, up, bias, self._places),
-            down=self._linear(layer.down),
-            attention_norm=self.norm(layer.attention_norm),
-            attention_post_norm=self._norm_if(layer.attention_post_norm),
-            mlp_norm=self.norm(layer.mlp_norm),
-            mlp_post_norm=self._norm_if(layer.mlp_post_norm),
-            query_norm=None if heads is None else self._scale(heads.query, heads.norm.norm.offset),
-            key_norm=None if heads is None else self._scale(heads.key, heads.norm.norm.offset),
-            shape=record,
+    def _embed(self, op: FusedEmbed) -> EmbedRecord:
+        table, scale = self._embedding, op.op.scale
+        self.kept += [table, self.head]
+        return EmbedRecord(
+            table=None if table is None else table.data_ptr(),
+            packed=self.head.weight.data_ptr() if table is None else None,
+            target=op.target,
+            width=op.op.table.shape[1],
+            scale=1.0 if scale is None else rounded(scale, self._reader.dtype),
         )
 
-    def norm(self, op: Normalise) -> Tensor:
-        """With the offset that is added to it."""
-        assert op.weight is not None
-        return self._scale(op.weight, op.norm.offset)
+    def _norm(self, op: FusedNorm) -> NormRecord:
+        norm = op.op.norm
+        assert op.op.weight is not None
+        weight = self._scale(op.op.weight, norm.offset)
+        return NormRecord(weight, op.source, op.target, op.op.width, op.adds, norm.eps)
 
-    def _norm_if(self, op: Normalise | None) -> Tensor | None:
-        return None if op is None else self.norm(op)
+    def _product(self, op: FusedProduct) -> ProductRecord:
+        product = op.op
+        bias = self._reader.joined(product.biases) if product.biases else None
+        linear: PackedLinear | PackedGatedLinear
+        activation = Activation.SILU
+        if isinstance(product, GatedProduct):
+            gate, up = self._gate_up(product.parts)
+            linear = PackedGatedLinear(self._found, gate, up, bias, self._places)
+            activation = Activation[product.activation.upper()]
+        else:
+            linear = PackedLinear(self._found, self._reader.joined(product.parts), bias, self._places)
+        self.kept.append(linear)
+        return ProductRecord(linear.record, op.source, op.target, op.into, activation)
 
-    def _scale(self, weight: Weight, offset: float) -> Tensor:
-        return self._places.keep(self._reader.read(weight).float() + offset)
+    def _heads(self, op: FusedHeads) -> HeadsRecord:
+        norm = op.norm
+        record = HeadsRecord(
+            shape=shape_record(op.attend.shape),
+            layer=op.attend.layer,
+            source=op.source,
+            target=op.target,
+            rope=self._ropes.index(op.rotate.rope),
+        )
+        if norm is not None:
+            offset = norm.norm.norm.offset
+            record.query_norm, record.key_norm = (self._scale(weight, offset) for weight in (norm.query, norm.key))
+            record.eps = norm.norm.norm.eps
+        return record
+
+    def _scale(self, weight: Weight, offset: float) -> int:
+        """The address of what is normed is multiplied by, with the offset that is added to it."""
+        kept = self._places.keep(self._reader.read(weight).float() + offset)
+        self.kept.append(kept)
+        return kept.data_ptr()
 
     def _gate_up(self, parts: Sequence[Weight]) -> Sequence[Tensor]:
         """The gate and what it opens, which may be stored as one."""
         if len(parts) == 1:
             return self._reader.read(parts[0]).chunk(2)
         return [self._reader.read(part) for part in parts]
-
-    def _linear(self, op: Product) -> PackedLinear:
-        bias = self._reader.joined(op.biases) if op.biases else None
-        return PackedLinear(self._found, self._reader.joined(op.parts), bias, self._places)

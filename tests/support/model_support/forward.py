@@ -15,7 +15,7 @@ from plimsoll_runtime.execution.attention.target import Target
 from plimsoll_runtime.execution.kv_cache import KvCache
 from plimsoll_runtime.models.composing import program_of
 from plimsoll_runtime.models.decoder import Decoder
-from plimsoll_runtime.models.fusable import why_not_fused
+from plimsoll_runtime.models.fuse import why_not_fused
 from plimsoll_runtime.models.load import load_decoder
 from plimsoll_runtime.models.registry import describe
 from plimsoll_runtime.weights.files import ModelFiles

@@ -15,7 +15,7 @@ from model_support.tiny import make_model, prompts, save_model
 
 from plimsoll_runtime.errors import ModelError
 from plimsoll_runtime.models.composing import program_of
-from plimsoll_runtime.models.fusable import why_not_fused
+from plimsoll_runtime.models.fuse import why_not_fused
 from plimsoll_runtime.models.fused import FusedDecoder
 from plimsoll_runtime.models.load import image_bytes, imagined_decoder, load_decoder, wake_decoder
 from plimsoll_runtime.models.registry import describe

@@ -16,27 +16,98 @@ struct PlimsollLinear {
   int32_t columns;
 };
 
-struct PlimsollLayer {
-  PlimsollLinear query_key_value, output, gate_up, down;
-  const float *attention_norm, *mlp_norm;
-  const float *attention_post_norm, *mlp_post_norm;  // null: none
-  const float *query_norm, *key_norm;                // over each head; null: none
-  int32_t rope;                                      // which table of the step
+// Attention over a layer of the cache.
+struct PlimsollShape {
   int32_t heads, kv_heads, head_dim;
-  int32_t window;  // tokens a query sees, itself included; 0: all
+  int32_t window;        // tokens a query sees, itself included; 0: all
   float scale, softcap;  // softcap 0: none
 };
 
+// Where values lie in a step's workspace, one after the other: [rows, width] floats, or operands (element.h).
+struct PlimsollPlace {
+  int32_t operands;   // 0: floats
+  int32_t width;      // of the widest of them
+  int32_t narrowest;  // what lies beyond this in a row of operands is zeros when a step begins: products read some of it
+};
+
+enum { PLIMSOLL_PLACES = 32 };  // at most
+
+// What an op writes to in place of a place: the step's `hidden`.
+enum { PLIMSOLL_RESULT = -1 };
+
+// floats = a row of the table for each token x scale. The first op of every model.
+struct PlimsollEmbed {
+  const void *table;   // elements [vocab, width], or null:
+  const void *packed;  // the same as a product's weight, for models whose output layer it is as well
+  int32_t target, width;
+  float scale;
+};
+
+// y = norm(x); x is floats at `source`, y whatever lies at `target`.
+struct PlimsollNorm {
+  const float *weight;
+  int32_t source, target, width;
+  int32_t adds;  // 1: y += norm(x), floats
+  float eps;
+};
+
+// y = x W^T + b; x is operands.
+struct PlimsollProduct {
+  struct PlimsollLinear linear;
+  int32_t source, target;
+  int32_t into;        // see PlimsollInto
+  int32_t activation;  // see PlimsollActivation
+};
+
+enum PlimsollInto {
+  PLIMSOLL_INTO_FLOATS,  // y as floats
+  PLIMSOLL_INTO_SUM,     // added to the floats there
+  PLIMSOLL_INTO_GATED,   // activation(gate) x up as operands; the weight is gated
+};
+
+enum PlimsollActivation { PLIMSOLL_ACTIVATION_SILU, PLIMSOLL_ACTIVATION_GELU_TANH };
+
+// What lies between a product and attention: norms over heads, the rotation, queries to operands, keys and values to the
+// cache. `source` is floats [rows, heads + 2 kv_heads, head_dim], `target` operands [rows, heads, head_dim].
+struct PlimsollHeads {
+  struct PlimsollShape shape;
+  const float *query_norm, *key_norm;  // over each head; null: none
+  int32_t layer, source, target;
+  int32_t rope;  // which table of the step
+  float eps;
+};
+
+// Queries at `source` attend to a layer's keys and values: operands [rows, heads, head_dim] both.
+struct PlimsollAttend {
+  struct PlimsollShape shape;
+  int32_t layer, source, target;
+};
+
+enum PlimsollKind {
+  PLIMSOLL_KIND_EMBED,
+  PLIMSOLL_KIND_NORM,
+  PLIMSOLL_KIND_PRODUCT,
+  PLIMSOLL_KIND_HEADS,
+  PLIMSOLL_KIND_ATTEND
+};
+
+// What a model does next.
+struct PlimsollOp {
+  int32_t kind;   // see PlimsollKind: which of the records below
+  int32_t timed;  // to which of a step's `seconds` its time is added
+  union {
+    struct PlimsollEmbed embed;
+    struct PlimsollNorm norm;
+    struct PlimsollProduct product;
+    struct PlimsollHeads heads;
+    struct PlimsollAttend attend;
+  };
+};
+
 struct PlimsollModel {
-  const struct PlimsollLayer *layers;
-  int32_t num_layers;
-  int32_t vocab, hidden, inner;
-  const void *embedding;         // elements [vocab, hidden], or null:
-  const void *packed_embedding;  // the same as a product's weight, for models whose output layer it is as well
-  const float *final_norm;
-  float norm_eps, embedding_scale;
-  int32_t activation;  // 0 silu, 1 gelu_tanh
-  int32_t max_heads_width;  // the widest query_key_value of all layers, in columns
+  const struct PlimsollOp *ops;
+  const struct PlimsollPlace *places;
+  int32_t num_ops, num_places;
 };
 
 // The paged cache: for each layer keys and values, elements [kv_heads, num_blocks, block_size x head_dim], of which
@@ -61,19 +132,19 @@ struct PlimsollStep {
   const int32_t *first_blocks;        // [sequences] where each begins
   void *hidden;                       // elements [rows, hidden]: the result, normed
   void *workspace;                    // plimsoll_workspace bytes, aligned to 64
-  double *seconds;                    // null, or [PLIMSOLL_OPS] to which each op's time is added
+  double *seconds;                    // null, or [PLIMSOLL_TIMED_COUNT] to which each op's time is added
 };
 
-enum PlimsollOp {
-  PLIMSOLL_EMBED,
-  PLIMSOLL_NORM,
-  PLIMSOLL_QKV,
-  PLIMSOLL_ROPE,
-  PLIMSOLL_ATTENTION,
-  PLIMSOLL_OUTPUT,
-  PLIMSOLL_GATE_UP,
-  PLIMSOLL_DOWN,
-  PLIMSOLL_OPS
+enum PlimsollTimed {
+  PLIMSOLL_TIMED_EMBED,
+  PLIMSOLL_TIMED_NORM,
+  PLIMSOLL_TIMED_QKV,
+  PLIMSOLL_TIMED_ROPE,
+  PLIMSOLL_TIMED_ATTENTION,
+  PLIMSOLL_TIMED_OUTPUT,
+  PLIMSOLL_TIMED_GATE_UP,
+  PLIMSOLL_TIMED_DOWN,
+  PLIMSOLL_TIMED_COUNT
 };
 
 // Rows of logits and what is asked of each; `best` and `tokens` are the result.
@@ -118,8 +189,8 @@ struct PlimsollKernels {
   void (*forward)(const struct PlimsollModel *model, const struct PlimsollCache *cache, const struct PlimsollStep *step,
                   int32_t threads);
   int64_t (*attention_workspace)(int32_t head_dim, int32_t threads);
-  void (*attention)(const void *query, const void *key, const void *value, void *out, const struct PlimsollLayer *layer,
-                    int32_t index, const struct PlimsollCache *cache, const struct PlimsollStep *step, int32_t threads);
+  void (*attention)(const void *query, const void *key, const void *value, void *out, const struct PlimsollShape *shape,
+                    int32_t layer, const struct PlimsollCache *cache, const struct PlimsollStep *step, int32_t threads);
   int64_t (*sampling_workspace)(int32_t width, int32_t threads);
   void (*sample)(const struct PlimsollSampling *batch, int32_t threads);
   void (*report)(const struct PlimsollReports *batch, int32_t threads);

@@ -72,24 +72,24 @@ struct Kernels {
   }
 
   // Attention alone, for decoders that are not PlimsollModels: query [rows, heads, head_dim], key and value
-  // [rows, kv_heads, head_dim] and out like query, elements. Of `layer` only what attention needs is read, of `step`
-  // not the tokens, ropes and hidden states.
-  static void attention(const void *query, const void *key, const void *value, void *out, const PlimsollLayer *layer,
-                        int32_t index, const PlimsollCache *cache, const PlimsollStep *step, int32_t threads) {
-    const int dim = layer->head_dim;
-    const size_t width = static_cast<size_t>(layer->heads) * dim;
+  // [rows, kv_heads, head_dim] and out like query, elements. Of `step` the tokens, ropes
+  // and hidden states are not read.
+  static void attention(const void *query, const void *key, const void *value, void *out, const PlimsollShape *shape,
+                        int32_t layer, const PlimsollCache *cache, const PlimsollStep *step, int32_t threads) {
+    const int dim = shape->head_dim;
+    const size_t width = static_cast<size_t>(shape->heads) * dim;
     const Crew crew(threads);
     const Attention<T> attention(*cache, *step, crew, static_cast<char *>(step->workspace), TileMemory<T>::bytes(dim));
     crew.each(step->rows, 1, [&](int begin, int end, int) {
       for (int r = begin; r < end; r++)
-        for (int h = 0; h < layer->kv_heads; h++) {
-          const size_t at = (static_cast<size_t>(r) * layer->kv_heads + h) * dim;
-          attention.write_key(index, h, dim, r, static_cast<const element *>(key) + at);
-          attention.write_value(index, h, dim, r, static_cast<const element *>(value) + at);
+        for (int h = 0; h < shape->kv_heads; h++) {
+          const size_t at = (static_cast<size_t>(r) * shape->kv_heads + h) * dim;
+          attention.write_key(layer, h, dim, r, static_cast<const element *>(key) + at);
+          attention.write_value(layer, h, dim, r, static_cast<const element *>(value) + at);
         }
     });
-    for (int s = 0; s < step->sequences; s++) attention.clear_fresh(index, *layer, s);
-    attention.attend(index, *layer, static_cast<const element *>(query), width, static_cast<element *>(out), width);
+    for (int s = 0; s < step->sequences; s++) attention.clear_fresh(layer, *shape, s);
+    attention.attend(layer, *shape, static_cast<const element *>(query), width, static_cast<element *>(out), width);
   }
 
   static constexpr PlimsollKernels table(const char *name) {

@@ -28,40 +28,40 @@ class Attention {
 
   // A sub-block that begins in this step is read to its end: values of tokens to come are made zeros, whatever an
   // earlier owner left there (a NaN times a weight of 0 is a NaN).
-  void clear_fresh(int index, const PlimsollLayer &layer, int sequence) const {
+  void clear_fresh(int layer, const PlimsollShape &shape, int sequence) const {
     const int last = step_.first_rows[sequence + 1] - 1, rows = last + 1 - step_.first_rows[sequence];
     const int in = static_cast<int>(step_.slots[last] % SUB);
     if (rows <= in) return;
-    for (int h = 0; h < layer.kv_heads; h++)
+    for (int h = 0; h < shape.kv_heads; h++)
       for (int ahead = 1; in + ahead < SUB; ahead++)
-        Place<T>(cache_, index, h, layer.head_dim, step_.slots[last] + ahead).clear_value(layer.head_dim);
+        Place<T>(cache_, layer, h, shape.head_dim, step_.slots[last] + ahead).clear_value(shape.head_dim);
   }
 
   // A piece is a sequence's tile of up to ROWS pairs of a row and a query head that share a key head; those at the end
   // of a sequence, which see most keys, come first. Queries and results are [rows, heads x head_dim], rows `stride`
   // of either kind apart.
   template <class E>
-  void attend(int index, const PlimsollLayer &layer, const E *queries, size_t query_stride, E *out,
+  void attend(int layer, const PlimsollShape &shape, const E *queries, size_t query_stride, E *out,
               size_t out_stride) const {
-    const int group = layer.heads / layer.kv_heads;
+    const int group = shape.heads / shape.kv_heads;
     int pieces = 0, most = 0;
     for (int s = 0; s < step_.sequences; s++) {
       const int pairs = (step_.first_rows[s + 1] - step_.first_rows[s]) * group;
-      pieces += (pairs + ROWS - 1) / ROWS * layer.kv_heads;
+      pieces += (pairs + ROWS - 1) / ROWS * shape.kv_heads;
       most = pairs > most ? pairs : most;
     }
     crew_.each(pieces, 1, [&](int begin, int end, int member) {
       prepare_attention<T>(most < ROWS ? most : ROWS);
-      Cursor here(step_, layer), ahead(step_, layer);
+      Cursor here(step_, shape), ahead(step_, shape);
       for (int piece = begin; piece < end; piece++) {
         here.find(piece);
         const bool more = piece + 1 < end && ahead.find(piece + 1);
-        const int tile = here.tiles - 1 - here.piece / layer.kv_heads;
+        const int tile = here.tiles - 1 - here.piece / shape.kv_heads;
         const int first = static_cast<int64_t>(here.pairs) * tile / here.tiles;
         const int last = static_cast<int64_t>(here.pairs) * (tile + 1) / here.tiles;
-        const Reader<T> then = read(index, layer, more ? ahead.sequence : 0, ahead.piece % layer.kv_heads);
-        attend_tile(index, layer, here.sequence, here.piece % layer.kv_heads, first, last, queries, query_stride, out,
-                    out_stride, memory_ + tile_bytes_ * member, more ? upcoming(then, layer, ahead) : Upcoming<T>{});
+        const Reader<T> then = read(layer, shape, more ? ahead.sequence : 0, ahead.piece % shape.kv_heads);
+        attend_tile(layer, shape, here.sequence, here.piece % shape.kv_heads, first, last, queries, query_stride, out,
+                    out_stride, memory_ + tile_bytes_ * member, more ? upcoming(then, shape, ahead) : Upcoming<T>{});
       }
     });
   }
@@ -76,11 +76,11 @@ class Attention {
   // Finds the sequence of a piece; pieces are asked for in order.
   struct Cursor {
     const PlimsollStep &step;
-    const PlimsollLayer &layer;
+    const PlimsollShape &shape;
     int sequence = -1, passed = 0, pieces = 0;
     int piece = 0, pairs = 0, tiles = 0;  // the piece's number within its sequence, and what that consists of
 
-    Cursor(const PlimsollStep &of, const PlimsollLayer &in) : step(of), layer(in) {}
+    Cursor(const PlimsollStep &of, const PlimsollShape &of_layer) : step(of), shape(of_layer) {}
 
     bool find(int number) {
       while (number >= passed + pieces) {
@@ -89,9 +89,9 @@ class Attention {
           return false;
         }
         passed += pieces;
-        pairs = (step.first_rows[sequence + 1] - step.first_rows[sequence]) * (layer.heads / layer.kv_heads);
+        pairs = (step.first_rows[sequence + 1] - step.first_rows[sequence]) * (shape.heads / shape.kv_heads);
         tiles = (pairs + ROWS - 1) / ROWS;
-        pieces = tiles * layer.kv_heads;
+        pieces = tiles * shape.kv_heads;
       }
       piece = number - passed;
       return true;
@@ -99,22 +99,22 @@ class Attention {
   };
 
   // The first keys of a piece, to be fetched beside the one before it.
-  Upcoming<T> upcoming(const Reader<T> &reader, const PlimsollLayer &layer, const Cursor &at) const {
+  Upcoming<T> upcoming(const Reader<T> &reader, const PlimsollShape &shape, const Cursor &at) const {
     if (at.tiles > 1) return {};  // of a prompt: the tiles before have just read them
-    const int context = step_.contexts[at.sequence], rows = at.pairs / (layer.heads / layer.kv_heads);
-    return {&reader, Window{layer.window, 0, 0}.first_key(context - rows) / SUB, (context - 1) / SUB + 1};
+    const int context = step_.contexts[at.sequence], rows = at.pairs / (shape.heads / shape.kv_heads);
+    return {&reader, Window{shape.window, 0, 0}.first_key(context - rows) / SUB, (context - 1) / SUB + 1};
   }
 
-  Reader<T> read(int index, const PlimsollLayer &layer, int sequence, int kv_head) const {
-    return {cache_, index, kv_head, layer.head_dim, step_.blocks + step_.first_blocks[sequence]};
+  Reader<T> read(int layer, const PlimsollShape &shape, int sequence, int kv_head) const {
+    return {cache_, layer, kv_head, shape.head_dim, step_.blocks + step_.first_blocks[sequence]};
   }
 
   // Pair i of a sequence and key head is its row i / group and the i % group-th query head of that key head.
   template <class E>
-  void attend_tile(int index, const PlimsollLayer &layer, int sequence, int kv_head, int begin, int end,
+  void attend_tile(int layer, const PlimsollShape &shape, int sequence, int kv_head, int begin, int end,
                    const E *queries, size_t query_stride, E *out, size_t out_stride,
                    char *tile_memory, const Upcoming<T> &after) const {
-    const int group = layer.heads / layer.kv_heads, dim = layer.head_dim, count = end - begin;
+    const int group = shape.heads / shape.kv_heads, dim = shape.head_dim, count = end - begin;
     const TileMemory<T> memory(tile_memory, dim);
     const int first_row = step_.first_rows[sequence];
     const int start = step_.contexts[sequence] - (step_.first_rows[sequence + 1] - first_row);
@@ -127,8 +127,8 @@ class Attention {
       columns[r] = static_cast<size_t>(kv_head * group + pair % group) * dim;
       convert(queries + rows[r] * query_stride + columns[r], memory.query + r * memory.query_stride, dim);
     }
-    const Reader<T> reader = read(index, layer, sequence, kv_head);
-    attend_rows<T>(count, memory, reader, Window{layer.window, layer.scale, layer.softcap}, dim, positions, after);
+    const Reader<T> reader = read(layer, shape, sequence, kv_head);
+    attend_rows<T>(count, memory, reader, Window{shape.window, shape.scale, shape.softcap}, dim, positions, after);
     for (int r = 0; r < count; r++)
       for (int d = 0; d < dim; d += LANES)
         store(out + rows[r] * out_stride + columns[r] + d, load(memory.sums + r * dim + d));

@@ -8,11 +8,12 @@ from torch import Tensor
 
 from plimsoll_kernels.cpu.huge_pages import Buffer
 from plimsoll_kernels.cpu.library import kernels
-from plimsoll_kernels.cpu.records import KernelsRecord, LayerRecord
+from plimsoll_kernels.cpu.op_records import ShapeRecord
+from plimsoll_kernels.cpu.records import KernelsRecord
 from plimsoll_kernels.cpu.step import PagedCache, PagedStep, paged_attention
 from plimsoll_runtime.execution.attention.base import AttentionBatch
 from plimsoll_runtime.execution.kv_cache import KvCache
-from plimsoll_runtime.models.fused import FusedStep, attention_record
+from plimsoll_runtime.models.fused import FusedStep, shape_record
 
 
 class CpuBackend:
@@ -27,7 +28,7 @@ class CpuBackend:
             raise ValueError(f"no CPU kernels for {cache.dtype} run here")
         self._kernels = found
         self._paged = PagedCache(cache.keys, cache.values)
-        self._shapes = [attention_record(shape, rope=0) for shape in cache.shapes]
+        self._shapes = [shape_record(shape) for shape in cache.shapes]
         self._workspace = Buffer()
 
     def begin(self, batch: AttentionBatch) -> FusedStep:
@@ -39,7 +40,7 @@ class CpuBackend:
 class CpuAttention:
     """One step's attention, layer by layer for a decoder that asks so, or `paged` as a whole."""
 
-    def __init__(self, kernels: KernelsRecord, shapes: list[LayerRecord], paged: PagedStep, workspace: Buffer) -> None:
+    def __init__(self, kernels: KernelsRecord, shapes: list[ShapeRecord], paged: PagedStep, workspace: Buffer) -> None:
         self._kernels = kernels
         self._shapes = shapes
         self._workspace = workspace

@@ -1,0 +1,160 @@
+"""What a model is to the kernels: its ops, one after the other, and the places of their values (source/interface.h)."""
+
+from __future__ import annotations
+
+import ctypes
+from ctypes import POINTER, Structure, c_float, c_int32, c_void_p
+from enum import IntEnum
+from typing import ClassVar
+
+RESULT = -1
+"""The target of what a step is asked for, in place of a place."""
+MAX_PLACES = 32
+
+
+class Kind(IntEnum):
+    """PlimsollKind: which record an op is."""
+
+    EMBED = 0
+    NORM = 1
+    PRODUCT = 2
+    HEADS = 3
+    ATTEND = 4
+
+
+class Into(IntEnum):
+    """PlimsollInto: what a product gives."""
+
+    FLOATS = 0
+    SUM = 1
+    GATED = 2
+
+
+class Activation(IntEnum):
+    """PlimsollActivation."""
+
+    SILU = 0
+    GELU_TANH = 1
+
+
+class Timed(IntEnum):
+    """PlimsollTimed: to which of a step's seconds an op's time is added."""
+
+    EMBED = 0
+    NORM = 1
+    QKV = 2
+    ROPE = 3
+    ATTENTION = 4
+    OUTPUT = 5
+    GATE_UP = 6
+    DOWN = 7
+
+
+class LinearRecord(Structure):
+    """PlimsollLinear."""
+
+    _fields_ = (("weight", c_void_p), ("bias", c_void_p), ("inputs", c_int32), ("columns", c_int32))
+
+
+class ShapeRecord(Structure):
+    """PlimsollShape."""
+
+    _fields_ = (
+        *((name, c_int32) for name in ("heads", "kv_heads", "head_dim", "window")),
+        ("scale", c_float),
+        ("softcap", c_float),
+    )
+
+
+class PlaceRecord(Structure):
+    """PlimsollPlace."""
+
+    _fields_ = tuple((name, c_int32) for name in ("operands", "width", "narrowest"))
+
+
+class EmbedRecord(Structure):
+    """PlimsollEmbed."""
+
+    kind: ClassVar = Kind.EMBED
+    _fields_ = (
+        *((name, c_void_p) for name in ("table", "packed")),
+        *((name, c_int32) for name in ("target", "width")),
+        ("scale", c_float),
+    )
+
+
+class NormRecord(Structure):
+    """PlimsollNorm."""
+
+    kind: ClassVar = Kind.NORM
+    _fields_ = (
+        ("weight", c_void_p),
+        *((name, c_int32) for name in ("source", "target", "width", "adds")),
+        ("eps", c_float),
+    )
+
+
+class ProductRecord(Structure):
+    """PlimsollProduct."""
+
+    kind: ClassVar = Kind.PRODUCT
+    _fields_ = (
+        ("linear", LinearRecord),
+        *((name, c_int32) for name in ("source", "target", "into", "activation")),
+    )
+
+
+class HeadsRecord(Structure):
+    """PlimsollHeads."""
+
+    kind: ClassVar = Kind.HEADS
+    _fields_ = (
+        ("shape", ShapeRecord),
+        *((name, c_void_p) for name in ("query_norm", "key_norm")),
+        *((name, c_int32) for name in ("layer", "source", "target", "rope")),
+        ("eps", c_float),
+    )
+
+
+class AttendRecord(Structure):
+    """PlimsollAttend."""
+
+    kind: ClassVar = Kind.ATTEND
+    _fields_ = (("shape", ShapeRecord), *((name, c_int32) for name in ("layer", "source", "target")))
+
+
+AnyOp = EmbedRecord | NormRecord | ProductRecord | HeadsRecord | AttendRecord
+
+
+class _AnyOp(ctypes.Union):
+    _fields_ = (
+        ("embed", EmbedRecord),
+        ("norm", NormRecord),
+        ("product", ProductRecord),
+        ("heads", HeadsRecord),
+        ("attend", AttendRecord),
+    )
+
+
+class OpRecord(Structure):
+    """PlimsollOp."""
+
+    _anonymous_ = ("any",)
+    _fields_ = (("kind", c_int32), ("timed", c_int32), ("any", _AnyOp))
+
+    @staticmethod
+    def of(op: AnyOp, timed: Timed) -> OpRecord:
+        """One of the kinds, which is copied."""
+        record = OpRecord(op.kind, timed)
+        setattr(record, op.kind.name.lower(), op)
+        return record
+
+
+class ModelRecord(Structure):
+    """PlimsollModel."""
+
+    _fields_ = (
+        ("ops", POINTER(OpRecord)),
+        ("places", POINTER(PlaceRecord)),
+        *((name, c_int32) for name in ("num_ops", "num_places")),
+    )

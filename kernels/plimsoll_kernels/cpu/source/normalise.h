@@ -1,0 +1,36 @@
+// Norms over a row of floats, and where what they give goes.
+#pragma once
+
+#include "vector.h"
+
+namespace PLIMSOLL_ISA {
+
+// x / rms(x) x weight, each row in float32 (Zhang and Sennrich, 2019).
+template <class Out>
+inline void normalise(const float *x, const float *weight, int width, float eps, const Out &out) {
+  floats squares{};
+  int i = 0;
+  for (; i + LANES <= width; i += LANES) squares += load(x + i) * load(x + i);
+  float total = sum(squares);
+  for (; i < width; i++) total += x[i] * x[i];
+  const float scale = 1.0f / std::sqrt(total / static_cast<float>(width) + eps);
+  for (i = 0; i + LANES <= width; i += LANES) out(i, load(x + i) * scale * load(weight + i));
+  for (; i < width; i++) out(i, x[i] * scale * weight[i]);
+}
+
+// Writes floats or vectors of them to elements or operands at `row`.
+template <class E>
+struct Row {
+  E *row;
+  void operator()(int i, floats v) const { store(row + i, v); }
+  void operator()(int i, float v) const { put(row + i, v); }
+};
+
+// Adds floats or vectors of them to `row`.
+struct Sum {
+  float *row;
+  void operator()(int i, floats v) const { store(row + i, load(row + i) + v); }
+  void operator()(int i, float v) const { row[i] += v; }
+};
+
+}  // namespace PLIMSOLL_ISA

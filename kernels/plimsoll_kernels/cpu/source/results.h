@@ -1,0 +1,110 @@
+// Where a product's sums go: a tile with its bias, while it is in registers.
+#pragma once
+
+#include "interface.h"
+#include "product.h"
+
+namespace PLIMSOLL_ISA {
+
+// A tile's sums with their bias, handed on in whole vectors or, at the end of a weight, one by one.
+template <int R, class Out>
+inline void spread(const floats (&sums)[R][2], const float *bias, int column, int columns, const Out &out) {
+  for (int v = 0; v < 2; v++) {
+    const int first = column + v * LANES;
+    if (first + LANES <= columns) {
+      const floats b = bias ? load(bias + first) : floats{};
+      for (int r = 0; r < R; r++) out(r, first, sums[r][v] + b);
+    } else {
+      for (int i = first; i < columns; i++)
+        for (int r = 0; r < R; r++) out(r, i, sums[r][v][i - first] + (bias ? bias[i] : 0.0f));
+    }
+  }
+}
+
+// Asks for `width` values of each of so many rows, `stride` values apart, to write them.
+template <class E>
+inline void prefetch_rows(const E *first, size_t stride, int rows, int width) {
+  for (int r = 0; r < rows; r++)
+    for (size_t at = 0; at < width * sizeof(E); at += 64)
+      prefetch_to_write(reinterpret_cast<const char *>(first + r * stride) + at);
+}
+
+// out = x W^T + b in float32, or out += it.
+template <bool ADD>
+struct ToFloats {
+  float *out;
+  size_t stride;
+  const float *bias;
+  int columns;
+
+  struct Panel {
+    const ToFloats *to;
+    int panel;
+
+    void prefetch(int row, int rows) const {
+      prefetch_rows(to->out + row * to->stride + panel * PANEL, to->stride, rows, PANEL);
+    }
+    template <int R>
+    void operator()(int row, const floats (&sums)[R][2]) const {
+      const ToFloats &t = *to;
+      struct {
+        float *base;
+        size_t stride;
+        void operator()(int r, int i, floats v) const {
+          float *at = base + r * stride + i;
+          store(at, ADD ? load(at) + v : v);
+        }
+        void operator()(int r, int i, float v) const {
+          float *at = base + r * stride + i;
+          *at = ADD ? *at + v : v;
+        }
+      } out{t.out + row * t.stride, t.stride};
+      spread<R>(sums, t.bias, panel * PANEL, t.columns, out);
+    }
+  };
+
+  Panel operator()(int panel) const { return {this, panel}; }
+};
+
+// out = activation(gate) x up, as operands: a panel's first vector is of the gate, its second of the other.
+template <class T>
+struct ToGated {
+  typename T::operand *out;
+  size_t stride;
+  const float *bias;
+  int columns;
+  bool gelu;
+
+  struct Panel {
+    const ToGated *to;
+    int panel;
+
+    void prefetch(int row, int rows) const {
+      prefetch_rows(to->out + row * to->stride + panel * LANES, to->stride, rows, LANES);
+    }
+    template <int R>
+    void operator()(int row, const floats (&sums)[R][2]) const {
+      const ToGated &t = *to;
+      const int first = panel * LANES;
+      const int real = t.columns - first < LANES ? t.columns - first : LANES;
+      float gate_bias[LANES] = {}, up_bias[LANES] = {};
+      if (t.bias) {
+        std::memcpy(gate_bias, t.bias + first, sizeof(float) * real);
+        std::memcpy(up_bias, t.bias + t.columns + first, sizeof(float) * real);
+      }
+      for (int r = 0; r < R; r++) {
+        const floats gate = sums[r][0] + load(gate_bias);
+        const floats value = (t.gelu ? gelu_tanh(gate) : silu(gate)) * (sums[r][1] + load(up_bias));
+        typename T::operand *at = t.out + (row + r) * t.stride + first;
+        if (real == LANES)
+          store(at, value);
+        else
+          for (int i = 0; i < real; i++) put(at + i, value[i]);
+      }
+    }
+  };
+
+  Panel operator()(int panel) const { return {this, panel}; }
+};
+
+}  // namespace PLIMSOLL_ISA

@@ -1,0 +1,61 @@
+// The memory of a step: the places of a model's values, then each thread's for a tile of queries.
+#pragma once
+
+#include "attend.h"
+#include "interface.h"
+
+namespace PLIMSOLL_ISA {
+
+// Laid out the same for the same rows. Rows of floats are dense, those of operands as far apart as products want them.
+template <class T>
+struct Workspace {
+  using operand = typename T::operand;
+
+  char *tiles;  // for each thread
+  size_t tile_bytes, bytes;
+
+  Workspace(const PlimsollModel &model, int rows, int threads, char *memory) : model_(model) {
+    char *at = memory;
+    auto take = [&](size_t size) {
+      char *here = at;
+      at += (size + 63) / 64 * 64;
+      return here;
+    };
+    for (int i = 0; i < model.num_places; i++) {
+      const PlimsollPlace &place = model.places[i];
+      const size_t size = place.operands ? sizeof(operand) : sizeof(float);
+      strides_[i] = place.operands ? padded<T>(place.width) : static_cast<size_t>(place.width);
+      places_[i] = take(rows * strides_[i] * size);
+    }
+    int widest_head = 0;
+    for (int i = 0; i < model.num_ops; i++)
+      if (model.ops[i].kind == PLIMSOLL_KIND_ATTEND && model.ops[i].attend.shape.head_dim > widest_head)
+        widest_head = model.ops[i].attend.shape.head_dim;
+    tile_bytes = TileMemory<T>::bytes(widest_head);
+    tiles = take(tile_bytes * threads);
+    bytes = at - memory;
+  }
+
+  bool has_operands(int place) const { return model_.places[place].operands; }
+  size_t stride(int place) const { return strides_[place]; }
+  float *floats_at(int place, int row = 0) const {
+    return reinterpret_cast<float *>(places_[place]) + row * strides_[place];
+  }
+  operand *operands_at(int place, int row = 0) const {
+    return reinterpret_cast<operand *>(places_[place]) + row * strides_[place];
+  }
+
+  // What lies between a row's end and that of a step is read by products: it must be finite.
+  void clear_ends(int row) const {
+    for (int i = 0; i < model_.num_places; i++)
+      if (has_operands(i))
+        for (size_t at = model_.places[i].narrowest; at < strides_[i]; at++) operands_at(i, row)[at] = operand{};
+  }
+
+ private:
+  const PlimsollModel &model_;
+  size_t strides_[PLIMSOLL_PLACES];
+  char *places_[PLIMSOLL_PLACES];
+};
+
+}  // namespace PLIMSOLL_ISA
