@@ -10,9 +10,9 @@ from itertools import count
 
 from plimsoll_kernels.cpu import op_records, records
 from plimsoll_kernels.cpu.compile import CompileError
-from plimsoll_kernels.cpu.op_records import MAX_PLACES, RESULT, Activation, Into, Kind, Timed
+from plimsoll_kernels.cpu.op_records import MAX_PLACES, RESULT, Activation, Into, Kind, Normed, Timed
 
-ENUMS: tuple[type[IntEnum], ...] = (Kind, Into, Activation, Timed)
+ENUMS: tuple[type[IntEnum], ...] = (Kind, Into, Activation, Normed, Timed)
 
 
 class FieldRecord(Structure):

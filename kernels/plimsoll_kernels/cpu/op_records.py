@@ -16,10 +16,12 @@ class Kind(IntEnum):
     """PlimsollKind: which record an op is."""
 
     EMBED = 0
-    NORM = 1
-    PRODUCT = 2
-    HEADS = 3
-    ATTEND = 4
+    POSITIONS = 1
+    NORM = 2
+    PRODUCT = 3
+    HEADS = 4
+    ATTEND = 5
+    ADD = 6
 
 
 class Into(IntEnum):
@@ -28,13 +30,26 @@ class Into(IntEnum):
     FLOATS = 0
     SUM = 1
     GATED = 2
+    OPERANDS = 3
 
 
 class Activation(IntEnum):
     """PlimsollActivation."""
 
-    SILU = 0
-    GELU_TANH = 1
+    NONE = 0
+    SILU = 1
+    GELU_TANH = 2
+    GELU = 3
+    RELU = 4
+    RELU2 = 5
+
+
+class Normed(IntEnum):
+    """PlimsollNormed."""
+
+    AS_IS = 0
+    RMS = 1
+    LAYER = 2
 
 
 class Timed(IntEnum):
@@ -83,13 +98,20 @@ class EmbedRecord(Structure):
     )
 
 
+class PositionsRecord(Structure):
+    """PlimsollPositions."""
+
+    kind: ClassVar = Kind.POSITIONS
+    _fields_ = (("table", c_void_p), *((name, c_int32) for name in ("target", "width", "first")))
+
+
 class NormRecord(Structure):
     """PlimsollNorm."""
 
     kind: ClassVar = Kind.NORM
     _fields_ = (
-        ("weight", c_void_p),
-        *((name, c_int32) for name in ("source", "target", "width", "adds")),
+        *((name, c_void_p) for name in ("weight", "bias")),
+        *((name, c_int32) for name in ("source", "target", "width", "first", "adds", "norm")),
         ("eps", c_float),
     )
 
@@ -101,6 +123,7 @@ class ProductRecord(Structure):
     _fields_ = (
         ("linear", LinearRecord),
         *((name, c_int32) for name in ("source", "target", "into", "activation")),
+        *((name, c_float) for name in ("scale", "limit")),
     )
 
 
@@ -111,7 +134,8 @@ class HeadsRecord(Structure):
     _fields_ = (
         ("shape", ShapeRecord),
         *((name, c_void_p) for name in ("query_norm", "key_norm")),
-        *((name, c_int32) for name in ("layer", "source", "target", "rope")),
+        *((name, c_int32) for name in ("layer", "source", "target", "norm", "norm_step", "turned")),
+        *((name, c_int32) for name in ("rope", "rotated", "pairs")),
         ("eps", c_float),
     )
 
@@ -123,16 +147,25 @@ class AttendRecord(Structure):
     _fields_ = (("shape", ShapeRecord), *((name, c_int32) for name in ("layer", "source", "target")))
 
 
-AnyOp = EmbedRecord | NormRecord | ProductRecord | HeadsRecord | AttendRecord
+class AddRecord(Structure):
+    """PlimsollAdd."""
+
+    kind: ClassVar = Kind.ADD
+    _fields_ = (*((name, c_int32) for name in ("source", "added", "target", "width")), ("scale", c_float))
+
+
+AnyOp = EmbedRecord | PositionsRecord | NormRecord | ProductRecord | HeadsRecord | AttendRecord | AddRecord
 
 
 class _AnyOp(ctypes.Union):
     _fields_ = (
         ("embed", EmbedRecord),
+        ("positions", PositionsRecord),
         ("norm", NormRecord),
         ("product", ProductRecord),
         ("heads", HeadsRecord),
         ("attend", AttendRecord),
+        ("add", AddRecord),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import inf
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -14,13 +15,16 @@ from plimsoll_kernels.cpu.library import kernels
 from plimsoll_kernels.cpu.linear import PackedGatedLinear, PackedLinear
 from plimsoll_kernels.cpu.op_records import (
     Activation,
+    AddRecord,
     AnyOp,
     AttendRecord,
     EmbedRecord,
     HeadsRecord,
+    Normed,
     NormRecord,
     OpRecord,
     PlaceRecord,
+    PositionsRecord,
     ProductRecord,
     ShapeRecord,
     Timed,
@@ -29,14 +33,16 @@ from plimsoll_kernels.cpu.places import OWN, Places
 from plimsoll_kernels.cpu.records import KernelsRecord
 from plimsoll_kernels.cpu.step import PagedStep
 from plimsoll_runtime.models.attention import Attention
-from plimsoll_runtime.models.fuse import (
+from plimsoll_runtime.models.fuse import fused_program
+from plimsoll_runtime.models.fused_ops import (
+    FusedAdd,
     FusedAttend,
     FusedEmbed,
     FusedHeads,
     FusedNorm,
     FusedOp,
+    FusedPositions,
     FusedProduct,
-    fused_program,
 )
 from plimsoll_runtime.models.ops.embed import rounded
 from plimsoll_runtime.models.ops.product import GatedProduct
@@ -175,6 +181,9 @@ class _Parts:
         match op:
             case FusedEmbed():
                 return self._embed(op)
+            case FusedPositions():
+                table = self._kept(self._reader.read(op.op.table, keep=not self._places.copies))
+                return PositionsRecord(table, op.target, op.op.table.shape[1], op.op.first)
             case FusedNorm():
                 return self._norm(op)
             case FusedProduct():
@@ -183,6 +192,8 @@ class _Parts:
                 return self._heads(op)
             case FusedAttend():
                 return AttendRecord(shape_record(op.op.shape), op.op.layer, op.source, op.target)
+            case FusedAdd():
+                return AddRecord(op.source, op.added, op.target, op.op.width, op.op.scale)
 
     def _embed(self, op: FusedEmbed) -> EmbedRecord:
         table, scale = self._embedding, op.op.scale
@@ -196,43 +207,57 @@ class _Parts:
         )
 
     def _norm(self, op: FusedNorm) -> NormRecord:
-        norm = op.op.norm
-        assert op.op.weight is not None
-        weight = self._scale(op.op.weight, norm.offset)
-        return NormRecord(weight, op.source, op.target, op.op.width, op.adds, norm.eps)
+        record = NormRecord(
+            source=op.source, target=op.target, width=op.width, first=op.first, adds=op.adds, norm=Normed.AS_IS
+        )
+        if (norm := op.norm) is not None:
+            record.norm, record.eps = Normed[norm.kind.upper()], norm.eps
+            record.weight = self._scale(op.weight, op.width, norm.offset, op.scale)
+            if op.bias is not None:
+                record.bias = self._kept(self._reader.read(op.bias) * op.scale)
+        return record
 
     def _product(self, op: FusedProduct) -> ProductRecord:
         product = op.op
         bias = self._reader.joined(product.biases) if product.biases else None
         linear: PackedLinear | PackedGatedLinear
-        activation = Activation.SILU
+        activation = Activation.NONE if product.activation is None else Activation[product.activation.upper()]
+        limit = None
         if isinstance(product, GatedProduct):
             gate, up = self._gate_up(product.parts)
             linear = PackedGatedLinear(self._found, gate, up, bias, self._places)
-            activation = Activation[product.activation.upper()]
         else:
+            limit = product.clip
             linear = PackedLinear(self._found, self._reader.joined(product.parts), bias, self._places)
         self.kept.append(linear)
-        return ProductRecord(linear.record, op.source, op.target, op.into, activation)
+        return ProductRecord(
+            linear.record, op.source, op.target, op.into, activation, op.scale, inf if limit is None else limit
+        )
 
     def _heads(self, op: FusedHeads) -> HeadsRecord:
-        norm = op.norm
         record = HeadsRecord(
-            shape=shape_record(op.attend.shape),
-            layer=op.attend.layer,
-            source=op.source,
-            target=op.target,
-            rope=self._ropes.index(op.rotate.rope),
+            shape=shape_record(op.attend.shape), layer=op.attend.layer, source=op.source, target=op.target, rope=-1
         )
-        if norm is not None:
-            offset = norm.norm.norm.offset
-            record.query_norm, record.key_norm = (self._scale(weight, offset) for weight in (norm.query, norm.key))
-            record.eps = norm.norm.norm.eps
+        if op.rotate is not None:
+            rope = op.rotate.rope
+            record.rope, record.rotated, record.pairs = self._ropes.index(rope), rope.head_dim, rope.pairs
+        if op.norm is not None:
+            norm, head_dim = op.norm.norm, op.attend.shape.head_dim
+            record.norm, record.eps, record.turned = Normed[norm.norm.kind.upper()], norm.norm.eps, op.turned
+            record.norm_step = head_dim if norm.own else 0
+            record.query_norm, record.key_norm = (
+                self._scale(weight, weight.shape[0], norm.norm.offset) for weight in (op.norm.query, op.norm.key)
+            )
         return record
 
-    def _scale(self, weight: Weight, offset: float) -> int:
-        """The address of what is normed is multiplied by, with the offset that is added to it."""
-        kept = self._places.keep(self._reader.read(weight).float() + offset)
+    def _scale(self, weight: Weight | None, width: int, offset: float, scale: float = 1.0) -> int:
+        """The address of what is normed is multiplied by: the weight with the offset that is added to it, or ones."""
+        found = torch.ones(width) if weight is None else self._reader.read(weight).float() + offset
+        return self._kept(found if scale == 1.0 else found * scale)
+
+    def _kept(self, tensor: Tensor) -> int:
+        """The address of a tensor that is kept as it is."""
+        kept = self._places.keep(tensor)
         self.kept.append(kept)
         return kept.data_ptr()
 

@@ -31,10 +31,12 @@ class Decoder {
       const PlimsollOp &op = model_.ops[i];
       switch (op.kind) {
         case PLIMSOLL_KIND_EMBED: embed(op.embed); break;
+        case PLIMSOLL_KIND_POSITIONS: add_positions(op.positions); break;
         case PLIMSOLL_KIND_NORM: norm(op.norm); break;
         case PLIMSOLL_KIND_PRODUCT: product(op.product); break;
         case PLIMSOLL_KIND_HEADS: heads(op.heads); break;
         case PLIMSOLL_KIND_ATTEND: attend(op.attend); break;
+        case PLIMSOLL_KIND_ADD: add(op.add); break;
       }
       lap(op.timed);
     }
@@ -105,22 +107,33 @@ class Decoder {
     }
   }
 
+  void add_positions(const PlimsollPositions &op) {
+    each_row([&](int r) {
+      const int64_t at = (step_.positions[r] + op.first) * op.width;
+      const element *from = static_cast<const element *>(op.table) + at;
+      float *to = space_.floats_at(op.target, r);
+      for (int i = 0; i < op.width; i++) to[i] += widen(from[i]);
+    });
+  }
+
   void norm(const PlimsollNorm &op) {
     if (op.target == PLIMSOLL_RESULT)
       norm_to(op, [&](int r) {
         return Row<element>{static_cast<element *>(step_.hidden) + static_cast<size_t>(r) * op.width};
       });
     else if (op.adds)
-      norm_to(op, [&](int r) { return Sum{space_.floats_at(op.target, r)}; });
+      norm_to(op, [&](int r) { return Sum{space_.floats_at(op.target, r) + op.first}; });
     else if (space_.has_operands(op.target))
-      norm_to(op, [&](int r) { return Row<operand>{space_.operands_at(op.target, r)}; });
+      norm_to(op, [&](int r) { return Row<operand>{space_.operands_at(op.target, r) + op.first}; });
     else
-      norm_to(op, [&](int r) { return Row<float>{space_.floats_at(op.target, r)}; });
+      norm_to(op, [&](int r) { return Row<float>{space_.floats_at(op.target, r) + op.first}; });
   }
 
   template <class To>
   void norm_to(const PlimsollNorm &op, const To &to) {
-    each_row([&](int r) { normalise(space_.floats_at(op.source, r), op.weight, op.width, op.eps, to(r)); });
+    each_row([&](int r) {
+      normalise(op.norm, space_.floats_at(op.source, r) + op.first, op.weight, op.bias, op.width, op.eps, to(r));
+    });
   }
 
   void product(const PlimsollProduct &op) {
@@ -129,16 +142,19 @@ class Decoder {
     switch (op.into) {
       case PLIMSOLL_INTO_FLOATS:
         multiply(op, panels(linear.columns),
-                 ToFloats<false>{space_.floats_at(op.target), stride, linear.bias, linear.columns});
+                 ToFloats<false>{space_.floats_at(op.target), stride, linear.bias, linear.columns, 1, op.limit});
         break;
       case PLIMSOLL_INTO_SUM:
         multiply(op, panels(linear.columns),
-                 ToFloats<true>{space_.floats_at(op.target), stride, linear.bias, linear.columns});
+                 ToFloats<true>{space_.floats_at(op.target), stride, linear.bias, linear.columns, op.scale});
         break;
       case PLIMSOLL_INTO_GATED:
         multiply(op, gated_panels(linear.columns),
-                 ToGated<T>{space_.operands_at(op.target), stride, linear.bias, linear.columns,
-                            op.activation == PLIMSOLL_ACTIVATION_GELU_TANH});
+                 ToGated<T>{space_.operands_at(op.target), stride, linear.bias, linear.columns, op.activation});
+        break;
+      case PLIMSOLL_INTO_OPERANDS:
+        multiply(op, panels(linear.columns),
+                 ToOperands<T>{space_.operands_at(op.target), stride, linear.bias, linear.columns, op.activation});
         break;
     }
   }
@@ -167,6 +183,14 @@ class Decoder {
   void attend(const PlimsollAttend &op) {
     attention_.attend(op.layer, op.shape, space_.operands_at(op.source), space_.stride(op.source),
                       space_.operands_at(op.target), space_.stride(op.target));
+  }
+
+  void add(const PlimsollAdd &op) {
+    each_row([&](int r) {
+      const float *x = space_.floats_at(op.source, r), *y = space_.floats_at(op.added, r);
+      float *to = space_.floats_at(op.target, r);
+      for (int i = 0; i < op.width; i++) to[i] = x[i] + y[i] * op.scale;
+    });
   }
 };
 

@@ -25,6 +25,15 @@ inline void turn(const float *x, const float *turns, int half, E *out) {
   }
 }
 
+// The same for neighbours: dimension 2d turns with dimension 2d + 1.
+template <class E>
+inline void turn_pairs(const float *x, const float *turns, int half, E *out) {
+  for (int d = 0; d < half; d++) {
+    put(out + 2 * d, x[2 * d] * turns[d] - x[2 * d + 1] * turns[half + d]);
+    put(out + 2 * d + 1, x[2 * d + 1] * turns[d] + x[2 * d] * turns[half + d]);
+  }
+}
+
 // The heads of one layer.
 template <class T>
 class Heads {
@@ -40,7 +49,7 @@ class Heads {
   // Head `head` of a row, of which `heads` are all and `queries` where its queries go.
   void run(int row, int head, float *heads, operand *queries) const {
     const PlimsollShape &shape = op_.shape;
-    const int dim = shape.head_dim, half = dim / 2, keys = shape.heads, values = keys + shape.kv_heads;
+    const int dim = shape.head_dim, keys = shape.heads, values = keys + shape.kv_heads;
     float *x = heads + static_cast<size_t>(head) * dim;
     if (head >= values) {
       element rounded[MAX_HEAD];
@@ -48,24 +57,49 @@ class Heads {
       attention_.write_value(op_.layer, head - values, dim, row, rounded);
       return;
     }
+    const int number = head < keys ? head : head - keys;
     const float *weight = head < keys ? op_.query_norm : op_.key_norm;
-    if (weight) normalise(x, weight, dim, op_.eps, Row<float>{x});
-    const float *turns = step_.turns[op_.rope] + static_cast<size_t>(step_.positions[row]) * dim;
+    if (weight) weight += static_cast<size_t>(number) * op_.norm_step;
+    if (weight && !op_.turned) normalise(op_.norm, x, weight, nullptr, dim, op_.eps, Row<float>{x});
     // While a row's queries turn, the places for its keys and values come in.
     if (head < shape.kv_heads) attention_.prefetch(op_.layer, head, dim, row);
     if (head < keys) {
-      turn(x, turns, half, queries + static_cast<size_t>(head) * dim);
+      finish(x, weight, row, queries + static_cast<size_t>(head) * dim);
       return;
     }
     element rounded[MAX_HEAD];
-    turn(x, turns, half, rounded);
-    attention_.write_key(op_.layer, head - keys, dim, row, rounded);
+    finish(x, weight, row, rounded);
+    attention_.write_key(op_.layer, number, dim, row, rounded);
   }
 
  private:
   const PlimsollHeads &op_;
   const PlimsollStep &step_;
   const Attention<T> &attention_;
+
+  // The rotation, and a norm that comes after it.
+  template <class E>
+  void finish(const float *x, const float *weight, int row, E *out) const {
+    if (!weight || !op_.turned) return rotate(x, row, out);
+    float turned[MAX_HEAD];
+    rotate(x, row, turned);
+    normalise(op_.norm, turned, weight, nullptr, op_.shape.head_dim, op_.eps, Row<E>{out});
+  }
+
+  template <class E>
+  void rotate(const float *x, int row, E *out) const {
+    int d = 0;
+    if (op_.rope >= 0) {
+      const float *turns = step_.turns[op_.rope] + static_cast<size_t>(step_.positions[row]) * op_.rotated;
+      if (op_.pairs)
+        turn_pairs(x, turns, op_.rotated / 2, out);
+      else
+        turn(x, turns, op_.rotated / 2, out);
+      d = op_.rotated;
+    }
+    for (; d + LANES <= op_.shape.head_dim; d += LANES) store(out + d, load(x + d));
+    for (; d < op_.shape.head_dim; d++) put(out + d, x[d]);
+  }
 };
 
 }  // namespace PLIMSOLL_ISA

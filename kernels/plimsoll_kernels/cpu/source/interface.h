@@ -27,7 +27,7 @@ struct PlimsollShape {
 struct PlimsollPlace {
   int32_t operands;   // 0: floats
   int32_t width;      // of the widest of them
-  int32_t narrowest;  // what lies beyond this in a row of operands is zeros when a step begins: products read some of it
+  int32_t narrowest;  // what lies beyond this in a row of operands is zeros when a step begins: products read of it
 };
 
 enum { PLIMSOLL_PLACES = 32 };  // at most
@@ -43,13 +43,24 @@ struct PlimsollEmbed {
   float scale;
 };
 
+// x += a row of the table for each position; x is floats.
+struct PlimsollPositions {
+  const void *table;  // elements [positions, width]
+  int32_t target, width;
+  int32_t first;  // the first position's row
+};
+
 // y = norm(x); x is floats at `source`, y whatever lies at `target`.
 struct PlimsollNorm {
-  const float *weight;
+  const float *weight, *bias;  // bias null: none
   int32_t source, target, width;
-  int32_t adds;  // 1: y += norm(x), floats
+  int32_t first;  // the column where both begin
+  int32_t adds;   // 1: y += norm(x), floats
+  int32_t norm;   // see PlimsollNormed
   float eps;
 };
+
+enum PlimsollNormed { PLIMSOLL_NORMED_AS_IS, PLIMSOLL_NORMED_RMS, PLIMSOLL_NORMED_LAYER };
 
 // y = x W^T + b; x is operands.
 struct PlimsollProduct {
@@ -57,23 +68,38 @@ struct PlimsollProduct {
   int32_t source, target;
   int32_t into;        // see PlimsollInto
   int32_t activation;  // see PlimsollActivation
+  float scale;         // of what is added
+  float limit;         // floats are cut to [-limit, limit]
 };
 
 enum PlimsollInto {
   PLIMSOLL_INTO_FLOATS,  // y as floats
-  PLIMSOLL_INTO_SUM,     // added to the floats there
+  PLIMSOLL_INTO_SUM,     // y x scale added to the floats there
   PLIMSOLL_INTO_GATED,   // activation(gate) x up as operands; the weight is gated
+  PLIMSOLL_INTO_OPERANDS,  // activation(y) as operands
 };
 
-enum PlimsollActivation { PLIMSOLL_ACTIVATION_SILU, PLIMSOLL_ACTIVATION_GELU_TANH };
+enum PlimsollActivation {
+  PLIMSOLL_ACTIVATION_NONE,
+  PLIMSOLL_ACTIVATION_SILU,
+  PLIMSOLL_ACTIVATION_GELU_TANH,
+  PLIMSOLL_ACTIVATION_GELU,
+  PLIMSOLL_ACTIVATION_RELU,
+  PLIMSOLL_ACTIVATION_RELU2
+};
 
-// What lies between a product and attention: norms over heads, the rotation, queries to operands, keys and values to the
-// cache. `source` is floats [rows, heads + 2 kv_heads, head_dim], `target` operands [rows, heads, head_dim].
+// What lies between a product and attention: norms over heads, the rotation, queries to operands, keys and values to
+// the cache. `source` is floats [rows, heads + 2 kv_heads, head_dim], `target` operands [rows, heads, head_dim].
 struct PlimsollHeads {
   struct PlimsollShape shape;
   const float *query_norm, *key_norm;  // over each head; null: none
   int32_t layer, source, target;
-  int32_t rope;  // which table of the step
+  int32_t norm;       // see PlimsollNormed
+  int32_t norm_step;  // from a head's weight of the norm to the next one's; 0: all have one
+  int32_t turned;     // 1: the norm comes after the rotation
+  int32_t rope;       // which table of the step; -1: none
+  int32_t rotated;    // so many dimensions turn, the first ones
+  int32_t pairs;      // 1: each with its neighbour; 0: of one half with the other
   float eps;
 };
 
@@ -83,12 +109,20 @@ struct PlimsollAttend {
   int32_t layer, source, target;
 };
 
+// target = source + added x scale, floats.
+struct PlimsollAdd {
+  int32_t source, added, target, width;
+  float scale;
+};
+
 enum PlimsollKind {
   PLIMSOLL_KIND_EMBED,
+  PLIMSOLL_KIND_POSITIONS,
   PLIMSOLL_KIND_NORM,
   PLIMSOLL_KIND_PRODUCT,
   PLIMSOLL_KIND_HEADS,
-  PLIMSOLL_KIND_ATTEND
+  PLIMSOLL_KIND_ATTEND,
+  PLIMSOLL_KIND_ADD
 };
 
 // What a model does next.
@@ -97,10 +131,12 @@ struct PlimsollOp {
   int32_t timed;  // to which of a step's `seconds` its time is added
   union {
     struct PlimsollEmbed embed;
+    struct PlimsollPositions positions;
     struct PlimsollNorm norm;
     struct PlimsollProduct product;
     struct PlimsollHeads heads;
     struct PlimsollAttend attend;
+    struct PlimsollAdd add;
   };
 };
 
@@ -125,7 +161,7 @@ struct PlimsollStep {
   const int64_t *tokens;              // [rows]
   const int64_t *slots;               // [rows] block x block_size + offset
   const int64_t *positions;           // [rows]
-  const float *const *turns;          // for each rope [positions, 2, head_dim / 2]: cosines, then sines
+  const float *const *turns;          // for each rope [positions, 2, rotated / 2]: cosines, then sines
   const int32_t *first_rows;          // [sequences + 1]
   const int32_t *contexts;            // [sequences] tokens in the cache after this step
   const int32_t *blocks;              // block tables, one after the other

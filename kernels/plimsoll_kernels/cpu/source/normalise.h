@@ -1,6 +1,7 @@
 // Norms over a row of floats, and where what they give goes.
 #pragma once
 
+#include "interface.h"
 #include "vector.h"
 
 namespace PLIMSOLL_ISA {
@@ -16,6 +17,36 @@ inline void normalise(const float *x, const float *weight, int width, float eps,
   const float scale = 1.0f / std::sqrt(total / static_cast<float>(width) + eps);
   for (i = 0; i + LANES <= width; i += LANES) out(i, load(x + i) * scale * load(weight + i));
   for (; i < width; i++) out(i, x[i] * scale * weight[i]);
+}
+
+// (x - mean) / deviation x weight + bias; bias null: none (Ba et al., 2016).
+template <class Out>
+inline void normalise_layer(const float *x, const float *weight, const float *bias, int width, float eps,
+                            const Out &out) {
+  floats values{}, squares{};
+  int i = 0;
+  for (; i + LANES <= width; i += LANES) values += load(x + i);
+  float total = sum(values);
+  for (; i < width; i++) total += x[i];
+  const float mean = total / static_cast<float>(width);
+  for (i = 0; i + LANES <= width; i += LANES) squares += (load(x + i) - mean) * (load(x + i) - mean);
+  float variance = sum(squares);
+  for (; i < width; i++) variance += (x[i] - mean) * (x[i] - mean);
+  const float scale = 1.0f / std::sqrt(variance / static_cast<float>(width) + eps);
+  for (i = 0; i + LANES <= width; i += LANES)
+    out(i, (load(x + i) - mean) * scale * load(weight + i) + (bias ? load(bias + i) : floats{}));
+  for (; i < width; i++) out(i, (x[i] - mean) * scale * weight[i] + (bias ? bias[i] : 0.0f));
+}
+
+// The norm of the interface's number, or x as it is.
+template <class Out>
+inline void normalise(int norm, const float *x, const float *weight, const float *bias, int width, float eps,
+                      const Out &out) {
+  if (norm == PLIMSOLL_NORMED_RMS) return normalise(x, weight, width, eps, out);
+  if (norm == PLIMSOLL_NORMED_LAYER) return normalise_layer(x, weight, bias, width, eps, out);
+  int i = 0;
+  for (; i + LANES <= width; i += LANES) out(i, load(x + i));
+  for (; i < width; i++) out(i, x[i]);
 }
 
 // Writes floats or vectors of them to elements or operands at `row`.

@@ -1,7 +1,7 @@
 // Where a product's sums go: a tile with its bias, while it is in registers.
 #pragma once
 
-#include "interface.h"
+#include "activation.h"
 #include "product.h"
 
 namespace PLIMSOLL_ISA {
@@ -29,13 +29,14 @@ inline void prefetch_rows(const E *first, size_t stride, int rows, int width) {
       prefetch_to_write(reinterpret_cast<const char *>(first + r * stride) + at);
 }
 
-// out = x W^T + b in float32, or out += it.
+// out = x W^T + b in float32, cut to [-limit, limit], or out += it x scale.
 template <bool ADD>
 struct ToFloats {
   float *out;
   size_t stride;
   const float *bias;
   int columns;
+  float scale = 1, limit = INFINITE;
 
   struct Panel {
     const ToFloats *to;
@@ -48,17 +49,18 @@ struct ToFloats {
     void operator()(int row, const floats (&sums)[R][2]) const {
       const ToFloats &t = *to;
       struct {
+        const ToFloats &t;
         float *base;
-        size_t stride;
         void operator()(int r, int i, floats v) const {
-          float *at = base + r * stride + i;
-          store(at, ADD ? load(at) + v : v);
+          float *at = base + r * t.stride + i;
+          const floats low = broadcast(-t.limit), high = broadcast(t.limit);
+          store(at, ADD ? load(at) + v * t.scale : v > high ? high : v < low ? low : v);
         }
         void operator()(int r, int i, float v) const {
-          float *at = base + r * stride + i;
-          *at = ADD ? *at + v : v;
+          float *at = base + r * t.stride + i;
+          *at = ADD ? *at + v * t.scale : v > t.limit ? t.limit : v < -t.limit ? -t.limit : v;
         }
-      } out{t.out + row * t.stride, t.stride};
+      } out{t, t.out + row * t.stride};
       spread<R>(sums, t.bias, panel * PANEL, t.columns, out);
     }
   };
@@ -72,8 +74,7 @@ struct ToGated {
   typename T::operand *out;
   size_t stride;
   const float *bias;
-  int columns;
-  bool gelu;
+  int columns, activation;
 
   struct Panel {
     const ToGated *to;
@@ -94,13 +95,46 @@ struct ToGated {
       }
       for (int r = 0; r < R; r++) {
         const floats gate = sums[r][0] + load(gate_bias);
-        const floats value = (t.gelu ? gelu_tanh(gate) : silu(gate)) * (sums[r][1] + load(up_bias));
+        const floats value = activated(t.activation, gate) * (sums[r][1] + load(up_bias));
         typename T::operand *at = t.out + (row + r) * t.stride + first;
         if (real == LANES)
           store(at, value);
         else
           for (int i = 0; i < real; i++) put(at + i, value[i]);
       }
+    }
+  };
+
+  Panel operator()(int panel) const { return {this, panel}; }
+};
+
+// out = activation(x W^T + b), as operands.
+template <class T>
+struct ToOperands {
+  typename T::operand *out;
+  size_t stride;
+  const float *bias;
+  int columns, activation;
+
+  struct Panel {
+    const ToOperands *to;
+    int panel;
+
+    void prefetch(int row, int rows) const {
+      prefetch_rows(to->out + row * to->stride + panel * PANEL, to->stride, rows, PANEL);
+    }
+    template <int R>
+    void operator()(int row, const floats (&sums)[R][2]) const {
+      const ToOperands &t = *to;
+      struct {
+        const ToOperands &t;
+        typename T::operand *base;
+        void operator()(int r, int i, floats v) const { store(base + r * t.stride + i, activated(t.activation, v)); }
+        void operator()(int r, int i, float v) const {
+          put(base + r * t.stride + i, activated(t.activation, broadcast(v))[0]);
+        }
+      } out{t, t.out + row * t.stride};
+      spread<R>(sums, t.bias, panel * PANEL, t.columns, out);
     }
   };
 

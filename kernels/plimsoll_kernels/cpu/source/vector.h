@@ -172,4 +172,29 @@ inline floats gelu_tanh(floats x) {
   return 0.5f * x * (1.0f + hyperbolic_tangent(inner));
 }
 
+// erf(x) to some units in the last place: a quotient of polynomials (as in Eigen), which beyond 4 is 1 in float32.
+inline floats error_function(floats x) {
+  const floats end = broadcast(4.0f);
+  x = x > end ? end : x;
+  x = x < -end ? -end : x;
+  const floats square = x * x;
+  floats above = broadcast(-2.72614225801306e-10f);
+  above = above * square + 2.77068142495902e-08f;
+  above = above * square + -2.10102402082508e-06f;
+  above = above * square + -5.69250639462346e-05f;
+  above = above * square + -7.34990630326855e-04f;
+  above = above * square + -2.95459980854025e-03f;
+  above = above * square + -1.60960333262415e-02f;
+  floats below = broadcast(-1.45660718464996e-05f);
+  below = below * square + -2.13374055278905e-04f;
+  below = below * square + -1.68282697438203e-03f;
+  below = below * square + -7.37332916720468e-03f;
+  below = below * square + -1.42647390514189e-02f;
+  return x * above / below;
+}
+
+inline floats gelu(floats x) { return 0.5f * x * (1.0f + error_function(x * 0.70710678118654752f)); }
+
+inline floats relu(floats x) { return x < 0 ? floats{} : x; }
+
 }  // namespace PLIMSOLL_ISA

@@ -1,0 +1,20 @@
+// Activations by their number in the interface.
+#pragma once
+
+#include "interface.h"
+#include "vector.h"
+
+namespace PLIMSOLL_ISA {
+
+inline floats activated(int activation, floats x) {
+  switch (activation) {
+    case PLIMSOLL_ACTIVATION_SILU: return silu(x);
+    case PLIMSOLL_ACTIVATION_GELU_TANH: return gelu_tanh(x);
+    case PLIMSOLL_ACTIVATION_GELU: return gelu(x);
+    case PLIMSOLL_ACTIVATION_RELU: return relu(x);
+    case PLIMSOLL_ACTIVATION_RELU2: return relu(x) * relu(x);
+  }
+  return x;
+}
+
+}  // namespace PLIMSOLL_ISA

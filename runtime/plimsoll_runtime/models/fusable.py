@@ -1,0 +1,58 @@
+"""What the CPU kernels have of each op: the rest is refused."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+from plimsoll_kernels.cpu.op_records import Activation, Timed
+from plimsoll_runtime.models.ops.add import Add
+from plimsoll_runtime.models.ops.attend import Attend
+from plimsoll_runtime.models.ops.embed import AddPositions, Embed
+from plimsoll_runtime.models.ops.heads import NormHeads, Rotate
+from plimsoll_runtime.models.ops.normalise import Normalise
+from plimsoll_runtime.models.ops.op import Op
+from plimsoll_runtime.models.ops.product import GatedProduct, Product
+
+
+class UnfusableError(Exception):
+    """The kernels have no such op, or row of ops."""
+
+
+def check(op: Op) -> None:
+    """Raises UnfusableError for an op of which the kernels do not have all."""
+    match op:
+        case Embed():
+            _known(op, "table", "scale")
+        case AddPositions():
+            _known(op, "table", "first")
+        case Normalise():
+            _known(op, "norm", "width", "weight", "bias")
+            _known(op.norm, "eps", "kind", "offset", "weighted", "biased")
+            if op.norm.kind == "rms" and op.bias is not None:
+                raise UnfusableError("has no bias for root mean square norms")
+        case Product() | GatedProduct():
+            _known(op, "parts", "biases", "activation", "clip")
+            if op.activation is not None and op.activation.upper() not in Activation.__members__:
+                raise UnfusableError(f"has no activation {op.activation}")
+        case NormHeads():
+            _known(op, "norm", "shape", "query", "key")
+            _known(op.norm, "norm", "together", "own", "turned")
+            _known(op.norm.norm, "eps", "kind", "offset")
+        case Rotate():
+            _known(op, "rope", "shape")
+        case Attend():
+            _known(op, "layer", "shape")
+            _known(op.shape, "heads", "kv_heads", "head_dim", "scale", "window", "softcap")
+        case Add():
+            _known(op, "width", "scale")
+        case _:
+            raise UnfusableError(f"has no {type(op).__name__}")
+    if op.kind.name not in Timed.__members__:
+        raise UnfusableError(f"times nothing as {op.kind}")
+
+
+def _known(record: object, *names: str) -> None:
+    """Whatever else a record says has to say nothing: records grow, and nobody is to compute less than they say."""
+    for field in fields(record):  # type: ignore[arg-type]
+        if field.name not in (*names, "reads", "writes", "kind") and getattr(record, field.name) != field.default:
+            raise UnfusableError(f"knows no {field.name} of {type(record).__name__}")

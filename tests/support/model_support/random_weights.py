@@ -1,0 +1,42 @@
+"""The tensors of a program out of thin air, as large as a trained model's, so that every part of it can be seen."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+
+from plimsoll_runtime.models.program import Program
+from plimsoll_runtime.models.weights import WeightReader
+from plimsoll_runtime.weights.stored import StoredTensor, plain
+
+NOISE = 0.3
+
+
+class RandomWeights:
+    """See TensorSource: numbers that bfloat16 has, so that every dtype loads the same."""
+
+    def __init__(self, program: Program, seed: int = 0) -> None:
+        self.shapes: Mapping[str, tuple[int, ...]] = program.stored_shapes()
+        generator = torch.Generator().manual_seed(seed)
+        self._tensors = {name: self._random(name, shape, generator) for name, shape in self.shapes.items()}
+
+    def stored(self, name: str) -> StoredTensor:
+        """See TensorSource."""
+        return plain(self._tensors[name])
+
+    @staticmethod
+    def _random(name: str, shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
+        noise = torch.randn(shape, generator=generator)
+        if len(shape) > 1:
+            noise = noise * (0.5 if "embed" in name else 1.5 * shape[-1] ** -0.5)
+        elif name.endswith("bias"):
+            noise = noise * NOISE
+        else:
+            noise = 1.0 + noise * NOISE
+        return noise.to(torch.bfloat16).float()
+
+
+def reader_of(program: Program, dtype: torch.dtype) -> WeightReader:
+    """Reads them, each time the same ones."""
+    return WeightReader(program, RandomWeights(program), dtype, torch.device("cpu"), lambda stage, fraction: None)

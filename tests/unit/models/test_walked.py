@@ -1,0 +1,157 @@
+"""Every kind of op, and of layer, that the CPU kernels walk: as torch computes it, and always the same bits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from kernel_support.instructions import BUILDS, FLOAT32, Build, forced
+from model_support.forward import hidden_states
+from model_support.random_weights import reader_of
+from model_support.tiny import prompts
+
+from plimsoll_kernels.cpu.library import kernels
+from plimsoll_kernels.cpu.threads import share, thread_count
+from plimsoll_runtime.execution.attention.catalogue import ENTRIES
+from plimsoll_runtime.models.composing import program_of
+from plimsoll_runtime.models.decoder import TorchDecoder
+from plimsoll_runtime.models.fused import FusedDecoder
+from plimsoll_runtime.models.program import Program
+from plimsoll_runtime.models.spec.attention import AttentionShape, HeadNorm, SelfAttention
+from plimsoll_runtime.models.spec.decoder import DecoderSpec, Embedding, Head
+from plimsoll_runtime.models.spec.feed_forward import GatedMlp, PlainMlp
+from plimsoll_runtime.models.spec.layer import LayerSpec
+from plimsoll_runtime.models.spec.names import Names
+from plimsoll_runtime.models.spec.norm import Norm
+from plimsoll_runtime.models.spec.rope import RopeSpec
+
+HIDDEN, VOCAB, POSITIONS = 40, 20, 256
+"""No width here is a whole number of a tile's steps."""
+[PROMPT] = prompts((90,))
+RMS, LAYER = Norm(1e-5), Norm(1e-3, kind="layer", biased=True)
+ROPE = RopeSpec(head_dim=32, theta=1e4)
+SHAPE = AttentionShape(heads=3, kv_heads=1, head_dim=32, scale=0.2)
+GROUPS = AttentionShape(heads=6, kv_heads=2, head_dim=16, scale=0.2, window=24)
+ATTENTION = SelfAttention(SHAPE, ROPE)
+MLP = GatedMlp(72)
+LAYERS = LayerSpec(ATTENTION, MLP, RMS)
+NAMES = Names(
+    positions="model.embed_positions",
+    embedding_norm="model.embed_norm",
+    norms=("input_norm", "attention_norm", "mlp_norm", "down_norm"),
+)
+
+
+def decoder(*layers: LayerSpec, **options: Any) -> DecoderSpec:
+    """One of these layers in turn, two at least."""
+    every = layers if len(layers) > 1 else layers * 2
+    spec = DecoderSpec("Walked", VOCAB, HIDDEN, every, POSITIONS, RMS, names=NAMES)
+    return replace(spec, **options)
+
+
+def heads(**options: Any) -> LayerSpec:
+    """A layer with another attention."""
+    return replace(LAYERS, mixer=replace(ATTENTION, **options))
+
+
+NO_ROPE = heads(shape=GROUPS, rope=None)
+
+SPECS: Mapping[str, DecoderSpec] = {
+    "plain": decoder(LAYERS),
+    "untied-tied": decoder(LAYERS, head=Head(tied=True, bias=True, scale=0.5)),
+    **{f"gated-{name}": decoder(replace(LAYERS, mlp=GatedMlp(72, name))) for name in ("gelu", "relu", "relu2")},
+    **{
+        f"plain-{name}": decoder(replace(LAYERS, mlp=PlainMlp(72, name, bias=True)))
+        for name in ("silu", "gelu", "gelu_tanh", "relu", "relu2")
+    },
+    "layer-norm": decoder(replace(LAYERS, norm=LAYER), final_norm=LAYER),
+    "layer-norm-no-bias": decoder(
+        replace(LAYERS, norm=replace(LAYER, biased=False)), final_norm=replace(LAYER, offset=1)
+    ),
+    "layer-norm-nothing": decoder(replace(LAYERS, norm=replace(LAYER, biased=False, weighted=False))),
+    "rms-nothing": decoder(replace(LAYERS, norm=Norm(1e-6, weighted=False)), final_norm=Norm(1e-5, offset=1)),
+    "no-final-norm": decoder(LAYERS, final_norm=None),
+    "several-norms": decoder(LAYERS, replace(LAYERS, norm=LAYER), replace(LAYERS, norm=Norm(0.1))),
+    "inner-sizes": decoder(*(replace(LAYERS, mlp=GatedMlp(inner)) for inner in (72, 24, 100, 40))),
+    "attention-sizes": decoder(
+        heads(shape=GROUPS, rope=replace(ROPE, head_dim=16)), LAYERS, heads(shape=GROUPS, rope=None)
+    ),
+    "mlp-kinds": decoder(LAYERS, replace(LAYERS, mlp=PlainMlp(30, "gelu")), LAYERS),
+    "parallel": decoder(replace(LAYERS, residual="parallel", norm=LAYER)),
+    "parallel-one-norm": decoder(replace(LAYERS, residual="parallel-one-norm", norm=LAYER, scale=0.3)),
+    "parallel-no-norm": decoder(replace(LAYERS, residual="parallel", before=False), LAYERS),
+    "post-norms-only": decoder(replace(LAYERS, before=False, after=True)),
+    "post-norms-scaled": decoder(replace(LAYERS, after=True, norm=LAYER, scale=0.4)),
+    "scaled": decoder(replace(LAYERS, scale=0.22)),
+    "no-rope": decoder(heads(rope=None), LAYERS),
+    "no-rope-at-all": decoder(heads(rope=None)),
+    "partial-rope": decoder(heads(rope=replace(ROPE, head_dim=10))),
+    "pairs": decoder(heads(rope=replace(ROPE, pairs=True))),
+    "partial-pairs": decoder(heads(rope=replace(ROPE, head_dim=22, pairs=True)), heads(rope=replace(ROPE, head_dim=6))),
+    "clipped": decoder(heads(clip=0.7, qkv_bias=True, output_bias=True)),
+    "positions": decoder(heads(rope=None), embedding=Embedding(positions=POSITIONS + 2, first_position=2)),
+    "embedding": decoder(LAYERS, embedding=Embedding(scale=3.0, positions=POSITIONS, norm=LAYER)),
+    "head-norm": decoder(heads(head_norm=HeadNorm(Norm(1e-5, offset=1)))),
+    "head-norm-layer": decoder(heads(head_norm=HeadNorm(Norm(1e-3, kind="layer")))),
+    "head-norm-own": decoder(heads(shape=GROUPS, rope=None, head_norm=HeadNorm(Norm(1e-3, kind="layer"), own=True))),
+    "head-norm-together": decoder(heads(shape=GROUPS, rope=None, head_norm=HeadNorm(RMS, together=True)), LAYERS),
+    "head-norm-turned": decoder(heads(rope=replace(ROPE, head_dim=20), head_norm=HeadNorm(RMS, turned=True))),
+    "head-norm-own-turned": decoder(heads(head_norm=HeadNorm(replace(RMS, kind="layer"), own=True, turned=True))),
+}
+
+
+@pytest.fixture(params=SPECS)
+def program(request: pytest.FixtureRequest) -> Program:
+    return program_of(SPECS[request.param])
+
+
+@pytest.fixture(params=BUILDS, ids=str)
+def build(request: pytest.FixtureRequest) -> Iterator[Build]:
+    with forced(request.param) as build:
+        yield build
+
+
+@pytest.fixture(params=FLOAT32, ids=str)
+def float32_build(request: pytest.FixtureRequest) -> Iterator[Build]:
+    with forced(request.param) as build:
+        yield build
+
+
+def fused(program: Program, dtype: torch.dtype) -> FusedDecoder:
+    return FusedDecoder(program, reader_of(program, dtype))
+
+
+def test_as_torch_computes_it(program: Program, float32_build: Build) -> None:
+    ours, theirs = fused(program, torch.float32), TorchDecoder(program, reader_of(program, torch.float32))
+    hidden = hidden_states(ours, ENTRIES["cpu"].load(), PROMPT, 50)
+    expected = hidden_states(theirs, ENTRIES["torch"].load(), PROMPT, len(PROMPT))
+    torch.testing.assert_close(hidden, expected, rtol=2e-4, atol=2e-4)
+    with torch.inference_mode():
+        torch.testing.assert_close(ours.logits(expected), theirs.logits(expected), rtol=1e-4, atol=1e-4)
+
+
+def test_the_same_bits_whatever_chunks_threads_and_earlier_steps(program: Program, build: Build) -> None:
+    decoder, backend = fused(program, build.dtype), ENTRIES["cpu"].load()
+    whole = hidden_states(decoder, backend, PROMPT, len(PROMPT))
+    assert whole.isfinite().all()
+    with torch.inference_mode():
+        decoder._decoder._workspace._memory.fill_(0xFF)  # NaN in every element type
+    before = thread_count()
+    try:
+        for chunk, threads in ((7, 3), (64, 1)):
+            share(threads)
+            assert torch.equal(hidden_states(decoder, backend, PROMPT, chunk), whole)
+    finally:
+        share(before)
+
+
+def test_bfloat16_is_near(program: Program) -> None:
+    if kernels(torch.bfloat16) is None:
+        pytest.skip("the kernels were not built")
+    torchs = TorchDecoder(program, reader_of(program, torch.float32))
+    truth = hidden_states(torchs, ENTRIES["torch"].load(), PROMPT, len(PROMPT))
+    ours = hidden_states(fused(program, torch.bfloat16), ENTRIES["cpu"].load(), PROMPT, len(PROMPT)).float()
+    assert (ours - truth).square().mean().sqrt() < 0.1 * truth.square().mean().sqrt()
