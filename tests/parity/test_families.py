@@ -15,6 +15,9 @@ from model_support.specs import MIXTURES
 from model_support.tiny import edit_config, make_model, prompts, save_model
 from torch import Tensor
 
+from plimsoll_kernels.cpu.library import kernels
+from plimsoll_runtime.models.composing import program_of
+from plimsoll_runtime.models.fuse import why_not_fused
 from plimsoll_runtime.models.registry import FAMILIES, describe
 from plimsoll_runtime.weights.sources import resolve
 
@@ -194,6 +197,28 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Pat
 def test_logits_equal_transformers(name: str, tokens: int, saved: Callable[[str], tuple[Path, list[Tensor]]]) -> None:
     folder, expected = saved(name)
     actual = of_engine(str(folder), compared(name), max_batch_tokens=tokens, **CASES[name].options)
+    assert largest_difference(actual, expected) < TOLERANCE
+
+
+WIDE: Mapping[str, Any] = {"hidden_size": 64, "n_embd": 64, "word_embed_proj_dim": 64, "head_dim": 16}
+"""Heads of 16 dimensions, as the CPU kernels take them. (A longrope's factors are for the cases' own 12.)"""
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if name not in ("phi3-short", "phi3-long")])
+def test_the_cpu_kernels_compute_what_transformers_computes(name: str, tmp_path: Path) -> None:
+    from transformers import AutoModelForCausalLM
+
+    if kernels(torch.float32) is None:
+        pytest.skip("the CPU kernels were not built")
+    case = CASES[name]
+    wide = {key: value for key, value in WIDE.items() if key in case.values or key == "hidden_size"}
+    model = make_model(case.config, {**case.values, **wide})
+    save_model(model, tmp_path)
+    edit_config(tmp_path, drop=case.drop, **case.edit)
+    if reason := why_not_fused(program_of(describe(resolve(str(tmp_path)).config))):
+        pytest.skip(f"the CPU kernels {reason}")
+    expected = of_transformers(AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32), PROMPTS)
+    actual = of_engine(str(tmp_path), PROMPTS, attention_backend="cpu", max_batch_tokens=24, **case.options)
     assert largest_difference(actual, expected) < TOLERANCE
 
 
