@@ -14,40 +14,40 @@ constexpr int SUB = 16;
 // Where one token's key and value begin, and how their elements are spaced.
 template <class T>
 struct Place {
-  typename T::element *keys, *values;
+  typename T::cached *keys, *values;
 
   Place(const PlimsollCache &cache, int layer, int head, int head_dim, int64_t slot) {
     const int64_t block = slot / cache.block_size, offset = slot % cache.block_size;
     const int64_t base = head * cache.head_strides[layer] + block * cache.block_strides[layer] +
                          offset / SUB * (static_cast<int64_t>(SUB) * head_dim);
     const int in = static_cast<int>(offset % SUB);
-    keys = static_cast<typename T::element *>(cache.keys[layer]) + base + in * T::PAIR;
-    values = static_cast<typename T::element *>(cache.values[layer]) + base +
+    keys = static_cast<typename T::cached *>(cache.keys[layer]) + base + in * T::PAIR;
+    values = static_cast<typename T::cached *>(cache.values[layer]) + base +
              static_cast<int64_t>(in / T::PAIR) * head_dim * T::PAIR + in % T::PAIR;
   }
 
-  void write_key(const typename T::element *from, int head_dim) const {
+  void write_key(const typename T::cached *from, int head_dim) const {
     for (int d = 0; d < head_dim; d += T::PAIR)
-      std::memcpy(keys + static_cast<size_t>(d) * SUB, from + d, sizeof(typename T::element) * T::PAIR);
+      std::memcpy(keys + static_cast<size_t>(d) * SUB, from + d, sizeof(typename T::cached) * T::PAIR);
   }
-  void write_value(const typename T::element *from, int head_dim) const {
+  void write_value(const typename T::cached *from, int head_dim) const {
     for (int d = 0; d < head_dim; d++) values[d * T::PAIR] = from[d];
   }
   // Its lines are scattered over the whole sub-block, and stores wait for one after the other.
   void prefetch(int head_dim) const {
     for (int d = 0; d < head_dim; d += T::PAIR) prefetch_to_write(keys + static_cast<size_t>(d) * SUB);
-    constexpr int LINE = 64 / sizeof(typename T::element) / T::PAIR;
+    constexpr int LINE = 64 / sizeof(typename T::cached) / T::PAIR;
     for (int d = 0; d < head_dim; d += LINE) prefetch_to_write(values + d * T::PAIR);
   }
   void clear_value(int head_dim) const {
-    for (int d = 0; d < head_dim; d++) values[d * T::PAIR] = typename T::element{};
+    for (int d = 0; d < head_dim; d++) values[d * T::PAIR] = typename T::cached{};
   }
 };
 
 // A sequence's blocks of one layer and head.
 template <class T>
 struct Reader {
-  const typename T::element *keys, *values;
+  const typename T::cached *keys, *values;
   const int32_t *blocks;
   int subs_per_block;
   int64_t block_elements, sub_elements;
@@ -58,8 +58,8 @@ struct Reader {
         block_elements(cache.block_strides[layer]),
         sub_elements(static_cast<int64_t>(SUB) * head_dim) {
     const int64_t base = head * cache.head_strides[layer];
-    keys = static_cast<const typename T::element *>(cache.keys[layer]) + base;
-    values = static_cast<const typename T::element *>(cache.values[layer]) + base;
+    keys = static_cast<const typename T::cached *>(cache.keys[layer]) + base;
+    values = static_cast<const typename T::cached *>(cache.values[layer]) + base;
   }
 
   const char *values_of(int sub) const { return reinterpret_cast<const char *>(values + at(sub)); }
@@ -76,7 +76,7 @@ struct Upcoming {
   const Reader<T> *reader = nullptr;
   int next = 0, end = 0;
 
-  const char *take(const typename T::element *otherwise) {
+  const char *take(const typename T::cached *otherwise) {
     return reinterpret_cast<const char *>(next < end ? reader->keys + reader->at(next++) : otherwise);
   }
 };

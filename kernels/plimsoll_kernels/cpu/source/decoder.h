@@ -15,6 +15,7 @@ template <class T>
 class Decoder {
  public:
   using element = typename T::element;
+  using weight = typename T::weight;
   using operand = typename T::operand;
 
   Decoder(const PlimsollModel &model, const PlimsollCache &cache, const PlimsollStep &step, const Workspace<T> &space,
@@ -89,18 +90,18 @@ class Decoder {
     for (int i = 0; i < op.width; i++) to[i] = widen(from[i]) * op.scale;
   }
 
-  static const element *packed_embedding(const PlimsollEmbed &op, int64_t token) {
-    return packed_row<T>(static_cast<const element *>(op.packed), token, op.width);
+  static const weight *packed_embedding(const PlimsollEmbed &op, int64_t token) {
+    return packed_row<T>(static_cast<const weight *>(op.packed), token, op.width);
   }
 
   // Each word of a packed row lies on a line of its own.
   static void prefetch_packed(const PlimsollEmbed &op, int64_t token) {
-    const element *from = packed_embedding(op, token);
+    const weight *from = packed_embedding(op, token);
     for (int i = 0; i < words<T>(op.width); i++) prefetch_near(from + static_cast<size_t>(i) * PANEL * T::PAIR);
   }
 
   static void unpack_embedding(const PlimsollEmbed &op, int64_t token, float *to) {
-    const element *from = packed_embedding(op, token);
+    const weight *from = packed_embedding(op, token);
     for (int i = 0; i < op.width; i++) {
       const size_t at = static_cast<size_t>(i / T::PAIR) * PANEL * T::PAIR + i % T::PAIR;
       to[i] = widen(from[at]) * op.scale;
@@ -162,7 +163,7 @@ class Decoder {
   template <class To>
   void multiply(const PlimsollProduct &op, int count, const To &to) {
     multiply_panels<T>(crew_, space_.operands_at(op.source), space_.stride(op.source), step_.rows,
-                       static_cast<const element *>(op.linear.weight), op.linear.inputs, count, to);
+                       static_cast<const weight *>(op.linear.weight), op.linear.inputs, count, to);
   }
 
   // For each row and head; then, for each sequence, what its last sub-block still lacks.

@@ -1,9 +1,10 @@
 // What weights, activations and the cache are made of, and the product of two of them.
 //
-// `element`s are what weights and the cache hold, `operand`s what the rows of a product do. PAIR neighbouring elements
-// make a *word*. One side of a product are the words of a row, the other lies so that LANES words, one for each column,
-// are contiguous. A step of a product takes STEP words of each: one in vectors (in several PARTS, one after the other:
-// row() and column() give a part's factors), a tile's width in tiles.
+// `element`s are what a model runs in: its embedding and its hidden states. `weight`s are what packed weights hold,
+// `cached` what the cache does, and `operand`s what the rows of a product do. PAIR neighbours make a *word*. One side of
+// a product are the words of a row, the other lies so that LANES words, one for each column, are contiguous. A step of a
+// product takes STEP words of each: one in vectors (in several PARTS, one after the other: row() and column() give a
+// part's factors), a tile's width in tiles.
 #pragma once
 
 #include "vector.h"
@@ -12,11 +13,13 @@ namespace PLIMSOLL_ISA {
 
 struct Float32 {
   using element = float;
+  using weight = float;
   using operand = float;
+  using cached = float;
   static constexpr int PAIR = 1, PARTS = 1, STEP = 1;
 
   static inline float row(const char *word, int) { return *reinterpret_cast<const float *>(word); }
-  static inline floats column(const element *words, int) { return load(words); }
+  static inline floats column(const weight *words, int) { return load(words); }
   static inline floats multiply_add(floats sum, float row, floats column) { return sum + row * column; }
 };
 
@@ -25,6 +28,8 @@ struct Float32 {
 // The processor multiplies tiles, of 16 words and so many rows or columns.
 struct BFloat16 {
   using element = uint16_t;
+  using weight = uint16_t;
+  using cached = uint16_t;
   using operand = uint16_t;
   static constexpr int PAIR = 2, STEP = 16;
 
@@ -40,11 +45,13 @@ struct BFloat16 {
 // The processor multiplies pairs: rows are rounded to bfloat16 as well.
 struct BFloat16 {
   using element = uint16_t;
+  using weight = uint16_t;
+  using cached = uint16_t;
   using operand = uint16_t;
   static constexpr int PAIR = 2, PARTS = 1, STEP = 1;
 
   static inline int row(const char *word, int) { return *reinterpret_cast<const int *>(word); }
-  static inline __m512i column(const element *words, int) { return _mm512_loadu_si512(words); }
+  static inline __m512i column(const weight *words, int) { return _mm512_loadu_si512(words); }
   static inline floats multiply_add(floats sum, int row, __m512i column) {
     const __m512i spread = _mm512_set1_epi32(row);
     return bits<floats>(_mm512_dpbf16_ps(bits<__m512>(sum), bits<__m512bh>(spread), bits<__m512bh>(column)));
@@ -70,11 +77,13 @@ inline floats add_product(floats sum, float row, floats column) {
 // stay float32, whose factors a product takes straight from memory; rounding them would cost time and accuracy.
 struct BFloat16 {
   using element = uint16_t;
+  using weight = uint16_t;
+  using cached = uint16_t;
   using operand = float;
   static constexpr int PAIR = 2, PARTS = 2, STEP = 1;
 
   static inline float row(const char *word, int part) { return reinterpret_cast<const float *>(word)[part]; }
-  static inline floats column(const element *words, int part) {
+  static inline floats column(const weight *words, int part) {
     ints both;
     std::memcpy(&both, words, sizeof both);
     return bits<floats>(part == 0 ? both << 16 : both & static_cast<int>(0xffff0000));

@@ -38,7 +38,7 @@ inline void turn_pairs(const float *x, const float *turns, int half, E *out) {
 template <class T>
 class Heads {
  public:
-  using element = typename T::element;
+  using cached = typename T::cached;
   using operand = typename T::operand;
 
   Heads(const PlimsollHeads &op, const PlimsollStep &step, const Attention<T> &attention)
@@ -52,7 +52,7 @@ class Heads {
     const int dim = shape.head_dim, keys = shape.heads, values = keys + shape.kv_heads;
     float *x = heads + static_cast<size_t>(head) * dim;
     if (head >= values) {
-      element rounded[MAX_HEAD];
+      cached rounded[MAX_HEAD];
       for (int d = 0; d < dim; d += LANES) store(rounded + d, load(x + d));
       attention_.write_value(op_.layer, head - values, dim, row, rounded);
       return;
@@ -67,7 +67,7 @@ class Heads {
       finish(x, weight, row, queries + static_cast<size_t>(head) * dim);
       return;
     }
-    element rounded[MAX_HEAD];
+    cached rounded[MAX_HEAD];
     finish(x, weight, row, rounded);
     attention_.write_key(op_.layer, number, dim, row, rounded);
   }

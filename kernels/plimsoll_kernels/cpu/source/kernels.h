@@ -12,6 +12,8 @@ namespace PLIMSOLL_ISA {
 template <class T>
 struct Kernels {
   using element = typename T::element;
+  using weight_element = typename T::weight;
+  using cached = typename T::cached;
   using operand = typename T::operand;
 
   static int64_t packed_elements(int32_t columns, int32_t inputs, int32_t gated) {
@@ -24,8 +26,8 @@ struct Kernels {
     Crew(threads).each(panels(columns), 1, [&](int begin, int end, int) {
       for (int p = begin; p < end; p++)
         for (int half = 0; half < 2; half++)
-          pack_half<T>(static_cast<const element *>(weight), p * PANEL + half * LANES, columns, inputs,
-                       static_cast<element *>(packed) + p * size, half);
+          pack_half<T>(static_cast<const weight_element *>(weight), p * PANEL + half * LANES, columns, inputs,
+                       static_cast<weight_element *>(packed) + p * size, half);
     });
   }
 
@@ -35,8 +37,8 @@ struct Kernels {
     Crew(threads).each(gated_panels(columns), 1, [&](int begin, int end, int) {
       for (int p = begin; p < end; p++)
         for (int half = 0; half < 2; half++)
-          pack_half<T>(static_cast<const element *>(half ? up : gate), p * LANES, columns, inputs,
-                       static_cast<element *>(packed) + p * size, half);
+          pack_half<T>(static_cast<const weight_element *>(half ? up : gate), p * LANES, columns, inputs,
+                       static_cast<weight_element *>(packed) + p * size, half);
     });
   }
 
@@ -50,7 +52,7 @@ struct Kernels {
       convert(static_cast<const element *>(x) + static_cast<size_t>(r) * linear->inputs, to, linear->inputs);
       for (size_t i = linear->inputs; i < stride; i++) to[i] = operand{};
     }
-    multiply_panels<T>(crew, copy, stride, rows, static_cast<const element *>(linear->weight), linear->inputs,
+    multiply_panels<T>(crew, copy, stride, rows, static_cast<const weight_element *>(linear->weight), linear->inputs,
                        panels(linear->columns),
                        ToFloats<false>{out, static_cast<size_t>(linear->columns), linear->bias, linear->columns});
     std::free(copy);
@@ -72,7 +74,7 @@ struct Kernels {
   }
 
   // Attention alone, for decoders that are not PlimsollModels: query [rows, heads, head_dim], key and value
-  // [rows, kv_heads, head_dim] and out like query, elements. Of `step` the tokens, ropes
+  // [rows, kv_heads, head_dim], both as they are cached, and out like query, elements. Of `step` the tokens, ropes
   // and hidden states are not read.
   static void attention(const void *query, const void *key, const void *value, void *out, const PlimsollShape *shape,
                         int32_t layer, const PlimsollCache *cache, const PlimsollStep *step, int32_t threads) {
@@ -84,8 +86,8 @@ struct Kernels {
       for (int r = begin; r < end; r++)
         for (int h = 0; h < shape->kv_heads; h++) {
           const size_t at = (static_cast<size_t>(r) * shape->kv_heads + h) * dim;
-          attention.write_key(layer, h, dim, r, static_cast<const element *>(key) + at);
-          attention.write_value(layer, h, dim, r, static_cast<const element *>(value) + at);
+          attention.write_key(layer, h, dim, r, static_cast<const cached *>(key) + at);
+          attention.write_value(layer, h, dim, r, static_cast<const cached *>(value) + at);
         }
     });
     for (int s = 0; s < step->sequences; s++) attention.clear_fresh(layer, *shape, s);

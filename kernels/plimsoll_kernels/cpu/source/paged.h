@@ -8,17 +8,17 @@ namespace PLIMSOLL_ISA {
 template <class T>
 class Attention {
  public:
-  using element = typename T::element;
+  using cached = typename T::cached;
 
   // `memory` has `tile_bytes` for each member of the crew.
   Attention(const PlimsollCache &cache, const PlimsollStep &step, const Crew &crew, char *memory, size_t tile_bytes)
       : cache_(cache), step_(step), crew_(crew), memory_(memory), tile_bytes_(tile_bytes) {}
 
-  void write_key(int layer, int head, int dim, int row, const element *key) const {
+  void write_key(int layer, int head, int dim, int row, const cached *key) const {
     Place<T>(cache_, layer, head, dim, step_.slots[row]).write_key(key, dim);
   }
 
-  void write_value(int layer, int head, int dim, int row, const element *value) const {
+  void write_value(int layer, int head, int dim, int row, const cached *value) const {
     Place<T>(cache_, layer, head, dim, step_.slots[row]).write_value(value, dim);
   }
 

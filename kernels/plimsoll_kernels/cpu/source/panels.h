@@ -31,7 +31,7 @@ constexpr size_t padded(int width) {
 
 // Cache lines of a panel that belong to one word.
 template <class T>
-constexpr int panel_lines = PANEL * T::PAIR * sizeof(typename T::element) / 64;
+constexpr int panel_lines = PANEL * T::PAIR * sizeof(typename T::weight) / 64;
 
 constexpr int panels(int n) { return (n + PANEL - 1) / PANEL; }
 
@@ -40,20 +40,20 @@ constexpr int gated_panels(int n) { return (n + LANES - 1) / LANES; }
 
 // Packs rows [first, first + LANES) of a weight into vector `half` of a panel; rows beyond `n` are zeros.
 template <class T>
-void pack_half(const typename T::element *weight, int first, int n, int k, typename T::element *panel, int half) {
+void pack_half(const typename T::weight *weight, int first, int n, int k, typename T::weight *panel, int half) {
   for (int lane = 0; lane < LANES; lane++) {
     const bool real = first + lane < n;
-    const typename T::element *row = weight + static_cast<size_t>(first + lane) * k;
+    const typename T::weight *row = weight + static_cast<size_t>(first + lane) * k;
     for (int i = 0; i < words<T>(k) * T::PAIR; i++) {
       const size_t at = (static_cast<size_t>(i / T::PAIR) * PANEL + half * LANES + lane) * T::PAIR + i % T::PAIR;
-      panel[at] = real && i < k ? row[i] : typename T::element{};
+      panel[at] = real && i < k ? row[i] : typename T::weight{};
     }
   }
 }
 
 // The first word of a row of a packed weight; the next ones are PANEL words apart from each other.
 template <class T>
-const typename T::element *packed_row(const typename T::element *packed, int64_t row, int k) {
+const typename T::weight *packed_row(const typename T::weight *packed, int64_t row, int k) {
   return packed + row / PANEL * panel_elements<T>(k) + row % PANEL * T::PAIR;
 }
 

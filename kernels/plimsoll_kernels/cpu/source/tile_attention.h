@@ -31,7 +31,7 @@ void prepare_attention(int rows) {
 // See attend().
 template <class T>
 struct TileProducts {
-  static constexpr int STEP_VALUES = TILE_WORDS * T::PAIR, LINE = 64 / sizeof(typename T::element);
+  static constexpr int STEP_VALUES = TILE_WORDS * T::PAIR, LINE = 64 / sizeof(typename T::cached);
 
   const TileMemory<T> &memory;
   const Reader<T> &reader;
@@ -104,7 +104,7 @@ struct TileProducts {
     each_tile<N>([&](auto i) ALWAYS_INLINE { tile_load<i>(sums + i * TILE_WORDS, stride); });
     for (int sub = begin; sub < end; sub++) {
       const char *values = reader.values_of(sub) + static_cast<size_t>(dim) * 4;
-      const char *next = ahead[sub - begin] + static_cast<size_t>(dim) * SUB * sizeof(typename T::element);
+      const char *next = ahead[sub - begin] + static_cast<size_t>(dim) * SUB * sizeof(typename T::cached);
       tile_load<HALF_ROWS_TILE>(memory.weights + (sub - span * SUBS) * SUB, SPAN * sizeof(typename T::operand));
       each_tile<N>([&](auto i) ALWAYS_INLINE {
         tile_load<HALF_COLUMNS_TILE>(values + i * 64, stride);

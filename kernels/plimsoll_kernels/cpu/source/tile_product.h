@@ -52,12 +52,12 @@ struct Beside {
 
 // sums [R x TILE_ROWS, P x PANEL] = tiles of rows that begin at x[0] ... x[R - 1], times P panels.
 template <class T, int R, int P>
-inline void multiply_block(const typename T::operand *const (&x)[R], size_t stride, const typename T::element *panel, int k,
+inline void multiply_block(const typename T::operand *const (&x)[R], size_t stride, const typename T::weight *panel, int k,
                            const Beside (&ahead)[P], float *sums) {
   constexpr int COLUMNS = P * PANEL_TILES, ROWS_TILE = R * COLUMNS;
   static_assert(ROWS_TILE + R <= COLUMNS_TILE);
   const size_t row_bytes = stride * sizeof(typename T::operand);
-  const size_t panel_bytes = panel_elements<T>(k) * sizeof(typename T::element);
+  const size_t panel_bytes = panel_elements<T>(k) * sizeof(typename T::weight);
   const char *rows[R], *columns = reinterpret_cast<const char *>(panel);
   for (int r = 0; r < R; r++) rows[r] = reinterpret_cast<const char *>(x[r]);
   each_tile<ROWS_TILE>([&](auto i) ALWAYS_INLINE { tile_zero<i>(); });
@@ -105,10 +105,10 @@ struct RowTiles {
 template <class T, class Emit>
 class TileProduct {
  public:
-  using element = typename T::element;
+  using weight = typename T::weight;
   using operand = typename T::operand;
 
-  TileProduct(const operand *x, size_t stride, int rows, const element *weight, int k, int count, const Emit &emit)
+  TileProduct(const operand *x, size_t stride, int rows, const weight *weight, int k, int count, const Emit &emit)
       : x_(x), stride_(stride), weight_(weight), k_(k), count_(count), emit_(emit), rows_(rows) {
     const int fits = CHUNK_BYTES / (rows_.height * static_cast<int>(stride * sizeof(operand)));
     const int chunk = fits > CHUNK_TILES ? fits : CHUNK_TILES;
@@ -139,18 +139,18 @@ class TileProduct {
 
   const operand *x_;
   size_t stride_;
-  const element *weight_;
+  const weight *weight_;
   int k_, count_, chunks_;
   const Emit &emit_;
   RowTiles rows_;
 
   int chunk_begin(int chunk) const { return static_cast<int>(static_cast<int64_t>(rows_.tiles) * chunk / chunks_); }
-  const element *weight_of(int panel) const { return weight_ + panel * panel_elements<T>(k_); }
+  const weight *weight_of(int panel) const { return weight_ + panel * panel_elements<T>(k_); }
 
   // A panel as memory brings it, each of whose words is used soon, and then the one that many panels after it.
   Beside streamed(int panel, int then) const {
     const int turn = words<T>(k_) / T::STEP - DISTANCE / (STEP_LINES * 64);
-    const size_t between = (then - 1) * panel_elements<T>(k_) * sizeof(element);
+    const size_t between = (then - 1) * panel_elements<T>(k_) * sizeof(weight);
     return {reinterpret_cast<const char *>(weight_of(panel)) + DISTANCE, STEP_LINES, true, turn, between};
   }
 
@@ -197,7 +197,7 @@ class TileProduct {
 
 template <class T, class Emit>
 void multiply_panels(const Crew &crew, const typename T::operand *x, size_t stride, int rows,
-                     const typename T::element *weight, int k, int count, const Emit &emit) {
+                     const typename T::weight *weight, int k, int count, const Emit &emit) {
   if (rows == 0) return;
   TileProduct<T, Emit>(x, stride, rows, weight, k, count, emit).run(crew);
 }

@@ -15,7 +15,7 @@ inline void score(const TileMemory<T> &memory, const Reader<T> &reader, const Wi
     clear(sums);
     const auto *first = reader.keys + reader.at(sub);
     const auto *second = VECTORS == 2 ? first + LANES * T::PAIR : sub + 1 < end ? reader.keys + reader.at(sub + 1) : first;
-    const typename T::element *const columns[2] = {first, second};
+    const typename T::cached *const columns[2] = {first, second};
     const Ahead<2> values = {{reader.values_of(sub), reader.values_of(sub + 1 < end ? sub + 1 : sub)}};
     multiply<T, R, 2>(sums, memory.query, head_dim, columns, SUB * T::PAIR, head_dim / T::PAIR, values);
     float *out = memory.scores + (sub - span * SUBS) * SUB;
@@ -39,12 +39,12 @@ inline void accumulate(const TileMemory<T> &memory, const Reader<T> &reader, con
       sums[r][v] = load(memory.sums + r * head_dim + dim + v * LANES) * rows[r].factor;
   for (int sub = begin; sub < end; sub++) {
     const auto *values = reader.values + reader.at(sub) + static_cast<int64_t>(dim) * T::PAIR;
-    const typename T::element *columns[V];
+    const typename T::cached *columns[V];
     for (int v = 0; v < V; v++) columns[v] = values + v * LANES * T::PAIR;
     const auto *weights = memory.weights + (sub - span * SUBS) * SUB;
-    const typename T::element *const(&fixed)[V] = columns;
+    const typename T::cached *const(&fixed)[V] = columns;
     // A product with V vectors of dimensions has as much to fetch as it reads: 64 x V bytes of each word.
-    const char *next = ahead[sub - begin] + static_cast<size_t>(dim) * SUB * sizeof(typename T::element);
+    const char *next = ahead[sub - begin] + static_cast<size_t>(dim) * SUB * sizeof(typename T::cached);
     constexpr int LINES = V * LANES * 4 / 64 > 0 ? V * LANES * 4 / 64 : 1;
     Ahead<LINES> keys;
     for (int i = 0; i < LINES; i++) keys.from[i] = next + static_cast<size_t>(i) * (SUB / T::PAIR) * 64;

@@ -75,10 +75,10 @@ inline __attribute__((always_inline)) void clear(floats (&sums)[R][V]) {
 
 // sums[r][v] += rows[r] x columns[v]: `count` words of each row, columns[v] advancing by `step` elements a word; rows are
 // `stride` operands apart.
-template <class T, int R, int V, class Prefetch = Nothing>
+template <class T, int R, int V, class Column, class Prefetch = Nothing>
 inline __attribute__((always_inline)) void multiply(floats (&sums)[R][V], const typename T::operand *rows, size_t stride,
-                                                    const typename T::element *const (&columns)[V], size_t step,
-                                                    int count, const Prefetch &ahead = {}) {
+                                                    const Column *const (&columns)[V], size_t step, int count,
+                                                    const Prefetch &ahead = {}) {
   // One pointer for three rows, the others a stride or two away: with one for each row the integer registers run out.
   // The empty asm keeps the compiler from undoing that.
   constexpr int POINTERS = (R + 2) / 3;
@@ -109,12 +109,12 @@ inline __attribute__((always_inline)) void multiply(floats (&sums)[R][V], const 
 
 // One tile of a weight's panel, given to emit(first row, sums). Where they will go comes in beside the product.
 template <class T, int R, class Prefetch, class Emit>
-inline void tile(const typename T::operand *x, size_t stride, int row, const typename T::element *panel, int k,
+inline void tile(const typename T::operand *x, size_t stride, int row, const typename T::weight *panel, int k,
                  const Prefetch &ahead, const Emit &emit) {
   floats sums[R][2];
   clear(sums);
   emit.prefetch(row, R);
-  const typename T::element *const columns[2] = {panel, panel + LANES * T::PAIR};
+  const typename T::weight *const columns[2] = {panel, panel + LANES * T::PAIR};
   multiply<T, R, 2>(sums, x + row * stride, stride, columns, PANEL * T::PAIR, words<T>(k), ahead);
   emit.template operator()<R>(row, sums);
 }
@@ -122,12 +122,12 @@ inline void tile(const typename T::operand *x, size_t stride, int row, const typ
 // Two panels at once, which lie one after the other: with few rows and the sums of one panel alone, a product would wait
 // for the one before it and not for memory.
 template <class T, int R, class Prefetch, class Emit>
-inline void twin_tile(const typename T::operand *x, size_t stride, int row, const typename T::element *panel, int k,
+inline void twin_tile(const typename T::operand *x, size_t stride, int row, const typename T::weight *panel, int k,
                       const Prefetch &ahead, const Emit &emit, const Emit &emit_next) {
   floats sums[R][4];
   clear(sums);
-  const typename T::element *next = panel + panel_elements<T>(k);
-  const typename T::element *const columns[4] = {panel, panel + LANES * T::PAIR, next, next + LANES * T::PAIR};
+  const typename T::weight *next = panel + panel_elements<T>(k);
+  const typename T::weight *const columns[4] = {panel, panel + LANES * T::PAIR, next, next + LANES * T::PAIR};
   multiply<T, R, 4>(sums, x + row * stride, stride, columns, PANEL * T::PAIR, words<T>(k), ahead);
   floats parts[2][R][2];
 #pragma GCC unroll 16
@@ -140,7 +140,7 @@ inline void twin_tile(const typename T::operand *x, size_t stride, int row, cons
 
 template <class T, class Prefetch, class Emit, int R = TWIN_ROWS>
 inline void twin_tile_of(int rows, const typename T::operand *x, size_t stride, int row,
-                         const typename T::element *panel, int k, const Prefetch &ahead, const Emit &emit,
+                         const typename T::weight *panel, int k, const Prefetch &ahead, const Emit &emit,
                          const Emit &emit_next) {
   if constexpr (R >= 1) {
     if (rows == R) return twin_tile<T, R>(x, stride, row, panel, k, ahead, emit, emit_next);
@@ -150,7 +150,7 @@ inline void twin_tile_of(int rows, const typename T::operand *x, size_t stride, 
 
 template <class T, class Prefetch, class Emit, int R = ROWS>
 inline void tile_of(int rows, const typename T::operand *x, size_t stride, int row,
-                    const typename T::element *panel, int k, const Prefetch &ahead, const Emit &emit) {
+                    const typename T::weight *panel, int k, const Prefetch &ahead, const Emit &emit) {
   if constexpr (R >= 1) {
     if (rows == R) return tile<T, R>(x, stride, row, panel, k, ahead, emit);
     tile_of<T, Prefetch, Emit, R - 1>(rows, x, stride, row, panel, k, ahead, emit);
@@ -161,7 +161,7 @@ inline void tile_of(int rows, const typename T::operand *x, size_t stride, int r
 // with zeros to whole words. emit(panel).operator()<R>(row, sums) gets each tile.
 template <class T, class Emit>
 void multiply_panels(const Crew &crew, const typename T::operand *x, size_t stride, int rows,
-                     const typename T::element *weight, int k, int count, const Emit &emit) {
+                     const typename T::weight *weight, int k, int count, const Emit &emit) {
   constexpr int LINES = panel_lines<T>;
   const size_t size = panel_elements<T>(k), apart = static_cast<size_t>(words<T>(k)) * 64;
   // Tiles are as even as they can be, and so are the chunks: a last one of few rows would be bound by reading its panels.
@@ -173,11 +173,11 @@ void multiply_panels(const Crew &crew, const typename T::operand *x, size_t stri
   crew.each(chunks * count, 1, [&](int begin, int end, int) {
     for (int item = begin; item < end; item++) {
       const int p = item % count, first = chunk_begin(item / count), last = chunk_begin(item / count + 1);
-      const typename T::element *panel = weight + p * size;
+      const typename T::weight *panel = weight + p * size;
       const char *own = reinterpret_cast<const char *>(panel), *next = own + LINES * apart;
       const bool more = p + 1 < count;
       if (rows <= TWIN_ROWS && more && item + 1 < end) {
-        const Streamed<T, 2> ahead{own, size * sizeof(typename T::element)};
+        const Streamed<T, 2> ahead{own, size * sizeof(typename T::weight)};
         twin_tile_of<T>(rows, x, stride, 0, panel, k, ahead, emit(p), emit(p + 1));
         item++;
         continue;
