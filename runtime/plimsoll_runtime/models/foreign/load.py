@@ -60,8 +60,15 @@ def load(
     _check_kept(outline, model, dtype)
     if places is not None:
         put(model, lambda _, tensor: places.keep(tensor))
+    elif device.type == "cpu":
+        put(model, lambda _, tensor: _own(tensor))
     progress(STAGE, 1.0)
     return _decoder(outline, model, dtype, device)
+
+
+def _own(tensor: torch.Tensor) -> torch.Tensor:
+    """Not the file itself, mapped: where memory is short, each look into that would read the disk again."""
+    return tensor if tensor.untyped_storage().resizable() else tensor.clone()
 
 
 def wake(outline: TransformersOutline, dtype: torch.dtype, device: torch.device, places: Places) -> TransformersDecoder:

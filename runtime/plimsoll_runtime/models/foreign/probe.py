@@ -68,23 +68,24 @@ def _probed(kind: type[Any], config: Any) -> Findings:
     fill(model, lambda name, wanted: _made_up(wanted, generator))
     tokens = _tokens(config)
     positions = torch.arange(_FIRST_POSITION, _FIRST_POSITION + ROWS)
+    recorder, plain = _Recorder(), _Recorder()
+    with watched_masks() as masks, CheapProducts(ROWS):
+        recorder.masks = masks
+        connect(model, recorder)
+        base, expected, logits = _whole(model, tokens, positions)
+    if not recorder.shapes:
+        raise UnservedError(NO_INTERFACE)
+    connect(model, plain)
+    halves = Halves(model, model.get_submodule(base))
     with CheapProducts(ROWS) as products:
-        with watched_masks() as masks:
-            recorder = _Recorder(masks)
-            connect(model, recorder)
-            base, expected, logits = _whole(model, tokens, positions)
-        if not recorder.shapes:
-            raise UnservedError(NO_INTERFACE)
-        halves, widest = Halves(model, model.get_submodule(base)), products.widest
-        plain = _Recorder(None)
-        connect(model, plain)
         hidden = halves.hidden(tokens, positions)
+    with CheapProducts(ROWS):
         _check_equal(hidden, expected, "does more with tokens than its base model does")
         _check_equal(halves.logits(hidden), logits, "does more with hidden states than can be done row by row")
         _check_rows(halves, tokens, positions, hidden)
     if [shape.heads for shape in plain.shapes] != 2 * [shape.heads for shape in recorder.shapes]:
         raise UnservedError("attends another number of times without masks than with them")
-    return Findings(tuple(recorder.shapes), logits.shape[-1], hidden.shape[-1], base, widest)
+    return Findings(tuple(recorder.shapes), logits.shape[-1], hidden.shape[-1], base, products.widest)
 
 
 def _whole(model: Any, tokens: Tensor, positions: Tensor) -> tuple[str, Tensor, Tensor]:
@@ -141,18 +142,18 @@ def _close(one: Tensor, other: Tensor) -> bool:
 
 
 class _Recorder:
-    """Notes what each layer needs, and mixes no rows."""
+    """Notes what each layer needs, and mixes no rows. Without `masks` the model is to make none."""
 
-    def __init__(self, masks: Masks | None) -> None:
-        self._masks = masks
+    def __init__(self) -> None:
+        self.masks: Masks | None = None
         self.shapes: list[AttentionShape] = []
 
     def attend(self, call: Call) -> Tensor:
         """See Receiver."""
-        window = None if self._masks is None else self._masks.window(call.mask)
-        if self._masks is None and call.mask is not None:
+        window = None if self.masks is None else self.masks.window(call.mask)
+        if self.masks is None and call.mask is not None:
             raise UnservedError("makes masks of its own")
-        if self._masks is not None and call.window is not None and call.window != window:
+        if self.masks is not None and call.window is not None and call.window != window:
             raise UnservedError(f"tells attention of a window of {call.window} tokens and masks one of {window}")
         self.shapes.append(call.shape(window))
         group = len(call.query) // len(call.key)

@@ -82,6 +82,13 @@ def test_the_same_from_no_file(name: str, dtype: torch.dtype, image: Image, tmp_
             assert _apart(decoder.logits(hidden), logits) < CLOSE[dtype]
 
 
+def test_no_weight_is_the_mapped_file(folder: Path) -> None:
+    """Where memory is short, every step would read it from the disk again."""
+    _, _, decoder = loaded(folder)
+    assert decoder.weight_bytes
+    assert str(folder) not in Path("/proc/self/maps").read_text()
+
+
 def test_weights_are_told_by_their_dtype() -> None:
     config = make_model(*CONFIGS["experts"]).config
     outline = transformers_outline(config.to_dict())

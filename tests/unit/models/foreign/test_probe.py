@@ -44,6 +44,7 @@ def test_large_models_have_no_memory_while_they_are_asked() -> None:
     outline = transformers_outline({**config.to_dict(), "architectures": ["LlamaForCausalLM"]})
     assert outline.weight_bytes(torch.bfloat16) == pytest.approx(2 * 69e9, rel=0.01)
     assert set(outline.facts.attention) == {AttentionShape(64, 8, 128, 128**-0.5)}
+    assert (outline.widest, outline.facts.vocab_size) == (28672, 32000), "logits are no part of a row's work"
 
 
 def test_windows_scales_and_caps_are_found() -> None:
