@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from plimsoll_runtime.cli import values
-from plimsoll_runtime.engine.config import ATTENTION_BACKENDS, DTYPES, EngineConfig
+from plimsoll_runtime.engine.config import ATTENTION_BACKENDS, DTYPES, MODEL_IMPLS, EngineConfig
 from plimsoll_runtime.engine.policy import POLICIES
 from plimsoll_runtime.errors import UsageError
 
@@ -26,6 +26,7 @@ def engine_config(args: argparse.Namespace) -> EngineConfig:
     return EngineConfig(
         model=args.model,
         revision=args.revision,
+        model_impl=args.model_impl,
         dtype=args.dtype,
         max_model_len=args.max_model_len,
         max_batch_tokens=args.max_batch_tokens,
@@ -48,6 +49,13 @@ def engine_config(args: argparse.Namespace) -> EngineConfig:
 def _add_model(group: argparse._ArgumentGroup) -> None:
     """What of the model is served, and in which precision."""
     group.add_argument("--revision", metavar="R", help="branch, tag or commit of a Hugging Face model")
+    group.add_argument(
+        "--model-impl",
+        choices=MODEL_IMPLS,
+        default=DEFAULTS.model_impl,
+        help="whose code computes the model: ours, or Transformers' own with our attention; auto: ours where we have "
+        "it (default: %(default)s)",
+    )
     group.add_argument(
         "--dtype",
         choices=DTYPES,

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from plimsoll_runtime.cli import values
+
+if TYPE_CHECKING:
+    from plimsoll_runtime.models.outline import Outline
 
 GIB = 2**30
 
@@ -66,9 +69,13 @@ def list_models(args: argparse.Namespace) -> int:
 def show(args: argparse.Namespace) -> int:
     """Print a model's program, and what computes it on a CPU."""
     from plimsoll_runtime.models.fuse import why_not_fused
+    from plimsoll_runtime.models.program import Program
     from plimsoll_runtime.models.summary import summary
 
-    program = _program(args)
+    program = _outline(args)
+    if not isinstance(program, Program):
+        print(program)
+        return 0
     print(program if args.all else summary(program))
     reason = why_not_fused(program)
     print(
@@ -81,14 +88,14 @@ def show(args: argparse.Namespace) -> int:
 def fit(args: argparse.Namespace) -> int:
     """Print the memory that a model needs; 1 where it is more than there is."""
     from plimsoll_runtime.execution.precision import NAMES
-    from plimsoll_runtime.execution.workspace import LargestStep, by_program
+    from plimsoll_runtime.execution.workspace import LargestStep, by_outline
     from plimsoll_runtime.sizes import parse_size
 
-    program, dtype = _program(args), NAMES[args.dtype]
-    facts = program.facts
-    token = program.facts.token_bytes(dtype.itemsize)
-    weights = program.weight_bytes(dtype)
-    step = by_program(program, dtype, LargestStep(args.max_batch_tokens, args.max_sequences, facts.max_positions))
+    outline, dtype = _outline(args), NAMES[args.dtype]
+    facts = outline.facts
+    token = facts.token_bytes(dtype.itemsize)
+    weights = outline.weight_bytes(dtype)
+    step = by_outline(outline, dtype, LargestStep(args.max_batch_tokens, args.max_sequences, facts.max_positions))
     rows = [
         ("weights", _size(weights), f"in {args.dtype}"),
         ("largest step", _size(step), f"{args.max_batch_tokens} tokens, {args.max_sequences} sequences: at most"),
@@ -105,12 +112,11 @@ def fit(args: argparse.Namespace) -> int:
     return 0
 
 
-def _program(args: argparse.Namespace) -> Any:
-    from plimsoll_runtime.models.composing import program_of
-    from plimsoll_runtime.models.registry import describe
+def _outline(args: argparse.Namespace) -> Outline:
+    from plimsoll_runtime.driver.model import outline_of
     from plimsoll_runtime.weights.sources import resolve_config
 
-    return program_of(describe(resolve_config(args.model, args.revision)))
+    return outline_of(resolve_config(args.model, args.revision))
 
 
 def _size(count: int) -> str:

@@ -46,6 +46,7 @@ from plimsoll_runtime.execution.sampling.sampler import Sampler
 from plimsoll_runtime.execution.tiers.open import Tiers, check_options, open_tiers, staging_beside
 from plimsoll_runtime.execution.workspace import LargestStep, on_a_cpu, on_an_accelerator
 from plimsoll_runtime.models.decoder import Decoder
+from plimsoll_runtime.models.program import Program
 from plimsoll_runtime.sizes import is_share, parse_size
 from plimsoll_runtime.weights.image.arena import name_of
 from plimsoll_runtime.weights.image.image import Image
@@ -94,7 +95,7 @@ def build_engine(
     if probe is not None:
         decoder = probe.watch_decoder(decoder)
     cache = KvCache(
-        model.program.facts.attention,
+        model.outline.facts.attention,
         budget.most_blocks,
         config.block_size,
         model.dtype,
@@ -103,7 +104,7 @@ def build_engine(
         taken=budget.num_blocks,
     )
     tiers = _tiers(config, model, cache, backends)
-    sampler = Sampler(model.program.facts.vocab_size, tuple(model.eos_token_ids))
+    sampler = Sampler(model.outline.facts.vocab_size, tuple(model.eos_token_ids))
     timeline = Timeline() if probe is None else probe.timeline
     runner_timeline = Timeline() if overlaps(config, device.type) else timeline
     host, index = (None, None) if tiers is None else (tiers.host, tiers.index)
@@ -121,11 +122,11 @@ def build_engine(
         threads = take_over()
     info = EngineInfo(
         model=config.model,
-        architecture=model.program.facts.architecture,
+        architecture=model.outline.facts.architecture,
         dtype=name_of(model.dtype),
         device=device.type,
         attention_backend=forward_pass.backends[0].name,
-        vocab_size=model.program.facts.vocab_size,
+        vocab_size=model.outline.facts.vocab_size,
         max_model_len=budget.max_model_len,
         block_size=config.block_size,
         num_blocks=budget.num_blocks,
@@ -165,6 +166,8 @@ def _graphs(
     """Decodes as CUDA graphs, where there is CUDA and the backend's steps can be captured."""
     if cache.device.type != "cuda" or not isinstance(backend, GraphBackend):
         return None
+    if not isinstance(decoder.outline, Program):  # Transformers' code may look at numbers in the middle of a step
+        return None
     capture = CudaCapture(cache.device)
     return GraphedDecoder(
         decoder, backend, cache, capture, max_sequences=config.max_sequences, max_model_len=max_model_len
@@ -201,7 +204,7 @@ def _check_grant(config: EngineConfig, grant: Grant | None) -> None:
 def _weights_of(model: Model, image: Image | None) -> int:
     """Bytes of the device's memory that the weights take, or by what is known before a load will take at most."""
     if image is None:
-        return model.program.weight_bytes(model.dtype)
+        return model.outline.weight_bytes(model.dtype)
     return model.beside_image + (image.size if model.device.type == "cpu" else 0)
 
 
@@ -220,7 +223,7 @@ def _share_out(
     if grant is None:
         free = free_memory(model.device)
         # The longest sequence that memory could hold.
-        held = config.max_model_len or min(model.program.facts.max_positions, max(1, free // model.token_bytes))
+        held = config.max_model_len or min(model.outline.facts.max_positions, max(1, free // model.token_bytes))
         workspace, backends = _workspace(config, model, decoder, held)
         return _budget(config, model, Room(weights, free, workspace)), workspace, backends
     budget = granted_kv_cache(
@@ -230,7 +233,7 @@ def _share_out(
         block_bytes=model.token_bytes * config.block_size,
         block_size=config.block_size,
         max_model_len=config.max_model_len,
-        model_limit=model.program.facts.max_positions,
+        model_limit=model.outline.facts.max_positions,
     )
     workspace, backends = _workspace(config, model, decoder, budget.max_model_len)
     grant.check_workspace(workspace)
@@ -253,7 +256,7 @@ def _budget(config: EngineConfig, model: Model, room: Room) -> KvBudget:
         block_bytes=block_bytes,
         block_size=config.block_size,
         max_model_len=config.max_model_len,
-        model_limit=model.program.facts.max_positions,
+        model_limit=model.outline.facts.max_positions,
         max_sequences=config.max_sequences,
         default_share=DEFAULT_SHARE_CPU if model.device.type == "cpu" else DEFAULT_SHARE_GPU,
         staging=staging_beside(config, model.device, block_bytes),

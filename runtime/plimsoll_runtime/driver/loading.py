@@ -26,10 +26,10 @@ def load(config: EngineConfig, model: Model, files: ModelFiles, image: Image | N
     """Read the weights; with an image they lie there, and it is sealed once they do. Raises as `load_decoder` does."""
     device, fused = model.device, model.fused
     if image is None:
-        return load_decoder(files, model.program, model.dtype, device=device, progress=progress, fused=fused)
+        return load_decoder(files, model.outline, model.dtype, device=device, progress=progress, fused=fused)
     arena = FillingArena(image)
     decoder = load_decoder(
-        files, model.program, model.dtype, device=device, progress=progress, fused=fused, places=arena
+        files, model.outline, model.dtype, device=device, progress=progress, fused=fused, places=arena
     )
     header = arena.finish(facts_of(config, model, files))
     logger.info("%s: its weights lie in an image of %.2f GiB", config.model, header.nbytes / 2**30)
@@ -44,7 +44,7 @@ def wake(model: Model, image: Image, header: ImageHeader, registry: HostRegistry
     began = time.perf_counter()
     arena = FilledArena(image, header)
     with _copied(arena, model.device, registry):
-        decoder = wake_decoder(model.program, model.dtype, arena, device=model.device, fused=model.fused)
+        decoder = wake_decoder(model.outline, model.dtype, arena, device=model.device, fused=model.fused)
     logger.info("woken from an image of %.2f GiB in %.3f s", header.nbytes / 2**30, time.perf_counter() - began)
     return decoder
 

@@ -10,7 +10,7 @@ from plimsoll_runtime.driver.needs import Needs
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.errors import UsageError
 from plimsoll_runtime.execution.memory import granted_kv_cache, least_kv_bytes
-from plimsoll_runtime.execution.workspace import LargestStep, by_program, on_a_cpu
+from plimsoll_runtime.execution.workspace import LargestStep, by_outline, on_a_cpu
 from plimsoll_runtime.models.load import image_bytes, imagined_decoder
 from plimsoll_runtime.sizes import is_share, parse_size
 from plimsoll_runtime.weights.sources import resolve
@@ -25,7 +25,7 @@ def measure(config: EngineConfig, kv: int | None = None) -> Needs:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     model = from_files(config, resolve(config.model, config.revision), device)
     block_bytes = model.token_bytes * config.block_size
-    limit = model.program.facts.max_positions
+    limit = model.outline.facts.max_positions
     least = kv or _asked(config) or least_kv_bytes(config.max_model_len, limit, config.block_size, block_bytes)
     budget = granted_kv_cache(
         kv=least,
@@ -38,7 +38,7 @@ def measure(config: EngineConfig, kv: int | None = None) -> Needs:
     )
     longest = budget.max_model_len
     return Needs(
-        image=image_bytes(model.program, model.dtype, fused=model.fused) + len(model.described),
+        image=image_bytes(model.outline, model.dtype, fused=model.fused) + len(model.described),
         private=model.beside_image,
         workspace=_workspace(model, LargestStep(config.max_batch_tokens, config.max_sequences, longest)),
         block_bytes=block_bytes,
@@ -62,6 +62,6 @@ def _asked(config: EngineConfig) -> int | None:
 
 def _workspace(model: Model, step: LargestStep) -> int:
     if not model.fused:
-        return by_program(model.program, model.dtype, step)
-    decoder, _ = imagined_decoder(model.program, model.dtype)
+        return by_outline(model.outline, model.dtype, step)
+    decoder, _ = imagined_decoder(model.outline, model.dtype)
     return on_a_cpu(decoder, step)

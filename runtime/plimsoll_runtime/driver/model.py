@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -21,9 +22,11 @@ from plimsoll_runtime.execution.attention.select import candidates
 from plimsoll_runtime.execution.attention.target import Target
 from plimsoll_runtime.execution.precision import NAMES, choose_dtype
 from plimsoll_runtime.models.composing import program_of
+from plimsoll_runtime.models.foreign.outline import transformers_outline
 from plimsoll_runtime.models.fuse import why_not_fused
+from plimsoll_runtime.models.outline import Outline
 from plimsoll_runtime.models.program import Program
-from plimsoll_runtime.models.registry import describe
+from plimsoll_runtime.models.registry import check_unquantised, describe, has_program
 from plimsoll_runtime.text.ends import end_ids
 from plimsoll_runtime.weights.files import ModelFiles
 from plimsoll_runtime.weights.image.arena import name_of
@@ -37,10 +40,10 @@ Backends = Sequence[type[AttentionBackend]]
 class Model:
     """`files` is None where the model wakes: nothing of them is read. `eos_token_ids`: see text.ends.
 
-    `described`: the config.json that the program was made of, as an image keeps it.
+    `described`: the config.json that the outline was made of, as an image keeps it.
     """
 
-    program: Program
+    outline: Outline
     described: bytes
     dtype: torch.dtype
     device: torch.device
@@ -56,22 +59,35 @@ class Model:
     @property
     def token_bytes(self) -> int:
         """Keys and values of one token in all layers."""
-        return self.program.facts.token_bytes(self.dtype.itemsize)
+        return self.outline.facts.token_bytes(self.dtype.itemsize)
 
     @property
     def beside_image(self) -> int:
         """Bytes of weights that an engine with an image has of its own: torch packs on a CPU, a GPU has a copy."""
-        return 0 if self.fused else self.program.weight_bytes(self.dtype)
+        as_they_lie = self.fused or (self.device.type == "cpu" and not self.outline.repacks)
+        return 0 if as_they_lie else self.outline.weight_bytes(self.dtype)
+
+
+def outline_of(described: Mapping[str, Any], impl: str = "auto", max_model_len: int | None = None) -> Outline:
+    """What a config.json describes: a program of ours where there is one, else Transformers' code; or as `impl` says.
+
+    Raises ModelError where whose code it is cannot serve it, with the reason.
+    """
+    theirs = described.get("model_type") is not None and not has_program(described)
+    if impl == "transformers" or (impl == "auto" and theirs):
+        check_unquantised(described)
+        return transformers_outline(described)
+    return program_of(describe(described), max_model_len)
 
 
 def from_files(config: EngineConfig, files: ModelFiles, device: torch.device) -> Model:
     """Raises ModelError for what cannot be served, UsageError for options that cannot be had."""
-    program = program_of(describe(files.config), config.max_model_len)
-    ours = _our_kernels_serve(config, program, device)
+    outline = outline_of(files.config, config.model_impl, config.max_model_len)
+    ours = _our_kernels_serve(config, outline, device)
     dtype = choose_dtype(config.dtype, files.config, device, quantised=files.format == "gguf", ours=ours)
-    backends = candidates(config.attention_backend, _target(config, program, device, dtype))
+    backends = candidates(config.attention_backend, _target(config, outline, device, dtype))
     described = json.dumps(files.config).encode()
-    return Model(program, described, dtype, device, backends, end_ids(files), files)
+    return Model(outline, described, dtype, device, backends, end_ids(files), files)
 
 
 def from_image(config: EngineConfig, facts: ImageFacts, device: torch.device) -> Model:
@@ -89,11 +105,11 @@ def from_image(config: EngineConfig, facts: ImageFacts, device: torch.device) ->
         if found != wanted:
             raise _misfit(f"its {what} is {found}, and {wanted} is asked for")
     _check_files(facts.files)
-    program = program_of(describe(json.loads(facts.config)), config.max_model_len)
+    outline = outline_of(json.loads(facts.config), config.model_impl, config.max_model_len)
     dtype = NAMES[facts.dtype]
     _use_kernels(facts, dtype)
-    backends = _backends(config, facts, _target(config, program, device, dtype))
-    return Model(program, facts.config, dtype, device, backends, facts.eos_token_ids, None)
+    backends = _backends(config, facts, _target(config, outline, device, dtype))
+    return Model(outline, facts.config, dtype, device, backends, facts.eos_token_ids, None)
 
 
 def facts_of(config: EngineConfig, model: Model, files: ModelFiles) -> ImageFacts:
@@ -115,13 +131,14 @@ def facts_of(config: EngineConfig, model: Model, files: ModelFiles) -> ImageFact
     )
 
 
-def _target(config: EngineConfig, program: Program, device: torch.device, dtype: torch.dtype) -> Target:
-    return Target(device, dtype, program.facts.attention, config.block_size, why_not_fused(program))
+def _target(config: EngineConfig, outline: Outline, device: torch.device, dtype: torch.dtype) -> Target:
+    unfused = why_not_fused(outline) if isinstance(outline, Program) else "computes no model on Transformers' code"
+    return Target(device, dtype, outline.facts.attention, config.block_size, unfused)
 
 
-def _our_kernels_serve(config: EngineConfig, program: Program, device: torch.device) -> bool:
+def _our_kernels_serve(config: EngineConfig, outline: Outline, device: torch.device) -> bool:
     """Whether the CPU kernels may take the model in bfloat16."""
-    target = _target(config, program, device, torch.bfloat16)
+    target = _target(config, outline, device, torch.bfloat16)
     return config.attention_backend in ("auto", "cpu") and ENTRIES["cpu"].why_not(target) is None
 
 

@@ -7,6 +7,7 @@ import msgspec
 from plimsoll_runtime.errors import UsageError
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
+MODEL_IMPLS = ("auto", "native", "transformers")
 ATTENTION_BACKENDS = ("auto", "cpu", "torch", "triton", "flashinfer", "flash-attn", "sdpa", "reference")
 BLOCK_SIZES = (8, 16, 32, 64, 128, 256)
 """Tokens of a KV block that kernels are made for."""
@@ -31,6 +32,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     `kv_disk_size` likewise, of the host memory and of the disk space that is free. `kv_disk` is the folder for cached
     blocks that the KV cache has no room for.
     `model` is a folder, a .gguf file, demo://NAME or a Hugging Face id (hf://ID too).
+    `model_impl`: whose code computes the model: "native" is ours, "transformers" Transformers' own with our attention;
+    "auto" is ours where we have it.
     `overlap`: whether a step is planned while the one before it runs, in a thread of its own (see `overlaps`).
     `offline`: nobody watches the answers come, so only the last one's time counts (see `overlaps` and `engine.pacing`).
     `step_timeout`: seconds that every step may take; one that takes longer than that, and than ten times what steps of
@@ -40,6 +43,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     model: str
     revision: str | None = None
+    model_impl: str = "auto"
     dtype: str = "auto"
     max_model_len: int | None = None
     max_batch_tokens: int = 2048
@@ -67,6 +71,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
             raise UsageError(
                 f"step_timeout must be 0 (never) or at least {LEAST_STEP_SECONDS:g}, not {self.step_timeout}"
             )
+        if self.model_impl not in MODEL_IMPLS:
+            raise UsageError(f"model_impl must be one of {', '.join(MODEL_IMPLS)}, not {self.model_impl}")
         if self.block_size not in BLOCK_SIZES:
             raise UsageError(f"block_size must be one of {', '.join(map(str, BLOCK_SIZES))}, not {self.block_size}")
 

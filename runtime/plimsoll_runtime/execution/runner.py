@@ -124,7 +124,7 @@ class ModelRunner:
                 continue
             first = last + 1 - len(sequence.token_ids)
             count = self._sampler.prompt_logprob_count(sequence.slot)
-            step = max(1, PROMPT_LOGITS // self._decoder.program.facts.vocab_size)
+            step = max(1, PROMPT_LOGITS // self._decoder.outline.facts.vocab_size)
             report = reports.setdefault(sequence.slot, [])
             for start in range(0, len(targets), step):
                 part = torch.tensor(targets[start : start + step], device=hidden.device)

@@ -18,7 +18,8 @@ from plimsoll_runtime.execution.forward import ForwardPass
 from plimsoll_runtime.execution.kv_cache import KvCache
 from plimsoll_runtime.execution.runner import PROMPT_LOGITS
 from plimsoll_runtime.models.decoder import Decoder
-from plimsoll_runtime.models.program import Facts, Program
+from plimsoll_runtime.models.outline import Outline
+from plimsoll_runtime.models.program import Facts
 
 FLOAT32 = 4
 KEPT = 2.5
@@ -49,20 +50,20 @@ class KnowsStepBytes(Protocol):
 
 
 def on_a_cpu(decoder: Decoder, step: LargestStep) -> int:
-    """Bytes, from the decoder itself or from its program."""
-    facts = decoder.program.facts
+    """Bytes, from the decoder itself or from its outline."""
+    facts = decoder.outline.facts
     logits_rows = step.logits_rows(facts.vocab_size)
     if isinstance(decoder, KnowsStepBytes):
         computed = decoder.step_bytes(step.rows, logits_rows, step.longest)
     else:
-        computed = _torch_bytes(decoder.program, decoder.dtype.itemsize, step.rows, logits_rows)
+        computed = _torch_bytes(decoder.outline, decoder.dtype.itemsize, step.rows, logits_rows)
     return computed + _choosing(facts, step)
 
 
-def by_program(program: Program, dtype: torch.dtype, step: LargestStep) -> int:
-    """Bytes for torch's decoder before there is one. On a GPU what is measured once there is one is less."""
-    logits_rows = step.logits_rows(program.facts.vocab_size)
-    return _torch_bytes(program, dtype.itemsize, step.rows, logits_rows) + _choosing(program.facts, step)
+def by_outline(outline: Outline, dtype: torch.dtype, step: LargestStep) -> int:
+    """Bytes for a decoder of torch's ops before there is one. On a GPU what is measured once there is one is less."""
+    logits_rows = step.logits_rows(outline.facts.vocab_size)
+    return _torch_bytes(outline, dtype.itemsize, step.rows, logits_rows) + _choosing(outline.facts, step)
 
 
 def on_an_accelerator(
@@ -72,7 +73,7 @@ def on_an_accelerator(
 
     And the backends without those that failed at it. Raises NoBackendError where all do.
     """
-    facts, device = decoder.program.facts, torch.accelerator.current_accelerator()
+    facts, device = decoder.outline.facts, torch.accelerator.current_accelerator()
     assert device is not None
     cache = KvCache(facts.attention, 2, block_size, decoder.dtype, device, paired=backends[0].fused)
     able: list[type[AttentionBackend]] = []
@@ -103,7 +104,7 @@ def _run(
     zeros = torch.zeros(rows, dtype=torch.int64, device=cache.device)
     batch = AttentionBatch([rows], [rows], [[0] * -(-rows // cache.block_size)], zeros)
     hidden: Tensor = forward_pass(zeros, torch.arange(rows, device=cache.device), batch)
-    wanted = step.logits_rows(decoder.program.facts.vocab_size)
+    wanted = step.logits_rows(decoder.outline.facts.vocab_size)
     decoder.logits(hidden[:1].expand(wanted, -1).contiguous())
     return forward_pass.backends
 
@@ -114,6 +115,6 @@ def _choosing(facts: Facts, step: LargestStep) -> int:
     return FLOAT32 * facts.vocab_size * max(2 * step.sequences, prompts)
 
 
-def _torch_bytes(program: Program, size: int, rows: int, logits_rows: int) -> int:
-    """Torch's decoder: its widest op with what the allocator keeps of it, attention's tiles, and the logits."""
-    return int(KEPT * rows * program.row_bytes(size)) + TILES + logits_rows * program.logits_bytes(size)
+def _torch_bytes(outline: Outline, size: int, rows: int, logits_rows: int) -> int:
+    """A decoder of torch's ops: its widest op with what the allocator keeps, attention's tiles, and the logits."""
+    return int(KEPT * rows * outline.row_bytes(size)) + TILES + logits_rows * outline.logits_bytes(size)

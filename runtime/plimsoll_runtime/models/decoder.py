@@ -12,6 +12,7 @@ from torch import Tensor
 from plimsoll_runtime.models.attention import Attention
 from plimsoll_runtime.models.op_times import OpKind
 from plimsoll_runtime.models.ops.op import Run, Step
+from plimsoll_runtime.models.outline import Outline
 from plimsoll_runtime.models.patterns import Part, parts_of
 from plimsoll_runtime.models.program import Program
 from plimsoll_runtime.models.rope import RopeTable
@@ -21,9 +22,12 @@ from plimsoll_runtime.models.weights import WeightReader
 class Decoder(Protocol):
     """A loaded model. It computes and keeps no state between calls: the cache belongs to the attention."""
 
-    program: Program
     dtype: torch.dtype
     weight_bytes: int
+
+    @property
+    def outline(self) -> Outline:
+        """What was known of it before it had weights."""
 
     def __call__(self, token_ids: Tensor, positions: Tensor, attention: Attention) -> Tensor:
         """token_ids and positions int64 [T] -> final hidden states [T, hidden], normed."""
@@ -55,6 +59,11 @@ class TorchDecoder:
         self._logits = program.head.compiled(reader)
         self._ropes = {rope: RopeTable(rope, reader.device) for rope in program.ropes}
         self.weight_bytes = reader.nbytes
+
+    @property
+    def outline(self) -> Program:
+        """See Decoder."""
+        return self.program
 
     def __call__(self, token_ids: Tensor, positions: Tensor, attention: Attention) -> Tensor:
         """token_ids and positions int64 [T] -> final hidden states [T, hidden], normed."""

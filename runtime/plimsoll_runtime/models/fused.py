@@ -95,6 +95,11 @@ class FusedDecoder:
         )
         self.weight_bytes = reader.nbytes
 
+    @property
+    def outline(self) -> Program:
+        """See Decoder."""
+        return self.program
+
     def __call__(self, token_ids: Tensor, positions: Tensor, attention: Attention) -> Tensor:
         """token_ids and positions int64 [T] -> final hidden states [T, hidden], normed."""
         if not isinstance(attention, FusedStep):

@@ -10,7 +10,10 @@ import torch
 from plimsoll_kernels.cpu.places import OWN, Places
 from plimsoll_runtime.heap import give_back
 from plimsoll_runtime.models.decoder import Decoder, TorchDecoder
+from plimsoll_runtime.models.foreign import load as foreign
+from plimsoll_runtime.models.foreign.outline import TransformersOutline
 from plimsoll_runtime.models.fused import FusedDecoder
+from plimsoll_runtime.models.outline import Outline
 from plimsoll_runtime.models.program import Program
 from plimsoll_runtime.models.tensors import check_tensors
 from plimsoll_runtime.models.weights import Progress, ShapeReader, WeightReader
@@ -27,7 +30,7 @@ _PLACE_BYTES = 48
 
 def load_decoder(
     files: ModelFiles,
-    program: Program,
+    outline: Outline,
     dtype: torch.dtype,
     *,
     device: torch.device,
@@ -35,25 +38,41 @@ def load_decoder(
     fused: bool = False,
     places: Places = OWN,
 ) -> Decoder:
-    """Load a model's weights as its program says; `fused` for steps of the attention backend `cpu`.
+    """Load a model's weights as its outline says; `fused` for steps of the attention backend `cpu`.
 
     What the decoder reads of them lies in `places`: packed if `fused`, else as plain tensors.
     Raises ModelError when a tensor is missing, unexpected, of another shape, or cannot be read.
     """
+    told = progress or _silent
+    if isinstance(outline, TransformersOutline):
+        return foreign.load(files, outline, dtype, device, told, None if places is OWN else places)
+    return _load_program(files, _program(outline), dtype, device, told, places, fused=fused)
+
+
+def _load_program(
+    files: ModelFiles,
+    program: Program,
+    dtype: torch.dtype,
+    device: torch.device,
+    progress: Progress,
+    places: Places,
+    *,
+    fused: bool,
+) -> Decoder:
     source = open_tensors(files, program.stored_shapes())
     if program.is_part:
         source = PartTensors(source, program.stored_shapes())
     check_tensors(program, source.shapes)
     if fused:
-        return FusedDecoder(program, WeightReader(program, source, dtype, device, progress or _silent), places)
+        return FusedDecoder(program, WeightReader(program, source, dtype, device, progress), places)
     through = None if places is OWN else places
-    decoder = TorchDecoder(program, WeightReader(program, source, dtype, device, progress or _silent, through))
+    decoder = TorchDecoder(program, WeightReader(program, source, dtype, device, progress, through))
     give_back()
     return decoder
 
 
 def wake_decoder(
-    program: Program, dtype: torch.dtype, arena: FilledArena, *, device: torch.device, fused: bool
+    outline: Outline, dtype: torch.dtype, arena: FilledArena, *, device: torch.device, fused: bool
 ) -> Decoder:
     """The decoder that `load_decoder` made while it filled the arena's image: nothing is read, and nothing packed.
 
@@ -61,30 +80,40 @@ def wake_decoder(
     Raises ModelError where the image holds other tensors than the program needs.
     """
     decoder: Decoder
-    if fused:
+    if isinstance(outline, TransformersOutline):
+        decoder = foreign.wake(outline, dtype, device, arena)
+    elif fused:
+        program = _program(outline)
         decoder = FusedDecoder(program, ShapeReader(program, dtype), arena)
     else:
+        program = _program(outline)
         shapes = ShapesOnly(program.stored_shapes())
         decoder = TorchDecoder(program, WeightReader(program, shapes, dtype, device, _silent, arena))
     arena.finish()
     return decoder
 
 
-def imagined_decoder(program: Program, dtype: torch.dtype) -> tuple[FusedDecoder, CountingArena]:
+def imagined_decoder(outline: Outline, dtype: torch.dtype) -> tuple[FusedDecoder, CountingArena]:
     """A fused decoder without weights, to ask what its steps take, and the places that it would have in an image."""
-    arena = CountingArena()
+    arena, program = CountingArena(), _program(outline)
     return FusedDecoder(program, ShapeReader(program, dtype), arena), arena
 
 
-def image_bytes(program: Program, dtype: torch.dtype, *, fused: bool) -> int:
+def image_bytes(outline: Outline, dtype: torch.dtype, *, fused: bool) -> int:
     """At least what an image of a model's weights takes but for its config, and at most some KiB more."""
     if fused:
-        _, arena = imagined_decoder(program, dtype)
+        _, arena = imagined_decoder(outline, dtype)
     else:
         arena = CountingArena()
-        for weight in program.weights().values():
-            arena.keep(hollow(weight.shape, weight.dtype(dtype)))
+        for shape, kept in outline.weight_shapes(dtype):
+            arena.keep(hollow(shape, kept))
     return arena.end + _HEADER_BYTES + _PLACE_BYTES * arena.count
+
+
+def _program(outline: Outline) -> Program:
+    if not isinstance(outline, Program):
+        raise TypeError(f"{outline.facts.architecture} has no program")
+    return outline
 
 
 def _silent(stage: str, fraction: float) -> None:

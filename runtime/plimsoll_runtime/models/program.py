@@ -78,9 +78,18 @@ class Program:
         """Every tensor that the files have to have, with its shape there."""
         return {weight.name: weight.stored_shape for weight in self._weights()}
 
+    def weight_shapes(self, dtype: torch.dtype) -> Iterator[tuple[tuple[int, ...], torch.dtype]]:
+        """Each tensor that is kept once loaded, matrices in `dtype`."""
+        return ((w.shape, w.dtype(dtype)) for w in self.weights().values())
+
     def weight_bytes(self, dtype: torch.dtype) -> int:
-        """Bytes that the weights take once loaded, matrices in `dtype`."""
-        return sum(prod(w.shape) * w.dtype(dtype).itemsize for w in self.weights().values())
+        """Bytes that these take."""
+        return sum(prod(shape) * kept.itemsize for shape, kept in self.weight_shapes(dtype))
+
+    @property
+    def repacks(self) -> bool:
+        """See Outline."""
+        return True
 
     def step_cost(self, plan: StepPlan, element_bytes: int) -> Mapping[OpKind, OpCost]:
         """The cost of a step by kind of op that there is, all layers together.

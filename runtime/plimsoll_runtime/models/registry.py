@@ -125,9 +125,7 @@ MODEL_TYPES: Mapping[str, str] = {family.model_type: family.architecture for fam
 
 def describe(config: Mapping[str, Any]) -> DecoderSpec:
     """The spec of a config.json. Raises ModelError naming the architecture or the field that is not supported."""
-    if quantisation := config.get("quantization_config"):
-        method = quantisation.get("quant_method", "unknown") if isinstance(quantisation, Mapping) else quantisation
-        raise ModelError(f"config.json: quantization_config ({method}) is not supported yet; use unquantised weights")
+    check_unquantised(config)
     if (part := text_part(config)) is not None:
         return replace(describe(part), is_part=True)
     name = _architecture(config)
@@ -144,6 +142,21 @@ def describe(config: Mapping[str, Any]) -> DecoderSpec:
 def plugins() -> dict[str, str]:
     """Architectures that third parties have registered, and where each is described."""
     return {point.name: point.value for point in entry_points(group=ENTRY_POINTS)}
+
+
+def has_program(config: Mapping[str, Any]) -> bool:
+    """Whether `describe` knows the architecture, or that of its text."""
+    if (part := text_part(config)) is not None:
+        return has_program(part)
+    name = _architecture(config)
+    return name in FAMILIES or name in plugins()
+
+
+def check_unquantised(config: Mapping[str, Any]) -> None:
+    """Raises ModelError for weights in a form that nothing here reads."""
+    if quantisation := config.get("quantization_config"):
+        method = quantisation.get("quant_method", "unknown") if isinstance(quantisation, Mapping) else quantisation
+        raise ModelError(f"config.json: quantization_config ({method}) is not supported yet; use unquantised weights")
 
 
 def _architecture(config: Mapping[str, Any]) -> str:

@@ -16,6 +16,7 @@ from plimsoll_runtime.models.attention import Attention, NormOfHeads, RotatingAt
 from plimsoll_runtime.models.decoder import TorchDecoder
 from plimsoll_runtime.models.op_times import OpKind
 from plimsoll_runtime.models.ops.op import Run
+from plimsoll_runtime.models.program import Program
 
 RANGE_PREFIX = "plimsoll::"
 
@@ -107,6 +108,11 @@ class MarkedDecoder:
         for stage in decoder.stages:
             if stage.kind is not OpKind.EMBED:  # which begins with what comes before the first stage
                 stage.run = self._marked(stage.run, stage.kind)
+
+    @property
+    def outline(self) -> Program:
+        """See Decoder."""
+        return self.program
 
     def __call__(self, token_ids: Tensor, positions: Tensor, attention: Attention) -> Tensor:
         """As the decoder's own."""

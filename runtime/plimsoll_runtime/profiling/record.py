@@ -10,6 +10,7 @@ from plimsoll_runtime.engine.messages import AddRequest
 from plimsoll_runtime.engine.timeline import PhaseSpan
 from plimsoll_runtime.models.op_times import OpKind
 from plimsoll_runtime.models.ops.cost import OpCost
+from plimsoll_runtime.models.program import Program
 from plimsoll_runtime.profiling.server_path import ServerPath
 from plimsoll_runtime.profiling.watch import Watch
 
@@ -46,11 +47,12 @@ def record_steps(
 def _record(watch: Watch) -> StepRecord:
     plan = watch.plan
     assert plan is not None, "a step has run, so there is a plan"
+    outline = watch.decoder.outline
     return StepRecord(
         tokens=plan.num_tokens,
         sequences=len(plan.sequences),
         prefill=any(len(s.token_ids) > 1 for s in plan.sequences),
         spans=watch.timeline.take(),
         op_seconds=watch.take_op_seconds(),
-        costs=watch.decoder.program.step_cost(plan, watch.decoder.dtype.itemsize),
+        costs=outline.step_cost(plan, watch.decoder.dtype.itemsize) if isinstance(outline, Program) else {},
     )

@@ -65,7 +65,7 @@ def hidden_states(decoder: Decoder, chosen: type[AttentionBackend], prompt: Sequ
     """[T, hidden] of one prompt, so many tokens a step, over a paged cache whose blocks lie in disorder."""
     blocks = -(-len(prompt) // BLOCK)
     table = list(range(blocks, 0, -1))
-    shapes = decoder.program.facts.attention
+    shapes = decoder.outline.facts.attention
     backend = chosen(KvCache(shapes, blocks + 1, BLOCK, decoder.dtype, CPU, paired=chosen.fused))
     steps = []
     for start in range(0, len(prompt), chunk):

@@ -101,7 +101,7 @@ def decoder(tmp_path_factory: pytest.TempPathFactory) -> TorchDecoder:
 
 def new_cache(decoder: Decoder) -> KvCache:
     """One in which nothing may be read that was not written."""
-    cache = KvCache(decoder.program.facts.attention, BLOCKS, BLOCK, torch.float32, CPU)
+    cache = KvCache(decoder.outline.facts.attention, BLOCKS, BLOCK, torch.float32, CPU)
     for tensor in (*cache.keys, *cache.values):
         tensor.fill_(float("nan"))
     return cache
@@ -115,7 +115,7 @@ def hidden_states(forward_pass: Callable[..., Tensor], decoder: Decoder, chunks:
         positions = torch.arange(start, start + count)
         slots = torch.tensor([TABLE[p // BLOCK] * BLOCK + p % BLOCK for p in positions.tolist()])
         batch = AttentionBatch([count], [start + count], [TABLE], slots)
-        rows.append(forward_pass(positions * 7 % decoder.program.facts.vocab_size, positions, batch).clone())
+        rows.append(forward_pass(positions * 7 % decoder.outline.facts.vocab_size, positions, batch).clone())
         start += count
     return torch.cat(rows)
 
@@ -257,7 +257,7 @@ def test_graphs_alone_may_fail(decoder: TorchDecoder, caplog: pytest.LogCaptureF
 
 
 def test_the_largest_step_tells_who_fails_at_it(decoder: TorchDecoder) -> None:
-    cache = KvCache(decoder.program.facts.attention, 2, BLOCK, torch.float32, CPU)
+    cache = KvCache(decoder.outline.facts.attention, 2, BLOCK, torch.float32, CPU)
     backends = [failing(2), failing("made"), ReferenceBackend, Graphable]
     assert workspace._run(decoder, backends, cache, LargestStep(8, 2, 8)) == [ReferenceBackend, Graphable]
 
@@ -299,7 +299,7 @@ def test_blocks_are_moved_once_and_tokens_chosen_once(decoder: TorchDecoder) -> 
     """The step overwrites what it has spilt and copied before: doing that again would keep what came after."""
     results, slots, blocks = [], [], []
     for backends in ([failing(2), ReferenceBackend], [ReferenceBackend]):
-        cache = KvCache(decoder.program.facts.attention, BLOCKS, BLOCK, torch.float32, CPU)
+        cache = KvCache(decoder.outline.facts.attention, BLOCKS, BLOCK, torch.float32, CPU)
         generator = torch.Generator().manual_seed(0)
         for tensor in (*cache.keys, *cache.values):
             tensor.copy_(torch.randn(tensor.shape, generator=generator))

@@ -27,7 +27,7 @@ SHAPE = AttentionShape(heads=2, kv_heads=1, head_dim=4, scale=0.5)
 class Echo:
     """A backend and a decoder in one: a row's hidden state is all that a step says of it."""
 
-    program: Any = None
+    outline: Any = None
     dtype = torch.float32
     weight_bytes = 0
 

@@ -95,7 +95,7 @@ def test_an_attention_that_rotates_still_does(tiny_model: Path) -> None:
             self, layer: int, heads: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, norm: object
         ) -> torch.Tensor:
             seen.append(layer)
-            shape = decoder.program.facts.attention[layer]
+            shape = decoder.outline.facts.attention[layer]
             return heads[:, : shape.heads]
 
     listener = Listener()

@@ -51,7 +51,7 @@ def loaded(folder: Path, device: str) -> TorchDecoder:
 @torch.inference_mode()
 def logits(decoder: TorchDecoder, backend: Any, device: str) -> Tensor:
     """Of two sequences in a chunk and a decode step, whose blocks take turns."""
-    cache = KvCache(decoder.program.facts.attention, 9, BLOCK, torch.float32, torch.device(device))
+    cache = KvCache(decoder.outline.facts.attention, 9, BLOCK, torch.float32, torch.device(device))
     chosen: AttentionBackend = backend(cache)
     tables = [[5, 2], [1, 8]]
     lengths, rows = [0, 0], []
@@ -62,7 +62,7 @@ def logits(decoder: TorchDecoder, backend: Any, device: str) -> Tensor:
         slots = torch.tensor([t[p // BLOCK] * BLOCK + p % BLOCK for at, t in places for p in at.tolist()])
         step = chosen.begin(AttentionBatch(counts, lengths, tables, slots.to(device)))
         flat = torch.cat(positions).to(device)
-        rows.append(decoder.logits(decoder(flat * 7 % decoder.program.facts.vocab_size, flat, step)))
+        rows.append(decoder.logits(decoder(flat * 7 % decoder.outline.facts.vocab_size, flat, step)))
     return torch.cat(rows).cpu()
 
 
@@ -81,7 +81,7 @@ def test_decodes_as_graphs(folder: Path, triton_device: str) -> None:
 
     device, decoder, plain = torch.device(triton_device), loaded(folder, triton_device), loaded(folder, "cpu")
     cache, other = (
-        KvCache(decoder.program.facts.attention, 40, BLOCK, torch.float32, d) for d in (device, torch.device("cpu"))
+        KvCache(decoder.outline.facts.attention, 40, BLOCK, torch.float32, d) for d in (device, torch.device("cpu"))
     )
     for mine, theirs in zip((*cache.keys, *cache.values), (*other.keys, *other.values), strict=True):
         theirs.normal_()
@@ -96,7 +96,7 @@ def test_decodes_as_graphs(folder: Path, triton_device: str) -> None:
         batch = AttentionBatch(
             [1] * len(contexts), contexts, tables, torch.tensor([t[p // BLOCK] * BLOCK + p % BLOCK for p, t in places])
         )
-        tokens = positions * 7 % decoder.program.facts.vocab_size
+        tokens = positions * 7 % decoder.outline.facts.vocab_size
         actual = graphs.run(tokens, positions, batch)
         assert actual is not None
         expected = plain(tokens, positions, reference.begin(batch))
@@ -109,7 +109,7 @@ def test_its_steps_rotate(folder: Path) -> None:
     pytest.importorskip("triton")
     from plimsoll_runtime.execution.attention.triton import TritonBackend
 
-    cache = KvCache(loaded(folder, "cpu").program.facts.attention, 2, BLOCK, torch.float32, torch.device("cpu"))
+    cache = KvCache(loaded(folder, "cpu").outline.facts.attention, 2, BLOCK, torch.float32, torch.device("cpu"))
     batch = AttentionBatch([1], [1], [[1]], torch.tensor([16]))
     assert isinstance(TritonBackend(cache).begin(batch), RotatingAttention)
     assert not isinstance(ReferenceBackend(cache).begin(batch), RotatingAttention)

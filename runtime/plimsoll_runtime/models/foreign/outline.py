@@ -1,0 +1,120 @@
+"""What is known of a model that Transformers' code computes, before it has weights: by asking that code (`probe`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import groupby
+from math import prod
+from typing import Any
+
+import torch
+
+from plimsoll_runtime.models.foreign.classes import class_of, refused
+from plimsoll_runtime.models.foreign.errors import UnservedError
+from plimsoll_runtime.models.foreign.probe import probe
+from plimsoll_runtime.models.foreign.skeleton import skeleton, stored_tensors
+from plimsoll_runtime.models.program import RESIDUAL_ROWS, Facts
+
+FLOAT32 = 4
+_WIDE = 4
+"""Results as wide as the widest that live at once: gate, up, the activation and their product."""
+_LOGITS = 3
+"""Copies of logits in the run's dtype: the product's, scaled, capped."""
+_POSITIONS = ("max_position_embeddings", "n_positions", "max_sequence_length", "max_seq_len", "seq_length")
+_CHANGING_ROPES = ("dynamic", "longrope")
+"""Ropes that turn by other angles from a length on: keys that are cached already would have to be turned anew."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredShape:
+    """A tensor by Transformers' name for it; `dtype` where it is the same whatever the run's is."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: torch.dtype | None
+
+
+@dataclass(frozen=True, slots=True)
+class TransformersOutline:
+    """See Outline. `tensors` are what its checkpoint holds, each once, in the order of its modules; `widest` elements
+    a row of its largest result; `base` the name of the part that gives hidden states.
+    """
+
+    facts: Facts
+    base: str
+    tensors: tuple[StoredShape, ...]
+    widest: int
+    config: Mapping[str, Any] = field(repr=False, compare=False)
+
+    def weight_shapes(self, dtype: torch.dtype) -> Iterator[tuple[tuple[int, ...], torch.dtype]]:
+        """See Outline."""
+        return ((tensor.shape, tensor.dtype or dtype) for tensor in self.tensors)
+
+    def weight_bytes(self, dtype: torch.dtype) -> int:
+        """See Outline."""
+        return sum(prod(shape) * kept.itemsize for shape, kept in self.weight_shapes(dtype))
+
+    @property
+    def repacks(self) -> bool:
+        """See Outline."""
+        return False
+
+    def row_bytes(self, size: int) -> int:
+        """See Outline."""
+        return (RESIDUAL_ROWS * self.facts.hidden_size + _WIDE * self.widest) * size
+
+    def logits_bytes(self, size: int) -> int:
+        """See Outline."""
+        return self.facts.vocab_size * (FLOAT32 + _LOGITS * size)
+
+    def __str__(self) -> str:
+        lines = [f"{self.facts.architecture}, computed by Transformers' code with our attention:"]
+        for shape, run in groupby(enumerate(self.facts.attention), key=lambda each: each[1]):
+            first, *_, last = (number for number, _ in (*run,) * 2)
+            lines.append(f"  layers {first}-{last}: {shape}")
+        return "\n".join(lines)
+
+
+def transformers_outline(config: Mapping[str, Any]) -> TransformersOutline:
+    """Raises ModelError naming the architecture, and why Transformers' code for it cannot be served."""
+    kind, theirs = class_of(config)
+    try:
+        found = probe(kind, theirs)
+        positions = _positions(theirs.get_text_config())
+    except UnservedError as error:
+        raise refused(kind.__name__, f"there is no program for it, and Transformers' code {error}") from error
+    facts = Facts(kind.__name__, found.vocab_size, found.hidden_size, positions, found.attention)
+    return TransformersOutline(facts, found.base, _tensors(kind, theirs), found.widest, config)
+
+
+def _positions(config: Any) -> int:
+    """Most tokens of a sequence. Raises UnservedError where nothing says how many."""
+    found = next((n for name in _POSITIONS if type(n := getattr(config, name, None)) is int and n > 0), None)
+    if found is None:
+        raise UnservedError(f"says no number of positions ({', '.join(_POSITIONS)})")
+    rope = getattr(config, "rope_parameters", None) or {}
+    for each in (rope, *(value for value in rope.values() if isinstance(value, Mapping))):
+        if each.get("rope_type") in _CHANGING_ROPES:
+            borders = (
+                each.get("original_max_position_embeddings"),
+                getattr(config, "original_max_position_embeddings", 0),
+            )
+            found = min([found, *(b for b in borders if b)])
+    return found
+
+
+def _tensors(kind: type[Any], config: Any) -> tuple[StoredShape, ...]:
+    """Some stay in float32, because a class says so, and some are no floating point numbers."""
+    model = skeleton(kind, config, torch.bfloat16)
+    return tuple(
+        StoredShape(name, tuple(tensor.shape), _own_dtype(model, name, tensor))
+        for name, tensor in stored_tensors(model)
+    )
+
+
+def _own_dtype(model: Any, name: str, tensor: torch.Tensor) -> torch.dtype | None:
+    if not tensor.is_floating_point():
+        return tensor.dtype
+    strict = model._keep_in_fp32_modules_strict or ()
+    return torch.float32 if any(part in name.split(".") for part in strict) else None

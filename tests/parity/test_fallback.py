@@ -1,0 +1,215 @@
+"""Models on Transformers' own code with our attention: the log probabilities are Transformers', however a step came
+about. Families that have a program of ours too are made to run without it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from model_support.forward import largest_difference, of_engine, of_transformers
+from model_support.tiny import VOCAB, make_model, prompts, save_model
+from torch import Tensor
+
+from plimsoll_runtime import LLM, SamplingParams
+from plimsoll_runtime.errors import ModelError
+from plimsoll_runtime.models.foreign import masks
+from plimsoll_runtime.models.foreign.halves import Halves
+
+TOLERANCE = 1e-3
+VISIBLE = 0.05
+PROMPTS = prompts((1, 17, 40, 120))
+"""Past every window (16) below."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model to compare."""
+
+    config: str
+    values: Mapping[str, Any] = field(default_factory=dict)
+
+
+HEADS: Mapping[str, Any] = {"head_dim": 16}
+WINDOW: Mapping[str, Any] = {"sliding_window": 16, "num_hidden_layers": 4}
+GPT: Mapping[str, Any] = {"n_embd": 48, "n_layer": 3, "n_head": 4, "n_positions": 256}
+LATENT: Mapping[str, Any] = {
+    "num_key_value_heads": 4,
+    "q_lora_rank": 24,
+    "kv_lora_rank": 32,
+    "qk_nope_head_dim": 16,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 12,
+}
+"""Keys of 24 dimensions and values of 12."""
+EXPERTS: Mapping[str, Any] = {
+    "num_experts": 4,
+    "num_local_experts": 4,
+    "n_routed_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 32,
+    "n_group": 2,
+    "topk_group": 1,
+}
+
+CASES: Mapping[str, Case] = {
+    "apertus": Case("ApertusConfig"),
+    "biogpt": Case("BioGptConfig"),
+    "bitnet": Case("BitNetConfig"),
+    "cohere": Case("CohereConfig", {"logit_scale": 0.5}),
+    "cwm": Case("CwmConfig", {**HEADS, **WINDOW}),
+    "deepseek-v2": Case("DeepseekV2Config", {**LATENT, **EXPERTS, "first_k_dense_replace": 1}),
+    "diffllama": Case("DiffLlamaConfig"),
+    "gemma2": Case("Gemma2Config", {**HEADS, **WINDOW, "query_pre_attn_scalar": 24, "final_logit_softcapping": 5.0}),
+    "gemma3n": Case(
+        "Gemma3nTextConfig",
+        {
+            **HEADS,
+            **WINDOW,
+            "intermediate_size": [80] * 4,
+            "vocab_size_per_layer_input": VOCAB,
+            "hidden_size_per_layer_input": 8,
+            "num_kv_shared_layers": 1,
+            "layer_types": ["sliding_attention", "full_attention"] * 2,
+            "activation_sparsity_pattern": [0.0] * 4,
+            "laurel_rank": 8,
+        },
+    ),
+    "glm4-moe": Case("Glm4MoeConfig", {**HEADS, **EXPERTS}),
+    "gpt-neox": Case("GPTNeoXConfig", {"hidden_size": 64}),
+    "gpt2": Case("GPT2Config", {**GPT, "scale_attn_by_inverse_layer_idx": True}),
+    "granite": Case("GraniteConfig", {"embedding_multiplier": 3.0, "logits_scaling": 2.0, "attention_multiplier": 0.2}),
+    "granite-moe": Case("GraniteMoeConfig", {**EXPERTS, "logits_scaling": 2.0}),
+    "jais2": Case("Jais2Config", HEADS),
+    "minicpm3": Case("MiniCPM3Config", LATENT),
+    "mixtral": Case("MixtralConfig", {**EXPERTS, "sliding_window": 16}),
+    "nanochat": Case("NanoChatConfig", {"final_logit_softcapping": 5.0}),
+    "nemotron": Case("NemotronConfig", {"attention_bias": True, "mlp_bias": True}),
+    "olmo2": Case("Olmo2Config"),
+    "olmoe": Case("OlmoeConfig", EXPERTS),
+    "opt": Case("OPTConfig", {"ffn_dim": 64, "word_embed_proj_dim": 24, "pad_token_id": 1}),
+    "persimmon": Case("PersimmonConfig", {"hidden_size": 64}),
+    "phi": Case("PhiConfig", {"partial_rotary_factor": 0.5}),
+    "qwen3-moe": Case("Qwen3MoeConfig", {**HEADS, **EXPERTS}),
+    "smollm3": Case("SmolLM3Config", {**WINDOW, "use_sliding_window": True, "no_rope_layers": [1, 0, 1, 0]}),
+    "stablelm": Case("StableLmConfig", {"partial_rotary_factor": 0.5}),
+    "starcoder2": Case("Starcoder2Config", {"sliding_window": 16}),
+}
+
+Saved = Callable[[str], tuple[Path, Any, list[Tensor]]]
+
+
+@pytest.fixture(scope="session")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Saved:
+    """The folder of a case's model, the model as Transformers loads it, and what it computes."""
+    from transformers import AutoModelForCausalLM
+
+    @cache
+    def make(name: str) -> tuple[Path, Any, list[Tensor]]:
+        case = CASES[name]
+        folder = tmp_path_factory.mktemp(name)
+        save_model(make_model(case.config, case.values), folder)
+        reference = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+        return folder, reference, of_transformers(reference, PROMPTS)
+
+    return make
+
+
+def computed(folder: Path, **options: Any) -> list[Tensor]:
+    return of_engine(str(folder), PROMPTS, model_impl="transformers", **options)
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("tokens", [2048, 24], ids=["together", "in-chunks"])
+def test_logits_equal_transformers(name: str, tokens: int, saved: Saved) -> None:
+    folder, _, expected = saved(name)
+    assert largest_difference(computed(folder, max_batch_tokens=tokens), expected) < TOLERANCE
+
+
+@pytest.mark.parametrize("name", ["cwm", "deepseek-v2", "gemma3n", "opt"])
+def test_alone(name: str, saved: Saved) -> None:
+    folder, _, expected = saved(name)
+    alone = [of_engine(str(folder), [prompt], model_impl="transformers")[0] for prompt in PROMPTS]
+    assert largest_difference(alone, expected) < TOLERANCE
+
+
+@pytest.mark.parametrize("name", ["gemma2", "minicpm3"])
+@pytest.mark.parametrize("backend", ["torch", "reference"])
+def test_every_backend_of_a_cpu(name: str, backend: str, saved: Saved) -> None:
+    folder, _, expected = saved(name)
+    assert largest_difference(computed(folder, attention_backend=backend), expected) < TOLERANCE
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_answers_with_prefix_hits(name: str, saved: Saved) -> None:
+    """The log probabilities of each token of an answer, whose prompt is in the cache, and of its company's."""
+    folder, reference, _ = saved(name)
+    llm = LLM(
+        str(folder), model_impl="transformers", dtype="float32", threads=1, kv_memory="4MiB", check_integrity_every=1
+    )
+    params = SamplingParams(temperature=0.0, max_tokens=6, ignore_eos=True, logprobs=VOCAB)
+    asked = [PROMPTS[3], PROMPTS[3][:70] + PROMPTS[2], PROMPTS[1]]
+    llm.generate(asked[0], params)
+    for round_, result in ((r, result) for r in range(2) for result in llm.generate(asked, params)):
+        [output] = result.outputs
+        assert output.logprobs is not None
+        whole = [*result.prompt_token_ids, *output.token_ids]
+        [expected] = of_transformers(reference, [whole[:-1]])
+        rows = torch.tensor([[dict(r.top)[i] for i in range(VOCAB)] for r in output.logprobs], dtype=torch.float64)
+        assert largest_difference([rows], [expected[-6:]]) < TOLERANCE
+        assert round_ == 0 or result.cached_tokens >= len(result.prompt_token_ids) - 17
+
+
+def test_preempted_requests(saved: Saved) -> None:
+    """A cache that holds too few of them at once; the tokens are those that a large one gives."""
+    folder, _, _ = saved("cwm")
+    params = SamplingParams(temperature=0.0, max_tokens=40, ignore_eos=True)
+    answers = []
+    for memory in ("4MiB", "256KiB"):
+        llm = LLM(
+            str(folder), model_impl="transformers", dtype="float32", threads=1, block_size=8, kv_memory=memory,
+            max_model_len=160, check_integrity_every=1,
+        )  # fmt: skip
+        answers.append([r.outputs[0].token_ids for r in llm.generate(PROMPTS, params)])
+        assert (llm.stats.preemptions > 0) == (memory == "256KiB")
+    assert answers[0] == answers[1]
+
+
+@pytest.mark.parametrize("name", ["cohere", "gemma2", "granite", "nanochat"])
+def test_a_head_without_its_scale_or_cap_would_show(name: str, saved: Saved, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, reference, expected = saved(name)
+    head = reference.get_output_embeddings()
+    assert largest_difference(computed(folder), expected) < TOLERANCE
+    monkeypatch.setattr("plimsoll_runtime.models.foreign.probe._check_equal", lambda *args: None)
+    monkeypatch.setattr(Halves, "logits", lambda self, hidden: head(hidden))
+    assert largest_difference(computed(folder), expected) > VISIBLE
+
+
+@pytest.mark.parametrize("name", ["gpt2", "stablelm"])
+def test_positions_counted_anew_in_every_step_would_show(
+    name: str, saved: Saved, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, _, expected = saved(name)
+    real = Halves.hidden
+    monkeypatch.setattr("plimsoll_runtime.models.foreign.probe._check_equal", lambda *args: None)
+    monkeypatch.setattr(Halves, "hidden", lambda self, ids, positions: real(self, ids, torch.arange(len(ids))))
+    assert largest_difference(computed(folder, max_batch_tokens=24), expected) > VISIBLE
+
+
+def test_a_window_that_gets_lost_is_noticed(saved: Saved, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, _, _ = saved("starcoder2")
+    monkeypatch.setattr(masks, "window_of", lambda mask: None)
+    with pytest.raises(ModelError, match="tells attention of a window of 16 tokens and masks one of None"):
+        computed(folder)
+
+
+def test_transformers_code_is_taken_where_there_is_none_of_ours(saved: Saved) -> None:
+    folder, _, expected = saved("apertus")
+    assert largest_difference(of_engine(str(folder), PROMPTS), expected) < TOLERANCE
+    with pytest.raises(ModelError, match="ApertusForCausalLM is not supported; known are"):
+        of_engine(str(folder), PROMPTS, model_impl="native")
