@@ -29,7 +29,7 @@ from plimsoll_runtime.models.spec.norm import Norm
 from plimsoll_runtime.models.spec.rope import RopeSpec
 
 HIDDEN, VOCAB, POSITIONS = 40, 20, 256
-"""No width here is a whole number of a tile's steps."""
+"""No width here is a whole number of a tile's steps, and some inner ones of no pairs."""
 [PROMPT] = prompts((90,))
 RMS, LAYER = Norm(1e-5), Norm(1e-3, kind="layer", biased=True)
 ROPE = RopeSpec(head_dim=32, theta=1e4)
@@ -75,7 +75,7 @@ SPECS: Mapping[str, DecoderSpec] = {
     "rms-nothing": decoder(replace(LAYERS, norm=Norm(1e-6, weighted=False)), final_norm=Norm(1e-5, offset=1)),
     "no-final-norm": decoder(LAYERS, final_norm=None),
     "several-norms": decoder(LAYERS, replace(LAYERS, norm=LAYER), replace(LAYERS, norm=Norm(0.1))),
-    "inner-sizes": decoder(*(replace(LAYERS, mlp=GatedMlp(inner)) for inner in (72, 24, 100, 40))),
+    "inner-sizes": decoder(*(replace(LAYERS, mlp=GatedMlp(inner)) for inner in (71, 24, 101, 40))),
     "attention-sizes": decoder(
         heads(shape=GROUPS, rope=replace(ROPE, head_dim=16)), LAYERS, heads(shape=GROUPS, rope=None)
     ),
