@@ -83,13 +83,14 @@ class Normaliser:
         """[..., D] -> [..., D]."""
         if self._layer:
             return functional.layer_norm(x.float(), (x.shape[-1],), self._scale, self._bias, self._eps).to(x.dtype)
-        if x.is_cuda and self._scale is not None:
+        if x.is_cuda and self._scale is not None and self._bias is None:
             return rms_norm(x, self._scale, self._eps)
-        return functional.rms_norm(x.float(), (x.shape[-1],), self._scale, self._eps).to(x.dtype)
+        normed = functional.rms_norm(x.float(), (x.shape[-1],), self._scale, self._eps)
+        return (normed if self._bias is None else normed + self._bias).to(x.dtype)
 
     def of_sum(self, x: Tensor, added: Tensor) -> tuple[Tensor, Tensor]:
         """(norm of the sum, the sum), in one pass on a GPU."""
-        if x.is_cuda and not self._layer and self._scale is not None:
+        if x.is_cuda and not self._layer and self._scale is not None and self._bias is None:
             return add_rms_norm(x, added, self._scale, self._eps)
         total = x + added
         return self(total), total
