@@ -66,6 +66,10 @@ cluster: ## Start a real two-node Kubernetes on this machine (root; state in .cl
 cluster-down: ## Stop it and leave nothing behind
 	@$(PYTHON) e2e/cluster down
 
+.PHONY: sweep
+sweep: setup ## Serve a tiny model of every class of Transformers, and write what was seen into docs/models.md
+	@PYTHONPATH=benchmarks:tests/support $(BIN)/python -m sweep.run --page docs/models.md
+
 .PHONY: e2e
 e2e: setup ## Prove everything on a real cluster (KUBECONFIG=... REGISTRY=... for your own; E2E_ARGS="--only drain")
 	@PYTHONPATH=benchmarks $(BIN)/python e2e/prove.py $(E2E_ARGS)

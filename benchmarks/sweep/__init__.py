@@ -1,0 +1,1 @@
+"""Every class of Transformers that generates text, as a tiny random model: whether it is served, how, and how right."""
