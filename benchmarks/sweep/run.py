@@ -18,7 +18,7 @@ from model_support.forward import largest_difference, of_engine, of_transformers
 from model_support.tiny import prompts, randomise, save_model
 
 from plimsoll_runtime.errors import PlimsollError
-from plimsoll_runtime.models.registry import FAMILIES, MODEL_TYPES
+from plimsoll_runtime.models.registry import has_program
 from sweep.shrink import MOST_PARAMETERS, small_configs
 
 PROMPTS = prompts((1, 17, 40))
@@ -66,8 +66,7 @@ def _row(kind: str, config_class: type[Any]) -> Row:
             difference = largest_difference(of_engine(folder, PROMPTS), expected)
         except PlimsollError as error:
             return Row(kind, "refused", _first_line(error))
-        name = json.loads((Path(folder) / "config.json").read_text())["architectures"][0]
-    who = "native" if name in FAMILIES or kind in MODEL_TYPES else "transformers"
+        who = "native" if has_program(json.loads((Path(folder) / "config.json").read_text())) else "transformers"
     return Row(kind, who if difference < TOLERANCE else "wrong", f"{difference:.0e}")
 
 
