@@ -76,6 +76,7 @@ class _Composer:
 
     def linear(
         self,
+        prefix: str,
         names: tuple[str, ...],
         rows: tuple[int, ...],
         inputs: int,
@@ -85,8 +86,9 @@ class _Composer:
     ) -> tuple[tuple[Weight, ...], tuple[Weight, ...]]:
         """Weights and biases of `rows` outputs each, stored under as many names or, all of them, under one."""
         outputs = rows if len(names) == len(rows) else (sum(rows),)
-        parts = [self._matrix(name, n, inputs, order=order) for name, n in zip(names, outputs, strict=True)]
-        biases = [self._vector(f"{name}.bias", n, order) for name, n in zip(names, outputs, strict=True) if biased]
+        stored = [(f"{prefix}.{name}", n) for name, n in zip(names, outputs, strict=True)]
+        parts = [self._matrix(name, n, inputs, order=order) for name, n in stored]
+        biases = [self._vector(f"{name}.bias", n, order) for name, n in stored if biased]
         return tuple(parts), tuple(biases)
 
     def _matrix(
@@ -164,11 +166,15 @@ class _Layer:
         order = None
         if names.interleaved:
             order = HeadByHead(shape.kv_heads, shape.heads // shape.kv_heads, shape.head_dim)
-        parts = self._linear(names.query_key_value, widths, self._hidden, biased=attention.qkv_bias, order=order)
+        parts = self._composer.linear(
+            self._prefix, names.query_key_value, widths, self._hidden, biased=attention.qkv_bias, order=order
+        )
         yield Product(OpKind.QKV, *parts, (reads,), (HEADS,), clip=attention.clip)
         yield from self._turned(attention)
         yield Attend(self._index, shape, (HEADS,), (ATTENDED,))
-        output = self._linear((names.output,), (self._hidden,), shape.query_width, biased=attention.output_bias)
+        output = self._composer.linear(
+            self._prefix, (names.output,), (self._hidden,), shape.query_width, biased=attention.output_bias
+        )
         yield Product(OpKind.OUTPUT, *output, (ATTENDED,), (ADDED,))
 
     def _turned(self, attention: SelfAttention) -> Iterator[Op]:
@@ -187,22 +193,12 @@ class _Layer:
             yield from MixtureComposer(mlp, self._hidden, names, self._prefix).ops(reads, ADDED)
             return
         if isinstance(mlp, GatedMlp):
-            parts = self._linear(names.gate_up, (mlp.inner, mlp.inner), self._hidden, biased=mlp.bias)
+            parts = self._composer.linear(
+                self._prefix, names.gate_up, (mlp.inner, mlp.inner), self._hidden, biased=mlp.bias
+            )
             yield GatedProduct(*parts, mlp.activation, (reads,), (INNER,))
         else:
-            parts = self._linear(names.gate_up[-1:], (mlp.inner,), self._hidden, biased=mlp.bias)
+            parts = self._composer.linear(self._prefix, names.gate_up[-1:], (mlp.inner,), self._hidden, biased=mlp.bias)
             yield Product(OpKind.GATE_UP, *parts, (reads,), (INNER,), mlp.activation)
-        down = self._linear((names.down,), (self._hidden,), mlp.inner, biased=mlp.bias)
+        down = self._composer.linear(self._prefix, (names.down,), (self._hidden,), mlp.inner, biased=mlp.bias)
         yield Product(OpKind.DOWN, *down, (INNER,), (ADDED,))
-
-    def _linear(
-        self,
-        names: tuple[str, ...],
-        rows: tuple[int, ...],
-        inputs: int,
-        *,
-        biased: bool,
-        order: HeadByHead | None = None,
-    ) -> tuple[tuple[Weight, ...], tuple[Weight, ...]]:
-        full = tuple(f"{self._prefix}.{name}" for name in names)
-        return self._composer.linear(full, rows, inputs, biased=biased, order=order)

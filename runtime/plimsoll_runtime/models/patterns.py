@@ -114,11 +114,15 @@ class TurnedAttention:
         return run
 
 
+LONGEST = 3
+"""Ops of the longest row: a norm over heads, a rotation, and attention."""
+
+
 def parts_of(ops: Sequence[Op]) -> Iterator[Part]:
     """The ops of a program, in rows where torch has something for them."""
     at = 0
     while at < len(ops):
-        part, count = _first(ops[at:])
+        part, count = _first(ops[at : at + LONGEST])
         yield part
         at += count
 
@@ -131,9 +135,9 @@ def _first(ops: Sequence[Op]) -> tuple[Part, int]:
             return NormedSum(add, norm), 2
     if _turns(first):
         turns = tuple(op for op in takewhile(_turns, ops) if isinstance(op, NormHeads | Rotate))
-        attend = ops[len(turns)]
-        if isinstance(attend, Attend):
-            return TurnedAttention(turns, attend, first.reads), len(turns) + 1
+        match ops[len(turns) :]:
+            case [Attend() as attend, *_]:
+                return TurnedAttention(turns, attend, first.reads), len(turns) + 1
     return first, 1
 
 

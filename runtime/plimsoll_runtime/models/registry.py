@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 from plimsoll_runtime.errors import ModelError
@@ -129,7 +129,7 @@ def describe(config: Mapping[str, Any]) -> DecoderSpec:
     if (part := text_part(config)) is not None:
         return replace(describe(part), is_part=True)
     name = _architecture(config)
-    registered = {e.name: e for e in entry_points(group=ENTRY_POINTS)}
+    registered = _registered()
     if name in registered:
         found: Describe = registered[name].load()
         return found(config)
@@ -141,7 +141,7 @@ def describe(config: Mapping[str, Any]) -> DecoderSpec:
 
 def plugins() -> dict[str, str]:
     """Architectures that third parties have registered, and where each is described."""
-    return {point.name: point.value for point in entry_points(group=ENTRY_POINTS)}
+    return {name: point.value for name, point in _registered().items()}
 
 
 def has_program(config: Mapping[str, Any]) -> bool:
@@ -149,7 +149,7 @@ def has_program(config: Mapping[str, Any]) -> bool:
     if (part := text_part(config)) is not None:
         return has_program(part)
     name = _architecture(config)
-    return name in FAMILIES or name in plugins()
+    return name in FAMILIES or name in _registered()
 
 
 def check_unquantised(config: Mapping[str, Any]) -> None:
@@ -157,6 +157,10 @@ def check_unquantised(config: Mapping[str, Any]) -> None:
     if quantisation := config.get("quantization_config"):
         method = quantisation.get("quant_method", "unknown") if isinstance(quantisation, Mapping) else quantisation
         raise ModelError(f"config.json: quantization_config ({method}) is not supported yet; use unquantised weights")
+
+
+def _registered() -> dict[str, EntryPoint]:
+    return {point.name: point for point in entry_points(group=ENTRY_POINTS)}
 
 
 def _architecture(config: Mapping[str, Any]) -> str:
