@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
-from kernel_support.instructions import BFLOAT16, BUILDS, FLOAT32, Build, forced
+from kernel_support.instructions import Build
 from model_support.forward import backend_of, hidden_states
 from model_support.tiny import make_model, prompts, save_model
 
@@ -36,24 +35,6 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     saved = tmp_path_factory.mktemp(request.param)
     save_model(make_model(*CONFIGS[request.param]).to(torch.bfloat16), saved)
     return saved
-
-
-@pytest.fixture(params=BUILDS, ids=str)
-def build(request: pytest.FixtureRequest) -> Iterator[Build]:
-    with forced(request.param) as build:
-        yield build
-
-
-@pytest.fixture(params=FLOAT32, ids=str)
-def float32_build(request: pytest.FixtureRequest) -> Iterator[Build]:
-    with forced(request.param) as build:
-        yield build
-
-
-@pytest.fixture(params=BFLOAT16, ids=str)
-def bfloat16_build(request: pytest.FixtureRequest) -> Iterator[Build]:
-    with forced(request.param) as build:
-        yield build
 
 
 def load(folder: Path, dtype: torch.dtype, backend: str) -> tuple[Decoder, type[AttentionBackend]]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
-from kernel_support.instructions import BUILDS, FLOAT32, Build, forced
+from kernel_support.instructions import Build
 from model_support.forward import hidden_states
 from model_support.random_weights import reader_of
 from model_support.tiny import prompts
@@ -106,18 +106,6 @@ SPECS: Mapping[str, DecoderSpec] = {
 @pytest.fixture(params=SPECS)
 def program(request: pytest.FixtureRequest) -> Program:
     return program_of(SPECS[request.param])
-
-
-@pytest.fixture(params=BUILDS, ids=str)
-def build(request: pytest.FixtureRequest) -> Iterator[Build]:
-    with forced(request.param) as build:
-        yield build
-
-
-@pytest.fixture(params=FLOAT32, ids=str)
-def float32_build(request: pytest.FixtureRequest) -> Iterator[Build]:
-    with forced(request.param) as build:
-        yield build
 
 
 def fused(program: Program, dtype: torch.dtype) -> FusedDecoder:
