@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from model_support.forward import largest_difference, of_engine, of_transformers
+from model_support.forward import largest_difference, loaded_by_transformers, of_engine, of_transformers
 from model_support.tiny import prompts, randomise, save_model
 
 from plimsoll_runtime.errors import PlimsollError
@@ -57,7 +57,7 @@ def _row(kind: str, config_class: type[Any]) -> Row:
     with tempfile.TemporaryDirectory() as folder:
         try:
             save_model(model, Path(folder))
-            expected = of_transformers(_loaded(folder), PROMPTS)
+            expected = of_transformers(loaded_by_transformers(folder), PROMPTS)
         except Exception as error:  # noqa: BLE001 - as above
             return Row(kind, "not made", _first_line(error))
         if not all(each.isfinite().all() for each in expected):
@@ -92,14 +92,6 @@ def _model(config_class: type[Any]) -> Any:
             last = error
     assert last is not None
     raise last
-
-
-def _loaded(folder: str) -> Any:
-    """What Transformers makes of the files: for some classes not what was saved."""
-    import transformers
-
-    load: Any = transformers.AutoModelForCausalLM.from_pretrained
-    return load(folder, dtype=torch.float32).eval()
 
 
 def table(rows: Sequence[Row]) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from model_support.forward import largest_difference, of_engine, of_transformers
+from model_support.forward import largest_difference, loaded_by_transformers, of_engine, of_transformers
 from model_support.tiny import VOCAB, make_model, prompts, save_model
 from torch import Tensor
 
@@ -107,14 +107,13 @@ Saved = Callable[[str], tuple[Path, Any, list[Tensor]]]
 @pytest.fixture(scope="session")
 def saved(tmp_path_factory: pytest.TempPathFactory) -> Saved:
     """The folder of a case's model, the model as Transformers loads it, and what it computes."""
-    from transformers import AutoModelForCausalLM
 
     @cache
     def make(name: str) -> tuple[Path, Any, list[Tensor]]:
         case = CASES[name]
         folder = tmp_path_factory.mktemp(name)
         save_model(make_model(case.config, case.values), folder)
-        reference = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+        reference = loaded_by_transformers(folder)
         return folder, reference, of_transformers(reference, PROMPTS)
 
     return make

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from model_support.forward import largest_difference, of_engine, of_transformers
+from model_support.forward import largest_difference, loaded_by_transformers, of_engine, of_transformers
 from model_support.specs import MIXTURES
 from model_support.tiny import edit_config, make_model, prompts, save_model
 from torch import Tensor
@@ -178,7 +178,6 @@ def compared(name: str) -> list[list[int]]:
 @pytest.fixture(scope="session")
 def saved(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Path, list[Tensor]]]:
     """The folder of a case's model, and what Transformers computes once it has loaded that folder."""
-    from transformers import AutoModelForCausalLM
 
     @cache
     def make(name: str) -> tuple[Path, list[Tensor]]:
@@ -186,7 +185,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Pat
         folder = tmp_path_factory.mktemp(name)
         save_model(make_model(case.config, case.values), folder)
         edit_config(folder, drop=case.drop, **case.edit)
-        reference = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+        reference = loaded_by_transformers(folder)
         return folder, of_transformers(reference, compared(name))
 
     return make
@@ -206,8 +205,6 @@ WIDE: Mapping[str, Any] = {"hidden_size": 64, "n_embd": 64, "word_embed_proj_dim
 
 @pytest.mark.parametrize("name", [name for name in CASES if name not in ("phi3-short", "phi3-long")])
 def test_the_cpu_kernels_compute_what_transformers_computes(name: str, tmp_path: Path) -> None:
-    from transformers import AutoModelForCausalLM
-
     if kernels(torch.float32) is None:
         pytest.skip("the CPU kernels were not built")
     case = CASES[name]
@@ -217,7 +214,7 @@ def test_the_cpu_kernels_compute_what_transformers_computes(name: str, tmp_path:
     edit_config(tmp_path, drop=case.drop, **case.edit)
     if reason := why_not_fused(program_of(describe(resolve(str(tmp_path)).config))):
         pytest.skip(f"the CPU kernels {reason}")
-    expected = of_transformers(AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32), PROMPTS)
+    expected = of_transformers(loaded_by_transformers(tmp_path), PROMPTS)
     actual = of_engine(str(tmp_path), PROMPTS, attention_backend="cpu", max_batch_tokens=24, **case.options)
     assert largest_difference(actual, expected) < TOLERANCE
 

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from model_support.forward import largest_difference, of_engine, of_transformers
+from model_support.forward import largest_difference, loaded_by_transformers, of_engine, of_transformers
 from model_support.specs import MIXTURES, with_ropes, with_shapes
 from model_support.tiny import edit_config, make_model, prompts, save_model
 from torch import Tensor
@@ -222,7 +221,6 @@ CASES: Mapping[str, Case] = {
 @pytest.fixture(scope="session")
 def saved(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Path, list[Tensor]]]:
     """The folder of a case's model, and what Transformers computes once it has loaded that folder."""
-    from transformers import AutoModelForCausalLM
 
     @cache
     def make(name: str) -> tuple[Path, list[Tensor]]:
@@ -230,7 +228,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Pat
         folder = tmp_path_factory.mktemp(name)
         save_model(make_model(case.config, case.values), folder, **case.save)
         edit_config(folder, drop=case.drop, **case.edit)
-        reference = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+        reference = loaded_by_transformers(folder)
         return folder, of_transformers(reference, PROMPTS)
 
     return make

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -30,6 +31,14 @@ def of_transformers(model: Any, prompts: Sequence[Sequence[int]]) -> list[Tensor
     """float64 [T, vocab] for each prompt, one forward pass each."""
     with torch.inference_mode():
         return [_log_probabilities(model(torch.tensor([list(p)])).logits[0]) for p in prompts]
+
+
+def loaded_by_transformers(folder: Path | str) -> Any:
+    """A saved model in float32, as Transformers makes it of its files."""
+    import transformers
+
+    load: Any = transformers.AutoModelForCausalLM.from_pretrained
+    return load(folder, dtype=torch.float32).eval()
 
 
 def of_engine(model: str, prompts: Sequence[Sequence[int]], **options: Any) -> list[Tensor]:
