@@ -99,11 +99,18 @@ def fit(args: argparse.Namespace) -> int:
     rows = [
         ("weights", _size(weights), f"in {args.dtype}"),
         ("largest step", _size(step), f"{args.max_batch_tokens} tokens, {args.max_sequences} sequences: at most"),
-        ("KV cache, a token", f"{token / 1024:.1f} KiB", f"{len(facts.attention)} layers"),
-        ("KV cache, a sequence", _size(token * facts.max_positions), f"of {facts.max_positions} tokens, the longest"),
     ]
+    if facts.states:
+        kept = facts.state_bytes(dtype.itemsize)
+        rows.append(("states, a sequence", f"{kept / 2**20:.1f} MiB", "of recurrent layers; counted in the step"))
+    if facts.attention:
+        longest = f"of {facts.max_positions} tokens, the longest"
+        rows += [
+            ("KV cache, a token", f"{token / 1024:.1f} KiB", f"{len(facts.attention)} layers"),
+            ("KV cache, a sequence", _size(token * facts.max_positions), longest),
+        ]
     left = None if args.memory is None else parse_size(args.memory, 0) - weights - step
-    if left is not None and left >= token:
+    if left is not None and left >= token > 0:
         rows.append(("tokens beside it", f"{left // token}", f"in {_size(left)} of {args.memory}"))
     _print_table(("WHAT", "TAKES", ""), rows)
     if left is not None and left < token:

@@ -35,14 +35,17 @@ from plimsoll_runtime.execution.memory import (
     DEFAULT_SHARE_GPU,
     KvBudget,
     Room,
+    check_step_fits,
     check_weights_fit,
     free_memory,
     granted_kv_cache,
+    no_kv_cache,
     plan_kv_cache,
 )
 from plimsoll_runtime.execution.precision import check_instructions
 from plimsoll_runtime.execution.runner import ModelRunner
 from plimsoll_runtime.execution.sampling.sampler import Sampler
+from plimsoll_runtime.execution.states import StateCache
 from plimsoll_runtime.execution.tiers.open import Tiers, check_options, open_tiers, staging_beside
 from plimsoll_runtime.execution.workspace import LargestStep, on_a_cpu, on_an_accelerator
 from plimsoll_runtime.models.decoder import Decoder
@@ -97,23 +100,24 @@ def build_engine(
     cache = KvCache(
         model.outline.facts.attention,
         budget.most_blocks,
-        config.block_size,
+        budget.block_size,
         model.dtype,
         device,
         paired=backends[0].fused,
         taken=budget.num_blocks,
     )
     tiers = _tiers(config, model, cache, backends)
+    states = _states(config, model)
     sampler = Sampler(model.outline.facts.vocab_size, tuple(model.eos_token_ids))
     timeline = Timeline() if probe is None else probe.timeline
     runner_timeline = Timeline() if overlaps(config, device.type) else timeline
     host, index = (None, None) if tiers is None else (tiers.host, tiers.index)
-    graphs_of = None if probe is not None else partial(_graphs, config, decoder, cache, budget.max_model_len)
-    forward_pass = ForwardPass(decoder, cache, backends, graphs_of, runner_timeline)
+    graphs_of = None if probe is not None else partial(_graphs, config, decoder, cache, states, budget.max_model_len)
+    forward_pass = ForwardPass(decoder, cache, backends, graphs_of, runner_timeline, states)
     runner = ModelRunner(decoder, forward_pass, cache, sampler, config.max_sequences, runner_timeline, host)
     progress("warm-up", 0.0)
     prompt_len = min(config.max_batch_tokens, budget.max_model_len - 1, WOKEN_PROMPT if header else LOADED_PROMPT)
-    prompt_seconds = _warm_up(runner, prompt_len, config.block_size)
+    prompt_seconds = _warm_up(runner, prompt_len, budget.block_size)
     progress("warm-up", 1.0)
     if backends[0].fused:
         if header is None and logger.isEnabledFor(logging.INFO):  # tens of milliseconds that only the log wants
@@ -128,7 +132,7 @@ def build_engine(
         attention_backend=forward_pass.backends[0].name,
         vocab_size=model.outline.facts.vocab_size,
         max_model_len=budget.max_model_len,
-        block_size=config.block_size,
+        block_size=budget.block_size,
         num_blocks=budget.num_blocks,
         weight_bytes=decoder.weight_bytes if image is None else _weights_of(model, image),
         kv_bytes=budget.kv_bytes,
@@ -140,6 +144,7 @@ def build_engine(
         image_bytes=0 if image is None else image.size,
         workspace_bytes=workspace,
         overhead_bytes=overhead,
+        recurrent=states is not None,
     )
     logger.info(
         "%s: %s in %s on %s; weights %.2f GiB, workspace %.2f GiB, %d blocks of %d tokens %.2f GiB",
@@ -161,7 +166,12 @@ def build_engine(
 
 
 def _graphs(
-    config: EngineConfig, decoder: Decoder, cache: KvCache, max_model_len: int, backend: AttentionBackend
+    config: EngineConfig,
+    decoder: Decoder,
+    cache: KvCache,
+    states: StateCache | None,
+    max_model_len: int,
+    backend: AttentionBackend,
 ) -> GraphedDecoder | None:
     """Decodes as CUDA graphs, where there is CUDA and the backend's steps can be captured."""
     if cache.device.type != "cuda" or not isinstance(backend, GraphBackend):
@@ -170,8 +180,24 @@ def _graphs(
         return None
     capture = CudaCapture(cache.device)
     return GraphedDecoder(
-        decoder, backend, cache, capture, max_sequences=config.max_sequences, max_model_len=max_model_len
+        decoder,
+        backend,
+        cache,
+        capture,
+        max_sequences=config.max_sequences,
+        max_model_len=max_model_len,
+        states=states,
     )
+
+
+def _states(config: EngineConfig, model: Model) -> StateCache | None:
+    """What recurrent layers keep of each sequence that may run; None where there are no such layers."""
+    facts = model.outline.facts
+    if not facts.states:
+        return None
+    if config.prefix_caching:
+        logger.info("%s has recurrent layers: every prompt is computed from its first token", facts.architecture)
+    return StateCache(facts.states, config.max_sequences, model.dtype, model.device)
 
 
 def _set_threads(threads: int | None) -> ThreadShare:
@@ -220,10 +246,13 @@ def _share_out(
     config: EngineConfig, model: Model, decoder: Decoder, weights: int, grant: Grant | None
 ) -> tuple[KvBudget, int, Backends]:
     """What the KV cache gets, what the largest step takes, and the backends but those that have failed at it."""
+    facts = model.outline.facts
+    if not facts.attention:
+        return _without_cache(config, model, decoder, weights, grant)
     if grant is None:
         free = free_memory(model.device)
         # The longest sequence that memory could hold.
-        held = config.max_model_len or min(model.outline.facts.max_positions, max(1, free // model.token_bytes))
+        held = config.max_model_len or min(facts.max_positions, max(1, free // model.token_bytes))
         workspace, backends = _workspace(config, model, decoder, held)
         return _budget(config, model, Room(weights, free, workspace)), workspace, backends
     budget = granted_kv_cache(
@@ -233,10 +262,23 @@ def _share_out(
         block_bytes=model.token_bytes * config.block_size,
         block_size=config.block_size,
         max_model_len=config.max_model_len,
-        model_limit=model.outline.facts.max_positions,
+        model_limit=facts.max_positions,
     )
     workspace, backends = _workspace(config, model, decoder, budget.max_model_len)
     grant.check_workspace(workspace)
+    return budget, workspace, backends
+
+
+def _without_cache(
+    config: EngineConfig, model: Model, decoder: Decoder, weights: int, grant: Grant | None
+) -> tuple[KvBudget, int, Backends]:
+    """The same where no layer attends: what recurrent layers keep is in the workspace."""
+    budget = no_kv_cache(config.max_model_len, model.outline.facts.max_positions, config.max_sequences)
+    workspace, backends = _workspace(config, model, decoder, budget.max_model_len)
+    if grant is not None:
+        grant.check_workspace(workspace)
+    else:
+        check_step_fits(Room(weights, free_memory(model.device), workspace))
     return budget, workspace, backends
 
 
@@ -266,6 +308,11 @@ def _budget(config: EngineConfig, model: Model, room: Room) -> KvBudget:
 def _tiers(config: EngineConfig, model: Model, cache: KvCache, backends: Backends) -> Tiers | None:
     if config.kv_disk is None and config.kv_host_memory is None:
         return None
+    if model.outline.facts.states:
+        raise UsageError(
+            "--kv-disk and --kv-host-memory keep cached prefixes, and of a model with recurrent layers "
+            f"({model.outline.facts.architecture}) there are none: leave them away"
+        )
     files = model.files or resolve(config.model, config.revision)
     return open_tiers(config, files, cache, backends[0])
 

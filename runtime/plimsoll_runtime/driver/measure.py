@@ -9,7 +9,7 @@ from plimsoll_runtime.driver.model import Model, from_files
 from plimsoll_runtime.driver.needs import Needs
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.errors import UsageError
-from plimsoll_runtime.execution.memory import granted_kv_cache, least_kv_bytes
+from plimsoll_runtime.execution.memory import granted_kv_cache, least_kv_bytes, no_kv_cache
 from plimsoll_runtime.execution.workspace import LargestStep, by_outline, on_a_cpu
 from plimsoll_runtime.models.load import image_bytes, imagined_decoder
 from plimsoll_runtime.sizes import is_share, parse_size
@@ -25,7 +25,10 @@ def measure(config: EngineConfig, kv: int | None = None) -> Needs:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     model = from_files(config, resolve(config.model, config.revision), device)
     block_bytes = model.token_bytes * config.block_size
-    limit = model.outline.facts.max_positions
+    facts = model.outline.facts
+    limit = facts.max_positions
+    if not facts.attention:
+        return _without_cache(config, model, overhead)
     least = kv or _asked(config) or least_kv_bytes(config.max_model_len, limit, config.block_size, block_bytes)
     budget = granted_kv_cache(
         kv=least,
@@ -45,6 +48,22 @@ def measure(config: EngineConfig, kv: int | None = None) -> Needs:
         kv_least=max(least, budget.kv_bytes),
         kv_most=max(least, (config.max_sequences * -(-longest // config.block_size) + 1) * block_bytes),
         max_model_len=longest,
+        overhead=overhead,
+    )
+
+
+def _without_cache(config: EngineConfig, model: Model, overhead: int) -> Needs:
+    """Where no layer attends: what recurrent layers keep is in the workspace, and any length has room."""
+    budget = no_kv_cache(config.max_model_len, model.outline.facts.max_positions, config.max_sequences)
+    step = LargestStep(config.max_batch_tokens, config.max_sequences, budget.max_model_len)
+    return Needs(
+        image=image_bytes(model.outline, model.dtype, fused=model.fused) + len(model.described),
+        private=model.beside_image,
+        workspace=_workspace(model, step),
+        block_bytes=0,
+        kv_least=0,
+        kv_most=0,
+        max_model_len=budget.max_model_len,
         overhead=overhead,
     )
 

@@ -201,6 +201,6 @@ def _limits(config: EngineConfig, info: EngineInfo) -> Limits:
         max_batch_tokens=config.max_batch_tokens,
         max_sequences=config.max_sequences,
         eos_token_ids=frozenset(info.eos_token_ids),
-        prefix_caching=config.prefix_caching,
+        prefix_caching=config.prefix_caching and not info.recurrent,
         paced=info.device == "cpu" and not config.offline,
     )

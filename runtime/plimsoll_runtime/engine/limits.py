@@ -43,6 +43,8 @@ def longest_sequence(info: EngineInfo) -> int:
 def blocks_within(kv_bytes: int, info: EngineInfo) -> int:
     """Whole blocks that a KV cache of so many bytes has. Raises UsageError for a size that the engine's cannot have."""
     each = info.kv_bytes // info.num_blocks
+    if not each:
+        raise UsageError("no layer of the model attends: it has no KV cache that could be given another size")
     least, most = info.least_blocks or info.num_blocks, info.most_blocks or info.num_blocks
     if info.device != "cpu":
         raise UsageError(f"the KV cache of a {info.device} device keeps its size of {info.kv_bytes} bytes")

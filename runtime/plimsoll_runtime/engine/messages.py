@@ -161,7 +161,8 @@ class EngineInfo(msgspec.Struct, frozen=True, tag="ready"):
     (0: as many as at the start), the padding block always included. `weight_bytes` are all weights, `image_bytes` those
     of them in an image, which other processes may hold too. `workspace_bytes` is what the largest step takes.
     `overhead_bytes`: private memory that the process had before any of these.
-    `max_sequences`: how many a batch may have, 0 where that is not known.
+    `max_sequences`: how many a batch may have, 0 where that is not known. `recurrent`: sequences have states that no
+    prefix cache holds. Where no layer attends the blocks have no bytes, and each holds a whole sequence.
     """
 
     model: str
@@ -183,6 +184,7 @@ class EngineInfo(msgspec.Struct, frozen=True, tag="ready"):
     workspace_bytes: int = 0
     overhead_bytes: int = 0
     max_sequences: int = 0
+    recurrent: bool = False
 
 
 class EngineFailed(msgspec.Struct, frozen=True, tag="failed"):

@@ -1,15 +1,16 @@
 """A step's forward pass: as a CUDA graph where there is one, and on the next attention backend where one fails.
 
 A pass may be computed again from its start, for it changes nothing but the cache, and there only the slots of its own
-rows: each layer writes them before any row attends, so what a pass that broke off has left there is never read. Blocks
-that a step moves and tokens that it chooses are the runner's, before and after, and are done once.
+rows: each layer writes them before any row attends, so what a pass that broke off has left there is never read. What
+recurrent layers make of their states is put in place when the pass is over. Blocks that a step moves and tokens that it
+chooses are the runner's, before and after, and are done once.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from torch import Tensor
 
@@ -18,6 +19,7 @@ from plimsoll_runtime.execution.attention.base import AttentionBackend, Attentio
 from plimsoll_runtime.execution.attention.guarded import OUT_OF_MEMORY, AttentionError, begin, make
 from plimsoll_runtime.execution.graphs import GraphedDecoder
 from plimsoll_runtime.execution.kv_cache import KvCache
+from plimsoll_runtime.execution.states import StateCache
 from plimsoll_runtime.models.decoder import Decoder
 
 logger = logging.getLogger(__name__)
@@ -41,6 +43,7 @@ class ForwardPass:
         backends: Iterable[type[AttentionBackend]],
         graphs_of: GraphsOf | None = None,
         timeline: Timeline | None = None,
+        states: StateCache | None = None,
     ) -> None:
         """`backends`: the one to use, then those that take its place one after the other where one fails.
 
@@ -51,6 +54,7 @@ class ForwardPass:
         self._waiting = deque(backends)
         self._graphs_of = graphs_of
         self._timeline = timeline
+        self._states = states
         self._graphs: GraphedDecoder | None = None
         self.fallbacks = 0
         try:
@@ -63,28 +67,34 @@ class ForwardPass:
         """The one in use, then those that have still to be tried."""
         return [type(self._backend), *self._waiting]
 
-    def __call__(self, token_ids: Tensor, positions: Tensor, batch: AttentionBatch) -> Tensor:
+    def __call__(
+        self, token_ids: Tensor, positions: Tensor, batch: AttentionBatch, slots: Sequence[int] = ()
+    ) -> Tensor:
         """Hidden states `[T, hidden]`, valid until the next call; token_ids and positions int64 `[T]` on the device.
+
+        `slots`: of each sequence the row of the states that recurrent layers keep of it.
 
         Raises NoBackendError, with the step's first failure, where every backend has failed.
         """
         first: AttentionError | None = None
         while True:
-            hidden = self._replayed(token_ids, positions, batch)
+            hidden = self._replayed(token_ids, positions, batch, slots)
             if hidden is not None:
                 return hidden
             try:
-                return self._computed(token_ids, positions, batch)
+                return self._computed(token_ids, positions, batch, slots)
             except AttentionError as failure:
                 first = first or failure
                 self._fall_back(failure, first)
 
-    def _replayed(self, token_ids: Tensor, positions: Tensor, batch: AttentionBatch) -> Tensor | None:
+    def _replayed(
+        self, token_ids: Tensor, positions: Tensor, batch: AttentionBatch, slots: Sequence[int]
+    ) -> Tensor | None:
         """From a graph; None where the step is none for one. Graphs that fail are given up, and the step goes on."""
         if self._graphs is None:
             return None
         try:
-            return self._graphs.run(token_ids, positions, batch)
+            return self._graphs.run(token_ids, positions, batch, slots)
         except OUT_OF_MEMORY:
             raise
         except Exception as error:
@@ -97,11 +107,16 @@ class ForwardPass:
             )
             return None
 
-    def _computed(self, token_ids: Tensor, positions: Tensor, batch: AttentionBatch) -> Tensor:
+    def _computed(self, token_ids: Tensor, positions: Tensor, batch: AttentionBatch, slots: Sequence[int]) -> Tensor:
         attention = begin(self._backend, batch)
         if self._timeline is not None:
             self._timeline.lap(StepPhase.INPUTS)
-        return self._decoder(token_ids, positions, attention)
+        if self._states is None:
+            return self._decoder(token_ids, positions, attention)
+        states = self._states.begin(slots, batch.query_lens, positions)
+        hidden = self._decoder(token_ids, positions, attention, states)
+        states.commit()
+        return hidden
 
     def _use_next(self) -> None:
         backend = make(self._waiting.popleft(), self._cache)

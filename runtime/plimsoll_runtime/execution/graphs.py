@@ -8,7 +8,7 @@ its bucket with rows that attend to one token of block 0, which belongs to nobod
 from __future__ import annotations
 
 import logging
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -22,6 +22,7 @@ from plimsoll_runtime.execution.buckets import batch_buckets, bucket_of
 from plimsoll_runtime.execution.capture import Capture, Captured
 from plimsoll_runtime.execution.kv_cache import KvCache
 from plimsoll_runtime.execution.staging import Staging
+from plimsoll_runtime.execution.states import StateCache
 from plimsoll_runtime.models.attention import Attention
 from plimsoll_runtime.models.decoder import Decoder
 
@@ -51,6 +52,7 @@ class GraphedDecoder:
         *,
         max_sequences: int,
         max_model_len: int,
+        states: StateCache | None = None,
     ) -> None:
         self._decoder = decoder
         self._backend = backend
@@ -62,6 +64,8 @@ class GraphedDecoder:
         self._token_ids, self._positions, self._slots = (
             torch.zeros(max_sequences, dtype=torch.int64, device=cache.device) for _ in range(3)
         )
+        self._states = states
+        self._rows = torch.zeros(max_sequences, dtype=torch.int64, device=cache.device)
         self._contexts = torch.ones(max_sequences, dtype=torch.int32, device=cache.device)
         self._tables = torch.zeros(max_sequences, width, dtype=torch.int32, device=cache.device)
         self._starts = torch.arange(max_sequences + 1, dtype=torch.int32, device=cache.device)
@@ -72,11 +76,14 @@ class GraphedDecoder:
         """How many graphs there are."""
         return len(self._graphs)
 
-    def run(self, token_ids: Tensor, positions: Tensor, batch: AttentionBatch) -> Tensor | None:
+    def run(
+        self, token_ids: Tensor, positions: Tensor, batch: AttentionBatch, slots: Sequence[int] = ()
+    ) -> Tensor | None:
         """Hidden states `[T, hidden]` of a step whose T rows are decodes, valid until the next call.
 
-        token_ids and positions: int64 `[T]`, on any device. None: this step is none for a graph (a chunk is in it, it
-        is larger than all buckets, or capturing failed before); then the caller computes it as it would without graphs.
+        token_ids and positions: int64 `[T]`, on any device; `slots`: see ForwardPass. None: this step is none for a
+        graph (a chunk is in it, it is larger than all buckets, or capturing failed before); then the caller computes
+        it as it would without graphs.
         """
         sequences = len(batch.query_lens)
         bucket = bucket_of(sequences, self._buckets)
@@ -90,6 +97,7 @@ class GraphedDecoder:
         self._fill(token_ids, positions, batch.slot_mapping, tables, bucket)
         if key not in self._graphs and not self._add(key, bucket, longest):
             return None
+        self._point_at(slots, bucket)
         graph = self._graphs[key]
         graph.replay()
         return graph.out[:sequences]
@@ -106,8 +114,18 @@ class GraphedDecoder:
         self._tables[:rows, :width].copy_(sent[rows:].view(rows, width))
         self._tables[rows:bucket, :1].zero_()
 
+    def _point_at(self, slots: Sequence[int], bucket: int) -> None:
+        """Say which rows of the states the next replay reads and writes: those of the slots, for padding nobody's."""
+        if self._states is not None:
+            rows = [*slots, *[self._states.nobody] * (bucket - len(slots))]
+            self._rows[:bucket].copy_(torch.tensor(rows))
+
     def _add(self, key: Hashable, bucket: int, longest: int) -> bool:
-        """Capture a graph over the buffers' first rows; after a failure there is one warning, and no further try."""
+        """Capture a graph over the buffers' first rows; after a failure there is one warning, and no further try.
+
+        The work runs before it is captured, over the states of nobody: those of sequences may advance only once a step.
+        """
+        self._point_at((), bucket)
         paged = PagedBatch(
             query_starts=self._starts[: bucket + 1],
             context_lens=self._contexts[:bucket],
@@ -119,8 +137,17 @@ class GraphedDecoder:
         token_ids, positions = self._token_ids[:bucket], self._positions[:bucket]
         attention = self._backend.over(paged, self._slots[:bucket])
         assert self._capture is not None
+
+        def work() -> Tensor:
+            if self._states is None:
+                return self._decoder(token_ids, positions, attention)
+            states = self._states.over(self._rows[:bucket], positions)
+            hidden = self._decoder(token_ids, positions, attention, states)
+            states.commit()
+            return hidden
+
         try:
-            self._graphs[key] = self._capture(lambda: self._decoder(token_ids, positions, attention))
+            self._graphs[key] = self._capture(work)
         except RuntimeError as error:
             logger.warning(
                 "no CUDA graph for %d decodes (%s): sizes without one are launched kernel by kernel", bucket, error

@@ -26,7 +26,7 @@ class KvBudget:
     """How many blocks the cache gets, block 0 (padding) included, and the longest sequence they are to hold.
 
     `kv_bytes` is exactly `num_blocks` blocks: the padding block is paid from the same amount. The cache may be given
-    other sizes later, from `least_blocks` to `most_blocks`.
+    other sizes later, from `least_blocks` to `most_blocks`. A block has `block_size` tokens.
     """
 
     num_blocks: int
@@ -34,6 +34,7 @@ class KvBudget:
     kv_bytes: int
     least_blocks: int
     most_blocks: int
+    block_size: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +73,15 @@ def check_weights_fit(weights: int, free: int) -> None:
         raise MemoryLimitError(
             f"the weights need {_size(weights)}, but {_size(free)} are free; raise the memory limit, choose a smaller "
             "model or a smaller --dtype"
+        )
+
+
+def check_step_fits(room: Room) -> None:
+    """Raises MemoryLimitError where the largest step has no room beside the weights."""
+    if room.workspace > room.free:
+        raise MemoryLimitError(
+            f"{room}, with what recurrent layers keep of every sequence: lower --max-sequences or --max-batch-tokens, "
+            "or raise the memory limit"
         )
 
 
@@ -125,7 +135,8 @@ def plan_kv_cache(
             "memory limit"
         )
     longest = max_model_len or min(model_limit, capacity)
-    return KvBudget(num_blocks, longest, num_blocks * block_bytes, _blocks_of(longest, block_size), num_blocks)
+    least_blocks = _blocks_of(longest, block_size)
+    return KvBudget(num_blocks, longest, num_blocks * block_bytes, least_blocks, num_blocks, block_size)
 
 
 def granted_kv_cache(
@@ -156,7 +167,20 @@ def granted_kv_cache(
         )
     longest = max_model_len or min(model_limit, capacity)
     num_blocks = kv // block_bytes
-    return KvBudget(num_blocks, longest, num_blocks * block_bytes, _blocks_of(longest, block_size), most // block_bytes)
+    least_blocks, most_blocks = _blocks_of(longest, block_size), most // block_bytes
+    return KvBudget(num_blocks, longest, num_blocks * block_bytes, least_blocks, most_blocks, block_size)
+
+
+def no_kv_cache(max_model_len: int | None, model_limit: int, max_sequences: int) -> KvBudget:
+    """Of a decoder none of whose layers attends: blocks of no bytes, each of which holds a whole sequence.
+
+    There is one for each sequence that may run, and the one that the scheduler keeps for its next token, so that slots
+    alone bound how many run.
+    """
+    _check_length(max_model_len, model_limit)
+    longest = max_model_len or model_limit
+    num_blocks = 2 * max_sequences + 1
+    return KvBudget(num_blocks, longest, 0, num_blocks, num_blocks, longest)
 
 
 def least_kv_bytes(max_model_len: int | None, model_limit: int, block_size: int, block_bytes: int) -> int:

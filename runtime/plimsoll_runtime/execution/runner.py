@@ -89,7 +89,7 @@ class ModelRunner:
             block_tables=[s.block_ids for s in sequences],
             slot_mapping=inputs.slot_mapping,
         )
-        hidden = self._forward_pass(inputs.token_ids, inputs.positions, batch)
+        hidden = self._forward_pass(inputs.token_ids, inputs.positions, batch, [s.slot for s in sequences])
         self._lap(StepPhase.FORWARD)
         last_rows, row = [], -1
         for length in inputs.query_lens:

@@ -1,5 +1,7 @@
 """What the largest step needs beside weights and cache: activations, logits, and what choosing tokens takes.
 
+What recurrent layers keep of sequences counts to it: it is as much in every step, however long the sequences are.
+
 On a GPU such a step is run and its peak read from the allocator. On a CPU it would take seconds, and nothing need be
 run: what a decoder allocates follows from its shapes (held against measured peaks by a test).
 """
@@ -17,6 +19,7 @@ from plimsoll_runtime.execution.attention.base import AttentionBackend, Attentio
 from plimsoll_runtime.execution.forward import ForwardPass
 from plimsoll_runtime.execution.kv_cache import KvCache
 from plimsoll_runtime.execution.runner import PROMPT_LOGITS
+from plimsoll_runtime.execution.states import StateCache
 from plimsoll_runtime.models.decoder import Decoder
 from plimsoll_runtime.models.outline import Outline
 from plimsoll_runtime.models.program import Facts
@@ -57,13 +60,14 @@ def on_a_cpu(decoder: Decoder, step: LargestStep) -> int:
         computed = decoder.step_bytes(step.rows, logits_rows, step.longest)
     else:
         computed = _torch_bytes(decoder.outline, decoder.dtype.itemsize, step.rows, logits_rows)
-    return computed + _choosing(facts, step)
+    return computed + _choosing(facts, step) + _states(facts, decoder.dtype.itemsize, step)
 
 
 def by_outline(outline: Outline, dtype: torch.dtype, step: LargestStep) -> int:
     """Bytes for a decoder of torch's ops before there is one. On a GPU what is measured once there is one is less."""
     logits_rows = step.logits_rows(outline.facts.vocab_size)
-    return _torch_bytes(outline, dtype.itemsize, step.rows, logits_rows) + _choosing(outline.facts, step)
+    computed = _torch_bytes(outline, dtype.itemsize, step.rows, logits_rows)
+    return computed + _choosing(outline.facts, step) + _states(outline.facts, dtype.itemsize, step)
 
 
 def on_an_accelerator(
@@ -78,7 +82,7 @@ def on_an_accelerator(
     cache = KvCache(facts.attention, 2, block_size, decoder.dtype, device, paired=backends[0].fused)
     able: list[type[AttentionBackend]] = []
     peak = peak_of(lambda: able.extend(_run(decoder, backends, cache, step)))
-    return peak + _choosing(facts, step), able
+    return peak + _choosing(facts, step) + _states(facts, decoder.dtype.itemsize, step), able
 
 
 def peak_of(work: Callable[[], None]) -> int:
@@ -100,11 +104,13 @@ def _run(
 ) -> Sequence[type[AttentionBackend]]:
     """One prompt of as many tokens as a step holds, all of them in the padding block, and the logits."""
     rows = min(step.rows, step.longest)
-    forward_pass = ForwardPass(decoder, cache, backends)
+    facts = decoder.outline.facts
+    states = StateCache(facts.states, 1, decoder.dtype, cache.device) if facts.states else None
+    forward_pass = ForwardPass(decoder, cache, backends, states=states)
     zeros = torch.zeros(rows, dtype=torch.int64, device=cache.device)
     batch = AttentionBatch([rows], [rows], [[0] * -(-rows // cache.block_size)], zeros)
-    hidden: Tensor = forward_pass(zeros, torch.arange(rows, device=cache.device), batch)
-    wanted = step.logits_rows(decoder.outline.facts.vocab_size)
+    hidden: Tensor = forward_pass(zeros, torch.arange(rows, device=cache.device), batch, [0])
+    wanted = step.logits_rows(facts.vocab_size)
     decoder.logits(hidden[:1].expand(wanted, -1).contiguous())
     return forward_pass.backends
 
@@ -113,6 +119,11 @@ def _choosing(facts: Facts, step: LargestStep) -> int:
     """Copies of logits that penalties beside log probabilities, and the probabilities themselves, make of them."""
     prompts = step.logits_rows(facts.vocab_size)
     return FLOAT32 * facts.vocab_size * max(2 * step.sequences, prompts)
+
+
+def _states(facts: Facts, size: int, step: LargestStep) -> int:
+    """What recurrent layers keep of all sequences and of nobody, and what a step makes of it before it is put there."""
+    return (2 * step.sequences + 1) * facts.state_bytes(size)
 
 
 def _torch_bytes(outline: Outline, size: int, rows: int, logits_rows: int) -> int:

@@ -16,11 +16,12 @@ from plimsoll_runtime.models.outline import Outline
 from plimsoll_runtime.models.patterns import Part, parts_of
 from plimsoll_runtime.models.program import Program
 from plimsoll_runtime.models.rope import RopeTable
+from plimsoll_runtime.models.states import States
 from plimsoll_runtime.models.weights import WeightReader
 
 
 class Decoder(Protocol):
-    """A loaded model. It computes and keeps no state between calls: the cache belongs to the attention."""
+    """A loaded model. It keeps nothing between calls: caches are the attention's, recurrent states are `states`."""
 
     dtype: torch.dtype
     weight_bytes: int
@@ -29,8 +30,13 @@ class Decoder(Protocol):
     def outline(self) -> Outline:
         """What was known of it before it had weights."""
 
-    def __call__(self, token_ids: Tensor, positions: Tensor, attention: Attention) -> Tensor:
-        """token_ids and positions int64 [T] -> final hidden states [T, hidden], normed."""
+    def __call__(
+        self, token_ids: Tensor, positions: Tensor, attention: Attention, states: States | None = None
+    ) -> Tensor:
+        """token_ids and positions int64 [T] -> final hidden states [T, hidden], normed.
+
+        `states`: where the outline's facts list some.
+        """
 
     def logits(self, hidden: Tensor) -> Tensor:
         """hidden [R, hidden] -> float32 [R, vocab], valid until the next call."""
@@ -65,10 +71,12 @@ class TorchDecoder:
         """See Decoder."""
         return self.program
 
-    def __call__(self, token_ids: Tensor, positions: Tensor, attention: Attention) -> Tensor:
-        """token_ids and positions int64 [T] -> final hidden states [T, hidden], normed."""
+    def __call__(
+        self, token_ids: Tensor, positions: Tensor, attention: Attention, states: States | None = None
+    ) -> Tensor:
+        """See Decoder."""
         turns = {rope: table(positions, self.dtype) for rope, table in self._ropes.items()}
-        step = Step(token_ids, positions, turns, attention)
+        step = Step(token_ids, positions, turns, attention, states)
         values: list[Tensor | None] = [None] * self._count
         for stage in self.stages:
             result = stage.run(step, *[values[i] for i in stage.reads])

@@ -51,6 +51,7 @@ from plimsoll_runtime.models.program import Program
 from plimsoll_runtime.models.rope import RopeTable
 from plimsoll_runtime.models.spec.attention import AttentionShape
 from plimsoll_runtime.models.spec.rope import RopeSpec
+from plimsoll_runtime.models.states import States
 from plimsoll_runtime.models.weights import WeightReader
 
 FIRST_POSITIONS = 2048
@@ -100,7 +101,9 @@ class FusedDecoder:
         """See Decoder."""
         return self.program
 
-    def __call__(self, token_ids: Tensor, positions: Tensor, attention: Attention) -> Tensor:
+    def __call__(
+        self, token_ids: Tensor, positions: Tensor, attention: Attention, states: States | None = None
+    ) -> Tensor:
         """token_ids and positions int64 [T] -> final hidden states [T, hidden], normed."""
         if not isinstance(attention, FusedStep):
             raise TypeError(f"a fused decoder needs a step of the backend cpu, not {type(attention).__name__}")

@@ -19,6 +19,7 @@ from plimsoll_runtime.models.ops.text import text_of
 from plimsoll_runtime.models.ops.weight import Weight
 from plimsoll_runtime.models.spec.attention import AttentionShape
 from plimsoll_runtime.models.spec.rope import RopeSpec
+from plimsoll_runtime.models.spec.state import StateShape
 
 RESIDUAL_ROWS = 3
 """Rows of hidden states that live at once beside what an op allocates: the residual, what is added, what is normed."""
@@ -26,17 +27,25 @@ RESIDUAL_ROWS = 3
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What scheduler, cache and runner know of a decoder, whatever computes it. `attention`: one a cached layer."""
+    """What scheduler, cache and runner know of a decoder, whatever computes it.
+
+    `attention`: one a cached layer. `states`: what its recurrent layers keep of a sequence.
+    """
 
     architecture: str
     vocab_size: int
     hidden_size: int
     max_positions: int
     attention: tuple[AttentionShape, ...]
+    states: tuple[StateShape, ...] = ()
 
     def token_bytes(self, element_bytes: int) -> int:
         """Keys and values of one token in all layers."""
         return sum(2 * shape.key_width for shape in self.attention) * element_bytes
+
+    def state_bytes(self, element_bytes: int) -> int:
+        """What recurrent layers keep of a sequence, however long it is."""
+        return sum(state.nbytes(element_bytes) for state in self.states)
 
 
 @dataclass(frozen=True, slots=True)

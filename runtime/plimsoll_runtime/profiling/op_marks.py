@@ -17,6 +17,7 @@ from plimsoll_runtime.models.decoder import TorchDecoder
 from plimsoll_runtime.models.op_times import OpKind
 from plimsoll_runtime.models.ops.op import Run
 from plimsoll_runtime.models.program import Program
+from plimsoll_runtime.models.states import States
 
 RANGE_PREFIX = "plimsoll::"
 
@@ -114,14 +115,16 @@ class MarkedDecoder:
         """See Decoder."""
         return self.program
 
-    def __call__(self, token_ids: Tensor, positions: Tensor, attention: Attention) -> Tensor:
+    def __call__(
+        self, token_ids: Tensor, positions: Tensor, attention: Attention, states: States | None = None
+    ) -> Tensor:
         """As the decoder's own."""
         marked: Attention = _MarkedAttention(self, attention)
         if isinstance(attention, RotatingAttention):
             marked = _MarkedRotatingAttention(self, attention)
         self.switch(OpKind.EMBED)
         try:
-            return self._decoder(token_ids, positions, marked)
+            return self._decoder(token_ids, positions, marked, states)
         finally:
             self.switch(None)
 

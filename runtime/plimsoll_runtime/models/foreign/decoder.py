@@ -13,6 +13,7 @@ from plimsoll_runtime.models.foreign.halves import Halves
 from plimsoll_runtime.models.foreign.interface import Call, connect
 from plimsoll_runtime.models.foreign.outline import TransformersOutline
 from plimsoll_runtime.models.foreign.skeleton import stored_tensors
+from plimsoll_runtime.models.states import States
 
 
 class TransformersDecoder:
@@ -26,7 +27,9 @@ class TransformersDecoder:
         self._layers = _Layers(outline)
         connect(model, self._layers)
 
-    def __call__(self, token_ids: Tensor, positions: Tensor, attention: Attention) -> Tensor:
+    def __call__(
+        self, token_ids: Tensor, positions: Tensor, attention: Attention, states: States | None = None
+    ) -> Tensor:
         """token_ids and positions int64 [T] -> final hidden states [T, hidden], normed."""
         self._layers.begin(attention)
         hidden = self._halves.hidden(token_ids, positions)

@@ -13,6 +13,7 @@ from plimsoll_runtime.models.op_times import OpKind
 from plimsoll_runtime.models.ops.cost import OpCost, StepRows
 from plimsoll_runtime.models.ops.weight import Weight
 from plimsoll_runtime.models.spec.rope import RopeSpec
+from plimsoll_runtime.models.states import States
 
 Values = tuple[str, ...]
 """Names of values: [rows, width] each. An op may write to one that it reads, or that had another width before."""
@@ -20,12 +21,16 @@ Values = tuple[str, ...]
 
 @dataclass(slots=True)
 class Step:
-    """What an op sees beside values: int64 [T] tokens and positions, cosines and sines by rope [T, D / 2]."""
+    """What an op sees beside values: int64 [T] tokens and positions, cosines and sines by rope [T, D / 2].
+
+    `states` are there where the decoder has recurrent layers.
+    """
 
     token_ids: Tensor
     positions: Tensor
     turns: Mapping[RopeSpec, tuple[Tensor, Tensor]]
     attention: Attention
+    states: States | None = None
 
 
 Run = Callable[..., Tensor | tuple[Tensor, ...]]
