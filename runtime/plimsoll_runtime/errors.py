@@ -51,6 +51,10 @@ class ModelError(PlimsollError):
     kind = ErrorKind.MODEL
 
 
+class UnsupportedFieldError(ModelError):
+    """A field of the config says what may well be, and what our own program for the architecture does not compute."""
+
+
 class MemoryLimitError(PlimsollError):
     """The model, its workspace and its cache do not fit; the message has the numbers."""
 

@@ -212,3 +212,19 @@ def test_transformers_code_is_taken_where_there_is_none_of_ours(saved: Saved) ->
     assert largest_difference(of_engine(str(folder), PROMPTS), expected) < TOLERANCE
     with pytest.raises(ModelError, match="ApertusForCausalLM is not supported; known are"):
         of_engine(str(folder), PROMPTS, model_impl="native")
+
+
+@pytest.mark.parametrize(("config", "values"), [
+    ("StableLmConfig", {"qk_layernorm": True, "partial_rotary_factor": 0.5}),
+    ("OPTConfig", {"ffn_dim": 64, "word_embed_proj_dim": 24, "do_layer_norm_before": False, "pad_token_id": 1}),
+])  # fmt: skip
+def test_what_our_program_does_not_know_of_a_family_transformers_code_computes(
+    config: str, values: Mapping[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    save_model(make_model(config, values), tmp_path)
+    expected = of_transformers(loaded_by_transformers(tmp_path), PROMPTS)
+    assert largest_difference(of_engine(str(tmp_path), PROMPTS), expected) < TOLERANCE
+    assert "is not supported" in caplog.text
+    assert "runs on Transformers' own code" in caplog.text
+    with pytest.raises(ModelError, match=f"{next(iter(values))}|do_layer_norm_before|word_embed_proj_dim"):
+        of_engine(str(tmp_path), PROMPTS, model_impl="native")

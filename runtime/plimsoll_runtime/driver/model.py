@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,7 @@ import plimsoll_runtime
 from plimsoll_kernels.cpu.compile import library_path
 from plimsoll_kernels.cpu.library import InstructionsError, choose, kernels
 from plimsoll_runtime.engine.config import EngineConfig
-from plimsoll_runtime.errors import ModelError
+from plimsoll_runtime.errors import ModelError, UnsupportedFieldError
 from plimsoll_runtime.execution.attention.base import AttentionBackend
 from plimsoll_runtime.execution.attention.catalogue import ENTRIES
 from plimsoll_runtime.execution.attention.select import candidates
@@ -31,6 +32,8 @@ from plimsoll_runtime.text.ends import end_ids
 from plimsoll_runtime.weights.files import ModelFiles
 from plimsoll_runtime.weights.image.arena import name_of
 from plimsoll_runtime.weights.image.header import FileStamp, ImageFacts
+
+logger = logging.getLogger(__name__)
 
 Backends = Sequence[type[AttentionBackend]]
 """The one to use, then those that take its place."""
@@ -68,21 +71,39 @@ class Model:
         return 0 if as_they_lie else self.outline.weight_bytes(self.dtype)
 
 
-def outline_of(described: Mapping[str, Any], impl: str = "auto", max_model_len: int | None = None) -> Outline:
+def outline_of(
+    described: Mapping[str, Any], impl: str = "auto", max_model_len: int | None = None, *, gguf: bool = False
+) -> Outline:
     """What a config.json describes: a program of ours where there is one, else Transformers' code; or as `impl` says.
 
-    Raises ModelError where whose code it is cannot serve it, with the reason.
+    Where ours has no answer to a field, theirs may; `gguf`: it reads no such files. Raises ModelError where whose code
+    it is cannot serve it, with the reason.
     """
     theirs = described.get("model_type") is not None and not has_program(described)
     if impl == "transformers" or (impl == "auto" and theirs):
         check_unquantised(described)
         return transformers_outline(described)
-    return program_of(describe(described), max_model_len)
+    try:
+        return program_of(describe(described), max_model_len)
+    except UnsupportedFieldError as refusal:
+        if impl == "native" or gguf:
+            raise
+        return _in_their_code(described, refusal)
+
+
+def _in_their_code(described: Mapping[str, Any], refusal: UnsupportedFieldError) -> Outline:
+    """Raises the refusal of our own program, with theirs behind it, where Transformers' code cannot serve it either."""
+    try:
+        outline = transformers_outline(described)
+    except ModelError as error:
+        raise UnsupportedFieldError(f"{refusal}; nor does Transformers' own code serve it: {error}") from error
+    logger.warning("%s in our program: %s runs on Transformers' own code", refusal, outline.facts.architecture)
+    return outline
 
 
 def from_files(config: EngineConfig, files: ModelFiles, device: torch.device) -> Model:
     """Raises ModelError for what cannot be served, UsageError for options that cannot be had."""
-    outline = outline_of(files.config, config.model_impl, config.max_model_len)
+    outline = outline_of(files.config, config.model_impl, config.max_model_len, gguf=files.format == "gguf")
     ours = _our_kernels_serve(config, outline, device)
     dtype = choose_dtype(config.dtype, files.config, device, quantised=files.format == "gguf", ours=ours)
     backends = candidates(config.attention_backend, _target(config, outline, device, dtype))

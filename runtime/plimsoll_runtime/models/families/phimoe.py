@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from plimsoll_runtime.errors import ModelError
+from plimsoll_runtime.errors import UnsupportedFieldError
 from plimsoll_runtime.models.families.changing import with_layers, with_mixture
 from plimsoll_runtime.models.families.llama import gated_decoder
 from plimsoll_runtime.models.families.mixing import experts_of
@@ -40,6 +40,8 @@ def _rope(values: Any) -> Any:
         return values
     short, long = values.get("short_mscale"), values.get("long_mscale")
     if short != long:
-        raise ModelError(f"config.json: short_mscale = {short!r} and long_mscale = {long!r} are supported if equal")
+        raise UnsupportedFieldError(
+            f"config.json: short_mscale = {short!r} and long_mscale = {long!r} are supported if equal"
+        )
     rest = {key: value for key, value in values.items() if key not in ("short_mscale", "long_mscale")}
     return {**rest, "attention_factor": short}

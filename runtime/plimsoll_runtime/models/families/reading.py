@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from plimsoll_kernels.activation.reference import Activation
-from plimsoll_runtime.errors import ModelError
+from plimsoll_runtime.errors import ModelError, UnsupportedFieldError
 from plimsoll_runtime.models.families.fields import T, typed
 from plimsoll_runtime.models.families.ropes import rope_spec
 from plimsoll_runtime.models.spec.rope import RopeSpec
@@ -42,7 +42,7 @@ class Config:
         for field, wanted in expected.items():
             value = self.values.get(field)
             if value is not None and value != wanted:
-                raise ModelError(f"config.json: {field} = {value!r} is not supported (only {wanted!r})")
+                raise UnsupportedFieldError(f"config.json: {field} = {value!r} is not supported (only {wanted!r})")
 
     def heads(self) -> tuple[int, int, int]:
         """Query heads, key and value heads, dimensions of a head."""
@@ -69,7 +69,7 @@ class Config:
         if not isinstance(types, list):
             raise ModelError(f"config.json: layer_types is {types!r}, which is no list")
         if unknown := [kind for kind in types if kind not in LAYER_TYPES]:
-            raise ModelError(f"config.json: layer_types has {unknown[0]!r}, which is not supported")
+            raise UnsupportedFieldError(f"config.json: layer_types has {unknown[0]!r}, which is not supported")
         if len(types) != self.layers():
             raise ModelError(f"config.json: layer_types names {len(types)} layers, num_hidden_layers {self.layers()}")
         return list(types)
@@ -100,7 +100,8 @@ class Config:
         """An activation by any of the names that Transformers has for it."""
         name = self.get(field, str, default)
         if name not in ACTIVATION_NAMES:
-            raise ModelError(f"config.json: {field} = {name!r} is not supported (only {', '.join(ACTIVATION_NAMES)})")
+            known = ", ".join(ACTIVATION_NAMES)
+            raise UnsupportedFieldError(f"config.json: {field} = {name!r} is not supported (only {known})")
         return ACTIVATION_NAMES[name]
 
     def rope(

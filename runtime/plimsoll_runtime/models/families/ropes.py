@@ -7,7 +7,7 @@ from dataclasses import replace
 from math import log, sqrt
 from typing import Any
 
-from plimsoll_runtime.errors import ModelError
+from plimsoll_runtime.errors import ModelError, UnsupportedFieldError
 from plimsoll_runtime.models.families.fields import typed
 from plimsoll_runtime.models.spec.rope import RopeSpec
 
@@ -31,7 +31,7 @@ def rope_spec(values: Mapping[str, Any], head_dim: int, theta: float, max_positi
     """
     kind = values.get("rope_type") or values.get("type") or "default"
     if not isinstance(kind, str) or kind not in _ROPE_KEYS:
-        raise ModelError(f"config.json: rope type {kind!r} is not supported (only {SUPPORTED_ROPES})")
+        raise UnsupportedFieldError(f"config.json: rope type {kind!r} is not supported (only {SUPPORTED_ROPES})")
     neutral = {"partial_rotary_factor"} if values.get("partial_rotary_factor") == 1.0 else set()
     given = {key for key, value in values.items() if value is not None}
     if unknown := given - _ROPE_NOTES - _ROPE_KEYS[kind] - neutral:

@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 
+from plimsoll_runtime.errors import ModelError
+from plimsoll_runtime.models.families.reading import MAX_LAYERS
 from plimsoll_runtime.models.foreign.classes import class_of, refused
 from plimsoll_runtime.models.foreign.errors import UnservedError
 from plimsoll_runtime.models.foreign.probe import probe
@@ -79,6 +81,8 @@ class TransformersOutline:
 def transformers_outline(config: Mapping[str, Any]) -> TransformersOutline:
     """Raises ModelError naming the architecture, and why Transformers' code for it cannot be served."""
     kind, theirs = class_of(config)
+    if not 0 < (layers := theirs.get_text_config().num_hidden_layers) <= MAX_LAYERS:
+        raise ModelError(f"config.json: it has {layers} layers, and not from 1 to {MAX_LAYERS}")
     try:
         found = probe(kind, theirs)
         positions = _positions(theirs.get_text_config())
