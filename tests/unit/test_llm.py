@@ -87,9 +87,11 @@ class FailsOnce(GatheredBackend):
         if cls.countdown:
             return inner
 
-        def attention(layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+        def attention(
+            layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, sinks: torch.Tensor | None = None
+        ) -> torch.Tensor:
             if layer == 0:
-                return inner(layer, query, key, value)
+                return inner(layer, query, key, value, sinks)
             inner(layer, query, key * 1e9, value * 1e9)
             raise RuntimeError("the kernel for this shape cannot be compiled")
 

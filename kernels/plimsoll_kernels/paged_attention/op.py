@@ -20,6 +20,9 @@ def paged_attention(
     scale: float,
     window: int | None = None,
     softcap: float | None = None,
+    chunk: int | None = None,
+    slopes: Tensor | None = None,
+    sinks: Tensor | None = None,
     configs: PagedConfigs = DEFAULTS,
     implementation: Implementation = "auto",
 ) -> Tensor:
@@ -42,21 +45,57 @@ def paged_attention(
         raise ValueError(f"a soft cap of {softcap} is not positive")
     if scale <= 0:
         raise ValueError(f"a scale of {scale} is not positive")
+    if chunk is not None and chunk < 1:
+        raise ValueError(f"a chunk of {chunk} tokens would hide a row from itself")
+    for name, tensor in (("slopes", slopes), ("sinks", sinks)):
+        if tensor is not None:
+            check_shape(name, tensor, heads)
+            if tensor.dtype != torch.float32 or tensor.device != query.device or tensor.stride(0) != 1:
+                raise ValueError(
+                    f"{name} is {tensor.dtype} on {tensor.device}; expected contiguous float32 beside query"
+                )
     _check_batch(batch, query.device)
     if not use_triton(implementation, query):
         return paged_attention_reference(
-            query, key_cache, value_cache, batch, scale=scale, window=window, softcap=softcap
+            query,
+            key_cache,
+            value_cache,
+            batch,
+            scale=scale,
+            window=window,
+            softcap=softcap,
+            chunk=chunk,
+            slopes=slopes,
+            sinks=sinks,
         )
     out = torch.empty(query.shape, dtype=query.dtype, device=query.device)
     arguments = (out, query, key_cache, value_cache, batch)
     if batch.decodes:
         from plimsoll_kernels.paged_attention.decode.kernel import launch_decode
 
-        launch_decode(*arguments, scale=scale, window=window, softcap=softcap, config=configs.decode)
+        launch_decode(
+            *arguments,
+            scale=scale,
+            window=window,
+            softcap=softcap,
+            chunk=chunk,
+            slopes=slopes,
+            sinks=sinks,
+            config=configs.decode,
+        )
     if batch.max_query_len > 1:
         from plimsoll_kernels.paged_attention.prefill.kernel import launch_prefill
 
-        launch_prefill(*arguments, scale=scale, window=window, softcap=softcap, config=configs.prefill)
+        launch_prefill(
+            *arguments,
+            scale=scale,
+            window=window,
+            softcap=softcap,
+            chunk=chunk,
+            slopes=slopes,
+            sinks=sinks,
+            config=configs.prefill,
+        )
     return out
 
 

@@ -20,12 +20,20 @@ def paged_attention_reference(
     scale: float,
     window: int | None = None,
     softcap: float | None = None,
+    chunk: int | None = None,
+    slopes: Tensor | None = None,
+    coarse: bool = False,
+    sinks: Tensor | None = None,
 ) -> Tensor:
     """Each row attends to its sequence's cached tokens up to its own position.
 
     query: `[T, heads, D]`, the rows of the batch's sequences one after the other.
     key_cache, value_cache: `[kv_heads, num_blocks, block_size, D]`; heads / kv_heads queries share a KV head.
     window: tokens that a row sees, itself included; softcap: scores become softcap x tanh(score / softcap).
+    chunk: a row sees the tokens from the last multiple of it on.
+    slopes: float32 `[heads]`; slope x (token's position - row's) is added to scores (ALiBi, Press et al., 2022). If
+    `coarse`, what is added is scale x slope x token's position, where slope x position is rounded to bfloat16.
+    sinks: float32 `[heads]`; a score of each head whose value is zero (Xiao et al., 2024).
 
     Computes in float32 (float64 for float64) and returns `[T, heads, D]` in the query's dtype.
     """
@@ -38,12 +46,35 @@ def paged_attention_reference(
         key = key_cache[:, blocks].flatten(1, 2)[:, :context]
         value = value_cache[:, blocks].flatten(1, 2)[:, :context]
         rows = query[start:end]
-        outputs.append(attention_reference(rows, key, value, scale=scale, window=window, softcap=softcap))
+        outputs.append(
+            attention_reference(
+                rows,
+                key,
+                value,
+                scale=scale,
+                window=window,
+                softcap=softcap,
+                chunk=chunk,
+                slopes=slopes,
+                coarse=coarse,
+                sinks=sinks,
+            )
+        )
     return torch.cat(outputs)
 
 
 def attention_reference(
-    query: Tensor, key: Tensor, value: Tensor, *, scale: float, window: int | None, softcap: float | None
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    scale: float,
+    window: int | None = None,
+    softcap: float | None = None,
+    chunk: int | None = None,
+    slopes: Tensor | None = None,
+    coarse: bool = False,
+    sinks: Tensor | None = None,
 ) -> Tensor:
     """One sequence: query `[Q, heads, D]`, the last Q of key and value's `[kv_heads, S, D]` -> `[Q, heads, D]`."""
     wide = torch.promote_types(query.dtype, torch.float32)
@@ -54,10 +85,20 @@ def attention_reference(
         scores = softcap * torch.tanh(scores / softcap)
     position = torch.arange(tokens - queries, tokens, device=query.device)[:, None]
     token = torch.arange(tokens, device=query.device)
+    if slopes is not None:
+        slope = slopes.to(query.device, wide)[:, None, None]
+        coarsely = scale * (slope * token).to(torch.bfloat16).to(wide)
+        scores = scores + (coarsely if coarse else slope * (token - position))
     hidden = token > position
     if window is not None:
         hidden = hidden | (token <= position - window)
-    weights = torch.softmax(scores.masked_fill(hidden, -math.inf), -1)
+    if chunk is not None:
+        hidden = hidden | (token < position // chunk * chunk)
+    scores = scores.masked_fill(hidden, -math.inf)
+    if sinks is not None:
+        sink = sinks.to(query.device, wide)[:, None, None].expand(-1, queries, 1)
+        scores = torch.cat([scores, sink], dim=-1)
+    weights = torch.softmax(scores, -1)[..., :tokens]
     return (weights @ value).transpose(0, 1).to(query.dtype)
 
 

@@ -10,8 +10,8 @@ from torch import Tensor
 class Attention(Protocol):
     """Made by a backend for one step: writes a layer's keys and values to the cache, then attends."""
 
-    def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """query [T, heads, D], key and value [T, kv_heads, D] -> [T, heads, D]."""
+    def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor, sinks: Tensor | None = None) -> Tensor:
+        """query [T, heads, D], key and value [T, kv_heads, D], sinks float32 [heads] -> [T, heads, D]."""
 
 
 class NormOfHeads(Protocol):
@@ -25,5 +25,13 @@ class NormOfHeads(Protocol):
 class RotatingAttention(Attention, Protocol):
     """One that norms and rotates heads on their way into the cache, in one pass over them."""
 
-    def of_heads(self, layer: int, heads: Tensor, cos: Tensor, sin: Tensor, norm: NormOfHeads | None) -> Tensor:
+    def of_heads(
+        self,
+        layer: int,
+        heads: Tensor,
+        cos: Tensor,
+        sin: Tensor,
+        norm: NormOfHeads | None,
+        sinks: Tensor | None = None,
+    ) -> Tensor:
         """heads [T, heads + 2 kv_heads, D], as the product leaves them; cos, sin [T, D / 2] -> [T, heads, D]."""

@@ -9,7 +9,7 @@ from plimsoll_runtime.models.op_times import OpKind
 from plimsoll_runtime.models.ops.add import Add
 from plimsoll_runtime.models.ops.attend import Attend
 from plimsoll_runtime.models.ops.embed import AddPositions, Embed
-from plimsoll_runtime.models.ops.heads import NormHeads, Rotate
+from plimsoll_runtime.models.ops.heads import NormHeads, Rotate, ScaleQueries
 from plimsoll_runtime.models.ops.logits import Logits
 from plimsoll_runtime.models.ops.normalise import Normalise
 from plimsoll_runtime.models.ops.op import Op
@@ -104,6 +104,8 @@ class _Composer:
     def head_norm(norm: HeadNorm, attention: SelfAttention, prefix: str, names: tuple[str, str]) -> NormHeads:
         """Over heads of queries and of keys."""
         shape = attention.shape
+        if not norm.norm.weighted:
+            return NormHeads(norm, shape, None, None, (HEADS,), (HEADS,))
         query, key = (
             Weight(
                 f"{prefix}.{name}.weight",
@@ -171,7 +173,8 @@ class _Layer:
         )
         yield Product(OpKind.QKV, *parts, (reads,), (HEADS,), clip=attention.clip)
         yield from self._turned(attention)
-        yield Attend(self._index, shape, (HEADS,), (ATTENDED,))
+        sinks = _Composer._vector(f"{self._prefix}.{names.sinks}", shape.heads) if shape.sinks else None
+        yield Attend(self._index, shape, (HEADS,), (ATTENDED,), sinks)
         output = self._composer.linear(
             self._prefix, (names.output,), (self._hidden,), shape.query_width, biased=attention.output_bias
         )
@@ -186,6 +189,8 @@ class _Layer:
             turns.append(Rotate(rope, attention.shape, (HEADS,), (HEADS,)))
         ops: list[Op] = [*turns, *norms] if norm is not None and norm.turned else [*norms, *turns]
         yield from ops
+        if attention.growth is not None:
+            yield ScaleQueries(attention.growth, attention.shape, (HEADS,), (HEADS,))
 
     def _mlp(self, mlp: FeedForward, reads: str) -> Iterator[Op]:
         names = self._names

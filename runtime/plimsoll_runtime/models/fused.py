@@ -254,7 +254,8 @@ class _Parts:
             record.norm, record.eps, record.turned = Normed[norm.norm.kind.upper()], norm.norm.eps, op.turned
             record.norm_step = head_dim if norm.own else 0
             record.query_norm, record.key_norm = (
-                self._scale(weight, weight.shape[0], norm.norm.offset) for weight in (op.norm.query, op.norm.key)
+                self._scale(weight, head_dim if weight is None else weight.shape[0], norm.norm.offset)
+                for weight in (op.norm.query, op.norm.key)
             )
         return record
 

@@ -13,10 +13,13 @@ from plimsoll_runtime.models.attention import RotatingAttention
 from plimsoll_runtime.models.op_times import OpKind
 from plimsoll_runtime.models.ops.add import Add
 from plimsoll_runtime.models.ops.attend import Attend, attended
-from plimsoll_runtime.models.ops.heads import NormHeads, OfQueryKey, QueryKeyNorm, Rotate, split_heads
-from plimsoll_runtime.models.ops.normalise import Normalise
+from plimsoll_runtime.models.ops.heads import NormHeads, OfQueryKey, QueryKeyNorm, Rotate, ScaleQueries, split_heads
+from plimsoll_runtime.models.ops.normalise import Normalise, read
 from plimsoll_runtime.models.ops.op import Op, Run, Step, Values, Weights
 from plimsoll_runtime.models.spec.rope import RopeSpec
+
+Turn = NormHeads | Rotate | ScaleQueries
+"""What is done to heads of queries and keys before attention."""
 
 
 class Part(Protocol):
@@ -70,7 +73,7 @@ class NormedSum:
 class TurnedAttention:
     """Norms over heads and their rotation, then attention: values are not copied, and a backend may do all in one."""
 
-    turns: tuple[NormHeads | Rotate, ...]
+    turns: tuple[Turn, ...]
     attend: Attend
     reads: Values
     kind: OpKind = OpKind.ROPE
@@ -84,24 +87,28 @@ class TurnedAttention:
         """See Part."""
         layer, shape = self.attend.layer, self.attend.shape
         turns = [turn.of_query_key(weights) for turn in self.turns]
+        sinks = read(self.attend.sinks, weights)
 
         def run(step: Step, heads: Tensor) -> Tensor:
             query_key, value = split_heads(shape, heads)
             for turn in turns:
                 query_key = turn(step, query_key)
-            return attended(step, layer, shape, query_key, value)
+            return attended(step, layer, shape, query_key, value, sinks)
 
-        return run if (rope := self._rope_of_one_pass()) is None else self._one_pass(rope, turns, run)
+        return run if (rope := self._rope_of_one_pass()) is None else self._one_pass(rope, turns, sinks, run)
 
     def _rope_of_one_pass(self) -> RopeSpec | None:
         """Where a kernel may norm, turn and write to the cache at once: one half of a head turns with the other."""
         if not self.turns or not isinstance(last := self.turns[-1], Rotate):
             return None
         rope, norms = last.rope, self.turns[:-1]
-        plain = all(isinstance(n, NormHeads) and n.norm.norm.kind == "rms" and not n.norm.together for n in norms)
+        plain = all(
+            isinstance(n, NormHeads) and n.norm.norm.kind == "rms" and n.norm.norm.weighted and not n.norm.together
+            for n in norms
+        )
         return rope if plain and not rope.pairs and rope.head_dim == self.attend.shape.head_dim else None
 
-    def _one_pass(self, rope: RopeSpec, turns: Sequence[OfQueryKey], otherwise: Run) -> Run:
+    def _one_pass(self, rope: RopeSpec, turns: Sequence[OfQueryKey], sinks: Tensor | None, otherwise: Run) -> Run:
         layer, head_dim = self.attend.layer, self.attend.shape.head_dim
         norm = turns[0] if isinstance(turns[0], QueryKeyNorm) else None
 
@@ -109,13 +116,13 @@ class TurnedAttention:
             if not isinstance(step.attention, RotatingAttention):
                 return otherwise(step, heads)
             each = heads.view(heads.shape[0], -1, head_dim)
-            return step.attention.of_heads(layer, each, *step.turns[rope], norm).flatten(1)
+            return step.attention.of_heads(layer, each, *step.turns[rope], norm, sinks).flatten(1)
 
         return run
 
 
-LONGEST = 3
-"""Ops of the longest row: a norm over heads, a rotation, and attention."""
+LONGEST = 4
+"""Ops of the longest row: a norm over heads, a rotation, a scale of queries, and attention."""
 
 
 def parts_of(ops: Sequence[Op]) -> Iterator[Part]:
@@ -134,7 +141,7 @@ def _first(ops: Sequence[Op]) -> tuple[Part, int]:
         case [Add(scale=1.0) as add, Normalise() as norm, *_] if norm.reads == add.writes != norm.writes:
             return NormedSum(add, norm), 2
     if _turns(first):
-        turns = tuple(op for op in takewhile(_turns, ops) if isinstance(op, NormHeads | Rotate))
+        turns = tuple(op for op in takewhile(_turns, ops) if isinstance(op, Turn))
         match ops[len(turns) :]:
             case [Attend() as attend, *_]:
                 return TurnedAttention(turns, attend, first.reads), len(turns) + 1
@@ -142,4 +149,4 @@ def _first(ops: Sequence[Op]) -> tuple[Part, int]:
 
 
 def _turns(op: Op) -> bool:
-    return isinstance(op, NormHeads | Rotate)
+    return isinstance(op, Turn)

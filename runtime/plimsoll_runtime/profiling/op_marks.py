@@ -160,10 +160,10 @@ class _MarkedAttention:
         self._decoder = decoder
         self._attention = attention
 
-    def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor, sinks: Tensor | None = None) -> Tensor:
         """See Attention."""
         self._decoder.switch(OpKind.ATTENTION)
-        return self._attention(layer, query, key, value)
+        return self._attention(layer, query, key, value, sinks)
 
 
 class _MarkedRotatingAttention(_MarkedAttention):
@@ -173,7 +173,15 @@ class _MarkedRotatingAttention(_MarkedAttention):
         super().__init__(decoder, attention)
         self._rotating = attention
 
-    def of_heads(self, layer: int, heads: Tensor, cos: Tensor, sin: Tensor, norm: NormOfHeads | None) -> Tensor:
+    def of_heads(
+        self,
+        layer: int,
+        heads: Tensor,
+        cos: Tensor,
+        sin: Tensor,
+        norm: NormOfHeads | None,
+        sinks: Tensor | None = None,
+    ) -> Tensor:
         """See RotatingAttention."""
         self._decoder.switch(OpKind.ATTENTION)
-        return self._rotating.of_heads(layer, heads, cos, sin, norm)
+        return self._rotating.of_heads(layer, heads, cos, sin, norm, sinks)

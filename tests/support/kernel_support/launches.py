@@ -36,13 +36,18 @@ def _attention(shape: dict[str, int], dtype: torch.dtype, lengths: list[tuple[in
     return torch.empty_like(query), query, cache[0], cache[1], batch
 
 
+def _per_head(shape: dict[str, int], *, slopes: bool = False, sinks: bool = False, **more: Any) -> dict[str, Any]:
+    there = {"slopes": slopes, "sinks": sinks}
+    return {**more, **{name: torch.ones(shape["heads"]) for name, wanted in there.items() if wanted}}
+
+
 def _decode(shape: dict[str, int], dtype: torch.dtype, splits: int, config: Any = None, **more: Any) -> None:
-    options: dict[str, Any] = {"scale": 0.1, "window": None, "softcap": None, **more}
+    options: dict[str, Any] = {"scale": 0.1, "window": None, "softcap": None, **_per_head(shape, **more)}
     decode.launch_decode(*_attention(shape, dtype, [(1, 500)] * 3), splits=splits, config=config, **options)
 
 
 def _prefill(shape: dict[str, int], dtype: torch.dtype, config: Any = None, **more: Any) -> None:
-    options: dict[str, Any] = {"scale": 0.1, "window": None, "softcap": None, **more}
+    options: dict[str, Any] = {"scale": 0.1, "window": None, "softcap": None, **_per_head(shape, **more)}
     prefill.launch_prefill(*_attention(shape, dtype, [(100, 500), (1, 30)]), config=config, **options)
 
 
@@ -80,7 +85,13 @@ LAUNCHES: dict[str, Callable[[], object]] = {
     "decode gemma window": lambda: _decode(GEMMA, BF16, 4, window=512),
     "decode soft cap, half": lambda: _decode(GEMMA, F16, 2, softcap=50.0),
     "decode odd, float32": lambda: _decode(ODD, F32, 2),
+    "decode slopes": lambda: _decode(ODD, BF16, 4, slopes=True),
+    "decode sinks, window": lambda: _decode(LLAMA, BF16, 4, sinks=True, window=128),
+    "decode chunk": lambda: _decode(LLAMA, BF16, 1, chunk=8192),
     "prefill": lambda: _prefill(LLAMA, BF16),
+    "prefill slopes": lambda: _prefill(ODD, BF16, slopes=True),
+    "prefill sinks, window": lambda: _prefill(LLAMA, BF16, sinks=True, window=128),
+    "prefill chunk": lambda: _prefill(LLAMA, BF16, chunk=8192),
     "prefill gemma window": lambda: _prefill(GEMMA, BF16, window=512),
     "prefill soft cap, half": lambda: _prefill(GEMMA, F16, softcap=50.0, window=512),
     "prefill odd, float32": lambda: _prefill(ODD, F32),

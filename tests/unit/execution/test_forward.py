@@ -56,7 +56,7 @@ class Failing(ReferenceBackend):
             raise self.error
         inner = super().begin(batch)
 
-        def attention(layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        def attention(layer: int, query: Tensor, key: Tensor, value: Tensor, sinks: Tensor | None = None) -> Tensor:
             if layer != self.at:
                 return inner(layer, query, key, value)
             inner(layer, query, key * float("nan"), value * float("nan"))
@@ -75,10 +75,20 @@ class FailingToRotate(ReferenceBackend):
         backend = self
 
         class Step:
-            def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+            def __call__(
+                self, layer: int, query: Tensor, key: Tensor, value: Tensor, sinks: Tensor | None = None
+            ) -> Tensor:
                 raise AssertionError("heads are for of_heads")
 
-            def of_heads(self, layer: int, heads: Tensor, cos: Tensor, sin: Tensor, norm: NormOfHeads | None) -> Tensor:
+            def of_heads(
+                self,
+                layer: int,
+                heads: Tensor,
+                cos: Tensor,
+                sin: Tensor,
+                norm: NormOfHeads | None,
+                sinks: Tensor | None = None,
+            ) -> Tensor:
                 heads.fill_(float("nan"))
                 raise backend.error
 

@@ -108,18 +108,72 @@ def test_windows_and_soft_caps(triton_device: str, options: dict[str, Any]) -> N
     torch.testing.assert_close(case.run("triton", **options), case.run("reference", **options), rtol=1e-5, atol=1e-5)
 
 
+def test_reference_chunk() -> None:
+    """A row at a multiple of the chunk begins a new one."""
+    key, value, query = torch.randn(1, 9, 8), torch.randn(1, 9, 8), torch.randn(2, 1, 8)
+    actual = attention_reference(query, key, value, scale=0.5, chunk=4)
+    torch.testing.assert_close(actual[1, 0], value[0, 8])
+    weights = torch.softmax(query[0, 0] @ key[0, 4:8].T * 0.5, -1)
+    torch.testing.assert_close(actual[0, 0], weights @ value[0, 4:8])
+
+
+def test_reference_slopes() -> None:
+    """What lies further back counts less; coarse ones are counted from the first token, in bfloat16."""
+    key, value, query = torch.randn(1, 300, 8), torch.randn(1, 300, 8), torch.randn(1, 1, 8)
+    slopes, back = torch.tensor([0.3]), torch.arange(299, -1, -1)
+    scores = query[0, 0] @ key[0].T * 0.5
+    actual = attention_reference(query, key, value, scale=0.5, slopes=slopes)
+    torch.testing.assert_close(actual[0, 0], torch.softmax(scores - 0.3 * back, -1) @ value[0])
+    actual = attention_reference(query, key, value, scale=0.5, slopes=slopes, coarse=True)
+    ahead = (0.3 * torch.arange(300)).bfloat16().float() * 0.5
+    torch.testing.assert_close(actual[0, 0], torch.softmax(scores + ahead, -1) @ value[0])
+
+
+def test_reference_sinks() -> None:
+    """A key more, whose value is zero and whose score is the sink."""
+    key, value, query = torch.randn(1, 6, 8), torch.randn(1, 6, 8), torch.randn(1, 1, 8)
+    actual = attention_reference(query, key, value, scale=1.0, sinks=torch.tensor([1.5]))
+    weights = torch.softmax(torch.cat([query[0, 0] @ key[0].T, torch.tensor([1.5])]), -1)[:-1]
+    torch.testing.assert_close(actual[0, 0], weights @ value[0])
+
+
+def per_head(kinds: list[str], device: str, heads: int = 4) -> dict[str, Any]:
+    """Slopes or sinks of so many heads, some of them far above every score."""
+    made = {"slopes": 2.0 ** -torch.arange(1, heads + 1), "sinks": torch.linspace(-4, 30, heads)}
+    return {name: made[name].to(device) for name in kinds}
+
+
+@pytest.mark.parametrize(
+    "options", [{"chunk": 1}, {"chunk": 17}, {"chunk": 64, "softcap": 2.0}, {"chunk": 40, "window": 30}], ids=str
+)
+def test_chunks(triton_device: str, options: dict[str, Any]) -> None:
+    case = make([*MIXED, (70, 200), (1, 130), (1, 129), (1, 65)], device=triton_device)
+    torch.testing.assert_close(case.run("triton", **options), case.run("reference", **options), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["slopes", "sinks"])
+@pytest.mark.parametrize("options", [{}, {"window": 17}, {"chunk": 30}, {"softcap": 2.0}], ids=str)
+def test_slopes_and_sinks(triton_device: str, kind: str, options: dict[str, Any]) -> None:
+    case = make([*MIXED, (70, 200), (1, 130)], device=triton_device)
+    options = {**options, **per_head([kind], triton_device)}
+    expected = case.run("reference", **options)
+    torch.testing.assert_close(case.run("triton", **options), expected, rtol=1e-5, atol=1e-5)
+    del options[kind]
+    assert not torch.allclose(case.run("reference", **options), expected, atol=1e-2)
+
+
 @pytest.mark.parametrize("splits", [1, 2, 8, 32])
 @pytest.mark.parametrize("window", [None, 100])
-def test_a_decode_split_among_programs(triton_device: str, splits: int, window: int | None) -> None:
+@pytest.mark.parametrize("more", [[], ["sinks"], ["slopes"]], ids=str)
+def test_a_decode_split_among_programs(triton_device: str, splits: int, window: int | None, more: list[str]) -> None:
     """Also into more splits than there are tiles of keys: the rest have nothing to do, and nothing is read of them."""
     from plimsoll_kernels.paged_attention.decode.kernel import launch_decode
 
     case = make([(1, 1), (1, 700), (3, 65), (1, 130)], device=triton_device)
-    expected = case.run("reference", scale=0.2, window=window)
+    options: dict[str, Any] = {"scale": 0.2, "window": window, **per_head(more, triton_device)}
+    expected = case.run("reference", **options)
     actual = torch.empty_like(expected).fill_(math.nan)
-    launch_decode(
-        actual, case.query, case.keys, case.values, case.batch, scale=0.2, window=window, softcap=None, splits=splits
-    )
+    launch_decode(actual, case.query, case.keys, case.values, case.batch, **options, softcap=None, splits=splits)
     assert actual[2:5].isnan().all(), "a chunk's rows are the prefill's"
     decodes = [0, 1, 5]
     torch.testing.assert_close(actual[decodes], expected[decodes], rtol=1e-5, atol=1e-5)
@@ -133,6 +187,8 @@ def test_a_decode_split_among_programs(triton_device: str, splits: int, window: 
     kv_heads=st.integers(1, 3),
     group=st.integers(1, 6),
     window=st.one_of(st.none(), st.integers(1, 40)),
+    chunk=st.one_of(st.none(), st.integers(1, 40)),
+    kinds=st.sampled_from([[], ["slopes"], ["sinks"]]),
     block_size=st.sampled_from([4, 16]),
 )
 def test_any_batch(
@@ -141,6 +197,8 @@ def test_any_batch(
     kv_heads: int,
     group: int,
     window: int | None,
+    chunk: int | None,
+    kinds: list[str],
     block_size: int,
 ) -> None:
     case = make(
@@ -151,9 +209,8 @@ def test_any_batch(
         block_size=block_size,
         device=triton_device,
     )
-    torch.testing.assert_close(
-        case.run("triton", window=window), case.run("reference", window=window), rtol=1e-5, atol=1e-5
-    )
+    options = {"window": window, "chunk": chunk, **per_head(kinds, triton_device, kv_heads * group)}
+    torch.testing.assert_close(case.run("triton", **options), case.run("reference", **options), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("shape", [(1, 1, 16), (9, 3, 80)], ids=str)
@@ -180,6 +237,9 @@ def refusals() -> list[Any]:
         (replace(case, values=case.values[:, :3]), {}, "value_cache is"),
         (replace(case, batch=longs), {}, "query_starts is torch.int64 on cpu; expected contiguous int32"),
         (case, {"window": 0}, "a window of 0 tokens"),
+        (case, {"chunk": 0}, "a chunk of 0 tokens"),
+        (case, {"sinks": torch.ones(3)}, r"sinks is \[3\], expected \[4\]"),
+        (case, {"slopes": torch.ones(4).half()}, "slopes is torch.float16 on cpu; expected contiguous float32"),
         (case, {"softcap": -1.0}, "not positive"),
         (case, {"scale": 0.0}, "a scale of 0.0 is not positive"),
     ]

@@ -47,7 +47,9 @@ class Listener:
         return {}
 
 
-def first_value(layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+def first_value(
+    layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, sinks: torch.Tensor | None = None
+) -> torch.Tensor:
     """Attention to nothing but oneself."""
     return value.repeat_interleave(query.shape[1] // value.shape[1], dim=1)
 
@@ -88,11 +90,24 @@ def test_an_attention_that_rotates_still_does(tiny_model: Path) -> None:
     seen: list[int] = []
 
     class Rotating:
-        def __call__(self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+        def __call__(
+            self,
+            layer: int,
+            query: torch.Tensor,
+            key: torch.Tensor,
+            value: torch.Tensor,
+            sinks: torch.Tensor | None = None,
+        ) -> torch.Tensor:
             raise AssertionError("the decoder rotated by itself")
 
         def of_heads(
-            self, layer: int, heads: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, norm: object
+            self,
+            layer: int,
+            heads: torch.Tensor,
+            cos: torch.Tensor,
+            sin: torch.Tensor,
+            norm: object,
+            sinks: torch.Tensor | None = None,
         ) -> torch.Tensor:
             seen.append(layer)
             shape = decoder.outline.facts.attention[layer]
@@ -122,7 +137,9 @@ def test_an_op_that_fails_does_not_last_for_ever(tiny_model: Path) -> None:
     clock = Clock()
     decoder = MarkedDecoder(loaded(tiny_model), HostOpTimer(clock))
 
-    def broken(layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    def broken(
+        layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, sinks: torch.Tensor | None = None
+    ) -> torch.Tensor:
         raise RuntimeError("no attention")
 
     with pytest.raises(RuntimeError, match="no attention"):

@@ -13,12 +13,14 @@ import triton.language as tl
 from torch import Tensor
 
 from plimsoll_kernels.paged_attention.batch import PagedBatch
-from plimsoll_kernels.paged_attention.decode.splits import decode_splits, multiprocessors
+from plimsoll_kernels.paged_attention.decode.splits import decode_splits, most_seen, multiprocessors
 from plimsoll_kernels.paged_attention.tile.kernel import (
     add_tile,
+    first_seen,
     load_keys_and_values,
     load_queries,
     no_sums,
+    of_heads,
     rows_of,
     scores_of,
 )
@@ -26,11 +28,9 @@ from plimsoll_kernels.tuning.config import LaunchConfig
 
 
 @triton.jit
-def _bounds(context, WINDOW: tl.constexpr, BLOCK_N: tl.constexpr, SPLITS: tl.constexpr):
+def _bounds(context, WINDOW: tl.constexpr, CHUNK: tl.constexpr, BLOCK_N: tl.constexpr, SPLITS: tl.constexpr):
     """(first token read, tokens of a split), both multiples of BLOCK_N."""
-    low = 0
-    if WINDOW > 0:
-        low = tl.maximum(0, context - WINDOW) // BLOCK_N * BLOCK_N
+    low = first_seen(context - 1, WINDOW, CHUNK) // BLOCK_N * BLOCK_N
     return low, tl.cdiv(tl.cdiv(context - low, BLOCK_N), SPLITS) * BLOCK_N
 
 
@@ -54,13 +54,18 @@ def _decode(
     slot_stride,
     scale,
     softcap,
+    slopes,
+    sinks,
     HEADS: tl.constexpr,
     GROUP: tl.constexpr,
     SIZE: tl.constexpr,
     SIZE_PADDED: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
     WINDOW: tl.constexpr,
+    CHUNK: tl.constexpr,
     SOFTCAP: tl.constexpr,
+    SLOPES: tl.constexpr,
+    SINKS: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     SPLITS: tl.constexpr,
@@ -72,7 +77,7 @@ def _decode(
     if queries != 1:
         return
     context = tl.load(context_lens + sequence)
-    low, share = _bounds(context, WINDOW, BLOCK_N, SPLITS)
+    low, share = _bounds(context, WINDOW, CHUNK, BLOCK_N, SPLITS)
     low += split * share
     high = tl.minimum(context, low + share)
     if low >= high:
@@ -87,20 +92,26 @@ def _decode(
     keys += kv_head.to(tl.int64) * head_stride
     values += kv_head.to(tl.int64) * head_stride
 
-    acc, total, largest = no_sums(BLOCK_M, SIZE_PADDED)
+    slope = of_heads(slopes, head, valid, SLOPES)
+    acc, total, largest = no_sums(of_heads(sinks, head, valid, SINKS), BLOCK_M, SIZE_PADDED, SINKS)
+    if SINKS:
+        # One of the splits has them.
+        total = tl.where(split == 0, total, 0.0)
+        largest = tl.where(split == 0, largest, float("-inf"))
     for n in range(low, high, BLOCK_N):
         token = n + tl.arange(0, BLOCK_N)
         k, v = load_keys_and_values(
             keys, values, table, token, high, block_stride, slot_stride, SIZE, SIZE_PADDED, BLOCK_SIZE, True
         )
-        score = scores_of(q, k, scale, softcap, SOFTCAP)
+        distance = (token - (context - 1))[None, :]
+        score = scores_of(q, k, scale, softcap, slope, distance, SOFTCAP, SLOPES)
         seen = token < high
-        if WINDOW > 0:
-            seen = seen & (token >= context - WINDOW)
+        if WINDOW + CHUNK > 0:
+            seen = seen & (token >= first_seen(context - 1, WINDOW, CHUNK))
         score = tl.where(seen[None, :], score, float("-inf"))
         # A split's first tile holds a token that is seen (it has one, or the window begins in it), so from there on
         # the largest score is finite.
-        acc, total, largest = add_tile(acc, total, largest, score, v, scale, SOFTCAP, False)
+        acc, total, largest = add_tile(acc, total, largest, score, v, scale, SOFTCAP or SLOPES, False)
 
     d = tl.arange(0, SIZE_PADDED)
     if SPLITS == 1:
@@ -128,6 +139,7 @@ def _join(
     SIZE: tl.constexpr,
     SIZE_PADDED: tl.constexpr,
     WINDOW: tl.constexpr,
+    CHUNK: tl.constexpr,
     BLOCK_N: tl.constexpr,
     SPLITS: tl.constexpr,
 ):
@@ -138,7 +150,7 @@ def _join(
     if queries != 1:
         return
     context = tl.load(context_lens + sequence)
-    low, share = _bounds(context, WINDOW, BLOCK_N, SPLITS)
+    low, share = _bounds(context, WINDOW, CHUNK, BLOCK_N, SPLITS)
     split = tl.arange(0, SPLITS)
     worked = low + split * share < context
     place = (sequence * HEADS + head) * SPLITS + split
@@ -193,6 +205,9 @@ def launch_decode(
     scale: float,
     window: int | None,
     softcap: float | None,
+    chunk: int | None = None,
+    slopes: Tensor | None = None,
+    sinks: Tensor | None = None,
     config: LaunchConfig | None = None,
     splits: int | None = None,
 ) -> None:
@@ -205,7 +220,7 @@ def launch_decode(
     sequences, group, padded = batch.context_lens.shape[0], heads // kv_heads, max(16, triton.next_power_of_2(size))
     chosen = config or default_config(size, group, query.element_size())
     processors = multiprocessors(query.device)
-    splits = splits or decode_splits(sequences * kv_heads, batch.max_context_len, processors, window)
+    splits = splits or decode_splits(sequences * kv_heads, batch.max_context_len, processors, most_seen(window, chunk))
     partial, extremes, sums = out, out, out
     if splits > 1:
         partial = torch.empty((sequences, heads, splits, padded), dtype=torch.float32, device=query.device)
@@ -227,13 +242,18 @@ def launch_decode(
         *key_cache.stride()[:3],
         scale,
         softcap or 0.0,
+        out if slopes is None else slopes,
+        out if sinks is None else sinks,
         HEADS=heads,
         GROUP=group,
         SIZE=size,
         SIZE_PADDED=padded,
         BLOCK_SIZE=key_cache.shape[2],
         WINDOW=window or 0,
+        CHUNK=chunk or 0,
         SOFTCAP=softcap is not None,
+        SLOPES=slopes is not None,
+        SINKS=sinks is not None,
         BLOCK_M=chosen.block_m,
         BLOCK_N=chosen.block_n,
         SPLITS=splits,
@@ -253,6 +273,7 @@ def launch_decode(
             SIZE=size,
             SIZE_PADDED=padded,
             WINDOW=window or 0,
+            CHUNK=chunk or 0,
             BLOCK_N=chosen.block_n,
             SPLITS=splits,
             num_warps=4,

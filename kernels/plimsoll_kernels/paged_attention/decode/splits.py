@@ -26,6 +26,11 @@ def decode_splits(programs: int, longest: int, processors: int, window: int | No
     return 1 << (max(1, wanted).bit_length() - 1)
 
 
+def most_seen(window: int | None, chunk: int | None) -> int | None:
+    """How many tokens a row sees at most; None: all."""
+    return min((size for size in (window, chunk) if size is not None), default=None)
+
+
 @lru_cache
 def multiprocessors(device: torch.device) -> int:
     """Of a GPU; one where kernels are interpreted, whose programs run one after the other."""

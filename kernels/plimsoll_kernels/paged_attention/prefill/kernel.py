@@ -15,9 +15,11 @@ from torch import Tensor
 from plimsoll_kernels.paged_attention.batch import PagedBatch
 from plimsoll_kernels.paged_attention.tile.kernel import (
     add_tile,
+    first_seen,
     load_keys_and_values,
     load_queries,
     no_sums,
+    of_heads,
     rows_of,
     scores_of,
 )
@@ -54,11 +56,14 @@ def _span(
     high,
     scale,
     softcap,
+    slope,
     SIZE: tl.constexpr,
     SIZE_PADDED: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
     WINDOW: tl.constexpr,
+    CHUNK: tl.constexpr,
     SOFTCAP: tl.constexpr,
+    SLOPES: tl.constexpr,
     BLOCK_N: tl.constexpr,
     MASKED: tl.constexpr,
 ):
@@ -68,13 +73,14 @@ def _span(
         k, v = load_keys_and_values(
             keys, values, table, token, high, block_stride, slot_stride, SIZE, SIZE_PADDED, BLOCK_SIZE, MASKED
         )
-        score = scores_of(q, k, scale, softcap, SOFTCAP)
+        distance = token[None, :] - position[:, None]
+        score = scores_of(q, k, scale, softcap, slope, distance, SOFTCAP, SLOPES)
         if MASKED:
             seen = (token < high)[None, :] & (token[None, :] <= position[:, None])
-            if WINDOW > 0:
-                seen = seen & (token[None, :] > position[:, None] - WINDOW)
+            if WINDOW + CHUNK > 0:
+                seen = seen & (token[None, :] >= first_seen(position, WINDOW, CHUNK)[:, None])
             score = tl.where(seen, score, float("-inf"))
-        acc, total, largest = add_tile(acc, total, largest, score, v, scale, SOFTCAP, True)
+        acc, total, largest = add_tile(acc, total, largest, score, v, scale, SOFTCAP or SLOPES, True)
     return acc, total, largest
 
 
@@ -96,13 +102,18 @@ def _prefill(
     slot_stride,
     scale,
     softcap,
+    slopes,
+    sinks,
     HEADS: tl.constexpr,
     GROUP: tl.constexpr,
     SIZE: tl.constexpr,
     SIZE_PADDED: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
     WINDOW: tl.constexpr,
+    CHUNK: tl.constexpr,
     SOFTCAP: tl.constexpr,
+    SLOPES: tl.constexpr,
+    SINKS: tl.constexpr,
     ROWS: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
@@ -132,26 +143,27 @@ def _prefill(
     whole_high = (first_position + 1) // BLOCK_N * BLOCK_N  # up to here every row sees every token
     low = 0
     whole_low = 0
-    if WINDOW > 0:
-        low = tl.maximum(0, first_position - WINDOW + 1) // BLOCK_N * BLOCK_N
-        # From here on every row's window has begun: the last row's begins last.
-        whole_low = tl.cdiv(tl.maximum(0, high - WINDOW), BLOCK_N) * BLOCK_N
+    if WINDOW + CHUNK > 0:
+        low = first_seen(first_position, WINDOW, CHUNK) // BLOCK_N * BLOCK_N
+        # From here on every row's window, or chunk, has begun: the last row's begins last.
+        whole_low = tl.cdiv(first_seen(high - 1, WINDOW, CHUNK), BLOCK_N) * BLOCK_N
         whole_low = tl.minimum(tl.maximum(whole_low, low), tl.maximum(whole_high, low))
         whole_high = tl.maximum(whole_high, whole_low)
 
-    acc, total, largest = no_sums(BLOCK_M, SIZE_PADDED)
-    if WINDOW > 0:
+    slope = of_heads(slopes, head, valid, SLOPES)
+    acc, total, largest = no_sums(of_heads(sinks, head, valid, SINKS), BLOCK_M, SIZE_PADDED, SINKS)
+    if WINDOW + CHUNK > 0:
         acc, total, largest = _span(
             acc, total, largest, q, position, keys, values, table, block_stride, slot_stride, low, whole_low, scale,
-            softcap, SIZE, SIZE_PADDED, BLOCK_SIZE, WINDOW, SOFTCAP, BLOCK_N, True,
+            softcap, slope, SIZE, SIZE_PADDED, BLOCK_SIZE, WINDOW, CHUNK, SOFTCAP, SLOPES, BLOCK_N, True,
         )  # fmt: skip
     acc, total, largest = _span(
         acc, total, largest, q, position, keys, values, table, block_stride, slot_stride, whole_low, whole_high, scale,
-        softcap, SIZE, SIZE_PADDED, BLOCK_SIZE, WINDOW, SOFTCAP, BLOCK_N, False,
+        softcap, slope, SIZE, SIZE_PADDED, BLOCK_SIZE, WINDOW, CHUNK, SOFTCAP, SLOPES, BLOCK_N, False,
     )  # fmt: skip
     acc, total, largest = _span(
         acc, total, largest, q, position, keys, values, table, block_stride, slot_stride, whole_high, high, scale,
-        softcap, SIZE, SIZE_PADDED, BLOCK_SIZE, WINDOW, SOFTCAP, BLOCK_N, True,
+        softcap, slope, SIZE, SIZE_PADDED, BLOCK_SIZE, WINDOW, CHUNK, SOFTCAP, SLOPES, BLOCK_N, True,
     )  # fmt: skip
 
     result = acc / tl.where(valid, total, 1.0)[:, None]
@@ -205,6 +217,9 @@ def launch_prefill(
     scale: float,
     window: int | None,
     softcap: float | None,
+    chunk: int | None = None,
+    slopes: Tensor | None = None,
+    sinks: Tensor | None = None,
     config: LaunchConfig | None = None,
 ) -> None:
     """Write to `out` `[T, heads, D]` the rows of sequences that have several; arguments as `op` checked them."""
@@ -228,13 +243,18 @@ def launch_prefill(
         *key_cache.stride()[:3],
         scale,
         softcap or 0.0,
+        out if slopes is None else slopes,
+        out if sinks is None else sinks,
         HEADS=heads,
         GROUP=group,
         SIZE=size,
         SIZE_PADDED=padded,
         BLOCK_SIZE=key_cache.shape[2],
         WINDOW=window or 0,
+        CHUNK=chunk or 0,
         SOFTCAP=softcap is not None,
+        SLOPES=slopes is not None,
+        SINKS=sinks is not None,
         ROWS=tile_rows,
         BLOCK_M=chosen.block_m,
         BLOCK_N=chosen.block_n,

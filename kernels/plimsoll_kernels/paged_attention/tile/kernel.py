@@ -26,10 +26,37 @@ def load_queries(query, place, valid, SIZE: tl.constexpr, SIZE_PADDED: tl.conste
 
 
 @triton.jit
-def no_sums(BLOCK_M: tl.constexpr, SIZE_PADDED: tl.constexpr):
-    """(weighted values, sums of weights, largest scores) of queries that have met no key yet."""
+def first_seen(position, WINDOW: tl.constexpr, CHUNK: tl.constexpr):
+    """The first token that a row at a position sees."""
+    first = position * 0
+    if WINDOW > 0:
+        first = tl.maximum(first, position - WINDOW + 1)
+    if CHUNK > 0:
+        first = tl.maximum(first, position // CHUNK * CHUNK)
+    return first
+
+
+@triton.jit
+def of_heads(numbers, head, valid, THERE: tl.constexpr):
+    """One float32 for each query's head [BLOCK_M]; zeros where there are none."""
+    if THERE:
+        return tl.load(numbers + head, mask=valid, other=0.0)
+    return tl.zeros_like(head).to(tl.float32)
+
+
+@triton.jit
+def no_sums(sink, BLOCK_M: tl.constexpr, SIZE_PADDED: tl.constexpr, SINKS: tl.constexpr):
+    """(weighted values, sums of weights, largest scores) of queries that have met no key yet, but with SINKS their own.
+
+    A sink [BLOCK_M] is the score of a key whose value is zero.
+    """
     acc = tl.zeros([BLOCK_M, SIZE_PADDED], tl.float32)
-    return acc, tl.zeros([BLOCK_M], tl.float32), tl.full([BLOCK_M], float("-inf"), tl.float32)
+    total = tl.zeros([BLOCK_M], tl.float32)
+    largest = tl.full([BLOCK_M], float("-inf"), tl.float32)
+    if SINKS:
+        total += 1.0
+        largest = sink * 1.4426950408889634  # log2(e)
+    return acc, total, largest
 
 
 @triton.jit
@@ -67,23 +94,30 @@ def load_keys_and_values(
 
 
 @triton.jit
-def scores_of(q, k, scale, softcap, SOFTCAP: tl.constexpr):
-    """float32 [BLOCK_M, BLOCK_N]: capped where there is a cap, not scaled yet where there is none."""
+def scores_of(q, k, scale, softcap, slope, distance, SOFTCAP: tl.constexpr, SLOPES: tl.constexpr):
+    """float32 [BLOCK_M, BLOCK_N]: with SOFTCAP or SLOPES as they are to be, else not scaled yet.
+
+    slope [BLOCK_M] x distance [1 or BLOCK_M, BLOCK_N], from a row to a token, is added with SLOPES.
+    """
     score = tl.dot(q, tl.trans(k), input_precision="ieee")
     if SOFTCAP:
         score = softcap * (2.0 * tl.sigmoid(2.0 * scale * score / softcap) - 1.0)
+    if SLOPES:
+        if not SOFTCAP:
+            score *= scale
+        score += slope[:, None] * distance
     return score
 
 
 @triton.jit
-def add_tile(acc, total, largest, score, v, scale, SOFTCAP: tl.constexpr, EMPTY: tl.constexpr):
+def add_tile(acc, total, largest, score, v, scale, SCALED: tl.constexpr, EMPTY: tl.constexpr):
     """The sums with one more tile in them, whose unseen scores are -inf.
 
-    With EMPTY a query may have seen nothing so far: its largest score stays -inf, and 0 is subtracted in its place,
-    since -inf - -inf would be NaN.
+    With SCALED the scores have been scaled already. With EMPTY a query may have seen nothing so far: its largest score
+    stays -inf, and 0 is subtracted in its place, since -inf - -inf would be NaN.
     """
     factor = 1.4426950408889634  # log2(e)
-    if not SOFTCAP:
+    if not SCALED:
         factor *= scale
     new_largest = tl.maximum(largest, tl.max(score, 1) * factor)
     anchor = new_largest

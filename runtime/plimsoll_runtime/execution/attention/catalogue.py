@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass, fields
 from importlib.util import find_spec
 
 import torch
@@ -12,11 +12,19 @@ from plimsoll_kernels.cpu.library import kernels
 from plimsoll_kernels.cpu.step import MAX_HEAD_DIM, SUB_BLOCK
 from plimsoll_runtime.execution.attention.base import AttentionBackend
 from plimsoll_runtime.execution.attention.target import Target
+from plimsoll_runtime.models.spec.attention import AttentionShape
 
 FLASHINFER_HEAD_DIMS = (64, 128, 256)
 FLASH_ATTN_BLOCK = 256
 """FlashAttention 2 reads paged caches in pages of a multiple of so many tokens."""
 FLASH_ATTN_MAX_HEAD_DIM = 256
+UNKNOWN = {
+    "softcap": "caps no scores, and the model's are",
+    "chunk": "attends to all before a token, and the model to its chunk",
+    "alibi": "adds no ALiBi to scores, and the model does",
+    "sinks": "has no sinks, and the model has",
+}
+"""What a backend lacks, by the field of AttentionShape that says more."""
 HALF = (torch.bfloat16, torch.float16)
 
 
@@ -34,7 +42,7 @@ class Entry:
 
 def _no_cpu(target: Target) -> str | None:
     """Our kernels take what they were compiled for, and shapes that fill their vectors."""
-    if reason := _no_torch(target):
+    if reason := _off_cpu(target):
         return reason
     if target.block_size % SUB_BLOCK:
         return f"needs blocks of a multiple of {SUB_BLOCK} tokens, and --block-size is {target.block_size}"
@@ -43,29 +51,33 @@ def _no_cpu(target: Target) -> str | None:
         return (
             f"takes heads of a multiple of {SUB_BLOCK} dimensions up to {MAX_HEAD_DIM}, and the model's have {odd[0]}"
         )
-    if target.unfused is not None:
-        return target.unfused
+    if reason := target.unfused or _unknown(target, "window", "softcap"):
+        return reason
     if kernels(target.dtype) is None:
         return f"has no kernels for {_name(target.dtype)} that this processor can run, or they were not built"
     return None
 
 
 def _no_torch(target: Target) -> str | None:
+    return _off_cpu(target) or _unknown(target, "window", "softcap", "chunk", "alibi", "sinks")
+
+
+def _off_cpu(target: Target) -> str | None:
     if target.device.type == "cpu":
         return None
     return f"computes on a CPU, and the model is on {target.device.type}"
 
 
 def _no_sdpa(target: Target) -> str | None:
-    if any(shape.softcap is not None for shape in target.shapes):
-        return "caps no scores, and the model's are"
-    return None
+    return _unknown(target, "window", "chunk", "alibi", "sinks")
 
 
 def _no_triton(target: Target) -> str | None:
     if target.device.type != "cuda":
         return f"needs a CUDA or ROCm device, and the model is on {target.device.type}"
-    return _not_installed("triton")
+    if any(shape.alibi is not None and shape.alibi.coarse for shape in target.shapes):
+        return "adds no rounded ALiBi to scores, and the model's is"
+    return _unknown(target, "window", "softcap", "chunk", "alibi", "sinks") or _not_installed("triton")
 
 
 def _no_flashinfer(target: Target) -> str | None:
@@ -73,6 +85,8 @@ def _no_flashinfer(target: Target) -> str | None:
         return reason
     if torch.version.hip is not None:
         return "needs CUDA, and this is ROCm"
+    if reason := _unknown(target, "window", "softcap"):
+        return reason
     odd = sorted({s.head_dim for s in target.shapes if s.head_dim not in FLASHINFER_HEAD_DIMS})
     if odd:
         return f"takes heads of {', '.join(map(str, FLASHINFER_HEAD_DIMS))} dimensions, and the model's have {odd[0]}"
@@ -82,12 +96,24 @@ def _no_flashinfer(target: Target) -> str | None:
 def _no_flash_attn(target: Target) -> str | None:
     if reason := _no_half(target) or _not_installed("flash_attn"):
         return reason
+    if reason := _unknown(target, "window", "softcap"):
+        return reason
     if target.block_size % FLASH_ATTN_BLOCK:
         return f"needs blocks of {FLASH_ATTN_BLOCK} tokens, and --block-size is {target.block_size}"
     odd = sorted({s.head_dim for s in target.shapes if s.head_dim % 8 or s.head_dim > FLASH_ATTN_MAX_HEAD_DIM})
     if odd:
         limit = FLASH_ATTN_MAX_HEAD_DIM
         return f"takes heads of a multiple of 8 dimensions up to {limit}, and the model's have {odd[0]}"
+    return None
+
+
+def _unknown(target: Target, *known: str) -> str | None:
+    """Whatever else a shape says has to say nothing: shapes grow, and no backend is to compute less than they say."""
+    for field in fields(AttentionShape):
+        if field.default is MISSING or field.name in known:
+            continue
+        if any(getattr(shape, field.name) != field.default for shape in target.shapes):
+            return UNKNOWN.get(field.name, f"knows no {field.name} of attention, and the model has it")
     return None
 
 

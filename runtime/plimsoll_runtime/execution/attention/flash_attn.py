@@ -35,7 +35,7 @@ class FlashAttnBackend:
         key_starts = paged.context_lens.new_zeros(len(batch.context_lens) + 1)
         key_starts[1:] = paged.context_lens.cumsum(0)
 
-        def attention(layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        def attention(layer: int, query: Tensor, key: Tensor, value: Tensor, sinks: Tensor | None = None) -> Tensor:
             keys, values, shape = cache.keys[layer], cache.values[layer], cache.shapes[layer]
             write_cache(key, value, keys, values, batch.slot_mapping)
             out: Tensor = self._attend(

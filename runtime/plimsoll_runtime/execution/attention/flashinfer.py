@@ -45,7 +45,7 @@ class FlashInferBackend:
         for shape, wrapper in self._wrappers.items():
             self._plan(wrapper, shape, tables)
 
-        def attention(layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        def attention(layer: int, query: Tensor, key: Tensor, value: Tensor, sinks: Tensor | None = None) -> Tensor:
             keys, values = cache.keys[layer], cache.values[layer]
             write_cache(key, value, keys, values, batch.slot_mapping)
             # [kv_heads, blocks, block, D] seen as FlashInfer's "HND" pages, [blocks, kv_heads, block, D].

@@ -48,9 +48,9 @@ class _Step:
         self._backend = backend
         self._step = step
 
-    def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor, sinks: Tensor | None = None) -> Tensor:
         """See Attention."""
-        return _blamed(self._backend, self._step, layer, query, key, value)
+        return _blamed(self._backend, self._step, layer, query, key, value, sinks)
 
 
 class _RotatingStep(_Step):
@@ -60,9 +60,17 @@ class _RotatingStep(_Step):
         super().__init__(backend, step)
         self._of_heads = step.of_heads
 
-    def of_heads(self, layer: int, heads: Tensor, cos: Tensor, sin: Tensor, norm: NormOfHeads | None) -> Tensor:
+    def of_heads(
+        self,
+        layer: int,
+        heads: Tensor,
+        cos: Tensor,
+        sin: Tensor,
+        norm: NormOfHeads | None,
+        sinks: Tensor | None = None,
+    ) -> Tensor:
         """See RotatingAttention."""
-        return _blamed(self._backend, self._of_heads, layer, heads, cos, sin, norm)
+        return _blamed(self._backend, self._of_heads, layer, heads, cos, sin, norm, sinks)
 
 
 def _blamed(backend: str, work: Callable[..., _Result], *args: Any) -> _Result:

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from plimsoll_kernels.paged_attention.reference import paged_attention_reference, write_cache_reference
 from plimsoll_runtime.execution.attention.base import AttentionBatch
-from plimsoll_runtime.execution.attention.paged import paged_batch
+from plimsoll_runtime.execution.attention.paged import paged_batch, slopes_of
 from plimsoll_runtime.execution.kv_cache import KvCache
 from plimsoll_runtime.models.attention import Attention
 
@@ -27,7 +27,7 @@ class ReferenceBackend:
         cache = self._cache
         paged = paged_batch(batch, cache)
 
-        def attention(layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        def attention(layer: int, query: Tensor, key: Tensor, value: Tensor, sinks: Tensor | None = None) -> Tensor:
             keys, values, shape = cache.keys[layer], cache.values[layer], cache.shapes[layer]
             write_cache_reference(key, value, keys, values, batch.slot_mapping)
             return paged_attention_reference(
@@ -38,6 +38,10 @@ class ReferenceBackend:
                 scale=shape.scale,
                 window=shape.window,
                 softcap=shape.softcap,
+                chunk=shape.chunk,
+                slopes=slopes_of(shape, cache.device),
+                coarse=shape.alibi is not None and shape.alibi.coarse,
+                sinks=sinks,
             )
 
         return attention

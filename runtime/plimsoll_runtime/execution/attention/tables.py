@@ -6,9 +6,12 @@ from dataclasses import dataclass
 from itertools import chain
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from plimsoll_runtime.execution.attention.base import AttentionBatch
+from plimsoll_runtime.models.spec.attention import AttentionShape
 
 Ints = NDArray[np.int64]
 
@@ -33,6 +36,29 @@ class StepTables:
         inside = columns < self.num_blocks[:, None]
         flat = self.first_blocks[:, None] + np.minimum(columns, self.num_blocks[:, None] - 1)
         return np.where(inside, self.blocks[flat], 0)
+
+
+def first_seen(shape: AttentionShape, position: Ints) -> Ints:
+    """The first position that rows at these positions see: see `AttentionShape.first_seen`."""
+    first = np.zeros_like(position)
+    if shape.window is not None:
+        first = np.maximum(first, position - shape.window + 1)
+    if shape.chunk is not None:
+        first = np.maximum(first, position // shape.chunk * shape.chunk)
+    return first
+
+
+def alibi_bias(shape: AttentionShape, token: Ints, position: Ints) -> Tensor | None:
+    """What ALiBi adds to scores: tokens [S, 1, W] and rows at positions [S, Q, 1] -> [S, kv_heads, group, Q or 1, W].
+
+    None where there is none.
+    """
+    if shape.alibi is None:
+        return None
+    slopes = torch.tensor(shape.alibi.slopes).view(1, shape.kv_heads, -1, 1, 1)
+    if shape.alibi.coarse:
+        return shape.scale * (slopes * torch.from_numpy(token)[:, None, None]).bfloat16().float()
+    return slopes * torch.from_numpy(token - position)[:, None, None]
 
 
 def step_tables(batch: AttentionBatch, block_size: int, num_blocks: int) -> StepTables:

@@ -23,6 +23,8 @@ TOLERANCE = {torch.float32: 2e-3, torch.bfloat16: 3e-2, torch.float16: 5e-3}
 """Of values around 1. GPUs may multiply float32 with 10 bits of mantissa."""
 
 Clock = Callable[[], float]
+Inputs = tuple[Tensor, Tensor, Tensor, Tensor | None]
+"""Queries, keys and values of a step's rows, and sinks of the heads."""
 
 
 class WrongResultError(Exception):
@@ -91,14 +93,12 @@ class _Runner:
         self._device = target.device
         self._backend = backend(cache)
 
-    def run(self, batch: AttentionBatch, inputs: Sequence[tuple[Tensor, Tensor, Tensor]]) -> list[Tensor]:
+    def run(self, batch: AttentionBatch, inputs: Sequence[Inputs]) -> list[Tensor]:
         """The output of each layer."""
         attention = self._backend.begin(batch)
         return [attention(layer, *tensors) for layer, tensors in enumerate(inputs)]
 
-    def best_seconds(
-        self, batch: AttentionBatch, inputs: Sequence[tuple[Tensor, Tensor, Tensor]], watch: Stopwatch
-    ) -> list[float]:
+    def best_seconds(self, batch: AttentionBatch, inputs: Sequence[Inputs], watch: Stopwatch) -> list[float]:
         """Of the step's beginning and of each layer. One run beforehand pays for compilation and fresh pages."""
         self.run(batch, inputs)
         if watch.is_over() and not watch.patient:
@@ -108,9 +108,7 @@ class _Runner:
             runs.append(self._seconds(batch, inputs, watch.clock))
         return [min(part) for part in zip(*runs, strict=True)]
 
-    def _seconds(
-        self, batch: AttentionBatch, inputs: Sequence[tuple[Tensor, Tensor, Tensor]], clock: Clock
-    ) -> list[float]:
+    def _seconds(self, batch: AttentionBatch, inputs: Sequence[Inputs], clock: Clock) -> list[float]:
         marks = [self._now(clock)]
         attention = self._backend.begin(batch)
         marks.append(self._now(clock))
@@ -139,14 +137,13 @@ def small_steps(backend: type[AttentionBackend], target: Target) -> list[Tensor]
     return [out.float() for out in outputs]
 
 
-def _inputs(
-    shape: AttentionShape, batch: AttentionBatch, target: Target, seed: int = 0
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Random queries, keys and values of a batch's rows, the same for every backend."""
+def _inputs(shape: AttentionShape, batch: AttentionBatch, target: Target, seed: int = 0) -> Inputs:
+    """Random queries, keys and values of a batch's rows, and sinks, the same for every backend."""
     generator = torch.Generator().manual_seed(seed)
     rows = batch.slot_mapping.numel()
     query, key, value = (
         torch.randn(rows, heads, shape.head_dim, generator=generator).to(target.device, target.dtype)
         for heads in (shape.heads, shape.kv_heads, shape.kv_heads)
     )
-    return query, key, value
+    sinks = torch.randn(shape.heads, generator=generator).to(target.device) if shape.sinks else None
+    return query, key, value, sinks

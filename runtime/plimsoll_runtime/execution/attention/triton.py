@@ -15,7 +15,7 @@ from plimsoll_kernels.paged_attention.tune import TunedHeads, tune_paged_attenti
 from plimsoll_kernels.rotary_cache.op import rotary_cache
 from plimsoll_kernels.tuning.store import TuningStore
 from plimsoll_runtime.execution.attention.base import AttentionBatch
-from plimsoll_runtime.execution.attention.paged import paged_batch
+from plimsoll_runtime.execution.attention.paged import paged_batch, slopes_of
 from plimsoll_runtime.execution.kv_cache import KvCache
 from plimsoll_runtime.models.attention import NormOfHeads
 from plimsoll_runtime.models.spec.attention import AttentionShape
@@ -24,6 +24,9 @@ from plimsoll_runtime.weights.cache import cache_root
 Configs = Mapping[AttentionShape, PagedConfigs]
 """How attention is launched, by the shape of a layer's heads; for one that is missing, as fits every device."""
 
+Slopes = Mapping[AttentionShape, Tensor | None]
+"""Those of ALiBi, float32 [heads] on the device, for each shape."""
+
 
 def tuned_configs(cache: KvCache) -> dict[AttentionShape, PagedConfigs]:
     """For each shape of a layer's heads, by the first layer that has it; what is found is kept for the next start."""
@@ -31,7 +34,7 @@ def tuned_configs(cache: KvCache) -> dict[AttentionShape, PagedConfigs]:
     found: dict[AttentionShape, PagedConfigs] = {}
     for keys, values, shape in zip(cache.keys, cache.values, cache.shapes, strict=True):
         if shape not in found:
-            wanted = TunedHeads(shape.heads, shape.scale, shape.window, shape.softcap)
+            wanted = TunedHeads(shape.heads, shape.scale, shape.most_seen, shape.softcap)
             found[shape] = tune_paged_attention(keys, values, wanted, store)
     return found
 
@@ -48,6 +51,7 @@ class TritonBackend:
         if configs is None:
             configs = tuned_configs(cache) if cache.device.type == "cuda" else {}
         self._configs = configs
+        self._slopes = {shape: slopes_of(shape, cache.device) for shape in dict.fromkeys(cache.shapes)}
 
     def begin(self, batch: AttentionBatch) -> TritonStep:
         """The batch's tables on the device: one copy a step."""
@@ -55,31 +59,42 @@ class TritonBackend:
 
     def over(self, paged: PagedBatch, slot_mapping: Tensor) -> TritonStep:
         """A step over tables that are on the device already, as a CUDA graph has them; slot_mapping int64 [T]."""
-        return TritonStep(self._cache, paged, slot_mapping, self._configs)
+        return TritonStep(self._cache, paged, slot_mapping, self._configs, self._slopes)
 
     def launch_key(self, sequences: int, longest: int) -> tuple[int, ...]:
         """Among how many programs each shape of head has its contexts divided (see `execution.graphs`)."""
         processors = multiprocessors(self._cache.device)
-        shapes = dict.fromkeys((shape.kv_heads, shape.window) for shape in self._cache.shapes)
+        shapes = dict.fromkeys((shape.kv_heads, shape.most_seen) for shape in self._cache.shapes)
         return tuple(decode_splits(sequences * heads, longest, processors, window) for heads, window in shapes)
 
 
 class TritonStep:
     """One step's attention: see `models.spec.Attention` and `models.layer.RotatingAttention`."""
 
-    def __init__(self, cache: KvCache, paged: PagedBatch, slot_mapping: Tensor, configs: Configs) -> None:
+    def __init__(
+        self, cache: KvCache, paged: PagedBatch, slot_mapping: Tensor, configs: Configs, slopes: Slopes
+    ) -> None:
         self._cache = cache
         self._paged = paged
         self._slots = slot_mapping
         self._configs = configs
+        self._slopes = slopes
 
-    def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """query [T, heads, D], key and value [T, kv_heads, D] -> [T, heads, D]."""
+    def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor, sinks: Tensor | None = None) -> Tensor:
+        """query [T, heads, D], key and value [T, kv_heads, D], sinks [heads] -> [T, heads, D]."""
         cache = self._cache
         write_cache(key, value, cache.keys[layer], cache.values[layer], self._slots, implementation="triton")
-        return self.attend(layer, query)
+        return self.attend(layer, query, sinks)
 
-    def of_heads(self, layer: int, heads: Tensor, cos: Tensor, sin: Tensor, norm: NormOfHeads | None) -> Tensor:
+    def of_heads(
+        self,
+        layer: int,
+        heads: Tensor,
+        cos: Tensor,
+        sin: Tensor,
+        norm: NormOfHeads | None,
+        sinks: Tensor | None = None,
+    ) -> Tensor:
         """heads [T, heads + 2 kv_heads, D], cos and sin [T, D / 2] -> [T, heads, D]."""
         query = rotary_cache(
             heads,
@@ -92,9 +107,9 @@ class TritonStep:
             eps=0.0 if norm is None else norm.eps,
             implementation="triton",
         )
-        return self.attend(layer, query)
+        return self.attend(layer, query, sinks)
 
-    def attend(self, layer: int, query: Tensor) -> Tensor:
+    def attend(self, layer: int, query: Tensor, sinks: Tensor | None) -> Tensor:
         """query [T, heads, D] -> [T, heads, D], over keys and values that are in the cache already."""
         cache, shape = self._cache, self._cache.shapes[layer]
         return paged_attention(
@@ -105,6 +120,9 @@ class TritonStep:
             scale=shape.scale,
             window=shape.window,
             softcap=shape.softcap,
+            chunk=shape.chunk,
+            slopes=self._slopes[shape],
+            sinks=sinks,
             configs=self._configs.get(shape, DEFAULTS),
             implementation="triton",
         )

@@ -11,6 +11,7 @@ from torch import Tensor
 from plimsoll_runtime.models.op_times import OpKind
 from plimsoll_runtime.models.ops.cost import OpCost, StepRows
 from plimsoll_runtime.models.ops.heads import split_heads, turned_bytes
+from plimsoll_runtime.models.ops.normalise import read
 from plimsoll_runtime.models.ops.op import Run, Step, Values, Weights
 from plimsoll_runtime.models.ops.weight import Weight
 from plimsoll_runtime.models.spec.attention import AttentionShape
@@ -18,25 +19,28 @@ from plimsoll_runtime.models.spec.attention import AttentionShape
 
 @dataclass(frozen=True, slots=True)
 class Attend:
-    """Writes keys and values to a layer's cache, then attends with the queries. Reads [T, heads + 2 kv_heads, D]."""
+    """Writes keys and values to a layer's cache, then attends with the queries. Reads [T, heads + 2 kv_heads, D].
+
+    `sinks` [heads], where the shape has them.
+    """
 
     layer: int
     shape: AttentionShape
     reads: Values
     writes: Values
+    sinks: Weight | None = None
     kind: OpKind = OpKind.ATTENTION
 
     def weights(self) -> tuple[Weight, ...]:
         """See Op."""
-        return ()
+        return () if self.sinks is None else (self.sinks,)
 
     def cost(self, rows: StepRows, size: int) -> OpCost:
         """See Op: queries in and out, new keys and values written, those of each context read once."""
         read = pairs = 0
         for start, end in rows.spans:
-            window = end if self.shape.window is None else self.shape.window
-            read += end - max(0, start - window + 1)
-            pairs += _seen(end, window) - _seen(start, window)
+            read += end - self.shape.first_seen(start)
+            pairs += _seen(self.shape, end) - _seen(self.shape, start)
         queries, keys = self.shape.query_width, self.shape.key_width
         return OpCost((2 * rows.count * queries + 2 * (rows.count + read) * keys) * size, 4 * queries * pairs)
 
@@ -47,17 +51,20 @@ class Attend:
     def compiled(self, weights: Weights) -> Run:
         """See Op."""
         layer, shape = self.layer, self.shape
+        sinks = read(self.sinks, weights)
 
         def run(step: Step, heads: Tensor) -> Tensor:
-            return attended(step, layer, shape, *split_heads(shape, heads))
+            return attended(step, layer, shape, *split_heads(shape, heads), sinks)
 
         return run
 
 
-def attended(step: Step, layer: int, shape: AttentionShape, query_key: Tensor, value: Tensor) -> Tensor:
-    """Queries and keys [T, heads + kv_heads, D], values [T, kv_heads, D] -> [T, heads x D]."""
+def attended(
+    step: Step, layer: int, shape: AttentionShape, query_key: Tensor, value: Tensor, sinks: Tensor | None
+) -> Tensor:
+    """Queries and keys [T, heads + kv_heads, D], values [T, kv_heads, D], sinks [heads] -> [T, heads x D]."""
     query, key = torch.split(query_key, [shape.heads, shape.kv_heads], dim=1)
-    return step.attention(layer, query, key, value).flatten(1)
+    return step.attention(layer, query, key, value, sinks).flatten(1)
 
 
 def shapes_of(ops: Sequence[object]) -> tuple[AttentionShape, ...]:
@@ -65,7 +72,13 @@ def shapes_of(ops: Sequence[object]) -> tuple[AttentionShape, ...]:
     return tuple(op.shape for op in ops if isinstance(op, Attend))
 
 
-def _seen(end: int, window: int) -> int:
+def _seen(shape: AttentionShape, end: int) -> int:
     """Tokens seen by the queries at positions 0 .. end - 1, each counting itself."""
+    whole, rest = (0, end) if shape.chunk is None else divmod(end, shape.chunk)
+    return whole * _seen_of_chunk(shape, shape.chunk or 0) + _seen_of_chunk(shape, rest)
+
+
+def _seen_of_chunk(shape: AttentionShape, end: int) -> int:
+    window = end if shape.window is None else shape.window
     growing = min(end, window)
     return growing * (growing + 1) // 2 + (end - growing) * window

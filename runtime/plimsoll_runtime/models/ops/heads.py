@@ -11,11 +11,11 @@ from torch import Tensor
 from plimsoll_kernels.rms_norm.op import rms_norm
 from plimsoll_runtime.models.op_times import OpKind
 from plimsoll_runtime.models.ops.cost import OpCost, StepRows
-from plimsoll_runtime.models.ops.normalise import FLOPS, KINDS
+from plimsoll_runtime.models.ops.normalise import FLOPS, KINDS, read
 from plimsoll_runtime.models.ops.op import Run, Step, Values, Weights
 from plimsoll_runtime.models.ops.weight import Weight
 from plimsoll_runtime.models.rope import rotate
-from plimsoll_runtime.models.spec.attention import AttentionShape, HeadNorm
+from plimsoll_runtime.models.spec.attention import AttentionShape, Growth, HeadNorm
 from plimsoll_runtime.models.spec.rope import RopeSpec
 
 ROTATION_FLOPS = 3
@@ -31,9 +31,10 @@ class QueryKeyNorm:
     `weight` [heads + kv_heads, D] (the offset is in it already) and `eps`: see NormOfHeads.
     """
 
-    def __init__(self, norm: HeadNorm, shape: AttentionShape, query: Tensor, key: Tensor) -> None:
+    def __init__(self, norm: HeadNorm, shape: AttentionShape, query: Tensor | None, key: Tensor | None) -> None:
         counts = [shape.heads, shape.kv_heads]
-        rows = [t.view(-1, shape.head_dim).expand(n, -1) for t, n in zip((query, key), counts, strict=True)]
+        both = [torch.ones(shape.head_dim) if t is None else t for t in (query, key)]
+        rows = [t.view(-1, shape.head_dim).expand(n, -1) for t, n in zip(both, counts, strict=True)]
         self.weight = torch.cat(rows).float() + norm.norm.offset
         self.eps = norm.norm.eps
         self._together = norm.together
@@ -43,6 +44,8 @@ class QueryKeyNorm:
 
     def __call__(self, step: Step, heads: Tensor) -> Tensor:
         """See OfQueryKey."""
+        if self.weight.device != heads.device:  # ones, where the files have no weight
+            self.weight = self.weight.to(heads.device)
         if self._together:
             parts = zip(torch.split(heads, self._counts, dim=1), torch.split(self.weight, self._counts), strict=True)
             normed = [self._of(h.flatten(1), self.eps, w.flatten()).view(h.shape) for h, w in parts]
@@ -54,19 +57,19 @@ class QueryKeyNorm:
 
 @dataclass(frozen=True, slots=True)
 class NormHeads:
-    """A norm over heads of queries and of keys; values pass. Weights [head_dim], or of all heads in a row."""
+    """A norm over heads of queries and of keys; values pass. Weights [head_dim], or of all heads in a row, or none."""
 
     norm: HeadNorm
     shape: AttentionShape
-    query: Weight
-    key: Weight
+    query: Weight | None
+    key: Weight | None
     reads: Values
     writes: Values
     kind: OpKind = OpKind.ROPE
 
     def weights(self) -> tuple[Weight, ...]:
         """See Op."""
-        return (self.query, self.key)
+        return tuple(each for each in (self.query, self.key) if each is not None)
 
     def cost(self, rows: StepRows, size: int) -> OpCost:
         """See Op: its bytes are those of the rotation."""
@@ -78,7 +81,7 @@ class NormHeads:
 
     def of_query_key(self, weights: Weights) -> QueryKeyNorm:
         """What it does to queries and keys alone."""
-        return QueryKeyNorm(self.norm, self.shape, weights.read(self.query), weights.read(self.key))
+        return QueryKeyNorm(self.norm, self.shape, read(self.query, weights), read(self.key, weights))
 
     def compiled(self, weights: Weights) -> Run:
         """See Op."""
@@ -116,6 +119,45 @@ class Rotate:
             return rotate(heads, *step.turns[rope], pairs=rope.pairs)
 
         return turn
+
+    def compiled(self, weights: Weights) -> Run:
+        """See Op."""
+        return _beside_values(self.shape, self.of_query_key(weights))
+
+
+@dataclass(frozen=True, slots=True)
+class ScaleQueries:
+    """Queries times a number that grows with their position; keys and values pass."""
+
+    growth: Growth
+    shape: AttentionShape
+    reads: Values
+    writes: Values
+    kind: OpKind = OpKind.ROPE
+
+    def weights(self) -> tuple[Weight, ...]:
+        """See Op."""
+        return ()
+
+    def cost(self, rows: StepRows, size: int) -> OpCost:
+        """See Op: a multiplication for each element, while it is on its way to attention."""
+        return OpCost(0, rows.count * self.shape.query_width)
+
+    def row_bytes(self, size: int) -> int:
+        """See Op."""
+        return turned_bytes(self.shape, size)
+
+    def of_query_key(self, weights: Weights) -> OfQueryKey:
+        """What it does to queries and keys alone."""
+        growth, counts = self.growth, [self.shape.heads, self.shape.kv_heads]
+
+        def scale(step: Step, heads: Tensor) -> Tensor:
+            query, key = torch.split(heads, counts, dim=1)
+            whole = torch.floor((step.positions + growth.offset) / growth.every)
+            factor = 1.0 + growth.scale * torch.log1p(whole)
+            return torch.cat([query * factor.to(query.dtype)[:, None, None], key], dim=1)
+
+        return scale
 
     def compiled(self, weights: Weights) -> Run:
         """See Op."""

@@ -9,10 +9,24 @@ from plimsoll_runtime.models.spec.rope import RopeSpec
 
 
 @dataclass(frozen=True, slots=True)
+class Alibi:
+    """For each head, slope x (key's position - query's) is added to scores (Press et al., 2022).
+
+    `coarse`: added is scale x slope x key's position instead, where slope x position is rounded to bfloat16: that is
+    what Falcon was trained with, and far from the first token it is something else.
+    """
+
+    slopes: tuple[float, ...]
+    coarse: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class AttentionShape:
     """What attention over the cache needs to know. `window` counts the tokens a query sees, itself included; None: all.
 
-    Scores are multiplied by `scale`, and with a `softcap` c become c x tanh(score / c).
+    - Scores are multiplied by `scale`, and with a `softcap` c become c x tanh(score / c).
+    - `chunk`: a query sees the tokens from the last multiple of it on.
+    - `sinks`: attention is called with a score of each head whose value is zero (Xiao et al., 2024).
     """
 
     heads: int
@@ -21,6 +35,25 @@ class AttentionShape:
     scale: float
     window: int | None = None
     softcap: float | None = None
+    chunk: int | None = None
+    alibi: Alibi | None = None
+    sinks: bool = False
+
+    def __post_init__(self) -> None:
+        if self.alibi is not None and len(self.alibi.slopes) != self.heads:
+            raise ValueError(f"{len(self.alibi.slopes)} slopes for {self.heads} heads")
+        if self.alibi is not None and self.sinks:
+            raise ValueError("attention with both slopes and sinks is not computed: no model has it")
+
+    def first_seen(self, position: int) -> int:
+        """The first position that a query sees."""
+        first = 0 if self.window is None else max(0, position - self.window + 1)
+        return first if self.chunk is None else max(first, position // self.chunk * self.chunk)
+
+    @property
+    def most_seen(self) -> int | None:
+        """How many tokens a query sees at most; None: all."""
+        return min((size for size in (self.window, self.chunk) if size is not None), default=None)
 
     @property
     def query_width(self) -> int:
@@ -49,11 +82,21 @@ class HeadNorm:
 
 
 @dataclass(frozen=True, slots=True)
+class Growth:
+    """Queries are multiplied by 1 + scale x log(1 + floor((position + offset) / every)) (Nakanishi, 2025)."""
+
+    scale: float
+    every: float
+    offset: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class SelfAttention:
     """Queries, keys and values by one product, over a layer's cache of keys and values.
 
     - `rope`: None where a layer knows nothing of positions.
     - `clip`: queries, keys and values are cut to [-clip, clip].
+    - `growth`: what queries are multiplied by, last of all.
     """
 
     shape: AttentionShape
@@ -62,6 +105,7 @@ class SelfAttention:
     qkv_bias: bool = False
     output_bias: bool = False
     clip: float | None = None
+    growth: Growth | None = None
 
 
 Mixer = SelfAttention

@@ -49,6 +49,7 @@ class Names:
     interleaved: bool = False
     output: str = "self_attn.o_proj"
     head_norms: tuple[str, str] = ("self_attn.q_norm", "self_attn.k_norm")
+    sinks: str = "self_attn.sinks"
     gate_up: tuple[str, ...] = ("mlp.gate_proj", "mlp.up_proj")
     down: str = "mlp.down_proj"
     experts: ExpertNames = QWEN2_MOE

@@ -76,9 +76,11 @@ class Simulation:
                 torch.randn(len(slots), h, shape.head_dim, generator=self._generator).to(self.cache.dtype)
                 for h in (shape.heads, shape.kv_heads, shape.kv_heads)
             )
-            expected = self._expected(layer, shape, chosen, list(rows.values()), query, key, value)
+            sinks = 3 * torch.randn(shape.heads, generator=self._generator) if shape.sinks else None
+            expected = self._expected(layer, shape, chosen, list(rows.values()), query, key, value, sinks)
             device = self.cache.device
-            actual = attention(layer, query.to(device), key.to(device), value.to(device)).cpu()
+            there = None if sinks is None else sinks.to(device)
+            actual = attention(layer, query.to(device), key.to(device), value.to(device), there).cpu()
             assert actual.shape == query.shape
             assert actual.dtype == query.dtype
             tolerance = TOLERANCE[self.cache.dtype]
@@ -93,6 +95,7 @@ class Simulation:
         query: Tensor,
         key: Tensor,
         value: Tensor,
+        sinks: Tensor | None,
     ) -> Tensor:
         outputs = []
         parts = (torch.split(x, list(counts)) for x in (query, key, value))
@@ -100,8 +103,19 @@ class Simulation:
             sequence.keys[layer].append(k.transpose(0, 1))
             sequence.values[layer].append(v.transpose(0, 1))
             dense = (torch.cat(x[layer], 1) for x in (sequence.keys, sequence.values))
+            alibi = shape.alibi
             outputs.append(
-                attention_reference(q, *dense, scale=shape.scale, window=shape.window, softcap=shape.softcap)
+                attention_reference(
+                    q,
+                    *dense,
+                    scale=shape.scale,
+                    window=shape.window,
+                    softcap=shape.softcap,
+                    chunk=shape.chunk,
+                    slopes=None if alibi is None else torch.tensor(alibi.slopes),
+                    coarse=alibi is not None and alibi.coarse,
+                    sinks=sinks,
+                )
             )
         return torch.cat(outputs)
 

@@ -3,20 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 
+from plimsoll_runtime.execution.attention.base import AttentionBackend
+from plimsoll_runtime.execution.attention.gathered.backend import GatheredBackend
 from plimsoll_runtime.execution.attention.reference import ReferenceBackend
 from plimsoll_runtime.execution.attention.sdpa import SdpaBackend
-from plimsoll_runtime.models.spec.attention import AttentionShape
+from plimsoll_runtime.models.spec.attention import Alibi, AttentionShape
 
 Simulate = Callable[..., Any]
 
 
 def shape(heads: int, kv_heads: int, head_dim: int, **more: Any) -> AttentionShape:
     return AttentionShape(heads=heads, kv_heads=kv_heads, head_dim=head_dim, scale=head_dim**-0.5, **more)
+
+
+SLOPES = Alibi((0.5, 0.3, 0.11, 0.002))
+KINDS = {
+    "chunk": {"chunk": 16},
+    "chunk-window": {"chunk": 40, "window": 25},
+    "alibi": {"alibi": SLOPES},
+    "alibi-window": {"alibi": SLOPES, "window": 9},
+    "sinks": {"sinks": True},
+    "sinks-window": {"sinks": True, "window": 17},
+}
+"""Of 4 heads."""
+COARSE = {"alibi": replace(SLOPES, coarse=True)}
 
 
 def several_steps(run: Any) -> None:
@@ -30,6 +46,33 @@ def several_steps(run: Any) -> None:
 def test_reference(simulation: Simulate) -> None:
     shapes = [shape(4, 2, 16), shape(6, 2, 24, window=9, softcap=3.0)]
     several_steps(simulation(ReferenceBackend, shapes, torch.float32, 16, 30))
+
+
+@pytest.mark.parametrize("backend", [ReferenceBackend, SdpaBackend, GatheredBackend])
+@pytest.mark.parametrize("kind", [*KINDS.values(), COARSE], ids=[*KINDS, "coarse"])
+def test_kinds_of_attention(simulation: Simulate, backend: type[AttentionBackend], kind: dict[str, Any]) -> None:
+    shapes = [shape(4, 2, 16, **kind), shape(4, 4, 24), shape(4, 1, 32, **kind)]
+    run = simulation(backend, shapes, torch.float32, 16, 80)
+    several_steps(run)
+    d = run.add()
+    run.step({d: 300})
+    run.step({d: 1})
+
+
+@pytest.mark.parametrize("backend", [SdpaBackend, GatheredBackend])
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+def test_kinds_of_attention_in_bfloat16(
+    simulation: Simulate, backend: type[AttentionBackend], kind: dict[str, Any]
+) -> None:
+    several_steps(simulation(backend, [shape(4, 2, 16, **kind)], torch.bfloat16, 16, 40))
+
+
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+def test_kinds_of_attention_in_triton(simulation: Simulate, triton_device: str, kind: dict[str, Any]) -> None:
+    from plimsoll_runtime.execution.attention.triton import TritonBackend
+
+    shapes = [shape(4, 2, 16, **kind), shape(4, 1, 32, **kind)]
+    several_steps(simulation(TritonBackend, shapes, torch.float32, 16, 40, device=triton_device))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)

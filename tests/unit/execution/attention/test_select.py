@@ -1,6 +1,9 @@
 """A backend that was asked for is honoured or refused, never replaced."""
 
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -9,7 +12,7 @@ from plimsoll_runtime.errors import UsageError
 from plimsoll_runtime.execution.attention import catalogue as module
 from plimsoll_runtime.execution.attention.select import candidates, select
 from plimsoll_runtime.execution.attention.target import Target
-from plimsoll_runtime.models.spec.attention import AttentionShape
+from plimsoll_runtime.models.spec.attention import Alibi, AttentionShape
 
 SHAPES = [AttentionShape(heads=4, kv_heads=2, head_dim=64, scale=0.125)]
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
@@ -92,6 +95,40 @@ def test_soft_caps_are_not_for_sdpa() -> None:
     capped = [AttentionShape(heads=4, kv_heads=2, head_dim=64, scale=0.1, softcap=30.0)]
     with pytest.raises(UsageError, match="it caps no scores, and the model's are"):
         select("sdpa", Target(CPU, torch.float32, capped, 16))
+
+
+KINDS: Mapping[str, tuple[dict[str, Any], set[str], str]] = {
+    "chunk": (
+        {"chunk": 64},
+        {"torch", "triton", "sdpa", "reference"},
+        "to all before a token, and the model to its ch",
+    ),
+    "alibi": ({"alibi": Alibi((0.5,) * 4)}, {"torch", "triton", "sdpa", "reference"}, "adds no ALiBi to scores"),
+    "coarse": ({"alibi": Alibi((0.5,) * 4, coarse=True)}, {"torch", "sdpa", "reference"}, "ALiBi to scores, and the"),
+    "sinks": ({"sinks": True}, {"torch", "triton", "sdpa", "reference"}, "has no sinks, and the model has"),
+}
+"""What a shape says, the backends that have it, and what the others say."""
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_nobody_computes_less_than_a_shape_says(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    says, able, message = KINDS[kind]
+    monkeypatch.setattr(module, "find_spec", lambda name: name)
+    monkeypatch.setattr(torch.version, "hip", None)
+    plain = AttentionShape(heads=4, kv_heads=2, head_dim=64, scale=0.1)
+    found = set()
+    for name, entry in module.ENTRIES.items():
+        device = CPU if name in ("cpu", "torch") else GPU
+        dtype = torch.float32 if device is CPU else torch.bfloat16
+        reasons = [
+            entry.why_not(Target(device, dtype, [plain, shape], 256)) for shape in (plain, replace(plain, **says))
+        ]
+        assert reasons[0] is None, (name, reasons)
+        if reasons[1] is None:
+            found.add(name)
+        else:
+            assert message in reasons[1]
+    assert found == able
 
 
 def test_what_the_cpu_kernels_cannot_take_torch_takes(monkeypatch: pytest.MonkeyPatch) -> None:

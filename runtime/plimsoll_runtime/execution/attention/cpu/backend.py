@@ -46,7 +46,7 @@ class CpuAttention:
         self._workspace = workspace
         self.paged = paged
 
-    def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor, sinks: Tensor | None = None) -> Tensor:
         """query [T, heads, D], key and value [T, kv_heads, D] -> [T, heads, D]."""
         shape = self._shapes[layer]
         return paged_attention(self._kernels, layer, shape, query, key, value, self.paged, self._workspace)

@@ -35,11 +35,11 @@ class GatheredBackend:
         writes = CacheWrites(batch, self._cache.block_size)
         layers = [plans[shape] for shape in self._cache.shapes]
 
-        def attention(layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        def attention(layer: int, query: Tensor, key: Tensor, value: Tensor, sinks: Tensor | None = None) -> Tensor:
             keys, values = self._cache.keys[layer], self._cache.values[layer]
             writes.write(keys, key)
             writes.write(values, value)
-            return layers[layer].attend(query, keys, values)
+            return layers[layer].attend(query, keys, values, sinks)
 
         return attention
 

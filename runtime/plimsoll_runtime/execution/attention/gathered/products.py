@@ -73,7 +73,9 @@ class FoldedAttention:
         out: Tensor,
         shape: AttentionShape,
         scratch: Scratch,
+        heads: slice,
     ) -> None:
+        """`heads`: which of the shape's these pairs are."""
         size = (query.shape[0], query.shape[1], blocks.tensor.shape[1])
         self._blocks = blocks
         self._query = query
@@ -85,26 +87,36 @@ class FoldedAttention:
         self.scores = scratch.take("scores", size, torch.float32)
         self._product = scratch.take("product", size, query.dtype) if self._narrow else self.scores
         self._rest = scratch.take("rest", size, torch.float32) if self._narrow else self.scores
-        self._hidden: tuple[Tensor, Tensor] | None = None
+        self._added: list[tuple[Tensor, Tensor]] = []
+        self._heads = heads
+        self._group = shape.heads // shape.kv_heads
 
-    def hide(self, scores: Tensor, mask: Tensor) -> None:
-        """Add the mask, 0 or -inf, to this view of `scores` in every call."""
-        self._hidden = (scores, mask)
+    def add(self, scores: Tensor, bias: Tensor) -> None:
+        """Add a bias, or a mask of 0 and -inf, to this view of `scores` in every call."""
+        self._added.append((scores, bias))
 
-    def __call__(self, keys: Tensor, values: Tensor) -> None:
-        """keys and values: a layer's cache as `[kv_heads x num_blocks, block_size x D]`."""
+    def __call__(self, keys: Tensor, values: Tensor, sinks: Tensor | None) -> None:
+        """keys and values: a layer's cache as `[kv_heads x num_blocks, block_size x D]`; sinks float32 `[heads]`."""
         self._blocks.load(keys)
         self._score()
         scores = self.scores
         if self._softcap is not None:
             scores.div_(self._softcap).tanh_().mul_(self._softcap)
-        if self._hidden is not None:
-            hidden, mask = self._hidden
-            hidden.add_(mask)
+        for view, bias in self._added:
+            view.add_(bias)
+        share = None if sinks is None else self._beside(sinks[self._heads])
         torch.softmax(scores, -1, out=scores)
         self._blocks.load(values)
         weights = self._product.copy_(scores) if self._narrow else scores
         torch.bmm(weights, self._blocks.tensor, out=self._out)
+        if share is not None:
+            self._out.mul_(share)
+
+    def _beside(self, sinks: Tensor) -> Tensor:
+        """What is left for the keys where a sink takes its share of the weights: `[N, M, 1]`."""
+        pairs = sinks.view(-1, 1, self._group)
+        total = self.scores.logsumexp(-1).view(-1, len(pairs), self.scores.shape[1] // self._group, self._group)
+        return (total - pairs).sigmoid().view(*self.scores.shape[:2], 1)
 
     def _score(self) -> None:
         """scores = scale x query key^T."""

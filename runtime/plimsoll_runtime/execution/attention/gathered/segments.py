@@ -44,9 +44,9 @@ class Segment:
     queries: int
     context: int
 
-    def first_token(self, window: int | None) -> int:
+    def first_token(self, shape: AttentionShape) -> int:
         """The first position that any of its rows sees."""
-        return 0 if window is None else max(0, self.context - self.queries - window + 1)
+        return shape.first_seen(self.context - self.queries)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class TilePlan:
 class TileCosts:
     """What tiles of one attention shape cost in microseconds, and how large they may be."""
 
-    window: int | None
+    shape: AttentionShape
     per_token: float
     per_score: float
     max_tokens: int
@@ -74,7 +74,7 @@ class TileCosts:
         """For elements of `itemsize` bytes."""
         key_bytes = shape.kv_heads * shape.head_dim * itemsize
         return cls(
-            window=shape.window,
+            shape=shape,
             per_token=2 * key_bytes / GATHERED_BYTES_PER_US,
             per_score=shape.heads * max(1.0, shape.head_dim / 64) / SCORES_PER_US,
             max_tokens=TILE_BYTES // key_bytes,
@@ -111,7 +111,7 @@ def plan_tiles(
     query_lens: Sequence[int], context_lens: Sequence[int], block_size: int, costs: TileCosts
 ) -> list[TilePlan]:
     """Cut the sequences into segments and join those of similar size, the largest first."""
-    sized = [_size(s, block_size, costs.window) for s in cut_segments(query_lens, context_lens, costs)]
+    sized = [_size(s, block_size, costs.shape) for s in cut_segments(query_lens, context_lens, costs)]
     sized.sort(key=lambda s: (s.queries, s.tokens), reverse=True)
     tiles: list[TilePlan] = []
     start = 0
@@ -128,16 +128,16 @@ def cut_segments(query_lens: Sequence[int], context_lens: Sequence[int], costs: 
     """Segments of every sequence, in the order of their rows."""
     row = 0
     for sequence, (queries, context) in enumerate(zip(query_lens, context_lens, strict=True)):
-        seen = context if costs.window is None else min(context, costs.window + MAX_QUERIES)
-        longest = costs.longest_segment(seen)
+        most = costs.shape.most_seen
+        longest = costs.longest_segment(context if most is None else min(context, most + MAX_QUERIES))
         for done in range(0, queries, longest):
             length = min(longest, queries - done)
             yield Segment(sequence, row + done, length, context - queries + done + length)
         row += queries
 
 
-def _size(segment: Segment, block_size: int, window: int | None) -> _Sized:
-    first_block = segment.first_token(window) // block_size
+def _size(segment: Segment, block_size: int, shape: AttentionShape) -> _Sized:
+    first_block = segment.first_token(shape) // block_size
     tokens = segment.context - first_block * block_size
     return _Sized(_query_class(segment.queries), _token_class(tokens), segment)
 

@@ -32,7 +32,7 @@ class Single:
     ) -> None:
         rows = index.cache_rows(shape.kv_heads, cache.num_blocks)
         position, first = int(index.position[0, 0]), int(index.first_token[0, 0])
-        seen_from = 0 if shape.window is None else max(0, position - shape.window + 1 - first)
+        seen_from = max(0, shape.first_seen(position) - first)
         seen = slice(seen_from, position + 1 - first)
         size = (cache.block_size, shape.head_dim, cache.dtype, scratch)
         self._blocks = [GatheredBlocks(rows, shape.kv_heads, *size, name) for name in ("keys", "values")]
@@ -41,8 +41,8 @@ class Single:
         self._query, self._out = query.view(folded), out.view(folded)
         self._scale = shape.scale
 
-    def __call__(self, keys: Tensor, values: Tensor) -> None:
-        """keys and values: a layer's cache as `[kv_heads x num_blocks, block_size x D]`."""
+    def __call__(self, keys: Tensor, values: Tensor, sinks: Tensor | None) -> None:
+        """keys and values: a layer's cache as `[kv_heads x num_blocks, block_size x D]`; there are no sinks."""
         for blocks, cache in zip(self._blocks, (keys, values), strict=True):
             blocks.load(cache)
         self._out.copy_(functional.scaled_dot_product_attention(self._query, self._key, self._value, scale=self._scale))
@@ -50,4 +50,5 @@ class Single:
 
 def suits(index: TileIndex, shape: AttentionShape) -> bool:
     """Whether this is the faster way for a tile."""
-    return index.rows.size == 1 and shape.softcap is None and index.tokens <= MAX_TOKENS
+    plain = shape.softcap is None and shape.alibi is None and not shape.sinks
+    return index.rows.size == 1 and plain and index.tokens <= MAX_TOKENS

@@ -25,7 +25,7 @@ class StepTiles:
     def __init__(
         self, plans: list[TilePlan], tables: StepTables, shape: AttentionShape, cache: KvCache, scratch: Scratch
     ) -> None:
-        indices = [TileIndex(plan, tables, shape.window, cache.block_size) for plan in plans]
+        indices = [TileIndex(plan, tables, shape, cache.block_size) for plan in plans]
         rows = np.concatenate([index.rows.reshape(-1) for index in indices])
         size = (len(rows), shape.heads, shape.head_dim)
         dtype = compute_dtype(cache.dtype)
@@ -38,14 +38,17 @@ class StepTiles:
             kind = Single if suits(index, shape) else Tile
             self._tiles.append(kind(index, shape, cache, self._query[start:end], self._out[start:end], scratch))
 
-    def attend(self, query: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-        """query `[T, heads, D]`, a layer's cache `[kv_heads, num_blocks, block_size, D]` -> `[T, heads, D]`."""
+    def attend(self, query: Tensor, keys: Tensor, values: Tensor, sinks: Tensor | None) -> Tensor:
+        """query `[T, heads, D]`, a layer's cache `[kv_heads, num_blocks, block_size, D]` -> `[T, heads, D]`.
+
+        sinks: float32 `[heads]`, for a shape that has them.
+        """
         if query.dtype is self._query.dtype:
             torch.index_select(query, 0, self._rows, out=self._query)
         else:
             self._query.copy_(query.index_select(0, self._rows))
         keys, values = keys.flatten(2).flatten(0, 1), values.flatten(2).flatten(0, 1)
         for tile in self._tiles:
-            tile(keys, values)
+            tile(keys, values, sinks)
         result = torch.empty(query.shape, dtype=query.dtype)
         return result.index_copy_(0, self._rows, self._out.to(query.dtype))

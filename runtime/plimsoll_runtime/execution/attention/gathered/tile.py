@@ -11,7 +11,7 @@ from torch import Tensor
 from plimsoll_runtime.execution.attention.gathered.products import FoldedAttention, GatheredBlocks
 from plimsoll_runtime.execution.attention.gathered.scratch import Scratch
 from plimsoll_runtime.execution.attention.gathered.segments import TILE_SCORES, TilePlan
-from plimsoll_runtime.execution.attention.tables import Ints, StepTables
+from plimsoll_runtime.execution.attention.tables import Ints, StepTables, alibi_bias, first_seen
 from plimsoll_runtime.execution.kv_cache import KvCache
 from plimsoll_runtime.models.spec.attention import AttentionShape
 
@@ -23,8 +23,8 @@ class TileIndex:
     of the first gathered token; blocks: `[n, width]`, a segment's last block again where it has fewer.
     """
 
-    def __init__(self, plan: TilePlan, tables: StepTables, window: int | None, block_size: int) -> None:
-        facts = [(s.sequence, s.row, s.queries, s.context, s.first_token(window)) for s in plan.segments]
+    def __init__(self, plan: TilePlan, tables: StepTables, shape: AttentionShape, block_size: int) -> None:
+        facts = [(s.sequence, s.row, s.queries, s.context, s.first_token(shape)) for s in plan.segments]
         sequence, row, own, context, first = np.array(facts, dtype=np.int64).T[:, :, None]
         step = np.minimum(np.arange(plan.queries), own - 1)
         first_block = first // block_size
@@ -40,20 +40,24 @@ class TileIndex:
         heads = np.arange(kv_heads)[:, None] * num_blocks
         return torch.from_numpy((self.blocks[:, None, :] + heads).reshape(-1))
 
-    def mask(self, window: int | None) -> tuple[Tensor, int] | None:
+    def mask(self, shape: AttentionShape) -> tuple[Tensor, int] | None:
         """What must not be seen, 0 or -inf: `[n, 1, Q, 1, S - start]`, and start: all see the columns before it."""
         start = 0
-        if window is None:
+        if shape.most_seen is None:
             start = min(self.tokens, int((self.position[:, 0] - self.first_token[:, 0]).min()) + 1)
         token = (self.first_token + np.arange(start, self.tokens))[:, None, :]
         position = self.position[:, :, None]
-        hidden = token > position
-        if window is not None:
-            hidden |= token <= position - window
+        hidden = (token > position) | (token < first_seen(shape, position))
         if not hidden.any():
             return None
         mask = torch.zeros(hidden.shape).masked_fill_(torch.from_numpy(hidden), -math.inf)
         return mask[:, None, :, None, :], start
+
+    def bias(self, shape: AttentionShape) -> Tensor | None:
+        """What ALiBi adds to scores, but for a number of each row: `[n, kv_heads, 1, group, S]`, if there is one."""
+        token = (self.first_token + np.arange(self.tokens))[:, None]
+        found = alibi_bias(shape, token, self.position[:, -1:, None])
+        return None if found is None else found.transpose(2, 3)
 
 
 class Tile:
@@ -87,12 +91,12 @@ class Tile:
             self._after = (outer_out, out.view(swapped))
         self._parts = _parts(index, shape, cache, query, out, scratch)
 
-    def __call__(self, keys: Tensor, values: Tensor) -> None:
-        """keys and values: a layer's cache as `[kv_heads x num_blocks, block_size x D]`."""
+    def __call__(self, keys: Tensor, values: Tensor, sinks: Tensor | None) -> None:
+        """keys and values: a layer's cache as `[kv_heads x num_blocks, block_size x D]`; sinks float32 `[heads]`."""
         if self._before is not None:
             self._before[0].copy_(self._before[1])
         for part in self._parts:
-            part(keys, values)
+            part(keys, values, sinks)
         if self._after is not None:
             self._after[0].copy_(self._after[1])
 
@@ -104,16 +108,20 @@ def _parts(
     n, count = len(index.rows), len(query)
     size = count if n > 1 else max(1, min(count, TILE_SCORES // (query.shape[1] * index.tokens)))
     cache_rows = index.cache_rows(shape.kv_heads, cache.num_blocks).view(count, -1)
-    hidden = index.mask(shape.window)
+    hidden, bias = index.mask(shape), index.bias(shape)
+    group = shape.heads // shape.kv_heads
     parts = []
     for start in range(0, count, size):
         chosen = slice(start, start + size)
         rows = cache_rows[chosen]
         blocks = GatheredBlocks(rows.view(-1), len(rows), cache.block_size, shape.head_dim, cache.dtype, scratch)
-        part = FoldedAttention(blocks, query[chosen], out[chosen], shape, scratch)
+        heads = slice(start * group, (start + size) * group) if n == 1 else slice(None)
+        part = FoldedAttention(blocks, query[chosen], out[chosen], shape, scratch, heads)
+        per_row = part.scores.view(n, -1, index.rows.shape[1], group, index.tokens)
+        if bias is not None:
+            part.add(per_row, bias if n > 1 else bias[:, chosen])
         if hidden is not None:
             mask, first = hidden
-            per_row = part.scores.view(n, -1, index.rows.shape[1], shape.heads // shape.kv_heads, index.tokens)
-            part.hide(per_row[..., first:], mask)
+            part.add(per_row[..., first:], mask)
         parts.append(part)
     return parts
