@@ -185,7 +185,7 @@ class Gateway:
             call = self._call(exchange, body, asked)
             with (
                 self._demand.asking(exchange.model.key),
-                self._metrics.of(exchange.model).in_flight.track_inprogress(),
+                self._metrics.of(exchange.model.key, self._metrics.in_flight).track_inprogress(),
                 self._room.enter(exchange.model, asked.model) as place,
             ):
                 async with (
@@ -208,7 +208,7 @@ class Gateway:
         came = time.monotonic()
         share = Share(key.name, key.terms.priority, key.terms.weight)
         async with self._gates.enter(model.key, asked.model, share, asked.tokens) as turn:
-            self._metrics.of(model).turn.observe(time.monotonic() - came)
+            self._metrics.of(model.key, self._metrics.turn).observe(time.monotonic() - came)
             try:
                 await carry()
             except Refusal:
@@ -220,7 +220,7 @@ class Gateway:
                 tokens = call.meter.tokens()
                 turn.cost(tokens)
                 admission.used(tokens)
-                self._metrics.key_tokens.labels(key.name).inc(tokens)
+                self._metrics.key_used(key.name, tokens)
 
     def _comments(self, exchange: Exchange, asked: Asked) -> AbstractAsyncContextManager[Comments | None]:
         """For a stream whose model may have to wake. In a pool a replica that is ready may have to wake it still."""

@@ -37,6 +37,8 @@ class ColdStarts:
             self._observe(key, "first_byte", found[0])
 
     def _table_changed(self, table: Table) -> None:
+        if self._ready:
+            self._forget(table)
         if not self._waiting:
             return
         for model in table.models:
@@ -45,5 +47,10 @@ class ColdStarts:
                 self._ready[model.key] = (began, self._clock())
                 self._observe(model.key, "ready", began)
 
+    def _forget(self, table: Table) -> None:
+        """Who answers so late, or is gone, answers none of those that waited."""
+        there, stale = {model.key for model in table.models}, self._clock() - STALE_SECONDS
+        self._ready = {key: found for key, found in self._ready.items() if key in there and found[1] >= stale}
+
     def _observe(self, key: ObjectKey, until: str, began: float) -> None:
-        self._metrics.cold_start.labels(key.namespace, key.name, until).observe(self._clock() - began)
+        self._metrics.of(key, self._metrics.cold_start, until).observe(self._clock() - began)

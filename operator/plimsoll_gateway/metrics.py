@@ -1,4 +1,7 @@
-"""What the gateway counts. Labels are bounded by the models that exist, never by what clients send."""
+"""What the gateway counts. Labels are bounded by the models and keys that exist, never by what clients send.
+
+What is gone keeps its series until a scrape has seen its last figures.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,8 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from plimsoll_gateway.keys.keyring import Keyring
-from plimsoll_gateway.table import Model, ObjectKey, TableStore
+from plimsoll_gateway.series import MOST_GONE, FamilyT, Owners, Series
+from plimsoll_gateway.table import Model, ObjectKey, Table, TableStore
 
 CONTENT_TYPE = b"text/plain; version=0.0.4; charset=utf-8"
 CLIENT_GONE = 499  # the code under which a request is counted whose client hung up first
@@ -23,10 +27,11 @@ class Metrics:
     def __init__(self, store: TableStore, keyring: Keyring | None = None) -> None:
         keyring = keyring or Keyring(None)
         self.registry = CollectorRegistry()
-        # To find a series by its labels costs more than to add to it. These are as many as there are in the registry.
-        self._models: dict[ObjectKey, ModelSeries] = {}
-        self._answered: dict[tuple[ObjectKey | None, int], Counter] = {}
-        self._key_answered: dict[tuple[str, int], Counter] = {}
+        self._store = store
+        self._keyring = keyring
+        self._models: Owners[ObjectKey] = Owners()
+        self._keys: Owners[str] = Owners()
+        self._nobody = Series(("", ""))  # of requests for none of our models
         self.requests = Counter(
             "plimsoll_gateway_requests",
             "Requests answered, by status code (499: the client hung up). Unknown models share an empty label.",
@@ -111,47 +116,38 @@ class Metrics:
         )  # fmt: skip
         self.registry.register(_ReplicaCollector(store))
         self.registry.register(_KeyCollector(keyring))
+        store.listen(lambda table: self._models.keep(_keys_of(table), MOST_GONE))
 
-    def of(self, model: Model) -> ModelSeries:
-        """The series of one model that every request adds to."""
-        found = self._models.get(model.key)
-        if found is None:
-            found = self._models[model.key] = ModelSeries(self, labels_of(model))
-        return found
+    def of(self, model: ObjectKey, family: FamilyT, *more: str) -> FamilyT:
+        """The series of a family that is a model's; `more`: values of the labels behind its own two."""
+        return self._models.of(model, (model.namespace, model.name)).of(family, *more)
 
     def answered(self, model: Model | None, code: int) -> None:
         """A request has been answered so."""
-        key = None if model is None else model.key
-        found = self._answered.get((key, code))
-        if found is None:
-            found = self._answered[key, code] = self.requests.labels(*labels_of(model), str(code))
-        found.inc()
+        if model is None:
+            self._nobody.of(self.requests, str(code)).inc()
+        else:
+            self.of(model.key, self.requests, str(code)).inc()
 
     def key_answered(self, key: str, code: int) -> None:
         """A request with an API key has been answered so."""
-        found = self._key_answered.get((key, code))
-        if found is None:
-            found = self._key_answered[key, code] = self.key_requests.labels(key, str(code))
-        found.inc()
+        self._keys.of(key, (key,)).of(self.key_requests, str(code)).inc()
+
+    def key_used(self, key: str, tokens: int) -> None:
+        """An answer to a request with an API key took so many."""
+        self._keys.of(key, (key,)).of(self.key_tokens).inc(tokens)
 
     def render(self) -> bytes:
         """The text that Prometheus scrapes."""
-        return generate_latest(self.registry)
+        text = generate_latest(self.registry)
+        self._models.keep(_keys_of(self._store.current))
+        keys = self._keyring.keys
+        self._keys.keep(frozenset() if keys is None else keys.names)
+        return text
 
 
-class ModelSeries:
-    """Those of one model."""
-
-    def __init__(self, metrics: Metrics, labels: tuple[str, str]) -> None:
-        self.in_flight = metrics.in_flight.labels(*labels)
-        self.turn = metrics.turn.labels(*labels)
-        self.first_byte = metrics.first_byte.labels(*labels)
-        self.duration = metrics.duration.labels(*labels)
-
-
-def labels_of(model: Model | None) -> tuple[str, str]:
-    """The label values of a model; one pair for all requests that name none of ours."""
-    return ("", "") if model is None else (model.key.namespace, model.key.name)
+def _keys_of(table: Table | None) -> frozenset[ObjectKey]:
+    return frozenset() if table is None else frozenset(model.key for model in table.models)
 
 
 class _KeyCollector(Collector):
@@ -184,7 +180,8 @@ class _ReplicaCollector(Collector):
         known = GaugeMetricFamily("plimsoll_gateway_replicas", "Replicas known.", labels=LABELS)
         ready = GaugeMetricFamily("plimsoll_gateway_ready_replicas", "Replicas that can answer.", labels=LABELS)
         for model in table.models if table is not None else ():
-            known.add_metric(labels_of(model), len(model.replicas))
-            ready.add_metric(labels_of(model), sum(replica.ready for replica in model.replicas))
+            labels = (model.key.namespace, model.key.name)
+            known.add_metric(labels, len(model.replicas))
+            ready.add_metric(labels, sum(replica.ready for replica in model.replicas))
         yield known
         yield ready

@@ -10,7 +10,7 @@ from plimsoll_gateway.client.errors import UpstreamError
 from plimsoll_gateway.demand.tally import Pulse, Tally
 from plimsoll_gateway.errors import Refusal, stream_broken, told_by_replica, upstream_failed
 from plimsoll_gateway.headers import response_headers
-from plimsoll_gateway.metrics import Metrics, labels_of
+from plimsoll_gateway.metrics import Metrics
 from plimsoll_gateway.stream import Stream
 from plimsoll_gateway.table import Model
 from plimsoll_gateway.upstream import Call
@@ -39,7 +39,7 @@ async def pipe(answer: Answer, model: Model, call: Call, stream: Stream, tally: 
         except UpstreamError as error:
             reason = str(error) or type(error).__name__
             log.warning("%s: the answer of %s broke off: %s", call.request_id, model.key, reason)
-            metrics.broken_streams.labels(*labels_of(model)).inc()
+            metrics.of(model.key, metrics.broken_streams).inc()
             tally.broke()
             await stream.fail(stream_broken(call.model_name, "its replica went away"))
             return

@@ -14,7 +14,7 @@ import time
 from collections.abc import Awaitable, Callable
 from types import TracebackType
 
-from plimsoll_gateway.metrics import Metrics, labels_of
+from plimsoll_gateway.metrics import Metrics
 from plimsoll_gateway.pick import Picker
 from plimsoll_gateway.table import Model, Replica, TableStore
 
@@ -117,7 +117,7 @@ class Prober:
         log.warning("replica %s of %s is ejected: it does not answer", vigil.replica.id, vigil.model.key)
         vigil.ejected = True
         self._picker.eject(vigil.replica)
-        self._metrics.ejections.labels(*labels_of(vigil.model)).inc()
+        self._metrics.of(vigil.model.key, self._metrics.ejections).inc()
 
     def _readmit(self, vigil: Vigil) -> None:
         vigil.ejected = False

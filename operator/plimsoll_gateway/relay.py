@@ -17,7 +17,6 @@ from plimsoll_gateway.demand.tally import Tally
 from plimsoll_gateway.errors import code_of, no_table, not_ready, unknown_model, upstream_failed
 from plimsoll_gateway.keys.record import ApiKey
 from plimsoll_gateway.limits import WAKE_SECONDS
-from plimsoll_gateway.metrics import labels_of
 from plimsoll_gateway.pick import Picker
 from plimsoll_gateway.pipe import MOST_ERROR_BYTES, pipe
 from plimsoll_gateway.probe import Prober, SilentError
@@ -96,7 +95,7 @@ class Relay:
             if replica is None:
                 break
             if failures:
-                metrics.retries.labels(*labels_of(model), failures[-1].kind).inc()
+                metrics.of(model.key, metrics.retries, failures[-1].kind).inc()
             others = not failures and any(other.id != replica.id for other in ready)
             with self._picker.hold(replica):
                 tally = self._witness.tally(model, replica)
@@ -117,7 +116,7 @@ class Relay:
                     await pipe(answer, model, call, stream, tally, metrics)
                 finally:
                     answer.close()
-                    metrics.of(model).duration.observe(self._clock() - began)
+                    metrics.of(model.key, metrics.duration).observe(self._clock() - began)
                 return
         raise upstream_failed(call.model_name, failures[-1].reason)
 

@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Self
 
 from plimsoll_gateway.errors import overloaded
-from plimsoll_gateway.metrics import Metrics, labels_of
+from plimsoll_gateway.metrics import Metrics
 from plimsoll_gateway.table import Model, ObjectKey
 
 WAITING_PER_PLACE = 64
@@ -40,7 +40,7 @@ class Room:
         """A place for a request by that name, to be used with `with`. Raises Refusal 503 where none is left."""
         most = self._bound(model)
         if self.waiting(model) >= most:
-            self._metrics.refused.labels(*labels_of(model)).inc()
+            self._metrics.of(model.key, self._metrics.refused).inc()
             raise overloaded(
                 name, most, "--max-waiting" if most == self._most else f"{WAITING_PER_PLACE} for each place"
             )

@@ -11,7 +11,7 @@ from plimsoll_gateway.cold import ColdStarts
 from plimsoll_gateway.demand.ledger import Demand
 from plimsoll_gateway.demand.tally import Tally
 from plimsoll_gateway.headers import BELIEVED, LOAD, TENANT
-from plimsoll_gateway.metrics import Metrics, labels_of
+from plimsoll_gateway.metrics import Metrics
 from plimsoll_gateway.pick import Picker
 from plimsoll_gateway.table import Model, ObjectKey, Replica
 from plimsoll_gateway.upstream import Call
@@ -37,8 +37,9 @@ class Witness:
     def held(self, key: ObjectKey, change: int) -> None:
         """So many more requests for a model wait for a replica, or so many fewer."""
         self._demand.held(key, change)
-        self.metrics.held.labels(key.namespace, key.name).inc(change)
-        if self._demand.holds(key):
+        held = self._demand.held_now(key)
+        self.metrics.of(key, self.metrics.held).set(held)
+        if held:
             self._cold.held(key)
         else:
             self._cold.released(key)
@@ -51,7 +52,7 @@ class Witness:
         """An answer begins, so many seconds after the replica's model was first asked."""
         tally.answered(status)
         self._cold.answered(model.key)
-        self.metrics.of(model).first_byte.observe(seconds)
+        self.metrics.of(model.key, self.metrics.first_byte).observe(seconds)
 
     def heard(self, call: Call, model: Model, replica: Replica, answer: Answer) -> None:
         """Remember what a replica says beside its answer."""
@@ -61,7 +62,7 @@ class Witness:
             self._capacity.heard(model, replica)
         vouched = call.voucher is not None and answer.status < 400
         if vouched and answer.header(TENANT) != BELIEVED:
-            self.metrics.unbelieved.labels(*labels_of(model)).inc()
+            self.metrics.of(model.key, self.metrics.unbelieved).inc()
             if replica.id not in self._unbelieving:
                 self._unbelieving.add(replica.id)
                 log.warning(

@@ -64,10 +64,10 @@ class Demand:
             self._sequence += 1
             self._tell()
 
-    def holds(self, key: ObjectKey) -> bool:
-        """Whether any request for a model waits for a replica."""
+    def held_now(self, key: ObjectKey) -> int:
+        """Requests for a model that wait for a replica."""
         account = self._accounts.get(key)
-        return account is not None and account.held > 0
+        return 0 if account is None else account.held
 
     def tally(self, key: ObjectKey, revision: str) -> Tally:
         """Where to count what replicas of that revision answer."""
