@@ -63,7 +63,7 @@ def measure(
     step = TritonBackend(cache).over(paged_batch(batch_of(case, cache), cache), torch.empty(0, dtype=torch.int64))
     rows = sum(rows for rows, _ in case.lengths)
     query = torch.randn(rows, shape.heads, shape.head_dim, device=cache.device).to(cache.dtype)
-    captured = capture(lambda: [step.attend(0, query) for _ in range(LAUNCHES)][-1])
+    captured = capture(lambda: [step.attend(0, query, None) for _ in range(LAUNCHES)][-1])
     taken = seconds(captured.replay, cache.device, rounds) / LAUNCHES
     read, multiplied = case.bytes(shape, cache.dtype.itemsize), case.flops(shape)
     return {

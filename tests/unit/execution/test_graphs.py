@@ -38,7 +38,7 @@ class Echo:
     def launch_key(self, sequences: int, longest: int) -> Hashable:
         return longest > LONGEST // 2
 
-    def __call__(self, token_ids: Tensor, positions: Tensor, attention: Any) -> Tensor:
+    def __call__(self, token_ids: Tensor, positions: Tensor, attention: Any, states: Any = None) -> Tensor:
         paged, slots = attention
         assert paged.decodes == len(token_ids) == len(paged.context_lens)
         assert paged.query_starts.tolist() == list(range(len(token_ids) + 1))

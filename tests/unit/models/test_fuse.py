@@ -263,20 +263,20 @@ def test_positions_beyond_a_table_are_not_read() -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Sinking(Attend):
+class Forgetful(Attend):
     """Attention that says more than the kernels know."""
 
-    sinks: bool = False
+    forgets: bool = False
 
 
-@pytest.mark.parametrize("sinks", [False, True])
-def test_a_field_that_nobody_knows_is_refused_where_it_says_something(sinks: bool) -> None:
+@pytest.mark.parametrize("forgets", [False, True])
+def test_a_field_that_nobody_knows_is_refused_where_it_says_something(forgets: bool) -> None:
     program = program_of(spec_of(LAYER))
     ops = tuple(
-        Sinking(op.layer, op.shape, op.reads, op.writes, sinks=sinks) if isinstance(op, Attend) else op
+        Forgetful(op.layer, op.shape, op.reads, op.writes, forgets=forgets) if isinstance(op, Attend) else op
         for op in program.ops
     )
-    assert why_not_fused(replace(program, ops=ops)) == ("knows no sinks of Sinking" if sinks else None)
+    assert why_not_fused(replace(program, ops=ops)) == ("knows no forgets of Forgetful" if forgets else None)
 
 
 class Unheard:

@@ -36,5 +36,5 @@ class NoAttention:
         return None
 
 
-def _nobody_attends(layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+def _nobody_attends(layer: int, query: Tensor, key: Tensor, value: Tensor, sinks: Tensor | None = None) -> Tensor:
     raise RuntimeError(f"layer {layer} attends, of a decoder without attention")

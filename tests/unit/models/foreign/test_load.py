@@ -168,7 +168,7 @@ def test_a_model_that_attends_otherwise_than_it_did_when_asked(folder: Path) -> 
         changed = replace(outline, facts=replace(outline.facts, attention=attention))
         other = TransformersDecoder(changed, decoder._halves._model, torch.float32)
         with pytest.raises(UnservedError, match=message), torch.inference_mode():
-            other(torch.arange(3), torch.arange(3), lambda layer, query, key, value: query)
+            other(torch.arange(3), torch.arange(3), lambda layer, query, key, value, sinks=None: query)
 
 
 def test_two_decoders_do_not_meet(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
