@@ -3,26 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
-import msgspec
-from starlette.requests import Request
-from starlette.responses import Response
+from msgspec import UNSET, UnsetType
 
-from plimsoll_runtime.api.ask import Ask
-from plimsoll_runtime.api.body import parse, read_body
-from plimsoll_runtime.api.choices import Choice, plan_choices
-from plimsoll_runtime.api.disconnect import unless_gone
-from plimsoll_runtime.api.errors import json_response
+from plimsoll_runtime.api.choices import Wanted, plan_choices
+from plimsoll_runtime.api.endpoint import Endpoint
 from plimsoll_runtime.api.fingerprint import FINGERPRINT
-from plimsoll_runtime.api.generate import Piece, generate
+from plimsoll_runtime.api.generation import Generation
 from plimsoll_runtime.api.ignored import ignored_headers
 from plimsoll_runtime.api.logprobs import chat_logprobs, prompt_logprobs
-from plimsoll_runtime.api.offload import offload
-from plimsoll_runtime.api.prompts import check_params, check_prompt, check_scores, encode_chat
+from plimsoll_runtime.api.pieces import Piece
+from plimsoll_runtime.api.prompts import check_params, encode_chat
 from plimsoll_runtime.api.record import RequestRecord
 from plimsoll_runtime.api.schemas.answers import (
     ChatAnswer,
@@ -36,42 +29,11 @@ from plimsoll_runtime.api.schemas.answers import (
 )
 from plimsoll_runtime.api.schemas.chat import ChatRequest
 from plimsoll_runtime.api.served import ServedModel
-from plimsoll_runtime.api.sse import Events, open_stream
-from plimsoll_runtime.api.table import ModelTable
-from plimsoll_runtime.api.tenants import salted
 from plimsoll_runtime.api.usage import UsageMeter
 from plimsoll_runtime.text.output import TextDelta
 
 
-@dataclass(frozen=True, slots=True)
-class ChatJob:
-    """A validated chat, ready to run."""
-
-    request: ChatRequest
-    model: ServedModel
-    choices: Sequence[Choice]
-    record: RequestRecord
-    created: int
-
-    @property
-    def id(self) -> str:
-        """The answer's id."""
-        return f"chatcmpl-{self.record.request_id}"
-
-
-async def chat(request: Request, models: ModelTable, record: RequestRecord) -> Response:
-    """Answer a chat, whole or as a stream. Raises ApiError, ClientGoneError."""
-    data = await read_body(request)
-    models.check()
-    body = await unless_gone(request.receive, offload(len(data), partial(parse, data, ChatRequest)))
-    ask = Ask(models, body.model, data, partial(prepare, body, record=record), record)
-    headers = ignored_headers(body.messages)
-    if body.stream:
-        return await open_stream(request, ask.events(_chunks), record, headers)
-    return json_response(await unless_gone(request.receive, ask.whole(_whole)), headers=headers)
-
-
-def prepare(body: ChatRequest, model: ServedModel, record: RequestRecord) -> ChatJob:
+def prepare(body: ChatRequest, model: ServedModel, record: RequestRecord) -> Generation:
     """Check everything that can be known before the engine is asked. Raises ApiError."""
     body.check()
     params = body.sampling_params(
@@ -89,90 +51,84 @@ def prepare(body: ChatRequest, model: ServedModel, record: RequestRecord) -> Cha
         variables=body.chat_template_kwargs,
         add_special_tokens=body.add_special_tokens,
     )
-    check_prompt(model, ids, body.token_limit, "messages")
-    check_scores(body.choices, len(ids), params.prompt_logprobs, "prompt_logprobs")
-    salt = salted(record.tenant, body.cache_salt)
-    choices = plan_choices([ids], body.choices, params, salt, record.started)
-    return ChatJob(body, model, choices, record, int(time.time()))
+    wanted = Wanted([ids], params, "messages", n=body.choices, max_tokens=body.token_limit, cache_salt=body.cache_salt)
+    return Generation(model, plan_choices(model, wanted, record), record, partial(ChatAnswers, body))
 
 
-async def _whole(job: ChatJob) -> ChatAnswer:
-    meter = UsageMeter(job.choices, job.record)
-    answers = [_Answer(job) for _ in job.choices]
-    answer = ChatAnswer(job.id, job.created, job.model.names[0], [], meter.usage(), FINGERPRINT)
-    async with aclosing(generate(job.model, job.choices, job.record)) as pieces:
-        async for piece in pieces:
-            meter.add(piece)
-            answers[piece.choice.index].add(piece)
-            if piece.prompt_logprobs is not None and answer.prompt_logprobs is msgspec.UNSET:
-                answer.prompt_logprobs = await _of_prompt(job, piece)
-    answer.choices = [built.choice(index) for index, built in enumerate(answers)]
-    answer.usage = meter.usage()
-    return answer
+class ChatAnswers:
+    """The answers to a chat. In a stream the role of each comes first, then its text, then why it ended; the usage at
+    the very end.
+    """
 
-
-class _Answer:
-    """One answer while it grows."""
-
-    def __init__(self, job: ChatJob) -> None:
+    def __init__(self, body: ChatRequest, job: Generation, meter: UsageMeter) -> None:
+        self._body = body
         self._tokenizer = job.model.tokenizer
-        self._texts: list[str] = []
-        self._logprobs = ChatLogprobs([]) if job.request.logprobs else None
-        self._last: TextDelta | None = None
+        self._meter = meter
+        self._head = f"chatcmpl-{job.record.request_id}", int(time.time()), job.model.names[0]
+        self._choices = [_Choice(index) for index in range(len(job.choices))]
+        self._prompt_logprobs: PromptLogprobs | UnsetType = UNSET
 
     def add(self, piece: Piece) -> None:
-        """Take what a step added."""
-        self._last = piece.delta
-        self._texts.append(piece.delta.text)
-        if self._logprobs is not None:
-            self._logprobs.content += chat_logprobs(piece.logprobs, self._tokenizer).content
+        """Take what a step added to the whole."""
+        choice = self._choices[piece.choice.index]
+        choice.last = piece.delta
+        choice.texts.append(piece.delta.text)
+        if self._body.logprobs:
+            choice.logprobs.append(chat_logprobs(piece.logprobs, self._tokenizer))
+        if piece.prompt_logprobs is not None and self._prompt_logprobs is UNSET:
+            self._prompt_logprobs = prompt_logprobs(piece.prompt_logprobs, self._tokenizer)
 
-    def choice(self, index: int) -> ChatChoice:
+    def whole(self) -> ChatAnswer:
+        """All of them."""
+        choices = [choice.whole() for choice in self._choices]
+        return ChatAnswer(*self._head, choices, self._meter.usage(), FINGERPRINT, self._prompt_logprobs)
+
+    def events(self, piece: Piece) -> list[ChatChunk]:
+        """What a step adds to a stream."""
+        choice, delta = self._choices[piece.choice.index], piece.delta
+        events = []
+        if choice.last is None:
+            events.append(self._first(piece))
+        choice.last = delta
+        if delta.text or (piece.logprobs and self._body.logprobs):
+            logprobs = chat_logprobs(piece.logprobs, self._tokenizer) if self._body.logprobs else None
+            events.append(self._chunk(ChatChunkChoice(choice.index, ChatDelta(content=delta.text), logprobs)))
+        if delta.finish_reason is not None:
+            stop = UNSET if delta.stop_reason is None else delta.stop_reason
+            events.append(self._chunk(ChatChunkChoice(choice.index, ChatDelta(), None, delta.finish_reason, stop)))
+        return events
+
+    def last(self) -> list[ChatChunk]:
+        """What ends a stream."""
+        if not self._body.include_usage:
+            return []
+        return [ChatChunk(*self._head, [], FINGERPRINT, self._meter.usage())]
+
+    def _first(self, piece: Piece) -> ChatChunk:
+        chunk = self._chunk(ChatChunkChoice(piece.choice.index, ChatDelta(role="assistant", content="")))
+        if piece.prompt_logprobs is not None:
+            chunk.prompt_logprobs = prompt_logprobs(piece.prompt_logprobs, self._tokenizer)
+        return chunk
+
+    def _chunk(self, choice: ChatChunkChoice) -> ChatChunk:
+        return ChatChunk(*self._head, [choice], FINGERPRINT, self._meter.of_event(self._body.stream_options))
+
+
+@dataclass(slots=True)
+class _Choice:
+    """One answer while it grows."""
+
+    index: int
+    texts: list[str] = field(default_factory=list)
+    logprobs: list[ChatLogprobs] = field(default_factory=list)
+    last: TextDelta | None = None
+
+    def whole(self) -> ChatChoice:
         """It has ended."""
-        assert self._last is not None, "an answer has at least one piece"
-        message = ChatAnswerMessage("assistant", "".join(self._texts))
-        return ChatChoice(index, message, self._logprobs, self._last.finish_reason, self._last.stop_reason)
+        assert self.last is not None, "an answer has at least one piece"
+        message = ChatAnswerMessage("assistant", "".join(self.texts))
+        logprobs = ChatLogprobs([token for part in self.logprobs for token in part.content]) if self.logprobs else None
+        return ChatChoice(self.index, message, logprobs, self.last.finish_reason, self.last.stop_reason)
 
 
-async def _chunks(job: ChatJob) -> Events:
-    """The role of each choice first, then its text, then why it ended; the usage at the very end."""
-    meter = UsageMeter(job.choices, job.record)
-    begun: set[int] = set()
-    async with aclosing(generate(job.model, job.choices, job.record)) as pieces:
-        async for piece in pieces:
-            meter.add(piece)
-            index, delta = piece.choice.index, piece.delta
-            if index not in begun:
-                begun.add(index)
-                yield await _first_chunk(job, meter, piece)
-            if delta.text or (piece.logprobs and job.request.logprobs):
-                logprobs = chat_logprobs(piece.logprobs, job.model.tokenizer) if job.request.logprobs else None
-                yield _chunk(job, meter, _content(index, delta.text, logprobs))
-            if delta.finish_reason is not None:
-                stop = msgspec.UNSET if delta.stop_reason is None else delta.stop_reason
-                yield _chunk(job, meter, ChatChunkChoice(index, ChatDelta(), None, delta.finish_reason, stop))
-    if job.request.include_usage:
-        chunk = _chunk(job, meter)
-        chunk.usage = meter.usage()
-        yield chunk
-
-
-async def _first_chunk(job: ChatJob, meter: UsageMeter, piece: Piece) -> ChatChunk:
-    chunk = _chunk(job, meter, ChatChunkChoice(piece.choice.index, ChatDelta(role="assistant", content="")))
-    if piece.prompt_logprobs is not None:
-        chunk.prompt_logprobs = await _of_prompt(job, piece)
-    return chunk
-
-
-async def _of_prompt(job: ChatJob, piece: Piece) -> PromptLogprobs:
-    packed = piece.prompt_logprobs or ()
-    return await offload(piece.packed_bytes, partial(prompt_logprobs, packed, job.model.tokenizer))
-
-
-def _content(index: int, text: str, logprobs: ChatLogprobs | None) -> ChatChunkChoice:
-    return ChatChunkChoice(index, ChatDelta(content=text), logprobs)
-
-
-def _chunk(job: ChatJob, meter: UsageMeter, *choices: ChatChunkChoice) -> ChatChunk:
-    usage = meter.of_event(job.request)
-    return ChatChunk(job.id, job.created, job.model.names[0], list(choices), FINGERPRINT, usage)
+chat = Endpoint(ChatRequest, prepare, headers=lambda body: ignored_headers(body.messages))

@@ -9,6 +9,10 @@ from dataclasses import dataclass
 import msgspec
 
 from plimsoll_runtime.api.errors import ApiError
+from plimsoll_runtime.api.prompts import check_prompt, check_scores
+from plimsoll_runtime.api.record import RequestRecord
+from plimsoll_runtime.api.served import ServedModel
+from plimsoll_runtime.api.tenants import salted
 from plimsoll_runtime.engine.messages import AddRequest
 from plimsoll_runtime.engine.params import SEED_LIMIT, SamplingParams
 from plimsoll_runtime.engine.prompt import Prompt
@@ -26,28 +30,46 @@ class Choice:
     request: AddRequest
 
 
-def plan_choices(
-    prompts: Sequence[list[int]], n: int, params: SamplingParams, cache_salt: str, arrived: float
-) -> list[Choice]:
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a request asks of the engine: `n` answers to each of its prompts. `max_tokens` of each as the client said
+    it, None where it leaves them to the model. `field` is where a client wrote the prompts, `scores_field` where it
+    asked for their log probabilities.
+    """
+
+    prompts: Sequence[list[int]]
+    params: SamplingParams
+    field: str
+    n: int = 1
+    max_tokens: int | None = None
+    cache_salt: str | None = None
+    scores_field: str = "prompt_logprobs"
+
+
+def plan_choices(model: ServedModel, wanted: Wanted, record: RequestRecord) -> list[Choice]:
     """All answers of a request, in the order of their index. Of a seed, each of n answers gets its own successor.
 
-    `arrived`: when the request came, in seconds of the monotonic clock; deadlines count from there. The engine's ids
-    are ours alone: what a client calls its request may not be unique. Raises ApiError when they are too many.
+    Deadlines count from when the request came. The engine's ids are ours alone: what a client calls its request may
+    not be unique. Raises ApiError when the model cannot take the prompts, or when answers or scores are too many.
     """
+    prompts, n, params = wanted.prompts, wanted.n, wanted.params
+    for prompt in prompts:
+        check_prompt(model, prompt, wanted.max_tokens, wanted.field)
+    check_scores(n, sum(map(len, prompts)), params.prompt_logprobs, wanted.scores_field)
     if len(prompts) * n > MAX_SEQUENCES:
         raise ApiError(
             f"{len(prompts)} prompts times n = {n} are more than {MAX_SEQUENCES} answers; send fewer at once.",
             param="n",
             code="invalid_value",
         )
-    engine_id = uuid.uuid4().hex
+    engine_id, salt, arrived = uuid.uuid4().hex, salted(record.tenant, wanted.cache_salt), int(record.started * 1e9)
     choices = []
-    for prompt, ids in enumerate(map(Prompt, prompts)):
+    for number, shared in enumerate(map(Prompt, prompts)):
         for turn in range(n):
-            index = prompt * n + turn
+            index = number * n + turn
             own = params if turn == 0 or params.seed is None else _reseeded(params, params.seed + turn)
-            added = AddRequest(f"{engine_id}-{index}", ids, own, cache_salt, int(arrived * 1e9), shares_prompt=n > 1)
-            choices.append(Choice(index, prompt, added))
+            added = AddRequest(f"{engine_id}-{index}", shared, own, salt, arrived, shares_prompt=n > 1)
+            choices.append(Choice(index, number, added))
     return choices
 
 

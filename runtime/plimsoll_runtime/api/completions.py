@@ -4,71 +4,26 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from contextlib import aclosing
-from dataclasses import dataclass
 from functools import partial
 
-from starlette.requests import Request
-from starlette.responses import Response
+from msgspec import UnsetType
 
-from plimsoll_runtime.api.ask import Ask
-from plimsoll_runtime.api.body import Head, read_body, read_head, read_rest
-from plimsoll_runtime.api.choices import Choice, plan_choices
-from plimsoll_runtime.api.disconnect import unless_gone
-from plimsoll_runtime.api.errors import json_response
+from plimsoll_runtime.api.choices import Choice, Wanted, plan_choices
+from plimsoll_runtime.api.endpoint import Endpoint
 from plimsoll_runtime.api.fingerprint import FINGERPRINT
-from plimsoll_runtime.api.generate import Piece, generate
+from plimsoll_runtime.api.generation import Generation
 from plimsoll_runtime.api.logprobs import CompletionLogprobsBuilder, joined, prompt_logprobs
-from plimsoll_runtime.api.offload import offload
-from plimsoll_runtime.api.prompts import check_params, check_prompt, check_scores, encode_text
+from plimsoll_runtime.api.pieces import Piece
+from plimsoll_runtime.api.prompts import check_params, encode_text
 from plimsoll_runtime.api.record import RequestRecord
-from plimsoll_runtime.api.schemas.answers import CompletionAnswer, CompletionChoice, CompletionLogprobs
+from plimsoll_runtime.api.schemas.answers import CompletionAnswer, CompletionChoice, CompletionLogprobs, Usage
 from plimsoll_runtime.api.schemas.completions import CompletionRequest, Prompt
 from plimsoll_runtime.api.served import ServedModel
-from plimsoll_runtime.api.sse import Events, open_stream
-from plimsoll_runtime.api.table import ModelTable
-from plimsoll_runtime.api.tenants import salted
 from plimsoll_runtime.api.usage import UsageMeter
 
 
-@dataclass(frozen=True, slots=True)
-class CompletionJob:
-    """A validated request, ready to run. `echoes` has each prompt's text where it is to be echoed."""
-
-    request: CompletionRequest
-    model: ServedModel
-    choices: Sequence[Choice]
-    echoes: Sequence[str]
-    record: RequestRecord
-    created: int
-
-    @property
-    def scores_only(self) -> bool:
-        """Whether no answer is wanted (max_tokens 0): the engine still makes one token, which is dropped."""
-        return self.request.token_limit == 0
-
-    def answer(self, choices: list[CompletionChoice]) -> CompletionAnswer:
-        """An answer, or an event of a stream, with these choices."""
-        name = self.model.names[0]
-        return CompletionAnswer(f"cmpl-{self.record.request_id}", self.created, name, choices, FINGERPRINT)
-
-
-async def completions(request: Request, models: ModelTable, record: RequestRecord) -> Response:
-    """Complete every prompt, whole or as a stream. Raises ApiError, ClientGoneError."""
-    data = await read_body(request)
-    models.check()
-    head = await unless_gone(request.receive, offload(len(data), partial(read_head, data, CompletionRequest)))
-    ask = Ask(models, head.model, data, partial(prepare, data, head, record=record), record)
-    if head.stream:
-        return await open_stream(request, ask.events(_chunks), record)
-    return json_response(await unless_gone(request.receive, ask.whole(_whole)))
-
-
-def prepare(
-    data: bytes | bytearray, head: Head | CompletionRequest, model: ServedModel, record: RequestRecord
-) -> CompletionJob:
+def prepare(body: CompletionRequest, model: ServedModel, record: RequestRecord) -> Generation:
     """Check everything that can be known before the engine is asked. Raises ApiError."""
-    body = read_rest(data, head, CompletionRequest)
     body.check()
     scored = body.logprobs if body.echo else None
     params = body.sampling_params(
@@ -78,14 +33,18 @@ def prepare(
     )
     check_params(model, params)
     prompts = [_encode(body, model, prompt) for prompt in body.prompt]
-    for ids in prompts:
-        check_prompt(model, ids, body.token_limit, "prompt")
-    named = "logprobs" if body.prompt_logprobs is None else "prompt_logprobs"
-    check_scores(body.choices, sum(map(len, prompts)), params.prompt_logprobs, named)
-    salt = salted(record.tenant, body.cache_salt)
-    choices = plan_choices(prompts, body.choices, params, salt, record.started)
+    wanted = Wanted(
+        prompts,
+        params,
+        "prompt",
+        n=body.choices,
+        max_tokens=body.token_limit,
+        cache_salt=body.cache_salt,
+        scores_field="logprobs" if body.prompt_logprobs is None else "prompt_logprobs",
+    )
+    choices = plan_choices(model, wanted, record)
     echoes = [_text(model, p, ids) for p, ids in zip(body.prompt, prompts, strict=True)] if body.echo else []
-    return CompletionJob(body, model, choices, echoes, record, int(time.time()))
+    return Generation(model, choices, record, partial(CompletionAnswers, body, echoes), counted=not body.scores_only)
 
 
 def _encode(body: CompletionRequest, model: ServedModel, prompt: Prompt) -> list[int]:
@@ -98,77 +57,78 @@ def _text(model: ServedModel, prompt: Prompt, ids: Sequence[int]) -> str:
     return prompt if isinstance(prompt, str) else model.tokenizer.decode(ids)
 
 
-async def _whole(job: CompletionJob) -> CompletionAnswer:
-    meter = UsageMeter(job.choices, job.record)
-    growing = [_Growing(job, choice) for choice in job.choices]
-    parts: list[list[CompletionChoice]] = [[] for _ in job.choices]
-    async with aclosing(generate(job.model, job.choices, job.record)) as pieces:
-        async for piece in pieces:
-            meter.add(piece, counted=not job.scores_only)
-            index = piece.choice.index
-            parts[index].append(await offload(piece.packed_bytes, partial(growing[index].push, piece)))
-    answer = job.answer([_joined(own) for own in parts])
-    answer.usage = meter.usage()
-    return answer
+class CompletionAnswers:
+    """The answers to all prompts. Each is the sum of its parts, which are what a stream has; `echoes` are the
+    texts of the prompts, where they are to be echoed.
+    """
 
+    def __init__(self, body: CompletionRequest, echoes: Sequence[str], job: Generation, meter: UsageMeter) -> None:
+        self._body = body
+        self._meter = meter
+        self._head = f"cmpl-{job.record.request_id}", int(time.time()), job.model.names[0]
+        self._growing = [_Growing(body, echoes, job.model, choice) for choice in job.choices]
+        self._parts: list[list[CompletionChoice]] = [[] for _ in job.choices]
 
-async def _chunks(job: CompletionJob) -> Events:
-    meter = UsageMeter(job.choices, job.record)
-    growing = [_Growing(job, choice) for choice in job.choices]
-    async with aclosing(generate(job.model, job.choices, job.record)) as pieces:
-        async for piece in pieces:
-            meter.add(piece, counted=not job.scores_only)
-            part = await offload(piece.packed_bytes, partial(growing[piece.choice.index].push, piece))
-            if part.text or part.finish_reason is not None or part.logprobs is not None:
-                yield _event(job, meter, [part])
-    if job.request.include_usage:
-        last = _event(job, meter, [])
-        last.usage = meter.usage()
-        yield last
+    def add(self, piece: Piece) -> None:
+        """Take what a step added to the whole."""
+        index = piece.choice.index
+        self._parts[index].append(self._growing[index].push(piece))
 
+    def whole(self) -> CompletionAnswer:
+        """All of them."""
+        return self._answer([_joined(own) for own in self._parts], self._meter.usage())
 
-def _event(job: CompletionJob, meter: UsageMeter, choices: list[CompletionChoice]) -> CompletionAnswer:
-    event = job.answer(choices)
-    event.usage = meter.of_event(job.request)
-    return event
+    def events(self, piece: Piece) -> list[CompletionAnswer]:
+        """What a step adds to a stream."""
+        part = self._growing[piece.choice.index].push(piece)
+        if not part.text and part.finish_reason is None and part.logprobs is None:
+            return []
+        return [self._answer([part], self._meter.of_event(self._body.stream_options))]
+
+    def last(self) -> list[CompletionAnswer]:
+        """What ends a stream."""
+        return [self._answer([], self._meter.usage())] if self._body.include_usage else []
+
+    def _answer(self, choices: list[CompletionChoice], usage: Usage | UnsetType | None) -> CompletionAnswer:
+        return CompletionAnswer(*self._head, choices, FINGERPRINT, usage)
 
 
 class _Growing:
-    """One choice while it grows: turns pieces into parts of it, the echoed prompt in front."""
+    """One answer while it grows: turns pieces into parts of it, the echoed prompt in front."""
 
-    def __init__(self, job: CompletionJob, choice: Choice) -> None:
-        self._job = job
+    def __init__(self, body: CompletionRequest, echoes: Sequence[str], model: ServedModel, choice: Choice) -> None:
+        self._body = body
+        self._tokenizer = model.tokenizer
         self._choice = choice
-        self._echo: str | None = job.echoes[choice.prompt] if job.request.echo else None
+        self._echo = echoes[choice.prompt] if echoes else None
         self._logprobs = CompletionLogprobsBuilder(
-            job.model.tokenizer,
-            skip_special_tokens=job.request.skip_special_tokens is not False,
+            model.tokenizer,
+            skip_special_tokens=body.skip_special_tokens is not False,
             at_start=self._echo is not None,
         )
 
     def push(self, piece: Piece) -> CompletionChoice:
-        """What a piece adds."""
+        """What a piece adds. Of a prompt that is only scored the answer's one token is dropped."""
         part = CompletionChoice(self._choice.index, "")
-        echoed = self._echo_into(part, piece)
-        if not self._job.scores_only:
-            part.text += piece.delta.text
-            if self._job.request.logprobs is not None:
-                own = self._logprobs.answer(piece.delta.token_ids, piece.logprobs)
+        echoed = None if self._echo is None else self._echo_into(part, piece)
+        delta, scores_only = piece.delta, self._body.scores_only
+        if not scores_only:
+            part.text += delta.text
+            if self._body.logprobs is not None:
+                own = self._logprobs.answer(delta.token_ids, piece.logprobs)
                 part.logprobs = own if echoed is None else joined([echoed, own])
-        if piece.delta.finish_reason is not None:
-            part.finish_reason = "length" if self._job.scores_only else piece.delta.finish_reason
-            part.stop_reason = None if self._job.scores_only else piece.delta.stop_reason
-        if piece.prompt_logprobs is not None and self._job.request.prompt_logprobs is not None:
-            part.prompt_logprobs = prompt_logprobs(piece.prompt_logprobs, self._job.model.tokenizer)
+        if delta.finish_reason is not None:
+            part.finish_reason = "length" if scores_only else delta.finish_reason
+            part.stop_reason = None if scores_only else delta.stop_reason
+        if piece.prompt_logprobs is not None and self._body.prompt_logprobs is not None:
+            part.prompt_logprobs = prompt_logprobs(piece.prompt_logprobs, self._tokenizer)
         return part
 
     def _echo_into(self, part: CompletionChoice, piece: Piece) -> CompletionLogprobs | None:
-        if self._echo is None:
-            return None
+        assert self._echo is not None
         part.text, self._echo = self._echo, None
-        if self._job.request.logprobs is None:
-            return None
-        part.logprobs = self._logprobs.prompt(self._choice.request.prompt_token_ids, piece.prompt_logprobs or ())
+        if self._body.logprobs is not None:
+            part.logprobs = self._logprobs.prompt(self._choice.request.prompt_token_ids, piece.prompt_logprobs or ())
         return part.logprobs
 
 
@@ -181,3 +141,6 @@ def _joined(parts: Sequence[CompletionChoice]) -> CompletionChoice:
     whole.finish_reason, whole.stop_reason = last.finish_reason, last.stop_reason
     whole.prompt_logprobs = first.prompt_logprobs
     return whole
+
+
+completions = Endpoint(CompletionRequest, prepare)

@@ -4,45 +4,46 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import msgspec
+from msgspec import UNSET, UnsetType
 
 from plimsoll_runtime.api.choices import Choice
-from plimsoll_runtime.api.generate import Piece
-from plimsoll_runtime.api.record import RequestRecord
+from plimsoll_runtime.api.pieces import Piece
 from plimsoll_runtime.api.schemas.answers import PromptTokensDetails, Usage
-from plimsoll_runtime.api.schemas.sampling import SamplingFields
+from plimsoll_runtime.api.schemas.sampling import StreamOptions
 
 
 class UsageMeter:
-    """Adds up the pieces of one request. A prompt counts once however many answers it gets."""
+    """Adds up the pieces of one request. A prompt counts once however many answers it gets. Answers that are not
+    `counted` are dropped: their prompts are only scored.
+    """
 
-    def __init__(self, choices: Sequence[Choice], record: RequestRecord) -> None:
+    def __init__(self, choices: Sequence[Choice], *, counted: bool = True) -> None:
         self._first = {c.prompt: c.index for c in reversed(choices)}
-        self._prompt_tokens = sum(len(c.request.prompt_token_ids) for c in choices if self._first[c.prompt] == c.index)
-        self._completion_tokens = 0
-        self._cached_tokens = 0
-        self._record = record
-        record.prompt_tokens = self._prompt_tokens
+        self._counted = counted
+        self.prompt_tokens = sum(len(c.request.prompt_token_ids) for c in choices if self._first[c.prompt] == c.index)
+        self.completion_tokens = 0
+        self.cached_tokens = 0
 
-    def add(self, piece: Piece, *, counted: bool = True) -> None:
-        """Count a piece; its tokens only where `counted` (a prompt that is only scored has an answer to drop)."""
-        if counted:
-            self._completion_tokens += len(piece.delta.token_ids)
+    def add(self, piece: Piece) -> None:
+        """Count a piece."""
+        if self._counted:
+            self.completion_tokens += len(piece.delta.token_ids)
         if self._first[piece.choice.prompt] == piece.choice.index:
-            self._cached_tokens += piece.cached_tokens
-            self._record.cached_tokens = self._cached_tokens
+            self.cached_tokens += piece.cached_tokens
 
-    def of_event(self, request: SamplingFields) -> Usage | msgspec.UnsetType | None:
-        """What an event says before the stream's last one: the usage so far, null, or nothing of it."""
-        if not request.include_usage:
-            return msgspec.UNSET
-        return self.usage() if request.continuous_usage else None
+    def of_event(self, options: StreamOptions | None) -> Usage | UnsetType | None:
+        """What an event says before the stream's last one: the usage so far, null, or nothing of it. (As in vLLM,
+        `continuous_usage_stats` has an effect only with `include_usage`.)
+        """
+        if options is None or not options.include_usage:
+            return UNSET
+        return self.usage() if options.continuous_usage_stats else None
 
     def usage(self) -> Usage:
         """What was taken so far."""
         return Usage(
-            self._prompt_tokens,
-            self._completion_tokens,
-            self._prompt_tokens + self._completion_tokens,
-            PromptTokensDetails(self._cached_tokens),
+            self.prompt_tokens,
+            self.completion_tokens,
+            self.prompt_tokens + self.completion_tokens,
+            PromptTokensDetails(self.cached_tokens),
         )

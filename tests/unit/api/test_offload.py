@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from plimsoll_runtime.api import chat, completions, tokens
+from plimsoll_runtime.api import endpoint, tokens
 from plimsoll_runtime.api.offload import LONG_BODY, SHORT_BODY, offload
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -53,8 +53,8 @@ def worked_in(running: Any, monkeypatch: pytest.MonkeyPatch) -> set[threading.Th
 
         monkeypatch.setattr(target, name, watched)
 
-    watch(chat, "parse")
-    for module in (completions, tokens):
+    watch(endpoint, "parse")
+    for module in (endpoint, tokens):
         watch(module, "read_head")
         watch(module, "read_rest")
     for name in ("encode", "decode"):

@@ -74,3 +74,8 @@ class CompletionRequest(SamplingFields):
     def token_limit(self) -> int:
         """How many tokens an answer may have; 0 only scores the prompt."""
         return DEFAULT_MAX_TOKENS if self.max_tokens is None else self.max_tokens
+
+    @property
+    def scores_only(self) -> bool:
+        """Whether no answer is wanted (max_tokens 0): the engine still makes one token, which is dropped."""
+        return self.max_tokens == 0

@@ -62,10 +62,16 @@ _STOP = {"type": "string", "minLength": 1}
 _STOPS = {"anyOf": [_STOP, {"type": "array", "items": _STOP, "maxItems": MAX_STOPS}, {"type": "null"}]}
 
 
-class SamplingFields(Strict):
-    """OpenAI's fields, then ours. What is null or missing has OpenAI's default."""
+class ModelFields(Strict):
+    """What every body has that asks a model."""
 
     model: str
+    stream: bool | None = None
+
+
+class SamplingFields(ModelFields):
+    """OpenAI's fields, then ours. What is null or missing has OpenAI's default."""
+
     max_tokens: Count | None = None
     n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
     temperature: float | None = None
@@ -75,7 +81,6 @@ class SamplingFields(Strict):
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
     logit_bias: dict[TokenId, float] | None = None
-    stream: bool | None = None
     stream_options: StreamOptions | None = None
     user: str | None = None
     metadata: dict[str, str] | None = None
@@ -108,11 +113,6 @@ class SamplingFields(Strict):
     def include_usage(self) -> bool:
         """Whether a stream ends with the usage."""
         return bool(self.stream_options and self.stream_options.include_usage)
-
-    @property
-    def continuous_usage(self) -> bool:
-        """Whether every event of a stream has the usage so far (as in vLLM, only with `include_usage`)."""
-        return self.include_usage and bool(self.stream_options and self.stream_options.continuous_usage_stats)
 
     def check_stream_options(self) -> None:
         """Raises ApiError when there are options for a stream that was not asked for."""

@@ -1,4 +1,4 @@
-"""Runs the choices of one HTTP request on the engine and merges what comes of them, with text and timing."""
+"""Runs the choices of one request on the engine and merges what comes of them, with text."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ from dataclasses import dataclass
 from http import HTTPStatus
 
 from plimsoll_runtime.api.choices import Choice
-from plimsoll_runtime.api.errors import ApiError, engine_died
+from plimsoll_runtime.api.errors import ApiError
 from plimsoll_runtime.api.record import RequestRecord
 from plimsoll_runtime.api.served import ServedModel
 from plimsoll_runtime.engine.messages import LogprobEntry
-from plimsoll_runtime.errors import EngineDeadError, UsageError
 from plimsoll_runtime.text.output import OutputText, TextDelta
 
 
@@ -36,30 +35,14 @@ class Piece:
         return sum(map(len, self.prompt_logprobs or ()))
 
 
-async def generate(model: ServedModel, choices: Sequence[Choice], record: RequestRecord) -> AsyncGenerator[Piece, None]:
-    """All pieces of all choices as they come. Closing it aborts what still runs. Raises ApiError."""
-    pieces = _answer(model, choices[0], record) if len(choices) == 1 else _merged(model, choices, record)
-    try:
-        with model.room.take(*_seats(choices)) as seats:
-            async with aclosing(pieces):
-                async for piece in pieces:
-                    seats.leave(piece.choice.index)
-                    record.saw(piece.choice.index, len(piece.delta.token_ids), time.monotonic())
-                    if piece.delta.finish_reason is not None:
-                        record.finished(piece.delta.finish_reason)
-                    yield piece
-    except EngineDeadError as error:
-        raise engine_died(str(error)) from error
-    except UsageError as error:
-        raise ApiError(f"The request cannot be served: {error}.", code="invalid_value") from error
+def all_pieces(model: ServedModel, choices: Sequence[Choice], record: RequestRecord) -> AsyncGenerator[Piece, None]:
+    """The pieces of all choices as they come. Closing it aborts what still runs. Raises ApiError, EngineDeadError,
+    UsageError.
+    """
+    return _of_one(model, choices[0], record) if len(choices) == 1 else _merged(model, choices, record)
 
 
-def _seats(choices: Sequence[Choice]) -> tuple[dict[int, int], dict[int, int]]:
-    """Which prompt each answer is made of, and how many tokens each prompt has."""
-    return {c.index: c.prompt for c in choices}, {c.prompt: len(c.request.prompt_token_ids) for c in choices}
-
-
-async def _answer(model: ServedModel, choice: Choice, record: RequestRecord) -> AsyncGenerator[Piece, None]:
+async def _of_one(model: ServedModel, choice: Choice, record: RequestRecord) -> AsyncGenerator[Piece, None]:
     text = OutputText(choice.request.params, model.tokenizer)
     async with aclosing(model.engine.generate(choice.request)) as outputs:
         async for output in outputs:
@@ -87,7 +70,7 @@ async def _merged(model: ServedModel, choices: Sequence[Choice], record: Request
     queue: asyncio.Queue[Piece | BaseException | None] = asyncio.Queue()
 
     async def pump(choice: Choice) -> None:
-        async with aclosing(_answer(model, choice, record)) as pieces:
+        async with aclosing(_of_one(model, choice, record)) as pieces:
             async for piece in pieces:
                 queue.put_nowait(piece)
 

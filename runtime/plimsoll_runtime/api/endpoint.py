@@ -1,0 +1,118 @@
+"""An endpoint that asks a model: what a body asks becomes a job of the model that it names, and the job's answer the
+response.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack, aclosing
+from dataclasses import dataclass
+from functools import partial
+from typing import Generic, Protocol, TypeVar
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from plimsoll_runtime.api.body import Head, parse, read_body, read_head, read_rest
+from plimsoll_runtime.api.disconnect import unless_gone
+from plimsoll_runtime.api.errors import json_response
+from plimsoll_runtime.api.load import load_of
+from plimsoll_runtime.api.offload import offload
+from plimsoll_runtime.api.record import RequestRecord
+from plimsoll_runtime.api.schemas.sampling import ModelFields
+from plimsoll_runtime.api.served import ServedModel
+from plimsoll_runtime.api.sse import Comment, Events, open_stream
+from plimsoll_runtime.api.table import ModelTable
+
+BodyT = TypeVar("BodyT", bound=ModelFields)
+
+WAITING = Comment("the model is being loaded")
+
+
+class Job(Protocol):
+    """A validated request, ready to run on its model."""
+
+    def whole(self) -> Awaitable[msgspec.Struct]:
+        """The answer as one. Raises ApiError."""
+
+    def events(self) -> Events:
+        """The answer as events of a stream. Raises ApiError."""
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint(Generic[BodyT]):
+    """A route whose body, of the type `schema`, asks a model.
+
+    `prepare` checks everything that can be known before the engine is asked (raises ApiError); it runs in a thread
+    where the body is long. `headers` are the answer's, known from the body alone: with them a body is decoded at once,
+    however long, else a very long one when its turn has come.
+    """
+
+    schema: type[BodyT]
+    prepare: Callable[[BodyT, ServedModel, RequestRecord], Job]
+    headers: Callable[[BodyT], Mapping[str, str]] | None = None
+
+    async def __call__(self, request: Request, models: ModelTable, record: RequestRecord) -> Response:
+        """Answer a request, whole or as a stream. Raises ApiError, ClientGoneError."""
+        data = await read_body(request)
+        models.check()
+        head = await unless_gone(request.receive, offload(len(data), partial(self._read, data)))
+        headers = {} if self.headers is None or isinstance(head, Head) else self.headers(head)
+        ask = Ask(models, head.model, len(data), lambda model: self._prepared(data, head, model, record), record)
+        if head.stream:
+            return await open_stream(request, ask.events(), record, headers)
+        return json_response(await unless_gone(request.receive, ask.whole()), headers=headers)
+
+    def _read(self, data: bytearray) -> Head | BodyT:
+        return read_head(data, self.schema) if self.headers is None else parse(data, self.schema)
+
+    def _prepared(self, data: bytearray, head: Head | BodyT, model: ServedModel, record: RequestRecord) -> Job:
+        return self.prepare(read_rest(data, head, self.schema), model, record)
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """A request for the model `name`, which is its own for as long as the answer takes. `prepare` makes the job of the
+    model, in a thread where the body, of `size` bytes, is long.
+    """
+
+    models: ModelTable
+    name: str
+    size: int
+    prepare: Callable[[ServedModel], Job]
+    record: RequestRecord
+
+    async def whole(self) -> msgspec.Struct:
+        """The answer as one. Raises ApiError."""
+        async with self.models.lease(self.name, self.size) as model:
+            return await (await self._job(model)).whole()
+
+    async def events(self) -> Events:
+        """The answer as events of a stream, with comments while it waits for its model. Raises ApiError."""
+        async with AsyncExitStack() as stack:
+            entering = asyncio.ensure_future(stack.enter_async_context(self.models.lease(self.name, self.size)))
+            async with aclosing(_comments(entering, self.models.keep_alive)) as comments:
+                async for comment in comments:
+                    yield comment
+            job = await self._job(entering.result())
+            events = await stack.enter_async_context(aclosing(job.events()))
+            async for event in events:
+                yield event
+
+    async def _job(self, model: ServedModel) -> Job:
+        self.record.model = model.names[0]
+        self.record.load = partial(load_of, model)
+        model.room.check()
+        return await offload(self.size, partial(self.prepare, model))
+
+
+async def _comments(waiting: asyncio.Future[ServedModel], interval: float | None) -> AsyncGenerator[Comment, None]:
+    """One for each interval (seconds) until it is done; left early, it is cancelled."""
+    try:
+        while not (await asyncio.wait({waiting}, timeout=interval))[0]:
+            yield WAITING
+    finally:
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)

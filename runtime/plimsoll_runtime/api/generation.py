@@ -1,0 +1,107 @@
+"""From prompts to answers, the same way for every endpoint that generates: each says only how its answers look."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from functools import partial
+from typing import Protocol
+
+import msgspec
+
+from plimsoll_runtime.api.choices import Choice
+from plimsoll_runtime.api.errors import ApiError, engine_died
+from plimsoll_runtime.api.offload import offload
+from plimsoll_runtime.api.pieces import Piece, all_pieces
+from plimsoll_runtime.api.record import RequestRecord
+from plimsoll_runtime.api.served import ServedModel
+from plimsoll_runtime.api.sse import Events
+from plimsoll_runtime.api.usage import UsageMeter
+from plimsoll_runtime.errors import EngineDeadError, UsageError
+
+
+class Answers(Protocol):
+    """All answers to one request while they grow, in an endpoint's own form: a whole, or a stream's events.
+
+    They are made on the event loop, but of a piece with many log probabilities of its prompt in a thread.
+    """
+
+    def add(self, piece: Piece) -> None:
+        """Take what a step added to the whole."""
+
+    def whole(self) -> msgspec.Struct:
+        """All of them, once each has ended."""
+
+    def events(self, piece: Piece) -> Sequence[msgspec.Struct]:
+        """What a step adds to a stream."""
+
+    def last(self) -> Sequence[msgspec.Struct]:
+        """What ends a stream."""
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """A validated request whose answers are generated, ready to run. `form` begins the answers, which may tell what the
+    meter has counted by then. The tokens of answers that are not `counted` are not told.
+    """
+
+    model: ServedModel
+    choices: Sequence[Choice]
+    record: RequestRecord
+    form: Callable[[Generation, UsageMeter], Answers]
+    counted: bool = True
+
+    async def whole(self) -> msgspec.Struct:
+        """The answers as one. Raises ApiError."""
+        meter = UsageMeter(self.choices, counted=self.counted)
+        answers = self.form(self, meter)
+        async with aclosing(self._pieces(meter)) as pieces:
+            async for piece in pieces:
+                if piece.prompt_logprobs is None:
+                    answers.add(piece)
+                else:
+                    await offload(piece.packed_bytes, partial(answers.add, piece))
+        return answers.whole()
+
+    async def events(self) -> Events:
+        """The answers as events of a stream. Closing it aborts what still runs. Raises ApiError."""
+        meter = UsageMeter(self.choices, counted=self.counted)
+        answers = self.form(self, meter)
+        async with aclosing(self._pieces(meter)) as pieces:
+            async for piece in pieces:
+                if piece.prompt_logprobs is None:
+                    events = answers.events(piece)
+                else:
+                    events = await offload(piece.packed_bytes, partial(answers.events, piece))
+                for event in events:
+                    yield event
+        for event in answers.last():
+            yield event
+
+    async def _pieces(self, meter: UsageMeter) -> AsyncGenerator[Piece, None]:
+        """All pieces of all choices as they come. Closing it aborts what still runs. Raises ApiError."""
+        model, choices, record = self.model, self.choices, self.record
+        record.prompt_tokens = meter.prompt_tokens
+        pieces = all_pieces(model, choices, record)
+        try:
+            with model.room.take(*_seats(choices)) as seats:
+                async with aclosing(pieces):
+                    async for piece in pieces:
+                        seats.leave(piece.choice.index)
+                        record.saw(piece.choice.index, len(piece.delta.token_ids), time.monotonic())
+                        meter.add(piece)
+                        record.cached_tokens = meter.cached_tokens
+                        if piece.delta.finish_reason is not None:
+                            record.finished(piece.delta.finish_reason)
+                        yield piece
+        except EngineDeadError as error:
+            raise engine_died(str(error)) from error
+        except UsageError as error:
+            raise ApiError(f"The request cannot be served: {error}.", code="invalid_value") from error
+
+
+def _seats(choices: Sequence[Choice]) -> tuple[dict[int, int], dict[int, int]]:
+    """Which prompt each answer is made of, and how many tokens each prompt has."""
+    return {c.index: c.prompt for c in choices}, {c.prompt: len(c.request.prompt_token_ids) for c in choices}

@@ -1,0 +1,98 @@
+"""An endpoint that generates, in as little as one needs: a body, what it asks of the engine, and how answers look."""
+
+import json
+from functools import partial
+from typing import Any
+
+import msgspec
+import pytest
+from starlette.requests import Request
+
+from plimsoll_runtime.api.choices import Wanted, plan_choices
+from plimsoll_runtime.api.endpoint import Endpoint
+from plimsoll_runtime.api.errors import ApiError
+from plimsoll_runtime.api.generation import Generation
+from plimsoll_runtime.api.pieces import Piece
+from plimsoll_runtime.api.record import RequestRecord
+from plimsoll_runtime.api.schemas.sampling import ModelFields
+from plimsoll_runtime.api.served import ServedModel
+from plimsoll_runtime.api.table import OneModel
+from plimsoll_runtime.api.usage import UsageMeter
+from plimsoll_runtime.engine.params import SamplingParams
+
+
+class Shout(ModelFields):
+    """The body."""
+
+    words: list[str]
+
+
+class Loud(msgspec.Struct):
+    """The answer, and each event."""
+
+    texts: list[str]
+    tokens: int
+
+
+class LoudAnswers:
+    def __init__(self, body: Shout, job: Generation, meter: UsageMeter) -> None:
+        self._texts = ["" for _ in body.words]
+        self._meter = meter
+
+    def add(self, piece: Piece) -> None:
+        self._texts[piece.choice.index] += piece.delta.text.upper()
+
+    def whole(self) -> Loud:
+        return Loud(self._texts, self._meter.completion_tokens)
+
+    def events(self, piece: Piece) -> list[Loud]:
+        return [Loud([piece.delta.text.upper()], self._meter.completion_tokens)] if piece.delta.text else []
+
+    def last(self) -> list[Loud]:
+        return [Loud([], self._meter.completion_tokens)]
+
+
+def prepare(body: Shout, model: ServedModel, record: RequestRecord) -> Generation:
+    wanted = Wanted([list(word.encode()) for word in body.words], SamplingParams(max_tokens=3), "words", max_tokens=3)
+    return Generation(model, plan_choices(model, wanted, record), record, partial(LoudAnswers, body))
+
+
+async def ask(tokenizer: Any, engine: Any, **body: Any) -> tuple[list[bytes], RequestRecord]:
+    """What is sent of the answer to a body."""
+    received = [{"type": "http.request", "body": json.dumps({"model": "fake", **body}).encode()}]
+
+    async def receive() -> Any:
+        return received.pop() if received else await engine.wait_dead()
+
+    scope = {"type": "http", "method": "POST", "headers": [(b"content-type", b"application/json")]}
+    record, sent = RequestRecord("r"), list[bytes]()
+    response = await Endpoint(Shout, prepare)(
+        Request(scope, receive), OneModel(ServedModel(("fake",), engine, tokenizer, 0)), record
+    )
+
+    async def send(message: Any) -> None:
+        sent.append(message.get("body", b""))
+
+    await response(scope, receive, send)
+    return [part for part in sent if part], record
+
+
+async def test_the_answer_is_what_the_form_made_of_all_pieces(tokenizer: Any, make_engine: Any) -> None:
+    sent, record = await ask(tokenizer, make_engine(), words=["a", "bc"])
+    assert json.loads(b"".join(sent)) == {"texts": ["HEL", "HEL"], "tokens": 6}
+    assert (record.model, record.prompt_tokens, record.completion_tokens) == ("fake", 3, 6)
+    assert record.finish_reasons == ["length", "length"]
+
+
+async def test_a_stream_has_each_piece_and_then_the_last(tokenizer: Any, make_engine: Any) -> None:
+    sent, _ = await ask(tokenizer, make_engine(), words=["a"], stream=True)
+    *events, done = [part.removeprefix(b"data: ").strip() for part in sent]
+    assert done == b"[DONE]"
+    told = [(event["texts"], event["tokens"]) for event in map(json.loads, events)]
+    assert told == [(["H"], 1), (["E"], 2), (["L"], 3), ([], 3)]
+
+
+async def test_a_prompt_is_refused_by_the_name_of_its_field(tokenizer: Any, make_engine: Any) -> None:
+    with pytest.raises(ApiError, match="'words': it holds no tokens") as refused:
+        await ask(tokenizer, make_engine(), words=[""])
+    assert refused.value.param == "words"
