@@ -1,15 +1,20 @@
-"""Gets a model's decoder: from its files, by way of an empty image if there is one, or from an image that is filled."""
+"""The first stage of an engine: its model and decoder, from files, by way of an empty image if there is one, or from an
+image that is filled.
+"""
 
 from __future__ import annotations
 
 import logging
 import time
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 
 import torch
 
-from plimsoll_runtime.driver.model import Model, facts_of
+from plimsoll_runtime.driver.grant import Grant
+from plimsoll_runtime.driver.model import Model, facts_of, from_files, from_image
 from plimsoll_runtime.engine.config import EngineConfig
+from plimsoll_runtime.execution.memory import check_weights_fit, free_memory
 from plimsoll_runtime.execution.tiers.pinned import HostRegistry, pinned
 from plimsoll_runtime.models.decoder import Decoder
 from plimsoll_runtime.models.load import load_decoder, wake_decoder
@@ -18,22 +23,38 @@ from plimsoll_runtime.weights.files import ModelFiles
 from plimsoll_runtime.weights.image.arena import FilledArena, FillingArena
 from plimsoll_runtime.weights.image.header import ImageHeader
 from plimsoll_runtime.weights.image.image import Image
+from plimsoll_runtime.weights.sources import resolve
 
 logger = logging.getLogger(__name__)
 
 
-def load(config: EngineConfig, model: Model, files: ModelFiles, image: Image | None, progress: Progress) -> Decoder:
-    """Read the weights; with an image they lie there, and it is sealed once they do. Raises as `load_decoder` does."""
-    device, fused = model.device, model.fused
-    if image is None:
-        return load_decoder(files, model.outline, model.dtype, device=device, progress=progress, fused=fused)
-    arena = FillingArena(image)
-    decoder = load_decoder(
-        files, model.outline, model.dtype, device=device, progress=progress, fused=fused, places=arena
-    )
-    header = arena.finish(facts_of(config, model, files))
-    logger.info("%s: its weights lie in an image of %.2f GiB", config.model, header.nbytes / 2**30)
-    return decoder
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A model that can compute. `weight_bytes`: of the device's memory. `woken`: from an image, so somebody waits."""
+
+    model: Model
+    decoder: Decoder
+    weight_bytes: int
+    woken: bool
+
+
+def load_model(
+    config: EngineConfig, device: torch.device, image: Image | None, grant: Grant | None, progress: Progress
+) -> Loaded:
+    """Read the weights, or take them from a filled image.
+
+    Raises SourceError, ModelError, MemoryLimitError, UsageError.
+    """
+    header = None if image is None else image.header()
+    if image is not None and header is not None:
+        model = from_image(config, header.facts, device)
+        _check_weights(model, _weights_of(model, image), grant)
+        return Loaded(model, wake(model, image, header), _weights_of(model, image), woken=True)
+    files = resolve(config.model, config.revision, progress=progress)
+    model = from_files(config, files, device)
+    _check_weights(model, _weights_of(model, image), grant)
+    decoder = _read(config, model, files, image, progress)
+    return Loaded(model, decoder, decoder.weight_bytes if image is None else _weights_of(model, image), woken=False)
 
 
 def wake(model: Model, image: Image, header: ImageHeader, registry: HostRegistry | None = None) -> Decoder:
@@ -49,7 +70,36 @@ def wake(model: Model, image: Image, header: ImageHeader, registry: HostRegistry
     return decoder
 
 
+def _read(config: EngineConfig, model: Model, files: ModelFiles, image: Image | None, progress: Progress) -> Decoder:
+    """Read the weights; with an image they lie there, and it is sealed once they do. Raises as `load_decoder` does."""
+    device, fused = model.device, model.fused
+    if image is None:
+        return load_decoder(files, model.outline, model.dtype, device=device, progress=progress, fused=fused)
+    arena = FillingArena(image)
+    decoder = load_decoder(
+        files, model.outline, model.dtype, device=device, progress=progress, fused=fused, places=arena
+    )
+    header = arena.finish(facts_of(config, model, files))
+    logger.info("%s: its weights lie in an image of %.2f GiB", config.model, header.nbytes / 2**30)
+    return decoder
+
+
 def _copied(arena: FilledArena, device: torch.device, registry: HostRegistry | None) -> AbstractContextManager[None]:
     if registry is None and device.type != "cuda":
         return nullcontext()
     return pinned(arena.memory, registry or torch.cuda.cudart())  # type: ignore[no-untyped-call]
+
+
+def _weights_of(model: Model, image: Image | None) -> int:
+    """Bytes of the device's memory that the weights take, or by what is known before a load will take at most."""
+    if image is None:
+        return model.outline.weight_bytes(model.dtype)
+    return model.beside_image + (image.size if model.device.type == "cpu" else 0)
+
+
+def _check_weights(model: Model, weights: int, grant: Grant | None) -> None:
+    """Raises MemoryLimitError where the weights cannot have what they need."""
+    if grant is not None:
+        grant.check_weights(weights)
+    elif model.files is not None:
+        check_weights_fit(weights, free_memory(model.device))

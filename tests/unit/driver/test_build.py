@@ -16,7 +16,7 @@ from model_support.tiny import make_model, save_model
 
 from plimsoll_kernels.cpu.library import VARIABLE, runnable
 from plimsoll_kernels.cpu.threads import share, thread_count
-from plimsoll_runtime.driver import build as module
+from plimsoll_runtime.driver import budget, loading
 from plimsoll_runtime.driver.build import build_engine
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.engine.core import EngineCore, Runner
@@ -40,6 +40,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def build(model: Path, **options: Any) -> EngineCore:
     config = EngineConfig(**{"model": str(model), "dtype": "float32", "threads": 1, **options})
     return build_engine(config, lambda stage, fraction: None)
+
+
+def say_free(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+    """Of so many bytes of memory."""
+    for module in (loading, budget):
+        monkeypatch.setattr(module, "free_memory", lambda device: size)
 
 
 def test_the_tokenizers_end_of_text_ends_an_answer(tmp_path: Path) -> None:
@@ -68,7 +74,7 @@ def test_kv_memory_for_less_than_a_sequence(folder: Path) -> None:
 def test_slots_before_a_disk_are_paid_from_the_same_memory(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "free_memory", lambda device: 200 * 2**20)
+    say_free(monkeypatch, 200 * 2**20)
     disk = {"kv_disk": str(tmp_path), "kv_disk_size": "1MiB"}
     alone, staged = (build(folder, kv_memory="100%", **options).info for options in ({}, disk))
     block = alone.kv_bytes // alone.num_blocks
@@ -79,14 +85,14 @@ def test_slots_before_a_disk_are_paid_from_the_same_memory(
 
 
 def test_weights_that_do_not_fit_are_not_loaded(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "free_memory", lambda device: 2**16)
-    monkeypatch.delattr(module, "load")
+    say_free(monkeypatch, 2**16)
+    monkeypatch.delattr(loading, "load_decoder")
     with pytest.raises(MemoryLimitError, match=r"the weights need 0\.3\d MiB, but 0\.06 MiB are free"):
         build(folder)
 
 
 def test_a_step_that_leaves_no_room(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "free_memory", lambda device: 2**20)
+    say_free(monkeypatch, 2**20)
     with pytest.raises(MemoryLimitError, match=r"of which a step takes .* lower --max-model-len, --max-batch-tokens"):
         build(folder, max_batch_tokens=100_000)
 

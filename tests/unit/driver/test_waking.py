@@ -16,7 +16,8 @@ from model_support.tiny import make_model, prompts, save_model
 
 from plimsoll_kernels.cpu import library
 from plimsoll_kernels.cpu.library import VARIABLE, runnable
-from plimsoll_runtime.driver import build as module
+from plimsoll_runtime.driver import budget, loading
+from plimsoll_runtime.driver import build as build_module
 from plimsoll_runtime.driver import model as model_module
 from plimsoll_runtime.driver.build import build_engine
 from plimsoll_runtime.driver.footprint import footprint
@@ -98,8 +99,8 @@ def test_it_says_the_same_to_the_last_bit(
     loaded = build(config, image)
     assert answers(loaded) == expected
     shutil.rmtree(tmp_path)
-    monkeypatch.delattr(module, "load")
-    monkeypatch.delattr(module, "speed")
+    monkeypatch.delattr(loading, "load_decoder")
+    monkeypatch.delattr(build_module, "speed")
     woken = build(config, image)
     assert answers(woken) == expected
     assert msgspec.structs.replace(woken.info, overhead_bytes=loaded.info.overhead_bytes) == loaded.info
@@ -109,7 +110,8 @@ def test_it_says_the_same_to_the_last_bit(
 def test_it_takes_what_was_granted_whatever_is_free(
     folder: Path, image: Image, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "free_memory", lambda device: pytest.fail("it asks what is free"))
+    for module in (loading, budget):
+        monkeypatch.setattr(module, "free_memory", lambda device: pytest.fail("it asks what is free"))
     config = config_of(folder, kv_memory=None, max_model_len=100)
     needs = measure(config)
     grant = Grant(

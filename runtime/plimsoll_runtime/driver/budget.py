@@ -1,0 +1,116 @@
+"""The second stage of an engine: what it takes of the device's memory beside its weights."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from plimsoll_runtime.driver.grant import Grant
+from plimsoll_runtime.driver.loading import Loaded
+from plimsoll_runtime.driver.model import Backends, Model
+from plimsoll_runtime.engine.config import EngineConfig
+from plimsoll_runtime.errors import MemoryLimitError, UsageError
+from plimsoll_runtime.execution.memory import (
+    DEFAULT_SHARE_CPU,
+    DEFAULT_SHARE_GPU,
+    KvBudget,
+    Room,
+    check_step_fits,
+    free_memory,
+    granted_kv_cache,
+    no_kv_cache,
+    plan_kv_cache,
+)
+from plimsoll_runtime.execution.tiers.open import staging_beside
+from plimsoll_runtime.execution.workspace import LargestStep, on_a_cpu, on_an_accelerator
+from plimsoll_runtime.models.decoder import Decoder
+from plimsoll_runtime.sizes import is_share, parse_size
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """What the KV cache gets, bytes that the largest step takes, and the backends but those that have failed at it."""
+
+    kv: KvBudget
+    workspace: int
+    backends: Backends
+
+
+def check_grant(config: EngineConfig, grant: Grant | None) -> None:
+    """Raises UsageError for options that say themselves what to take, where somebody else says it."""
+    if grant is None:
+        return
+    if config.kv_disk is not None or config.kv_host_memory is not None:
+        raise UsageError("--kv-disk and --kv-host-memory take memory that no grant counts: leave them away")
+    if config.kv_memory is None:
+        return
+    if is_share(config.kv_memory):
+        raise UsageError(
+            f"--kv-memory {config.kv_memory} is a share of what is free, and memory is granted: give bytes"
+        )
+    wanted = parse_size(config.kv_memory, grant.least)
+    if wanted > grant.least:
+        raise MemoryLimitError(
+            f"--kv-memory {config.kv_memory} is {wanted} bytes, and {grant.least} are granted for good"
+        )
+
+
+def share_out(config: EngineConfig, loaded: Loaded, grant: Grant | None) -> Budget:
+    """Divide what is free, or granted. Raises MemoryLimitError, UsageError."""
+    model, decoder = loaded.model, loaded.decoder
+    facts = model.outline.facts
+    if not facts.attention:
+        return _without_cache(config, loaded, grant)
+    if grant is None:
+        free = free_memory(model.device)
+        # The longest sequence that memory could hold.
+        held = config.max_model_len or min(facts.max_positions, max(1, free // model.token_bytes))
+        workspace, backends = _workspace(config, model, decoder, held)
+        kv = _of_free(config, model, Room(loaded.weight_bytes, free, workspace))
+        return Budget(kv, workspace, backends)
+    kv = granted_kv_cache(
+        kv=grant.kv,
+        least=grant.least,
+        most=grant.most,
+        block_bytes=model.token_bytes * config.block_size,
+        block_size=config.block_size,
+        max_model_len=config.max_model_len,
+        model_limit=facts.max_positions,
+    )
+    workspace, backends = _workspace(config, model, decoder, kv.max_model_len)
+    grant.check_workspace(workspace)
+    return Budget(kv, workspace, backends)
+
+
+def _without_cache(config: EngineConfig, loaded: Loaded, grant: Grant | None) -> Budget:
+    """The same where no layer attends: what recurrent layers keep is in the workspace."""
+    model = loaded.model
+    kv = no_kv_cache(config.max_model_len, model.outline.facts.max_positions, config.max_sequences)
+    workspace, backends = _workspace(config, model, loaded.decoder, kv.max_model_len)
+    if grant is not None:
+        grant.check_workspace(workspace)
+    else:
+        check_step_fits(Room(loaded.weight_bytes, free_memory(model.device), workspace))
+    return Budget(kv, workspace, backends)
+
+
+def _workspace(config: EngineConfig, model: Model, decoder: Decoder, longest: int) -> tuple[int, Backends]:
+    """Bytes of the largest step that the config allows, and the backends but those that have failed at it."""
+    step = LargestStep(config.max_batch_tokens, config.max_sequences, longest)
+    if model.device.type == "cpu":
+        return on_a_cpu(decoder, step), model.backends
+    return on_an_accelerator(decoder, model.backends, config.block_size, step)
+
+
+def _of_free(config: EngineConfig, model: Model, room: Room) -> KvBudget:
+    block_bytes = model.token_bytes * config.block_size
+    return plan_kv_cache(
+        room=room,
+        kv_memory=config.kv_memory,
+        block_bytes=block_bytes,
+        block_size=config.block_size,
+        max_model_len=config.max_model_len,
+        model_limit=model.outline.facts.max_positions,
+        max_sequences=config.max_sequences,
+        default_share=DEFAULT_SHARE_CPU if model.device.type == "cpu" else DEFAULT_SHARE_GPU,
+        staging=staging_beside(config, model.device, block_bytes),
+    )

@@ -1,0 +1,143 @@
+"""The third stage of an engine: its parts, each given what it needs of the others."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from functools import partial
+from typing import Protocol
+
+from plimsoll_kernels.cpu.threads import ThreadShare
+from plimsoll_runtime.driver.budget import Budget
+from plimsoll_runtime.driver.loading import Loaded
+from plimsoll_runtime.driver.model import Backends, Model
+from plimsoll_runtime.engine.config import EngineConfig, overlaps
+from plimsoll_runtime.engine.core import Runner
+from plimsoll_runtime.engine.plan import StepPlan, StepResult
+from plimsoll_runtime.engine.timeline import Timeline
+from plimsoll_runtime.errors import UsageError
+from plimsoll_runtime.execution.attention.base import AttentionBackend
+from plimsoll_runtime.execution.capture import CudaCapture
+from plimsoll_runtime.execution.forward import ForwardPass
+from plimsoll_runtime.execution.graphs import GraphBackend, GraphedDecoder
+from plimsoll_runtime.execution.kv_cache import KvCache
+from plimsoll_runtime.execution.runner import ModelRunner
+from plimsoll_runtime.execution.sampling.sampler import Sampler
+from plimsoll_runtime.execution.states import StateCache
+from plimsoll_runtime.execution.tiers.open import Tiers, open_tiers
+from plimsoll_runtime.models.decoder import Decoder
+from plimsoll_runtime.models.program import Program
+from plimsoll_runtime.weights.sources import resolve
+
+logger = logging.getLogger(__name__)
+
+
+class Probe(Protocol):
+    """Looks into an engine that is built to be profiled: it gets each part as it is made, and gives back what is to
+    stand in its place (the same, or a wrapper).
+    """
+
+    timeline: Timeline
+
+    def watch_decoder(self, decoder: Decoder) -> Decoder:
+        """Before anything is computed."""
+
+    def watch_runner(self, runner: Runner) -> Runner:
+        """After the warm-up, before the first request."""
+
+
+class OwnThreads:
+    """A runner whose steps compute with its own engine's threads, whoever was loaded into the process since."""
+
+    def __init__(self, runner: Runner, threads: ThreadShare) -> None:
+        self._runner = runner
+        self._threads = threads
+
+    def run(self, plan: StepPlan) -> StepResult:
+        """Take the share, then compute the step."""
+        self._threads.take()
+        return self._runner.run(plan)
+
+
+@dataclass(frozen=True, slots=True)
+class Wired:
+    """What computes steps. The runner has a timeline of its own where steps overlap with their planning."""
+
+    forward_pass: ForwardPass
+    runner: ModelRunner
+    states: StateCache | None
+    tiers: Tiers | None
+    timeline: Timeline
+    runner_timeline: Timeline
+
+
+def wire(config: EngineConfig, loaded: Loaded, budget: Budget, probe: Probe | None) -> Wired:
+    """Allocate the KV cache and make everything that a step needs. Raises UsageError, SourceError."""
+    model, kv = loaded.model, budget.kv
+    decoder = loaded.decoder if probe is None else probe.watch_decoder(loaded.decoder)
+    cache = KvCache(
+        model.outline.facts.attention,
+        kv.most_blocks,
+        kv.block_size,
+        model.dtype,
+        model.device,
+        paired=budget.backends[0].fused,
+        taken=kv.num_blocks,
+    )
+    tiers = _tiers(config, model, cache, budget.backends)
+    states = _states(config, model)
+    sampler = Sampler(model.outline.facts.vocab_size, tuple(model.eos_token_ids))
+    timeline = Timeline() if probe is None else probe.timeline
+    runner_timeline = Timeline() if overlaps(config, model.device.type) else timeline
+    graphs_of = None if probe is not None else partial(_graphs, config, decoder, cache, states, kv.max_model_len)
+    forward_pass = ForwardPass(decoder, cache, budget.backends, graphs_of, runner_timeline, states)
+    host = None if tiers is None else tiers.host
+    runner = ModelRunner(decoder, forward_pass, cache, sampler, config.max_sequences, runner_timeline, host)
+    return Wired(forward_pass, runner, states, tiers, timeline, runner_timeline)
+
+
+def _graphs(
+    config: EngineConfig,
+    decoder: Decoder,
+    cache: KvCache,
+    states: StateCache | None,
+    max_model_len: int,
+    backend: AttentionBackend,
+) -> GraphedDecoder | None:
+    """Decodes as CUDA graphs, where there is CUDA and the backend's steps can be captured."""
+    if cache.device.type != "cuda" or not isinstance(backend, GraphBackend):
+        return None
+    if not isinstance(decoder.outline, Program):  # Transformers' code may look at numbers in the middle of a step
+        return None
+    capture = CudaCapture(cache.device)
+    return GraphedDecoder(
+        decoder,
+        backend,
+        cache,
+        capture,
+        max_sequences=config.max_sequences,
+        max_model_len=max_model_len,
+        states=states,
+    )
+
+
+def _states(config: EngineConfig, model: Model) -> StateCache | None:
+    """What recurrent layers keep of each sequence that may run; None where there are no such layers."""
+    facts = model.outline.facts
+    if not facts.states:
+        return None
+    if config.prefix_caching:
+        logger.info("%s has recurrent layers: every prompt is computed from its first token", facts.architecture)
+    return StateCache(facts.states, config.max_sequences, model.dtype, model.device)
+
+
+def _tiers(config: EngineConfig, model: Model, cache: KvCache, backends: Backends) -> Tiers | None:
+    if config.kv_disk is None and config.kv_host_memory is None:
+        return None
+    if model.outline.facts.states:
+        raise UsageError(
+            "--kv-disk and --kv-host-memory keep cached prefixes, and of a model with recurrent layers "
+            f"({model.outline.facts.architecture}) there are none: leave them away"
+        )
+    files = model.files or resolve(config.model, config.revision)
+    return open_tiers(config, files, cache, backends[0])
