@@ -17,8 +17,7 @@ import threading
 import msgspec
 import zmq
 
-from plimsoll_runtime.driver.exits import exit_text
-from plimsoll_runtime.driver.failures import error_of
+from plimsoll_runtime.driver.failures import error_of, exit_text
 from plimsoll_runtime.driver.folder import SocketFolder
 from plimsoll_runtime.driver.grant import Grant
 from plimsoll_runtime.driver.linked import StandbyDeadError

@@ -1,4 +1,4 @@
-"""Errors of an engine's process, as they are raised in the process that it works for."""
+"""How another process failed: its end in words, and its errors as they are raised in the process that it works for."""
 
 from __future__ import annotations
 
@@ -24,3 +24,11 @@ _ERRORS: dict[ErrorKind, type[PlimsollError]] = {
 def error_of(kind: str, message: str) -> PlimsollError:
     """An error of the class that it had there; `kind` is the value of an ErrorKind."""
     return _ERRORS[ErrorKind(kind)](message)
+
+
+def exit_text(code: int | None) -> str:
+    """`code` as `subprocess` tells it, negative for a signal; None where it is not known."""
+    if code is None:
+        return "has ended"
+    how = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
+    return how + ("; the kernel kills what uses more memory than there is" if code == -9 else "")

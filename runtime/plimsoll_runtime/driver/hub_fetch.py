@@ -15,7 +15,7 @@ from typing import Protocol
 
 import msgspec
 
-from plimsoll_runtime.driver.exits import exit_text
+from plimsoll_runtime.driver.failures import exit_text
 from plimsoll_runtime.driver.footprint import footprint
 from plimsoll_runtime.errors import SourceError
 from plimsoll_runtime.weights.hub import Access

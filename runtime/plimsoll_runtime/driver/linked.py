@@ -11,7 +11,7 @@ import threading
 from collections.abc import Mapping, Sequence
 
 from plimsoll_runtime.driver.adopted import Adopted
-from plimsoll_runtime.driver.exits import exit_text
+from plimsoll_runtime.driver.failures import exit_text
 from plimsoll_runtime.driver.lifeline import ParentEnd
 from plimsoll_runtime.driver.start import Order, Ready, Reply
 from plimsoll_runtime.errors import EngineDeadError
