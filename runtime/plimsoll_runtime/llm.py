@@ -14,11 +14,11 @@ from plimsoll_runtime.driver.blocking import BlockingEngine
 from plimsoll_runtime.driver.build import build_engine
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.engine.core import EngineCore
-from plimsoll_runtime.engine.interrupts import Uninterrupted
 from plimsoll_runtime.engine.messages import AddRequest, EngineInfo, EngineStats, LogprobEntry, RequestOutput
 from plimsoll_runtime.engine.params import SamplingParams
 from plimsoll_runtime.engine.scores import unpack
 from plimsoll_runtime.errors import UsageError
+from plimsoll_runtime.interrupts import Uninterrupted
 from plimsoll_runtime.text.output import OutputText
 from plimsoll_runtime.text.tokenizer import load_tokenizer
 from plimsoll_runtime.weights.sources import resolve
@@ -117,7 +117,8 @@ class LLM:
 
     def reset_prefix_cache(self) -> None:
         """Forget every cached prefix (only while nothing is being generated)."""
-        self._engine.reset_prefix_cache()
+        with Uninterrupted():
+            self._engine.reset_prefix_cache()
 
     def close(self) -> None:
         """End the engine: its memory, process and folder are given back, and the object is of no use afterwards."""
@@ -147,11 +148,13 @@ class LLM:
         engine = self._engine
         under_way = {r.request_id: _Progress(r, text, self._tokenizer) for r, text in zip(requests, texts, strict=True)}
         results = [p.result for p in under_way.values()]
-        # Once for all steps; a child is waited for, however long it takes, so there it comes at any time.
+        # Ctrl-C comes between two steps. A child is waited for, however long it takes, so there it comes at any time,
+        # but while the child is told something.
         with Uninterrupted(hold=isinstance(engine, EngineCore)) as held:
             try:
                 for request in requests:
-                    engine.add(request)
+                    with Uninterrupted():
+                        engine.add(request)
                 while under_way:
                     held.let_in()
                     for output in engine.step().outputs:
@@ -160,9 +163,11 @@ class LLM:
                             continue
                         del under_way[output.request_id]
                         if output.finish_reason is None:
-                            engine.abort([output.request_id])
+                            with Uninterrupted():
+                                engine.abort([output.request_id])
             finally:
-                engine.abort(list(under_way))
+                with Uninterrupted():
+                    engine.abort(list(under_way))
         return results
 
 

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from model_support.tiny import make_model, save_model
 
 import plimsoll_runtime
-from plimsoll_runtime import LLM, SamplingParams
+from plimsoll_runtime import LLM, SamplingParams, interrupts
 from plimsoll_runtime.driver import blocking
-from plimsoll_runtime.engine import core, interrupts, pipeline
+from plimsoll_runtime.engine import core, pipeline
 from plimsoll_runtime.engine.core import EngineCore
 
 pytestmark = pytest.mark.usefixtures("ctrl_c")

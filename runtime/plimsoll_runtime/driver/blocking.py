@@ -12,7 +12,6 @@ from plimsoll_runtime.driver.prompts import as_command
 from plimsoll_runtime.driver.start import BUILD
 from plimsoll_runtime.driver.watch import CHECK_SECONDS
 from plimsoll_runtime.engine.config import EngineConfig
-from plimsoll_runtime.engine.interrupts import uninterrupted
 from plimsoll_runtime.engine.limits import check_request
 from plimsoll_runtime.engine.messages import (
     AbortRequests,
@@ -31,7 +30,10 @@ STOP_SECONDS = 5.0
 
 
 class BlockingEngine:
-    """An engine in a child process that is driven like a core of one's own: add, step, abort."""
+    """An engine in a child process that is driven like a core of one's own: add, step, abort.
+
+    Only `step` may be broken off, as Ctrl-C does: see `interrupts`.
+    """
 
     def __init__(self, config: EngineConfig, *, factory: str = BUILD) -> None:
         """Start and wait until the model is loaded. Raises what it could not start for."""
@@ -57,7 +59,6 @@ class BlockingEngine:
         """Whether a request is under way."""
         return bool(self._under_way)
 
-    @uninterrupted
     def add(self, request: AddRequest) -> None:
         """Send a request. Raises UsageError when it could never be served."""
         check_request(request, self.info)
@@ -66,7 +67,6 @@ class BlockingEngine:
         self._under_way.add(request.request_id)
         self._child.send(as_command(request))
 
-    @uninterrupted
     def abort(self, request_ids: Iterable[str]) -> None:
         """Forget requests; unknown or finished ids are ignored."""
         known = self._under_way.intersection(request_ids)
@@ -74,7 +74,6 @@ class BlockingEngine:
             self._under_way -= known
             self._child.send(AbortRequests(sorted(known)))
 
-    @uninterrupted
     def reset_prefix_cache(self) -> None:
         """Forget every cached prefix."""
         self._child.send(ResetPrefixCache())

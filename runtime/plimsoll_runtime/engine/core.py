@@ -11,7 +11,6 @@ import msgspec
 
 from plimsoll_runtime.engine.config import EngineConfig, overlaps
 from plimsoll_runtime.engine.durations import StepDurations
-from plimsoll_runtime.engine.interrupts import uninterrupted
 from plimsoll_runtime.engine.limits import Limits, blocks_within, check_request, longest_sequence
 from plimsoll_runtime.engine.messages import AddRequest, EngineInfo, EngineStats, StepOutputs
 from plimsoll_runtime.engine.pipeline import InlineSteps, Pipeline, ThreadedSteps
@@ -40,7 +39,7 @@ class EngineCore:
     Where steps overlap (`config.overlaps`) one runs in a thread of its own, while the one after it is planned and what
     came of the one before it is dealt with, here and by whoever calls `step`.
 
-    Ctrl-C comes between two calls and never within one: after it requests can be aborted and others added.
+    No exception may be thrown into a call from outside, as Ctrl-C does: see `interrupts`.
 
     With a `timeline` it marks where each part of a step ends; the runner marks its own in `runner_timeline`, the same
     one unless the steps overlap. What it has marked before, while it warmed up, is forgotten.
@@ -102,19 +101,16 @@ class EngineCore:
             phase_seconds=tuple(map(sum, totals)),
         )
 
-    @uninterrupted
     def add(self, request: AddRequest) -> None:
         """Queue a request. Raises UsageError when it could never be served, EngineDeadError after a failure."""
         self._raise_if_failed()
         check_request(request, self.info)
         self._scheduler.add(request)
 
-    @uninterrupted
     def abort(self, request_ids: Iterable[str]) -> None:
         """Forget requests; unknown or finished ids are ignored."""
         self._scheduler.abort(request_ids)
 
-    @uninterrupted
     def resize(self, kv_bytes: int) -> None:
         """Let the next steps give the KV cache whole blocks of at most so many bytes.
 
@@ -124,12 +120,10 @@ class EngineCore:
         self._raise_if_failed()
         self._scheduler.resize(blocks_within(kv_bytes, self.info))
 
-    @uninterrupted
     def reset_prefix_cache(self) -> None:
         """Forget every cached prefix. Requests that run keep what they have."""
         self._scheduler.forget_prefixes()
 
-    @uninterrupted
     def step(self) -> StepOutputs:
         """The outputs of the next step; nothing is computed when there is no work.
 

@@ -17,8 +17,6 @@ from plimsoll_runtime.engine.pipeline import InlineSteps, Pipeline, ThreadedStep
 from plimsoll_runtime.engine.plan import ScheduledSequence, SequenceOutput, StepPlan, StepResult
 from plimsoll_runtime.errors import EngineDeadError
 
-pytestmark = pytest.mark.usefixtures("ctrl_c")
-
 
 def plan(number: int) -> StepPlan:
     return StepPlan([ScheduledSequence(slot=number, start=0, token_ids=[1], block_ids=[1], sample=True)])
@@ -167,10 +165,10 @@ def test_a_stop_token_leaves_a_step_to_be_waited_for() -> None:
     assert core.stats.blocks_used == 0
 
 
-class InterruptedOnce:
-    """A runner in whose second step Ctrl-C is pressed, or something else breaks it off."""
+class BrokenOff:
+    """A runner whose second step something breaks off."""
 
-    def __init__(self, inner: Runner, error: BaseException | None = None) -> None:
+    def __init__(self, inner: Runner, error: BaseException) -> None:
         self._inner = inner
         self._error = error
         self._runs = 0
@@ -178,29 +176,14 @@ class InterruptedOnce:
     def run(self, plan: StepPlan) -> StepResult:
         self._runs += 1
         if self._runs == 2:
-            if self._error is not None:
-                raise self._error
-            signal.raise_signal(signal.SIGINT)
+            raise self._error
         return self._inner.run(plan)
-
-
-@pytest.mark.parametrize("overlap", [False, True])
-def test_an_engine_outlives_an_interrupted_step(overlap: bool) -> None:
-    core, _ = make_core(wrap=InterruptedOnce, overlap=overlap)
-    core.add(request("r", [1, 2]))
-    with pytest.raises(KeyboardInterrupt):
-        drain(core)
-    core.check_integrity()
-    core.abort(["r"])
-    core.add(request("s", [3, 4]))
-    assert tokens_of(drain(core)["s"]) == oracle(request("s", [3, 4]), 256).token_ids
-    assert core.stats.blocks_used == 0
 
 
 @pytest.mark.parametrize("overlap", [False, True])
 def test_what_breaks_a_step_off_ends_the_engine(overlap: bool) -> None:
     """Nobody knows what the device holds then."""
-    core, _ = make_core(wrap=lambda runner: InterruptedOnce(runner, SystemExit(3)), overlap=overlap)
+    core, _ = make_core(wrap=lambda runner: BrokenOff(runner, SystemExit(3)), overlap=overlap)
     core.add(request("r", [1, 2]))
     with pytest.raises(SystemExit):
         drain(core)

@@ -1,4 +1,7 @@
-"""Ctrl-C between two calls of an engine and never within one, where records of blocks and steps are half written."""
+"""Ctrl-C between two calls of an engine and never within one, where records of blocks and steps are half written.
+
+Only `LLM` has a use for it: a server's engine is in a process that ignores Ctrl-C.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,8 @@ import inspect
 import signal
 import threading
 from collections.abc import Callable
-from functools import wraps
 from types import FrameType, TracebackType
-from typing import ClassVar, ParamSpec, TypeVar
-
-_Given = ParamSpec("_Given")
-_Result = TypeVar("_Result")
+from typing import ClassVar
 
 
 class Uninterrupted:
@@ -71,14 +70,3 @@ class Uninterrupted:
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         self._came = True
-
-
-def uninterrupted(work: Callable[_Given, _Result]) -> Callable[_Given, _Result]:
-    """A function or method that Ctrl-C does not break into."""
-
-    @wraps(work)
-    def whole(*args: _Given.args, **options: _Given.kwargs) -> _Result:
-        with Uninterrupted():
-            return work(*args, **options)
-
-    return whole

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from plimsoll_runtime.engine.interrupts import Uninterrupted, uninterrupted
+from plimsoll_runtime.interrupts import Uninterrupted
 
 pytestmark = pytest.mark.usefixtures("ctrl_c")
 
@@ -81,23 +81,6 @@ def test_other_threads_get_no_signals_and_may_set_none(heard: list[int]) -> None
     thread.start()
     thread.join()
     assert inside == [outside]
-
-
-def test_a_method_is_finished_first(heard: list[int]) -> None:
-    class Counter:
-        count = 0
-
-        @uninterrupted
-        def add(self, number: int, *, times: int = 1) -> int:
-            """Its own text."""
-            signal.raise_signal(PRESSED)
-            assert heard == []
-            self.count += number * times
-            return self.count
-
-    counter = Counter()
-    assert (counter.add(3, times=2), heard) == (6, [PRESSED])
-    assert Counter.add.__doc__ == "Its own text."
 
 
 def test_a_block_that_lets_it_in_goes_on_where_its_handler_does(heard: list[int]) -> None:
