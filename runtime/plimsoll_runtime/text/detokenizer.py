@@ -8,14 +8,35 @@ concatenate to the text of all ids.
 from __future__ import annotations
 
 import codecs
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Iterable, Sequence
+from collections.abc import Set as AbstractSet
+from typing import Protocol
 
-if TYPE_CHECKING:
-    from plimsoll_runtime.text.tokenizer import Tokenizer
+from plimsoll_runtime.text.spelling import Spelling
 
 HELD_TOKENS = 16
 """Tokens that a window holds back while its text ends in U+FFFD; a character has at most 4 bytes."""
+
+
+class Vocabulary(Protocol):
+    """What a tokenizer tells of its tokens."""
+
+    @property
+    def spelling(self) -> Spelling | None:
+        """How pieces spell bytes, None for decoders that work on whole texts."""
+
+    @property
+    def special_ids(self) -> AbstractSet[int]:
+        """Ids that text leaves out with `skip_special_tokens`."""
+
+    def has(self, token_id: int) -> bool:
+        """Whether there is a token of this id."""
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """What one token adds to a text that is spelled in bytes."""
+
+    def decode_pieces(self, ids: Sequence[int]) -> str:
+        """The text of a whole list of ids, special tokens included."""
 
 
 class Detokenizer(Protocol):
@@ -28,23 +49,23 @@ class Detokenizer(Protocol):
         """What was still held. Nothing may be pushed afterwards."""
 
 
-def new_detokenizer(tokenizer: Tokenizer, *, skip_special_tokens: bool = True, at_start: bool = False) -> Detokenizer:
+def new_detokenizer(vocabulary: Vocabulary, *, skip_special_tokens: bool = True, at_start: bool = False) -> Detokenizer:
     """A detokenizer of the fitting kind.
 
     `at_start`: the ids are a whole text rather than the continuation of a prompt, so that the leading space which
     SentencePiece puts before a first word is dropped.
     """
-    if tokenizer.spelling is None:
-        return WindowDetokenizer(tokenizer, skip_special_tokens)
-    return ByteDetokenizer(tokenizer, skip_special_tokens, tokenizer.spelling.leading_spaces if at_start else 0)
+    if vocabulary.spelling is None:
+        return WindowDetokenizer(vocabulary, skip_special_tokens)
+    return ByteDetokenizer(vocabulary, skip_special_tokens, vocabulary.spelling.leading_spaces if at_start else 0)
 
 
 class ByteDetokenizer:
     """For vocabularies whose pieces are bytes: constant work for each token."""
 
-    def __init__(self, tokenizer: Tokenizer, skip_special_tokens: bool, leading_spaces: int) -> None:
-        self._bytes_of = tokenizer.token_bytes
-        self._skipped = tokenizer.special_ids if skip_special_tokens else frozenset()
+    def __init__(self, vocabulary: Vocabulary, skip_special_tokens: bool, leading_spaces: int) -> None:
+        self._bytes_of = vocabulary.token_bytes
+        self._skipped = vocabulary.special_ids if skip_special_tokens else frozenset()
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._spaces_to_drop = leading_spaces
 
@@ -75,10 +96,10 @@ class WindowDetokenizer:
     as joining words with spaces) is the same on both sides of the difference.
     """
 
-    def __init__(self, tokenizer: Tokenizer, skip_special_tokens: bool) -> None:
-        self._decode = tokenizer.decode_pieces
-        self._has = tokenizer.has
-        self._skipped = tokenizer.special_ids if skip_special_tokens else frozenset()
+    def __init__(self, vocabulary: Vocabulary, skip_special_tokens: bool) -> None:
+        self._decode = vocabulary.decode_pieces
+        self._has = vocabulary.has
+        self._skipped = vocabulary.special_ids if skip_special_tokens else frozenset()
         self._window: list[int] = []
         self._given = 0
 
@@ -104,8 +125,8 @@ class WindowDetokenizer:
 
 
 def detokenize(
-    tokenizer: Tokenizer, ids: Iterable[int], *, skip_special_tokens: bool = True, at_start: bool = True
+    vocabulary: Vocabulary, ids: Iterable[int], *, skip_special_tokens: bool = True, at_start: bool = True
 ) -> str:
     """The text of all ids at once."""
-    detokenizer = new_detokenizer(tokenizer, skip_special_tokens=skip_special_tokens, at_start=at_start)
+    detokenizer = new_detokenizer(vocabulary, skip_special_tokens=skip_special_tokens, at_start=at_start)
     return "".join([*map(detokenizer.push, ids), detokenizer.finish()])

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from plimsoll_runtime.engine.messages import RequestOutput
 from plimsoll_runtime.engine.params import SamplingParams
-from plimsoll_runtime.text.detokenizer import new_detokenizer
+from plimsoll_runtime.text.detokenizer import Vocabulary, new_detokenizer
 from plimsoll_runtime.text.stop import StopMatcher
-
-if TYPE_CHECKING:
-    from plimsoll_runtime.text.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +33,9 @@ class OutputText:
     is left out unless `include_stop_str_in_output`.
     """
 
-    def __init__(self, params: SamplingParams, tokenizer: Tokenizer) -> None:
+    def __init__(self, params: SamplingParams, vocabulary: Vocabulary) -> None:
         self._params = params
-        self._detokenizer = new_detokenizer(tokenizer, skip_special_tokens=params.skip_special_tokens)
+        self._detokenizer = new_detokenizer(vocabulary, skip_special_tokens=params.skip_special_tokens)
         self._stops = StopMatcher(params.stop, include=params.include_stop_str_in_output)
         self._count = 0
 
