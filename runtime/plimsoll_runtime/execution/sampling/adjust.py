@@ -6,18 +6,89 @@ number of tensor operations does not grow with the batch. Logits are float32 [R,
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from plimsoll_runtime.execution.sampling.history import TokenCounts
-from plimsoll_runtime.execution.sampling.state import SlotState
+from plimsoll_runtime.engine.params import SamplingParams
+from plimsoll_runtime.engine.plan import SlotInit
 
 
-def adjust(logits: Tensor, states: Mapping[int, SlotState], num_outputs: NDArray[np.int64]) -> None:
+class TokenCounts:
+    """Which tokens a sequence holds, and how often each was generated: what penalties read.
+
+    They are distinct, in the order in which they came, and arrays that grow by one token a step.
+    """
+
+    def __init__(self, prompt_ids: Iterable[int], output_ids: Iterable[int]) -> None:
+        self._places = {token: place for place, token in enumerate(dict.fromkeys(prompt_ids))}
+        self._tokens = np.fromiter(self._places, dtype=np.int64)
+        self._counts = np.zeros(self._tokens.size, dtype=np.float32)
+        for token in output_ids:
+            self.add(token)
+
+    def add(self, token: int) -> None:
+        """A token was generated."""
+        place = self._places.setdefault(token, len(self._places))
+        if place == self._tokens.size:
+            spare = max(16, place)
+            self._tokens = np.pad(self._tokens, (0, spare))
+            self._counts = np.pad(self._counts, (0, spare))
+        self._tokens[place] = token
+        self._counts[place] += 1
+
+    @property
+    def tokens(self) -> NDArray[np.int64]:
+        """The distinct tokens of the prompt and the output `[N]`."""
+        return self._tokens[: len(self._places)]
+
+    @property
+    def counts(self) -> NDArray[np.float32]:
+        """How often each was generated `[N]`; 0 for what only the prompt holds."""
+        return self._counts[: len(self._places)]
+
+
+@dataclass(frozen=True, slots=True)
+class Adjustments:
+    """What a sequence changes in its logits: penalties, bias, and the tokens that `min_tokens` forbids for a while.
+
+    History is kept only where a penalty reads it, the prompt only where the repetition penalty does.
+    """
+
+    params: SamplingParams
+    forbidden_ids: NDArray[np.int64]
+    bias_ids: NDArray[np.int64]
+    bias: NDArray[np.float32]
+    history: TokenCounts | None
+
+
+def adjustments_of(init: SlotInit, eos_token_ids: tuple[int, ...], vocab_size: int) -> Adjustments | None:
+    """Those of a sequence that takes a slot, fresh or resumed; None where its logits stay as they are, as most do.
+
+    The tokens that `min_tokens` forbids are the stop tokens, and EOS unless it is ignored anyway. Ids outside the
+    vocabulary have no logit to change and are left out.
+    """
+    params = init.params
+    repeated = params.repetition_penalty != 1.0
+    penalised = repeated or params.presence_penalty != 0.0 or params.frequency_penalty != 0.0
+    if not penalised and not params.logit_bias and not params.min_tokens:
+        return None
+    biased = {t: b for t, b in params.logit_bias.items() if t < vocab_size}
+    ends = set(params.stop_token_ids) | (set() if params.ignore_eos else set(eos_token_ids))
+    return Adjustments(
+        params=params,
+        forbidden_ids=np.array(sorted(t for t in ends if t < vocab_size), dtype=np.int64),
+        bias_ids=np.fromiter(biased, np.int64),
+        bias=np.fromiter(biased.values(), np.float32),
+        history=TokenCounts(init.prompt_ids if repeated else (), init.output_ids) if penalised else None,
+    )
+
+
+def adjust(logits: Tensor, states: Mapping[int, Adjustments], num_outputs: NDArray[np.int64]) -> None:
     """Apply the penalties, then the bias, then the mask of `states` to their rows; num_outputs int64 [R]."""
     penalised = [(row, s, s.history) for row, s in states.items() if s.history is not None and s.history.tokens.size]
     if penalised:
@@ -30,7 +101,7 @@ def adjust(logits: Tensor, states: Mapping[int, SlotState], num_outputs: NDArray
         logits[_pairs(logits, unfinished)] = -torch.inf
 
 
-def _penalise(logits: Tensor, chosen: Sequence[tuple[int, SlotState, TokenCounts]]) -> None:
+def _penalise(logits: Tensor, chosen: Sequence[tuple[int, Adjustments, TokenCounts]]) -> None:
     """Penalties of what was seen: first for repetition, then for presence and frequency.
 
     Repetition divides positive and multiplies negative logits of tokens in prompt or output (Keskar et al., 2019).
@@ -47,7 +118,7 @@ def _penalise(logits: Tensor, chosen: Sequence[tuple[int, SlotState, TokenCounts
     logits[pairs] = torch.where(values > 0, values / factor, values * factor) - amount
 
 
-def _strengths(state: SlotState) -> tuple[float, float, float]:
+def _strengths(state: Adjustments) -> tuple[float, float, float]:
     params = state.params
     return params.repetition_penalty, params.presence_penalty, params.frequency_penalty
 

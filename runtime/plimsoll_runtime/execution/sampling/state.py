@@ -1,48 +1,175 @@
-"""What a slot's sequence changes in its logits. Most sequences change nothing and have no such state."""
+"""What the sequences in the slots ask of the choice of tokens, kept between steps."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
-from plimsoll_runtime.engine.params import SamplingParams
+from plimsoll_kernels.sampling.params import RowParams
 from plimsoll_runtime.engine.plan import SlotInit
-from plimsoll_runtime.execution.sampling.history import TokenCounts
+from plimsoll_runtime.execution.sampling.adjust import Adjustments, adjustments_of
+from plimsoll_runtime.execution.sampling.noise import uniforms
+
+COLDEST = 1e-4
+"""Temperatures below this are greedy in all but name, and would overflow float32 when logits are divided by them."""
+
+NO_TOKEN = -1
+
+_FEWEST = 64
 
 
 @dataclass(frozen=True, slots=True)
-class SlotState:
-    """Penalties, bias, and the tokens that `min_tokens` forbids for a while.
+class Rows:
+    """What is fixed while the same slots are sampled: picked once, used for every step of a steady batch.
 
-    History is kept only where a penalty reads it, the prompt only where the repetition penalty does.
+    `places` are the rows' slots. `undrawn` stands for the uniform numbers where no row draws. `adjusted` says what
+    changes in rows' logits, by row; where nothing does and no row draws, nobody asks how many tokens a row has, and
+    they are not `counted`. `reported` are the rows that want log probabilities, on the logits' device,
+    and `alternatives` how many each of them wants.
     """
 
-    params: SamplingParams
-    forbidden_ids: NDArray[np.int64]
-    bias_ids: NDArray[np.int64]
-    bias: NDArray[np.float32]
-    history: TokenCounts | None
+    slots: tuple[int, ...]
+    places: NDArray[np.int64]
+    params: RowParams
+    undrawn: Tensor | None
+    adjusted: Mapping[int, Adjustments]
+    counted: bool
+    reported: Tensor | None
+    alternatives: tuple[int, ...]
 
 
-def new_slot_state(init: SlotInit, eos_token_ids: tuple[int, ...], vocab_size: int) -> SlotState | None:
-    """The state of a sequence that takes a slot, fresh or resumed; None where its logits stay as they are.
+class SamplingState:
+    """Everything of each slot. A step's rows are picked from it, never built anew."""
 
-    The tokens that `min_tokens` forbids are the stop tokens, and EOS unless it is ignored anyway. Ids outside the
-    vocabulary have no logit to change and are left out.
-    """
-    params = init.params
-    repeated = params.repetition_penalty != 1.0
-    penalised = repeated or params.presence_penalty != 0.0 or params.frequency_penalty != 0.0
-    if not penalised and not params.logit_bias and not params.min_tokens:
-        return None
-    biased = {t: b for t, b in params.logit_bias.items() if t < vocab_size}
-    ends = set(params.stop_token_ids) | (set() if params.ignore_eos else set(eos_token_ids))
-    return SlotState(
-        params=params,
-        forbidden_ids=np.array(sorted(t for t in ends if t < vocab_size), dtype=np.int64),
-        bias_ids=np.fromiter(biased, np.int64),
-        bias=np.fromiter(biased.values(), np.float32),
-        history=TokenCounts(init.prompt_ids if repeated else (), init.output_ids) if penalised else None,
-    )
+    def __init__(self, vocab_size: int, eos_token_ids: tuple[int, ...]) -> None:
+        self._vocab_size = vocab_size
+        self._eos = eos_token_ids
+        self._arrays = SlotArrays()
+        self._adjustments: dict[int, Adjustments] = {}
+        self._reports: dict[int, int] = {}
+        self._prompt_reports: dict[int, int] = {}
+        self._rows: Rows | None = None
+
+    def fill(self, init: SlotInit) -> None:
+        """A sequence takes a slot."""
+        self._arrays.fill(init, self._vocab_size)
+        adjustments = adjustments_of(init, self._eos, self._vocab_size)
+        if adjustments is not None:
+            self._adjustments[init.slot] = adjustments
+        if init.params.logprobs is not None:
+            self._reports[init.slot] = init.params.logprobs
+        if init.params.prompt_logprobs is not None:
+            self._prompt_reports[init.slot] = init.params.prompt_logprobs
+        self._rows = None
+
+    def free(self, slot: int) -> None:
+        """A slot is empty again."""
+        self._arrays.free(slot)
+        for kept in (self._adjustments, self._reports, self._prompt_reports):
+            kept.pop(slot, None)
+        self._rows = None
+
+    def prompt_logprob_count(self, slot: int) -> int:
+        """How many alternatives a prompt position of this slot reports."""
+        return self._prompt_reports.get(slot, 0)
+
+    def rows(self, slots: tuple[int, ...], device: torch.device) -> Rows:
+        """Those of a step's logits. Raises KeyError where a slot is empty."""
+        if self._rows is None or self._rows.slots != slots:
+            self._rows = self._pick(slots, device)
+        return self._rows
+
+    def num_outputs(self, rows: Rows) -> NDArray[np.int64]:
+        """How many tokens each row has generated, those before a preemption too `[R]`."""
+        return self._arrays.num_outputs[rows.places]
+
+    def uniforms(self, rows: Rows, device: torch.device) -> Tensor:
+        """A number in [0, 1) for each row's next token, float64 [R]; nobody reads them where nothing is drawn."""
+        if rows.undrawn is not None:
+            return rows.undrawn
+        arrays = self._arrays
+        return torch.from_numpy(uniforms(arrays.seeds[rows.places], arrays.num_outputs[rows.places])).to(device)
+
+    def record(self, rows: Rows, tokens: Sequence[int]) -> None:
+        """Take note of the chosen tokens, NO_TOKEN where a row has none."""
+        if rows.counted:
+            self._arrays.num_outputs[rows.places] += 1
+        for row, adjustments in rows.adjusted.items():
+            if adjustments.history is not None and tokens[row] != NO_TOKEN:
+                adjustments.history.add(tokens[row])
+
+    def _pick(self, slots: tuple[int, ...], device: torch.device) -> Rows:
+        places = self._arrays.places(slots)
+        reported = [row for row, slot in enumerate(slots) if slot in self._reports] if self._reports else []
+        known = self._adjustments
+        adjusted = {row: known[slot] for row, slot in enumerate(slots) if slot in known} if known else {}
+        draws = bool(self._arrays.temperature[places].any())
+        return Rows(
+            slots=slots,
+            places=places,
+            params=self._arrays.params(places, device),
+            undrawn=None if draws else torch.zeros(len(slots), dtype=torch.float64, device=device),
+            adjusted=adjusted,
+            counted=draws or bool(adjusted),
+            reported=torch.tensor(reported, device=device) if reported else None,
+            alternatives=tuple(self._reports[slots[row]] for row in reported),
+        )
+
+
+class SlotArrays:
+    """Parameters, seed and number of generated tokens (those before a preemption too) of each slot."""
+
+    def __init__(self) -> None:
+        self._taken = np.zeros(0, dtype=np.bool_)
+        self.temperature = np.zeros(0, dtype=np.float32)
+        self.top_k = np.zeros(0, dtype=np.int32)
+        self.top_p = np.zeros(0, dtype=np.float32)
+        self.min_p = np.zeros(0, dtype=np.float32)
+        self.seeds = np.zeros(0, dtype=np.int64)
+        self.num_outputs = np.zeros(0, dtype=np.int64)
+
+    def fill(self, init: SlotInit, vocab_size: int) -> None:
+        """A sequence takes a slot."""
+        slot, params = init.slot, init.params
+        if slot >= self._taken.size:
+            self._grow(max(_FEWEST, 2 * slot))
+        self._taken[slot] = True
+        self.temperature[slot] = 0.0 if params.greedy else max(params.temperature, COLDEST)
+        self.top_k[slot] = min(max(params.top_k, 0), vocab_size)
+        self.top_p[slot] = params.top_p
+        self.min_p[slot] = params.min_p
+        self.seeds[slot] = init.seed
+        self.num_outputs[slot] = len(init.output_ids)
+
+    def free(self, slot: int) -> None:
+        """A slot is empty again."""
+        self._taken[slot] = False
+
+    def places(self, slots: Sequence[int]) -> NDArray[np.int64]:
+        """The slots as an index into the arrays. Raises KeyError where one of them is empty."""
+        places = np.array(slots, dtype=np.int64)
+        if places.size and (places.max() >= self._taken.size or not self._taken[places].all()):
+            raise KeyError(f"of the slots {list(slots)} some are empty")
+        return places
+
+    def params(self, places: NDArray[np.int64], device: torch.device) -> RowParams:
+        """Those of some slots, on a device."""
+        return RowParams(
+            *(torch.from_numpy(a[places]).to(device) for a in (self.temperature, self.top_k, self.top_p, self.min_p))
+        )
+
+    def check_integrity(self) -> None:
+        """Raise AssertionError where an array is not as long as the others."""
+        arrays = (self.temperature, self.top_k, self.top_p, self.min_p, self.seeds, self.num_outputs)
+        assert all(a.size == self._taken.size for a in arrays), [a.size for a in arrays]
+
+    def _grow(self, size: int) -> None:
+        for name, array in list(vars(self).items()):
+            grown = np.zeros(size, dtype=array.dtype)
+            grown[: array.size] = array
+            setattr(self, name, grown)

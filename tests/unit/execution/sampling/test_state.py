@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from plimsoll_runtime.engine.params import SamplingParams
 from plimsoll_runtime.engine.plan import SlotInit
-from plimsoll_runtime.execution.sampling.history import TokenCounts
-from plimsoll_runtime.execution.sampling.slots import COLDEST, SlotArrays
+from plimsoll_runtime.execution.sampling.adjust import TokenCounts
+from plimsoll_runtime.execution.sampling.state import COLDEST, SlotArrays
 
 VOCAB = 50
 PARAMS = st.builds(
