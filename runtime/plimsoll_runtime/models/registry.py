@@ -10,6 +10,7 @@ from typing import Any
 from plimsoll_runtime.errors import ModelError
 from plimsoll_runtime.models.families import (
     arcee,
+    bloom,
     cohere,
     cohere2,
     ernie,
@@ -36,6 +37,7 @@ from plimsoll_runtime.models.families import (
     ministral,
     mistral,
     mixtral,
+    mpt,
     nemotron,
     olmo,
     olmo2,
@@ -89,6 +91,8 @@ _FAMILIES = (
     Family("GPTBigCodeForCausalLM", "gpt_bigcode", gpt_bigcode.describe),
     Family("Starcoder2ForCausalLM", "starcoder2", starcoder2.describe),
     Family("FalconForCausalLM", "falcon", falcon.describe),
+    Family("BloomForCausalLM", "bloom", bloom.describe),
+    Family("MptForCausalLM", "mpt", mpt.describe),
     Family("OPTForCausalLM", "opt", opt.describe),
     Family("StableLmForCausalLM", "stablelm", stablelm.describe),
     Family("CohereForCausalLM", "cohere", cohere.describe),
