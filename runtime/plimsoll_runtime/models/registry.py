@@ -26,6 +26,7 @@ from plimsoll_runtime.models.families import (
     gpt_bigcode,
     gpt_neo,
     gpt_neox,
+    gpt_oss,
     gptj,
     granite,
     granite_moe,
@@ -121,6 +122,7 @@ _FAMILIES = (
     Family("Glm4MoeForCausalLM", "glm4_moe", glm4_moe.describe),
     Family("Ernie4_5_MoeForCausalLM", "ernie4_5_moe", ernie_moe.describe),
     Family("HunYuanMoEV1ForCausalLM", "hunyuan_v1_moe", hunyuan_moe.describe),
+    Family("GptOssForCausalLM", "gpt_oss", gpt_oss.describe),
     Family("MiniMaxM2ForCausalLM", "minimax_m2", minimax_m2.describe),
 )
 FAMILIES: Mapping[str, Describe] = {family.architecture: family.describe for family in _FAMILIES}

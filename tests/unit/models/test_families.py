@@ -203,6 +203,12 @@ def test_what_would_change_the_numbers_is_refused(name: str) -> None:
         ("MptForCausalLM", {"attn_config": {"alibi": False}}, "alibi = False is not supported"),
         ("MptForCausalLM", {"attn_config": {"qk_ln": True}}, "qk_ln = True is not supported"),
         ("MptForCausalLM", {"no_bias": False}, "no_bias = False is not supported"),
+        (
+            "GptOssForCausalLM",
+            {"quantization_config": {"quant_method": "mxfp4"}},
+            r"quantization_config \(mxfp4\) is not",
+        ),
+        ("GptOssForCausalLM", {"num_experts_per_tok": 200}, "200 experts of 128 compute a token"),
         ("MiniMaxM2ForCausalLM", {"scoring_func": "softmax"}, "scoring_func = 'softmax' is not supported"),
     ],
 )
