@@ -43,6 +43,7 @@ class Case:
 
 WINDOW: Mapping[str, Any] = {"sliding_window": 16, "num_hidden_layers": 4}
 GPT: Mapping[str, Any] = {"n_embd": 48, "n_layer": 3, "n_head": 4, "n_positions": 256}
+MPT: Mapping[str, Any] = {"d_model": 48, "n_layers": 3, "n_heads": 4, "max_seq_len": 256}
 HEADS: Mapping[str, Any] = {"head_dim": 16}
 
 LONGROPE: Mapping[str, Any] = {
@@ -102,6 +103,16 @@ CASES: Mapping[str, Case] = {
         "FalconConfig", {"new_decoder_architecture": True, "num_kv_heads": 2, "num_ln_in_parallel_attn": 1}
     ),
     "falcon-sequential-biases": Case("FalconConfig", {"parallel_attn": False, "bias": True, "multi_query": False}),
+    "falcon-alibi": Case("FalconConfig", {"alibi": True, "hidden_size": 96, "num_attention_heads": 6, "bias": True}),
+    "falcon-alibi-sequential": Case(
+        "FalconConfig", {"alibi": True, "parallel_attn": False, "bias": True, "multi_query": False}
+    ),
+    "bloom": Case("BloomConfig", {"n_layer": 3, "n_head": 4}),
+    "bloom-six-heads-untied": Case("BloomConfig", {"n_layer": 3, "n_head": 6, "tie_word_embeddings": False}),
+    "mpt": Case("MptConfig", MPT),
+    "mpt-six-heads-clip": Case(
+        "MptConfig", {**MPT, "n_heads": 6, "attn_config": {"clip_qkv": 1.5, "softmax_scale": 0.4}}
+    ),
     "opt": Case("OPTConfig", {"ffn_dim": 64, "word_embed_proj_dim": 48, "pad_token_id": 1}),
     "opt-no-bias": Case("OPTConfig", {"word_embed_proj_dim": 48, "pad_token_id": 1, "enable_bias": False}),
     "stablelm": Case("StableLmConfig", {"partial_rotary_factor": 0.5}),
@@ -199,7 +210,7 @@ def test_logits_equal_transformers(name: str, tokens: int, saved: Callable[[str]
     assert largest_difference(actual, expected) < TOLERANCE
 
 
-WIDE: Mapping[str, Any] = {"hidden_size": 64, "n_embd": 64, "word_embed_proj_dim": 64, "head_dim": 16}
+WIDE: Mapping[str, Any] = {"n_embd": 64, "word_embed_proj_dim": 64, "head_dim": 16}
 """Heads of 16 dimensions, as the CPU kernels take them. (A longrope's factors are for the cases' own 12.)"""
 
 
@@ -208,8 +219,8 @@ def test_the_cpu_kernels_compute_what_transformers_computes(name: str, tmp_path:
     if kernels(torch.float32) is None:
         pytest.skip("the CPU kernels were not built")
     case = CASES[name]
-    wide = {key: value for key, value in WIDE.items() if key in case.values or key == "hidden_size"}
-    model = make_model(case.config, {**case.values, **wide})
+    wide = {key: value for key, value in WIDE.items() if key in case.values}
+    model = make_model(case.config, {"hidden_size": 64, **case.values, **wide})
     save_model(model, tmp_path)
     edit_config(tmp_path, drop=case.drop, **case.edit)
     if reason := why_not_fused(program_of(describe(resolve(str(tmp_path)).config))):

@@ -18,7 +18,7 @@ from plimsoll_runtime.driver import model as model_module
 from plimsoll_runtime.models import registry
 from plimsoll_runtime.models.families.changing import with_layers
 from plimsoll_runtime.models.spec.decoder import DecoderSpec
-from plimsoll_runtime.models.spec.feed_forward import Mixture
+from plimsoll_runtime.models.spec.feed_forward import ClampedGate, Mixture
 from plimsoll_runtime.weights.sources import resolve
 
 TOLERANCE = 2e-3
@@ -85,6 +85,10 @@ def whole_heads(spec: DecoderSpec) -> DecoderSpec:
     return whole
 
 
+def no_clamp(spec: DecoderSpec) -> DecoderSpec:
+    return mixtures(lambda mixture: replace(mixture, clamped=ClampedGate(1.702, 7.0)))(spec)
+
+
 two_experts = mixtures(lambda mixture: replace(mixture, chosen=2))
 fewer_experts = mixtures(lambda mixture: replace(mixture, chosen=mixture.chosen - 1))
 not_renormalised = routing(renormalised=False)
@@ -110,6 +114,20 @@ GLM: Mapping[str, Any] = {"n_routed_experts": 8, "num_experts_per_tok": 3, "moe_
 ERNIE: Mapping[str, Any] = {"moe_num_experts": 8, "moe_k": 3, "moe_intermediate_size": 24}
 HUNYUAN: Mapping[str, Any] = {"num_experts": 8, "moe_topk": 3, "head_dim": 16}
 MINIMAX: Mapping[str, Any] = {"num_local_experts": 8, "num_experts_per_tok": 3, "head_dim": 16}
+GPT_OSS: Mapping[str, Any] = {
+    "num_local_experts": 8,
+    "num_experts_per_tok": 3,
+    "head_dim": 16,
+    "sliding_window": 16,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 1e4},
+}
+YARN: Mapping[str, Any] = {
+    "rope_type": "yarn",
+    "rope_theta": 1e4,
+    "factor": 8.0,
+    "truncate": False,
+    "original_max_position_embeddings": 32,
+}
 LONGROPE: Mapping[str, Any] = {
     "rope_type": "longrope",
     "rope_theta": 1e4,
@@ -212,6 +230,13 @@ CASES: Mapping[str, Case] = {
     "hunyuan-moe": Case("HunYuanMoEV1Config", HUNYUAN, not_renormalised),
     "hunyuan-moe-each-layer-its-own": Case(
         "HunYuanMoEV1Config", {**HUNYUAN, "moe_topk": [1, 3, 2], "attention_bias": True}, two_experts
+    ),
+    "gpt-oss": Case("GptOssConfig", {**GPT_OSS, "swiglu_limit": 1.0}, no_clamp),
+    "gpt-oss-window": Case("GptOssConfig", GPT_OSS, wider_window),
+    "gpt-oss-rope-no-bias": Case(
+        "GptOssConfig",
+        {**GPT_OSS, "attention_bias": False, "layer_types": ["full_attention"] * 3, "rope_parameters": YARN},
+        no_attention_factor,
     ),
     "minimax-m2": Case("MiniMaxM2Config", MINIMAX, not_renormalised),
     "minimax-m2-part-of-heads": Case("MiniMaxM2Config", {**MINIMAX, "rotary_dim": 8}, whole_heads),

@@ -32,7 +32,7 @@ def paged_attention_reference(
     window: tokens that a row sees, itself included; softcap: scores become softcap x tanh(score / softcap).
     chunk: a row sees the tokens from the last multiple of it on.
     slopes: float32 `[heads]`; slope x (token's position - row's) is added to scores (ALiBi, Press et al., 2022). If
-    `coarse`, what is added is scale x slope x token's position, where slope x position is rounded to bfloat16.
+    `coarse`, what is added is scale x slope x token's position, where slope x position is computed in bfloat16.
     sinks: float32 `[heads]`; a score of each head whose value is zero (Xiao et al., 2024).
 
     Computes in float32 (float64 for float64) and returns `[T, heads, D]` in the query's dtype.
@@ -87,7 +87,7 @@ def attention_reference(
     token = torch.arange(tokens, device=query.device)
     if slopes is not None:
         slope = slopes.to(query.device, wide)[:, None, None]
-        coarsely = scale * (slope * token).to(torch.bfloat16).to(wide)
+        coarsely = scale * (slope.bfloat16() * token).to(wide)
         scores = scores + (coarsely if coarse else slope * (token - position))
     hidden = token > position
     if window is not None:

@@ -8,9 +8,9 @@ is one call, and nobody waits for the groups' sizes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
-from itertools import accumulate, chain, pairwise
+from itertools import accumulate, chain, pairwise, repeat
 from typing import Protocol
 
 import torch
@@ -35,6 +35,15 @@ class Groups:
         """[T, W] -> [T x K, W]: those of the first group, then those of the second, and so on."""
         return x[self._order // self._each]
 
+    def of_rows(self, weights: Tensor) -> Tensor:
+        """[T, K] -> [T x K, 1]: as `taken` sorts the rows."""
+        return weights.flatten()[self._order][:, None]
+
+    @property
+    def numbers(self) -> Tensor:
+        """int64 [T x K]: the group of each row that `taken` gives."""
+        return self._sorted
+
     def summed(self, y: Tensor, weights: Tensor) -> Tensor:
         """What groups made of the rows they took [T x K, W], weighed by [T, K] and added up for each row [T, W]."""
         by_row = torch.empty_like(y)
@@ -56,7 +65,7 @@ class Groups:
 
 
 class GroupedLinear(Protocol):
-    """y = x W^T, W that of a row's group."""
+    """y = x W^T + b, W and b those of a row's group."""
 
     def __call__(self, x: Tensor, groups: Groups) -> Tensor:
         """x [rows, in], as `Groups.taken` sorts them -> [rows, out]."""
@@ -65,8 +74,9 @@ class GroupedLinear(Protocol):
 class EachLinear:
     """A product for each group that has rows."""
 
-    def __init__(self, weights: Iterator[Tensor]) -> None:
-        self._linears = [Linear(weight) for weight in weights]
+    def __init__(self, weights: Iterator[Tensor], biases: Sequence[Tensor] = ()) -> None:
+        own: Iterable[Tensor | None] = biases or repeat(None)
+        self._linears = [Linear(weight, bias) for weight, bias in zip(weights, own, strict=False)]
 
     def __call__(self, x: Tensor, groups: Groups) -> Tensor:
         """See GroupedLinear."""
@@ -77,20 +87,25 @@ class EachLinear:
 class StackedLinear:
     """All matrices in one, [count, out, in], and one product over them."""
 
-    def __init__(self, weights: Iterator[Tensor], count: int) -> None:
+    def __init__(self, weights: Iterator[Tensor], count: int, biases: Sequence[Tensor] = ()) -> None:
         first = next(weights)
         self._stack = first.new_empty((count, *first.shape))
         for number, weight in enumerate(chain([first], weights)):
             self._stack[number] = weight
+        self._biases = torch.stack(list(biases)).to(first.dtype) if biases else None
 
     def __call__(self, x: Tensor, groups: Groups) -> Tensor:
         """See GroupedLinear."""
-        return functional.grouped_mm(x, self._stack.transpose(1, 2), offs=groups.ends)
+        y = functional.grouped_mm(x, self._stack.transpose(1, 2), offs=groups.ends)
+        return y if self._biases is None else y + self._biases[groups.numbers]
 
 
-def grouped_linear(weights: Iterator[Tensor], count: int) -> GroupedLinear:
-    """Of `count` matrices [out, in] of one shape, which are asked for one by one, each after the last was put away."""
+def grouped_linear(weights: Iterator[Tensor], count: int, biases: Sequence[Tensor] = ()) -> GroupedLinear:
+    """Of `count` matrices [out, in] of one shape, which are asked for one by one, each after the last was put away.
+
+    `biases` [out]: as many, or none.
+    """
     first = next(weights)
     aligned = all(width * first.itemsize % ALIGNMENT == 0 for width in first.shape)
     every = chain([first], weights)
-    return StackedLinear(every, count) if first.is_cuda and aligned else EachLinear(every)
+    return StackedLinear(every, count, biases) if first.is_cuda and aligned else EachLinear(every, biases)

@@ -10,6 +10,7 @@ from typing import Any
 from plimsoll_runtime.errors import ModelError
 from plimsoll_runtime.models.families import (
     arcee,
+    bloom,
     cohere,
     cohere2,
     ernie,
@@ -25,6 +26,7 @@ from plimsoll_runtime.models.families import (
     gpt_bigcode,
     gpt_neo,
     gpt_neox,
+    gpt_oss,
     gptj,
     granite,
     granite_moe,
@@ -36,6 +38,7 @@ from plimsoll_runtime.models.families import (
     ministral,
     mistral,
     mixtral,
+    mpt,
     nemotron,
     olmo,
     olmo2,
@@ -89,6 +92,8 @@ _FAMILIES = (
     Family("GPTBigCodeForCausalLM", "gpt_bigcode", gpt_bigcode.describe),
     Family("Starcoder2ForCausalLM", "starcoder2", starcoder2.describe),
     Family("FalconForCausalLM", "falcon", falcon.describe),
+    Family("BloomForCausalLM", "bloom", bloom.describe),
+    Family("MptForCausalLM", "mpt", mpt.describe),
     Family("OPTForCausalLM", "opt", opt.describe),
     Family("StableLmForCausalLM", "stablelm", stablelm.describe),
     Family("CohereForCausalLM", "cohere", cohere.describe),
@@ -117,6 +122,7 @@ _FAMILIES = (
     Family("Glm4MoeForCausalLM", "glm4_moe", glm4_moe.describe),
     Family("Ernie4_5_MoeForCausalLM", "ernie4_5_moe", ernie_moe.describe),
     Family("HunYuanMoEV1ForCausalLM", "hunyuan_v1_moe", hunyuan_moe.describe),
+    Family("GptOssForCausalLM", "gpt_oss", gpt_oss.describe),
     Family("MiniMaxM2ForCausalLM", "minimax_m2", minimax_m2.describe),
 )
 FAMILIES: Mapping[str, Describe] = {family.architecture: family.describe for family in _FAMILIES}

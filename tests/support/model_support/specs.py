@@ -23,6 +23,7 @@ MIXTURES = {
     "Ernie4_5_MoeForCausalLM",
     "HunYuanMoEV1ForCausalLM",
     "MiniMaxM2ForCausalLM",
+    "GptOssForCausalLM",
 }
 """Architectures with experts."""
 

@@ -125,7 +125,8 @@ def test_reference_slopes() -> None:
     actual = attention_reference(query, key, value, scale=0.5, slopes=slopes)
     torch.testing.assert_close(actual[0, 0], torch.softmax(scores - 0.3 * back, -1) @ value[0])
     actual = attention_reference(query, key, value, scale=0.5, slopes=slopes, coarse=True)
-    ahead = (0.3 * torch.arange(300)).bfloat16().float() * 0.5
+    slope, places = float(torch.tensor(0.3).bfloat16()), torch.arange(300.0).bfloat16().float()
+    ahead = (slope * places).bfloat16().float() * 0.5
     torch.testing.assert_close(actual[0, 0], torch.softmax(scores + ahead, -1) @ value[0])
 
 

@@ -13,6 +13,7 @@ from model_support.specs import ropes_of
 
 from plimsoll_runtime.errors import ModelError
 from plimsoll_runtime.models.composing import program_of
+from plimsoll_runtime.models.families.alibi import alternating_slopes_of, slopes_of
 from plimsoll_runtime.models.families.reading import MAX_LAYERS
 from plimsoll_runtime.models.registry import FAMILIES, MODEL_TYPES, describe
 from plimsoll_runtime.models.rope import inverse_frequencies
@@ -197,12 +198,32 @@ def test_what_would_change_the_numbers_is_refused(name: str) -> None:
         ("Glm4MoeForCausalLM", {"n_group": 32, "topk_group": 1}, "1 groups of 4 experts are too few for 8"),
         ("HunYuanMoEV1ForCausalLM", {"moe_topk": [1]}, r"moe_topk is \[1\], and not a number for each of 2 layers"),
         ("HunYuanMoEV1ForCausalLM", {"use_cla": True}, "use_cla = True is not supported"),
+        ("BloomForCausalLM", {"apply_residual_connection_post_layernorm": True}, "post_layernorm = True is not supp"),
+        ("BloomForCausalLM", {"n_head": 8192, "hidden_size": 16384}, "8192 heads, and at most 4096 can have slopes"),
+        ("MptForCausalLM", {"attn_config": {"alibi": False}}, "alibi = False is not supported"),
+        ("MptForCausalLM", {"attn_config": {"qk_ln": True}}, "qk_ln = True is not supported"),
+        ("MptForCausalLM", {"no_bias": False}, "no_bias = False is not supported"),
+        (
+            "GptOssForCausalLM",
+            {"quantization_config": {"quant_method": "mxfp4"}},
+            r"quantization_config \(mxfp4\) is not",
+        ),
+        ("GptOssForCausalLM", {"num_experts_per_tok": 200}, "200 experts of 128 compute a token"),
         ("MiniMaxM2ForCausalLM", {"scoring_func": "softmax"}, "scoring_func = 'softmax' is not supported"),
     ],
 )
 def test_what_a_family_refuses(architecture: str, values: Values, message: str) -> None:
     with pytest.raises(ModelError, match=message):
         describe(config(architecture, **values))
+
+
+def test_slopes_of_heads() -> None:
+    """As the paper has them for 8 heads; for 6, BLOOM's rule and MPT's differ."""
+    eight = tuple(2.0**-i for i in range(1, 9))
+    assert slopes_of(8) == alternating_slopes_of(8, 8) == eight
+    assert slopes_of(6) == (*(2.0 ** -(2 * i) for i in (1, 2, 3, 4)), 2.0**-1, 2.0**-3)
+    assert alternating_slopes_of(6, 8) == tuple(2.0**-i for i in (2, 4, 6, 8, 1, 3))
+    assert alternating_slopes_of(8, 16) == tuple(2.0 ** (-2 * i) for i in range(1, 9))
 
 
 def test_gemma3_ropes_of_two_kinds() -> None:
@@ -244,6 +265,7 @@ fields = st.sampled_from(
         | {"attention_multiplier", "clip_qkv", "use_bias", "norm_epsilon", "activation_function", "logit_scale"}
         | {"num_experts", "num_local_experts", "num_experts_per_tok", "moe_topk", "moe_k", "moe_num_experts"}
         | {"decoder_sparse_step", "mlp_only_layers", "n_group", "topk_group", "n_shared_experts", "n_routed_experts"}
+        | {"attn_config", "alibi", "n_layer", "n_heads", "seq_length", "max_seq_len"}
         | {"moe_intermediate_size", "moe_layer_interval", "moe_layer_end_index", "num_nextn_predict_layers"}
     )
 )

@@ -15,9 +15,10 @@ from plimsoll_runtime.models.grouped import EachLinear, GroupedLinear, Groups, S
 
 COUNT, INPUTS, OUTPUTS = 6, 16, 24
 WEIGHTS = torch.randn(COUNT, OUTPUTS, INPUTS, generator=torch.Generator().manual_seed(0))
-FORMS: dict[str, Callable[[Iterator[Tensor]], GroupedLinear]] = {
+BIASES = torch.randn(COUNT, OUTPUTS, generator=torch.Generator().manual_seed(1))
+FORMS: dict[str, Callable[..., GroupedLinear]] = {
     "each": EachLinear,
-    "stacked": lambda weights: StackedLinear(weights, COUNT),
+    "stacked": lambda weights, biases=(): StackedLinear(weights, COUNT, biases),
 }
 
 
@@ -30,18 +31,27 @@ def choice(seed: int, rows: int, each: int) -> tuple[Tensor, Tensor, Tensor]:
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-@given(seed=st.integers(0, 2**31), rows=st.integers(1, 12), each=st.integers(1, COUNT))
+@given(seed=st.integers(0, 2**31), rows=st.integers(1, 12), each=st.integers(1, COUNT), biased=st.booleans())
 def test_each_row_meets_the_matrices_of_its_groups(
-    form: str, dtype: torch.dtype, seed: int, rows: int, each: int
+    form: str, dtype: torch.dtype, seed: int, rows: int, each: int, biased: bool
 ) -> None:
     x, chosen, weights = choice(seed, rows, each)
     x = x.to(dtype)
-    product = FORMS[form](iter(WEIGHTS.to(dtype)))
+    product = FORMS[form](iter(WEIGHTS.to(dtype)), list(BIASES) if biased else [])
     groups = Groups(chosen, COUNT)
     found = groups.summed(product(groups.taken(x), groups), weights)
-    expected = torch.einsum("tk,tkoi,ti->to", weights, WEIGHTS.to(dtype).float()[chosen], x.float())
+    each_one = torch.einsum("tkoi,ti->tko", WEIGHTS.to(dtype).float()[chosen], x.float())
+    expected = torch.einsum("tk,tko->to", weights, each_one + BIASES[chosen] * biased)
     assert found.dtype is dtype
     torch.testing.assert_close(found.float(), expected, rtol=1e-4, atol=1e-4 if dtype is torch.float32 else 0.2)
+
+
+def test_inputs_are_weighed_in_the_order_in_which_they_are_taken() -> None:
+    x, chosen, weights = choice(3, 5, 2)
+    groups = Groups(chosen, COUNT)
+    expected = (x[:, None] * weights[..., None]).flatten(0, 1)
+    found = groups.taken(x) * groups.of_rows(weights)
+    assert sorted(map(tuple, found.tolist())) == sorted(map(tuple, expected.tolist()))
 
 
 def test_spans_leave_out_groups_without_rows() -> None:

@@ -57,7 +57,7 @@ def alibi_bias(shape: AttentionShape, token: Ints, position: Ints) -> Tensor | N
         return None
     slopes = torch.tensor(shape.alibi.slopes).view(1, shape.kv_heads, -1, 1, 1)
     if shape.alibi.coarse:
-        return shape.scale * (slopes * torch.from_numpy(token)[:, None, None]).bfloat16().float()
+        return shape.scale * (slopes.bfloat16() * torch.from_numpy(token)[:, None, None]).float()
     return slopes * torch.from_numpy(token - position)[:, None, None]
 
 

@@ -1,4 +1,4 @@
-"""Falcon with rotary embeddings: one key and value for all heads, or some for groups of them; no biases."""
+"""Falcon, with rotary embeddings or ALiBi: one key and value for all heads, or some for groups of them; no biases."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from plimsoll_runtime.models.families.alibi import slopes_of
 from plimsoll_runtime.models.families.plain import inner_size, plain_decoder
 from plimsoll_runtime.models.families.reading import Config
-from plimsoll_runtime.models.spec.attention import AttentionShape, SelfAttention
+from plimsoll_runtime.models.spec.attention import Alibi, AttentionShape, SelfAttention
 from plimsoll_runtime.models.spec.decoder import DecoderSpec, Head
 from plimsoll_runtime.models.spec.feed_forward import PlainMlp
 from plimsoll_runtime.models.spec.layer import Residual
@@ -39,7 +40,6 @@ DEFAULTS = {
 def describe(values: Mapping[str, Any]) -> DecoderSpec:
     """FalconForCausalLM."""
     config = Config({**DEFAULTS, **values, "head_dim": None})
-    config.refuse_unless(alibi=False)
     grouped = config.get("new_decoder_architecture", bool, default=False)
     shared = config.get("multi_query", bool, default=True) and not grouped
     heads = config.get("num_attention_heads", int)
@@ -53,11 +53,13 @@ def describe(values: Mapping[str, Any]) -> DecoderSpec:
     names = replace(NAMES, interleaved=not shared)
     if side == "parallel":
         names = replace(names, norms=("ln_attn", "", "ln_mlp", ""))
-    shape = AttentionShape(heads, kv_heads, head_dim, head_dim**-0.5)
+    turns = not config.get("alibi", bool, default=False)
+    alibi = None if turns else Alibi(slopes_of(heads), coarse=True)
+    shape = AttentionShape(heads, kv_heads, head_dim, head_dim**-0.5, alibi=alibi)
     return plain_decoder(
         "FalconForCausalLM",
         config,
-        SelfAttention(shape, config.rope(head_dim), qkv_bias=bias, output_bias=bias),
+        SelfAttention(shape, config.rope(head_dim) if turns else None, qkv_bias=bias, output_bias=bias),
         PlainMlp(inner_size(config, "ffn_hidden_size"), config.activation("activation"), bias=bias),
         names=names,
         eps="layer_norm_epsilon",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -15,6 +16,7 @@ from plimsoll_runtime.models.op_times import OpKind
 from plimsoll_runtime.models.ops.cost import FLOAT32, OpCost, StepRows, product_cost
 from plimsoll_runtime.models.ops.op import Run, Step, Values, Weights
 from plimsoll_runtime.models.ops.weight import Weight
+from plimsoll_runtime.models.spec.feed_forward import ClampedGate
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +24,8 @@ class Experts:
     """The weighed sum of what the `chosen` experts of each row make of it.
 
     Reads states [T, hidden], weights [T, chosen] and numbers [T, chosen]. `gate_up` of each expert: a gate and what it
-    opens, or one that has the gate above the other; `down` [hidden, inner] of each.
+    opens, or one that has the gate above the other; `down` [hidden, inner] of each. Biases: one for each of these, or
+    none. `clamped` opens gates instead of the activation. `weighs_inputs`: states are weighed instead of the results.
     """
 
     chosen: int
@@ -31,6 +34,10 @@ class Experts:
     activation: Activation
     reads: Values
     writes: Values
+    clamped: ClampedGate | None = None
+    gate_up_biases: tuple[tuple[Weight, ...], ...] = ()
+    down_biases: tuple[Weight, ...] = ()
+    weighs_inputs: bool = False
     kind: OpKind = OpKind.EXPERTS
 
     @property
@@ -45,16 +52,18 @@ class Experts:
 
     def weights(self) -> tuple[Weight, ...]:
         """See Op."""
-        return (*(part for parts in self.gate_up for part in parts), *self.down)
+        biases = (*(part for parts in self.gate_up_biases for part in parts), *self.down_biases)
+        return (*(part for parts in self.gate_up for part in parts), *self.down, *biases)
 
     def cost(self, rows: StepRows, size: int) -> OpCost:
         """See Op: experts that no row has chosen are not read. Rows are taken to choose at random, each for itself."""
         experts = len(self.down)
         read = experts * (1.0 - (1.0 - self.chosen / experts) ** rows.count)
         weights = 3 * self.hidden * self.inner
+        biases = (2 * self.inner + self.hidden) * FLOAT32 if self.down_biases else 0
         passed = 2 * self.hidden + self.chosen * 2 * self.inner
         return OpCost(
-            round(read * weights) * size + rows.count * (passed * size + self.chosen * FLOAT32),
+            round(read * weights) * size + round(read * biases) + rows.count * (passed * size + self.chosen * FLOAT32),
             2 * rows.count * self.chosen * weights,
         )
 
@@ -65,19 +74,38 @@ class Experts:
     def compiled(self, weights: Weights) -> Run:
         """See Op."""
         count = len(self.down)
-        gate_up = grouped_linear((weights.joined(parts) for parts in self.gate_up), count)
-        down = grouped_linear((weights.read(weight) for weight in self.down), count)
-        name, activation = self.activation, ACTIVATIONS[self.activation]
+        gate_up = grouped_linear(
+            (weights.joined(parts) for parts in self.gate_up),
+            count,
+            [weights.joined(parts) for parts in self.gate_up_biases],
+        )
+        down = grouped_linear(
+            (weights.read(weight) for weight in self.down), count, [weights.read(bias) for bias in self.down_biases]
+        )
+        opened = self._opened()
+        weighs_inputs = self.weighs_inputs
 
         def run(step: Step, x: Tensor, shares: Tensor, numbers: Tensor) -> Tensor:
             groups = Groups(numbers, count)
-            gates = gate_up(groups.taken(x), groups)
-            if gates.is_cuda:
-                opened = gated(gates, name)
-            else:
-                gate, up = torch.chunk(gates, 2, dim=-1)
-                opened = activation(gate) * up
-            return groups.summed(down(opened, groups), shares)
+            taken = groups.taken(x)
+            if weighs_inputs:
+                taken, shares = taken * groups.of_rows(shares).to(x.dtype), torch.ones_like(shares)
+            return groups.summed(down(opened(gate_up(taken, groups)), groups), shares)
+
+        return run
+
+    def _opened(self) -> Callable[[Tensor], Tensor]:
+        """Of gates and what they open, one behind the other in a row: [rows, 2 inner] -> [rows, inner]."""
+        name, activation, clamped = self.activation, ACTIVATIONS[self.activation], self.clamped
+
+        def run(gates: Tensor) -> Tensor:
+            if gates.is_cuda and clamped is None:
+                return gated(gates, name)
+            gate, up = torch.chunk(gates, 2, dim=-1)
+            if clamped is None:
+                return activation(gate) * up
+            gate, up = gate.clamp(max=clamped.limit), up.clamp(-clamped.limit, clamped.limit)
+            return gate * torch.sigmoid(gate * clamped.alpha) * (up + 1)
 
         return run
 

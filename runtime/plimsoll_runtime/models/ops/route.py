@@ -10,6 +10,7 @@ from torch import Tensor
 from plimsoll_runtime.models.linear import Linear
 from plimsoll_runtime.models.op_times import OpKind
 from plimsoll_runtime.models.ops.cost import FLOAT32, OpCost, StepRows
+from plimsoll_runtime.models.ops.normalise import read
 from plimsoll_runtime.models.ops.op import Run, Step, Values, Weights
 from plimsoll_runtime.models.ops.weight import Weight
 from plimsoll_runtime.models.spec.routing import Routing, SparseMixer, TopK
@@ -24,7 +25,7 @@ class Route:
     """Writes weights, float32 [T, chosen], and the experts' numbers, int64 [T, chosen].
 
     The scores are computed in float32 whatever the run is in: two experts that are rounded to the same score are
-    another model. `weight` [experts, hidden], `correction` [experts] or None.
+    another model. `weight` [experts, hidden], `correction` and `bias` [experts] or None.
     """
 
     routing: Routing
@@ -33,16 +34,17 @@ class Route:
     correction: Weight | None
     reads: Values
     writes: Values
+    bias: Weight | None = None
     kind: OpKind = OpKind.ROUTE
 
     def weights(self) -> tuple[Weight, ...]:
         """See Op."""
-        return (self.weight,) if self.correction is None else (self.weight, self.correction)
+        return tuple(each for each in (self.weight, self.bias, self.correction) if each is not None)
 
     def cost(self, rows: StepRows, size: int) -> OpCost:
         """See Op."""
         experts, hidden = self.weight.shape
-        kept = (experts * hidden + experts * (self.correction is not None)) * FLOAT32
+        kept = (experts * hidden + experts * (len(self.weights()) - 1)) * FLOAT32
         passed = rows.count * (hidden * size + self.chosen * (FLOAT32 + INT64))
         return OpCost(kept + passed, 2 * rows.count * hidden * experts)
 
@@ -53,8 +55,8 @@ class Route:
 
     def compiled(self, weights: Weights) -> Run:
         """See Op."""
-        linear = Linear(weights.read(self.weight))
-        correction = None if self.correction is None else weights.read(self.correction)
+        linear = Linear(weights.read(self.weight), read(self.bias, weights))
+        correction = read(self.correction, weights)
         routing, chosen = self.routing, self.chosen
 
         def run(step: Step, x: Tensor) -> tuple[Tensor, Tensor]:

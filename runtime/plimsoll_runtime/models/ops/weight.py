@@ -29,6 +29,27 @@ class HeadByHead:
 
 
 @dataclass(frozen=True, slots=True)
+class ByGroup:
+    """Rows that are stored for each of `groups`: parts of so many rows each. They are read part by part, as `first`.
+
+    `first`: the numbers of the parts in the order in which they are wanted.
+    """
+
+    groups: int
+    parts: tuple[int, ...]
+    first: tuple[int, ...]
+
+    def undone(self, tensor: Tensor) -> Tensor:
+        """All groups' rows of one part, then of the next."""
+        grouped = tensor.view(self.groups, sum(self.parts), *tensor.shape[1:])
+        parts = torch.split(grouped, list(self.parts), dim=1)
+        return torch.cat([parts[i].reshape(-1, *tensor.shape[1:]) for i in self.first])
+
+
+Order = HeadByHead | ByGroup
+
+
+@dataclass(frozen=True, slots=True)
 class InStack:
     """One of `count` tensors that the file has as one, [count, ...]."""
 
@@ -48,7 +69,7 @@ class Weight:
     name: str
     shape: tuple[int, ...]
     transposed: bool = False
-    order: HeadByHead | None = None
+    order: Order | None = None
     folded: tuple[int, ...] | None = None
     stack: InStack | None = None
     wide: bool = False

@@ -12,8 +12,8 @@ from plimsoll_runtime.models.spec.rope import RopeSpec
 class Alibi:
     """For each head, slope x (key's position - query's) is added to scores (Press et al., 2022).
 
-    `coarse`: added is scale x slope x key's position instead, where slope x position is rounded to bfloat16: that is
-    what Falcon was trained with, and far from the first token it is something else.
+    `coarse`: added is scale x slope x key's position instead, where slope x position is computed in
+    bfloat16: that is what Falcon is, and far from the first token it is something else.
     """
 
     slopes: tuple[float, ...]

@@ -27,9 +27,20 @@ class PlainMlp:
 
 
 @dataclass(frozen=True, slots=True)
+class ClampedGate:
+    """gate x sigmoid(alpha x gate) x (up + 1), the gate cut to at most `limit` and up to [-limit, limit]: gpt-oss's."""
+
+    alpha: float
+    limit: float
+
+
+@dataclass(frozen=True, slots=True)
 class Mixture:
     """A gated MLP of `inner` for each expert, of which `chosen` compute a token: the sum of what they give, weighed.
 
+    - `clamped`: how experts' gates open instead of by the activation.
+    - `bias`, `router_bias`: whether experts and the router have biases.
+    - `weighs_inputs`: what experts compute is weighed, and not what they give.
     - `shared`: another gated MLP that computes every token; what it gives is added.
     - `shared_gated`: that is multiplied by the sigmoid of one number, a product of its own, before it is added.
     """
@@ -41,6 +52,10 @@ class Mixture:
     activation: Activation = "silu"
     shared: GatedMlp | None = None
     shared_gated: bool = False
+    clamped: ClampedGate | None = None
+    bias: bool = False
+    router_bias: bool = False
+    weighs_inputs: bool = False
 
 
 FeedForward = GatedMlp | PlainMlp | Mixture

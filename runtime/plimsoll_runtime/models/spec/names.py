@@ -11,6 +11,8 @@ class ExpertNames:
 
     - `gate_up`, `down`: `{}` is an expert's number. Without it the files have all experts in one: [experts, ...].
     - `gate_up`, `shared_gate_up`: two tensors, or one that has the gate above the other.
+    - `suffix`, `bias_suffix`: what follows these names; `transposed`: experts' matrices are stored [inputs, outputs].
+    - `alternating`: one that has the gate and the other row by row in turns.
     - `correction`: the whole name of the bias, which is [experts], or [1, experts] where `correction_is_row`.
     - `shared_gate`: of what the shared experts give.
     """
@@ -20,6 +22,10 @@ class ExpertNames:
     correction_is_row: bool = False
     gate_up: tuple[str, ...] = ("mlp.experts.{}.gate_proj", "mlp.experts.{}.up_proj")
     down: str = "mlp.experts.{}.down_proj"
+    suffix: str = ".weight"
+    bias_suffix: str = ".bias"
+    transposed: bool = False
+    alternating: bool = False
     shared_gate_up: tuple[str, ...] = ("mlp.shared_expert.gate_proj", "mlp.shared_expert.up_proj")
     shared_down: str = "mlp.shared_expert.down_proj"
     shared_gate: str = "mlp.shared_expert_gate"
