@@ -47,7 +47,7 @@ class SamplingRecord(Structure):
         ("width", c_int32),
         ("stride", c_int64),
         *((name, c_void_p) for name in ("logits", "temperature", "top_k", "top_p", "min_p", "uniform")),
-        *((name, c_void_p) for name in ("best", "tokens", "workspace")),
+        *((name, c_void_p) for name in ("masked", "masks", "best", "tokens", "workspace")),
     )
 
 

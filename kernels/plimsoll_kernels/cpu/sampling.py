@@ -12,6 +12,7 @@ from plimsoll_kernels.cpu.huge_pages import Buffer
 from plimsoll_kernels.cpu.records import KernelsRecord, ReportsRecord, SamplingRecord
 from plimsoll_kernels.cpu.threads import thread_count
 from plimsoll_kernels.log_probabilities.reports import Reports
+from plimsoll_kernels.sampling.masks import TokenMasks
 from plimsoll_kernels.sampling.params import RowParams
 
 
@@ -25,7 +26,9 @@ class _Memory(threading.local):
 _memory = _Memory()
 
 
-def sample_rows(kernels: KernelsRecord, logits: Tensor, params: RowParams, uniform: Tensor) -> tuple[Tensor, Tensor]:
+def sample_rows(
+    kernels: KernelsRecord, logits: Tensor, params: RowParams, uniform: Tensor, masks: TokenMasks | None = None
+) -> tuple[Tensor, Tensor]:
     """The largest logit of each row, float32 `[R]`, and the chosen tokens, int64 `[R]` (checked by sampling/op.py)."""
     rows, width = logits.shape
     best, tokens = torch.empty(rows), torch.empty(rows, dtype=torch.int64)
@@ -36,8 +39,11 @@ def sample_rows(kernels: KernelsRecord, logits: Tensor, params: RowParams, unifo
         logits.stride(0),
         *(
             tensor.data_ptr()
-            for tensor in (logits, params.temperature, params.top_k, params.top_p, params.min_p, uniform, best, tokens)
+            for tensor in (logits, params.temperature, params.top_k, params.top_p, params.min_p, uniform)
         ),
+        *((None, None) if masks is None else (masks.masked.data_ptr(), masks.bits.data_ptr())),
+        best.data_ptr(),
+        tokens.data_ptr(),
         _memory.buffer.pointer(kernels.sampling_workspace(width, threads)),
     )
     kernels.sample(ctypes.byref(batch), threads)

@@ -13,6 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from plimsoll_kernels.sampling.masks import TokenMasks
 from plimsoll_kernels.sampling.params import SMALLEST_TEMPERATURE, RowParams
 
 BLOCK = 4096
@@ -33,7 +34,20 @@ def _unordered(key):
 
 
 @triton.jit
-def _measure_above(row, vocab, middle, best, scale, COUNT: tl.constexpr, BLOCK: tl.constexpr):
+def _load(row, mask, limited, token, inside, MASKED: tl.constexpr):
+    """Logits of tokens; -infinity for those beyond the row, and for those that its mask leaves out unless it is NaN."""
+    x = tl.load(row + token, mask=inside, other=float("-inf"))
+    if MASKED:
+        word = tl.load(mask + token // 32, mask=inside, other=-1)
+        forbidden = limited & (((word >> (token % 32)) & 1) == 0) & (x == x)
+        x = tl.where(forbidden, float("-inf"), x)
+    return x
+
+
+@triton.jit
+def _measure_above(
+    row, mask, limited, vocab, middle, best, scale, COUNT: tl.constexpr, MASKED: tl.constexpr, BLOCK: tl.constexpr
+):
     """How many logits (or what weight) are not below the middle, the least of those, and the largest of the others."""
     total = tl.zeros((), tl.float64)
     above = tl.full((), _HIGHEST, tl.int32)
@@ -41,7 +55,7 @@ def _measure_above(row, vocab, middle, best, scale, COUNT: tl.constexpr, BLOCK: 
     for start in range(0, vocab, BLOCK):
         token = start + tl.arange(0, BLOCK)
         inside = token < vocab
-        x = tl.load(row + token, mask=inside, other=float("-inf"))
+        x = _load(row, mask, limited, token, inside, MASKED)
         key = _ordered(x)
         chosen = inside & (key >= middle)
         if COUNT:
@@ -54,14 +68,18 @@ def _measure_above(row, vocab, middle, best, scale, COUNT: tl.constexpr, BLOCK: 
 
 
 @triton.jit
-def _find_cut(row, vocab, low, best, scale, wanted, COUNT: tl.constexpr, BLOCK: tl.constexpr):
+def _find_cut(
+    row, mask, limited, vocab, low, best, scale, wanted, COUNT: tl.constexpr, MASKED: tl.constexpr, BLOCK: tl.constexpr
+):
     """The largest key at and above which there is as much as wanted, and how much is above it; at least `low`."""
     high = _ordered(best).to(tl.int64) + 1
     low = low.to(tl.int64)
     beyond = tl.zeros((), tl.float64)
     while high - low > 1:
         middle = (low + high) // 2
-        total, above, below = _measure_above(row, vocab, middle.to(tl.int32), best, scale, COUNT, BLOCK)
+        total, above, below = _measure_above(
+            row, mask, limited, vocab, middle.to(tl.int32), best, scale, COUNT, MASKED, BLOCK
+        )
         if total >= wanted:
             low = above.to(tl.int64)
         else:
@@ -71,11 +89,25 @@ def _find_cut(row, vocab, low, best, scale, wanted, COUNT: tl.constexpr, BLOCK: 
 
 
 @triton.jit
-def _kept(row, start, vocab, best, scale, cut, ties, seen, least, BLOCK: tl.constexpr):
+def _kept(
+    row,
+    mask,
+    limited,
+    start,
+    vocab,
+    best,
+    scale,
+    cut,
+    ties,
+    seen,
+    least,
+    MASKED: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
     """Weights of a block's tokens, 0 where they are filtered out, and how many equal the cut so far."""
     token = start + tl.arange(0, BLOCK)
     inside = token < vocab
-    x = tl.load(row + token, mask=inside, other=float("-inf"))
+    x = _load(row, mask, limited, token, inside, MASKED)
     key = _ordered(x)
     equal = (inside & (key == cut)).to(tl.int32)
     rank = seen + tl.cumsum(equal, 0)
@@ -94,19 +126,29 @@ def _sample(
     top_p,
     min_p,
     uniform,
+    masked,
+    bits,
     stride,
     vocab,
     SMALLEST: tl.constexpr,
+    MASKED: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
     r = tl.program_id(0)
     row = logits + r.to(tl.int64) * stride
+    if MASKED:
+        which = tl.load(masked + r)
+        limited = which >= 0
+        mask = bits + tl.maximum(which, 0).to(tl.int64) * tl.cdiv(vocab, 32)
+    else:
+        limited = False
+        mask = row
     best = tl.full((), float("-inf"), tl.float32)
     best_at = tl.zeros((), tl.int32)
     nan_at = tl.zeros((), tl.int32) + vocab
     for start in range(0, vocab, BLOCK):
         token = start + tl.arange(0, BLOCK)
-        x = tl.load(row + token, mask=token < vocab, other=float("-inf"))
+        x = _load(row, mask, limited, token, token < vocab, MASKED)
         nan_at = tl.minimum(nan_at, tl.min(tl.where(x != x, token, vocab)))
         x = tl.where(x != x, float("-inf"), x)
         most = tl.max(x)
@@ -124,15 +166,17 @@ def _sample(
         cut = tl.full((), _LOWEST, tl.int32)
         ties = tl.zeros((), tl.int32) + vocab
         if (wanted > 0) & (wanted < vocab):
-            cut, beyond = _find_cut(row, vocab, cut, best, scale, wanted.to(tl.float64), True, BLOCK)
+            cut, beyond = _find_cut(
+                row, mask, limited, vocab, cut, best, scale, wanted.to(tl.float64), True, MASKED, BLOCK
+            )
             ties = wanted - beyond.to(tl.int32)
         if share < 1.0:
             mass = tl.zeros((), tl.float64)
             seen = tl.zeros((), tl.int32)
             for start in range(0, vocab, BLOCK):
-                weight, seen = _kept(row, start, vocab, best, scale, cut, ties, seen, 0.0, BLOCK)
+                weight, seen = _kept(row, mask, limited, start, vocab, best, scale, cut, ties, seen, 0.0, MASKED, BLOCK)
                 mass += tl.sum(weight)
-            end, beyond = _find_cut(row, vocab, cut, best, scale, share * mass, False, BLOCK)
+            end, beyond = _find_cut(row, mask, limited, vocab, cut, best, scale, share * mass, False, MASKED, BLOCK)
             one = tl.exp((_unordered(end) - best) * scale).to(tl.float64)
             fewest = tl.where(one > 0.0, tl.ceil((share * mass - beyond) / one), vocab * 1.0)
             fewest = tl.minimum(tl.maximum(fewest, 1.0), vocab * 1.0).to(tl.int32)
@@ -141,7 +185,7 @@ def _sample(
         total = tl.zeros((), tl.float64)
         seen = tl.zeros((), tl.int32)
         for start in range(0, vocab, BLOCK):
-            weight, seen = _kept(row, start, vocab, best, scale, cut, ties, seen, least, BLOCK)
+            weight, seen = _kept(row, mask, limited, start, vocab, best, scale, cut, ties, seen, least, MASKED, BLOCK)
             total += tl.sum(weight)
         target = tl.load(uniform + r) * total
         before = tl.zeros((), tl.float64)
@@ -150,7 +194,7 @@ def _sample(
         last = tl.zeros((), tl.int32)
         for start in range(0, vocab, BLOCK):
             token = start + tl.arange(0, BLOCK)
-            weight, seen = _kept(row, start, vocab, best, scale, cut, ties, seen, least, BLOCK)
+            weight, seen = _kept(row, mask, limited, start, vocab, best, scale, cut, ties, seen, least, MASKED, BLOCK)
             passed = (before + tl.cumsum(weight, 0) > target) & (weight > 0.0)
             first = tl.minimum(first, tl.min(tl.where(passed, token, vocab)))
             last = tl.maximum(last, tl.max(tl.where(weight > 0.0, token, 0)))
@@ -160,7 +204,9 @@ def _sample(
     tl.store(token_out + r, chosen.to(tl.int64))
 
 
-def launch_sample(logits: Tensor, params: RowParams, uniform: Tensor) -> tuple[Tensor, Tensor]:
+def launch_sample(
+    logits: Tensor, params: RowParams, uniform: Tensor, masks: TokenMasks | None = None
+) -> tuple[Tensor, Tensor]:
     """logits float32 `[R, V]` with contiguous rows -> the largest of each row `[R]`, and chosen tokens int64 `[R]`."""
     rows, vocab = logits.shape
     best = torch.empty(rows, dtype=torch.float32, device=logits.device)
@@ -176,9 +222,12 @@ def launch_sample(logits: Tensor, params: RowParams, uniform: Tensor) -> tuple[T
         params.top_p,
         params.min_p,
         uniform,
+        None if masks is None else masks.masked,
+        None if masks is None else masks.bits,
         logits.stride(0),
         vocab,
         SMALLEST=SMALLEST_TEMPERATURE,
+        MASKED=masks is not None,
         BLOCK=min(BLOCK, triton.next_power_of_2(vocab)),
         num_warps=8,
         enable_fp_fusion=True,

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from plimsoll_kernels.cpu.library import kernels
 from plimsoll_kernels.dispatch import Implementation, check_shape, use_triton
+from plimsoll_kernels.sampling.masks import TokenMasks
 from plimsoll_kernels.sampling.params import RowParams
 from plimsoll_kernels.sampling.reference import sample_reference
 
@@ -14,28 +15,36 @@ MOST_TOKENS = 2**19
 
 
 def sample(
-    logits: Tensor, params: RowParams, uniform: Tensor, *, implementation: Implementation = "auto"
+    logits: Tensor,
+    params: RowParams,
+    uniform: Tensor,
+    masks: TokenMasks | None = None,
+    *,
+    implementation: Implementation = "auto",
 ) -> tuple[Tensor, Tensor]:
     """One token for each row, as its parameters want it, and the row's largest logit.
 
     logits float32 `[R, V]` with contiguous rows, uniform float64 `[R]` in [0, 1) -> float32 `[R]`, int64 `[R]`. The
     uniform number alone decides which token a row draws: the first, in the vocabulary's order, at which the cumulative
-    weight of what the filters keep passes that share of it. Tokens with a logit of -infinity are never drawn.
+    weight of what the filters keep passes that share of it. Tokens with a logit of -infinity are never drawn, nor are
+    those that `masks` leave out: they count for no filter and not for the largest logit, and the logits may be changed.
 
     A row whose largest logit is not finite (NaN where there is any) is the caller's to refuse: its token means nothing.
     Raises ValueError for shapes and dtypes that do not fit.
     """
     _check(logits, params, uniform)
+    if masks is not None:
+        masks.check(logits)
     if use_triton(implementation, logits):
         from plimsoll_kernels.sampling.kernel import launch_sample
 
-        return launch_sample(logits, params, uniform)
+        return launch_sample(logits, params, uniform, masks)
     found = kernels(torch.float32) if implementation == "auto" and logits.device.type == "cpu" else None
     if found is None:
-        return sample_reference(logits, params, uniform)
+        return sample_reference(logits, params, uniform, masks)
     from plimsoll_kernels.cpu.sampling import sample_rows
 
-    return sample_rows(found, logits, params, uniform)
+    return sample_rows(found, logits, params, uniform, masks)
 
 
 def _check(logits: Tensor, params: RowParams, uniform: Tensor) -> None:

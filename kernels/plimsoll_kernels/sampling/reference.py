@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from plimsoll_kernels.sampling.masks import TokenMasks, forbid
 from plimsoll_kernels.sampling.params import SMALLEST_TEMPERATURE, RowParams
 
 GROUP = 512
@@ -17,8 +18,12 @@ SHORTLIST = 1024
 """Filters look at this many of the most likely tokens first; a full sort is the exception (flat distributions)."""
 
 
-def sample_reference(logits: Tensor, params: RowParams, uniform: Tensor) -> tuple[Tensor, Tensor]:
+def sample_reference(
+    logits: Tensor, params: RowParams, uniform: Tensor, masks: TokenMasks | None = None
+) -> tuple[Tensor, Tensor]:
     """The largest logit of each row `[R]` and the chosen tokens, int64 `[R]` (op.py says what of)."""
+    if masks is not None:
+        logits = forbid(logits, masks)
     best, tokens = logits.max(dim=-1)
     rows = (best.isfinite() & (params.temperature >= SMALLEST_TEMPERATURE)).nonzero().squeeze(-1)
     if rows.numel():

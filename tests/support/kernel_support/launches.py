@@ -16,6 +16,7 @@ from plimsoll_kernels.rms_norm.kernel import launch_rms_norm
 from plimsoll_kernels.rotary.kernel import launch_rotary
 from plimsoll_kernels.rotary_cache.kernel import launch_rotary_cache
 from plimsoll_kernels.sampling.kernel import launch_sample
+from plimsoll_kernels.sampling.masks import TokenMasks
 from plimsoll_kernels.sampling.params import RowParams
 
 LLAMA = {"heads": 32, "kv_heads": 8, "size": 128}
@@ -74,9 +75,13 @@ def _norm(*, add: bool) -> None:
     launch_rms_norm(x, torch.ones_like(x) if add else None, torch.ones(4096), 1e-6)
 
 
-def _sample() -> None:
+def _sample(masks: TokenMasks | None = None) -> None:
     whole, off, ones = torch.zeros(3), torch.zeros(3, dtype=torch.int32), torch.ones(3)
-    launch_sample(torch.zeros(3, 32000), RowParams(ones, off, ones, whole), torch.zeros(3, dtype=torch.float64))
+    launch_sample(torch.zeros(3, 32000), RowParams(ones, off, ones, whole), torch.zeros(3, dtype=torch.float64), masks)
+
+
+def _sample_masked() -> None:
+    _sample(TokenMasks(torch.zeros(3, dtype=torch.int32), torch.zeros(1, 1000, dtype=torch.int32)))
 
 
 LAUNCHES: dict[str, Callable[[], object]] = {
@@ -103,6 +108,7 @@ LAUNCHES: dict[str, Callable[[], object]] = {
     "norm, rotary and cache": lambda: _rotary_cache(GEMMA, norm=True),
     "silu": lambda: launch_gated(torch.zeros(3, 2 * 14336, dtype=BF16), "silu"),
     "sample": _sample,
+    "sample masked": _sample_masked,
     "gelu": lambda: launch_gated(torch.zeros(3, 2 * 2048, dtype=BF16), "gelu_tanh"),
 }
 

@@ -183,16 +183,19 @@ enum PlimsollTimed {
   PLIMSOLL_TIMED_COUNT
 };
 
-// Rows of logits and what is asked of each; `best` and `tokens` are the result.
+// Rows of logits and what is asked of each; `best` and `tokens` are the result. Logits that a mask forbids become
+// -infinity where they lie (NaNs stay).
 struct PlimsollSampling {
   int32_t rows, width;
   int64_t stride;            // floats from a row to the next
-  const float *logits;
+  float *logits;
   const float *temperature;  // [rows] 0, or no normal float: take the largest
   const int32_t *top_k;      // [rows] 0, or the width and more: all
   const float *top_p;        // [rows] 1: all
   const float *min_p;        // [rows] 0: all
   const double *uniform;     // [rows] in [0, 1)
+  const int32_t *masked;     // [rows] which mask a row has, -1: none; or null where no row has one
+  const uint32_t *masks;     // [masks, (width + 31) / 32] bit t % 32 of word t / 32: token t may be chosen
   float *best;               // [rows] the largest logit, NaN if there is one
   int64_t *tokens;           // [rows]
   void *workspace;           // sampling_workspace bytes, aligned to 64

@@ -130,6 +130,8 @@ const Field fields[] = {
     FIELD(PlimsollSampling, top_p),
     FIELD(PlimsollSampling, min_p),
     FIELD(PlimsollSampling, uniform),
+    FIELD(PlimsollSampling, masked),
+    FIELD(PlimsollSampling, masks),
     FIELD(PlimsollSampling, best),
     FIELD(PlimsollSampling, tokens),
     FIELD(PlimsollSampling, workspace),

@@ -25,9 +25,25 @@ class Chooser {
       : batch_(batch), memory_(memory), width_(batch.width), row_(memory, batch.width) {}
 
   void operator()(int r) {
+    if (batch_.masked && batch_.masked[r] >= 0) forbid(r);
     row_.read(batch_.logits + r * batch_.stride);
     batch_.best[r] = row_.best();
     batch_.tokens[r] = row_.finite() && batch_.temperature[r] >= FLT_MIN ? draw(r) : row_.find_best();
+  }
+
+  // Sets the logits of the tokens that a row's mask leaves out to -infinity. NaNs stay, for the row is broken.
+  void forbid(int r) {
+    float *row = batch_.logits + r * batch_.stride;
+    const int words = (width_ + 31) / 32;
+    const uint32_t *mask = batch_.masks + static_cast<int64_t>(batch_.masked[r]) * words;
+    for (int w = 0; w < words; w++) {
+      if (mask[w] == UINT32_MAX) continue;
+      const int first = w * 32, count = width_ - first < 32 ? width_ - first : 32;
+      for (int i = 0; i < count; i++) {
+        const float x = row[first + i];
+        row[first + i] = (mask[w] >> i & 1) || x != x ? x : -INFINITE;
+      }
+    }
   }
 
  private:

@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sampling_support.definition import Wish, allowed, row_params
 from sampling_support.logits import SHAPES, shaped
+from sampling_support.masking import by_hand, random_masks
 
 from plimsoll_kernels.sampling import kernel
 from plimsoll_kernels.sampling.op import sample
@@ -84,3 +85,16 @@ def test_a_row_that_is_not_finite_is_told_and_disturbs_nobody(triton_device: str
     assert best[1].isnan() == math.isnan(bad)
     assert torch.equal(best[[0, 2]], expected[0][[0, 2]])
     assert torch.equal(tokens[[0, 2]], expected[1][[0, 2]])
+
+
+@pytest.mark.parametrize("vocab", [33, 500])
+def test_what_a_mask_leaves_out_counts_for_nothing(triton_device: str, vocab: int) -> None:
+    wishes = [Wish(0.0), Wish(), Wish(0.8, 40, 0.95), Wish(1.0, 0, 0.9), Wish(1.3, 0, 1.0, 0.01), Wish(2.0, 20, 0.99)]
+    params = row_params(*wishes, device=triton_device)
+    logits = torch.stack([shaped(i, vocab, SHAPES[i % len(SHAPES)]) for i in range(6)]).to(triton_device)
+    uniform = torch.linspace(0.05, 0.95, 6, dtype=torch.float64, device=triton_device)
+    masks, may = random_masks(vocab, 6, vocab, triton_device)
+    expected = sample(by_hand(logits, may), params, uniform, implementation="triton")
+    actual = sample(logits, params, uniform, masks, implementation="triton")
+    assert torch.equal(actual[0], expected[0])
+    assert torch.equal(actual[1], expected[1])

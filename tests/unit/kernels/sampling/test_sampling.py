@@ -13,13 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sampling_support.definition import Wish, allowed, distribution, row_params
 from sampling_support.logits import SHAPES, shaped
+from sampling_support.masking import by_hand, random_masks
 from torch import Tensor
 
 from plimsoll_kernels.cpu.threads import share, thread_count
 from plimsoll_kernels.sampling.op import sample as checked_sample
 from plimsoll_kernels.sampling.params import RowParams
 
-Sample = Callable[[Tensor, RowParams, Tensor], tuple[Tensor, Tensor]]
+Sample = Callable[..., tuple[Tensor, Tensor]]
 DRAWS = 20_000
 WISHES = [
     Wish(),
@@ -179,6 +180,39 @@ def test_rows_apart_from_each_other(sample: Sample) -> None:
     wide = torch.full((6, 700), math.nan)
     wide[:, 100:600] = logits
     assert torch.equal(sample(wide[:, 100:600], params, uniform)[1], sample(logits, params, uniform)[1])
+
+
+@pytest.mark.parametrize("vocab", [1, 31, 32, 33, 500, 4099])
+def test_what_a_mask_leaves_out_counts_for_nothing(sample: Sample, vocab: int) -> None:
+    for seed in range(5):
+        logits, params, uniform = mixed_batch(12, vocab)
+        masks, may = random_masks(seed, 12, vocab)
+        expected = sample(by_hand(logits, may), params, uniform)
+        best, tokens = sample(logits.clone(), params, uniform, masks)
+        assert torch.equal(best, expected[0])
+        assert torch.equal(tokens, expected[1])
+        assert (may[torch.arange(12), tokens] | ~best.isfinite()).all()
+
+
+def test_a_nan_is_seen_behind_a_mask(sample: Sample) -> None:
+    logits, params, uniform = mixed_batch(4, 100)
+    masks, may = random_masks(3, 4, 100)
+    row = int((masks.masked >= 0).nonzero()[0])
+    logits[row, int((~may[row]).nonzero()[0])] = math.nan
+    assert sample(logits, params, uniform, masks)[0].isnan().tolist() == [i == row for i in range(4)]
+
+
+def test_masks_that_do_not_fit_are_refused() -> None:
+    logits, params, uniform = mixed_batch(4, 100)
+    masks, _ = random_masks(3, 4, 100)
+    for wrong, told in (
+        (replace(masks, masked=masks.masked[:3]), r"masks are int32 \[4\] and \[M, 4\], got \[3\]"),
+        (replace(masks, bits=masks.bits[:, :3].contiguous()), r"got \[4\] and \[2, 3\]"),
+        (replace(masks, bits=masks.bits.long()), "contiguous int32 on cpu, got torch.int64"),
+        (replace(masks, bits=masks.bits.T.contiguous().T), "contiguous int32"),
+    ):
+        with pytest.raises(ValueError, match=told):
+            checked_sample(logits, params, uniform, wrong)
 
 
 def test_no_rows() -> None:
