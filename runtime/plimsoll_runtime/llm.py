@@ -13,12 +13,14 @@ import msgspec
 from plimsoll_runtime.driver.blocking import BlockingEngine
 from plimsoll_runtime.driver.build import build_engine
 from plimsoll_runtime.engine.config import EngineConfig
+from plimsoll_runtime.engine.constraint import ConstraintError
 from plimsoll_runtime.engine.core import EngineCore
 from plimsoll_runtime.engine.messages import AddRequest, EngineInfo, EngineStats, LogprobEntry, RequestOutput
 from plimsoll_runtime.engine.params import SamplingParams
 from plimsoll_runtime.engine.scores import unpack
 from plimsoll_runtime.errors import UsageError
 from plimsoll_runtime.interrupts import Uninterrupted
+from plimsoll_runtime.structured.checker import Checker
 from plimsoll_runtime.text.output import OutputText
 from plimsoll_runtime.text.tokenizer import load_tokenizer
 from plimsoll_runtime.weights.sources import resolve
@@ -72,6 +74,7 @@ class LLM:
         self._kept: EngineCore | BlockingEngine | None = (
             build_engine(config, _silent) if engine == "here" else BlockingEngine(config)
         )
+        self._checker = Checker(self._tokenizer, self.info.vocab_size, self.info.eos_token_ids)
         self._ids = itertools.count()
 
     @property
@@ -94,6 +97,7 @@ class LLM:
         """
         batch = _as_batch(prompts)
         chosen = _spread(params if params is not None else SamplingParams(), len(batch))
+        self._check_constraints(chosen)
         requests = [self._request(prompt, p) for prompt, p in zip(batch, chosen, strict=True)]
         texts = [prompt if isinstance(prompt, str) else None for prompt in batch]
         return self._run(requests, texts)
@@ -139,6 +143,15 @@ class LLM:
         if self._kept is None:
             raise UsageError("this LLM was closed; make another one")
         return self._kept
+
+    def _check_constraints(self, chosen: Sequence[SamplingParams]) -> None:
+        for constraint in dict.fromkeys(params.constraint for params in chosen):
+            if constraint is None:
+                continue
+            try:
+                self._engine.use(self._checker.check(constraint))
+            except ConstraintError as error:
+                raise UsageError(f"the constraint {error}") from error
 
     def _request(self, prompt: Prompt, params: SamplingParams) -> AddRequest:
         ids = self._tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)

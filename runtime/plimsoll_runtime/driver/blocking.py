@@ -23,6 +23,7 @@ from plimsoll_runtime.engine.messages import (
     ResetPrefixCache,
     Shutdown,
     StepOutputs,
+    Vocabulary,
 )
 from plimsoll_runtime.errors import UsageError
 
@@ -43,6 +44,7 @@ class BlockingEngine:
         self._poller.register(self._child.ended_fd, zmq.POLLIN)
         self._under_way: set[str] = set()
         self.stats = EngineStats()
+        self._told = False
         try:
             self.info = self._wait_ready()
         except BaseException:
@@ -77,6 +79,12 @@ class BlockingEngine:
     def reset_prefix_cache(self) -> None:
         """Forget every cached prefix."""
         self._child.send(ResetPrefixCache())
+
+    def use(self, vocabulary: Vocabulary) -> None:
+        """Let the engine compile constraints, before the first request that has one; told again, it does nothing."""
+        if not self._told:
+            self._child.send(vocabulary)
+            self._told = True
 
     def step(self) -> StepOutputs:
         """Wait for the outputs of the next step that has any; empty without work.

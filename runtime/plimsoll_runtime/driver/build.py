@@ -73,7 +73,7 @@ def build_engine(
     own = OwnThreads(wired.runner, threads)
     runner = own if probe is None else probe.watch_runner(own)
     index = None if wired.tiers is None else wired.tiers.index
-    core = EngineCore(config, info, runner, wired.timeline, wired.runner_timeline, tiers=index)
+    core = EngineCore(config, info, runner, wired.timeline, wired.runner_timeline, tiers=index, compiler=wired.grammars)
     core.durations.learn(prompt_len, prompt_seconds)
     return core
 

@@ -28,6 +28,7 @@ from plimsoll_runtime.engine.messages import (
     Resized,
     Shutdown,
     StepOutputs,
+    Vocabulary,
 )
 from plimsoll_runtime.errors import EngineDeadError, PlimsollError, UsageError
 from plimsoll_runtime.weights.image.image import Image
@@ -61,6 +62,7 @@ class AsyncEngine:
         self._mailboxes: dict[str, Mailbox] = {}
         self._requests = PromptSender(child.send)
         self._stats = EngineStats()
+        self._told = False
         self._keys = itertools.count()
         self._resizes: dict[int, asyncio.Future[int]] = {}
         self._events_fd = child.events_fd
@@ -154,6 +156,12 @@ class AsyncEngine:
             if not finished and self.alive:
                 self._child.send(AbortRequests([request.request_id]))
             self._requests.done(request)
+
+    def use(self, vocabulary: Vocabulary) -> None:
+        """Let the engine compile constraints, before the first request that has one; told again, it does nothing."""
+        if not self._told:
+            self._child.send(vocabulary)
+            self._told = True
 
     @property
     def kv_bytes(self) -> int:

@@ -46,6 +46,7 @@ from plimsoll_runtime.engine.messages import (
     SharePrompt,
     Shutdown,
     StepOutputs,
+    Vocabulary,
 )
 from plimsoll_runtime.engine.timeline import StepPhase
 from plimsoll_runtime.errors import ErrorKind, PlimsollError, UsageError
@@ -160,6 +161,8 @@ class EngineProcess:
             self._prompts.drop(command)
         elif isinstance(command, ResetPrefixCache):
             core.reset_prefix_cache()
+        elif isinstance(command, Vocabulary):
+            core.use(command)
         elif isinstance(command, Resize):
             self._resize(core, command)
         return []

@@ -22,11 +22,13 @@ from plimsoll_runtime.execution.forward import ForwardPass
 from plimsoll_runtime.execution.graphs import GraphBackend, GraphedDecoder
 from plimsoll_runtime.execution.kv_cache import KvCache
 from plimsoll_runtime.execution.runner import ModelRunner
+from plimsoll_runtime.execution.sampling.constrained import ConstrainedRows
 from plimsoll_runtime.execution.sampling.sampler import Sampler
 from plimsoll_runtime.execution.states import StateCache
 from plimsoll_runtime.execution.tiers.open import Tiers, open_tiers
 from plimsoll_runtime.models.decoder import Decoder
 from plimsoll_runtime.models.program import Program
+from plimsoll_runtime.structured.grammars import Grammars
 from plimsoll_runtime.weights.sources import resolve
 
 logger = logging.getLogger(__name__)
@@ -67,6 +69,7 @@ class Wired:
     runner: ModelRunner
     states: StateCache | None
     tiers: Tiers | None
+    grammars: Grammars
     timeline: Timeline
     runner_timeline: Timeline
 
@@ -86,14 +89,15 @@ def wire(config: EngineConfig, loaded: Loaded, budget: Budget, probe: Probe | No
     )
     tiers = _tiers(config, model, cache, budget.backends)
     states = _states(config, model)
-    sampler = Sampler(model.outline.facts.vocab_size, tuple(model.eos_token_ids))
+    vocab_size, grammars = model.outline.facts.vocab_size, Grammars()
+    sampler = Sampler(vocab_size, tuple(model.eos_token_ids), ConstrainedRows(vocab_size, grammars))
     timeline = Timeline() if probe is None else probe.timeline
     runner_timeline = Timeline() if overlaps(config, model.device.type) else timeline
     graphs_of = None if probe is not None else partial(_graphs, config, decoder, cache, states, kv.max_model_len)
     forward_pass = ForwardPass(decoder, cache, budget.backends, graphs_of, runner_timeline, states)
     host = None if tiers is None else tiers.host
     runner = ModelRunner(decoder, forward_pass, cache, sampler, config.max_sequences, runner_timeline, host)
-    return Wired(forward_pass, runner, states, tiers, timeline, runner_timeline)
+    return Wired(forward_pass, runner, states, tiers, grammars, timeline, runner_timeline)
 
 
 def _graphs(

@@ -11,8 +11,9 @@ import msgspec
 
 from plimsoll_runtime.engine.config import EngineConfig, overlaps
 from plimsoll_runtime.engine.durations import StepDurations
+from plimsoll_runtime.engine.held import Compiler, HeldRequests
 from plimsoll_runtime.engine.limits import Limits, blocks_within, check_request, longest_sequence
-from plimsoll_runtime.engine.messages import AddRequest, EngineInfo, EngineStats, StepOutputs
+from plimsoll_runtime.engine.messages import AddRequest, EngineInfo, EngineStats, RequestOutput, StepOutputs, Vocabulary
 from plimsoll_runtime.engine.pipeline import InlineSteps, Pipeline, ThreadedSteps
 from plimsoll_runtime.engine.plan import StepPlan, StepResult
 from plimsoll_runtime.engine.policy import new_policy
@@ -20,7 +21,7 @@ from plimsoll_runtime.engine.scheduler import Scheduler
 from plimsoll_runtime.engine.step import Step
 from plimsoll_runtime.engine.tiers.index import TierIndex
 from plimsoll_runtime.engine.timeline import StepPhase, Timeline
-from plimsoll_runtime.errors import EngineDeadError
+from plimsoll_runtime.errors import EngineDeadError, UsageError
 
 FETCH_SECONDS = 0.02
 """How long to wait at a time when there is nothing to do but to wait for the disk: commands are heard in between."""
@@ -46,6 +47,8 @@ class EngineCore:
 
     `on_step` is told, as each step is waited for, how many seconds it may take (see `durations`) before something must
     be wrong.
+
+    `compiler` prepares constraints; a request with one joins the line when its own is ready.
     """
 
     def __init__(
@@ -57,6 +60,7 @@ class EngineCore:
         runner_timeline: Timeline | None = None,
         *,
         tiers: TierIndex | None = None,
+        compiler: Compiler | None = None,
     ) -> None:
         self.info = info
         self._pipeline: Pipeline = (
@@ -68,6 +72,8 @@ class EngineCore:
         for each in self._timelines:
             each.clear()
         self._scheduler = Scheduler(_limits(config, info), new_policy(config.policy), tiers=tiers)
+        self._compiler = compiler
+        self._held = None if compiler is None else HeldRequests(compiler)
         self._check_every = config.check_integrity_every
         self.durations = StepDurations(config.step_timeout)
         self.on_step: Callable[[float], None] | None = None
@@ -79,7 +85,7 @@ class EngineCore:
     @property
     def has_work(self) -> bool:
         """Whether a request waits or runs, a step is under way for one that has ended, or the cache is resized."""
-        return len(self._scheduler) > 0 or self.resizing or bool(self._under_way)
+        return len(self._scheduler) > 0 or self.resizing or bool(self._under_way or self._held)
 
     @property
     def resizing(self) -> bool:
@@ -95,8 +101,10 @@ class EngineCore:
     def stats(self) -> EngineStats:
         """Gauges and counters as of now."""
         totals = zip(*(timeline.totals() for timeline in self._timelines), strict=True)
+        stats = self._scheduler.stats()
         return msgspec.structs.replace(
-            self._scheduler.stats(),
+            stats,
+            waiting=stats.waiting + len(self._held or ()),
             attention_fallbacks=self._attention_fallbacks,
             phase_seconds=tuple(map(sum, totals)),
         )
@@ -105,11 +113,24 @@ class EngineCore:
         """Queue a request. Raises UsageError when it could never be served, EngineDeadError after a failure."""
         self._raise_if_failed()
         check_request(request, self.info)
-        self._scheduler.add(request)
+        if request.params.constraint is None:
+            self._scheduler.add(request)
+        elif self._held is not None:
+            self._held.add(request)
+        else:
+            raise UsageError("this engine compiles no constraints")
 
     def abort(self, request_ids: Iterable[str]) -> None:
         """Forget requests; unknown or finished ids are ignored."""
+        request_ids = list(request_ids)
+        if self._held:
+            self._held.abort(request_ids)
         self._scheduler.abort(request_ids)
+
+    def use(self, vocabulary: Vocabulary) -> None:
+        """Compile constraints for this vocabulary: told once, before the first request that has one."""
+        if self._compiler is not None:
+            self._compiler.use(vocabulary)
 
     def resize(self, kv_bytes: int) -> None:
         """Let the next steps give the KV cache whole blocks of at most so many bytes.
@@ -134,10 +155,14 @@ class EngineCore:
         timeline = self.timeline
         if timeline is not None:
             timeline.begin()
-        expired = self._scheduler.expire()
+        expired = self._take_held() if self._held else []
+        expired += self._scheduler.expire()
         self._plan_ahead()
         if not self._under_way:
-            self._scheduler.await_fetches(FETCH_SECONDS)
+            if self._held:
+                self._held.wait(FETCH_SECONDS)
+            else:
+                self._scheduler.await_fetches(FETCH_SECONDS)
             return StepOutputs(expired, self.stats)
         if timeline is not None:
             timeline.lap(StepPhase.SCHEDULE)
@@ -176,6 +201,17 @@ class EngineCore:
         if not step.tokens:
             return
         self.durations.learn(step.tokens, (self._ended_ns - began) / 1e9)
+
+    def _take_held(self) -> list[RequestOutput]:
+        """Queue the requests whose constraint is ready; what the others hear whose constraint will never be."""
+        assert self._held is not None
+        ready, failed = self._held.take_ready()
+        for request in ready:
+            try:
+                self._scheduler.add(request)
+            except UsageError as error:
+                failed.append(RequestOutput(request.request_id, finish_reason="error", error=str(error)))
+        return failed
 
     def _plan_ahead(self) -> None:
         while len(self._under_way) < self._pipeline.depth and (step := self._scheduler.schedule()) is not None:

@@ -57,6 +57,19 @@ class ResetPrefixCache(msgspec.Struct, frozen=True, tag="reset-prefix-cache"):
     """Forget every cached prefix; requests that run are not affected."""
 
 
+class Vocabulary(msgspec.Struct, frozen=True, tag="vocabulary"):
+    """How tokens spell text, for constraints: told once, before the first request that has one.
+
+    `spelled` are all tokens' bytes one after the other, `lengths` uint32s in the machine's order; a token of no bytes
+    is never written by a grammar, nor is one of `special_ids`. `end_ids` end a text.
+    """
+
+    spelled: bytes
+    lengths: bytes
+    special_ids: list[int]
+    end_ids: list[int]
+
+
 class Resize(msgspec.Struct, frozen=True, tag="resize"):
     """Have whole blocks of at most so many bytes in the KV cache; `Resized` with the same key says when it is done."""
 
@@ -68,7 +81,7 @@ class Shutdown(msgspec.Struct, frozen=True, tag="shutdown"):
     """End the engine process now; whoever wants to drain has waited before."""
 
 
-Command = AddAnswer | SharePrompt | DropPrompt | AbortRequests | ResetPrefixCache | Resize | Shutdown
+Command = AddAnswer | SharePrompt | DropPrompt | AbortRequests | ResetPrefixCache | Vocabulary | Resize | Shutdown
 
 
 class LogprobEntry(msgspec.Struct, frozen=True, array_like=True):

@@ -7,6 +7,8 @@ from typing import NamedTuple
 
 import msgspec
 
+from plimsoll_runtime.engine.constraint import Constraint
+
 SEED_LIMIT = 2**63
 MAX_LOGPROBS = 20
 
@@ -64,6 +66,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     - `priority`: lower is served earlier, under the policy "priority" only (elsewhere any but 0 is refused).
     - `deadline`: seconds from the request's arrival within which its first token is wanted. A request that has none by
       then fails; one that has goes on to its end. None: whenever. The policy "deadline" also orders by it.
+    - `constraint`: the language that the answer is taken from; it ends with one of the model's ends as soon as nothing
+      may follow. Not together with `min_tokens` and `ignore_eos`, which want it to go on.
     - `stop` strings end the text before themselves unless `include_stop_str_in_output`.
     """
 
@@ -87,12 +91,14 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     skip_special_tokens: bool = True
     priority: int = 0
     deadline: float | None = None
+    constraint: Constraint | None = None
 
     def __post_init__(self) -> None:
         self._check_lengths()
         self._check_distribution()
         self._check_reports()
         self._check_urgency()
+        self._check_constraint()
 
     @property
     def greedy(self) -> bool:
@@ -129,6 +135,13 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
         for field, count in (("logprobs", self.logprobs), ("prompt_logprobs", self.prompt_logprobs)):
             if count is not None and not 0 <= count <= MAX_LOGPROBS:
                 raise ParamsError(field, f"must be between 0 and {MAX_LOGPROBS}, not {count}")
+
+    def _check_constraint(self) -> None:
+        if self.constraint is None:
+            return
+        for field, wanted in (("min_tokens", self.min_tokens > 0), ("ignore_eos", self.ignore_eos)):
+            if wanted:
+                raise ParamsError(field, "cannot be kept where the answer ends by its grammar: leave it out")
 
     def _check_urgency(self) -> None:
         if not -PRIORITY_LIMIT <= self.priority <= PRIORITY_LIMIT:

@@ -60,6 +60,8 @@ class ModelRunner:
         for init in plan.new_slots:
             self._sampler.fill(init)
         self._move_blocks(plan)
+        if self._sampler.constrains:
+            self._sampler.begin([s.slot for s in plan.sequences if s.sample])
         if not plan.sequences:
             return StepResult((), self._forward_pass.fallbacks)
         hidden, last_rows = self._forward(plan.sequences, plan)

@@ -9,6 +9,7 @@ from simulated import EOS, VOCAB, SimulatedRunner
 
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.engine.core import EngineCore, Runner
+from plimsoll_runtime.engine.held import Compiler
 from plimsoll_runtime.engine.messages import AddRequest, EngineInfo, RequestOutput
 from plimsoll_runtime.engine.params import SamplingParams
 from plimsoll_runtime.engine.tiers.index import TierIndex
@@ -27,6 +28,7 @@ def make_core(
     wrap: Callable[[Runner], Runner] = lambda runner: runner,
     timelines: Sequence[Timeline] = (),
     tiers: Callable[[SimulatedRunner], TierIndex] | None = None,
+    compiler: Compiler | None = None,
     **options: Any,
 ) -> tuple[EngineCore, SimulatedRunner]:
     """A core over a simulated runner (`wrap`ped, if so wanted), which checks its own integrity after every step."""
@@ -51,7 +53,7 @@ def make_core(
     )
     runner = SimulatedRunner(num_blocks, block_size, config.max_batch_tokens, config.max_sequences)
     index = None if tiers is None else tiers(runner)
-    return EngineCore(config, info, wrap(runner), *timelines, tiers=index), runner
+    return EngineCore(config, info, wrap(runner), *timelines, tiers=index, compiler=compiler), runner
 
 
 def request(

@@ -11,6 +11,7 @@ from torch import Tensor
 from plimsoll_kernels.sampling.op import sample
 from plimsoll_runtime.engine.plan import SequenceOutput, SlotInit, TokenLogprob
 from plimsoll_runtime.execution.sampling.adjust import adjust
+from plimsoll_runtime.execution.sampling.constrained import ConstrainedRows
 from plimsoll_runtime.execution.sampling.logprobs import token_logprobs
 from plimsoll_runtime.execution.sampling.state import NO_TOKEN, SamplingState
 
@@ -18,18 +19,36 @@ NOT_FINITE = "the model's logits are not finite (NaN or infinity): its weights o
 
 
 class Sampler:
-    """Chooses one token for each row of logits by the parameters of the slot that the row belongs to."""
+    """Chooses one token for each row of logits by the parameters of the slot that the row belongs to.
 
-    def __init__(self, vocab_size: int, eos_token_ids: tuple[int, ...]) -> None:
+    `constrains`: whether a slot has a constraint, so that `begin` is to be told of each step.
+    """
+
+    def __init__(
+        self, vocab_size: int, eos_token_ids: tuple[int, ...], constrained: ConstrainedRows | None = None
+    ) -> None:
         self._state = SamplingState(vocab_size, eos_token_ids)
+        self._constrained = constrained
+        self.constrains = False
 
     def fill(self, init: SlotInit) -> None:
         """A sequence takes a slot."""
         self._state.fill(init)
+        if self._constrained is not None:
+            self._constrained.fill(init)
+            self.constrains = self._constrained.active
 
     def free(self, slot: int) -> None:
         """A slot is empty again."""
         self._state.free(slot)
+        if self._constrained is not None:
+            self._constrained.free(slot)
+            self.constrains = self._constrained.active
+
+    def begin(self, slots: Sequence[int]) -> None:
+        """A step that will sample these slots is about to be computed: what they may choose is found out meanwhile."""
+        if self._constrained is not None:
+            self._constrained.begin(slots)
 
     def prompt_logprob_count(self, slot: int) -> int:
         """How many alternatives a prompt position of this slot reports."""
@@ -42,18 +61,23 @@ class Sampler:
         """
         state = self._state
         rows = state.rows(tuple(slots), logits.device)
+        constrained = self._constrained if self.constrains else None
+        masks = None if constrained is None else constrained.finish(slots, logits.device)
         raw = logits
+        if rows.reported is not None and (rows.adjusted or masks is not None):
+            raw = logits.clone()
         if rows.adjusted:
-            raw = logits.clone() if rows.reported is not None else logits
             adjust(logits, rows.adjusted, state.num_outputs(rows))
-        best, chosen = sample(logits, rows.params, state.uniforms(rows, logits.device))
+        best, chosen = sample(logits, rows.params, state.uniforms(rows, logits.device), masks)
         reports = {} if rows.reported is None else _report(raw, chosen, rows.reported, rows.alternatives)
         tokens = _on_host(best, chosen)
         state.record(rows, tokens)
-        if not reports and NO_TOKEN not in tokens:
+        if constrained is None and not reports and NO_TOKEN not in tokens:
             return [SequenceOutput(token) for token in tokens]
+        failed = {} if constrained is None else constrained.record(slots, tokens)
+        failed |= {row: NOT_FINITE for row, token in enumerate(tokens) if token == NO_TOKEN}
         return [
-            SequenceOutput(error=NOT_FINITE) if token == NO_TOKEN else SequenceOutput(token, reports.get(row))
+            SequenceOutput(error=failed[row]) if row in failed else SequenceOutput(token, reports.get(row))
             for row, token in enumerate(tokens)
         ]
 

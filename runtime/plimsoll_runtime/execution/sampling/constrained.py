@@ -1,0 +1,101 @@
+"""Rows whose tokens a grammar chooses among: their masks are computed beside the forward pass."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from plimsoll_kernels.sampling.masks import TokenMasks, words_of
+from plimsoll_runtime.engine.constraint import ConstraintError
+from plimsoll_runtime.engine.plan import SlotInit
+from plimsoll_runtime.structured.grammars import Grammars
+from plimsoll_runtime.structured.matcher import Matcher
+
+if TYPE_CHECKING:
+    from llguidance import LLExecutor
+
+MOST_THREADS = 8
+"""That compute masks: each takes some tens of microseconds."""
+
+
+class ConstrainedRows:
+    """The matchers of all slots, by slot, and the masks of a step's rows.
+
+    Nothing is imported or computed, and no thread started, before a sequence with a constraint comes.
+    """
+
+    def __init__(self, vocab_size: int, grammars: Grammars) -> None:
+        self._words = words_of(vocab_size)
+        self._grammars = grammars
+        self._matchers: dict[int, Matcher] = {}
+        self._broken: dict[int, str] = {}
+        self._under_way: tuple[list[int], Tensor, Future[None]] | None = None
+        self._pool: ThreadPoolExecutor | None = None
+        self._executor: LLExecutor | None = None
+
+    @property
+    def active(self) -> bool:
+        """Whether a slot has a constraint."""
+        return bool(self._matchers or self._broken)
+
+    def fill(self, init: SlotInit) -> None:
+        """A sequence takes a slot, fresh or resumed."""
+        constraint = init.params.constraint
+        if constraint is None:
+            return
+        try:
+            matcher = self._grammars.matcher(constraint)
+        except ConstraintError as error:
+            self._broken[init.slot] = str(error)
+            return
+        matcher.take_all(init.output_ids)
+        self._matchers[init.slot] = matcher
+
+    def free(self, slot: int) -> None:
+        """A slot is empty again."""
+        self._matchers.pop(slot, None)
+        self._broken.pop(slot, None)
+
+    def begin(self, slots: Sequence[int]) -> None:
+        """Start to compute the masks of the rows that are about to be sampled, in their order."""
+        if not self._matchers or not (limited := [slot for slot in slots if slot in self._matchers]):
+            return
+        bits = torch.empty(len(limited), self._words, dtype=torch.int32)
+        self._pool = self._pool or ThreadPoolExecutor(1, "plimsoll-masks")
+        self._under_way = limited, bits, self._pool.submit(self._compute, limited, bits)
+
+    def finish(self, slots: Sequence[int], device: torch.device) -> TokenMasks | None:
+        """The masks that were begun for these rows, on a device; None where no row has one."""
+        if self._under_way is None:
+            return None
+        limited, bits, done = self._under_way
+        self._under_way = None
+        done.result()
+        rows = {slot: row for row, slot in enumerate(limited)}
+        masked = torch.tensor([rows.get(slot, -1) for slot in slots], dtype=torch.int32)
+        return TokenMasks(masked.to(device), bits.to(device))
+
+    def record(self, slots: Sequence[int], tokens: Sequence[int]) -> dict[int, str]:
+        """Take note of the chosen tokens (-1: none); by row, why a sequence cannot go on."""
+        failed = {}
+        for row, (slot, token) in enumerate(zip(slots, tokens, strict=True)):
+            error = self._broken.get(slot)
+            if token >= 0 and (matcher := self._matchers.get(slot)) is not None:
+                matcher.take(token)
+                error = matcher.error
+            if error is not None:
+                failed[row] = f"the answer's grammar cannot be followed any further: {error}"
+        return failed
+
+    def _compute(self, slots: list[int], bits: Tensor) -> None:
+        if self._executor is None:
+            from llguidance import LLExecutor
+
+            self._executor = LLExecutor(min(MOST_THREADS, max(1, len(os.sched_getaffinity(0)) // 2)))
+        matchers = [(self._matchers[slot].inner, row) for row, slot in enumerate(slots)]
+        self._executor.unsafe_compute_mask_ptr(matchers, bits.data_ptr(), 4 * self._words, len(matchers))

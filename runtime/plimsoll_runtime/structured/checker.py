@@ -1,0 +1,88 @@
+"""Says of constraints, before they go to the engine, whether they can be kept to."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import weakref
+from collections import OrderedDict
+from collections.abc import Sequence
+
+import msgspec
+
+from plimsoll_runtime.engine.constraint import Constraint, ConstraintError
+from plimsoll_runtime.engine.messages import Vocabulary
+from plimsoll_runtime.structured.vocabulary import vocabulary_of
+from plimsoll_runtime.text.tokenizer import Tokenizer
+
+MOST_KNOWN = 256
+TOO_MUCH = "takes too much work to compile: it is nested too deeply, or has too many rules, references or repetitions"
+
+
+class Checker:
+    """For one model. Safe to use from several threads; what it does takes up to a second, so not on an event loop.
+
+    Constraints are tried in a process of its own, which is started when it is first needed.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, vocab_size: int, end_ids: Sequence[int]) -> None:
+        self._tokenizer = tokenizer
+        self._vocab_size = vocab_size
+        self._end_ids = end_ids
+        self._vocabulary: Vocabulary | None = None
+        self._known: OrderedDict[Constraint, str | None] = OrderedDict()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._lock = threading.Lock()
+
+    def check(self, constraint: Constraint) -> Vocabulary:
+        """The vocabulary that the engine is to be told. Raises ConstraintError for what cannot be kept to."""
+        with self._lock:
+            if self._vocabulary is None:
+                self._vocabulary = vocabulary_of(self._tokenizer, self._vocab_size, self._end_ids)
+            if constraint not in self._known:
+                self._known[constraint] = self._try(constraint)
+                if len(self._known) > MOST_KNOWN:
+                    self._known.popitem(last=False)
+            self._known.move_to_end(constraint)
+            wrong = self._known[constraint]
+        if wrong is not None:
+            raise ConstraintError(wrong)
+        return self._vocabulary
+
+    def _try(self, constraint: Constraint) -> str | None:
+        """What is wrong with a constraint. A process that a trial has ended is replaced by the next one."""
+        process = self._process = self._process or self._start()
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            process.stdin.write(msgspec.json.encode(constraint) + b"\n")
+            process.stdin.flush()
+            answer = process.stdout.readline()
+        except OSError:
+            answer = b""
+        if not answer:
+            self._process = None
+            _end(process)
+            return TOO_MUCH
+        wrong: str | None = msgspec.json.decode(answer, type=str | None)
+        return wrong
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "plimsoll_runtime.structured.trial"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        weakref.finalize(self, _end, process)
+        return process
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    process.kill()
+    process.wait()
+    for pipe in (process.stdin, process.stdout):
+        if pipe is not None:
+            pipe.close()

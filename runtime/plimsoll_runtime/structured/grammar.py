@@ -1,0 +1,164 @@
+"""Writes constraints in llguidance's notation, and refuses what it cannot enforce.
+
+Lark's notation with `%json` for schemas (llguidance, docs/syntax.md). Forcing is off: a mask holds every token that the
+language allows next, whether or not the text is spelled by the tokens that the tokenizer would choose.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from plimsoll_runtime.engine.constraint import Constraint, ConstraintError
+
+if TYPE_CHECKING:
+    from llguidance import LLParserLimits
+
+_HEAD = '%llguidance {"no_forcing": true}\n'
+_JSON_OPTIONS = {
+    "whitespace_flexible": True,
+    "whitespace_pattern": r"[ ]?|\n[ \t]{0,40}",
+    "coerce_one_of": False,
+    "lenient": False,
+}
+"""Between a document's parts there may be a space, or a line break with indentation, so that every text ends."""
+_OBJECT = "x-guidance"
+_MOST_OPTIONS = 2000
+
+_LIMITS: dict[str, Any] = {
+    "max_items_in_row": 2000,
+    "initial_lexer_fuel": 1_000_000,
+    "step_lexer_fuel": 100_000,
+    "step_max_items": 25_000,
+    "max_lexer_states": 10_000,
+    "max_grammar_size": 200_000,
+}
+"""Bounds of work and memory, in llguidance's own units: some tenths of a second, and some tens of megabytes."""
+
+
+def limits() -> LLParserLimits:
+    """What compiling and matching may take."""
+    from llguidance import LLParserLimits
+
+    return LLParserLimits(verbose_errors=False, **_LIMITS)
+
+
+def written(constraint: Constraint) -> str:
+    """A constraint as llguidance reads it. Raises ConstraintError where it is malformed."""
+    return _HEAD + _WRITERS[constraint.kind](constraint.source)
+
+
+def check(constraint: Constraint) -> None:
+    """Raises ConstraintError for what is malformed, too large, or cannot be enforced; a second of work at most."""
+    from llguidance import LLMatcher
+
+    wrong, messages = LLMatcher.validate_grammar_with_warnings(written(constraint), None, limits=limits())
+    if messages:
+        raise ConstraintError(told(messages[0]) if wrong else f"cannot be kept to: {told(messages[0])}")
+
+
+def told(message: str) -> str:
+    """An error of llguidance's, without the text around the place, which is ours."""
+    if "NoExtension" in message:
+        return "no text satisfies it"
+    return " ".join(message.split("\n   1 |")[0].replace("<non-verbose/>", "").split())
+
+
+def _json(source: str) -> str:
+    schema = _parsed(source)
+    if schema is True:
+        schema = {}
+    if not isinstance(schema, dict):
+        raise ConstraintError(f"a schema is a JSON object or true, not {source[:40]}")
+    if _OBJECT in schema:
+        raise ConstraintError(f"the schema's {_OBJECT!r} is not offered")
+    return "start: %json " + json.dumps({**schema, _OBJECT: _JSON_OPTIONS})
+
+
+def _regex(source: str) -> str:
+    from llguidance import LLMatcher
+
+    lark: str = json.loads(LLMatcher.grammar_from_regex(source))["grammars"][0]["lark_grammar"]
+    return lark
+
+
+def _choice(source: str) -> str:
+    options = _parsed(source)
+    if not isinstance(options, list) or not options or not all(isinstance(o, str) and o for o in options):
+        raise ConstraintError("a choice is a list of one text or more, none of them empty")
+    if len(options) > _MOST_OPTIONS:
+        raise ConstraintError(f"a choice has at most {_MOST_OPTIONS} texts, not {len(options)}")
+    return "start: " + " | ".join(json.dumps(option, ensure_ascii=False) for option in options)
+
+
+def _grammar(source: str) -> str:
+    if "%llguidance" in source:
+        raise ConstraintError("the directive %llguidance is not offered")
+    if "::=" not in source:
+        return source
+    from llguidance.gbnf_to_lark import gbnf_to_lark
+
+    try:
+        lark: str = gbnf_to_lark(source)
+    except Exception as error:  # it raises whatever its parser meets
+        raise ConstraintError(f"the EBNF grammar cannot be read: {error}") from error
+    return lark
+
+
+class _Structure(msgspec.Struct):
+    begin: str
+    schema: dict[str, Any]
+    end: str
+
+
+class _Tags(msgspec.Struct):
+    structures: list[_Structure]
+    triggers: list[str]
+
+
+def _tags(source: str) -> str:
+    from llguidance import StructTag
+
+    try:
+        given = msgspec.json.decode(source, type=_Tags)
+    except msgspec.DecodeError as error:
+        raise ConstraintError(f"a structural tag has structures and triggers: {error}") from error
+    if not given.structures:
+        raise ConstraintError("a structural tag has one structure at least")
+    tags = [
+        StructTag(
+            trigger=_trigger(structure.begin, given.triggers),
+            begin=structure.begin,
+            grammar={**structure.schema, _OBJECT: _JSON_OPTIONS},
+            end=structure.end,
+        )
+        for structure in given.structures
+    ]
+    lark: str = StructTag.to_grammar(tags, assume_special=False)
+    return lark
+
+
+def _trigger(begin: str, triggers: list[str]) -> str:
+    found = next((trigger for trigger in triggers if trigger and begin.startswith(trigger)), None)
+    if found is None:
+        raise ConstraintError(f"the structure that begins with {begin[:40]!r} begins with none of the triggers")
+    return found
+
+
+def _parsed(source: str) -> object:
+    try:
+        return json.loads(source)
+    except (ValueError, RecursionError) as error:
+        raise ConstraintError(f"is no JSON: {error}") from error
+
+
+_WRITERS: Mapping[str, Callable[[str], str]] = {
+    "json": _json,
+    "regex": _regex,
+    "choice": _choice,
+    "grammar": _grammar,
+    "tags": _tags,
+}

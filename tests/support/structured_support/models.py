@@ -1,0 +1,40 @@
+"""A small random model whose vocabulary can spell any text."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from model_support.tiny import make_model
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+END = "</s>"
+CORPUS = [
+    '{"name": "text", "value": [1, 2, 3], "kind": true, "none": null, "p": {"a": false}}',
+    '[{"id": 12, "items": ["a", "b"]}, "größe", "日本", "🙂"]',
+    "the answer is 42, and the option is in the list of values",
+]
+
+
+def byte_tokenizer(size: int = 600) -> Tokenizer:
+    """Byte-level pieces: all bytes, and what is frequent in a little JSON."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(
+        vocab_size=size, special_tokens=[END], initial_alphabet=alphabet, show_progress=False, min_frequency=1
+    )
+    tokenizer.train_from_iterator(CORPUS, trainer)
+    return tokenizer
+
+
+def spelling_model(folder: Path, *, padding: int = 24) -> Path:
+    """Saves a random Llama whose logits are a few more than its tokenizer has tokens."""
+    tokenizer = byte_tokenizer()
+    size = tokenizer.get_vocab_size() + padding
+    model = make_model("LlamaConfig", {"vocab_size": size, "bos_token_id": 0, "eos_token_id": 0}, seed=3)
+    model.save_pretrained(folder)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": END}))
+    return folder

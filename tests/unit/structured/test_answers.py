@@ -1,0 +1,173 @@
+"""Answers of a random model at temperature 1: those that end are valid, those that are cut begin a valid one."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import jsonschema
+import pytest
+from structured_support.models import spelling_model
+from structured_support.schemas import cases
+
+from plimsoll_runtime import LLM, SamplingParams
+from plimsoll_runtime.engine.constraint import Constraint
+from plimsoll_runtime.errors import UsageError
+from plimsoll_runtime.structured.grammars import Grammars
+from plimsoll_runtime.structured.vocabulary import vocabulary_of
+
+CASES = cases()
+RFC_3339 = {
+    "date": re.compile(r"\d{4}-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])"),
+    "time": re.compile(r"([01]\d|2[0-3]):[0-5]\d:([0-5]\d|60)(\.\d+)?([Zz]|[+-]([01]\d|2[0-3]):[0-5]\d)"),
+}
+"""Python's own checkers know no year 0, no small z and no leap second."""
+SHAPE = {
+    "type": "object",
+    "properties": {"name": {"type": "string", "maxLength": 10}, "ok": {"type": "boolean"}},
+    "required": ["name", "ok"],
+    "additionalProperties": False,
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(spelling_model(tmp_path_factory.mktemp("spelling")))
+
+
+def load(folder: str, **options: Any) -> LLM:
+    defaults: dict[str, Any] = {"max_model_len": 512, "kv_memory": "48MiB", "max_sequences": 48, "threads": 1}
+    return LLM(folder, dtype="float32", check_integrity_every=50, **(defaults | options))
+
+
+@pytest.fixture(scope="module")
+def llm(folder: str) -> LLM:
+    return load(folder)
+
+
+def checker() -> jsonschema.FormatChecker:
+    formats = jsonschema.FormatChecker()
+    for name, pattern in RFC_3339.items():
+        formats.checks(name)(lambda value, p=pattern: not isinstance(value, str) or bool(p.fullmatch(value)))
+    return formats
+
+
+def params(constraint: Constraint | None, **options: Any) -> SamplingParams:
+    return SamplingParams(**{"temperature": 1.0, "max_tokens": 400, "constraint": constraint, **options})
+
+
+def test_every_schema_in_one_batch(llm: LLM, folder: str) -> None:
+    wanted = [params(Constraint.json(case.schema), seed=i) for i, case in enumerate(CASES)]
+    found = llm.generate([[5 + i % 50, 7, 9] for i in range(len(CASES))], wanted)
+    grammars, formats, ended = Grammars(), checker(), 0
+    grammars.use(vocabulary_of(llm._tokenizer, llm.info.vocab_size, llm.info.eos_token_ids))
+    for case, generation in zip(CASES, found, strict=True):
+        [answer] = generation.outputs
+        assert answer.error is None, case.name
+        if answer.finish_reason == "stop":
+            ended += 1
+            document = json.loads(answer.text)
+            jsonschema.Draft202012Validator(case.schema, format_checker=formats).validate(document)
+        else:
+            matcher = grammars.matcher(Constraint.json(case.schema))
+            matcher.take_all(answer.token_ids)
+            assert matcher.error is None, case.name
+    assert ended >= 0.8 * len(CASES)
+
+
+KINDS = {
+    "regex": (Constraint.regex(r"[A-Z]{2}-[0-9]{1,4}( [a-z]{1,5}){1,2}!"), r"[A-Z]{2}-[0-9]{1,4}( [a-z]{1,5}){1,2}!"),
+    "choice": (Constraint.choice(["yes", "no", "perhaps: 50%", "größer"]), "yes|no|perhaps: 50%|größer"),
+    "lark": (Constraint.grammar('start: "x" NUM ("," NUM)~0..2\nNUM: /[0-9]{1,3}/'), r"x\d{1,3}(,\d{1,3}){0,2}"),
+    "ebnf": (Constraint.grammar('root ::= "hi" [a-c]{1,3} ("." | "!")'), r"hi[a-c]{1,3}[.!]"),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_of_constraint(llm: LLM, kind: str) -> None:
+    constraint, pattern = KINDS[kind]
+    for generation in llm.generate([[5, 6]] * 20, [params(constraint, seed=i) for i in range(20)]):
+        [answer] = generation.outputs
+        assert (answer.finish_reason, answer.stop_reason) == ("stop", None)
+        assert re.fullmatch(pattern, answer.text), answer.text
+
+
+def test_nobody_else_in_the_batch_notices(llm: LLM) -> None:
+    prompts = [[5 + i, 7, 9] for i in range(8)]
+    free = [params(None, seed=i, max_tokens=30, ignore_eos=True) for i in range(8)]
+    alone = [g.outputs[0].token_ids for g in llm.generate(prompts, free)]
+    mixed = [params(Constraint.json(SHAPE), seed=i) for i in range(8)]
+    both = llm.generate(
+        [p for p in prompts for _ in range(2)], [p for pair in zip(free, mixed, strict=True) for p in pair]
+    )
+    assert [g.outputs[0].token_ids for g in both[::2]] == alone
+    for generation in both[1::2]:
+        jsonschema.validate(json.loads(generation.outputs[0].text), SHAPE)
+
+
+WAYS: dict[str, dict[str, Any]] = {
+    "little memory": {"kv_memory": "96KiB", "max_model_len": 64},
+    "small chunks": {"max_batch_tokens": 5},
+    "no overlap": {"overlap": False},
+    "two at a time": {"max_sequences": 2},
+    "a process of its own": {"engine": "child"},
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_however_it_is_computed_the_answer_is_the_same(llm: LLM, folder: str, way: str) -> None:
+    prompts = [[5 + i, 7, 9, 11, 13, 15, 17, 19] for i in range(10)]
+    wanted = [
+        params(Constraint.json(SHAPE), seed=i, max_tokens=50, presence_penalty=0.5 * (i % 2), top_k=20 * (i % 3))
+        for i in range(10)
+    ]
+    expected = [g.outputs[0].token_ids for g in llm.generate(prompts, wanted)]
+    other = load(folder, **WAYS[way])
+    assert [g.outputs[0].token_ids for g in other.generate(prompts, wanted)] == expected
+    if way == "little memory":
+        assert other.stats.preemptions > 0
+    other.close()
+
+
+def test_log_probabilities_are_the_model_s_own(llm: LLM) -> None:
+    constraint = Constraint.choice(["yes", "no"])
+    [generation] = llm.generate([[5, 6]], params(constraint, seed=1, logprobs=3))
+    answer = generation.outputs[0]
+    assert answer.logprobs is not None
+    first = answer.logprobs[0]
+    [free] = llm.generate([[5, 6]], params(None, temperature=0.0, max_tokens=1, logprobs=3))
+    assert free.outputs[0].logprobs is not None
+    assert first.top == free.outputs[0].logprobs[0].top
+    assert first.rank > 1
+    assert first.token_id not in [token for token, _ in first.top]
+
+
+def test_a_stop_string_still_stops(llm: LLM) -> None:
+    [generation] = llm.generate([[5, 6]], params(Constraint.regex("[a-z]{8}"), seed=1, stop=tuple("abcdefghijklm")))
+    answer = generation.outputs[0]
+    assert answer.finish_reason == "stop"
+    assert answer.stop_reason in tuple("abcdefghijklm")
+
+
+def test_what_cannot_be_kept_to_is_refused_before_anything_runs(llm: LLM) -> None:
+    with pytest.raises(UsageError, match=r"the constraint .*uniqueItems"):
+        llm.generate([[5]], params(Constraint.json({"type": "array", "uniqueItems": True})))
+    for field, value in (("min_tokens", 3), ("ignore_eos", True)):
+        with pytest.raises(ValueError, match=f"{field}: cannot be kept"):
+            params(Constraint.choice(["a"]), **{field: value})
+
+
+def test_a_grammar_that_takes_too_much_work_ends_its_own_answer(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Here no work at all is allowed once a token was taken."""
+    from llguidance import LLParserLimits
+
+    from plimsoll_runtime.structured import grammars
+
+    monkeypatch.setattr(grammars, "limits", lambda: LLParserLimits(step_lexer_fuel=1, step_max_items=1))
+    hard = Constraint.json({"type": "object", "properties": {"p": {"type": "string", "pattern": "([a-z].{3}){2,9}x"}}})
+    fine = params(None, max_tokens=5, seed=3, ignore_eos=True)
+    broken, other = llm.generate([[5, 6], [7, 8]], [params(hard, seed=1), fine])
+    assert broken.outputs[0].finish_reason == "error"
+    assert "the answer's grammar cannot be followed any further" in str(broken.outputs[0].error)
+    assert (other.outputs[0].finish_reason, len(other.outputs[0].token_ids)) == ("length", 5)

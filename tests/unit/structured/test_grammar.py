@@ -1,0 +1,116 @@
+"""What can be enforced is written down, and what cannot is refused by name, within a bound of work."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from structured_support.schemas import Case, cases
+
+from plimsoll_runtime.engine.constraint import MOST_BYTES, Constraint, ConstraintError
+from plimsoll_runtime.structured.grammar import check
+
+CASES = cases()
+
+
+def test_there_are_enough_of_them() -> None:
+    assert len(CASES) >= 300
+    assert len({case.name for case in CASES}) == len(CASES)
+    assert sum(case.ends for case in CASES) >= 0.8 * len(CASES)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_schemas_that_are_served(case: Case) -> None:
+    check(Constraint.json(case.schema))
+
+
+@pytest.mark.parametrize(
+    "constraint",
+    [
+        Constraint.json(True),
+        Constraint.json('{"type": "object"}'),
+        Constraint.regex("a/b\\/c\"'\n"),
+        Constraint.choice(["yes", 'q"', "\\", "\n", "🙂", "\u0000"]),
+        Constraint.grammar('start: "x" NUM ("," NUM)*\nNUM: /[0-9]+/'),
+        Constraint.grammar('root ::= "hi" [a-z]{3} (item | "none")\nitem ::= "<" [^>]+ ">"'),
+        Constraint.tags({"structures": [{"begin": "<f=a>", "schema": {}, "end": "</f>"}], "triggers": ["<f="]}),
+    ],
+    ids=lambda constraint: f"{constraint.kind} {constraint.source[:20]}",
+)
+def test_constraints_that_are_served(constraint: Constraint) -> None:
+    check(constraint)
+
+
+@pytest.mark.parametrize(
+    ("schema", "told"),
+    [
+        ({"type": "array", "uniqueItems": True}, "uniqueItems"),
+        ({"not": {"type": "string"}}, "not"),
+        ({"type": "object", "propertyNames": {"pattern": "^a"}}, "propertyNames"),
+        ({"if": {"type": "string"}, "then": {"minLength": 3}}, "if.*then"),
+        ({"type": "object", "dependentRequired": {"a": ["b"]}}, "dependentRequired"),
+        ({"type": "array", "contains": {"type": "string"}}, "contains"),
+        ({"type": "object", "unevaluatedProperties": False}, "unevaluatedProperties"),
+        ({"type": "string", "format": "bogus"}, "Unknown format: bogus"),
+        ({"oneOf": [{"type": "string"}, {"minLength": 3}]}, "oneOf"),
+        ({"$ref": "https://example.com/other"}, "example.com/other"),
+        ({"type": "string", "pattern": "(?=a)b"}, "look-ahead"),
+        ({"type": "string", "pattern": "(a)\\1"}, "backreferences"),
+        ({"type": "integer", "minimum": 3, "maximum": 2}, "minimum"),
+        ({"allOf": [{"type": "string"}, {"type": "integer"}]}, "[Uu]nsatisfiable"),
+        ({"type": "strange"}, "strange"),
+        ({"type": "object", "x-guidance": {"lenient": True}}, "x-guidance"),
+        (False, "object or true"),
+    ],
+    ids=str,
+)
+def test_features_that_are_refused(schema: Any, told: str) -> None:
+    with pytest.raises(ConstraintError, match=told):
+        check(Constraint.json(schema))
+
+
+@pytest.mark.parametrize(
+    ("constraint", "told"),
+    [
+        (Constraint("json", "{"), "is no JSON"),
+        (Constraint("json", "[1]"), "object or true"),
+        (Constraint("json", "[" * 100_000), "is no JSON"),
+        (Constraint.regex("(a"), "unclosed group"),
+        (Constraint.regex("a(?<=b)"), "look-behind"),
+        (Constraint.choice([]), "one text or more"),
+        (Constraint.choice(["a", ""]), "none of them empty"),
+        (Constraint("choice", '"a"'), "one text or more"),
+        (Constraint.choice([str(i) for i in range(2001)]), "at most 2000 texts, not 2001"),
+        (Constraint.grammar("nostart: 'a'"), "."),
+        (Constraint.grammar('start: "a" | b'), 'unknown name: "b"'),
+        (Constraint.grammar('%llguidance {"no_forcing": false}\nstart: "a"'), "%llguidance is not offered"),
+        (Constraint.grammar("root ::= ((("), "EBNF grammar cannot be read"),
+        (Constraint.tags({"structures": [], "triggers": []}), "one structure at least"),
+        (Constraint.tags({"structures": [{"begin": "<a>", "schema": {}, "end": ""}], "triggers": ["<b"]}), "'<a>'"),
+        (Constraint("tags", "{}"), "structures"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else f"{value.kind} {value.source[:20]}",
+)
+def test_what_is_malformed_is_refused(constraint: Constraint, told: str) -> None:
+    with pytest.raises(ConstraintError, match=told):
+        check(constraint)
+
+
+def test_sources_are_bounded() -> None:
+    with pytest.raises(ConstraintError, match=f"has {MOST_BYTES + 1} characters, and {MOST_BYTES} are the most"):
+        Constraint.regex("a" * (MOST_BYTES + 1))
+    with pytest.raises(ConstraintError, match="is no JSON"):
+        Constraint.json({"enum": [object()]})
+
+
+def test_errors_say_nothing_of_our_own_text() -> None:
+    with pytest.raises(ConstraintError) as caught:
+        check(Constraint.grammar('start: "a" | b'))
+    assert "no_forcing" not in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_the_text_of_a_schema_is_kept() -> None:
+    assert json.loads(Constraint.json({"a": "ü"}).source) == {"a": "ü"}
+    assert Constraint.json({"a": 1}) == Constraint.json('{"a":1}')
