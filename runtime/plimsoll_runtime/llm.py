@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from types import TracebackType
 from typing import Any, Literal, Self
 
@@ -15,12 +16,20 @@ from plimsoll_runtime.driver.build import build_engine
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.engine.constraint import ConstraintError
 from plimsoll_runtime.engine.core import EngineCore
-from plimsoll_runtime.engine.messages import AddRequest, EngineInfo, EngineStats, LogprobEntry, RequestOutput
+from plimsoll_runtime.engine.messages import (
+    AddRequest,
+    EngineInfo,
+    EngineStats,
+    LogprobEntry,
+    RequestOutput,
+    Vocabulary,
+)
 from plimsoll_runtime.engine.params import SamplingParams
 from plimsoll_runtime.engine.scores import unpack
 from plimsoll_runtime.errors import UsageError
 from plimsoll_runtime.interrupts import Uninterrupted
 from plimsoll_runtime.structured.checker import Checker
+from plimsoll_runtime.structured.vocabulary import vocabulary_of
 from plimsoll_runtime.text.output import OutputText
 from plimsoll_runtime.text.tokenizer import load_tokenizer
 from plimsoll_runtime.weights.sources import resolve
@@ -74,7 +83,7 @@ class LLM:
         self._kept: EngineCore | BlockingEngine | None = (
             build_engine(config, _silent) if engine == "here" else BlockingEngine(config)
         )
-        self._checker = Checker(self._tokenizer, self.info.vocab_size, self.info.eos_token_ids)
+        self._checker = Checker()
         self._ids = itertools.count()
 
     @property
@@ -144,12 +153,17 @@ class LLM:
             raise UsageError("this LLM was closed; make another one")
         return self._kept
 
+    @cached_property
+    def _vocabulary(self) -> Vocabulary:
+        return vocabulary_of(self._tokenizer, self.info.vocab_size, self.info.eos_token_ids)
+
     def _check_constraints(self, chosen: Sequence[SamplingParams]) -> None:
         for constraint in dict.fromkeys(params.constraint for params in chosen):
             if constraint is None:
                 continue
             try:
-                self._engine.use(self._checker.check(constraint))
+                self._checker.check(constraint)
+                self._engine.use(self._vocabulary)
             except ConstraintError as error:
                 raise UsageError(f"the constraint {error}") from error
 

@@ -17,6 +17,7 @@ from plimsoll_runtime.api.disconnect import ClientGoneError
 from plimsoll_runtime.api.errors import ApiError
 from plimsoll_runtime.api.offload import LONG_BODY
 from plimsoll_runtime.api.schemas.chat import PARTS, TEXT
+from plimsoll_runtime.api.schemas.constraints import FORMATS
 from plimsoll_runtime.api.values import MAX_VALUES, check_values
 
 BODY_LIMIT = 32 * 2**20
@@ -145,11 +146,15 @@ def _refusal(detail: ErrorDetails) -> ApiError:
     return ApiError(f"Invalid value for '{where}': {message}.", param=where, code="invalid_value")
 
 
+_FORMS = {TEXT, PARTS, *FORMATS.values()}
+"""What pydantic puts into places where a value may have several forms."""
+
+
 def _path(location: Iterable[int | str]) -> str:
     """("messages", 0, "content") as messages[0].content, cut to a length that fits in a message."""
     path = ""
     for part in location:
-        if path and part in (TEXT, PARTS):
+        if path and part in _FORMS:
             continue
         if isinstance(part, int):
             path += f"[{part}]"

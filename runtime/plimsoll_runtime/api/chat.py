@@ -52,7 +52,9 @@ def prepare(body: ChatRequest, model: ServedModel, record: RequestRecord) -> Gen
         add_special_tokens=body.add_special_tokens,
     )
     wanted = Wanted([ids], params, "messages", n=body.choices, max_tokens=body.token_limit, cache_salt=body.cache_salt)
-    return Generation(model, plan_choices(model, wanted, record), record, partial(ChatAnswers, body))
+    return Generation(
+        model, plan_choices(model, wanted, record), record, partial(ChatAnswers, body), body.constraint_field
+    )
 
 
 class ChatAnswers:

@@ -44,7 +44,8 @@ def prepare(body: CompletionRequest, model: ServedModel, record: RequestRecord) 
     )
     choices = plan_choices(model, wanted, record)
     echoes = [_text(model, p, ids) for p, ids in zip(body.prompt, prompts, strict=True)] if body.echo else []
-    return Generation(model, choices, record, partial(CompletionAnswers, body, echoes), counted=not body.scores_only)
+    form = partial(CompletionAnswers, body, echoes)
+    return Generation(model, choices, record, form, body.constraint_field, counted=not body.scores_only)
 
 
 def _encode(body: CompletionRequest, model: ServedModel, prompt: Prompt) -> list[int]:

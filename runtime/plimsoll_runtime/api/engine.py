@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from typing import Protocol
 
-from plimsoll_runtime.engine.messages import AddRequest, EngineInfo, EngineStats, RequestOutput
+from plimsoll_runtime.engine.messages import AddRequest, EngineInfo, EngineStats, RequestOutput, Vocabulary
 from plimsoll_runtime.errors import PlimsollError
 
 
@@ -29,6 +29,9 @@ class Engine(Protocol):
 
     def generate(self, request: AddRequest) -> AsyncGenerator[RequestOutput, None]:
         """The outputs of one request as they come; closing the generator early aborts the request."""
+
+    def use(self, vocabulary: Vocabulary) -> None:
+        """Let it compile constraints, before the first request that has one; told again, it does nothing."""
 
     async def wait_dead(self) -> None:
         """Return once the engine has died, for whatever reason."""

@@ -12,6 +12,7 @@ from typing import Protocol
 import msgspec
 
 from plimsoll_runtime.api.choices import Choice
+from plimsoll_runtime.api.constraints import admit
 from plimsoll_runtime.api.errors import ApiError, engine_died
 from plimsoll_runtime.api.offload import offload
 from plimsoll_runtime.api.pieces import Piece, all_pieces
@@ -44,13 +45,15 @@ class Answers(Protocol):
 @dataclass(frozen=True, slots=True)
 class Generation:
     """A validated request whose answers are generated, ready to run. `form` begins the answers, which may tell what the
-    meter has counted by then. The tokens of answers that are not `counted` are not told.
+    meter has counted by then. The tokens of answers that are not `counted` are not told. `constrained_by` is the field
+    of the body that says what answers are to be kept to, where one does.
     """
 
     model: ServedModel
     choices: Sequence[Choice]
     record: RequestRecord
     form: Callable[[Generation, UsageMeter], Answers]
+    constrained_by: str = "response_format"
     counted: bool = True
 
     async def whole(self) -> msgspec.Struct:
@@ -84,6 +87,8 @@ class Generation:
         """All pieces of all choices as they come. Closing it aborts what still runs. Raises ApiError."""
         model, choices, record = self.model, self.choices, self.record
         record.prompt_tokens = meter.prompt_tokens
+        if (constraint := choices[0].request.params.constraint) is not None:
+            await admit(model, constraint, self.constrained_by)
         pieces = all_pieces(model, choices, record)
         try:
             with model.room.take(*_seats(choices)) as seats:

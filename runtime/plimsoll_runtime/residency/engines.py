@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from typing import Protocol
 
-from plimsoll_runtime.engine.messages import AddRequest, EngineInfo, EngineStats, RequestOutput
+from plimsoll_runtime.engine.messages import AddRequest, EngineInfo, EngineStats, RequestOutput, Vocabulary
 from plimsoll_runtime.errors import PlimsollError
 from plimsoll_runtime.residency.ledger import Grant
 from plimsoll_runtime.residency.names import ModelName
@@ -37,6 +37,9 @@ class Engine(Protocol):
 
     def generate(self, request: AddRequest) -> AsyncGenerator[RequestOutput, None]:
         """The outputs of one request as they come; closing the generator early aborts the request."""
+
+    def use(self, vocabulary: Vocabulary) -> None:
+        """Let it compile constraints, before the first request that has one; told again, it does nothing."""
 
     async def wait_dead(self) -> None:
         """Return once it can serve nothing any more, for whatever reason."""

@@ -7,39 +7,33 @@ import sys
 import threading
 import weakref
 from collections import OrderedDict
-from collections.abc import Sequence
 
 import msgspec
 
 from plimsoll_runtime.engine.constraint import Constraint, ConstraintError
-from plimsoll_runtime.engine.messages import Vocabulary
-from plimsoll_runtime.structured.vocabulary import vocabulary_of
-from plimsoll_runtime.text.tokenizer import Tokenizer
 
 MOST_KNOWN = 256
 TOO_MUCH = "takes too much work to compile: it is nested too deeply, or has too many rules, references or repetitions"
 
 
 class Checker:
-    """For one model. Safe to use from several threads; what it does takes up to a second, so not on an event loop.
+    """Safe to use from several threads; what it does takes up to a second, so not on an event loop.
 
     Constraints are tried in a process of its own, which is started when it is first needed.
     """
 
-    def __init__(self, tokenizer: Tokenizer, vocab_size: int, end_ids: Sequence[int]) -> None:
-        self._tokenizer = tokenizer
-        self._vocab_size = vocab_size
-        self._end_ids = end_ids
-        self._vocabulary: Vocabulary | None = None
+    def __init__(self) -> None:
         self._known: OrderedDict[Constraint, str | None] = OrderedDict()
         self._process: subprocess.Popen[bytes] | None = None
         self._lock = threading.Lock()
 
-    def check(self, constraint: Constraint) -> Vocabulary:
-        """The vocabulary that the engine is to be told. Raises ConstraintError for what cannot be kept to."""
+    def has_passed(self, constraint: Constraint) -> bool:
+        """Whether a constraint is known to be one that can be kept to; at once, whatever is tried meanwhile."""
+        return self._known.get(constraint, TOO_MUCH) is None
+
+    def check(self, constraint: Constraint) -> None:
+        """Raises ConstraintError for what cannot be kept to, whatever the model."""
         with self._lock:
-            if self._vocabulary is None:
-                self._vocabulary = vocabulary_of(self._tokenizer, self._vocab_size, self._end_ids)
             if constraint not in self._known:
                 self._known[constraint] = self._try(constraint)
                 if len(self._known) > MOST_KNOWN:
@@ -48,7 +42,6 @@ class Checker:
             wrong = self._known[constraint]
         if wrong is not None:
             raise ConstraintError(wrong)
-        return self._vocabulary
 
     def _try(self, constraint: Constraint) -> str | None:
         """What is wrong with a constraint. A process that a trial has ended is replaced by the next one."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
-from plimsoll_runtime.engine.messages import AddRequest, EngineInfo, EngineStats, RequestOutput
+from plimsoll_runtime.engine.messages import AddRequest, EngineInfo, EngineStats, RequestOutput, Vocabulary
 from plimsoll_runtime.errors import EngineDeadError, PlimsollError
 from plimsoll_runtime.residency.engines import Device, Found, Image, Look, Started
 from plimsoll_runtime.residency.ledger import Grant
@@ -85,6 +85,9 @@ class FakeEngine:
 
     def generate(self, request: AddRequest) -> AsyncGenerator[RequestOutput, None]:
         return cast(AsyncGenerator[RequestOutput, None], self._inner.generate(request))
+
+    def use(self, vocabulary: Vocabulary) -> None:
+        self._inner.use(vocabulary)
 
     async def wait_dead(self) -> None:
         await self._dead.wait()

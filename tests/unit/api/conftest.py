@@ -24,7 +24,15 @@ from plimsoll_runtime.api.served import ServedModel
 from plimsoll_runtime.api.server import Server
 from plimsoll_runtime.api.state import ServerState
 from plimsoll_runtime.engine.config import EngineConfig
-from plimsoll_runtime.engine.messages import AddRequest, EngineInfo, EngineStats, LogprobEntry, RequestOutput, TierStats
+from plimsoll_runtime.engine.messages import (
+    AddRequest,
+    EngineInfo,
+    EngineStats,
+    LogprobEntry,
+    RequestOutput,
+    TierStats,
+    Vocabulary,
+)
 from plimsoll_runtime.engine.scores import pack
 from plimsoll_runtime.errors import EngineDeadError, UsageError
 from plimsoll_runtime.text.spelling import byte_of_character
@@ -180,6 +188,7 @@ class FakeEngine:
         self.changed = asyncio.Event()
         self.stopped = False
         self.failure: EngineDeadError | None = None
+        self.vocabulary: Vocabulary | None = None
         self._going = asyncio.Event()
         self._dead = asyncio.Event()
         self.reset()
@@ -193,6 +202,9 @@ class FakeEngine:
         self.asked: list[AddRequest] = []
         self.aborted: list[str] = []
         self._going.set()
+
+    def use(self, vocabulary: Vocabulary) -> None:
+        self.vocabulary = vocabulary
 
     def pause(self) -> None:
         self._going.clear()

@@ -218,8 +218,6 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"tools": [{"type": "function"}]}, "tools", "not supported yet"),
     ({"tool_choice": "auto"}, "tool_choice", "without tools only 'none'"),
     ({"functions": [{}]}, "functions", "not supported yet"),
-    ({"response_format": {"type": "json_object"}}, "response_format", "only {'type': 'text'}"),
-    ({"response_format": {"type": "json_schema"}}, "response_format", "only {'type': 'text'}"),
     ({"modalities": ["audio"]}, "modalities[0]", "should be 'text'"),
     ({"reasoning_effort": "low"}, "reasoning_effort", "chat_template_kwargs"),
     ({"stream_options": {"include_usage": True}}, "stream_options", "only allowed with 'stream'"),

@@ -9,12 +9,13 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import httpx
 import openai
 import psutil
 import pytest
+from pydantic import BaseModel, ConfigDict
 
 BROKEN = 263
 """A token whose embedding is not a number: whoever has it in the prompt has no logits."""
@@ -208,3 +209,41 @@ def test_logits_that_are_not_finite_cost_one_request(serve: Callable[..., Served
     assert 'plimsoll_kv_blocks_used{model="tiny"} 0.0' in metrics
     assert 'plimsoll_kv_blocks{model="tiny"} 23.0' in metrics
     assert [answer(prompt) for prompt in prompts * 3] == alone * 3, "three times twelve blocks: every one is used again"
+
+
+class Verdict(BaseModel):
+    """What the model is to say."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    ok: bool
+    level: Literal["low", "high"]
+
+
+def test_answers_are_of_their_schema(serve: Callable[..., Served]) -> None:
+    served = serve()
+    messages: Any = [{"role": "user", "content": "Hi"}]
+    parsed = served.client.chat.completions.parse(model="tiny", messages=messages, response_format=Verdict, seed=1)
+    assert isinstance(parsed.choices[0].message.parsed, Verdict)
+    parts = served.client.completions.create(
+        model="tiny",
+        prompt="Hi",
+        n=4,
+        seed=2,
+        max_tokens=60,
+        stream=True,
+        extra_body={"structured_outputs": {"regex": "[a-f]{2,5}-[0-9]{3}"}},
+    )
+    texts = dict.fromkeys(range(4), "")
+    for part in parts:
+        texts[part.choices[0].index] += part.choices[0].text
+    assert all(re.fullmatch("[a-f]{2,5}-[0-9]{3}", text) for text in texts.values()), texts
+    with pytest.raises(openai.BadRequestError, match="uniqueItems"):
+        served.client.chat.completions.create(
+            model="tiny",
+            messages=messages,
+            response_format={
+                "type": "json_schema",
+                "json_schema": {"name": "a", "schema": {"type": "array", "uniqueItems": True}},
+            },
+        )

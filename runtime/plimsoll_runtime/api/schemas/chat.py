@@ -7,8 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag, WithJsonSchema
 
-from plimsoll_runtime.api.errors import ApiError
-from plimsoll_runtime.api.schemas.sampling import EMPTY, Count, Lenient, SamplingFields
+from plimsoll_runtime.api.schemas.sampling import EMPTY, Count, Lenient, SamplingFields, invalid
 from plimsoll_runtime.engine.params import MAX_LOGPROBS
 
 MAX_MESSAGES = 4096
@@ -20,7 +19,6 @@ _ROLES = ["system", "developer", "user", "assistant"]
 """Those that are rendered; "tool" and "function" are refused in words of their own."""
 _NO_TOOL = {"enum": [None, "none"]}
 _NO_CALL = {"enum": [*EMPTY["enum"], "none"], "description": EMPTY["description"]}
-_FORMAT = {"anyOf": [{"type": "object", "properties": {"type": {"const": "text"}}}, {"type": "null"}]}
 
 Unsupported = Annotated[Any, WithJsonSchema(EMPTY)]
 
@@ -82,11 +80,11 @@ class ChatMessage(Lenient):
         """
         for field in ("tool_calls", "tool_call_id", "function_call", "refusal", "annotations", "audio"):
             if getattr(self, field) not in _EMPTY:
-                raise _refusal(f"{where}.{field}", "it is not supported yet; leave it out")
+                raise invalid(f"{where}.{field}", "it is not supported yet; leave it out")
         if self.role in ("tool", "function"):
-            raise _refusal(f"{where}.role", f"messages of the role {self.role!r} are not supported yet")
+            raise invalid(f"{where}.role", f"messages of the role {self.role!r} are not supported yet")
         if self.content is None:
-            raise _refusal(f"{where}.content", "it must be a text, or a list of text parts")
+            raise invalid(f"{where}.content", "it must be a text, or a list of text parts")
         content = self.content if isinstance(self.content, str) else "\n".join(part.text for part in self.content)
         role = "system" if self.role == "developer" else self.role
         optional = {"name": self.name, "reasoning_content": self.reasoning_content}
@@ -106,7 +104,6 @@ class ChatRequest(SamplingFields):
     max_completion_tokens: Count | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
-    response_format: Annotated[dict[str, Any] | None, WithJsonSchema(_FORMAT)] = None
     modalities: list[Literal["text"]] | None = None
     tools: Unsupported = None
     tool_choice: Annotated[Any, WithJsonSchema(_NO_TOOL)] = None
@@ -128,24 +125,17 @@ class ChatRequest(SamplingFields):
         self.check_stream_options()
         for field, reason in NOT_YET.items():
             if getattr(self, field) not in _EMPTY and (field, self.function_call) != ("function_call", "none"):
-                raise _refusal(field, reason)
+                raise invalid(field, reason)
         if self.tool_choice not in (None, "none"):
-            raise _refusal("tool_choice", "without tools only 'none' is allowed")
-        kind = (self.response_format or {"type": "text"}).get("type")
-        if kind != "text":
-            raise _refusal("response_format", f"only {{'type': 'text'}} is supported yet, not {str(kind)[:40]!r}")
+            raise invalid("tool_choice", "without tools only 'none' is allowed")
         if self.top_logprobs is not None and not self.logprobs:
-            raise _refusal("top_logprobs", "it needs 'logprobs': true")
+            raise invalid("top_logprobs", "it needs 'logprobs': true")
         if None not in (self.max_tokens, self.max_completion_tokens) and self.max_tokens != self.max_completion_tokens:
-            raise _refusal("max_tokens", "it differs from 'max_completion_tokens', which replaces it")
+            raise invalid("max_tokens", "it differs from 'max_completion_tokens', which replaces it")
         if self.continue_final_message and self.add_generation_prompt:
-            raise _refusal("add_generation_prompt", "it contradicts 'continue_final_message'")
+            raise invalid("add_generation_prompt", "it contradicts 'continue_final_message'")
 
     @property
     def token_limit(self) -> int | None:
         """How many tokens an answer may have; None up to the model's context."""
         return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
-
-
-def _refusal(param: str, reason: str) -> ApiError:
-    return ApiError(f"Invalid value for '{param}': {reason}.", param=param, code="invalid_value")

@@ -6,8 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
-from plimsoll_runtime.api.errors import ApiError
-from plimsoll_runtime.api.schemas.sampling import COUNT_LIMIT, EMPTY, SamplingFields
+from plimsoll_runtime.api.schemas.sampling import COUNT_LIMIT, EMPTY, SamplingFields, invalid
 from plimsoll_runtime.engine.params import MAX_LOGPROBS
 
 DEFAULT_MAX_TOKENS = 16
@@ -62,13 +61,9 @@ class CompletionRequest(SamplingFields):
         """Raises ApiError for what cannot be done, or contradicts itself."""
         self.check_stream_options()
         if self.best_of not in (None, self.choices):
-            raise ApiError(
-                f"Invalid value for 'best_of': it must equal 'n' ({self.choices}); ranking more is not supported.",
-                param="best_of",
-                code="invalid_value",
-            )
+            raise invalid("best_of", f"it must equal 'n' ({self.choices}); ranking more is not supported")
         if self.suffix:
-            raise ApiError("Invalid value for 'suffix': it is not supported.", param="suffix", code="invalid_value")
+            raise invalid("suffix", "it is not supported")
 
     @property
     def token_limit(self) -> int:

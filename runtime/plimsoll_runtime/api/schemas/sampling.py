@@ -8,6 +8,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 
 from plimsoll_runtime.api.errors import ApiError
+from plimsoll_runtime.api.schemas.constraints import ResponseFormat, StructuredOutputs, of_format, of_outputs
+from plimsoll_runtime.engine.constraint import Constraint
 from plimsoll_runtime.engine.params import MAX_LOGPROBS, ParamsError, SamplingParams
 
 COUNT_LIMIT = 2**31 - 1
@@ -89,6 +91,7 @@ class SamplingFields(ModelFields):
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
     prompt_cache_retention: str | None = None
+    response_format: ResponseFormat | None = None
 
     top_k: Annotated[int, Field(le=COUNT_LIMIT)] | None = None
     min_p: float | None = None
@@ -103,6 +106,7 @@ class SamplingFields(ModelFields):
     cache_salt: Annotated[str, Field(max_length=256)] | None = None
     priority: int | None = None
     deadline: float | None = None
+    structured_outputs: StructuredOutputs | None = None
 
     @property
     def choices(self) -> int:
@@ -123,6 +127,22 @@ class SamplingFields(ModelFields):
                 code="invalid_value",
             )
 
+    @property
+    def constraint_field(self) -> str:
+        """Which field says what the answer is to be kept to."""
+        return "response_format" if self.structured_outputs is None else "structured_outputs"
+
+    def constraint(self) -> Constraint | None:
+        """What the answer is to be kept to. Raises ApiError naming the field."""
+        given = self.response_format, self.structured_outputs
+        try:
+            found = [of_format(given[0]) if given[0] else None, of_outputs(given[1]) if given[1] else None]
+        except ValueError as error:
+            raise invalid(self.constraint_field, str(error)) from error
+        if None not in found:
+            raise invalid("structured_outputs", "'response_format' says already what the answer is to be like")
+        return found[0] or found[1]
+
     def sampling_params(
         self,
         *,
@@ -140,12 +160,11 @@ class SamplingFields(ModelFields):
                 prompt_logprobs=prompt_logprobs,
                 stop=tuple(dict.fromkeys((*self.stop, *stop))),
                 stop_token_ids=tuple(self.stop_token_ids or ()),
+                constraint=self.constraint(),
                 **{name: value for name, value in given.items() if value is not None},
             )
         except ParamsError as error:
-            raise ApiError(
-                f"Invalid value for '{error.field}': {error}.", param=error.field, code="invalid_value"
-            ) from error
+            raise invalid(error.field, str(error)) from error
 
 
 _SAME_NAME = (
@@ -165,3 +184,8 @@ _SAME_NAME = (
     "priority",
     "deadline",
 )
+
+
+def invalid(param: str, reason: str) -> ApiError:
+    """A field of a body is refused."""
+    return ApiError(f"Invalid value for '{param}': {reason}.", param=param, code="invalid_value")

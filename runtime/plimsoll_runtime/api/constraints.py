@@ -1,0 +1,45 @@
+"""Lets requests to the engine whose answers are to be kept to something, once it is known that they can be."""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from weakref import WeakKeyDictionary
+
+from plimsoll_runtime.api.schemas.sampling import invalid
+from plimsoll_runtime.api.served import ServedModel
+from plimsoll_runtime.engine.constraint import Constraint, ConstraintError
+from plimsoll_runtime.engine.messages import EngineInfo, Vocabulary
+from plimsoll_runtime.structured.checker import Checker
+from plimsoll_runtime.structured.vocabulary import vocabulary_of
+from plimsoll_runtime.text.tokenizer import Tokenizer
+
+_checker = Checker()
+_thread = ThreadPoolExecutor(1, thread_name_prefix="constraints")
+_vocabularies: WeakKeyDictionary[Tokenizer, Vocabulary] = WeakKeyDictionary()
+
+
+async def admit(model: ServedModel, constraint: Constraint, param: str) -> None:
+    """See to it that the model's engine can take requests with a constraint, which stands in the field `param`.
+
+    Raises ApiError for what cannot be kept to.
+    """
+    known = _vocabularies.get(model.tokenizer)
+    if known is not None and _checker.has_passed(constraint):
+        model.engine.use(known)
+        return
+    check = partial(_checked, model.tokenizer, model.engine.info, constraint)
+    try:
+        vocabulary = await asyncio.get_running_loop().run_in_executor(_thread, check)
+    except ConstraintError as error:
+        raise invalid(param, str(error)) from error
+    model.engine.use(vocabulary)
+
+
+def _checked(tokenizer: Tokenizer, info: EngineInfo, constraint: Constraint) -> Vocabulary:
+    _checker.check(constraint)
+    found = _vocabularies.get(tokenizer)
+    if found is None:
+        found = _vocabularies[tokenizer] = vocabulary_of(tokenizer, info.vocab_size, info.eos_token_ids)
+    return found

@@ -1,0 +1,102 @@
+"""What an answer is to be kept to, as OpenAI's fields and ours say it."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
+
+from plimsoll_runtime.engine.constraint import Constraint
+
+Schema = dict[str, Any] | bool
+
+
+class _Form(BaseModel):
+    model_config = ConfigDict(extra="forbid", populate_by_name=True)
+
+
+class TextFormat(_Form):
+    """Any text."""
+
+    type: Literal["text"]
+
+
+class JsonObjectFormat(_Form):
+    """Any JSON object."""
+
+    type: Literal["json_object"]
+
+
+class NamedSchema(_Form):
+    """A schema. It is enforced whether or not `strict` asks for that."""
+
+    name: Annotated[str, Field(max_length=256)] | None = None
+    description: str | None = None
+    schema_: Annotated[Schema | None, Field(alias="schema")] = None
+    strict: bool | None = None
+
+
+class JsonSchemaFormat(_Form):
+    """JSON documents of a schema."""
+
+    type: Literal["json_schema"]
+    json_schema: NamedSchema
+
+
+FORMATS = {"text": "(text format)", "json_object": "(json object)", "json_schema": "(json schema)"}
+"""By type, the forms of a format, as pydantic names them in the places of its errors."""
+
+
+def _form(given: Any) -> str | None:
+    kind = given.get("type") if isinstance(given, dict) else getattr(given, "type", None)
+    return FORMATS.get(kind) if isinstance(kind, str) else None
+
+
+ResponseFormat = Annotated[
+    Annotated[TextFormat, Tag(FORMATS["text"])]
+    | Annotated[JsonObjectFormat, Tag(FORMATS["json_object"])]
+    | Annotated[JsonSchemaFormat, Tag(FORMATS["json_schema"])],
+    Discriminator(
+        _form,
+        custom_error_type="response_format",
+        custom_error_message="must be an object whose type is 'text', 'json_object' or 'json_schema'",
+    ),
+]
+
+
+class StructuredOutputs(_Form):
+    """One of several ways to say what an answer is to be like."""
+
+    json_: Annotated[Schema | str | None, Field(alias="json")] = None
+    regex: str | None = None
+    choice: list[str] | None = None
+    grammar: str | None = None
+    structural_tag: dict[str, Any] | str | None = None
+
+
+def of_format(given: TextFormat | JsonObjectFormat | JsonSchemaFormat) -> Constraint | None:
+    """Raises ConstraintError for a schema that is too long."""
+    if isinstance(given, TextFormat):
+        return None
+    if isinstance(given, JsonObjectFormat):
+        return Constraint.json({"type": "object"})
+    schema = given.json_schema.schema_
+    return Constraint.json(True if schema is None else schema)
+
+
+def of_outputs(given: StructuredOutputs) -> Constraint | None:
+    """Raises ValueError (a ConstraintError for what is too long) unless at most one way is chosen."""
+    makers: dict[str, Any] = {
+        "json": (Constraint.json, given.json_),
+        "regex": (Constraint.regex, given.regex),
+        "choice": (Constraint.choice, given.choice),
+        "grammar": (Constraint.grammar, given.grammar),
+        "structural_tag": (Constraint.tags, given.structural_tag),
+    }
+    chosen = {name: (make, value) for name, (make, value) in makers.items() if value is not None}
+    if len(chosen) > 1:
+        raise ValueError(f"has {' and '.join(chosen)}, and one of them can be kept to at a time")
+    for make, value in chosen.values():
+        constraint: Constraint = make(value)
+        return constraint
+    return None
