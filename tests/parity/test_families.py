@@ -43,6 +43,15 @@ class Case:
 
 WINDOW: Mapping[str, Any] = {"sliding_window": 16, "num_hidden_layers": 4}
 GPT: Mapping[str, Any] = {"n_embd": 48, "n_layer": 3, "n_head": 4, "n_positions": 256}
+GROWING: Mapping[str, Any] = {
+    "rope_type": "yarn",
+    "rope_theta": 1e4,
+    "factor": 8.0,
+    "original_max_position_embeddings": 32,
+    "mscale": 1.0,
+    "mscale_all_dim": 1.0,
+    "llama_4_scaling_beta": 0.6,
+}
 MPT: Mapping[str, Any] = {"d_model": 48, "n_layers": 3, "n_heads": 4, "max_seq_len": 256}
 HEADS: Mapping[str, Any] = {"head_dim": 16}
 
@@ -65,6 +74,20 @@ CASES: Mapping[str, Case] = {
     ),
     "ministral": Case(
         "MinistralConfig", {**HEADS, **WINDOW, "layer_types": ["full_attention", "sliding_attention"] * 2}
+    ),
+    "ministral3": Case("Ministral3Config", {**HEADS, "rope_parameters": GROWING}),
+    "ministral3-window-plain-rope": Case(
+        "Ministral3Config",
+        {
+            **HEADS,
+            "sliding_window": 16,
+            "rope_parameters": {
+                "rope_type": "default",
+                "rope_theta": 1e4,
+                "original_max_position_embeddings": 20,
+                "llama_4_scaling_beta": 0.7,
+            },
+        },
     ),
     "phi": Case("PhiConfig", {"partial_rotary_factor": 0.5}),
     "phi3": Case("Phi3Config"),

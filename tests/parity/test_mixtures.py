@@ -16,7 +16,7 @@ from torch import Tensor
 
 from plimsoll_runtime.driver import model as model_module
 from plimsoll_runtime.models import registry
-from plimsoll_runtime.models.families.changing import with_layers
+from plimsoll_runtime.models.families.changing import with_layers, with_mixers
 from plimsoll_runtime.models.spec.decoder import DecoderSpec
 from plimsoll_runtime.models.spec.feed_forward import ClampedGate, Mixture
 from plimsoll_runtime.weights.sources import resolve
@@ -85,6 +85,17 @@ def whole_heads(spec: DecoderSpec) -> DecoderSpec:
     return whole
 
 
+def wider_chunk(spec: DecoderSpec) -> DecoderSpec:
+    return with_shapes(spec, lambda s: s if s.chunk is None else replace(s, chunk=s.chunk + 1))
+
+
+def slower_growth(spec: DecoderSpec) -> DecoderSpec:
+    return with_mixers(spec, lambda m: m if m.growth is None else replace(m, growth=replace(m.growth, every=60.0)))
+
+
+not_weighed_before = mixtures(lambda mixture: replace(mixture, weighs_inputs=False))
+
+
 def no_clamp(spec: DecoderSpec) -> DecoderSpec:
     return mixtures(lambda mixture: replace(mixture, clamped=ClampedGate(1.702, 7.0)))(spec)
 
@@ -127,6 +138,16 @@ YARN: Mapping[str, Any] = {
     "factor": 8.0,
     "truncate": False,
     "original_max_position_embeddings": 32,
+}
+LLAMA4: Mapping[str, Any] = {
+    "num_hidden_layers": 4,
+    "num_local_experts": 6,
+    "head_dim": 16,
+    "intermediate_size_mlp": 56,
+    "attention_chunk_size": 24,
+    "floor_scale": 8,
+    "attn_scale": 0.5,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 1e4},
 }
 LONGROPE: Mapping[str, Any] = {
     "rope_type": "longrope",
@@ -230,6 +251,15 @@ CASES: Mapping[str, Case] = {
     "hunyuan-moe": Case("HunYuanMoEV1Config", HUNYUAN, not_renormalised),
     "hunyuan-moe-each-layer-its-own": Case(
         "HunYuanMoEV1Config", {**HUNYUAN, "moe_topk": [1, 3, 2], "attention_bias": True}, two_experts
+    ),
+    "llama4": Case("Llama4TextConfig", LLAMA4, wider_chunk),
+    "llama4-dense-layers-no-norm": Case(
+        "Llama4TextConfig",
+        {**LLAMA4, "interleave_moe_layer_step": 2, "use_qk_norm": False, "attention_bias": True},
+        not_weighed_before,
+    ),
+    "llama4-two-experts": Case(
+        "Llama4TextConfig", {**LLAMA4, "num_experts_per_tok": 2, "floor_scale": 30}, slower_growth
     ),
     "gpt-oss": Case("GptOssConfig", {**GPT_OSS, "swiglu_limit": 1.0}, no_clamp),
     "gpt-oss-window": Case("GptOssConfig", GPT_OSS, wider_window),

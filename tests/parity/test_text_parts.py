@@ -33,6 +33,17 @@ MROPE = {"rope_type": "default", "rope_theta": 1e3, "mrope_section": [2, 2, 2]}
 CASES: Mapping[str, tuple[str, Mapping[str, Any], Mapping[str, Any]]] = {
     "Gemma3": ("Gemma3Config", {"model_type": "gemma3_text", "head_dim": 16, "sliding_window": 16}, VISION),
     "Mistral3": ("Mistral3Config", {"model_type": "mistral", "head_dim": 16, "sliding_window": 16}, VISION),
+    "Llama4": (
+        "Llama4Config",
+        {
+            "head_dim": 16,
+            "num_local_experts": 4,
+            "intermediate_size_mlp": 56,
+            "attention_chunk_size": 16,
+            "no_rope_layer_interval": 3,
+        },
+        {**VISION, "vision_output_dim": 32, "projector_input_dim": 32, "projector_output_dim": 32},
+    ),
     "Llava": ("LlavaConfig", {"model_type": "llama"}, VISION),
     "Qwen2VL": ("Qwen2VLConfig", {"rope_parameters": MROPE}, QWEN_VISION),
     "Qwen2_5_VL": ("Qwen2_5_VLConfig", {"rope_parameters": MROPE}, QWEN_VISION),

@@ -34,8 +34,10 @@ from plimsoll_runtime.models.families import (
     hunyuan,
     hunyuan_moe,
     llama,
+    llama4,
     minimax_m2,
     ministral,
+    ministral3,
     mistral,
     mixtral,
     mpt,
@@ -76,8 +78,10 @@ class Family:
 
 _FAMILIES = (
     Family("LlamaForCausalLM", "llama", llama.describe),
+    Family("Llama4ForCausalLM", "llama4_text", llama4.describe),
     Family("MistralForCausalLM", "mistral", mistral.describe),
     Family("MinistralForCausalLM", "ministral", ministral.describe),
+    Family("Ministral3ForCausalLM", "ministral3", ministral3.describe),
     Family("Qwen2ForCausalLM", "qwen2", qwen2.describe),
     Family("Qwen3ForCausalLM", "qwen3", qwen3.describe),
     Family("GemmaForCausalLM", "gemma", gemma.describe),

@@ -24,6 +24,7 @@ MIXTURES = {
     "HunYuanMoEV1ForCausalLM",
     "MiniMaxM2ForCausalLM",
     "GptOssForCausalLM",
+    "Llama4ForCausalLM",
 }
 """Architectures with experts."""
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from model_support.specs import with_shapes
 
 from plimsoll_runtime.engine.plan import ScheduledSequence, StepPlan
 from plimsoll_runtime.models.composing import program_of
@@ -102,11 +103,16 @@ def test_biases_post_norms_and_head_norms_are_counted() -> None:
     start=st.integers(0, 30),
     count=st.integers(1, 30),
     window=st.one_of(st.none(), st.integers(1, 70)),
+    chunk=st.one_of(st.none(), st.integers(1, 70)),
 )
-def test_attention_counts_what_the_mask_shows(start: int, count: int, window: int | None) -> None:
+def test_attention_counts_what_the_mask_shows(start: int, count: int, window: int | None, chunk: int | None) -> None:
     """Against a mask written out: pairs of query and token, and the tokens that any query sees."""
-    spec = with_windows(replace(SPEC, layers=(LAYER,)), [window])
-    seen = [{t for t in range(p + 1) if window is None or t > p - window} for p in range(start, start + count)]
+    spec = with_shapes(replace(SPEC, layers=(LAYER,)), lambda shape: replace(shape, window=window, chunk=chunk))
+
+    def sees(p: int, t: int) -> bool:
+        return (window is None or t > p - window) and (chunk is None or t // chunk == p // chunk)
+
+    seen = [{t for t in range(p + 1) if sees(p, t)} for p in range(start, start + count)]
     pairs, read = sum(map(len, seen)), len(set().union(*seen))
     cost = step_cost(spec, rows((start, start + count)), BF16)[OpKind.ATTENTION]
     assert cost == OpCost((2 * count * 32 + 2 * (count + read) * 16) * BF16, 4 * 32 * pairs)

@@ -209,6 +209,11 @@ def test_what_would_change_the_numbers_is_refused(name: str) -> None:
             r"quantization_config \(mxfp4\) is not",
         ),
         ("GptOssForCausalLM", {"num_experts_per_tok": 200}, "200 experts of 128 compute a token"),
+        ("Llama4ForCausalLM", {"layer_types": ["sliding_attention"] * 2}, "has 'sliding_attention', which is not supp"),
+        ("Llama4ForCausalLM", {"moe_layers": 3}, "moe_layers is 3, which is no list of layers' numbers"),
+        ("Llama4ForCausalLM", {"interleave_moe_layer_step": 0}, "interleave_moe_layer_step is 0"),
+        ("Llama4ForCausalLM", {"no_rope_layers": [1]}, "not a number for each of 2 layers"),
+        ("Ministral3ForCausalLM", {"rope_parameters": {"rope_type": "spiral"}}, "rope type 'spiral' is not supported"),
         ("MiniMaxM2ForCausalLM", {"scoring_func": "softmax"}, "scoring_func = 'softmax' is not supported"),
     ],
 )
@@ -265,6 +270,7 @@ fields = st.sampled_from(
         | {"attention_multiplier", "clip_qkv", "use_bias", "norm_epsilon", "activation_function", "logit_scale"}
         | {"num_experts", "num_local_experts", "num_experts_per_tok", "moe_topk", "moe_k", "moe_num_experts"}
         | {"decoder_sparse_step", "mlp_only_layers", "n_group", "topk_group", "n_shared_experts", "n_routed_experts"}
+        | {"attention_chunk_size", "moe_layers", "floor_scale", "attn_scale", "attn_temperature_tuning"}
         | {"attn_config", "alibi", "n_layer", "n_heads", "seq_length", "max_seq_len"}
         | {"moe_intermediate_size", "moe_layer_interval", "moe_layer_end_index", "num_nextn_predict_layers"}
     )

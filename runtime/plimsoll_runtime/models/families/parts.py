@@ -10,6 +10,7 @@ from plimsoll_runtime.errors import ModelError
 BY_TEXT_CONFIG = {
     "Gemma3ForConditionalGeneration",
     "InternVLForConditionalGeneration",
+    "Llama4ForConditionalGeneration",
     "LlavaForConditionalGeneration",
     "Mistral3ForConditionalGeneration",
     "Qwen2VLForConditionalGeneration",
