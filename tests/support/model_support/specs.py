@@ -25,6 +25,9 @@ MIXTURES = {
     "MiniMaxM2ForCausalLM",
     "GptOssForCausalLM",
     "Llama4ForCausalLM",
+    "DeepseekV2ForCausalLM",
+    "DeepseekV3ForCausalLM",
+    "Glm4MoeLiteForCausalLM",
 }
 """Architectures with experts."""
 

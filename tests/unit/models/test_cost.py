@@ -12,7 +12,7 @@ from model_support.specs import with_shapes
 
 from plimsoll_runtime.engine.plan import ScheduledSequence, StepPlan
 from plimsoll_runtime.models.composing import program_of
-from plimsoll_runtime.models.families.changing import with_windows
+from plimsoll_runtime.models.families.changing import self_attention, with_windows
 from plimsoll_runtime.models.op_times import OpKind
 from plimsoll_runtime.models.ops.cost import OpCost, total
 from plimsoll_runtime.models.spec.attention import AttentionShape, HeadNorm, SelfAttention
@@ -82,7 +82,7 @@ def test_only_rows_that_need_logits_pay_for_the_head() -> None:
 def test_biases_post_norms_and_head_norms_are_counted() -> None:
     plan = rows((0, 1))
     plain = step_cost(SPEC, plan, BF16)
-    mixer = replace(LAYER.mixer, qkv_bias=True, output_bias=True, head_norm=HeadNorm(NORM))
+    mixer = replace(self_attention(LAYER), qkv_bias=True, output_bias=True, head_norm=HeadNorm(NORM))
     layer = replace(LAYER, mixer=mixer, mlp=GatedMlp(24, bias=True), after=True)
     rich = step_cost(replace(SPEC, layers=(layer,) * 3), plan, BF16)
     extra = {kind: (rich[kind].bytes - plain[kind].bytes, rich[kind].flops - plain[kind].flops) for kind in plain}

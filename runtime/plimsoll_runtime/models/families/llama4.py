@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from plimsoll_runtime.errors import ModelError
+from plimsoll_runtime.models.families.changing import self_attention
 from plimsoll_runtime.models.families.llama import gated_decoder
 from plimsoll_runtime.models.families.mixing import experts_of
 from plimsoll_runtime.models.families.reading import Config
@@ -74,11 +75,11 @@ def _mixer(config: Config, layer: LayerSpec, turns: bool) -> SelfAttention:
     if turns:
         normed = config.get("use_qk_norm", bool, default=True)
         norm = HeadNorm(Norm(layer.norm.eps, weighted=False), turned=True) if normed else None
-        return replace(layer.mixer, head_norm=norm)
+        return replace(self_attention(layer), head_norm=norm)
     growth = None
     if config.values.get("attn_temperature_tuning", True):
         growth = Growth(config.get("attn_scale", float, 0.1), config.positive("floor_scale", float, 8192.0), offset=1)
-    return replace(layer.mixer, rope=None, growth=growth)
+    return replace(self_attention(layer), rope=None, growth=growth)
 
 
 def _mlp(config: Config, expert: GatedMlp, *, is_sparse: bool) -> GatedMlp | Mixture:

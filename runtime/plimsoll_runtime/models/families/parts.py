@@ -11,6 +11,7 @@ BY_TEXT_CONFIG = {
     "Gemma3ForConditionalGeneration",
     "InternVLForConditionalGeneration",
     "Llama4ForConditionalGeneration",
+    "Kimi_K25ForConditionalGeneration",
     "LlavaForConditionalGeneration",
     "Mistral3ForConditionalGeneration",
     "Qwen2VLForConditionalGeneration",

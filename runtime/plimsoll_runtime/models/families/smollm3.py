@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from plimsoll_runtime.errors import ModelError
-from plimsoll_runtime.models.families.changing import with_windows
+from plimsoll_runtime.models.families.changing import self_attention, with_windows
 from plimsoll_runtime.models.families.llama import gated_decoder
 from plimsoll_runtime.models.families.reading import Config
 from plimsoll_runtime.models.spec.decoder import DecoderSpec
@@ -28,7 +28,7 @@ def describe(values: Mapping[str, Any]) -> DecoderSpec:
     spec = gated_decoder("SmolLM3ForCausalLM", config, theta=THETA)
     turns = turning(config, spec.num_layers)
     layers = [
-        layer if turn else replace(layer, mixer=replace(layer.mixer, rope=None))
+        layer if turn else replace(layer, mixer=replace(self_attention(layer), rope=None))
         for layer, turn in zip(spec.layers, turns, strict=True)
     ]
     spec = replace(spec, layers=tuple(layers))
