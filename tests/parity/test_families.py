@@ -43,6 +43,31 @@ class Case:
 
 WINDOW: Mapping[str, Any] = {"sliding_window": 16, "num_hidden_layers": 4}
 GPT: Mapping[str, Any] = {"n_embd": 48, "n_layer": 3, "n_head": 4, "n_positions": 256}
+GROWING: Mapping[str, Any] = {
+    "rope_type": "yarn",
+    "rope_theta": 1e4,
+    "factor": 8.0,
+    "original_max_position_embeddings": 32,
+    "mscale": 1.0,
+    "mscale_all_dim": 1.0,
+    "llama_4_scaling_beta": 0.6,
+}
+LATENT: Mapping[str, Any] = {
+    "num_key_value_heads": 4,
+    "kv_lora_rank": 32,
+    "q_lora_rank": 24,
+    "qk_nope_head_dim": 16,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 12,
+}
+MSCALED: Mapping[str, Any] = {
+    "rope_type": "yarn",
+    "rope_theta": 1e4,
+    "factor": 16.0,
+    "original_max_position_embeddings": 32,
+    "mscale": 0.7,
+    "mscale_all_dim": 1.2,
+}
 MPT: Mapping[str, Any] = {"d_model": 48, "n_layers": 3, "n_heads": 4, "max_seq_len": 256}
 HEADS: Mapping[str, Any] = {"head_dim": 16}
 
@@ -66,6 +91,20 @@ CASES: Mapping[str, Case] = {
     "ministral": Case(
         "MinistralConfig", {**HEADS, **WINDOW, "layer_types": ["full_attention", "sliding_attention"] * 2}
     ),
+    "ministral3": Case("Ministral3Config", {**HEADS, "rope_parameters": GROWING}),
+    "ministral3-window-plain-rope": Case(
+        "Ministral3Config",
+        {
+            **HEADS,
+            "sliding_window": 16,
+            "rope_parameters": {
+                "rope_type": "default",
+                "rope_theta": 1e4,
+                "original_max_position_embeddings": 20,
+                "llama_4_scaling_beta": 0.7,
+            },
+        },
+    ),
     "phi": Case("PhiConfig", {"partial_rotary_factor": 0.5}),
     "phi3": Case("Phi3Config"),
     "phi3-window-partial": Case("Phi3Config", {"sliding_window": 16, "head_dim": 16, "partial_rotary_factor": 0.75}),
@@ -75,6 +114,11 @@ CASES: Mapping[str, Case] = {
         {**LONGROPE, "original_max_position_embeddings": 32},
         edit={"max_position_embeddings": 512},
         shortest=33,
+    ),
+    "youtu": Case("YoutuConfig", LATENT),
+    "minicpm3": Case("MiniCPM3Config", {**LATENT, "scale_emb": 3.0, "dim_model_base": 24, "rope_parameters": MSCALED}),
+    "minicpm3-no-scales": Case(
+        "MiniCPM3Config", {**LATENT, "q_lora_rank": None, "scale_emb": 1, "scale_depth": None, "dim_model_base": None}
     ),
     "gpt2": Case("GPT2Config", GPT),
     "gpt2-inner-untied": Case("GPT2Config", {**GPT, "n_inner": 64, "tie_word_embeddings": False}),
@@ -177,9 +221,10 @@ ELSEWHERE = {
     "Qwen2ForCausalLM",
     "Qwen3ForCausalLM",
     "Gemma3ForCausalLM",
+    "Mistral4ForCausalLM",
     *MIXTURES,
 }
-"""Compared in test_logits.py and in test_mixtures.py."""
+"""Compared in test_logits.py, test_text_parts.py and test_mixtures.py."""
 
 
 def compared(name: str) -> list[list[int]]:

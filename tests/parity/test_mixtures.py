@@ -16,7 +16,8 @@ from torch import Tensor
 
 from plimsoll_runtime.driver import model as model_module
 from plimsoll_runtime.models import registry
-from plimsoll_runtime.models.families.changing import with_layers
+from plimsoll_runtime.models.families.changing import with_layers, with_mixers
+from plimsoll_runtime.models.spec.attention import LatentAttention
 from plimsoll_runtime.models.spec.decoder import DecoderSpec
 from plimsoll_runtime.models.spec.feed_forward import ClampedGate, Mixture
 from plimsoll_runtime.weights.sources import resolve
@@ -85,6 +86,35 @@ def whole_heads(spec: DecoderSpec) -> DecoderSpec:
     return whole
 
 
+def wider_chunk(spec: DecoderSpec) -> DecoderSpec:
+    return with_shapes(spec, lambda s: s if s.chunk is None else replace(s, chunk=s.chunk + 1))
+
+
+def slower_growth(spec: DecoderSpec) -> DecoderSpec:
+    return with_mixers(spec, lambda m: m if m.growth is None else replace(m, growth=replace(m.growth, every=60.0)))
+
+
+not_weighed_before = mixtures(lambda mixture: replace(mixture, weighs_inputs=False))
+
+
+def latents(change: Callable[[LatentAttention], LatentAttention]) -> Spec:
+    def changed(spec: DecoderSpec) -> DecoderSpec:
+        def of_layer(mixer: Any) -> Any:
+            assert isinstance(mixer, LatentAttention)
+            return change(mixer)
+
+        found = with_layers(spec, lambda layer: replace(layer, mixer=of_layer(layer.mixer)))
+        assert found != spec
+        return found
+
+    return changed
+
+
+unscaled_scores = latents(lambda mixer: replace(mixer, scale=(mixer.plain + mixer.rope.head_dim) ** -0.5))
+narrower = latents(lambda mixer: replace(mixer, norm=replace(mixer.norm, eps=0.3)))
+no_attention_factor_of_latents = latents(lambda mixer: replace(mixer, rope=replace(mixer.rope, attention_factor=1.0)))
+
+
 def no_clamp(spec: DecoderSpec) -> DecoderSpec:
     return mixtures(lambda mixture: replace(mixture, clamped=ClampedGate(1.702, 7.0)))(spec)
 
@@ -127,6 +157,36 @@ YARN: Mapping[str, Any] = {
     "factor": 8.0,
     "truncate": False,
     "original_max_position_embeddings": 32,
+}
+LLAMA4: Mapping[str, Any] = {
+    "num_hidden_layers": 4,
+    "num_local_experts": 6,
+    "head_dim": 16,
+    "intermediate_size_mlp": 56,
+    "attention_chunk_size": 24,
+    "floor_scale": 8,
+    "attn_scale": 0.5,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 1e4},
+}
+DEEPSEEK: Mapping[str, Any] = {
+    "num_key_value_heads": 4,
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 3,
+    "moe_intermediate_size": 24,
+    "kv_lora_rank": 32,
+    "q_lora_rank": 24,
+    "qk_nope_head_dim": 16,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 12,
+    "first_k_dense_replace": 1,
+}
+MSCALED: Mapping[str, Any] = {
+    "rope_type": "yarn",
+    "rope_theta": 1e4,
+    "factor": 16.0,
+    "original_max_position_embeddings": 32,
+    "mscale": 0.7,
+    "mscale_all_dim": 1.2,
 }
 LONGROPE: Mapping[str, Any] = {
     "rope_type": "longrope",
@@ -230,6 +290,66 @@ CASES: Mapping[str, Case] = {
     "hunyuan-moe": Case("HunYuanMoEV1Config", HUNYUAN, not_renormalised),
     "hunyuan-moe-each-layer-its-own": Case(
         "HunYuanMoEV1Config", {**HUNYUAN, "moe_topk": [1, 3, 2], "attention_bias": True}, two_experts
+    ),
+    "llama4": Case("Llama4TextConfig", LLAMA4, wider_chunk),
+    "llama4-dense-layers-no-norm": Case(
+        "Llama4TextConfig",
+        {**LLAMA4, "interleave_moe_layer_step": 2, "use_qk_norm": False, "attention_bias": True},
+        not_weighed_before,
+    ),
+    "llama4-two-experts": Case(
+        "Llama4TextConfig", {**LLAMA4, "num_experts_per_tok": 2, "floor_scale": 30}, slower_growth
+    ),
+    "deepseek-v2": Case("DeepseekV2Config", DEEPSEEK, renormalised),
+    "deepseek-v2-groups-yarn": Case(
+        "DeepseekV2Config",
+        {
+            **DEEPSEEK,
+            "topk_method": "group_limited_greedy",
+            "n_group": 4,
+            "topk_group": 2,
+            "q_lora_rank": None,
+            "routed_scaling_factor": 2.5,
+            "rope_parameters": MSCALED,
+            "mlp_bias": True,
+            "attention_bias": True,
+        },
+        unscaled_scores,
+    ),
+    "deepseek-v3": Case(
+        "DeepseekV3Config", {**DEEPSEEK, "n_group": 4, "topk_group": 2}, routing(groups=1, open_groups=1)
+    ),
+    "deepseek-v3-yarn-halves": Case(
+        "DeepseekV3Config",
+        {
+            **DEEPSEEK,
+            "n_group": 1,
+            "topk_group": 1,
+            "rope_parameters": MSCALED,
+            "rope_interleave": False,
+            "attention_bias": True,
+            "norm_topk_prob": False,
+            "n_shared_experts": 2,
+            "first_k_dense_replace": 2,
+        },
+        no_attention_factor_of_latents,
+    ),
+    "deepseek-v3-as-older-configs-say-it": Case(
+        "DeepseekV3Config",
+        {**DEEPSEEK, "n_group": 2, "topk_group": 1, "rope_parameters": MSCALED, "q_lora_rank": None},
+        narrower,
+        drop=("rope_parameters",),
+        edit={
+            "rope_scaling": {**{k: v for k, v in MSCALED.items() if "rope" not in k}, "type": "yarn"},
+            "rope_theta": 1e4,
+            "scoring_func": "sigmoid",
+            "topk_method": "noaux_tc",
+            "moe_layer_freq": 1,
+        },
+    ),
+    "glm4-moe-lite": Case("Glm4MoeLiteConfig", DEEPSEEK, routing(scale=1.0)),
+    "glm4-moe-lite-layers": Case(
+        "Glm4MoeLiteConfig", {**DEEPSEEK, "mlp_layer_types": ["sparse", "dense", "sparse"]}, fewer_experts
     ),
     "gpt-oss": Case("GptOssConfig", {**GPT_OSS, "swiglu_limit": 1.0}, no_clamp),
     "gpt-oss-window": Case("GptOssConfig", GPT_OSS, wider_window),

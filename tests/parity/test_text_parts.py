@@ -29,10 +29,48 @@ QWEN_VISION = {
     "out_hidden_size": 48,
     "deepstack_visual_indexes": [0],
 }
+GROWING = {
+    "rope_type": "yarn",
+    "rope_theta": 1e4,
+    "factor": 16.0,
+    "original_max_position_embeddings": 24,
+    "mscale": 0.7,
+    "mscale_all_dim": 1.2,
+    "llama_4_scaling_beta": 0.8,
+}
 MROPE = {"rope_type": "default", "rope_theta": 1e3, "mrope_section": [2, 2, 2]}
 CASES: Mapping[str, tuple[str, Mapping[str, Any], Mapping[str, Any]]] = {
     "Gemma3": ("Gemma3Config", {"model_type": "gemma3_text", "head_dim": 16, "sliding_window": 16}, VISION),
     "Mistral3": ("Mistral3Config", {"model_type": "mistral", "head_dim": 16, "sliding_window": 16}, VISION),
+    "Llama4": (
+        "Llama4Config",
+        {
+            "head_dim": 16,
+            "num_local_experts": 4,
+            "intermediate_size_mlp": 56,
+            "attention_chunk_size": 16,
+            "no_rope_layer_interval": 3,
+        },
+        {**VISION, "vision_output_dim": 32, "projector_input_dim": 32, "projector_output_dim": 32},
+    ),
+    "Mistral3-latent": (
+        "Mistral3Config",
+        {
+            "model_type": "mistral4",
+            "num_key_value_heads": 4,
+            "n_routed_experts": 8,
+            "num_experts_per_tok": 3,
+            "moe_intermediate_size": 24,
+            "kv_lora_rank": 32,
+            "q_lora_rank": 24,
+            "qk_nope_head_dim": 16,
+            "qk_rope_head_dim": 8,
+            "v_head_dim": 12,
+            "first_k_dense_replace": 1,
+            "rope_parameters": GROWING,
+        },
+        VISION,
+    ),
     "Llava": ("LlavaConfig", {"model_type": "llama"}, VISION),
     "Qwen2VL": ("Qwen2VLConfig", {"rope_parameters": MROPE}, QWEN_VISION),
     "Qwen2_5_VL": ("Qwen2_5_VLConfig", {"rope_parameters": MROPE}, QWEN_VISION),
@@ -46,7 +84,7 @@ def test_logits_equal_transformers(name: str, tmp_path: Path) -> None:
 
     kind, text, vision = CASES[name]
     config = getattr(transformers, kind)(text_config={**COMMON, **text}, vision_config=dict(vision))
-    model = getattr(transformers, f"{name}ForConditionalGeneration")(config).float()
+    model = getattr(transformers, f"{name.partition('-')[0]}ForConditionalGeneration")(config).float()
     randomise(model, config.text_config)
     save_model(model, tmp_path)
     expected = of_transformers(model.eval(), PROMPTS)

@@ -21,7 +21,8 @@ class KvCache:
     A token's slot is block x block_size + offset, the same in every layer. Heads come first so that one block of
     one head is contiguous: reading a sequence copies whole runs of block_size x head_dim elements.
     Block 0 belongs to nobody: padding may point at it. `paired` lays all heads' keys and values of a block together,
-    for backends that read them in one stream (on a CPU).
+    for backends that read them in one stream (on a CPU). Where a layer's keys are its values as well (`latent`), both
+    are the same tensor.
 
     `num_blocks` is what there are addresses for. On a CPU only the first `taken` of them need have memory (None: all),
     and `resize` changes how many.
@@ -53,6 +54,8 @@ class KvCache:
         # Zeros and not `empty`: what was never written is then finite, and on a CPU the pages are not taken before
         # they are written.
         sizes = [(s.kv_heads, num_blocks, block_size, s.head_dim) for s in self.shapes]
+        if paired and any(shape.latent for shape in self.shapes):
+            raise ValueError("keys that are values as well cannot lie in pairs")
         if paired:
             # One allocation: huge pages that each layer filled up for itself would go beyond what was asked for.
             counts = [2 * math.prod(size) for size in sizes]
@@ -66,9 +69,12 @@ class KvCache:
             self._parts = self._regions = both
         else:
             self.keys = [torch.zeros(size, dtype=dtype, device=device) for size in sizes]
-            self.values = [torch.zeros(size, dtype=dtype, device=device) for size in sizes]
-            self._parts = [t.transpose(0, 1) for t in (*self.keys, *self.values)]
-            self._regions = [head for t in (*self.keys, *self.values) for head in t]
+            own = zip(self.keys, self.shapes, sizes, strict=True)
+            self.values = [
+                keys if shape.latent else torch.zeros(size, dtype=dtype, device=device) for keys, shape, size in own
+            ]
+            self._parts = [t.transpose(0, 1) for t in self._tensors]
+            self._regions = [head for t in self._tensors for head in t]
 
     @property
     def block_bytes(self) -> int:
@@ -78,14 +84,20 @@ class KvCache:
     @property
     def nbytes(self) -> int:
         """Bytes of all layers' keys and values."""
-        return sum(t.nbytes for t in (*self.keys, *self.values))
+        return sum(t.nbytes for t in self._tensors)
+
+    @property
+    def _tensors(self) -> list[Tensor]:
+        """Keys and values of all layers, each tensor once."""
+        values = [v for v, shape in zip(self.values, self.shapes, strict=True) if not shape.latent]
+        return [*self.keys, *values]
 
     def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
         """Copy blocks (source, target) in every layer; all sources are read before a target is written."""
         if not pairs:
             return
         sources, targets = torch.tensor(list(pairs), dtype=torch.int64, device=self.device).unbind(1)
-        for tensor in (*self.keys, *self.values):
+        for tensor in self._tensors:
             tensor.index_copy_(1, targets, tensor.index_select(1, sources))
 
     def resize(self, taken: int, moves: Sequence[tuple[int, int]]) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
+from plimsoll_runtime.models.latents import LatentComposer
 from plimsoll_runtime.models.mixtures import MixtureComposer
 from plimsoll_runtime.models.op_times import OpKind
 from plimsoll_runtime.models.ops.add import Add
@@ -16,7 +18,7 @@ from plimsoll_runtime.models.ops.op import Op
 from plimsoll_runtime.models.ops.product import GatedProduct, Product
 from plimsoll_runtime.models.ops.weight import HeadByHead, Weight
 from plimsoll_runtime.models.program import Facts, Program
-from plimsoll_runtime.models.spec.attention import HeadNorm, SelfAttention
+from plimsoll_runtime.models.spec.attention import HeadNorm, LatentAttention, Mixer, SelfAttention
 from plimsoll_runtime.models.spec.decoder import DecoderSpec
 from plimsoll_runtime.models.spec.feed_forward import FeedForward, GatedMlp, Mixture
 from plimsoll_runtime.models.spec.layer import LayerSpec
@@ -162,7 +164,12 @@ class _Layer:
             yield self._composer.norm(self._layer.norm, f"{self._prefix}.{name}", ADDED, ADDED)
         yield Add(self._hidden, kind, (STATES, ADDED), (STATES,), self._layer.scale)
 
-    def _attention(self, attention: SelfAttention, reads: str) -> Iterator[Op]:
+    def _attention(self, attention: Mixer, reads: str) -> Iterator[Op]:
+        if isinstance(attention, LatentAttention):
+            rope = attention.rope.within(self._composer.length)
+            latent = LatentComposer(replace(attention, rope=rope), self._index, self._hidden, self._names, self._prefix)
+            yield from latent.ops(reads, ADDED)
+            return
         shape, names = attention.shape, self._names
         widths = (shape.query_width, shape.key_width, shape.key_width)
         order = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -13,6 +13,7 @@ from plimsoll_runtime.engine.plan import StepPlan
 from plimsoll_runtime.models.op_times import OpKind
 from plimsoll_runtime.models.ops.cost import FLOAT32, OpCost, StepRows
 from plimsoll_runtime.models.ops.heads import Rotate
+from plimsoll_runtime.models.ops.latent import Absorb
 from plimsoll_runtime.models.ops.logits import Logits
 from plimsoll_runtime.models.ops.op import Op
 from plimsoll_runtime.models.ops.text import text_of
@@ -41,7 +42,7 @@ class Facts:
 
     def token_bytes(self, element_bytes: int) -> int:
         """Keys and values of one token in all layers."""
-        return sum(2 * shape.key_width for shape in self.attention) * element_bytes
+        return sum(shape.cached_width for shape in self.attention) * element_bytes
 
     def state_bytes(self, element_bytes: int) -> int:
         """What recurrent layers keep of a sequence, however long it is."""
@@ -72,7 +73,7 @@ class Program:
     @property
     def ropes(self) -> tuple[RopeSpec, ...]:
         """Each kind of rotation once."""
-        return tuple(dict.fromkeys(op.rope for op in self.ops if isinstance(op, Rotate)))
+        return tuple(dict.fromkeys(_ropes(self.ops)))
 
     def weights(self) -> dict[str, Weight]:
         """Every tensor that is read, once, by its name, which for one of a stack has its number in it."""
@@ -132,3 +133,11 @@ class Program:
         for op in self.ops:
             yield from op.weights()
         yield from self.head.weights()
+
+
+def _ropes(ops: Sequence[Op]) -> Iterator[RopeSpec]:
+    for op in ops:
+        if isinstance(op, Rotate):
+            yield op.rope
+        elif isinstance(op, Absorb):
+            yield op.attention.rope

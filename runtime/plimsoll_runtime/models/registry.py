@@ -13,6 +13,7 @@ from plimsoll_runtime.models.families import (
     bloom,
     cohere,
     cohere2,
+    deepseek,
     ernie,
     ernie_moe,
     exaone4,
@@ -22,6 +23,7 @@ from plimsoll_runtime.models.families import (
     gemma3,
     glm,
     glm4_moe,
+    glm4_moe_lite,
     gpt2,
     gpt_bigcode,
     gpt_neo,
@@ -34,9 +36,13 @@ from plimsoll_runtime.models.families import (
     hunyuan,
     hunyuan_moe,
     llama,
+    llama4,
+    minicpm3,
     minimax_m2,
     ministral,
+    ministral3,
     mistral,
+    mistral4,
     mixtral,
     mpt,
     nemotron,
@@ -56,6 +62,7 @@ from plimsoll_runtime.models.families import (
     smollm3,
     stablelm,
     starcoder2,
+    youtu,
 )
 from plimsoll_runtime.models.families.parts import text_part
 from plimsoll_runtime.models.spec.decoder import DecoderSpec
@@ -76,8 +83,10 @@ class Family:
 
 _FAMILIES = (
     Family("LlamaForCausalLM", "llama", llama.describe),
+    Family("Llama4ForCausalLM", "llama4_text", llama4.describe),
     Family("MistralForCausalLM", "mistral", mistral.describe),
     Family("MinistralForCausalLM", "ministral", ministral.describe),
+    Family("Ministral3ForCausalLM", "ministral3", ministral3.describe),
     Family("Qwen2ForCausalLM", "qwen2", qwen2.describe),
     Family("Qwen3ForCausalLM", "qwen3", qwen3.describe),
     Family("GemmaForCausalLM", "gemma", gemma.describe),
@@ -123,6 +132,12 @@ _FAMILIES = (
     Family("Ernie4_5_MoeForCausalLM", "ernie4_5_moe", ernie_moe.describe),
     Family("HunYuanMoEV1ForCausalLM", "hunyuan_v1_moe", hunyuan_moe.describe),
     Family("GptOssForCausalLM", "gpt_oss", gpt_oss.describe),
+    Family("DeepseekV2ForCausalLM", "deepseek_v2", deepseek.describe_v2),
+    Family("DeepseekV3ForCausalLM", "deepseek_v3", deepseek.describe_v3),
+    Family("Glm4MoeLiteForCausalLM", "glm4_moe_lite", glm4_moe_lite.describe),
+    Family("Mistral4ForCausalLM", "mistral4", mistral4.describe),
+    Family("YoutuForCausalLM", "youtu", youtu.describe),
+    Family("MiniCPM3ForCausalLM", "minicpm3", minicpm3.describe),
     Family("MiniMaxM2ForCausalLM", "minimax_m2", minimax_m2.describe),
 )
 FAMILIES: Mapping[str, Describe] = {family.architecture: family.describe for family in _FAMILIES}

@@ -24,6 +24,10 @@ MIXTURES = {
     "HunYuanMoEV1ForCausalLM",
     "MiniMaxM2ForCausalLM",
     "GptOssForCausalLM",
+    "Llama4ForCausalLM",
+    "DeepseekV2ForCausalLM",
+    "DeepseekV3ForCausalLM",
+    "Glm4MoeLiteForCausalLM",
 }
 """Architectures with experts."""
 

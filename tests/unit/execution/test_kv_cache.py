@@ -47,6 +47,25 @@ def test_blocks_come_back_as_they_went_wherever_they_go(device: str, paired: boo
         assert now[:, [0, 1, 38, 39]].isnan().all(), "no other block is touched"
 
 
+def test_keys_that_are_values_are_kept_once() -> None:
+    shapes = [AttentionShape(4, 1, 24, 1.0, latent=True), SHAPES[0]]
+    cache = KvCache(shapes, 6, 8, torch.bfloat16, torch.device("cpu"))
+    assert cache.values[0] is cache.keys[0]
+    assert cache.block_bytes == 8 * (24 + 2 * 2 * 16) * 2 == 8 * sum(s.cached_width for s in shapes) * 2
+    torch.manual_seed(0)
+    for tensor in (*cache.keys, cache.values[1]):
+        tensor.copy_(torch.randn(tensor.shape))
+    then = [t.clone() for t in (*cache.keys, cache.values[1])]
+    host = HostBlocks(cache, 2)
+    host.spill([(3, 1)])
+    cache.copy_blocks([(2, 3), (3, 4)])
+    host.restore([(1, 5)])
+    for now, before in zip((*cache.keys, cache.values[1]), then, strict=True):
+        assert torch.equal(now[:, [3, 4, 5]], before[:, [2, 3, 3]])
+    with pytest.raises(ValueError, match="cannot lie in pairs"):
+        KvCache(shapes, 6, 8, torch.bfloat16, torch.device("cpu"), paired=True)
+
+
 @pytest.mark.parametrize("paired", [False, True])
 def test_a_slot_is_all_of_a_block_and_nothing_else(paired: bool) -> None:
     cache = filled("cpu", paired)

@@ -26,12 +26,26 @@ ROWS, SEQUENCES = 2048, 200
 SIZES = {"hidden_size": 768, "intermediate_size": 1536, "num_hidden_layers": 2, "vocab_size": 30000}
 
 
-@pytest.mark.parametrize(("backend", "least", "most"), [("cpu", 0.93, 1.1), ("torch", 0.8, 2.0)])
-def test_as_measured(backend: str, least: float, most: float, tmp_path: Path) -> None:
+LATENT = {
+    "num_attention_heads": 8,
+    "num_key_value_heads": 8,
+    "kv_lora_rank": 256,
+    "q_lora_rank": 128,
+    "qk_nope_head_dim": 64,
+    "qk_rope_head_dim": 32,
+    "v_head_dim": 64,
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "backend", "least", "most"),
+    [("LlamaConfig", "cpu", 0.93, 1.1), ("LlamaConfig", "torch", 0.8, 2.0), ("YoutuConfig", "torch", 0.8, 2.0)],
+)
+def test_as_measured(kind: str, backend: str, least: float, most: float, tmp_path: Path) -> None:
     """Activations and logits of one step, resident: 60 MB and more."""
     if backend == "cpu" and kernels(torch.float32) is None:
         pytest.skip("this processor has no kernels for float32, or they were not built")
-    save_model(make_model("LlamaConfig", SIZES), tmp_path)
+    save_model(make_model(kind, {**SIZES, **(LATENT if kind == "YoutuConfig" else {})}), tmp_path)
     files = resolve(str(tmp_path))
     program, chosen = program_of(describe(files.config)), backend_of(files, torch.float32, backend)
     decoder = load_decoder(files, program, torch.float32, device=CPU, fused=chosen.fused)

@@ -8,10 +8,11 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from model_support.specs import with_shapes
 
 from plimsoll_runtime.engine.plan import ScheduledSequence, StepPlan
 from plimsoll_runtime.models.composing import program_of
-from plimsoll_runtime.models.families.changing import with_windows
+from plimsoll_runtime.models.families.changing import self_attention, with_windows
 from plimsoll_runtime.models.op_times import OpKind
 from plimsoll_runtime.models.ops.cost import OpCost, total
 from plimsoll_runtime.models.spec.attention import AttentionShape, HeadNorm, SelfAttention
@@ -81,7 +82,7 @@ def test_only_rows_that_need_logits_pay_for_the_head() -> None:
 def test_biases_post_norms_and_head_norms_are_counted() -> None:
     plan = rows((0, 1))
     plain = step_cost(SPEC, plan, BF16)
-    mixer = replace(LAYER.mixer, qkv_bias=True, output_bias=True, head_norm=HeadNorm(NORM))
+    mixer = replace(self_attention(LAYER), qkv_bias=True, output_bias=True, head_norm=HeadNorm(NORM))
     layer = replace(LAYER, mixer=mixer, mlp=GatedMlp(24, bias=True), after=True)
     rich = step_cost(replace(SPEC, layers=(layer,) * 3), plan, BF16)
     extra = {kind: (rich[kind].bytes - plain[kind].bytes, rich[kind].flops - plain[kind].flops) for kind in plain}
@@ -102,11 +103,16 @@ def test_biases_post_norms_and_head_norms_are_counted() -> None:
     start=st.integers(0, 30),
     count=st.integers(1, 30),
     window=st.one_of(st.none(), st.integers(1, 70)),
+    chunk=st.one_of(st.none(), st.integers(1, 70)),
 )
-def test_attention_counts_what_the_mask_shows(start: int, count: int, window: int | None) -> None:
+def test_attention_counts_what_the_mask_shows(start: int, count: int, window: int | None, chunk: int | None) -> None:
     """Against a mask written out: pairs of query and token, and the tokens that any query sees."""
-    spec = with_windows(replace(SPEC, layers=(LAYER,)), [window])
-    seen = [{t for t in range(p + 1) if window is None or t > p - window} for p in range(start, start + count)]
+    spec = with_shapes(replace(SPEC, layers=(LAYER,)), lambda shape: replace(shape, window=window, chunk=chunk))
+
+    def sees(p: int, t: int) -> bool:
+        return (window is None or t > p - window) and (chunk is None or t // chunk == p // chunk)
+
+    seen = [{t for t in range(p + 1) if sees(p, t)} for p in range(start, start + count)]
     pairs, read = sum(map(len, seen)), len(set().union(*seen))
     cost = step_cost(spec, rows((start, start + count)), BF16)[OpKind.ATTENTION]
     assert cost == OpCost((2 * count * 32 + 2 * (count + read) * 16) * BF16, 4 * 32 * pairs)

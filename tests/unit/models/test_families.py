@@ -34,6 +34,7 @@ OWN: Mapping[str, Values] = {
     "HeliumForCausalLM": {"hidden_size": 320, "num_attention_heads": 20},
     "GPTJForCausalLM": {"num_attention_heads": 8},
     "GPTNeoForCausalLM": {"num_hidden_layers": 24},
+    "DeepseekV2ForCausalLM": {"num_experts_per_tok": 2},
 }
 """Where what is unsaid does not go with NEEDED."""
 
@@ -209,6 +210,23 @@ def test_what_would_change_the_numbers_is_refused(name: str) -> None:
             r"quantization_config \(mxfp4\) is not",
         ),
         ("GptOssForCausalLM", {"num_experts_per_tok": 200}, "200 experts of 128 compute a token"),
+        ("Llama4ForCausalLM", {"layer_types": ["sliding_attention"] * 2}, "has 'sliding_attention', which is not supp"),
+        ("Llama4ForCausalLM", {"moe_layers": 3}, "moe_layers is 3, which is no list of layers' numbers"),
+        ("Llama4ForCausalLM", {"interleave_moe_layer_step": 0}, "interleave_moe_layer_step is 0"),
+        ("Llama4ForCausalLM", {"no_rope_layers": [1]}, "not a number for each of 2 layers"),
+        ("Ministral3ForCausalLM", {"rope_parameters": {"rope_type": "spiral"}}, "rope type 'spiral' is not supported"),
+        ("DeepseekV3ForCausalLM", {"scoring_func": "softmax"}, "scoring_func = 'softmax' is not supported"),
+        ("DeepseekV3ForCausalLM", {"kv_lora_rank": 0}, "kv_lora_rank is 0"),
+        ("DeepseekV3ForCausalLM", {"n_group": 7}, "4 of 7 groups cannot be open to a token, of 256 experts"),
+        ("DeepseekV2ForCausalLM", {"topk_method": "noaux_tc", "num_experts_per_tok": 2}, "topk_method = 'noaux_tc' is"),
+        ("DeepseekV2ForCausalLM", {}, "0 experts of 64 compute a token"),
+        ("Glm4MoeLiteForCausalLM", {"mlp_layer_types": ["dense"]}, "mlp_layer_types does not say dense or sparse for"),
+        ("MiniCPM3ForCausalLM", {"qk_rope_head_dim": 0}, "qk_rope_head_dim is 0"),
+        (
+            "Mistral4ForCausalLM",
+            {"rope_parameters": {"partial_rotary_factor": 0.7}},
+            "partial_rotary_factor = 0.7 is not",
+        ),
         ("MiniMaxM2ForCausalLM", {"scoring_func": "softmax"}, "scoring_func = 'softmax' is not supported"),
     ],
 )
@@ -265,6 +283,8 @@ fields = st.sampled_from(
         | {"attention_multiplier", "clip_qkv", "use_bias", "norm_epsilon", "activation_function", "logit_scale"}
         | {"num_experts", "num_local_experts", "num_experts_per_tok", "moe_topk", "moe_k", "moe_num_experts"}
         | {"decoder_sparse_step", "mlp_only_layers", "n_group", "topk_group", "n_shared_experts", "n_routed_experts"}
+        | {"attention_chunk_size", "moe_layers", "floor_scale", "attn_scale", "attn_temperature_tuning"}
+        | {"kv_lora_rank", "q_lora_rank", "qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim", "mlp_layer_types"}
         | {"attn_config", "alibi", "n_layer", "n_heads", "seq_length", "max_seq_len"}
         | {"moe_intermediate_size", "moe_layer_interval", "moe_layer_end_index", "num_nextn_predict_layers"}
     )

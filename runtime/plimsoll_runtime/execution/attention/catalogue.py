@@ -23,6 +23,7 @@ UNKNOWN = {
     "chunk": "attends to all before a token, and the model to its chunk",
     "alibi": "adds no ALiBi to scores, and the model does",
     "sinks": "has no sinks, and the model has",
+    "latent": "reads values beside keys, and the model's keys are its values",
 }
 """What a backend lacks, by the field of AttentionShape that says more."""
 HALF = (torch.bfloat16, torch.float16)
@@ -59,7 +60,7 @@ def _no_cpu(target: Target) -> str | None:
 
 
 def _no_torch(target: Target) -> str | None:
-    return _off_cpu(target) or _unknown(target, "window", "softcap", "chunk", "alibi", "sinks")
+    return _off_cpu(target) or _unknown(target, "window", "softcap", "chunk", "alibi", "sinks", "latent")
 
 
 def _off_cpu(target: Target) -> str | None:
@@ -69,7 +70,7 @@ def _off_cpu(target: Target) -> str | None:
 
 
 def _no_sdpa(target: Target) -> str | None:
-    return _unknown(target, "window", "chunk", "alibi", "sinks")
+    return _unknown(target, "window", "chunk", "alibi", "sinks", "latent")
 
 
 def _no_triton(target: Target) -> str | None:

@@ -103,7 +103,8 @@ def _attend(
     """query [S x Q, heads, D] -> the same."""
     sequences, count, _ = call.seen.shape
     group = shape.heads // shape.kv_heads
-    key, value = (_gathered(cache, call) for cache in (keys, values))
+    key = _gathered(keys, call)
+    value = key if shape.latent else _gathered(values, call)
     # A group's heads stand in the place of rows: SDPA's own way of sharing KV heads copies them for each head.
     folded = query.view(sequences, count, shape.kv_heads, group, -1).permute(0, 2, 3, 1, 4).flatten(2, 3)
     mask = call.seen[:, None].repeat(1, 1, group, 1)  # [S, 1, group x Q, W x block]

@@ -145,5 +145,6 @@ def _inputs(shape: AttentionShape, batch: AttentionBatch, target: Target, seed: 
         torch.randn(rows, heads, shape.head_dim, generator=generator).to(target.device, target.dtype)
         for heads in (shape.heads, shape.kv_heads, shape.kv_heads)
     )
+    value = key if shape.latent else value
     sinks = torch.randn(shape.heads, generator=generator).to(target.device) if shape.sinks else None
     return query, key, value, sinks

@@ -29,7 +29,7 @@ def fingerprint(files: ModelFiles, cache: KvCache, backend: str, *, fused: bool)
         "weights": [_file(path) for path in files.weights],
         "dtype": str(cache.dtype),
         "block_size": cache.block_size,
-        "shapes": [(shape.kv_heads, shape.head_dim) for shape in cache.shapes],
+        "shapes": [(shape.kv_heads, shape.head_dim, shape.cached_width) for shape in cache.shapes],
         "backend": backend,
         "kernels": None if ours is None else [library_path().name, ours.name.decode()],
     }

@@ -17,8 +17,15 @@ def with_layers(spec: DecoderSpec, change: Callable[[LayerSpec], LayerSpec]) -> 
 
 
 def with_mixers(spec: DecoderSpec, change: Callable[[SelfAttention], SelfAttention]) -> DecoderSpec:
-    """Each layer's attention changed."""
-    return with_layers(spec, lambda layer: replace(layer, mixer=change(layer.mixer)))
+    """Each layer's attention changed. Raises TypeError for a layer that has another mixer."""
+    return with_layers(spec, lambda layer: replace(layer, mixer=change(self_attention(layer))))
+
+
+def self_attention(layer: LayerSpec) -> SelfAttention:
+    """A layer's. Raises TypeError for one that has another mixer."""
+    if not isinstance(layer.mixer, SelfAttention):
+        raise TypeError(f"a layer's mixer is {type(layer.mixer).__name__}")
+    return layer.mixer
 
 
 def with_windows(spec: DecoderSpec, windows: Sequence[int | None]) -> DecoderSpec:
@@ -36,4 +43,5 @@ def with_mixture(
 
 
 def _windowed(layer: LayerSpec, window: int | None) -> LayerSpec:
-    return replace(layer, mixer=replace(layer.mixer, shape=replace(layer.mixer.shape, window=window)))
+    mixer = self_attention(layer)
+    return replace(layer, mixer=replace(mixer, shape=replace(mixer.shape, window=window)))

@@ -10,6 +10,8 @@ from plimsoll_runtime.errors import ModelError
 BY_TEXT_CONFIG = {
     "Gemma3ForConditionalGeneration",
     "InternVLForConditionalGeneration",
+    "Llama4ForConditionalGeneration",
+    "Kimi_K25ForConditionalGeneration",
     "LlavaForConditionalGeneration",
     "Mistral3ForConditionalGeneration",
     "Qwen2VLForConditionalGeneration",

@@ -63,12 +63,12 @@ class Config:
             raise ModelError(f"config.json: num_hidden_layers is {layers}, and not from 1 to {MAX_LAYERS}")
         return layers
 
-    def layer_types(self, default: list[str]) -> list[str]:
-        """ "full_attention" or "sliding_attention" for each layer."""
+    def layer_types(self, default: list[str], known: tuple[str, ...] = LAYER_TYPES) -> list[str]:
+        """One of the `known` for each layer."""
         types = self.values.get("layer_types") or default
         if not isinstance(types, list):
             raise ModelError(f"config.json: layer_types is {types!r}, which is no list")
-        if unknown := [kind for kind in types if kind not in LAYER_TYPES]:
+        if unknown := [kind for kind in types if kind not in known]:
             raise UnsupportedFieldError(f"config.json: layer_types has {unknown[0]!r}, which is not supported")
         if len(types) != self.layers():
             raise ModelError(f"config.json: layer_types names {len(types)} layers, num_hidden_layers {self.layers()}")

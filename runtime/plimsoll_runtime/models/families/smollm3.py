@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from plimsoll_runtime.errors import ModelError
-from plimsoll_runtime.models.families.changing import with_windows
+from plimsoll_runtime.models.families.changing import self_attention, with_windows
 from plimsoll_runtime.models.families.llama import gated_decoder
 from plimsoll_runtime.models.families.reading import Config
 from plimsoll_runtime.models.spec.decoder import DecoderSpec
@@ -26,9 +26,9 @@ def describe(values: Mapping[str, Any]) -> DecoderSpec:
     """SmolLM3ForCausalLM."""
     config = Config({**DEFAULTS, **values})
     spec = gated_decoder("SmolLM3ForCausalLM", config, theta=THETA)
-    turns = _turning(config, spec.num_layers)
+    turns = turning(config, spec.num_layers)
     layers = [
-        layer if turn else replace(layer, mixer=replace(layer.mixer, rope=None))
+        layer if turn else replace(layer, mixer=replace(self_attention(layer), rope=None))
         for layer, turn in zip(spec.layers, turns, strict=True)
     ]
     spec = replace(spec, layers=tuple(layers))
@@ -37,7 +37,7 @@ def describe(values: Mapping[str, Any]) -> DecoderSpec:
     return with_windows(spec, config.windows(["sliding_attention" if t else "full_attention" for t in turns]))
 
 
-def _turning(config: Config, layers: int) -> list[bool]:
+def turning(config: Config, layers: int) -> list[bool]:
     """Which layers have a rope: `no_rope_layers` says 1 for those that do."""
     every = config.positive("no_rope_layer_interval", int)
     listed = config.values.get("no_rope_layers") or [(i + 1) % every != 0 for i in range(layers)]

@@ -37,10 +37,7 @@ class Attend:
 
     def cost(self, rows: StepRows, size: int) -> OpCost:
         """See Op: queries in and out, new keys and values written, those of each context read once."""
-        read = pairs = 0
-        for start, end in rows.spans:
-            read += end - self.shape.first_seen(start)
-            pairs += _seen(self.shape, end) - _seen(self.shape, start)
+        read, pairs = seen(self.shape, rows.spans)
         queries, keys = self.shape.query_width, self.shape.key_width
         return OpCost((2 * rows.count * queries + 2 * (rows.count + read) * keys) * size, 4 * queries * pairs)
 
@@ -67,9 +64,10 @@ def attended(
     return step.attention(layer, query, key, value, sinks).flatten(1)
 
 
-def shapes_of(ops: Sequence[object]) -> tuple[AttentionShape, ...]:
-    """Of each layer that attends, in order."""
-    return tuple(op.shape for op in ops if isinstance(op, Attend))
+def seen(shape: AttentionShape, spans: Sequence[tuple[int, int]]) -> tuple[int, int]:
+    """Of rows at positions (first, end) of each sequence: tokens that any of them sees, and pairs of row and token."""
+    read = sum(end - shape.first_seen(start) for start, end in spans)
+    return read, sum(_seen(shape, end) - _seen(shape, start) for start, end in spans)
 
 
 def _seen(shape: AttentionShape, end: int) -> int:

@@ -153,15 +153,19 @@ class ScaleQueries:
 
         def scale(step: Step, heads: Tensor) -> Tensor:
             query, key = torch.split(heads, counts, dim=1)
-            whole = torch.floor((step.positions + growth.offset) / growth.every)
-            factor = 1.0 + growth.scale * torch.log1p(whole)
-            return torch.cat([query * factor.to(query.dtype)[:, None, None], key], dim=1)
+            return torch.cat([query * growing(growth, step, query.dtype), key], dim=1)
 
         return scale
 
     def compiled(self, weights: Weights) -> Run:
         """See Op."""
         return _beside_values(self.shape, self.of_query_key(weights))
+
+
+def growing(growth: Growth, step: Step, dtype: torch.dtype) -> Tensor:
+    """What the queries of a step's rows are multiplied by: [T, 1, 1]."""
+    whole = torch.floor((step.positions + growth.offset) / growth.every)
+    return (1.0 + growth.scale * torch.log1p(whole)).to(dtype)[:, None, None]
 
 
 def turned_bytes(shape: AttentionShape, size: int) -> int:

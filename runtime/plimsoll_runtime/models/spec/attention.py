@@ -27,6 +27,7 @@ class AttentionShape:
     - Scores are multiplied by `scale`, and with a `softcap` c become c x tanh(score / c).
     - `chunk`: a query sees the tokens from the last multiple of it on.
     - `sinks`: attention is called with a score of each head whose value is zero (Xiao et al., 2024).
+    - `latent`: a token's keys are its values as well, and are kept once.
     """
 
     heads: int
@@ -38,6 +39,7 @@ class AttentionShape:
     chunk: int | None = None
     alibi: Alibi | None = None
     sinks: bool = False
+    latent: bool = False
 
     def __post_init__(self) -> None:
         if self.alibi is not None and len(self.alibi.slopes) != self.heads:
@@ -64,6 +66,11 @@ class AttentionShape:
     def key_width(self) -> int:
         """Of all key heads together, and of all value heads."""
         return self.kv_heads * self.head_dim
+
+    @property
+    def cached_width(self) -> int:
+        """What is kept of a token: all keys, and all values where they are not the same."""
+        return self.key_width if self.latent else 2 * self.key_width
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,5 +115,34 @@ class SelfAttention:
     growth: Growth | None = None
 
 
-Mixer = SelfAttention
+@dataclass(frozen=True, slots=True)
+class LatentAttention:
+    """Keys and values of all heads are made of one vector a token, and only that is kept (DeepSeek-AI, 2024).
+
+    The vector has `rank` numbers, which `norm` has normed, and behind them those that turn, which all keys share. A
+    head compares `plain` dimensions and those that turn, and its value has `value` dimensions.
+
+    - `query_rank`: queries are made of a vector of so many numbers, normed as well; None: of the states.
+    - `bias`: of the products that make these vectors, and of the output.
+    - `growth`: what queries are multiplied by.
+    """
+
+    heads: int
+    rank: int
+    plain: int
+    value: int
+    rope: RopeSpec
+    scale: float
+    norm: Norm
+    query_rank: int | None = None
+    bias: bool = False
+    growth: Growth | None = None
+
+    @property
+    def shape(self) -> AttentionShape:
+        """Over the cache: keys are made of nothing, and what makes them of the vector is put into the queries."""
+        return AttentionShape(self.heads, 1, self.rank + self.rope.head_dim, self.scale, latent=True)
+
+
+Mixer = SelfAttention | LatentAttention
 """What mixes tokens with each other: one of these."""

@@ -35,6 +35,26 @@ QWEN2_MOE = ExpertNames()
 
 
 @dataclass(frozen=True, slots=True)
+class LatentNames:
+    """Tensors of latent attention, within a layer: DeepSeek's.
+
+    - `query`: of queries that are made of the states; `query_down`, `query_norm`, `query_up`: of those that are not.
+    - `down`, `norm`: the vector that is kept; `up`: for each head what makes its key of it, then its value.
+    """
+
+    query: str = "self_attn.q_proj"
+    query_down: str = "self_attn.q_a_proj"
+    query_norm: str = "self_attn.q_a_layernorm"
+    query_up: str = "self_attn.q_b_proj"
+    down: str = "self_attn.kv_a_proj_with_mqa"
+    norm: str = "self_attn.kv_a_layernorm"
+    up: str = "self_attn.kv_b_proj"
+
+
+DEEPSEEK = LatentNames()
+
+
+@dataclass(frozen=True, slots=True)
 class Names:
     """Llama's, where a family says nothing else. Names within a layer follow `layer`, whose `{}` is its number.
 
@@ -54,6 +74,7 @@ class Names:
     query_key_value: tuple[str, ...] = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
     interleaved: bool = False
     output: str = "self_attn.o_proj"
+    latent: LatentNames = DEEPSEEK
     head_norms: tuple[str, str] = ("self_attn.q_norm", "self_attn.k_norm")
     sinks: str = "self_attn.sinks"
     gate_up: tuple[str, ...] = ("mlp.gate_proj", "mlp.up_proj")

@@ -76,6 +76,7 @@ class Simulation:
                 torch.randn(len(slots), h, shape.head_dim, generator=self._generator).to(self.cache.dtype)
                 for h in (shape.heads, shape.kv_heads, shape.kv_heads)
             )
+            value = key if shape.latent else value
             sinks = 3 * torch.randn(shape.heads, generator=self._generator) if shape.sinks else None
             expected = self._expected(layer, shape, chosen, list(rows.values()), query, key, value, sinks)
             device = self.cache.device

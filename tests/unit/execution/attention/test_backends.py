@@ -32,6 +32,7 @@ KINDS = {
     "sinks-window": {"sinks": True, "window": 17},
 }
 """Of 4 heads."""
+LATENT = {"latent": True}
 COARSE = {"alibi": replace(SLOPES, coarse=True)}
 
 
@@ -49,7 +50,7 @@ def test_reference(simulation: Simulate) -> None:
 
 
 @pytest.mark.parametrize("backend", [ReferenceBackend, SdpaBackend, GatheredBackend])
-@pytest.mark.parametrize("kind", [*KINDS.values(), COARSE], ids=[*KINDS, "coarse"])
+@pytest.mark.parametrize("kind", [*KINDS.values(), COARSE, LATENT], ids=[*KINDS, "coarse", "latent"])
 def test_kinds_of_attention(simulation: Simulate, backend: type[AttentionBackend], kind: dict[str, Any]) -> None:
     shapes = [shape(4, 2, 16, **kind), shape(4, 4, 24), shape(4, 1, 32, **kind)]
     run = simulation(backend, shapes, torch.float32, 16, 80)

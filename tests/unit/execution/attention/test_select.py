@@ -105,6 +105,7 @@ KINDS: Mapping[str, tuple[dict[str, Any], set[str], str]] = {
     ),
     "alibi": ({"alibi": Alibi((0.5,) * 4)}, {"torch", "triton", "sdpa", "reference"}, "adds no ALiBi to scores"),
     "coarse": ({"alibi": Alibi((0.5,) * 4, coarse=True)}, {"torch", "sdpa", "reference"}, "ALiBi to scores, and the"),
+    "latent": ({"latent": True}, {"torch", "sdpa", "reference"}, "reads values beside keys, and the model's keys are"),
     "sinks": ({"sinks": True}, {"torch", "triton", "sdpa", "reference"}, "has no sinks, and the model has"),
 }
 """What a shape says, the backends that have it, and what the others say."""

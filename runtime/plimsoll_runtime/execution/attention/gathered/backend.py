@@ -38,7 +38,8 @@ class GatheredBackend:
         def attention(layer: int, query: Tensor, key: Tensor, value: Tensor, sinks: Tensor | None = None) -> Tensor:
             keys, values = self._cache.keys[layer], self._cache.values[layer]
             writes.write(keys, key)
-            writes.write(values, value)
+            if values is not keys:
+                writes.write(values, value)
             return layers[layer].attend(query, keys, values, sinks)
 
         return attention

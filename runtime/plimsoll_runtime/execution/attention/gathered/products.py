@@ -90,6 +90,7 @@ class FoldedAttention:
         self._added: list[tuple[Tensor, Tensor]] = []
         self._heads = heads
         self._group = shape.heads // shape.kv_heads
+        self._latent = shape.latent
 
     def add(self, scores: Tensor, bias: Tensor) -> None:
         """Add a bias, or a mask of 0 and -inf, to this view of `scores` in every call."""
@@ -106,7 +107,8 @@ class FoldedAttention:
             view.add_(bias)
         share = None if sinks is None else self._beside(sinks[self._heads])
         torch.softmax(scores, -1, out=scores)
-        self._blocks.load(values)
+        if not self._latent:
+            self._blocks.load(values)
         weights = self._product.copy_(scores) if self._narrow else scores
         torch.bmm(weights, self._blocks.tensor, out=self._out)
         if share is not None:

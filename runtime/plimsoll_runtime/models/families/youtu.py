@@ -1,0 +1,18 @@
+"""Youtu: latent attention as DeepSeek V3 has it, and no mixtures."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from plimsoll_runtime.models.families.deepseek import V3
+from plimsoll_runtime.models.families.latent import latent_decoder
+from plimsoll_runtime.models.spec.decoder import DecoderSpec
+
+DEFAULTS = {**V3, "max_position_embeddings": 131_072, "tie_word_embeddings": True}
+"""What a field that is missing means."""
+
+
+def describe(values: Mapping[str, Any]) -> DecoderSpec:
+    """YoutuForCausalLM."""
+    return latent_decoder("YoutuForCausalLM", {**DEFAULTS, **values, "mlp_bias": False})
