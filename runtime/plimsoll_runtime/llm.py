@@ -28,6 +28,7 @@ from plimsoll_runtime.engine.params import SamplingParams
 from plimsoll_runtime.engine.scores import unpack
 from plimsoll_runtime.errors import UsageError
 from plimsoll_runtime.interrupts import Uninterrupted
+from plimsoll_runtime.progress import silent
 from plimsoll_runtime.structured.checker import Checker
 from plimsoll_runtime.structured.vocabulary import vocabulary_of
 from plimsoll_runtime.text.output import OutputText
@@ -81,7 +82,7 @@ class LLM:
         self._tokenizer = load_tokenizer(files)
         self._chat_stop = files.chat_stop
         self._kept: EngineCore | BlockingEngine | None = (
-            build_engine(config, _silent) if engine == "here" else BlockingEngine(config)
+            build_engine(config, silent) if engine == "here" else BlockingEngine(config)
         )
         self._checker = Checker()
         self._ids = itertools.count()
@@ -247,7 +248,3 @@ def _spread(params: SamplingParams | Sequence[SamplingParams], count: int) -> li
     if len(params) != count:
         raise UsageError(f"{len(params)} sampling params for {count} prompts; give one, or one for each prompt")
     return list(params)
-
-
-def _silent(stage: str, fraction: float) -> None:
-    """A library shows no progress unless it is asked to."""

@@ -13,11 +13,11 @@ from plimsoll_runtime.api.served import ServedModel
 from plimsoll_runtime.api.state import ServerState
 from plimsoll_runtime.background import in_daemon_thread
 from plimsoll_runtime.engine.config import EngineConfig
+from plimsoll_runtime.progress import Progress
 from plimsoll_runtime.text.tokenizer import Tokenizer, load_tokenizer
 from plimsoll_runtime.weights.files import ModelFiles
 from plimsoll_runtime.weights.sources import resolve
 
-Progress = Callable[[str, float], None]
 StartEngine = Callable[[EngineConfig, Progress], Awaitable[Engine]]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 
@@ -24,13 +24,11 @@ from plimsoll_runtime.engine.plan import ScheduledSequence, SlotInit, StepPlan
 from plimsoll_runtime.execution.precision import check_instructions
 from plimsoll_runtime.execution.runner import ModelRunner
 from plimsoll_runtime.execution.tiers.open import check_options
+from plimsoll_runtime.progress import Progress
 from plimsoll_runtime.weights.image.arena import name_of
 from plimsoll_runtime.weights.image.image import Image
 
 logger = logging.getLogger(__name__)
-
-Progress = Callable[[str, float], None]
-"""Called with a stage's name and how far it is, from 0 to 1."""
 
 LOADED_PROMPT, WOKEN_PROMPT = 64, 16
 """Tokens of the prompt that an engine warms up with: one that wakes has somebody waiting for it."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 
 from plimsoll_runtime.driver.child import KILL_SECONDS, LAST_WORDS_SECONDS, EngineChild, failure
 from plimsoll_runtime.driver.grant import Grant
@@ -31,6 +31,7 @@ from plimsoll_runtime.engine.messages import (
     Vocabulary,
 )
 from plimsoll_runtime.errors import EngineDeadError, PlimsollError, UsageError
+from plimsoll_runtime.progress import Progress
 from plimsoll_runtime.weights.image.image import Image
 
 STOP_SECONDS = 5.0
@@ -40,8 +41,6 @@ EVENTS_AT_ONCE = 64
 
 DEADLINE_SECONDS = 1.0
 """How long after a request's deadline it is given up here, if the engine has said nothing of it."""
-
-Progress = Callable[[str, float], None]
 
 
 class AsyncEngine:

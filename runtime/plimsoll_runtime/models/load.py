@@ -16,7 +16,8 @@ from plimsoll_runtime.models.fused import FusedDecoder
 from plimsoll_runtime.models.outline import Outline
 from plimsoll_runtime.models.program import Program
 from plimsoll_runtime.models.tensors import check_tensors
-from plimsoll_runtime.models.weights import Progress, ShapeReader, WeightReader
+from plimsoll_runtime.models.weights import ShapeReader, WeightReader
+from plimsoll_runtime.progress import Progress, silent
 from plimsoll_runtime.weights.files import ModelFiles
 from plimsoll_runtime.weights.image.arena import CountingArena, FilledArena
 from plimsoll_runtime.weights.image.tensors import ShapesOnly, hollow
@@ -43,7 +44,7 @@ def load_decoder(
     What the decoder reads of them lies in `places`: packed if `fused`, else as plain tensors.
     Raises ModelError when a tensor is missing, unexpected, of another shape, or cannot be read.
     """
-    told = progress or _silent
+    told = progress or silent
     if isinstance(outline, TransformersOutline):
         return foreign.load(files, outline, dtype, device, told, None if places is OWN else places)
     return _load_program(files, _program(outline), dtype, device, told, places, fused=fused)
@@ -88,7 +89,7 @@ def wake_decoder(
     else:
         program = _program(outline)
         shapes = ShapesOnly(program.stored_shapes())
-        decoder = TorchDecoder(program, WeightReader(program, shapes, dtype, device, _silent, arena))
+        decoder = TorchDecoder(program, WeightReader(program, shapes, dtype, device, silent, arena))
     arena.finish()
     return decoder
 
@@ -114,7 +115,3 @@ def _program(outline: Outline) -> Program:
     if not isinstance(outline, Program):
         raise TypeError(f"{outline.facts.architecture} has no program")
     return outline
-
-
-def _silent(stage: str, fraction: float) -> None:
-    """Nobody asked to see progress."""

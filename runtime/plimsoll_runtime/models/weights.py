@@ -7,7 +7,7 @@ float32 whatever that is: GGUF stores them so, and to round them costs accuracy 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -16,10 +16,10 @@ from plimsoll_kernels.cpu.places import Places
 from plimsoll_runtime.errors import ModelError
 from plimsoll_runtime.models.ops.weight import Weight
 from plimsoll_runtime.models.program import Program
+from plimsoll_runtime.progress import Progress, silent
 from plimsoll_runtime.weights.image.tensors import ShapesOnly, hollow
 from plimsoll_runtime.weights.tensors import TensorSource
 
-Progress = Callable[[str, float], None]
 STAGE = "load weights"
 
 
@@ -88,7 +88,7 @@ class ShapeReader(WeightReader):
     """Reads nothing: its tensors have shapes and no memory (see `hollow`), for a decoder whose places are filled."""
 
     def __init__(self, program: Program, dtype: torch.dtype) -> None:
-        super().__init__(program, ShapesOnly(program.stored_shapes()), dtype, torch.device("cpu"), _silent)
+        super().__init__(program, ShapesOnly(program.stored_shapes()), dtype, torch.device("cpu"), silent)
 
     @staticmethod
     def _arranged(weight: Weight, stored: Tensor) -> Tensor:
@@ -98,7 +98,3 @@ class ShapeReader(WeightReader):
     def _joined(tensors: list[Tensor]) -> Tensor:
         rows = sum(tensor.shape[0] for tensor in tensors)
         return hollow((rows, *tensors[0].shape[1:]), tensors[0].dtype)
-
-
-def _silent(stage: str, fraction: float) -> None:
-    """Nothing is read, so there is nothing to see."""

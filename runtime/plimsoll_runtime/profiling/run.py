@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,10 +27,10 @@ from plimsoll_runtime.profiling.summary import SERVER_PHASES, summarise
 from plimsoll_runtime.profiling.trace import with_torch_events, write_trace
 from plimsoll_runtime.profiling.watch import Watch
 from plimsoll_runtime.profiling.workload import Workload, prompt_tokens
+from plimsoll_runtime.progress import Progress
 from plimsoll_runtime.text.tokenizer import Tokenizer, load_tokenizer
 from plimsoll_runtime.weights.sources import resolve
 
-Progress = Callable[[str, float], None]
 WARM_OUTPUT = 3
 TRACED_OUTPUT = 16
 """Tokens of each answer in the traced run: torch's profiler keeps every op of every step in memory."""

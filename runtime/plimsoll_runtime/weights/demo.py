@@ -6,16 +6,16 @@ import contextlib
 import hashlib
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from plimsoll_runtime.errors import SourceError
+from plimsoll_runtime.progress import Progress
 from plimsoll_runtime.weights.cache import cache_root, locked, read_only_roots
 
-Progress = Callable[[str, float], None]
 PIECE = 2**20
 
 

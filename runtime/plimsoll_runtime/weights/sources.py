@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from plimsoll_runtime.errors import ModelError, SourceError
+from plimsoll_runtime.progress import Progress, silent
 from plimsoll_runtime.weights.demo import fetch_demo, find_demo
 from plimsoll_runtime.weights.files import ModelFiles, check_size
 from plimsoll_runtime.weights.gguf.choice import shards_of
@@ -16,7 +17,6 @@ from plimsoll_runtime.weights.gguf.config import translate
 from plimsoll_runtime.weights.gguf.metadata import ROPE_FACTORS, read_floats, read_metadata
 from plimsoll_runtime.weights.hub import Access, fetch_snapshot
 
-Progress = Callable[[str, float], None]
 Fetch = Callable[[str, str | None, Access | None, str | None], Path]
 """Like `fetch_snapshot`."""
 INDEX = "model.safetensors.index.json"
@@ -43,7 +43,7 @@ def resolve(
         raise SourceError(f"--revision {revision} goes with a Hugging Face id, not with {model}")
     if scheme == "demo":
         demo = find_demo(rest)
-        files = open_gguf(fetch_demo(demo, progress or _silent))
+        files = open_gguf(fetch_demo(demo, progress or silent))
         return replace(files, name=demo.name, chat_template=demo.chat_template, chat_stop=demo.chat_stop)
     if scheme == "hf":
         return _of_hub(rest, revision, access, fetch)
@@ -146,7 +146,3 @@ def _read_json(path: Path, *, needed: bool = False) -> dict[str, Any]:
     if not isinstance(values, dict):
         raise ModelError(f"{path} holds no JSON object")
     return values
-
-
-def _silent(stage: str, fraction: float) -> None:
-    """Nobody asked to see progress."""

@@ -15,7 +15,8 @@ from plimsoll_runtime.models.foreign.decoder import TransformersDecoder
 from plimsoll_runtime.models.foreign.interface import NAME, register
 from plimsoll_runtime.models.foreign.outline import TransformersOutline
 from plimsoll_runtime.models.foreign.skeleton import fill, put, skeleton, stored_tensors
-from plimsoll_runtime.models.weights import STAGE, Progress
+from plimsoll_runtime.models.weights import STAGE
+from plimsoll_runtime.progress import Progress
 from plimsoll_runtime.weights.files import ModelFiles
 from plimsoll_runtime.weights.image.tensors import hollow
 from plimsoll_runtime.weights.safetensors_files import SafetensorsFiles
