@@ -12,8 +12,8 @@ from torch.nn import functional
 
 from attention.cases import Case
 from plimsoll_runtime.execution.attention.base import AttentionBatch
+from plimsoll_runtime.execution.attention.catalogue import Target
 from plimsoll_runtime.execution.attention.select import select
-from plimsoll_runtime.execution.attention.target import Target
 from plimsoll_runtime.execution.kv_cache import KvCache
 
 LAYERS = 12

@@ -18,9 +18,8 @@ from plimsoll_kernels.cpu.library import InstructionsError, choose, kernels
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.errors import ModelError, UnsupportedFieldError
 from plimsoll_runtime.execution.attention.base import AttentionBackend
-from plimsoll_runtime.execution.attention.catalogue import ENTRIES
+from plimsoll_runtime.execution.attention.catalogue import ENTRIES, Target
 from plimsoll_runtime.execution.attention.select import candidates
-from plimsoll_runtime.execution.attention.target import Target
 from plimsoll_runtime.execution.precision import NAMES, choose_dtype
 from plimsoll_runtime.models.composing import program_of
 from plimsoll_runtime.models.foreign.outline import transformers_outline

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from plimsoll_runtime import LLM, SamplingParams
 from plimsoll_runtime.execution.attention.base import AttentionBackend, AttentionBatch
+from plimsoll_runtime.execution.attention.catalogue import Target
 from plimsoll_runtime.execution.attention.select import select
-from plimsoll_runtime.execution.attention.target import Target
 from plimsoll_runtime.execution.kv_cache import KvCache
 from plimsoll_runtime.models.composing import program_of
 from plimsoll_runtime.models.decoder import Decoder

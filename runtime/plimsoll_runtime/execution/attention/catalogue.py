@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
 from importlib.util import find_spec
 
@@ -11,7 +11,6 @@ import torch
 from plimsoll_kernels.cpu.library import kernels
 from plimsoll_kernels.cpu.step import MAX_HEAD_DIM, SUB_BLOCK
 from plimsoll_runtime.execution.attention.base import AttentionBackend
-from plimsoll_runtime.execution.attention.target import Target
 from plimsoll_runtime.models.spec.attention import AttentionShape
 
 FLASHINFER_HEAD_DIMS = (64, 128, 256)
@@ -27,6 +26,21 @@ UNKNOWN = {
 }
 """What a backend lacks, by the field of AttentionShape that says more."""
 HALF = (torch.bfloat16, torch.float16)
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What attention is to be computed for: a device, the dtype of model and cache, one attention shape a layer, and
+    the tokens of a block.
+
+    `unfused`: why the kernels that compute a whole step do not compute the model's, None if they do.
+    """
+
+    device: torch.device
+    dtype: torch.dtype
+    shapes: Sequence[AttentionShape]
+    block_size: int
+    unfused: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,12 @@
-"""One backend tried on a target: whether it computes what the reference does, and how long it takes."""
+"""One backend tried on a target: whether it computes what the reference does, and how long it takes.
+
+The work is a decode of several sequences, and a chunk of a prompt.
+"""
 
 from __future__ import annotations
 
 import itertools
+import random
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -11,20 +15,40 @@ import torch
 from torch import Tensor
 
 from plimsoll_runtime.execution.attention.base import AttentionBackend, AttentionBatch
-from plimsoll_runtime.execution.attention.mix import Mix, blocks_of, chunk_batch, decode_batch
-from plimsoll_runtime.execution.attention.target import Target
+from plimsoll_runtime.execution.attention.catalogue import Target
 from plimsoll_runtime.execution.kv_cache import KvCache
 from plimsoll_runtime.models.spec.attention import AttentionShape
 
 REPEATS = 3
 """The least of so many runs counts: what disturbs a run only ever makes it longer."""
-SMALL = Mix(decodes=3, context=40, chunk=40)
 TOLERANCE = {torch.float32: 2e-3, torch.bfloat16: 3e-2, torch.float16: 5e-3}
 """Of values around 1. GPUs may multiply float32 with 10 bits of mantissa."""
 
 Clock = Callable[[], float]
 Inputs = tuple[Tensor, Tensor, Tensor, Tensor | None]
 """Queries, keys and values of a step's rows, and sinks of the heads."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mix:
+    """`decodes` sequences of one row each over `context` cached tokens, and one prompt's chunk of so many rows."""
+
+    decodes: int
+    context: int
+    chunk: int
+
+    def __str__(self) -> str:
+        return f"{self.decodes} decodes after {self.context} tokens, {self.chunk} tokens of a prompt"
+
+
+CPU_MIX = Mix(decodes=16, context=512, chunk=256)
+GPU_MIX = Mix(decodes=64, context=1024, chunk=2048)
+SMALL = Mix(decodes=3, context=40, chunk=40)
+
+
+def expected_mix(device: torch.device) -> Mix:
+    """What a server of a device computes in a step, in its order of magnitude."""
+    return CPU_MIX if device.type == "cpu" else GPU_MIX
 
 
 class WrongResultError(Exception):
@@ -72,14 +96,14 @@ def check(backend: type[AttentionBackend], target: Target, expected: Sequence[Te
 def measure(backend: type[AttentionBackend], target: Target, mix: Mix, watch: Stopwatch) -> Timing:
     """Time both batches of a mix over a private cache of the target's dtype and block size. Raises TimeUpError."""
     counts = Counter(target.shapes)
-    runner = _Runner(backend, target, list(counts), blocks_of(mix, target.block_size))
+    runner = _Runner(backend, target, list(counts), _blocks_of(mix, target.block_size))
 
     def milliseconds(batch: AttentionBatch) -> float:
         inputs = [_inputs(shape, batch, target) for shape in counts]
         seconds = runner.best_seconds(batch, inputs, watch)
         return 1e3 * (seconds[0] + sum(s * n for s, n in zip(seconds[1:], counts.values(), strict=True)))
 
-    batches = (make(mix, target.block_size, target.device) for make in (decode_batch, chunk_batch))
+    batches = (make(mix, target.block_size, target.device) for make in (_decode_batch, _chunk_batch))
     return Timing(*(milliseconds(batch) for batch in batches))
 
 
@@ -126,8 +150,8 @@ class _Runner:
 def small_steps(backend: type[AttentionBackend], target: Target) -> list[Tensor]:
     """Outputs in float32 of all shapes: a chunk of a prompt whose blocks lie anywhere, then a decode after it."""
     shapes = list(dict.fromkeys(target.shapes))
-    runner = _Runner(backend, target, shapes, blocks_of(SMALL, target.block_size))
-    chunk = chunk_batch(SMALL, target.block_size, target.device)
+    runner = _Runner(backend, target, shapes, _blocks_of(SMALL, target.block_size))
+    chunk = _chunk_batch(SMALL, target.block_size, target.device)
     [table], start = chunk.block_tables, SMALL.chunk - 1
     # The last token again, as if it were decoded.
     decode = AttentionBatch([1], [SMALL.chunk], [table], chunk.slot_mapping[start:])
@@ -148,3 +172,32 @@ def _inputs(shape: AttentionShape, batch: AttentionBatch, target: Target, seed: 
     value = key if shape.latent else value
     sinks = torch.randn(shape.heads, generator=generator).to(target.device) if shape.sinks else None
     return query, key, value, sinks
+
+
+def _blocks_of(mix: Mix, block_size: int) -> int:
+    """Blocks of a cache that holds either batch, the padding block included."""
+    return max(mix.decodes * -(-mix.context // block_size), -(-mix.chunk // block_size)) + 1
+
+
+def _decode_batch(mix: Mix, block_size: int, device: torch.device) -> AttentionBatch:
+    """One row of each sequence, at the end of its context."""
+    return _batch([1] * mix.decodes, [mix.context] * mix.decodes, block_size, device)
+
+
+def _chunk_batch(mix: Mix, block_size: int, device: torch.device) -> AttentionBatch:
+    """The first tokens of one prompt."""
+    return _batch([mix.chunk], [mix.chunk], block_size, device)
+
+
+def _batch(rows: Sequence[int], contexts: Sequence[int], block_size: int, device: torch.device) -> AttentionBatch:
+    """Sequences whose blocks lie anywhere, as they do in a cache that has been used for a while."""
+    needed = [-(-context // block_size) for context in contexts]
+    free = list(range(1, sum(needed) + 1))
+    random.Random(0).shuffle(free)
+    tables = [[free.pop() for _ in range(count)] for count in needed]
+    slots = [
+        table[p // block_size] * block_size + p % block_size
+        for count, context, table in zip(rows, contexts, tables, strict=True)
+        for p in range(context - count, context)
+    ]
+    return AttentionBatch(rows, contexts, tables, torch.tensor(slots, device=device))

@@ -16,12 +16,11 @@ import torch
 from torch import Tensor
 
 from plimsoll_runtime.errors import UsageError
-from plimsoll_runtime.execution.attention import fastest as module
+from plimsoll_runtime.execution.attention import select as module
 from plimsoll_runtime.execution.attention.base import AttentionBackend, AttentionBatch
-from plimsoll_runtime.execution.attention.catalogue import ENTRIES, Entry
-from plimsoll_runtime.execution.attention.fastest import fastest_first
+from plimsoll_runtime.execution.attention.catalogue import ENTRIES, Entry, Target
 from plimsoll_runtime.execution.attention.reference import ReferenceBackend
-from plimsoll_runtime.execution.attention.target import Target
+from plimsoll_runtime.execution.attention.select import fastest_first
 from plimsoll_runtime.execution.kv_cache import KvCache
 from plimsoll_runtime.models.attention import Attention
 from plimsoll_runtime.models.spec.attention import AttentionShape

@@ -17,10 +17,9 @@ from torch import Tensor
 
 from plimsoll_kernels.paged_attention.reference import attention_reference
 from plimsoll_runtime.execution.attention.base import AttentionBackend
-from plimsoll_runtime.execution.attention.catalogue import ENTRIES
+from plimsoll_runtime.execution.attention.catalogue import ENTRIES, Target
 from plimsoll_runtime.execution.attention.flash_attn import FlashAttnBackend
 from plimsoll_runtime.execution.attention.flashinfer import FlashInferBackend
-from plimsoll_runtime.execution.attention.target import Target
 from plimsoll_runtime.models.spec.attention import AttentionShape
 
 Simulate = Callable[..., Any]

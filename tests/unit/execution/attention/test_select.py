@@ -10,8 +10,8 @@ import torch
 
 from plimsoll_runtime.errors import UsageError
 from plimsoll_runtime.execution.attention import catalogue as module
+from plimsoll_runtime.execution.attention.catalogue import Target
 from plimsoll_runtime.execution.attention.select import candidates, select
-from plimsoll_runtime.execution.attention.target import Target
 from plimsoll_runtime.models.spec.attention import Alibi, AttentionShape
 
 SHAPES = [AttentionShape(heads=4, kv_heads=2, head_dim=64, scale=0.125)]
