@@ -7,7 +7,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from plimsoll_runtime.execution.attention.base import AttentionBatch
-from plimsoll_runtime.execution.attention.gathered.scratch import Scratch
+from plimsoll_runtime.execution.attention.gathered.products import Scratch
 from plimsoll_runtime.execution.attention.gathered.segments import TileCosts, plan_tiles
 from plimsoll_runtime.execution.attention.gathered.step import StepTiles
 from plimsoll_runtime.execution.attention.gathered.writes import CacheWrites

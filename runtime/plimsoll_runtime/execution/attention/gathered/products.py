@@ -12,12 +12,12 @@ gathered blocks are widened to float32 instead.
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
 
 import torch
 from torch import Tensor
 
-from plimsoll_runtime.execution.attention.gathered.scratch import Scratch
 from plimsoll_runtime.models.spec.attention import AttentionShape
 
 
@@ -27,6 +27,27 @@ def compute_dtype(dtype: torch.dtype) -> torch.dtype:
     if dtype is torch.bfloat16 and torch.ops.mkldnn._is_mkldnn_bf16_supported():
         return dtype
     return torch.float32
+
+
+class Scratch:
+    """Named buffers that only grow: fresh pages for each tile's scores would cost more than the scores."""
+
+    def __init__(self) -> None:
+        self._buffers: dict[tuple[str, torch.dtype], Tensor] = {}
+
+    def take(self, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        """A contiguous tensor of unknown content, over the same memory as whatever else was taken by that name."""
+        count = math.prod(shape)
+        buffer = self._buffers.get((name, dtype))
+        if buffer is None or buffer.numel() < count:
+            with torch.inference_mode(False):
+                buffer = self._buffers[name, dtype] = torch.empty(count, dtype=dtype)
+        return buffer[:count].view(shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held."""
+        return sum(b.nbytes for b in self._buffers.values())
 
 
 class GatheredBlocks:

@@ -6,11 +6,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from plimsoll_runtime.execution.attention.gathered.products import compute_dtype
-from plimsoll_runtime.execution.attention.gathered.scratch import Scratch
+from plimsoll_runtime.execution.attention.gathered.products import Scratch, compute_dtype
 from plimsoll_runtime.execution.attention.gathered.segments import TilePlan
-from plimsoll_runtime.execution.attention.gathered.single import Single, suits
-from plimsoll_runtime.execution.attention.gathered.tile import Tile, TileIndex
+from plimsoll_runtime.execution.attention.gathered.tile import Single, Tile, TileIndex, tile_of
 from plimsoll_runtime.execution.attention.tables import StepTables
 from plimsoll_runtime.execution.kv_cache import KvCache
 from plimsoll_runtime.models.spec.attention import AttentionShape
@@ -35,8 +33,7 @@ class StepTiles:
         end = 0
         for index in indices:
             start, end = end, end + index.rows.size
-            kind = Single if suits(index, shape) else Tile
-            self._tiles.append(kind(index, shape, cache, self._query[start:end], self._out[start:end], scratch))
+            self._tiles.append(tile_of(index, shape, cache, self._query[start:end], self._out[start:end], scratch))
 
     def attend(self, query: Tensor, keys: Tensor, values: Tensor, sinks: Tensor | None) -> Tensor:
         """query `[T, heads, D]`, a layer's cache `[kv_heads, num_blocks, block_size, D]` -> `[T, heads, D]`.
