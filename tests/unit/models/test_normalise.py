@@ -24,3 +24,11 @@ def test_the_definition(kind: NormKind, weighted: bool, biased: bool) -> None:
     normed, total = normaliser.of_sum(x.float(), x.float())
     torch.testing.assert_close(total.double(), 2 * x, rtol=1e-6, atol=1e-6)
     torch.testing.assert_close(normed, normaliser(total))
+
+
+@pytest.mark.parametrize("kind", ["rms", "layer"])
+def test_heads_may_have_scales_of_their_own(kind: NormKind) -> None:
+    x, scale = torch.randn(5, 3, 7), torch.randn(3, 7)
+    each = Normaliser(kind, EPS, scale)(x)
+    for head in range(3):
+        torch.testing.assert_close(each[:, head], Normaliser(kind, EPS, scale[head])(x[:, head]))

@@ -8,10 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from plimsoll_kernels.rms_norm.op import rms_norm
 from plimsoll_runtime.models.op_times import OpKind
 from plimsoll_runtime.models.ops.cost import OpCost, StepRows
-from plimsoll_runtime.models.ops.normalise import FLOPS, KINDS, read
+from plimsoll_runtime.models.ops.normalise import FLOPS, Normaliser, read
 from plimsoll_runtime.models.ops.op import Run, Step, Values, Weights
 from plimsoll_runtime.models.ops.weight import Weight
 from plimsoll_runtime.models.rope import rotate
@@ -32,27 +31,21 @@ class QueryKeyNorm:
     """
 
     def __init__(self, norm: HeadNorm, shape: AttentionShape, query: Tensor | None, key: Tensor | None) -> None:
-        counts = [shape.heads, shape.kv_heads]
+        self._counts = [shape.heads, shape.kv_heads]
         both = [torch.ones(shape.head_dim) if t is None else t for t in (query, key)]
-        rows = [t.view(-1, shape.head_dim).expand(n, -1) for t, n in zip(both, counts, strict=True)]
+        rows = [t.view(-1, shape.head_dim).expand(n, -1) for t, n in zip(both, self._counts, strict=True)]
         self.weight = torch.cat(rows).float() + norm.norm.offset
         self.eps = norm.norm.eps
         self._together = norm.together
-        self._counts = counts
-        self._of = KINDS[norm.norm.kind]
-        self._is_rms = norm.norm.kind == "rms"
+        scales = [w.flatten() for w in torch.split(self.weight, self._counts)] if norm.together else [self.weight]
+        self._norms = [Normaliser(norm.norm.kind, self.eps, s if norm.norm.weighted else None) for s in scales]
 
     def __call__(self, step: Step, heads: Tensor) -> Tensor:
         """See OfQueryKey."""
-        if self.weight.device != heads.device:  # ones, where the files have no weight
-            self.weight = self.weight.to(heads.device)
-        if self._together:
-            parts = zip(torch.split(heads, self._counts, dim=1), torch.split(self.weight, self._counts), strict=True)
-            normed = [self._of(h.flatten(1), self.eps, w.flatten()).view(h.shape) for h, w in parts]
-            return torch.cat(normed, dim=1)
-        if heads.is_cuda and self._is_rms:
-            return rms_norm(heads, self.weight, self.eps)
-        return self._of(heads, self.eps, self.weight)
+        if not self._together:
+            return self._norms[0](heads)
+        parts = zip(self._norms, torch.split(heads, self._counts, dim=1), strict=True)
+        return torch.cat([norm(part.flatten(1)).view(part.shape) for norm, part in parts], dim=1)
 
 
 @dataclass(frozen=True, slots=True)

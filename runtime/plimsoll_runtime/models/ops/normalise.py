@@ -71,22 +71,29 @@ def read(weight: Weight | None, weights: Weights) -> Tensor | None:
 
 
 class Normaliser:
-    """A norm over the last dimension, computed in float32 and rounded once. `scale` has the offset in it already."""
+    """A norm over the last dimension, computed in float32 and rounded once. `scale` [D], or [H, D] for each of H heads,
+    has the offset in it already; `bias` [D].
+    """
 
-    def __init__(self, kind: NormKind, eps: float, scale: Tensor | None, bias: Tensor | None) -> None:
+    def __init__(self, kind: NormKind, eps: float, scale: Tensor | None, bias: Tensor | None = None) -> None:
         self._layer = kind == "layer"
         self._eps = eps
         self._scale = scale
         self._bias = bias
+        of_heads = scale is not None and scale.dim() > 1
+        self._each = None if of_heads else scale
+        self._own = scale if of_heads else None
 
     def __call__(self, x: Tensor) -> Tensor:
         """[..., D] -> [..., D]."""
-        if self._layer:
-            return functional.layer_norm(x.float(), (x.shape[-1],), self._scale, self._bias, self._eps).to(x.dtype)
-        if x.is_cuda and self._scale is not None and self._bias is None:
+        if x.is_cuda and not self._layer and self._scale is not None and self._bias is None:
             return rms_norm(x, self._scale, self._eps)
-        normed = functional.rms_norm(x.float(), (x.shape[-1],), self._scale, self._eps)
-        return (normed if self._bias is None else normed + self._bias).to(x.dtype)
+        if self._layer:
+            normed = functional.layer_norm(x.float(), (x.shape[-1],), self._each, self._bias, self._eps)
+        else:
+            normed = functional.rms_norm(x.float(), (x.shape[-1],), self._each, self._eps)
+            normed = normed if self._bias is None else normed + self._bias
+        return (normed if self._own is None else normed * self._own).to(x.dtype)
 
     def of_sum(self, x: Tensor, added: Tensor) -> tuple[Tensor, Tensor]:
         """(norm of the sum, the sum), in one pass on a GPU."""
@@ -94,19 +101,3 @@ class Normaliser:
             return add_rms_norm(x, added, self._scale, self._eps)
         total = x + added
         return self(total), total
-
-
-def rms(x: Tensor, eps: float, scale: Tensor) -> Tensor:
-    """x / rms(x) x scale, in float32 and rounded once, where the scale is wider than what is normed."""
-    normed = functional.rms_norm(x.float(), (x.shape[-1],), None, eps)
-    return (normed * scale).to(x.dtype)
-
-
-def layer(x: Tensor, eps: float, scale: Tensor) -> Tensor:
-    """The same for layer normalisation."""
-    normed = functional.layer_norm(x.float(), (x.shape[-1],), None, None, eps)
-    return (normed * scale).to(x.dtype)
-
-
-KINDS = {"rms": rms, "layer": layer}
-"""By NormKind."""
