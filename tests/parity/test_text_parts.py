@@ -39,6 +39,14 @@ GROWING = {
     "llama_4_scaling_beta": 0.8,
 }
 MROPE = {"rope_type": "default", "rope_theta": 1e3, "mrope_section": [2, 2, 2]}
+DELTA: Mapping[str, Any] = {
+    "head_dim": 16,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 8,
+    "linear_value_head_dim": 12,
+    "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+}
 CASES: Mapping[str, tuple[str, Mapping[str, Any], Mapping[str, Any]]] = {
     "Gemma3": ("Gemma3Config", {"model_type": "gemma3_text", "head_dim": 16, "sliding_window": 16}, VISION),
     "Mistral3": ("Mistral3Config", {"model_type": "mistral", "head_dim": 16, "sliding_window": 16}, VISION),
@@ -74,6 +82,7 @@ CASES: Mapping[str, tuple[str, Mapping[str, Any], Mapping[str, Any]]] = {
     "Llava": ("LlavaConfig", {"model_type": "llama"}, VISION),
     "Qwen2VL": ("Qwen2VLConfig", {"rope_parameters": MROPE}, QWEN_VISION),
     "Qwen2_5_VL": ("Qwen2_5_VLConfig", {"rope_parameters": MROPE}, QWEN_VISION),
+    "Qwen3_5": ("Qwen3_5Config", DELTA, QWEN_VISION),
     "Qwen3VL": ("Qwen3VLConfig", {"head_dim": 12, "rope_parameters": MROPE}, QWEN_VISION),
 }
 

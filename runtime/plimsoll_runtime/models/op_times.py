@@ -20,6 +20,7 @@ class OpKind(StrEnum):
     - attention: keys and values into the cache (native code may count the writing as rope), and all of attending
     - output, down: the product and its residual
     - gate_up: the product, the activation and the multiplication
+    - state: convolutions and recurrences over a sequence's own state, and what gates them
     - route, experts: which experts a token goes to, and all that they do; of mixtures alone
     - head: the logits; timed by the runner, for a decoder computes them in a call of its own
     """
@@ -29,6 +30,7 @@ class OpKind(StrEnum):
     QKV = "qkv"
     ROPE = "rope"
     ATTENTION = "attention"
+    STATE = "state"
     OUTPUT = "output"
     ROUTE = "route"
     EXPERTS = "experts"

@@ -8,8 +8,10 @@ from itertools import pairwise
 
 from plimsoll_runtime.models.program import Program
 
-_NUMBER = re.compile(r"(?<=\.)\d+(?=\.)|(?<=layer=)\d+")
-"""Of a layer, in the name of a tensor and in attention's own words."""
+_NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
+"""Of a layer, in the name of a tensor."""
+_OWN_NUMBER = re.compile(r"\b(layer|state)=\d+")
+"""Of a cache, or of a state: each op's own."""
 
 
 def summary(program: Program) -> str:
@@ -30,7 +32,8 @@ def _lines(program: Program) -> Iterator[str]:
 
 
 def _of_any(line: str, number: int) -> str:
-    return _NUMBER.sub(lambda found: "{}" if found[0] == str(number) else found[0], line)
+    named = _NUMBER.sub(lambda found: "{}" if found[0] == str(number) else found[0], line)
+    return _OWN_NUMBER.sub(r"\1={}", named)
 
 
 def _ranges(numbers: Sequence[int]) -> str:

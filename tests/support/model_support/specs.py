@@ -8,6 +8,7 @@ from dataclasses import replace
 from plimsoll_runtime.models.families.changing import with_layers, with_mixers
 from plimsoll_runtime.models.spec.attention import AttentionShape
 from plimsoll_runtime.models.spec.decoder import DecoderSpec
+from plimsoll_runtime.models.spec.mixer import attention_of
 from plimsoll_runtime.models.spec.norm import Norm
 from plimsoll_runtime.models.spec.rope import RopeSpec
 
@@ -30,11 +31,29 @@ MIXTURES = {
     "Glm4MoeLiteForCausalLM",
 }
 """Architectures with experts."""
+RECURRENT = {
+    "BambaForCausalLM",
+    "FalconH1ForCausalLM",
+    "GraniteMoeHybridForCausalLM",
+    "JambaForCausalLM",
+    "NemotronHForCausalLM",
+    "RecurrentGemmaForCausalLM",
+    "FalconMambaForCausalLM",
+    "Lfm2ForCausalLM",
+    "Lfm2MoeForCausalLM",
+    "Mamba2ForCausalLM",
+    "MambaForCausalLM",
+    "Qwen3NextForCausalLM",
+    "Qwen3_5ForCausalLM",
+    "Qwen3_5MoeForCausalLM",
+}
+"""Architectures with recurrent layers."""
 
 
 def ropes_of(spec: DecoderSpec) -> tuple[RopeSpec, ...]:
     """One a layer, where each has one."""
-    return tuple(layer.mixer.rope for layer in spec.layers if layer.mixer.rope is not None)
+    attends = (attention_of(layer.mixer) for layer in spec.layers)
+    return tuple(mixer.rope for mixer in attends if mixer is not None and mixer.rope is not None)
 
 
 def with_shapes(spec: DecoderSpec, change: Callable[[AttentionShape], AttentionShape]) -> DecoderSpec:

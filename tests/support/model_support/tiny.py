@@ -64,11 +64,19 @@ def _random(name: str, parameter: Tensor, config: Any, generator: torch.Generato
     if name.endswith("bias"):
         return noise * 0.5
     if parameter.dim() == 1 or "norm" in name.rsplit(".", 2)[-2]:
-        return noise * 0.3 + (0.0 if gemma or config.model_type == "nemotron" else 1.0)
+        return noise * 0.3 + (0.0 if _is_offset(name, config) else 1.0)
     scale: float = 1.5 * parameter.shape[-1] ** -0.5
     if name.rsplit(".", 2)[-2] in EMBEDDINGS:
         scale = config.hidden_size**-0.5 if gemma else 0.5
     return noise * scale
+
+
+def _is_offset(name: str, config: Any) -> bool:
+    """Whether a norm multiplies by its weight + 1."""
+    family: str = config.model_type
+    if family.startswith(("qwen3_next", "qwen3_5")):
+        return "norm" in name and not name.endswith("linear_attn.norm.weight")
+    return family.startswith("gemma") or family == "nemotron"
 
 
 def save_model(model: Any, folder: Path, **options: Any) -> None:

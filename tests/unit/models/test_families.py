@@ -35,6 +35,8 @@ OWN: Mapping[str, Values] = {
     "GPTJForCausalLM": {"num_attention_heads": 8},
     "GPTNeoForCausalLM": {"num_hidden_layers": 24},
     "DeepseekV2ForCausalLM": {"num_experts_per_tok": 2},
+    "Mamba2ForCausalLM": {"num_heads": 16},
+    "NemotronHForCausalLM": {"layer_types": ["linear_attention", "mlp"]},
 }
 """Where what is unsaid does not go with NEEDED."""
 

@@ -20,7 +20,7 @@ from plimsoll_runtime.weights.sources import resolve
 
 ATTENTION = (OpKind.NORM, OpKind.QKV, OpKind.ROPE, OpKind.ATTENTION, OpKind.OUTPUT)
 LAYER = (*ATTENTION, OpKind.NORM, OpKind.GATE_UP, OpKind.DOWN)
-DENSE_OPS = tuple(kind for kind in FORWARD_OPS if kind not in (OpKind.ROUTE, OpKind.EXPERTS))
+DENSE_OPS = tuple(kind for kind in FORWARD_OPS if kind not in (OpKind.ROUTE, OpKind.EXPERTS, OpKind.STATE))
 
 
 class Clock:

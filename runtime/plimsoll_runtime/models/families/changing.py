@@ -7,8 +7,15 @@ from dataclasses import replace
 
 from plimsoll_runtime.models.spec.attention import SelfAttention
 from plimsoll_runtime.models.spec.decoder import DecoderSpec
-from plimsoll_runtime.models.spec.feed_forward import Mixture
+from plimsoll_runtime.models.spec.feed_forward import FeedForward, Mixture
 from plimsoll_runtime.models.spec.layer import LayerSpec
+
+
+def mlp_of(spec: DecoderSpec) -> FeedForward:
+    """What the first layer does to each token, of a family all of whose layers do alike."""
+    mlp = spec.layers[0].mlp
+    assert mlp is not None
+    return mlp
 
 
 def with_layers(spec: DecoderSpec, change: Callable[[LayerSpec], LayerSpec]) -> DecoderSpec:

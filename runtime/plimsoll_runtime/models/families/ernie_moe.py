@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from plimsoll_runtime.models.families.changing import with_mixture
+from plimsoll_runtime.models.families.changing import mlp_of, with_mixture
 from plimsoll_runtime.models.families.ernie import THETA
 from plimsoll_runtime.models.families.glm4_moe import EXPERTS
 from plimsoll_runtime.models.families.llama import gated_decoder
@@ -39,7 +39,7 @@ def describe(values: Mapping[str, Any]) -> DecoderSpec:
     bias = Config(values).get("use_bias", bool, default=False)
     config = Config({**values, "attention_bias": bias, "mlp_bias": bias})
     spec = gated_decoder("Ernie4_5_MoeForCausalLM", config, pairs=True, theta=THETA, names=NAMES)
-    activation, inner = spec.layers[0].mlp.activation, config.positive("moe_intermediate_size", int, 1536)
+    activation, inner = mlp_of(spec).activation, config.positive("moe_intermediate_size", int, 1536)
     experts, chosen = experts_of(config, "moe_num_experts", "moe_k", (64, 6))
     shared = config.get("moe_num_shared_experts", int) * inner
     beside = GatedMlp(shared, activation, bias) if shared else None

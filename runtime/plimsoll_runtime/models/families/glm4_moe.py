@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from plimsoll_runtime.models.families.changing import with_mixers, with_mixture
+from plimsoll_runtime.models.families.changing import mlp_of, with_mixers, with_mixture
 from plimsoll_runtime.models.families.llama import gated_decoder
 from plimsoll_runtime.models.families.mixing import experts_of, in_groups
 from plimsoll_runtime.models.families.reading import Config
@@ -32,7 +32,7 @@ def describe(values: Mapping[str, Any]) -> DecoderSpec:
     spec = gated_decoder("Glm4MoeForCausalLM", config, partial=0.5, names=names)
     norm = HeadNorm(spec.layers[0].norm) if config.get("use_qk_norm", bool, default=False) else None
     spec = with_mixers(spec, lambda mixer: replace(mixer, head_norm=norm, output_bias=False))
-    activation, inner = spec.layers[0].mlp.activation, config.positive("moe_intermediate_size", int, 1408)
+    activation, inner = mlp_of(spec).activation, config.positive("moe_intermediate_size", int, 1408)
     experts, chosen = experts_of(config, "n_routed_experts", "num_experts_per_tok", (128, 8))
     shared = config.get("n_shared_experts", int, 1) * inner
     routing = in_groups(

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from plimsoll_runtime.models.families.changing import with_mixers, with_mixture, with_windows
+from plimsoll_runtime.models.families.changing import mlp_of, with_mixers, with_mixture, with_windows
 from plimsoll_runtime.models.families.llama import gated_decoder
 from plimsoll_runtime.models.families.mixing import experts_of, one_of
 from plimsoll_runtime.models.families.reading import Config
@@ -59,5 +59,5 @@ def describe(values: Mapping[str, Any]) -> DecoderSpec:
     count = one_of(config, "num_local_experts", "num_experts")
     experts, chosen = experts_of(config, count, "num_experts_per_tok", (128, 4))
     gate = ClampedGate(config.get("swiglu_alpha", float, 1.702), config.get("swiglu_limit", float, 7.0))
-    inner = spec.layers[0].mlp.inner
+    inner = mlp_of(spec).inner
     return with_mixture(spec, Mixture(experts, chosen, inner, TopK(), clamped=gate, bias=True, router_bias=True))

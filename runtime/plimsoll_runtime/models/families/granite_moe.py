@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from plimsoll_runtime.models.families.changing import with_mixture
+from plimsoll_runtime.models.families.changing import mlp_of, with_mixture
 from plimsoll_runtime.models.families.granite import scaled
 from plimsoll_runtime.models.families.llama import gated_decoder
 from plimsoll_runtime.models.families.mixing import experts_of
@@ -39,7 +39,7 @@ def describe_shared(values: Mapping[str, Any]) -> DecoderSpec:
 
 def _decoder(architecture: str, config: Config, shared: int) -> DecoderSpec:
     spec = scaled(config, gated_decoder(architecture, config, names=NAMES))
-    mlp = spec.layers[0].mlp
+    mlp = mlp_of(spec)
     experts, chosen = experts_of(config, "num_local_experts", "num_experts_per_tok", (8, 2))
     beside = GatedMlp(shared, mlp.activation) if shared else None
     return with_mixture(spec, Mixture(experts, chosen, mlp.inner, TopK(), mlp.activation, beside))

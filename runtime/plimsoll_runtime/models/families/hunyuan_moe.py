@@ -8,6 +8,7 @@ from typing import Any
 
 from plimsoll_runtime.errors import ModelError
 from plimsoll_runtime.models.families import hunyuan
+from plimsoll_runtime.models.families.changing import mlp_of
 from plimsoll_runtime.models.families.mixing import check_experts
 from plimsoll_runtime.models.families.reading import Config
 from plimsoll_runtime.models.spec.decoder import DecoderSpec
@@ -27,7 +28,7 @@ def describe(values: Mapping[str, Any]) -> DecoderSpec:
     config = Config(values)
     config.refuse_unless(use_cla=False)
     spec = hunyuan.describe({**values, "mlp_bias": False})
-    mlp = spec.layers[0].mlp
+    mlp = mlp_of(spec)
     shared = GatedMlp(mlp.inner, mlp.activation)
     experts = config.get("num_experts", int, 1)
     layers = []

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from plimsoll_runtime.errors import ModelError
-from plimsoll_runtime.models.families.changing import self_attention
+from plimsoll_runtime.models.families.changing import mlp_of, self_attention
 from plimsoll_runtime.models.families.llama import gated_decoder
 from plimsoll_runtime.models.families.mixing import experts_of
 from plimsoll_runtime.models.families.reading import Config
@@ -59,11 +59,11 @@ def describe(values: Mapping[str, Any]) -> DecoderSpec:
     turns = turning(config, layers)
     kinds = config.layer_types(["chunked_attention" if t else "full_attention" for t in turns], LAYER_TYPES)
     chunk = config.get("attention_chunk_size", int) if "chunked_attention" in kinds else 0
-    shape = spec.layers[0].mixer.shape
+    shape = spec.attention[0]
     shapes = [replace(shape, chunk=chunk or None) if kind == "chunked_attention" else shape for kind in kinds]
     sparse = _sparse(config, layers)
     mixers = [replace(_mixer(config, spec.layers[0], turns[i]), shape=shapes[i]) for i in range(layers)]
-    expert = GatedMlp(config.get("intermediate_size", int), spec.layers[0].mlp.activation)
+    expert = GatedMlp(config.get("intermediate_size", int), mlp_of(spec).activation)
     mlps = [_mlp(config, expert, is_sparse=i in sparse) for i in range(layers)]
     return replace(
         spec, layers=tuple(replace(spec.layers[0], mixer=m, mlp=f) for m, f in zip(mixers, mlps, strict=True))

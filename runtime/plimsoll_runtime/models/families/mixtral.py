@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from plimsoll_runtime.models.families.changing import with_mixture, with_windows
+from plimsoll_runtime.models.families.changing import mlp_of, with_mixture, with_windows
 from plimsoll_runtime.models.families.llama import gated_decoder
 from plimsoll_runtime.models.families.mixing import experts_of
 from plimsoll_runtime.models.families.reading import Config
@@ -31,7 +31,7 @@ def describe(values: Mapping[str, Any]) -> DecoderSpec:
     """MixtralForCausalLM."""
     config = Config({**DEFAULTS, **values, "attention_bias": False, "mlp_bias": False})
     spec = windowed(config, gated_decoder("MixtralForCausalLM", config, theta=THETA, names=NAMES))
-    mlp = spec.layers[0].mlp
+    mlp = mlp_of(spec)
     experts, chosen = experts_of(config, "num_local_experts", "num_experts_per_tok", (8, 2))
     return with_mixture(spec, Mixture(experts, chosen, mlp.inner, TopK(), mlp.activation))
 

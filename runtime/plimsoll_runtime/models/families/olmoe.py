@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from plimsoll_runtime.models.families.changing import with_mixers, with_mixture
+from plimsoll_runtime.models.families.changing import mlp_of, with_mixers, with_mixture
 from plimsoll_runtime.models.families.llama import gated_decoder
 from plimsoll_runtime.models.families.mixing import experts_of
 from plimsoll_runtime.models.families.reading import Config
@@ -26,7 +26,7 @@ def describe(values: Mapping[str, Any]) -> DecoderSpec:
     spec = gated_decoder("OlmoeForCausalLM", config)
     norm = HeadNorm(spec.layers[0].norm, together=True)
     spec = with_mixers(spec, lambda mixer: replace(mixer, head_norm=norm))
-    mlp = spec.layers[0].mlp
+    mlp = mlp_of(spec)
     experts, chosen = experts_of(config, "num_experts", "num_experts_per_tok", (64, 8))
     routing = TopK(renormalised=config.get("norm_topk_prob", bool, default=False))
     return with_mixture(spec, Mixture(experts, chosen, mlp.inner, routing, mlp.activation))

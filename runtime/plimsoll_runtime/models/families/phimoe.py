@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from plimsoll_runtime.errors import UnsupportedFieldError
-from plimsoll_runtime.models.families.changing import with_layers, with_mixture
+from plimsoll_runtime.models.families.changing import mlp_of, with_layers, with_mixture
 from plimsoll_runtime.models.families.llama import gated_decoder
 from plimsoll_runtime.models.families.mixing import experts_of
 from plimsoll_runtime.models.families.mixtral import DEFAULTS, NAMES, THETA, windowed
@@ -28,7 +28,7 @@ def describe(values: Mapping[str, Any]) -> DecoderSpec:
     norm = replace(spec.layers[0].norm, kind="layer", biased=True)
     head = replace(spec.head, bias=config.get("lm_head_bias", bool, default=False))
     spec = replace(with_layers(spec, lambda layer: replace(layer, norm=norm)), final_norm=norm, head=head)
-    mlp = spec.layers[0].mlp
+    mlp = mlp_of(spec)
     experts, chosen = experts_of(config, "num_local_experts", "num_experts_per_tok", (16, 2))
     routing = SparseMixer(config.get("router_jitter_noise", float, 0.01))
     return with_mixture(spec, Mixture(experts, chosen, mlp.inner, routing, mlp.activation))

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from plimsoll_runtime.models.families.changing import with_mixers, with_mixture, with_windows
+from plimsoll_runtime.models.families.changing import mlp_of, with_mixers, with_mixture, with_windows
 from plimsoll_runtime.models.families.llama import gated_decoder
 from plimsoll_runtime.models.families.mixing import every_step, experts_of
 from plimsoll_runtime.models.families.reading import Config
@@ -24,7 +24,7 @@ def describe(values: Mapping[str, Any]) -> DecoderSpec:
     spec = gated_decoder("Qwen2MoeForCausalLM", config)
     biased = config.get("qkv_bias", bool, default=True)
     spec = _windowed(config, with_mixers(spec, lambda mixer: replace(mixer, qkv_bias=biased)))
-    activation = spec.layers[0].mlp.activation
+    activation = mlp_of(spec).activation
     experts, chosen = experts_of(config, "num_experts", "num_experts_per_tok", (60, 4))
     mixture = Mixture(
         experts,

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from plimsoll_runtime.models.families.changing import with_mixers, with_mixture
+from plimsoll_runtime.models.families.changing import mlp_of, with_mixers, with_mixture
 from plimsoll_runtime.models.families.llama import gated_decoder
 from plimsoll_runtime.models.families.mixing import every_step, experts_of, one_of
 from plimsoll_runtime.models.families.mixtral import windowed
@@ -35,6 +35,6 @@ def describe(values: Mapping[str, Any]) -> DecoderSpec:
         chosen,
         config.positive("moe_intermediate_size", int, 768),
         TopK(renormalised=config.get("norm_topk_prob", bool, default=False)),
-        spec.layers[0].mlp.activation,
+        mlp_of(spec).activation,
     )
     return with_mixture(spec, mixture, every_step(config))

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
+import torch
 from torch import Tensor
 
 from plimsoll_runtime.models.attention import Attention
@@ -13,6 +14,7 @@ from plimsoll_runtime.models.op_times import OpKind
 from plimsoll_runtime.models.ops.cost import OpCost, StepRows
 from plimsoll_runtime.models.ops.weight import Weight
 from plimsoll_runtime.models.spec.rope import RopeSpec
+from plimsoll_runtime.models.spec.state import StateShape
 from plimsoll_runtime.models.states import States
 
 Values = tuple[str, ...]
@@ -37,8 +39,19 @@ Run = Callable[..., Tensor | tuple[Tensor, ...]]
 """(step, one tensor for each value that the op reads) -> one for each that it writes."""
 
 
+def states_of(step: Step) -> States:
+    """Of a step of a decoder with recurrent layers."""
+    if step.states is None:
+        raise ValueError("a decoder with recurrent layers is called without the states of its sequences")
+    return step.states
+
+
 class Weights(Protocol):
     """Where an op's tensors come from, when it is made ready to run."""
+
+    @property
+    def device(self) -> torch.device:
+        """The run's."""
 
     def read(self, weight: Weight, *, keep: bool = False) -> Tensor:
         """On the run's device: a vector in float32, a matrix in the run's dtype.
@@ -76,3 +89,16 @@ class Op(Protocol):
 
     def compiled(self, weights: Weights) -> Run:
         """What computes it in torch, on any device."""
+
+
+@runtime_checkable
+class Stateful(Protocol):
+    """An op that keeps something of each sequence, in its step's states under the number `state`."""
+
+    @property
+    def state(self) -> int:
+        """Which of `Facts.states` is its own."""
+
+    @property
+    def keeps(self) -> StateShape:
+        """What that is."""

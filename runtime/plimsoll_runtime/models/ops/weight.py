@@ -61,9 +61,9 @@ class InStack:
 class Weight:
     """`shape` is what the op reads: [outputs, inputs] of a matrix, [outputs] of a vector.
 
-    `transposed`: the file has [inputs, outputs]. `order`: what has to be done to its rows. `folded`: the shape that a
-    vector has in the file. `stack`: where it lies in a larger tensor of its name. `wide`: a matrix that stays float32
-    whatever the run is in.
+    `transposed`: the file has [inputs, outputs]. `order`: what has to be done to its rows. `folded`: the shape that it
+    has in the file, where that is another. `stack`: where it lies in a larger tensor of its name. `wide`: a matrix that
+    stays float32 whatever the run is in.
     """
 
     name: str

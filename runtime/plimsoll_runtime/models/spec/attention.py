@@ -104,6 +104,8 @@ class SelfAttention:
     - `rope`: None where a layer knows nothing of positions.
     - `clip`: queries, keys and values are cut to [-clip, clip].
     - `growth`: what queries are multiplied by, last of all.
+    - `gated`: what comes of it is multiplied by the sigmoid of a number each, which the files have behind each head of
+      queries.
     """
 
     shape: AttentionShape
@@ -113,6 +115,7 @@ class SelfAttention:
     output_bias: bool = False
     clip: float | None = None
     growth: Growth | None = None
+    gated: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +145,3 @@ class LatentAttention:
     def shape(self) -> AttentionShape:
         """Over the cache: keys are made of nothing, and what makes them of the vector is put into the queries."""
         return AttentionShape(self.heads, 1, self.rank + self.rope.head_dim, self.scale, latent=True)
-
-
-Mixer = SelfAttention | LatentAttention
-"""What mixes tokens with each other: one of these."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from plimsoll_runtime.models.spec.attention import AttentionShape
 from plimsoll_runtime.models.spec.layer import LayerSpec
+from plimsoll_runtime.models.spec.mixer import attention_of
 from plimsoll_runtime.models.spec.names import LLAMA, Names
 from plimsoll_runtime.models.spec.norm import Norm
 
@@ -60,5 +61,6 @@ class DecoderSpec:
 
     @property
     def attention(self) -> tuple[AttentionShape, ...]:
-        """One a layer."""
-        return tuple(layer.mixer.shape for layer in self.layers)
+        """One a layer that attends."""
+        attends = (attention_of(layer.mixer) for layer in self.layers)
+        return tuple(mixer.shape for mixer in attends if mixer is not None)

@@ -10,11 +10,16 @@ from plimsoll_runtime.models.spec.routing import Routing
 
 @dataclass(frozen=True, slots=True)
 class GatedMlp:
-    """down(activation(gate(x)) * up(x)), gate and up in one product (Shazeer, 2020)."""
+    """down(activation(gate(x)) * up(x)), gate and up in one product (Shazeer, 2020).
+
+    `gate_scale` multiplies what the gate's activation takes, and `scale` what comes of it all.
+    """
 
     inner: int
     activation: Activation = "silu"
     bias: bool = False
+    gate_scale: float = 1.0
+    scale: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)

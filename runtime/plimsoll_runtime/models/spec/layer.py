@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from plimsoll_runtime.models.spec.attention import Mixer
 from plimsoll_runtime.models.spec.feed_forward import FeedForward
+from plimsoll_runtime.models.spec.mixer import Mixer
 from plimsoll_runtime.models.spec.norm import Norm
 
 Residual = Literal["sequential", "parallel", "parallel-one-norm"]
@@ -16,15 +16,15 @@ Residual = Literal["sequential", "parallel", "parallel-one-norm"]
 
 @dataclass(frozen=True, slots=True)
 class LayerSpec:
-    """x + mixer(norm(x)), then x + mlp(norm(x)).
+    """x + mixer(norm(x)), then x + mlp(norm(x)); a sequential layer may have one of them alone.
 
     - `norm`: the kind of all norms over hidden states.
     - `before`, `after`: whether there is one before the mixer and the MLP, and one of what they give.
     - `scale`: what both add is multiplied by it.
     """
 
-    mixer: Mixer
-    mlp: FeedForward
+    mixer: Mixer | None
+    mlp: FeedForward | None
     norm: Norm
     before: bool = True
     after: bool = False

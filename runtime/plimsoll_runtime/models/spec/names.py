@@ -61,6 +61,7 @@ class Names:
     - `query_key_value`: three tensors, or one that has queries, keys and values one below the other.
     - `interleaved`: that one has them head by head instead: for each key head its queries, its key and its value.
     - `gate_up`: two tensors, or one that has the gate above the other. A plain MLP has only the last of them.
+    - `recurrent`: what the names of a recurrent layer's tensors begin with.
     - `norms`: before and after attention, before and after the MLP. A family has a norm where its layers have one.
     - `transposed`: matrices are stored [inputs, outputs], but for the embedding and the head.
     - `ignored`: tensors whose names end so are not read: what they hold is computed anyway.
@@ -80,6 +81,7 @@ class Names:
     gate_up: tuple[str, ...] = ("mlp.gate_proj", "mlp.up_proj")
     down: str = "mlp.down_proj"
     experts: ExpertNames = QWEN2_MOE
+    recurrent: str = "mixer"
     norms: tuple[str, str, str, str] = ("input_layernorm", "", "post_attention_layernorm", "")
     final_norm: str = "model.norm"
     head: str = "lm_head"

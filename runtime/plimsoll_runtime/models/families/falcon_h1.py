@@ -1,0 +1,94 @@
+"""Falcon-H1: Mamba 2 beside attention on every layer, and numbers that scale what goes in and out of each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from plimsoll_runtime.errors import ModelError
+from plimsoll_runtime.models.families.changing import with_layers
+from plimsoll_runtime.models.families.hybrids import dual_shape, limits_of, taps_of
+from plimsoll_runtime.models.families.llama import gated_decoder
+from plimsoll_runtime.models.families.reading import Config
+from plimsoll_runtime.models.spec.attention import SelfAttention
+from plimsoll_runtime.models.spec.decoder import DecoderSpec, Embedding
+from plimsoll_runtime.models.spec.feed_forward import GatedMlp
+from plimsoll_runtime.models.spec.layer import LayerSpec
+from plimsoll_runtime.models.spec.mixer import Beside
+from plimsoll_runtime.models.spec.names import Names
+from plimsoll_runtime.models.spec.recurrent import Mamba2
+
+DEFAULTS = {"num_key_value_heads": 8, "max_position_embeddings": 8192, "rms_norm_eps": 1e-5, "hidden_act": "silu"}
+"""What a field that is missing means."""
+NAMES = Names(
+    gate_up=("feed_forward.gate_proj", "feed_forward.up_proj"),
+    down="feed_forward.down_proj",
+    recurrent="mamba",
+    norms=("input_layernorm", "", "pre_ff_layernorm", ""),
+    final_norm="model.final_layernorm",
+)
+
+
+def describe(values: Mapping[str, Any]) -> DecoderSpec:
+    """FalconH1ForCausalLM."""
+    config = Config({**DEFAULTS, **values})
+    spec = gated_decoder("FalconH1ForCausalLM", config, names=NAMES)
+    mixer = _mixer(config)
+
+    def changed(layer: LayerSpec) -> LayerSpec:
+        assert isinstance(layer.mixer, SelfAttention)
+        assert isinstance(layer.mlp, GatedMlp)
+        gate, down = _numbers(config, "mlp_multipliers", 2)
+        shape = layer.mixer.shape
+        # Keys are multiplied after their bias, so that scores are.
+        shape = replace(shape, scale=shape.scale * config.get("key_multiplier", float, 1.0))
+        both = Beside(
+            replace(layer.mixer, shape=shape),
+            mixer,
+            config.get("attention_out_multiplier", float, 1.0),
+            config.get("ssm_out_multiplier", float, 1.0),
+            config.get("attention_in_multiplier", float, 1.0),
+        )
+        return replace(layer, mixer=both, mlp=replace(layer.mlp, gate_scale=gate, scale=down))
+
+    return replace(
+        with_layers(spec, changed),
+        embedding=Embedding(scale=config.get("embedding_multiplier", float, 1.0)),
+        head=replace(spec.head, scale=config.get("lm_head_multiplier", float, 1.0)),
+    )
+
+
+def _mixer(config: Config) -> Mamba2:
+    hidden, heads = config.get("hidden_size", int), config.positive("mamba_n_heads", int, 128)
+    expanded = config.positive("mamba_expand", int, 2) * hidden
+    inner = config.get("mamba_d_ssm", int, expanded if "mamba_d_ssm" in config.values else 1024)
+    wanted = config.values.get("mamba_d_head", "auto")
+    head_dim = inner // heads if wanted == "auto" else config.positive("mamba_d_head", int)
+    if heads * head_dim != inner:
+        raise ModelError(f"config.json: {heads} heads of {head_dim} dimensions are not {inner} wide")
+    normed = config.get("mamba_rms_norm", bool, default=False)
+    z, x, b, c, dt = _numbers(config, "ssm_multipliers", 5)
+    shape = dual_shape(
+        config, heads, head_dim, config.get("mamba_n_groups", int, 1), config.get("mamba_d_state", int, 256)
+    )
+    return Mamba2(
+        shape,
+        taps_of(config, "mamba_d_conv", 4),
+        config.get("rms_norm_eps", float) if normed else None,
+        config.activation("hidden_act"),
+        config.get("mamba_proj_bias", bool, default=False),
+        config.get("projectors_bias", bool, default=False),
+        config.get("mamba_conv_bias", bool, default=True),
+        gate_after=config.get("mamba_norm_before_gate", bool, default=True),
+        limits=limits_of(config),
+        multipliers=None if {z, x, b, c, dt} == {1.0} else (z, x, b, c, dt),
+        input_multiplier=config.get("ssm_in_multiplier", float, 1.0),
+    )
+
+
+def _numbers(config: Config, field: str, count: int) -> tuple[float, ...]:
+    found = config.values.get(field) or [1.0] * count
+    if not isinstance(found, list) or len(found) != count or not all(type(x) in (int, float) for x in found):
+        raise ModelError(f"config.json: {field} is {found!r}, which is no list of {count} numbers")
+    return tuple(map(float, found))

@@ -1,0 +1,67 @@
+"""Mamba and Falcon-Mamba: convolutions and selective scans, and no attention."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from plimsoll_runtime.models.families.hybrids import ENDLESS, mamba_mixer, rank_of, taps_of
+from plimsoll_runtime.models.families.reading import Config
+from plimsoll_runtime.models.spec.decoder import DecoderSpec, Head
+from plimsoll_runtime.models.spec.layer import LayerSpec
+from plimsoll_runtime.models.spec.names import Names
+from plimsoll_runtime.models.spec.norm import Norm
+from plimsoll_runtime.models.spec.recurrent import Recurrent
+
+NAMES = Names(
+    embedding="backbone.embeddings",
+    layer="backbone.layers.{}",
+    norms=("norm", "", "", ""),
+    final_norm="backbone.norm_f",
+)
+
+
+def describe(values: Mapping[str, Any]) -> DecoderSpec:
+    """MambaForCausalLM."""
+    return _decoder("MambaForCausalLM", Config(values), None)
+
+
+def describe_falcon(values: Mapping[str, Any]) -> DecoderSpec:
+    """FalconMambaForCausalLM: time steps and what is written and read by are normed."""
+    config = Config(values)
+    norm = Norm(config.get("mixer_rms_eps", float, 1e-6), weighted=False)
+    return _decoder("FalconMambaForCausalLM", config, norm)
+
+
+def scanning(architecture: str, config: Config, mixer: Recurrent, *, tied: bool) -> DecoderSpec:
+    """Layers that are nothing but a norm and a mixer."""
+    norm = Norm(config.get("layer_norm_epsilon", float, 1e-5))
+    return DecoderSpec(
+        architecture,
+        vocab_size=config.get("vocab_size", int),
+        hidden_size=config.get("hidden_size", int),
+        layers=(LayerSpec(mixer, None, norm),) * config.layers(),
+        max_positions=ENDLESS,
+        final_norm=norm,
+        head=Head(tied=config.get("tie_word_embeddings", bool, default=tied)),
+        names=NAMES,
+    )
+
+
+def _decoder(architecture: str, config: Config, norm: Norm | None) -> DecoderSpec:
+    hidden = config.get("hidden_size", int)
+    mixer = mamba_mixer(
+        config,
+        inner=config.get("intermediate_size", int, int(config.get("expand", float, 2.0) * hidden)),
+        state=config.get("state_size", int, 16),
+        rank=rank_of(config, "time_step_rank"),
+        taps=taps_of(config, "conv_kernel", 4),
+        norm=norm,
+    )
+    mixer = replace(
+        mixer,
+        bias=config.get("use_bias", bool, default=False),
+        conv_bias=config.get("use_conv_bias", bool, default=True),
+    )
+    return scanning(architecture, config, mixer, tied=True)

@@ -1,0 +1,97 @@
+"""Nemotron-H: layers that are Mamba 2, attention without positions, an MLP or experts, each by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from plimsoll_runtime.errors import ModelError
+from plimsoll_runtime.models.families.hybrids import dual_shape, kinds, limits_of, taps_of
+from plimsoll_runtime.models.families.llama import gated_decoder
+from plimsoll_runtime.models.families.reading import Config
+from plimsoll_runtime.models.spec.attention import SelfAttention
+from plimsoll_runtime.models.spec.decoder import DecoderSpec
+from plimsoll_runtime.models.spec.feed_forward import PlainMlp
+from plimsoll_runtime.models.spec.layer import LayerSpec
+from plimsoll_runtime.models.spec.names import Names
+from plimsoll_runtime.models.spec.recurrent import Mamba2
+
+DEFAULTS = {
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "max_position_embeddings": 4096,
+    "intermediate_size": 21_504,
+    "mlp_hidden_act": "relu2",
+}
+"""What a field that is missing means."""
+LETTERS = {"M": "linear_attention", "*": "full_attention", "-": "mlp", "E": "moe"}
+"""Kinds of layers in `hybrid_override_pattern`."""
+NAMES = Names(
+    query_key_value=("mixer.q_proj", "mixer.k_proj", "mixer.v_proj"),
+    output="mixer.o_proj",
+    gate_up=("mixer.up_proj",),
+    down="mixer.down_proj",
+    norms=("norm", "", "norm", ""),
+    embedding="backbone.embeddings",
+    layer="backbone.layers.{}",
+    final_norm="backbone.norm_f",
+    beyond=("mtp.", "model.mtp."),
+)
+
+
+def describe(values: Mapping[str, Any]) -> DecoderSpec:
+    """NemotronHForCausalLM."""
+    found = _kinds(values)
+    eps = values.get("layer_norm_epsilon", values.get("rms_norm_eps", 1e-5))
+    config = Config({**DEFAULTS, **values, "num_hidden_layers": len(found), "rms_norm_eps": eps, "hidden_act": "silu"})
+    found = kinds(config, "", found, ("linear_attention", "full_attention", "mlp"))
+    spec = gated_decoder("NemotronHForCausalLM", Config({**config.values, "attention_bias": False}), names=NAMES)
+    mixer = _mixer(config)
+    bias, activation = config.get("mlp_bias", bool, default=False), config.activation("mlp_hidden_act")
+    mlp = PlainMlp(config.get("intermediate_size", int), activation, bias)
+
+    def changed(kind: str, layer: LayerSpec) -> LayerSpec:
+        if kind == "mlp":
+            return replace(layer, mixer=None, mlp=mlp)
+        assert isinstance(layer.mixer, SelfAttention)
+        attention = replace(layer.mixer, rope=None)
+        return replace(layer, mixer=attention if kind == "full_attention" else mixer, mlp=None)
+
+    return replace(spec, layers=tuple(map(changed, found, spec.layers)))
+
+
+def _kinds(values: Mapping[str, Any]) -> list[str]:
+    """As a list, or a letter for each layer."""
+    for field in ("layer_types", "layers_block_type"):
+        if isinstance(found := values.get(field), list) and found:
+            return [str(kind) for kind in found]
+    pattern = values.get("hybrid_override_pattern")
+    if pattern is None:
+        return ["linear_attention", "moe", "full_attention", "mlp"]
+    if not isinstance(pattern, str) or not pattern or set(pattern) - set(LETTERS):
+        raise ModelError(f"config.json: hybrid_override_pattern is {pattern!r}, which is no text of {''.join(LETTERS)}")
+    return [LETTERS[letter] for letter in pattern]
+
+
+def _mixer(config: Config) -> Mamba2:
+    groups = config.get("n_groups", int, config.get("mamba_n_groups", int, 8))
+    shape = dual_shape(
+        config,
+        config.get("mamba_num_heads", int, 128),
+        config.get("mamba_head_dim", int, 64),
+        groups,
+        config.get("ssm_state_size", int, 128),
+    )
+    bias = config.get("use_bias", bool, default=False)
+    return Mamba2(
+        shape,
+        taps_of(config, "conv_kernel", 4),
+        config.get("rms_norm_eps", float),
+        config.activation("mamba_hidden_act", "silu"),
+        bias,
+        bias,
+        config.get("use_conv_bias", bool, default=True),
+        limits=limits_of(config),
+    )

@@ -1,0 +1,73 @@
+"""RecurrentGemma: Griffin's recurrence on two layers of three, attention over a window on the third."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from plimsoll_runtime.errors import ModelError
+from plimsoll_runtime.models.families.changing import with_mixers
+from plimsoll_runtime.models.families.hybrids import ENDLESS, taps_of, with_kinds
+from plimsoll_runtime.models.families.llama import gated_decoder
+from plimsoll_runtime.models.families.reading import Config
+from plimsoll_runtime.models.spec.decoder import DecoderSpec, Embedding
+from plimsoll_runtime.models.spec.feed_forward import GatedMlp
+from plimsoll_runtime.models.spec.names import Names
+from plimsoll_runtime.models.spec.recurrent import Griffin
+
+DEFAULTS = {"hidden_activation": "gelu_pytorch_tanh", "tie_word_embeddings": True}
+"""What a field that is missing means."""
+NAMES = Names(
+    query_key_value=("temporal_block.q_proj", "temporal_block.k_proj", "temporal_block.v_proj"),
+    output="temporal_block.o_proj",
+    gate_up=("mlp_block.gate_proj", "mlp_block.up_proj"),
+    down="mlp_block.down_proj",
+    recurrent="temporal_block",
+    norms=("temporal_pre_norm", "", "channel_pre_norm", ""),
+    final_norm="model.final_norm",
+)
+
+
+def describe(values: Mapping[str, Any]) -> DecoderSpec:
+    """RecurrentGemmaForCausalLM. What an MLP is wide, the config says of gate and what it opens together."""
+    config = Config({**DEFAULTS, **values})
+    hidden = config.get("hidden_size", int)
+    said = {
+        "mlp_bias": True,
+        "hidden_act": config.get("hidden_activation", str),
+        "intermediate_size": config.get("intermediate_size", int, 3 * hidden) // 2,
+        "max_position_embeddings": config.get("max_position_embeddings", int, ENDLESS),
+    }
+    spec = gated_decoder(
+        "RecurrentGemmaForCausalLM", Config({**config.values, **said}), partial=0.5, norm_offset=1.0, names=NAMES
+    )
+    window = config.get("attention_window_size", int, 2048) or None
+    spec = with_mixers(spec, lambda m: replace(m, shape=replace(m.shape, window=window), output_bias=True))
+    mlp = spec.layers[0].mlp
+    assert isinstance(mlp, GatedMlp)
+    heads, inner = spec.attention[0].heads, config.get("lru_width", int, hidden)
+    if not inner or inner % heads:
+        raise ModelError(f"config.json: lru_width is {inner}, which {heads} heads cannot share")
+    mixer = Griffin(inner, heads, taps_of(config, "conv1d_width", 4), mlp.activation)
+    return replace(
+        with_kinds(spec, _kinds(config, spec.num_layers), mixer),
+        embedding=Embedding(scale=_in_bfloat16(hidden**0.5)),
+        head=replace(spec.head, softcap=config.get("logits_soft_cap", float, 30.0) or None),
+    )
+
+
+def _in_bfloat16(number: float) -> float:
+    """The nearest number of bfloat16, in which it was trained: of float32 it has the upper half of the bits."""
+    bits: int = struct.unpack("<I", struct.pack("<f", number))[0]
+    upper = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16 << 16
+    return float(struct.unpack("<f", struct.pack("<I", upper))[0])
+
+
+def _kinds(config: Config, layers: int) -> list[str]:
+    """As many as there are layers of `block_types`, over and over."""
+    types = config.values.get("block_types") or ["recurrent", "recurrent", "attention"]
+    if not isinstance(types, list) or set(types) - {"recurrent", "attention"}:
+        raise ModelError(f"config.json: block_types is {types!r}, which is no list of recurrent and attention")
+    return ["linear_attention" if types[i % len(types)] == "recurrent" else "full_attention" for i in range(layers)]

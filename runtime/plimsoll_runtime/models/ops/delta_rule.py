@@ -1,0 +1,120 @@
+"""The gated delta rule (Yang et al., 2024): a state is told what it should have answered, and forgets a little."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from plimsoll_runtime.models.op_times import OpKind
+from plimsoll_runtime.models.ops.cost import FLOAT32, OpCost, StepRows
+from plimsoll_runtime.models.ops.decays import between
+from plimsoll_runtime.models.ops.op import Run, Step, Values, Weights, states_of
+from plimsoll_runtime.models.ops.weight import Weight
+from plimsoll_runtime.models.spec.recurrent import DeltaShape
+from plimsoll_runtime.models.spec.state import StateShape
+from plimsoll_runtime.models.states import scanned
+
+ROWS = 64
+"""Of a sequence that are computed at a time: a triangular system of so many equations for each head."""
+EPS = 1e-6
+"""Under the root of the norm of queries and keys."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaRule:
+    """h = e h, then h += k (b (v - h^T k))^T, y = h^T q, in float32; h is [key_dim, value_dim] for each head of values.
+
+    Reads queries, keys and values side by side, then for each head of values the strength of the write [T, heads] and
+    the step of the decay [T, heads]. b = sigmoid(write); e = exp(-exp(`decay`) softplus(step + `step_bias`)).
+    Queries and keys have length 1, queries over the root of `key_dim`; a head of keys serves several of values.
+    """
+
+    state: int
+    shape: DeltaShape
+    decay: Weight
+    step_bias: Weight
+    reads: Values
+    writes: Values
+    kind: OpKind = OpKind.STATE
+
+    @property
+    def keeps(self) -> StateShape:
+        """See Stateful."""
+        return StateShape((self.shape.value_heads, self.shape.key_dim, self.shape.value_dim), wide=True)
+
+    def weights(self) -> tuple[Weight, ...]:
+        """See Op."""
+        return (self.decay, self.step_bias)
+
+    def cost(self, rows: StepRows, size: int) -> OpCost:
+        """See Op: rows in and out, each sequence's state read and written once; operations are those of single rows."""
+        shape = self.shape
+        moved = rows.count * (shape.mixed + 2 * shape.value_heads + shape.values) * size
+        return OpCost(
+            moved + 2 * len(rows.spans) * self.keeps.nbytes(size) + 2 * shape.value_heads * FLOAT32,
+            7 * rows.count * shape.values * shape.key_dim,
+        )
+
+    def row_bytes(self, size: int) -> int:
+        """See Op: what is read widened, queries and keys for each head of values several times, systems, results."""
+        shape = self.shape
+        each = 6 * shape.key_dim + 6 * shape.value_dim + 4 * ROWS
+        return (2 * shape.mixed + shape.value_heads * each) * FLOAT32
+
+    def compiled(self, weights: Weights) -> Run:
+        """See Op."""
+        state, shape = self.state, self.shape
+        decay, bias = -weights.read(self.decay).float().exp(), weights.read(self.step_bias).float()
+
+        def scan(values: Sequence[Tensor], before: Tensor) -> tuple[Tensor, Tensor]:
+            return (_one_row if values[0].shape[1] == 1 else _rows)(values, before)
+
+        def run(step: Step, mixed: Tensor, writes: Tensor, times: Tensor) -> Tensor:
+            query, key, value = torch.split(mixed.float(), [shape.keys, shape.keys, shape.values], dim=-1)
+            query, key = (_unit(each.view(-1, shape.key_heads, shape.key_dim)) for each in (query, key))
+            value = value.view(-1, shape.value_heads, shape.value_dim)
+            decays = decay * functional.softplus(times.float() + bias)
+            learned = writes.float().sigmoid()
+            values = [query * shape.key_dim**-0.5, key, value, decays, learned]
+            return scanned(states_of(step), state, ROWS, scan, values).flatten(1).to(mixed.dtype)
+
+        return run
+
+
+def _unit(x: Tensor) -> Tensor:
+    return x * torch.rsqrt((x * x).sum(-1, keepdim=True) + EPS)
+
+
+def _one_row(values: Sequence[Tensor], before: Tensor) -> tuple[Tensor, Tensor]:
+    """q, k [B, 1, key_heads, key_dim], v [B, 1, heads, value_dim], log e, b [B, 1, heads]. See models.states.Scan."""
+    query, key, value, decays, learned = (each.squeeze(1) for each in values)
+    repeats = value.shape[1] // key.shape[1]
+    query, key = (each.repeat_interleave(repeats, 1) for each in (query, key))
+    state = before * decays.exp()[..., None, None]
+    answer = (key.unsqueeze(-2) @ state).squeeze(-2)
+    missing = (value - answer) * learned.unsqueeze(-1)
+    state.addcmul_(key.unsqueeze(-1), missing.unsqueeze(-2))
+    return (query.unsqueeze(-2) @ state).transpose(1, 2), state
+
+
+def _rows(values: Sequence[Tensor], before: Tensor) -> tuple[Tensor, Tensor]:
+    """The same for Q rows: what each writes follows from a triangular system, since it sees what those before wrote."""
+    query, key, value, decays, learned = (each.transpose(1, 2) for each in values)
+    repeats = value.shape[1] // key.shape[1]
+    query, key = (each.repeat_interleave(repeats, 1) for each in (query, key))
+    total = decays.cumsum(-1)
+    last, kept = total[..., -1:], total.exp().unsqueeze(-1)
+    left = between(total)
+    told = key * learned.unsqueeze(-1)
+    system = (told @ key.transpose(2, 3)) * left
+    wanted = torch.cat([value * learned.unsqueeze(-1), told * kept], -1)
+    solved = torch.linalg.solve_triangular(system, wanted, upper=False, unitriangular=True)
+    own, seen = torch.split(solved, [value.shape[-1], key.shape[-1]], dim=-1)
+    written = own - seen @ before
+    results = (query * kept) @ before + ((query @ key.transpose(2, 3)) * left) @ written
+    faded = key * (last - total).exp().unsqueeze(-1)
+    return results.transpose(1, 2), before * last.exp().unsqueeze(-1) + faded.transpose(2, 3) @ written

@@ -1,0 +1,89 @@
+"""Griffin's recurrence with gates (De et al., 2024)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from plimsoll_runtime.models.op_times import OpKind
+from plimsoll_runtime.models.ops.cost import FLOAT32, OpCost, StepRows
+from plimsoll_runtime.models.ops.op import Run, Step, Values, Weights, states_of
+from plimsoll_runtime.models.ops.weight import Weight
+from plimsoll_runtime.models.spec.state import StateShape
+from plimsoll_runtime.models.states import scanned
+
+ROWS = 64
+"""Of a sequence that are computed at a time."""
+SHARPNESS = 8.0
+"""How much a gate that is open lets a state forget."""
+
+
+@dataclass(frozen=True, slots=True)
+class GatedRecurrence:
+    """h = a h + sqrt(1 - a^2) i x, with the first token as it is: a number for each of `width` columns, in float32.
+
+    Gates are products of blocks: r = sigmoid(x R + b), i = sigmoid(x I + b), with `recurrent` and `inputs`
+    [heads, width / heads, width / heads] and biases [width]. a = exp(-8 r softplus(`decay`)), `decay` [width].
+    """
+
+    state: int
+    decay: Weight
+    recurrent: Weight
+    recurrent_bias: Weight
+    inputs: Weight
+    inputs_bias: Weight
+    reads: Values
+    writes: Values
+    kind: OpKind = OpKind.STATE
+
+    @property
+    def keeps(self) -> StateShape:
+        """See Stateful."""
+        return StateShape(self.decay.shape, wide=True)
+
+    def weights(self) -> tuple[Weight, ...]:
+        """See Op."""
+        return (self.decay, self.recurrent, self.recurrent_bias, self.inputs, self.inputs_bias)
+
+    def cost(self, rows: StepRows, size: int) -> OpCost:
+        """See Op."""
+        width, block = self.decay.shape[0], self.inputs.shape[-1]
+        moved = 2 * rows.count * width * size + 2 * len(rows.spans) * self.keeps.nbytes(size)
+        return OpCost(moved + width * (2 * block + 3) * FLOAT32, rows.count * width * (4 * block + 10))
+
+    def row_bytes(self, size: int) -> int:
+        """See Op."""
+        return 10 * self.decay.shape[0] * FLOAT32
+
+    def compiled(self, weights: Weights) -> Run:
+        """See Op."""
+        state, decay = self.state, -SHARPNESS * functional.softplus(weights.read(self.decay).float())
+        recurrent, inputs = weights.read(self.recurrent).float(), weights.read(self.inputs).float()
+        biases = [weights.read(each).float() for each in (self.recurrent_bias, self.inputs_bias)]
+        heads = inputs.shape[0]
+
+        def gate(blocks: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+            return ((blocks @ weight).transpose(0, 1).flatten(1) + bias).sigmoid()
+
+        def run(step: Step, x: Tensor) -> Tensor:
+            wide = x.float()
+            blocks = wide.view(len(x), heads, -1).transpose(0, 1)
+            decays = decay * gate(blocks, recurrent, biases[0])
+            opened = wide * gate(blocks, inputs, biases[1])
+            kept = torch.where((step.positions == 0).unsqueeze(-1), 1.0, (1 - (2 * decays).exp()).sqrt())
+            return scanned(states_of(step), state, ROWS, _scan, [decays, opened * kept]).to(x.dtype)
+
+        return run
+
+
+def _scan(values: Sequence[Tensor], before: Tensor) -> tuple[Tensor, Tensor]:
+    """Log decays and what is added [B, Q, width], states [B, width]. See models.states.Scan."""
+    decays, results = values[0].exp(), values[1].clone()
+    state = before
+    for row in range(results.shape[1]):
+        state = results[:, row].addcmul_(decays[:, row], state)
+    return results, state.clone()

@@ -1,0 +1,56 @@
+"""One value times another, which may open it as a gate does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from plimsoll_kernels.activation.reference import ACTIVATIONS, Activation
+from plimsoll_runtime.models.op_times import OpKind
+from plimsoll_runtime.models.ops.cost import OpCost, StepRows
+from plimsoll_runtime.models.ops.op import Run, Step, Values, Weights
+from plimsoll_runtime.models.ops.weight import Weight
+
+Opening = Activation | Literal["sigmoid", "none"]
+_OPENINGS: Mapping[Opening, Callable[[Tensor], Tensor]] = {
+    **dict(ACTIVATIONS.items()),
+    "sigmoid": torch.sigmoid,
+    "none": lambda x: x,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Multiply:
+    """x activation(g). Reads x and g, both `width` wide."""
+
+    width: int
+    activation: Opening
+    reads: Values
+    writes: Values
+    kind: OpKind = OpKind.STATE
+
+    def weights(self) -> tuple[Weight, ...]:
+        """See Op."""
+        return ()
+
+    def cost(self, rows: StepRows, size: int) -> OpCost:
+        """See Op."""
+        elements = rows.count * self.width
+        return OpCost(3 * elements * size, 2 * elements)
+
+    def row_bytes(self, size: int) -> int:
+        """See Op."""
+        return 4 * self.width * size
+
+    def compiled(self, weights: Weights) -> Run:
+        """See Op."""
+        opening = _OPENINGS[self.activation]
+
+        def run(step: Step, x: Tensor, gate: Tensor) -> Tensor:
+            return x * opening(gate)
+
+        return run

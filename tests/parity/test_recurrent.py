@@ -1,0 +1,238 @@
+"""Log probabilities of models with recurrent layers equal those of Transformers on the same folder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from model_support.forward import largest_difference, loaded_by_transformers, of_engine, of_transformers
+from model_support.specs import RECURRENT
+from model_support.tiny import edit_config, make_model, prompts, save_model
+from torch import Tensor
+
+from plimsoll_runtime import LLM, SamplingParams
+from plimsoll_runtime.models.composing import program_of
+from plimsoll_runtime.models.registry import describe
+from plimsoll_runtime.weights.sources import resolve
+
+TOLERANCE = 2e-3
+PROMPTS = prompts((1, 2, 3, 17, 64, 90, 200))
+"""Past every window (16), and past what is scanned at a time (64)."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model to compare: its config, and what its config.json says otherwise."""
+
+    config: str
+    values: Mapping[str, Any] = field(default_factory=dict)
+    drop: tuple[str, ...] = ()
+    edit: Mapping[str, Any] = field(default_factory=dict)
+
+
+DELTA: Mapping[str, Any] = {
+    "head_dim": 16,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 8,
+    "linear_value_head_dim": 12,
+    "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+}
+EXPERTS: Mapping[str, Any] = {
+    "num_experts": 8,
+    "num_experts_per_tok": 3,
+    "moe_intermediate_size": 24,
+    "shared_expert_intermediate_size": 40,
+}
+MIXED: Mapping[str, Any] = {"layer_types": ["conv", "full_attention", "conv"]}
+DUAL: Mapping[str, Any] = {"num_heads": 8, "head_dim": 12, "n_groups": 2, "state_size": 10}
+
+CASES: Mapping[str, Case] = {
+    "mamba": Case("MambaConfig", {"state_size": 8}),
+    "mamba-biases-untied": Case(
+        "MambaConfig",
+        {"state_size": 5, "use_bias": True, "use_conv_bias": False, "conv_kernel": 3, "tie_word_embeddings": False},
+    ),
+    "falcon-mamba": Case("FalconMambaConfig", {"state_size": 8, "time_step_rank": 5}),
+    "mamba2": Case("Mamba2Config", DUAL),
+    "mamba2-one-group": Case(
+        "Mamba2Config",
+        {**DUAL, "n_groups": 1, "use_bias": True, "tie_word_embeddings": True, "time_step_limit": (0.3, 1.2)},
+    ),
+    "lfm2": Case("Lfm2Config", MIXED),
+    "lfm2-biases": Case(
+        "Lfm2Config",
+        {**MIXED, "conv_bias": True, "block_multiple_of": 8, "conv_L_cache": 5, "tie_word_embeddings": False},
+    ),
+    "lfm2-as-older-configs-say-it": Case(
+        "Lfm2Config",
+        {**MIXED, "block_auto_adjust_ff_dim": False},
+        drop=("layer_types", "intermediate_size"),
+        edit={"full_attn_idxs": [1], "block_ff_dim": 80},
+    ),
+    "lfm2-moe": Case(
+        "Lfm2MoeConfig",
+        {
+            **MIXED,
+            "num_dense_layers": 1,
+            "num_experts": 6,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 24,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 1e4},
+        },
+    ),
+    "qwen3-next": Case("Qwen3NextConfig", {**DELTA, **EXPERTS}),
+    "qwen3-next-dense-layers": Case(
+        "Qwen3NextConfig",
+        {**DELTA, **EXPERTS, "mlp_only_layers": [1], "norm_topk_prob": False, "attention_bias": True},
+    ),
+    "qwen3.5": Case("Qwen3_5TextConfig", DELTA),
+    "qwen3.5-one-head-each": Case(
+        "Qwen3_5TextConfig", {**DELTA, "linear_num_key_heads": 4, "tie_word_embeddings": True}
+    ),
+    "qwen3.5-moe": Case("Qwen3_5MoeTextConfig", {**DELTA, **EXPERTS}),
+}
+
+HYBRID: Mapping[str, Any] = {
+    "mamba_n_heads": 8,
+    "mamba_d_head": 12,
+    "mamba_n_groups": 2,
+    "mamba_d_state": 10,
+    "num_hidden_layers": 4,
+}
+SCALED: Mapping[str, Any] = {
+    "embedding_multiplier": 1.5,
+    "lm_head_multiplier": 0.7,
+    "key_multiplier": 0.6,
+    "attention_in_multiplier": 1.3,
+    "attention_out_multiplier": 0.8,
+    "ssm_in_multiplier": 0.9,
+    "ssm_out_multiplier": 1.2,
+    "ssm_multipliers": [0.8, 1.1, 0.9, 1.2, 0.7],
+    "mlp_multipliers": [1.2, 0.7],
+}
+FALCON: Mapping[str, Any] = {**HYBRID, "mamba_d_ssm": 96, "num_hidden_layers": 3}
+GRANITE: Mapping[str, Any] = {
+    **HYBRID,
+    "layer_types": ["linear_attention", "full_attention", "linear_attention", "full_attention"],
+    "shared_intermediate_size": 40,
+    "embedding_multiplier": 3.0,
+    "logits_scaling": 0.5,
+    "residual_multiplier": 0.7,
+    "attention_multiplier": 0.2,
+}
+JAMBA: Mapping[str, Any] = {
+    "mamba_d_state": 8,
+    "num_hidden_layers": 4,
+    "attn_layer_period": 3,
+    "attn_layer_offset": 1,
+    "num_experts": 4,
+}
+NEMOTRON: Mapping[str, Any] = {
+    "head_dim": 12,
+    "mamba_num_heads": 8,
+    "mamba_head_dim": 12,
+    "n_groups": 2,
+    "ssm_state_size": 10,
+    "num_hidden_layers": 5,
+    "layer_types": ["linear_attention", "mlp", "full_attention", "linear_attention", "mlp"],
+}
+GRIFFIN: Mapping[str, Any] = {"attention_window_size": 16, "num_hidden_layers": 4}
+
+CASES = {
+    **CASES,
+    "bamba": Case("BambaConfig", {**HYBRID, "attn_layer_indices": [1, 3]}),
+    "bamba-biases": Case(
+        "BambaConfig",
+        {**HYBRID, "attn_layer_indices": [2], "mamba_proj_bias": True, "attention_bias": True, "mlp_bias": True},
+    ),
+    "granite-hybrid": Case("GraniteMoeHybridConfig", {**GRANITE, "num_local_experts": 6}),
+    "granite-hybrid-dense": Case(
+        "GraniteMoeHybridConfig", {**GRANITE, "num_local_experts": 0, "position_embedding_type": "rope"}
+    ),
+    "falcon-h1": Case("FalconH1Config", {**FALCON, **SCALED}),
+    "falcon-h1-normed": Case("FalconH1Config", {**FALCON, "mamba_rms_norm": True, "projectors_bias": True}),
+    "falcon-h1-gated-first": Case(
+        "FalconH1Config", {**FALCON, "mamba_rms_norm": True, "mamba_norm_before_gate": False, "mlp_bias": True}
+    ),
+    "jamba": Case("JambaConfig", JAMBA),
+    "jamba-dense": Case("JambaConfig", {**JAMBA, "num_experts": 1, "mamba_proj_bias": True}),
+    "nemotron-h": Case("NemotronHConfig", NEMOTRON),
+    "nemotron-h-biases-letters": Case(
+        "NemotronHConfig",
+        {**NEMOTRON, "use_bias": True, "mlp_bias": True},
+        drop=("layer_types", "layers_block_type"),
+        edit={"hybrid_override_pattern": "M-*M-"},
+    ),
+    "recurrent-gemma": Case("RecurrentGemmaConfig", GRIFFIN),
+    "recurrent-gemma-wide": Case(
+        "RecurrentGemmaConfig",
+        {**GRIFFIN, "lru_width": 48, "block_types": ["recurrent", "attention"], "attention_bias": True},
+    ),
+}
+
+
+@pytest.fixture(scope="session")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Path, list[Tensor]]]:
+    """The folder of a case's model, and what Transformers computes once it has loaded that folder."""
+
+    @cache
+    def make(name: str) -> tuple[Path, list[Tensor]]:
+        case = CASES[name]
+        folder = tmp_path_factory.mktemp("model")
+        save_model(make_model(case.config, case.values), folder)
+        expected = of_transformers(loaded_by_transformers(folder), PROMPTS)
+        edit_config(folder, drop=case.drop, **case.edit)
+        return folder, expected
+
+    return make
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("tokens", [2048, 24], ids=["whole", "chunked"])
+def test_logits_equal_transformers(name: str, tokens: int, saved: Callable[[str], tuple[Path, list[Tensor]]]) -> None:
+    folder, expected = saved(name)
+    actual = of_engine(str(folder), PROMPTS, max_batch_tokens=tokens)
+    assert largest_difference(actual, expected) < TOLERANCE
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_gives_way_is_computed_anew(name: str, saved: Callable[[str], tuple[Path, list[Tensor]]]) -> None:
+    """Sequences decode together with few blocks, so that some lose theirs and their states, and begin anew."""
+    folder, _ = saved(name)
+    facts = program_of(describe(resolve(str(folder)).config)).facts
+    llm = LLM(
+        str(folder),
+        dtype="float32",
+        threads=1,
+        kv_memory=str(13 * 8 * facts.token_bytes(4)) if facts.attention else None,
+        max_sequences=4,
+        max_model_len=96,
+        max_batch_tokens=40,
+        block_size=8,
+        check_integrity_every=1,
+    )
+    params = SamplingParams(temperature=0.0, max_tokens=24, ignore_eos=True, logprobs=1)
+    asked = prompts((17, 3, 30, 2, 25, 60))
+    answers = [result.outputs[0] for result in llm.generate(list(asked), params)]
+    assert bool(llm.stats.preemptions) == bool(facts.attention), "without attention there are blocks for everybody"
+    texts = [prompt + list(answer.token_ids) for prompt, answer in zip(asked, answers, strict=True)]
+    for prompt, answer, expected in zip(
+        asked, answers, of_transformers(loaded_by_transformers(folder), texts), strict=True
+    ):
+        assert answer.logprobs is not None
+        rows = expected[len(prompt) - 1 : -1]
+        theirs = rows[torch.arange(len(rows)), torch.tensor(answer.token_ids)]
+        ours = torch.tensor([entry.logprob for entry in answer.logprobs], dtype=torch.float64)
+        assert (theirs - ours).abs().max() < TOLERANCE
+        assert (rows.max(1).values - theirs).max() < TOLERANCE, "the most likely token is chosen"
+
+
+def test_every_family_is_compared(saved: Callable[[str], tuple[Path, list[Tensor]]]) -> None:
+    compared = {describe(resolve(str(saved(name)[0])).config).architecture for name in CASES}
+    assert compared == RECURRENT
