@@ -36,7 +36,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=2.0, help="of each kind in each round (%(default)s)")
     parser.add_argument("--rounds", type=int, default=15, help="medians are reported (%(default)s)")
     parser.add_argument("--port", type=int, default=18200, help="of the first gateway (%(default)s)")
-    parser.add_argument("--against", type=Path, metavar="FOLDER", help="sources of another version, without keys")
+    parser.add_argument("--against", type=Path, metavar="FOLDER", help="sources of another version, with keys")
     parser.add_argument("--parts", action="store_true", help="another HTTP parser beside ours")
     parser.add_argument("--uvloop", action="store_true", help="uvloop beside asyncio (it must be installed)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the result there")
@@ -57,7 +57,7 @@ def _kinds(chosen: argparse.Namespace) -> list[Kind]:
     if chosen.parts:
         kinds.append(Kind("with keys, h11", keyed=True, parts=("h11",)))
     if chosen.against is not None:
-        kinds.append(Kind("the other version", keyed=False, source=chosen.against))
+        kinds.append(Kind("the other version", keyed=True, source=chosen.against))
     return kinds
 
 

@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 REPLICAS = 4
-START_SECONDS = 30
+START_SECONDS = 60
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
     """How a gateway is started. `source`: a folder of sources to take instead of these; `parts`: what `other` takes;
-    `floor`: the event loop of the least relay there is, in place of a gateway.
+    `floor`: the event loop of the least relay there is, in place of a gateway; `under`: the program that runs it.
     """
 
     name: str
@@ -28,6 +28,7 @@ class Kind:
     parts: tuple[str, ...] = ()
     source: Path | None = None
     floor: str = ""
+    under: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +98,7 @@ def running(kind: Kind, folder: Path, port: int, core: int, replicas: Sequence[i
     arguments = [*program, *options, "--log-level", "error"]
     if kind.floor:
         arguments = ["gateway.floor", kind.floor, str(port), *map(str, replicas)]
-    command = ["taskset", "-c", str(core), sys.executable, "-m", *arguments]
+    command = ["taskset", "-c", str(core), *kind.under, sys.executable, "-m", *arguments]
     process = subprocess.Popen(command, env=environment)
     try:
         _until_healthy(port)

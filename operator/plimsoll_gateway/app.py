@@ -239,7 +239,7 @@ class Gateway:
         root = b"\0".join([asked.model.encode(), tenant.encode(), asked.salt])
         return Call(
             path=exchange.path,
-            query=quote(exchange.scope["query_string"], safe="=&%+:/?@!$'()*,;-._~"),
+            query=quote(query, safe="=&%+:/?@!$'()*,;-._~") if (query := exchange.scope["query_string"]) else "",
             headers=exchange.scope["headers"],
             body=body,
             request_id=exchange.stream.request_id,

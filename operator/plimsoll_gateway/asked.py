@@ -16,6 +16,7 @@ MOST_ANSWERS = 4096  # of one request, as the runtime takes them
 _PROMPTS = ("messages", "prompt", "input", "tokens", "text")
 _BOUNDS = ("max_completion_tokens", "max_tokens", "max_output_tokens")
 # Requests that generate nothing.
+_COUNT = msgspec.json.Decoder(int)
 _PROMPT_ALONE = frozenset(["/v1/embeddings", "/tokenize", "/detokenize"])
 
 
@@ -66,6 +67,6 @@ def _count(members: Mapping[str, memoryview], key: str) -> int | None:
     if text is None or len(text) > 12:
         return None
     try:
-        return max(0, msgspec.json.decode(bytes(text), type=int))
+        return max(0, _COUNT.decode(text))
     except msgspec.MsgspecError:
         return None

@@ -26,6 +26,7 @@ class Budget:
         self._most = most
         self._metrics = metrics
         self.held = 0
+        metrics.body_bytes.set_function(lambda: self.held)
 
     def check(self, more: int, size: int) -> None:
         """Raise Refusal 503 where there is no room for `more` bytes with which a body has `size`."""
@@ -36,15 +37,11 @@ class Budget:
     def take(self, more: int, size: int) -> None:
         """A body grows by `more` bytes to `size`. Raises Refusal 503 where there is no room for them."""
         self.check(more, size)
-        self._set(self.held + more)
+        self.held += more
 
     def give(self, size: int) -> None:
         """So many bytes are held no longer."""
-        self._set(self.held - size)
-
-    def _set(self, held: int) -> None:
-        self.held = held
-        self._metrics.body_bytes.set(held)
+        self.held -= size
 
     def check_integrity(self) -> None:
         """Raise AssertionError where the count is impossible."""

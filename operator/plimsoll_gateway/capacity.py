@@ -9,6 +9,7 @@ from plimsoll_gateway.pick import Picker
 from plimsoll_gateway.route.loads import UNKNOWN_SLOTS
 from plimsoll_gateway.table import Model, ObjectKey, Replica, Table, TableStore
 
+MOST_SUMS = 4096
 HEADROOM = 1.25
 """Requests let through for each place in the replicas' batches: the next ones are there when a place becomes free."""
 
@@ -20,6 +21,9 @@ class Capacity:
         self._store = store
         self._picker = picker
         self._slots: dict[ObjectKey, int] = {}
+        # What replicas batch together, by the identity of their row, while the table and what each says are the same.
+        self._sums: dict[int, tuple[Sequence[Replica], int]] = {}
+        self._changes = 0
         store.listen(self._keep)
 
     def heard(self, model: Model, replica: Replica) -> None:
@@ -55,18 +59,29 @@ class Capacity:
 
     def places(self, model: Model) -> int | None:
         """Sequences that its ready replicas batch, or those that will be there; None where none will."""
-        ready = [replica for replica in model.replicas if replica.ready]
+        ready = model.ready_replicas
         if ready:
-            return self._picker.capacity(ready)
+            return self._together(ready)
         return self._expected(model) if model.wakes else None
 
     def _takes(self, replicas: Sequence[Replica]) -> int:
-        return math.ceil(HEADROOM * self._picker.capacity(replicas))
+        return math.ceil(HEADROOM * self._together(replicas))
+
+    def _together(self, replicas: Sequence[Replica]) -> int:
+        """The sequences that they batch."""
+        if self._changes != self._picker.loads.changes or len(self._sums) >= MOST_SUMS:
+            self._sums.clear()
+            self._changes = self._picker.loads.changes
+        found = self._sums.get(id(replicas))
+        if found is None or found[0] is not replicas:
+            found = self._sums[id(replicas)] = (replicas, self._picker.capacity(replicas))
+        return found[1]
 
     def _expected(self, model: Model) -> int:
         return max(1, model.scales_to) * self._slots.get(model.key, UNKNOWN_SLOTS)
 
     def _keep(self, table: Table) -> None:
+        self._sums.clear()
         if self._slots:
             known = {model.key for model in table.models}
             self._slots = {key: slots for key, slots in self._slots.items() if key in known}

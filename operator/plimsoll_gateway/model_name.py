@@ -34,10 +34,8 @@ def model_name(text: memoryview) -> str:
 def read_members(text: memoryview) -> dict[str, memoryview]:
     """The JSON text of each top-level value, in place. Raises Refusal 400 that says what is wrong with the body."""
     _check_utf8(text)
-    keys: set[str] = set()
     try:
-        members = msgspec.json.decode(text, type=dict[_Key, msgspec.Raw], dec_hook=lambda _, key: _Key(key, keys))
-        return {key.text: memoryview(raw) for key, raw in members.items()}
+        return _READER.read(text)
     except msgspec.ValidationError:
         raise bad_request("The request body must be a JSON object.") from None
     except msgspec.DecodeError as error:
@@ -45,6 +43,19 @@ def read_members(text: memoryview) -> dict[str, memoryview]:
         raise bad_request(f"The request body is not valid JSON: {reason}.") from None
     except RecursionError:
         raise bad_request("The request body is nested too deeply.") from None
+
+
+class _Reader:
+    """A decoder, made once: to make one takes longer than to read a small request."""
+
+    def __init__(self) -> None:
+        self._seen: set[str] = set()
+        self._decoder = msgspec.json.Decoder(dict[_Key, msgspec.Raw], dec_hook=lambda _, key: _Key(key, self._seen))
+
+    def read(self, text: memoryview) -> dict[str, memoryview]:
+        """The members. Raises what msgspec raises, and Refusal."""
+        self._seen = set()
+        return {key.text: memoryview(raw) for key, raw in self._decoder.decode(text).items()}
 
 
 class _Key:
@@ -60,6 +71,10 @@ class _Key:
         self.text = text
 
 
+_READER = _Reader()
+_NAME = msgspec.json.Decoder(str)
+
+
 def name_in(members: Mapping[str, memoryview]) -> str:
     """The model that a request names. Raises Refusal 400 where it names none."""
     text = members.get("model")
@@ -70,7 +85,7 @@ def name_in(members: Mapping[str, memoryview]) -> str:
         raise _invalid("'model' must be a string that is not empty.")
     if len(head) > LONGEST_NAME:
         raise _invalid(f"'model' is longer than {LONGEST_NAME} bytes.")
-    return msgspec.json.decode(head, type=str)
+    return _NAME.decode(head)
 
 
 def _invalid(message: str) -> Refusal:
@@ -79,9 +94,13 @@ def _invalid(message: str) -> Refusal:
 
 def _check_utf8(text: memoryview) -> None:
     """Piece by piece: decoded as a whole, a text can be four times as large."""
-    decoder = codecs.getincrementaldecoder("utf-8")()
-    for at in range(0, len(text), PIECE):
-        try:
+    at = 0
+    try:
+        if len(text) <= PIECE:
+            codecs.utf_8_decode(text, "strict", True)
+            return
+        decoder = codecs.getincrementaldecoder("utf-8")()
+        for at in range(0, len(text), PIECE):
             decoder.decode(text[at : at + PIECE], final=at + PIECE >= len(text))
-        except UnicodeDecodeError as error:
-            raise bad_request(f"The request body is not UTF-8 (after byte {at + error.start}).") from None
+    except UnicodeDecodeError as error:
+        raise bad_request(f"The request body is not UTF-8 (after byte {at + error.start}).") from None

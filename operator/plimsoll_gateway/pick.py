@@ -113,10 +113,14 @@ class Picker:
 
     def _best(self, choices: Sequence[Replica], wanted: Wanted) -> Replica:
         """Of those below the bound, the one for which most speaks; where none is, the least busy."""
-        counts = [self.load(replica.id) for replica in choices]
+        reports = self.loads.reports(replica.id for replica in choices)
+        known = list(zip(choices, reports, strict=True))
+        counts = [self.in_flight(replica.id) + (0 if report is None else report.others) for replica, report in known]
         bound = math.ceil(BOUND * (sum(counts) + 1) / len(choices))
         open_ones = [
-            replica for replica, count in zip(choices, counts, strict=True) if self._has_room(replica, count, bound)
+            replica
+            for (replica, report), count in zip(known, counts, strict=True)
+            if (report is None or report.kv < FULL_KV) and (count < bound or self._is_at_leisure(replica, count))
         ]
         if not open_ones:
             return self._less_busy(choices)
@@ -125,11 +129,8 @@ class Picker:
             sums = [total + more for total, more in zip(sums, scorer.scores(wanted, open_ones), strict=True)]
         return open_ones[max(range(len(sums)), key=sums.__getitem__)]
 
-    def _has_room(self, replica: Replica, count: int, bound: int) -> bool:
-        report = self.loads.report(replica.id)
-        if report is not None and report.kv >= FULL_KV:
-            return False
-        return count < max(bound, LEISURE * (self.loads.slots(replica.id) or UNKNOWN_SLOTS))
+    def _is_at_leisure(self, replica: Replica, count: int) -> bool:
+        return count < LEISURE * (self.loads.slots(replica.id) or UNKNOWN_SLOTS)
 
     def _less_busy(self, choices: Sequence[Replica]) -> Replica:
         """The less busy of two (Mitzenmacher, 2001), in proportion to what their batches have places for."""

@@ -27,6 +27,9 @@ async def pipe(answer: Answer, model: Model, call: Call, stream: Stream, tally: 
     """
     events, meter = answer.is_event_stream, call.meter
     pulse = Pulse(tally, call.came) if events else None
+    if stream.status is None and answer.is_whole and not events:
+        await _send_whole(answer, call, stream)
+        return
     if stream.status is None:
         await stream.start(answer.status, response_headers(answer.headers, call.request_id), events=events)
     elif answer.status != 200 or not events:
@@ -51,6 +54,16 @@ async def pipe(answer: Answer, model: Model, call: Call, stream: Stream, tally: 
             meter.read(chunk, events=events)
         await stream.push(chunk)
     await stream.finish()
+
+
+async def _send_whole(answer: Answer, call: Call, stream: Stream) -> None:
+    """In one piece."""
+    body = await answer.read()
+    if call.meter is not None:
+        call.meter.begin(answer.status)
+        call.meter.read(body, events=False)
+    await stream.start(answer.status, response_headers(answer.headers, call.request_id))
+    await stream.finish(body)
 
 
 async def _error_of(answer: Answer, name: str) -> Refusal:

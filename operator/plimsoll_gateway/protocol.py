@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Callable
 from http import HTTPStatus
 from typing import ClassVar
+from urllib.parse import unquote
 
 import httptools
 from uvicorn.protocols.http.flow_control import FlowControl
@@ -19,6 +20,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from plimsoll_gateway.caller import EXTENSION, Caller
 from plimsoll_gateway.connections import Connections
 from plimsoll_gateway.corked import CorkedTransport
+from plimsoll_gateway.cycle import Cycle
 from plimsoll_gateway.errors import (
     Refusal,
     bad_head,
@@ -107,6 +109,7 @@ class PatientProtocol(HttpToolsProtocol):
         if not self._in_head:
             self._head_bytes = 0
         elif not self.transport.is_closing():
+            self._wait()
             self._head_bytes += len(data)
             if self._head_bytes > MOST_HEAD_BYTES:
                 self._refuse(head_too_large(MOST_HEAD_BYTES, MOST_FIELDS))
@@ -156,7 +159,6 @@ class PatientProtocol(HttpToolsProtocol):
         self._unset_keepalive_if_required()
         self._in_head = True
         self._heard_bytes = 0
-        self._wait()
         super().on_message_begin()
 
     def on_header(self, name: bytes, value: bytes) -> None:
@@ -187,9 +189,37 @@ class PatientProtocol(HttpToolsProtocol):
         self._caller = caller = Caller(self.flow.resume_reading)
         self.scope["extensions"] = {EXTENSION: {"caller": caller}}
         self._callers = (*self._callers, caller)
-        super().on_headers_complete()
+        self._begin_exchange()
         if self._extra:
             self.cycle.keep_alive = False
+
+    def _begin_exchange(self) -> None:
+        """What uvicorn does at the end of a head, where there are no websockets, with a cycle of ours."""
+        parser, scope, before = self.parser, self.scope, self.cycle
+        version = parser.get_http_version()
+        target = httptools.parse_url(self.url)
+        path = target.path.decode("ascii")
+        scope["method"], scope["http_version"] = parser.get_method().decode("ascii"), version
+        scope["path"] = unquote(path) if "%" in path else path
+        scope["raw_path"], scope["query_string"] = target.path, target.query or b""
+        self.cycle = Cycle(
+            scope=scope,
+            transport=self.transport,
+            flow=self.flow,
+            logger=self.logger,
+            access_logger=self.access_logger,
+            access_log=False,
+            default_headers=self.server_state.default_headers,
+            message_event=asyncio.Event(),
+            expect_100_continue=self.expect_100_continue,
+            keep_alive=version != "1.0" and parser.should_keep_alive(),
+            on_response=self.on_response_complete,
+        )
+        if before is None or before.response_complete:
+            self._start_asgi_task(self.cycle, self.app)
+        else:
+            self.flow.pause_reading()
+            self.pipeline.appendleft((self.cycle, self.app))
 
     def on_body(self, body: bytes) -> None:
         """A piece of a body."""
@@ -231,6 +261,7 @@ class PatientProtocol(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         """The end of an answer; patience begins for a head that began before it."""
+        self._corked.flush()  # what is still to be done about the request is no time of its client's
         self._callers = self._callers[1:]
         super().on_response_complete()
         if self._ahead_bytes and not self.pipeline:

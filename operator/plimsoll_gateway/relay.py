@@ -109,13 +109,17 @@ class Relay:
                     continue
                 place.leave()
                 call.body.drop()  # there will be no further attempt
-                self._witness.answered(model, tally, answer.status, self._clock() - began)
+                seconds, whole = self._clock() - began, answer.is_whole
+                if not whole:  # else the client need not wait until it is written down
+                    self._witness.answered(call, model, replica, tally, answer, seconds)
                 try:
                     if comments is not None:
                         await comments.end()
                     await pipe(answer, model, call, stream, tally, metrics)
                 finally:
                     answer.close()
+                    if whole:
+                        self._witness.answered(call, model, replica, tally, answer, seconds)
                     metrics.of(model.key, metrics.duration).observe(self._clock() - began)
                 return
         raise upstream_failed(call.model_name, failures[-1].reason)
@@ -192,15 +196,16 @@ class Relay:
             tally.unanswered()
             raise upstream_failed(call.model_name, _failure(call, replica, "invalid", error).reason) from None
         self._picker.answered(replica)
-        self._witness.heard(call, model, replica, answer)
         if not 200 <= answer.status <= 599:
             answer.close()
             tally.unanswered()
             raise upstream_failed(call.model_name, f"its status was {answer.status}")
         if answer.status == 503 and stream is not None and stream.status is None:
+            self._witness.heard(call, model, replica, answer)
             answer.close()
             return Failure(replica, "unavailable", "it was unavailable", same_again=False)
         if answer.status == 404 and model.pooled and await _has_left(answer):
+            self._witness.heard(call, model, replica, answer)
             answer.close()
             return Failure(replica, MOVED, "the model is not there any more", same_again=True)
         return answer

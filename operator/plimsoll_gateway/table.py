@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from plimsoll_cluster.keys import ObjectKey as ObjectKey
@@ -53,11 +53,21 @@ class Model:
     pooled: bool = False
     scales_to: int = 0
     stalled: bool = False
+    # What was found of it: the record does not change, and is asked again and again.
+    _ready: dict[str | None, tuple[Replica, ...]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
     def wakes(self) -> bool:
         """Whether a request may wait where no replica is ready: one will be made, or brought."""
         return (self.pooled or self.scales_to > 0) and not self.stalled
+
+    @property
+    def ready_replicas(self) -> tuple[Replica, ...]:
+        """Those that are ready, by whatever name."""
+        found = self._ready.get(None)
+        if found is None:
+            found = self._ready[None] = tuple(replica for replica in self.replicas if replica.ready)
+        return found
 
     def ready_for(self, served_name: str) -> tuple[Replica, ...]:
         """The replicas that can take a request for this name, in a stable order.
@@ -66,6 +76,14 @@ class Model:
         silent: it is the cluster that may have lost sight of them, as after an outage of its API server, and they may
         serve on.
         """
+        found = self._ready.get(served_name)
+        if found is None:
+            found = self._find_ready(served_name)
+            if served_name in self.served_names:
+                self._ready[served_name] = found
+        return found
+
+    def _find_ready(self, served_name: str) -> tuple[Replica, ...]:
         named = [replica for replica in self.replicas if replica.answers(served_name)]
         ready = tuple(r for r in named if r.ready)
         return tuple(r for r in ready if not r.draining) or ready or tuple(r for r in named if r.unheard)

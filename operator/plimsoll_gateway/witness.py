@@ -48,9 +48,12 @@ class Witness:
         """Where to count what the replica does with a request."""
         return self._demand.tally(model.key, replica.revision)
 
-    def answered(self, model: Model, tally: Tally, status: int, seconds: float) -> None:
-        """An answer begins, so many seconds after the replica's model was first asked."""
-        tally.answered(status)
+    def answered(
+        self, call: Call, model: Model, replica: Replica, tally: Tally, answer: Answer, seconds: float
+    ) -> None:
+        """An answer began so many seconds after the replica's model was first asked."""
+        self.heard(call, model, replica, answer)
+        tally.answered(answer.status)
         self._cold.answered(model.key)
         self.metrics.of(model.key, self.metrics.first_byte).observe(seconds)
 

@@ -52,6 +52,11 @@ class Answer:
         kind = (self.header(b"content-type") or b"").partition(b";")[0].strip().lower()
         return kind == b"text/event-stream" and self.header(b"content-encoding") is None
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether all of it is here."""
+        return self._ended and self._broken is None
+
     async def read(self) -> bytes:
         """What has come since the last time, once there is any; nothing at the end. Raises BrokenAnswerError."""
         while not self._pieces:

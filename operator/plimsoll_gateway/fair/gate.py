@@ -83,9 +83,16 @@ class Gate:
 
     def push(self, lane: Lane, share: Share, cost: int) -> Entry[Waiter]:
         """Line up. Raises Refusal 503 where there is no room, unless somebody with more requests gives way."""
-        if share is not NOBODY and self.queue:
+        waiter: Waiter = asyncio.get_running_loop().create_future()
+        if not self.queue:
+            bounds = self._look()
+            if lane.name in self._open(bounds, self._together(bounds)):
+                lane.running += 1
+                waiter.set_result(True)
+                return self.queue.serve(share, cost, waiter, lane.name)
+        elif share is not NOBODY:
             self._make_room(lane, share, cost)
-        entry = self.queue.push(share, cost, asyncio.get_running_loop().create_future(), lane.name)
+        entry = self.queue.push(share, cost, waiter, lane.name)
         self.dispatch()
         return entry
 

@@ -94,24 +94,26 @@ class FairQueue(Generic[ItemT]):
     def __len__(self) -> int:
         return sum(self._waiting.values())
 
+    def __bool__(self) -> bool:
+        return bool(self._waiting)
+
     def waiting(self, lanes: Collection[str]) -> int:
         """Requests that wait in some lanes."""
         return sum(self._waiting.get(lane, 0) for lane in lanes)
 
     def push(self, share: Share, cost: int, item: ItemT, lane: str = "") -> Entry[ItemT]:
         """Add a request at the end of its flow and lane."""
-        flow = self._flows.get(share.flow)
-        if flow is None:
-            flow = self._flows[share.flow] = Flow(share)
-        elif flow.share.priority != share.priority:
-            flow.finish = 0.0  # tags of different priorities cannot be compared
-        flow.share = share
-        if not flow.lanes:  # whoever asked for nothing has saved nothing up
-            self._catch_up(flow)
-        self._came += 1
-        entry = Entry(flow, lane, self._came, cost, item)
-        flow.add(entry)
+        entry = self._entry(share, cost, item, lane)
+        entry.flow.add(entry)
         self._waiting[lane] = self._waiting.get(lane, 0) + 1
+        return entry
+
+    def serve(self, share: Share, cost: int, item: ItemT, lane: str = "") -> Entry[ItemT]:
+        """The same as `push` and `pop` of the lane, where nobody waits in any."""
+        assert not self._waiting, "whoever waits goes first"
+        entry = self._entry(share, cost, item, lane)
+        entry.waiting = False
+        self._charge(entry)
         return entry
 
     def pop(self, lanes: Collection[str] = ("",)) -> Entry[ItemT] | None:
@@ -123,9 +125,7 @@ class FairQueue(Generic[ItemT]):
         entry = flow.head(lanes)
         assert entry is not None
         self._take(entry)
-        flow.served += 1
-        self._virtual[flow.share.priority] = max(flow.finish, self._virtual.get(flow.share.priority, 0.0))
-        flow.finish += entry.cost / flow.share.weight
+        self._charge(entry)
         for other in self._flows.values():
             if other.lanes and other.lanes.keys().isdisjoint(lanes):
                 self._catch_up(other)
@@ -160,6 +160,26 @@ class FairQueue(Generic[ItemT]):
         if share.priority == lowest and load(heaviest) <= cost / share.weight:
             return None
         return heaviest.last(lanes)
+
+    def _entry(self, share: Share, cost: int, item: ItemT, lane: str) -> Entry[ItemT]:
+        """A request of a flow that is there from now on."""
+        flow = self._flows.get(share.flow)
+        if flow is None:
+            flow = self._flows[share.flow] = Flow(share)
+        elif flow.share.priority != share.priority:
+            flow.finish = 0.0  # tags of different priorities cannot be compared
+        flow.share = share
+        if not flow.lanes:  # whoever asked for nothing has saved nothing up
+            self._catch_up(flow)
+        self._came += 1
+        return Entry(flow, lane, self._came, cost, item)
+
+    def _charge(self, entry: Entry[ItemT]) -> None:
+        """It is served now."""
+        flow = entry.flow
+        flow.served += 1
+        self._virtual[flow.share.priority] = max(flow.finish, self._virtual.get(flow.share.priority, 0.0))
+        flow.finish += entry.cost / flow.share.weight
 
     def _take(self, entry: Entry[ItemT]) -> None:
         entry.flow.take(entry)

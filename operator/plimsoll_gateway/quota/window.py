@@ -43,10 +43,12 @@ class Window:
     def forget(self, now: float) -> None:
         """Leave out what is longer ago."""
         second = int(now)
+        if second <= self._newest:
+            return
         for passed in range(self._newest + 1, min(second, self._newest + self._slots) + 1):
             self.total -= self._amounts[passed % self._slots]
             self._amounts[passed % self._slots] = 0
-        self._newest = max(second, self._newest)
+        self._newest = second
 
     def seconds_until(self, amount: int, most: int, now: float) -> float:
         """How long until `amount` more is at most `most` in the time, if nothing else is used; infinity for never."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 
 FRESH_SECONDS = 5.0
@@ -60,18 +60,26 @@ class Loads:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
+        self.changes = 0  # of how many sequences a replica batches
         self._reports: dict[str, tuple[float, Report]] = {}
 
     def heard(self, replica_id: str, text: bytes, own: int) -> None:
         """A replica that has `own` requests of ours says this of itself. What cannot be read changes nothing."""
         report = read_report(text, own)
         if report is not None:
+            self.changes += report.slots != self.slots(replica_id)
             self._reports[replica_id] = (self._clock(), report)
 
     def report(self, replica_id: str) -> Report | None:
         """What it said within the last seconds."""
         heard = self._reports.get(replica_id)
         return heard[1] if heard is not None and self._clock() - heard[0] <= FRESH_SECONDS else None
+
+    def reports(self, replica_ids: Iterable[str]) -> list[Report | None]:
+        """What each of them said within the last seconds."""
+        since, known = self._clock() - FRESH_SECONDS, self._reports
+        heard = [known.get(replica_id) for replica_id in replica_ids]
+        return [one[1] if one is not None and one[0] >= since else None for one in heard]
 
     def standing(self, replica_id: str, own: int) -> Standing:
         """How it stands, which has `own` requests of ours now.
@@ -94,3 +102,4 @@ class Loads:
         """Forget all others."""
         for gone in [known for known in self._reports if known not in replica_ids]:
             del self._reports[gone]
+            self.changes += 1

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from plimsoll_gateway.capacity import HEADROOM, Capacity
 from plimsoll_gateway.pick import Picker
@@ -52,3 +56,36 @@ def test_without_replicas_it_takes_nothing_yet_or_never(scales_to: int, now: int
     found = capacity(replica(1, "ab", ready=False), scales_to=scales_to)
     assert (found.now("a"), found.together("ab")) == (now, 0)
     assert (found.now("nobody's"), found.together(["nobody's"])) == (None, 0)
+
+
+NUMBERS = st.integers(1, 3)
+
+
+@given(
+    st.lists(
+        st.one_of(
+            st.tuples(st.just("show"), st.lists(st.tuples(NUMBERS, st.booleans()), unique_by=lambda one: one[0])),
+            st.tuples(st.just("tell"), st.tuples(NUMBERS, st.integers(1, 3))),
+        ),
+        max_size=12,
+    )
+)
+def test_what_is_remembered_is_what_would_be_found_anew(steps: list[tuple[str, Any]]) -> None:
+    store, picker = TableStore(), Picker()
+    remembering = Capacity(store, picker)
+    model = Model(ObjectKey("ns", "m"), ("a", "b"), 1.0, "", ())
+    for what, told in steps:
+        if what == "show":
+            model = replace(model, replicas=tuple(replica(number, "ab", ready=ready) for number, ready in told))
+            store.replace(build_table([model]))
+            picker.loads.keep({one.id for one in model.replicas})
+        else:
+            number, slots = told
+            picker.loads.heard(f"r{number}", b"running=0, waiting=0, slots=%d, kv=0.00" % slots, 0)
+        anew = Capacity(store, picker)
+        for capacity in (remembering, remembering, anew):
+            assert capacity.places(model) == anew.places(model)
+            assert capacity.now("a") == anew.now("a")
+            assert capacity.together("ab") == anew.together("ab")
+    ready = [one for one in model.replicas if one.ready]
+    assert model.ready_for("a") == model.ready_replicas == tuple(ready)

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import uvicorn
 from operator_support.virtual_time import run
-from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 from uvicorn.server import ServerState
 
 from plimsoll_gateway.caller import caller_of
+from plimsoll_gateway.cycle import Cycle
 from plimsoll_gateway.protocol import MOST_AHEAD, MOST_AHEAD_BYTES, MOST_FIELDS, MOST_HEAD_BYTES, PatientProtocol
 from plimsoll_gateway.stall import STALL_SECONDS
 
@@ -229,7 +229,7 @@ async def test_many_requests_at_once_are_not_kept(world: World) -> None:
     gc.collect()  # what tests before this one have left
     talking = asyncio.create_task(talk(world, request() + b"GET /live HTTP/1.1\r\nhost: x\r\n\r\n" * 5000))
     first = await arrived.get()
-    cycles = [made for made in gc.get_objects() if type(made) is RequestResponseCycle]
+    cycles = [made for made in gc.get_objects() if type(made) is Cycle]
     assert len(cycles) <= MOST_AHEAD + 2
     del cycles
     first.respond(200, "done")

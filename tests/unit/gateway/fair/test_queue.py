@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import heapq
 import random
 from collections import defaultdict
@@ -10,7 +11,7 @@ from dataclasses import dataclass
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from plimsoll_gateway.fair.queue import Entry, FairQueue, Share
 
@@ -18,6 +19,12 @@ from plimsoll_gateway.fair.queue import Entry, FairQueue, Share
 def jain(shares: list[float]) -> float:
     """Jain's index: 1 where all have the same, 1/n where one has it all (Jain, Chiu and Hawe, 1984)."""
     return sum(shares) ** 2 / (len(shares) * sum(share * share for share in shares))
+
+
+def known(queue: FairQueue[int]) -> object:
+    """What decides of all turns to come."""
+    flows = {name: (flow.finish, flow.served, flow.share, dict(flow.costs)) for name, flow in queue._flows.items()}
+    return flows, queue._virtual, queue._waiting
 
 
 LANES = st.sets(st.sampled_from("xyz"))
@@ -45,6 +52,22 @@ class QueueMachine(RuleBasedStateMachine):
         self.priority[flow] = priority
         share = Share(flow, priority, 1 + ord(flow) % 3)
         self.waiting[flow].append(self.queue.push(share, cost, self.count, lane))
+
+    @precondition(lambda self: not self.queue)
+    @rule(
+        flow=st.sampled_from("abcd"),
+        priority=st.sampled_from([0, 0, 0, 1]),
+        cost=st.integers(0, 50),
+        lane=st.sampled_from("xyz"),
+    )
+    def serve(self, flow: str, priority: int, cost: int, lane: str) -> None:
+        self.count += 1
+        self.priority[flow] = priority
+        share, twin = Share(flow, priority, 1 + ord(flow) % 3), copy.deepcopy(self.queue)
+        self.served.append(self.queue.serve(share, cost, self.count, lane))
+        twin.push(share, cost, self.count, lane)
+        assert twin.pop([lane]) is not None
+        assert known(self.queue) == known(twin)
 
     @rule(lanes=LANES)
     def pop(self, lanes: set[str]) -> None:

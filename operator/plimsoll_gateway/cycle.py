@@ -1,0 +1,77 @@
+"""uvicorn's exchange of one request and its answer, whose answer is written in less time.
+
+uvicorn looks at each byte of each header. Ours come from a parser or are our own, so that one look at the whole head
+is enough: no field can have an end of a line in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, MutableMapping
+from typing import Any
+
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
+
+BODILESS = frozenset([204, 304])
+
+
+class BadAnswerError(RuntimeError):
+    """An answer that cannot be sent as it is."""
+
+
+class Cycle(RequestResponseCycle):
+    """One of them."""
+
+    async def send(self, message: MutableMapping[str, Any]) -> None:  # type: ignore[override]
+        """An ASGI message: the head of the answer, and then pieces of its body."""
+        if self.flow.write_paused and not self.disconnected:
+            await self.flow.drain()
+        if self.disconnected:
+            return
+        if not self.response_started:
+            self._begin(message["status"], message.get("headers", ()))
+        elif not self.response_complete:
+            self._pass_on(message.get("body", b""), message.get("more_body", False))
+        else:
+            raise BadAnswerError("an answer goes on after its end")
+
+    def _begin(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> None:
+        fields = [*self.default_headers, *headers]
+        for name, value in fields:
+            if name == b"content-length":
+                self.expected_content_length, self.chunked_encoding = int(value), False
+            elif name == b"connection" and value == b"close":
+                self.keep_alive = False
+        if self.chunked_encoding is None and self.scope["method"] != "HEAD" and status not in BODILESS:
+            self.chunked_encoding = True
+            fields.append((b"transfer-encoding", b"chunked"))
+        if not self.keep_alive and (b"connection", b"close") not in fields:
+            fields.append((b"connection", b"close"))
+        head = STATUS_LINE[status] + b"".join([b"%s: %s\r\n" % field for field in fields])
+        if head.count(b"\n") != len(fields) + 1 or head.count(b"\r") != len(fields) + 1 or b"\0" in head:
+            raise BadAnswerError("a header of an answer has an end of a line in it")
+        self.response_started = True
+        self.waiting_for_100_continue = False
+        self.transport.write(head + b"\r\n")
+
+    def _pass_on(self, body: bytes, more: bool) -> None:
+        if self.scope["method"] == "HEAD":
+            self.expected_content_length = 0
+        elif self.chunked_encoding:
+            piece = b"%x\r\n%s\r\n" % (len(body), body) if body else b""
+            self.transport.write(piece if more else piece + b"0\r\n\r\n")
+        else:
+            self.expected_content_length -= len(body)
+            if self.expected_content_length < 0:
+                raise BadAnswerError("an answer is longer than its Content-Length")
+            self.transport.write(body)
+        if not more:
+            self._end()
+
+    def _end(self) -> None:
+        if self.expected_content_length:
+            raise BadAnswerError("an answer is shorter than its Content-Length")
+        self.response_complete = True
+        self.message_event.set()
+        if not self.keep_alive:
+            self.transport.close()
+        self.on_response()
