@@ -14,6 +14,11 @@ if TYPE_CHECKING:
     from llguidance import LLTokenizer
 
 
+_SLICE = r'[^"\\\x00-\x1F\x7F]{1,30}'
+"""The tokens that may stand anywhere in a JSON string are taken together: without, a mask within one walks through the
+whole vocabulary (0.4 to 2 ms for 262,144 tokens instead of 0.04 to 0.06)."""
+
+
 def vocabulary_of(tokenizer: Tokenizer, size: int, end_ids: Sequence[int]) -> Vocabulary:
     """What a tokenizer says of `size` logits; `end_ids` end a text. Tenths of a second for 262,144 tokens.
 
@@ -32,11 +37,11 @@ def vocabulary_of(tokenizer: Tokenizer, size: int, end_ids: Sequence[int]) -> Vo
 
 
 def compiled(vocabulary: Vocabulary) -> LLTokenizer:
-    """llguidance's own tables of a vocabulary: 0.65 s for 262,144 tokens, in which no other Python code runs."""
+    """llguidance's own tables of a vocabulary: 0.7 s for 262,144 tokens, in which no other Python code runs."""
     from llguidance import LLTokenizer
 
     source: Any = _Source(vocabulary)
-    return LLTokenizer(source, n_vocab=len(source.tokens), eos_token=vocabulary.end_ids, slices=[])
+    return LLTokenizer(source, n_vocab=len(source.tokens), eos_token=vocabulary.end_ids, slices=[_SLICE])
 
 
 class _Source:
