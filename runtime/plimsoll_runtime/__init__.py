@@ -1,16 +1,17 @@
 """Plimsoll's model runtime: from an HTTP request to a batch of tokens and back.
 
-`LLM` and `SamplingParams` are the public interface for offline use; everything else is reached through
+`LLM`, `SamplingParams` and `Constraint` are the public interface for offline use; everything else is reached through
 the `plimsoll` command.
 """
 
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from plimsoll_runtime.engine.constraint import Constraint
     from plimsoll_runtime.engine.params import SamplingParams
     from plimsoll_runtime.llm import LLM
 
-__all__ = ["LLM", "SamplingParams"]
+__all__ = ["LLM", "Constraint", "SamplingParams"]
 __version__ = "0.1.0"
 
 
@@ -24,4 +25,8 @@ def __getattr__(name: str) -> Any:
         from plimsoll_runtime.engine.params import SamplingParams
 
         return SamplingParams
+    if name == "Constraint":
+        from plimsoll_runtime.engine.constraint import Constraint
+
+        return Constraint
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
