@@ -1,6 +1,6 @@
 """`make bench`: us beside the peers and the machine's limits, and which goals are met, missed or not measured.
 
-Every question runs in a process of its own. `--only` takes workloads (W1 to W4, W3p, D1, D16) and questions.
+Every question runs in a process of its own. `--only` takes workloads (W1 to W4, W3p, D1, D16, W6) and questions.
 """
 
 from __future__ import annotations

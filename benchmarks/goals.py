@@ -213,6 +213,8 @@ def _goals(*, w2: float, d16: float) -> tuple[Goal, ...]:
         Goal("W4", "ITL p99 at most 3x its median", 3.0, _itl_p99_of_median, True, TIMES),
         Goal("D1", "1x llama.cpp", 1.0, lambda r: r.ratio("D1", LLAMA_CPP), form=TIMES),
         Goal("D16", f"{d16:g}x llama.cpp", d16, lambda r: r.ratio("D16", LLAMA_CPP), form=TIMES),
+        Goal("W6", "1.2x llama.cpp", 1.2, lambda r: r.ratio("W6", LLAMA_CPP), form=TIMES),
+        Goal("W6", "55 % of the roofline", 0.55, lambda r: float(r.row("W6")["of_roofline"]), form=SHARE),
         Goal("overhead", "a step of 64 at most 1 ms besides the model", 1.0, _step_overhead, True, "{:.3f} ms"),
         Goal("offline", '"small": 1.2x 64 HTTP clients', 1.2, _offline("small", "ratio"), form=TIMES),
         Goal("offline", '"small": 65 % of the roofline', 0.65, _offline("small", "of_roofline"), form=SHARE),

@@ -85,7 +85,7 @@ def _sharded() -> str:
 CASES: Mapping[str, Callable[[], str]] = {
     "small, safetensors": lambda: models.source(models.SMALL),
     "small, shards": _sharded,
-    "small, GGUF BF16": lambda: str(gguf_files.from_llama(models.folder(models.SMALL), "BF16")),
+    "small, GGUF BF16": lambda: str(gguf_files.from_safetensors(models.folder(models.SMALL), "BF16")),
     "medium, safetensors": lambda: models.source(models.MEDIUM),
     "demo, GGUF Q4_K_M": lambda: models.source(models.DEMO),
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
@@ -28,7 +29,11 @@ TENSORS = {
     "mlp.gate_proj": "ffn_gate",
     "mlp.up_proj": "ffn_up",
     "mlp.down_proj": "ffn_down",
+    "self_attn.q_norm": "attn_q_norm",
+    "self_attn.k_norm": "attn_k_norm",
+    "mlp.gate": "ffn_gate_inp",
 }
+EXPERTS = {"gate_proj": "ffn_gate_exps", "up_proj": "ffn_up_exps", "down_proj": "ffn_down_exps"}
 OUTER = {
     "model.embed_tokens.weight": "token_embd.weight",
     "model.norm.weight": "output_norm.weight",
@@ -36,17 +41,18 @@ OUTER = {
 }
 
 
-def from_llama(folder: Path, form: FloatType) -> Path:
-    """A Llama of safetensors as one GGUF beside them, made if it is not there (or older than the weights)."""
+def from_safetensors(folder: Path, form: FloatType) -> Path:
+    """A Llama, or a Qwen3-MoE, of safetensors as one GGUF beside them, made where none is newer than the weights."""
     weights, target = folder / "model.safetensors", folder / f"model-{form.lower()}.gguf"
     if target.is_file() and target.stat().st_mtime > weights.stat().st_mtime:
         return target
     config = json.loads((folder / "config.json").read_text())
     unfinished = target.with_suffix(".part")
-    writer = gguf.GGUFWriter(unfinished, "llama")
+    writer = gguf.GGUFWriter(unfinished, config["model_type"].replace("_", ""))
     _metadata(writer, config, form)
-    for name, tensor in load_file(weights).items():
-        _add(writer, _name(name), _llama_order(name, tensor, config), form)
+    for name, tensor in _with_stacks(load_file(weights)):
+        ordered = _llama_order(name, tensor, config) if config["model_type"] == "llama" else tensor
+        _add(writer, _name(name), ordered, form)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -81,10 +87,29 @@ def _metadata(writer: Any, config: dict[str, Any], form: FloatType) -> None:
     writer.add_feed_forward_length(config["intermediate_size"])
     writer.add_head_count(config["num_attention_heads"])
     writer.add_head_count_kv(config["num_key_value_heads"])
-    writer.add_rope_dimension_count(config["hidden_size"] // config["num_attention_heads"])
+    head_dim = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
+    writer.add_rope_dimension_count(head_dim)
+    writer.add_key_length(head_dim)
+    writer.add_value_length(head_dim)
     writer.add_rope_freq_base(config["rope_parameters"]["rope_theta"])
     writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+    if "moe_intermediate_size" in config:
+        writer.add_expert_count(config["num_local_experts"])
+        writer.add_expert_used_count(config["num_experts_per_tok"])
+        writer.add_expert_feed_forward_length(config["moe_intermediate_size"])
     add_vocabulary(writer, config["vocab_size"])
+
+
+def _with_stacks(tensors: dict[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
+    """A layer's experts as one tensor, [experts, ...], under the name of the first of them."""
+    stacks: dict[str, dict[int, Tensor]] = {}
+    for name, tensor in tensors.items():
+        if (match := re.fullmatch(r"(.+\.mlp\.experts\.)(\d+)(\..+)", name)) is None:
+            yield name, tensor
+        else:
+            stacks.setdefault(f"{match[1]}0{match[3]}", {})[int(match[2])] = tensor
+    for name, stack in stacks.items():
+        yield name, torch.stack([stack[number] for number in range(len(stack))])
 
 
 def add_vocabulary(writer: Any, size: int) -> None:
@@ -110,8 +135,10 @@ def _name(name: str) -> str:
     if name in OUTER:
         return OUTER[name]
     match = re.fullmatch(r"model\.layers\.(\d+)\.(.+)\.weight", name)
+    if match is not None and match[2].startswith("mlp.experts.0."):
+        return f"blk.{match[1]}.{EXPERTS[match[2].rsplit('.', 1)[1]]}.weight"
     if match is None or match[2] not in TENSORS:
-        raise ValueError(f"{name} is no tensor of a Llama")
+        raise ValueError(f"{name} is no tensor of a Llama or a Qwen3-MoE")
     return f"blk.{match[1]}.{TENSORS[match[2]]}.weight"
 
 

@@ -9,12 +9,16 @@ from typing import Any
 from peers import places
 
 BYTES = 2
+CONFIGS = {"llama": "LlamaConfig", "qwen2": "Qwen2Config", "qwen3_moe": "Qwen3MoeConfig"}
 DEMO_SOURCE = "demo://gemma-3-270m"
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A decoder's sizes. The output layer shares the embeddings' weights in all of them."""
+    """A decoder's sizes. The output layer shares the embeddings' weights in all of them.
+
+    Of `experts` MLPs of `intermediate` a token goes through `chosen`.
+    """
 
     name: str
     vocab: int
@@ -25,22 +29,36 @@ class Shape:
     kv_heads: int
     head_dim: int = 64
     family: str = "llama"
+    experts: int = 1
+    chosen: int = 1
 
     @property
     def body(self) -> int:
         """Parameters that every token goes through: the layers."""
+        return self.around + self.layers * self.chosen * self.expert
+
+    @property
+    def around(self) -> int:
+        """Of those the ones that all tokens share: attention, and the routers of a mixture."""
         attention = self.hidden * self.head_dim * (2 * self.heads + 2 * self.kv_heads)
-        return self.layers * (attention + 3 * self.hidden * self.intermediate)
+        return self.layers * (attention + (self.hidden * self.experts if self.experts > 1 else 0))
+
+    @property
+    def expert(self) -> int:
+        """Parameters of one MLP."""
+        return 3 * self.hidden * self.intermediate
 
     @property
     def head(self) -> int:
         """Parameters of the output layer: only for tokens that choose the next one."""
         return self.vocab * self.hidden
 
-    @property
-    def weight_bytes(self) -> int:
-        """What a step reads at least, in bfloat16."""
-        return BYTES * (self.body + self.head)
+    def weight_bytes(self, tokens: int) -> float:
+        """What a step of so many tokens reads at least, in bfloat16: experts as many as are chosen where each token
+        chooses at random, by itself.
+        """
+        unread = (1.0 - self.chosen / self.experts) ** tokens
+        return BYTES * (self.around + self.layers * self.experts * (1.0 - unread) * self.expert + self.head)
 
     @property
     def kv_bytes(self) -> int:
@@ -52,7 +70,20 @@ SMALL = Shape("small", vocab=32000, hidden=768, intermediate=2304, layers=12, he
 TINY = Shape("tiny", vocab=8192, hidden=256, intermediate=768, layers=4, heads=4, kv_heads=2)
 MEDIUM = Shape("medium", 151936, hidden=896, intermediate=4864, layers=24, heads=14, kv_heads=2, family="qwen2")
 DEMO = Shape("demo", 262144, hidden=640, intermediate=2048, layers=18, heads=4, kv_heads=1, head_dim=256)
-SHAPES = {shape.name: shape for shape in (SMALL, TINY, MEDIUM, DEMO)}
+MIXTURE = Shape(
+    "mixture",
+    32000,
+    hidden=768,
+    intermediate=288,
+    layers=12,
+    heads=12,
+    kv_heads=4,
+    family="qwen3_moe",
+    experts=64,
+    chosen=8,
+)
+"""A token goes through as many parameters as in "small"."""
+SHAPES = {shape.name: shape for shape in (SMALL, TINY, MEDIUM, DEMO, MIXTURE)}
 
 
 def source(shape: Shape) -> str:
@@ -90,17 +121,27 @@ def _make(shape: Shape, target: Path) -> None:
 
 def _config(shape: Shape) -> Any:
     import torch
-    from transformers import LlamaConfig, Qwen2Config
+    import transformers
 
-    config = {"llama": LlamaConfig, "qwen2": Qwen2Config}[shape.family](
+    sizes: dict[str, Any] = {"intermediate_size": shape.intermediate}
+    if shape.experts > 1:
+        sizes = {
+            "intermediate_size": shape.chosen * shape.intermediate,
+            "moe_intermediate_size": shape.intermediate,
+            "num_experts": shape.experts,
+            "num_experts_per_tok": shape.chosen,
+            "norm_topk_prob": True,
+            "head_dim": shape.head_dim,
+        }
+    config = getattr(transformers, CONFIGS[shape.family])(
         vocab_size=shape.vocab,
         hidden_size=shape.hidden,
-        intermediate_size=shape.intermediate,
         num_hidden_layers=shape.layers,
         num_attention_heads=shape.heads,
         num_key_value_heads=shape.kv_heads,
         max_position_embeddings=4096,
         tie_word_embeddings=True,
+        **sizes,
     )
     config.dtype = torch.bfloat16
     return config

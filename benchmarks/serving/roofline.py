@@ -56,7 +56,7 @@ def floor_seconds(workload: Workload, machine: Machine) -> float:
     for wave in _waves(workload):
         for step in range(1, max(r.output_len for r in wave)):
             running = [len(r.prompt) + step for r in wave if r.output_len > step]
-            bytes_read = shape.weight_bytes + shape.kv_bytes * sum(running)
+            bytes_read = shape.weight_bytes(len(running)) + shape.kv_bytes * sum(running)
             operations = 2 * (shape.body + shape.head) * len(running)
             seconds += max(bytes_read / machine.bandwidth, operations / machine.flops)
     return seconds
@@ -70,7 +70,7 @@ def burst_seconds(workload: Workload, machine: Machine) -> float:
 
 def _prefill(shape: Shape, tokens: int, requests: int, machine: Machine) -> float:
     operations = 2 * (shape.body * tokens + shape.head * requests)
-    return max(shape.weight_bytes / machine.bandwidth, operations / machine.flops)
+    return max(shape.weight_bytes(tokens) / machine.bandwidth, operations / machine.flops)
 
 
 def _waves(workload: Workload) -> list[tuple[Request, ...]]:

@@ -1,4 +1,4 @@
-"""`python -m serving.run`: W1 to W4 and the demo model, the systems taking turns in one run."""
+"""`python -m serving.run`: W1 to W4, the demo model and a mixture, the systems taking turns in one run."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ LINES = {
     "W4": (US_HTTP, OPENVINO, LLAMA_CPP),
     "D1": (US_HTTP, LLAMA_CPP),
     "D16": (US_HTTP, LLAMA_CPP),
+    "W6": (US, LLAMA_CPP),
 }
 """Who takes part in what. OpenVINO GenAI brings no server: in W4 its users are loops in its own process."""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-from serving.models import DEMO, SMALL, Shape
+from serving.models import DEMO, MIXTURE, SMALL, Shape
 
 PREFIX, FIRST_TOKEN = 512, 300
 
@@ -50,7 +50,7 @@ class Workload:
 
 
 def workloads(scale: float = 1.0, number: int = 1) -> list[Workload]:
-    """W1 to W4 and the demo model's, with the tokens of round `number`.
+    """W1 to W4, the demo model's and the mixture's, with the tokens of round `number`.
 
     `scale` below 1 cuts requests and lengths for a quick look; results are only recorded at 1.
     """
@@ -79,6 +79,7 @@ def workloads(scale: float = 1.0, number: int = 1) -> list[Workload]:
         Workload("W4", "64 users streaming 128 requests", mixed(n(128)), users=n(64)),
         Workload("D1", "Gemma 3 270M, one user", (_request(tokens, 128, n(128), DEMO),), users=1, shape=DEMO),
         Workload("D16", "Gemma 3 270M, 16 users, 48 requests", mixed(n(48), DEMO), users=n(16), shape=DEMO),
+        Workload("W6", "64 mixed requests at once, 8 of 64 experts", mixed(n(64), MIXTURE), shape=MIXTURE),
     ]
 
 

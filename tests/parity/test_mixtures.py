@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from model_support.forward import largest_difference, loaded_by_transformers, of_engine, of_transformers
+import torch
+from model_support.forward import backend_of, largest_difference, loaded_by_transformers, of_engine, of_transformers
 from model_support.specs import MIXTURES, with_ropes, with_shapes
 from model_support.tiny import edit_config, make_model, prompts, save_model
 from torch import Tensor
 
+from plimsoll_kernels.cpu.library import kernels
 from plimsoll_runtime.driver import model as model_module
 from plimsoll_runtime.models import registry
 from plimsoll_runtime.models.families.changing import with_layers, with_mixers
@@ -124,16 +126,21 @@ fewer_experts = mixtures(lambda mixture: replace(mixture, chosen=mixture.chosen 
 not_renormalised = routing(renormalised=False)
 renormalised = routing(renormalised=True)
 
-MIXTRAL: Mapping[str, Any] = {"num_local_experts": 6}
+SIXTEEN: Mapping[str, Any] = {"hidden_size": 64}
+"""Heads of 16 dimensions, as the kernels want them, where a config has no field for that."""
+MIXTRAL: Mapping[str, Any] = {**SIXTEEN, "num_local_experts": 6}
+PHIMOE: Mapping[str, Any] = MIXTRAL
 QWEN2: Mapping[str, Any] = {
+    **SIXTEEN,
     "num_experts": 8,
     "num_experts_per_tok": 3,
     "moe_intermediate_size": 24,
     "shared_expert_intermediate_size": 40,
 }
 QWEN3: Mapping[str, Any] = {"num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 24, "head_dim": 16}
-OLMOE: Mapping[str, Any] = {"num_experts": 8, "num_experts_per_tok": 3}
+OLMOE: Mapping[str, Any] = {**SIXTEEN, "num_experts": 8, "num_experts_per_tok": 3}
 GRANITE: Mapping[str, Any] = {
+    **SIXTEEN,
     "num_local_experts": 6,
     "embedding_multiplier": 3.0,
     "logits_scaling": 0.5,
@@ -141,7 +148,7 @@ GRANITE: Mapping[str, Any] = {
     "attention_multiplier": 0.2,
 }
 GLM: Mapping[str, Any] = {"n_routed_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 24, "head_dim": 16}
-ERNIE: Mapping[str, Any] = {"moe_num_experts": 8, "moe_k": 3, "moe_intermediate_size": 24}
+ERNIE: Mapping[str, Any] = {**SIXTEEN, "moe_num_experts": 8, "moe_k": 3, "moe_intermediate_size": 24}
 HUNYUAN: Mapping[str, Any] = {"num_experts": 8, "moe_topk": 3, "head_dim": 16}
 MINIMAX: Mapping[str, Any] = {"num_local_experts": 8, "num_experts_per_tok": 3, "head_dim": 16}
 GPT_OSS: Mapping[str, Any] = {
@@ -191,8 +198,8 @@ MSCALED: Mapping[str, Any] = {
 LONGROPE: Mapping[str, Any] = {
     "rope_type": "longrope",
     "rope_theta": 1e4,
-    "short_factor": [1.0, 1.1, 1.3, 1.6, 2.0, 2.5],
-    "long_factor": [1.0, 2.0, 3.0, 5.0, 8.0, 12.0],
+    "short_factor": [1.0, 1.1, 1.3, 1.6, 2.0, 2.5, 2.7, 3.0],
+    "long_factor": [1.0, 2.0, 3.0, 5.0, 8.0, 12.0, 14.0, 20.0],
     "short_mscale": 1.4,
     "long_mscale": 1.4,
     "original_max_position_embeddings": 256,
@@ -236,11 +243,11 @@ CASES: Mapping[str, Case] = {
     "granite-moe": Case("GraniteMoeConfig", {**GRANITE, "attention_bias": True}, not_renormalised),
     "granite-moe-shared": Case("GraniteMoeSharedConfig", {**GRANITE, "shared_intermediate_size": 24}, unscaled),
     "granite-moe-shared-with-none": Case("GraniteMoeSharedConfig", {**GRANITE, "tie_word_embeddings": True}),
-    "phimoe": Case("PhimoeConfig", {"num_local_experts": 6}, routing(jitter=0.5)),
+    "phimoe": Case("PhimoeConfig", PHIMOE, routing(jitter=0.5)),
     "phimoe-jitter-biases-window": Case(
         "PhimoeConfig",
         {
-            "num_local_experts": 6,
+            **PHIMOE,
             "router_jitter_noise": 0.3,
             "attention_bias": True,
             "lm_head_bias": True,
@@ -250,7 +257,7 @@ CASES: Mapping[str, Case] = {
     ),
     "phimoe-longrope": Case(
         "PhimoeConfig",
-        {"num_local_experts": 6, "max_position_embeddings": 512, "rope_parameters": LONGROPE},
+        {**PHIMOE, "max_position_embeddings": 512, "rope_parameters": LONGROPE},
         no_attention_factor,
         options={"max_model_len": 208},
     ),
@@ -385,6 +392,20 @@ def test_logits_equal_transformers(name: str, tokens: int, saved: Callable[[str]
     folder, expected = saved(name)
     actual = of_engine(str(folder), PROMPTS, max_batch_tokens=tokens, **CASES[name].options)
     assert largest_difference(actual, expected) < TOLERANCE
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_logits_on_torchs_executor(name: str, saved: Callable[[str], tuple[Path, list[Tensor]]]) -> None:
+    folder, expected = saved(name)
+    actual = of_engine(str(folder), PROMPTS, max_batch_tokens=96, attention_backend="torch", **CASES[name].options)
+    assert largest_difference(actual, expected) < TOLERANCE
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_kernels_compute_each(name: str, saved: Callable[[str], tuple[Path, list[Tensor]]]) -> None:
+    """So that it is they who are compared above, wherever they were built."""
+    chosen = backend_of(resolve(str(saved(name)[0])), torch.float32)
+    assert chosen.name == ("cpu" if kernels(torch.float32) else "torch")
 
 
 def test_every_mixture_is_compared(saved: Callable[[str], tuple[Path, list[Tensor]]]) -> None:

@@ -39,14 +39,14 @@ def _bfloat16_gguf(shape: Shape) -> str:
 
     if shape is models.DEMO:
         return str(gguf_files.in_bfloat16(models.demo_file(), places.cache() / "benchmarks"))
-    return str(gguf_files.from_llama(models.folder(shape), "BF16"))
+    return str(gguf_files.from_safetensors(models.folder(shape), "BF16"))
 
 
 def _float16_gguf(shape: Shape) -> str:
     """OpenVINO reads no bfloat16 GGUF; the numbers are the same, for half precision holds all of these weights."""
     from peers import gguf_files
 
-    return str(gguf_files.from_llama(models.folder(shape), "F16"))
+    return str(gguf_files.from_safetensors(models.folder(shape), "F16"))
 
 
 def _own_python() -> Path:

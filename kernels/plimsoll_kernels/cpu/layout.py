@@ -10,9 +10,20 @@ from itertools import count
 
 from plimsoll_kernels.cpu import op_records, records
 from plimsoll_kernels.cpu.compile import CompileError
-from plimsoll_kernels.cpu.op_records import MAX_PLACES, RESULT, Activation, Into, Kind, Normed, Timed
+from plimsoll_kernels.cpu.op_records import (
+    MAX_PLACES,
+    RESULT,
+    SCORE_ROWS,
+    WIDEST,
+    Activation,
+    Into,
+    Kind,
+    Normed,
+    Rule,
+    Timed,
+)
 
-ENUMS: tuple[type[IntEnum], ...] = (Kind, Into, Activation, Normed, Timed)
+ENUMS: tuple[type[IntEnum], ...] = (Kind, Into, Activation, Normed, Rule, Timed)
 
 
 class FieldRecord(Structure):
@@ -39,7 +50,8 @@ def check_layout(library: ctypes.CDLL) -> None:
 
 def expected() -> Layout:
     """What Python's records say."""
-    found = {"PLIMSOLL_RESULT": (RESULT, 0), "PLIMSOLL_PLACES": (MAX_PLACES, 0)}
+    numbers = {"RESULT": RESULT, "PLACES": MAX_PLACES, "SCORE_ROWS": SCORE_ROWS, "WIDEST": WIDEST}
+    found = {f"PLIMSOLL_{name}": (number, 0) for name, number in numbers.items()}
     for enum in ENUMS:
         prefix = f"PLIMSOLL_{enum.__name__.upper()}"
         found.update({f"{prefix}_{member.name}": (member.value, 0) for member in enum})

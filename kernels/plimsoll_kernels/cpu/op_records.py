@@ -10,6 +10,8 @@ from typing import ClassVar
 RESULT = -1
 """The target of what a step is asked for, in place of a place."""
 MAX_PLACES = 32
+SCORE_ROWS, WIDEST = 4, 16
+"""Of the scores of a route: so many rows of all experts, each of whole vectors, the widest of which has so many."""
 
 
 class Kind(IntEnum):
@@ -22,6 +24,9 @@ class Kind(IntEnum):
     HEADS = 4
     ATTEND = 5
     ADD = 6
+    ROUTE = 7
+    EXPERTS = 8
+    GATE = 9
 
 
 class Into(IntEnum):
@@ -52,6 +57,14 @@ class Normed(IntEnum):
     LAYER = 2
 
 
+class Rule(IntEnum):
+    """PlimsollRule: how experts are chosen."""
+
+    SOFTMAX = 0
+    SIGMOID = 1
+    SPARSE_MIXER = 2
+
+
 class Timed(IntEnum):
     """PlimsollTimed: to which of a step's seconds an op's time is added."""
 
@@ -61,8 +74,10 @@ class Timed(IntEnum):
     ROPE = 3
     ATTENTION = 4
     OUTPUT = 5
-    GATE_UP = 6
-    DOWN = 7
+    ROUTE = 6
+    EXPERTS = 7
+    GATE_UP = 8
+    DOWN = 9
 
 
 class LinearRecord(Structure):
@@ -154,7 +169,49 @@ class AddRecord(Structure):
     _fields_ = (*((name, c_int32) for name in ("source", "added", "target", "width")), ("scale", c_float))
 
 
-AnyOp = EmbedRecord | PositionsRecord | NormRecord | ProductRecord | HeadsRecord | AttendRecord | AddRecord
+class RouteRecord(Structure):
+    """PlimsollRoute."""
+
+    kind: ClassVar = Kind.ROUTE
+    _fields_ = (
+        *((name, c_void_p) for name in ("weight", "correction")),
+        *((name, c_int32) for name in ("source", "scores", "shares", "numbers", "hidden", "experts", "chosen")),
+        *((name, c_int32) for name in ("rule", "groups", "open_groups", "best", "renormalised")),
+        *((name, c_float) for name in ("least", "scale", "jitter")),
+    )
+
+
+class ExpertsRecord(Structure):
+    """PlimsollExperts."""
+
+    kind: ClassVar = Kind.EXPERTS
+    _fields_ = (
+        *((name, LinearRecord) for name in ("gate_up", "down")),
+        *((name, c_int32) for name in ("source", "shares", "numbers", "target")),
+        *((name, c_int32) for name in ("experts", "chosen", "activation", "adds")),
+        ("scale", c_float),
+    )
+
+
+class GateRecord(Structure):
+    """PlimsollGate."""
+
+    kind: ClassVar = Kind.GATE
+    _fields_ = (("weight", c_void_p), *((name, c_int32) for name in ("source", "target", "inputs", "width")))
+
+
+AnyOp = (
+    EmbedRecord
+    | PositionsRecord
+    | NormRecord
+    | ProductRecord
+    | HeadsRecord
+    | AttendRecord
+    | AddRecord
+    | RouteRecord
+    | ExpertsRecord
+    | GateRecord
+)
 
 
 class _AnyOp(ctypes.Union):
@@ -166,6 +223,9 @@ class _AnyOp(ctypes.Union):
         ("heads", HeadsRecord),
         ("attend", AttendRecord),
         ("add", AddRecord),
+        ("route", RouteRecord),
+        ("experts", ExpertsRecord),
+        ("gate", GateRecord),
     )
 
 

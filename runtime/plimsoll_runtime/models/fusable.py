@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from dataclasses import fields
 
-from plimsoll_kernels.cpu.op_records import Activation, Timed
+from plimsoll_kernels.cpu.op_records import Activation, Rule, Timed
 from plimsoll_runtime.models.ops.add import Add
 from plimsoll_runtime.models.ops.attend import Attend
 from plimsoll_runtime.models.ops.embed import AddPositions, Embed
+from plimsoll_runtime.models.ops.experts import Experts, Gate
 from plimsoll_runtime.models.ops.heads import NormHeads, Rotate
 from plimsoll_runtime.models.ops.normalise import Normalise
 from plimsoll_runtime.models.ops.op import Op
 from plimsoll_runtime.models.ops.product import GatedProduct, Product
+from plimsoll_runtime.models.ops.route import Route
+from plimsoll_runtime.models.spec.routing import SparseMixer, TopK
 
 
 class UnfusableError(Exception):
@@ -32,8 +35,7 @@ def check(op: Op) -> None:
                 raise UnfusableError("has no bias for root mean square norms")
         case Product() | GatedProduct():
             _known(op, "parts", "biases", "activation", "clip")
-            if op.activation is not None and op.activation.upper() not in Activation.__members__:
-                raise UnfusableError(f"has no activation {op.activation}")
+            _activation(op.activation)
         case NormHeads():
             _known(op, "norm", "shape", "query", "key")
             _known(op.norm, "norm", "together", "own", "turned")
@@ -45,10 +47,37 @@ def check(op: Op) -> None:
             _known(op.shape, "heads", "kv_heads", "head_dim", "scale", "window", "softcap")
         case Add():
             _known(op, "width", "scale")
+        case Route():
+            _known(op, "routing", "chosen", "weight", "correction")
+            _routing(op)
+        case Experts():
+            _known(op, "chosen", "gate_up", "down", "activation")
+            _activation(op.activation)
+        case Gate():
+            _known(op, "weight")
         case _:
             raise UnfusableError(f"has no {type(op).__name__}")
     if op.kind.name not in Timed.__members__:
         raise UnfusableError(f"times nothing as {op.kind}")
+
+
+def _activation(name: str | None) -> None:
+    if name is not None and name.upper() not in Activation.__members__:
+        raise UnfusableError(f"has no activation {name}")
+
+
+def _routing(op: Route) -> None:
+    match op.routing:
+        case TopK() as rule:
+            _known(rule, "scores", "renormalised", "corrected", "groups", "open_groups", "best", "least", "scale")
+            if rule.scores.upper() not in Rule.__members__:
+                raise UnfusableError(f"has no scores by {rule.scores}")
+        case SparseMixer() as rule:
+            _known(rule, "jitter")
+            if op.correction is not None:
+                raise UnfusableError("corrects no scores of a sparse mixer")
+        case _:
+            raise UnfusableError(f"has no routing by {type(op.routing).__name__}")
 
 
 def _known(record: object, *names: str) -> None:

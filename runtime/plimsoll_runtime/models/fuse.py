@@ -9,27 +9,32 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import takewhile
 
-from plimsoll_kernels.cpu.op_records import RESULT, Into
+from plimsoll_kernels.cpu.op_records import RESULT, SCORE_ROWS, WIDEST, Into
 from plimsoll_runtime.models.fusable import UnfusableError, check
 from plimsoll_runtime.models.fused_ops import (
     FusedAdd,
     FusedAttend,
     FusedEmbed,
+    FusedExperts,
+    FusedGate,
     FusedHeads,
     FusedNorm,
     FusedOp,
     FusedPositions,
     FusedProduct,
     FusedProgram,
+    FusedRoute,
 )
 from plimsoll_runtime.models.fused_values import Values
 from plimsoll_runtime.models.ops.add import Add
 from plimsoll_runtime.models.ops.attend import Attend
 from plimsoll_runtime.models.ops.embed import AddPositions, Embed
+from plimsoll_runtime.models.ops.experts import Experts, Gate
 from plimsoll_runtime.models.ops.heads import NormHeads, Rotate
 from plimsoll_runtime.models.ops.normalise import Normalise
 from plimsoll_runtime.models.ops.op import Op
 from plimsoll_runtime.models.ops.product import GatedProduct, Product
+from plimsoll_runtime.models.ops.route import Route
 from plimsoll_runtime.models.program import Program
 
 
@@ -84,6 +89,14 @@ class _Fuser:
                 return self._norm(norm)
             case [NormHeads() | Rotate() | Attend(), *_]:
                 return self._attention()
+            case [Route() as route, *_]:
+                return self._route(route)
+            case [Experts() as experts, Add() as add, *_] if self._adds(experts, add, 2):
+                return self._experts(experts, add)
+            case [Experts() as experts, *_]:
+                return self._experts(experts)
+            case [Gate() as gate, *_]:
+                return self._gate(gate)
             case [Add() as add, *_]:
                 return self._add(add)
         raise UnfusableError(f"computes no {type(ops[0]).__name__} there")
@@ -130,12 +143,12 @@ class _Fuser:
         target = self._values.written(name, op.outputs, operands=into is not Into.FLOATS, beside=source)
         yield FusedProduct(op, source, target, into)
 
-    def _adds(self, product: Product, add: Add, ops: int) -> bool:
+    def _adds(self, product: Product | Experts, add: Add, ops: int) -> bool:
         """Whether a sum, the last of so many ops, can be made where x lies: of a product that nobody else reads."""
         [written] = product.writes
         x, y = add.reads
         dead = all(name in add.writes or not self._values.lives(name, ops) for name in (x, y))
-        plain = product.activation is None and product.clip is None
+        plain = isinstance(product, Experts) or (product.activation is None and product.clip is None)
         return y == written != x and dead and plain and self._values.are_floats(x)
 
     def _norms_added(self, product: Product, norm: Normalise, add: Add) -> bool:
@@ -154,6 +167,38 @@ class _Fuser:
         self._values.at += 2
         self._values.changed(add.writes[0], add.width, target)
         yield FusedNorm(norm.norm, norm.width, source, target, norm.weight, norm.bias, adds=True, scale=add.scale)
+
+    def _route(self, op: Route) -> Iterator[FusedOp]:
+        experts, hidden = op.weight.shape
+        source = self._values.floats(op.reads[0], hidden)
+        self._values.at += 1
+        scores = self._values.scratch("scores", SCORE_ROWS * -(-experts // WIDEST) * WIDEST, operands=False)
+        shares, numbers = (self._values.written(name, op.chosen, operands=False, beside=source) for name in op.writes)
+        yield FusedRoute(op, source, scores, shares, numbers)
+
+    def _experts(self, op: Experts, add: Add | None = None) -> Iterator[FusedOp]:
+        states, *chosen = op.reads
+        source = self._values.floats(states, op.hidden)
+        shares, numbers = (self._values.floats(name, op.chosen) for name in chosen)
+        if add is None:
+            self._values.at += 1
+            target = self._values.written(op.writes[0], op.hidden, operands=False, beside=source)
+            yield FusedExperts(op, source, shares, numbers, target)
+            return
+        target = self._values.floats(add.reads[0], op.hidden)
+        self._values.at += 2
+        self._values.changed(add.writes[0], add.width, target)
+        yield FusedExperts(op, source, shares, numbers, target, adds=True, scale=add.scale)
+
+    def _gate(self, op: Gate) -> Iterator[FusedOp]:
+        states, gated = op.reads
+        width = op.weight.shape[1]
+        source, target = self._values.floats(states, width), self._values.floats(gated, width)
+        if op.writes != (gated,) or states == gated:
+            raise UnfusableError("gates values where they lie, by others")
+        self._values.at += 1
+        self._values.changed(gated, width, target)
+        yield FusedGate(op, source, target)
 
     def _add(self, op: Add) -> Iterator[FusedOp]:
         source, added = (self._values.floats(name, op.width) for name in op.reads)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from plimsoll_kernels.cpu.decoder import CpuDecoder
+from plimsoll_kernels.cpu.experts import ExpertSizes, PackedExperts
 from plimsoll_kernels.cpu.huge_pages import Buffer
 from plimsoll_kernels.cpu.library import kernels
 from plimsoll_kernels.cpu.linear import PackedGatedLinear, PackedLinear
@@ -19,6 +20,8 @@ from plimsoll_kernels.cpu.op_records import (
     AnyOp,
     AttendRecord,
     EmbedRecord,
+    ExpertsRecord,
+    GateRecord,
     HeadsRecord,
     Normed,
     NormRecord,
@@ -26,6 +29,8 @@ from plimsoll_kernels.cpu.op_records import (
     PlaceRecord,
     PositionsRecord,
     ProductRecord,
+    RouteRecord,
+    Rule,
     ShapeRecord,
     Timed,
 )
@@ -38,11 +43,14 @@ from plimsoll_runtime.models.fused_ops import (
     FusedAdd,
     FusedAttend,
     FusedEmbed,
+    FusedExperts,
+    FusedGate,
     FusedHeads,
     FusedNorm,
     FusedOp,
     FusedPositions,
     FusedProduct,
+    FusedRoute,
 )
 from plimsoll_runtime.models.ops.embed import rounded
 from plimsoll_runtime.models.ops.product import GatedProduct
@@ -51,6 +59,7 @@ from plimsoll_runtime.models.program import Program
 from plimsoll_runtime.models.rope import RopeTable
 from plimsoll_runtime.models.spec.attention import AttentionShape
 from plimsoll_runtime.models.spec.rope import RopeSpec
+from plimsoll_runtime.models.spec.routing import TopK
 from plimsoll_runtime.models.states import States
 from plimsoll_runtime.models.weights import WeightReader
 
@@ -94,7 +103,7 @@ class FusedDecoder:
             dtype=reader.dtype,
             kept=parts.kept,
         )
-        self.weight_bytes = reader.nbytes
+        self.weight_bytes = program.weight_bytes(reader.dtype)
 
     @property
     def outline(self) -> Program:
@@ -202,6 +211,14 @@ class _Parts:
                 return AttendRecord(shape_record(op.op.shape), op.op.layer, op.source, op.target)
             case FusedAdd():
                 return AddRecord(op.source, op.added, op.target, op.op.width, op.op.scale)
+            case FusedRoute():
+                return self._route(op)
+            case FusedExperts():
+                return self._experts(op)
+            case FusedGate():
+                weight = self._kept(self._reader.read(op.op.weight).float())
+                width = op.op.weight.shape[1]
+                return GateRecord(weight, op.source, op.target, width, width)
 
     def _embed(self, op: FusedEmbed) -> EmbedRecord:
         table, scale = self._embedding, op.op.scale
@@ -258,6 +275,44 @@ class _Parts:
                 for weight in (op.norm.query, op.norm.key)
             )
         return record
+
+    def _route(self, op: FusedRoute) -> RouteRecord:
+        route = op.op
+        experts, hidden = route.weight.shape
+        record = RouteRecord(
+            weight=self._kept(self._reader.read(route.weight, keep=not self._places.copies)),
+            correction=None if route.correction is None else self._kept(self._reader.read(route.correction)),
+            **{name: getattr(op, name) for name in ("source", "scores", "shares", "numbers")},
+            hidden=hidden,
+            experts=experts,
+            chosen=route.chosen,
+        )
+        if isinstance(rule := route.routing, TopK):
+            record.rule = Rule[rule.scores.upper()]
+            for name in ("groups", "open_groups", "best", "renormalised", "least", "scale"):
+                setattr(record, name, getattr(rule, name))
+        else:
+            record.rule, record.jitter = Rule.SPARSE_MIXER, rule.jitter
+        return record
+
+    def _experts(self, op: FusedExperts) -> ExpertsRecord:
+        experts = op.op
+
+        def gate_up(number: int) -> tuple[Tensor, Tensor]:
+            gate, up = self._gate_up(experts.gate_up[number])
+            return gate, up
+
+        def down(number: int) -> Tensor:
+            return self._reader.read(experts.down[number])
+
+        sizes = ExpertSizes(len(experts.down), experts.hidden, experts.inner)
+        packed = PackedExperts(self._found, sizes, gate_up, down, self._reader.dtype, self._places)
+        self.kept.append(packed)
+        return ExpertsRecord(
+            *(packed.gate_up, packed.down),
+            *(op.source, op.shares, op.numbers, op.target),
+            *(sizes.experts, experts.chosen, Activation[experts.activation.upper()], op.adds, op.scale),
+        )
 
     def _scale(self, weight: Weight | None, width: int, offset: float, scale: float = 1.0) -> int:
         """The address of what is normed is multiplied by: the weight with the offset that is added to it, or ones."""

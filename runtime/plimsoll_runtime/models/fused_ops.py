@@ -9,8 +9,10 @@ from plimsoll_runtime.models.op_times import OpKind
 from plimsoll_runtime.models.ops.add import Add
 from plimsoll_runtime.models.ops.attend import Attend
 from plimsoll_runtime.models.ops.embed import AddPositions, Embed
+from plimsoll_runtime.models.ops.experts import Experts, Gate
 from plimsoll_runtime.models.ops.heads import NormHeads, Rotate
 from plimsoll_runtime.models.ops.product import GatedProduct, Product
+from plimsoll_runtime.models.ops.route import Route
 from plimsoll_runtime.models.ops.weight import Weight
 from plimsoll_runtime.models.spec.norm import Norm
 
@@ -131,7 +133,66 @@ class FusedAdd:
         return self.op.kind
 
 
-FusedOp = FusedEmbed | FusedPositions | FusedNorm | FusedProduct | FusedHeads | FusedAttend | FusedAdd
+@dataclass(frozen=True, slots=True)
+class FusedRoute:
+    """Floats to what the chosen experts weigh, and their numbers; `scores`: where it works."""
+
+    op: Route
+    source: int
+    scores: int
+    shares: int
+    numbers: int
+
+    @property
+    def timed(self) -> OpKind:
+        """As what it is timed."""
+        return self.op.kind
+
+
+@dataclass(frozen=True, slots=True)
+class FusedExperts:
+    """Floats, and who computes them, to floats: the sum x scale, or that added to what lies there."""
+
+    op: Experts
+    source: int
+    shares: int
+    numbers: int
+    target: int
+    adds: bool = False
+    scale: float = 1.0
+
+    @property
+    def timed(self) -> OpKind:
+        """As what it is timed."""
+        return self.op.kind
+
+
+@dataclass(frozen=True, slots=True)
+class FusedGate:
+    """Floats that pass as far as the source says."""
+
+    op: Gate
+    source: int
+    target: int
+
+    @property
+    def timed(self) -> OpKind:
+        """As what it is timed."""
+        return self.op.kind
+
+
+FusedOp = (
+    FusedEmbed
+    | FusedPositions
+    | FusedNorm
+    | FusedProduct
+    | FusedHeads
+    | FusedAttend
+    | FusedAdd
+    | FusedRoute
+    | FusedExperts
+    | FusedGate
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,9 +76,9 @@ class Values:
         self._lie.pop(name, None)
         self._copies.pop(name, None)
 
-    def scratch(self, name: str, width: int) -> int:
-        """A place for operands."""
-        return self._take(name, width, self._taken(), operands=True)
+    def scratch(self, name: str, width: int, *, operands: bool = True) -> int:
+        """A place for operands, or floats, that nobody reads by a name."""
+        return self._take(name, width, self._taken(), operands=operands)
 
     def _place(self, name: str, width: int) -> int:
         place, there = self._lie[name]

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from plimsoll_kernels.cpu.places import Places
 from plimsoll_runtime.errors import ModelError
+from plimsoll_runtime.heap import own_pages
 from plimsoll_runtime.models.ops.weight import Weight
 from plimsoll_runtime.models.program import Program
 from plimsoll_runtime.progress import Progress, silent
@@ -54,7 +55,8 @@ class WeightReader:
         if name in self._kept:
             return self._kept[name]
         own = (keep or weight.is_vector) and self.device.type == "cpu" and self._places is None
-        stored = weight.cut(self._source.stored(weight.name)).converted(weight.dtype(self.dtype), keep=own)
+        with own_pages():
+            stored = weight.cut(self._source.stored(weight.name)).converted(weight.dtype(self.dtype), keep=own)
         if weight.is_vector and not stored.isfinite().all():
             raise ModelError(f"{weight.name} holds numbers that are not finite: the file is damaged; fetch it again")
         tensor = self._arranged(weight, stored)
@@ -81,7 +83,8 @@ class WeightReader:
 
     @staticmethod
     def _joined(tensors: list[Tensor]) -> Tensor:
-        return torch.cat(tensors)
+        with own_pages():
+            return torch.cat(tensors)
 
 
 class ShapeReader(WeightReader):

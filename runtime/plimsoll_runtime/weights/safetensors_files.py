@@ -8,60 +8,94 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError, safe_open
+import torch
+from torch import Tensor
 
 from plimsoll_runtime.errors import ModelError
 from plimsoll_runtime.weights.files import opened
 from plimsoll_runtime.weights.stored import StoredTensor, plain
 
-FLOAT_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
+FLOATS = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 MAX_HEADER = 100 * 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Lying:
+    """Where a tensor lies, in bytes of its file."""
+
+    path: Path
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    start: int
+    end: int
 
 
 class SafetensorsFiles:
     """The tensors of one or several files. Raises ModelError naming the file and the tensor."""
 
     def __init__(self, paths: Sequence[Path]) -> None:
-        self._home: dict[str, Path] = {}
-        self.shapes: dict[str, tuple[int, ...]] = {}
+        self._lie: dict[str, Lying] = {}
         for path in paths:
-            for name, shape in _check_header(path).items():
-                if name in self._home:
-                    raise ModelError(f"{name} is in {self._home[name].name} and in {path.name}")
-                self._home[name] = path
-                self.shapes[name] = shape
+            for name, lying in _check_header(path).items():
+                if name in self._lie:
+                    raise ModelError(f"{name} is in {self._lie[name].path.name} and in {path.name}")
+                self._lie[name] = lying
+        self.shapes: dict[str, tuple[int, ...]] = {name: lying.shape for name, lying in self._lie.items()}
 
     def stored(self, name: str) -> StoredTensor:
         """See TensorSource: a view of the file, which is mapped anew for each."""
-        path = self._home[name]
+        lying = self._lie[name]
         try:
-            with safe_open(path, framework="pt") as file:
-                return plain(file.get_tensor(name))
-        except (SafetensorError, OSError) as error:
-            raise ModelError(f"{path.name}: {name} cannot be read: {error}") from error
+            return plain(_mapped(lying))
+        except (RuntimeError, OSError) as error:
+            raise ModelError(f"{lying.path.name}: {name} cannot be read: {error}") from error
 
 
-def _check_header(path: Path) -> dict[str, tuple[int, ...]]:
-    """Shapes of a file's tensors, once its header agrees with itself and with the file's length."""
+def _mapped(lying: Lying) -> Tensor:
+    """A view of the file, which is mapped for as long as that lives. Raises RuntimeError where it is too short now."""
+    if lying.start == lying.end:
+        return torch.empty(lying.shape, dtype=lying.dtype)
+    whole = torch.from_file(str(lying.path), shared=False, size=lying.end, dtype=torch.uint8)
+    values = whole[lying.start :]
+    # Data may begin anywhere, numbers may not.
+    aligned = values if values.data_ptr() % lying.dtype.itemsize == 0 else values.clone()
+    return aligned.view(lying.dtype).view(lying.shape)
+
+
+def _check_header(path: Path) -> dict[str, Lying]:
+    """Where a file's tensors lie, once its header agrees with itself and with the file's length."""
     header, data = _read_header(path)
     size = path.stat().st_size - data
-    shapes = {}
+    found = {}
     for name, entry in header.items():
         if name == "__metadata__":
             continue
         kind, shape, start, end = _entry(path, name, entry)
-        if kind not in FLOAT_BYTES:
-            raise ModelError(f"{path.name}: {name} is stored as {kind}; only {', '.join(FLOAT_BYTES)} are supported")
-        if end - start != FLOAT_BYTES[kind] * prod(shape):
+        if kind not in FLOATS:
+            raise ModelError(f"{path.name}: {name} is stored as {kind}; only {', '.join(FLOATS)} are supported")
+        if end - start != FLOATS[kind].itemsize * prod(shape):
             raise ModelError(f"{path.name}: {name} has {end - start} bytes, but {kind} {list(shape)} needs others")
         if end > size:
             raise ModelError(f"{path.name} is cut short: {name} ends at byte {end} of {size}; fetch it again")
-        shapes[name] = shape
-    return shapes
+        found[name] = Lying(path, FLOATS[kind], shape, data + start, data + end)
+    _check_order(path, found, data, data + size)
+    return found
+
+
+def _check_order(path: Path, found: Mapping[str, Lying], start: int, end: int) -> None:
+    """The format has neither holes nor bytes that are of two tensors."""
+    at = start
+    for name, lying in sorted(found.items(), key=lambda item: (item[1].start, item[1].end)):
+        if lying.start != at:
+            raise ModelError(f"{path.name}: {name} begins at byte {lying.start}, and what is before it ends at {at}")
+        at = lying.end
+    if at != end:
+        raise ModelError(f"{path.name} has {end} bytes, and its tensors end at {at}; fetch it again")
 
 
 def _entry(path: Path, name: str, entry: Any) -> tuple[str, tuple[int, ...], int, int]:

@@ -25,6 +25,11 @@ class RandomWeights:
         """See TensorSource."""
         return plain(self._tensors[name])
 
+    def put(self, name: str, tensor: torch.Tensor) -> None:
+        """Another tensor in the place of one of them."""
+        assert tensor.shape == self._tensors[name].shape
+        self._tensors[name] = tensor
+
     @staticmethod
     def _random(name: str, shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
         noise = torch.randn(shape, generator=generator)
@@ -39,4 +44,9 @@ class RandomWeights:
 
 def reader_of(program: Program, dtype: torch.dtype) -> WeightReader:
     """Reads them, each time the same ones."""
-    return WeightReader(program, RandomWeights(program), dtype, torch.device("cpu"), lambda stage, fraction: None)
+    return reading(program, RandomWeights(program), dtype)
+
+
+def reading(program: Program, weights: RandomWeights, dtype: torch.dtype) -> WeightReader:
+    """Reads these."""
+    return WeightReader(program, weights, dtype, torch.device("cpu"), lambda stage, fraction: None)

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from peers import install, places
-from peers.gguf_files import FloatType, from_llama
+from peers.gguf_files import FloatType, from_safetensors
 from serving.models import Shape
 from serving.pool import Pool
 from serving.systems import LLAMA_CPP, OPENVINO
@@ -33,6 +33,7 @@ def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def llama(tmp_path: Path) -> Path:
     config = {
+        "model_type": "llama",
         "vocab_size": SHAPE.vocab,
         "max_position_embeddings": 64,
         "hidden_size": SHAPE.hidden,
@@ -58,7 +59,7 @@ def llama(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("form", ["BF16", "F16"])
 def test_a_llama_as_gguf_has_the_same_numbers(llama: Path, form: FloatType) -> None:
     source = load_file(llama / "model.safetensors")
-    reader = gguf.GGUFReader(from_llama(llama, form))
+    reader = gguf.GGUFReader(from_safetensors(llama, form))
     tensors = {t.name: _floats(t) for t in reader.tensors}
 
     assert torch.equal(tensors["token_embd.weight"], source["model.embed_tokens.weight"].float())
@@ -68,21 +69,46 @@ def test_a_llama_as_gguf_has_the_same_numbers(llama: Path, form: FloatType) -> N
 
 def test_query_rows_of_a_head_go_from_halves_to_pairs(llama: Path) -> None:
     query = load_file(llama / "model.safetensors")["model.layers.0.self_attn.q_proj.weight"].float()
-    reader = gguf.GGUFReader(from_llama(llama, "BF16"))
+    reader = gguf.GGUFReader(from_safetensors(llama, "BF16"))
     (found,) = [t for t in reader.tensors if t.name == "blk.0.attn_q.weight"]
 
     order = [head + row for head in (0, 8) for row in (0, 4, 1, 5, 2, 6, 3, 7)]
     assert torch.equal(_floats(found), query[order])
 
 
+def test_a_mixtures_experts_become_one_tensor_in_their_order(llama: Path) -> None:
+    """More than ten, whose names do not come in the order of their numbers; heads are not turned in pairs there."""
+    config = json.loads((llama / "config.json").read_text())
+    mixture = {"num_local_experts": 12, "num_experts_per_tok": 2, "moe_intermediate_size": 8, "head_dim": 8}
+    (llama / "config.json").write_text(json.dumps({**config, **mixture, "model_type": "qwen3_moe"}))
+    prefix = "model.layers.0"
+    up = torch.randn(12, 8, 16).bfloat16()
+    experts = {f"{prefix}.mlp.experts.{number}.up_proj.weight": up[number].clone() for number in range(12)}
+    others = {
+        f"{prefix}.self_attn.q_proj.weight": torch.randn(16, 16),
+        f"{prefix}.mlp.gate.weight": torch.randn(12, 16),
+    }
+    source = {**experts, **{name: tensor.bfloat16() for name, tensor in others.items()}}
+    save_file(source, llama / "model.safetensors")
+
+    reader = gguf.GGUFReader(from_safetensors(llama, "BF16"))
+
+    tensors = {t.name: _floats(t) for t in reader.tensors}
+    assert tensors.keys() == {"blk.0.ffn_up_exps.weight", "blk.0.attn_q.weight", "blk.0.ffn_gate_inp.weight"}
+    assert torch.equal(tensors["blk.0.ffn_up_exps.weight"], up.float())
+    assert torch.equal(tensors["blk.0.attn_q.weight"], source[f"{prefix}.self_attn.q_proj.weight"].float())
+    counts = [reader.get_field(f"qwen3moe.{name}") for name in ("expert_count", "expert_used_count")]
+    assert [None if field is None else field.contents() for field in counts] == [12, 2]
+
+
 def test_a_gguf_is_made_once_and_anew_for_newer_weights(llama: Path) -> None:
-    target = from_llama(llama, "BF16")
+    target = from_safetensors(llama, "BF16")
     target.write_bytes(b"kept")
-    assert from_llama(llama, "BF16").read_bytes() == b"kept"
+    assert from_safetensors(llama, "BF16").read_bytes() == b"kept"
 
     later = target.stat().st_mtime + 10
     os.utime(llama / "model.safetensors", (later, later))
-    assert from_llama(llama, "BF16").read_bytes() != b"kept"
+    assert from_safetensors(llama, "BF16").read_bytes() != b"kept"
 
 
 def test_peers_that_are_not_installed_are_absent_with_what_to_do(nowhere: Path) -> None:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from serving.models import SMALL, TINY
+from serving.models import MIXTURE, SMALL, TINY
 from serving.roofline import Machine, burst_seconds, floor_seconds
 from serving.workloads import Request, Workload
 
@@ -20,12 +20,26 @@ def test_small_has_107_million_parameters() -> None:
     assert round((SMALL.body + SMALL.head) / 1e6) == 107
 
 
+def test_a_token_of_the_mixture_goes_through_as_much_as_one_of_small() -> None:
+    """But for the routers, 0.6 million parameters."""
+    assert MIXTURE.body - SMALL.body == 12 * 64 * 768
+
+
+def test_experts_are_read_where_they_are_chosen() -> None:
+    """One token chooses 8 of 64; two choose 15 at random, one of which both have; very many choose all of them."""
+    expert = 12 * 3 * 768 * 288 * 2
+    others = 2 * (MIXTURE.around + MIXTURE.head)
+    assert MIXTURE.weight_bytes(1) == pytest.approx(others + 8 * expert)
+    assert MIXTURE.weight_bytes(2) == pytest.approx(others + 15 * expert)
+    assert MIXTURE.weight_bytes(10_000) == pytest.approx(others + 64 * expert)
+
+
 def test_a_single_token_costs_all_weights_once() -> None:
-    assert floor_seconds(ask((8, 1)), SLOW_MEMORY) == pytest.approx(TINY.weight_bytes / 1e9)
+    assert floor_seconds(ask((8, 1)), SLOW_MEMORY) == pytest.approx(TINY.weight_bytes(1) / 1e9)
 
 
 def test_each_further_token_reads_weights_and_the_cache_so_far() -> None:
-    expected = 2 * TINY.weight_bytes + TINY.kv_bytes * 9
+    expected = 2 * TINY.weight_bytes(1) + TINY.kv_bytes * 9
     assert floor_seconds(ask((8, 2)), SLOW_MEMORY) == pytest.approx(expected / 1e9)
 
 

@@ -47,3 +47,4 @@ def test_the_shapes_of_the_full_size() -> None:
     assert sizes["W3"] == sizes["W3p"] == (64, None, 512)
     assert sizes["W4"] == (128, 64, 0)
     assert sizes["D16"] == (48, 16, 0)
+    assert sizes["W6"] == (64, None, 0)

@@ -18,28 +18,34 @@ from plimsoll_runtime.models.fused_ops import (
     FusedAdd,
     FusedAttend,
     FusedEmbed,
+    FusedExperts,
+    FusedGate,
     FusedHeads,
     FusedNorm,
     FusedOp,
     FusedPositions,
     FusedProduct,
+    FusedRoute,
 )
 from plimsoll_runtime.models.op_times import OpKind
 from plimsoll_runtime.models.ops.add import Add
 from plimsoll_runtime.models.ops.attend import Attend
+from plimsoll_runtime.models.ops.experts import Experts, Gate
 from plimsoll_runtime.models.ops.heads import NormHeads, Rotate
 from plimsoll_runtime.models.ops.normalise import Normalise
 from plimsoll_runtime.models.ops.op import Op
 from plimsoll_runtime.models.ops.product import GatedProduct, Product
+from plimsoll_runtime.models.ops.route import Route
 from plimsoll_runtime.models.ops.weight import Weight
 from plimsoll_runtime.models.program import Program
 from plimsoll_runtime.models.spec.attention import AttentionShape, HeadNorm, SelfAttention
 from plimsoll_runtime.models.spec.decoder import DecoderSpec, Embedding
-from plimsoll_runtime.models.spec.feed_forward import GatedMlp, PlainMlp
+from plimsoll_runtime.models.spec.feed_forward import GatedMlp, Mixture, PlainMlp
 from plimsoll_runtime.models.spec.layer import LayerSpec
 from plimsoll_runtime.models.spec.names import Names
 from plimsoll_runtime.models.spec.norm import Norm
 from plimsoll_runtime.models.spec.rope import RopeSpec
+from plimsoll_runtime.models.spec.routing import TopK
 
 Term = tuple[Any, ...]
 """What an op is, and the terms that it reads."""
@@ -60,10 +66,19 @@ attentions = st.builds(
     clip=st.sampled_from([None, 2.0]),
 )
 mlps = st.builds(GatedMlp, st.sampled_from([40, 72])) | st.builds(PlainMlp, st.sampled_from([24, 72]), st.just("gelu"))
+mixtures = st.builds(
+    Mixture,
+    st.sampled_from([4, 20]),
+    st.sampled_from([1, 3]),
+    st.sampled_from([24, 72]),
+    st.builds(TopK, corrected=st.booleans()),
+    shared=st.none() | st.builds(GatedMlp, st.sampled_from([40, 72])),
+    shared_gated=st.booleans(),
+)
 layers = st.builds(
     LayerSpec,
     attentions,
-    mlps,
+    mlps | mixtures,
     norms,
     before=st.booleans(),
     after=st.booleans(),
@@ -82,6 +97,9 @@ def said(program: Program) -> Term:
     values: dict[str, Term] = {}
     for op in program.ops:
         reads = [values[name] for name in op.reads]
+        if isinstance(op, Route):
+            values.update({name: (name, _name(op), *reads) for name in op.writes})
+            continue
         values[op.writes[0]] = _sum(reads[0], reads[1], op.scale) if isinstance(op, Add) else (_name(op), *reads)
     return values[program.result]
 
@@ -107,6 +125,14 @@ def walked(program: Program) -> Term:
         return held[place].term
 
     for op in fused.ops:
+        if isinstance(op, FusedRoute):
+            assert len({op.source, op.scores, op.shares, op.numbers}) == 4
+            assert not any(fused.places[place].operands for place in (op.scores, op.shares, op.numbers))
+            term = (_name(op.op), read(op.source, op.op.weight.shape[1], operands=False))
+            held.pop(op.scores, None)
+            for place, name in zip((op.shares, op.numbers), op.op.writes, strict=True):
+                held[place] = Lying((name, *term), op.op.chosen)
+            continue
         target, width, term = _walk(op, read, held, cache)
         held[target] = Lying(term, width)
         if target != RESULT:
@@ -159,6 +185,20 @@ def _walk(op: FusedOp, read: Any, held: Mapping[int, Lying], cache: dict[int, Te
             queries = read(op.source, op.op.shape.query_width, operands=True)
             assert queries == ("queries", cache[op.op.layer])
             return op.target, op.op.shape.query_width, (_name(op.op), cache[op.op.layer])
+        case FusedExperts():
+            states = read(op.source, op.op.hidden, operands=False)
+            found = (_name(op.op), states, *(read(p, op.op.chosen, operands=False) for p in (op.shares, op.numbers)))
+            assert op.target not in (op.shares, op.numbers)
+            assert op.adds or op.target != op.source  # states are taken before anything is added to them
+            if op.adds:
+                found = _sum(read(op.target, op.op.hidden, operands=False), found, op.scale)
+            return op.target, op.op.hidden, found
+        case FusedRoute():
+            raise TypeError("a route writes two values")
+        case FusedGate():
+            width = op.op.weight.shape[1]
+            states, gated = (read(place, width, operands=False) for place in (op.source, op.target))
+            return op.target, width, (_name(op.op), states, gated)
         case FusedAdd():
             x, y = (read(place, op.op.width, operands=False) for place in (op.source, op.added))
             return op.target, op.op.width, _sum(x, y, op.op.scale)
@@ -174,7 +214,7 @@ def _name(op: Op) -> Any:
         return ("together", op.key)
     if isinstance(op, Product | GatedProduct):
         return ("product", op.parts, op.biases, op.activation, getattr(op, "clip", None))
-    if isinstance(op, NormHeads | Rotate | Attend):
+    if isinstance(op, NormHeads | Rotate | Attend | Route | Experts | Gate):
         return replace(op, reads=(), writes=())
     found = getattr(op, "norm", None)
     return ("norm", found, op.weight, op.bias) if found is not None else replace(op, reads=(), writes=())  # type: ignore
@@ -233,7 +273,10 @@ def test_a_name_is_given_anew_while_its_old_place_holds_another_value() -> None:
     )
     program = replace(program, ops=ops)
     assert walked(program) == said(program)
-    assert fused_program(program).ops[2].target == fused_program(program).ops[0].target
+    first, _, third, *_ = fused_program(program).ops
+    assert isinstance(first, FusedEmbed)
+    assert isinstance(third, FusedProduct)
+    assert third.target == first.target
 
 
 def test_values_share_places_however_many_layers_there_are() -> None:
@@ -254,6 +297,19 @@ def test_values_share_places_however_many_layers_there_are() -> None:
 )
 def test_what_the_kernels_do_not_have_is_said(layer: LayerSpec, reason: str) -> None:
     assert why_not_fused(program_of(spec_of(layer))) == reason
+
+
+def test_experts_add_to_the_states_where_nothing_comes_between() -> None:
+    mixture = Mixture(4, 2, 24, TopK())
+    for mlp, adds, sums in (
+        (mixture, True, 0),
+        (replace(mixture, shared=GatedMlp(40)), False, 1),  # the shared expert adds to what experts give
+        (replace(mixture, shared=GatedMlp(40), shared_gated=True), False, 2),
+    ):
+        ops = fused_program(program_of(spec_of(replace(LAYER, mlp=mlp)))).ops
+        [experts] = [op for op in ops if isinstance(op, FusedExperts)]
+        assert experts.adds == adds
+        assert sum(isinstance(op, FusedAdd) for op in ops) == sums
 
 
 def test_positions_beyond_a_table_are_not_read() -> None:

@@ -12,6 +12,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from plimsoll_kernels.cpu.library import kernels
 from plimsoll_runtime.models.composing import program_of
 from plimsoll_runtime.models.registry import describe
 
@@ -53,7 +54,7 @@ before = peak = held()
 done = threading.Event()
 thread = threading.Thread(target=watch)
 thread.start()
-decoder = load_decoder(files, program, torch.float32, device=torch.device("cpu"))
+decoder = load_decoder(files, program, torch.float32, device=torch.device("cpu"), fused=sys.argv[2] == "cpu")
 done.set()
 thread.join()
 print(max(peak, held()) - before, decoder.weight_bytes)
@@ -61,15 +62,18 @@ print(max(peak, held()) - before, decoder.weight_bytes)
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="only Linux says what memory is whose")
+@pytest.mark.parametrize("backend", ["cpu", "torch"])
 @pytest.mark.parametrize("architecture", ["MixtralForCausalLM", "GraniteMoeForCausalLM"])
-def test_a_mixture_is_never_there_twice(tmp_path: Path, architecture: str) -> None:
+def test_a_mixture_is_never_there_twice(tmp_path: Path, architecture: str, backend: str) -> None:
     """From bfloat16 to float32, so that each matrix is converted, joined and packed: 3 x 72 MiB of experts."""
+    if backend == "cpu" and kernels(torch.float32) is None:
+        pytest.skip("the kernels were not built")
     config = {**CONFIG, "architectures": [architecture]}
     (tmp_path / "config.json").write_text(json.dumps(config))
     shapes = program_of(describe(config)).stored_shapes()
     tensors = {name: torch.zeros(shape, dtype=torch.bfloat16) for name, shape in shapes.items()}
     save_file(tensors, tmp_path / "model.safetensors", {"format": "pt"})
-    command = [sys.executable, "-c", MEASURE, str(tmp_path)]
+    command = [sys.executable, "-c", MEASURE, str(tmp_path), backend]
     found = subprocess.run(command, capture_output=True, text=True, check=False)
     assert found.returncode == 0, found.stderr
     taken, kept = map(int, found.stdout.split())

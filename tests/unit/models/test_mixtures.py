@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -29,7 +29,7 @@ from plimsoll_runtime.models.spec.layer import LayerSpec
 from plimsoll_runtime.models.spec.names import ExpertNames, Names
 from plimsoll_runtime.models.spec.norm import Norm
 from plimsoll_runtime.models.spec.rope import RopeSpec
-from plimsoll_runtime.models.spec.routing import TopK
+from plimsoll_runtime.models.spec.routing import Routing, SparseMixer, TopK
 from plimsoll_runtime.weights.sources import resolve
 
 NORM = Norm(1e-6)
@@ -111,10 +111,32 @@ def test_a_program_is_printed_in_a_line_an_op() -> None:
     assert any(line.startswith("shares, chosen = route(normed, model.layers.0.mlp.gate.weight") for line in lines)
 
 
-def test_the_cpu_kernels_leave_mixtures_to_torch() -> None:
-    reason = why_not_fused(program_of(SPEC))
-    assert reason is not None
-    assert "route" in reason.lower()
+@dataclass(frozen=True)
+class Hashed:
+    """Experts by a token's number: no routing that the kernels have."""
+
+
+@dataclass(frozen=True, slots=True)
+class Noisy(TopK):
+    """Scores with more to them than the kernels know."""
+
+    noise: float = 0.0
+
+
+@pytest.mark.parametrize(
+    ("routing", "reason"),
+    [
+        (TopK("sigmoid", corrected=True, groups=4, open_groups=2), None),
+        (SparseMixer(0.1), None),
+        (Noisy(), None),
+        (Noisy(noise=0.5), "knows no noise of Noisy"),
+        (TopK("tanh"), "has no scores by tanh"),  # type: ignore[arg-type]
+        (Hashed(), "has no routing by Hashed"),
+    ],
+)
+def test_routing_that_the_cpu_kernels_do_not_have_is_refused(routing: Routing, reason: str | None) -> None:
+    layer = LayerSpec(ATTENTION, replace(MIXTURE, routing=routing), NORM)
+    assert why_not_fused(program_of(replace(SPEC, layers=(layer,)))) == reason
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)

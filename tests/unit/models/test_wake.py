@@ -34,9 +34,15 @@ CONFIGS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "neox": ("GPTNeoXConfig", {"hidden_size": 64}),
     "cohere": ("CohereConfig", {"hidden_size": 64, "use_qk_norm": True}),
     "phi3": ("Phi3Config", {"head_dim": 16}),
-    "qwen2-moe": ("Qwen2MoeConfig", {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24}),
-    "granite-moe": ("GraniteMoeConfig", {"num_local_experts": 4}),
-    "ernie-moe": ("Ernie4_5_MoeConfig", {"moe_num_experts": 4, "moe_k": 2, "moe_intermediate_size": 24}),
+    "qwen2-moe": (
+        "Qwen2MoeConfig",
+        {"hidden_size": 64, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24},
+    ),
+    "granite-moe": ("GraniteMoeConfig", {"hidden_size": 64, "num_local_experts": 4}),
+    "ernie-moe": (
+        "Ernie4_5_MoeConfig",
+        {"hidden_size": 64, "moe_num_experts": 4, "moe_k": 2, "moe_intermediate_size": 24},
+    ),
     "gpt-oss": ("GptOssConfig", {"num_local_experts": 4, "num_experts_per_tok": 2, "head_dim": 16}),
     "latent": ("YoutuConfig", {"num_key_value_heads": 4, "kv_lora_rank": 32, "q_lora_rank": 24, "v_head_dim": 12}),
     "biased": ("LlamaConfig", {"head_dim": 16, "attention_bias": True, "mlp_bias": True}),

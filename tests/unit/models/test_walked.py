@@ -10,7 +10,7 @@ import pytest
 import torch
 from kernel_support.instructions import Build
 from model_support.forward import hidden_states
-from model_support.random_weights import reader_of
+from model_support.random_weights import RandomWeights, reader_of, reading
 from model_support.tiny import prompts
 
 from plimsoll_kernels.cpu.library import kernels
@@ -19,14 +19,16 @@ from plimsoll_runtime.execution.attention.catalogue import ENTRIES
 from plimsoll_runtime.models.composing import program_of
 from plimsoll_runtime.models.decoder import TorchDecoder
 from plimsoll_runtime.models.fused import FusedDecoder
+from plimsoll_runtime.models.ops.route import Route
 from plimsoll_runtime.models.program import Program
 from plimsoll_runtime.models.spec.attention import AttentionShape, HeadNorm, SelfAttention
 from plimsoll_runtime.models.spec.decoder import DecoderSpec, Embedding, Head
-from plimsoll_runtime.models.spec.feed_forward import GatedMlp, PlainMlp
+from plimsoll_runtime.models.spec.feed_forward import GatedMlp, Mixture, PlainMlp
 from plimsoll_runtime.models.spec.layer import LayerSpec
 from plimsoll_runtime.models.spec.names import Names
 from plimsoll_runtime.models.spec.norm import Norm
 from plimsoll_runtime.models.spec.rope import RopeSpec
+from plimsoll_runtime.models.spec.routing import Routing, SparseMixer, TopK
 
 HIDDEN, VOCAB, POSITIONS = 40, 20, 256
 """No width here is a whole number of a tile's steps, and some inner ones of no pairs."""
@@ -57,7 +59,10 @@ def heads(**options: Any) -> LayerSpec:
     return replace(LAYERS, mixer=replace(ATTENTION, **options))
 
 
-NO_ROPE = heads(shape=GROUPS, rope=None)
+def experts(routing: Routing, *, chosen: int = 3, **options: Any) -> LayerSpec:
+    """A layer with a mixture of 24 experts."""
+    return replace(LAYERS, mlp=replace(Mixture(24, chosen, 33, routing), **options))
+
 
 SPECS: Mapping[str, DecoderSpec] = {
     "plain": decoder(LAYERS),
@@ -99,6 +104,23 @@ SPECS: Mapping[str, DecoderSpec] = {
     "head-norm-own": decoder(heads(shape=GROUPS, rope=None, head_norm=HeadNorm(Norm(1e-3, kind="layer"), own=True))),
     "head-norm-together": decoder(heads(shape=GROUPS, rope=None, head_norm=HeadNorm(RMS, together=True)), LAYERS),
     "head-norm-turned": decoder(heads(rope=replace(ROPE, head_dim=20), head_norm=HeadNorm(RMS, turned=True))),
+    "experts": decoder(experts(TopK())),
+    "experts-scaled": decoder(experts(TopK(renormalised=False, scale=3.0), activation="gelu_tanh")),
+    "experts-sigmoid": decoder(experts(TopK("sigmoid", corrected=True, least=2.0), chosen=5)),
+    "experts-softmax-corrected": decoder(experts(TopK(corrected=True, least=1e-9))),
+    "experts-in-groups": decoder(experts(TopK("sigmoid", groups=6, open_groups=2, best=2))),
+    "experts-in-groups-corrected": decoder(experts(TopK(corrected=True, groups=4, open_groups=3, best=3))),
+    "experts-sparse-mixer": decoder(experts(SparseMixer(0.2), chosen=2)),
+    "experts-sparse-mixer-of-more": decoder(experts(SparseMixer(0.01), chosen=4)),
+    "experts-beside": decoder(experts(TopK(), shared=GatedMlp(50))),
+    "experts-beside-gated": decoder(experts(TopK(), shared=GatedMlp(50, bias=True), shared_gated=True), LAYERS),
+    "experts-post-normed": decoder(replace(experts(TopK()), after=True)),
+    "experts-parallel": decoder(replace(experts(TopK()), residual="parallel", norm=LAYER)),
+    "experts-no-norm": decoder(replace(experts(TopK()), before=False, scale=0.3)),
+    "experts-of-wide-rows-in-parts": decoder(experts(TopK(), chosen=2, experts=3), hidden_size=3072),
+    "experts-each-layer-its-own": decoder(
+        experts(TopK(), inner=40), experts(TopK(), chosen=1, experts=17), LAYERS, experts(TopK(), chosen=24)
+    ),
     "head-norm-own-turned": decoder(heads(head_norm=HeadNorm(replace(RMS, kind="layer"), own=True, turned=True))),
 }
 
@@ -136,10 +158,33 @@ def test_the_same_bits_whatever_chunks_threads_and_earlier_steps(program: Progra
         share(before)
 
 
+def test_experts_that_no_row_has_chosen_are_not_read(build: Build) -> None:
+    """Whatever they hold: here nothing that is a number, and of one that is chosen it would show."""
+    program = program_of(decoder(replace(LAYERS, mlp=Mixture(24, 2, 33, TopK("sigmoid", corrected=True)))))
+    routes = [op for op in program.ops if isinstance(op, Route)]
+    decoders = []
+    for poisoned in ([], range(2, 24), [1]):
+        tensors = RandomWeights(program)
+        for route in routes:
+            assert route.correction is not None
+            tensors.put(route.correction.name, torch.tensor([100.0, 99.0] + [0.0] * 22))
+        for name in tensors.shapes:
+            if any(f"experts.{number}." in name for number in poisoned):
+                tensors.put(name, torch.full(tensors.shapes[name], torch.nan))
+        decoders.append(FusedDecoder(program, reading(program, tensors, build.dtype)))
+    whole, unread, read = (hidden_states(each, ENTRIES["cpu"].load(), PROMPT, 50) for each in decoders)
+    assert whole.isfinite().all()
+    assert torch.equal(whole, unread)
+    assert read.isnan().all()
+
+
 def test_bfloat16_is_near(program: Program) -> None:
     if kernels(torch.bfloat16) is None:
         pytest.skip("the kernels were not built")
     torchs = TorchDecoder(program, reader_of(program, torch.float32))
     truth = hidden_states(torchs, ENTRIES["torch"].load(), PROMPT, len(PROMPT))
     ours = hidden_states(fused(program, torch.bfloat16), ENTRIES["cpu"].load(), PROMPT, len(PROMPT)).float()
-    assert (ours - truth).square().mean().sqrt() < 0.1 * truth.square().mean().sqrt()
+    errors = (ours - truth).square().mean(-1).sqrt() / truth.square().mean(-1).sqrt()
+    assert errors.quantile(0.25) < 0.05
+    if not any(isinstance(op, Route) for op in program.ops):  # a router may take rounded states for other ones
+        assert errors.max() < 0.2

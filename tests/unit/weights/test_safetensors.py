@@ -124,12 +124,51 @@ def test_every_truncation_is_noticed(tmp_path: Path) -> None:
             SafetensorsFiles([path])
 
 
-def test_holes_and_overlaps_are_refused_when_a_tensor_is_read(tmp_path: Path) -> None:
-    """The safetensors library sees to what concerns several tensors at once."""
-    both = {"a": TWO_BY_THREE, "b": TWO_BY_THREE}
-    files = SafetensorsFiles([write(tmp_path / "overlap.safetensors", both)])
-    with pytest.raises(ModelError, match=r"overlap\.safetensors: b cannot be read"):
-        files.stored("b")
+@pytest.mark.parametrize(
+    ("others", "length", "message"),
+    [
+        ({"b": TWO_BY_THREE}, 24, r"b begins at byte \d+, and what is before it ends at"),
+        ({"b": {"dtype": "F32", "shape": [1], "data_offsets": [28, 32]}}, 32, "b begins at byte"),
+        ({}, 32, r"has \d+ bytes, and its tensors end at"),
+    ],
+    ids=["overlap", "hole", "rest"],
+)
+def test_holes_and_overlaps_are_refused(tmp_path: Path, others: Header, length: int, message: str) -> None:
+    path = write(tmp_path / "model.safetensors", {"a": TWO_BY_THREE, **others}, bytes(length))
+    with pytest.raises(ModelError, match=message):
+        SafetensorsFiles([path])
+
+
+def test_a_tensor_is_read_without_another_look_at_the_header(tmp_path: Path) -> None:
+    path = tmp_path / "model.safetensors"
+    save_file({"a": torch.ones(3, 4), "b": torch.arange(5.0)}, path)
+    files = SafetensorsFiles([path])
+    with path.open("r+b") as file:
+        file.write(bytes(40))
+    assert files.stored("b").converted(torch.float32).tolist() == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("shift", range(4))
+def test_data_may_begin_anywhere(tmp_path: Path, shift: int) -> None:
+    """Headers are padded to eight bytes by most who write them, and need not be."""
+    text = json.dumps({"a": TWO_BY_THREE}).encode() + b" " * shift
+    path = write(tmp_path / "model.safetensors", text, torch.arange(6.0).numpy().tobytes())
+    assert SafetensorsFiles([path]).stored("a").converted(torch.float32).tolist() == [[0, 1, 2], [3, 4, 5]]
+
+
+def test_a_file_that_was_cut_since_is_no_crash(tmp_path: Path) -> None:
+    path = tmp_path / "model.safetensors"
+    save_file({"a": torch.ones(300, 40)}, path)
+    files = SafetensorsFiles([path])
+    path.write_bytes(path.read_bytes()[:5000])
+    with pytest.raises(ModelError, match=r"model\.safetensors: a cannot be read"):
+        files.stored("a")
+
+
+def test_an_empty_tensor_has_a_shape(tmp_path: Path) -> None:
+    path = tmp_path / "model.safetensors"
+    save_file({"a": torch.ones(2), "b": torch.empty(0, 3)}, path)
+    assert SafetensorsFiles([path]).stored("b").converted(torch.float32).shape == (0, 3)
 
 
 def read_all(path: Path) -> None:

@@ -7,6 +7,7 @@
 #include "clock.h"
 #include "heads.h"
 #include "results.h"
+#include "route.h"
 #include "workspace.h"
 
 namespace PLIMSOLL_ISA {
@@ -38,6 +39,9 @@ class Decoder {
         case PLIMSOLL_KIND_HEADS: heads(op.heads); break;
         case PLIMSOLL_KIND_ATTEND: attend(op.attend); break;
         case PLIMSOLL_KIND_ADD: add(op.add); break;
+        case PLIMSOLL_KIND_ROUTE: route(op.route); break;
+        case PLIMSOLL_KIND_EXPERTS: experts(op.experts); break;
+        case PLIMSOLL_KIND_GATE: gate(op.gate); break;
       }
       lap(op.timed);
     }
@@ -191,6 +195,37 @@ class Decoder {
       const float *x = space_.floats_at(op.source, r), *y = space_.floats_at(op.added, r);
       float *to = space_.floats_at(op.target, r);
       for (int i = 0; i < op.width; i++) to[i] = x[i] + y[i] * op.scale;
+    });
+  }
+
+  // What lies at a place of floats, or of as many integers.
+  template <class E>
+  Rows<E> rows_at(int place) const {
+    return {reinterpret_cast<E *>(space_.floats_at(place)), space_.stride(place)};
+  }
+
+  void route(const PlimsollRoute &op) {
+    const Router router(op);
+    const Rows<float> x = rows_at<float>(op.source), scores = rows_at<float>(op.scores);
+    const Rows<float> shares = rows_at<float>(op.shares);
+    const Rows<int32_t> numbers = rows_at<int32_t>(op.numbers);
+    router.score(crew_, x.first, x.stride, step_.rows, scores.first, scores.stride);
+    each_row([&](int r) { router.choose(scores.at(r), shares.at(r), numbers.at(r)); });
+  }
+
+  void experts(const PlimsollExperts &op) {
+    Experts<T>(op, step_.rows, crew_, space_.experts)
+        .run(rows_at<const float>(op.source), rows_at<const float>(op.shares), rows_at<const int32_t>(op.numbers),
+             rows_at<float>(op.target));
+  }
+
+  void gate(const PlimsollGate &op) {
+    each_row([&](int r) {
+      float passes;
+      dots<1, 1>(space_.floats_at(op.source, r), 0, op.weight, op.inputs, &passes, 0);
+      passes = sigmoid(passes);
+      float *y = space_.floats_at(op.target, r);
+      for (int i = 0; i < op.width; i++) y[i] *= passes;
     });
   }
 };

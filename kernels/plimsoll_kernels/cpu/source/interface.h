@@ -115,6 +115,44 @@ struct PlimsollAdd {
   float scale;
 };
 
+// Which experts compute a row, and what each of them weighs. `source` is floats [rows, hidden]; what is written are
+// floats too: `shares` [rows, chosen], `numbers` [rows, chosen], whose bits are int32, and `scores`, of
+// PLIMSOLL_SCORE_ROWS x experts floats a row or somewhat more (see there), which nobody else reads.
+struct PlimsollRoute {
+  const float *weight;      // [experts, hidden]
+  const float *correction;  // [experts] added to scores where experts are chosen; null: none
+  int32_t source, scores, shares, numbers;
+  int32_t hidden, experts, chosen;
+  int32_t rule;                       // see PlimsollRule
+  int32_t groups, open_groups, best;  // of so many groups those are open whose best experts score most
+  int32_t renormalised;               // 1: shares are divided by their sum, or by `least` where that is more
+  float least;
+  float scale;   // of shares, in the end
+  float jitter;  // of the sparse mixer
+};
+
+enum PlimsollRule { PLIMSOLL_RULE_SOFTMAX, PLIMSOLL_RULE_SIGMOID, PLIMSOLL_RULE_SPARSE_MIXER };
+
+// Rows of `scores`, of as many floats each as there are experts, up to a whole number of the widest vectors.
+enum { PLIMSOLL_SCORE_ROWS = 4, PLIMSOLL_WIDEST = 16 };
+
+// target = the weighed sum of what each row's chosen experts make of it x scale, or target += it; floats both, which
+// may be the source then. An expert that no row has chosen is not read.
+struct PlimsollExperts {
+  struct PlimsollLinear gate_up, down;  // the first expert's, those of the others follow; gate_up is gated
+  int32_t source, shares, numbers, target;
+  int32_t experts, chosen;
+  int32_t activation;  // see PlimsollActivation
+  int32_t adds;        // 1: to what lies there
+  float scale;
+};
+
+// y x sigmoid(x w), one number a row; x is floats [rows, inputs] at `source`, y floats [rows, width] at `target`.
+struct PlimsollGate {
+  const float *weight;  // [inputs]
+  int32_t source, target, inputs, width;
+};
+
 enum PlimsollKind {
   PLIMSOLL_KIND_EMBED,
   PLIMSOLL_KIND_POSITIONS,
@@ -122,7 +160,10 @@ enum PlimsollKind {
   PLIMSOLL_KIND_PRODUCT,
   PLIMSOLL_KIND_HEADS,
   PLIMSOLL_KIND_ATTEND,
-  PLIMSOLL_KIND_ADD
+  PLIMSOLL_KIND_ADD,
+  PLIMSOLL_KIND_ROUTE,
+  PLIMSOLL_KIND_EXPERTS,
+  PLIMSOLL_KIND_GATE
 };
 
 // What a model does next.
@@ -137,6 +178,9 @@ struct PlimsollOp {
     struct PlimsollHeads heads;
     struct PlimsollAttend attend;
     struct PlimsollAdd add;
+    struct PlimsollRoute route;
+    struct PlimsollExperts experts;
+    struct PlimsollGate gate;
   };
 };
 
@@ -178,6 +222,8 @@ enum PlimsollTimed {
   PLIMSOLL_TIMED_ROPE,
   PLIMSOLL_TIMED_ATTENTION,
   PLIMSOLL_TIMED_OUTPUT,
+  PLIMSOLL_TIMED_ROUTE,
+  PLIMSOLL_TIMED_EXPERTS,
   PLIMSOLL_TIMED_GATE_UP,
   PLIMSOLL_TIMED_DOWN,
   PLIMSOLL_TIMED_COUNT

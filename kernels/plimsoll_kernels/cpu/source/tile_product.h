@@ -131,6 +131,19 @@ class TileProduct {
     });
   }
 
+  // All rows through panels [begin, count), by the calling thread.
+  void run_from(int begin) const {
+    shape_tiles(product_shapes(rows_.height));
+    for (int panel = begin; panel < count_; panel++) {
+      if (rows_.tiles == 1 && panel + 1 < count_) {
+        twin(panel);
+        panel++;
+      } else {
+        all_tiles(panel, 0, rows_.tiles);
+      }
+    }
+  }
+
  private:
   // Far enough ahead for memory to answer.
   static constexpr int DISTANCE = 8192;
@@ -200,6 +213,20 @@ void multiply_panels(const Crew &crew, const typename T::operand *x, size_t stri
                      const typename T::weight *weight, int k, int count, const Emit &emit) {
   if (rows == 0) return;
   TileProduct<T, Emit>(x, stride, rows, weight, k, count, emit).run(crew);
+}
+
+// Rows of one chunk.
+template <class T>
+inline int chunk_rows(size_t stride) {
+  const int fits = CHUNK_BYTES / (TILE_ROWS * static_cast<int>(stride * sizeof(typename T::operand)));
+  return (fits > CHUNK_TILES ? fits : CHUNK_TILES) * TILE_ROWS;
+}
+
+// At most a chunk's rows through panels [begin, end), by the calling thread. What it reads next is not asked for here.
+template <class T, class Emit>
+void multiply_range(const typename T::operand *x, size_t stride, int rows, const typename T::weight *weight, int k,
+                    int begin, int end, const typename T::weight *, const Emit &emit) {
+  TileProduct<T, Emit>(x, stride, rows, weight, k, end, emit).run_from(begin);
 }
 
 }  // namespace PLIMSOLL_ISA

@@ -61,6 +61,24 @@ struct Streamed {
   }
 };
 
+// The same of one panel, and then from where the next one begins: elsewhere.
+template <class T>
+struct StreamedThen {
+  static constexpr int WORD = panel_lines<T> * 64, DISTANCE = Streamed<T, 1>::DISTANCE;
+
+  const char *first;
+  int turn;
+  ptrdiff_t further;
+
+  StreamedThen(const char *panel, const char *next, int count)
+      : first(panel + DISTANCE), turn(count - DISTANCE / WORD), further(next - panel - static_cast<ptrdiff_t>(count) * WORD) {}
+
+  inline __attribute__((always_inline)) void fetch(int k) const {
+    const char *at = first + static_cast<size_t>(k) * WORD + (k >= turn ? further : 0);
+    for (int line = 0; line < WORD; line += 64) prefetch_far(at + line);
+  }
+};
+
 struct Nothing {
   inline __attribute__((always_inline)) void fetch(int) const {}
 };
@@ -157,24 +175,52 @@ inline void tile_of(int rows, const typename T::operand *x, size_t stride, int r
   }
 }
 
+// Rows cut into tiles that are as even as they can be: a last one of few rows would be bound by reading its panels.
+struct RowTiles {
+  int rows, tiles;
+
+  explicit RowTiles(int count) : rows(count), tiles((count + ROWS - 1) / ROWS) {}
+
+  int begin(int tile) const { return static_cast<int>(static_cast<int64_t>(rows) * tile / tiles); }
+};
+
+// Tiles [first, last) through one panel. Where there are several the next panel comes in beside the arithmetic of this
+// one, a line a word, in the first two: what is one line wide too, since not all of what is asked for at that rate comes.
+// A single one has its own panel brought by `stream`.
+template <class T, class Stream, class Emit>
+inline void multiply_tiles(const typename T::operand *x, size_t stride, const RowTiles &rows, int first, int last,
+                           const typename T::weight *panel, const typename T::weight *next, int k, const Stream &stream,
+                           const Emit &emit) {
+  constexpr int LINES = panel_lines<T>;
+  const size_t apart = static_cast<size_t>(words<T>(k)) * 64;
+  const char *own = reinterpret_cast<const char *>(panel), *after = reinterpret_cast<const char *>(next);
+  for (int t = first; t < last; t++) {
+    const int from = rows.begin(t), to = rows.begin(t + 1);
+    if (last - first == 1)
+      tile_of<T>(to - from, x, stride, from, panel, k, stream, emit);
+    else if (t < first + 2 && next)
+      tile_of<T>(to - from, x, stride, from, panel, k, PanelAhead<T, 1>{{{after + (t - first) * (LINES * apart / 2)}}, own},
+                 emit);
+    else
+      tile_of<T>(to - from, x, stride, from, panel, k, PanelAhead<T, 0>{{{nullptr}}, own}, emit);
+  }
+}
+
 // All of x [rows, k] W^T, `count` panels in all. Rows of x are `stride` operands apart, a multiple of PAIR, and padded
 // with zeros to whole words. emit(panel).operator()<R>(row, sums) gets each tile.
 template <class T, class Emit>
 void multiply_panels(const Crew &crew, const typename T::operand *x, size_t stride, int rows,
                      const typename T::weight *weight, int k, int count, const Emit &emit) {
-  constexpr int LINES = panel_lines<T>;
-  const size_t size = panel_elements<T>(k), apart = static_cast<size_t>(words<T>(k)) * 64;
-  // Tiles are as even as they can be, and so are the chunks: a last one of few rows would be bound by reading its panels.
-  const int tiles = (rows + ROWS - 1) / ROWS;
+  const size_t size = panel_elements<T>(k);
+  const RowTiles tiles(rows);
   const int fits = CHUNK_BYTES / (ROWS * static_cast<int>(stride * sizeof(typename T::operand)));
-  const int chunks = fits > 1 ? (tiles + fits - 1) / fits : tiles;
-  const auto tile_begin = [=](int t) { return static_cast<int>(static_cast<int64_t>(rows) * t / tiles); };
-  const auto chunk_begin = [=](int c) { return static_cast<int>(static_cast<int64_t>(tiles) * c / chunks); };
+  const int chunks = fits > 1 ? (tiles.tiles + fits - 1) / fits : tiles.tiles;
+  const auto chunk_begin = [=](int c) { return static_cast<int>(static_cast<int64_t>(tiles.tiles) * c / chunks); };
   crew.each(chunks * count, 1, [&](int begin, int end, int) {
     for (int item = begin; item < end; item++) {
       const int p = item % count, first = chunk_begin(item / count), last = chunk_begin(item / count + 1);
       const typename T::weight *panel = weight + p * size;
-      const char *own = reinterpret_cast<const char *>(panel), *next = own + LINES * apart;
+      const char *own = reinterpret_cast<const char *>(panel);
       const bool more = p + 1 < count;
       if (rows <= TWIN_ROWS && more && item + 1 < end) {
         const Streamed<T, 2> ahead{own, size * sizeof(typename T::weight)};
@@ -182,20 +228,37 @@ void multiply_panels(const Crew &crew, const typename T::operand *x, size_t stri
         item++;
         continue;
       }
-      for (int t = first; t < last; t++) {
-        const int from = tile_begin(t), to = tile_begin(t + 1);
-        // Where there are several tiles the next panel comes in beside the arithmetic of this one, a line a word, in the
-        // first two: what is one line wide too, since not all of what is asked for at that rate comes.
-        if (last - first == 1)
-          tile_of<T>(to - from, x, stride, from, panel, k, Streamed<T, 1>{own, 0}, emit(p));
-        else if (t < first + 2 && more)
-          tile_of<T>(to - from, x, stride, from, panel, k,
-                     PanelAhead<T, 1>{{{next + (t - first) * (LINES * apart / 2)}}, own}, emit(p));
-        else
-          tile_of<T>(to - from, x, stride, from, panel, k, PanelAhead<T, 0>{{{nullptr}}, own}, emit(p));
-      }
+      multiply_tiles<T>(x, stride, tiles, first, last, panel, more ? panel + size : nullptr, k, Streamed<T, 1>{own, 0},
+                        emit(p));
     }
   });
+}
+
+// Rows of one chunk.
+template <class T>
+inline int chunk_rows(size_t stride) {
+  const int fits = CHUNK_BYTES / (ROWS * static_cast<int>(stride * sizeof(typename T::operand)));
+  return (fits > 1 ? fits : 1) * ROWS;
+}
+
+// At most a chunk's rows through panels [begin, end), by the calling thread. `then`: what it reads next, or null.
+template <class T, class Emit>
+void multiply_range(const typename T::operand *x, size_t stride, int rows, const typename T::weight *weight, int k,
+                    int begin, int end, const typename T::weight *then, const Emit &emit) {
+  const size_t size = panel_elements<T>(k);
+  const RowTiles tiles(rows);
+  for (int p = begin; p < end; p++) {
+    const typename T::weight *panel = weight + p * size, *next = p + 1 < end ? panel + size : then;
+    const char *own = reinterpret_cast<const char *>(panel);
+    if (rows <= TWIN_ROWS && p + 1 < end) {
+      const Streamed<T, 2> ahead{own, size * sizeof(typename T::weight)};
+      twin_tile_of<T>(rows, x, stride, 0, panel, k, ahead, emit(p), emit(p + 1));
+      p++;
+      continue;
+    }
+    const StreamedThen<T> stream(own, reinterpret_cast<const char *>(next ? next : panel + size), words<T>(k));
+    multiply_tiles<T>(x, stride, tiles, 0, tiles.tiles, panel, next, k, stream, emit(p));
+  }
 }
 
 }  // namespace PLIMSOLL_ISA

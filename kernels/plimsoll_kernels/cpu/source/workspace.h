@@ -1,7 +1,8 @@
-// The memory of a step: the places of a model's values, then each thread's for a tile of queries.
+// The memory of a step: the places of a model's values, each thread's for a tile of queries, and that of experts.
 #pragma once
 
 #include "attend.h"
+#include "experts.h"
 #include "interface.h"
 
 namespace PLIMSOLL_ISA {
@@ -13,6 +14,7 @@ struct Workspace {
 
   char *tiles;  // for each thread
   size_t tile_bytes, bytes;
+  ExpertMemory<T> experts;
 
   Workspace(const PlimsollModel &model, int rows, int threads, char *memory) : model_(model) {
     char *at = memory;
@@ -33,6 +35,7 @@ struct Workspace {
         widest_head = model.ops[i].attend.shape.head_dim;
     tile_bytes = TileMemory<T>::bytes(widest_head);
     tiles = take(tile_bytes * threads);
+    experts = ExpertMemory<T>::of(model, rows, take);
     bytes = at - memory;
   }
 
