@@ -1,0 +1,1 @@
+"""Calls of tools: how models write them, what is read of that, and how a grammar keeps them valid."""

@@ -1,0 +1,40 @@
+"""What a model's own way to write calls has to say of itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from plimsoll_runtime.tools.parts import Part, Tool
+
+
+class ToolParser(Protocol):
+    """Reads one answer as it grows."""
+
+    def push(self, text: str) -> Sequence[Part]:
+        """What more text says. What may be the beginning of a call is held back, and nothing else."""
+
+    def finish(self) -> Sequence[Part]:
+        """The answer has ended: what was held back and is no call after all."""
+
+
+class ToolFormat(Protocol):
+    """A format. `special`: whether calls are marked by special tokens, which texts leave out elsewhere."""
+
+    name: str
+    special: bool
+
+    def fits(self, template: str) -> bool:
+        """Whether a chat template (Jinja) renders calls in this format."""
+
+    def parser(self) -> ToolParser:
+        """For one answer."""
+
+    def grammar(
+        self, tools: Sequence[Tool], is_special: Callable[[str], bool], *, required: bool, parallel: bool
+    ) -> str:
+        """Answers that are valid, in Lark's notation as llguidance reads it: their calls are of these tools, with
+        arguments of their schemas. `is_special` says of a marker whether it is a special token of the vocabulary (written
+        `<marker>` in such a grammar, and not as a string). Where calls are `required` there is at least one, and no other
+        text; else text, and calls in it once their marker stands there. Without `parallel` there is one at most.
+        """
