@@ -24,10 +24,10 @@ _one_by_one = ThreadPoolExecutor(1, thread_name_prefix="long-bodies")
 
 
 async def offload(size: int, work: Callable[[], ResultT]) -> ResultT:
-    """What `work` makes of so many bytes; work on many runs in a thread.
+    """What `work` returns. Where it works on more than `SHORT_BODY` bytes (`size`), it runs in a thread.
 
-    Such work must change nothing that the event loop uses. Cancelling drops what has not begun, and the result of what
-    has.
+    Such work must change nothing that the event loop uses. Cancelling drops work that has not begun, and the
+    result of work that has.
     """
     if size <= SHORT_BODY:
         return work()

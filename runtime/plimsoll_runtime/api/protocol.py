@@ -1,7 +1,7 @@
-"""uvicorn's HTTP protocol with an end to its patience: the head of a request must come within a time.
+"""uvicorn's HTTP protocol with a timeout for the head of a request.
 
-uvicorn waits for ever for a head that has begun, and for one that never does on a fresh connection. Each costs a client
-a few bytes, and the server a connection. An idle one between two requests is ended by uvicorn's own keep-alive timeout.
+uvicorn itself waits for ever, both for a head that has begun and for the first one of a new connection: a client could
+hold a connection for a few bytes. Idle connections between two requests end by uvicorn's own keep-alive timeout.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ HEAD_SECONDS = 20.0
 
 
 class PatientProtocol(H11Protocol):
-    """One connection. Patience begins with it, and with the first byte of each later request; bytes do not renew it."""
+    """One connection. The timeout runs from its start, and from the first byte of each later request; more bytes do not
+    renew it.
+    """
 
     _timer: asyncio.TimerHandle | None = None
 

@@ -1,8 +1,8 @@
-"""The room for answers that wait: more than so many are refused at once, instead of being late for everybody.
+"""Bounds on the requests that wait: beyond them requests are refused at once, instead of all becoming late.
 
-Without a bound a server that is asked more than it can do takes everything, and each prompt that waits costs memory and
-makes those behind it later. So there are two: on the answers that wait, and on the tokens of their prompts, each
-counted once however many answers it gets. The refusal is a 503 with Retry-After: OpenAI's clients try it again by
+Without a bound an overloaded server would take every request, and each prompt that waits costs memory and delays those
+behind it. There are two bounds: on the answers that wait for their first token, and on the tokens of their prompts. A
+prompt counts once however many answers it gets. The refusal is a 503 with Retry-After: OpenAI's clients try it again by
 themselves, and the gateway gives the request to another replica first, which it would not do with a 429 ("you ask too
 much").
 """
@@ -36,7 +36,7 @@ class Room:
         self.refused = 0
 
     def check(self, answers: int = 1, tokens: int = 1) -> None:
-        """Raises ApiError when so many more do not fit: 503 now, 400 ever."""
+        """Raises ApiError when these do not fit beside those that wait (503), or would not even alone (400)."""
         if answers > self.limit:
             raise ApiError(
                 f"The request asks for {answers} answers, and no more than {self.limit} may wait on this server "
@@ -90,7 +90,7 @@ class Seats:
         self._left = Counter(answers.values())
 
     def leave(self, answer: int) -> None:
-        """An answer has begun; with the last one of its prompt, that waits no more. The second time changes nothing."""
+        """An answer has begun. With its last answer a prompt stops waiting, too. A second call does nothing."""
         if answer not in self._answers:
             return
         prompt = self._answers.pop(answer)

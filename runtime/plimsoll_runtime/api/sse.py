@@ -22,16 +22,14 @@ logger = logging.getLogger(__name__)
 
 
 class Comment(msgspec.Struct, frozen=True):
-    """Stands among a stream's events for one that clients skip: it keeps the connection in use while there is nothing
-    to say.
-    """
+    """A comment among the events of a stream. Clients skip it; it keeps an idle connection open."""
 
     text: str
 
 
 Events = AsyncGenerator[msgspec.Struct, None]
 STALLED_SECONDS = 60.0
-"""How long a client may take nothing of its stream: until then its model is kept awake for it."""
+"""A client that reads nothing of its stream for this long counts as gone. Until then its model is kept awake."""
 HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 
 
@@ -74,7 +72,7 @@ class EventStream(Response):
         self._sending_since = None
 
     async def _gone(self, receive: Receive) -> Message:
-        """What the client says; that it has gone, too, where nothing could be sent to it for too long."""
+        """The client's next message; a disconnect, too, when nothing could be sent to it for `STALLED_SECONDS`."""
         hearing = asyncio.ensure_future(receive())
         try:
             while True:

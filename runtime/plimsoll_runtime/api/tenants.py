@@ -10,7 +10,7 @@ from hashlib import pbkdf2_hmac
 
 ROUNDS = 10_000
 """Of the hash that makes a tenant's name from its key: about 5 ms, once for each key. The names of cached blocks derive
-from it, and on a disk they outlive the server: whoever tries keys against them pays as much for each."""
+from it, and on a disk they outlive the server: guessing keys from them costs as much for each guess."""
 _PURPOSE = b"plimsoll/tenant"
 
 

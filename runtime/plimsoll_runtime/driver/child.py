@@ -129,7 +129,7 @@ class EngineChild:
         return not self._waiter.is_alive()
 
     def close(self, patience: float = KILL_SECONDS) -> None:
-        """Kill what still runs, give everything back. It blocks for so many seconds. May be called again."""
+        """Kill the process if it runs, and free everything, within `patience` seconds. May be called again."""
         if self._closed:
             return
         self._closed = True

@@ -169,7 +169,7 @@ class AsyncEngine:
         return (blocks + 1) * (self.info.kv_bytes // self.info.num_blocks) if blocks else self.info.kv_bytes
 
     async def resize(self, kv_bytes: int) -> int:
-        """Give the KV cache whole blocks of at most so many bytes, without stopping; the bytes that it has then.
+        """Resize the KV cache to whole blocks of at most `kv_bytes`, without stopping; returns the bytes it has then.
 
         Returns once what it had more is given back. Blocks in use are moved; where more are in use than are to stay,
         the cache shrinks as far as it can (`kv_bytes` tells) and by the rest as sequences end. To cancel the wait does

@@ -63,8 +63,8 @@ PARENT_CHECK_SECONDS = 5.0
 """How often to look whether the parent lives, in case something it has forked still holds our standard input."""
 COMMANDS_AT_ONCE = 128
 BYTES_AT_ONCE = 2**20
-"""What is taken between two steps: so many commands, and not another once they had so many bytes. The rest waits for
-the next step, and those who stream their answers do not wait for the rest."""
+"""Bounds on the commands that are taken between two steps: their number, and bytes after which no more are taken. The
+rest waits for the next step, so that running streams are not held up."""
 PROGRESS_STEP = 0.01
 LINGER_MS = 5000
 
@@ -117,7 +117,7 @@ class EngineProcess:
         self._context.destroy(LINGER_MS)
 
     def _report(self, stage: str, fraction: float) -> None:
-        """Pass on progress, in steps that somebody can see."""
+        """Pass on progress where it has visibly changed."""
         last_stage, last = self._progress
         if stage != last_stage or fraction >= last + PROGRESS_STEP or last < fraction == 1.0:
             self._progress = (stage, fraction)
@@ -176,7 +176,7 @@ class EngineProcess:
             self._resizes.append(command.key)
 
     def _tell_resized(self, core: EngineCore) -> None:
-        """Answer those who have asked for other sizes, once the cache has the last of them."""
+        """Answer all requests for a new cache size, once the cache has the size that was asked for last."""
         if self._resizes and not core.resizing:
             for key in self._resizes:
                 self._send(Resized(key, core.kv_bytes))

@@ -30,7 +30,7 @@ class Pulse:
         self._words = memoryview(self._page).cast("q")
 
     def expect(self, seconds: float) -> None:
-        """The engine is busy, for no longer than so many seconds from now."""
+        """The engine is busy, and will write again within `seconds`."""
         self._words[_DUE] = time.monotonic_ns() + int(seconds * 1e9)
 
     def rest(self) -> None:

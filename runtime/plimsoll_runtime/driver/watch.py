@@ -32,7 +32,7 @@ class Watch:
         self._left_lying_ns: int | None = None
 
     def is_hung(self, beat: Beat, sent: int) -> bool:
-        """Whether the engine that says this, and was sent so many commands, has hung. Never where the timeout is 0."""
+        """Whether the engine has hung, by its beat and the number of commands sent to it. Never with timeout 0."""
         now = self._clock()
         late = 0 if self._checked_ns is None else now - self._checked_ns - _CHECK_NS
         self._checked_ns = now

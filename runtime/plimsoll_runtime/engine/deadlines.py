@@ -1,4 +1,4 @@
-"""The requests that are of no use if their first token comes too late."""
+"""Requests whose first token is wanted by a deadline."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ SLACK = 64
 
 
 class DeadlineQueue:
-    """A heap by due time. Who has answered or ended is skipped, and dropped before such entries are the most."""
+    """A heap by due time. Entries of requests that have answered or ended are stale: they are skipped when they come
+    up, and all dropped when the heap has doubled.
+    """
 
     def __init__(self) -> None:
         self._heap: list[tuple[int, int, SequenceState]] = []
@@ -39,11 +41,11 @@ class DeadlineQueue:
         return missed
 
     def check_integrity(self, live: list[SequenceState]) -> None:
-        """Raises AssertionError when somebody is not watched, or the dead are too many."""
+        """Raises AssertionError when a deadline is not watched, or stale entries are too many."""
         watched = {sequence.request_id for _, _, sequence in self._heap if _waits(sequence)}
         wanted = {s.request_id for s in live if s.due_ns is not None and not s.answered}
-        assert watched == wanted, "a deadline is lost, or watched for nobody"
-        assert len(self._heap) <= self._limit, "dead entries pile up"
+        assert watched == wanted, "a deadline is lost, or watched for no request"
+        assert len(self._heap) <= self._limit, "stale entries pile up"
 
 
 def _waits(sequence: SequenceState) -> bool:

@@ -9,10 +9,11 @@ TIMES_THE_MEAN = 10
 """Of steps of the same size. Within a size tokens differ by up to 2 times, and attention costs more in a long context.
 """
 TIMES_A_GUESS = 2
-"""Of what steps of the next smaller known size let expect, token by token: that is more than a large step takes."""
+"""For a size that was not measured: factor over what the next smaller measured one predicts, token by token. (That is
+already more than a large step takes.)"""
 
 FIRST_SECONDS = 600.0
-"""For a step of an engine of which no time is known."""
+"""Seconds for a step while no step was measured."""
 
 
 class StepDurations:

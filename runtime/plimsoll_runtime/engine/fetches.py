@@ -15,16 +15,17 @@ from plimsoll_runtime.engine.policy import SECOND_NS
 from plimsoll_runtime.engine.sequence import Phase, SequenceState
 
 FETCH_NS = 2 * SECOND_NS
-"""So long a sequence waits at most for what is read for it from the disk; then it computes what is not there."""
+"""How long a sequence waits for its prefix to be read from the disk. Then it computes what has not arrived."""
 AHEAD_SHARE = 8
-"""Beside those that could begin at once, one is near the front for so many sequences that may run.
+"""Prefixes are prefetched for sequences near the front: those that could begin at once, and one more for every
+`AHEAD_SHARE` sequences that may run.
 
-Where all slots are taken, about so many end in the time that a few hundred blocks take to be read.
+Where all slots are taken, about that share of them ends in the time that a few hundred blocks take to be read.
 """
 
 
 class Fetches:
-    """Sequences that stand aside while the disk is read for them, and those that are in line again with what was read.
+    """Sequences that wait aside while their prefixes are prefetched from the disk, and those that are back in line.
 
     `clock` gives nanoseconds.
     """
@@ -85,7 +86,7 @@ class Fetches:
         return over
 
     def keep_only(self, front: Collection[SequenceState]) -> None:
-        """Who is in line again and not near the front, which these are, lets go of what was read."""
+        """Drop what was read for sequences that are back in line but not near the `front` of it."""
         for sequence in self._ready.keys() - front:
             self.end(sequence)
 

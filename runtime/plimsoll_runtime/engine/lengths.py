@@ -48,7 +48,7 @@ class LengthEstimator:
         return limit
 
     def learn(self, sequence: SequenceState) -> None:
-        """Take note of an answer that has ended by itself; what may not end early teaches nothing."""
+        """Learn from an answer that has ended by itself. One that may not end early (`ignore_eos`) tells nothing."""
         if sequence.params.ignore_eos and not sequence.stop_ids:
             return
         for kind in _kinds(sequence):

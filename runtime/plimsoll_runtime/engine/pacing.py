@@ -1,4 +1,4 @@
-"""How many tokens a step takes of prompts beside those that decode: on some devices each of them costs time."""
+"""How many prompt tokens a step computes beside decodes: on a CPU each of them makes the step longer."""
 
 from __future__ import annotations
 
@@ -7,42 +7,44 @@ from dataclasses import dataclass
 from plimsoll_runtime.engine.limits import Limits
 
 DECODES_PER_NEWCOMER = 4
-"""Where at least so many decode for each newcomer, the newcomers' prompts are cut small; else it is a burst."""
+"""With at least this many decodes for each new prompt, prompts are cut into small chunks. With fewer it is a burst."""
 STEPS_ALONE = 3
-"""Of a burst: prompts fill them alone, then all take part in one; so many and one are left to its last prompts."""
+"""In a burst this many steps hold prompts only, then one step holds decodes as well. When a burst is over, one more
+round of these steps computes its last prompts."""
 PROMPT_TOKENS_PER_DECODE = 1.5
 LEAST_PROMPT_TOKENS = 64
-"""Of prompts that are cut small: so many for each that decodes, and so many at least."""
+"""Where prompts are cut into small chunks: prompt tokens of a step for each decode, and at least."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """The tokens of a step, and whether prompts may have it alone if they fill it."""
+    """The tokens of a step. With `alone` it holds prompts only, if they fill it."""
 
     tokens: int
     alone: bool = False
 
 
 class Pacer:
-    """Decides step by step.
+    """Decides the size of each step.
 
-    Beside many that stream their answers a few newcomers must not take a step many times as long. While more come than
-    decode, small steps cost no more than large ones by the token, and the first tokens come sooner. Those that decode
-    are left out of most of them: each of their tokens would delay the first one of all who still wait. The last of a
-    burst are few beside those that decode by then, but the next tokens of these can wait for so few a little longer.
+    Where many sequences decode, a few new prompts must not make a step many times as long: they are cut into small
+    chunks. In a burst, where many prompts wait beside few decodes, small steps cost no more per token than large ones,
+    and first tokens come sooner. Most steps of a burst leave decodes out, since each decoded token would delay
+    the first token of every prompt that waits. The last prompts of a burst are few beside the decodes, and still get
+    steps of their own: the decodes wait for them a little longer.
     """
 
     def __init__(self, limits: Limits) -> None:
         self._paced = limits.paced
         self._most = limits.max_batch_tokens
         self._burst = min(limits.burst_tokens, limits.max_batch_tokens)
-        # Whoever wants small steps wants no long waits between tokens: two full ones at most.
+        # A small --max-batch-tokens asks for short waits between tokens: decodes wait for two full steps at most.
         self._alone = min(STEPS_ALONE, 2 * self._most // self._burst - 1) if self._burst < self._most else 0
         self._held = 0
         self._left = 0
 
     def next(self, decodes: int, newcomers: int) -> Pace:
-        """For a step in which so many could decode, and so many have a prompt under way or could begin with one."""
+        """The size of a step for `decodes` sequences that decode and `newcomers` whose prompts are not yet computed."""
         if not newcomers or not self._paced:
             self._left = 0
             return Pace(self._most)
@@ -58,5 +60,5 @@ class Pacer:
         return Pace(min(self._most, decodes + self._burst))
 
     def had_it_alone(self, *, filled: bool) -> None:
-        """What became of a step that prompts could have alone."""
+        """Note whether prompts filled a step that was theirs alone."""
         self._held = self._held + 1 if filled else 0

@@ -50,7 +50,7 @@ class InlineSteps:
 class ThreadedSteps:
     """Steps run one after the other in their own thread, which ends with this object.
 
-    While it computes outside of Python, whoever hands it plans prepares the next one and deals with the last result.
+    While it computes outside of Python, the caller plans the next step and handles the last result.
     It says in `timeline` when a step begins.
     """
 

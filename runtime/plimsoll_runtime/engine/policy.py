@@ -25,8 +25,9 @@ DEFAULT_DEADLINE_SECONDS = 30
 TOKENS_PER_EXPECTED_TOKEN = 64
 """How far a longer job is put behind, in tokens computed by the engine for each token that it is expected to take.
 
-With a batch of so many, by about as long as it will run. In simulated bursts (benchmarks/scheduling) a mean wait of
-1.9 s becomes 1.8 s from 8 to 64, and stays that up to 4096 while the 99th percentile grows from 10 over 13 to 14 s.
+In a batch of this many sequences a job runs for about as long as it is put behind. In simulated bursts
+(benchmarks/scheduling) a mean wait of 1.9 s becomes 1.8 s from 8 to 64, and stays that up to 4096 while the 99th
+percentile grows from 10 over 13 to 14 s.
 """
 
 TOKENS_PER_CACHED_TOKEN = 64

@@ -45,7 +45,7 @@ class WaitingQueue:
         return None
 
     def pop(self) -> SequenceState:
-        """Take the first in line. Raises IndexError when nobody waits."""
+        """Take the first in line. Raises IndexError when the queue is empty."""
         sequence = self.peek()
         if sequence is None:
             raise IndexError("nobody waits")
@@ -54,7 +54,7 @@ class WaitingQueue:
         return sequence
 
     def leave(self, sequence: SequenceState) -> None:
-        """Note that somebody, from anywhere in line, does not wait in it any longer: its phase is another one now."""
+        """Note that a sequence has left the queue, from any place in it. Its phase has changed already."""
         assert sequence.phase is not Phase.WAITING
         self._gone(sequence)
 
@@ -105,7 +105,7 @@ class WaitingQueue:
             self._limit = 2 * len(self._heap) + SLACK
 
     def check_integrity(self) -> None:
-        """Raises AssertionError when somebody who waits cannot be found, or who does not is kept."""
+        """Raises AssertionError when a waiting sequence is missing, or one is kept that does not wait."""
         found = {sequence.arrival for rank, _, sequence in self._heap if _is_true(rank, sequence)}
         assert len(found) == self._length, f"{self._length} wait, {len(found)} can be found"
         assert len(self._heap) <= self._limit, "dead entries pile up"

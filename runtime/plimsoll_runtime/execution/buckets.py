@@ -21,6 +21,6 @@ def batch_buckets(most: int) -> list[int]:
 
 
 def bucket_of(sequences: int, buckets: Sequence[int]) -> int | None:
-    """The smallest bucket that holds so many sequences; None: none of them does."""
+    """The smallest bucket that holds `count` sequences; None where none does."""
     index = bisect_left(buckets, sequences)
     return buckets[index] if index < len(buckets) else None

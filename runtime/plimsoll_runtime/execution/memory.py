@@ -86,7 +86,7 @@ def check_step_fits(room: Room) -> None:
 
 
 def no_staging(num_blocks: int) -> int:
-    """Of a cache with no disk behind it, or with slots in another memory than its own."""
+    """For a cache without a disk behind it, or whose staging area is in another memory."""
     return 0
 
 
@@ -194,12 +194,12 @@ def _check_length(max_model_len: int | None, model_limit: int) -> None:
 
 
 def _blocks_of(tokens: int, block_size: int) -> int:
-    """Blocks that a sequence of so many tokens needs, with the padding block."""
+    """Blocks that a sequence of `tokens` needs, with the padding block."""
     return -(-tokens // block_size) + 1
 
 
 def _blocks_within(total: int, block_bytes: int, staging: Callable[[int], int]) -> int:
-    """As many blocks as so many bytes hold together with what lies beside them."""
+    """The most blocks that `total` bytes hold together with their staging area."""
     counts = range(1, total // block_bytes + 1)
     return bisect_right(counts, total, key=lambda count: count * block_bytes + staging(count))
 

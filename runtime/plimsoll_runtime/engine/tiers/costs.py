@@ -1,11 +1,11 @@
-"""Whether what the disk has of a prefix is read or computed again: what either took of late decides.
+"""Whether a prefix on the disk is read or computed again: the way that took less time of late.
 
-Until both have been seen, the disk is read. Once reading was found to be the slower way nothing would be read any
-longer, and nobody would notice that the disk is fast again: so now and then a few blocks are read all the same. That
-goes by how many have gone without, never by time or by chance. What computing takes is learnt from every step of
-prompts, by how many tokens it had: those of a small step cost more, and where prefixes are read the steps are small.
+Until both have been measured, the disk is read. When reading is the slower way, nothing would be read any more, and it
+would go unnoticed that the disk is fast again. So after `RETRY_AFTER` sequences that computed what the disk has, a few
+blocks are read all the same: a count decides, neither time nor chance. The cost of computing is learnt from every step
+of prompts, by the size of the step: a token of a small step costs more, and steps are small where prefixes are read.
 
-A token is taken to cost the same wherever it stands in a context, and to come back from host memory for nothing.
+The model is simple: a token costs the same at any position of a context, and a block in host memory costs nothing.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 DECAY = 7 / 8
-"""Each block that is read, and each step of prompts, leaves so much of the weight of those like it before."""
+"""What remains of the weight of older measurements with each new one."""
 RETRY_AFTER = 16
-"""When so many in a row have computed what lies on the disk, the next one has some of it read."""
+"""After this many sequences in a row that computed what lies on the disk, some of it is read for the next one."""
 RETRY_BLOCKS = 8
-"""So much of it, which leaves about a third of the weight of what was known before."""
+"""Blocks that are read then: about a third of the weight of older measurements is left after them."""
 
 
 class Prospect(NamedTuple):
@@ -35,7 +35,7 @@ class Prospect(NamedTuple):
 
 @dataclass(slots=True)
 class _Average:
-    """What one of something takes, in nanoseconds; older ones count less and less."""
+    """Nanoseconds for each unit of an amount; older measurements count less and less."""
 
     amount: float = 0.0
     ns: float = 0.0
@@ -45,7 +45,7 @@ class _Average:
         self.ns = self.ns * DECAY + ns
 
     def of(self, amount: int) -> float:
-        """What so much takes."""
+        """Predicted nanoseconds."""
         return self.ns / self.amount * amount
 
 
@@ -58,17 +58,17 @@ class Costs:
         self._without = 0
 
     def learn_read(self, ns: int, *, ok: bool) -> None:
-        """A block was read in so many nanoseconds. Where that failed they were spent for nothing."""
+        """Reading a block took `ns` nanoseconds. A failed read counts as time without a block."""
         self._reading.learn(int(ok), ns)
 
     def learn_computed(self, tokens: int, ns: int) -> None:
-        """A step computed so many tokens, most of them of prompts. Those from a power of two to the next are alike."""
+        """A step of prompts computed `tokens` in `ns` nanoseconds. Steps are averaged by size, in powers of two."""
         self._computing.setdefault(tokens.bit_length(), _Average()).learn(tokens, ns)
 
     def choose(self, prospect: Prospect, block_size: int, *, again: bool = False) -> int:
         """How many blocks of a prefix are to be held in host memory: all, those that are `ready`, or a few more.
 
-        Who is asked about `again` was counted among those that go without, and is not the next one after them.
+        `again`: it was asked before for this sequence, whose refusal has been counted: it is no reason to try the disk.
         """
         ready, gained, awaited = prospect
         if not gained or self._pays(awaited, gained * block_size):
@@ -76,7 +76,7 @@ class Costs:
         return ready if again or self._without < RETRY_AFTER else ready + min(gained, RETRY_BLOCKS)
 
     def went_with(self) -> None:
-        """Something is read for a sequence."""
+        """A prefix is read for a sequence."""
         self._without = 0
 
     def went_without(self) -> None:
@@ -84,7 +84,7 @@ class Costs:
         self._without += 1
 
     def _pays(self, blocks: int, tokens: int) -> bool:
-        """Whether so many blocks are read sooner than so many tokens computed, in steps most like one of so many."""
+        """Whether reading `blocks` takes less than computing `tokens`, by the steps whose size is nearest to that."""
         if not self._reading.amount or not self._computing:
             return True
         size = min(self._computing, key=lambda known: abs(known - tokens.bit_length()))

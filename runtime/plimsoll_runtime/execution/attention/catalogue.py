@@ -15,7 +15,7 @@ from plimsoll_runtime.models.spec.attention import AttentionShape
 
 FLASHINFER_HEAD_DIMS = (64, 128, 256)
 FLASH_ATTN_BLOCK = 256
-"""FlashAttention 2 reads paged caches in pages of a multiple of so many tokens."""
+"""FlashAttention 2 reads paged caches whose pages are a multiple of this many tokens."""
 FLASH_ATTN_MAX_HEAD_DIM = 256
 UNKNOWN = {
     "softcap": "caps no scores, and the model's are",
@@ -47,7 +47,7 @@ class Target:
 class Entry:
     """Why a backend cannot run there (None if it can), and its class, imported only when it is called for.
 
-    A `last_resort` is taken for its own sake never: its memory grows with the square of a prompt.
+    A `last_resort` is only taken where no other can run: its memory grows with the square of a prompt.
     """
 
     why_not: Callable[[Target], str | None]

@@ -20,7 +20,7 @@ from plimsoll_runtime.execution.kv_cache import KvCache
 from plimsoll_runtime.models.spec.attention import AttentionShape
 
 REPEATS = 3
-"""The least of so many runs counts: what disturbs a run only ever makes it longer."""
+"""Runs of which the shortest counts: disturbances only make a run longer."""
 TOLERANCE = {torch.float32: 2e-3, torch.bfloat16: 3e-2, torch.float16: 5e-3}
 """Of values around 1. GPUs may multiply float32 with 10 bits of mantissa."""
 
@@ -31,7 +31,7 @@ Inputs = tuple[Tensor, Tensor, Tensor, Tensor | None]
 
 @dataclass(frozen=True, slots=True)
 class Mix:
-    """`decodes` sequences of one row each over `context` cached tokens, and one prompt's chunk of so many rows."""
+    """`decodes` sequences of one row each over `context` cached tokens, and a chunk of one prompt with `chunk` rows."""
 
     decodes: int
     context: int
