@@ -4,14 +4,13 @@ about. Families that have a program of ours too are made to run without it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from functools import cache
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from model_support.cases import VISIBLE, Case, Saved, saved_cases
 from model_support.forward import largest_difference, loaded_by_transformers, of_engine, of_transformers
 from model_support.tiny import VOCAB, make_model, prompts, save_model
 from torch import Tensor
@@ -22,17 +21,8 @@ from plimsoll_runtime.models.foreign import masks
 from plimsoll_runtime.models.foreign.halves import Halves
 
 TOLERANCE = 1e-3
-VISIBLE = 0.05
 PROMPTS = prompts((1, 17, 40, 120))
 """Past every window (16) below."""
-
-
-@dataclass(frozen=True)
-class Case:
-    """A model to compare."""
-
-    config: str
-    values: Mapping[str, Any] = field(default_factory=dict)
 
 
 HEADS: Mapping[str, Any] = {"head_dim": 16}
@@ -101,22 +91,10 @@ CASES: Mapping[str, Case] = {
     "starcoder2": Case("Starcoder2Config", {"sliding_window": 16}),
 }
 
-Saved = Callable[[str], tuple[Path, Any, list[Tensor]]]
-
 
 @pytest.fixture(scope="session")
 def saved(tmp_path_factory: pytest.TempPathFactory) -> Saved:
-    """The folder of a case's model, the model as Transformers loads it, and what it computes."""
-
-    @cache
-    def make(name: str) -> tuple[Path, Any, list[Tensor]]:
-        case = CASES[name]
-        folder = tmp_path_factory.mktemp(name)
-        save_model(make_model(case.config, case.values), folder)
-        reference = loaded_by_transformers(folder)
-        return folder, reference, of_transformers(reference, PROMPTS)
-
-    return make
+    return saved_cases(tmp_path_factory, CASES, PROMPTS)
 
 
 def computed(folder: Path, **options: Any) -> list[Tensor]:
@@ -126,13 +104,13 @@ def computed(folder: Path, **options: Any) -> list[Tensor]:
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("tokens", [2048, 24], ids=["together", "in-chunks"])
 def test_logits_equal_transformers(name: str, tokens: int, saved: Saved) -> None:
-    folder, _, expected = saved(name)
+    folder, expected = saved(name)
     assert largest_difference(computed(folder, max_batch_tokens=tokens), expected) < TOLERANCE
 
 
 @pytest.mark.parametrize("name", ["cwm", "deepseek-v2", "gemma3n", "opt"])
 def test_alone(name: str, saved: Saved) -> None:
-    folder, _, expected = saved(name)
+    folder, expected = saved(name)
     alone = [of_engine(str(folder), [prompt], model_impl="transformers")[0] for prompt in PROMPTS]
     assert largest_difference(alone, expected) < TOLERANCE
 
@@ -140,14 +118,15 @@ def test_alone(name: str, saved: Saved) -> None:
 @pytest.mark.parametrize("name", ["gemma2", "minicpm3"])
 @pytest.mark.parametrize("backend", ["torch", "reference"])
 def test_every_backend_of_a_cpu(name: str, backend: str, saved: Saved) -> None:
-    folder, _, expected = saved(name)
+    folder, expected = saved(name)
     assert largest_difference(computed(folder, attention_backend=backend), expected) < TOLERANCE
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_answers_with_prefix_hits(name: str, saved: Saved) -> None:
     """The log probabilities of each token of an answer, whose prompt is in the cache, and of its company's."""
-    folder, reference, _ = saved(name)
+    folder, _ = saved(name)
+    reference = loaded_by_transformers(folder)
     llm = LLM(
         str(folder), model_impl="transformers", dtype="float32", threads=1, kv_memory="4MiB", check_integrity_every=1
     )
@@ -166,7 +145,7 @@ def test_answers_with_prefix_hits(name: str, saved: Saved) -> None:
 
 def test_preempted_requests(saved: Saved) -> None:
     """A cache that holds too few of them at once; the tokens are those that a large one gives."""
-    folder, _, _ = saved("cwm")
+    folder, _ = saved("cwm")
     params = SamplingParams(temperature=0.0, max_tokens=40, ignore_eos=True)
     answers = []
     for memory in ("4MiB", "256KiB"):
@@ -181,8 +160,8 @@ def test_preempted_requests(saved: Saved) -> None:
 
 @pytest.mark.parametrize("name", ["cohere", "gemma2", "granite", "nanochat"])
 def test_a_head_without_its_scale_or_cap_would_show(name: str, saved: Saved, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder, reference, expected = saved(name)
-    head = reference.get_output_embeddings()
+    folder, expected = saved(name)
+    head = loaded_by_transformers(folder).get_output_embeddings()
     assert largest_difference(computed(folder), expected) < TOLERANCE
     monkeypatch.setattr("plimsoll_runtime.models.foreign.probe._check_equal", lambda *args: None)
     monkeypatch.setattr(Halves, "logits", lambda self, hidden: head(hidden))
@@ -193,7 +172,7 @@ def test_a_head_without_its_scale_or_cap_would_show(name: str, saved: Saved, mon
 def test_positions_counted_anew_in_every_step_would_show(
     name: str, saved: Saved, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder, _, expected = saved(name)
+    folder, expected = saved(name)
     real = Halves.hidden
     monkeypatch.setattr("plimsoll_runtime.models.foreign.probe._check_equal", lambda *args: None)
     monkeypatch.setattr(Halves, "hidden", lambda self, ids, positions: real(self, ids, torch.arange(len(ids))))
@@ -201,14 +180,14 @@ def test_positions_counted_anew_in_every_step_would_show(
 
 
 def test_a_window_that_gets_lost_is_noticed(saved: Saved, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder, _, _ = saved("starcoder2")
+    folder, _ = saved("starcoder2")
     monkeypatch.setattr(masks, "window_of", lambda mask: None)
     with pytest.raises(ModelError, match="tells attention of a window of 16 tokens and masks one of None"):
         computed(folder)
 
 
 def test_transformers_code_is_taken_where_there_is_none_of_ours(saved: Saved) -> None:
-    folder, _, expected = saved("apertus")
+    folder, expected = saved("apertus")
     assert largest_difference(of_engine(str(folder), PROMPTS), expected) < TOLERANCE
     with pytest.raises(ModelError, match="ApertusForCausalLM is not supported; known are"):
         of_engine(str(folder), PROMPTS, model_impl="native")

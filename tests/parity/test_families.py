@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from functools import cache
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from model_support.cases import Case, Saved, saved_cases
 from model_support.forward import largest_difference, loaded_by_transformers, of_engine, of_transformers
 from model_support.specs import MIXTURES
-from model_support.tiny import edit_config, make_model, prompts, save_model
-from torch import Tensor
+from model_support.tiny import prompts
 
 from plimsoll_kernels.cpu.library import kernels
 from plimsoll_runtime.models.composing import program_of
@@ -24,21 +23,6 @@ from plimsoll_runtime.weights.sources import resolve
 TOLERANCE = 1e-3
 PROMPTS = prompts((1, 17, 40, 120))
 """Past every window (16) below."""
-
-
-@dataclass(frozen=True)
-class Case:
-    """A model to compare: its config, what its config.json says otherwise, and an engine's `options`.
-
-    `shortest`: only prompts of so many tokens are compared.
-    """
-
-    config: str
-    values: Mapping[str, Any] = field(default_factory=dict)
-    drop: tuple[str, ...] = ()
-    edit: Mapping[str, Any] = field(default_factory=dict)
-    options: Mapping[str, Any] = field(default_factory=dict)
-    shortest: int = 1
 
 
 WINDOW: Mapping[str, Any] = {"sliding_window": 16, "num_hidden_layers": 4}
@@ -227,31 +211,16 @@ ELSEWHERE = {
 """Compared in test_logits.py, test_text_parts.py and test_mixtures.py."""
 
 
-def compared(name: str) -> list[list[int]]:
-    return [prompt for prompt in PROMPTS if len(prompt) >= CASES[name].shortest]
-
-
 @pytest.fixture(scope="session")
-def saved(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Path, list[Tensor]]]:
-    """The folder of a case's model, and what Transformers computes once it has loaded that folder."""
-
-    @cache
-    def make(name: str) -> tuple[Path, list[Tensor]]:
-        case = CASES[name]
-        folder = tmp_path_factory.mktemp(name)
-        save_model(make_model(case.config, case.values), folder)
-        edit_config(folder, drop=case.drop, **case.edit)
-        reference = loaded_by_transformers(folder)
-        return folder, of_transformers(reference, compared(name))
-
-    return make
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Saved:
+    return saved_cases(tmp_path_factory, CASES, PROMPTS)
 
 
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("tokens", [2048, 24], ids=["whole", "chunked"])
-def test_logits_equal_transformers(name: str, tokens: int, saved: Callable[[str], tuple[Path, list[Tensor]]]) -> None:
+def test_logits_equal_transformers(name: str, tokens: int, saved: Saved) -> None:
     folder, expected = saved(name)
-    actual = of_engine(str(folder), compared(name), max_batch_tokens=tokens, **CASES[name].options)
+    actual = of_engine(str(folder), CASES[name].compared(PROMPTS), max_batch_tokens=tokens, **CASES[name].options)
     assert largest_difference(actual, expected) < TOLERANCE
 
 
@@ -265,9 +234,7 @@ def test_the_cpu_kernels_compute_what_transformers_computes(name: str, tmp_path:
         pytest.skip("the CPU kernels were not built")
     case = CASES[name]
     wide = {key: value for key, value in WIDE.items() if key in case.values}
-    model = make_model(case.config, {"hidden_size": 64, **case.values, **wide})
-    save_model(model, tmp_path)
-    edit_config(tmp_path, drop=case.drop, **case.edit)
+    replace(case, values={**case.values, **wide}).write(tmp_path, hidden_size=64)
     if reason := why_not_fused(program_of(describe(resolve(str(tmp_path)).config))):
         pytest.skip(f"the CPU kernels {reason}")
     expected = of_transformers(loaded_by_transformers(tmp_path), PROMPTS)
@@ -275,6 +242,6 @@ def test_the_cpu_kernels_compute_what_transformers_computes(name: str, tmp_path:
     assert largest_difference(actual, expected) < TOLERANCE
 
 
-def test_every_family_is_compared(saved: Callable[[str], tuple[Path, list[Tensor]]]) -> None:
+def test_every_family_is_compared(saved: Saved) -> None:
     compared = {describe(resolve(str(saved(name)[0])).config).architecture for name in CASES}
     assert compared | ELSEWHERE == set(FAMILIES)

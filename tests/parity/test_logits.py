@@ -2,45 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
-from functools import cache
-from pathlib import Path
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
-from model_support.forward import largest_difference, loaded_by_transformers, of_engine, of_transformers
+from model_support.cases import VISIBLE, Case, Saved, saved_cases, with_mistakes
+from model_support.forward import largest_difference, of_engine
 from model_support.specs import ropes_of, with_norms, with_ropes, with_shapes
-from model_support.tiny import edit_config, make_model, prompts, save_model
-from torch import Tensor
+from model_support.tiny import prompts
 
 from plimsoll_kernels.cpu.library import kernels
-from plimsoll_runtime.driver import model as model_module
-from plimsoll_runtime.models import registry
 from plimsoll_runtime.models.families.changing import with_windows
 from plimsoll_runtime.models.spec.decoder import DecoderSpec
 from plimsoll_runtime.models.spec.rope import RopeSpec
 
 TOLERANCE = 1e-3
-VISIBLE = 0.05
-"""What a mistake has to change: far more than the tolerance, or the model could not show the mistake."""
 PROMPTS = prompts((1, 17, 40, 90, 300))
 """Past every window (16) and every rope border (a context of 32, stretched) below."""
-
-Spec = Callable[[DecoderSpec], DecoderSpec]
-
-
-@dataclass(frozen=True)
-class Case:
-    """A model to compare: its config, how it is saved, and a mistake that its logits would show."""
-
-    config: str
-    values: Mapping[str, Any] = field(default_factory=dict)
-    mistake: Spec | None = None
-    save: Mapping[str, Any] = field(default_factory=dict)
-    drop: tuple[str, ...] = ()
-    edit: Mapping[str, Any] = field(default_factory=dict)
 
 
 def wider_window(spec: DecoderSpec) -> DecoderSpec:
@@ -203,24 +183,13 @@ CASES: Mapping[str, Case] = {
 
 
 @pytest.fixture(scope="session")
-def saved(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Path, list[Tensor]]]:
-    """The folder of a case's model, and what Transformers computes once it has loaded that folder."""
-
-    @cache
-    def make(name: str) -> tuple[Path, list[Tensor]]:
-        case = CASES[name]
-        folder = tmp_path_factory.mktemp(name)
-        save_model(make_model(case.config, case.values), folder, **case.save)
-        edit_config(folder, drop=case.drop, **case.edit)
-        reference = loaded_by_transformers(folder)
-        return folder, of_transformers(reference, PROMPTS)
-
-    return make
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Saved:
+    return saved_cases(tmp_path_factory, CASES, PROMPTS)
 
 
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("tokens", [2048, 24], ids=["whole", "chunked"])
-def test_logits_equal_transformers(name: str, tokens: int, saved: Callable[[str], tuple[Path, list[Tensor]]]) -> None:
+def test_logits_equal_transformers(name: str, tokens: int, saved: Saved) -> None:
     folder, expected = saved(name)
     actual = of_engine(str(folder), PROMPTS, max_batch_tokens=tokens)
     assert largest_difference(actual, expected) < TOLERANCE
@@ -228,7 +197,7 @@ def test_logits_equal_transformers(name: str, tokens: int, saved: Callable[[str]
 
 @pytest.mark.parametrize("name", ["llama-llama3", "qwen3", "gemma3"])
 @pytest.mark.parametrize("backend", ["cpu", "torch", "sdpa", "reference"])
-def test_every_backend_of_a_cpu(name: str, backend: str, saved: Callable[[str], tuple[Path, list[Tensor]]]) -> None:
+def test_every_backend_of_a_cpu(name: str, backend: str, saved: Saved) -> None:
     if backend == "cpu" and kernels(torch.float32) is None:
         pytest.skip("this processor has no kernels for float32, or they were not built")
     folder, expected = saved(name)
@@ -236,18 +205,14 @@ def test_every_backend_of_a_cpu(name: str, backend: str, saved: Callable[[str], 
     assert largest_difference(actual, expected) < TOLERANCE
 
 
-@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.mistake is not None])
-def test_a_mistake_would_show(
-    name: str, saved: Callable[[str], tuple[Path, list[Tensor]]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("name", with_mistakes(CASES))
+def test_a_mistake_would_show(name: str, saved: Saved, monkeypatch: pytest.MonkeyPatch) -> None:
     """The comparison above is worth something: with one detail of the spec wrong, the logits are far off."""
-    mistake = CASES[name].mistake
-    assert mistake is not None
-    monkeypatch.setattr(model_module, "describe", lambda config: mistake(registry.describe(config)))
+    CASES[name].be_mistaken(monkeypatch)
     folder, expected = saved(name)
     assert largest_difference(of_engine(str(folder), PROMPTS), expected) > VISIBLE
 
 
-def test_shards_are_many(saved: Callable[[str], tuple[Path, list[Tensor]]]) -> None:
+def test_shards_are_many(saved: Saved) -> None:
     folder, _ = saved("llama-shards")
     assert len(list(folder.glob("*.safetensors"))) > 10

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
-from functools import cache
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
-from model_support.forward import backend_of, largest_difference, loaded_by_transformers, of_engine, of_transformers
+from model_support.cases import VISIBLE, Case, Saved, Spec, saved_cases, with_mistakes
+from model_support.forward import backend_of, largest_difference, of_engine
 from model_support.specs import MIXTURES, with_ropes, with_shapes
-from model_support.tiny import edit_config, make_model, prompts, save_model
-from torch import Tensor
+from model_support.tiny import prompts
 
 from plimsoll_kernels.cpu.library import kernels
-from plimsoll_runtime.driver import model as model_module
 from plimsoll_runtime.models import registry
 from plimsoll_runtime.models.families.changing import with_layers, with_mixers
 from plimsoll_runtime.models.spec.attention import LatentAttention
@@ -25,25 +22,8 @@ from plimsoll_runtime.models.spec.feed_forward import ClampedGate, Mixture
 from plimsoll_runtime.weights.sources import resolve
 
 TOLERANCE = 2e-3
-VISIBLE = 0.05
-"""What a mistake has to change: far more than the tolerance, or the model could not show the mistake."""
 PROMPTS = prompts((1, 17, 40, 90, 200))
 """Past every window (16) below."""
-
-Spec = Callable[[DecoderSpec], DecoderSpec]
-
-
-@dataclass(frozen=True)
-class Case:
-    """A model to compare: its config, a mistake that its logits would show, and what the engine is told."""
-
-    config: str
-    values: Mapping[str, Any] = field(default_factory=dict)
-    mistake: Spec | None = None
-    save: Mapping[str, Any] = field(default_factory=dict)
-    drop: tuple[str, ...] = ()
-    edit: Mapping[str, Any] = field(default_factory=dict)
-    options: Mapping[str, Any] = field(default_factory=dict)
 
 
 def mixtures(change: Callable[[Mixture], Mixture]) -> Spec:
@@ -371,54 +351,39 @@ CASES: Mapping[str, Case] = {
 
 
 @pytest.fixture(scope="session")
-def saved(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Path, list[Tensor]]]:
-    """The folder of a case's model, and what Transformers computes once it has loaded that folder."""
-
-    @cache
-    def make(name: str) -> tuple[Path, list[Tensor]]:
-        case = CASES[name]
-        folder = tmp_path_factory.mktemp(name)
-        save_model(make_model(case.config, case.values), folder, **case.save)
-        edit_config(folder, drop=case.drop, **case.edit)
-        reference = loaded_by_transformers(folder)
-        return folder, of_transformers(reference, PROMPTS)
-
-    return make
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Saved:
+    return saved_cases(tmp_path_factory, CASES, PROMPTS)
 
 
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("tokens", [2048, 24], ids=["whole", "chunked"])
-def test_logits_equal_transformers(name: str, tokens: int, saved: Callable[[str], tuple[Path, list[Tensor]]]) -> None:
+def test_logits_equal_transformers(name: str, tokens: int, saved: Saved) -> None:
     folder, expected = saved(name)
     actual = of_engine(str(folder), PROMPTS, max_batch_tokens=tokens, **CASES[name].options)
     assert largest_difference(actual, expected) < TOLERANCE
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_logits_on_torchs_executor(name: str, saved: Callable[[str], tuple[Path, list[Tensor]]]) -> None:
+def test_logits_on_torchs_executor(name: str, saved: Saved) -> None:
     folder, expected = saved(name)
     actual = of_engine(str(folder), PROMPTS, max_batch_tokens=96, attention_backend="torch", **CASES[name].options)
     assert largest_difference(actual, expected) < TOLERANCE
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_the_kernels_compute_each(name: str, saved: Callable[[str], tuple[Path, list[Tensor]]]) -> None:
+def test_the_kernels_compute_each(name: str, saved: Saved) -> None:
     """So that it is they who are compared above, wherever they were built."""
     chosen = backend_of(resolve(str(saved(name)[0])), torch.float32)
     assert chosen.name == ("cpu" if kernels(torch.float32) else "torch")
 
 
-def test_every_mixture_is_compared(saved: Callable[[str], tuple[Path, list[Tensor]]]) -> None:
+def test_every_mixture_is_compared(saved: Saved) -> None:
     assert {registry.describe(resolve(str(saved(name)[0])).config).architecture for name in CASES} == MIXTURES
 
 
-@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.mistake is not None])
-def test_a_mistake_would_show(
-    name: str, saved: Callable[[str], tuple[Path, list[Tensor]]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("name", with_mistakes(CASES))
+def test_a_mistake_would_show(name: str, saved: Saved, monkeypatch: pytest.MonkeyPatch) -> None:
     """The comparison above is worth something: with one detail of the spec wrong, the logits are far off."""
-    mistake = CASES[name].mistake
-    assert mistake is not None
-    monkeypatch.setattr(model_module, "describe", lambda config: mistake(registry.describe(config)))
+    CASES[name].be_mistaken(monkeypatch)
     folder, expected = saved(name)
     assert largest_difference(of_engine(str(folder), PROMPTS, **CASES[name].options), expected) > VISIBLE

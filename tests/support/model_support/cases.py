@@ -1,0 +1,74 @@
+"""Models to be compared with Transformers: what each is made of, and a mistake that its logits would show."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from model_support.forward import loaded_by_transformers, of_transformers
+from model_support.tiny import edit_config, make_model, save_model
+from torch import Tensor
+
+from plimsoll_runtime.driver import model as model_module
+from plimsoll_runtime.models import registry
+from plimsoll_runtime.models.spec.decoder import DecoderSpec
+
+VISIBLE = 0.05
+"""What a mistake has to change: far more than any tolerance, or the model could not show the mistake."""
+
+Spec = Callable[[DecoderSpec], DecoderSpec]
+Saved = Callable[[str], tuple[Path, list[Tensor]]]
+"""The folder of a case's model, and what Transformers computes once it has loaded that folder."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model: its config, a mistake, how it is saved, what its config.json says otherwise, and an engine's `options`.
+
+    `shortest`: only prompts of so many tokens are compared.
+    """
+
+    config: str
+    values: Mapping[str, Any] = field(default_factory=dict)
+    mistake: Spec | None = None
+    save: Mapping[str, Any] = field(default_factory=dict)
+    drop: tuple[str, ...] = ()
+    edit: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
+    shortest: int = 1
+
+    def write(self, folder: Path, **values: Any) -> None:
+        """Save the model, with these values beneath its own."""
+        save_model(make_model(self.config, {**values, **self.values}), folder, **self.save)
+        edit_config(folder, drop=self.drop, **self.edit)
+
+    def compared(self, prompts: list[list[int]]) -> list[list[int]]:
+        """Those that are long enough."""
+        return [prompt for prompt in prompts if len(prompt) >= self.shortest]
+
+    def be_mistaken(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """From now on whatever is loaded has the mistake in its spec."""
+        mistake = self.mistake
+        assert mistake is not None
+        monkeypatch.setattr(model_module, "describe", lambda config: mistake(registry.describe(config)))
+
+
+def with_mistakes(cases: Mapping[str, Case]) -> list[str]:
+    """The names of those that have one."""
+    return [name for name, case in cases.items() if case.mistake is not None]
+
+
+def saved_cases(factory: pytest.TempPathFactory, cases: Mapping[str, Case], prompts: list[list[int]]) -> Saved:
+    """Each is saved and computed when it is first asked for."""
+
+    @cache
+    def make(name: str) -> tuple[Path, list[Tensor]]:
+        folder = factory.mktemp(name)
+        cases[name].write(folder)
+        return folder, of_transformers(loaded_by_transformers(folder), cases[name].compared(prompts))
+
+    return make
