@@ -179,6 +179,13 @@ CASES: Mapping[str, Case] = {
             "attention_bias": True,
         },
     ),
+    "granite-swa": Case(
+        "GraniteSWAConfig", {"num_hidden_layers": 5, "sliding_window": 16, "attention_multiplier": 0.3}
+    ),
+    "granite-swa-ropes": Case("GraniteSWAConfig", {**WINDOW, "layer_rope_theta": [1e3, 0, 1e4, 1e2]}),
+    "codegen": Case("CodeGenConfig", {**GPT, "rotary_dim": 8, "n_ctx": 256}),
+    "openai-gpt": Case("OpenAIGPTConfig", GPT),
+    "openai-gpt-silu": Case("OpenAIGPTConfig", {**GPT, "afn": "silu"}),
     "glm": Case("GlmConfig", HEADS),
     "glm4": Case("Glm4Config", {**HEADS, "attention_bias": False}),
     "smollm3": Case("SmolLM3Config", {"num_hidden_layers": 5}),

@@ -221,6 +221,11 @@ CASES: Mapping[str, Case] = {
         fewer_experts,
     ),
     "granite-moe": Case("GraniteMoeConfig", {**GRANITE, "attention_bias": True}, not_renormalised),
+    "granite-moe-swa": Case(
+        "GraniteMoeSWAConfig",
+        {**GRANITE, "num_hidden_layers": 5, "sliding_window": 16, "layer_rope_theta": [0, 1e3, 1e4, 0.0, 1e2]},
+        wider_window,
+    ),
     "granite-moe-shared": Case("GraniteMoeSharedConfig", {**GRANITE, "shared_intermediate_size": 24}, unscaled),
     "granite-moe-shared-with-none": Case("GraniteMoeSharedConfig", {**GRANITE, "tie_word_embeddings": True}),
     "phimoe": Case("PhimoeConfig", PHIMOE, routing(jitter=0.5)),

@@ -156,6 +156,12 @@ class _Layer:
             return
         assert self._layer.mixer is not None
         assert self._layer.mlp is not None
+        if self._layer.residual == "normed":
+            yield from self._mixer(self._layer.mixer, STATES)
+            yield from self._normed_sum(after_mixer, OpKind.OUTPUT)
+            yield from self._mlp(self._layer.mlp, STATES)
+            yield from self._normed_sum(after_mlp, OpKind.DOWN)
+            return
         yield from self._before(before_mixer, NORMED)
         mlp_reads = NORMED
         if self._layer.residual == "parallel":
@@ -178,6 +184,10 @@ class _Layer:
         if self._layer.after:
             yield self._composer.norm(self._layer.norm, f"{self._prefix}.{name}", ADDED, ADDED)
         yield Add(self._hidden, kind, (STATES, ADDED), (STATES,), self._layer.scale)
+
+    def _normed_sum(self, name: str, kind: OpKind) -> Iterator[Op]:
+        yield Add(self._hidden, kind, (STATES, ADDED), (STATES,), self._layer.scale)
+        yield self._composer.norm(self._layer.norm, f"{self._prefix}.{name}", STATES, STATES)
 
     def _mixer(self, mixer: Mixer, reads: str) -> Iterator[Op]:
         """What it gives is ADDED."""
@@ -239,9 +249,11 @@ class _Layer:
         """Queries, keys and values side by side."""
         shape, names = attention.shape, self._names
         widths = (shape.query_width, shape.key_width, shape.key_width)
-        order = None
+        order: Order | None = None
         if names.interleaved:
             order = HeadByHead(shape.kv_heads, shape.heads // shape.kv_heads, shape.head_dim)
+        elif names.shards:
+            order = ByGroup(names.shards, tuple(width // names.shards for width in widths), (0, 2, 1))
         parts = self._composer.linear(
             self._prefix, names.query_key_value, widths, self._hidden, biased=attention.qkv_bias, order=order
         )

@@ -29,6 +29,7 @@ MIXTURES = {
     "DeepseekV2ForCausalLM",
     "DeepseekV3ForCausalLM",
     "Glm4MoeLiteForCausalLM",
+    "GraniteMoeSWAForCausalLM",
 }
 """Architectures with experts."""
 RECURRENT = {

@@ -32,7 +32,16 @@ COMMON: Mapping[str, Any] = {
 }
 
 
-EMBEDDINGS = ("embed_tokens", "wte", "wpe", "embed_in", "word_embeddings", "embed_positions")
+EMBEDDINGS = (
+    "embed_tokens",
+    "wte",
+    "wpe",
+    "embed_in",
+    "word_embeddings",
+    "embed_positions",
+    "tokens_embed",
+    "positions_embed",
+)
 """What families call their tables of tokens and positions."""
 
 

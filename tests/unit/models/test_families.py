@@ -33,6 +33,7 @@ LLAMA3: Values = {"rope_type": "llama3", "factor": 4.0, "low_freq_factor": 1.0, 
 OWN: Mapping[str, Values] = {
     "HeliumForCausalLM": {"hidden_size": 320, "num_attention_heads": 20},
     "GPTJForCausalLM": {"num_attention_heads": 8},
+    "CodeGenForCausalLM": {"num_attention_heads": 8},
     "GPTNeoForCausalLM": {"num_hidden_layers": 24},
     "DeepseekV2ForCausalLM": {"num_experts_per_tok": 2},
     "Mamba2ForCausalLM": {"num_heads": 16},
@@ -229,6 +230,9 @@ def test_what_would_change_the_numbers_is_refused(name: str) -> None:
             {"rope_parameters": {"partial_rotary_factor": 0.7}},
             "partial_rotary_factor = 0.7 is not",
         ),
+        ("CodeGenForCausalLM", {"n_head": 6, "n_embd": 768, "head_dim": 128}, "n_head is 6, which are no 4 shards"),
+        ("GraniteSWAForCausalLM", {"layer_rope_theta": [1.0]}, "layer_rope_theta is .* and not a number for each of 2"),
+        ("OpenAIGPTLMHeadModel", {"afn": "tanh"}, "activation_function = 'tanh' is not supported"),
         ("MiniMaxM2ForCausalLM", {"scoring_func": "softmax"}, "scoring_func = 'softmax' is not supported"),
     ],
 )
@@ -287,6 +291,7 @@ fields = st.sampled_from(
         | {"decoder_sparse_step", "mlp_only_layers", "n_group", "topk_group", "n_shared_experts", "n_routed_experts"}
         | {"attention_chunk_size", "moe_layers", "floor_scale", "attn_scale", "attn_temperature_tuning"}
         | {"kv_lora_rank", "q_lora_rank", "qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim", "mlp_layer_types"}
+        | {"layer_rope_theta", "afn"}
         | {"attn_config", "alibi", "n_layer", "n_heads", "seq_length", "max_seq_len"}
         | {"moe_intermediate_size", "moe_layer_interval", "moe_layer_end_index", "num_nextn_predict_layers"}
     )

@@ -9,8 +9,10 @@ from plimsoll_runtime.models.spec.feed_forward import FeedForward
 from plimsoll_runtime.models.spec.mixer import Mixer
 from plimsoll_runtime.models.spec.norm import Norm
 
-Residual = Literal["sequential", "parallel", "parallel-one-norm"]
+Residual = Literal["sequential", "normed", "parallel", "parallel-one-norm"]
 """Whether the MLP reads what attention has been added to, or what attention reads; then with a norm of its own or not.
+
+`normed`: sums are normed, and go on so.
 """
 
 

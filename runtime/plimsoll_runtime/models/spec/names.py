@@ -60,6 +60,7 @@ class Names:
 
     - `query_key_value`: three tensors, or one that has queries, keys and values one below the other.
     - `interleaved`: that one has them head by head instead: for each key head its queries, its key and its value.
+    - `shards`: that one has so many parts, each with its share of queries, of values and of keys.
     - `gate_up`: two tensors, or one that has the gate above the other. A plain MLP has only the last of them.
     - `recurrent`: what the names of a recurrent layer's tensors begin with.
     - `norms`: before and after attention, before and after the MLP. A family has a norm where its layers have one.
@@ -74,6 +75,7 @@ class Names:
     layer: str = "model.layers.{}"
     query_key_value: tuple[str, ...] = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
     interleaved: bool = False
+    shards: int = 0
     output: str = "self_attn.o_proj"
     latent: LatentNames = DEEPSEEK
     head_norms: tuple[str, str] = ("self_attn.q_norm", "self_attn.k_norm")
