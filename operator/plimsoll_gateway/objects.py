@@ -16,6 +16,7 @@ from plimsoll_cluster.resource import Entry, Resource
 from plimsoll_gateway.table import Model, Replica, Table, build_table
 
 POD_SELECTOR = "app.kubernetes.io/name=plimsoll-runtime,app.kubernetes.io/managed-by=plimsoll-operator"
+HOLD_ANNOTATION = "plimsoll.dev/hold-requests"
 REVISION_LABEL = "plimsoll.dev/revision"
 CONTAINER = "runtime"
 PORT = 8000
@@ -52,16 +53,24 @@ def read_served(item: Object) -> Served:
     names = spec.get("model", {}).get("servedNames") or [meta["name"]]
     created = datetime.fromisoformat(meta["creationTimestamp"]).timestamp()
     stopped = spec.get("replicas") == 0
-    scaling = spec.get("scaling")
     return Served(
         tuple(names),
         created,
         _why_not_ready(item),
         pooled="placement" in spec and not stopped,
         canary=_canary(item),
-        scales_to=0 if scaling is None or stopped else int(scaling.get("maxReplicas", 1)),
+        scales_to=_scales_to(meta, spec),
         stalled=conditions_of(item).get("Stalled", {}).get("status") == "True",
     )
+
+
+def _scales_to(meta: Object, spec: Object) -> int:
+    """How many replicas may be made of it when requests come. One that others than our scaler scale says so itself."""
+    replicas = spec.get("replicas")
+    if (scaling := spec.get("scaling")) is not None:
+        return 0 if replicas == 0 else int(scaling.get("maxReplicas", 1))
+    held = "placement" not in spec and (meta.get("annotations") or {}).get(HOLD_ANNOTATION) == "true"
+    return max(1, int(replicas or 0)) if held else 0
 
 
 def read_replica(pod: Object) -> Replica | None:

@@ -8,15 +8,13 @@ from collections.abc import Callable
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
-
-class HealthError(Exception):
-    """The port cannot be listened on."""
+from plimsoll_operator.listening import ListenError
 
 
 async def serve_health(port: int, is_live: Callable[[], bool], trouble: Callable[[], str]) -> web.AppRunner:
     """Listen until the runner that is returned is cleaned up. `trouble` says why nothing is done, "" when all is well.
 
-    Raises HealthError.
+    Raises ListenError.
     """
 
     async def live(_: web.Request) -> web.Response:
@@ -39,5 +37,5 @@ async def serve_health(port: int, is_live: Callable[[], bool], trouble: Callable
         await web.TCPSite(runner, port=port).start()
     except OSError as error:
         await runner.cleanup()
-        raise HealthError(f"cannot listen on port {port} ({error.strerror}); choose another --health-port") from error
+        raise ListenError(f"cannot listen on port {port} ({error.strerror}); choose another --health-port") from error
     return runner

@@ -11,6 +11,7 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Coroutine, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -24,10 +25,11 @@ from plimsoll_operator.api import Api
 from plimsoll_operator.build.budget import Budgets
 from plimsoll_operator.common import Common
 from plimsoll_operator.expectations import Expectations
-from plimsoll_operator.health import HealthError, serve_health
+from plimsoll_operator.health import serve_health
 from plimsoll_operator.identity import KIND, POOL_KIND, ObjectKey
 from plimsoll_operator.kinds import Caches
 from plimsoll_operator.lease import MARGIN, Lease, LeaseLostError
+from plimsoll_operator.listening import ListenError
 from plimsoll_operator.metrics import LEADER, LEADERLESS, UNFOLLOWED
 from plimsoll_operator.names import NameRegistry
 from plimsoll_operator.nodes import NodeRegistry
@@ -66,7 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     logging.basicConfig(level=options.log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     try:
         return asyncio.run(_run(options))
-    except (NoClusterError, HealthError, HostKeyError, PrerequisiteError) as error:
+    except (NoClusterError, ListenError, HostKeyError, PrerequisiteError) as error:
         print(f"plimsoll-operator: {error}", file=sys.stderr)  # noqa: T201
         return 1
 
@@ -200,7 +202,7 @@ def _identities() -> tuple[str, str]:
 
 async def _run(options: Options) -> int:
     loop = asyncio.get_running_loop()
-    async with await connect() as connection:
+    async with await connect() as connection, _external_scaler(options):
         outstanding = Outstanding(MARGIN)
         api = Api(connection, outstanding)
         operator = Operator(options, api, partial(follow, connection), *_identities(), outstanding)
@@ -213,6 +215,16 @@ async def _run(options: Options) -> int:
         finally:
             await operator.lease.release()
             await health.cleanup()
+
+
+def _external_scaler(options: Options) -> AbstractAsyncContextManager[object]:
+    port, gateways = options.external_scaler_port, options.gateways
+    if port is None or gateways is None:
+        return nullcontext()
+    # Imported here: gRPC takes memory, which only those need who want it.
+    from plimsoll_operator.external.run import external_scaler
+
+    return external_scaler(gateways, port)
 
 
 async def _end_of(task: asyncio.Task[None]) -> int:

@@ -29,6 +29,7 @@ class Options:
     budgets: bool
     host_keys: Path | None
     gateways: Gateways | None
+    external_scaler_port: int | None
     log_level: str
 
 
@@ -86,10 +87,18 @@ def parse_options(arguments: Sequence[str] | None = None) -> Options:
         help="a headless Service that names every gateway, and their metrics port: they are asked for the demand that "
         "models with spec.scaling scale by (default: none, and those stay as they are)",
     )
+    parser.add_argument(
+        "--external-scaler-port",
+        type=_port,
+        metavar="PORT",
+        help="answer KEDA there, as an external scaler, how much each model is asked for by --gateways (default: none)",
+    )
     parser.add_argument("--log-level", choices=("DEBUG", "INFO", "WARNING", "ERROR"), default="INFO")
     args = parser.parse_args(arguments)
     if args.namespace and args.all_namespaces:
         parser.error("give either --namespace or --all-namespaces")
+    if args.external_scaler_port is not None and args.gateways is None:
+        parser.error("--external-scaler-port needs --gateways: they know what models are asked for")
     return Options(
         image=Image(args.runtime_image, args.image_pull_policy, tuple(args.allowed_image)),
         max_rolling=args.max_rolling_models,
@@ -100,6 +109,7 @@ def parse_options(arguments: Sequence[str] | None = None) -> Options:
         budgets=not args.no_disruption_budgets,
         host_keys=args.host_keys,
         gateways=args.gateways,
+        external_scaler_port=args.external_scaler_port,
         log_level=args.log_level,
     )
 

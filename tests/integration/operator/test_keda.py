@@ -6,12 +6,14 @@ of waiting requests, is a stand-in. Without KEDA, which `python3 e2e/cluster ked
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from chart_support.helm import NoHelmError
-from operator_support.apiserver import ADMIN, FIRST, ApiServer, Missing, find_programs, until
+from operator_support.apiserver import ADMIN, FIRST, ApiServer, Missing, find_programs, free_port, until
 from operator_support.direct import Direct
 from operator_support.installed import install
 from operator_support.keda import (
@@ -20,11 +22,15 @@ from operator_support.keda import (
     find_keda,
     make_certificates,
     running_keda,
+    scaled_by,
     scaled_object,
     serving_prometheus,
 )
 from operator_support.objects import Json
 from operator_support.process import lease, running_operator
+from operator_support.stub_gateway import StubGateway, serving
+
+from plimsoll_operator.identity import ObjectKey
 
 SECONDS = 120.0
 TEAM = "team"
@@ -32,24 +38,30 @@ SCALED = f"/apis/keda.sh/v1alpha1/namespaces/{TEAM}/scaledobjects"
 AUTOSCALERS = f"/apis/autoscaling/v2/namespaces/{TEAM}/horizontalpodautoscalers"
 
 
-@pytest.fixture
-def direct(tmp_path: Path) -> Iterator[Direct]:
+@contextmanager
+def running(folder: Path, *options: str) -> Iterator[Direct]:
     """A namespace on an API server of its own, where operator, KEDA and autoscaler run."""
     try:
         programs, keda = find_programs(), find_keda()
-        certificates = make_certificates(tmp_path / "certificates")
-        with ApiServer(programs, tmp_path, more=certificates.flags) as server:
+        certificates = make_certificates(folder / "certificates")
+        with ApiServer(programs, folder, more=certificates.flags) as server:
             install(server)
             with (
                 Direct(server.url, ADMIN, TEAM) as admin,
                 lease(admin),
-                running_operator(server, FIRST, tmp_path, namespace=TEAM),
+                running_operator(server, FIRST, folder, namespace=TEAM, more=options),
                 running_keda(server, keda, certificates),
             ):
                 admin.ask("POST", "/api/v1/namespaces", {"metadata": {"name": TEAM}})
                 yield admin
     except (Missing, NoHelmError) as missing:
         pytest.skip(str(missing))
+
+
+@pytest.fixture
+def direct(tmp_path: Path) -> Iterator[Direct]:
+    with running(tmp_path) as found:
+        yield found
 
 
 @pytest.fixture
@@ -82,6 +94,28 @@ def test_from_zero_by_keda_and_by_a_plain_autoscaler_through_it(direct: Direct, 
     prometheus.value = 0.0
     assert until(lambda: _wanted(direct, "sleeper") == 0, SECONDS), "and to zero again"
     assert until(lambda: _wanted(direct, "server") == 1, SECONDS), "the least that an autoscaler leaves"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_request_wakes_a_model_by_the_external_scaler_which_need_not_be_asked(tmp_path: Path) -> None:
+    """KEDA asks once in an hour, so that only what is pushed can wake it. The autoscaler asks for itself."""
+    gateway, key, scaler = StubGateway(now=time.time), ObjectKey(TEAM, "sleeper"), free_port()
+    metadata = {"scalerAddress": f"127.0.0.1:{scaler}", "target": "2"}
+    trigger: Json = {"type": "external-push", "metadata": metadata}
+    with (
+        serving(gateway) as (port, do),
+        running(tmp_path, "--gateways", f"127.0.0.1:{port}", "--external-scaler-port", str(scaler)) as direct,
+    ):
+        direct.create_model("sleeper", {"model": {"source": "demo://gemma-3-270m"}, "replicas": 0})
+        direct.ask("POST", SCALED, scaled_by("sleeper", trigger, pollingInterval=3600))
+        assert until(lambda: bool(_metrics(direct)), SECONDS), "KEDA takes up the ScaledObject"
+        assert _wanted(direct, "sleeper") == 0, "nobody asks for it"
+        do(gateway.hold, key, 6)
+        assert until(lambda: _wanted(direct, "sleeper") == 3, SECONDS), "two requests a replica"
+        do(gateway.let_go, key)
+        do(gateway.end, key, 4)
+        assert until(lambda: _wanted(direct, "sleeper") == 1, SECONDS)
 
 
 def _status(direct: Direct, name: str) -> Json:

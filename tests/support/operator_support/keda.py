@@ -203,6 +203,11 @@ def serving_prometheus() -> Iterator[Prometheus]:
 def scaled_object(name: str, prometheus: Prometheus, **more: object) -> Json:
     """Of a ModelDeployment: none without requests, one for every two, four at the most."""
     trigger = {"serverAddress": prometheus.url, "query": "waiting", "threshold": "2", "activationThreshold": "0"}
+    return scaled_by(name, {"type": "prometheus", "metadata": trigger}, **more)
+
+
+def scaled_by(name: str, trigger: Json, **more: object) -> Json:
+    """Of a ModelDeployment, by any trigger."""
     return {
         "apiVersion": "keda.sh/v1alpha1",
         "kind": "ScaledObject",
@@ -214,7 +219,7 @@ def scaled_object(name: str, prometheus: Prometheus, **more: object) -> Json:
             "minReplicaCount": 0,
             "maxReplicaCount": 4,
             "advanced": {"horizontalPodAutoscalerConfig": {"behavior": AT_ONCE}},
-            "triggers": [{"type": "prometheus", "metadata": trigger}],
+            "triggers": [trigger],
             **more,
         },
     }

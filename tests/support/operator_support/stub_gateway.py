@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import Future
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
@@ -196,3 +198,24 @@ async def serve(gateway: StubGateway, address: str = "127.0.0.1", port: int = 0)
         yield runner.addresses[0][1]
     finally:
         await runner.cleanup()
+
+
+@contextmanager
+def serving(gateway: StubGateway) -> Iterator[tuple[int, Callable[..., object]]]:
+    """The same in a thread of its own; yields its port, and what calls one of its methods there."""
+    loop, stopped = asyncio.new_event_loop(), asyncio.Event()
+    port: Future[int] = Future()
+
+    async def run() -> None:
+        async with serve(gateway) as found:
+            port.set_result(found)
+            await stopped.wait()
+
+    thread = threading.Thread(target=lambda: loop.run_until_complete(run()))
+    thread.start()
+    try:
+        yield port.result(60), lambda method, *given: loop.call_soon_threadsafe(lambda: method(*given))
+    finally:
+        loop.call_soon_threadsafe(stopped.set)
+        thread.join()
+        loop.close()

@@ -305,3 +305,26 @@ def test_keys_of_ones_own(render: Render) -> None:
     assert {"secretName": "mine", "defaultMode": 0o440} in [
         v.get("secret") for v in pod(objects, "operator")["volumes"]
     ]
+
+
+def test_keda_finds_the_external_scaler_where_the_operator_listens(render: Render) -> None:
+    objects = render({"operator": {"externalScaler": {"enabled": True}}})
+    (container,) = pod(objects, "operator")["containers"]
+    options = operator_options(container["args"])
+    ports = {port["name"]: port["containerPort"] for port in container["ports"]}
+    (service,) = [item for item in objects if item["metadata"]["name"] == "pl-plimsoll-scaler"]
+    (port,) = service["spec"]["ports"]
+    assert ports[port["targetPort"]] == options.external_scaler_port == port["port"]
+    labels = next(
+        item["spec"]["template"]["metadata"]["labels"]
+        for item in objects
+        if item["kind"] == "Deployment" and item["metadata"]["name"] == "pl-plimsoll-operator"
+    )
+    assert service["spec"]["selector"].items() <= labels.items()
+    (plain,) = pod(render({}), "operator")["containers"]
+    assert operator_options(plain["args"]).external_scaler_port is None
+
+
+def test_the_external_scaler_is_never_open_to_all(render: Render, refused: type[Exception]) -> None:
+    with pytest.raises(refused, match="from"):
+        render({"operator": {"externalScaler": {"enabled": True, "from": []}}})

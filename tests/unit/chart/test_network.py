@@ -9,7 +9,7 @@ import pytest
 Object = dict[str, Any]
 Render = Callable[[Object], list[Object]]
 RUNTIME = {"app.kubernetes.io/name": "plimsoll-runtime", "app.kubernetes.io/managed-by": "plimsoll-operator"}
-PORTS = {"http": 8080, "metrics": 9090}
+PORTS = {"http": 8080, "metrics": 9090, "scaler": 8083}
 
 
 def ours(component: str) -> dict[str, str]:
@@ -34,6 +34,9 @@ PODS = {
     "neighbour": Pod("serving", {"app": "x"}),
     "teammate": Pod("team", {"app": "x"}),
     "prometheus": Pod("monitoring", {"app": "prometheus"}),
+    "keda": Pod("keda", {"app": "keda-operator"}),
+    "keda's adapter": Pod("keda", {"app": "keda-operator-metrics-apiserver"}),
+    "false keda": Pod("team", {"app": "keda-operator"}),
     "impostor": Pod("team", ours("gateway")),
     "outside": Pod(None),
 }
@@ -134,3 +137,14 @@ def test_what_the_control_plane_may_reach(policies: list[Object], who: str) -> N
     wanted = {53: everybody, 443: everybody, 6443: everybody}
     wanted |= {8000: RUNTIMES} if who == "gateway" else {8100: HOSTS, 9090: {"gateway"}}
     assert {port: found for port, found in out.items() if found} == wanted
+
+
+@pytest.mark.parametrize("enabled", [False, True])
+def test_the_external_scaler_is_asked_by_keda_alone(render: Render, *, enabled: bool) -> None:
+    """That pods are picked by a policy at all closes the port where it is not asked for."""
+    found = render({"operator": {"externalScaler": {"enabled": enabled}}})
+    policies = [item for item in found if item["kind"] == "NetworkPolicy"]
+    assert {pair for pair in reached(policies, 8083) if pair[1] == "operator"} == (
+        {("keda", "operator")} if enabled else set()
+    )
+    assert ("keda", "gateway") not in set(reached(policies, 8083))

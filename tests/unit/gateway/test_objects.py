@@ -116,6 +116,27 @@ def test_who_may_be_waited_for(spec: dict[str, Any], conditions: list[dict[str, 
     assert model.scales_to == (3 if "scaling" in spec and spec.get("replicas") != 0 else 0)
 
 
+@pytest.mark.parametrize(
+    ("spec", "says", "scales_to"),
+    [
+        ({"replicas": 0}, "true", 1),
+        ({}, "true", 1),
+        ({"replicas": 3}, "true", 3),
+        ({"replicas": 0}, "false", 0),
+        ({"replicas": 3}, "yes", 0),
+        ({"replicas": 0, "scaling": {"maxReplicas": 3}}, "true", 0),
+        ({"replicas": 0, "placement": {"pool": "p"}}, "true", 0),
+    ],
+)
+def test_requests_are_held_for_a_model_that_somebody_else_scales(
+    spec: dict[str, Any], says: str, scales_to: int
+) -> None:
+    item = changed(DEPLOYMENT, "spec", value=DEPLOYMENT["spec"] | spec)
+    item = changed(item, "metadata", "annotations", value={"plimsoll.dev/hold-requests": says})
+    (model,) = table_of([item], []).models
+    assert (model.scales_to, model.wakes) == (scales_to, scales_to > 0)
+
+
 def test_pods_that_take_no_requests() -> None:
     terminating = changed(POD, "metadata", "deletionTimestamp", value="2026-01-01T00:01:00Z")
     starting = changed(POD, "status", value={"conditions": []})

@@ -24,9 +24,10 @@ from plimsoll_operator.actor import NotLeaderError
 from plimsoll_operator.api import PLURALS, Api, ApiError
 from plimsoll_operator.common import Common
 from plimsoll_operator.conditions import PROGRESSING
-from plimsoll_operator.health import HealthError, serve_health
+from plimsoll_operator.health import serve_health
 from plimsoll_operator.identity import KIND, Object, ObjectKey
 from plimsoll_operator.lease import Lease, LeaseLostError
+from plimsoll_operator.listening import ListenError
 from plimsoll_operator.main import main
 from plimsoll_operator.names import NameRegistry
 from plimsoll_operator.options import parse_options
@@ -94,7 +95,7 @@ async def test_health() -> None:
             assert [await status(session, path) for path in ("/live", "/health", "/metrics")] == [200, 503, 200]
             async with session.get("/health") as answer:
                 assert await answer.text() == "nobody leads\n"
-        with pytest.raises(HealthError, match=f"port {port} .*choose another --health-port"):
+        with pytest.raises(ListenError, match=f"port {port} .*choose another --health-port"):
             await serve_health(port, lambda: True, str)
     finally:
         await runner.cleanup()

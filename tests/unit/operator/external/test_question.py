@@ -1,0 +1,40 @@
+"""What a trigger may say, and what it is told where it says something else."""
+
+from __future__ import annotations
+
+import pytest
+
+from plimsoll_operator.external.question import ACTIVE_SECONDS, TARGET, Question, QuestionError, read_question
+from plimsoll_operator.identity import ObjectKey
+
+
+def test_a_trigger_that_says_nothing_asks_for_the_model_of_the_scaled_objects_name() -> None:
+    found = read_question("m", "team", {"scalerAddress": "plimsoll-scaler:8083", "unsafeSsl": "false"})
+    assert found == Question(ObjectKey("team", "m"), TARGET, ACTIVE_SECONDS)
+
+
+def test_a_trigger_that_says_all() -> None:
+    said = {"model": "gemma", "target": "2.5", "activeSeconds": "30"}
+    assert read_question("so", "team", said) == Question(ObjectKey("team", "gemma"), 2.5, 30.0)
+
+
+@pytest.mark.parametrize(
+    ("name", "namespace", "metadata", "words"),
+    [
+        ("", "team", {}, "names no ScaledObject"),
+        ("so", "", {}, "names no ScaledObject"),
+        ("so", "team", {"modle": "m"}, "'modle'; known are activeSeconds, model, target"),
+        ("so", "team", {"model": ""}, "'model' is empty"),
+        ("so", "team", {"target": "0"}, "'target' must be a number above 0"),
+        ("so", "team", {"target": "nan"}, "'target' must be a number above 0"),
+        ("so", "team", {"target": "four"}, "not 'four'"),
+        ("so", "team", {"activeSeconds": "-1"}, "'activeSeconds' must be"),
+        ("so", "team", {"activeSeconds": "inf"}, "at most 86400"),
+        ("so", "team", {"target": "9" * 5000}, "not '" + "9" * 64 + "'"),
+    ],
+)
+def test_what_cannot_be_is_told(name: str, namespace: str, metadata: dict[str, str], words: str) -> None:
+    with pytest.raises(QuestionError) as told:
+        read_question(name, namespace, metadata)
+    assert words in str(told.value)
+    assert len(str(told.value)) < 300
