@@ -19,22 +19,29 @@ class ToolParser(Protocol):
 
 
 class ToolFormat(Protocol):
-    """A format. `special`: whether calls are marked by special tokens, which texts leave out elsewhere."""
+    """A format."""
 
-    name: str
-    special: bool
+    @property
+    def name(self) -> str:
+        """How a user names it."""
+
+    @property
+    def special(self) -> bool:
+        """Whether calls are marked by special tokens, which texts leave out elsewhere."""
 
     def fits(self, template: str) -> bool:
         """Whether a chat template (Jinja) renders calls in this format."""
 
-    def parser(self) -> ToolParser:
-        """For one answer."""
+    def parser(self, tools: Sequence[Tool]) -> ToolParser:
+        """For one answer, which may call these tools. What names another tool is text."""
 
     def grammar(
-        self, tools: Sequence[Tool], is_special: Callable[[str], bool], *, required: bool, parallel: bool
+        self, tools: Sequence[Tool], special_id: Callable[[str], int | None], *, required: bool, parallel: bool
     ) -> str:
         """Answers that are valid, in Lark's notation as llguidance reads it: their calls are of these tools, with
-        arguments of their schemas. `is_special` says of a marker whether it is a special token of the vocabulary (written
-        `<marker>` in such a grammar, and not as a string). Where calls are `required` there is at least one, and no other
+        arguments of their schemas. `special_id` gives the id of a marker that is a special token of the vocabulary,
+        and None for one that is spelled by other tokens: the former is written as `<[id]>`, since `[TOOL_CALLS]` has
+        no name there, and the latter as a string. Where calls are `required` there is at least one, and no other
         text; else text, and calls in it once their marker stands there. Without `parallel` there is one at most.
+        Raises ConstraintError where the format, or a schema in it, cannot be enforced.
         """

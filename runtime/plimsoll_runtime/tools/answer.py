@@ -1,0 +1,148 @@
+"""An answer with calls in it: text up to a marker, then what a format reads there, then text again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from plimsoll_runtime.tools.parts import Arguments, CallBegins, Part, Text, Tool
+from plimsoll_runtime.tools.reading import WHITE, Ended, NoCall, Page, Reading, before, blanks, either
+
+
+class Calls:
+    """The calls of one answer so far, and the tools that it may call."""
+
+    def __init__(self, tools: Sequence[Tool]) -> None:
+        self.count = 0
+        self._tools = {tool.name: tool for tool in tools}
+
+    def tool(self, name: object) -> Tool:
+        """Raises NoCall for a name that none of them has."""
+        if not isinstance(name, str) or name not in self._tools:
+            raise NoCall
+        return self._tools[name]
+
+    def begin(self, tool: Tool) -> CallBegins:
+        """One more call."""
+        self.count += 1
+        return CallBegins(self.count - 1, tool.name)
+
+    def arguments(self, text: str) -> Arguments:
+        """More of the arguments of the last call that has begun."""
+        return Arguments(self.count - 1, text)
+
+
+@dataclass(frozen=True, slots=True)
+class Style:
+    """How calls stand in an answer.
+
+    `markers` begin them wherever they stand, `opening` only at the beginning of the answer or after a call. No marker
+    is the beginning of another. `read` reads what follows a marker, which it is given. What it has read when it ends
+    or gives a part, is part of a call; raising NoCall says that the rest is text.
+    """
+
+    markers: tuple[str, ...]
+    read: Callable[[Page, Calls, str], Reading[None]]
+    opening: tuple[str, ...] = ()
+
+
+class AnswerParser:
+    """Reads one answer. White space before a call, and after one where no text follows, is left out."""
+
+    def __init__(self, style: Style, tools: Sequence[Tool]) -> None:
+        self._page = Page()
+        self._parts = _answer(self._page, style, Calls(tools))
+
+    def push(self, text: str) -> Sequence[Part]:
+        """What more text says."""
+        self._page.push(text)
+        return self._next()
+
+    def finish(self) -> Sequence[Part]:
+        """The answer has ended: what was held back and is no call after all."""
+        self._page.ended = True
+        return self._next()
+
+    def check_integrity(self) -> None:
+        """Raises AssertionError where it has lost its place."""
+        self._page.check_integrity()
+
+    def _next(self) -> Sequence[Part]:
+        found: list[Part] = []
+        for part in self._parts:
+            if part is None:
+                break
+            _add(found, part)
+        return found
+
+
+def _add(found: list[Part], part: Part) -> None:
+    last = found[-1] if found else None
+    if isinstance(part, Text) and isinstance(last, Text):
+        found[-1] = Text(last.text + part.text)
+    elif isinstance(part, Arguments) and isinstance(last, Arguments) and last.index == part.index:
+        found[-1] = Arguments(part.index, last.text + part.text)
+    else:
+        found.append(part)
+
+
+def _answer(page: Page, style: Style, calls: Calls) -> Reading[None]:
+    at_edge = True
+    while True:
+        marker = yield from (_edge(page, style) if at_edge else _text(page, style))
+        if marker:
+            at_edge = yield from _call(page, style, calls, marker)
+            continue
+        if not at_edge or not calls.count or page.text[page.kept : page.at].strip(WHITE) or not page.is_over():
+            yield from _given(page)
+        if page.is_over():
+            return
+        at_edge = False
+
+
+def _edge(page: Page, style: Style) -> Reading[str]:
+    """The marker that stands after white space, or an empty text."""
+    try:
+        yield from blanks(page)
+        return (yield from either(page, *style.markers, *style.opening))
+    except Ended:
+        page.at = len(page.text)
+        return ""
+
+
+def _text(page: Page, style: Style) -> Reading[str]:
+    """Gives the text before a marker, and returns that. Empty where the answer is over."""
+    while (yield from before(page, *style.markers)):
+        yield from _given(page)
+    return "" if page.is_over() else (yield from either(page, *style.markers))
+
+
+def _call(page: Page, style: Style, calls: Calls, marker: str) -> Reading[bool]:
+    """What stands after a marker. Whether it was calls up to here, and not text in the end."""
+    before_it, after = calls.count, page.at - page.kept
+    try:
+        for part in style.read(page, calls, marker):
+            if part is not None:
+                page.keep()
+            yield part
+        page.keep()
+        return True
+    except Ended:
+        if calls.count > before_it:
+            page.at = len(page.text)
+            page.keep()
+            return True
+    except NoCall:
+        if calls.count > before_it:
+            after = 0
+    page.at = page.kept + after
+    yield from _given(page)
+    return False
+
+
+def _given(page: Page) -> Reading[None]:
+    """Settles what was read as text."""
+    text = page.text[page.kept : page.at]
+    page.keep()
+    if text:
+        yield Text(text)

@@ -1,0 +1,52 @@
+"""DeepSeek V3.1: a section of calls, each a name and its arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from plimsoll_runtime.tools.answer import AnswerParser, Calls, Style
+from plimsoll_runtime.tools.grammar import SpecialId, Wrapping, arguments, marked, text, wrapped
+from plimsoll_runtime.tools.json_calls import arguments as read_arguments
+from plimsoll_runtime.tools.parts import Tool
+from plimsoll_runtime.tools.reading import Page, Reading, blanks, closing, until
+from plimsoll_runtime.tools.sections import MOST_NAME, section
+
+_CALLS, _CALLS_END = "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"
+_CALL, _MIDDLE, _CALL_END = "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>"
+
+
+class DeepSeekV31:
+    """`<｜tool▁call▁begin｜>f<｜tool▁sep｜>{...}<｜tool▁call▁end｜>` in a section."""
+
+    name = "deepseek_v31"
+    special = True
+
+    def fits(self, template: str) -> bool:
+        """Its markers stand there, and no fences around arguments."""
+        return _CALLS in template and "```json" not in template
+
+    def parser(self, tools: Sequence[Tool]) -> AnswerParser:
+        """For one answer."""
+        return AnswerParser(Style((_CALLS,), _read), tools)
+
+    def grammar(self, tools: Sequence[Tool], special_id: SpecialId, *, required: bool, parallel: bool) -> str:
+        """Nothing stands between two calls."""
+        begin, middle, end = (marked(marker, special_id) for marker in (_CALL, _MIDDLE, _CALL_END))
+        calls = [f"{begin} {text(tool.name)} {middle} {arguments(tool)} {end}" for tool in tools]
+        wrapping = Wrapping(marker=_CALLS, between="", close=_CALLS_END)
+        return wrapped(calls, wrapping, special_id, required=required, parallel=parallel)
+
+
+def _read(page: Page, calls: Calls, marker: str) -> Reading[None]:
+    yield from section(page, calls, _read_call, begin=_CALL, end=_CALLS_END)
+
+
+def _read_call(page: Page, calls: Calls) -> Reading[None]:
+    name, _ = yield from until(page, _MIDDLE, most=MOST_NAME)
+    tool = calls.tool(name.strip())
+    yield from blanks(page)
+    yield from read_arguments(page, calls, tool)
+    yield from closing(page, _CALL_END)
+
+
+FORMAT = DeepSeekV31()

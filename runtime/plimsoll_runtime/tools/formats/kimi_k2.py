@@ -1,0 +1,57 @@
+"""Kimi K2: a section of calls, each with an id that has the name in it: `functions.NAME:0`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from plimsoll_runtime.tools.answer import AnswerParser, Calls, Style
+from plimsoll_runtime.tools.grammar import SpecialId, Wrapping, arguments, marked, text, wrapped
+from plimsoll_runtime.tools.json_calls import arguments as read_arguments
+from plimsoll_runtime.tools.parts import Tool
+from plimsoll_runtime.tools.reading import Page, Reading, blanks, closing, until
+from plimsoll_runtime.tools.sections import MOST_NAME, section
+
+_CALLS, _CALLS_END = "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"
+_CALL, _ARGUMENTS, _CALL_END = "<|tool_call_begin|>", "<|tool_call_argument_begin|>", "<|tool_call_end|>"
+
+
+class KimiK2:
+    """`<|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{...}<|tool_call_end|>` in a section."""
+
+    name = "kimi_k2"
+    special = True
+
+    def fits(self, template: str) -> bool:
+        """Its marker stands there."""
+        return _CALLS in template
+
+    def parser(self, tools: Sequence[Tool]) -> AnswerParser:
+        """For one answer."""
+        return AnswerParser(Style((_CALLS,), _read), tools)
+
+    def grammar(self, tools: Sequence[Tool], special_id: SpecialId, *, required: bool, parallel: bool) -> str:
+        """Calls are numbered as the model likes."""
+        begin, middle, end = (marked(marker, special_id) for marker in (_CALL, _ARGUMENTS, _CALL_END))
+        calls = [
+            f"{begin} {text(f'functions.{tool.name}:')} /[0-9]{{1,3}}/ {middle} {arguments(tool)} {end}"
+            for tool in tools
+        ]
+        return wrapped(calls, _WRAPPING, special_id, required=required, parallel=parallel)
+
+
+_WRAPPING = Wrapping(marker=_CALLS, between="", close=_CALLS_END)
+
+
+def _read(page: Page, calls: Calls, marker: str) -> Reading[None]:
+    yield from section(page, calls, _read_call, begin=_CALL, end=_CALLS_END)
+
+
+def _read_call(page: Page, calls: Calls) -> Reading[None]:
+    identity, _ = yield from until(page, _ARGUMENTS, most=MOST_NAME)
+    tool = calls.tool(identity.strip().removeprefix("functions.").rpartition(":")[0] or identity.strip())
+    yield from blanks(page)
+    yield from read_arguments(page, calls, tool)
+    yield from closing(page, _CALL_END)
+
+
+FORMAT = KimiK2()

@@ -1,0 +1,57 @@
+"""Mistral: `[TOOL_CALLS]` before a list of objects, or, newer, before each name, with `[ARGS]` before its arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from plimsoll_runtime.tools.answer import AnswerParser, Calls, Style
+from plimsoll_runtime.tools.grammar import SpecialId, answers, arguments, marked, named, one_of, text
+from plimsoll_runtime.tools.json_calls import arguments as read_arguments
+from plimsoll_runtime.tools.json_calls import call_objects
+from plimsoll_runtime.tools.parts import Tool
+from plimsoll_runtime.tools.reading import Page, Reading, blanks, peek, until
+from plimsoll_runtime.tools.sections import MOST_NAME
+
+_CALLS, _ID, _ARGUMENTS = "[TOOL_CALLS]", "[CALL_ID]", "[ARGS]"
+
+
+class Mistral:
+    """`[TOOL_CALLS][{"name": "f", "arguments": {...}}]` and `[TOOL_CALLS]f[ARGS]{...}`."""
+
+    name = "mistral"
+    special = True
+
+    def fits(self, template: str) -> bool:
+        """Its marker stands there."""
+        return _CALLS in template
+
+    def parser(self, tools: Sequence[Tool]) -> AnswerParser:
+        """For one answer."""
+        return AnswerParser(Style((_CALLS,), _read), tools)
+
+    def grammar(self, tools: Sequence[Tool], special_id: SpecialId, *, required: bool, parallel: bool) -> str:
+        """A list of objects, or a name and its arguments, as the model has learnt."""
+        sign = marked(_ARGUMENTS, special_id)
+        plain = "".join(f"plain_{i}: {text(tool.name)} {sign} {arguments(tool)}\n" for i, tool in enumerate(tools))
+        listed = '"[" call (", " call)* "]"' if parallel else '"[" call "]"'
+        inner = " | ".join((listed, *(f"plain_{index}" for index in range(len(tools)))))
+        rules = f"inner: {inner}\n{plain}{one_of(named(tools, 'arguments'))}"
+        return answers(rules, _CALLS, special_id, required=required, again=parallel)
+
+
+def _read(page: Page, calls: Calls, marker: str) -> Reading[None]:
+    yield from blanks(page)
+    if (yield from peek(page)) in "[{":
+        yield from call_objects(page, calls)
+        return
+    name, end = yield from until(page, _ID, _ARGUMENTS, "{", most=MOST_NAME)
+    if end == _ID:
+        _, end = yield from until(page, _ARGUMENTS, "{", most=MOST_NAME)
+    if end == "{":
+        page.at -= 1
+    tool = calls.tool(name.strip())
+    yield from blanks(page)
+    yield from read_arguments(page, calls, tool)
+
+
+FORMAT = Mistral()

@@ -1,0 +1,100 @@
+"""Writes the language of answers with calls, in Lark's notation as llguidance reads it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from plimsoll_runtime.engine.constraint import ConstraintError
+from plimsoll_runtime.tools.parts import Tool
+
+SpecialId = Callable[[str], int | None]
+
+_JSON_OPTIONS = {
+    "whitespace_flexible": True,
+    "whitespace_pattern": r"[ ]?|\n[ \t]{0,40}",
+    "coerce_one_of": False,
+    "lenient": False,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Wrapping:
+    """What stands around calls, in order: `marker begin CALL (between CALL)* end close`. `marker` and `close` may be
+    special tokens. Where `between` is None, each call is wrapped of its own, and what stands between two is `gap`."""
+
+    marker: str
+    begin: str = ""
+    between: str | None = None
+    end: str = ""
+    close: str = ""
+    gap: str = ""
+
+
+def text(value: str) -> str:
+    """A string of a grammar; nothing for an empty one."""
+    return _safe(json.dumps(value, ensure_ascii=False)) if value else ""
+
+
+def marked(value: str, special_id: SpecialId) -> str:
+    """A marker, which may be a special token."""
+    token = special_id(value) if value else None
+    return text(value) if token is None else f"<[{token}]>"
+
+
+def schema(value: Any) -> str:
+    """A JSON value of a schema. Spaces and line breaks may stand between its parts."""
+    return "%json " + _safe(json.dumps({**value, "x-guidance": _JSON_OPTIONS}))
+
+
+def arguments(tool: Tool) -> str:
+    """A tool's arguments: an object, whatever its schema leaves open."""
+    given = dict(tool.parameters)
+    if "type" not in given and not {"$ref", "anyOf", "oneOf", "allOf"} & given.keys():
+        given["type"] = "object"
+    return schema(given)
+
+
+def named(tools: Sequence[Tool], key: str) -> list[str]:
+    """`{"name": ..., KEY: {...}}` for each tool."""
+    begins = [f'{{"name": {_json(tool.name)}, "{key}": ' for tool in tools]
+    return [f"{text(begin)} {arguments(tool)} {text('}')}" for begin, tool in zip(begins, tools, strict=True)]
+
+
+def one_of(calls: Sequence[str]) -> str:
+    """The rule `call`. Raises ConstraintError where there is none that it could be."""
+    if not calls:
+        raise ConstraintError("no tool is given that could be called")
+    rules = "".join(f"call_{index}: {call}\n" for index, call in enumerate(calls))
+    return rules + "call: " + " | ".join(f"call_{index}" for index in range(len(calls))) + "\n"
+
+
+def wrapped(calls: Sequence[str], wrapping: Wrapping, special_id: SpecialId, *, required: bool, parallel: bool) -> str:
+    """Answers with calls, each one of `calls`, in their wrapping."""
+    more = f"({text(wrapping.between or '')} call)*" if parallel and wrapping.between is not None else ""
+    inner = f"inner: {text(wrapping.begin)} call {more} {text(wrapping.end)} {marked(wrapping.close, special_id)}\n"
+    again = parallel and wrapping.between is None
+    rules = one_of(calls) + inner
+    return answers(rules, wrapping.marker, special_id, required=required, again=again, gap=wrapping.gap)
+
+
+def answers(rules: str, marker: str, special_id: SpecialId, *, required: bool, again: bool, gap: str = "") -> str:
+    """Answers in which a marker stands before each `inner`, which the rules say. `again`: more than one of them."""
+    sign = marked(marker, special_id)
+    if required:
+        more = f" ({text(gap)} {sign} inner)*" if again else ""
+        return f"start: {sign} inner{more}\n{rules}"
+    lazy = "[lazy]" if special_id(marker) is None else ""
+    start = "(head inner)* rest" if again else "head inner | rest"
+    return f"start: {start}\nhead{lazy}: TEXT {sign}\nrest: TEXT\nTEXT: /(.|\\n)*/\n{rules}"
+
+
+def _json(value: str) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _safe(written: str) -> str:
+    """Without what would be read as another notation, or as a directive: within JSON both stand in strings only."""
+    return written.replace("::=", "\\u003a:=").replace("%llguidance", "\\u0025llguidance")

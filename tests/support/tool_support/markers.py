@@ -1,0 +1,23 @@
+"""A vocabulary of bytes, then an end, then markers that are special tokens."""
+
+from __future__ import annotations
+
+END = 256
+SPECIAL = [
+    "</s>",
+    "<|python_tag|>",
+    "[TOOL_CALLS]",
+    "[ARGS]",
+    "<|tool_call|>",
+    "<|/tool_call|>",
+    "<|tool_calls_section_begin|>",
+    "<|tool_calls_section_end|>",
+    "<|tool_call_begin|>",
+    "<|tool_call_argument_begin|>",
+    "<|tool_call_end|>",
+    "<｜tool▁calls▁begin｜>",
+    "<｜tool▁calls▁end｜>",
+    "<｜tool▁call▁begin｜>",
+    "<｜tool▁sep｜>",
+    "<｜tool▁call▁end｜>",
+]

@@ -1,0 +1,330 @@
+"""Answers as models write them, and what they say. Each begins with the names that its format has."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tool_support.reading import Found
+
+from plimsoll_runtime.tools.parts import Tool
+
+TOOLS = [
+    Tool(
+        "get_weather",
+        "The weather at a place.",
+        {
+            "type": "object",
+            "properties": {
+                "city": {"type": "string", "maxLength": 8},
+                "unit": {"enum": ["celsius", "fahrenheit"]},
+                "days": {"type": "integer", "minimum": 0, "maximum": 99},
+            },
+            "required": ["city"],
+            "additionalProperties": False,
+        },
+    ),
+    Tool(
+        "search-files",
+        None,
+        {
+            "type": "object",
+            "properties": {
+                "pattern": {"type": "string", "maxLength": 6},
+                "paths": {"type": "array", "items": {"type": "string", "maxLength": 3}, "maxItems": 3},
+                "options": {
+                    "type": "object",
+                    "properties": {"deep": {"type": "boolean"}, "limit": {"type": "number"}},
+                    "additionalProperties": False,
+                },
+            },
+            "required": ["pattern"],
+            "additionalProperties": False,
+        },
+    ),
+    Tool("now", None, {"type": "object", "properties": {}, "additionalProperties": False}),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Transcript:
+    """One answer. `found` is all that it holds."""
+
+    form: str
+    says: str
+    text: str
+    found: Found
+
+
+def _one(form: str, says: str, text: str, *found: str | tuple[str, str]) -> Transcript:
+    return Transcript(form, says, text, list(found))
+
+
+_OSLO = '{"city": "Oslo"}'
+_HARD = (
+    '{"pattern": "}\\"]{ \\\\ </tool_call> \\u00e9 日本", "paths": ["a;b"], "options": {"deep": true, "limit": -1.5e3}}'
+)
+
+HERMES = [
+    _one(
+        "hermes",
+        "a call alone",
+        '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Oslo"}}\n</tool_call>',
+        ("get_weather", _OSLO),
+    ),
+    _one(
+        "hermes",
+        "text, and two calls",
+        "Let me look <b>twice</b>.\n\n"
+        '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Oslo"}}\n</tool_call>\n'
+        '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>',
+        "Let me look <b>twice</b>.\n\n",
+        ("get_weather", _OSLO),
+        ("now", "{}"),
+    ),
+    _one(
+        "hermes",
+        "arguments that look like everything else",
+        '<tool_call>\n{"name": "search-files", "arguments": ' + _HARD + "}\n</tool_call>",
+        ("search-files", _HARD),
+    ),
+    _one(
+        "hermes",
+        "arguments first, and as a text",
+        '<tool_call>{"arguments": "{\\"city\\": \\"Oslo\\"}", "name": "get_weather"}</tool_call> So.',
+        ("get_weather", _OSLO),
+        " So.",
+    ),
+    _one("hermes", "no arguments", '<tool_call>{"name": "now"}</tool_call>\n', ("now", "{}")),
+    _one("hermes", "null arguments", '<tool_call>{"id": 3, "name": "now", "arguments": null}', ("now", "{}")),
+    _one(
+        "hermes",
+        "no end between calls",
+        '<tool_call>{"name": "now"}\n<tool_call>{"name": "get_weather", "arguments": {"city": "Oslo"}}',
+        ("now", "{}"),
+        ("get_weather", _OSLO),
+    ),
+    _one("hermes", "cut in its marker", "Well <tool_c", "Well <tool_c"),
+    _one("hermes", "cut in its name", '<tool_call>\n{"name": "now', '<tool_call>\n{"name": "now'),
+    _one(
+        "hermes",
+        "cut in its arguments",
+        '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Os',
+        ("get_weather", '{"city": "Os'),
+    ),
+    _one(
+        "hermes",
+        "cut in its end",
+        '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Oslo"}}\n</tool',
+        ("get_weather", _OSLO),
+    ),
+    _one(
+        "hermes",
+        "an unknown tool, then a known one",
+        '<tool_call>\n{"name": "fly", "arguments": {}}\n</tool_call>\n<tool_call>{"name": "now"}</tool_call>',
+        '<tool_call>\n{"name": "fly", "arguments": {}}\n</tool_call>\n',
+        ("now", "{}"),
+    ),
+    _one(
+        "hermes",
+        "broken arguments",
+        '<tool_call>{"name": "get_weather", "arguments": {"city": Oslo}}</tool_call>',
+        ("get_weather", '{"city": '),
+        "Oslo}}</tool_call>",
+    ),
+    _one("hermes", "arguments that are no object", *['<tool_call>{"name": "now", "arguments": [1]}'] * 2),
+    _one("hermes", "talk about the marker", *["One writes <tool_call> and </tool_call>, {}."] * 2),
+    _one("hermes", "blanks", " \n ", " \n "),
+]
+
+LLAMA3 = [
+    _one("llama3", "bare", '{"name": "get_weather", "parameters": {"city": "Oslo"}}', ("get_weather", _OSLO)),
+    _one(
+        "llama3",
+        "two, joined",
+        '<|python_tag|>{"name": "get_weather", "parameters": {"city": "Oslo"}}; {"name": "now", "parameters": {}}',
+        ("get_weather", _OSLO),
+        ("now", "{}"),
+    ),
+    _one(
+        "llama3",
+        "two, on lines",
+        '{"name": "now", "parameters": {}}\n{"type": "function", "name": "search-files", "parameters": '
+        + _HARD
+        + "}\n",
+        ("now", "{}"),
+        ("search-files", _HARD),
+    ),
+    _one(
+        "llama3",
+        "text, then the tag",
+        'Let me see. <|python_tag|>{"name": "now", "parameters": {}}',
+        "Let me see. ",
+        ("now", "{}"),
+    ),
+    _one("llama3", "JSON that is no call", *['{"name": "Ada", "born": 1815}'] * 2),
+    _one("llama3", "JSON within text", *['So: {"name": "now", "parameters": {}}'] * 2),
+    _one("llama3", "code after the tag", *["<|python_tag|>print(1)"] * 2),
+    _one("llama3", "what is joined is no call", '{"name": "now"}; and so on', ("now", "{}"), "; and so on"),
+    _one("llama3", "cut", '{"name": "now", "parameters": {"a": [1', ("now", '{"a": [1')),
+]
+
+MISTRAL = [
+    _one(
+        "mistral",
+        "a list",
+        '[TOOL_CALLS][{"name": "get_weather", "arguments": {"city": "Oslo"}}, {"name": "now", "arguments": {}}]',
+        ("get_weather", _OSLO),
+        ("now", "{}"),
+    ),
+    _one(
+        "mistral",
+        "a list with ids",
+        '[TOOL_CALLS] [{"name": "search-files", "arguments": ' + _HARD + ', "id": "a1b2c3d4e"}]',
+        ("search-files", _HARD),
+    ),
+    _one(
+        "mistral",
+        "names with arguments",
+        'I will.[TOOL_CALLS]get_weather[ARGS]{"city": "Oslo"}[TOOL_CALLS]now[ARGS]{}',
+        "I will.",
+        ("get_weather", _OSLO),
+        ("now", "{}"),
+    ),
+    _one("mistral", "a call's id", "[TOOL_CALLS]now[CALL_ID]a1b2c3d4e[ARGS]{} ", ("now", "{}")),
+    _one("mistral", "no marker between", '[TOOL_CALLS]get_weather{"city": "Oslo"}', ("get_weather", _OSLO)),
+    _one("mistral", "an unknown name", *["[TOOL_CALLS]fly[ARGS]{}"] * 2),
+    _one(
+        "mistral",
+        "an unknown name in a list",
+        '[TOOL_CALLS][{"name": "now"}, {"name": "fly"}]',
+        ("now", "{}"),
+        ', {"name": "fly"}]',
+    ),
+    _one("mistral", "cut in a name", *["See [TOOL_CALLS]get_wea"] * 2),
+    _one("mistral", "cut in a list", '[TOOL_CALLS][{"name": "now", "arguments": {}}', ("now", "{}")),
+    _one("mistral", "brackets", *["[TOOL] [1] [TOOL_CALLS"] * 2),
+]
+
+GRANITE = [
+    _one(
+        "granite",
+        "a list",
+        '<|tool_call|>[{"name": "get_weather", "arguments": {"city": "Oslo"}}, {"name": "now", "arguments": {}}]',
+        ("get_weather", _OSLO),
+        ("now", "{}"),
+    ),
+    _one("granite", "the marker as text", '<tool_call> [{"arguments": {}, "name": "now"}]', ("now", "{}")),
+    _one(
+        "granite",
+        "hard",
+        '<|tool_call|>[{"name": "search-files", "arguments": ' + _HARD + "}]",
+        ("search-files", _HARD),
+    ),
+    _one("granite", "an empty list", *["<|tool_call|>[]"] * 2),
+    _one("granite", "no call", *["<|tool_call|> is a marker"] * 2),
+    _one("granite", "cut", '<|tool_call|>[{"name": "now", "arguments": {}}, {"na', ("now", "{}")),
+]
+
+PHI4 = [
+    _one(
+        "phi4",
+        "between markers",
+        '<|tool_call|>[{"name": "get_weather", "arguments": {"city": "Oslo"}}]<|/tool_call|>',
+        ("get_weather", _OSLO),
+    ),
+    _one(
+        "phi4",
+        "functools",
+        'functools[{"name": "now", "arguments": {}}, {"name": "search-files", "arguments": ' + _HARD + "}]",
+        ("now", "{}"),
+        ("search-files", _HARD),
+    ),
+    _one("phi4", "talk of functools", *["from functools import cache; functools[0]"] * 2),
+    _one("phi4", "cut", "ok <|tool_call|>[", "ok <|tool_call|>["),
+]
+
+KIMI = [
+    _one(
+        "kimi_k2",
+        "two",
+        "Looking.<|tool_calls_section_begin|><|tool_call_begin|>functions.get_weather:0<|tool_call_argument_begin|>"
+        '{"city": "Oslo"}<|tool_call_end|><|tool_call_begin|>functions.now:1<|tool_call_argument_begin|>{}'
+        "<|tool_call_end|><|tool_calls_section_end|>",
+        "Looking.",
+        ("get_weather", _OSLO),
+        ("now", "{}"),
+    ),
+    _one(
+        "kimi_k2",
+        "on lines, without a prefix",
+        "<|tool_calls_section_begin|>\n<|tool_call_begin|>\nsearch-files:12\n<|tool_call_argument_begin|>\n"
+        + _HARD
+        + "\n<|tool_call_end|>\n<|tool_calls_section_end|> Done.",
+        ("search-files", _HARD),
+        " Done.",
+    ),
+    _one("kimi_k2", "no section after all", *["<|tool_calls_section_begin|> is how calls begin"] * 2),
+    _one(
+        "kimi_k2",
+        "unknown",
+        *["<|tool_calls_section_begin|><|tool_call_begin|>functions.fly:0<|tool_call_argument_begin|>{}"] * 2,
+    ),
+    _one(
+        "kimi_k2",
+        "cut",
+        "<|tool_calls_section_begin|><|tool_call_begin|>functions.now:0<|tool_call_argument_begin|>{}<|tool_call_e",
+        ("now", "{}"),
+    ),
+]
+
+DEEPSEEK = [
+    _one(
+        "deepseek_v3",
+        "two",
+        "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>get_weather\n```json\n"
+        '{"city": "Oslo"}\n```<｜tool▁call▁end｜>\n<｜tool▁call▁begin｜>function<｜tool▁sep｜>now\n```json\n{}\n```'
+        "<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+        ("get_weather", _OSLO),
+        ("now", "{}"),
+    ),
+    _one(
+        "deepseek_v3",
+        "hard",
+        "Hm. <｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>search-files\n```json\n"
+        + _HARD
+        + "\n```",
+        "Hm. ",
+        ("search-files", _HARD),
+    ),
+    _one(
+        "deepseek_v3",
+        "unknown",
+        *["<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>fly\n```json\n{}\n```<｜tool▁call▁end｜>"]
+        * 2,
+    ),
+    _one("deepseek_v3", "no fence", *["<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>now\n{}"] * 2),
+    _one(
+        "deepseek_v31",
+        "two",
+        "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>get_weather<｜tool▁sep｜>"
+        '{"city": "Oslo"}<｜tool▁call▁end｜><｜tool▁call▁begin｜>now<｜tool▁sep｜>{}'
+        "<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+        ("get_weather", _OSLO),
+        ("now", "{}"),
+    ),
+    _one(
+        "deepseek_v31",
+        "hard, and cut in a second name",
+        "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>search-files<｜tool▁sep｜>"
+        + _HARD
+        + "<｜tool▁call▁end｜><｜tool▁call▁begin｜>no",
+        ("search-files", _HARD),
+    ),
+    _one(
+        "deepseek_v31",
+        "unknown",
+        *["<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>fly<｜tool▁sep｜>{}<｜tool▁call▁end｜><｜tool▁calls▁end｜>"] * 2,
+    ),
+]
+
+TRANSCRIPTS = [*HERMES, *LLAMA3, *MISTRAL, *GRANITE, *PHI4, *KIMI, *DEEPSEEK]

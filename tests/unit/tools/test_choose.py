@@ -1,0 +1,85 @@
+"""A format is chosen by name, or by what a chat template renders."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib.metadata import EntryPoint
+
+import pytest
+
+from plimsoll_runtime.tools import choose
+from plimsoll_runtime.tools.choose import FORMATS, UnknownFormat, fitting, named
+from plimsoll_runtime.tools.formats import hermes
+
+TEMPLATES = {
+    "hermes": '<tool_call>\\n{\\"name\\": \\"{{ name }}\\", \\"arguments\\": {{ call.arguments }}}\\n</tool_call>',
+    "llama3": '<|start_header_id|>assistant<|end_header_id|>{"name": "{{ name }}", "parameters": {{ call.arguments }}}',
+    "mistral": "[TOOL_CALLS]{{ call.name }}[ARGS]{{ call.arguments | tojson }}",
+    "granite": "<|start_of_role|>assistant<|end_of_role|><|tool_call|>{{ calls | tojson }}",
+    "phi4": "<|system|>{{ message }}<|tool|>{{ tools }}<|/tool|><|end|><|tool_call|>",
+    "kimi_k2": "<|tool_calls_section_begin|><|tool_call_begin|>{{ call.id }}<|tool_call_argument_begin|>",
+    "deepseek_v3": "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>{{ type }}<｜tool▁sep｜>{{ call.name }}\\n```json\\n",
+    "deepseek_v31": "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>{{ call.name }}<｜tool▁sep｜>{{ call.arguments }}",
+}
+
+
+@pytest.fixture
+def installed(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], None]:
+    """Makes an entry point of a name and a value."""
+
+    def install(name: str, value: str) -> None:
+        found = [EntryPoint(name, value, choose.ENTRY_POINTS)]
+        monkeypatch.setattr(choose, "entry_points", lambda *, group: found if group == choose.ENTRY_POINTS else [])
+
+    return install
+
+
+def test_each_format_has_a_template() -> None:
+    assert TEMPLATES.keys() == FORMATS.keys()
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_a_template_has_one_format(name: str) -> None:
+    assert fitting(TEMPLATES[name]) is FORMATS[name]
+
+
+@pytest.mark.parametrize("template", ["", "{{ messages[0].content }}", "<|im_start|>{{ message.role }}"])
+def test_a_template_without_calls(template: str) -> None:
+    assert fitting(template) is None
+
+
+def test_names() -> None:
+    assert all(named(name) is form and form.name == name for name, form in FORMATS.items())
+    with pytest.raises(
+        UnknownFormat, match=r"no format of tool calls named 'herms'; there are: deepseek_v3, .*hermes, "
+    ):
+        named("herms")
+
+
+def test_another_package_s_format(installed: Callable[[str, str], None]) -> None:
+    installed("ours", "plimsoll_runtime.tools.formats.hermes:FORMAT")
+    assert named("ours") is hermes.FORMAT
+    with pytest.raises(UnknownFormat, match="ours"):
+        named("herms")
+
+
+def test_another_package_s_format_comes_first(installed: Callable[[str, str], None]) -> None:
+    installed("mistral", "plimsoll_runtime.tools.formats.hermes:FORMAT")
+    assert named("mistral") is hermes.FORMAT
+
+
+def test_a_class_is_made(installed: Callable[[str, str], None]) -> None:
+    installed("other", "plimsoll_runtime.tools.formats.mistral:Mistral")
+    assert named("other").name == "mistral"
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [("plimsoll_nowhere:FORMAT", "cannot be loaded: No module"), ("json:loads", "has no name, special, fits, parser")],
+)
+def test_a_package_that_is_broken(installed: Callable[[str, str], None], value: str, told: str) -> None:
+    installed("broken", value)
+    with pytest.raises(UnknownFormat, match=f"plimsoll.tool_parsers: broken .*{told}"):
+        named("broken")
+    with pytest.raises(UnknownFormat, match=told):
+        fitting("whatever")
