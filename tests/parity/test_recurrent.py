@@ -233,6 +233,16 @@ def test_what_gives_way_is_computed_anew(name: str, saved: Callable[[str], tuple
         assert (rows.max(1).values - theirs).max() < TOLERANCE, "the most likely token is chosen"
 
 
+@pytest.mark.parametrize("name", ["mamba", "mamba2", "lfm2", "qwen3.5", "falcon-h1", "recurrent-gemma"])
+def test_bfloat16_costs_no_more_than_it_costs_transformers(name: str, tmp_path: Path) -> None:
+    model = make_model(CASES[name].config, CASES[name].values).bfloat16()
+    save_model(model, tmp_path)
+    exact = torch.cat(of_transformers(loaded_by_transformers(tmp_path), PROMPTS)).exp()
+    theirs = torch.cat(of_transformers(model, PROMPTS)).exp()
+    ours = torch.cat(of_engine(str(tmp_path), PROMPTS, dtype="bfloat16", max_batch_tokens=24)).exp()
+    assert (ours - exact).abs().mean() < 1.5 * (theirs - exact).abs().mean()
+
+
 def test_every_family_is_compared(saved: Callable[[str], tuple[Path, list[Tensor]]]) -> None:
     compared = {describe(resolve(str(saved(name)[0])).config).architecture for name in CASES}
     assert compared == RECURRENT

@@ -1,0 +1,74 @@
+"""Engines of models with recurrent layers: what they keep, what they do without, and what they refuse."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from model_support.tiny import make_model, save_model
+
+from plimsoll_runtime import LLM, SamplingParams
+from plimsoll_runtime.driver.measure import measure
+from plimsoll_runtime.driver.model import outline_of
+from plimsoll_runtime.engine.config import EngineConfig
+from plimsoll_runtime.engine.limits import blocks_within
+from plimsoll_runtime.errors import MemoryLimitError, UsageError
+from plimsoll_runtime.weights.sources import resolve
+
+DUAL: Mapping[str, Any] = {"num_heads": 8, "head_dim": 12, "n_groups": 2, "state_size": 10}
+OPTIONS: Mapping[str, Any] = {"dtype": "float32", "threads": 1, "max_batch_tokens": 32, "max_sequences": 4}
+GREEDY = SamplingParams(temperature=0.0, max_tokens=3, ignore_eos=True)
+
+
+@pytest.fixture(scope="module")
+def mamba(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("mamba2")
+    save_model(make_model("Mamba2Config", DUAL), folder)
+    return str(folder)
+
+
+@pytest.fixture(scope="module")
+def lfm2(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("lfm2")
+    save_model(make_model("Lfm2Config", {"layer_types": ["conv", "full_attention", "conv"]}), folder)
+    return str(folder)
+
+
+def test_a_model_in_which_nothing_attends_has_no_cache(mamba: str) -> None:
+    llm = LLM(mamba, **OPTIONS)
+    assert (llm.info.attention_backend, llm.info.kv_bytes, llm.info.max_model_len) == ("none", 0, 2**20)
+    results = llm.generate([[n, 3, 5] for n in range(9)], GREEDY)
+    assert [len(result.outputs[0].token_ids) for result in results] == [3] * 9
+    assert llm.stats.preemptions == 0
+    with pytest.raises(UsageError, match="no layer of the model attends: it has no KV cache"):
+        blocks_within(0, llm.info)
+
+
+@pytest.mark.parametrize("model", ["mamba", "lfm2"])
+def test_no_prefix_is_found(model: str, request: pytest.FixtureRequest) -> None:
+    kv = {} if model == "mamba" else {"kv_memory": "1MiB"}
+    llm = LLM(request.getfixturevalue(model), **OPTIONS, **kv)
+    prompt = list(range(20)) * 4
+    first, again = (llm.generate([prompt], GREEDY)[0] for _ in range(2))
+    assert first.outputs[0].token_ids == again.outputs[0].token_ids
+    assert (llm.stats.cache_hit_tokens, llm.stats.prompt_tokens) == (0, 160)
+
+
+def test_what_is_kept_of_sequences_is_counted(mamba: str) -> None:
+    kept = outline_of(resolve(mamba).config).facts.state_bytes(4)
+    assert kept == 3 * 4 * (3 * (96 + 2 * 2 * 10) + 8 * 12 * 10)
+    few, more = (measure(EngineConfig(model=mamba, **{**OPTIONS, "max_sequences": n})) for n in (4, 6))
+    assert more.workspace - few.workspace >= 2 * 2 * kept
+    assert (few.block_bytes, few.kv_least, few.kv_most) == (0, 0, 0)
+
+
+def test_more_sequences_than_memory_holds_are_refused(mamba: str) -> None:
+    with pytest.raises(MemoryLimitError, match="with what recurrent layers keep of every sequence: lower --max-seq"):
+        LLM(mamba, **{**OPTIONS, "max_sequences": 2**31})
+
+
+def test_tiers_for_prefixes_are_refused(lfm2: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"recurrent layers \(Lfm2ForCausalLM\) there are none: leave them away"):
+        LLM(lfm2, **OPTIONS, kv_memory="1MiB", kv_disk=str(tmp_path), kv_disk_size="1MiB")
