@@ -1,8 +1,9 @@
 """`python -m waking.run`: from the wish for a model to its first token, without HTTP.
 
-Three ways: from its files in a new process, from an image in a new process, and from an image in a process that
-was forked and stood by. What an engine has beside its image is told too: its private memory before it had anything, and
-its anonymous memory after the answer, which counts what it shares with others.
+Four ways: from its files in a new process, from an image in a new process, from an image in a process that is forked
+then, and in one that was forked before and stood by, as a host has it. What an engine has beside its image is told too:
+its private memory before it had anything, and its anonymous memory after the answer, which counts what it shares with
+others.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import asyncio
 import statistics
 import sys
 import time
+from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from typing import Any
 
@@ -32,6 +34,7 @@ from tables import Sheet
 MIB = 2**20
 PROMPT = list(range(300, 332))
 MODEL_LEN = 2048
+WAYS = {"files": "from files", "image": "from an image", "fork": "forked then", "standby": "standing by"}
 SHAPES = (models.SMALL, models.DEMO)
 
 
@@ -46,31 +49,33 @@ def table(result: dict[str, Any]) -> Sheet:
     rows = [
         [
             case["model"],
-            *(f"{case[way]['seconds']:.2f}" for way in ("files", "image", "standby")),
+            *(f"{case[way]['seconds']:.2f}" for way in WAYS),
             f"{case['standby']['slowest']:.2f}",
             *(f"{case[key] / MIB:.0f}" for key in ("image_bytes", "overhead_bytes", "anonymous_bytes")),
         ]
         for case in result["cases"]
     ]
-    ways = ["from files", "from an image", "and a standby", "slowest of these"]
-    return Sheet("Seconds to the first token, median", ["model", *ways, "image, MiB", "process", "after"], rows)
+    heads = ["model", *WAYS.values(), "slowest of these", "image, MiB", "process", "after"]
+    return Sheet("Seconds to the first token, median", heads, rows)
 
 
 async def _case(name: str, model: str, chosen: Options) -> dict[str, Any]:
     config = EngineConfig(
         model=model, dtype="bfloat16", threads=chosen.threads, max_model_len=MODEL_LEN, max_batch_tokens=512
     )
-    needs = await _needs(config)
+    server = ForkServer.spawn()
+    await server.ready()
+    needs = await _needs(server, config)
     grant = Grant(weights=needs.image + needs.private, workspace=needs.workspace, kv=needs.kv_least)
     image = Image.create(needs.image, name)
-    server = ForkServer.spawn()
-    rounds: dict[str, list[dict[str, float]]] = {"files": [], "image": [], "standby": []}
+    rounds: dict[str, list[dict[str, float]]] = {way: [] for way in WAYS}
     try:
         await _first_token(config, image=image, grant=grant)
         for _ in range(chosen.rounds):
             rounds["files"].append(await _first_token(config, grant=grant))
             rounds["image"].append(await _first_token(config, image=image, grant=grant))
-            standby = Standby.spawn()
+            rounds["fork"].append(await _first_token(config, server.fork, image=image, grant=grant))
+            standby = await server.fork()
             await standby.ready()
             rounds["standby"].append(await _first_token(config, standby=standby, image=image, grant=grant))
     finally:
@@ -84,18 +89,22 @@ async def _case(name: str, model: str, chosen: Options) -> dict[str, Any]:
     }
 
 
-async def _needs(config: EngineConfig) -> Needs:
-    standby = Standby.spawn()
+async def _needs(server: ForkServer, config: EngineConfig) -> Needs:
+    standby = await server.fork()
     try:
         return await standby.needs(config)
     finally:
         standby.close()
 
 
-async def _first_token(config: EngineConfig, **options: Any) -> dict[str, float]:
-    """One start, from the call to the first token of a prompt of 32, and its end."""
+async def _first_token(
+    config: EngineConfig, fork: Callable[[], Awaitable[Standby]] | None = None, **options: Any
+) -> dict[str, float]:
+    """One start, from the call to the first token of a prompt of 32, and its end. `fork` makes its process first."""
     busy = quiet.cores_in_use()
     start = time.perf_counter()
+    if fork is not None:
+        options["standby"] = await fork()
     engine = await AsyncEngine.start(config, **options)
     loaded = time.perf_counter() - start
     try:

@@ -216,7 +216,9 @@ class PatientProtocol(HttpToolsProtocol):
             on_response=self.on_response_complete,
         )
         if before is None or before.response_complete:
-            self._start_asgi_task(self.cycle, self.app)
+            task = self.loop.create_task(self.cycle.run_asgi(self.app))
+            task.add_done_callback(self.tasks.discard)
+            self.tasks.add(task)
         else:
             self.flow.pause_reading()
             self.pipeline.appendleft((self.cycle, self.app))

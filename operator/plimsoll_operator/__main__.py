@@ -1,8 +1,8 @@
-"""`python -m plimsoll_operator`: the operator, or, with `simulate` or `explain` first, its planner alone."""
+"""`python -m plimsoll_operator`: the same as `plimsoll-operator`."""
 
 import sys
 
-from plimsoll_operator.commands import COMMANDS, command
-from plimsoll_operator.main import main
+from plimsoll_operator.entry import main
 
-sys.exit(command(sys.argv[1:]) if sys.argv[1:2] and sys.argv[1] in COMMANDS else main())
+if __name__ == "__main__":
+    sys.exit(main())

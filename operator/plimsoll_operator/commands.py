@@ -1,4 +1,4 @@
-"""`python -m plimsoll_operator simulate` and `explain`: the planner without a cluster."""
+"""`plimsoll simulate` and `plimsoll explain`: the planner without an operator."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def command(arguments: Sequence[str]) -> int:
     try:
         _print(_explain(args) if args.command == "explain" else _simulate(args))
     except (InputError, TraceError) as error:
-        print(f"plimsoll-operator {args.command}: {error}", file=sys.stderr)  # noqa: T201
+        print(f"plimsoll {args.command}: {error}", file=sys.stderr)  # noqa: T201
         return 1
     return 0
 
@@ -58,8 +58,12 @@ def _explain(args: argparse.Namespace) -> str:
 
 async def _live(model: ObjectKey, namespaces: Sequence[str]) -> PoolState:
     """From the cluster of this process, or of the kubeconfig. Imported here: the planner alone needs no client."""
-    from plimsoll_cluster.connect import NoClusterError, connect
-    from plimsoll_operator.pools.survey import SurveyError, survey
+    try:
+        from plimsoll_cluster.connect import NoClusterError, connect
+        from plimsoll_operator.pools.survey import SurveyError, survey
+    except ModuleNotFoundError as error:
+        what = f"to look at a cluster takes what is not installed ({error.name})"
+        raise InputError(f"{what}: pip install 'plimsoll-serving[operator]', or give a recorded state") from error
 
     try:
         async with await connect() as connection:
@@ -109,7 +113,7 @@ def _print(text: str) -> None:
 
 
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m plimsoll_operator", allow_abbrev=False)
+    parser = argparse.ArgumentParser(prog="plimsoll", allow_abbrev=False)
     commands = parser.add_subparsers(dest="command", required=True)
     told = commands.add_parser("explain", help="the whole decision for one model")
     told.add_argument("state", type=Path, nargs="?", help="a PoolState as JSON; else of the cluster")

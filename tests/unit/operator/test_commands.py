@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import msgspec
 import pytest
 
 from plimsoll_cluster.keys import ObjectKey
+from plimsoll_operator import entry
 from plimsoll_operator.commands import command
 from plimsoll_operator.placement.host import Host, Sleepers
 from plimsoll_operator.placement.model import Model, Need
@@ -87,3 +89,19 @@ def test_figures_out_of_bounds_are_told(capsys: pytest.CaptureFixture[str]) -> N
         with pytest.raises(SystemExit):
             command(["simulate", *words])
     assert "is no amount of memory" in capsys.readouterr().err
+
+
+def test_the_operators_command_knows_them_too(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert entry.main(["explain", str(state), "team/m"]) == 0
+    assert "Where it lies then:" in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        entry.main(["explained"])
+    assert "arguments are required: --runtime-image" in capsys.readouterr().err
+
+
+def test_a_cluster_is_looked_at_only_with_its_client(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "plimsoll_cluster.connect", None)
+    assert command(["explain", "md/m"]) == 1
+    assert "pip install 'plimsoll-serving[operator]'" in capsys.readouterr().err

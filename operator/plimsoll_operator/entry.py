@@ -1,0 +1,19 @@
+"""`plimsoll-operator`: the operator, or, with `simulate` or `explain` first, its planner alone."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from plimsoll_operator.commands import COMMANDS, command
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run it; the exit code."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    if given[:1] and given[0] in COMMANDS:
+        return command(given)
+    # Imported here: the planner alone needs no client of Kubernetes.
+    from plimsoll_operator.main import main as operate
+
+    return operate(given)
