@@ -11,7 +11,7 @@ import pytest
 import torch
 from model_support.cases import Case, Saved, saved_cases
 from model_support.forward import largest_difference, loaded_by_transformers, of_engine, of_transformers
-from model_support.specs import MIXTURES
+from model_support.specs import MIXTURES, RECURRENT
 from model_support.tiny import prompts
 
 from plimsoll_kernels.cpu.library import kernels
@@ -214,8 +214,9 @@ ELSEWHERE = {
     "Gemma3ForCausalLM",
     "Mistral4ForCausalLM",
     *MIXTURES,
+    *RECURRENT,
 }
-"""Compared in test_logits.py, test_text_parts.py and test_mixtures.py."""
+"""Compared in test_logits.py, test_text_parts.py, test_mixtures.py and test_recurrent.py."""
 
 
 @pytest.fixture(scope="session")

@@ -23,6 +23,7 @@ from plimsoll_runtime.weights.image.arena import CountingArena, FilledArena
 from plimsoll_runtime.weights.image.tensors import ShapesOnly, hollow
 from plimsoll_runtime.weights.part import PartTensors
 from plimsoll_runtime.weights.tensors import open_tensors
+from plimsoll_runtime.weights.whole import whole
 
 _HEADER_BYTES = 64 * 2**10
 _PLACE_BYTES = 48
@@ -63,6 +64,7 @@ def _load_program(
     source = open_tensors(files, program.stored_shapes())
     if program.is_part:
         source = PartTensors(source, program.stored_shapes())
+    source = whole(source, program.stored_shapes())
     check_tensors(program, source.shapes)
     if fused:
         return FusedDecoder(program, WeightReader(program, source, dtype, device, progress), places)

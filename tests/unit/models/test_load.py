@@ -16,6 +16,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from plimsoll_runtime.errors import ModelError
+from plimsoll_runtime.execution.attention.base import AttentionBatch
+from plimsoll_runtime.execution.attention.reference import ReferenceBackend
+from plimsoll_runtime.execution.kv_cache import KvCache
 from plimsoll_runtime.models.composing import program_of
 from plimsoll_runtime.models.load import load_decoder
 from plimsoll_runtime.models.registry import describe
@@ -50,6 +53,35 @@ def test_a_missing_tensor(folder: Path) -> None:
     change(folder, {QUERY: None})
     with pytest.raises(ModelError, match=f"LlamaForCausalLM: the weights lack {QUERY}$"):
         load(folder)
+
+
+@pytest.mark.parametrize(("kind", "part"), [("GPT2Config", "transformer."), ("LlamaConfig", "model.")])
+def test_files_that_were_saved_without_the_head(kind: str, part: str, tmp_path: Path) -> None:
+    """Their names begin with no part of the model; what a head has of its own may lie beside them."""
+    save_model(make_model(kind, {"head_dim": 12} if kind == "LlamaConfig" else {"n_embd": 48, "n_head": 4}), tmp_path)
+    tokens = torch.arange(5)
+    expected = load(tmp_path)
+    path = tmp_path / "model.safetensors"
+    bare = {name.removeprefix(part): tensor for name, tensor in load_file(path).items()}
+    assert not any(name.startswith(part) for name in bare)
+    if kind == "GPT2Config":
+        bare["h.0.attn.bias"] = torch.ones(1, 1, 4, 4)  # a mask, as files of older versions have it
+    save_file(bare, path, {"format": "pt"})
+    found = load(tmp_path)
+    assert found.weight_bytes == expected.weight_bytes
+    states = torch.randn(5, 48)
+    assert torch.equal(found.logits(states), expected.logits(states))
+    assert torch.equal(run(found, tokens), run(expected, tokens))
+
+
+def run(decoder: Any, tokens: Tensor) -> Tensor:
+    """Hidden states of a prompt."""
+    shapes = decoder.outline.facts.attention
+    backend = ReferenceBackend(KvCache(shapes, 2, 16, torch.float32, CPU))
+    batch = AttentionBatch([len(tokens)], [len(tokens)], [[1]], tokens + 16)
+    with torch.inference_mode():
+        found: Tensor = decoder(tokens, tokens, backend.begin(batch))
+    return found
 
 
 def test_many_missing_tensors_are_counted(folder: Path) -> None:
