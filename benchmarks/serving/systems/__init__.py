@@ -42,6 +42,11 @@ def _bfloat16_gguf(shape: Shape) -> str:
     return str(gguf_files.from_safetensors(models.folder(shape), "BF16"))
 
 
+def _ours(shape: Shape) -> str:
+    """A mixture from the very file that llama.cpp reads."""
+    return _bfloat16_gguf(shape) if shape is models.MIXTURE else models.source(shape)
+
+
 def _float16_gguf(shape: Shape) -> str:
     """OpenVINO reads no bfloat16 GGUF; the numbers are the same, for half precision holds all of these weights."""
     from peers import gguf_files
@@ -62,8 +67,8 @@ def _without_llama_cpp() -> str | None:
 
 
 SYSTEMS = {
-    US: Entry("Plimsoll", _offline, models.source, ready, _own_python),
-    US_HTTP: Entry("Plimsoll over HTTP", _server, models.source, ready, _own_python),
+    US: Entry("Plimsoll", _offline, _ours, ready, _own_python),
+    US_HTTP: Entry("Plimsoll over HTTP", _server, _ours, ready, _own_python),
     OPENVINO: Entry("OpenVINO GenAI", OpenVinoGenAi, _float16_gguf, _without_openvino, places.python),
     LLAMA_CPP: Entry("llama.cpp server", _llama_server, _bfloat16_gguf, _without_llama_cpp, _own_python),
     TRANSFORMERS: Entry("Transformers", TransformersStatic, models.source, ready, _own_python),

@@ -57,9 +57,10 @@ def list_models(args: argparse.Namespace) -> int:
     """Print the families."""
     from plimsoll_runtime.models.registry import FAMILIES, MODEL_TYPES, plugins
     from plimsoll_runtime.weights.gguf.families import FAMILIES as GGUF
+    from plimsoll_runtime.weights.gguf.families import MIXTURES
 
     types = {architecture: kind for kind, architecture in MODEL_TYPES.items()}
-    gguf = {family.architecture: name for name, family in GGUF.items()}
+    gguf = {family.architecture: name for name, family in (*GGUF.items(), *MIXTURES.items())}
     rows = [(name, types[name], gguf.get(name, "-")) for name in sorted(FAMILIES)]
     rows += [(name, "-", f"by {origin}") for name, origin in sorted(plugins().items())]
     _print_table(("ARCHITECTURE", "MODEL TYPE", "GGUF"), rows)

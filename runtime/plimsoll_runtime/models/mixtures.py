@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from plimsoll_runtime.models.op_times import OpKind
 from plimsoll_runtime.models.ops.add import Add
@@ -88,7 +88,9 @@ class MixtureComposer:
         biases = (self._bias(names.shared_down, self.hidden),) if mlp.bias else ()
         yield Product(OpKind.DOWN, (down,), biases, (INNER,), (SHARED,))
         if self.mixture.shared_gated:
-            yield Gate(self._matrix(names.shared_gate, 1, self.hidden), (reads, SHARED), (SHARED,))
+            gate = self._matrix(names.shared_gate, 1, self.hidden)
+            gate = replace(gate, folded=(self.hidden,)) if names.shared_gate_is_vector else gate
+            yield Gate(gate, (reads, SHARED), (SHARED,))
 
     def _matrix(self, name: str, outputs: int, inputs: int) -> Weight:
         return Weight(f"{self.prefix}.{name}.weight", (outputs, inputs), self.names.transposed)

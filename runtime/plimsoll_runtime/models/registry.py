@@ -77,8 +77,10 @@ from plimsoll_runtime.models.families import (
     starcoder2,
     youtu,
 )
+from plimsoll_runtime.models.families.converted import as_llama_cpp_has_it
 from plimsoll_runtime.models.families.parts import text_part
 from plimsoll_runtime.models.spec.decoder import DecoderSpec
+from plimsoll_runtime.weights.files import CONVERTED, LLAMA_CPP
 
 Describe = Callable[[Mapping[str, Any]], DecoderSpec]
 ENTRY_POINTS = "plimsoll.models"
@@ -188,7 +190,8 @@ def describe(config: Mapping[str, Any]) -> DecoderSpec:
     if name not in FAMILIES:
         known = ", ".join(sorted({*FAMILIES, *registered}))
         raise ModelError(f"config.json: architecture {name} is not supported; known are {known}")
-    return FAMILIES[name](config)
+    spec = FAMILIES[name](config)
+    return as_llama_cpp_has_it(spec) if config.get(CONVERTED) == LLAMA_CPP else spec
 
 
 def plugins() -> dict[str, str]:

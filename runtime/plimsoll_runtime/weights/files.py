@@ -15,6 +15,11 @@ LARGEST_TOKENIZER = 2**29
 """Bytes of tokenizer.json: that of 262,144 pieces has 33 million."""
 
 
+CONVERTED = "converted_by"
+"""In a config: who changed how some tensors lie. Without it they lie as Transformers saves them."""
+LLAMA_CPP = "llama.cpp"
+
+
 @dataclass(frozen=True, slots=True)
 class ModelFiles:
     """A model on local disk, whatever its source was.

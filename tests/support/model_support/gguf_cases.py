@@ -71,3 +71,48 @@ MORE: Mapping[str, Case] = {
     "glm4": Case("Glm4Config", {"head_dim": 16}),
     "arcee": Case("ArceeConfig", SMALL),
 }
+BLOCKS: Mapping[str, Any] = {"hidden_size": 64, "intermediate_size": 96}
+"""Rows of whole blocks of 32."""
+QWEN2_MOE: Mapping[str, Any] = {
+    **BLOCKS,
+    "num_experts": 12,
+    "num_experts_per_tok": 3,
+    "moe_intermediate_size": 32,
+    "shared_expert_intermediate_size": 64,
+}
+CONVERTED: Mapping[str, Case] = {
+    "llama-mixtral": Case("MixtralConfig", {**BLOCKS, "num_local_experts": 6}),
+    "qwen2moe": Case("Qwen2MoeConfig", QWEN2_MOE),
+    "qwen3moe": Case("Qwen3MoeConfig", {**QWEN2_MOE, "head_dim": 16, "norm_topk_prob": True}),
+    "olmoe": Case("OlmoeConfig", {**BLOCKS, "num_key_value_heads": 4, "num_experts": 6, "num_experts_per_tok": 3}),
+    "granitemoe": Case(
+        "GraniteMoeSharedConfig",
+        {
+            **BLOCKS,
+            "num_local_experts": 6,
+            "shared_intermediate_size": 32,
+            "embedding_multiplier": 3.0,
+            "logits_scaling": 2.0,
+            "residual_multiplier": 0.4,
+            "attention_multiplier": 0.2,
+        },
+    ),
+    "glm4moe": Case(
+        "Glm4MoeConfig",
+        {
+            **BLOCKS,
+            "n_routed_experts": 8,
+            "num_experts_per_tok": 3,
+            "moe_intermediate_size": 32,
+            "head_dim": 16,
+            "routed_scaling_factor": 2.5,
+            "attention_bias": True,
+        },
+    ),
+    "gpt2": Case("GPT2Config", {**BLOCKS}),
+    "starcoder": Case("GPTBigCodeConfig", {**BLOCKS}),
+    "gptneox": Case("GPTNeoXConfig", {**BLOCKS}),
+    "gptneox-sequential": Case("GPTNeoXConfig", {**BLOCKS, "use_parallel_residual": False}),
+    "bloom": Case("BloomConfig", {**BLOCKS, "n_head": 4}),
+}
+"""Models of which llama.cpp's converter joins, splits or turns tensors."""

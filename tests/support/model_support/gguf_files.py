@@ -11,6 +11,7 @@ import gguf
 import numpy as np
 import torch
 from gguf import GGMLQuantizationType as Kind
+from model_support.gguf_converted import converted, is_converted
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -39,8 +40,18 @@ ARCHITECTURES = {
     "Ernie4_5Config": gguf.MODEL_ARCH.ERNIE4_5,
     "Glm4Config": gguf.MODEL_ARCH.GLM4,
     "ArceeConfig": gguf.MODEL_ARCH.ARCEE,
+    "MixtralConfig": gguf.MODEL_ARCH.LLAMA,
+    "Qwen2MoeConfig": gguf.MODEL_ARCH.QWEN2MOE,
+    "Qwen3MoeConfig": gguf.MODEL_ARCH.QWEN3MOE,
+    "OlmoeConfig": gguf.MODEL_ARCH.OLMOE,
+    "GraniteMoeSharedConfig": gguf.MODEL_ARCH.GRANITE_MOE,
+    "Glm4MoeConfig": gguf.MODEL_ARCH.GLM4_MOE,
+    "GPT2Config": gguf.MODEL_ARCH.GPT2,
+    "GPTBigCodeConfig": gguf.MODEL_ARCH.STARCODER,
+    "GPTNeoXConfig": gguf.MODEL_ARCH.GPTNEOX,
+    "BloomConfig": gguf.MODEL_ARCH.BLOOM,
 }
-REORDERED = ("llama", "granite", "smollm3", "arcee")
+REORDERED = ("llama", "granite", "smollm3", "arcee", "mixtral", "granitemoeshared")
 """Models whose converter in llama.cpp is Llama's, which reorders rows of queries and keys (`LlamaModel.permute`)."""
 SHIFTED = ("gemma", "gemma2", "gemma3_text", "nemotron")
 """Those to whose norms' weights it adds 1."""
@@ -64,11 +75,16 @@ SCALES: Mapping[Kind, tuple[int, float]] = {
 follows for what is subtracted, how many times the first makes the values' mean about zero."""
 
 
+SUFFIXES = (".weight", ".bias")
+
+
 def gguf_name(config: Any, name: str) -> str:
     """What llama.cpp calls a parameter of Transformers."""
+    if name.startswith("blk."):
+        return name
     architecture = ARCHITECTURES[type(config).__name__]
     names = gguf.get_tensor_name_map(architecture, config.num_hidden_layers)
-    found = names.get_name(name, try_suffixes=(".weight", ".bias"))
+    found = names.get_name(name, SUFFIXES) or names.get_name(name.removeprefix("transformer."), SUFFIXES)
     assert found is not None, name
     return str(found)
 
@@ -89,11 +105,11 @@ def write_gguf(model: Any, path: Path, kind: Kind, *, spelt: bool = False, parts
         add_vocabulary(writer, config.vocab_size)
     for key, value in pairs.items():
         getattr(writer, f"add_{key}")(value)
-    if config.rope_parameters.get("rope_type") == "llama3":
+    if (getattr(config, "rope_parameters", None) or {}).get("rope_type") == "llama3":
         writer.add_tensor("rope_freqs.weight", rope_factors(model).numpy())
-    for name, parameter in model.named_parameters():
+    for name, parameter in converted(model) if is_converted(config) else model.named_parameters():
         values = to_llama_cpp(config, name, parameter.detach())
-        stored = Kind.F32 if values.dim() == 1 else kind
+        stored = Kind.F32 if values.dim() == 1 or "gate_inp" in gguf_name(config, name) else kind
         writer.add_tensor(gguf_name(config, name), encode(values, stored), raw_dtype=stored)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
@@ -110,21 +126,23 @@ def rope_factors(model: Any) -> Tensor:
 
 
 def _metadata(config: Any) -> dict[str, Any]:
-    ropes = config.rope_parameters
+    ropes = getattr(config, "rope_parameters", None) or {"rope_theta": 1e4}
+    positions = getattr(config, "max_position_embeddings", 512)
+    plain = config.model_type in ("gpt2", "gpt_bigcode", "bloom")  # they have no such field
     metadata = {
-        "context_length": config.max_position_embeddings,
+        "context_length": positions,
         "embedding_length": config.hidden_size,
         "block_count": config.num_hidden_layers,
-        "feed_forward_length": config.intermediate_size,
+        "feed_forward_length": 4 * config.hidden_size if plain else config.intermediate_size,
         "head_count": config.num_attention_heads,
-        "head_count_kv": config.num_key_value_heads,
+        "head_count_kv": _kv_heads(config),
         "rope_freq_base": ropes.get("full_attention", ropes)["rope_theta"],
         "vocab_size": config.vocab_size,
         "token_list": [f"w{i}" for i in range(config.vocab_size)],
     }
     if head_dim := getattr(config, "head_dim", None):
         metadata |= {"key_length": head_dim, "value_length": head_dim}
-    for field in ("layer_norm_eps", "norm_epsilon", "norm_eps", "rms_norm_eps"):
+    for field in ("layer_norm_eps", "layer_norm_epsilon", "norm_epsilon", "norm_eps", "rms_norm_eps"):
         if epsilon := getattr(config, field, None):
             metadata["layer_norm_rms_eps" if field == "rms_norm_eps" else "layer_norm_eps"] = epsilon
     if (share := ropes.get("partial_rotary_factor", 1.0)) != 1.0:
@@ -132,18 +150,55 @@ def _metadata(config: Any) -> dict[str, Any]:
     return metadata | {key: getattr(config, field) for key, field in _PAIRS.get(config.model_type, {}).items()}
 
 
+def _kv_heads(config: Any) -> int:
+    if config.model_type == "gpt_bigcode":
+        return 1
+    own = config.model_type in ("gpt2", "gpt_neox", "bloom")  # whose classes keep what they do not know
+    return int(config.num_attention_heads if own else config.num_key_value_heads)
+
+
 _CAPS = {"attn_logit_softcapping": "attn_logit_softcapping", "final_logit_softcapping": "final_logit_softcapping"}
+_GRANITE = {
+    "attention_scale": "attention_multiplier",
+    "embedding_scale": "embedding_multiplier",
+    "residual_scale": "residual_multiplier",
+    "logit_scale": "logits_scaling",
+}
 _PAIRS: Mapping[str, Mapping[str, str]] = {
+    "mixtral": {"expert_count": "num_local_experts", "expert_used_count": "num_experts_per_tok"},
+    "qwen2_moe": {
+        "expert_count": "num_experts",
+        "expert_used_count": "num_experts_per_tok",
+        "expert_feed_forward_length": "moe_intermediate_size",
+        "expert_shared_feed_forward_length": "shared_expert_intermediate_size",
+    },
+    "qwen3_moe": {
+        "expert_count": "num_local_experts",
+        "expert_used_count": "num_experts_per_tok",
+        "expert_feed_forward_length": "moe_intermediate_size",
+    },
+    "olmoe": {"expert_count": "num_experts", "expert_used_count": "num_experts_per_tok"},
+    "granitemoeshared": {
+        **_GRANITE,
+        "expert_count": "num_local_experts",
+        "expert_used_count": "num_experts_per_tok",
+        "expert_shared_feed_forward_length": "shared_intermediate_size",
+    },
+    "glm4_moe": {
+        "expert_count": "n_routed_experts",
+        "expert_used_count": "num_experts_per_tok",
+        "expert_feed_forward_length": "moe_intermediate_size",
+        "expert_shared_count": "n_shared_experts",
+        "leading_dense_block_count": "first_k_dense_replace",
+        "expert_weights_scale": "routed_scaling_factor",
+        "expert_weights_norm": "norm_topk_prob",
+    },
+    "gpt_neox": {"parallel_residual": "use_parallel_residual"},
     "gemma2": {"sliding_window": "sliding_window", **_CAPS},
     "gemma3_text": {"sliding_window": "sliding_window"},
     "cohere": {"logit_scale": "logit_scale"},
     "cohere2": {"logit_scale": "logit_scale", "sliding_window": "sliding_window"},
-    "granite": {
-        "attention_scale": "attention_multiplier",
-        "embedding_scale": "embedding_multiplier",
-        "residual_scale": "residual_multiplier",
-        "logit_scale": "logits_scaling",
-    },
+    "granite": _GRANITE,
     "stablelm": {"parallel_residual": "use_parallel_residual"},
 }
 """Calls of GGUFWriter, and the config's field, by model type."""

@@ -194,7 +194,16 @@ def test_rows_that_blocks_cannot_hold(tmp_path: Path) -> None:
         ({"rope__scaling__type": "linear"}, r"no llama\.rope\.scaling\.factor"),
         ({"rope__scaling__type": "yarn", "rope__scaling__factor": 2.0}, r"no llama\.rope\.scaling\.original_context"),
         ({"rope__scaling__yarn_log_multiplier": 0.1}, r"llama\.rope\.scaling\.yarn_log_multiplier = 0\.1.* not supp"),
-        ({"expert_count": 8}, r"llama\.expert_count = 8 is not supported"),
+        ({"expert_count": 8}, r"no llama\.expert_used_count"),
+        ({"arch": "qwen2", "expert_count": 8}, r"qwen2\.expert_count = 8 is not supported"),
+        (
+            {"expert_count": 2, "expert_used_count": 1},
+            r"lack model\.layers\.0\.block_sparse_moe\.gate\.weight, model\.layers\.0\.block_sparse_moe\.experts\.w1",
+        ),
+        (
+            {"expert_count": 2, "expert_used_count": 1, "expert_gating_func": 2},
+            "expert_gating_func is 2, and only 1 is supported",
+        ),
         ({"logit_scale": 0.5}, r"llama\.logit_scale = 0\.5 is not supported"),
         ({"attention__sliding_window": 4096}, r"llama\.attention\.sliding_window = 4096 is not supported"),
         ({"attention__causal": False}, r"llama\.attention\.causal = False is not supported"),

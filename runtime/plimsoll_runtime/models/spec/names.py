@@ -14,7 +14,7 @@ class ExpertNames:
     - `suffix`, `bias_suffix`: what follows these names; `transposed`: experts' matrices are stored [inputs, outputs].
     - `alternating`: one that has the gate and the other row by row in turns.
     - `correction`: the whole name of the bias, which is [experts], or [1, experts] where `correction_is_row`.
-    - `shared_gate`: of what the shared experts give.
+    - `shared_gate`: of what the shared experts give, [1, hidden], or [hidden] where `shared_gate_is_vector`.
     """
 
     router: str = "mlp.gate"
@@ -29,6 +29,7 @@ class ExpertNames:
     shared_gate_up: tuple[str, ...] = ("mlp.shared_expert.gate_proj", "mlp.shared_expert.up_proj")
     shared_down: str = "mlp.shared_expert.down_proj"
     shared_gate: str = "mlp.shared_expert_gate"
+    shared_gate_is_vector: bool = False
 
 
 QWEN2_MOE = ExpertNames()

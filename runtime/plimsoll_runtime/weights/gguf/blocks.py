@@ -21,13 +21,16 @@ processor's caches, smaller ones pay for more calls (a Q4_K_M of 270M in bfloat1
 
 @dataclass(frozen=True, slots=True)
 class GgufBlocks:
-    """The scheme of a type (see weights.stored): the part "blocks" is uint8 [rows, bytes of a row]."""
+    """The scheme of a type (see weights.stored): the part "blocks" is uint8 [rows, bytes of a row].
+
+    Of several matrices in one it is [matrices, rows, bytes of a row], and its `rows` are matrices.
+    """
 
     kind: GGMLQuantizationType
 
     def converted(self, parts: Parts, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         """See Scheme: decoded piece by piece into memory of its own."""
-        blocks = parts["blocks"]
+        blocks = parts["blocks"].flatten(0, -2)
         out = torch.empty(shape, dtype=dtype)
         rows = out.view(blocks.shape[0], -1)
         step = max(1, PIECE // rows.shape[1])
@@ -44,7 +47,7 @@ class GgufBlocks:
         block, size = gguf.GGML_QUANT_SIZES[self.kind]
         if first % block or last % block:
             raise ValueError(f"columns {first} to {last}: {self.kind.name} has blocks of {block} columns")
-        return {"blocks": parts["blocks"][:, first // block * size : last // block * size]}
+        return {"blocks": parts["blocks"][..., first // block * size : last // block * size]}
 
     def _decoded(self, blocks: Tensor) -> Tensor:
         """float32, or bfloat16 where that is what they are."""

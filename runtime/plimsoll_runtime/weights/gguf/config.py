@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 from plimsoll_runtime.errors import ModelError
-from plimsoll_runtime.weights.gguf.families import FAMILIES, GgufFamily
+from plimsoll_runtime.weights.files import CONVERTED, LLAMA_CPP
+from plimsoll_runtime.weights.gguf.families import GgufFamily, family_of
 
 T = TypeVar("T", int, float, bool, str)
 
@@ -18,6 +19,10 @@ _NEUTRAL: Mapping[str, Any] = {
     "attention.clamp_kqv": 0.0,
     "expert_count": 0,
     "expert_used_count": 0,
+    "expert_group_count": 1,
+    "expert_group_used_count": 1,
+    "expert_weights_scale": 1.0,
+    "nextn_predict_layers": 0,
     "rope.scaling.attn_factor": 1.0,
     "rope.scaling.yarn_attn_factor": 1.0,
     "rope.scaling.yarn_ext_factor": 1.0,
@@ -43,15 +48,14 @@ def translate(
     `rope_factors` are the values of the tensor rope_freqs.weight. Whether embeddings are tied and which layers have
     biases is not in the metadata: the tensors' names say it.
     """
-    arch = metadata.get("general.architecture")
-    if not isinstance(arch, str) or arch not in FAMILIES:
-        raise ModelError(f"GGUF architecture {arch!r} is not supported; known are {', '.join(FAMILIES)}")
-    pairs, family = _Pairs(metadata, arch), FAMILIES[arch]
+    family, arch = family_of(metadata), str(metadata["general.architecture"])
+    pairs = _Pairs(metadata, arch)
     said = {field: pairs.get(key.name, key.kind, key.default) for field, key in family.keys.items()}
     config = _decoder(pairs, family, tensor_names) | {
         **family.fixed,
         **said,
         "architectures": [family.architecture],
+        CONVERTED: LLAMA_CPP,
         "rope_theta": pairs.get("rope.freq_base", float, 10_000.0),
         "rope_scaling": _rope_scaling(pairs, rope_factors),
         "bos_token_id": metadata.get("tokenizer.ggml.bos_token_id"),
@@ -61,8 +65,24 @@ def translate(
         config["query_pre_attn_scalar"] = _query_scalar(config, GEMMA2_27B_LAYERS)
     if arch == "gemma3":
         config |= _gemma3(pairs, config)
+    if family.gating:
+        _check_gating(pairs, family.gating)
+    config["num_hidden_layers"] -= _guessing(config)
     pairs.refuse_others()
     return config
+
+
+def _check_gating(pairs: _Pairs, wanted: int) -> None:
+    if (found := pairs.get("expert_gating_func", int, wanted)) not in (0, wanted):
+        raise ModelError(f"GGUF: expert_gating_func is {found}, and only {wanted} is supported for this architecture")
+
+
+def _guessing(config: Mapping[str, Any]) -> int:
+    """Layers that guess further tokens: the file counts them with the others, behind which they lie."""
+    count: int = config.get("num_nextn_predict_layers", 0)
+    if not 0 <= count < config["num_hidden_layers"]:
+        raise ModelError(f"GGUF: nextn_predict_layers is {count} of {config['num_hidden_layers']} layers")
+    return count
 
 
 class _Pairs:
@@ -133,6 +153,7 @@ def _decoder(pairs: _Pairs, family: GgufFamily, names: frozenset[str]) -> dict[s
         "tie_word_embeddings": "output.weight" not in names,
         "attention_bias": "blk.0.attn_q.bias" in names,
         "use_qkv_bias": "blk.0.attn_q.bias" in names,
+        "qkv_bias": "blk.0.attn_q.bias" in names,
         "attention_out_bias": "blk.0.attn_output.bias" in names,
         "use_bias": "blk.0.attn_output.bias" in names,
         "use_qk_norm": "blk.0.attn_q_norm.weight" in names,

@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from plimsoll_runtime.errors import ModelError
+
 
 @dataclass(frozen=True, slots=True)
 class Key:
@@ -28,6 +30,7 @@ class GgufFamily:
     - `paired`: rows of queries and keys were reordered, so that neighbours turn together.
     - `shifted_norms`: the 1 that is added to the norms' weights is in the file.
     - `partial`: only `rope.dimension_count` dimensions of a head turn.
+    - `gating`: how a mixture's experts are scored, by llama.cpp's number; 0: there are none.
     """
 
     architecture: str
@@ -38,6 +41,10 @@ class GgufFamily:
     paired: bool = False
     shifted_norms: bool = False
     partial: bool = False
+    gating: int = 0
+
+
+SOFTMAX, SIGMOID = 1, 2
 
 
 WINDOW = {"sliding_window": Key("attention.sliding_window", int)}
@@ -46,6 +53,31 @@ CAPS = {
     "attn_logit_softcapping": Key("attn_logit_softcapping", float, 0.0),
 }
 
+
+def _experts(count: str, chosen: str, inner: str | None = None, **others: Key) -> dict[str, Key]:
+    """By what the config calls the number of experts, how many compute a token, and how wide is what they open."""
+    found = {count: Key("expert_count", int), chosen: Key("expert_used_count", int), **others}
+    return found if inner is None else {**found, inner: Key("expert_feed_forward_length", int)}
+
+
+GRANITE = {
+    "attention_multiplier": Key("attention.scale", float),
+    "embedding_multiplier": Key("embedding_scale", float),
+    "residual_multiplier": Key("residual_scale", float),
+    "logits_scaling": Key("logit_scale", float),
+}
+GPT2 = {
+    "n_inner": Key("feed_forward_length", int),
+    "n_embd": Key("embedding_length", int),
+    "n_positions": Key("context_length", int),
+    "n_head": Key("attention.head_count", int),
+    "n_layer": Key("block_count", int),
+}
+BLOOM = {
+    "seq_length": Key("context_length", int),
+    "n_head": Key("attention.head_count", int),
+    "n_layer": Key("block_count", int),
+}
 FAMILIES: Mapping[str, GgufFamily] = {
     "llama": GgufFamily("LlamaForCausalLM", paired=True),
     "qwen2": GgufFamily("Qwen2ForCausalLM"),
@@ -80,12 +112,7 @@ FAMILIES: Mapping[str, GgufFamily] = {
     "olmo2": GgufFamily("Olmo2ForCausalLM"),
     "granite": GgufFamily(
         "GraniteForCausalLM",
-        {
-            "attention_multiplier": Key("attention.scale", float),
-            "embedding_multiplier": Key("embedding_scale", float),
-            "residual_multiplier": Key("residual_scale", float),
-            "logits_scaling": Key("logit_scale", float),
-        },
+        GRANITE,
         paired=True,
     ),
     "nemotron": GgufFamily(
@@ -97,4 +124,89 @@ FAMILIES: Mapping[str, GgufFamily] = {
     "ernie4_5": GgufFamily("Ernie4_5ForCausalLM"),
     "glm4": GgufFamily("Glm4ForCausalLM", partial=True),
     "arcee": GgufFamily("ArceeForCausalLM", paired=True),
+    "qwen2moe": GgufFamily(
+        "Qwen2MoeForCausalLM",
+        _experts(
+            "num_experts",
+            "num_experts_per_tok",
+            "moe_intermediate_size",
+            shared_expert_intermediate_size=Key("expert_shared_feed_forward_length", int),
+        ),
+        {"norm_topk_prob": False},
+        gating=SOFTMAX,
+    ),
+    "qwen3moe": GgufFamily(
+        "Qwen3MoeForCausalLM",
+        _experts("num_experts", "num_experts_per_tok", "moe_intermediate_size"),
+        {"norm_topk_prob": True},
+        gating=SOFTMAX,
+    ),
+    "olmoe": GgufFamily(
+        "OlmoeForCausalLM", _experts("num_experts", "num_experts_per_tok"), {"norm_topk_prob": False}, gating=SOFTMAX
+    ),
+    "granitemoe": GgufFamily(
+        "GraniteMoeSharedForCausalLM",
+        {
+            **GRANITE,
+            **_experts("num_local_experts", "num_experts_per_tok"),
+            "shared_intermediate_size": Key("expert_shared_feed_forward_length", int, 0),
+        },
+        paired=True,
+        gating=SOFTMAX,
+    ),
+    "glm4moe": GgufFamily(
+        "Glm4MoeForCausalLM",
+        _experts(
+            "n_routed_experts",
+            "num_experts_per_tok",
+            "moe_intermediate_size",
+            n_shared_experts=Key("expert_shared_count", int, 0),
+            first_k_dense_replace=Key("leading_dense_block_count", int, 0),
+            routed_scaling_factor=Key("expert_weights_scale", float, 1.0),
+            norm_topk_prob=Key("expert_weights_norm", bool, False),
+            num_nextn_predict_layers=Key("nextn_predict_layers", int, 0),
+        ),
+        partial=True,
+        gating=SIGMOID,
+    ),
+    "gpt2": GgufFamily(
+        "GPT2LMHeadModel",
+        GPT2,
+        epsilon="layer_norm_epsilon",
+        layer_norms=True,
+    ),
+    "starcoder": GgufFamily(
+        "GPTBigCodeForCausalLM",
+        GPT2,
+        {"multi_query": True},
+        epsilon="layer_norm_epsilon",
+        layer_norms=True,
+    ),
+    "gptneox": GgufFamily(
+        "GPTNeoXForCausalLM",
+        {"use_parallel_residual": Key("use_parallel_residual", bool, True)},
+        {"attention_bias": True},
+        epsilon="layer_norm_eps",
+        layer_norms=True,
+        partial=True,
+    ),
+    "bloom": GgufFamily("BloomForCausalLM", BLOOM, epsilon="layer_norm_epsilon", layer_norms=True),
 }
+MIXTURES: Mapping[str, GgufFamily] = {
+    "llama": GgufFamily(
+        "MixtralForCausalLM",
+        _experts("num_local_experts", "num_experts_per_tok"),
+        {"sliding_window": None},
+        paired=True,
+        gating=SOFTMAX,
+    ),
+}
+"""What an architecture of FAMILIES is where its metadata count experts."""
+
+
+def family_of(metadata: Mapping[str, Any]) -> GgufFamily:
+    """Of a file, by its metadata. Raises ModelError for an architecture that is not known."""
+    arch = metadata.get("general.architecture")
+    if not isinstance(arch, str) or arch not in FAMILIES:
+        raise ModelError(f"GGUF architecture {arch!r} is not supported; known are {', '.join(FAMILIES)}")
+    return MIXTURES[arch] if arch in MIXTURES and metadata.get(f"{arch}.expert_count") else FAMILIES[arch]

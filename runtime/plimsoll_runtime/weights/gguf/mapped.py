@@ -51,8 +51,7 @@ class MappedFile:
     def blocks(self, tensor: GgufTensor, kind: GGMLQuantizationType) -> tuple[Tensor, Callable[[], object]]:
         """The bytes of a tensor that was checked, a row for each of its rows; and what gives back their pages."""
         size = stored_bytes(kind, tensor.shape)
-        rows = prod(tensor.shape) // tensor.shape[-1]
-        found = self._bytes[tensor.offset : tensor.offset + size].view(rows, -1)
+        found = self._bytes[tensor.offset : tensor.offset + size].view(*(tensor.shape[:-1] or (1,)), -1)
         return found, partial(self._release, tensor.offset, size)
 
     def _release(self, offset: int, size: int) -> None:

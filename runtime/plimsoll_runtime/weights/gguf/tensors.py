@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,12 @@ import torch
 from torch import Tensor
 
 from plimsoll_runtime.weights.gguf.blocks import GgufBlocks
-from plimsoll_runtime.weights.gguf.families import FAMILIES
+from plimsoll_runtime.weights.gguf.families import family_of
 from plimsoll_runtime.weights.gguf.mapped import MappedFile
 from plimsoll_runtime.weights.gguf.metadata import ROPE_FACTORS
 from plimsoll_runtime.weights.stored import StoredTensor, plain
+
+SUFFIXES = (".weight", ".bias")
 
 
 class GgufTensors:
@@ -30,7 +33,7 @@ class GgufTensors:
     def __init__(self, paths: Sequence[Path], config: Mapping[str, Any], wanted: Iterable[str]) -> None:
         files = [MappedFile(path) for path in paths]
         arch = files[0].metadata.values["general.architecture"]
-        self._family = FAMILIES[arch]
+        self._family = family_of(files[0].metadata.values)
         self._heads = {
             "self_attn.q_proj": int(config["num_attention_heads"]),
             "self_attn.k_proj": int(config["num_key_value_heads"]),
@@ -71,9 +74,28 @@ class GgufTensors:
         return paired.transpose(1, 2).reshape(rows.shape)
 
 
+PARTS = {
+    "block_sparse_moe.input_linear.gate": "ffn_gate_exps",
+    "block_sparse_moe.input_linear.up": "ffn_up_exps",
+    "shared_mlp.input_linear.gate": "ffn_gate_shexp",
+    "shared_mlp.input_linear.up": "ffn_up_shexp",
+}
+"""What the converter splits before it asks for a name (see models.families.converted)."""
+
+
 def _names(arch: str, layers: int, wanted: Iterable[str]) -> dict[str, str]:
     """Transformers' names by those that llama.cpp has for them."""
     kind = next(kind for kind, name in gguf.MODEL_ARCH_NAMES.items() if name == arch)
     names = gguf.get_tensor_name_map(kind, layers)
-    found = {names.get_name(name, try_suffixes=(".weight", ".bias")): name for name in wanted}
+    found = {_name(names, name): name for name in wanted}
     return {theirs: ours for theirs, ours in found.items() if theirs is not None}
+
+
+def _name(names: gguf.TensorNameMap, name: str) -> str | None:
+    if (match := re.fullmatch(r"model\.layers\.(\d+)\.(.+)\.weight", name)) and match[2] in PARTS:
+        return f"blk.{match[1]}.{PARTS[match[2]]}.weight"
+    asked = name.replace("e_score_correction_bias", "e_score_correction.bias")
+    found: str | None = next(
+        filter(None, (names.get_name(each, SUFFIXES) for each in (asked, asked.removeprefix("transformer.")))), None
+    )
+    return found

@@ -1,0 +1,38 @@
+"""What llama.cpp's converter makes of a family's tensors: names and layouts other than Transformers saves."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from plimsoll_runtime.models.spec.decoder import DecoderSpec
+from plimsoll_runtime.models.spec.names import ExpertNames
+
+LAYER = "model.layers."
+BLOCK = "blk."
+"""How names of a layer begin in Transformers, and in a GGUF file where nobody asks for them by Transformers' name."""
+
+
+def as_llama_cpp_has_it(spec: DecoderSpec) -> DecoderSpec:
+    """Matrices are [outputs, inputs] in all families, and no rows are interleaved. See also `_experts`."""
+    names = spec.names
+    beyond = (*names.beyond, *(f"{BLOCK}{each.removeprefix(LAYER)}" for each in names.beyond if each.startswith(LAYER)))
+    return replace(
+        spec,
+        names=replace(names, transposed=False, interleaved=False, experts=_experts(names.experts), beyond=beyond),
+    )
+
+
+def _experts(names: ExpertNames) -> ExpertNames:
+    """All experts of a layer are in one tensor, gates apart from what they open; what had one row is a vector."""
+    return replace(
+        names,
+        gate_up=_apart(tuple(each.replace(".{}", "") for each in names.gate_up)),
+        down=names.down.replace(".{}", ""),
+        shared_gate_up=_apart(names.shared_gate_up),
+        shared_gate_is_vector=True,
+        correction_is_row=False,
+    )
+
+
+def _apart(names: tuple[str, ...]) -> tuple[str, ...]:
+    return names if len(names) > 1 else tuple(f"{names[0]}.{part}" for part in ("gate", "up"))
