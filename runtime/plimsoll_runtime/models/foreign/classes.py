@@ -51,6 +51,9 @@ def class_of(config: Mapping[str, Any]) -> tuple[type[Any], Any]:
                 if not key.startswith("output_") and key not in _OURS
             }
         )
+        if hasattr(theirs, "rescale_every"):
+            # Of an RWKV: for float16's sake it would scale weights where they lie, which other processes may read.
+            theirs.rescale_every = 0
         kind_of: Any = auto.MODEL_FOR_CAUSAL_LM_MAPPING
         return kind_of[type(theirs)], theirs
     except Exception as error:
