@@ -44,7 +44,7 @@ def load(
         raise ModelError(
             f"{files.name}: {outline.facts.architecture} runs on Transformers' code, which is given safetensors only"
         )
-    SafetensorsFiles(files.weights)  # which looks into the header of each
+    SafetensorsFiles(files.weights, any_kind=True)  # which looks into the header of each
     kind, config = class_of(files.config)
     register()
     with _silent():

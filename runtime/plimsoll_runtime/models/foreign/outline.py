@@ -36,6 +36,8 @@ _POSITIONS = (
 )
 ANY_LENGTH = 2**20
 """Tokens of a sequence whose class counts no positions, and has a cache of its own: what it remembers has no border."""
+ANEW_LENGTH = 2048
+"""The same of a class without a cache, each of whose steps computes all of them."""
 _CHANGING_ROPES = ("dynamic", "longrope")
 """Ropes that turn by other angles from a length on: keys that are cached already would have to be turned anew."""
 
@@ -104,7 +106,7 @@ class TransformersOutline:
 def transformers_outline(config: Mapping[str, Any]) -> TransformersOutline:
     """Raises ModelError naming the architecture, and why Transformers' code for it cannot be served."""
     kind, theirs = class_of(config)
-    if not 0 < (layers := theirs.get_text_config().num_hidden_layers) <= MAX_LAYERS:
+    if not 0 < (layers := getattr(theirs.get_text_config(), "num_hidden_layers", 1)) <= MAX_LAYERS:
         raise ModelError(f"config.json: it has {layers} layers, and not from 1 to {MAX_LAYERS}")
     try:
         return _over_blocks(kind, theirs, config)
@@ -130,7 +132,7 @@ def _over_blocks(kind: type[Any], theirs: Any, config: Mapping[str, Any]) -> Tra
 def _with_caches(kind: type[Any], theirs: Any, config: Mapping[str, Any]) -> TransformersOutline:
     """Of any other. Raises UnservedError."""
     found = probe_own(kind, theirs)
-    positions = _positions(theirs.get_text_config()) or ANY_LENGTH
+    positions = _positions(theirs.get_text_config()) or (ANY_LENGTH if found.calling.cache else ANEW_LENGTH)
     facts = Facts(kind.__name__, found.vocab_size, found.hidden_size, positions, (), own=found.kept)
     return TransformersOutline(facts, found.calling.base, _tensors(kind, theirs, None), found.widest, config, found)
 

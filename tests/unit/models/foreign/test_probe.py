@@ -160,14 +160,19 @@ def test_a_call_that_asks_for_more(values: Mapping[str, Any], reason: str, monke
         ("WhisperConfig", {}, "it is an encoder-decoder of speech"),
         ("Gemma3Config", {}, "it is a model of images and text"),
         ("ViTConfig", {}, "vit is no causal language model"),
+        ("Gemma4AssistantConfig", {}, "it drafts for another model"),
         ("BertGenerationConfig", {}, "with caches of its own, it lets tokens see later ones"),
     ],
     ids=lambda value: value if isinstance(value, str) and value.endswith("Config") else "",
 )
 def test_who_is_refused_by_name(name: str, values: Mapping[str, Any], reason: str) -> None:
-    config = config_of(name, **values) if name not in ("Gemma3Config", "WhisperConfig", "ViTConfig") else {
-        "model_type": {"Gemma3Config": "gemma3", "WhisperConfig": "whisper", "ViTConfig": "vit"}[name]
-    }  # fmt: skip
+    kinds = {
+        "Gemma3Config": "gemma3",
+        "Gemma4AssistantConfig": "gemma4_assistant",
+        "WhisperConfig": "whisper",
+        "ViTConfig": "vit",
+    }
+    config = {"model_type": kinds[name]} if name in kinds else config_of(name, **values)
     with pytest.raises(ModelError, match=reason):
         transformers_outline({**config, "architectures": ["BertLMHeadModel"]} if name == "BertConfig" else config)
 

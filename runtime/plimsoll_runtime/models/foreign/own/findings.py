@@ -59,5 +59,7 @@ class Findings:
         """Bytes that the scores of a step's largest call take; none where caches do not grow, for nothing attends."""
         if not any(each.token for each in self.kept):
             return 0
-        alone = self.at_least(0, longest if self.calling.cache is None else min(rows, longest)) * longest
+        anew = self.calling.cache is None
+        prompt = self.at_least(0, longest if anew else min(rows, longest)) ** 2
+        alone = max(prompt, longest)
         return max(alone * self.heads * _A_SCORE, min(SCORES_BYTES, rows * longest * self.heads * _A_SCORE))

@@ -9,13 +9,13 @@ import pytest
 import torch
 import transformers
 from model_support.tiny import COMMON, make_model
-from transformers import BloomConfig, BloomForCausalLM, BloomModel
+from transformers import BloomConfig, BloomForCausalLM, BloomModel, GptOssConfig, GptOssForCausalLM, GptOssModel
 
 from plimsoll_runtime.models.foreign.classes import class_of
 from plimsoll_runtime.models.foreign.errors import UnservedError
 from plimsoll_runtime.models.foreign.outline import ANY_LENGTH, transformers_outline
 from plimsoll_runtime.models.foreign.own.findings import Findings
-from plimsoll_runtime.models.foreign.own.probe import probe
+from plimsoll_runtime.models.foreign.own.probe import WINDOW, narrowed, probe
 from plimsoll_runtime.models.foreign.own.stepper import Calling, Stepper, Takes
 from plimsoll_runtime.models.foreign.own.tree import tensors_of
 
@@ -35,13 +35,20 @@ def found_of(name: str, **values: Any) -> Findings:
         ("XGLMConfig", {"d_model": 48}, Calling("model", "past_key_values", positions=True), Takes.ANY, True),
         ("MambaConfig", {}, Calling("backbone", "cache_params", positions=False), Takes.FIRST, True),
         ("RwkvConfig", {}, Calling("rwkv", "state", positions=False), Takes.ANY, False),
+        (
+            "RecurrentGemmaConfig",
+            {"lru_width": 48, "head_dim": 12, "num_key_value_heads": 1},
+            Calling("model", "past_key_values", positions=True, given=True),
+            Takes.FIRST,
+            False,
+        ),
         ("OpenAIGPTConfig", {"n_embd": 48, "n_head": 4}, Calling("transformer", None, positions=True), Takes.ANY, True),
     ],
 )
 def test_how_a_class_is_called(
     name: str, values: Mapping[str, Any], calling: Calling, takes: Takes, stacks: bool
 ) -> None:
-    """An RWKV's shift of one token takes the rows of a batch for one another; GPT-1 has no cache at all."""
+    """An RWKV's shift of one token takes rows of a batch for one another; GPT-1 has no cache; others give none back."""
     found = found_of(name, **values)
     assert (found.calling, found.takes, found.axes is not None) == (calling, takes, stacks)
     assert (found.vocab_size, found.hidden_size) == (20, 48)
@@ -144,6 +151,59 @@ class Rescaled(BloomForCausalLM):  # type: ignore[no-untyped-call]
         return found
 
 
+class Shortsighted(GptOssModel):  # type: ignore[no-untyped-call]
+    """Whose cache is right until the window is full."""
+
+    def forward(self, *args: Any, past_key_values: Any = None, **kwargs: Any) -> Any:
+        found = super().forward(*args, past_key_values=past_key_values, **kwargs)
+        if past_key_values is not None and past_key_values.get_seq_length() > 2 * WINDOW:
+            found.past_key_values.layers[0].values *= 0.5
+        return found
+
+
+class ShortsightedForCausalLM(GptOssForCausalLM):  # type: ignore[no-untyped-call]
+    """A model of one."""
+
+    def __init__(self, config: Any) -> None:
+        super().__init__(config)
+        self.model = Shortsighted(config)
+
+
+def test_windows_are_made_so_small_that_what_is_beyond_them_shows() -> None:
+    config = GptOssConfig(**COMMON, head_dim=16, sliding_window=4096, num_local_experts=4, num_experts_per_tok=2)
+    assert narrowed(config).sliding_window == WINDOW
+    assert config.sliding_window == 4096
+    assert probe(GptOssForCausalLM, config).calling.cache == "past_key_values"
+    assert probe(ShortsightedForCausalLM, config).calling.cache is None
+
+
+def test_who_does_not_take_another_window_is_asked_with_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(config: Any) -> Any:
+        config = narrowed(config)
+        config.hidden_size = "many"
+        return config
+
+    monkeypatch.setattr("plimsoll_runtime.models.foreign.own.probe.narrowed", broken)
+    assert probe(BloomForCausalLM, BLOOM).calling.cache == "past_key_values"
+
+
+class Dicing(BloomModel):  # type: ignore[no-untyped-call]
+    """Who never says the same twice."""
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        found = super().forward(*args, **kwargs)
+        found.last_hidden_state = found.last_hidden_state * torch.rand(1)
+        return found
+
+
+class DicingForCausalLM(BloomForCausalLM):  # type: ignore[no-untyped-call]
+    """A model of one."""
+
+    def __init__(self, config: Any) -> None:
+        super().__init__(config)
+        self.transformer = Dicing(config)
+
+
 def test_a_cache_that_gives_other_numbers_is_not_used() -> None:
     assert probe(ForgetfulForCausalLM, BLOOM).calling.cache is None
     assert probe(BloomForCausalLM, BLOOM).calling.cache == "past_key_values"
@@ -155,7 +215,12 @@ def test_rows_that_take_from_one_another_are_not_stacked() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "reason"), [(FixedForCausalLM, "gives the same for any token"), (Rescaled, "does more with hidden states")]
+    ("kind", "reason"),
+    [
+        (FixedForCausalLM, "gives the same for any token"),
+        (DicingForCausalLM, "gives other numbers each time"),
+        (Rescaled, "does more with hidden states"),
+    ],
 )
 def test_who_cannot_be_believed(kind: type[Any], reason: str) -> None:
     with pytest.raises(UnservedError, match=reason):

@@ -95,7 +95,8 @@ def test_every_token_is_computed_once(sequences: list[tuple[int, int]], found: F
     [
         (FOUND, 8, 10, 80),
         (FOUND, 8, 1000, 1000),
-        (replace(FOUND, takes=Takes.FIRST), 20, 1000, 20_000),
+        (replace(FOUND, takes=Takes.FIRST), 20, 1000, 1000),
+        (replace(FOUND, takes=Takes.FIRST), 200, 1000, 40_000),
         (replace(FOUND, takes=Takes.FIRST), 2000, 1000, 1_000_000),
         (ANEW, 8, 1000, 1_000_000),
         (replace(FOUND, kept=(OwnCache(4, 640, 0),)), 8, 1000, 0),
