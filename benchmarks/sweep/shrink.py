@@ -2,74 +2,63 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from typing import Any
 
+from sweep.sizes import BY_TYPE, SECOND, SIZES
+
 MOST_PARAMETERS = 20_000_000
-SIZES: dict[str, Any] = {
-    "vocab_size": 20,
-    "hidden_size": 64,
-    "intermediate_size": 64,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 16,
-    "max_position_embeddings": 512,
-    "n_positions": 512,
-    "n_embd": 64,
-    "n_layer": 2,
-    "n_head": 4,
-    "ffn_dim": 64,
-    "d_model": 64,
-    "n_heads": 4,
-    "n_layers": 2,
-    "rotary_dim": 8,
-    "num_experts": 4,
-    "num_local_experts": 4,
-    "n_routed_experts": 4,
-    "moe_num_experts": 4,
-    "num_experts_per_tok": 2,
-    "moe_intermediate_size": 32,
-    "shared_expert_intermediate_size": 32,
-    "n_group": 1,
-    "topk_group": 1,
-    "first_k_dense_replace": 1,
-    "q_lora_rank": 24,
-    "kv_lora_rank": 32,
-    "qk_nope_head_dim": 16,
-    "qk_rope_head_dim": 8,
-    "v_head_dim": 12,
-    "word_embed_proj_dim": 64,
-    "pad_token_id": 0,
-    "attention_types": [[["global", "local"], 1]],
-    "num_layers": 2,
-    "depth": 1,
-    "decoder_layers": 2,
-    "decoder_attention_heads": 4,
-    "decoder_ffn_dim": 64,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-}
-"""By the names that configs have for them."""
-SECOND: dict[str, Any] = {**SIZES, "num_key_value_heads": 4}
-"""The same, for classes in which each head has keys of its own."""
+_TYPES = ("layer_types", "layers_block_type", "mlp_layer_types")
+"""What configs call their lists of layers' kinds."""
 
 
-def small_configs(kind: type[Any]) -> list[Any]:
-    """Those that the class takes, the first to be tried first. What a config does not know is left out."""
-    found = []
+def small_configs(kind: type[Any], name: str) -> Iterator[Any]:
+    """Those that a class may take, the first to be tried first. What a config does not know is left out.
+
+    Raises whatever the class has to say to the last of them.
+    """
+    last: Exception | None = None
+    made = False
     for sizes in (SIZES, SECOND):
-        config = kind(**_known(kind().to_dict(), sizes, kind))
-        found.append(config)
-    return found
+        try:
+            config = kind(**_known(_defaults(kind, name), sizes, kind, name))
+        except Exception as error:  # noqa: BLE001 - of anybody's class, with sizes that it may not take
+            last = error
+            continue
+        made = True
+        yield config
+    if not made and last is not None:
+        raise last
 
 
-def _known(defaults: dict[str, Any], sizes: dict[str, Any], kind: type[Any] | None = None) -> dict[str, Any]:
-    """The sizes that a config has, and of the configs within it their types and sizes."""
+def _defaults(kind: type[Any], name: str) -> dict[str, Any]:
+    try:
+        made: dict[str, Any] = kind().to_dict()
+    except Exception:  # noqa: BLE001 - there are classes that do not take what they have for defaults
+        made = kind(**BY_TYPE.get(name, {})).to_dict()
+    return made
+
+
+def _known(
+    defaults: Mapping[str, Any], sizes: Mapping[str, Any], kind: type[Any] | None, name: str | None
+) -> dict[str, Any]:
+    """The sizes that a config has, one layer of each kind that it has, and of the configs within it the same."""
     names = {*defaults, *getattr(kind, "attribute_map", {})}
-    found = {name: value for name, value in sizes.items() if name in names}
+    found = {field: value for field, value in sizes.items() if field in names}
     if "qk_rope_head_dim" in found:
         found.pop("head_dim", None)  # there it is what turns, and said by the other
-    for name, value in defaults.items():
-        if name.endswith("_config") and isinstance(value, dict):
-            found[name] = {"model_type": value.get("model_type"), **_known(value, sizes)}
-    return found
+    found |= _layers(defaults)
+    for field, value in defaults.items():
+        if field.endswith("_config") and isinstance(value, dict) and isinstance(value.get("model_type"), str):
+            inner = value["model_type"]
+            found[field] = {"model_type": inner, **_known(value, sizes, None, inner)}
+    return found | dict(BY_TYPE.get(name or "", {}))
+
+
+def _layers(defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """Lists of layers' kinds that have each of them, at least two, and all as many."""
+    listed = {name: list(dict.fromkeys(defaults[name])) for name in _TYPES if isinstance(defaults.get(name), list)}
+    if not listed:
+        return {}
+    count = max(2, *map(len, listed.values()))
+    return {name: (kinds * count)[:count] for name, kinds in listed.items()} | {"num_hidden_layers": count}

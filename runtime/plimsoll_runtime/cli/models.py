@@ -101,10 +101,9 @@ def fit(args: argparse.Namespace) -> int:
         ("weights", _size(weights), f"in {args.dtype}"),
         ("largest step", _size(step), f"{args.max_batch_tokens} tokens, {args.max_sequences} sequences: at most"),
     ]
-    if facts.states:
-        kept = facts.state_bytes(dtype.itemsize)
-        rows.append(("states, a sequence", f"{kept / 2**20:.1f} MiB", "of recurrent layers; counted in the step"))
-    if facts.attention:
+    if kept := facts.state_bytes(dtype.itemsize):
+        rows.append(("states, a sequence", f"{kept / 2**20:.1f} MiB", "however long it is; counted in the step"))
+    if token:
         longest = f"of {facts.max_positions} tokens, the longest"
         rows += [
             ("KV cache, a token", f"{token / 1024:.1f} KiB", f"{len(facts.attention)} layers"),

@@ -58,7 +58,7 @@ def share_out(config: EngineConfig, loaded: Loaded, grant: Grant | None) -> Budg
     """Divide what is free, or granted. Raises MemoryLimitError, UsageError."""
     model, decoder = loaded.model, loaded.decoder
     facts = model.outline.facts
-    if not facts.attention:
+    if not model.token_bytes:
         return _without_cache(config, loaded, grant)
     if grant is None:
         free = free_memory(model.device)

@@ -27,7 +27,7 @@ def measure(config: EngineConfig, kv: int | None = None) -> Needs:
     block_bytes = model.token_bytes * config.block_size
     facts = model.outline.facts
     limit = facts.max_positions
-    if not facts.attention:
+    if not model.token_bytes:
         return _without_cache(config, model, overhead)
     least = kv or _asked(config) or least_kv_bytes(config.max_model_len, limit, config.block_size, block_bytes)
     budget = granted_kv_cache(

@@ -21,13 +21,15 @@ from plimsoll_runtime.execution.capture import CudaCapture
 from plimsoll_runtime.execution.forward import ForwardPass
 from plimsoll_runtime.execution.graphs import GraphBackend, GraphedDecoder
 from plimsoll_runtime.execution.kv_cache import KvCache
+from plimsoll_runtime.execution.own_caches import OwnCaches
 from plimsoll_runtime.execution.runner import ModelRunner
 from plimsoll_runtime.execution.sampling.constrained import ConstrainedRows
 from plimsoll_runtime.execution.sampling.sampler import Sampler
 from plimsoll_runtime.execution.states import StateCache
 from plimsoll_runtime.execution.tiers.open import Tiers, open_tiers
 from plimsoll_runtime.models.decoder import Decoder
-from plimsoll_runtime.models.program import Program
+from plimsoll_runtime.models.foreign.outline import TransformersOutline
+from plimsoll_runtime.models.program import Facts, Program
 from plimsoll_runtime.structured.grammars import Grammars
 from plimsoll_runtime.weights.sources import resolve
 
@@ -67,7 +69,7 @@ class Wired:
 
     forward_pass: ForwardPass
     runner: ModelRunner
-    states: StateCache | None
+    states: StateCache | OwnCaches | None
     tiers: Tiers | None
     grammars: Grammars
     timeline: Timeline
@@ -104,15 +106,15 @@ def _graphs(
     config: EngineConfig,
     decoder: Decoder,
     cache: KvCache,
-    states: StateCache | None,
+    states: StateCache | OwnCaches | None,
     max_model_len: int,
     backend: AttentionBackend,
 ) -> GraphedDecoder | None:
     """Decodes as CUDA graphs, where there is CUDA and the backend's steps can be captured."""
     if cache.device.type != "cuda" or not isinstance(backend, GraphBackend):
         return None
-    if not isinstance(decoder.outline, Program):  # Transformers' code may look at numbers in the middle of a step
-        return None
+    if not isinstance(decoder.outline, Program) or isinstance(states, OwnCaches):
+        return None  # Transformers' code may look at numbers in the middle of a step
     capture = CudaCapture(cache.device)
     return GraphedDecoder(
         decoder,
@@ -125,23 +127,30 @@ def _graphs(
     )
 
 
-def _states(config: EngineConfig, model: Model) -> StateCache | None:
-    """What recurrent layers keep of each sequence that may run; None where there are no such layers."""
-    facts = model.outline.facts
-    if not facts.states:
+def _states(config: EngineConfig, model: Model) -> StateCache | OwnCaches | None:
+    """What is kept of each sequence that may run beside blocks; None where there is nothing."""
+    outline, facts = model.outline, model.outline.facts
+    if facts.shares_prefixes:
         return None
     if config.prefix_caching:
-        logger.info("%s has recurrent layers: every prompt is computed from its first token", facts.architecture)
+        logger.info("%s %s: every prompt is computed from its first token", facts.architecture, _kept(facts))
+    if isinstance(outline, TransformersOutline) and outline.own is not None:
+        return OwnCaches(outline.own)
     return StateCache(facts.states, config.max_sequences, model.dtype, model.device)
+
+
+def _kept(facts: Facts) -> str:
+    return "has recurrent layers" if facts.states else "keeps a cache of its own for each sequence"
 
 
 def _tiers(config: EngineConfig, model: Model, cache: KvCache, backends: Backends) -> Tiers | None:
     if config.kv_disk is None and config.kv_host_memory is None:
         return None
-    if model.outline.facts.states:
+    facts = model.outline.facts
+    if not facts.shares_prefixes:
         raise UsageError(
-            "--kv-disk and --kv-host-memory keep cached prefixes, and of a model with recurrent layers "
-            f"({model.outline.facts.architecture}) there are none: leave them away"
+            f"--kv-disk and --kv-host-memory keep cached prefixes, and there are none of a model that {_kept(facts)} "
+            f"({facts.architecture}): leave them away"
         )
     files = model.files or resolve(config.model, config.revision)
     return open_tiers(config, files, cache, backends[0])

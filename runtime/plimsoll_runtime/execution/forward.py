@@ -19,6 +19,7 @@ from plimsoll_runtime.execution.attention.base import AttentionBackend, Attentio
 from plimsoll_runtime.execution.attention.guarded import OUT_OF_MEMORY, AttentionError, begin, make
 from plimsoll_runtime.execution.graphs import GraphedDecoder
 from plimsoll_runtime.execution.kv_cache import KvCache
+from plimsoll_runtime.execution.own_caches import OwnCaches
 from plimsoll_runtime.execution.states import StateCache
 from plimsoll_runtime.models.decoder import Decoder
 
@@ -43,7 +44,7 @@ class ForwardPass:
         backends: Iterable[type[AttentionBackend]],
         graphs_of: GraphsOf | None = None,
         timeline: Timeline | None = None,
-        states: StateCache | None = None,
+        states: StateCache | OwnCaches | None = None,
     ) -> None:
         """`backends`: the one to use, then those that take its place one after the other where one fails.
 
@@ -86,6 +87,11 @@ class ForwardPass:
             except AttentionError as failure:
                 first = first or failure
                 self._fall_back(failure, first)
+
+    def free(self, slots: Iterable[int]) -> None:
+        """No sequence is in these slots any more."""
+        if self._states is not None:
+            self._states.free(slots)
 
     def _replayed(
         self, token_ids: Tensor, positions: Tensor, batch: AttentionBatch, slots: Sequence[int]

@@ -57,6 +57,8 @@ class ModelRunner:
     def _run(self, plan: StepPlan) -> StepResult:
         for slot in plan.freed_slots:
             self._sampler.free(slot)
+        if plan.freed_slots:
+            self._forward_pass.free(plan.freed_slots)
         for init in plan.new_slots:
             self._sampler.fill(init)
         self._move_blocks(plan)

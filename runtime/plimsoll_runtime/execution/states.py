@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor
@@ -39,6 +39,9 @@ class StateCache:
             return StepStates(self.tensors, rows, positions, spans)
         first_rows = torch.tensor([0, *lengths[:-1]], device=self.device).cumsum(0)
         return StepStates(self.tensors, rows, positions[first_rows], spans)
+
+    def free(self, slots: Iterable[int]) -> None:
+        """These slots are nobody's. Their rows stay as they are (see above)."""
 
     def over(self, rows: Tensor, positions: Tensor) -> StepStates:
         """A step of one row each, whose slots and positions are on the device already."""

@@ -18,9 +18,11 @@ from torch import Tensor
 from plimsoll_runtime.execution.attention.base import AttentionBackend, AttentionBatch
 from plimsoll_runtime.execution.forward import ForwardPass
 from plimsoll_runtime.execution.kv_cache import KvCache
+from plimsoll_runtime.execution.own_caches import OwnCaches
 from plimsoll_runtime.execution.runner import PROMPT_LOGITS
 from plimsoll_runtime.execution.states import StateCache
 from plimsoll_runtime.models.decoder import Decoder
+from plimsoll_runtime.models.foreign.outline import TransformersOutline
 from plimsoll_runtime.models.outline import Outline
 from plimsoll_runtime.models.program import Facts
 
@@ -59,14 +61,14 @@ def on_a_cpu(decoder: Decoder, step: LargestStep) -> int:
     if isinstance(decoder, KnowsStepBytes):
         computed = decoder.step_bytes(step.rows, logits_rows, step.longest)
     else:
-        computed = _torch_bytes(decoder.outline, decoder.dtype.itemsize, step.rows, logits_rows)
+        computed = _torch_bytes(decoder.outline, decoder.dtype.itemsize, step, logits_rows)
     return computed + _choosing(facts, step) + _states(facts, decoder.dtype.itemsize, step)
 
 
 def by_outline(outline: Outline, dtype: torch.dtype, step: LargestStep) -> int:
     """Bytes for a decoder of torch's ops before there is one. On a GPU what is measured once there is one is less."""
     logits_rows = step.logits_rows(outline.facts.vocab_size)
-    computed = _torch_bytes(outline, dtype.itemsize, step.rows, logits_rows)
+    computed = _torch_bytes(outline, dtype.itemsize, step, logits_rows)
     return computed + _choosing(outline.facts, step) + _states(outline.facts, dtype.itemsize, step)
 
 
@@ -105,7 +107,7 @@ def _run(
     """One prompt of as many tokens as a step holds, all of them in the padding block, and the logits."""
     rows = min(step.rows, step.longest)
     facts = decoder.outline.facts
-    states = StateCache(facts.states, 1, decoder.dtype, cache.device) if facts.states else None
+    states = _states_of(decoder, cache)
     forward_pass = ForwardPass(decoder, cache, backends, states=states)
     zeros = torch.zeros(rows, dtype=torch.int64, device=cache.device)
     batch = AttentionBatch([rows], [rows], [[0] * -(-rows // cache.block_size)], zeros)
@@ -113,6 +115,13 @@ def _run(
     wanted = step.logits_rows(facts.vocab_size)
     decoder.logits(hidden[:1].expand(wanted, -1).contiguous())
     return forward_pass.backends
+
+
+def _states_of(decoder: Decoder, cache: KvCache) -> StateCache | OwnCaches | None:
+    outline = decoder.outline
+    if isinstance(outline, TransformersOutline) and outline.own is not None:
+        return OwnCaches(outline.own)
+    return StateCache(outline.facts.states, 1, decoder.dtype, cache.device) if outline.facts.states else None
 
 
 def _choosing(facts: Facts, step: LargestStep) -> int:
@@ -126,6 +135,7 @@ def _states(facts: Facts, size: int, step: LargestStep) -> int:
     return (2 * step.sequences + 1) * facts.state_bytes(size)
 
 
-def _torch_bytes(outline: Outline, size: int, rows: int, logits_rows: int) -> int:
+def _torch_bytes(outline: Outline, size: int, step: LargestStep, logits_rows: int) -> int:
     """A decoder of torch's ops: its widest op with what the allocator keeps, attention's tiles, and the logits."""
-    return int(KEPT * rows * outline.row_bytes(size)) + TILES + logits_rows * outline.logits_bytes(size)
+    rows = int(KEPT * step.rows * outline.row_bytes(size)) + outline.beside_rows(size, step.rows, step.longest)
+    return rows + TILES + logits_rows * outline.logits_bytes(size)

@@ -30,5 +30,8 @@ class Outline(Protocol):
     def row_bytes(self, size: int) -> int:
         """Bytes that computing a row in torch has allocated at its widest, for elements of `size` bytes."""
 
+    def beside_rows(self, size: int, rows: int, longest: int) -> int:
+        """Bytes beside those of its rows that a step of so many, in sequences of at most `longest` tokens, takes."""
+
     def logits_bytes(self, size: int) -> int:
         """Bytes that a row of logits takes in torch, with the copies that are made on the way to float32."""

@@ -19,6 +19,7 @@ from plimsoll_runtime.models.ops.op import Op
 from plimsoll_runtime.models.ops.text import text_of
 from plimsoll_runtime.models.ops.weight import Weight
 from plimsoll_runtime.models.spec.attention import AttentionShape
+from plimsoll_runtime.models.spec.own_cache import OwnCache
 from plimsoll_runtime.models.spec.rope import RopeSpec
 from plimsoll_runtime.models.spec.state import StateShape
 
@@ -30,7 +31,8 @@ RESIDUAL_ROWS = 3
 class Facts:
     """What scheduler, cache and runner know of a decoder, whatever computes it.
 
-    `attention`: one a cached layer. `states`: what its recurrent layers keep of a sequence.
+    `attention`: one a cached layer. `states`: what its recurrent layers keep of a sequence. `own`: of a decoder that
+    keeps caches by itself, what they take; then blocks are what is counted, and hold nothing.
     """
 
     architecture: str
@@ -39,14 +41,22 @@ class Facts:
     max_positions: int
     attention: tuple[AttentionShape, ...]
     states: tuple[StateShape, ...] = ()
+    own: tuple[OwnCache, ...] = ()
+
+    @property
+    def shares_prefixes(self) -> bool:
+        """Whether what is kept of a sequence's beginning serves another that begins so."""
+        return not self.states and not self.own
 
     def token_bytes(self, element_bytes: int) -> int:
         """Keys and values of one token in all layers."""
-        return sum(shape.cached_width for shape in self.attention) * element_bytes
+        in_blocks = sum(shape.cached_width for shape in self.attention) * element_bytes
+        return in_blocks + sum(each.token for each in self.own if each.element_bytes == element_bytes)
 
     def state_bytes(self, element_bytes: int) -> int:
-        """What recurrent layers keep of a sequence, however long it is."""
-        return sum(state.nbytes(element_bytes) for state in self.states)
+        """What is kept of a sequence however long it is: by recurrent layers, or by the decoder itself."""
+        states = sum(state.nbytes(element_bytes) for state in self.states)
+        return states + sum(each.sequence for each in self.own if each.element_bytes == element_bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +130,10 @@ class Program:
     def row_bytes(self, size: int) -> int:
         """Bytes a row that computing it in torch op by op has allocated at its widest."""
         return RESIDUAL_ROWS * self.facts.hidden_size * size + max(op.row_bytes(size) for op in self.ops)
+
+    def beside_rows(self, size: int, rows: int, longest: int) -> int:
+        """See Outline: attention is the backend's."""
+        return 0
 
     def logits_bytes(self, size: int) -> int:
         """Bytes a row of logits in torch: the product's in the run's dtype, widened, scaled and capped."""

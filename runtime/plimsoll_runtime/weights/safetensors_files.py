@@ -21,6 +21,14 @@ from plimsoll_runtime.weights.files import opened
 from plimsoll_runtime.weights.stored import StoredTensor, plain
 
 FLOATS = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+OTHERS = {
+    "I64": torch.int64,
+    "I32": torch.int32,
+    "I16": torch.int16,
+    "I8": torch.int8,
+    "U8": torch.uint8,
+    "BOOL": torch.bool,
+}
 MAX_HEADER = 100 * 2**20
 
 
@@ -36,12 +44,15 @@ class Lying:
 
 
 class SafetensorsFiles:
-    """The tensors of one or several files. Raises ModelError naming the file and the tensor."""
+    """The tensors of one or several files. Raises ModelError naming the file and the tensor.
 
-    def __init__(self, paths: Sequence[Path]) -> None:
+    `any_kind`: integers too, for a class that has some among its weights.
+    """
+
+    def __init__(self, paths: Sequence[Path], *, any_kind: bool = False) -> None:
         self._lie: dict[str, Lying] = {}
         for path in paths:
-            for name, lying in _check_header(path).items():
+            for name, lying in _check_header(path, FLOATS | OTHERS if any_kind else FLOATS).items():
                 if name in self._lie:
                     raise ModelError(f"{name} is in {self._lie[name].path.name} and in {path.name}")
                 self._lie[name] = lying
@@ -67,8 +78,11 @@ def _mapped(lying: Lying) -> Tensor:
     return aligned.view(lying.dtype).view(lying.shape)
 
 
-def _check_header(path: Path) -> dict[str, Lying]:
-    """Where a file's tensors lie, once its header agrees with itself and with the file's length."""
+def _check_header(path: Path, kinds: Mapping[str, torch.dtype]) -> dict[str, Lying]:
+    """Where a file's tensors lie, once its header agrees with itself and with the file's length.
+
+    kinds: what may be stored, by the names that headers have for it.
+    """
     header, data = _read_header(path)
     size = path.stat().st_size - data
     found = {}
@@ -76,13 +90,13 @@ def _check_header(path: Path) -> dict[str, Lying]:
         if name == "__metadata__":
             continue
         kind, shape, start, end = _entry(path, name, entry)
-        if kind not in FLOATS:
-            raise ModelError(f"{path.name}: {name} is stored as {kind}; only {', '.join(FLOATS)} are supported")
-        if end - start != FLOATS[kind].itemsize * prod(shape):
+        if kind not in kinds:
+            raise ModelError(f"{path.name}: {name} is stored as {kind}; only {', '.join(kinds)} are supported")
+        if end - start != kinds[kind].itemsize * prod(shape):
             raise ModelError(f"{path.name}: {name} has {end - start} bytes, but {kind} {list(shape)} needs others")
         if end > size:
             raise ModelError(f"{path.name} is cut short: {name} ends at byte {end} of {size}; fetch it again")
-        found[name] = Lying(path, FLOATS[kind], shape, data + start, data + end)
+        found[name] = Lying(path, kinds[kind], shape, data + start, data + end)
     _check_order(path, found, data, data + size)
     return found
 

@@ -18,6 +18,13 @@ _OTHERS = (
 """Tables of Transformers' that name model types, the first that has one saying why it is not served."""
 
 
+DRAFTS: Mapping[str, str] = dict.fromkeys(
+    ("gemma4_assistant", "gemma4_unified_assistant"),
+    "it drafts for another model, whose hidden states and cache it takes, and generates nothing alone",
+)
+"""Model types that Transformers lists among causal language models, and why they are not served."""
+
+
 def class_of(config: Mapping[str, Any]) -> tuple[type[Any], Any]:
     """The class that computes a config.json, and Transformers' own record of it.
 
@@ -33,9 +40,10 @@ def class_of(config: Mapping[str, Any]) -> tuple[type[Any], Any]:
     if kind not in CONFIG_MAPPING:
         version = transformers.__version__
         raise refused(name, f"neither we nor Transformers {version} have its model_type {kind}; see plimsoll models")
-    for table, reason in _OTHERS:
-        if kind in getattr(auto, table, {}):
-            raise refused(name, f"it is {reason}")
+    if (other := what_else(kind)) is not None:
+        raise refused(name, f"it is {other}")
+    if kind in DRAFTS:
+        raise refused(name, DRAFTS[kind])
     known = auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(kind)
     if known is None:
         raise refused(name, f"{kind} is no causal language model to Transformers {transformers.__version__}")
@@ -51,10 +59,20 @@ def class_of(config: Mapping[str, Any]) -> tuple[type[Any], Any]:
                 if not key.startswith("output_") and key not in _OURS
             }
         )
+        if hasattr(theirs, "rescale_every"):
+            # Of an RWKV: for float16's sake it would scale weights where they lie, which other processes may read.
+            theirs.rescale_every = 0
         kind_of: Any = auto.MODEL_FOR_CAUSAL_LM_MAPPING
         return kind_of[type(theirs)], theirs
     except Exception as error:
         raise refused(name, f"Transformers does not take its config: {error}") from error
+
+
+def what_else(kind: str) -> str | None:
+    """What a model_type is by Transformers' own tables, if it is no decoder of text alone."""
+    from transformers.models.auto import modeling_auto as auto
+
+    return next((reason for table, reason in _OTHERS if kind in getattr(auto, table, {})), None)
 
 
 _OURS = frozenset({"auto_map", "return_dict", "torchscript", "use_return_dict", "use_cache"})

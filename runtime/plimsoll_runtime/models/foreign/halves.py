@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import torch
@@ -22,14 +23,19 @@ class Halves:
 
         self._model = model
         self._base = base
+        self._takes = inspect.signature(model.forward).parameters
         self._answer: type[Any] = BaseModelOutputWithPast
 
     def hidden(self, token_ids: Tensor, positions: Tensor) -> Tensor:
         """token_ids and positions int64 [T] -> [T, hidden]."""
         found = self._base(input_ids=token_ids[None], position_ids=positions[None], use_cache=False, return_dict=True)
-        self._answer = type(found)
+        self.answered(found)
         states: Tensor = found.last_hidden_state
         return states[0]
+
+    def answered(self, output: Any) -> None:
+        """What the base answers with is of this kind."""
+        self._answer = type(output)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """hidden [R, hidden] -> float32 [R, vocab]."""
@@ -43,10 +49,14 @@ class Halves:
 
         self._base.forward = answer
         try:
-            found = self._model(input_ids=rows, position_ids=rows, use_cache=False, return_dict=True)
+            found = self._model(input_ids=rows, return_dict=True, **self._options(rows))
         finally:
             del self._base.forward
         if calls != 1:
             raise UnservedError(f"asks for hidden states {calls} times")
         logits: Tensor = found.logits
         return logits[0].float()
+
+    def _options(self, rows: Tensor) -> dict[str, Any]:
+        wanted = {"position_ids": rows, "use_cache": False}
+        return {name: value for name, value in wanted.items() if name in self._takes}

@@ -14,6 +14,7 @@ from plimsoll_runtime.models.foreign.classes import class_of
 from plimsoll_runtime.models.foreign.decoder import TransformersDecoder
 from plimsoll_runtime.models.foreign.interface import NAME, register
 from plimsoll_runtime.models.foreign.outline import TransformersOutline
+from plimsoll_runtime.models.foreign.own.decoder import OwnCacheDecoder
 from plimsoll_runtime.models.foreign.skeleton import fill, put, skeleton, stored_tensors
 from plimsoll_runtime.models.weights import STAGE
 from plimsoll_runtime.progress import Progress
@@ -21,6 +22,7 @@ from plimsoll_runtime.weights.files import ModelFiles
 from plimsoll_runtime.weights.image.tensors import hollow
 from plimsoll_runtime.weights.safetensors_files import SafetensorsFiles
 
+ForeignDecoder = TransformersDecoder | OwnCacheDecoder
 _NAMED = 5
 """How many tensors an error lists."""
 
@@ -32,7 +34,7 @@ def load(
     device: torch.device,
     progress: Progress,
     places: Places | None = None,
-) -> TransformersDecoder:
+) -> ForeignDecoder:
     """What the decoder keeps of its weights lies in `places`, as plain tensors.
 
     Raises ModelError where a file is damaged, or a tensor is missing, unexpected or of another shape.
@@ -42,7 +44,7 @@ def load(
         raise ModelError(
             f"{files.name}: {outline.facts.architecture} runs on Transformers' code, which is given safetensors only"
         )
-    SafetensorsFiles(files.weights)  # which looks into the header of each
+    SafetensorsFiles(files.weights, any_kind=True)  # which looks into the header of each
     kind, config = class_of(files.config)
     register()
     with _silent():
@@ -50,7 +52,7 @@ def load(
             files.root,
             config=config,
             dtype=dtype,
-            attn_implementation=NAME,
+            attn_implementation=_attention(outline),
             use_safetensors=True,
             local_files_only=True,
             trust_remote_code=False,
@@ -72,17 +74,23 @@ def _own(tensor: torch.Tensor) -> torch.Tensor:
     return tensor if tensor.untyped_storage().resizable() else tensor.clone()
 
 
-def wake(outline: TransformersOutline, dtype: torch.dtype, device: torch.device, places: Places) -> TransformersDecoder:
+def wake(outline: TransformersOutline, dtype: torch.dtype, device: torch.device, places: Places) -> ForeignDecoder:
     """The decoder that `load` made while it filled the same places."""
     kind, config = class_of(outline.config)
-    model = skeleton(kind, config, dtype)
+    model = skeleton(kind, config, dtype, attention=_attention(outline))
     dtypes = {tensor.name: tensor.dtype or dtype for tensor in outline.tensors}
     fill(model, lambda name, wanted: places.keep(hollow(wanted.shape, dtypes[name])))
     return _decoder(outline, model, dtype, device)
 
 
-def _decoder(outline: TransformersOutline, model: Any, dtype: torch.dtype, device: torch.device) -> TransformersDecoder:
-    return TransformersDecoder(outline, model.to(device).eval().requires_grad_(False), dtype)
+def _attention(outline: TransformersOutline) -> str | None:
+    """What Transformers is to attend with: ours, or what it chooses for a class with caches of its own."""
+    return NAME if outline.own is None else None
+
+
+def _decoder(outline: TransformersOutline, model: Any, dtype: torch.dtype, device: torch.device) -> ForeignDecoder:
+    kind = TransformersDecoder if outline.own is None else OwnCacheDecoder
+    return kind(outline, model.to(device).eval().requires_grad_(False), dtype)
 
 
 def _check_kept(outline: TransformersOutline, model: Any, dtype: torch.dtype) -> None:

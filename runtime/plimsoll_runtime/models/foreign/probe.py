@@ -8,15 +8,13 @@ rows that come in another order, one of them with another token, must give the s
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from plimsoll_runtime.models.foreign.asking import close, made_up, quiet, tokens_of, whole_pass
 from plimsoll_runtime.models.foreign.cheap import CheapProducts
 from plimsoll_runtime.models.foreign.errors import UnservedError
 from plimsoll_runtime.models.foreign.halves import Halves
@@ -31,8 +29,6 @@ _ORDER = (4, 2, 6, 0, 3, 5, 1)
 _CHANGED = 5
 """The row, in the second step, that has another token."""
 NO_INTERFACE = "does not attend through Transformers' attention interface"
-CLOSE = 1e-4
-"""How far apart equal rows may be, relative to the largest number: sums in another order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +46,7 @@ class Findings:
 def probe(kind: type[Any], config: Any) -> Findings:
     """Raises UnservedError where its steps cannot be ours, with what is in the way."""
     try:
-        with _quiet():
+        with quiet():
             return _probed(kind, config)
     except UnservedError:
         raise
@@ -65,14 +61,14 @@ def probe(kind: type[Any], config: Any) -> Findings:
 def _probed(kind: type[Any], config: Any) -> Findings:
     model = skeleton(kind, config, torch.float32, experts_implementation="eager")
     generator = torch.Generator().manual_seed(0)
-    fill(model, lambda name, wanted: _made_up(wanted, generator))
-    tokens = _tokens(config)
+    fill(model, lambda name, wanted: made_up(wanted, generator))
+    tokens = tokens_of(config, ROWS)
     positions = torch.arange(_FIRST_POSITION, _FIRST_POSITION + ROWS)
     recorder, plain = _Recorder(), _Recorder()
     with watched_masks() as masks, CheapProducts(ROWS):
         recorder.masks = masks
         connect(model, recorder)
-        base, expected, logits = _whole(model, tokens, positions)
+        base, expected, logits = whole_pass(model, tokens, positions)
     if not recorder.shapes:
         raise UnservedError(NO_INTERFACE)
     connect(model, plain)
@@ -81,39 +77,11 @@ def _probed(kind: type[Any], config: Any) -> Findings:
         hidden = halves.hidden(tokens, positions)
     with CheapProducts(ROWS):
         _check_equal(hidden, expected, "does more with tokens than its base model does")
-        _check_equal(halves.logits(hidden), logits, "does more with hidden states than can be done row by row")
+        _check_equal(halves.logits(hidden[1:]), logits[1:], "does more with hidden states than can be done row by row")
         _check_rows(halves, tokens, positions, hidden)
     if [shape.heads for shape in plain.shapes] != 2 * [shape.heads for shape in recorder.shapes]:
         raise UnservedError("attends another number of times without masks than with them")
     return Findings(tuple(recorder.shapes), logits.shape[-1], hidden.shape[-1], base, products.widest)
-
-
-def _whole(model: Any, tokens: Tensor, positions: Tensor) -> tuple[str, Tensor, Tensor]:
-    """The name of the part that gives hidden states, these, and the logits, of the model as it is."""
-    from transformers import PreTrainedModel
-
-    seen: list[tuple[str, Tensor]] = []
-    running: list[str] = []
-
-    def began(module: Any, args: Any, name: str) -> None:
-        running.append(name)
-
-    def ended(module: Any, args: Any, output: Any, name: str) -> None:
-        running.remove(name)
-        if not running:
-            seen.append((name, output[0][0]))
-
-    handles = []
-    for name, part in model.named_modules():
-        if part is not model and isinstance(part, PreTrainedModel):
-            handles.append(part.register_forward_pre_hook(lambda m, a, name=name: began(m, a, name)))
-            handles.append(part.register_forward_hook(lambda m, a, o, name=name: ended(m, a, o, name)))
-    found = model(input_ids=tokens[None], position_ids=positions[None], use_cache=False, return_dict=True)
-    for handle in handles:
-        handle.remove()
-    if len(seen) != 1:
-        raise UnservedError(f"has {len(seen)} parts that give hidden states, and not one")
-    return *seen[0], found.logits[0].float()
 
 
 def _check_rows(halves: Halves, tokens: Tensor, positions: Tensor, expected: Tensor) -> None:
@@ -128,17 +96,13 @@ def _check_rows(halves: Halves, tokens: Tensor, positions: Tensor, expected: Ten
         expected[order][others],
         "mixes rows elsewhere than in attention (a recurrent layer or a convolution), or counts positions by itself",
     )
-    if _close(found[_CHANGED], expected[order][_CHANGED]):
+    if close(found[_CHANGED], expected[order][_CHANGED]):
         raise UnservedError("gives the same for any token")
 
 
 def _check_equal(found: Tensor, expected: Tensor, otherwise: str) -> None:
-    if found.shape != expected.shape or not _close(found, expected):
+    if found.shape != expected.shape or not close(found, expected):
         raise UnservedError(otherwise)
-
-
-def _close(one: Tensor, other: Tensor) -> bool:
-    return bool((one - other).abs().max() <= CLOSE * other.abs().max())
 
 
 class _Recorder:
@@ -165,34 +129,3 @@ class _Recorder:
 
 def _as_wide(heads: Tensor, width: int) -> Tensor:
     return heads.index_select(-1, torch.arange(width) % heads.shape[-1])
-
-
-def _tokens(config: Any) -> Tensor:
-    """Ids of tokens that mean nothing special: not the one that fills up."""
-    text = config.get_text_config()
-    ids = [i for i in range(min(text.vocab_size, 4 * ROWS)) if i != getattr(text, "pad_token_id", None)]
-    if len(ids) < ROWS:
-        raise UnservedError(f"knows {text.vocab_size} tokens, which is too few to be asked about")
-    return torch.tensor(ids[-ROWS:])
-
-
-def _made_up(wanted: Tensor, generator: torch.Generator) -> Tensor:
-    """Numbers of a size that a trained model's have; a matrix shares them between its rows, one further on in each."""
-    if not wanted.is_floating_point():
-        return torch.zeros(wanted.shape, dtype=wanted.dtype)
-    if wanted.ndim < 2:
-        return 1 + 0.1 * torch.randn(wanted.shape, generator=generator)
-    shared: Tensor = torch.randn(sum(wanted.shape), generator=generator) * wanted.shape[-1] ** -0.5
-    return shared.as_strided(wanted.shape, (1,) * wanted.ndim)
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """What Transformers has to say of a model without weights is of no use to anybody."""
-    logger = logging.getLogger("transformers")
-    before = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        logger.setLevel(before)

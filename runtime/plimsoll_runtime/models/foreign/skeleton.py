@@ -13,15 +13,15 @@ from torch import Tensor
 from plimsoll_runtime.models.foreign.errors import UnservedError
 from plimsoll_runtime.models.foreign.interface import NAME, register
 
-TensorOf = Callable[[str, Tensor], Tensor]
-"""The tensor of a name, with the shape and dtype of the one that is passed in, which has no memory."""
+TensorOf = Callable[[str, Tensor], Tensor | None]
+"""The tensor of a name, with the shape and dtype of the one that is passed in, which has no memory. None: leave it."""
 
 
-def skeleton(kind: type[Any], config: Any, dtype: torch.dtype, **options: Any) -> Any:
-    """A model on torch's device "meta": shapes and code, no numbers."""
+def skeleton(kind: type[Any], config: Any, dtype: torch.dtype, *, attention: str | None = NAME, **options: Any) -> Any:
+    """A model on torch's device "meta": shapes and code, no numbers. `attention` None: what its class has."""
     register()
     with torch.device("meta"):
-        model = kind._from_config(copy.deepcopy(config), dtype=dtype, attn_implementation=NAME, **options)
+        model = kind._from_config(copy.deepcopy(config), dtype=dtype, attn_implementation=attention, **options)
     return model.eval()
 
 
@@ -46,13 +46,17 @@ def put(model: Any, tensor_of: TensorOf) -> None:
     found = list(stored_tensors(model))[::-1]
     while found:  # so that each of them is free once another is in its place
         name, tensor = found.pop()
-        made = _initialised(tensor, tensor_of(name, tensor))
+        given = tensor_of(name, tensor)
+        if given is None:
+            continue
+        made = _initialised(tensor, given)
         for tensors, key in places[id(tensor)]:
             tensors[key] = made
 
 
 def fill(model: Any, tensor_of: TensorOf) -> None:
-    """Give a skeleton its tensors; what is computed anyway (rope's frequencies) it computes as after any load.
+    """Give a skeleton its tensors; what is computed anyway (rope's frequencies), or left out, it computes as after any
+    load.
 
     Raises UnservedError for a model that keeps tensors where nobody finds them.
     """
@@ -60,7 +64,7 @@ def fill(model: Any, tensor_of: TensorOf) -> None:
     for module in model.modules():
         for key, tensor in module._buffers.items():
             if tensor is not None and tensor.is_meta:
-                module._buffers[key] = torch.empty_like(tensor, device="cpu")
+                module._buffers[key] = torch.zeros_like(tensor, device="cpu")
     model.initialize_weights()
     for name, module in model.named_modules():
         for key, value in vars(module).items():

@@ -13,6 +13,7 @@ from torch import Tensor
 from transformers import AttentionInterface, LlamaConfig, LlamaForCausalLM, LlamaModel
 
 from plimsoll_runtime.errors import ModelError
+from plimsoll_runtime.models.foreign.classes import class_of
 from plimsoll_runtime.models.foreign.errors import UnservedError
 from plimsoll_runtime.models.foreign.outline import transformers_outline
 from plimsoll_runtime.models.foreign.probe import probe
@@ -159,11 +160,27 @@ def test_a_call_that_asks_for_more(values: Mapping[str, Any], reason: str, monke
         ("WhisperConfig", {}, "it is an encoder-decoder of speech"),
         ("Gemma3Config", {}, "it is a model of images and text"),
         ("ViTConfig", {}, "vit is no causal language model"),
-        (
-            "GPTJConfig",
-            {"rotary_dim": 8},
-            r"GPTJForCausalLM is not supported: .* does not attend through Transformers' attention interface",
-        ),
+        ("Gemma4AssistantConfig", {}, "it drafts for another model"),
+        ("BertGenerationConfig", {}, "with caches of its own, it lets tokens see later ones"),
+    ],
+    ids=lambda value: value if isinstance(value, str) and value.endswith("Config") else "",
+)
+def test_who_is_refused_by_name(name: str, values: Mapping[str, Any], reason: str) -> None:
+    kinds = {
+        "Gemma3Config": "gemma3",
+        "Gemma4AssistantConfig": "gemma4_assistant",
+        "WhisperConfig": "whisper",
+        "ViTConfig": "vit",
+    }
+    config = {"model_type": kinds[name]} if name in kinds else config_of(name, **values)
+    with pytest.raises(ModelError, match=reason):
+        transformers_outline({**config, "architectures": ["BertLMHeadModel"]} if name == "BertConfig" else config)
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "reason"),
+    [
+        ("GPTJConfig", {"rotary_dim": 8}, "does not attend through Transformers' attention interface"),
         ("MptConfig", {"max_seq_len": 64}, "does not attend through"),
         ("GptOssConfig", {}, r"gives attention what ours does not take \(s_aux\)"),
         ("Llama4TextConfig", {"attention_chunk_size": 16}, "masks tokens by chunks"),
@@ -171,14 +188,18 @@ def test_a_call_that_asks_for_more(values: Mapping[str, Any], reason: str, monke
         ("Lfm2Config", {"layer_types": ["conv", "full_attention", "conv"]}, "mixes rows elsewhere than in attention"),
         ("MambaConfig", {}, "does not attend through"),
     ],
-    ids=lambda value: value if isinstance(value, str) and value.endswith("Config") else "",
 )
-def test_who_is_refused_by_name(name: str, values: Mapping[str, Any], reason: str) -> None:
-    config = config_of(name, **values) if name not in ("Gemma3Config", "WhisperConfig", "ViTConfig") else {
-        "model_type": {"Gemma3Config": "gemma3", "WhisperConfig": "whisper", "ViTConfig": "vit"}[name]
-    }  # fmt: skip
-    with pytest.raises(ModelError, match=reason):
-        transformers_outline({**config, "architectures": ["BertLMHeadModel"]} if name == "BertConfig" else config)
+def test_who_does_not_get_our_attention_has_a_cache_of_its_own(
+    name: str, values: Mapping[str, Any], reason: str
+) -> None:
+    config = config_of(name, **values)
+    kind, theirs = class_of(config)
+    with pytest.raises(UnservedError, match=reason):
+        probe(kind, theirs)
+    outline = transformers_outline(config)
+    assert outline.own is not None
+    assert not outline.facts.shares_prefixes
+    assert "with caches of its own" in str(outline)
 
 
 def test_who_is_unknown_to_everybody() -> None:

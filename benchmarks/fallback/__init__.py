@@ -1,0 +1,1 @@
+"""Models on Transformers' own code beside Transformers' own `generate`."""

@@ -1,0 +1,31 @@
+"""The caches of sequences whose decoder keeps them by itself, in Transformers' own form."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from torch import Tensor
+
+from plimsoll_runtime.models.foreign.own.findings import Findings
+from plimsoll_runtime.models.foreign.own.rows import Rows
+from plimsoll_runtime.models.foreign.own.step import OwnStep
+from plimsoll_runtime.models.spans import Spans
+
+
+class OwnCaches:
+    """A row for each slot of the runner, from the sequence's first token until its slot is free again."""
+
+    def __init__(self, found: Findings) -> None:
+        self.rows = Rows(None if found.axes is None else dict(found.axes))
+
+    def begin(self, slots: Sequence[int], lengths: Sequence[int], positions: Tensor) -> OwnStep:
+        """A step of sequences in these slots, with so many rows each; `positions` int64 [T] of all rows."""
+        first, starts, every = 0, [], positions.tolist()
+        for length in lengths:
+            starts.append(every[first])
+            first += length
+        return OwnStep(slots, starts, Spans(lengths, positions.device), self.rows)
+
+    def free(self, slots: Iterable[int]) -> None:
+        """These slots are nobody's: their caches go."""
+        self.rows.free(slots)
