@@ -16,6 +16,8 @@ from plimsoll_runtime.execution.attention.catalogue import ENTRIES
 
 CRD = next(Path(__file__).parents[2].glob("crds/*modeldeployment*.yaml"))
 
+SAMPLES = {"kvMemory": ["2GiB", "1.5MB", "512MiB", "40%", "100%", "0.5GiB"], "toolFormat": ["hermes", "qwen3_coder"]}
+
 
 def options() -> dict[str, Any]:
     version = yaml.safe_load(CRD.read_text())["spec"]["versions"][0]
@@ -33,7 +35,7 @@ def values() -> Iterator[tuple[str, str]]:
     for field, schema in options().items():
         if schema["type"] == "boolean":
             continue
-        samples = ["2GiB", "1.5MB", "512MiB", "40%", "100%", "0.5GiB"] if "pattern" in schema else []
+        samples = SAMPLES[field] if "pattern" in schema else []
         assert all(re.search(schema["pattern"], sample) for sample in samples)
         ends = [schema[end] for end in ("minimum", "maximum") if end in schema]
         for value in schema.get("enum") or samples or ends:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
+import msgspec
 from msgspec import UNSET, UnsetType
 
+from plimsoll_runtime.api.calling import Calling, CallReader, calling, words
 from plimsoll_runtime.api.choices import Wanted, plan_choices
 from plimsoll_runtime.api.endpoint import Endpoint
 from plimsoll_runtime.api.fingerprint import FINGERPRINT
@@ -18,6 +21,8 @@ from plimsoll_runtime.api.pieces import Piece
 from plimsoll_runtime.api.prompts import check_params, encode_chat
 from plimsoll_runtime.api.record import RequestRecord
 from plimsoll_runtime.api.schemas.answers import (
+    CallAnswer,
+    CallDelta,
     ChatAnswer,
     ChatAnswerMessage,
     ChatChoice,
@@ -25,23 +30,32 @@ from plimsoll_runtime.api.schemas.answers import (
     ChatChunkChoice,
     ChatDelta,
     ChatLogprobs,
+    FunctionCall,
     PromptLogprobs,
 )
 from plimsoll_runtime.api.schemas.chat import ChatRequest
 from plimsoll_runtime.api.served import ServedModel
 from plimsoll_runtime.api.usage import UsageMeter
 from plimsoll_runtime.text.output import TextDelta
+from plimsoll_runtime.tools.parts import CallBegins, Part, Text
 
 
 def prepare(body: ChatRequest, model: ServedModel, record: RequestRecord) -> Generation:
     """Check everything that can be known before the engine is asked. Raises ApiError."""
     body.check()
+    called = calling(body, model)
     params = body.sampling_params(
         max_tokens=body.token_limit,
         logprobs=(body.top_logprobs or 0) if body.logprobs else None,
         prompt_logprobs=body.prompt_logprobs,
         stop=model.chat_stop,
     )
+    if called is not None:
+        params = msgspec.structs.replace(
+            params,
+            constraint=called.constraint(model),
+            skip_special_tokens=params.skip_special_tokens and not called.format.special,
+        )
     check_params(model, params)
     ids = encode_chat(
         model,
@@ -50,10 +64,12 @@ def prepare(body: ChatRequest, model: ServedModel, record: RequestRecord) -> Gen
         continue_final_message=body.continue_final_message,
         variables=body.chat_template_kwargs,
         add_special_tokens=body.add_special_tokens,
+        tools=None if called is None else called.shown,
     )
     wanted = Wanted([ids], params, "messages", n=body.choices, max_tokens=body.token_limit, cache_salt=body.cache_salt)
+    constrained_by = body.constraint_field if called is None else called.field
     return Generation(
-        model, plan_choices(model, wanted, record), record, partial(ChatAnswers, body), body.constraint_field
+        model, plan_choices(model, wanted, record), record, partial(ChatAnswers, body, called), constrained_by
     )
 
 
@@ -62,19 +78,22 @@ class ChatAnswers:
     the very end.
     """
 
-    def __init__(self, body: ChatRequest, job: Generation, meter: UsageMeter) -> None:
+    def __init__(self, body: ChatRequest, called: Calling | None, job: Generation, meter: UsageMeter) -> None:
         self._body = body
+        self._called = called
         self._tokenizer = job.model.tokenizer
         self._meter = meter
         self._head = f"chatcmpl-{job.record.request_id}", int(time.time()), job.model.names[0]
-        self._choices = [_Choice(index) for index in range(len(job.choices))]
+        self._choices = [
+            _Choice(index, None if called is None else called.reader()) for index in range(len(job.choices))
+        ]
         self._prompt_logprobs: PromptLogprobs | UnsetType = UNSET
 
     def add(self, piece: Piece) -> None:
         """Take what a step added to the whole."""
         choice = self._choices[piece.choice.index]
         choice.last = piece.delta
-        choice.texts.append(piece.delta.text)
+        choice.add(piece.delta)
         if self._body.logprobs:
             choice.logprobs.append(chat_logprobs(piece.logprobs, self._tokenizer))
         if piece.prompt_logprobs is not None and self._prompt_logprobs is UNSET:
@@ -82,7 +101,7 @@ class ChatAnswers:
 
     def whole(self) -> ChatAnswer:
         """All of them."""
-        choices = [choice.whole() for choice in self._choices]
+        choices = [choice.whole(self._called) for choice in self._choices]
         return ChatAnswer(*self._head, choices, self._meter.usage(), FINGERPRINT, self._prompt_logprobs)
 
     def events(self, piece: Piece) -> list[ChatChunk]:
@@ -92,12 +111,14 @@ class ChatAnswers:
         if choice.last is None:
             events.append(self._first(piece))
         choice.last = delta
-        if delta.text or (piece.logprobs and self._body.logprobs):
-            logprobs = chat_logprobs(piece.logprobs, self._tokenizer) if self._body.logprobs else None
-            events.append(self._chunk(ChatChunkChoice(choice.index, ChatDelta(content=delta.text), logprobs)))
+        logprobs = chat_logprobs(piece.logprobs, self._tokenizer) if piece.logprobs and self._body.logprobs else None
+        for added in choice.deltas(delta, self._called, told=logprobs is not None):
+            events.append(self._chunk(ChatChunkChoice(choice.index, added, logprobs)))
+            logprobs = None
         if delta.finish_reason is not None:
             stop = UNSET if delta.stop_reason is None else delta.stop_reason
-            events.append(self._chunk(ChatChunkChoice(choice.index, ChatDelta(), None, delta.finish_reason, stop)))
+            reason = choice.finish_reason(self._called)
+            events.append(self._chunk(ChatChunkChoice(choice.index, ChatDelta(), None, reason, stop)))
         return events
 
     def last(self) -> list[ChatChunk]:
@@ -121,16 +142,67 @@ class _Choice:
     """One answer while it grows."""
 
     index: int
+    reader: CallReader | None
     texts: list[str] = field(default_factory=list)
     logprobs: list[ChatLogprobs] = field(default_factory=list)
     last: TextDelta | None = None
 
-    def whole(self) -> ChatChoice:
+    def add(self, delta: TextDelta) -> None:
+        """Take more of the whole."""
+        if self.reader is None:
+            self.texts.append(delta.text)
+        else:
+            self.texts.append(words(self.reader.push(delta.text, last=delta.finish_reason is not None)))
+
+    def deltas(self, delta: TextDelta, called: Calling | None, *, told: bool) -> Sequence[ChatDelta]:
+        """What more of a stream says; one at least where something is `told` of its tokens."""
+        if self.reader is None or called is None:
+            return [ChatDelta(content=delta.text)] if delta.text or told else []
+        parts = self.reader.push(delta.text, last=delta.finish_reason is not None)
+        return [_delta(part, self.reader, called) for part in parts] or ([ChatDelta(content="")] if told else [])
+
+    def finish_reason(self, called: Calling | None) -> str | None:
+        """Why it ended."""
+        assert self.last is not None, "an answer has at least one piece"
+        if self.reader is None or called is None:
+            return self.last.finish_reason
+        return called.finish_reason(self.last.finish_reason, len(self.reader.calls))
+
+    def whole(self, called: Calling | None) -> ChatChoice:
         """It has ended."""
         assert self.last is not None, "an answer has at least one piece"
-        message = ChatAnswerMessage("assistant", "".join(self.texts))
         logprobs = ChatLogprobs([token for part in self.logprobs for token in part.content]) if self.logprobs else None
-        return ChatChoice(self.index, message, logprobs, self.last.finish_reason, self.last.stop_reason)
+        return ChatChoice(
+            self.index, self._message(called), logprobs, self.finish_reason(called), self.last.stop_reason
+        )
+
+    def _message(self, called: Calling | None) -> ChatAnswerMessage:
+        message = ChatAnswerMessage("assistant", "".join(self.texts))
+        if self.reader is None or called is None or not self.reader.calls:
+            return message
+        message.content = message.content or None
+        calls = [
+            CallAnswer(call.id, "function", FunctionCall(call.name, "".join(call.arguments)))
+            for call in self.reader.calls
+        ]
+        if called.old:
+            message.function_call = calls[0].function
+        else:
+            message.tool_calls = calls
+        return message
+
+
+def _delta(part: Part, reader: CallReader, called: Calling) -> ChatDelta:
+    """A part of an answer with calls, as a stream tells it."""
+    if isinstance(part, Text):
+        return ChatDelta(content=part.text)
+    function = FunctionCall(part.name) if isinstance(part, CallBegins) else FunctionCall(arguments=part.text)
+    if called.old:
+        return ChatDelta(function_call=function)
+    added = CallDelta(part.index, function)
+    if isinstance(part, CallBegins):
+        added.id, added.type = reader.calls[part.index].id, "function"
+    return ChatDelta(tool_calls=[added])
 
 
 chat = Endpoint(ChatRequest, prepare, headers=lambda body: ignored_headers(body.messages))

@@ -17,7 +17,8 @@ class ServerConfig:
     `names` are what requests may call the model, the first one is what answers carry. `api_keys` empty means
     open. `drain_seconds`: how long running requests may go on after SIGTERM. `max_waiting`: how many answers may wait
     for their first token, `max_waiting_tokens`: how many tokens their prompts may have. `max_logit_bias`: how many
-    token ids of a request may have one. `termination_log`: a file that gets one line on a fatal error.
+    token ids of a request may have one. `tool_format`: by its name, how the model writes calls of tools.
+    `termination_log`: a file that gets one line on a fatal error.
     `share_prefix_cache`: whether a request of one key may use what was computed for another's.
     `gateway_tokens`, `gateway_token_file`: the credentials of gateways that may say whose a request is.
     """
@@ -31,6 +32,7 @@ class ServerConfig:
     max_waiting: int = MAX_WAITING
     max_waiting_tokens: int = MAX_WAITING_TOKENS
     max_logit_bias: int = MAX_LOGIT_BIAS
+    tool_format: str | None = None
     termination_log: str | None = None
     share_prefix_cache: bool = False
     gateway_tokens: tuple[str, ...] = ()

@@ -36,6 +36,7 @@ def encode_chat(
     continue_final_message: bool | None,
     variables: Mapping[str, Any] | None,
     add_special_tokens: bool | None,
+    tools: Sequence[Mapping[str, Any]] | None = None,
 ) -> list[int]:
     """Token ids of a chat, by the model's template (which writes the special tokens itself). Raises ApiError."""
     template = model.tokenizer.chat_template
@@ -52,16 +53,28 @@ def encode_chat(
             param="chat_template_kwargs",
             code="invalid_value",
         )
-    rendered = [message.rendered(f"messages[{index}]") for index, message in enumerate(messages)]
+    rendered = _named_results([message.rendered(f"messages[{index}]") for index, message in enumerate(messages)])
     with _told("messages"):
         text = template.render(
             rendered,
+            tools=tools,
             add_generation_prompt=add_generation_prompt is not False,
             continue_final_message=bool(continue_final_message),
             variables=variables,
         )
         _check_length(model, text, "messages")
         return model.tokenizer.encode(text, add_special_tokens=bool(add_special_tokens))
+
+
+def _named_results(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The messages, in which results name the function that was called where a call before them says it."""
+    names: dict[str | None, str] = {}
+    shown = []
+    for message in messages:
+        names |= {call.get("id"): call["function"]["name"] for call in message.get("tool_calls") or ()}
+        named = message["role"] == "tool" and "name" not in message and message.get("tool_call_id") in names
+        shown.append({**message, "name": names[message["tool_call_id"]]} if named else dict(message))
+    return shown
 
 
 def check_prompt(model: ServedModel, ids: Sequence[int], max_tokens: int | None, param: str) -> None:

@@ -19,7 +19,8 @@ MAX_LOGIT_BIAS = 300
 @dataclass(frozen=True, slots=True)
 class ServedModel:
     """A loaded model. `chat_stop` are strings that end a chat answer; `created` is when it was ready (Unix
-    time); `max_logit_bias`: how many token ids of a request may have a bias.
+    time); `max_logit_bias`: how many token ids of a request may have a bias. `tool_format`: how it writes calls of
+    tools, None where its chat template says so.
     """
 
     names: tuple[str, ...]
@@ -29,6 +30,7 @@ class ServedModel:
     chat_stop: tuple[str, ...] = ()
     room: Room = field(default_factory=Room)
     max_logit_bias: int = MAX_LOGIT_BIAS
+    tool_format: str | None = None
 
     def check_priority(self, params: SamplingParams) -> None:
         """Raises ApiError for a priority that the engine would ignore."""

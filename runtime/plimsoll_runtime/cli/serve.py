@@ -57,6 +57,7 @@ def server_config(args: argparse.Namespace) -> ServerConfig:
         max_waiting=args.max_waiting,
         max_waiting_tokens=args.max_waiting_tokens,
         max_logit_bias=args.max_logit_bias,
+        tool_format=args.tool_format,
         share_prefix_cache=args.share_prefix_cache,
         gateway_tokens=gateway_tokens(),
         gateway_token_file=args.gateway_token_file,
@@ -97,4 +98,10 @@ def _add_server_options(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="most token ids that a request's logit_bias may have; everybody's steps wait for them (default: "
         "%(default)s)",
+    )
+    group.add_argument(
+        "--tool-format",
+        type=values.word,
+        metavar="NAME",
+        help="how the model writes calls of tools: hermes, llama3, mistral, ... (default: as its chat template does)",
     )

@@ -8,7 +8,7 @@ from typing import Any, Literal, Self
 
 import msgspec
 
-Kind = Literal["json", "regex", "choice", "grammar", "tags"]
+Kind = Literal["json", "regex", "choice", "grammar", "lark", "tags"]
 
 MOST_BYTES = 256 * 1024
 """Of a constraint's source: what a schema, a pattern or a grammar may have."""
@@ -26,6 +26,7 @@ class Constraint(msgspec.Struct, frozen=True):
     - "choice": a JSON list of strings, one of which the answer is.
     - "grammar": a grammar in Lark's notation, or in EBNF as llama.cpp writes it (rules with `::=`); begins at `start`
       or `root`.
+    - "lark": the first of these, whatever is in it.
     - "tags": a structural tag: free text in which what follows a trigger is constrained.
     """
 

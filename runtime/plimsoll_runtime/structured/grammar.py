@@ -15,7 +15,7 @@ import msgspec
 from plimsoll_runtime.engine.constraint import Constraint, ConstraintError
 
 if TYPE_CHECKING:
-    from llguidance import LLParserLimits
+    from llguidance import LLParserLimits, LLTokenizer
 
 _HEAD = '%llguidance {"no_forcing": true}\n'
 _JSON_OPTIONS = {
@@ -51,11 +51,13 @@ def written(constraint: Constraint) -> str:
     return _HEAD + _WRITERS[constraint.kind](constraint.source)
 
 
-def check(constraint: Constraint) -> None:
-    """Raises ConstraintError for what is malformed, too large, or cannot be enforced; a second of work at most."""
+def check(constraint: Constraint, tokenizer: LLTokenizer | None = None) -> None:
+    """Raises ConstraintError for what is malformed, too large, or cannot be enforced; without a tokenizer, also for a
+    grammar that names tokens.
+    """
     from llguidance import LLMatcher
 
-    wrong, messages = LLMatcher.validate_grammar_with_warnings(written(constraint), None, limits=limits())
+    wrong, messages = LLMatcher.validate_grammar_with_warnings(written(constraint), tokenizer, limits=limits())
     if messages:
         raise ConstraintError(told(messages[0]) if wrong else f"cannot be kept to: {told(messages[0])}")
 
@@ -160,5 +162,6 @@ _WRITERS: Mapping[str, Callable[[str], str]] = {
     "regex": _regex,
     "choice": _choice,
     "grammar": _grammar,
+    "lark": str,
     "tags": _tags,
 }

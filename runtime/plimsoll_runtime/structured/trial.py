@@ -26,11 +26,12 @@ STACK_BYTES = 1024 * 1024
 """Half of what any thread has that will compute masks."""
 CPU_SECONDS = 1
 MEMORY_BYTES = 2**30
+MOST_TOKENS = 2**19
 _MASKS = 8
 
 
 class _Bytes:
-    """A vocabulary of single bytes and an end."""
+    """A vocabulary of single bytes and an end, with as many tokens of nothing as any model has: grammars name some."""
 
     is_tokenizer_wrapper = True
     eos_token_id = 256
@@ -38,7 +39,7 @@ class _Bytes:
     special_token_ids = (256,)
 
     def __init__(self) -> None:
-        self.tokens = [bytes([value]) for value in range(256)] + [b"</s>"]
+        self.tokens = [bytes([value]) for value in range(256)] + [b"</s>"] + [b""] * (MOST_TOKENS - 257)
 
     def __call__(self, text: bytes) -> list[int]:
         return list(text)
@@ -48,7 +49,7 @@ def attempt(constraint: Constraint, tokenizer: LLTokenizer) -> None:
     """Raises ConstraintError for what is malformed or cannot be enforced, or takes too much work."""
     from llguidance import LLMatcher
 
-    check(constraint)
+    check(constraint, tokenizer)
     matcher = LLMatcher(tokenizer, written(constraint), log_level=0, limits=limits())
     for _ in range(_MASKS):
         mask = matcher.compute_bitmask()
@@ -56,7 +57,7 @@ def attempt(constraint: Constraint, tokenizer: LLTokenizer) -> None:
             raise ConstraintError(told(matcher.get_error()))
         if matcher.is_stopped():
             return
-        matcher.consume_token(next(token for token in range(257) if mask[token // 8] >> (token % 8) & 1))
+        matcher.consume_token(next(token for token in range(8 * len(mask)) if mask[token // 8] >> (token % 8) & 1))
 
 
 def serve() -> None:

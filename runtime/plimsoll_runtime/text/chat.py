@@ -55,7 +55,7 @@ class ChatTemplate:
         Message fields that are None are left out. `variables` reach the template over the special tokens. Raises
         ChatTemplateError.
         """
-        source = self._select(tools)
+        source = self.source(tools=tools is not None)
         chat = [{k: v for k, v in message.items() if v is not None} for message in messages]
         if continue_final_message:
             chat = _tagged(chat)
@@ -75,8 +75,9 @@ class ChatTemplate:
             raise ChatTemplateError(f"the model's chat template refused the messages: {error}") from error
         return _untagged(text) if continue_final_message else text
 
-    def _select(self, tools: object) -> str:
-        name = "tool_use" if tools is not None and "tool_use" in self._sources else "default"
+    def source(self, *, tools: bool) -> str:
+        """The template that chats with or without tools are rendered by. Raises ChatTemplateError where none is."""
+        name = "tool_use" if tools and "tool_use" in self._sources else "default"
         if name not in self._sources:
             raise ChatTemplateError(
                 f"the model has the chat templates {', '.join(sorted(self._sources))} and none is called default"

@@ -185,6 +185,7 @@ class HostModels:
         if placement.served is None or placement.serial != resident.serial:
             placement.files = files = resident.files
             tokenizer = await self._tokenizers.get(placement.source, files)
+            options = server_options(placement.spec.runtime)
             placement.served = ServedModel(
                 names=placement.names,
                 engine=resident.engine,
@@ -192,7 +193,8 @@ class HostModels:
                 created=placement.created,
                 chat_stop=files.chat_stop,
                 room=placement.room,
-                max_logit_bias=server_options(placement.spec.runtime).max_logit_bias,
+                max_logit_bias=options.max_logit_bias,
+                tool_format=options.tool_format,
             )
             placement.serial = resident.serial
         return placement.served

@@ -16,11 +16,12 @@ Positive = Annotated[int, Meta(ge=1, le=2**31)]
 
 
 class ServerOptions(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Those of `spec.runtime` that bound what one model's requests may take: see `ServerConfig`."""
+    """Those of `spec.runtime` that say how one model's requests are served: see `ServerConfig`."""
 
     max_waiting: Positive = MAX_WAITING
     max_waiting_tokens: Positive = MAX_WAITING_TOKENS
     max_logit_bias: Positive = MAX_LOGIT_BIAS
+    tool_format: Annotated[str, Meta(max_length=64)] | None = None
 
 
 def server_options(runtime: Mapping[str, Any]) -> ServerOptions:

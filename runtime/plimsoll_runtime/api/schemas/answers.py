@@ -81,12 +81,38 @@ class ChatLogprobs(msgspec.Struct):
     refusal: None = None
 
 
+class FunctionCall(msgspec.Struct):
+    """A function and its arguments, a JSON object as text. In a chunk, what it adds to them."""
+
+    name: str | msgspec.UnsetType = msgspec.UNSET
+    arguments: str = ""
+
+
+class CallAnswer(msgspec.Struct):
+    """A call of a tool."""
+
+    id: str
+    type: str
+    function: FunctionCall
+
+
+class CallDelta(msgspec.Struct):
+    """What a chunk adds to call number `index`; the first has its id and the function's name."""
+
+    index: int
+    function: FunctionCall
+    id: str | msgspec.UnsetType = msgspec.UNSET
+    type: str | msgspec.UnsetType = msgspec.UNSET
+
+
 class ChatAnswerMessage(msgspec.Struct):
-    """What the model said."""
+    """What the model said; no content where it only calls. `function_call` answers a request with `functions`."""
 
     role: str
-    content: str
+    content: str | None
     refusal: None = None
+    tool_calls: list[CallAnswer] | msgspec.UnsetType = msgspec.UNSET
+    function_call: FunctionCall | msgspec.UnsetType = msgspec.UNSET
 
 
 class ChatChoice(msgspec.Struct):
@@ -116,6 +142,8 @@ class ChatDelta(msgspec.Struct):
 
     role: str | msgspec.UnsetType = msgspec.UNSET
     content: str | msgspec.UnsetType = msgspec.UNSET
+    tool_calls: list[CallDelta] | msgspec.UnsetType = msgspec.UNSET
+    function_call: FunctionCall | msgspec.UnsetType = msgspec.UNSET
 
 
 class ChatChunkChoice(msgspec.Struct):

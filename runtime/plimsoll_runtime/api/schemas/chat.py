@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag, WithJsonSchema
 
 from plimsoll_runtime.api.schemas.sampling import EMPTY, Count, Lenient, SamplingFields, invalid
+from plimsoll_runtime.api.schemas.tools import (
+    MAX_TOOLS,
+    CalledFunction,
+    FunctionChoice,
+    Functions,
+    ToolCall,
+    ToolChoice,
+    Tools,
+)
 from plimsoll_runtime.engine.params import MAX_LOGPROBS
 
 MAX_MESSAGES = 4096
@@ -15,17 +25,12 @@ MAX_PARTS = 4096
 TEXT, PARTS = "(text)", "(parts)"
 """The two forms of a content, as pydantic names them in the places of its errors."""
 _EMPTY: tuple[Any, ...] = (None, [], "", {})
-_ROLES = ["system", "developer", "user", "assistant"]
-"""Those that are rendered; "tool" and "function" are refused in words of their own."""
-_NO_TOOL = {"enum": [None, "none"]}
-_NO_CALL = {"enum": [*EMPTY["enum"], "none"], "description": EMPTY["description"]}
+
+_SHOWN_AS = {"developer": "system", "function": "tool"}
 
 Unsupported = Annotated[Any, WithJsonSchema(EMPTY)]
 
 NOT_YET = {
-    "tools": "tools are not supported yet",
-    "functions": "functions are not supported yet",
-    "function_call": "functions are not supported yet",
     "audio": "audio is not supported",
     "prediction": "predicted outputs are not supported",
     "reasoning_effort": "there are no reasoning levels; give the model's own switch in chat_template_kwargs",
@@ -61,15 +66,13 @@ Content = Annotated[
 class ChatMessage(Lenient):
     """One message. Fields that clients send back from an answer may be there as long as they are empty."""
 
-    role: Annotated[
-        Literal["system", "developer", "user", "assistant", "tool", "function"], WithJsonSchema({"enum": _ROLES})
-    ]
+    role: Literal["system", "developer", "user", "assistant", "tool", "function"]
     content: Content | None = None
     name: Annotated[str, Field(max_length=256)] | None = None
     reasoning_content: str | None = None
-    tool_calls: Unsupported = None
-    tool_call_id: Unsupported = None
-    function_call: Unsupported = None
+    tool_calls: Annotated[list[ToolCall], Field(max_length=MAX_TOOLS)] | None = None
+    tool_call_id: Annotated[str, Field(max_length=256)] | None = None
+    function_call: CalledFunction | None = None
     refusal: Unsupported = None
     annotations: Unsupported = None
     audio: Unsupported = None
@@ -78,17 +81,38 @@ class ChatMessage(Lenient):
         """What a chat template sees. Raises ApiError for what no template here can show; `where` names the
         message.
         """
-        for field in ("tool_calls", "tool_call_id", "function_call", "refusal", "annotations", "audio"):
+        for field in ("refusal", "annotations", "audio"):
             if getattr(self, field) not in _EMPTY:
                 raise invalid(f"{where}.{field}", "it is not supported yet; leave it out")
-        if self.role in ("tool", "function"):
-            raise invalid(f"{where}.role", f"messages of the role {self.role!r} are not supported yet")
-        if self.content is None:
+        calls = self._calls(where)
+        if self.content is None and not calls:
             raise invalid(f"{where}.content", "it must be a text, or a list of text parts")
-        content = self.content if isinstance(self.content, str) else "\n".join(part.text for part in self.content)
-        role = "system" if self.role == "developer" else self.role
-        optional = {"name": self.name, "reasoning_content": self.reasoning_content}
+        if self.role == "tool" and not self.tool_call_id:
+            raise invalid(f"{where}.tool_call_id", "it must say which call this is the result of")
+        content = self.content if isinstance(self.content, str) else "\n".join(part.text for part in self.content or ())
+        optional = {
+            "name": self.name,
+            "reasoning_content": self.reasoning_content,
+            "tool_calls": calls or None,
+            "tool_call_id": self.tool_call_id,
+        }
+        role = _SHOWN_AS.get(self.role, self.role)
         return {"role": role, "content": content} | {k: v for k, v in optional.items() if v is not None}
+
+    def _calls(self, where: str) -> list[dict[str, Any]]:
+        """The calls of an assistant's message. Raises ApiError."""
+        called = [(f"tool_calls[{index}].function", call.shown) for index, call in enumerate(self.tool_calls or ())]
+        if (function := self.function_call) is not None:
+            called.append(("function_call", partial(_shown_call, function)))
+        if called and self.role != "assistant":
+            raise invalid(f"{where}.{called[0][0].split('[')[0]}", "only an assistant calls tools")
+        shown = []
+        for field, show in called:
+            try:
+                shown.append(show())
+            except ValueError as error:
+                raise invalid(f"{where}.{field}.arguments", str(error)) from error
+        return shown
 
     def ignored(self, where: str) -> Iterator[str]:
         """The paths of fields that nothing here knows."""
@@ -105,11 +129,11 @@ class ChatRequest(SamplingFields):
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
     modalities: list[Literal["text"]] | None = None
-    tools: Unsupported = None
-    tool_choice: Annotated[Any, WithJsonSchema(_NO_TOOL)] = None
+    tools: Tools | None = None
+    tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None
-    functions: Unsupported = None
-    function_call: Annotated[Any, WithJsonSchema(_NO_CALL)] = None
+    functions: Functions | None = None
+    function_call: FunctionChoice | None = None
     audio: Unsupported = None
     prediction: Unsupported = None
     reasoning_effort: Unsupported = None
@@ -124,10 +148,14 @@ class ChatRequest(SamplingFields):
         """Raises ApiError for what cannot be done, or contradicts itself."""
         self.check_stream_options()
         for field, reason in NOT_YET.items():
-            if getattr(self, field) not in _EMPTY and (field, self.function_call) != ("function_call", "none"):
+            if getattr(self, field) not in _EMPTY:
                 raise invalid(field, reason)
-        if self.tool_choice not in (None, "none"):
-            raise invalid("tool_choice", "without tools only 'none' is allowed")
+        if self.tools and self.functions:
+            raise invalid("functions", "'tools' replaces it")
+        if not self.tools and self.tool_choice not in (None, "none", "auto"):
+            raise invalid("tool_choice", "there are no tools")
+        if not self.functions and self.function_call not in (None, "none", "auto"):
+            raise invalid("function_call", "there are no functions")
         if self.top_logprobs is not None and not self.logprobs:
             raise invalid("top_logprobs", "it needs 'logprobs': true")
         if None not in (self.max_tokens, self.max_completion_tokens) and self.max_tokens != self.max_completion_tokens:
@@ -139,3 +167,8 @@ class ChatRequest(SamplingFields):
     def token_limit(self) -> int | None:
         """How many tokens an answer may have; None up to the model's context."""
         return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
+
+
+def _shown_call(function: CalledFunction) -> dict[str, Any]:
+    """A call in the form that OpenAI had before, as chat templates know it. Raises ValueError."""
+    return {"type": "function", "function": function.shown()}

@@ -1,0 +1,146 @@
+"""A chat in which the model may call tools: what it is shown, what its answer is kept to, and what is read of it."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+from plimsoll_runtime.api.schemas.chat import ChatRequest
+from plimsoll_runtime.api.schemas.sampling import invalid
+from plimsoll_runtime.api.schemas.tools import FunctionDefinition
+from plimsoll_runtime.api.served import ServedModel
+from plimsoll_runtime.engine.constraint import Constraint, ConstraintError
+from plimsoll_runtime.tools.choose import UnknownFormat, fitting, named
+from plimsoll_runtime.tools.format import ToolFormat, ToolParser
+from plimsoll_runtime.tools.parts import Arguments, CallBegins, Part, Text, Tool
+
+_fitting = lru_cache(64)(fitting)
+
+
+@dataclass(frozen=True, slots=True)
+class Calling:
+    """What a request says of tools. A call is `required`, of the one tool that it has `by_name`, several are
+    `parallel`. `old`: in the fields that OpenAI had before, `functions` and `function_call`.
+    """
+
+    format: ToolFormat
+    definitions: Sequence[FunctionDefinition]
+    callable: Sequence[Tool]
+    required: bool
+    by_name: bool
+    parallel: bool
+    old: bool
+
+    @property
+    def shown(self) -> list[dict[str, Any]]:
+        """The tools, as the chat template knows them."""
+        return [definition.shown() for definition in self.definitions]
+
+    def constraint(self, model: ServedModel) -> Constraint:
+        """What the answer is kept to. Raises ApiError for what cannot be enforced."""
+        tokenizer = model.tokenizer
+
+        def special_id(marker: str) -> int | None:
+            found = tokenizer.token_id(marker)
+            return found if found in tokenizer.special_ids else None
+
+        try:
+            grammar = self.format.grammar(self.callable, special_id, required=self.required, parallel=self.parallel)
+            return Constraint("lark", grammar)
+        except ConstraintError as error:
+            raise invalid(self.field, str(error)) from error
+
+    @property
+    def field(self) -> str:
+        """Where the tools stand in the body."""
+        return "functions" if self.old else "tools"
+
+    def reader(self) -> CallReader:
+        """For one answer."""
+        return CallReader(self.format.parser(self.callable))
+
+    def finish_reason(self, reason: str | None, calls: int) -> str | None:
+        """Why an answer ended, with so many calls in it."""
+        if reason != "stop" or not calls or self.by_name:
+            return reason
+        return "function_call" if self.old else "tool_calls"
+
+
+def calling(body: ChatRequest, model: ServedModel) -> Calling | None:
+    """None where the model is to call nothing. Raises ApiError."""
+    old = body.functions is not None
+    definitions = [tool.function for tool in body.tools or ()] or list(body.functions or ())
+    choice = _choice(body)
+    if not definitions or choice == "none":
+        return None
+    field = "functions" if old else "tools"
+    template = model.tokenizer.chat_template
+    source = "" if template is None else template.source(tools=True)
+    if "tools" not in source:
+        raise invalid(field, "this model's chat template shows no tools")
+    chosen = _format(model.tool_format, source, field)
+    by_name = choice not in ("auto", "required")
+    tools = [definition.tool() for definition in definitions if not by_name or definition.name == choice]
+    if not tools:
+        raise invalid("function_call" if old else "tool_choice", f"there is no tool {choice!r}")
+    if body.constraint() is not None:
+        raise invalid(body.constraint_field, "an answer is kept to its tools' schemas or to another form, not both")
+    parallel = body.parallel_tool_calls is not False and not old and not by_name
+    return Calling(chosen, definitions, tools, choice != "auto", by_name, parallel, old)
+
+
+def _format(name: str | None, template: str, field: str) -> ToolFormat:
+    try:
+        found = _fitting(template) if name is None else named(name)
+    except UnknownFormat as error:
+        raise invalid(field, str(error)) from error
+    if found is None:
+        raise invalid(field, "how this model writes calls is not known; start the server with --tool-format")
+    return found
+
+
+def _choice(body: ChatRequest) -> str:
+    """none, auto, required, or a tool's name."""
+    given = body.tool_choice if body.functions is None else body.function_call
+    if given is None:
+        return "auto"
+    if isinstance(given, str):
+        return given
+    return given.name if body.functions is not None else given.function.name  # type: ignore[union-attr]
+
+
+@dataclass(slots=True)
+class Call:
+    """A call while it grows."""
+
+    name: str
+    id: str = field(default_factory=lambda: f"call_{uuid.uuid4().hex[:24]}")
+    arguments: list[str] = field(default_factory=list)
+
+
+class CallReader:
+    """Turns the text of one answer into words and calls, and keeps the calls."""
+
+    def __init__(self, parser: ToolParser) -> None:
+        self._parser = parser
+        self.calls: list[Call] = []
+
+    def push(self, text: str, *, last: bool) -> list[Part]:
+        """What more text says; `last`: nothing follows."""
+        parts = list(self._parser.push(text)) if text else []
+        if last:
+            parts += self._parser.finish()
+        for part in parts:
+            if isinstance(part, CallBegins):
+                self.calls.append(Call(part.name))
+            elif isinstance(part, Arguments):
+                self.calls[part.index].arguments.append(part.text)
+        return parts
+
+
+def words(parts: Sequence[Part]) -> str:
+    """The text for the user."""
+    return "".join(part.text for part in parts if isinstance(part, Text))

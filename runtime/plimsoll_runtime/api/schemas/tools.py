@@ -1,0 +1,108 @@
+"""Tools in a chat's request, and calls in its messages."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
+
+from plimsoll_runtime.tools.parts import Tool
+
+MAX_TOOLS = 512
+_NO_ARGUMENTS: Mapping[str, Any] = {"type": "object", "properties": {}}
+
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,128}$")]
+
+
+class _Form(BaseModel):
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+
+class FunctionDefinition(_Form):
+    """A function that the model may call. Its arguments are kept to the schema whether or not `strict` asks for it."""
+
+    name: Name
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+    def tool(self) -> Tool:
+        """As the formats know it."""
+        return Tool(self.name, self.description, _NO_ARGUMENTS if self.parameters is None else self.parameters)
+
+    def shown(self) -> dict[str, Any]:
+        """As chat templates know it."""
+        return {"type": "function", "function": self.model_dump(exclude_none=True, exclude={"strict"})}
+
+
+class ToolDefinition(_Form):
+    """A tool."""
+
+    type: Literal["function"]
+    function: FunctionDefinition
+
+
+class NamedFunction(_Form):
+    """A function by its name."""
+
+    name: Name
+
+
+class NamedTool(_Form):
+    """A tool by its name."""
+
+    type: Literal["function"]
+    function: NamedFunction
+
+
+Tools = Annotated[list[ToolDefinition], Field(max_length=MAX_TOOLS)]
+Functions = Annotated[list[FunctionDefinition], Field(max_length=MAX_TOOLS)]
+WORD, NAMED = "(word)", "(named)"
+"""The two forms of a choice, as pydantic names them in the places of its errors."""
+
+
+def _form(choice: Any) -> str:
+    return WORD if isinstance(choice, str) else NAMED
+
+
+ToolChoice = Annotated[
+    Annotated[Literal["none", "auto", "required"], Tag(WORD)] | Annotated[NamedTool, Tag(NAMED)], Discriminator(_form)
+]
+FunctionChoice = Annotated[
+    Annotated[Literal["none", "auto"], Tag(WORD)] | Annotated[NamedFunction, Tag(NAMED)], Discriminator(_form)
+]
+
+
+class CalledFunction(BaseModel):
+    """What a message of the assistant called. `arguments` are a JSON object, as text."""
+
+    model_config = ConfigDict(extra="allow")
+
+    name: str
+    arguments: str
+
+    def shown(self) -> dict[str, Any]:
+        """As chat templates know it, the arguments as an object. Raises ValueError where they are none."""
+        try:
+            arguments = json.loads(self.arguments or "{}")
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"the arguments are no JSON: {error}") from error
+        if not isinstance(arguments, dict):
+            raise ValueError("the arguments must be a JSON object")
+        return {"name": self.name, "arguments": arguments}
+
+
+class ToolCall(BaseModel):
+    """A call in a message of the assistant."""
+
+    model_config = ConfigDict(extra="allow")
+
+    id: Annotated[str, Field(max_length=256)]
+    type: Literal["function"] = "function"
+    function: CalledFunction
+
+    def shown(self) -> dict[str, Any]:
+        """As chat templates know it. Raises ValueError."""
+        return {"id": self.id, "type": "function", "function": self.function.shown()}

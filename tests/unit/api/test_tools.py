@@ -1,0 +1,224 @@
+"""Tools: what the model is shown and kept to, and what clients are told of its calls, whole and streamed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from plimsoll_runtime.text.chat import ChatTemplate
+from plimsoll_runtime.text.tokenizer import Tokenizer
+
+from .conftest import running_server
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+TEMPLATE = (
+    "{% if tools %}{{ tools | tojson }}<tool_call>{% endif %}{% for m in messages %}[{{ m.role }}"
+    "{% if m.name %} {{ m.name }}{% endif %}] {{ m.content }}"
+    "{% for c in m.tool_calls or [] %}{{ c.function.name }}({{ c.function.arguments | tojson }}){% endfor %}"
+    "{% endfor %}"
+)
+WEATHER = {
+    "name": "get_weather",
+    "description": "Of a city.",
+    "parameters": {
+        "type": "object",
+        "properties": {"city": {"type": "string"}, "days": {"type": "integer"}},
+        "required": ["city"],
+        "additionalProperties": False,
+    },
+}
+TIME = {"name": "get_time"}
+TOOLS: list[Any] = [{"type": "function", "function": WEATHER}, {"type": "function", "function": TIME}]
+HELLO: list[Any] = [{"role": "user", "content": "Hi"}]
+CALL = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Köln", "days": 3}}\n</tool_call>'
+OTHER = '<tool_call>\n{"name": "get_time", "arguments": {}}\n</tool_call>'
+ARGUMENTS = {"city": "Köln", "days": 3}
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def calling(tokenizer: Tokenizer) -> AsyncIterator[Any]:
+    """A server whose model writes calls as Hermes does."""
+    before, tokenizer.chat_template = tokenizer.chat_template, ChatTemplate(TEMPLATE)
+    try:
+        async with running_server(tokenizer) as running:
+            yield running
+    finally:
+        tokenizer.chat_template = before
+
+
+async def ask(calling: Any, answer: str, **fields: Any) -> Any:
+    calling.engine.reset()
+    calling.engine.answer = answer.encode()
+    return await calling.openai().chat.completions.create(
+        **{"model": "fake", "messages": HELLO, "tools": TOOLS, **fields}
+    )
+
+
+async def test_a_call(calling: Any) -> None:
+    answer = await ask(calling, CALL)
+    [choice] = answer.choices
+    assert (choice.finish_reason, choice.message.content) == ("tool_calls", None)
+    [call] = choice.message.tool_calls
+    assert (call.type, call.function.name) == ("function", "get_weather")
+    assert json.loads(call.function.arguments) == ARGUMENTS
+    assert call.id.startswith("call_")
+    [asked] = calling.engine.asked
+    shown = bytes(token for token in asked.prompt_token_ids if token < 256).decode()
+    assert json.loads(shown.split("<tool_call>")[0])[0] == TOOLS[0]
+
+
+async def test_words_and_two_calls(calling: Any) -> None:
+    answer = await ask(calling, f"I look.\n{CALL}\n{OTHER}")
+    message = answer.choices[0].message
+    assert message.content.strip() == "I look."
+    assert [call.function.name for call in message.tool_calls] == ["get_weather", "get_time"]
+    assert len({call.id for call in message.tool_calls}) == 2
+
+
+async def test_words_alone(calling: Any) -> None:
+    answer = await ask(calling, "It rains, with a <b> in it.")
+    assert answer.choices[0].message.content == "It rains, with a <b> in it."
+    assert answer.choices[0].message.tool_calls is None
+    assert answer.choices[0].finish_reason == "stop"
+
+
+async def test_a_stream(calling: Any) -> None:
+    stream = await ask(calling, f"I look.\n{CALL}\n{OTHER}", stream=True)
+    words, reasons = "", []
+    calls: dict[int, dict[str, Any]] = {}
+    async for chunk in stream:
+        [choice] = chunk.choices
+        words += choice.delta.content or ""
+        reasons.append(choice.finish_reason)
+        for added in choice.delta.tool_calls or ():
+            call = calls.setdefault(added.index, {"id": added.id, "name": added.function.name, "arguments": ""})
+            call["arguments"] += added.function.arguments
+    assert words.strip() == "I look."
+    assert [call["name"] for call in calls.values()] == ["get_weather", "get_time"]
+    assert [json.loads(call["arguments"]) for call in calls.values()] == [ARGUMENTS, {}]
+    assert all(call["id"].startswith("call_") for call in calls.values())
+    assert reasons == [None] * (len(reasons) - 1) + ["tool_calls"]
+
+
+async def test_arguments_are_streamed_as_they_come(calling: Any) -> None:
+    stream = await ask(calling, CALL, stream=True)
+    parts = [a.function.arguments async for c in stream for a in c.choices[0].delta.tool_calls or ()]
+    assert len(parts) > 10
+    assert json.loads("".join(parts)) == ARGUMENTS
+
+
+async def test_log_probabilities_stay_with_their_tokens(calling: Any) -> None:
+    answer = await ask(calling, CALL, logprobs=True)
+    assert len(answer.choices[0].logprobs.content) == len(CALL.encode()) + 1
+    stream = await ask(calling, CALL, logprobs=True, stream=True)
+    told = [c.choices[0].logprobs.content async for c in stream if c.choices[0].logprobs]
+    assert sum(map(len, told)) == len(CALL.encode()) + 1
+
+
+async def test_each_choice_is_read_by_itself(calling: Any) -> None:
+    answer = await ask(calling, CALL, n=3)
+    assert [choice.message.tool_calls[0].function.name for choice in answer.choices] == ["get_weather"] * 3
+    assert len({choice.message.tool_calls[0].id for choice in answer.choices}) == 3
+
+
+CHOICES: list[tuple[Any, str, bool]] = [
+    ("auto", "tool_calls", True),
+    ("required", "tool_calls", True),
+    ({"type": "function", "function": {"name": "get_weather"}}, "stop", True),
+    ("none", "stop", False),
+]
+
+
+async def test_what_it_is_kept_to(calling: Any) -> None:
+    for choice, reason, called in CHOICES:
+        answer = await ask(calling, CALL, tool_choice=choice)
+        assert answer.choices[0].finish_reason == reason, choice
+        assert bool(answer.choices[0].message.tool_calls) == called, choice
+        constraint = calling.engine.asked[0].params.constraint
+        assert (constraint is not None and constraint.kind == "lark") == called, choice
+        if isinstance(choice, dict):
+            assert "get_time" not in constraint.source
+        shown = bytes(token for token in calling.engine.asked[0].prompt_token_ids if token < 256).decode()
+        assert ("get_weather" in shown) == called
+
+
+async def test_the_form_before(calling: Any) -> None:
+    fields: dict[str, Any] = {"functions": [WEATHER], "function_call": "auto", "tools": None}
+    answer = await ask(calling, CALL, **fields)
+    [choice] = answer.choices
+    assert choice.finish_reason == "function_call"
+    assert choice.message.function_call.name == "get_weather"
+    assert choice.message.tool_calls is None
+    arguments = ""
+    stream = await ask(calling, CALL, stream=True, **fields)
+    async for chunk in stream:
+        if (added := chunk.choices[0].delta.function_call) is not None:
+            arguments += added.arguments
+    assert json.loads(arguments) == ARGUMENTS
+
+
+async def test_calls_and_results_in_the_conversation(calling: Any) -> None:
+    call = {"id": "c1", "type": "function", "function": {"name": "get_weather", "arguments": '{"city": "Köln"}'}}
+    messages = [
+        *HELLO,
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c1", "content": "rain"},
+        {"role": "assistant", "content": "Once more.", "function_call": {"name": "get_time", "arguments": ""}},
+        {"role": "function", "name": "get_time", "content": "noon"},
+    ]
+    await ask(calling, "Fine.", messages=messages)
+    shown = bytes(token for token in calling.engine.asked[0].prompt_token_ids if token < 256).decode()
+    assert '[assistant] get_weather({"city": "Köln"})[tool get_weather] rain' in shown
+    assert "[assistant] Once more.get_time({})[tool get_time] noon" in shown
+
+
+def assistant(arguments: str) -> list[Any]:
+    call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": arguments}}
+    return [{"role": "assistant", "tool_calls": [call]}]
+
+
+REFUSED: list[tuple[dict[str, Any], str, str]] = [
+    ({"tools": [{"type": "retrieval"}]}, "tools[0].type", "'function'"),
+    ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools[0].function.name", "pattern"),
+    ({"tools": [{"type": "function", "function": {}}]}, "tools[0].function.name", "issing"),
+    ({"tool_choice": "required"}, "tool_choice", "there are no tools"),
+    ({"function_call": {"name": "f"}}, "function_call", "there are no functions"),
+    ({"tools": TOOLS, "functions": [WEATHER]}, "functions", "'tools' replaces it"),
+    ({"tools": TOOLS, "tool_choice": "some"}, "tool_choice", "'auto'"),
+    (
+        {"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "other"}}},
+        "tool_choice",
+        "there is no tool 'other'",
+    ),
+    ({"tools": TOOLS, "response_format": {"type": "json_object"}}, "response_format", "not both"),
+    (
+        {
+            "tools": [
+                {"type": "function", "function": {"name": "f", "parameters": {"type": "array", "uniqueItems": True}}}
+            ]
+        },
+        "tools",
+        "uniqueItems",
+    ),
+    ({"messages": assistant("{")}, "messages[0].tool_calls[0].function.arguments", "no JSON"),
+    ({"messages": assistant("[1]")}, "messages[0].tool_calls[0].function.arguments", "a JSON object"),
+    ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0].tool_call_id", "which call"),
+    ({"messages": [{**assistant("{}")[0], "role": "user"}]}, "messages[0].tool_calls", "only an assistant"),
+]
+
+
+async def test_what_cannot_be_done_is_refused_with_its_name(calling: Any) -> None:
+    calling.engine.reset()
+    async with calling.http() as http:
+        for change, param, told in REFUSED:
+            answer = await http.post("/v1/chat/completions", json={"model": "fake", "messages": HELLO} | change)
+            error = answer.json()["error"]
+            assert answer.status_code == 400, (change, answer.text)
+            assert error["param"] == param, (change, error)
+            assert told in error["message"], (change, error)
+    assert calling.engine.asked == []
