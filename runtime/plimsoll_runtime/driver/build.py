@@ -16,11 +16,12 @@ from plimsoll_runtime.driver.footprint import private_bytes
 from plimsoll_runtime.driver.grant import Grant
 from plimsoll_runtime.driver.loading import Loaded, load_model
 from plimsoll_runtime.driver.wiring import OwnThreads, Probe, Wired, wire
+from plimsoll_runtime.engine.block_pool import PADDING_BLOCK
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.engine.core import EngineCore
 from plimsoll_runtime.engine.messages import EngineInfo
 from plimsoll_runtime.engine.params import SamplingParams
-from plimsoll_runtime.engine.plan import ScheduledSequence, SlotInit, StepPlan
+from plimsoll_runtime.engine.plan import BlockTable, ScheduledSequence, SlotInit, StepPlan
 from plimsoll_runtime.execution.precision import check_instructions
 from plimsoll_runtime.execution.runner import ModelRunner
 from plimsoll_runtime.execution.tiers.open import check_options
@@ -130,12 +131,12 @@ def _warm_up(runner: ModelRunner, prompt_len: int, block_size: int) -> float:
 
     Returns the seconds that the prefill took.
     """
-    block_ids = [0] * (-(-(prompt_len + 1) // block_size))
+    tables = [BlockTable(0, [PADDING_BLOCK] * -(-(prompt_len + 1) // block_size))]
     params = SamplingParams(temperature=0.0)
 
     def step(tokens: Sequence[int], start: int, init: bool) -> None:
         new = [SlotInit(slot=0, params=params, seed=0, prompt_ids=tokens)] if init else []
-        sequence = ScheduledSequence(slot=0, start=start, token_ids=tokens, block_ids=block_ids, sample=True)
+        sequence = ScheduledSequence(slot=0, start=start, token_ids=tokens, tables=tables, sample=True)
         runner.run(StepPlan([sequence], new_slots=new))
 
     began = time.monotonic()

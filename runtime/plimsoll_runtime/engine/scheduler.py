@@ -32,6 +32,7 @@ from plimsoll_runtime.engine.outputs import deadline_message, record_prompt_logp
 from plimsoll_runtime.engine.pacing import Pacer
 from plimsoll_runtime.engine.plan import (
     LAST_CHOSEN,
+    BlockTable,
     ScheduledSequence,
     SequenceOutput,
     SlotInit,
@@ -386,7 +387,7 @@ class Scheduler:
             sequence.slot,
             start,
             tokens or _UNSEEN,
-            sequence.block_ids.copy(),
+            (BlockTable(0, sequence.block_ids.copy()),),
             sample,
             sequence.prompt[start + 1 : end + 1] if sequence.scores_prompt else (),
         )

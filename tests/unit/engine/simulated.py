@@ -200,9 +200,9 @@ class SimulatedRunner:
         last = slot.next_start
         skips = last is not None and last < sequence.start and sequence.start % self.block_size == 0
         assert last in (None, sequence.start) or skips, "a position is left out or computed again"
-        assert len(sequence.block_ids) * self.block_size >= end, "the block table is too short"
-        assert 0 not in sequence.block_ids, "the padding block is in a block table"
-        assert len(set(sequence.block_ids)) == len(sequence.block_ids)
+        assert len(sequence.tables[0].blocks) * self.block_size >= end, "the block table is too short"
+        assert 0 not in sequence.tables[0].blocks, "the padding block is in a block table"
+        assert len(set(sequence.tables[0].blocks)) == len(sequence.tables[0].blocks)
         slot.next_start = end
 
     def _write_first(self, sequence: ScheduledSequence) -> None:
@@ -225,13 +225,13 @@ class SimulatedRunner:
 
     def _write(self, layer: int, sequence: ScheduledSequence, position: int, cell: bytes) -> None:
         block, offset = divmod(position, self.block_size)
-        self.layers[layer][sequence.block_ids[block]][offset] = cell
+        self.layers[layer][sequence.tables[0].blocks[block]][offset] = cell
 
     def _read(self, layer: int, sequence: ScheduledSequence, end: int) -> list[bytes]:
         cells = []
         for position in range(end):
             block, offset = divmod(position, self.block_size)
-            cell = self.layers[layer][sequence.block_ids[block]][offset]
+            cell = self.layers[layer][sequence.tables[0].blocks[block]][offset]
             assert cell is not None, "a position is read that was never written"
             cells.append(cell)
         return cells
