@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from plimsoll_runtime.engine.groups.rule import ONE_FULL, Rule, longest_within
+from plimsoll_runtime.engine.groups.rule import ONE_FULL, Rule, longest_within, sequence_blocks
 from plimsoll_runtime.engine.messages import AddRequest, EngineInfo
 from plimsoll_runtime.engine.params import SamplingParams
 from plimsoll_runtime.engine.prompt import Prompt
@@ -47,6 +47,11 @@ def cached_tokens(info: EngineInfo) -> int:
     """Most tokens of a sequence that has the whole KV cache for itself, as far as blocks or the model's context go."""
     most = max(info.max_model_len, (info.num_blocks - 1) * info.block_size)
     return longest_within(info.groups, info.num_blocks - 1, info.block_size, most)
+
+
+def longest_at_once(info: EngineInfo) -> float:
+    """How many of the longest sequences the KV cache holds."""
+    return (info.num_blocks - 1) / sequence_blocks(info.groups, info.max_model_len, info.block_size)
 
 
 def blocks_within(kv_bytes: int, info: EngineInfo) -> int:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from plimsoll_runtime.engine.groups.chunk import Chunked
 from plimsoll_runtime.engine.groups.full import Full
 from plimsoll_runtime.engine.groups.window import SlidingWindow
 
-Rule = Full | SlidingWindow
+Rule = Full | SlidingWindow | Chunked
 """What a group of layers keeps of a sequence: one of these."""
 
 ONE_FULL: tuple[Rule, ...] = (Full(),)
@@ -31,9 +32,8 @@ def peak_blocks(rule: Rule, computed: int, tokens: int, block_size: int) -> int:
     whole = -(-tokens // block_size)
     if isinstance(rule, Full):
         return whole
-    seen = tokens - rule.oldest(tokens)
     # The first token that is seen may be the last of its block.
-    at_once = -(-(seen + LEAST_CHUNK * block_size - 1) // block_size) + 1
+    at_once = -(-(rule.behind + LEAST_CHUNK * block_size - 1) // block_size) + 1
     return min(whole - first_block(rule, computed, block_size), at_once)
 
 
