@@ -60,7 +60,8 @@ def measure(
 
     Several launches are one graph: what the host takes to launch one is not the kernel's.
     """
-    step = TritonBackend(cache).over(paged_batch(batch_of(case, cache), cache), torch.empty(0, dtype=torch.int64))
+    paged = paged_batch(batch_of(case, cache), cache)
+    step = TritonBackend(cache).over([paged], [torch.empty(0, dtype=torch.int64)])
     rows = sum(rows for rows, _ in case.lengths)
     query = torch.randn(rows, shape.heads, shape.head_dim, device=cache.device).to(cache.dtype)
     captured = capture(lambda: [step.attend(0, query, None) for _ in range(LAUNCHES)][-1])

@@ -82,5 +82,5 @@ def _cache(decoder: TorchDecoder, tokens: int, device: torch.device) -> tuple[Kv
 
 def _cost(decoder: TorchDecoder, start: int, rows: int) -> OpCost:
     """What a step of one sequence must move and multiply at least."""
-    sequence = ScheduledSequence(slot=0, start=start, token_ids=range(rows), block_ids=(), sample=True)
+    sequence = ScheduledSequence(slot=0, start=start, token_ids=range(rows), tables=(), sample=True)
     return total(decoder.program.step_cost(StepPlan([sequence]), decoder.dtype.itemsize).values())

@@ -34,7 +34,7 @@ class Watcher:
 
     def run(self, plan: StepPlan) -> StepResult:
         """One token for each sequence that wants one."""
-        self.allocated += self._block_size * len({b for s in plan.sequences for b in s.block_ids})
+        self.allocated += self._block_size * len({b for s in plan.sequences for t in s.tables for b in t.blocks})
         self.held += sum(s.start + len(s.token_ids) for s in plan.sequences)
         return StepResult([SequenceOutput(token_id=3 if s.sample else None) for s in plan.sequences])
 

@@ -91,7 +91,7 @@ def tokens(llm: LLM, batch: list[list[int]], params: SamplingParams = GREEDY) ->
         {"prefix_caching": False},
         {"max_batch_tokens": 16},
         {"max_batch_tokens": 48, "max_sequences": 3},
-        {"block_size": 8, "kv_memory": "512KiB", "max_model_len": 160},
+        {"block_size": 8, "kv_memory": "160KiB", "max_model_len": 160},
         {"block_size": 32},
     ],
     ids=["default", "no-prefix-caching", "chunks-of-16", "three-at-a-time", "preemption", "blocks-of-32"],
@@ -118,7 +118,7 @@ def test_prefix_hits_are_reported(model: Path) -> None:
 
 
 def test_the_small_pool_really_preempts(model: Path) -> None:
-    llm = load(model, block_size=8, kv_memory="512KiB", max_model_len=160)
+    llm = load(model, block_size=8, kv_memory="160KiB", max_model_len=160)
     llm.generate(prompts(), GREEDY)
     assert llm.stats.preemptions > 0
 

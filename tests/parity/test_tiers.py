@@ -6,7 +6,7 @@ import errno
 import gc
 import shutil
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,10 +39,10 @@ def load(model: Path, backend: str, disk: Path | None, **options: Any) -> LLM:
     return LLM(str(model), attention_backend=backend, check_integrity_every=1, **{**small, **tiers, **options})
 
 
-def ask_all(llm: LLM) -> tuple[list[list[int]], list[int]]:
+def ask_all(llm: LLM, asked: Sequence[list[int]] = PROMPTS) -> tuple[list[list[int]], list[int]]:
     """One after the other: the texts, and how many tokens of each prompt were found."""
     texts, found = [], []
-    for prompt in PROMPTS:
+    for prompt in asked:
         (result,) = llm.generate([prompt], GREEDY)
         texts.append(result.outputs[0].token_ids)
         found.append(result.cached_tokens)
@@ -114,6 +114,25 @@ def test_another_run_finds_what_this_one_left(
     texts, found = ask_all(again)
     assert texts == expected
     assert found == [PREFIX] * 8
+
+
+def test_groups_come_back_together(backend: str, tmp_path: Path) -> None:
+    """Blocks of windows too, as far as somebody reads them behind what comes back.
+
+    A prompt takes 7 blocks of three groups: of 200 there are 25 slots between cache and disk, enough for all of one.
+    """
+    layers = ["sliding_attention", "full_attention", "sliding_attention"]
+    config = {"hidden_size": 64, "head_dim": 16, "sliding_window": 21, "layer_types": layers}
+    save_model(make_model("Gemma3TextConfig", config), tmp_path / "model")
+    asked = prompts((PREFIX + 1,) * 14, seed=4)
+    plain = load(tmp_path / "model", backend, None, kv_memory="800KiB", prefix_caching=False)
+    expected, _ = ask_all(plain, asked)
+    llm = load(tmp_path / "model", backend, tmp_path / "disk", kv_memory="800KiB")
+    assert len(llm.info.groups) == 3
+    assert ask_all(llm, asked) == (expected, [0] * 14)
+    assert ask_all(llm, asked) == (expected, [PREFIX] * 14)
+    assert llm.stats.tiers is not None
+    assert llm.stats.tiers.loaded > 0
 
 
 def test_another_precision_does_not_take_them_for_its_own(model: Path, tmp_path: Path) -> None:

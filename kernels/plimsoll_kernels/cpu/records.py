@@ -19,8 +19,15 @@ class CacheRecord(Structure):
         ("values", POINTER(c_void_p)),
         ("head_strides", POINTER(c_int64)),
         ("block_strides", POINTER(c_int64)),
+        ("groups", POINTER(c_int32)),
         ("block_size", c_int32),
     )
+
+
+class GroupRecord(Structure):
+    """PlimsollGroup."""
+
+    _fields_ = tuple((name, c_void_p) for name in ("slots", "contexts", "blocks", "first_blocks"))
 
 
 class StepRecord(Structure):
@@ -30,10 +37,10 @@ class StepRecord(Structure):
         ("rows", c_int32),
         ("sequences", c_int32),
         ("tokens", c_void_p),
-        ("slots", c_void_p),
         ("positions", c_void_p),
         ("turns", POINTER(c_void_p)),
-        *((name, c_void_p) for name in ("first_rows", "contexts", "blocks", "first_blocks")),
+        ("groups", POINTER(GroupRecord)),
+        ("first_rows", c_void_p),
         *((name, c_void_p) for name in ("hidden", "workspace")),
         ("seconds", POINTER(c_double)),
     )

@@ -6,13 +6,14 @@ import ctypes
 from array import array
 from collections.abc import Sequence
 from itertools import accumulate
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from plimsoll_kernels.cpu.huge_pages import Buffer
 from plimsoll_kernels.cpu.op_records import ShapeRecord
-from plimsoll_kernels.cpu.records import CacheRecord, KernelsRecord, StepRecord
+from plimsoll_kernels.cpu.records import CacheRecord, GroupRecord, KernelsRecord, StepRecord
 from plimsoll_kernels.cpu.threads import thread_count
 
 SUB_BLOCK = 16
@@ -28,7 +29,8 @@ class PagedCache:
     whole.
     """
 
-    def __init__(self, keys: Sequence[Tensor], values: Sequence[Tensor]) -> None:
+    def __init__(self, keys: Sequence[Tensor], values: Sequence[Tensor], groups: Sequence[int] | None = None) -> None:
+        """`groups`: whose tables of a step say where each layer's tokens are; None: all layers have the first one's."""
         if any(k.stride() != v.stride() or not k[0, 0].is_contiguous() for k, v in zip(keys, values, strict=True)):
             raise ValueError("keys and values of a layer lie alike, each block contiguous")
         self._tensors = (*keys, *values)
@@ -37,52 +39,71 @@ class PagedCache:
             pointers(keys),
             pointers(values),
             *((ctypes.c_int64 * len(keys))(*(k.stride(d) for k in keys)) for d in (0, 1)),
+            (ctypes.c_int32 * len(keys))(*(groups or ())),
             self.block_size,
         )
+
+
+class Tables(Protocol):
+    """Where a group of layers has the tokens of a step.
+
+    slot_mapping: int64 `[T]`, where each row's key and value go (block x block_size + offset).
+    context_lens: tokens of each sequence in its table after this step. Attention counts positions from there on.
+    block_tables: blocks of each sequence in order, enough for that.
+    """
+
+    @property
+    def slot_mapping(self) -> Tensor:
+        """See above."""
+
+    @property
+    def context_lens(self) -> Sequence[int]:
+        """See above."""
+
+    @property
+    def block_tables(self) -> Sequence[Sequence[int]]:
+        """See above."""
 
 
 class PagedStep:
     """The rows of S sequences, one sequence after the other, T in all.
 
-    slots: int64 `[T]`, where each row's key and value go (block x block_size + offset).
-    query_lens: rows of each sequence, context_lens: its tokens in the cache after this step.
-    tables: its blocks in order, enough for its context. Raises ValueError for one that is too short, or that names a
-        block that does not exist.
+    query_lens: rows of each sequence. groups: the tables of each group of layers. longest: most tokens of a sequence,
+        None: as many as in the tables. Raises ValueError for a table that is too short, or that names a block that does
+        not exist.
     """
 
     def __init__(
-        self,
-        cache: PagedCache,
-        slots: Tensor,
-        query_lens: Sequence[int],
-        context_lens: Sequence[int],
-        tables: Sequence[Sequence[int]],
+        self, cache: PagedCache, query_lens: Sequence[int], groups: Sequence[Tables], longest: int | None = None
     ) -> None:
         self.cache = cache
-        self.longest = max(context_lens)
-        self._slots = slots
+        self.longest = max(groups[0].context_lens) if longest is None else longest
+        count = len(query_lens)
         # No numpy: the weights of a small step sweep the caches, and then each of its functions comes from memory.
         integers = array("i", accumulate(query_lens, initial=0))
-        integers.extend(context_lens)
-        integers.extend(accumulate(map(len, tables[:-1]), initial=0))
-        for table, context in zip(tables, context_lens, strict=True):
-            if len(table) * cache.block_size < context:
-                raise ValueError(f"{context} tokens do not fit into {len(table)} blocks of {cache.block_size}")
-            integers.extend(table)
-        count = len(context_lens)
-        blocks = integers[3 * count + 1 :]
-        if min(blocks) < 0 or max(blocks) >= cache.num_blocks:
-            raise ValueError(f"a block table names a block outside 0..{cache.num_blocks - 1}")
-        self._integers = integers
+        begins = []
+        for group in groups:
+            begins.append(len(integers))
+            tables, contexts = group.block_tables, group.context_lens
+            integers.extend(contexts)
+            integers.extend(accumulate(map(len, tables[:-1]), initial=0))
+            for table, context in zip(tables, contexts, strict=True):
+                if len(table) * cache.block_size < context:
+                    raise ValueError(f"{context} tokens do not fit into {len(table)} blocks of {cache.block_size}")
+                integers.extend(table)
+            blocks = integers[begins[-1] + 2 * count :]
+            if min(blocks) < 0 or max(blocks) >= cache.num_blocks:
+                raise ValueError(f"a block table names a block outside 0..{cache.num_blocks - 1}")
+        self._kept = (integers, groups)
         address, _ = integers.buffer_info()
+        records = (GroupRecord * len(groups))()
+        for record, group, begin in zip(records, groups, begins, strict=True):
+            record.slots = group.slot_mapping.data_ptr()
+            record.contexts = address + 4 * begin
+            record.first_blocks = address + 4 * (begin + count)
+            record.blocks = address + 4 * (begin + 2 * count)
         self.record = StepRecord(
-            rows=slots.numel(),
-            sequences=count,
-            slots=slots.data_ptr(),
-            first_rows=address,
-            contexts=address + 4 * (count + 1),
-            first_blocks=address + 4 * (2 * count + 1),
-            blocks=address + 4 * (3 * count + 1),
+            rows=groups[0].slot_mapping.numel(), sequences=count, groups=records, first_rows=address
         )
 
 

@@ -20,6 +20,7 @@ from plimsoll_runtime.api.served import ServedModel
 from plimsoll_runtime.api.state import Phase, ServerState
 from plimsoll_runtime.api.table import OneModel
 from plimsoll_runtime.api.tenants import Tenants
+from plimsoll_runtime.engine.limits import longest_at_once
 from plimsoll_runtime.errors import EngineDeadError
 
 logger = logging.getLogger(__name__)
@@ -152,7 +153,7 @@ class Server:
 def _log_summary(model: ServedModel) -> None:
     info = model.engine.info
     logger.info(
-        "ready: %s (%s, %s on %s, attention %s), weights %.2f GiB, context %d, KV cache %d tokens in %.2f GiB",
+        "ready: %s (%s, %s on %s, attention %s), weights %.2f GiB, context %d, KV cache %.2f GiB for %.1f such",
         ", ".join(model.names),
         info.architecture,
         info.dtype,
@@ -160,6 +161,6 @@ def _log_summary(model: ServedModel) -> None:
         info.attention_backend,
         info.weight_bytes / 2**30,
         info.max_model_len,
-        info.num_blocks * info.block_size,
         info.kv_bytes / 2**30,
+        longest_at_once(info),
     )

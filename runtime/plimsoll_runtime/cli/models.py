@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from plimsoll_runtime.cli import values
 
 if TYPE_CHECKING:
+    from plimsoll_runtime.execution.kv_layout import KvLayout
     from plimsoll_runtime.models.outline import Outline
 
 GIB = 2**30
@@ -88,13 +89,17 @@ def show(args: argparse.Namespace) -> int:
 
 def fit(args: argparse.Namespace) -> int:
     """Print the memory that a model needs; 1 where it is more than there is."""
+    from plimsoll_runtime.engine.config import EngineConfig
+    from plimsoll_runtime.execution.kv_layout import kv_layout
+    from plimsoll_runtime.execution.memory import longest_held
     from plimsoll_runtime.execution.precision import NAMES
     from plimsoll_runtime.execution.workspace import LargestStep, by_outline
     from plimsoll_runtime.sizes import parse_size
 
     outline, dtype = _outline(args), NAMES[args.dtype]
     facts = outline.facts
-    token = facts.token_bytes(dtype.itemsize)
+    layout = kv_layout(facts.attention, facts.max_positions, EngineConfig(model=args.model).block_size, dtype.itemsize)
+    whole = layout.sequence_bytes(facts.max_positions) if facts.attention else 0
     weights = outline.weight_bytes(dtype)
     step = by_outline(outline, dtype, LargestStep(args.max_batch_tokens, args.max_sequences, facts.max_positions))
     rows = [
@@ -103,20 +108,31 @@ def fit(args: argparse.Namespace) -> int:
     ]
     if kept := facts.state_bytes(dtype.itemsize):
         rows.append(("states, a sequence", f"{kept / 2**20:.1f} MiB", "however long it is; counted in the step"))
-    if token:
-        longest = f"of {facts.max_positions} tokens, the longest"
+    if token := facts.token_bytes(dtype.itemsize):
         rows += [
-            ("KV cache, a token", f"{token / 1024:.1f} KiB", f"{len(facts.attention)} layers"),
-            ("KV cache, a sequence", _size(token * facts.max_positions), longest),
+            ("KV cache, a token", f"{token / 1024:.1f} KiB", f"in {len(facts.attention)} layers"),
+            ("KV cache, a sequence", _size(whole), f"of {facts.max_positions} tokens, the longest{_windows(layout)}"),
         ]
     left = None if args.memory is None else parse_size(args.memory, 0) - weights - step
-    if left is not None and left >= token > 0:
-        rows.append(("tokens beside it", f"{left // token}", f"in {_size(left)} of {args.memory}"))
+    least = (len(layout.groups) + 1) * layout.block_bytes
+    if left is not None and left >= least > 0:
+        held = longest_held(left, layout, facts.max_positions)
+        rows.append(("longest beside it", f"{held} tokens", f"of one sequence, in {_size(left)} of {args.memory}"))
+        rows.append(("sequences beside it", f"{max(0, left - layout.block_bytes) // whole}", "of the longest"))
     _print_table(("WHAT", "TAKES", ""), rows)
-    if left is not None and left < token:
-        print(f"\nit does not fit: {_size(token - left)} more than {args.memory} are needed")
+    if left is not None and left < least:
+        print(f"\nit does not fit: {_size(least - left)} more than {args.memory} are needed")
         return 1
     return 0
+
+
+def _windows(layout: KvLayout) -> str:
+    """How many layers keep less than the whole context."""
+    from plimsoll_runtime.engine.groups.full import Full
+
+    kept = sum(len(layers) for layers, rule in zip(layout.groups, layout.rules, strict=True) if isinstance(rule, Full))
+    whole = sum(map(len, layout.groups))
+    return f"; {whole - kept} of {whole} layers keep its last tokens" if kept < whole else ""
 
 
 def _outline(args: argparse.Namespace) -> Outline:

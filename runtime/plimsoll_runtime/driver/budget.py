@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from plimsoll_runtime.driver.grant import Grant
@@ -9,6 +10,7 @@ from plimsoll_runtime.driver.loading import Loaded
 from plimsoll_runtime.driver.model import Backends, Model
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.errors import MemoryLimitError, UsageError
+from plimsoll_runtime.execution.kv_layout import KvLayout
 from plimsoll_runtime.execution.memory import (
     DEFAULT_SHARE_CPU,
     DEFAULT_SHARE_GPU,
@@ -17,6 +19,7 @@ from plimsoll_runtime.execution.memory import (
     check_step_fits,
     free_memory,
     granted_kv_cache,
+    longest_held,
     no_kv_cache,
     plan_kv_cache,
 )
@@ -28,9 +31,13 @@ from plimsoll_runtime.sizes import is_share, parse_size
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """What the KV cache gets, bytes that the largest step takes, and the backends but those that have failed at it."""
+    """What the KV cache gets, bytes that the largest step takes, and the backends but those that have failed at it.
+
+    `groups`: the layers that share tables of the cache.
+    """
 
     kv: KvBudget
+    groups: Sequence[Sequence[int]]
     workspace: int
     backends: Backends
 
@@ -58,27 +65,27 @@ def share_out(config: EngineConfig, loaded: Loaded, grant: Grant | None) -> Budg
     """Divide what is free, or granted. Raises MemoryLimitError, UsageError."""
     model, decoder = loaded.model, loaded.decoder
     facts = model.outline.facts
-    if not model.token_bytes:
+    if not facts.token_bytes(model.dtype.itemsize):
         return _without_cache(config, loaded, grant)
+    layout = model.kv_layout(config)
     if grant is None:
         free = free_memory(model.device)
         # The longest sequence that memory could hold.
-        held = config.max_model_len or min(facts.max_positions, max(1, free // model.token_bytes))
+        held = config.max_model_len or longest_held(free, layout, facts.max_positions)
         workspace, backends = _workspace(config, model, decoder, held)
-        kv = _of_free(config, model, Room(loaded.weight_bytes, free, workspace))
-        return Budget(kv, workspace, backends)
+        kv = _of_free(config, model, layout, Room(loaded.weight_bytes, free, workspace))
+        return Budget(kv, layout.groups, workspace, backends)
     kv = granted_kv_cache(
         kv=grant.kv,
         least=grant.least,
         most=grant.most,
-        block_bytes=model.token_bytes * config.block_size,
-        block_size=config.block_size,
+        layout=layout,
         max_model_len=config.max_model_len,
         model_limit=facts.max_positions,
     )
     workspace, backends = _workspace(config, model, decoder, kv.max_model_len)
     grant.check_workspace(workspace)
-    return Budget(kv, workspace, backends)
+    return Budget(kv, layout.groups, workspace, backends)
 
 
 def _without_cache(config: EngineConfig, loaded: Loaded, grant: Grant | None) -> Budget:
@@ -90,7 +97,7 @@ def _without_cache(config: EngineConfig, loaded: Loaded, grant: Grant | None) ->
         grant.check_workspace(workspace)
     else:
         check_step_fits(Room(loaded.weight_bytes, free_memory(model.device), workspace))
-    return Budget(kv, workspace, backends)
+    return Budget(kv, [()], workspace, backends)
 
 
 def _workspace(config: EngineConfig, model: Model, decoder: Decoder, longest: int) -> tuple[int, Backends]:
@@ -101,16 +108,14 @@ def _workspace(config: EngineConfig, model: Model, decoder: Decoder, longest: in
     return on_an_accelerator(decoder, model.backends, config.block_size, step)
 
 
-def _of_free(config: EngineConfig, model: Model, room: Room) -> KvBudget:
-    block_bytes = model.token_bytes * config.block_size
+def _of_free(config: EngineConfig, model: Model, layout: KvLayout, room: Room) -> KvBudget:
     return plan_kv_cache(
         room=room,
         kv_memory=config.kv_memory,
-        block_bytes=block_bytes,
-        block_size=config.block_size,
+        layout=layout,
         max_model_len=config.max_model_len,
         model_limit=model.outline.facts.max_positions,
         max_sequences=config.max_sequences,
         default_share=DEFAULT_SHARE_CPU if model.device.type == "cpu" else DEFAULT_SHARE_GPU,
-        staging=staging_beside(config, model.device, block_bytes),
+        staging=staging_beside(config, model.device, layout.block_bytes),
     )

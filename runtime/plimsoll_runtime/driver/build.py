@@ -16,11 +16,13 @@ from plimsoll_runtime.driver.footprint import private_bytes
 from plimsoll_runtime.driver.grant import Grant
 from plimsoll_runtime.driver.loading import Loaded, load_model
 from plimsoll_runtime.driver.wiring import OwnThreads, Probe, Wired, wire
+from plimsoll_runtime.engine.block_pool import PADDING_BLOCK
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.engine.core import EngineCore
 from plimsoll_runtime.engine.messages import EngineInfo
 from plimsoll_runtime.engine.params import SamplingParams
-from plimsoll_runtime.engine.plan import ScheduledSequence, SlotInit, StepPlan
+from plimsoll_runtime.engine.plan import BlockTable, ScheduledSequence, SlotInit, StepPlan
+from plimsoll_runtime.execution.memory import KvBudget
 from plimsoll_runtime.execution.precision import check_instructions
 from plimsoll_runtime.execution.runner import ModelRunner
 from plimsoll_runtime.execution.tiers.open import check_options
@@ -60,7 +62,7 @@ def build_engine(
     progress("warm-up", 0.0)
     warm_up = WOKEN_PROMPT if loaded.woken else LOADED_PROMPT
     prompt_len = min(config.max_batch_tokens, budget.kv.max_model_len - 1, warm_up)
-    prompt_seconds = _warm_up(wired.runner, prompt_len, budget.kv.block_size)
+    prompt_seconds = _warm_up(wired.runner, prompt_len, budget.kv)
     progress("warm-up", 1.0)
     if budget.backends[0].fused:
         if not loaded.woken and logger.isEnabledFor(logging.INFO):  # tens of milliseconds that only the log wants
@@ -101,6 +103,7 @@ def _info(
         workspace_bytes=budget.workspace,
         overhead_bytes=overhead,
         recurrent=wired.states is not None,
+        groups=kv.groups,
     )
     logger.info(
         "%s: %s in %s on %s; weights %.2f GiB, workspace %.2f GiB, %d blocks of %d tokens %.2f GiB",
@@ -125,17 +128,17 @@ def _set_threads(threads: int | None) -> ThreadShare:
     return share(threads or cores)
 
 
-def _warm_up(runner: ModelRunner, prompt_len: int, block_size: int) -> float:
+def _warm_up(runner: ModelRunner, prompt_len: int, kv: KvBudget) -> float:
     """A prefill and a decode step into the padding block, so that the first request pays for no compilation.
 
     Returns the seconds that the prefill took.
     """
-    block_ids = [0] * (-(-(prompt_len + 1) // block_size))
+    tables = [BlockTable(0, [PADDING_BLOCK] * -(-(prompt_len + 1) // kv.block_size))] * len(kv.groups)
     params = SamplingParams(temperature=0.0)
 
     def step(tokens: Sequence[int], start: int, init: bool) -> None:
         new = [SlotInit(slot=0, params=params, seed=0, prompt_ids=tokens)] if init else []
-        sequence = ScheduledSequence(slot=0, start=start, token_ids=tokens, block_ids=block_ids, sample=True)
+        sequence = ScheduledSequence(slot=0, start=start, token_ids=tokens, tables=tables, sample=True)
         runner.run(StepPlan([sequence], new_slots=new))
 
     began = time.monotonic()

@@ -9,7 +9,7 @@ from plimsoll_runtime.driver.model import Model, from_files
 from plimsoll_runtime.driver.needs import Needs
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.errors import UsageError
-from plimsoll_runtime.execution.memory import granted_kv_cache, least_kv_bytes, no_kv_cache
+from plimsoll_runtime.execution.memory import granted_kv_cache, least_kv_bytes, most_kv_bytes, no_kv_cache
 from plimsoll_runtime.execution.workspace import LargestStep, by_outline, on_a_cpu
 from plimsoll_runtime.models.load import image_bytes, imagined_decoder
 from plimsoll_runtime.sizes import is_share, parse_size
@@ -24,18 +24,17 @@ def measure(config: EngineConfig, kv: int | None = None) -> Needs:
     overhead = private_bytes()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     model = from_files(config, resolve(config.model, config.revision), device)
-    block_bytes = model.token_bytes * config.block_size
     facts = model.outline.facts
     limit = facts.max_positions
-    if not model.token_bytes:
+    if not facts.token_bytes(model.dtype.itemsize):
         return _without_cache(config, model, overhead)
-    least = kv or _asked(config) or least_kv_bytes(config.max_model_len, limit, config.block_size, block_bytes)
+    layout = model.kv_layout(config)
+    least = kv or _asked(config) or least_kv_bytes(config.max_model_len, limit, layout)
     budget = granted_kv_cache(
         kv=least,
         least=least,
         most=least,
-        block_bytes=block_bytes,
-        block_size=config.block_size,
+        layout=layout,
         max_model_len=config.max_model_len,
         model_limit=limit,
     )
@@ -44,9 +43,9 @@ def measure(config: EngineConfig, kv: int | None = None) -> Needs:
         image=image_bytes(model.outline, model.dtype, fused=model.fused) + len(model.described),
         private=model.beside_image,
         workspace=_workspace(model, LargestStep(config.max_batch_tokens, config.max_sequences, longest)),
-        block_bytes=block_bytes,
+        block_bytes=layout.block_bytes,
         kv_least=max(least, budget.kv_bytes),
-        kv_most=max(least, (config.max_sequences * -(-longest // config.block_size) + 1) * block_bytes),
+        kv_most=max(least, most_kv_bytes(config.max_sequences, longest, layout)),
         max_model_len=longest,
         overhead=overhead,
     )

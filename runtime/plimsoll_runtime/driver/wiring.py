@@ -88,6 +88,7 @@ def wire(config: EngineConfig, loaded: Loaded, budget: Budget, probe: Probe | No
         model.device,
         paired=budget.backends[0].fused,
         taken=kv.num_blocks,
+        groups=budget.groups,
     )
     tiers = _tiers(config, model, cache, budget.backends)
     states = _states(config, model)

@@ -1,15 +1,25 @@
-"""Gives sequences their KV blocks: from the prefix cache where it can, else from the pool."""
+"""Gives sequences their KV blocks: from the prefix cache where it can, else from the pool.
+
+Layers of one rule form groups, which have tables of their own over one pool of blocks. Groups whose layers see the
+whole context get all blocks of what is known at once. The others get theirs chunk by chunk, and give back what fell out
+when the next chunk is planned: no earlier, for in a step somebody else might write there before it is read. What such a
+sequence will still need for its prompt is promised to it, so that nobody else is let in on its blocks.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import NamedTuple
 
-from plimsoll_runtime.engine.block_pool import BlockPool
-from plimsoll_runtime.engine.prefix_cache import Hit, PrefixCache
+from plimsoll_runtime.engine.block_pool import PADDING_BLOCK, BlockPool
+from plimsoll_runtime.engine.groups.full import Full
+from plimsoll_runtime.engine.groups.rule import ONE_FULL, Rule, first_block, peak_blocks
+from plimsoll_runtime.engine.plan import BlockTable
+from plimsoll_runtime.engine.prefix_cache import Hit, PrefixCache, Run
 from plimsoll_runtime.engine.sequence import SequenceState
+from plimsoll_runtime.engine.table import Table
 from plimsoll_runtime.engine.tiers.costs import Prospect
 from plimsoll_runtime.engine.tiers.index import TierIndex
 
@@ -22,7 +32,8 @@ class Merge(NamedTuple):
 
     sequence: SequenceState
     epoch: int
-    position: int
+    group: int
+    number: int
     block: int
 
 
@@ -42,7 +53,7 @@ class _Outlook(NamedTuple):
     """What the tiers could do for a sequence behind what the pool has, and how many blocks they are to hold for it."""
 
     tiers: TierIndex
-    hit: Hit
+    names: Iterable[bytes]
     prospect: Prospect
     wanted: int
 
@@ -51,12 +62,21 @@ class KvAllocator:
     """The block tables of all running sequences; `tiers` are where blocks go that the pool hands out again."""
 
     def __init__(
-        self, num_blocks: int, block_size: int, *, prefix_caching: bool, tiers: TierIndex | None = None
+        self,
+        num_blocks: int,
+        block_size: int,
+        *,
+        prefix_caching: bool,
+        tiers: TierIndex | None = None,
+        rules: Sequence[Rule] = ONE_FULL,
     ) -> None:
         self.block_size = block_size
+        self.rules = tuple(rules)
+        self._sliding = [group for group, rule in enumerate(rules) if not isinstance(rule, Full)]
+        self._promised = 0
         self.pool = BlockPool(num_blocks, None if tiers is None else self._spill)
         self.tiers = tiers
-        self._cache = PrefixCache(self.pool, block_size) if prefix_caching else None
+        self._cache = PrefixCache(self.pool, block_size, rules) if prefix_caching else None
         self._moves = Moves([], [], [], [])
         self._to_merge: list[list[Merge]] = []
 
@@ -94,7 +114,9 @@ class KvAllocator:
         moved = dict(moves)
         if moved:
             for sequence in running:
-                sequence.block_ids = [moved.get(block, block) for block in sequence.block_ids]
+                sequence.planned = None
+                for table in sequence.tables:
+                    table.blocks = [moved.get(block, block) for block in table.blocks]
             for merges in self._to_merge:
                 merges[:] = [merge._replace(block=moved.get(merge.block, merge.block)) for merge in merges]
         return moves
@@ -111,25 +133,75 @@ class KvAllocator:
             self.tiers.costs.learn_computed(tokens, ns)
 
     def admit(self, sequence: SequenceState, spare: int) -> bool:
-        """Give a sequence blocks for all its known tokens, if `spare` blocks are left then; else change nothing.
+        """Give a sequence the blocks that it begins with, if `spare` are left for each group then; else change nothing.
 
         Sets `computed` to what the prefix cache has already, and `restored` to how much of that comes from the tiers.
         """
         hit = self._match(sequence)
-        pool = self.pool
-        if self._demand(sequence, hit) + spare > pool.available:
+        if self._lacking(sequence, hit, spare) > 0:
             return False
-        takes_over = hit.partial is not None and pool.is_idle(hit.partial)
-        for block in hit.blocks:
-            pool.share(block)
-        sequence.block_ids = hit.blocks
-        sequence.published = len(hit.blocks)
-        sequence.computed = hit.tokens
-        self._use_partial(sequence, hit, takes_over)
-        self._restore(sequence, hit)
-        missing = -(-sequence.known // self.block_size) - len(sequence.block_ids)
-        sequence.block_ids.extend(pool.take() for _ in range(missing))
+        sequence.published = hit.end
+        start, slots = (hit, []) if hit.partial is not None else self._with_tiers(sequence, hit)
+        sequence.computed, sequence.restored = start.tokens, start.tokens - hit.tokens
+        self._take_over(sequence, start, slots)
+        missing = -(-sequence.known // self.block_size)
+        for table, rule in zip(sequence.tables, self.rules, strict=True):
+            if isinstance(rule, Full):
+                table.blocks.extend(self.pool.take() for _ in range(missing - table.end))
+        sequence.planned = None
+        sequence.room = min(table.end for table in sequence.tables) * self.block_size
+        self._promise(sequence, sequence.computed)
         return True
+
+    def grow(self, sequence: SequenceState, tokens: int) -> bool:
+        """Have room for the first `tokens` tokens; False when too few blocks are available, and then none is taken.
+
+        What nobody reads again is given back first. What is promised to others is not available.
+        """
+        self.trim(sequence)
+        size, pool = self.block_size, self.pool
+        needed = -(-tokens // size)
+        missing = sum(max(0, needed - table.end) for table in sequence.tables)
+        if missing > pool.available - self._promised + sequence.promised:
+            return False
+        for table in sequence.tables:
+            table.blocks.extend(pool.take() for _ in range(needed - table.end))
+        # Behind a chunk the tables are looked at before the next one, so that the chunk's blocks are given back.
+        chunk = self._sliding and tokens > sequence.computed + 1
+        sequence.room = tokens if chunk else needed * size
+        sequence.planned = None
+        self._promise(sequence, tokens)
+        return True
+
+    def chunk(self, sequence: SequenceState, most: int, spare: int) -> int:
+        """How many tokens, up to `most`, the next chunk of a prompt may have with what is left beside `spare` blocks.
+
+        There are blocks for more where `room` says so.
+        """
+        if not self._sliding:
+            return most
+        self.trim(sequence)
+        free = self.pool.available - (self._promised - sequence.promised) - spare * len(self.rules)
+        blocks = max(free, sequence.promised) // len(self._sliding)
+        end = min(sequence.tables[group].end for group in self._sliding) + blocks
+        return max(1, min(most, end * self.block_size - sequence.computed))
+
+    def trim(self, sequence: SequenceState) -> None:
+        """Give back the blocks of which no step that is still to be planned reads anything."""
+        for group in self._sliding:
+            table = sequence.tables[group]
+            given = first_block(self.rules[group], sequence.computed, self.block_size) - table.first
+            if given > 0:
+                self.pool.release(table.blocks[:given])
+                del table.blocks[:given]
+                table.first += given
+                sequence.planned = None
+
+    def plan(self, sequence: SequenceState) -> Sequence[BlockTable]:
+        """The tables for a plan, which are copied once for all steps in which they are the same."""
+        if sequence.planned is None:
+            sequence.planned = [table.frozen() for table in sequence.tables]
+        return sequence.planned
 
     def fetch(self, sequence: SequenceState) -> bool:
         """Start to bring what is on the disk of a waiting sequence's prefix to host memory; whether it has to wait.
@@ -139,8 +211,8 @@ class KvAllocator:
         """
         if (outlook := self._outlook(sequence)) is None:
             return False
-        tiers, hit, prospect, wanted = outlook
-        sequence.fetch = tiers.fetch(islice(self._names_behind(sequence, hit), wanted))
+        tiers, names, prospect, wanted = outlook
+        sequence.fetch = tiers.fetch(islice(names, wanted))
         if wanted < prospect.ready + prospect.gained and sequence.fetch is None and not sequence.sought:
             tiers.pass_over(prospect)
         return sequence.fetch is not None
@@ -158,20 +230,20 @@ class KvAllocator:
 
     def lacking(self, sequence: SequenceState, spare: int) -> int:
         """How many more blocks would have to be available for `admit` to succeed; 0 when it would."""
-        hit = self._match(sequence)
-        return max(0, self._demand(sequence, hit) + spare - self.pool.available)
+        return max(0, self._lacking(sequence, self._match(sequence), spare))
 
     def growth(self, sequence: SequenceState) -> int:
-        """Blocks that are kept for a running sequence: a spare one, and one that it takes in the next step."""
-        return 1 + (sequence.computed == len(sequence.block_ids) * self.block_size)
+        """Blocks a group that are kept for a running sequence: a spare one, and one that it takes in the next step."""
+        return 1 + (sequence.computed >= sequence.room)
+
+    def given_up(self, sequence: SequenceState) -> int:
+        """Blocks that a running sequence has, or that are kept for it."""
+        held = sum(len(table.blocks) for table in sequence.tables)
+        return held + sequence.promised + self.growth(sequence) * len(self.rules)
 
     def probe(self, sequence: SequenceState) -> int:
         """How many of a waiting sequence's leading tokens are cached; bounded work, as it goes on from `prefix`."""
         return 0 if self._cache is None else self._cache.probe(sequence, sequence.prefix, PROBE_LOOKUPS)
-
-    def extend(self, sequence: SequenceState) -> None:
-        """One more block at the end of the table. Raises LookupError when none is available."""
-        sequence.block_ids.append(self.pool.take())
 
     def catch_up(self, sequence: SequenceState) -> int:
         """Use what others have computed of a sequence's prompt since it was let in; how many tokens that is.
@@ -180,12 +252,19 @@ class KvAllocator:
         is computed by whoever comes to it first. One that is amid a block gives that up for the whole one.
         """
         cache, before = self._cache, sequence.computed
-        while cache is not None and (found := cache.next_block(sequence)) is not None:
-            self.pool.share(found)
-            own, sequence.block_ids[sequence.published] = sequence.block_ids[sequence.published], found
-            self.pool.release([own])
+        while cache is not None and (found := cache.next_blocks(sequence)) is not None:
+            for table, block in zip(sequence.tables, found, strict=True):
+                self.pool.share(block)
+                if sequence.published == table.end:
+                    table.blocks.append(block)
+                else:
+                    self._replace(table, sequence.published, block)
+            sequence.planned = None
             sequence.published += 1
             sequence.computed = sequence.published * self.block_size
+            self.trim(sequence)
+        if sequence.computed > before and self._sliding:
+            self._promise(sequence, sequence.computed)
         return sequence.computed - before
 
     def publish(self, sequence: SequenceState) -> None:
@@ -193,9 +272,11 @@ class KvAllocator:
         tokens = min(sequence.computed, sequence.known)
         if self._cache is None or tokens // self.block_size == sequence.published:
             return
-        for index, block in self._cache.publish(sequence, tokens):
+        for group, number, block in self._cache.publish(sequence, tokens):
+            if self._promised and self.pool.is_idle(block) and self.pool.available <= self._promised:
+                continue
             self.pool.share(block)
-            self._moves.merges.append(Merge(sequence, sequence.epoch, index, block))
+            self._moves.merges.append(Merge(sequence, sequence.epoch, group, number, block))
 
     def publish_last(self, sequence: SequenceState) -> None:
         """The same for a sequence that ends. What steps under way compute for it, nobody will have looked at."""
@@ -205,27 +286,36 @@ class KvAllocator:
     def merge(self, merges: list[Merge]) -> None:
         """Let each sequence use the block that was there before its own, and give its own back."""
         self._to_merge = [waiting for waiting in self._to_merge if waiting is not merges]
-        for sequence, epoch, position, block in merges:
-            if sequence.epoch == epoch:
-                own, sequence.block_ids[position] = sequence.block_ids[position], block
-                self.pool.release([own])
+        for sequence, epoch, group, number, block in merges:
+            if sequence.epoch == epoch and number >= sequence.tables[group].first:
+                self._replace(sequence.tables[group], number, block)
+                sequence.planned = None
             else:
                 self.pool.release([block])
 
     def release(self, sequence: SequenceState) -> None:
         """Take all blocks from a sequence; what it published stays findable until the blocks are used again."""
-        self.pool.release(sequence.block_ids)
-        sequence.block_ids = []
+        self.pool.release(_in_order(sequence.tables))
+        self._promised -= sequence.promised
+        sequence.tables = []
+        sequence.planned = None
+        sequence.promised = 0
         sequence.published = 0
         sequence.computed = 0
         sequence.epoch += 1
 
     def disown(self, sequence: SequenceState) -> None:
         """Make what a broken sequence computed unfindable, so that nobody else reads it."""
-        for block in sequence.block_ids:
-            self.pool.forget(block)
-        if self.tiers is not None:
-            for name in sequence.names:
+        for table in sequence.tables:
+            for block in table.blocks:
+                self.pool.forget(block)
+        if self._cache is None:
+            return
+        for name in self._cache.all_names(sequence):
+            found = self.pool.find(name) if self._sliding else None
+            if found is not None:  # it is given back, and idle
+                self.pool.forget(found)
+            if self.tiers is not None:
                 self.tiers.forget(name)
 
     def forget_all(self) -> None:
@@ -234,23 +324,39 @@ class KvAllocator:
         if self.tiers is not None:
             self.tiers.forget_all()
 
-    def _match(self, sequence: SequenceState) -> Hit:
-        return Hit(0, [], None) if self._cache is None else self._cache.match(sequence)
+    @property
+    def held(self) -> int:
+        """Blocks that somebody holds, or that are promised."""
+        return self.pool.used + self._promised
 
-    def _names_behind(self, sequence: SequenceState, hit: Hit) -> Iterator[bytes]:
-        """The names of the blocks that a sequence could use behind what the pool has of its prefix."""
-        if self._cache is None or hit.partial is not None:
-            return iter(())
-        return self._cache.names(sequence, len(hit.blocks))
+    def _match(self, sequence: SequenceState) -> Hit:
+        if self._cache is None:
+            return Hit(0, [Run(0, []) for _ in self.rules], None)
+        return self._cache.match(sequence)
 
     def _outlook(self, sequence: SequenceState) -> _Outlook | None:
         """None where nothing of a waiting sequence's prefix can be on a disk, or is fetched for it already."""
         tiers = self.tiers
         if tiers is None or sequence.fetch is not None or not tiers.disk_used:
             return None
-        hit = self._match(sequence)
-        prospect = tiers.prospect(self._names_behind(sequence, hit))
-        return _Outlook(tiers, hit, prospect, tiers.costs.choose(prospect, self.block_size, again=sequence.sought))
+        names, tokens = self._names_behind(sequence, self._match(sequence), tiers)
+        prospect = tiers.prospect(names)
+        return _Outlook(tiers, names, prospect, tiers.costs.choose(prospect, tokens, again=sequence.sought))
+
+    def _names_behind(self, sequence: SequenceState, hit: Hit, tiers: TierIndex) -> tuple[Sequence[bytes], int]:
+        """Names of the blocks that a sequence could use behind what the pool has, and how many tokens each stands for.
+
+        In the order of its tokens; of windows only those that are read behind the last of them.
+        """
+        cache, size = self._cache, self.block_size
+        if cache is None or hit.partial is not None:
+            return (), size
+        if not self._sliding and len(self.rules) == 1:
+            return list(cache.names(sequence, hit.end)), size
+        find = self.pool.find
+        end = cache.full_reach(sequence, lambda name: tiers.state(name) if (b := find(name)) is None else b)
+        names = [name for name in cache.names_to(sequence, hit.end, end) if find(name) is None]
+        return names, max(1, (end - hit.end) * size // max(1, len(names)))
 
     def _spill(self, block: int, name: bytes) -> None:
         """The pool hands out a block whose contents could still be found: keep them in the tiers, if there is room."""
@@ -258,40 +364,102 @@ class KvAllocator:
         if (slot := self.tiers.spill(name)) is not None:
             self._moves.spills.append((block, slot))
 
-    def _restore(self, sequence: SequenceState, hit: Hit) -> None:
-        """Give a sequence the blocks behind its hit that lie in host memory; the step fills them before it computes."""
-        if self.tiers is None:
-            return
-        slots = []
-        for name in self._names_behind(sequence, hit):
-            if (slot := self.tiers.find(name)) is None:
-                break
-            slots.append(slot)
+    def _with_tiers(self, sequence: SequenceState, hit: Hit) -> tuple[Hit, list[int]]:
+        """The hit with what lies in host memory behind it: the padding block stands for each that a slot fills."""
+        tiers, cache, size = self.tiers, self._cache, self.block_size
+        if tiers is None or cache is None or not tiers.slots_used:
+            return hit, []
+        find, limit = self.pool.find, sequence.reusable_tokens
+
+        def has(name: bytes) -> int | None:
+            return tiers.find(name) if (block := find(name)) is None else block
+
+        end = cache.reach(sequence, has)
+        if end * size > limit and any(find(cache.name(sequence, g, end - 1)) for g in range(len(self.rules))):
+            # Of the last one a part is used, and whoever writes behind that part must not share it.
+            end = cache.agreed(sequence, end - 1, has)
+        if end <= hit.end:
+            return hit, []
+        tokens, runs, slots = min(end * size, limit), [], []
+        for group, rule in enumerate(self.rules):
+            run = Run(first_block(rule, tokens, size), [])
+            for number in range(run.first, end):
+                name = cache.name(sequence, group, number)
+                block = find(name)
+                run.blocks.append(PADDING_BLOCK if block is None else block)
+                if block is None and (slot := tiers.find(name)) is not None:
+                    slots.append(slot)
+            runs.append(run)
+        return Hit(tokens, runs, None), slots
+
+    def _take_over(self, sequence: SequenceState, start: Hit, slots: list[int]) -> None:
+        """Give a sequence the blocks that it begins with: those that are found, and copies of others."""
+        pool = self.pool
+        idle = [start.partial is not None and pool.is_idle(block) for block in start.partial or ()]
         # Held first: the blocks that are taken may be spilled, and slots are wanted for that.
-        self.tiers.hold(slots)
-        for slot in slots:
-            block = self.pool.take()
-            sequence.block_ids.append(block)
-            self._moves.restores.append((slot, block))
-        sequence.computed = max(hit.tokens, min(len(sequence.block_ids) * self.block_size, sequence.reusable_tokens))
-        sequence.restored = sequence.computed - hit.tokens
-
-    def _demand(self, sequence: SequenceState, hit: Hit) -> int:
-        """Available blocks that the sequence would use up: fresh ones, and found ones that nobody holds."""
-        shared = sum(not self.pool.is_idle(block) for block in hit.blocks)
-        return -(-sequence.known // self.block_size) - shared
-
-    def _use_partial(self, sequence: SequenceState, hit: Hit, takes_over: bool) -> None:
-        if hit.partial is None:
+        for run in start.runs:
+            for block in run.blocks:
+                if block != PADDING_BLOCK:
+                    pool.share(block)
+        if self.tiers is not None:
+            self.tiers.hold(slots)
+        sequence.tables = [Table(run.first, run.blocks) for run in start.runs]
+        if slots:
+            self._restore(sequence, slots)
+        if start.partial is None:
             return
-        if takes_over:
-            self.pool.share(hit.partial)
-            self.pool.forget(hit.partial)
-            sequence.block_ids.append(hit.partial)
-            return
+        for block, own in zip(start.partial, idle, strict=True):
+            if own:
+                pool.share(block)
+                pool.forget(block)
+        for table, block, own in zip(sequence.tables, start.partial, idle, strict=True):
+            table.blocks.append(block if own else self._copied(block))
+
+    def _copied(self, block: int) -> int:
         target = self.pool.take()
-        self._moves.copies.append((hit.partial, target))
-        sequence.block_ids.append(target)
+        self._moves.copies.append((block, target))
+        return target
+
+    def _restore(self, sequence: SequenceState, slots: Sequence[int]) -> None:
+        """Have blocks filled from these slots where the padding block stands for them."""
+        left = iter(slots)
+        for table in sequence.tables:
+            for place, block in enumerate(table.blocks):
+                if block == PADDING_BLOCK:
+                    table.blocks[place] = self.pool.take()
+                    self._moves.restores.append((next(left), table.blocks[place]))
+
+    def _lacking(self, sequence: SequenceState, hit: Hit, spare: int) -> int:
+        """Blocks that `admit` needs beyond what is available: fresh ones, and found ones that nobody holds."""
+        peaks = (peak_blocks(rule, hit.tokens, sequence.known, self.block_size) for rule in self.rules)
+        # Who shares a block that slides out of a window for somebody leaves nothing for that one to go on with.
+        shared = sum(
+            not self.pool.is_idle(block)
+            for run, rule in zip(hit.runs, self.rules, strict=True)
+            if isinstance(rule, Full)
+            for block in run.blocks
+        )
+        return sum(peaks) - shared + spare * len(self.rules) + self._promised - self.pool.available
+
+    def _promise(self, sequence: SequenceState, tokens: int) -> None:
+        """Keep what a sequence still needs for what is known of it, once `tokens` tokens are computed.
+
+        A block that others hold too is not free once it is given back, so another one is kept for it.
+        """
+        promised, size = 0, self.block_size
+        if tokens < sequence.known:
+            for group in self._sliding:
+                rule, table = self.rules[group], sequence.tables[group]
+                kept = table.blocks[max(0, first_block(rule, tokens, size) - table.first) :]
+                promised += max(0, peak_blocks(rule, tokens, sequence.known, size) - len(kept))
+                promised += sum(self.pool.references(block) > 1 for block in kept)
+        self._promised += promised - sequence.promised
+        sequence.promised = promised
+
+    def _replace(self, table: Table, number: int, block: int) -> None:
+        """Have a block, which is held already, in the place of the table's own."""
+        own, table.blocks[number - table.first] = table.blocks[number - table.first], block
+        self.pool.release([own])
 
     def check_integrity(
         self, running: Sequence[SequenceState], merges: Sequence[Merge], slots: Sequence[int] = ()
@@ -303,15 +471,34 @@ class KvAllocator:
         self.pool.check_integrity()
         if self.tiers is not None:
             self.tiers.check_integrity(slots)
-        holders = Counter(block for sequence in running for block in sequence.block_ids)
+        tables = [(group, table) for sequence in running for group, table in enumerate(sequence.tables)]
+        holders = Counter(block for _, table in tables for block in table.blocks)
         held = holders + Counter(merge.block for merge in merges)
         for block in range(1, self.pool.total + 1):
             references = self.pool.references(block)
             assert references == held[block], f"block {block}: {references} references, {held[block]} holders"
+        owners = {(block, group) for group, table in tables for block in table.blocks}
+        assert len(owners) == len(holders), "a block is in tables of two groups"
+        assert self._promised == sum(sequence.promised for sequence in running), "promised blocks are miscounted"
         for sequence in running:
-            table = sequence.block_ids
-            assert len(set(table)) == len(table), f"{sequence.request_id} has a block twice"
-            assert len(table) * self.block_size >= sequence.computed, f"{sequence.request_id} lacks a block"
-            for block in table[sequence.computed // self.block_size :]:
-                assert holders[block] == 1, f"block {block} is shared and {sequence.request_id} will write to it"
-                assert not self.pool.is_named(block), f"block {block} can be found before it is full"
+            assert len(sequence.tables) == len(self.rules), f"{sequence.request_id} lacks a table"
+            assert sequence.planned in (None, [t.frozen() for t in sequence.tables]), "a plan would have an old table"
+            for rule, table in zip(self.rules, sequence.tables, strict=True):
+                self._check_table(sequence, rule, table, holders)
+
+    def _check_table(self, sequence: SequenceState, rule: Rule, table: Table, holders: Counter[int]) -> None:
+        blocks, size, who = table.blocks, self.block_size, sequence.request_id
+        assert len(set(blocks)) == len(blocks), f"{who} has a block twice"
+        assert table.end * size >= max(sequence.computed, sequence.room), f"{who} lacks a block at the end"
+        assert table.first <= first_block(rule, sequence.computed, size), f"{who} has given back what it reads"
+        for block in blocks[max(0, sequence.computed // size - table.first) :]:
+            assert holders[block] == 1, f"block {block} is shared and {who} will write to it"
+            assert not self.pool.is_named(block), f"block {block} can be found before it is full"
+
+
+def _in_order(tables: Sequence[Table]) -> Sequence[int]:
+    """The blocks of all tables, by their numbers in the sequence."""
+    if len(tables) == 1:
+        return tables[0].blocks
+    numbered = [(number, block) for table in tables for number, block in enumerate(table.blocks, table.first)]
+    return [block for _, block in sorted(numbered)]

@@ -233,4 +233,5 @@ def _limits(config: EngineConfig, info: EngineInfo) -> Limits:
         eos_token_ids=frozenset(info.eos_token_ids),
         prefix_caching=config.prefix_caching and not info.recurrent,
         paced=info.device == "cpu" and not config.offline,
+        groups=info.groups,
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from plimsoll_runtime.engine.groups.rule import ONE_FULL, Rule, longest_within, sequence_blocks
 from plimsoll_runtime.engine.messages import AddRequest, EngineInfo
 from plimsoll_runtime.engine.params import SamplingParams
 from plimsoll_runtime.engine.prompt import Prompt
@@ -25,19 +26,32 @@ class Limits:
     """Whether prompts are cut small beside decodes: for devices on which every token costs time."""
     burst_tokens: int = 768
     """Of prompts in a paced step while more come than decode."""
+    groups: tuple[Rule, ...] = ONE_FULL
+    """What each group of layers keeps in the cache."""
 
     def __post_init__(self) -> None:
         for name in ("block_size", "max_len", "max_batch_tokens", "max_sequences"):
             if getattr(self, name) < 1:
                 raise UsageError(f"{name} must be at least 1, not {getattr(self, name)}")
-        capacity = (self.num_blocks - 1) * self.block_size
-        if self.max_len > capacity:
-            raise UsageError(f"a sequence may have {self.max_len} tokens, but the KV cache holds only {capacity}")
+        holds = longest_within(self.groups, self.num_blocks - 1, self.block_size, self.max_len)
+        if self.max_len > holds:
+            raise UsageError(f"a sequence may have {self.max_len} tokens, but the KV cache holds only {holds}")
 
 
 def longest_sequence(info: EngineInfo) -> int:
     """Most tokens, prompt and answer together, that a sequence may have; `Limits` checks that the cache holds them."""
     return info.max_model_len
+
+
+def cached_tokens(info: EngineInfo) -> int:
+    """Most tokens of a sequence that has the whole KV cache for itself, as far as blocks or the model's context go."""
+    most = max(info.max_model_len, (info.num_blocks - 1) * info.block_size)
+    return longest_within(info.groups, info.num_blocks - 1, info.block_size, most)
+
+
+def longest_at_once(info: EngineInfo) -> float:
+    """How many of the longest sequences the KV cache holds."""
+    return (info.num_blocks - 1) / sequence_blocks(info.groups, info.max_model_len, info.block_size)
 
 
 def blocks_within(kv_bytes: int, info: EngineInfo) -> int:
@@ -65,7 +79,7 @@ def check_request(request: AddRequest, info: EngineInfo) -> None:
         raise UsageError(
             f"the prompt has {len(prompt)} tokens, but prompt and answer together may have {limit} "
             f"(the model's context is {info.max_model_len}, the KV cache holds "
-            f"{(info.num_blocks - 1) * info.block_size}); shorten the prompt or raise --max-model-len or --kv-memory"
+            f"{cached_tokens(info)}); shorten the prompt or raise --max-model-len or --kv-memory"
         )
     lowest, highest = prompt.extent if isinstance(prompt, Prompt) else (min(prompt), max(prompt))
     if lowest < 0 or highest >= info.vocab_size:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from plimsoll_runtime.engine.groups.rule import ONE_FULL, Rule
 from plimsoll_runtime.engine.params import SamplingParams
 
 
@@ -174,6 +175,7 @@ class EngineInfo(msgspec.Struct, frozen=True, tag="ready"):
     (0: as many as at the start), the padding block always included. `weight_bytes` are all weights, `image_bytes` those
     of them in an image, which other processes may hold too. `workspace_bytes` is what the largest step takes.
     `overhead_bytes`: private memory that the process had before any of these.
+    `groups`: what each group of layers keeps in the cache: a block is of one of them at a time.
     `max_sequences`: how many a batch may have, 0 where that is not known. `recurrent`: sequences have states that no
     prefix cache holds. Where no layer attends the blocks have no bytes, and each holds a whole sequence.
     """
@@ -198,6 +200,7 @@ class EngineInfo(msgspec.Struct, frozen=True, tag="ready"):
     overhead_bytes: int = 0
     max_sequences: int = 0
     recurrent: bool = False
+    groups: tuple[Rule, ...] = ONE_FULL
 
 
 class EngineFailed(msgspec.Struct, frozen=True, tag="failed"):

@@ -32,12 +32,22 @@ class SlotInit:
     output_ids: Sequence[int] = ()
 
 
+class BlockTable(msgspec.Struct, frozen=True):
+    """The blocks in which a group of layers has a sequence's tokens from position `first` x block_size on.
+
+    What came before, no layer of the group sees any longer.
+    """
+
+    first: int
+    blocks: Sequence[int]
+
+
 class ScheduledSequence(msgspec.Struct, frozen=True):
     """The tokens of one sequence to compute in this step (a Struct: made for every sequence in every step).
 
-    `token_ids` stand at positions start .. start + len(token_ids) - 1, or it is LAST_CHOSEN alone; `block_ids` is the
-    sequence's block table, long enough for all of them. With `sample`, the last position's logits choose the next
-    token.
+    `token_ids` stand at positions start .. start + len(token_ids) - 1, or it is LAST_CHOSEN alone; `tables` has the
+    sequence's block table for each group of the cache, long enough for all of them. With `sample`, the last position's
+    logits choose the next token.
     `prompt_targets`: when prompt log probabilities are wanted, the token that follows each of the first
     len(prompt_targets) positions of this chunk; else empty.
     """
@@ -45,7 +55,7 @@ class ScheduledSequence(msgspec.Struct, frozen=True):
     slot: int
     start: int
     token_ids: Sequence[int]
-    block_ids: Sequence[int]
+    tables: Sequence[BlockTable]
     sample: bool
     prompt_targets: Sequence[int] = ()
 

@@ -4,36 +4,64 @@ A full block's name is the SHA-256 of the name before it and its own token ids. 
 root, made from the salt; so a name stands for the whole prefix and the tenant, and two tenants meet only where a
 256-bit hash collides. Names are made one by one, when they are first needed: a request that finds nothing has paid
 for one hash, and each block it fills costs one more.
+
+Where groups of layers have tables of their own, a prefix is found as far as all of them have what its next token
+reads: all blocks of groups that see the whole context, and of a window the last ones.
 """
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from hashlib import sha256
 from typing import NamedTuple
 
 from plimsoll_runtime.engine.block_pool import BlockPool
+from plimsoll_runtime.engine.groups.full import Full
+from plimsoll_runtime.engine.groups.rule import ONE_FULL, Rule, first_block
 from plimsoll_runtime.engine.sequence import SequenceState
 
 
-class Hit(NamedTuple):
-    """What was found for a sequence: whole blocks to share, and perhaps one more of which only a part may be used.
+class Run(NamedTuple):
+    """Blocks that follow each other in a group's table, the first of which has the number `first`."""
 
-    The part is used by taking the block over (when nobody else holds it) or by copying it.
+    first: int
+    blocks: list[int]
+
+
+class Hit(NamedTuple):
+    """What was found for a sequence in all groups: whole blocks to share, and perhaps one more, of part of its tokens.
+
+    The part, of one block a group, is used by taking the block over (when nobody else holds it) or by copying it.
     """
 
     tokens: int
-    blocks: list[int]
-    partial: int | None
+    runs: list[Run]
+    partial: list[int] | None
+
+    @property
+    def end(self) -> int:
+        """The number of the block behind the whole ones."""
+        return self.runs[0].first + len(self.runs[0].blocks)
+
+
+Has = Callable[[bytes], object]
+"""What is known of a name; None: nothing."""
 
 
 class PrefixCache:
-    """Finds and publishes the blocks of sequences in a pool."""
+    """Finds and publishes the blocks of sequences in a pool, by name and group.
 
-    def __init__(self, pool: BlockPool, block_size: int) -> None:
+    In the first group a block's name is that of its prefix, and in the others it has the group's number behind it.
+    """
+
+    def __init__(self, pool: BlockPool, block_size: int, rules: Sequence[Rule] = ONE_FULL) -> None:
         self._pool = pool
         self._block_size = block_size
+        self._rules = rules
+        self._suffixes = [bytes((group,)) if group else b"" for group in range(len(rules))]
+        self._full = [g for g, rule in enumerate(rules) if isinstance(rule, Full)]
+        self._others = [g for g, rule in enumerate(rules) if not isinstance(rule, Full)]
         self._fresh: set[int] = set()
 
     @staticmethod
@@ -46,72 +74,140 @@ class PrefixCache:
         self._fresh.clear()
 
     def match(self, sequence: SequenceState) -> Hit:
-        """The longest prefix of the sequence's tokens that is in the pool, of those it may reuse.
+        """The longest prefix of the sequence's tokens, of those it may reuse, that all groups have in the pool.
 
         A block that is written in this very step may be shared, for a step writes all keys and values of a layer
         before it attends to any. It cannot be copied: copies come first.
         """
-        size, limit = self._block_size, sequence.reusable_tokens
-        last_full = sequence.known // size
-        blocks: list[int] = []
-        for index in range(min(-(-limit // size), last_full)):
-            block = self._pool.find(self._name(sequence, index))
-            if block is None:
-                break
-            blocks.append(block)
-        if len(blocks) * size <= limit:
-            return Hit(len(blocks) * size, blocks, None)
-        partial = blocks.pop()
-        if partial in self._fresh:
-            return Hit(len(blocks) * size, blocks, None)
-        return Hit(limit, blocks, partial)
+        size, limit, find = self._block_size, sequence.reusable_tokens, self._pool.find
+        end = self.agreed(sequence, self._last(sequence), find)
+        if end * size > limit:
+            partial = [self._found(sequence, group, end - 1) for group in range(len(self._rules))]
+            if self._fresh.isdisjoint(partial):
+                return Hit(limit, self._runs(sequence, limit, end - 1), partial)
+            end = self.agreed(sequence, end - 1, find)
+        return Hit(end * size, self._runs(sequence, end * size, end), None)
+
+    def agreed(self, sequence: SequenceState, last: int, has: Has) -> int:
+        """Most blocks, up to `last`, that a sequence can begin with as all groups have what its next token reads."""
+        last = self._full_end(sequence, last, has)
+        while last and (missing := self._missing(sequence, last, has)) is not None:
+            last = missing
+        return last
+
+    def _full_end(self, sequence: SequenceState, last: int, has: Has) -> int:
+        """As far as the groups go that need all blocks."""
+        for group in self._full:
+            for index in range(last):
+                if has(self.name(sequence, group, index)) is None:
+                    last = index
+                    break
+        return last
+
+    def _missing(self, sequence: SequenceState, end: int, has: Has) -> int | None:
+        """The last block that some group lacks of those that are read behind so many."""
+        tokens, missing = min(end * self._block_size, sequence.reusable_tokens), -1
+        for group in self._others:
+            first = max(missing + 1, first_block(self._rules[group], tokens, self._block_size))
+            for index in range(end - 1, first - 1, -1):
+                if has(self.name(sequence, group, index)) is None:
+                    missing = index
+                    break
+        return None if missing < 0 else missing
+
+    def _runs(self, sequence: SequenceState, tokens: int, end: int) -> list[Run]:
+        """The whole blocks before number `end` that are read behind so many tokens."""
+        runs = []
+        for group, rule in enumerate(self._rules):
+            first = min(first_block(rule, tokens, self._block_size), end)
+            runs.append(Run(first, [self._found(sequence, group, index) for index in range(first, end)]))
+        return runs
+
+    def _found(self, sequence: SequenceState, group: int, index: int) -> int:
+        block = self._pool.find(self.name(sequence, group, index))
+        assert block is not None
+        return block
+
+    def _last(self, sequence: SequenceState) -> int:
+        """How many of its blocks the sequence may reuse, of the last perhaps only a part."""
+        return min(-(-sequence.reusable_tokens // self._block_size), sequence.known // self._block_size)
+
+    def reach(self, sequence: SequenceState, has: Has) -> int:
+        """Like `agreed`, of all blocks that the sequence may reuse."""
+        return self.agreed(sequence, self._last(sequence), has)
+
+    def names_to(self, sequence: SequenceState, start: int, end: int) -> Iterator[bytes]:
+        """The names of what all groups need of the blocks before number `end`: in full ones from number `start` on."""
+        tokens = min(end * self._block_size, sequence.reusable_tokens)
+        firsts = [first_block(rule, tokens, self._block_size) for rule in self._rules]
+        firsts = [start if group in self._full else first for group, first in enumerate(firsts)]
+        for index in range(min(firsts), end):
+            for group, first in enumerate(firsts):
+                if index >= first:
+                    yield self.name(sequence, group, index)
+
+    def full_reach(self, sequence: SequenceState, has: Has) -> int:
+        """How far the groups go that need all blocks; without such groups, as far as the sequence may reuse any."""
+        return self._full_end(sequence, self._last(sequence), has)
 
     def names(self, sequence: SequenceState, first: int) -> Iterator[bytes]:
-        """The names of the blocks, from index `first` on, of which the sequence may reuse at least a part."""
-        last = min(-(-sequence.reusable_tokens // self._block_size), sequence.known // self._block_size)
-        return (self._name(sequence, index) for index in range(first, last))
+        """Of a single group: names of the blocks, from number `first` on, of which the sequence may reuse a part."""
+        return (self.name(sequence, 0, index) for index in range(first, self._last(sequence)))
 
-    def next_block(self, sequence: SequenceState) -> int | None:
-        """The block that the sequence would fill next, full, if it may reuse all of it."""
+    def next_blocks(self, sequence: SequenceState) -> list[int] | None:
+        """The blocks, one a group, that the sequence would fill next, full, if it may reuse all of them."""
         index = sequence.computed // self._block_size
         if index != sequence.published or (index + 1) * self._block_size > sequence.reusable_tokens:
             return None
-        return self._pool.find(self._name(sequence, index))
+        found = []
+        for group in range(len(self._rules)):
+            block = self._pool.find(self.name(sequence, group, index))
+            if block is None:
+                return None
+            found.append(block)
+        return found
 
     def probe(self, sequence: SequenceState, tokens: int, lookups: int) -> int:
-        """How many leading tokens are in the pool, in whole blocks, looking from `tokens` on, where it was last time.
+        """How many leading tokens the first group has, in whole blocks, looking from `tokens` on, as far as last time.
 
         After so many lookups it says how far it has come: the next call goes on from there.
         """
         size, find = self._block_size, self._pool.find
         count, last = tokens // size, sequence.reusable_tokens // size
-        while count and lookups and find(self._name(sequence, count - 1)) is None:
+        while count and lookups and find(self.name(sequence, 0, count - 1)) is None:
             count, lookups = count - 1, lookups - 1
-        while count < last and lookups and find(self._name(sequence, count)) is not None:
+        while count < last and lookups and find(self.name(sequence, 0, count)) is not None:
             count, lookups = count + 1, lookups - 1
         return count * size
 
-    def publish(self, sequence: SequenceState, tokens: int) -> list[tuple[int, int]]:
+    def publish(self, sequence: SequenceState, tokens: int) -> list[tuple[int, int, int]]:
         """Name the full blocks among the first `tokens`, all known and computed, that have no name yet.
 
-        Returns (index in its block table, block with the same contents) for those whose contents had a block before.
+        Returns (group, number, block with the same contents) for those whose contents had a block before.
         """
         duplicates = []
         for index in range(sequence.published, tokens // self._block_size):
-            block = sequence.block_ids[index]
-            bearer = self._pool.publish(block, self._name(sequence, index))
-            if bearer == block:
-                self._fresh.add(block)
-            else:
-                duplicates.append((index, bearer))
+            for group, table in enumerate(sequence.tables):
+                if index < table.first:
+                    continue
+                block = table.blocks[index - table.first]
+                bearer = self._pool.publish(block, self.name(sequence, group, index))
+                if bearer == block:
+                    self._fresh.add(block)
+                else:
+                    duplicates.append((group, index, bearer))
             sequence.published = index + 1
         return duplicates
 
-    def _name(self, sequence: SequenceState, index: int) -> bytes:
-        """The name of the block at this index of the sequence's block table; `names` starts with the root."""
+    def all_names(self, sequence: SequenceState) -> Iterator[bytes]:
+        """Of all blocks of a sequence that have been named, in all groups."""
+        return (name + suffix for name in sequence.names[1:] for suffix in self._suffixes)
+
+    def name(self, sequence: SequenceState, group: int, index: int) -> bytes:
+        """The name of a group's block with this number in the sequence; `names` starts with the root."""
         if len(sequence.names) < index + 2:
             self._name_blocks(sequence, index + 1)
-        return sequence.names[index + 1]
+        return sequence.names[index + 1] + self._suffixes[group]
 
     def _name_blocks(self, sequence: SequenceState, count: int) -> None:
         """Name the first `count` blocks. Those of a prompt are named once for all answers that are made of it."""

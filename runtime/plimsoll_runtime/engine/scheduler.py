@@ -68,7 +68,13 @@ class Scheduler:
     ) -> None:
         self._limits = limits
         self._policy = policy or FirstComeFirstServed()
-        self._kv = KvAllocator(limits.num_blocks, limits.block_size, prefix_caching=limits.prefix_caching, tiers=tiers)
+        self._kv = KvAllocator(
+            limits.num_blocks,
+            limits.block_size,
+            prefix_caching=limits.prefix_caching,
+            tiers=tiers,
+            rules=limits.groups,
+        )
         self._slots = SlotPool(limits.max_sequences)
         self._sequences: dict[str, SequenceState] = {}
         self._clock = clock
@@ -176,7 +182,7 @@ class Scheduler:
         No sequence is planned in it: whoever gave way in a step that moves blocks would lose what is on its way.
         """
         pool = self._kv.pool
-        count = max(wanted, pool.used + 1)
+        count = max(wanted, min(self._kv.held, pool.total) + 1)
         if count == wanted:
             self._wanted_blocks = None
         if count == pool.total + 1:
@@ -306,17 +312,13 @@ class Scheduler:
         if not outranked:
             return
         lacking = self._kv.lacking(first, sum(map(self._kv.growth, self._running)))
-        if sum(map(self._given_up, self._running[-outranked:])) < lacking:
+        if sum(map(self._kv.given_up, self._running[-outranked:])) < lacking:
             return
         while outranked and (lacking > 0 or not self._slots.available):
             victim = self._running.pop()
             outranked -= 1
-            lacking -= self._given_up(victim)
+            lacking -= self._kv.given_up(victim)
             self._preempt(victim)
-
-    def _given_up(self, victim: SequenceState) -> int:
-        """Blocks that a running sequence has, or that are kept for it."""
-        return len(victim.block_ids) + self._kv.growth(victim)
 
     def _newcomers(self) -> int:
         """How many have a prompt under way or could begin with one."""
@@ -325,12 +327,11 @@ class Scheduler:
 
     def _plan_decodes(self, decodes: list[SequenceState], build: StepBuilder) -> None:
         """Plan the sequences of which one token is to be computed; some may give way to others of them."""
-        size = self._kv.block_size
         alone = not build.entries
         for sequence in decodes:
             if build.budget == 0:
                 return
-            full = sequence.computed == len(sequence.block_ids) * size
+            full = sequence.computed >= sequence.room
             if sequence.phase is not Phase.RUNNING or (full and not self._make_room(sequence, by_preemption=alone)):
                 continue
             self._plan_chunk(sequence, 1, build)
@@ -339,24 +340,23 @@ class Scheduler:
         """Plan the sequences that have more than a token to compute, and let others in, by rank."""
         for sequence in [s for s in self._running if s.length - s.computed > 1]:
             self._admit(build, before=sequence)
-            if build.budget > 0:
+            if build.budget > 0 and sequence.phase is Phase.RUNNING:
                 self._catch_up(sequence)
                 self._plan_prompt(sequence, build)
         self._admit(build)
 
     def _make_room(self, sequence: SequenceState, *, by_preemption: bool) -> bool:
-        """Give a decode its next block, if need be by preempting the newest; False when that is the decode itself.
+        """Give a decode its next blocks, if need be by preempting the newest; False when that is the decode itself.
 
         Only the end of `_running` is touched, where nothing has been planned yet in this step: without prompts before.
         """
-        while not self._kv.pool.available:
+        while not self._kv.grow(sequence, sequence.computed + 1):
             if not by_preemption:
                 return False
             victim = self._running.pop()
             self._preempt(victim)
             if victim is sequence:
                 return False
-        self._kv.extend(sequence)
         return True
 
     def _preempt(self, victim: SequenceState) -> None:
@@ -373,7 +373,23 @@ class Scheduler:
             self._counters.cache_hit_tokens += found
 
     def _plan_prompt(self, sequence: SequenceState, build: StepBuilder) -> None:
-        self._plan_chunk(sequence, min(sequence.length - sequence.computed, build.budget), build)
+        """Compute the next tokens, as many as there are budget and blocks for."""
+        count = min(sequence.length - sequence.computed, build.budget)
+        count = self._kv.chunk(sequence, count, spare=len(self._running))
+        if self._has_blocks(sequence, sequence.computed + count, build):
+            self._plan_chunk(sequence, count, build)
+
+    def _has_blocks(self, sequence: SequenceState, tokens: int, build: StepBuilder) -> bool:
+        """Whether there is room for so many tokens of a prompt, which was promised when it was let in.
+
+        Where others took it meanwhile, who ranks behind gives way, unless it is planned already; else the prompt waits.
+        """
+        while tokens > sequence.room and not self._kv.grow(sequence, tokens):
+            victim = self._running[-1]
+            if victim is sequence or victim in build.sequences:
+                return False
+            self._preempt(self._running.pop())
+        return True
 
     def _plan_chunk(self, sequence: SequenceState, count: int, build: StepBuilder) -> None:
         """Compute the next `count` tokens; with the last of them, choose the one after."""
@@ -386,7 +402,7 @@ class Scheduler:
             sequence.slot,
             start,
             tokens or _UNSEEN,
-            sequence.block_ids.copy(),
+            self._kv.plan(sequence),
             sample,
             sequence.prompt[start + 1 : end + 1] if sequence.scores_prompt else (),
         )

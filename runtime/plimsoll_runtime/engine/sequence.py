@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from plimsoll_runtime.engine.params import SamplingParams
+from plimsoll_runtime.engine.plan import BlockTable
 from plimsoll_runtime.engine.prompt import Prompt
+from plimsoll_runtime.engine.table import Table
 from plimsoll_runtime.engine.tiers.index import Fetch
 
 
@@ -28,8 +30,12 @@ class SequenceState:
     """What the scheduler knows of one request.
 
     Its tokens are the `prompt`, which others may hold too, and behind it `output_ids`; the KV of the first `computed`
-    of them is (or, by the steps handed out, will be) in `block_ids`. `max_len` ends it with "length"; `stop_ids` end
-    it with "stop" once `min_len` tokens are there. `known` is how many tokens there are.
+    of them is (or, by the steps handed out, will be) in `tables`, one for each group of the cache, or was given back.
+    `max_len` ends it with "length"; `stop_ids` end it with "stop" once `min_len` tokens are there. `known` is how many
+    tokens there are.
+
+    The first `room` tokens can be computed before the tables have to be looked at again; `promised` blocks are kept for
+    those behind, of what is known. `planned` are the tables as the last plan had them, while they are the same.
 
     For the policy: `rank`, and what it is made from: when it arrived, as a number among all requests (`arrival`), as a
     time (`arrived_ns`) and in tokens that the engine had computed (`arrived_tokens`); when it must have its first
@@ -63,7 +69,10 @@ class SequenceState:
     rank: tuple[int, ...] = ()
     phase: Phase = Phase.WAITING
     slot: int = -1
-    block_ids: list[int] = field(default_factory=list)
+    tables: list[Table] = field(default_factory=list)
+    planned: Sequence[BlockTable] | None = None
+    room: int = 0
+    promised: int = 0
     computed: int = 0
     pending: int = 0
     epoch: int = 0

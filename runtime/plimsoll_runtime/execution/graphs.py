@@ -33,11 +33,14 @@ logger = logging.getLogger(__name__)
 class GraphBackend(Protocol):
     """An attention backend whose steps may be captured: they never wait for the device."""
 
-    def over(self, paged: PagedBatch, slot_mapping: Tensor) -> Attention:
-        """A step over tables that are on the device already."""
+    def over(self, paged: Sequence[PagedBatch], slot_mappings: Sequence[Tensor]) -> Attention:
+        """A step over tables that are on the device already, of each group of the cache."""
 
-    def launch_key(self, sequences: int, longest: int) -> Hashable:
-        """What else of a batch of decodes its launches depend on; equal keys may share a graph."""
+    def launch_key(self, sequences: int, longest: Sequence[int]) -> Hashable:
+        """What else of a batch of decodes its launches depend on; equal keys may share a graph.
+
+        `longest`: tokens of the longest context in each group.
+        """
 
 
 class GraphedDecoder:
@@ -61,15 +64,14 @@ class GraphedDecoder:
         self._buckets = batch_buckets(max_sequences)
         self._graphs: dict[Hashable, Captured] = {}
         width = min(-(-max_model_len // cache.block_size), cache.num_blocks)
-        self._token_ids, self._positions, self._slots = (
-            torch.zeros(max_sequences, dtype=torch.int64, device=cache.device) for _ in range(3)
+        self._token_ids, self._positions = (
+            torch.zeros(max_sequences, dtype=torch.int64, device=cache.device) for _ in range(2)
         )
         self._states = states
         self._rows = torch.zeros(max_sequences, dtype=torch.int64, device=cache.device)
-        self._contexts = torch.ones(max_sequences, dtype=torch.int32, device=cache.device)
-        self._tables = torch.zeros(max_sequences, width, dtype=torch.int32, device=cache.device)
+        self._groups = [_GroupBuffers(max_sequences, width, cache.device) for _ in cache.groups]
         self._starts = torch.arange(max_sequences + 1, dtype=torch.int32, device=cache.device)
-        self._staging = Staging(max_sequences * (width + 1), cache.device)
+        self._staging = Staging(max_sequences * (width + 1) * len(cache.groups), cache.device)
 
     @property
     def captured(self) -> int:
@@ -89,12 +91,13 @@ class GraphedDecoder:
         bucket = bucket_of(sequences, self._buckets)
         if bucket is None or max(batch.query_lens) > 1:
             return None
-        tables = step_tables(batch, self._cache.block_size, self._cache.num_blocks)
-        longest = int(tables.context_lens.max())
+        groups = batch.groups
+        tables = [step_tables(group, self._cache.block_size, self._cache.num_blocks) for group in groups]
+        longest = [int(each.context_lens.max()) for each in tables]
         key = (bucket, self._backend.launch_key(bucket, longest))
         if key not in self._graphs and self._capture is None:
             return None
-        self._fill(token_ids, positions, batch.slot_mapping, tables, bucket)
+        self._fill(token_ids, positions, groups, tables, bucket)
         if key not in self._graphs and not self._add(key, bucket, longest):
             return None
         self._point_at(slots, bucket)
@@ -102,17 +105,35 @@ class GraphedDecoder:
         graph.replay()
         return graph.out[:sequences]
 
-    def _fill(self, token_ids: Tensor, positions: Tensor, slots: Tensor, tables: StepTables, bucket: int) -> None:
+    def _fill(
+        self,
+        token_ids: Tensor,
+        positions: Tensor,
+        groups: Sequence[AttentionBatch],
+        tables: Sequence[StepTables],
+        bucket: int,
+    ) -> None:
         """Put a step where the graphs read it."""
-        rows, width = len(tables.context_lens), int(tables.num_blocks.max())
-        for buffer, values in ((self._token_ids, token_ids), (self._positions, positions), (self._slots, slots)):
+        rows = len(token_ids)
+        targets = [(self._token_ids, token_ids), (self._positions, positions)]
+        targets += [(own.slots, group.slot_mapping) for own, group in zip(self._groups, groups, strict=True)]
+        for buffer, values in targets:
             buffer[:rows].copy_(values, non_blocking=True)
             buffer[rows:bucket].zero_()
-        sent = self._staging.send(np.concatenate([tables.context_lens, tables.padded(width).reshape(-1)]))
-        self._contexts[:rows].copy_(sent[:rows])
-        self._contexts[rows:bucket].fill_(1)
-        self._tables[:rows, :width].copy_(sent[rows:].view(rows, width))
-        self._tables[rows:bucket, :1].zero_()
+        widths = [int(each.num_blocks.max()) for each in tables]
+        parts = [
+            part
+            for each, width in zip(tables, widths, strict=True)
+            for part in (each.context_lens, each.padded(width).reshape(-1))
+        ]
+        sent = self._staging.send(np.concatenate(parts))
+        for own, width in zip(self._groups, widths, strict=True):
+            own.contexts[:rows].copy_(sent[:rows])
+            own.contexts[rows:bucket].fill_(1)
+            end = rows * (width + 1)
+            own.tables[:rows, :width].copy_(sent[rows:end].view(rows, width))
+            own.tables[rows:bucket, :1].zero_()
+            sent = sent[end:]
 
     def _point_at(self, slots: Sequence[int], bucket: int) -> None:
         """Say which rows of the states the next replay reads and writes: those of the slots, for padding nobody's."""
@@ -120,22 +141,25 @@ class GraphedDecoder:
             rows = [*slots, *[self._states.nobody] * (bucket - len(slots))]
             self._rows[:bucket].copy_(torch.tensor(rows))
 
-    def _add(self, key: Hashable, bucket: int, longest: int) -> bool:
+    def _add(self, key: Hashable, bucket: int, longest: Sequence[int]) -> bool:
         """Capture a graph over the buffers' first rows; after a failure there is one warning, and no further try.
 
         The work runs before it is captured, over the states of nobody: those of sequences may advance only once a step.
         """
         self._point_at((), bucket)
-        paged = PagedBatch(
-            query_starts=self._starts[: bucket + 1],
-            context_lens=self._contexts[:bucket],
-            block_tables=self._tables[:bucket],
-            max_query_len=1,
-            max_context_len=longest,
-            decodes=bucket,
-        )
+        paged = [
+            PagedBatch(
+                query_starts=self._starts[: bucket + 1],
+                context_lens=own.contexts[:bucket],
+                block_tables=own.tables[:bucket],
+                max_query_len=1,
+                max_context_len=most,
+                decodes=bucket,
+            )
+            for own, most in zip(self._groups, longest, strict=True)
+        ]
         token_ids, positions = self._token_ids[:bucket], self._positions[:bucket]
-        attention = self._backend.over(paged, self._slots[:bucket])
+        attention = self._backend.over(paged, [own.slots[:bucket] for own in self._groups])
         assert self._capture is not None
 
         def work() -> Tensor:
@@ -155,3 +179,12 @@ class GraphedDecoder:
             self._capture = None
             return False
         return True
+
+
+class _GroupBuffers:
+    """What graphs read of a group's tables: where they stay, step after step."""
+
+    def __init__(self, sequences: int, width: int, device: torch.device) -> None:
+        self.slots = torch.zeros(sequences, dtype=torch.int64, device=device)
+        self.contexts = torch.ones(sequences, dtype=torch.int32, device=device)
+        self.tables = torch.zeros(sequences, width, dtype=torch.int32, device=device)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 
@@ -12,21 +12,16 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from plimsoll_runtime.engine.plan import LAST_CHOSEN, StepPlan
+from plimsoll_runtime.execution.attention.base import AttentionBatch
 
 
 @dataclass(frozen=True, slots=True)
 class StepInputs:
-    """The rows of all scheduled sequences, one after the other (T tokens, S sequences).
-
-    `token_ids`, `positions` and `slot_mapping` (where each row's key and value go: block x block_size + offset)
-    are int64 [T] on the device; `query_lens` and `context_lens` (cached tokens after this step) are S integers.
-    """
+    """The rows of all sequences, one after the other, int64 [T] on the device, and where the cache has them."""
 
     token_ids: Tensor
     positions: Tensor
-    slot_mapping: Tensor
-    query_lens: list[int]
-    context_lens: list[int]
+    batch: AttentionBatch
 
 
 def step_inputs(plan: StepPlan, block_size: int, device: torch.device, last_chosen: Sequence[int]) -> StepInputs:
@@ -34,27 +29,40 @@ def step_inputs(plan: StepPlan, block_size: int, device: torch.device, last_chos
 
     last_chosen: by slot the token that each slot's last step chose, for the plan's LAST_CHOSEN.
     """
-    query_lens = [len(s.token_ids) for s in plan.sequences]
-    known = [(last_chosen[s.slot],) if s.token_ids[0] == LAST_CHOSEN else s.token_ids for s in plan.sequences]
+    sequences = plan.sequences
+    query_lens = [len(s.token_ids) for s in sequences]
+    known = [(last_chosen[s.slot],) if s.token_ids[0] == LAST_CHOSEN else s.token_ids for s in sequences]
     decodes = sum(query_lens) == len(query_lens)
-    tokens, positions, mapping = (_decodes if decodes else _chunks)(plan, block_size, known)
-    return StepInputs(
-        token_ids=torch.from_numpy(tokens).to(device),
-        positions=torch.from_numpy(positions).to(device),
-        slot_mapping=torch.from_numpy(mapping).to(device),
-        query_lens=query_lens,
-        context_lens=[s.start + length for s, length in zip(plan.sequences, query_lens, strict=True)],
-    )
+    tokens, positions, *mappings = (_decodes if decodes else _chunks)(plan, block_size, known)
+    lengths = [s.start + rows for s, rows in zip(sequences, query_lens, strict=True)]
+    longest = max(lengths)
+    rest: tuple[AttentionBatch, ...] = ()
+    for group in reversed(range(len(mappings))):
+        tables = [s.tables[group] for s in sequences]
+        contexts = [n - table.first * block_size for n, table in zip(lengths, tables, strict=True)]
+        slots = torch.from_numpy(mappings[group]).to(device)
+        batch = AttentionBatch(query_lens, contexts, [table.blocks for table in tables], slots, rest, longest)
+        rest = (batch, *rest)
+    return StepInputs(torch.from_numpy(tokens).to(device), torch.from_numpy(positions).to(device), batch)
 
 
-_Rows = Iterable[NDArray[np.int64]]
-"""Tokens, positions and cache slots of all rows."""
+_Rows = NDArray[np.int64] | Sequence[NDArray[np.int64]]
+"""Tokens and positions of all rows, then their slots in the cache, group by group."""
 
 
 def _decodes(plan: StepPlan, block_size: int, token_ids: Sequence[Sequence[int]]) -> _Rows:
-    """One row for each sequence: three numbers of each, and of its table only the end is read."""
-    mapping = [s.block_ids[s.start // block_size] * block_size + s.start % block_size for s in plan.sequences]
-    return np.array([[ids[0] for ids in token_ids], [s.start for s in plan.sequences], mapping], dtype=np.int64)
+    """One row for each sequence: a few numbers of each, and of its tables only the ends are read."""
+    starts = [s.start for s in plan.sequences]
+    rows = [[ids[0] for ids in token_ids], starts]
+    for group in range(len(plan.sequences[0].tables)):
+        tables = [s.tables[group] for s in plan.sequences]
+        rows.append(
+            [
+                t.blocks[start // block_size - t.first] * block_size + start % block_size
+                for t, start in zip(tables, starts, strict=True)
+            ]
+        )
+    return np.array(rows, dtype=np.int64)
 
 
 def _chunks(plan: StepPlan, block_size: int, token_ids: Sequence[Sequence[int]]) -> _Rows:
@@ -63,9 +71,12 @@ def _chunks(plan: StepPlan, block_size: int, token_ids: Sequence[Sequence[int]])
     tokens = np.fromiter(chain.from_iterable(token_ids), np.int64, int(lengths.sum()))
     starts = np.array([s.start for s in plan.sequences], dtype=np.int64)
     positions = np.arange(tokens.size) + np.repeat(starts - first_rows, lengths)
-    tables = [s.block_ids for s in plan.sequences]
-    widths = np.array([len(t) for t in tables], dtype=np.int64)
-    blocks = np.fromiter(chain.from_iterable(tables), np.int64, int(widths.sum()))
-    first_blocks = np.repeat(np.cumsum(widths) - widths, lengths)
-    mapping = blocks[first_blocks + positions // block_size] * block_size + positions % block_size
-    return tokens, positions, mapping
+    mappings = []
+    for group in range(len(plan.sequences[0].tables)):
+        tables = [s.tables[group] for s in plan.sequences]
+        widths = np.array([len(t.blocks) for t in tables], dtype=np.int64)
+        blocks = np.fromiter(chain.from_iterable(t.blocks for t in tables), np.int64, int(widths.sum()))
+        given_back = np.array([t.first for t in tables], dtype=np.int64)
+        begin = np.repeat(np.cumsum(widths) - widths - given_back, lengths)
+        mappings.append(blocks[begin + positions // block_size] * block_size + positions % block_size)
+    return [tokens, positions, *mappings]

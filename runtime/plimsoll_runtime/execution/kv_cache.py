@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from plimsoll_kernels.cpu.huge_pages import Populating, allocate, give_back, populate
+from plimsoll_runtime.execution.kv_places import places_of
 from plimsoll_runtime.models.spec.attention import AttentionShape
 
 STAGED_BLOCKS = 32
@@ -18,11 +19,14 @@ STAGED_BLOCKS = 32
 class KvCache:
     """Keys and values of all layers, `[kv_heads, num_blocks, block_size, head_dim]` each.
 
-    A token's slot is block x block_size + offset, the same in every layer. Heads come first so that one block of
-    one head is contiguous: reading a sequence copies whole runs of block_size x head_dim elements.
+    A token's slot is block x block_size + offset, the same in every layer of a group. Heads come first so that one
+    block of one head is contiguous: reading a sequence copies whole runs of block_size x head_dim elements.
     Block 0 belongs to nobody: padding may point at it. `paired` lays all heads' keys and values of a block together,
     for backends that read them in one stream (on a CPU). Where a layer's keys are its values as well (`latent`), both
     are the same tensor.
+
+    `groups`: the layers of each group, each layer once; None: one group of all. The n-th layers of all groups lie in
+    the same memory, in blocks that belong to one of the groups at a time: a block has as many bytes in any of them.
 
     `num_blocks` is what there are addresses for. On a CPU only the first `taken` of them need have memory (None: all),
     and `resize` changes how many.
@@ -38,6 +42,7 @@ class KvCache:
         *,
         paired: bool = False,
         taken: int | None = None,
+        groups: Sequence[Sequence[int]] | None = None,
     ) -> None:
         if num_blocks < 2 or block_size < 1:
             raise ValueError(
@@ -45,6 +50,8 @@ class KvCache:
                 f"got {num_blocks} blocks of {block_size} tokens"
             )
         self.shapes = tuple(shapes)
+        self.groups = tuple(map(tuple, [range(len(self.shapes))] if groups is None else groups))
+        self.group_of, places = places_of(self.shapes, self.groups)
         self.num_blocks = num_blocks
         self.taken = num_blocks if taken is None else taken
         self._ahead: Populating | None = None
@@ -53,7 +60,7 @@ class KvCache:
         self.device = device
         # Zeros and not `empty`: what was never written is then finite, and on a CPU the pages are not taken before
         # they are written.
-        sizes = [(s.kv_heads, num_blocks, block_size, s.head_dim) for s in self.shapes]
+        sizes = [(heads, num_blocks, block_size, dims) for heads, dims, _ in places.shapes]
         if paired and any(shape.latent for shape in self.shapes):
             raise ValueError("keys that are values as well cannot lie in pairs")
         if paired:
@@ -65,20 +72,24 @@ class KvCache:
                 for layer, (heads, blocks, tokens, dims) in zip(whole, sizes, strict=True)
             ]
             self._ahead = populate([layer[: self.taken] for layer in both])
-            self.keys, self.values = ([t[:, :, i].transpose(0, 1) for t in both] for i in (0, 1))
+            keys, values = ([t[:, :, i].transpose(0, 1) for t in both] for i in (0, 1))
             self._parts = self._regions = both
         else:
-            self.keys = [torch.zeros(size, dtype=dtype, device=device) for size in sizes]
-            own = zip(self.keys, self.shapes, sizes, strict=True)
-            self.values = [
-                keys if shape.latent else torch.zeros(size, dtype=dtype, device=device) for keys, shape, size in own
+            keys = [torch.zeros(size, dtype=dtype, device=device) for size in sizes]
+            values = [
+                same if latent else torch.zeros(size, dtype=dtype, device=device)
+                for same, size, (*_, latent) in zip(keys, sizes, places.shapes, strict=True)
             ]
+        # Each tensor once: keys that are values as well stand first.
+        self._tensors = [*keys, *(v for v, (*_, latent) in zip(values, places.shapes, strict=True) if not latent)]
+        if not paired:
             self._parts = [t.transpose(0, 1) for t in self._tensors]
             self._regions = [head for t in self._tensors for head in t]
+        self.keys, self.values = ([tensors[place] for place in places.of] for tensors in (keys, values))
 
     @property
     def block_bytes(self) -> int:
-        """Bytes of one block in all layers."""
+        """Bytes of one block in all layers of a group."""
         return self.nbytes // self.num_blocks
 
     @property
@@ -86,14 +97,8 @@ class KvCache:
         """Bytes of all layers' keys and values."""
         return sum(t.nbytes for t in self._tensors)
 
-    @property
-    def _tensors(self) -> list[Tensor]:
-        """Keys and values of all layers, each tensor once."""
-        values = [v for v, shape in zip(self.values, self.shapes, strict=True) if not shape.latent]
-        return [*self.keys, *values]
-
     def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
-        """Copy blocks (source, target) in every layer; all sources are read before a target is written."""
+        """Copy blocks (source, target), whosever they are; all sources are read before a target is written."""
         if not pairs:
             return
         sources, targets = torch.tensor(list(pairs), dtype=torch.int64, device=self.device).unbind(1)

@@ -13,8 +13,10 @@ from dataclasses import dataclass
 import psutil
 import torch
 
+from plimsoll_runtime.engine.groups.rule import ONE_FULL, Rule, longest_within, sequence_blocks
 from plimsoll_runtime.errors import MemoryLimitError, UsageError
 from plimsoll_runtime.execution.cgroup import cgroup_left
+from plimsoll_runtime.execution.kv_layout import KvLayout
 from plimsoll_runtime.sizes import is_share, parse_size
 
 DEFAULT_SHARE_CPU = 0.25
@@ -26,7 +28,7 @@ class KvBudget:
     """How many blocks the cache gets, block 0 (padding) included, and the longest sequence they are to hold.
 
     `kv_bytes` is exactly `num_blocks` blocks: the padding block is paid from the same amount. The cache may be given
-    other sizes later, from `least_blocks` to `most_blocks`. A block has `block_size` tokens.
+    other sizes later, from `least_blocks` to `most_blocks`. A block has `block_size` tokens of one of `groups`.
     """
 
     num_blocks: int
@@ -35,6 +37,7 @@ class KvBudget:
     least_blocks: int
     most_blocks: int
     block_size: int
+    groups: tuple[Rule, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +97,7 @@ def plan_kv_cache(
     *,
     room: Room,
     kv_memory: str | None,
-    block_bytes: int,
-    block_size: int,
+    layout: KvLayout,
     max_model_len: int | None,
     model_limit: int,
     max_sequences: int,
@@ -113,7 +115,7 @@ def plan_kv_cache(
     if kv_memory is not None:
         wanted = parse_size(kv_memory, room.usable)
         share = is_share(kv_memory)
-        num_blocks = _blocks_within(wanted, block_bytes, staging) if share else wanted // block_bytes
+        num_blocks = _blocks_within(wanted, layout.block_bytes, staging) if share else wanted // layout.block_bytes
         beside = 0 if share else staging(num_blocks)
         if wanted + beside > room.usable:
             raise MemoryLimitError(
@@ -121,22 +123,20 @@ def plan_kv_cache(
                 f"be had: {room}; lower --kv-memory, --max-batch-tokens or --max-sequences, or raise the memory limit"
             )
     else:
-        longest = max_model_len or model_limit
-        useful = max_sequences * -(-longest // block_size) + 1
-        num_blocks = min(_blocks_within(int(room.usable * default_share), block_bytes, staging), useful)
-    capacity = (num_blocks - 1) * block_size
-    need = max_model_len or min(model_limit, 2 * block_size)
+        useful = max_sequences * (_blocks_of(max_model_len or model_limit, layout) - 1) + 1
+        num_blocks = min(_blocks_within(int(room.usable * default_share), layout.block_bytes, staging), useful)
+    need = max_model_len or min(model_limit, 2 * layout.block_size)
+    capacity = _capacity(num_blocks, layout, max_model_len or model_limit)
     if capacity < need:
-        blocks = _blocks_of(need, block_size)
+        blocks = _blocks_of(need, layout)
         raise MemoryLimitError(
-            f"the KV cache would hold {max(0, capacity)} tokens, but a sequence may have {need}, for which it needs "
-            f"{_size(blocks * block_bytes)} ({blocks} blocks of {block_bytes} bytes){_and_staging(staging(blocks))}: "
+            f"the KV cache would hold {capacity} tokens, but a sequence may have {need}, for which it needs "
+            f"{_size(blocks * layout.block_bytes)} ({blocks} blocks of {layout.block_bytes} bytes)"
+            f"{_and_staging(staging(blocks))}: "
             f"{room}; raise --kv-memory, lower --max-model-len, --max-batch-tokens or --max-sequences, or raise the "
             "memory limit"
         )
-    longest = max_model_len or min(model_limit, capacity)
-    least_blocks = _blocks_of(longest, block_size)
-    return KvBudget(num_blocks, longest, num_blocks * block_bytes, least_blocks, num_blocks, block_size)
+    return _budget(layout, num_blocks, num_blocks, max_model_len or capacity)
 
 
 def granted_kv_cache(
@@ -144,8 +144,7 @@ def granted_kv_cache(
     kv: int,
     least: int,
     most: int,
-    block_bytes: int,
-    block_size: int,
+    layout: KvLayout,
     max_model_len: int | None,
     model_limit: int,
 ) -> KvBudget:
@@ -155,20 +154,17 @@ def granted_kv_cache(
     that length (none of two blocks, without one), UsageError for a length beyond what the model allows.
     """
     _check_length(max_model_len, model_limit)
-    least_blocks = least // block_bytes
-    capacity = (least_blocks - 1) * block_size
-    need = max_model_len or min(model_limit, 2 * block_size)
+    block_bytes = layout.block_bytes
+    need = max_model_len or min(model_limit, 2 * layout.block_size)
+    capacity = _capacity(least // block_bytes, layout, max_model_len or model_limit)
     if capacity < need:
-        blocks = _blocks_of(need, block_size)
+        blocks = _blocks_of(need, layout)
         raise MemoryLimitError(
-            f"the {least} bytes that are granted to the KV cache for good hold {max(0, capacity)} tokens, but a "
+            f"the {least} bytes that are granted to the KV cache for good hold {capacity} tokens, but a "
             f"sequence may have {need}: grant {blocks * block_bytes} bytes ({blocks} blocks of {block_bytes}), or "
             "lower --max-model-len"
         )
-    longest = max_model_len or min(model_limit, capacity)
-    num_blocks = kv // block_bytes
-    least_blocks, most_blocks = _blocks_of(longest, block_size), most // block_bytes
-    return KvBudget(num_blocks, longest, num_blocks * block_bytes, least_blocks, most_blocks, block_size)
+    return _budget(layout, kv // block_bytes, most // block_bytes, max_model_len or capacity)
 
 
 def no_kv_cache(max_model_len: int | None, model_limit: int, max_sequences: int) -> KvBudget:
@@ -180,12 +176,22 @@ def no_kv_cache(max_model_len: int | None, model_limit: int, max_sequences: int)
     _check_length(max_model_len, model_limit)
     longest = max_model_len or model_limit
     num_blocks = 2 * max_sequences + 1
-    return KvBudget(num_blocks, longest, 0, num_blocks, num_blocks, longest)
+    return KvBudget(num_blocks, longest, 0, num_blocks, num_blocks, longest, ONE_FULL)
 
 
-def least_kv_bytes(max_model_len: int | None, model_limit: int, block_size: int, block_bytes: int) -> int:
+def least_kv_bytes(max_model_len: int | None, model_limit: int, layout: KvLayout) -> int:
     """Bytes of the smallest cache that an engine can do with: a sequence of the limit, or of two blocks without one."""
-    return _blocks_of(max_model_len or min(model_limit, 2 * block_size), block_size) * block_bytes
+    return _blocks_of(max_model_len or min(model_limit, 2 * layout.block_size), layout) * layout.block_bytes
+
+
+def most_kv_bytes(sequences: int, longest: int, layout: KvLayout) -> int:
+    """Bytes of a cache that holds so many sequences of the longest."""
+    return (sequences * (_blocks_of(longest, layout) - 1) + 1) * layout.block_bytes
+
+
+def longest_held(kv_bytes: int, layout: KvLayout, limit: int) -> int:
+    """Most tokens, up to `limit`, of a sequence that has so many bytes for itself; at least one."""
+    return max(1, _capacity(kv_bytes // layout.block_bytes, layout, limit))
 
 
 def _check_length(max_model_len: int | None, model_limit: int) -> None:
@@ -193,9 +199,19 @@ def _check_length(max_model_len: int | None, model_limit: int) -> None:
         raise UsageError(f"--max-model-len {max_model_len} is beyond the model's limit of {model_limit} tokens")
 
 
-def _blocks_of(tokens: int, block_size: int) -> int:
-    """Blocks that a sequence of `tokens` needs, with the padding block."""
-    return -(-tokens // block_size) + 1
+def _budget(layout: KvLayout, num_blocks: int, most_blocks: int, longest: int) -> KvBudget:
+    kv_bytes, least = num_blocks * layout.block_bytes, _blocks_of(longest, layout)
+    return KvBudget(num_blocks, longest, kv_bytes, least, most_blocks, layout.block_size, layout.rules)
+
+
+def _blocks_of(tokens: int, layout: KvLayout) -> int:
+    """Blocks that a sequence of so many tokens needs, with the padding block."""
+    return sequence_blocks(layout.rules, tokens, layout.block_size) + 1
+
+
+def _capacity(num_blocks: int, layout: KvLayout, limit: int) -> int:
+    """Most tokens, up to `limit`, of a sequence that has so many blocks for itself but the padding block."""
+    return longest_within(layout.rules, num_blocks - 1, layout.block_size, limit)
 
 
 def _blocks_within(total: int, block_bytes: int, staging: Callable[[int], int]) -> int:

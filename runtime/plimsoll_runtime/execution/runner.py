@@ -9,7 +9,6 @@ from torch import Tensor
 
 from plimsoll_runtime.engine.plan import ScheduledSequence, SequenceOutput, StepPlan, StepResult, TokenLogprob
 from plimsoll_runtime.engine.timeline import StepPhase, Timeline
-from plimsoll_runtime.execution.attention.base import AttentionBatch
 from plimsoll_runtime.execution.forward import ForwardPass
 from plimsoll_runtime.execution.inputs import step_inputs
 from plimsoll_runtime.execution.kv_cache import KvCache
@@ -66,7 +65,7 @@ class ModelRunner:
             self._sampler.begin([s.slot for s in plan.sequences if s.sample])
         if not plan.sequences:
             return StepResult((), self._forward_pass.fallbacks)
-        hidden, last_rows = self._forward(plan.sequences, plan)
+        hidden, last_rows = self._forward(plan)
         sampled = self._sample(plan.sequences, hidden, last_rows)
         reports = self._prompt_reports(plan.sequences, hidden, last_rows)
         outputs = [_merge(s, sampled, reports) for s in plan.sequences]
@@ -84,19 +83,14 @@ class ModelRunner:
         if plan.block_copies:
             self._cache.copy_blocks(plan.block_copies)
 
-    def _forward(self, sequences: Sequence[ScheduledSequence], plan: StepPlan) -> tuple[Tensor, list[int]]:
+    def _forward(self, plan: StepPlan) -> tuple[Tensor, list[int]]:
         """Hidden states [T, H] of all rows, and the index of each sequence's last row."""
         inputs = step_inputs(plan, self._cache.block_size, self._cache.device, self._last_chosen)
-        batch = AttentionBatch(
-            query_lens=inputs.query_lens,
-            context_lens=inputs.context_lens,
-            block_tables=[s.block_ids for s in sequences],
-            slot_mapping=inputs.slot_mapping,
-        )
-        hidden = self._forward_pass(inputs.token_ids, inputs.positions, batch, [s.slot for s in sequences])
+        slots = [s.slot for s in plan.sequences]
+        hidden = self._forward_pass(inputs.token_ids, inputs.positions, inputs.batch, slots)
         self._lap(StepPhase.FORWARD)
         last_rows, row = [], -1
-        for length in inputs.query_lens:
+        for length in inputs.batch.query_lens:
             row += length
             last_rows.append(row)
         return hidden, last_rows

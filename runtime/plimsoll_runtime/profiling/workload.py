@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from plimsoll_runtime.engine.config import EngineConfig
+from plimsoll_runtime.engine.groups.rule import sequence_blocks
 from plimsoll_runtime.engine.messages import AddRequest, EngineInfo
 from plimsoll_runtime.engine.params import SamplingParams
 from plimsoll_runtime.errors import UsageError
@@ -48,7 +49,7 @@ class Workload:
     def check_fits(self, info: EngineInfo) -> None:
         """Refuse what this engine would not run in one batch. Raises UsageError."""
         self._check_length(info.max_model_len)
-        blocks = self.batch * -(-(self.prompt_len + self.output_len) // info.block_size)
+        blocks = self.batch * sequence_blocks(info.groups, self.prompt_len + self.output_len, info.block_size)
         if blocks > info.num_blocks - 1:
             raise UsageError(
                 f"{self.batch} sequences of {self.prompt_len + self.output_len} tokens need {blocks} KV blocks of "

@@ -28,9 +28,9 @@ RESULTS = Path(__file__).parents[3] / "benchmarks/results/scheduling.json"
 def test_what_a_step_consists_of() -> None:
     plan = StepPlan(
         [
-            ScheduledSequence(0, 99, [1], [1], True),
-            ScheduledSequence(1, 9, [1], [2], True),
-            ScheduledSequence(2, 10, [1, 2, 3], [3], False),
+            ScheduledSequence(0, 99, [1], (), True),
+            ScheduledSequence(1, 9, [1], (), True),
+            ScheduledSequence(2, 10, [1, 2, 3], (), False),
         ]
     )
     assert work_of(plan) == StepWork(1, 3, 2, 110, 11 + 12 + 13)

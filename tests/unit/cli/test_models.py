@@ -64,9 +64,13 @@ def test_what_fits(folder: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["models", "fit", folder, "--memory", "1GiB", "--max-batch-tokens", "64"]) == 0
     rows = {line.split("  ")[0]: line for line in capsys.readouterr().out.splitlines()}
     assert f"{7 * 2 * 32 * 2 / 1024:.1f} KiB" in rows["KV cache, a token"]
-    tokens, left = rows["tokens beside it"].split()[3], float(rows["tokens beside it"].split()[5])
+    assert rows["KV cache, a sequence"].endswith("of 4096 tokens, the longest; 6 of 7 layers keep its last tokens")
+    assert rows["longest beside it"].split()[3] == "4096"
+    sequences, left = rows["sequences beside it"].split()[3], float(rows["longest beside it"].split()[9])
     assert left < 1
-    assert abs(int(tokens) * 7 * 2 * 32 * 2 / 2**30 - left) < 0.01
+    # Blocks of 16 tokens: the full layer keeps 256, the others 15 tokens before four blocks that are computed at once.
+    blocks = int(sequences) * (256 + 6 * 6)
+    assert abs(blocks * 16 * 2 * 32 * 2 / 2**30 - left) < 0.01
 
 
 def test_what_does_not_fit(folder: str, capsys: pytest.CaptureFixture[str]) -> None:

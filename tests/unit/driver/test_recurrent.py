@@ -48,7 +48,7 @@ def test_a_model_in_which_nothing_attends_has_no_cache(mamba: str) -> None:
 
 @pytest.mark.parametrize("model", ["mamba", "lfm2"])
 def test_no_prefix_is_found(model: str, request: pytest.FixtureRequest) -> None:
-    kv = {} if model == "mamba" else {"kv_memory": "1MiB"}
+    kv: dict[str, Any] = {} if model == "mamba" else {"kv_memory": "1MiB"}
     llm = LLM(request.getfixturevalue(model), **OPTIONS, **kv)
     prompt = list(range(20)) * 4
     first, again = (llm.generate([prompt], GREEDY)[0] for _ in range(2))

@@ -9,6 +9,7 @@ from simulated import EOS, VOCAB, SimulatedRunner
 
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.engine.core import EngineCore, Runner
+from plimsoll_runtime.engine.groups.rule import ONE_FULL, Rule
 from plimsoll_runtime.engine.held import Compiler
 from plimsoll_runtime.engine.messages import AddRequest, EngineInfo, RequestOutput
 from plimsoll_runtime.engine.params import SamplingParams
@@ -27,6 +28,7 @@ def make_core(
     most_blocks: int = 0,
     wrap: Callable[[Runner], Runner] = lambda runner: runner,
     timelines: Sequence[Timeline] = (),
+    groups: Sequence[Rule] = ONE_FULL,
     tiers: Callable[[SimulatedRunner], TierIndex] | None = None,
     compiler: Compiler | None = None,
     **options: Any,
@@ -50,8 +52,9 @@ def make_core(
         policy=config.policy,
         least_blocks=least_blocks,
         most_blocks=most_blocks,
+        groups=tuple(groups),
     )
-    runner = SimulatedRunner(num_blocks, block_size, config.max_batch_tokens, config.max_sequences)
+    runner = SimulatedRunner(num_blocks, block_size, config.max_batch_tokens, config.max_sequences, groups)
     index = None if tiers is None else tiers(runner)
     return EngineCore(config, info, wrap(runner), *timelines, tiers=index, compiler=compiler), runner
 

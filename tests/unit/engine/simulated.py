@@ -1,20 +1,22 @@
 """A runner without a model, whose tokens are a hash of everything that attention would have read.
 
-It keeps a cache of two layers. What the first one holds of a token depends on the token, its position and its
-tenant; what the second one holds depends on all that the first one shows through the block table up to there; a
-token is chosen by all that the second one shows. So any block that is missing, stale, aliased, copied wrongly, found
-for the wrong prefix or the wrong tenant changes the text, and the text is compared with one computed in a straight
-line, with no blocks and no batch.
+It keeps a cache of two layers for each group, all groups in the same blocks. What the first one holds of a token
+depends on the token, its position, its tenant and the group; what the second one holds depends on all that the group's
+rule shows of the first one through the block table up to there; a token is chosen by all that the second ones show. So
+any block that is missing, stale, aliased, copied wrongly, given back too early, found for the wrong prefix, group or
+tenant changes the text, and the text is compared with one computed in a straight line, with no blocks and no batch.
 
 As in a real runner, a layer of all sequences is written before any of them reads it, and copies come before all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 
+from plimsoll_runtime.engine.groups.full import Full
+from plimsoll_runtime.engine.groups.rule import ONE_FULL, Rule
 from plimsoll_runtime.engine.messages import AddRequest
 from plimsoll_runtime.engine.params import SamplingParams
 from plimsoll_runtime.engine.plan import (
@@ -38,19 +40,25 @@ def tenant_of(params: SamplingParams) -> str:
     return params.stop[0] if params.stop else ""
 
 
-def first_layer(token: int, position: int, tenant: str) -> bytes:
+def first_layer(token: int, position: int, tenant: str, group: int) -> bytes:
     """What a token leaves in the first layer's cache."""
-    return _digest(b"%d/%d/" % (token, position), tenant.encode())
+    return _digest(b"%d/%d/" % (token, position), tenant.encode(), b"" if group == 0 else b"/%d" % group)
 
 
-def second_layer(context: Iterable[bytes], start: int) -> list[bytes]:
-    """What the tokens from `start` on leave in the second layer's, given the first layer's of all up to them."""
-    state, cells = blake2b(digest_size=8), []
-    for position, cell in enumerate(context):
-        state.update(cell)
-        if position >= start:
-            cells.append(state.digest())
-    return cells
+def second_layer(context: Sequence[bytes], first: int, start: int, rule: Rule) -> list[bytes]:
+    """What the tokens from `start` on leave in the second layer's.
+
+    Given the first layer's from the first one that any of them sees, which stands at `first`, up to them.
+    """
+    if isinstance(rule, Full):
+        state, cells = blake2b(digest_size=8), []
+        for position, cell in enumerate(context):
+            state.update(cell)
+            if position >= start:
+                cells.append(state.digest())
+        return cells
+    end = first + len(context)
+    return [_digest(*context[rule.oldest(p) - first : p + 1 - first]) for p in range(start, end)]
 
 
 def report(context: Sequence[bytes], target: int) -> TokenLogprob:
@@ -80,18 +88,18 @@ class Answer:
     prompt_logprobs: list[float] | None = None
 
 
-def oracle(request: AddRequest, max_len: int) -> Answer:
+def oracle(request: AddRequest, max_len: int, rules: Sequence[Rule] = ONE_FULL) -> Answer:
     """The answer to a request, computed in a straight line. Greedy, or with a seed."""
     params, tokens = request.params, list(request.prompt_token_ids)
     tenant, answer = tenant_of(params), Answer()
     limit = max_len - len(tokens)
     limit = limit if params.max_tokens is None else min(limit, params.max_tokens)
     ends = set(params.stop_token_ids) | (set() if params.ignore_eos else {EOS})
-    context = _context(tokens, tenant)
     if params.prompt_logprobs is not None:
-        answer.prompt_logprobs = [report(context[:i], tokens[i]).logprob for i in range(1, len(tokens))]
+        contexts = [_context(tokens[:i], tenant, rules) for i in range(1, len(tokens))]
+        answer.prompt_logprobs = [report(*each).logprob for each in zip(contexts, tokens[1:], strict=True)]
     while answer.finish_reason is None:
-        token = choose(_context(tokens, tenant), params, params.seed or 0, len(answer.token_ids))
+        token = choose(_context(tokens, tenant, rules), params, params.seed or 0, len(answer.token_ids))
         if token is None:
             return Answer(finish_reason="error")
         tokens.append(token)
@@ -120,7 +128,16 @@ class Slot:
 class SimulatedRunner:
     """Checks every plan as it runs it. `computed_tokens` counts the rows of all steps."""
 
-    def __init__(self, num_blocks: int, block_size: int, max_batch_tokens: int, max_sequences: int) -> None:
+    def __init__(
+        self,
+        num_blocks: int,
+        block_size: int,
+        max_batch_tokens: int,
+        max_sequences: int,
+        rules: Sequence[Rule] = ONE_FULL,
+    ) -> None:
+        self.rules = rules
+        self.most_held = 0
         self.block_size = block_size
         self.max_batch_tokens = max_batch_tokens
         self.max_sequences = max_sequences
@@ -200,15 +217,19 @@ class SimulatedRunner:
         last = slot.next_start
         skips = last is not None and last < sequence.start and sequence.start % self.block_size == 0
         assert last in (None, sequence.start) or skips, "a position is left out or computed again"
-        assert len(sequence.block_ids) * self.block_size >= end, "the block table is too short"
-        assert 0 not in sequence.block_ids, "the padding block is in a block table"
-        assert len(set(sequence.block_ids)) == len(sequence.block_ids)
+        for table in sequence.tables:
+            assert (table.first + len(table.blocks)) * self.block_size >= end, "the block table is too short"
+        blocks = [block for table in sequence.tables for block in table.blocks]
+        assert 0 not in blocks, "the padding block is in a block table"
+        assert len(set(blocks)) == len(blocks)
+        self.most_held = max(self.most_held, len(blocks))
         slot.next_start = end
 
     def _write_first(self, sequence: ScheduledSequence) -> None:
         tenant = tenant_of(self.slots[sequence.slot].init.params)
-        for position, token in enumerate(self._tokens(sequence), sequence.start):
-            self._write(0, sequence, position, first_layer(token, position, tenant))
+        for group in range(len(self.rules)):
+            for position, token in enumerate(self._tokens(sequence), sequence.start):
+                self._write(0, sequence, group, position, first_layer(token, position, tenant, group))
 
     def _tokens(self, sequence: ScheduledSequence) -> Sequence[int]:
         if LAST_CHOSEN not in sequence.token_ids:
@@ -220,27 +241,42 @@ class SimulatedRunner:
 
     def _write_second(self, sequence: ScheduledSequence) -> None:
         end = sequence.start + len(sequence.token_ids)
-        for position, cell in enumerate(second_layer(self._read(0, sequence, end), sequence.start), sequence.start):
-            self._write(1, sequence, position, cell)
+        for group, rule in enumerate(self.rules):
+            first = rule.oldest(sequence.start)
+            context = self._read(0, sequence, group, first, end)
+            for position, cell in enumerate(second_layer(context, first, sequence.start, rule), sequence.start):
+                self._write(1, sequence, group, position, cell)
 
-    def _write(self, layer: int, sequence: ScheduledSequence, position: int, cell: bytes) -> None:
-        block, offset = divmod(position, self.block_size)
-        self.layers[layer][sequence.block_ids[block]][offset] = cell
+    def _write(self, layer: int, sequence: ScheduledSequence, group: int, position: int, cell: bytes) -> None:
+        block, offset = self._place(sequence, group, position)
+        self.layers[layer][block][offset] = cell
 
-    def _read(self, layer: int, sequence: ScheduledSequence, end: int) -> list[bytes]:
+    def _place(self, sequence: ScheduledSequence, group: int, position: int) -> tuple[int, int]:
+        number, offset = divmod(position, self.block_size)
+        table = sequence.tables[group]
+        assert number >= table.first, "a position is read or written whose block was given back"
+        return table.blocks[number - table.first], offset
+
+    def _read(self, layer: int, sequence: ScheduledSequence, group: int, start: int, end: int) -> list[bytes]:
         cells = []
-        for position in range(end):
-            block, offset = divmod(position, self.block_size)
-            cell = self.layers[layer][sequence.block_ids[block]][offset]
+        for position in range(start, end):
+            block, offset = self._place(sequence, group, position)
+            cell = self.layers[layer][block][offset]
             assert cell is not None, "a position is read that was never written"
             cells.append(cell)
         return cells
 
+    def _context(self, sequence: ScheduledSequence, position: int) -> list[bytes]:
+        """What the token at a position sees of all second layers."""
+        groups = enumerate(self.rules)
+        return [c for g, rule in groups for c in self._read(1, sequence, g, rule.oldest(position), position + 1)]
+
     def _output(self, sequence: ScheduledSequence) -> SequenceOutput:
         slot, end = self.slots[sequence.slot], sequence.start + len(sequence.token_ids)
-        context = self._read(1, sequence, end)
+        context = self._context(sequence, end - 1)
         reports = [
-            report(context[: sequence.start + i + 1], target) for i, target in enumerate(sequence.prompt_targets)
+            report(self._context(sequence, sequence.start + i), target)
+            for i, target in enumerate(sequence.prompt_targets)
         ]
         if not sequence.sample:
             return SequenceOutput(prompt_logprobs=reports)
@@ -253,8 +289,13 @@ class SimulatedRunner:
         return SequenceOutput(token, report(context, token) if wanted else None, reports)
 
 
-def _context(tokens: Sequence[int], tenant: str) -> list[bytes]:
-    return second_layer([first_layer(token, position, tenant) for position, token in enumerate(tokens)], 0)
+def _context(tokens: Sequence[int], tenant: str, rules: Sequence[Rule]) -> list[bytes]:
+    """What the last of these tokens sees of all second layers."""
+    seen = []
+    for group, rule in enumerate(rules):
+        first = [first_layer(token, position, tenant, group) for position, token in enumerate(tokens)]
+        seen += second_layer(first, 0, 0, rule)[rule.oldest(len(tokens) - 1) :]
+    return seen
 
 
 def _digest(*parts: bytes) -> bytes:

@@ -213,9 +213,9 @@ def test_a_prompt_that_is_cached_whole_copies_the_last_block_when_it_is_held() -
     plan = bench.run()
     second = plan.sequences[1]
     assert (second.start, list(second.token_ids)) == (7, [7])
-    assert plan.block_copies == [(first.block_ids[1], second.block_ids[1])]
+    assert plan.block_copies == [(first.tables[0].blocks[1], second.tables[0].blocks[1])]
     merged = bench.run().sequences[1]
-    assert merged.block_ids[:2] == first.block_ids[:2], "the copy has become equal, so it is given back"
+    assert merged.tables[0].blocks[:2] == first.tables[0].blocks[:2], "the copy has become equal, so it is given back"
 
 
 def test_a_block_that_is_written_in_the_same_step_is_shared_but_not_copied() -> None:
@@ -226,8 +226,8 @@ def test_a_block_that_is_written_in_the_same_step_is_shared_but_not_copied() -> 
     first, second = plan.sequences
     assert plan.block_copies == []
     assert (second.start, len(second.token_ids)) == (4, 4)
-    assert second.block_ids[0] == first.block_ids[0]
-    assert second.block_ids[1] != first.block_ids[1]
+    assert second.tables[0].blocks[0] == first.tables[0].blocks[0]
+    assert second.tables[0].blocks[1] != first.tables[0].blocks[1]
 
 
 def test_equal_answers_are_merged_while_they_run() -> None:

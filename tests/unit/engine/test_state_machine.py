@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -14,6 +15,9 @@ from simulated import EOS, POISON, VOCAB, Answer, SimulatedRunner, oracle
 from simulated_disk import disk_of
 
 from plimsoll_runtime.engine.fetches import AHEAD_SHARE
+from plimsoll_runtime.engine.groups.full import Full
+from plimsoll_runtime.engine.groups.rule import ONE_FULL, Rule, longest_within, sequence_blocks
+from plimsoll_runtime.engine.groups.window import SlidingWindow
 from plimsoll_runtime.engine.limits import Limits
 from plimsoll_runtime.engine.messages import AddRequest, RequestOutput
 from plimsoll_runtime.engine.pacing import STEPS_ALONE
@@ -58,6 +62,15 @@ POLICIES: dict[str, Callable[[], Policy]] = {
     "prefix": lambda: LongestPrefix(worth=WORTH),
 }
 """Favours so small that they end within a test."""
+
+
+GROUPS: list[tuple[Rule, ...]] = [
+    (Full(), SlidingWindow(3)),
+    (Full(), SlidingWindow(5), SlidingWindow(5)),
+    (SlidingWindow(4),),
+    (SlidingWindow(1), SlidingWindow(9)),
+    (Full(), Full(), SlidingWindow(8)),
+]
 
 
 @dataclass
@@ -107,6 +120,7 @@ class Engine(RuleBasedStateMachine):
     """
 
     policy = "fcfs"
+    groups: Sequence[Rule] = ONE_FULL
 
     @initialize(
         num_blocks=st.integers(2, 24),
@@ -129,22 +143,36 @@ class Engine(RuleBasedStateMachine):
         burst: int | None,
         longest: int | None,
     ) -> None:
+        self.begin(num_blocks, block_size, budget, sequences, caching, depth, burst, longest)
+
+    def begin(
+        self,
+        num_blocks: int,
+        block_size: int,
+        budget: int,
+        sequences: int,
+        caching: bool,
+        depth: int,
+        burst: int | None,
+        longest: int | None,
+    ) -> None:
         self.limits = Limits(
             num_blocks=num_blocks,
             block_size=block_size,
-            max_len=min(longest or num_blocks, num_blocks - 1) * block_size,
+            max_len=longest_within(self.groups, num_blocks - 1, block_size, (longest or num_blocks) * block_size),
             max_batch_tokens=budget,
             max_sequences=sequences,
             eos_token_ids=frozenset({EOS}),
             prefix_caching=caching,
             paced=burst is not None,
             burst_tokens=burst or budget,
+            groups=tuple(self.groups),
         )
         bursts = self.limits.burst_tokens
         alone = min(STEPS_ALONE, 2 * budget // bursts - 1) if bursts < budget else budget // bursts
         self.patience = depth * (1 + alone)
         self.now_ns = SECOND_NS
-        self.runner = SimulatedRunner(num_blocks, block_size, budget, sequences)
+        self.runner = SimulatedRunner(num_blocks, block_size, budget, sequences, self.groups)
         self.scheduler = Scheduler(self.limits, POLICIES[self.policy](), lambda: self.now_ns, self.tiers())
         self.depth = depth
         self.steps: deque[Step] = deque()
@@ -172,7 +200,7 @@ class Engine(RuleBasedStateMachine):
     def _add(self, request: AddRequest) -> None:
         self.count += 1
         self.scheduler.add(request)
-        answer = oracle(request, self.limits.max_len)
+        answer = oracle(request, self.limits.max_len, self.groups)
         self.conversations.append([*request.prompt_token_ids, *answer.token_ids])
         sequence = self.scheduler._sequences[request.request_id]
         work = len(request.prompt_token_ids) + len(answer.token_ids) + 1
@@ -213,7 +241,7 @@ class Engine(RuleBasedStateMachine):
     @rule(more=st.integers(0, 20))
     def resize(self, more: int) -> None:
         """To what the longest sequence needs, and so many blocks more."""
-        self.wanted = -(-self.limits.max_len // self.limits.block_size) + 1 + more
+        self.wanted = sequence_blocks(self.groups, self.limits.max_len, self.limits.block_size) + 1 + more
         self.scheduler.resize(self.wanted)
         work = sum(e.work for e in self.live.values())
         for expectation in self.live.values():
@@ -322,6 +350,25 @@ class Prefix(Engine):
     policy = "prefix"
 
 
+class Grouped(Engine):
+    """With groups that see the whole context, and such as give blocks back."""
+
+    @initialize(
+        num_blocks=st.integers(24, 60),
+        block_size=st.sampled_from([1, 2, 2, 4]),
+        budget=st.integers(1, 40),
+        sequences=st.sampled_from([1, 2, 4, 8]),
+        caching=st.sampled_from([True, True, True, False]),
+        depth=st.sampled_from([1, 1, 2, 3]),
+        burst=st.none() | st.integers(1, 12),
+        longest=st.none() | st.integers(1, 30),
+        groups=st.sampled_from(GROUPS),
+    )
+    def start(self, *, groups: Sequence[Rule], **sizes: Any) -> None:
+        self.groups = groups
+        self.begin(**sizes)
+
+
 class Tiered(Engine):
     """With host memory, with a disk that fails now and then, or with both: nobody notices but by the time it takes."""
 
@@ -377,14 +424,34 @@ class Tiered(Engine):
             self.scheduler.await_fetches(1)
 
 
+class GroupedTiered(Grouped, Tiered):
+    pass
+
+
+class GroupedPriority(Grouped):
+    policy = "priority"
+
+
 class TieredPriority(Tiered):
     policy = "priority"
 
 
-for machine in (Engine, Tiered, TieredPriority, Priority, Deadline, Shortest, Prefix):
+for machine in (
+    Engine,
+    Grouped,
+    GroupedTiered,
+    GroupedPriority,
+    Tiered,
+    TieredPriority,
+    Priority,
+    Deadline,
+    Shortest,
+    Prefix,
+):
     machine.TestCase.settings = settings(
         max_examples=60, stateful_step_count=30, deadline=None, suppress_health_check=[HealthCheck.too_slow]
     )
 TestFcfs, TestPriority, TestDeadline = Engine.TestCase, Priority.TestCase, Deadline.TestCase
 TestShortest, TestPrefix, TestTiered = Shortest.TestCase, Prefix.TestCase, Tiered.TestCase
 TestTieredPriority = TieredPriority.TestCase
+TestGrouped, TestGroupedTiered, TestGroupedPriority = Grouped.TestCase, GroupedTiered.TestCase, GroupedPriority.TestCase

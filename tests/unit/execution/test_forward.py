@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import pytest
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from plimsoll_kernels.paged_attention.batch import PagedBatch
 from plimsoll_runtime.engine.params import SamplingParams
-from plimsoll_runtime.engine.plan import ScheduledSequence, SlotInit, StepPlan, StepResult
+from plimsoll_runtime.engine.plan import BlockTable, ScheduledSequence, SlotInit, StepPlan, StepResult
 from plimsoll_runtime.engine.timeline import Timeline
 from plimsoll_runtime.execution import workspace
 from plimsoll_runtime.execution.attention.base import AttentionBackend, AttentionBatch
@@ -212,13 +212,13 @@ class Graphable(ReferenceBackend):
 
     name: ClassVar[str] = "graphable"
 
-    def over(self, paged: PagedBatch, slot_mapping: Tensor) -> Attention:
-        rows = len(slot_mapping)
-        contexts, tables = paged.context_lens.tolist(), paged.block_tables.tolist()
-        return super().begin(AttentionBatch([1] * rows, contexts, tables, slot_mapping))
+    def over(self, paged: Sequence[PagedBatch], slot_mappings: Sequence[Tensor]) -> Attention:
+        [group], [slots] = paged, slot_mappings
+        contexts, tables = group.context_lens.tolist(), group.block_tables.tolist()
+        return super().begin(AttentionBatch([1] * len(slots), contexts, tables, slots))
 
-    def launch_key(self, sequences: int, longest: int) -> int:
-        return longest
+    def launch_key(self, sequences: int, longest: Sequence[int]) -> int:
+        return longest[0]
 
 
 class GraphableThatFails(Graphable):
@@ -226,7 +226,7 @@ class GraphableThatFails(Graphable):
 
     name: ClassVar[str] = "broken"
 
-    def over(self, paged: PagedBatch, slot_mapping: Tensor) -> Attention:
+    def over(self, paged: Sequence[PagedBatch], slot_mappings: Sequence[Tensor]) -> Attention:
         raise TypeError("cannot be compiled")
 
     def begin(self, batch: AttentionBatch) -> Attention:
@@ -296,12 +296,14 @@ def test_a_step_ends_when_what_it_restores_from_was_read(decoder: TorchDecoder, 
         decoder, ForwardPass(decoder, cache, [ReferenceBackend]), cache, Sampler(20, (2,)), 2, host=host
     )
     first = SlotInit(0, SamplingParams(temperature=0.0), seed=5, prompt_ids=[1] * 8)
-    plan = StepPlan([ScheduledSequence(0, 4, [3, 4], [6, 1], sample)], new_slots=[first], restores=[(2, 6)])
+    plan = StepPlan(
+        [ScheduledSequence(0, 4, [3, 4], [BlockTable(0, [6, 1])], sample)], new_slots=[first], restores=[(2, 6)]
+    )
     runner.run(plan)
     assert log == ["restores launched", "restores read"]
     runner.run(StepPlan([], restores=[(2, 7)]))
     assert log == ["restores launched", "restores read"] * 2
-    runner.run(StepPlan([ScheduledSequence(0, 6, [3], [6, 1], True)]))
+    runner.run(StepPlan([ScheduledSequence(0, 6, [3], [BlockTable(0, [6, 1])], True)]))
     assert len(log) == 4
 
 
@@ -318,13 +320,13 @@ def test_blocks_are_moved_once_and_tokens_chosen_once(decoder: TorchDecoder) -> 
         drawn = SamplingParams(temperature=1.0, repetition_penalty=1.5, frequency_penalty=0.5)
         host.spill([(5, 2)])
         plan = StepPlan(
-            [ScheduledSequence(0, 4, [3, 4, 5], [6, 1], sample=True)],
+            [ScheduledSequence(0, 4, [3, 4, 5], [BlockTable(0, [6, 1])], sample=True)],
             new_slots=[SlotInit(0, drawn, seed=5, prompt_ids=[1, 1, 1, 1, 3, 4, 5])],
             spills=[(1, 1)],
             restores=[(2, 6)],
             block_copies=[(1, 3)],
         )
-        after = StepPlan([ScheduledSequence(0, 7, [8], [6, 1], sample=True)])
+        after = StepPlan([ScheduledSequence(0, 7, [8], [BlockTable(0, [6, 1])], sample=True)])
         steps: list[StepResult] = [runner.run(plan), runner.run(after)]
         results.append([step.outputs for step in steps])
         assert [step.attention_fallbacks for step in steps] == [len(backends) - 1] * 2

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 import pytest
@@ -31,45 +31,54 @@ class Echo:
     dtype = torch.float32
     weight_bytes = 0
 
-    def over(self, paged: PagedBatch, slot_mapping: Tensor) -> Any:
-        self.launched = paged.max_context_len
-        return paged, slot_mapping
+    def over(self, paged: Sequence[PagedBatch], slot_mappings: Sequence[Tensor]) -> Any:
+        self.launched = paged[0].max_context_len
+        return list(zip(paged, slot_mappings, strict=True))
 
-    def launch_key(self, sequences: int, longest: int) -> Hashable:
-        return longest > LONGEST // 2
+    def launch_key(self, sequences: int, longest: Sequence[int]) -> Hashable:
+        return longest[0] > LONGEST // 2
 
     def __call__(self, token_ids: Tensor, positions: Tensor, attention: Any, states: Any = None) -> Tensor:
-        paged, slots = attention
-        assert paged.decodes == len(token_ids) == len(paged.context_lens)
-        assert paged.query_starts.tolist() == list(range(len(token_ids) + 1))
-        columns = torch.arange(paged.block_tables.shape[1])
-        used = columns < -(-paged.context_lens[:, None] // BLOCK)
-        tables = torch.where(used, paged.block_tables * (columns + 1), 0).sum(1)
-        return torch.stack([token_ids, positions, slots, paged.context_lens, tables], 1).float()
+        found = [token_ids, positions]
+        for paged, slots in attention:
+            assert paged.decodes == len(token_ids) == len(paged.context_lens)
+            assert paged.query_starts.tolist() == list(range(len(token_ids) + 1))
+            columns = torch.arange(paged.block_tables.shape[1])
+            used = columns < -(-paged.context_lens[:, None] // BLOCK)
+            tables = torch.where(used, paged.block_tables * (columns + 1), 0).sum(1)
+            found += [slots, paged.context_lens, tables]
+        return torch.stack(found, 1).float()
 
     def logits(self, hidden: Tensor) -> Tensor:
         raise NotImplementedError
 
 
 def graphed(capture: Any) -> GraphedDecoder:
-    cache = KvCache([SHAPE], BLOCKS, BLOCK, torch.float32, torch.device("cpu"))
+    cache = KvCache([SHAPE] * 2, BLOCKS, BLOCK, torch.float32, torch.device("cpu"), groups=[[0], [1]])
     echo = Echo()
     return GraphedDecoder(echo, echo, cache, capture, max_sequences=MOST, max_model_len=LONGEST)
 
 
 def step(contexts: list[int], seed: int = 0) -> tuple[Tensor, Tensor, AttentionBatch]:
-    """Decodes over so many tokens each, and blocks anywhere."""
+    """Decodes over so many tokens each, and blocks anywhere; a second group keeps the last two blocks."""
     generator = torch.Generator().manual_seed(seed)
-    tables = [torch.randint(1, BLOCKS, (-(-n // BLOCK),), generator=generator).tolist() for n in contexts]
-    slots = [table[-1] * BLOCK + (n - 1) % BLOCK for n, table in zip(contexts, tables, strict=True)]
+    kept = [n - max(0, (n - 1) // BLOCK - 1) * BLOCK for n in contexts]
     tokens = torch.randint(0, 99, (len(contexts),), generator=generator)
-    batch = AttentionBatch([1] * len(contexts), contexts, tables, torch.tensor(slots))
+    batch = group(contexts, generator, (group(kept, generator),))
     return tokens, torch.tensor(contexts) - 1, batch
 
 
+def group(contexts: list[int], generator: torch.Generator, rest: tuple[AttentionBatch, ...] = ()) -> AttentionBatch:
+    tables = [torch.randint(1, BLOCKS, (-(-n // BLOCK),), generator=generator).tolist() for n in contexts]
+    slots = [table[-1] * BLOCK + (n - 1) % BLOCK for n, table in zip(contexts, tables, strict=True)]
+    return AttentionBatch([1] * len(contexts), contexts, tables, torch.tensor(slots), rest)
+
+
 def expected(tokens: Tensor, positions: Tensor, batch: AttentionBatch) -> Tensor:
-    sums = [sum((i + 1) * block for i, block in enumerate(table)) for table in batch.block_tables]
-    columns = [tokens, positions, batch.slot_mapping, torch.tensor(batch.context_lens), torch.tensor(sums)]
+    columns = [tokens, positions]
+    for each in batch.groups:
+        sums = [sum((i + 1) * block for i, block in enumerate(table)) for table in each.block_tables]
+        columns += [each.slot_mapping, torch.tensor(each.context_lens), torch.tensor(sums)]
     return torch.stack(columns, 1).float()
 
 
@@ -95,7 +104,7 @@ def test_padding_attends_to_the_block_of_nobody() -> None:
     decoder.run(*step([60] * 20))
     decoder.run(*step([9] * 5, 1))
     smaller = decoder._graphs[8, False].out
-    assert smaller[5:].tolist() == [[0, 0, 0, 1, 0]] * 3
+    assert smaller[5:].tolist() == [[0, 0, 0, 1, 0, 0, 1, 0]] * 3
 
 
 def test_what_is_no_batch_of_decodes() -> None:

@@ -8,8 +8,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from plimsoll_runtime.engine.groups.rule import ONE_FULL
 from plimsoll_runtime.errors import MemoryLimitError, UsageError
 from plimsoll_runtime.execution.kv_cache import KvCache
+from plimsoll_runtime.execution.kv_layout import KvLayout
 from plimsoll_runtime.execution.memory import KvBudget, Room, check_weights_fit, plan_kv_cache
 from plimsoll_runtime.execution.tiers.staging import staging_bytes
 from plimsoll_runtime.models.spec.attention import AttentionShape
@@ -18,12 +20,15 @@ from plimsoll_runtime.sizes import parse_size
 GIB = 2**30
 
 
+def of_one_group(block_bytes: int) -> KvLayout:
+    return KvLayout(((0,),), ONE_FULL, 16, block_bytes)
+
+
 def plan(**changes: Any) -> KvBudget:
     options: dict[str, Any] = {
         "room": Room(weights=GIB, free=5 * GIB, workspace=GIB),
         "kv_memory": None,
-        "block_bytes": 2**20,
-        "block_size": 16,
+        "layout": of_one_group(2**20),
         "max_model_len": None,
         "model_limit": 32768,
         "max_sequences": 128,
@@ -57,7 +62,7 @@ def test_impossible_sizes_are_refused_with_an_example(text: str) -> None:
 
 @given(st.integers(64, 4096), st.integers(1, 2**22))
 def test_kv_memory_is_exact_to_a_block(mebibytes: int, block_bytes: int) -> None:
-    budget = plan(kv_memory=f"{mebibytes}MiB", block_bytes=block_bytes, model_limit=16, max_model_len=None)
+    budget = plan(kv_memory=f"{mebibytes}MiB", layout=of_one_group(block_bytes), model_limit=16, max_model_len=None)
     assert budget.kv_bytes == budget.num_blocks * block_bytes
     assert budget.kv_bytes <= mebibytes * 2**20 < budget.kv_bytes + block_bytes
 
@@ -102,7 +107,7 @@ def test_the_cache_is_as_large_as_was_asked_to_a_block(asked: str, paired: bool)
     """The padding block included: what is handed out is one block less."""
     shapes = [AttentionShape(2, 2, 48, 1.0), AttentionShape(2, 1, 256, 1.0)]
     block_bytes = 16 * 2 * (2 * 48 + 256) * 2
-    budget = plan(kv_memory=asked, block_bytes=block_bytes, model_limit=64)
+    budget = plan(kv_memory=asked, layout=of_one_group(block_bytes), model_limit=64)
     cache = KvCache(shapes, budget.num_blocks, 16, torch.bfloat16, torch.device("cpu"), paired=paired)
     assert cache.nbytes == budget.kv_bytes == parse_size(asked, 0) // block_bytes * block_bytes
 
@@ -136,7 +141,7 @@ def test_a_share_is_used_up_to_less_than_a_block_and_a_slot(usable: int, block_b
     staging = partial(staging_bytes, block_bytes=block_bytes)
     try:
         budget = plan(
-            room=Room(0, usable, 0), kv_memory="100%", block_bytes=block_bytes, model_limit=16, staging=staging
+            room=Room(0, usable, 0), kv_memory="100%", layout=of_one_group(block_bytes), model_limit=16, staging=staging
         )
     except MemoryLimitError:
         assert 2 * block_bytes + staging(2) > usable

@@ -42,7 +42,7 @@ def step_cost(spec: DecoderSpec, plan: StepPlan, element_bytes: int) -> Mapping[
 
 def rows(*ranges: tuple[int, int], sample: bool = True) -> StepPlan:
     """One sequence for each (start, end)."""
-    return StepPlan([ScheduledSequence(i, a, [0] * (b - a), [1], sample) for i, (a, b) in enumerate(ranges)])
+    return StepPlan([ScheduledSequence(i, a, [0] * (b - a), (), sample) for i, (a, b) in enumerate(ranges)])
 
 
 def test_a_decode_of_one_sequence_by_hand() -> None:
@@ -75,7 +75,7 @@ def test_weights_are_read_once_a_step_and_each_context_by_itself() -> None:
 
 def test_only_rows_that_need_logits_pay_for_the_head() -> None:
     assert OpKind.HEAD not in step_cost(SPEC, rows((0, 4), sample=False), BF16)
-    scored = StepPlan([ScheduledSequence(0, 0, [0] * 4, [1], True, [1, 2, 3])])
+    scored = StepPlan([ScheduledSequence(0, 0, [0] * 4, (), True, [1, 2, 3])])
     assert step_cost(SPEC, scored, BF16)[OpKind.HEAD].flops == 4 * 2 * 16 * 100
 
 

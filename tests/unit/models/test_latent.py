@@ -42,7 +42,7 @@ def test_one_vector_a_token_is_kept() -> None:
 
 def test_a_decode_by_hand() -> None:
     """One row behind nine tokens, three layers, bfloat16; the matrix that makes keys and values is read once."""
-    costs = program_of(SPEC).step_cost(StepPlan([ScheduledSequence(0, 9, [0], [1], True)]), BF16)
+    costs = program_of(SPEC).step_cost(StepPlan([ScheduledSequence(0, 9, [0], (), True)]), BF16)
     width, read = 28, 10
     attended = (4 * (width + 20) + (1 + read) * width) * BF16
     assert costs[OpKind.ATTENTION] == OpCost(3 * attended, 3 * 2 * 4 * (width + 20) * read)

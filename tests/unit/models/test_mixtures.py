@@ -53,7 +53,7 @@ def experts_of(program: Program) -> Experts:
 
 def test_a_decode_of_one_sequence_by_hand() -> None:
     """One row, three layers, bfloat16: two experts of eight are read."""
-    plan = StepPlan([ScheduledSequence(0, 9, [0], [1], True)])
+    plan = StepPlan([ScheduledSequence(0, 9, [0], (), True)])
     costs = program_of(SPEC).step_cost(plan, BF16)
     # the router in float32; 16 states in, and two weights of float32 and two numbers of int64 out
     assert costs[OpKind.ROUTE] == OpCost(3 * (8 * 16 * 4 + 16 * 2 + 2 * (4 + 8)), 3 * 2 * 16 * 8)
@@ -83,7 +83,7 @@ def test_a_shared_expert_is_timed_as_an_mlp_is() -> None:
         for kind in ("weight", "bias")
     }
     assert {f"model.layers.0.{name}" for name in (*shared, "mlp.shared_expert_gate.weight")} <= names
-    plan = StepPlan([ScheduledSequence(0, 9, [0], [1], True)])
+    plan = StepPlan([ScheduledSequence(0, 9, [0], (), True)])
     assert {OpKind.ROUTE, OpKind.EXPERTS, OpKind.GATE_UP, OpKind.DOWN} <= program.step_cost(plan, BF16).keys()
 
 

@@ -197,19 +197,26 @@ struct PlimsollCache {
   void *const *values;
   const int64_t *head_strides;   // of each layer
   const int64_t *block_strides;
+  const int32_t *groups;         // of each layer, whose tables of a step say where its tokens are
   int32_t block_size;
+};
+
+// Where a group of layers has the tokens of a step. Attention counts positions from a table's first token on; a row's
+// own, by which it turns, is larger by what the group has given back.
+struct PlimsollGroup {
+  const int64_t *slots;         // [rows] block x block_size + offset
+  const int32_t *contexts;      // [sequences] tokens in the table after this step
+  const int32_t *blocks;        // block tables, one after the other
+  const int32_t *first_blocks;  // [sequences] where each begins
 };
 
 struct PlimsollStep {
   int32_t rows, sequences;
   const int64_t *tokens;              // [rows]
-  const int64_t *slots;               // [rows] block x block_size + offset
   const int64_t *positions;           // [rows]
   const float *const *turns;          // for each rope [positions, 2, rotated / 2]: cosines, then sines
+  const struct PlimsollGroup *groups;
   const int32_t *first_rows;          // [sequences + 1]
-  const int32_t *contexts;            // [sequences] tokens in the cache after this step
-  const int32_t *blocks;              // block tables, one after the other
-  const int32_t *first_blocks;        // [sequences] where each begins
   void *hidden;                       // elements [rows, hidden]: the result, normed
   void *workspace;                    // plimsoll_workspace bytes, aligned to 64
   double *seconds;                    // null, or [PLIMSOLL_TIMED_COUNT] to which each op's time is added

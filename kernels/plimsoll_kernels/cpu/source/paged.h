@@ -15,26 +15,27 @@ class Attention {
       : cache_(cache), step_(step), crew_(crew), memory_(memory), tile_bytes_(tile_bytes) {}
 
   void write_key(int layer, int head, int dim, int row, const cached *key) const {
-    Place<T>(cache_, layer, head, dim, step_.slots[row]).write_key(key, dim);
+    Place<T>(cache_, layer, head, dim, tables(layer).slots[row]).write_key(key, dim);
   }
 
   void write_value(int layer, int head, int dim, int row, const cached *value) const {
-    Place<T>(cache_, layer, head, dim, step_.slots[row]).write_value(value, dim);
+    Place<T>(cache_, layer, head, dim, tables(layer).slots[row]).write_value(value, dim);
   }
 
   void prefetch(int layer, int head, int dim, int row) const {
-    Place<T>(cache_, layer, head, dim, step_.slots[row]).prefetch(dim);
+    Place<T>(cache_, layer, head, dim, tables(layer).slots[row]).prefetch(dim);
   }
 
   // A sub-block that begins in this step is read to its end: values of tokens to come are made zeros, whatever an
   // earlier owner left there (a NaN times a weight of 0 is a NaN).
   void clear_fresh(int layer, const PlimsollShape &shape, int sequence) const {
     const int last = step_.first_rows[sequence + 1] - 1, rows = last + 1 - step_.first_rows[sequence];
-    const int in = static_cast<int>(step_.slots[last] % SUB);
+    const int64_t slot = tables(layer).slots[last];
+    const int in = static_cast<int>(slot % SUB);
     if (rows <= in) return;
     for (int h = 0; h < shape.kv_heads; h++)
       for (int ahead = 1; in + ahead < SUB; ahead++)
-        Place<T>(cache_, layer, h, shape.head_dim, step_.slots[last] + ahead).clear_value(shape.head_dim);
+        Place<T>(cache_, layer, h, shape.head_dim, slot + ahead).clear_value(shape.head_dim);
   }
 
   // A piece is a sequence's tile of up to ROWS pairs of a row and a query head that share a key head; those at the end
@@ -61,7 +62,7 @@ class Attention {
         const int last = static_cast<int64_t>(here.pairs) * (tile + 1) / here.tiles;
         const Reader<T> then = read(layer, shape, more ? ahead.sequence : 0, ahead.piece % shape.kv_heads);
         attend_tile(layer, shape, here.sequence, here.piece % shape.kv_heads, first, last, queries, query_stride, out,
-                    out_stride, memory_ + tile_bytes_ * member, more ? upcoming(then, shape, ahead) : Upcoming<T>{});
+                    out_stride, memory_ + tile_bytes_ * member, more ? upcoming(layer, then, shape, ahead) : Upcoming<T>{});
       }
     });
   }
@@ -72,6 +73,8 @@ class Attention {
   const Crew &crew_;
   char *memory_;
   size_t tile_bytes_;
+
+  const PlimsollGroup &tables(int layer) const { return step_.groups[cache_.groups[layer]]; }
 
   // Finds the sequence of a piece; pieces are asked for in order.
   struct Cursor {
@@ -99,14 +102,14 @@ class Attention {
   };
 
   // The first keys of a piece, to be fetched beside the one before it.
-  Upcoming<T> upcoming(const Reader<T> &reader, const PlimsollShape &shape, const Cursor &at) const {
+  Upcoming<T> upcoming(int layer, const Reader<T> &reader, const PlimsollShape &shape, const Cursor &at) const {
     if (at.tiles > 1) return {};  // of a prompt: the tiles before have just read them
-    const int context = step_.contexts[at.sequence], rows = at.pairs / (shape.heads / shape.kv_heads);
+    const int context = tables(layer).contexts[at.sequence], rows = at.pairs / (shape.heads / shape.kv_heads);
     return {&reader, Window{shape.window, 0, 0}.first_key(context - rows) / SUB, (context - 1) / SUB + 1};
   }
 
   Reader<T> read(int layer, const PlimsollShape &shape, int sequence, int kv_head) const {
-    return {cache_, layer, kv_head, shape.head_dim, step_.blocks + step_.first_blocks[sequence]};
+    return {cache_, layer, kv_head, shape.head_dim, tables(layer).blocks + tables(layer).first_blocks[sequence]};
   }
 
   // Pair i of a sequence and key head is its row i / group and the i % group-th query head of that key head.
@@ -117,7 +120,7 @@ class Attention {
     const int group = shape.heads / shape.kv_heads, dim = shape.head_dim, count = end - begin;
     const TileMemory<T> memory(tile_memory, dim);
     const int first_row = step_.first_rows[sequence];
-    const int start = step_.contexts[sequence] - (step_.first_rows[sequence + 1] - first_row);
+    const int start = tables(layer).contexts[sequence] - (step_.first_rows[sequence + 1] - first_row);
     int positions[ROWS];
     size_t rows[ROWS], columns[ROWS];
     for (int r = 0; r < count; r++) {

@@ -14,13 +14,16 @@ from plimsoll_runtime.models.attention import Attention
 
 @dataclass(frozen=True, slots=True)
 class AttentionBatch:
-    """The sequences of one step, their rows one after the other (S sequences, T rows in all).
+    """The sequences of one step, their rows one after the other (S sequences, T rows in all), in a group of the cache.
 
     query_lens: rows of each sequence, at least 1: a decode has one, a chunk of a prompt or a draft more.
-    context_lens: tokens in the cache after this step, the step's own included; the last row stands at position
-        context_len - 1.
+    context_lens: tokens in its table after this step, the step's own included. Attention counts positions from the
+        table's first token on, so that the last row stands at context_len - 1; the model's own positions, which its
+        ropes turn by, are larger by what the group has given back.
     block_tables: the blocks of each sequence in order, enough for its context; more are ignored.
     slot_mapping: int64 [T] on the device: where each row's key and value go, block x block_size + offset.
+    rest: the same sequences in the cache's other groups, in their order.
+    longest: most tokens of a sequence, what was given back included; None: as many as in the tables.
 
     Raises ValueError when the parts contradict each other.
     """
@@ -29,6 +32,13 @@ class AttentionBatch:
     context_lens: Sequence[int]
     block_tables: Sequence[Sequence[int]]
     slot_mapping: Tensor
+    rest: tuple[AttentionBatch, ...] = ()
+    longest: int | None = None
+
+    @property
+    def groups(self) -> tuple[AttentionBatch, ...]:
+        """The step in each group of the cache."""
+        return (self, *self.rest)
 
     def __post_init__(self) -> None:
         if not len(self.query_lens) == len(self.context_lens) == len(self.block_tables) > 0:
@@ -53,7 +63,7 @@ class AttentionBackend(Protocol):
     def __init__(self, cache: KvCache) -> None: ...
 
     def begin(self, batch: AttentionBatch) -> Attention:
-        """Prepare what all layers share (indices, masks), and return the step's attention.
+        """Prepare what the layers of each group share (indices, masks), and return the step's attention.
 
         It is called for each layer in order with the step's rows: query `[T, heads, head_dim]`, key and value
         `[T, kv_heads, head_dim]`. It writes keys and values to the layer's cache, then attends each row to its

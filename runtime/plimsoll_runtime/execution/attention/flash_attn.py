@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
+from plimsoll_kernels.paged_attention.batch import PagedBatch
 from plimsoll_kernels.paged_attention.op import write_cache
 from plimsoll_runtime.execution.attention.base import AttentionBatch
 from plimsoll_runtime.execution.attention.paged import paged_batch
@@ -29,22 +30,23 @@ class FlashAttnBackend:
         self._attend: Any = flash_attn_varlen_func
 
     def begin(self, batch: AttentionBatch) -> Attention:
-        """The batch's tables on the device: one copy a step."""
-        cache = self._cache
-        paged = paged_batch(batch, cache)
-        key_starts = paged.context_lens.new_zeros(len(batch.context_lens) + 1)
-        key_starts[1:] = paged.context_lens.cumsum(0)
+        """The batch's tables on the device: one copy a group."""
+        cache, groups = self._cache, batch.groups
+        tables = [paged_batch(group, cache) for group in groups]
+        starts = [_key_starts(paged) for paged in tables]
 
         def attention(layer: int, query: Tensor, key: Tensor, value: Tensor, sinks: Tensor | None = None) -> Tensor:
             keys, values, shape = cache.keys[layer], cache.values[layer], cache.shapes[layer]
-            write_cache(key, value, keys, values, batch.slot_mapping)
+            group = cache.group_of[layer]
+            paged = tables[group]
+            write_cache(key, value, keys, values, groups[group].slot_mapping)
             out: Tensor = self._attend(
                 query.contiguous(),
                 # [kv_heads, blocks, block, D] seen as pages [blocks, block, kv_heads, D].
                 keys.permute(1, 2, 0, 3),
                 values.permute(1, 2, 0, 3),
                 cu_seqlens_q=paged.query_starts,
-                cu_seqlens_k=key_starts,
+                cu_seqlens_k=starts[group],
                 max_seqlen_q=paged.max_query_len,
                 max_seqlen_k=paged.max_context_len,
                 softmax_scale=shape.scale,
@@ -57,3 +59,10 @@ class FlashAttnBackend:
             return out
 
         return attention
+
+
+def _key_starts(paged: PagedBatch) -> Tensor:
+    """int32 [S + 1]: where each sequence's keys would begin, were they one after the other."""
+    starts = paged.context_lens.new_zeros(len(paged.context_lens) + 1)
+    starts[1:] = paged.context_lens.cumsum(0)
+    return starts

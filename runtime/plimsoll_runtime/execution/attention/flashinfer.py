@@ -23,7 +23,7 @@ WORKSPACE = 128 * 2**20
 
 
 class FlashInferBackend:
-    """One wrapper for each distinct attention shape. Needs the package, imported here and nowhere else."""
+    """One wrapper for each group's distinct attention shapes. Needs the package, imported here and nowhere else."""
 
     name: ClassVar[str] = "flashinfer"
     fused: ClassVar[bool] = False
@@ -32,25 +32,26 @@ class FlashInferBackend:
         import flashinfer
 
         self._cache = cache
-        self._wrappers: dict[AttentionShape, Any] = {}
-        for shape in dict.fromkeys(cache.shapes):
-            # A scratch of its own: a plan for one shape would overwrite what another's has noted there.
+        self._kinds = tuple(zip(cache.group_of, cache.shapes, strict=True))
+        self._wrappers: dict[tuple[int, AttentionShape], Any] = {}
+        for kind in dict.fromkeys(self._kinds):
+            # A scratch of its own: a plan for one kind would overwrite what another's has noted there.
             scratch = torch.empty(WORKSPACE, dtype=torch.uint8, device=cache.device)
-            self._wrappers[shape] = flashinfer.BatchPrefillWithPagedKVCacheWrapper(scratch, "HND")
+            self._wrappers[kind] = flashinfer.BatchPrefillWithPagedKVCacheWrapper(scratch, "HND")
 
     def begin(self, batch: AttentionBatch) -> Attention:
-        """Plan each shape's kernel for the step."""
-        cache = self._cache
-        tables = step_tables(batch, cache.block_size, cache.num_blocks)
-        for shape, wrapper in self._wrappers.items():
-            self._plan(wrapper, shape, tables)
+        """Plan each wrapper's kernel for the step."""
+        cache, groups = self._cache, batch.groups
+        tables = [step_tables(group, cache.block_size, cache.num_blocks) for group in groups]
+        for (group, shape), wrapper in self._wrappers.items():
+            self._plan(wrapper, shape, tables[group])
 
         def attention(layer: int, query: Tensor, key: Tensor, value: Tensor, sinks: Tensor | None = None) -> Tensor:
             keys, values = cache.keys[layer], cache.values[layer]
-            write_cache(key, value, keys, values, batch.slot_mapping)
+            write_cache(key, value, keys, values, groups[cache.group_of[layer]].slot_mapping)
             # [kv_heads, blocks, block, D] seen as FlashInfer's "HND" pages, [blocks, kv_heads, block, D].
             pages = (keys.transpose(0, 1), values.transpose(0, 1))
-            out: Tensor = self._wrappers[cache.shapes[layer]].run(query.contiguous(), pages)
+            out: Tensor = self._wrappers[self._kinds[layer]].run(query.contiguous(), pages)
             return out
 
         return attention

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from typing import ClassVar
 
 from torch import Tensor
@@ -27,11 +27,11 @@ class NoAttention:
         """See AttentionBackend."""
         return _nobody_attends
 
-    def over(self, paged: PagedBatch, slot_mapping: Tensor) -> Attention:
+    def over(self, paged: Sequence[PagedBatch], slot_mappings: Sequence[Tensor]) -> Attention:
         """See GraphBackend."""
         return _nobody_attends
 
-    def launch_key(self, sequences: int, longest: int) -> Hashable:
+    def launch_key(self, sequences: int, longest: Sequence[int]) -> Hashable:
         """See GraphBackend."""
         return None
 

@@ -24,17 +24,18 @@ class ReferenceBackend:
 
     def begin(self, batch: AttentionBatch) -> Attention:
         """Block tables and lengths as tensors."""
-        cache = self._cache
-        paged = paged_batch(batch, cache)
+        cache, groups = self._cache, batch.groups
+        paged = [paged_batch(group, cache) for group in groups]
 
         def attention(layer: int, query: Tensor, key: Tensor, value: Tensor, sinks: Tensor | None = None) -> Tensor:
             keys, values, shape = cache.keys[layer], cache.values[layer], cache.shapes[layer]
-            write_cache_reference(key, value, keys, values, batch.slot_mapping)
+            group = cache.group_of[layer]
+            write_cache_reference(key, value, keys, values, groups[group].slot_mapping)
             return paged_attention_reference(
                 query,
                 keys,
                 values,
-                paged,
+                paged[group],
                 scale=shape.scale,
                 window=shape.window,
                 softcap=shape.softcap,

@@ -51,18 +51,19 @@ class SdpaBackend:
 
     def __init__(self, cache: KvCache) -> None:
         self._cache = cache
+        self._kinds = tuple(zip(cache.group_of, cache.shapes, strict=True))
 
     def begin(self, batch: AttentionBatch) -> Attention:
-        """Rows, blocks and masks of each call, shared by the layers of one shape."""
-        cache = self._cache
-        tables = step_tables(batch, cache.block_size, cache.num_blocks)
-        calls = {shape: self._calls(tables, shape) for shape in set(cache.shapes)}
+        """Rows, blocks and masks of each call, shared by the layers of one group and shape."""
+        cache, groups = self._cache, batch.groups
+        tables = [step_tables(group, cache.block_size, cache.num_blocks) for group in groups]
+        calls = {(group, shape): self._calls(tables[group], shape) for group, shape in set(self._kinds)}
 
         def attention(layer: int, query: Tensor, key: Tensor, value: Tensor, sinks: Tensor | None = None) -> Tensor:
             keys, values, shape = cache.keys[layer], cache.values[layer], cache.shapes[layer]
-            write_cache(key, value, keys, values, batch.slot_mapping)
+            write_cache(key, value, keys, values, groups[cache.group_of[layer]].slot_mapping)
             out = torch.empty_like(query)
-            for call in calls[shape]:
+            for call in calls[self._kinds[layer]]:
                 out[call.rows] = _attend(call, query[call.rows], keys, values, shape, sinks)
             return out
 

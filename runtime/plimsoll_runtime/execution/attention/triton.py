@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 from torch import Tensor
@@ -54,36 +54,46 @@ class TritonBackend:
         self._slopes = {shape: slopes_of(shape, cache.device) for shape in dict.fromkeys(cache.shapes)}
 
     def begin(self, batch: AttentionBatch) -> TritonStep:
-        """The batch's tables on the device: one copy a step."""
-        return self.over(paged_batch(batch, self._cache), batch.slot_mapping)
+        """The batch's tables on the device: one copy a group."""
+        groups = batch.groups
+        return self.over([paged_batch(group, self._cache) for group in groups], [g.slot_mapping for g in groups])
 
-    def over(self, paged: PagedBatch, slot_mapping: Tensor) -> TritonStep:
-        """A step over tables that are on the device already, as a CUDA graph has them; slot_mapping int64 [T]."""
-        return TritonStep(self._cache, paged, slot_mapping, self._configs, self._slopes)
+    def over(self, paged: Sequence[PagedBatch], slot_mappings: Sequence[Tensor]) -> TritonStep:
+        """A step over tables that are on the device already, as a CUDA graph has them; slot mappings int64 [T]."""
+        return TritonStep(self._cache, paged, slot_mappings, self._configs, self._slopes)
 
-    def launch_key(self, sequences: int, longest: int) -> tuple[int, ...]:
+    def launch_key(self, sequences: int, longest: Sequence[int]) -> tuple[int, ...]:
         """Among how many programs each shape of head has its contexts divided (see `execution.graphs`)."""
         processors = multiprocessors(self._cache.device)
-        shapes = dict.fromkeys((shape.kv_heads, shape.most_seen) for shape in self._cache.shapes)
-        return tuple(decode_splits(sequences * heads, longest, processors, window) for heads, window in shapes)
+        kinds = zip(self._cache.group_of, self._cache.shapes, strict=True)
+        shapes = dict.fromkeys((group, shape.kv_heads, shape.most_seen) for group, shape in kinds)
+        return tuple(
+            decode_splits(sequences * heads, longest[group], processors, window) for group, heads, window in shapes
+        )
 
 
 class TritonStep:
     """One step's attention: see `models.spec.Attention` and `models.layer.RotatingAttention`."""
 
     def __init__(
-        self, cache: KvCache, paged: PagedBatch, slot_mapping: Tensor, configs: Configs, slopes: Slopes
+        self,
+        cache: KvCache,
+        paged: Sequence[PagedBatch],
+        slot_mappings: Sequence[Tensor],
+        configs: Configs,
+        slopes: Slopes,
     ) -> None:
         self._cache = cache
         self._paged = paged
-        self._slots = slot_mapping
+        self._slots = slot_mappings
         self._configs = configs
         self._slopes = slopes
 
     def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor, sinks: Tensor | None = None) -> Tensor:
         """query [T, heads, D], key and value [T, kv_heads, D], sinks [heads] -> [T, heads, D]."""
         cache = self._cache
-        write_cache(key, value, cache.keys[layer], cache.values[layer], self._slots, implementation="triton")
+        slots = self._slots[cache.group_of[layer]]
+        write_cache(key, value, cache.keys[layer], cache.values[layer], slots, implementation="triton")
         return self.attend(layer, query, sinks)
 
     def of_heads(
@@ -96,13 +106,14 @@ class TritonStep:
         sinks: Tensor | None = None,
     ) -> Tensor:
         """heads [T, heads + 2 kv_heads, D], cos and sin [T, D / 2] -> [T, heads, D]."""
+        cache = self._cache
         query = rotary_cache(
             heads,
             cos,
             sin,
-            self._cache.keys[layer],
-            self._cache.values[layer],
-            self._slots,
+            cache.keys[layer],
+            cache.values[layer],
+            self._slots[cache.group_of[layer]],
             norm=None if norm is None else norm.weight,
             eps=0.0 if norm is None else norm.eps,
             implementation="triton",
@@ -116,7 +127,7 @@ class TritonStep:
             query,
             cache.keys[layer],
             cache.values[layer],
-            self._paged,
+            self._paged[cache.group_of[layer]],
             scale=shape.scale,
             window=shape.window,
             softcap=shape.softcap,

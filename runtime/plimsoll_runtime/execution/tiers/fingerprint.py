@@ -30,6 +30,7 @@ def fingerprint(files: ModelFiles, cache: KvCache, backend: str, *, fused: bool)
         "dtype": str(cache.dtype),
         "block_size": cache.block_size,
         "shapes": [(shape.kv_heads, shape.head_dim, shape.cached_width) for shape in cache.shapes],
+        "groups": cache.groups,
         "backend": backend,
         "kernels": None if ours is None else [library_path().name, ours.name.decode()],
     }

@@ -24,8 +24,10 @@ from plimsoll_runtime import locked_folder
 
 logger = logging.getLogger(__name__)
 
-MAGIC = b"plimsoll-kv-1\0\0\0"
-HEADER = struct.Struct("<16s32s32sQI")
+MAGIC = b"plimsoll-kv-2\0\0\0"
+HEADER = struct.Struct("<16s32s33sQI")
+NAME_BYTES = 33
+"""Names are filled up with zeros: the engine puts a group's number behind the hash of a prefix, but for the first."""
 PREFIX = "plimsoll-kv-"
 SUBFOLDER = re.compile(rf"{PREFIX}[0-9a-f]{{16}}-\d+")
 SUFFIX = ".kv"
@@ -108,7 +110,7 @@ class BlockFolder:
                     raise CorruptBlockError(f"{file} is cut short")
                 size += more
         header = _Header(*HEADER.unpack(start))
-        wanted = _Header(MAGIC, self._fingerprint, name, len(into), zlib.crc32(into))
+        wanted = _Header(MAGIC, self._fingerprint, name.ljust(NAME_BYTES, b"\0"), len(into), zlib.crc32(into))
         for field, found, right in zip(_Header._fields, header, wanted, strict=True):
             if found != right:
                 raise CorruptBlockError(f"{file} has another {field} than it should")

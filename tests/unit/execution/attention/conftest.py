@@ -19,17 +19,28 @@ TOLERANCE = {torch.float32: 2e-5, torch.bfloat16: 1.6e-2, torch.float16: 2e-3}
 
 
 @dataclass
-class Sequenced:
-    """A sequence: its blocks, and all keys and values of each layer so far, dense."""
+class Table:
+    """The blocks in which a group has a sequence, from block `first` on."""
 
+    first: int = 0
     blocks: list[int] = field(default_factory=list)
+
+
+@dataclass
+class Sequenced:
+    """A sequence: its blocks in each group, and all keys and values of each layer so far, dense."""
+
+    tables: list[Table]
     keys: list[list[Tensor]] = field(default_factory=list)
     values: list[list[Tensor]] = field(default_factory=list)
     length: int = 0
 
 
 class Simulation:
-    """Sequences that grow step by step in a cache whose every other slot is NaN."""
+    """Sequences that grow step by step in a cache whose every other slot is NaN.
+
+    A group whose layers all have a window gives back what fell out of the largest, and NaN is there as well.
+    """
 
     def __init__(
         self,
@@ -40,8 +51,11 @@ class Simulation:
         num_blocks: int,
         device: str = "cpu",
         seed: int = 0,
+        groups: Sequence[Sequence[int]] | None = None,
     ) -> None:
-        self.cache = KvCache(shapes, num_blocks, block_size, dtype, torch.device(device), paired=backend.fused)
+        self.cache = KvCache(
+            shapes, num_blocks, block_size, dtype, torch.device(device), paired=backend.fused, groups=groups
+        )
         for tensor in (*self.cache.keys, *self.cache.values):
             tensor.fill_(float("nan"))
         self.backend = backend(self.cache)
@@ -51,26 +65,22 @@ class Simulation:
         self._free = list(range(1, num_blocks))
 
     def add(self) -> int:
-        self.sequences.append(Sequenced(keys=[[] for _ in self.cache.shapes], values=[[] for _ in self.cache.shapes]))
+        tables = [Table() for _ in self.cache.groups]
+        self.sequences.append(Sequenced(tables, [[] for _ in self.cache.shapes], [[] for _ in self.cache.shapes]))
         return len(self.sequences) - 1
 
     def step(self, rows: dict[int, int]) -> None:
         """Compute so many new tokens of each sequence, and compare all of them in every layer."""
         chosen = [self.sequences[i] for i in rows]
-        slots: list[int] = []
-        size = self.cache.block_size
         for sequence, count in zip(chosen, rows.values(), strict=True):
-            start, sequence.length = sequence.length, sequence.length + count
-            while len(sequence.blocks) * size < sequence.length:
-                sequence.blocks.append(self._free.pop(self._random.randrange(len(self._free))))
-            slots += [sequence.blocks[p // size] * size + p % size for p in range(start, sequence.length)]
-        batch = AttentionBatch(
-            query_lens=list(rows.values()),
-            context_lens=[s.length for s in chosen],
-            block_tables=[s.blocks for s in chosen],
-            slot_mapping=torch.tensor(slots, device=self.cache.device),
-        )
+            sequence.length += count
+        batch = None
+        for group in reversed(range(len(self.cache.groups))):
+            rest = () if batch is None else batch.groups
+            batch = self._in_group(group, chosen, list(rows.values()), rest)
+        assert batch is not None
         attention = self.backend.begin(batch)
+        slots = batch.slot_mapping
         for layer, shape in enumerate(self.cache.shapes):
             query, key, value = (
                 torch.randn(len(slots), h, shape.head_dim, generator=self._generator).to(self.cache.dtype)
@@ -86,6 +96,37 @@ class Simulation:
             assert actual.dtype == query.dtype
             tolerance = TOLERANCE[self.cache.dtype]
             torch.testing.assert_close(actual, expected, rtol=tolerance, atol=tolerance)
+
+    def _in_group(
+        self, group: int, chosen: Sequence[Sequenced], counts: list[int], rest: tuple[AttentionBatch, ...]
+    ) -> AttentionBatch:
+        slots, size = [], self.cache.block_size
+        for sequence, count in zip(chosen, counts, strict=True):
+            table, start = sequence.tables[group], sequence.length - count
+            self._give_back(group, table, start)
+            while (table.first + len(table.blocks)) * size < sequence.length:
+                table.blocks.append(self._free.pop(self._random.randrange(len(self._free))))
+            slots += [table.blocks[p // size - table.first] * size + p % size for p in range(start, sequence.length)]
+        return AttentionBatch(
+            counts,
+            [s.length - s.tables[group].first * size for s in chosen],
+            [s.tables[group].blocks for s in chosen],
+            torch.tensor(slots, device=self.cache.device),
+            rest,
+            max(s.length for s in chosen),
+        )
+
+    def _give_back(self, group: int, table: Table, position: int) -> None:
+        windows = [self.cache.shapes[layer].window for layer in self.cache.groups[group]]
+        if None in windows:
+            return
+        seen = max(0, position - max(w for w in windows if w is not None) + 1)
+        while table.first < seen // self.cache.block_size:
+            table.first += 1
+            block = table.blocks.pop(0)
+            self._free.append(block)
+            for layer in self.cache.groups[group]:
+                self.cache.keys[layer][:, block] = self.cache.values[layer][:, block] = float("nan")
 
     def _expected(
         self,

@@ -146,5 +146,5 @@ def test_a_graph_is_kept_for_each_division_of_the_contexts(monkeypatch: pytest.M
     cache = KvCache([replace(whole, window=600), whole], 2, BLOCK, torch.float32, torch.device("cpu"))
     key = triton.TritonBackend(cache).launch_key
     # 2 x 64 programs for 2 heads a sequence, 128 tokens at least for each program, 600 of them in the window
-    assert [key(1, longest) for longest in (100, 600, 4096, 2**20)] == [(1, 1), (4, 4), (4, 32), (4, 64)]
-    assert [key(sequences, 4096) for sequences in (4, 32, 64)] == [(4, 16), (2, 2), (1, 1)]
+    assert [key(1, [longest]) for longest in (100, 600, 4096, 2**20)] == [(1, 1), (4, 4), (4, 32), (4, 64)]
+    assert [key(sequences, [4096]) for sequences in (4, 32, 64)] == [(4, 16), (2, 2), (1, 1)]

@@ -27,13 +27,13 @@ class CpuBackend:
         if found is None:
             raise ValueError(f"no CPU kernels for {cache.dtype} run here")
         self._kernels = found
-        self._paged = PagedCache(cache.keys, cache.values)
+        self._paged = PagedCache(cache.keys, cache.values, cache.group_of)
         self._shapes = [shape_record(shape) for shape in cache.shapes]
         self._workspace = Buffer()
 
     def begin(self, batch: AttentionBatch) -> FusedStep:
         """The batch's tables as the kernels read them."""
-        step = PagedStep(self._paged, batch.slot_mapping, batch.query_lens, batch.context_lens, batch.block_tables)
+        step = PagedStep(self._paged, batch.query_lens, batch.groups, batch.longest)
         return CpuAttention(self._kernels, self._shapes, step, self._workspace)
 
 

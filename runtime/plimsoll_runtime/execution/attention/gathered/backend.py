@@ -26,21 +26,22 @@ class GatheredBackend:
     def __init__(self, cache: KvCache) -> None:
         self._cache = cache
         self._costs = {shape: TileCosts.of(shape, cache.dtype.itemsize) for shape in set(cache.shapes)}
+        self._kinds = tuple(zip(cache.group_of, cache.shapes, strict=True))
         self._scratch = Scratch()
 
     def begin(self, batch: AttentionBatch) -> Attention:
-        """Indices and masks of the step, shared by the layers of one shape."""
-        tables = step_tables(batch, self._cache.block_size, self._cache.num_blocks)
-        plans = {shape: self._plan(shape, batch, tables) for shape in self._costs}
-        writes = CacheWrites(batch, self._cache.block_size)
-        layers = [plans[shape] for shape in self._cache.shapes]
+        """Indices and masks of the step, shared by the layers of one group and shape."""
+        cache, groups = self._cache, batch.groups
+        tables = [step_tables(group, cache.block_size, cache.num_blocks) for group in groups]
+        plans = {(g, shape): self._plan(shape, groups[g], tables[g]) for g, shape in set(self._kinds)}
+        writes = [CacheWrites(group, cache.block_size) for group in groups]
 
         def attention(layer: int, query: Tensor, key: Tensor, value: Tensor, sinks: Tensor | None = None) -> Tensor:
-            keys, values = self._cache.keys[layer], self._cache.values[layer]
-            writes.write(keys, key)
+            keys, values, kind = cache.keys[layer], cache.values[layer], self._kinds[layer]
+            writes[kind[0]].write(keys, key)
             if values is not keys:
-                writes.write(values, value)
-            return layers[layer].attend(query, keys, values, sinks)
+                writes[kind[0]].write(values, value)
+            return plans[kind].attend(query, keys, values, sinks)
 
         return attention
 

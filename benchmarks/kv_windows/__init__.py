@@ -1,0 +1,1 @@
+"""How many sequences does a cache hold where windows give blocks back?"""

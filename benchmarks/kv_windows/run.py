@@ -1,0 +1,139 @@
+"""`python -m kv_windows.run`: sequences of 4,096 tokens that a cache holds at once, where windows give blocks back.
+
+The real layouts and scheduler over a runner that computes nothing: each model's layers in groups, against one table for
+all its layers in a cache of as many bytes.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import question
+from options import Options
+from plimsoll_runtime.engine.config import EngineConfig
+from plimsoll_runtime.engine.core import EngineCore
+from plimsoll_runtime.engine.messages import AddRequest, EngineInfo
+from plimsoll_runtime.engine.params import SamplingParams
+from plimsoll_runtime.engine.plan import SequenceOutput, StepPlan, StepResult
+from plimsoll_runtime.execution.kv_layout import KvLayout, kv_layout
+from plimsoll_runtime.models.spec.attention import AttentionShape
+from tables import Sheet
+
+CONTEXT, LONGEST, VOCAB = 4096, 8192, 32000
+BYTES_PER_ELEMENT = 2
+MOST = 400
+CACHE_SEQUENCES = 24
+"""The cache has the bytes of so many contexts in all layers."""
+
+MODELS: dict[str, tuple[int, int, int, int, int]] = {
+    "Gemma 3 270M": (18, 6, 512, 1, 256),
+    "Gemma 3 1B": (26, 6, 512, 1, 256),
+    "Gemma 3 4B": (34, 6, 1024, 4, 256),
+    "Gemma 3 12B": (48, 6, 1024, 8, 256),
+    "Gemma 3 27B": (62, 6, 1024, 16, 128),
+    "gpt-oss 20B": (24, 2, 128, 8, 64),
+}
+"""Layers, of which every n-th sees the whole context, the window of the others, KV heads and their size."""
+
+
+class Counter:
+    """A runner that answers with some token, and counts those that stand behind a whole context."""
+
+    def __init__(self) -> None:
+        self.decodes = 0
+        self.prompts = 0
+
+    def run(self, plan: StepPlan) -> StepResult:
+        """One token for each sequence that wants one."""
+        self.decodes = sum(s.start >= CONTEXT for s in plan.sequences)
+        self.prompts = len(plan.sequences) - self.decodes
+        return StepResult([SequenceOutput(token_id=3 if s.sample else None) for s in plan.sequences])
+
+
+def shapes_of(model: str) -> list[AttentionShape]:
+    """One a layer."""
+    layers, every, window, kv_heads, head_dim = MODELS[model]
+    windows = [None if layer % every == every - 1 else window for layer in range(layers)]
+    return [AttentionShape(kv_heads, kv_heads, head_dim, 1.0, window=each) for each in windows]
+
+
+def held(layout: KvLayout, cache_bytes: int) -> int:
+    """Sequences that decode behind their contexts when no other prompt is let in."""
+    config = EngineConfig(
+        model="none", prefix_caching=False, overlap=False, max_sequences=MOST, max_batch_tokens=2 * CONTEXT
+    )
+    counter = Counter()
+    core = EngineCore(config, _info(config, layout, cache_bytes), counter)
+    for number in range(MOST):
+        prompt = [3 + (number + i) % 1000 for i in range(CONTEXT)]
+        core.add(AddRequest(str(number), prompt, SamplingParams(temperature=0.0, max_tokens=LONGEST, ignore_eos=True)))
+    core.step()
+    while counter.prompts:
+        core.step()
+    assert core.stats.waiting, "the cache would hold more"
+    return counter.decodes
+
+
+def measure(chosen: Options) -> dict[str, Any]:
+    """Sequences by model, in one table and in groups. Integers only: a second round would give the same."""
+    found = {}
+    for model in MODELS:
+        shapes = shapes_of(model)
+        grouped = kv_layout(shapes, LONGEST, 16, BYTES_PER_ELEMENT)
+        plain = kv_layout([_without_window(shape) for shape in shapes], LONGEST, 16, BYTES_PER_ELEMENT)
+        cache = CACHE_SEQUENCES * CONTEXT // 16 * plain.block_bytes
+        one, many = held(plain, cache), held(grouped, cache)
+        unused = 1 - len(shapes) / (len(grouped.groups) * max(map(len, grouped.groups)))
+        found[model] = {
+            "groups": len(grouped.groups),
+            "one_table": one,
+            "in_groups": many,
+            "ratio": many / one,
+            "unused": unused,
+        }
+    return {"context": CONTEXT, "models": found}
+
+
+def table(result: dict[str, Any]) -> Sheet:
+    """A row a model."""
+    rows: list[Sequence[str]] = [
+        [
+            model,
+            str(row["groups"]),
+            str(row["one_table"]),
+            str(row["in_groups"]),
+            f"{row['ratio']:.2f}",
+            f"{row['unused']:.1%}",
+        ]
+        for model, row in result["models"].items()
+    ]
+    title = f"Sequences of {result['context']:,} tokens in the same cache"
+    return Sheet(title, ["model", "groups", "one table", "in groups", "ratio", "places unused"], rows)
+
+
+def _without_window(shape: AttentionShape) -> AttentionShape:
+    return AttentionShape(shape.heads, shape.kv_heads, shape.head_dim, shape.scale)
+
+
+def _info(config: EngineConfig, layout: KvLayout, cache_bytes: int) -> EngineInfo:
+    return EngineInfo(
+        model="none",
+        architecture="none",
+        dtype="none",
+        device="cuda",
+        attention_backend="none",
+        vocab_size=VOCAB,
+        max_model_len=LONGEST,
+        block_size=layout.block_size,
+        num_blocks=1 + cache_bytes // layout.block_bytes,
+        weight_bytes=0,
+        kv_bytes=0,
+        eos_token_ids=[2],
+        groups=layout.rules,
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(question.main(__doc__, measure, table))

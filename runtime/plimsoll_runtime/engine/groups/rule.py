@@ -1,0 +1,54 @@
+"""The rules that there are, and how many blocks a sequence holds under them.
+
+Whatever a rule is, what a query sees begins no earlier than what the one before it saw: so blocks are given back from
+the front of a table, and a table is the number of its first block and the blocks from there on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from plimsoll_runtime.engine.groups.chunk import Chunked
+from plimsoll_runtime.engine.groups.full import Full
+from plimsoll_runtime.engine.groups.window import SlidingWindow
+
+Rule = Full | SlidingWindow | Chunked
+"""What a group of layers keeps of a sequence: one of these."""
+
+ONE_FULL: tuple[Rule, ...] = (Full(),)
+"""The groups of a model whose layers all see the whole context."""
+
+LEAST_CHUNK = 4
+"""So many blocks of a prompt can be computed in a step however full the cache is, once its sequence is let in."""
+
+
+def first_block(rule: Rule, position: int, block_size: int) -> int:
+    """The first block that the query at a position, or a later one, reads."""
+    return rule.oldest(position) // block_size
+
+
+def peak_blocks(rule: Rule, computed: int, tokens: int, block_size: int) -> int:
+    """Most blocks that a group needs at once to bring a sequence from `computed` tokens to `tokens`, chunk by chunk."""
+    whole = -(-tokens // block_size)
+    if isinstance(rule, Full):
+        return whole
+    # The first token that is seen may be the last of its block.
+    at_once = -(-(rule.behind + LEAST_CHUNK * block_size - 1) // block_size) + 1
+    return min(whole - first_block(rule, computed, block_size), at_once)
+
+
+def sequence_blocks(rules: Sequence[Rule], tokens: int, block_size: int) -> int:
+    """Blocks of all groups that a cache needs for a sequence which grows to so many tokens."""
+    return sum(peak_blocks(rule, 0, tokens, block_size) for rule in rules)
+
+
+def longest_within(rules: Sequence[Rule], blocks: int, block_size: int, limit: int) -> int:
+    """Most tokens, up to `limit`, of a sequence that needs no more than so many blocks."""
+    fits, beyond = 0, limit + 1
+    while beyond - fits > 1:
+        middle = (fits + beyond) // 2
+        if sequence_blocks(rules, middle, block_size) <= blocks:
+            fits = middle
+        else:
+            beyond = middle
+    return fits

@@ -1,0 +1,79 @@
+"""Layers whose groups have tables of their own, and give back what fell out of their windows, equal dense attention."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+from kernel_support.instructions import BUILDS, Build, forced
+
+from plimsoll_runtime.execution.attention.base import AttentionBackend
+from plimsoll_runtime.execution.attention.cpu.backend import CpuBackend
+from plimsoll_runtime.execution.attention.gathered.backend import GatheredBackend
+from plimsoll_runtime.execution.attention.reference import ReferenceBackend
+from plimsoll_runtime.execution.attention.sdpa import SdpaBackend
+from plimsoll_runtime.execution.attention.triton import TritonBackend
+from plimsoll_runtime.execution.kv_cache import KvCache
+from plimsoll_runtime.models.spec.attention import AttentionShape
+
+Simulate = Callable[..., Any]
+
+GROUPS = [[1], [0, 2], [3]]
+
+
+def shape(heads: int, window: int | None = None) -> AttentionShape:
+    return AttentionShape(heads, kv_heads=2, head_dim=16, scale=0.25, window=window)
+
+
+SHAPES = [shape(4, 9), shape(4), shape(2, 9), shape(4, 20)]
+
+
+def past_the_windows(run: Any) -> None:
+    """Chunks and decodes, over blocks that were another group's before."""
+    a, b, c = (run.add() for _ in range(3))
+    run.step({a: 21, b: 1})
+    run.step({b: 1, a: 1, c: 30})
+    run.step({c: 37, a: 1})
+    for _ in range(4):
+        run.step({a: 18, b: 1, c: 1})
+    firsts = [[table.first for table in sequence.tables] for sequence in run.sequences]
+    assert firsts == [[0, 4, 3], [0, 0, 0], [0, 3, 3]]
+
+
+@pytest.mark.parametrize("backend", [ReferenceBackend, SdpaBackend, GatheredBackend])
+def test_stock_torch(simulation: Simulate, backend: type[AttentionBackend]) -> None:
+    past_the_windows(simulation(backend, SHAPES, torch.float32, 16, 30, groups=GROUPS))
+
+
+def test_triton(simulation: Simulate, triton_device: str) -> None:
+    past_the_windows(simulation(TritonBackend, SHAPES, torch.float32, 16, 30, groups=GROUPS, device=triton_device))
+
+
+@pytest.mark.parametrize("build", BUILDS, ids=str)
+def test_our_cpu_kernels(simulation: Simulate, build: Build) -> None:
+    with forced(build) as chosen:
+        past_the_windows(simulation(CpuBackend, SHAPES, chosen.dtype, 16, 30, groups=GROUPS))
+
+
+def test_groups_share_their_memory() -> None:
+    cache = KvCache(SHAPES, 8, 16, torch.float32, torch.device("cpu"), groups=GROUPS)
+    assert cache.group_of == (1, 0, 1, 2)
+    assert cache.keys[0] is cache.keys[1] is cache.keys[3]
+    assert cache.keys[2] is not cache.keys[0]
+    assert cache.block_bytes == 2 * 2 * 16 * 2 * 16 * 4, "two layers at most, keys and values"
+    apart = KvCache(SHAPES, 8, 16, torch.float32, torch.device("cpu"))
+    assert apart.nbytes == 2 * cache.nbytes
+
+
+@pytest.mark.parametrize("groups", [[[0, 1], [2]], [[0, 1], [1, 2, 3]]])
+def test_each_layer_is_in_one_group(groups: Sequence[Sequence[int]]) -> None:
+    with pytest.raises(ValueError, match="4 layers do not form the groups"):
+        KvCache(SHAPES, 8, 16, torch.float32, torch.device("cpu"), groups=groups)
+
+
+def test_layers_with_other_heads_share_nothing() -> None:
+    shapes = [shape(4), AttentionShape(2, 1, 16, 0.25)]
+    with pytest.raises(ValueError, match="layer 1 has other heads"):
+        KvCache(shapes, 8, 16, torch.float32, torch.device("cpu"), groups=[[0], [1]])
