@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from functools import cache
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from model_support.cases import Case, Saved, saved_cases
 from model_support.forward import largest_difference, loaded_by_transformers, of_engine, of_transformers
 from model_support.specs import RECURRENT
-from model_support.tiny import edit_config, make_model, prompts, save_model
-from torch import Tensor
+from model_support.tiny import make_model, prompts, save_model
 
 from plimsoll_runtime import LLM, SamplingParams
 from plimsoll_runtime.models.composing import program_of
@@ -23,16 +21,6 @@ from plimsoll_runtime.weights.sources import resolve
 TOLERANCE = 2e-3
 PROMPTS = prompts((1, 2, 3, 17, 64, 90, 200))
 """Past every window (16), and past what is scanned at a time (64)."""
-
-
-@dataclass(frozen=True)
-class Case:
-    """A model to compare: its config, and what its config.json says otherwise."""
-
-    config: str
-    values: Mapping[str, Any] = field(default_factory=dict)
-    drop: tuple[str, ...] = ()
-    edit: Mapping[str, Any] = field(default_factory=dict)
 
 
 DELTA: Mapping[str, Any] = {
@@ -178,31 +166,20 @@ CASES = {
 
 
 @pytest.fixture(scope="session")
-def saved(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Path, list[Tensor]]]:
-    """The folder of a case's model, and what Transformers computes once it has loaded that folder."""
-
-    @cache
-    def make(name: str) -> tuple[Path, list[Tensor]]:
-        case = CASES[name]
-        folder = tmp_path_factory.mktemp("model")
-        save_model(make_model(case.config, case.values), folder)
-        expected = of_transformers(loaded_by_transformers(folder), PROMPTS)
-        edit_config(folder, drop=case.drop, **case.edit)
-        return folder, expected
-
-    return make
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Saved:
+    return saved_cases(tmp_path_factory, CASES, PROMPTS)
 
 
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("tokens", [2048, 24], ids=["whole", "chunked"])
-def test_logits_equal_transformers(name: str, tokens: int, saved: Callable[[str], tuple[Path, list[Tensor]]]) -> None:
+def test_logits_equal_transformers(name: str, tokens: int, saved: Saved) -> None:
     folder, expected = saved(name)
     actual = of_engine(str(folder), PROMPTS, max_batch_tokens=tokens)
     assert largest_difference(actual, expected) < TOLERANCE
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_what_gives_way_is_computed_anew(name: str, saved: Callable[[str], tuple[Path, list[Tensor]]]) -> None:
+def test_what_gives_way_is_computed_anew(name: str, saved: Saved) -> None:
     """Sequences decode together with few blocks, so that some lose theirs and their states, and begin anew."""
     folder, _ = saved(name)
     facts = program_of(describe(resolve(str(folder)).config)).facts
@@ -243,6 +220,6 @@ def test_bfloat16_costs_no_more_than_it_costs_transformers(name: str, tmp_path: 
     assert (ours - exact).abs().mean() < 1.5 * (theirs - exact).abs().mean()
 
 
-def test_every_family_is_compared(saved: Callable[[str], tuple[Path, list[Tensor]]]) -> None:
+def test_every_family_is_compared(saved: Saved) -> None:
     compared = {describe(resolve(str(saved(name)[0])).config).architecture for name in CASES}
     assert compared == RECURRENT

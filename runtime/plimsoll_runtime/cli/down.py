@@ -12,7 +12,7 @@ from plimsoll_runtime.cli import values
 from plimsoll_runtime.errors import UsageError
 
 if TYPE_CHECKING:
-    from plimsoll_runtime.local.state import RunState
+    from plimsoll_runtime.local.run_folder import RunFolder
 
 POLL_SECONDS = 0.1
 WAIT_SECONDS = 60.0
@@ -33,9 +33,9 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Stop one run; 0 once it is gone, 1 if there is none. Raises UsageError where several could be meant."""
-    from plimsoll_runtime.local.state import RunState, all_runs
+    from plimsoll_runtime.local.run_folder import RunFolder, all_runs
 
-    runs = all_runs() if args.port is None else [RunState(args.port)]
+    runs = all_runs() if args.port is None else [RunFolder(args.port)]
     if len(runs) > 1:
         raise UsageError(f"several run: say which with --port ({', '.join(str(run.port) for run in runs)})")
     record = runs[0].read() if runs else None
@@ -60,7 +60,7 @@ def _signal(pid: int, number: signal.Signals) -> None:
         return  # it has ended in this moment
 
 
-def _wait(run: RunState) -> bool:
+def _wait(run: RunFolder) -> bool:
     deadline = time.monotonic() + WAIT_SECONDS
     while run.is_running():
         if time.monotonic() > deadline:

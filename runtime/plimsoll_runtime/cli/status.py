@@ -13,7 +13,7 @@ from plimsoll_runtime.local.placementtext import memory_line, placement_line
 from plimsoll_runtime.local.table import HOST_SLOT
 
 if TYPE_CHECKING:
-    from plimsoll_runtime.local.state import RunState
+    from plimsoll_runtime.local.run_folder import RunFolder
 
 
 def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
@@ -32,9 +32,9 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the records; 1 if there are none."""
-    from plimsoll_runtime.local.state import RunState, all_runs
+    from plimsoll_runtime.local.run_folder import RunFolder, all_runs
 
-    runs = all_runs() if args.port is None else [RunState(args.port)]
+    runs = all_runs() if args.port is None else [RunFolder(args.port)]
     records = [{**record, **_host(run)} for run in runs if (record := run.read()) is not None]
     if args.json:
         print(json.dumps(records, indent=2))
@@ -46,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
     return 0 if records else 1
 
 
-def _host(run: RunState) -> dict[str, Any]:
+def _host(run: RunFolder) -> dict[str, Any]:
     """What the process that models share says of itself, where there is one."""
     report = run.host_access.report()
     return {} if report is None else {"host": report}

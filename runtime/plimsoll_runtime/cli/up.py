@@ -83,7 +83,7 @@ def run(args: argparse.Namespace, serve: Sequence[str] | None = None, host: Sequ
     from plimsoll_runtime.local.model import load_models
     from plimsoll_runtime.local.ports import base_url, listen
     from plimsoll_runtime.local.run import Run, RunOptions
-    from plimsoll_runtime.local.state import RunState
+    from plimsoll_runtime.local.run_folder import RunFolder
     from plimsoll_runtime.weights.demo import unseen_terms
 
     if args.once and args.ask is None:
@@ -112,9 +112,9 @@ def run(args: argparse.Namespace, serve: Sequence[str] | None = None, host: Sequ
             host=HOST if host is None else host,
             host_options=_host_options(args),
         )
-        state = RunState(port)
-        with state.held():
-            return asyncio.run(Run(options, sock, state, console).go())
+        folder = RunFolder(port)
+        with folder.held():
+            return asyncio.run(Run(options, sock, folder, console).go())
 
 
 def _shared(models: list[LocalModel], args: argparse.Namespace, console: Console) -> list[LocalModel]:

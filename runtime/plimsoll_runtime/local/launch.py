@@ -13,7 +13,7 @@ from plimsoll_runtime.local import crd
 from plimsoll_runtime.local.child import Launch
 from plimsoll_runtime.local.model import LocalModel
 from plimsoll_runtime.local.ports import LOOPBACK, free_port
-from plimsoll_runtime.local.state import RunState
+from plimsoll_runtime.local.run_folder import RunFolder
 from plimsoll_runtime.local.together import shared_environment
 
 # -P: the current folder may hold a file named like one of the modules that are imported.
@@ -34,7 +34,7 @@ class RuntimeLaunch:
     model: LocalModel
     slot: str
     threads: int | None
-    state: RunState
+    folder: RunFolder
     serve: Sequence[str] = SERVE
 
     def __call__(self) -> Launch:
@@ -43,8 +43,8 @@ class RuntimeLaunch:
         return Launch(
             command=(*self.serve, *self.model.arguments, *threads, "--host", LOOPBACK, "--port", str(port)),
             url=f"http://{LOOPBACK}:{port}",
-            log=self.state.log(self.slot),
-            last_words=self.state.last_words(self.slot),
+            log=self.folder.log(self.slot),
+            last_words=self.folder.last_words(self.slot),
             environment=dict(self.model.environment),
         )
 
@@ -57,18 +57,18 @@ class GatewayLaunch:
     url: str
     fd: int
     drain_seconds: float
-    state: RunState
+    folder: RunFolder
 
     def __call__(self) -> Launch:
         return Launch(
             command=(
                 *GATEWAY,
-                *("--table", str(self.state.table), "--fd", str(self.fd)),
+                *("--table", str(self.folder.table), "--fd", str(self.fd)),
                 *("--lame-duck-seconds", "0", "--drain-seconds", str(self.drain_seconds)),
             ),
             url=self.url,
-            log=self.state.log(self.slot),
-            last_words=self.state.last_words(self.slot),
+            log=self.folder.log(self.slot),
+            last_words=self.folder.last_words(self.slot),
             pass_fds=(self.fd,),
         )
 
@@ -80,24 +80,24 @@ class HostLaunch:
     slot: str
     models: Sequence[LocalModel]
     options: Sequence[str]
-    state: RunState
+    folder: RunFolder
     host: Sequence[str] = HOST
 
     def __call__(self) -> Launch:
         port, host_port = free_port(), free_port()
-        access = self.state.host_access
+        access = self.folder.host_access
         access.give(f"http://{LOOPBACK}:{host_port}")
-        write_whole(self.state.models, documents(self.models).encode())
+        write_whole(self.folder.models, documents(self.models).encode())
         return Launch(
             command=(
                 *self.host,
-                *("--models", str(self.state.models), "--host", LOOPBACK, "--port", str(port)),
+                *("--models", str(self.folder.models), "--host", LOOPBACK, "--port", str(port)),
                 *("--host-port", str(host_port), "--host-token-file", str(access.token_file)),
                 *("--hold-seconds", str(HOLD_SECONDS), *TURNS, *self.options),
             ),
             url=f"http://{LOOPBACK}:{port}",
-            log=self.state.log(self.slot),
-            last_words=self.state.last_words(self.slot),
+            log=self.folder.log(self.slot),
+            last_words=self.folder.last_words(self.slot),
             environment=shared_environment(self.models),
         )
 

@@ -24,7 +24,7 @@ from plimsoll_runtime.local.display import Display
 from plimsoll_runtime.local.keeper import Keeper
 from plimsoll_runtime.local.launch import HOST, SERVE, GatewayLaunch, HostLaunch, RuntimeLaunch, threads_each
 from plimsoll_runtime.local.model import LocalModel
-from plimsoll_runtime.local.state import RunState, write_atomically
+from plimsoll_runtime.local.run_folder import RunFolder, write_atomically
 from plimsoll_runtime.local.table import HOST_SLOT, replica_slots, table_document
 
 GATEWAY_SLOT = "gateway"
@@ -54,12 +54,12 @@ class RunOptions:
 
 
 class Run:
-    """One `plimsoll up`. `sock` is the gateway's open socket, `state` its folder, held by the caller."""
+    """One `plimsoll up`. `sock` is the gateway's open socket, `folder` its own, held by the caller."""
 
-    def __init__(self, options: RunOptions, sock: socket.socket, state: RunState, console: Console) -> None:
+    def __init__(self, options: RunOptions, sock: socket.socket, folder: RunFolder, console: Console) -> None:
         self._options = options
         self._sock = sock
-        self._state = state
+        self._folder = folder
         self._began = datetime.now(UTC)
         slots = [slot for model in options.models for slot in replica_slots(model)]
         self._board = Board(dict.fromkeys([*slots, GATEWAY_SLOT]))
@@ -90,14 +90,14 @@ class Run:
         threads = threads_each(options.models)
         together = [model for model in options.models if model.in_host and model.replicas]
         if together:
-            host = HostLaunch(HOST_SLOT, together, options.host_options, self._state, options.host)
+            host = HostLaunch(HOST_SLOT, together, options.host_options, self._folder, options.host)
             self._keepers[HOST_SLOT] = Keeper(HOST_SLOT, host, self._board, session, Backoff())
         for model in (model for model in options.models if not model.in_host):
             for slot in replica_slots(model):
                 share = None if model.sets_threads else threads
-                make = RuntimeLaunch(model, slot, share, self._state, options.serve)
+                make = RuntimeLaunch(model, slot, share, self._folder, options.serve)
                 self._keepers[slot] = Keeper(slot, make, self._board, session, Backoff())
-        gateway = GatewayLaunch(GATEWAY_SLOT, options.url, self._sock.fileno(), options.drain_seconds, self._state)
+        gateway = GatewayLaunch(GATEWAY_SLOT, options.url, self._sock.fileno(), options.drain_seconds, self._folder)
         self._keepers[GATEWAY_SLOT] = Keeper(GATEWAY_SLOT, gateway, self._board, session, Backoff())
 
     async def _until_done(self, session: aiohttp.ClientSession, kept: Sequence[asyncio.Task[None]]) -> int:
@@ -173,8 +173,8 @@ class Run:
     def _publish(self) -> None:
         """Write the gateway's table and the record for `plimsoll status`."""
         statuses = self._board.statuses
-        write_atomically(self._state.table, table_document(self._options.models, statuses, self._began))
-        self._state.write(
+        write_atomically(self._folder.table, table_document(self._options.models, statuses, self._began))
+        self._folder.write(
             {
                 "pid": os.getpid(),
                 "url": self._options.url,
@@ -200,7 +200,7 @@ class Run:
             "detail": status.detail,
             "pid": status.pid,
             "url": status.url,
-            "log": str(self._state.log(slot)),
+            "log": str(self._folder.log(slot)),
             "restarts": status.ends,
         }
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from plimsoll_runtime.errors import UsageError
-from plimsoll_runtime.local.state import RunState, all_runs, state_root, write_atomically
+from plimsoll_runtime.local.run_folder import RunFolder, all_runs, state_root, write_atomically
 
 
 @pytest.fixture(autouse=True)
@@ -25,25 +25,25 @@ def test_where_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_run_is_found_while_it_is_held() -> None:
-    state = RunState(8000)
-    assert not state.is_running()
+    folder = RunFolder(8000)
+    assert not folder.is_running()
     assert all_runs() == []
-    with state.held():
-        assert state.read() is None
-        state.write({"pid": 1})
-        other = RunState(8000)
+    with folder.held():
+        assert folder.read() is None
+        folder.write({"pid": 1})
+        other = RunFolder(8000)
         assert other.read() == {"pid": 1}
         assert [run.port for run in all_runs()] == [8000]
         with pytest.raises(UsageError, match="plimsoll down --port 8000"), other.held():
             pass
-    assert not state.is_running()
-    assert state.read() is None
+    assert not folder.is_running()
+    assert folder.read() is None
 
 
 def test_a_killed_run_leaves_nothing_that_looks_alive() -> None:
     code = (
-        "import sys; from plimsoll_runtime.local.state import RunState\n"
-        "s = RunState(8001)\n"
+        "import sys; from plimsoll_runtime.local.run_folder import RunFolder\n"
+        "s = RunFolder(8001)\n"
         "with s.held():\n  s.write({'pid': 1}); print('held', flush=True); sys.stdin.read()"
     )
     with subprocess.Popen(
@@ -51,21 +51,21 @@ def test_a_killed_run_leaves_nothing_that_looks_alive() -> None:
     ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "held\n"
-        assert RunState(8001).read() == {"pid": 1}
+        assert RunFolder(8001).read() == {"pid": 1}
         os.kill(process.pid, signal.SIGKILL)
         process.wait()
-    assert (RunState(8001).folder / "up.json").exists()
-    assert RunState(8001).read() is None
+    assert (RunFolder(8001).folder / "up.json").exists()
+    assert RunFolder(8001).read() is None
     assert all_runs() == []
 
 
 def test_logs_begin_anew() -> None:
-    state = RunState(8000)
-    with state.held():
-        state.log("gemma-0").write_text("old")
-    with state.held():
-        assert not state.log("gemma-0").exists()
-    assert state.folder.stat().st_mode & 0o077 == 0
+    folder = RunFolder(8000)
+    with folder.held():
+        folder.log("gemma-0").write_text("old")
+    with folder.held():
+        assert not folder.log("gemma-0").exists()
+    assert folder.folder.stat().st_mode & 0o077 == 0
 
 
 def test_a_file_is_replaced_whole(tmp_path: Path) -> None:

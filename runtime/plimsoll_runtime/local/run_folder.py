@@ -27,7 +27,7 @@ def write_atomically(path: Path, document: Mapping[str, Any]) -> None:
     write_whole(path, json.dumps(document, indent=2).encode())
 
 
-class RunState:
+class RunFolder:
     """The folder of one run: its record `up.json`, the gateway's table, and the logs.
 
     Whoever runs holds a lock on it, which the kernel lets go however the process ends: a record without a lock is
@@ -99,8 +99,8 @@ class RunState:
         return self.folder / f"{slot}.reason"
 
 
-def all_runs() -> list[RunState]:
+def all_runs() -> list[RunFolder]:
     """The runs that are alive, by port."""
     root = state_root()
     ports = sorted(int(entry.name) for entry in root.iterdir() if entry.name.isdigit()) if root.is_dir() else []
-    return [run for run in map(RunState, ports) if run.is_running()]
+    return [run for run in map(RunFolder, ports) if run.is_running()]
