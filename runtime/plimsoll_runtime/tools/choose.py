@@ -14,6 +14,7 @@ from plimsoll_runtime.tools.formats import (
     hermes,
     kimi_k2,
     llama3,
+    llama4_pythonic,
     minimax,
     mistral,
     phi4,
@@ -35,6 +36,7 @@ FORMATS: Mapping[str, ToolFormat] = {
         phi4,
         granite,
         hermes,
+        llama4_pythonic,
         llama3,
     )
 }

@@ -18,7 +18,9 @@ _TYPES: tuple[tuple[str, type | tuple[type, ...]], ...] = (
     ("object", dict),
     ("null", type(None)),
 )
-_ANY = frozenset(name for name, _ in _TYPES)
+ANY = frozenset(name for name, _ in _TYPES)
+"""All types."""
+
 _MOST_REFERENCES = 8
 
 
@@ -61,11 +63,11 @@ def _type(value: Any) -> frozenset[str]:
 
 def _types(schema: Any, root: Mapping[str, Any], depth: int) -> frozenset[str]:
     if not isinstance(schema, Mapping) or not depth:
-        return _ANY
+        return ANY
     if isinstance(given := schema.get("type"), str):
-        return frozenset({given}) & _ANY or _ANY
+        return frozenset({given}) & ANY or ANY
     if isinstance(given, list):
-        return frozenset(name for name in given if isinstance(name, str)) & _ANY or _ANY
+        return frozenset(name for name in given if isinstance(name, str)) & ANY or ANY
     if "const" in schema:
         return _type(schema["const"])
     if isinstance(options := schema.get("enum"), list) and options:
@@ -75,7 +77,7 @@ def _types(schema: Any, root: Mapping[str, Any], depth: int) -> frozenset[str]:
             return frozenset().union(*(_types(branch, root, depth - 1) for branch in branches))
     if isinstance(reference := schema.get("$ref"), str) and reference.startswith("#/"):
         return _types(_at(root, reference), root, depth - 1)
-    return _ANY
+    return ANY
 
 
 def _at(root: Mapping[str, Any], reference: str) -> Any:

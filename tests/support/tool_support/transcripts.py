@@ -408,4 +408,34 @@ TAGGED = [
     _one("minimax", "unknown", *['<minimax:tool_call>\n<invoke name="fly">\n</invoke>\n</minimax:tool_call>'] * 2),
 ]
 
-TRANSCRIPTS = [*HERMES, *LLAMA3, *MISTRAL, *GRANITE, *PHI4, *KIMI, *DEEPSEEK, *TAGGED]
+PYTHONIC = [
+    _one(
+        "llama4_pythonic",
+        "two",
+        '[get_weather(city="Oslo", days=3), now()]',
+        ("get_weather", '{"city": "Oslo", "days": 3}'),
+        ("now", "{}"),
+    ),
+    _one(
+        "llama4_pythonic",
+        "quotes, brackets and Python's words",
+        "<|python_start|>[search-files("
+        "pattern='a, \"b)\\'', paths=['x', \"]\"], options={'deep': True, 'limit': None})]"
+        "<|python_end|>",
+        ("search-files", '{"pattern": "a, \\"b)\'", "paths": ["x", "]"], "options": {"deep": true, "limit": null}}'),
+    ),
+    _one(
+        "llama4_pythonic",
+        "JSON's words, and a word without quotes",
+        'Well: <|python_start|>[search-files(pattern=all, options={"deep": true})]',
+        "Well: ",
+        ("search-files", '{"pattern": "all", "options": {"deep": true}}'),
+    ),
+    _one("llama4_pythonic", "a list that is none", *["[1] Fermi (1934), [now]"] * 2),
+    _one("llama4_pythonic", "unknown", *["[fly(a=1)]"] * 2),
+    _one("llama4_pythonic", "within text", *["So [now()]"] * 2),
+    _one("llama4_pythonic", "broken: no keyword", "[get_weather(3)]", ("get_weather", "{"), "3)]"),
+    _one("llama4_pythonic", "cut", '[get_weather(city="Oslo", days=1', ("get_weather", '{"city": "Oslo"')),
+]
+
+TRANSCRIPTS = [*HERMES, *LLAMA3, *MISTRAL, *GRANITE, *PHI4, *KIMI, *DEEPSEEK, *TAGGED, *PYTHONIC]

@@ -12,6 +12,7 @@ from plimsoll_runtime.tools.choose import FORMATS, UnknownFormat, fitting, named
 from plimsoll_runtime.tools.formats import hermes
 
 TEMPLATES = {
+    "llama4_pythonic": "<|header_start|>system<|header_end|>[func_name1(params_name1=params_value1)] parameters",
     "qwen3_coder": "<tool_call>\\n<function={{ name }}>\\n<parameter={{ key }}>\\n{{ arguments }}",
     "glm4": "<tool_call>{{ name }}\\n<arg_key>{{ key }}</arg_key>{{ arguments[key] }}",
     "minimax": '{% set begin = "<minimax:tool_call>" %}<invoke name="{{ name }}"><parameter name="{{ key }}">',
