@@ -6,13 +6,39 @@ from collections.abc import Mapping
 from importlib.metadata import EntryPoint, entry_points
 
 from plimsoll_runtime.tools.format import ToolFormat
-from plimsoll_runtime.tools.formats import deepseek_v3, deepseek_v31, granite, hermes, kimi_k2, llama3, mistral, phi4
+from plimsoll_runtime.tools.formats import (
+    deepseek_v3,
+    deepseek_v31,
+    glm4,
+    granite,
+    hermes,
+    kimi_k2,
+    llama3,
+    llama4_pythonic,
+    minimax,
+    mistral,
+    phi4,
+    qwen3_coder,
+)
 
 ENTRY_POINTS = "plimsoll.tool_parsers"
 
 FORMATS: Mapping[str, ToolFormat] = {
     module.FORMAT.name: module.FORMAT
-    for module in (deepseek_v3, deepseek_v31, kimi_k2, mistral, phi4, granite, hermes, llama3)
+    for module in (
+        deepseek_v3,
+        deepseek_v31,
+        kimi_k2,
+        minimax,
+        qwen3_coder,
+        glm4,
+        mistral,
+        phi4,
+        granite,
+        hermes,
+        llama4_pythonic,
+        llama3,
+    )
 }
 """Ours by name, in the order in which templates are asked for them: what has the rarest signs comes first."""
 

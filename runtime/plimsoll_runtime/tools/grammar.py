@@ -98,3 +98,8 @@ def _json(value: str) -> str:
 def _safe(written: str) -> str:
     """Without what would be read as another notation, or as a directive: within JSON both stand in strings only."""
     return written.replace("::=", "\\u003a:=").replace("%llguidance", "\\u0025llguidance")
+
+
+def refused(name: str) -> ConstraintError:
+    """What a format without a grammar raises."""
+    return ConstraintError(f"calls in the format {name} are read, and cannot be enforced: ask for tool_choice auto")

@@ -121,12 +121,12 @@ def until(page: Page, *ends: str, most: int | None = None) -> Reading[tuple[str,
     return found, end
 
 
-def before(page: Page, *ends: str) -> Reading[str]:
+def before(page: Page, *ends: str, cut: bool = False) -> Reading[str]:
     """Some of the text that stands before the first of some texts: as much as is sure. Empty where one stands here, or
-    where the answer is over. What may be the beginning of one is waited for."""
+    where the answer is over. What may be the beginning of one is waited for, and, where the answer is `cut`, left."""
     while True:
         where, end = _first(page.text, page.at, ends)
-        if not end and not page.ended:
+        if not end and (cut or not page.ended):
             where = len(page.text) - _overlap(page.text, page.at, ends)
         if where > page.at or end or page.ended:
             break

@@ -327,4 +327,115 @@ DEEPSEEK = [
     ),
 ]
 
-TRANSCRIPTS = [*HERMES, *LLAMA3, *MISTRAL, *GRANITE, *PHI4, *KIMI, *DEEPSEEK]
+_PLAIN = '{"pattern": "a < b\\n\\"{", "paths": ["x"], "options": {"deep": true}}'
+
+TAGGED = [
+    _one(
+        "qwen3_coder",
+        "two",
+        "I look.\n<tool_call>\n<function=get_weather>\n<parameter=city>\nOslo\n</parameter>\n<parameter=days>\n3\n"
+        "</parameter>\n</function>\n</tool_call>\n<tool_call>\n<function=now>\n</function>\n</tool_call>",
+        "I look.\n",
+        ("get_weather", '{"city": "Oslo", "days": 3}'),
+        ("now", "{}"),
+    ),
+    _one(
+        "qwen3_coder",
+        "without the outer tag, of several lines, and in Python's words",
+        '<function=search-files>\n<parameter=pattern>\na < b\n"{\n</parameter>\n<parameter=paths>["x"]</parameter>\n'
+        "<parameter=options>{'deep': True}</parameter></function>",
+        ("search-files", _PLAIN),
+    ),
+    _one(
+        "qwen3_coder",
+        "a text that looks like a number",
+        "<tool_call><function=get_weather><parameter=city>12</parameter><parameter=more>12</parameter></function>",
+        ("get_weather", '{"city": "12", "more": 12}'),
+    ),
+    _one("qwen3_coder", "unknown", *["<tool_call>\n<function=fly>\n</function>\n</tool_call>"] * 2),
+    _one(
+        "qwen3_coder",
+        "cut in a string",
+        "<tool_call><function=get_weather><parameter=city>\nOs\n</para",
+        ("get_weather", '{"city": "Os'),
+    ),
+    _one(
+        "qwen3_coder",
+        "cut in a number",
+        "<tool_call><function=get_weather><parameter=days>1",
+        ("get_weather", '{"days": '),
+    ),
+    _one(
+        "glm4",
+        "two",
+        "<tool_call>get_weather\n<arg_key>city</arg_key>\n<arg_value>Oslo</arg_value>\n<arg_key>days</arg_key>\n"
+        "<arg_value>3</arg_value>\n</tool_call>\n<tool_call>now\n</tool_call>",
+        ("get_weather", '{"city": "Oslo", "days": 3}'),
+        ("now", "{}"),
+    ),
+    _one(
+        "glm4",
+        "without line breaks",
+        '<tool_call>search-files<arg_key>pattern</arg_key><arg_value>a < b\n"{</arg_value><arg_key>paths</arg_key>'
+        '<arg_value>["x"]</arg_value><arg_key>options</arg_key><arg_value>{"deep": true}</arg_value></tool_call> Done',
+        ("search-files", _PLAIN),
+        " Done",
+    ),
+    _one("glm4", "unknown", *["<tool_call>fly</tool_call>"] * 2),
+    _one(
+        "glm4",
+        "broken: a key without a value",
+        "<tool_call>get_weather<arg_key>city</arg_key>Oslo</tool_call>",
+        ("get_weather", "{"),
+        "city</arg_key>Oslo</tool_call>",
+    ),
+    _one(
+        "minimax",
+        "two",
+        'Well.\n<minimax:tool_call>\n<invoke name="get_weather">\n<parameter name="city">Oslo</parameter>\n'
+        '<parameter name="unit">celsius</parameter>\n</invoke>\n<invoke name="now">\n</invoke>\n</minimax:tool_call>',
+        "Well.\n",
+        ("get_weather", '{"city": "Oslo", "unit": "celsius"}'),
+        ("now", "{}"),
+    ),
+    _one(
+        "minimax",
+        "hard",
+        '<minimax:tool_call><invoke name="search-files"><parameter name="pattern">a < b\n"{</parameter>'
+        '<parameter name="paths">["x"]</parameter><parameter name="options">{"deep": true}</parameter></invoke>',
+        ("search-files", _PLAIN),
+    ),
+    _one("minimax", "unknown", *['<minimax:tool_call>\n<invoke name="fly">\n</invoke>\n</minimax:tool_call>'] * 2),
+]
+
+PYTHONIC = [
+    _one(
+        "llama4_pythonic",
+        "two",
+        '[get_weather(city="Oslo", days=3), now()]',
+        ("get_weather", '{"city": "Oslo", "days": 3}'),
+        ("now", "{}"),
+    ),
+    _one(
+        "llama4_pythonic",
+        "quotes, brackets and Python's words",
+        "<|python_start|>[search-files("
+        "pattern='a, \"b)\\'', paths=['x', \"]\"], options={'deep': True, 'limit': None})]"
+        "<|python_end|>",
+        ("search-files", '{"pattern": "a, \\"b)\'", "paths": ["x", "]"], "options": {"deep": true, "limit": null}}'),
+    ),
+    _one(
+        "llama4_pythonic",
+        "JSON's words, and a word without quotes",
+        'Well: <|python_start|>[search-files(pattern=all, options={"deep": true})]',
+        "Well: ",
+        ("search-files", '{"pattern": "all", "options": {"deep": true}}'),
+    ),
+    _one("llama4_pythonic", "a list that is none", *["[1] Fermi (1934), [now]"] * 2),
+    _one("llama4_pythonic", "unknown", *["[fly(a=1)]"] * 2),
+    _one("llama4_pythonic", "within text", *["So [now()]"] * 2),
+    _one("llama4_pythonic", "broken: no keyword", "[get_weather(3)]", ("get_weather", "{"), "3)]"),
+    _one("llama4_pythonic", "cut", '[get_weather(city="Oslo", days=1', ("get_weather", '{"city": "Oslo"')),
+]
+
+TRANSCRIPTS = [*HERMES, *LLAMA3, *MISTRAL, *GRANITE, *PHI4, *KIMI, *DEEPSEEK, *TAGGED, *PYTHONIC]

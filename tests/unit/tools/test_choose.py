@@ -12,6 +12,10 @@ from plimsoll_runtime.tools.choose import FORMATS, UnknownFormat, fitting, named
 from plimsoll_runtime.tools.formats import hermes
 
 TEMPLATES = {
+    "llama4_pythonic": "<|header_start|>system<|header_end|>[func_name1(params_name1=params_value1)] parameters",
+    "qwen3_coder": "<tool_call>\\n<function={{ name }}>\\n<parameter={{ key }}>\\n{{ arguments }}",
+    "glm4": "<tool_call>{{ name }}\\n<arg_key>{{ key }}</arg_key>{{ arguments[key] }}",
+    "minimax": '{% set begin = "<minimax:tool_call>" %}<invoke name="{{ name }}"><parameter name="{{ key }}">',
     "hermes": '<tool_call>\\n{\\"name\\": \\"{{ name }}\\", \\"arguments\\": {{ call.arguments }}}\\n</tool_call>',
     "llama3": '<|start_header_id|>assistant<|end_header_id|>{"name": "{{ name }}", "parameters": {{ call.arguments }}}',
     "mistral": "[TOOL_CALLS]{{ call.name }}[ARGS]{{ call.arguments | tojson }}",

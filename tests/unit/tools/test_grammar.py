@@ -227,3 +227,9 @@ def test_objects_that_are_no_calls_are_text_for_llama(spelling: LLTokenizer, spe
     assert takes(source, '{"city": "Oslo"}', spelling, special_id)
     assert not takes(source, '{"name": "fly", "parameters": {}}', spelling, special_id)
     assert takes(source, 'So {"name": "fly"', spelling, special_id)
+
+
+@pytest.mark.parametrize("name", sorted(FORMATS.keys() - BODIES.keys()))
+def test_what_cannot_be_enforced_is_refused(name: str, special_id: SpecialId) -> None:
+    with pytest.raises(ConstraintError, match=f"the format {name} are read, and cannot be enforced"):
+        FORMATS[name].grammar(TOOLS, special_id, required=True, parallel=True)

@@ -1,0 +1,56 @@
+"""MiniMax M2: invocations and parameters in tags, values as plain text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from plimsoll_runtime.tools.answer import AnswerParser, Calls, Style
+from plimsoll_runtime.tools.fields import Fields
+from plimsoll_runtime.tools.grammar import SpecialId, refused
+from plimsoll_runtime.tools.parts import Tool
+from plimsoll_runtime.tools.reading import Page, Reading, blanks, expect, until
+from plimsoll_runtime.tools.sections import MOST_NAME, section
+
+_CALLS, _CALLS_END = "<minimax:tool_call>", "</minimax:tool_call>"
+_CALL, _CALL_END, _PARAMETER = "<invoke name=", "</invoke>", "<parameter name="
+
+
+class MiniMax:
+    """`<minimax:tool_call>`, `<invoke name="f">`, `<parameter name="a">1</parameter>`, and the ends of all."""
+
+    name = "minimax"
+    special = True
+
+    def fits(self, template: str) -> bool:
+        """Its marker stands there."""
+        return "minimax:tool_call" in template
+
+    def parser(self, tools: Sequence[Tool]) -> AnswerParser:
+        """For one answer."""
+        return AnswerParser(Style((_CALLS,), _read), tools)
+
+    def grammar(self, tools: Sequence[Tool], special_id: SpecialId, *, required: bool, parallel: bool) -> str:
+        """None yet. Raises ConstraintError."""
+        raise refused(self.name)
+
+
+def _read(page: Page, calls: Calls, marker: str) -> Reading[None]:
+    yield from section(page, calls, _read_call, begin=_CALL, end=_CALLS_END)
+
+
+def _read_call(page: Page, calls: Calls) -> Reading[None]:
+    fields = Fields(calls, calls.tool((yield from _name(page))))
+    yield from fields.begin()
+    yield from blanks(page)
+    while (yield from expect(page, _PARAMETER, _CALL_END)) == _PARAMETER:
+        yield from fields.field(page, (yield from _name(page)), "</parameter>")
+        yield from blanks(page)
+    yield from fields.end()
+
+
+def _name(page: Page) -> Reading[str]:
+    name, _ = yield from until(page, ">", most=MOST_NAME)
+    return name.strip().strip("\"'")
+
+
+FORMAT = MiniMax()

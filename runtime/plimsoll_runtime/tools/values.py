@@ -1,0 +1,87 @@
+"""Values that are written as plain text, made JSON by their schema."""
+
+from __future__ import annotations
+
+import ast
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from plimsoll_runtime.tools.parts import Tool
+
+_TYPES: tuple[tuple[str, type | tuple[type, ...]], ...] = (
+    ("boolean", bool),
+    ("integer", int),
+    ("number", (int, float)),
+    ("string", str),
+    ("array", list),
+    ("object", dict),
+    ("null", type(None)),
+)
+ANY = frozenset(name for name, _ in _TYPES)
+"""All types."""
+
+_MOST_REFERENCES = 8
+
+
+def types_of(tool: Tool, parameter: str) -> frozenset[str]:
+    """The types that a parameter's schema allows; all where it says nothing of them."""
+    properties = tool.parameters.get("properties")
+    found = properties.get(parameter) if isinstance(properties, Mapping) else None
+    return _types(found, tool.parameters, _MOST_REFERENCES)
+
+
+def in_json(text: str, types: frozenset[str]) -> str:
+    """A value's JSON: what the text is, where that is of a type that is allowed, else a string of it."""
+    for value in _readings(text.strip()):
+        if _type(value) & types:
+            return json.dumps(value, ensure_ascii=False)
+    return json.dumps(text, ensure_ascii=False)
+
+
+def _readings(text: str) -> list[Any]:
+    found = []
+    for reader in (_strict, ast.literal_eval):
+        try:
+            value = reader(text)
+            json.dumps(value, allow_nan=False)
+        except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
+            continue
+        found.append(value)
+    return found
+
+
+def _strict(text: str) -> Any:
+    return json.loads(text)
+
+
+def _type(value: Any) -> frozenset[str]:
+    if isinstance(value, bool):
+        return frozenset({"boolean"})
+    return frozenset(name for name, kind in _TYPES if isinstance(value, kind))
+
+
+def _types(schema: Any, root: Mapping[str, Any], depth: int) -> frozenset[str]:
+    if not isinstance(schema, Mapping) or not depth:
+        return ANY
+    if isinstance(given := schema.get("type"), str):
+        return frozenset({given}) & ANY or ANY
+    if isinstance(given, list):
+        return frozenset(name for name in given if isinstance(name, str)) & ANY or ANY
+    if "const" in schema:
+        return _type(schema["const"])
+    if isinstance(options := schema.get("enum"), list) and options:
+        return frozenset().union(*map(_type, options))
+    for key in ("anyOf", "oneOf"):
+        if isinstance(branches := schema.get(key), list) and branches:
+            return frozenset().union(*(_types(branch, root, depth - 1) for branch in branches))
+    if isinstance(reference := schema.get("$ref"), str) and reference.startswith("#/"):
+        return _types(_at(root, reference), root, depth - 1)
+    return ANY
+
+
+def _at(root: Mapping[str, Any], reference: str) -> Any:
+    found: Any = root
+    for step in reference[2:].split("/"):
+        found = found.get(step) if isinstance(found, Mapping) else None
+    return found
