@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from gguf import ExpertGatingFuncType
+
 
 @dataclass(frozen=True)
 class Case:
@@ -108,6 +110,25 @@ CONVERTED: Mapping[str, Case] = {
             "routed_scaling_factor": 2.5,
             "attention_bias": True,
         },
+    ),
+    "ernie4_5-moe": Case(
+        "Ernie4_5_MoeConfig",
+        {
+            **BLOCKS,
+            "moe_num_experts": 6,
+            "moe_k": 3,
+            "moe_intermediate_size": 32,
+        },
+        {"expert_shared_feed_forward_length": 64},
+    ),
+    "minimax-m2": Case(
+        "MiniMaxM2Config",
+        {**BLOCKS, "num_local_experts": 8, "num_experts_per_tok": 3, "head_dim": 16, "rotary_dim": 8},
+        {"rope_dimension_count": 8, "expert_gating_func": ExpertGatingFuncType.SIGMOID},
+    ),
+    "falcon": Case("FalconConfig", BLOCKS),
+    "falcon-grouped": Case(
+        "FalconConfig", {**BLOCKS, "new_decoder_architecture": True, "num_kv_heads": 2, "num_ln_in_parallel_attn": 2}
     ),
     "gpt2": Case("GPT2Config", {**BLOCKS}),
     "starcoder": Case("GPTBigCodeConfig", {**BLOCKS}),

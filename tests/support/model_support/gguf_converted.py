@@ -16,13 +16,14 @@ EXPERT = re.compile(r"(.+\.experts)\.(\d+)\.(.+)")
 SPLIT = {"block_sparse_moe.input_linear": "exps", "shared_mlp.input_linear": "shexp"}
 """Granite's tensors that have gates above what they open, and what llama.cpp calls both."""
 TRANSPOSED = ("c_attn.weight", "c_proj.weight", "c_fc.weight")
-INTERLEAVED = {"gpt_neox": "attention.query_key_value", "bloom": "self_attention.query_key_value"}
+INTERLEAVED = dict.fromkeys(("gpt_neox", "bloom", "falcon"), "attention.query_key_value")
+"""Models whose queries, keys and values lie head by head, or in Falcon group by group."""
 
 
 def is_converted(config: Any) -> bool:
     """Whether its tensors change on the way."""
     counts = ("num_local_experts", "num_experts", "n_routed_experts")
-    mixture = any(getattr(config, name, None) for name in counts)
+    mixture = any(getattr(config, name, None) for name in (*counts, "moe_num_experts"))
     return mixture or config.model_type in ("gpt2", "gpt_bigcode", *INTERLEAVED)
 
 
@@ -52,6 +53,16 @@ def _changed(name: str, tensor: Tensor, config: Any) -> Iterator[tuple[str, Tens
     if config.model_type == "gpt2" and name.endswith(TRANSPOSED):
         tensor = tensor.t()
     elif (part := INTERLEAVED.get(config.model_type, "-")) in name:
-        heads = tensor.view(config.num_attention_heads, 3, -1, *tensor.shape[1:])
-        tensor = heads.transpose(0, 1).reshape(tensor.shape)
+        tensor = _part_by_part(tensor, config)
     yield name.replace("e_score_correction_bias", "e_score_correction.bias"), tensor.squeeze()
+
+
+def _part_by_part(tensor: Tensor, config: Any) -> Tensor:
+    """All queries, all keys, all values."""
+    heads = groups = config.num_attention_heads
+    if config.model_type == "falcon":
+        groups = config.num_kv_heads if config.new_decoder_architecture else 1
+    each = tensor.view(groups, heads // groups + 2, -1, *tensor.shape[1:])
+    return torch.cat(
+        [part.reshape(-1, *tensor.shape[1:]) for part in torch.split(each, [heads // groups, 1, 1], dim=1)]
+    )

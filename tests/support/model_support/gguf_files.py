@@ -11,7 +11,7 @@ import gguf
 import numpy as np
 import torch
 from gguf import GGMLQuantizationType as Kind
-from model_support.gguf_converted import converted, is_converted
+from model_support.gguf_converted import TRANSPOSED, converted, is_converted
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -46,6 +46,9 @@ ARCHITECTURES = {
     "OlmoeConfig": gguf.MODEL_ARCH.OLMOE,
     "GraniteMoeSharedConfig": gguf.MODEL_ARCH.GRANITE_MOE,
     "Glm4MoeConfig": gguf.MODEL_ARCH.GLM4_MOE,
+    "Ernie4_5_MoeConfig": gguf.MODEL_ARCH.ERNIE4_5_MOE,
+    "MiniMaxM2Config": gguf.MODEL_ARCH.MINIMAXM2,
+    "FalconConfig": gguf.MODEL_ARCH.FALCON,
     "GPT2Config": gguf.MODEL_ARCH.GPT2,
     "GPTBigCodeConfig": gguf.MODEL_ARCH.STARCODER,
     "GPTNeoXConfig": gguf.MODEL_ARCH.GPTNEOX,
@@ -117,6 +120,16 @@ def write_gguf(model: Any, path: Path, kind: Kind, *, spelt: bool = False, parts
     writer.close()
 
 
+def round_to(model: Any, kind: Kind) -> None:
+    """Give a model's matrices numbers that a type can hold, in blocks as the converter stores them."""
+    turned = TRANSPOSED if model.config.model_type == "gpt2" else ()
+    for name, parameter in model.named_parameters():
+        values = parameter.detach().t() if name.endswith(turned) else parameter.detach()
+        if parameter.dim() > 1 and values.shape[-1] % gguf.GGML_QUANT_SIZES[kind][0] == 0:
+            rounded = torch.from_numpy(gguf.dequantize(gguf.quantize(values.contiguous().numpy(), kind), kind))
+            parameter.data = (rounded.t() if name.endswith(turned) else rounded).contiguous()
+
+
 def rope_factors(model: Any) -> Tensor:
     """By what llama3's scaling divides each of the rope's frequencies, which is how llama.cpp keeps it."""
     config = model.config
@@ -128,7 +141,7 @@ def rope_factors(model: Any) -> Tensor:
 def _metadata(config: Any) -> dict[str, Any]:
     ropes = getattr(config, "rope_parameters", None) or {"rope_theta": 1e4}
     positions = getattr(config, "max_position_embeddings", 512)
-    plain = config.model_type in ("gpt2", "gpt_bigcode", "bloom")  # they have no such field
+    plain = config.model_type in ("gpt2", "gpt_bigcode", "bloom", "falcon")  # they have no such field
     metadata = {
         "context_length": positions,
         "embedding_length": config.hidden_size,
@@ -153,6 +166,8 @@ def _metadata(config: Any) -> dict[str, Any]:
 def _kv_heads(config: Any) -> int:
     if config.model_type == "gpt_bigcode":
         return 1
+    if config.model_type == "falcon":
+        return int(config.num_kv_heads) if config.new_decoder_architecture else 1
     own = config.model_type in ("gpt2", "gpt_neox", "bloom")  # whose classes keep what they do not know
     return int(config.num_attention_heads if own else config.num_key_value_heads)
 
@@ -192,6 +207,19 @@ _PAIRS: Mapping[str, Mapping[str, str]] = {
         "leading_dense_block_count": "first_k_dense_replace",
         "expert_weights_scale": "routed_scaling_factor",
         "expert_weights_norm": "norm_topk_prob",
+    },
+    "ernie4_5_moe": {
+        "expert_count": "moe_num_experts",
+        "expert_used_count": "moe_k",
+        "expert_feed_forward_length": "moe_intermediate_size",
+        "expert_shared_count": "moe_num_shared_experts",
+        "leading_dense_block_count": "moe_layer_start_index",
+        "interleave_moe_layer_step": "moe_layer_interval",
+    },
+    "minimax_m2": {
+        "expert_count": "num_local_experts",
+        "expert_used_count": "num_experts_per_tok",
+        "expert_feed_forward_length": "intermediate_size",
     },
     "gpt_neox": {"parallel_residual": "use_parallel_residual"},
     "gemma2": {"sliding_window": "sliding_window", **_CAPS},

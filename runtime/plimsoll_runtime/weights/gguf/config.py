@@ -65,6 +65,8 @@ def translate(
         config["query_pre_attn_scalar"] = _query_scalar(config, GEMMA2_27B_LAYERS)
     if arch == "gemma3":
         config |= _gemma3(pairs, config)
+    if arch == "falcon":
+        config |= _falcon(config, tensor_names)
     if family.gating:
         _check_gating(pairs, family.gating)
     config["num_hidden_layers"] -= _guessing(config)
@@ -198,6 +200,18 @@ def _gemma3(pairs: _Pairs, config: Mapping[str, Any]) -> dict[str, Any]:
         "rope_local_base_freq": pairs.get("rope.freq_base_swa", float, 10_000.0),
         "layer_types": _layer_types(pairs.raw("attention.sliding_window_pattern"), config["num_hidden_layers"]),
         "final_logit_softcapping": softcap or None,
+    }
+
+
+def _falcon(config: Mapping[str, Any], names: frozenset[str]) -> dict[str, Any]:
+    """The large ones have groups of heads, and a norm of its own before attention."""
+    kv_heads, own_norm = config["num_key_value_heads"], "blk.0.attn_norm_2.weight" in names
+    grouped = own_norm or kv_heads > 1
+    return {
+        "num_kv_heads": kv_heads,
+        "multi_query": not grouped,
+        "new_decoder_architecture": grouped,
+        "num_ln_in_parallel_attn": 2 if own_norm else 1,
     }
 
 

@@ -169,6 +169,37 @@ FAMILIES: Mapping[str, GgufFamily] = {
         partial=True,
         gating=SIGMOID,
     ),
+    "ernie4_5-moe": GgufFamily(
+        "Ernie4_5_MoeForCausalLM",
+        _experts(
+            "moe_num_experts",
+            "moe_k",
+            "moe_intermediate_size",
+            moe_num_shared_experts=Key("expert_shared_count", int, 0),
+            shared_intermediate_size=Key("expert_shared_feed_forward_length", int, 0),
+            moe_layer_start_index=Key("leading_dense_block_count", int, 0),
+            moe_layer_interval=Key("interleave_moe_layer_step", int, 1),
+        ),
+        gating=SOFTMAX,
+    ),
+    "minimax-m2": GgufFamily(
+        "MiniMaxM2ForCausalLM",
+        _experts(
+            "num_local_experts",
+            "num_experts_per_tok",
+            "intermediate_size",
+            rotary_dim=Key("rope.dimension_count", int),
+        ),
+        partial=True,
+        gating=SIGMOID,
+    ),
+    "falcon": GgufFamily(
+        "FalconForCausalLM",
+        {"ffn_hidden_size": Key("feed_forward_length", int)},
+        {"bias": False},
+        epsilon="layer_norm_epsilon",
+        layer_norms=True,
+    ),
     "gpt2": GgufFamily(
         "GPT2LMHeadModel",
         GPT2,
