@@ -158,19 +158,23 @@ class KvAllocator:
 
         What nobody reads again is given back first. What is promised to others is not available.
         """
-        self.trim(sequence)
-        size, pool = self.block_size, self.pool
+        if self._sliding:
+            self.trim(sequence)
+        size, pool, missing = self.block_size, self.pool, 0
         needed = -(-tokens // size)
-        missing = sum(max(0, needed - table.end) for table in sequence.tables)
+        for table in sequence.tables:
+            missing += max(0, needed - table.first - len(table.blocks))
         if missing > pool.available - self._promised + sequence.promised:
             return False
         for table in sequence.tables:
-            table.blocks.extend(pool.take() for _ in range(needed - table.end))
+            for _ in range(needed - table.first - len(table.blocks)):
+                table.blocks.append(pool.take())
         # Behind a chunk the tables are looked at before the next one, so that the chunk's blocks are given back.
         chunk = self._sliding and tokens > sequence.computed + 1
         sequence.room = tokens if chunk else needed * size
         sequence.planned = None
-        self._promise(sequence, tokens)
+        if self._sliding:
+            self._promise(sequence, tokens)
         return True
 
     def chunk(self, sequence: SequenceState, most: int, spare: int) -> int:
@@ -198,10 +202,9 @@ class KvAllocator:
                 sequence.planned = None
 
     def plan(self, sequence: SequenceState) -> Sequence[BlockTable]:
-        """The tables for a plan, which are copied once for all steps in which they are the same."""
-        if sequence.planned is None:
-            sequence.planned = [table.frozen() for table in sequence.tables]
-        return sequence.planned
+        """The tables for a plan, copied: they are `planned` for all steps in which they are the same."""
+        sequence.planned = planned = [table.frozen() for table in sequence.tables]
+        return planned
 
     def fetch(self, sequence: SequenceState) -> bool:
         """Start to bring what is on the disk of a waiting sequence's prefix to host memory; whether it has to wait.

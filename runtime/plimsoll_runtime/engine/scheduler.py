@@ -402,7 +402,7 @@ class Scheduler:
             sequence.slot,
             start,
             tokens or _UNSEEN,
-            self._kv.plan(sequence),
+            sequence.planned or self._kv.plan(sequence),
             sample,
             sequence.prompt[start + 1 : end + 1] if sequence.scores_prompt else (),
         )

@@ -38,10 +38,13 @@ def step_inputs(plan: StepPlan, block_size: int, device: torch.device, last_chos
     longest = max(lengths)
     rest: tuple[AttentionBatch, ...] = ()
     for group in reversed(range(len(mappings))):
-        tables = [s.tables[group] for s in sequences]
-        contexts = [n - table.first * block_size for n, table in zip(lengths, tables, strict=True)]
+        contexts, tables = [], []
+        for s, length in zip(sequences, lengths, strict=True):
+            table = s.tables[group]
+            contexts.append(length - table.first * block_size)
+            tables.append(table.blocks)
         slots = torch.from_numpy(mappings[group]).to(device)
-        batch = AttentionBatch(query_lens, contexts, [table.blocks for table in tables], slots, rest, longest)
+        batch = AttentionBatch(query_lens, contexts, tables, slots, rest, longest)
         rest = (batch, *rest)
     return StepInputs(torch.from_numpy(tokens).to(device), torch.from_numpy(positions).to(device), batch)
 
@@ -55,13 +58,11 @@ def _decodes(plan: StepPlan, block_size: int, token_ids: Sequence[Sequence[int]]
     starts = [s.start for s in plan.sequences]
     rows = [[ids[0] for ids in token_ids], starts]
     for group in range(len(plan.sequences[0].tables)):
-        tables = [s.tables[group] for s in plan.sequences]
-        rows.append(
-            [
-                t.blocks[start // block_size - t.first] * block_size + start % block_size
-                for t, start in zip(tables, starts, strict=True)
-            ]
-        )
+        slots = []
+        for sequence in plan.sequences:
+            table, start = sequence.tables[group], sequence.start
+            slots.append(table.blocks[start // block_size - table.first] * block_size + start % block_size)
+        rows.append(slots)
     return np.array(rows, dtype=np.int64)
 
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from simulated import VOCAB, SimulatedRunner, oracle
 
 from plimsoll_runtime.engine.core import EngineCore
+from plimsoll_runtime.engine.groups.chunk import Chunked
 from plimsoll_runtime.engine.groups.full import Full
 from plimsoll_runtime.engine.groups.rule import (
     LEAST_CHUNK,
@@ -73,6 +74,22 @@ def test_the_peak_is_what_a_sequence_holds(window: int, tokens: int, size: int, 
 def test_the_longest_sequence_of_a_cache(groups: list[Rule], blocks: int, limit: int) -> None:
     longest = longest_within(groups, blocks, 4, limit)
     assert longest == max((n for n in range(limit + 1) if sequence_blocks(groups, n, 4) <= blocks), default=0)
+
+
+def test_what_a_query_sees() -> None:
+    assert [SlidingWindow(4).oldest(position) for position in (0, 3, 4, 10)] == [0, 0, 1, 7]
+    assert [Chunked(8).oldest(position) for position in (0, 7, 8, 20)] == [0, 0, 8, 16]
+    assert Full().oldest(99) == 0
+
+
+def test_the_first_token_behind_a_prompt_gives_its_chunk_back() -> None:
+    core, _ = grouped(max_batch_tokens=256, num_blocks=160)
+    core.add(request("a", prompt_of(190)))
+    core.step()
+    assert core.stats.blocks_used == 3 * 48
+    core.step()
+    assert core.stats.blocks_used == 48 + 2 * 3
+    drain(core)
 
 
 def test_a_long_answer_holds_its_window() -> None:
