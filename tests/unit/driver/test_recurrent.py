@@ -70,5 +70,5 @@ def test_more_sequences_than_memory_holds_are_refused(mamba: str) -> None:
 
 
 def test_tiers_for_prefixes_are_refused(lfm2: str, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"recurrent layers \(Lfm2ForCausalLM\) there are none: leave them away"):
+    with pytest.raises(UsageError, match=r"recurrent layers \(Lfm2ForCausalLM\): leave them away"):
         LLM(lfm2, **OPTIONS, kv_memory="1MiB", kv_disk=str(tmp_path), kv_disk_size="1MiB")
