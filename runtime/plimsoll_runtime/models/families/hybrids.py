@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from math import ceil
 
-from plimsoll_runtime.errors import ModelError
+from plimsoll_runtime.errors import ModelError, UnsupportedFieldError
 from plimsoll_runtime.models.families.reading import Config
 from plimsoll_runtime.models.spec.decoder import DecoderSpec
 from plimsoll_runtime.models.spec.norm import Norm
@@ -24,7 +24,7 @@ def kinds(config: Config, field: str, default: Sequence[str], known: Sequence[st
         raise ModelError(f"config.json: {field} is {found!r}, which is no list of kinds of layers")
     named = [str(OLD_TYPES.get(kind, kind)) for kind in found]
     if unknown := [kind for kind in named if kind not in known]:
-        raise ModelError(f"config.json: {field} has {unknown[0]!r}, which is not supported")
+        raise UnsupportedFieldError(f"config.json: {field} has {unknown[0]!r}, which is not supported")
     if len(named) != config.layers():
         raise ModelError(f"config.json: {field} names {len(named)} layers, num_hidden_layers {config.layers()}")
     return named

@@ -8,7 +8,7 @@ pass over all tokens that keeps nothing.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -131,16 +131,21 @@ def _ways(model: Any, base: str) -> Iterator[Calling]:
     part = model.get_submodule(base)
     told = [True, False] if has(part, "position_ids") else [False]
     for cache in (name for name in CACHES if has(part, name) and has(part, "use_cache")):
-        yield from (Calling(base, cache, positions, given) for given in (False, True) for positions in told)
+        yield from (Calling(base, cache, positions) for positions in told)
     yield Calling(base, None, told[0])
 
 
-def _gives(stepper: Stepper, tokens: Tensor, sizes: Any, expected: Tensor) -> bool:
-    """Whether steps of these sizes give the hidden states of one pass. A step that fails gives none."""
-    found, cache, start = [], None, 0
+def _gives(stepper: Stepper, tokens: Tensor, sizes: Sequence[int], expected: Tensor) -> bool:
+    """Whether steps of these sizes give the hidden states of one pass, in turns with another sequence's.
+
+    (There are classes that keep states in their modules.) A step that fails gives none.
+    """
+    others = tokens.flip(0)
+    found, cache, other, start = [], None, None, 0
     try:
         for size in sizes:
             hidden, cache = stepper.step(tokens[None, start : start + size], start, cache)
+            _, other = stepper.step(others[None, start : start + size], start, other)
             found.append(hidden[0])
             start += size
     except Exception:  # noqa: BLE001 - of anybody's code, in a way that it may not be meant to be called

@@ -72,7 +72,8 @@ class Stepper:
 
     def _anew(self, tokens: Tensor, cache: Any) -> tuple[Tensor, Any]:
         whole = tokens if cache is None else torch.cat([cache["tokens"], tokens], 1)
-        found = self._base(input_ids=whole, return_dict=True, **self._at(whole, 0))
+        options = {"use_cache": False} if has(self._base, "use_cache") else {}
+        found = self._base(input_ids=whole, return_dict=True, **options, **self._at(whole, 0))
         self._halves.answered(found)
         return found.last_hidden_state[:, -tokens.shape[1] :], {"tokens": whole}
 

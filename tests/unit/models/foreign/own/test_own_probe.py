@@ -38,9 +38,9 @@ def found_of(name: str, **values: Any) -> Findings:
         (
             "RecurrentGemmaConfig",
             {"lru_width": 48, "head_dim": 12, "num_key_value_heads": 1},
-            Calling("model", "past_key_values", positions=True, given=True),
-            Takes.FIRST,
-            False,
+            Calling("model", None, positions=True),
+            Takes.ANY,
+            True,
         ),
         ("OpenAIGPTConfig", {"n_embd": 48, "n_head": 4}, Calling("transformer", None, positions=True), Takes.ANY, True),
     ],
@@ -48,7 +48,9 @@ def found_of(name: str, **values: Any) -> Findings:
 def test_how_a_class_is_called(
     name: str, values: Mapping[str, Any], calling: Calling, takes: Takes, stacks: bool
 ) -> None:
-    """An RWKV's shift of one token takes rows of a batch for one another; GPT-1 has no cache; others give none back."""
+    """An RWKV's shift of one token takes rows of a batch for one another; GPT-1 has no cache; a RecurrentGemma keeps
+    states in its modules, which are everybody's.
+    """
     found = found_of(name, **values)
     assert (found.calling, found.takes, found.axes is not None) == (calling, takes, stacks)
     assert (found.vocab_size, found.hidden_size) == (20, 48)
