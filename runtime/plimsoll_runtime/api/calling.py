@@ -39,8 +39,11 @@ class Calling:
         """The tools, as the chat template knows them."""
         return [definition.shown() for definition in self.definitions]
 
-    def constraint(self, model: ServedModel) -> Constraint:
-        """What the answer is kept to. Raises ApiError for what cannot be enforced."""
+    def constraint(self, model: ServedModel) -> Constraint | None:
+        """What the answer is kept to. Raises ApiError for what cannot be enforced.
+
+        None where it may be words and the format has no grammar: then calls are only read.
+        """
         tokenizer = model.tokenizer
 
         def special_id(marker: str) -> int | None:
@@ -51,6 +54,8 @@ class Calling:
             grammar = self.format.grammar(self.callable, special_id, required=self.required, parallel=self.parallel)
             return Constraint("lark", grammar)
         except ConstraintError as error:
+            if not self.required:
+                return None
             raise invalid(self.field, str(error)) from error
 
     @property
