@@ -20,7 +20,7 @@ from plimsoll_runtime.errors import ModelError, UnsupportedFieldError
 from plimsoll_runtime.execution.attention.base import AttentionBackend
 from plimsoll_runtime.execution.attention.catalogue import ENTRIES, Target
 from plimsoll_runtime.execution.attention.select import candidates
-from plimsoll_runtime.execution.kv_layout import KvLayout, kv_layout
+from plimsoll_runtime.execution.kv_layout import KvLayout, kv_layout, uniform_layout
 from plimsoll_runtime.execution.precision import NAMES, choose_dtype
 from plimsoll_runtime.models.composing import program_of
 from plimsoll_runtime.models.foreign.outline import transformers_outline
@@ -62,6 +62,8 @@ class Model:
     def kv_layout(self, config: EngineConfig) -> KvLayout:
         """How the layers share the KV cache."""
         facts = self.outline.facts
+        if facts.own:
+            return uniform_layout(config.block_size, facts.token_bytes(self.dtype.itemsize))
         longest = config.max_model_len or facts.max_positions
         return kv_layout(facts.attention, longest, config.block_size, self.dtype.itemsize)
 

@@ -56,6 +56,11 @@ def kv_layout(shapes: Sequence[AttentionShape], longest: int, block_size: int, e
     return KvLayout(groups, tuple(rule for rule, _ in parts), block_size, token_bytes * block_size)
 
 
+def uniform_layout(block_size: int, token_bytes: int) -> KvLayout:
+    """Of a decoder that keeps caches by itself: blocks of no layer, which hold nothing and are counted."""
+    return KvLayout(((),), (Full(),), block_size, token_bytes * block_size)
+
+
 def _rule(shape: AttentionShape, longest: int, block_size: int) -> Rule:
     """What a layer keeps. Slopes that go by where a token stands, and odd chunks, need the first tokens."""
     if shape.alibi is not None and shape.alibi.coarse:

@@ -29,14 +29,12 @@ class Takes(Enum):
 class Calling:
     """How a model is called. `base`: the part that gives hidden states; `cache`: the argument that its cache is.
 
-    Without one it is given all tokens anew in each step. `positions`: it is told them, or counts by itself. `given`:
-    it is handed an empty cache to begin with, and gives none back.
+    Without one it is given all tokens anew in each step. `positions`: it is told them, or counts by itself.
     """
 
     base: str
     cache: str | None
     positions: bool
-    given: bool = False
 
 
 class Stepper:
@@ -54,21 +52,13 @@ class Stepper:
         """
         if self.calling.cache is None:
             return self._anew(tokens, cache)
-        if cache is None and self.calling.given:
-            cache = self._empty()
         options = {} if cache is None else {self.calling.cache: cache}
         found = self._base(input_ids=tokens, use_cache=True, return_dict=True, **options, **self._at(tokens, start))
         self._halves.answered(found)
-        after = cache if self.calling.given else getattr(found, self.calling.cache, None)
+        after = getattr(found, self.calling.cache, None)
         if after is None:
             raise UnservedError(f"gives no {self.calling.cache} back")
         return found.last_hidden_state, after
-
-    def _empty(self) -> Any:
-        """What Transformers' own `generate` begins with."""
-        from transformers import DynamicCache
-
-        return DynamicCache(config=self._base.config)
 
     def _anew(self, tokens: Tensor, cache: Any) -> tuple[Tensor, Any]:
         whole = tokens if cache is None else torch.cat([cache["tokens"], tokens], 1)
