@@ -1,7 +1,9 @@
 """`plimsoll serve` as a process of its own, with the real engine and a tiny random model."""
 
+import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import httpx
+import jsonschema
 import openai
 import psutil
 import pytest
@@ -61,8 +64,8 @@ class Served:
 def serve(tiny_model: Path, tmp_path: Path) -> Iterator[Callable[..., Served]]:
     started: list[Served] = []
 
-    def start(*options: str) -> Served:
-        command = [sys.executable, "-m", "plimsoll_runtime", "serve", str(tiny_model), "--name", "tiny", "--port", "0"]
+    def start(*options: str, model: Path = tiny_model) -> Served:
+        command = [sys.executable, "-m", "plimsoll_runtime", "serve", str(model), "--name", "tiny", "--port", "0"]
         command += ["--kv-memory", "8MiB", "--threads", "1", *options]
         log = tmp_path / "termination-log"
         environment = os.environ | {"PLIMSOLL_TERMINATION_LOG": str(log)}
@@ -247,3 +250,43 @@ def test_answers_are_of_their_schema(serve: Callable[..., Served]) -> None:
                 "json_schema": {"name": "a", "schema": {"type": "array", "uniqueItems": True}},
             },
         )
+
+
+CALLS_AS_HERMES = "{% for t in tools or [] %}{{ t.function.name }}<tool_call>{% endfor %}{{ messages[-1].content }}"
+
+
+def test_calls_are_of_their_tools(serve: Callable[..., Served], tiny_model: Path, tmp_path: Path) -> None:
+    """A model of random weights calls what it is told to, with arguments of the schema, whole and streamed."""
+    folder = Path(shutil.copytree(tiny_model, tmp_path / "hermes"))
+    path = folder / "tokenizer_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"chat_template": CALLS_AS_HERMES}))
+    served = serve("--tool-format", "hermes", model=folder)
+    parameters = {
+        "type": "object",
+        "properties": {
+            "unit": {"enum": ["kelvin", "celsius"]},
+            "days": {"type": "integer", "minimum": 0, "maximum": 9},
+        },
+        "required": ["unit", "days"],
+        "additionalProperties": False,
+    }
+    weather = {"type": "function", "function": {"name": "get_weather", "parameters": parameters}}
+    other = {"type": "function", "function": {"name": "get_time"}}
+    asked: Any = {
+        "model": "tiny",
+        "messages": [{"role": "user", "content": "Hi"}],
+        "tools": [weather, other],
+        "seed": 3,
+    }
+    named: Any = {"type": "function", "function": {"name": "get_weather"}}
+    whole = served.client.chat.completions.create(**asked, tool_choice=named)
+    [call] = whole.choices[0].message.tool_calls or []
+    jsonschema.validate(json.loads(call.function.arguments), parameters)
+    streamed = ""
+    for chunk in served.client.chat.completions.create(**asked, tool_choice=named, stream=True):
+        streamed += "".join(added.function.arguments for added in chunk.choices[0].delta.tool_calls or ())
+    assert streamed == call.function.arguments
+    required = served.client.chat.completions.create(**asked, tool_choice="required", parallel_tool_calls=False)
+    [call] = required.choices[0].message.tool_calls or []
+    assert call.function.name in ("get_weather", "get_time")
+    assert required.choices[0].finish_reason == "tool_calls"
