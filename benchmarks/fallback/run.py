@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from tokenizers import Tokenizer, models
 
 from fallback.classes import CLASSES, VOCAB, Class
 from plimsoll_runtime import LLM, SamplingParams
@@ -62,6 +63,8 @@ def _save(chosen: Class, folder: str) -> None:
     torch.manual_seed(0)
     build: Any = transformers.AutoModelForCausalLM.from_config
     build(chosen.made(), dtype=torch.float32).save_pretrained(folder)
+    words = models.WordLevel({f"w{i}": i for i in range(VOCAB)}, unk_token="w0")
+    Tokenizer(words).save(f"{folder}/tokenizer.json")
 
 
 def _stacks(folder: Path) -> bool:
