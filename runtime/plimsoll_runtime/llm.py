@@ -30,6 +30,7 @@ from plimsoll_runtime.errors import UsageError
 from plimsoll_runtime.interrupts import Uninterrupted
 from plimsoll_runtime.progress import silent
 from plimsoll_runtime.structured.checker import Checker
+from plimsoll_runtime.structured.grammar import check_tokens
 from plimsoll_runtime.structured.vocabulary import vocabulary_of
 from plimsoll_runtime.text.output import OutputText
 from plimsoll_runtime.text.tokenizer import load_tokenizer
@@ -164,6 +165,7 @@ class LLM:
                 continue
             try:
                 self._checker.check(constraint)
+                check_tokens(constraint, self.info.vocab_size)
                 self._engine.use(self._vocabulary)
             except ConstraintError as error:
                 raise UsageError(f"the constraint {error}") from error

@@ -49,13 +49,10 @@ def prepare(body: ChatRequest, model: ServedModel, record: RequestRecord) -> Gen
         logprobs=(body.top_logprobs or 0) if body.logprobs else None,
         prompt_logprobs=body.prompt_logprobs,
         stop=model.chat_stop,
+        constraint=None if called is None else called.constraint(model),
     )
-    if called is not None:
-        params = msgspec.structs.replace(
-            params,
-            constraint=called.constraint(model),
-            skip_special_tokens=params.skip_special_tokens and not called.format.special,
-        )
+    if called is not None and called.format.special:
+        params = msgspec.structs.replace(params, skip_special_tokens=False)
     check_params(model, params)
     ids = encode_chat(
         model,

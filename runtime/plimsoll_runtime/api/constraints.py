@@ -12,6 +12,7 @@ from plimsoll_runtime.api.served import ServedModel
 from plimsoll_runtime.engine.constraint import Constraint, ConstraintError
 from plimsoll_runtime.engine.messages import EngineInfo, Vocabulary
 from plimsoll_runtime.structured.checker import Checker
+from plimsoll_runtime.structured.grammar import check_tokens
 from plimsoll_runtime.structured.vocabulary import vocabulary_of
 from plimsoll_runtime.text.tokenizer import Tokenizer
 
@@ -25,13 +26,13 @@ async def admit(model: ServedModel, constraint: Constraint, param: str) -> None:
 
     Raises ApiError for what cannot be kept to.
     """
-    known = _vocabularies.get(model.tokenizer)
-    if known is not None and _checker.has_passed(constraint):
-        model.engine.use(known)
-        return
-    check = partial(_checked, model.tokenizer, model.engine.info, constraint)
+    info = model.engine.info
     try:
-        vocabulary = await asyncio.get_running_loop().run_in_executor(_thread, check)
+        check_tokens(constraint, info.vocab_size)
+        vocabulary = _vocabularies.get(model.tokenizer)
+        if vocabulary is None or not _checker.has_passed(constraint):
+            check = partial(_checked, model.tokenizer, info, constraint)
+            vocabulary = await asyncio.get_running_loop().run_in_executor(_thread, check)
     except ConstraintError as error:
         raise invalid(param, str(error)) from error
     model.engine.use(vocabulary)

@@ -7,6 +7,7 @@ language allows next, whether or not the text is spelled by the tokens that the 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +28,7 @@ _JSON_OPTIONS = {
 """Between a document's parts there may be a space, or a line break with indentation, so that every text ends."""
 _OBJECT = "x-guidance"
 _MOST_OPTIONS = 2000
+_TOKENS = re.compile(r"<\[([^\]>]*)\]>")
 
 _LIMITS: dict[str, Any] = {
     "max_items_in_row": 2000,
@@ -60,6 +62,16 @@ def check(constraint: Constraint, tokenizer: LLTokenizer | None = None) -> None:
     wrong, messages = LLMatcher.validate_grammar_with_warnings(written(constraint), tokenizer, limits=limits())
     if messages:
         raise ConstraintError(told(messages[0]) if wrong else f"cannot be kept to: {told(messages[0])}")
+
+
+def check_tokens(constraint: Constraint, vocab_size: int) -> None:
+    """Raises ConstraintError for a grammar that names a token (`<[7]>`, `<[7-9,12]>`) beyond the vocabulary."""
+    if constraint.kind not in ("grammar", "lark"):
+        return
+    for named in _TOKENS.findall(constraint.source):
+        largest = max(map(int, re.findall(r"\d+", named)), default=0)
+        if largest >= vocab_size:
+            raise ConstraintError(f"names the token {largest}, and the vocabulary has {vocab_size}")
 
 
 def told(message: str) -> str:

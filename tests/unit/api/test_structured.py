@@ -71,6 +71,11 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     (as_outputs(regex="a", choice=["b"]), "structured_outputs", "regex and choice"),
     (as_outputs(choice=[]), "structured_outputs", "one text or more"),
     (as_outputs(grammar="start: ("), "structured_outputs", "."),
+    (
+        as_outputs(grammar='start: <[1-9]> "a" <[2, 4000]>'),
+        "structured_outputs",
+        "names the token 4000, and the vocabulary has",
+    ),
     (as_outputs(yaml="a"), "structured_outputs.yaml", "Unknown parameter"),
     (as_outputs(regex="a" * 300_000), "structured_outputs", "262144 are the most"),
     (as_schema({}) | as_outputs(regex="a"), "structured_outputs", "'response_format' says already"),

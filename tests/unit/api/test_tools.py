@@ -205,6 +205,7 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
         "tools",
         "uniqueItems",
     ),
+    ({"tools": TOOLS, "min_tokens": 3}, "min_tokens", "ends by its grammar"),
     ({"messages": assistant("{")}, "messages[0].tool_calls[0].function.arguments", "no JSON"),
     ({"messages": assistant("[1]")}, "messages[0].tool_calls[0].function.arguments", "a JSON object"),
     ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0].tool_call_id", "which call"),

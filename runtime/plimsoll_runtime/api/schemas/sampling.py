@@ -150,8 +150,11 @@ class SamplingFields(ModelFields):
         logprobs: int | None,
         prompt_logprobs: int | None,
         stop: tuple[str, ...] = (),
+        constraint: Constraint | None = None,
     ) -> SamplingParams:
-        """The engine's parameters; `stop` is added to the request's own. Raises ApiError naming the field."""
+        """The engine's parameters; `stop` is added to the request's own, and a `constraint` stands for what the
+        request itself says that the answer is to be like. Raises ApiError naming the field.
+        """
         given = {name: getattr(self, name) for name in _SAME_NAME}
         try:
             return SamplingParams(
@@ -160,7 +163,7 @@ class SamplingFields(ModelFields):
                 prompt_logprobs=prompt_logprobs,
                 stop=tuple(dict.fromkeys((*self.stop, *stop))),
                 stop_token_ids=tuple(self.stop_token_ids or ()),
-                constraint=self.constraint(),
+                constraint=constraint or self.constraint(),
                 **{name: value for name, value in given.items() if value is not None},
             )
         except ParamsError as error:
