@@ -197,7 +197,8 @@ def test_what_gives_way_is_computed_anew(name: str, saved: Saved) -> None:
     params = SamplingParams(temperature=0.0, max_tokens=24, ignore_eos=True, logprobs=1)
     asked = prompts((17, 3, 30, 2, 25, 60))
     answers = [result.outputs[0] for result in llm.generate(list(asked), params)]
-    assert bool(llm.stats.preemptions) == bool(facts.attention), "without attention there are blocks for everybody"
+    whole = any(shape.window is None for shape in facts.attention)
+    assert bool(llm.stats.preemptions) == whole, "where no layer keeps everything, there are blocks for everybody"
     texts = [prompt + list(answer.token_ids) for prompt, answer in zip(asked, answers, strict=True)]
     for prompt, answer, expected in zip(
         asked, answers, of_transformers(loaded_by_transformers(folder), texts), strict=True
