@@ -56,7 +56,12 @@ def test_a_wrong_source_is_named_and_fixing_it_heals(kube: Kube, tiny: dict[str,
         state=lambda: kube.describe(MODEL),
     )
     assert "that-is-not-there" in loaded["message"]
-    assert any(kind == "Warning" and "that-is-not-there" in text for kind, _, text in kube.events(MODEL))
+    until(
+        "a warning that names it",
+        lambda: any(kind == "Warning" and "that-is-not-there" in text for kind, _, text in kube.events(MODEL)),
+        timeout=30,
+        state=lambda: kube.describe(MODEL),
+    )
     tiny["spec"]["model"]["source"] = source
     kube.apply(tiny)
     kube.wait_condition(MODEL, "Ready", "True")
