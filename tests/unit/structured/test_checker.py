@@ -83,6 +83,7 @@ def test_what_was_found_is_kept() -> None:
     checker.check(Constraint.choice(["a"]))
     assert checker._process is not None
     checker._process.kill()
+    checker._process.wait()
     checker.check(Constraint.choice(["a"]))
     with pytest.raises(ConstraintError, match="takes too much work"):
         checker.check(Constraint.choice(["b"]))
