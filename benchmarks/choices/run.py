@@ -14,10 +14,11 @@ from collections.abc import Callable
 
 import psutil
 
+from no_model import no_model
 from plimsoll_runtime.driver.client import AsyncEngine
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.engine.core import EngineCore
-from plimsoll_runtime.engine.messages import AddRequest, EngineInfo
+from plimsoll_runtime.engine.messages import AddRequest
 from plimsoll_runtime.engine.params import SamplingParams
 from plimsoll_runtime.engine.plan import SequenceOutput, StepPlan, StepResult
 from plimsoll_runtime.engine.prompt import Prompt
@@ -36,18 +37,12 @@ class NoRunner:
 def build(config: EngineConfig, progress: Callable[[str, float], None]) -> EngineCore:
     """An engine over `NoRunner`, with room for every prompt."""
     limit = config.max_model_len or 1
-    info = EngineInfo(
+    info = no_model(
         model=config.model,
-        architecture="none",
-        dtype="none",
-        device="cpu",
-        attention_backend="none",
         vocab_size=VOCAB,
         max_model_len=limit,
         block_size=BLOCK_SIZE,
         num_blocks=2 * limit // BLOCK_SIZE,
-        weight_bytes=0,
-        kv_bytes=0,
         eos_token_ids=[],
     )
     return EngineCore(config, info, NoRunner())

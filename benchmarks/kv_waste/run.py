@@ -11,6 +11,7 @@ import sys
 from typing import Any
 
 import question
+from no_model import no_model
 from options import Options
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.engine.core import EngineCore
@@ -76,19 +77,11 @@ def _length(rng: random.Random, mean: int) -> int:
 
 
 def _info(config: EngineConfig) -> EngineInfo:
-    return EngineInfo(
-        model="none",
-        architecture="none",
-        dtype="none",
-        device="cpu",
-        attention_backend="none",
+    return no_model(
         vocab_size=VOCAB,
         max_model_len=MAX_LEN,
         block_size=config.block_size,
         num_blocks=1 + TOKENS_OF_CACHE // config.block_size,
-        weight_bytes=0,
-        kv_bytes=0,
-        eos_token_ids=[2],
     )
 
 

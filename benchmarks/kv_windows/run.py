@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import question
+from no_model import no_model
 from options import Options
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.engine.core import EngineCore
@@ -118,19 +119,12 @@ def _without_window(shape: AttentionShape) -> AttentionShape:
 
 
 def _info(config: EngineConfig, layout: KvLayout, cache_bytes: int) -> EngineInfo:
-    return EngineInfo(
-        model="none",
-        architecture="none",
-        dtype="none",
+    return no_model(
         device="cuda",
-        attention_backend="none",
         vocab_size=VOCAB,
         max_model_len=LONGEST,
         block_size=layout.block_size,
         num_blocks=1 + cache_bytes // layout.block_bytes,
-        weight_bytes=0,
-        kv_bytes=0,
-        eos_token_ids=[2],
         groups=layout.rules,
     )
 

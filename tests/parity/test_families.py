@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from model_support.cases import Case, Saved, saved_cases
+from model_support.configs import LATENT, MSCALED
 from model_support.forward import largest_difference, loaded_by_transformers, of_engine, of_transformers
 from model_support.specs import MIXTURES, RECURRENT
 from model_support.tiny import prompts
@@ -35,22 +36,6 @@ GROWING: Mapping[str, Any] = {
     "mscale": 1.0,
     "mscale_all_dim": 1.0,
     "llama_4_scaling_beta": 0.6,
-}
-LATENT: Mapping[str, Any] = {
-    "num_key_value_heads": 4,
-    "kv_lora_rank": 32,
-    "q_lora_rank": 24,
-    "qk_nope_head_dim": 16,
-    "qk_rope_head_dim": 8,
-    "v_head_dim": 12,
-}
-MSCALED: Mapping[str, Any] = {
-    "rope_type": "yarn",
-    "rope_theta": 1e4,
-    "factor": 16.0,
-    "original_max_position_embeddings": 32,
-    "mscale": 0.7,
-    "mscale_all_dim": 1.2,
 }
 MPT: Mapping[str, Any] = {"d_model": 48, "n_layers": 3, "n_heads": 4, "max_seq_len": 256}
 HEADS: Mapping[str, Any] = {"head_dim": 16}

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from model_support.cases import VISIBLE, Case, Saved, Spec, saved_cases, with_mistakes
+from model_support.configs import DEEPSEEK, MSCALED
 from model_support.forward import backend_of, largest_difference, of_engine
 from model_support.specs import MIXTURES, with_ropes, with_shapes
 from model_support.tiny import prompts
@@ -156,26 +157,6 @@ LLAMA4: Mapping[str, Any] = {
     "floor_scale": 8,
     "attn_scale": 0.5,
     "rope_parameters": {"rope_type": "default", "rope_theta": 1e4},
-}
-DEEPSEEK: Mapping[str, Any] = {
-    "num_key_value_heads": 4,
-    "n_routed_experts": 8,
-    "num_experts_per_tok": 3,
-    "moe_intermediate_size": 24,
-    "kv_lora_rank": 32,
-    "q_lora_rank": 24,
-    "qk_nope_head_dim": 16,
-    "qk_rope_head_dim": 8,
-    "v_head_dim": 12,
-    "first_k_dense_replace": 1,
-}
-MSCALED: Mapping[str, Any] = {
-    "rope_type": "yarn",
-    "rope_theta": 1e4,
-    "factor": 16.0,
-    "original_max_position_embeddings": 32,
-    "mscale": 0.7,
-    "mscale_all_dim": 1.2,
 }
 LONGROPE: Mapping[str, Any] = {
     "rope_type": "longrope",

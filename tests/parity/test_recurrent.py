@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from model_support.cases import Case, Saved, saved_cases
+from model_support.configs import DELTA
 from model_support.forward import largest_difference, loaded_by_transformers, of_engine, of_transformers
 from model_support.specs import RECURRENT
 from model_support.tiny import make_model, prompts, save_model
@@ -23,14 +24,6 @@ PROMPTS = prompts((1, 2, 3, 17, 64, 90, 200))
 """Past every window (16), and past what is scanned at a time (64)."""
 
 
-DELTA: Mapping[str, Any] = {
-    "head_dim": 16,
-    "linear_num_key_heads": 2,
-    "linear_num_value_heads": 4,
-    "linear_key_head_dim": 8,
-    "linear_value_head_dim": 12,
-    "layer_types": ["linear_attention", "full_attention", "linear_attention"],
-}
 EXPERTS: Mapping[str, Any] = {
     "num_experts": 8,
     "num_experts_per_tok": 3,

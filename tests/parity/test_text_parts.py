@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from model_support.configs import DEEPSEEK, DELTA
 from model_support.forward import largest_difference, of_engine, of_transformers
 from model_support.tiny import COMMON, prompts, randomise, save_model
 
@@ -39,14 +40,6 @@ GROWING = {
     "llama_4_scaling_beta": 0.8,
 }
 MROPE = {"rope_type": "default", "rope_theta": 1e3, "mrope_section": [2, 2, 2]}
-DELTA: Mapping[str, Any] = {
-    "head_dim": 16,
-    "linear_num_key_heads": 2,
-    "linear_num_value_heads": 4,
-    "linear_key_head_dim": 8,
-    "linear_value_head_dim": 12,
-    "layer_types": ["linear_attention", "full_attention", "linear_attention"],
-}
 CASES: Mapping[str, tuple[str, Mapping[str, Any], Mapping[str, Any]]] = {
     "Gemma3": ("Gemma3Config", {"model_type": "gemma3_text", "head_dim": 16, "sliding_window": 16}, VISION),
     "Mistral3": ("Mistral3Config", {"model_type": "mistral", "head_dim": 16, "sliding_window": 16}, VISION),
@@ -65,16 +58,7 @@ CASES: Mapping[str, tuple[str, Mapping[str, Any], Mapping[str, Any]]] = {
         "Mistral3Config",
         {
             "model_type": "mistral4",
-            "num_key_value_heads": 4,
-            "n_routed_experts": 8,
-            "num_experts_per_tok": 3,
-            "moe_intermediate_size": 24,
-            "kv_lora_rank": 32,
-            "q_lora_rank": 24,
-            "qk_nope_head_dim": 16,
-            "qk_rope_head_dim": 8,
-            "v_head_dim": 12,
-            "first_k_dense_replace": 1,
+            **DEEPSEEK,
             "rope_parameters": GROWING,
         },
         VISION,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -55,47 +57,26 @@ def paged_attention(
                     f"{name} is {tensor.dtype} on {tensor.device}; expected contiguous float32 beside query"
                 )
     _check_batch(batch, query.device)
+    terms: dict[str, Any] = {
+        "scale": scale,
+        "window": window,
+        "softcap": softcap,
+        "chunk": chunk,
+        "slopes": slopes,
+        "sinks": sinks,
+    }
     if not use_triton(implementation, query):
-        return paged_attention_reference(
-            query,
-            key_cache,
-            value_cache,
-            batch,
-            scale=scale,
-            window=window,
-            softcap=softcap,
-            chunk=chunk,
-            slopes=slopes,
-            sinks=sinks,
-        )
+        return paged_attention_reference(query, key_cache, value_cache, batch, **terms)
     out = torch.empty(query.shape, dtype=query.dtype, device=query.device)
     arguments = (out, query, key_cache, value_cache, batch)
     if batch.decodes:
         from plimsoll_kernels.paged_attention.decode.kernel import launch_decode
 
-        launch_decode(
-            *arguments,
-            scale=scale,
-            window=window,
-            softcap=softcap,
-            chunk=chunk,
-            slopes=slopes,
-            sinks=sinks,
-            config=configs.decode,
-        )
+        launch_decode(*arguments, **terms, config=configs.decode)
     if batch.max_query_len > 1:
         from plimsoll_kernels.paged_attention.prefill.kernel import launch_prefill
 
-        launch_prefill(
-            *arguments,
-            scale=scale,
-            window=window,
-            softcap=softcap,
-            chunk=chunk,
-            slopes=slopes,
-            sinks=sinks,
-            config=configs.prefill,
-        )
+        launch_prefill(*arguments, **terms, config=configs.prefill)
     return out
 
 

@@ -17,7 +17,9 @@ from plimsoll_runtime.tools.choose import UnknownFormat, fitting, named
 from plimsoll_runtime.tools.format import ToolFormat, ToolParser
 from plimsoll_runtime.tools.parts import Arguments, CallBegins, Part, Text, Tool
 
+# Looking for other packages' formats reads what is installed: once for a template or a name, not for each request.
 _fitting = lru_cache(64)(fitting)
+_named = lru_cache(64)(named)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,13 +67,7 @@ class Calling:
 
     def reader(self) -> CallReader:
         """For one answer."""
-        return CallReader(self.format.parser(self.callable))
-
-    def finish_reason(self, reason: str | None, calls: int) -> str | None:
-        """Why an answer ended, with so many calls in it."""
-        if reason != "stop" or not calls or self.by_name:
-            return reason
-        return "function_call" if self.old else "tool_calls"
+        return CallReader(self, self.format.parser(self.callable))
 
 
 def calling(body: ChatRequest, model: ServedModel) -> Calling | None:
@@ -99,7 +95,7 @@ def calling(body: ChatRequest, model: ServedModel) -> Calling | None:
 
 def _format(name: str | None, template: str, field: str) -> ToolFormat:
     try:
-        found = _fitting(template) if name is None else named(name)
+        found = _fitting(template) if name is None else _named(name)
     except UnknownFormat as error:
         raise invalid(field, str(error)) from error
     if found is None:
@@ -129,7 +125,8 @@ class Call:
 class CallReader:
     """Turns the text of one answer into words and calls, and keeps the calls."""
 
-    def __init__(self, parser: ToolParser) -> None:
+    def __init__(self, calling: Calling, parser: ToolParser) -> None:
+        self._calling = calling
         self._parser = parser
         self.calls: list[Call] = []
 
@@ -144,6 +141,17 @@ class CallReader:
             elif isinstance(part, Arguments):
                 self.calls[part.index].arguments.append(part.text)
         return parts
+
+    @property
+    def old(self) -> bool:
+        """Whether calls are told in the fields that OpenAI had before."""
+        return self._calling.old
+
+    def finish_reason(self, reason: str | None) -> str | None:
+        """Why the answer ended, by what it has called."""
+        if reason != "stop" or not self.calls or self._calling.by_name:
+            return reason
+        return "function_call" if self.old else "tool_calls"
 
 
 def words(parts: Sequence[Part]) -> str:

@@ -77,7 +77,6 @@ class ChatAnswers:
 
     def __init__(self, body: ChatRequest, called: Calling | None, job: Generation, meter: UsageMeter) -> None:
         self._body = body
-        self._called = called
         self._tokenizer = job.model.tokenizer
         self._meter = meter
         self._head = f"chatcmpl-{job.record.request_id}", int(time.time()), job.model.names[0]
@@ -98,7 +97,7 @@ class ChatAnswers:
 
     def whole(self) -> ChatAnswer:
         """All of them."""
-        choices = [choice.whole(self._called) for choice in self._choices]
+        choices = [choice.whole() for choice in self._choices]
         return ChatAnswer(*self._head, choices, self._meter.usage(), FINGERPRINT, self._prompt_logprobs)
 
     def events(self, piece: Piece) -> list[ChatChunk]:
@@ -109,13 +108,13 @@ class ChatAnswers:
             events.append(self._first(piece))
         choice.last = delta
         logprobs = chat_logprobs(piece.logprobs, self._tokenizer) if piece.logprobs and self._body.logprobs else None
-        for added in choice.deltas(delta, self._called, told=logprobs is not None):
+        for added in choice.deltas(delta, told=logprobs is not None):
             events.append(self._chunk(ChatChunkChoice(choice.index, added, logprobs)))
             logprobs = None
         if delta.finish_reason is not None:
             stop = UNSET if delta.stop_reason is None else delta.stop_reason
-            reason = choice.finish_reason(self._called)
-            events.append(self._chunk(ChatChunkChoice(choice.index, ChatDelta(), None, reason, stop)))
+            last = ChatChunkChoice(choice.index, ChatDelta(), None, choice.finish_reason, stop)
+            events.append(self._chunk(last))
         return events
 
     def last(self) -> list[ChatChunk]:
@@ -151,50 +150,48 @@ class _Choice:
         else:
             self.texts.append(words(self.reader.push(delta.text, last=delta.finish_reason is not None)))
 
-    def deltas(self, delta: TextDelta, called: Calling | None, *, told: bool) -> Sequence[ChatDelta]:
+    def deltas(self, delta: TextDelta, *, told: bool) -> Sequence[ChatDelta]:
         """What more of a stream says; one at least where something is `told` of its tokens."""
-        if self.reader is None or called is None:
+        if self.reader is None:
             return [ChatDelta(content=delta.text)] if delta.text or told else []
         parts = self.reader.push(delta.text, last=delta.finish_reason is not None)
-        return [_delta(part, self.reader, called) for part in parts] or ([ChatDelta(content="")] if told else [])
+        return [_delta(part, self.reader) for part in parts] or ([ChatDelta(content="")] if told else [])
 
-    def finish_reason(self, called: Calling | None) -> str | None:
+    @property
+    def finish_reason(self) -> str | None:
         """Why it ended."""
         assert self.last is not None, "an answer has at least one piece"
-        if self.reader is None or called is None:
-            return self.last.finish_reason
-        return called.finish_reason(self.last.finish_reason, len(self.reader.calls))
+        reason = self.last.finish_reason
+        return reason if self.reader is None else self.reader.finish_reason(reason)
 
-    def whole(self, called: Calling | None) -> ChatChoice:
+    def whole(self) -> ChatChoice:
         """It has ended."""
         assert self.last is not None, "an answer has at least one piece"
         logprobs = ChatLogprobs([token for part in self.logprobs for token in part.content]) if self.logprobs else None
-        return ChatChoice(
-            self.index, self._message(called), logprobs, self.finish_reason(called), self.last.stop_reason
-        )
+        return ChatChoice(self.index, self._message(), logprobs, self.finish_reason, self.last.stop_reason)
 
-    def _message(self, called: Calling | None) -> ChatAnswerMessage:
+    def _message(self) -> ChatAnswerMessage:
         message = ChatAnswerMessage("assistant", "".join(self.texts))
-        if self.reader is None or called is None or not self.reader.calls:
+        if self.reader is None or not self.reader.calls:
             return message
         message.content = message.content or None
         calls = [
             CallAnswer(call.id, "function", FunctionCall(call.name, "".join(call.arguments)))
             for call in self.reader.calls
         ]
-        if called.old:
+        if self.reader.old:
             message.function_call = calls[0].function
         else:
             message.tool_calls = calls
         return message
 
 
-def _delta(part: Part, reader: CallReader, called: Calling) -> ChatDelta:
+def _delta(part: Part, reader: CallReader) -> ChatDelta:
     """A part of an answer with calls, as a stream tells it."""
     if isinstance(part, Text):
         return ChatDelta(content=part.text)
     function = FunctionCall(part.name) if isinstance(part, CallBegins) else FunctionCall(arguments=part.text)
-    if called.old:
+    if reader.old:
         return ChatDelta(function_call=function)
     added = CallDelta(part.index, function)
     if isinstance(part, CallBegins):

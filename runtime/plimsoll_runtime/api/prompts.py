@@ -66,14 +66,14 @@ def encode_chat(
         return model.tokenizer.encode(text, add_special_tokens=bool(add_special_tokens))
 
 
-def _named_results(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def _named_results(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """The messages, in which results name the function that was called where a call before them says it."""
     names: dict[str | None, str] = {}
-    shown = []
+    shown: list[Mapping[str, Any]] = []
     for message in messages:
         names |= {call.get("id"): call["function"]["name"] for call in message.get("tool_calls") or ()}
         named = message["role"] == "tool" and "name" not in message and message.get("tool_call_id") in names
-        shown.append({**message, "name": names[message["tool_call_id"]]} if named else dict(message))
+        shown.append({**message, "name": names[message["tool_call_id"]]} if named else message)
     return shown
 
 

@@ -72,7 +72,6 @@ class EngineCore:
         for each in self._timelines:
             each.clear()
         self._scheduler = Scheduler(_limits(config, info), new_policy(config.policy), tiers=tiers)
-        self._compiler = compiler
         self._held = None if compiler is None else HeldRequests(compiler)
         self._check_every = config.check_integrity_every
         self.durations = StepDurations(config.step_timeout)
@@ -129,8 +128,8 @@ class EngineCore:
 
     def use(self, vocabulary: Vocabulary) -> None:
         """Compile constraints for this vocabulary: told once, before the first request that has one."""
-        if self._compiler is not None:
-            self._compiler.use(vocabulary)
+        if self._held is not None:
+            self._held.use(vocabulary)
 
     def resize(self, kv_bytes: int) -> None:
         """Let the next steps give the KV cache whole blocks of at most so many bytes.

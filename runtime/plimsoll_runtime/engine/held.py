@@ -31,6 +31,10 @@ class HeldRequests:
     def __len__(self) -> int:
         return len(self._held)
 
+    def use(self, vocabulary: Vocabulary) -> None:
+        """Compile for this vocabulary."""
+        self._compiler.use(vocabulary)
+
     def add(self, request: AddRequest) -> None:
         """Hold a request with a constraint. Raises UsageError for an id that is held."""
         assert request.params.constraint is not None

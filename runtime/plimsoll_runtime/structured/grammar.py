@@ -41,6 +41,11 @@ _LIMITS: dict[str, Any] = {
 """Bounds of work and memory, in llguidance's own units: some tenths of a second, and some tens of megabytes."""
 
 
+def documents_of(schema: Mapping[str, Any]) -> str:
+    """The JSON documents of a schema, within a grammar."""
+    return "%json " + json.dumps({**schema, _OBJECT: _JSON_OPTIONS})
+
+
 def limits() -> LLParserLimits:
     """What compiling and matching may take."""
     from llguidance import LLParserLimits
@@ -89,7 +94,7 @@ def _json(source: str) -> str:
         raise ConstraintError(f"a schema is a JSON object or true, not {source[:40]}")
     if _OBJECT in schema:
         raise ConstraintError(f"the schema's {_OBJECT!r} is not offered")
-    return "start: %json " + json.dumps({**schema, _OBJECT: _JSON_OPTIONS})
+    return "start: " + documents_of(schema)
 
 
 def _regex(source: str) -> str:

@@ -8,16 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from plimsoll_runtime.engine.constraint import ConstraintError
+from plimsoll_runtime.structured.grammar import documents_of
 from plimsoll_runtime.tools.parts import Tool
 
 SpecialId = Callable[[str], int | None]
-
-_JSON_OPTIONS = {
-    "whitespace_flexible": True,
-    "whitespace_pattern": r"[ ]?|\n[ \t]{0,40}",
-    "coerce_one_of": False,
-    "lenient": False,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +40,7 @@ def marked(value: str, special_id: SpecialId) -> str:
 
 def schema(value: Any) -> str:
     """A JSON value of a schema. Spaces and line breaks may stand between its parts."""
-    return "%json " + _safe(json.dumps({**value, "x-guidance": _JSON_OPTIONS}))
+    return _safe(documents_of(value))
 
 
 def arguments(tool: Tool) -> str:
