@@ -4,7 +4,8 @@ import pytest
 
 from plimsoll_gateway.errors import code_of
 from plimsoll_gateway.relay import NO_SUCH_MODEL
-from plimsoll_runtime.api.errors import ApiError, error_response
+from plimsoll_runtime.api.dialect import OPENAI
+from plimsoll_runtime.api.errors import ApiError
 from plimsoll_runtime.api.hosting.refusals import as_api_errors
 from plimsoll_runtime.residency.errors import NotPlaced
 
@@ -13,10 +14,9 @@ def test_a_model_that_has_left_a_host_is_told_by_its_code() -> None:
     with pytest.raises(ApiError) as told, as_api_errors():
         raise NotPlaced("m")
     assert told.value.status == 404
-    assert code_of(bytes(error_response(told.value).body)) == NO_SUCH_MODEL
+    assert code_of(bytes(OPENAI.response(told.value).body)) == NO_SUCH_MODEL
 
 
 def test_a_path_that_a_host_does_not_offer_has_another() -> None:
-    assert (
-        code_of(bytes(error_response(ApiError("Unknown path: POST /v1/embeddings.", status=404)).body)) != NO_SUCH_MODEL
-    )
+    unknown = OPENAI.response(ApiError("Unknown path: POST /v1/embeddings.", status=404))
+    assert code_of(bytes(unknown.body)) != NO_SUCH_MODEL

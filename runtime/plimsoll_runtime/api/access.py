@@ -13,7 +13,8 @@ from http import HTTPStatus
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from plimsoll_runtime.api.errors import ApiError, error_response
+from plimsoll_runtime.api.dialect import dialect_of
+from plimsoll_runtime.api.errors import ApiError
 from plimsoll_runtime.api.gateways import BELIEVED_HEADER, DIRECT
 from plimsoll_runtime.api.load import LOAD_HEADER
 from plimsoll_runtime.api.metrics import Metrics
@@ -58,7 +59,7 @@ class Access:
                 return
             self._state.admit()
         except ApiError as error:
-            await error_response(error)(scope, receive, answer.send)
+            await dialect_of(scope).response(error)(scope, receive, answer.send)
             return
         try:
             await self._app(scope, receive, answer.send)

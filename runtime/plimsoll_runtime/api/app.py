@@ -17,9 +17,10 @@ from plimsoll_runtime import __version__
 from plimsoll_runtime.api.access import CLIENT_GONE, Access
 from plimsoll_runtime.api.chat import chat
 from plimsoll_runtime.api.completions import completions
+from plimsoll_runtime.api.dialect import dialect_of
 from plimsoll_runtime.api.disconnect import ClientGoneError
 from plimsoll_runtime.api.docs import POLICY, page
-from plimsoll_runtime.api.errors import RETRY_AFTER, ApiError, error_response, json_response
+from plimsoll_runtime.api.errors import RETRY_AFTER, ApiError, json_response
 from plimsoll_runtime.api.metrics import CONTENT_TYPE, Metrics
 from plimsoll_runtime.api.models import list_models, show_model
 from plimsoll_runtime.api.openapi import document
@@ -71,7 +72,8 @@ def _with_models(endpoint: Endpoint, state: ServerState) -> Callable[[Request], 
         except Exception:
             logger.exception("request %s failed", record.request_id)
             message = f"The server failed; its log says why (request {record.request_id})."
-            return error_response(ApiError(message, status=HTTPStatus.INTERNAL_SERVER_ERROR))
+            error = ApiError(message, status=HTTPStatus.INTERNAL_SERVER_ERROR)
+            return dialect_of(request.scope).response(error)
 
     return route
 
@@ -117,9 +119,9 @@ def _methods(method: str) -> list[str]:
     return ["GET", "HEAD"] if method == "GET" else [method]
 
 
-async def _answer_api_error(_request: Request, error: Exception) -> Response:
+async def _answer_api_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, ApiError)
-    return error_response(error)
+    return dialect_of(request.scope).response(error)
 
 
 async def _answer_http_error(request: Request, error: Exception) -> Response:
@@ -130,7 +132,8 @@ async def _answer_http_error(request: Request, error: Exception) -> Response:
         HTTPStatus.NOT_FOUND: f"Unknown path: {where}.",
         HTTPStatus.METHOD_NOT_ALLOWED: f"Method not allowed: {where}.",
     }.get(HTTPStatus(error.status_code), str(error.detail))
-    return error_response(ApiError(told, status=error.status_code, headers=error.headers))
+    refused = ApiError(told, status=error.status_code, headers=error.headers)
+    return dialect_of(request.scope).response(refused)
 
 
 async def _answer_gone(_request: Request, _error: Exception) -> Response:

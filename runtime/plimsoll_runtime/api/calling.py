@@ -1,10 +1,9 @@
-"""A chat in which the model may call tools: what it is shown, what its answer is kept to, and what is read of it."""
+"""A chat in which the model may call tools: what it is shown, and what its answer is kept to."""
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -14,8 +13,8 @@ from plimsoll_runtime.api.schemas.tools import FunctionDefinition
 from plimsoll_runtime.api.served import ServedModel
 from plimsoll_runtime.engine.constraint import Constraint, ConstraintError
 from plimsoll_runtime.tools.choose import UnknownFormat, fitting, named
-from plimsoll_runtime.tools.format import ToolFormat, ToolParser
-from plimsoll_runtime.tools.parts import Arguments, CallBegins, Part, Text, Tool
+from plimsoll_runtime.tools.format import ToolFormat
+from plimsoll_runtime.tools.parts import Tool
 
 # Looking for other packages' formats reads what is installed: once for a template or a name, not for each request.
 _fitting = lru_cache(64)(fitting)
@@ -65,10 +64,6 @@ class Calling:
         """Where the tools stand in the body."""
         return "functions" if self.old else "tools"
 
-    def reader(self) -> CallReader:
-        """For one answer."""
-        return CallReader(self, self.format.parser(self.callable))
-
 
 def calling(body: ChatRequest, model: ServedModel) -> Calling | None:
     """None where the model is to call nothing. Raises ApiError."""
@@ -111,49 +106,3 @@ def _choice(body: ChatRequest) -> str:
     if isinstance(given, str):
         return given
     return given.name if body.functions is not None else given.function.name  # type: ignore[union-attr]
-
-
-@dataclass(slots=True)
-class Call:
-    """A call while it grows."""
-
-    name: str
-    id: str = field(default_factory=lambda: f"call_{uuid.uuid4().hex[:24]}")
-    arguments: list[str] = field(default_factory=list)
-
-
-class CallReader:
-    """Turns the text of one answer into words and calls, and keeps the calls."""
-
-    def __init__(self, calling: Calling, parser: ToolParser) -> None:
-        self._calling = calling
-        self._parser = parser
-        self.calls: list[Call] = []
-
-    def push(self, text: str, *, last: bool) -> list[Part]:
-        """What more text says; `last`: nothing follows."""
-        parts = list(self._parser.push(text)) if text else []
-        if last:
-            parts += self._parser.finish()
-        for part in parts:
-            if isinstance(part, CallBegins):
-                self.calls.append(Call(part.name))
-            elif isinstance(part, Arguments):
-                self.calls[part.index].arguments.append(part.text)
-        return parts
-
-    @property
-    def old(self) -> bool:
-        """Whether calls are told in the fields that OpenAI had before."""
-        return self._calling.old
-
-    def finish_reason(self, reason: str | None) -> str | None:
-        """Why the answer ended, by what it has called."""
-        if reason != "stop" or not self.calls or self._calling.by_name:
-            return reason
-        return "function_call" if self.old else "tool_calls"
-
-
-def words(parts: Sequence[Part]) -> str:
-    """The text for the user."""
-    return "".join(part.text for part in parts if isinstance(part, Text))

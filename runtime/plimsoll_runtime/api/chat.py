@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-import msgspec
 from msgspec import UNSET, UnsetType
 
-from plimsoll_runtime.api.calling import Calling, CallReader, calling, words
-from plimsoll_runtime.api.choices import Wanted, plan_choices
+from plimsoll_runtime.api.conversation import converse
 from plimsoll_runtime.api.endpoint import Endpoint
 from plimsoll_runtime.api.fingerprint import FINGERPRINT
 from plimsoll_runtime.api.generation import Generation
 from plimsoll_runtime.api.ignored import ignored_headers
 from plimsoll_runtime.api.logprobs import chat_logprobs, prompt_logprobs
 from plimsoll_runtime.api.pieces import Piece
-from plimsoll_runtime.api.prompts import check_params, encode_chat
+from plimsoll_runtime.api.reading import AnswerReader
 from plimsoll_runtime.api.record import RequestRecord
 from plimsoll_runtime.api.schemas.answers import (
     CallAnswer,
@@ -42,32 +40,7 @@ from plimsoll_runtime.tools.parts import CallBegins, Part, Text
 
 def prepare(body: ChatRequest, model: ServedModel, record: RequestRecord) -> Generation:
     """Check everything that can be known before the engine is asked. Raises ApiError."""
-    body.check()
-    called = calling(body, model)
-    params = body.sampling_params(
-        max_tokens=body.token_limit,
-        logprobs=(body.top_logprobs or 0) if body.logprobs else None,
-        prompt_logprobs=body.prompt_logprobs,
-        stop=model.chat_stop,
-        constraint=None if called is None else called.constraint(model),
-    )
-    if called is not None and called.format.special:
-        params = msgspec.structs.replace(params, skip_special_tokens=False)
-    check_params(model, params)
-    ids = encode_chat(
-        model,
-        body.messages,
-        add_generation_prompt=body.add_generation_prompt,
-        continue_final_message=body.continue_final_message,
-        variables=body.chat_template_kwargs,
-        add_special_tokens=body.add_special_tokens,
-        tools=None if called is None else called.shown,
-    )
-    wanted = Wanted([ids], params, "messages", n=body.choices, max_tokens=body.token_limit, cache_salt=body.cache_salt)
-    constrained_by = body.constraint_field if called is None else called.field
-    return Generation(
-        model, plan_choices(model, wanted, record), record, partial(ChatAnswers, body, called), constrained_by
-    )
+    return converse(body, model, record, partial(ChatAnswers, body))
 
 
 class ChatAnswers:
@@ -75,21 +48,20 @@ class ChatAnswers:
     the very end.
     """
 
-    def __init__(self, body: ChatRequest, called: Calling | None, job: Generation, meter: UsageMeter) -> None:
+    def __init__(
+        self, body: ChatRequest, reader: Callable[[], AnswerReader], job: Generation, meter: UsageMeter
+    ) -> None:
         self._body = body
         self._tokenizer = job.model.tokenizer
         self._meter = meter
         self._head = f"chatcmpl-{job.record.request_id}", int(time.time()), job.model.names[0]
-        self._choices = [
-            _Choice(index, None if called is None else called.reader()) for index in range(len(job.choices))
-        ]
+        self._choices = [_Choice(index, reader()) for index in range(len(job.choices))]
         self._prompt_logprobs: PromptLogprobs | UnsetType = UNSET
 
     def add(self, piece: Piece) -> None:
         """Take what a step added to the whole."""
         choice = self._choices[piece.choice.index]
-        choice.last = piece.delta
-        choice.add(piece.delta)
+        choice.reader.push(piece.delta)
         if self._body.logprobs:
             choice.logprobs.append(chat_logprobs(piece.logprobs, self._tokenizer))
         if piece.prompt_logprobs is not None and self._prompt_logprobs is UNSET:
@@ -104,16 +76,15 @@ class ChatAnswers:
         """What a step adds to a stream."""
         choice, delta = self._choices[piece.choice.index], piece.delta
         events = []
-        if choice.last is None:
+        if not choice.reader.begun:
             events.append(self._first(piece))
-        choice.last = delta
         logprobs = chat_logprobs(piece.logprobs, self._tokenizer) if piece.logprobs and self._body.logprobs else None
         for added in choice.deltas(delta, told=logprobs is not None):
             events.append(self._chunk(ChatChunkChoice(choice.index, added, logprobs)))
             logprobs = None
         if delta.finish_reason is not None:
             stop = UNSET if delta.stop_reason is None else delta.stop_reason
-            last = ChatChunkChoice(choice.index, ChatDelta(), None, choice.finish_reason, stop)
+            last = ChatChunkChoice(choice.index, ChatDelta(), None, choice.reader.finish_reason, stop)
             events.append(self._chunk(last))
         return events
 
@@ -138,41 +109,22 @@ class _Choice:
     """One answer while it grows."""
 
     index: int
-    reader: CallReader | None
-    texts: list[str] = field(default_factory=list)
+    reader: AnswerReader
     logprobs: list[ChatLogprobs] = field(default_factory=list)
-    last: TextDelta | None = None
-
-    def add(self, delta: TextDelta) -> None:
-        """Take more of the whole."""
-        if self.reader is None:
-            self.texts.append(delta.text)
-        else:
-            self.texts.append(words(self.reader.push(delta.text, last=delta.finish_reason is not None)))
 
     def deltas(self, delta: TextDelta, *, told: bool) -> Sequence[ChatDelta]:
         """What more of a stream says; one at least where something is `told` of its tokens."""
-        if self.reader is None:
-            return [ChatDelta(content=delta.text)] if delta.text or told else []
-        parts = self.reader.push(delta.text, last=delta.finish_reason is not None)
+        parts = self.reader.push(delta)
         return [_delta(part, self.reader) for part in parts] or ([ChatDelta(content="")] if told else [])
-
-    @property
-    def finish_reason(self) -> str | None:
-        """Why it ended."""
-        assert self.last is not None, "an answer has at least one piece"
-        reason = self.last.finish_reason
-        return reason if self.reader is None else self.reader.finish_reason(reason)
 
     def whole(self) -> ChatChoice:
         """It has ended."""
-        assert self.last is not None, "an answer has at least one piece"
         logprobs = ChatLogprobs([token for part in self.logprobs for token in part.content]) if self.logprobs else None
-        return ChatChoice(self.index, self._message(), logprobs, self.finish_reason, self.last.stop_reason)
+        return ChatChoice(self.index, self._message(), logprobs, self.reader.finish_reason, self.reader.stop_reason)
 
     def _message(self) -> ChatAnswerMessage:
-        message = ChatAnswerMessage("assistant", "".join(self.texts))
-        if self.reader is None or not self.reader.calls:
+        message = ChatAnswerMessage("assistant", self.reader.words)
+        if not self.reader.calls:
             return message
         message.content = message.content or None
         calls = [
@@ -186,8 +138,8 @@ class _Choice:
         return message
 
 
-def _delta(part: Part, reader: CallReader) -> ChatDelta:
-    """A part of an answer with calls, as a stream tells it."""
+def _delta(part: Part, reader: AnswerReader) -> ChatDelta:
+    """A part of an answer, as a stream tells it."""
     if isinstance(part, Text):
         return ChatDelta(content=part.text)
     function = FunctionCall(part.name) if isinstance(part, CallBegins) else FunctionCall(arguments=part.text)

@@ -61,8 +61,3 @@ def json_response(body: Any, status: int = HTTPStatus.OK, headers: Mapping[str, 
     return Response(
         msgspec.json.encode(body), status_code=status, media_type="application/json", headers=dict(headers or {})
     )
-
-
-def error_response(error: ApiError) -> Response:
-    """The answer that tells a client about an error."""
-    return json_response(error.body, error.status, error.headers)

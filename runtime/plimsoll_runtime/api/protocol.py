@@ -12,7 +12,8 @@ from http import HTTPStatus
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from plimsoll_runtime.api.errors import ApiError, error_response
+from plimsoll_runtime.api.dialect import OPENAI
+from plimsoll_runtime.api.errors import ApiError
 
 HEAD_SECONDS = 20.0
 
@@ -62,7 +63,7 @@ class PatientProtocol(H11Protocol):
     def _refuse(self) -> None:
         message = f"The headers of the request did not end within {HEAD_SECONDS:g} s."
         error = ApiError(message, status=HTTPStatus.REQUEST_TIMEOUT, code="request_timeout")
-        answer = error_response(error)
+        answer = OPENAI.response(error)
         for event in (
             h11.Response(status_code=error.status, headers=[*answer.raw_headers, (b"connection", b"close")]),
             h11.Data(data=bytes(answer.body)),

@@ -1,4 +1,4 @@
-"""Server-sent events: a stream of JSON, ended by [DONE], or by an error."""
+"""Server-sent events: a stream of JSON, ended as its dialect says, or by an error."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
+from plimsoll_runtime.api.dialect import Dialect, dialect_of
 from plimsoll_runtime.api.disconnect import ClientGoneError, unless_gone
 from plimsoll_runtime.api.errors import ApiError
 from plimsoll_runtime.api.record import RequestRecord
@@ -30,6 +31,7 @@ class Comment(msgspec.Struct, frozen=True):
 Events = AsyncGenerator[msgspec.Struct, None]
 STALLED_SECONDS = 60.0
 """A client that reads nothing of its stream for this long counts as gone. Until then its model is kept awake."""
+END = b"\n\n"
 HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 
 
@@ -62,7 +64,9 @@ class EventStream(Response):
         """Run as an ASGI application."""
         try:
             async with aclosing(self._rest):
-                await unless_gone(partial(self._gone, receive), self._send_all(partial(self._timed, send)))
+                await unless_gone(
+                    partial(self._gone, receive), self._send_all(partial(self._timed, send), dialect_of(scope))
+                )
         except ClientGoneError:
             self._record.finished("disconnect")
 
@@ -86,29 +90,27 @@ class EventStream(Response):
         finally:
             hearing.cancel()
 
-    async def _send_all(self, send: Send) -> None:
+    async def _send_all(self, send: Send, dialect: Dialect) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        await self._send_event(send, self._first)
+        await self._send_event(send, self._first, dialect)
         try:
             async for event in self._rest:
-                await self._send_event(send, event)
-            await _send_data(send, b"[DONE]", more=False)
+                await self._send_event(send, event, dialect)
         except ApiError as error:
             logger.warning("stream ended by an error: %s", error.message)
-            await _send_data(send, msgspec.json.encode(error.body), more=False)
+            last = dialect.event(dialect.error(error)) + END
+        else:
+            last = b"" if dialect.end is None else b"data: " + dialect.end + END
+        await _send(send, last, more=False)
 
-    async def _send_event(self, send: Send, event: msgspec.Struct) -> None:
+    async def _send_event(self, send: Send, event: msgspec.Struct, dialect: Dialect) -> None:
         if isinstance(event, Comment):
-            await _send(send, f": {event.text}".encode())
+            await _send(send, f": {event.text}".encode() + END)
             return
         started = time.perf_counter()
-        await _send_data(send, msgspec.json.encode(event))
+        await _send(send, dialect.event(event) + END)
         self._record.send_seconds += time.perf_counter() - started
 
 
-async def _send_data(send: Send, data: bytes, *, more: bool = True) -> None:
-    await _send(send, b"data: " + data, more=more)
-
-
-async def _send(send: Send, block: bytes, *, more: bool = True) -> None:
-    await send({"type": "http.response.body", "body": block + b"\n\n", "more_body": more})
+async def _send(send: Send, data: bytes, *, more: bool = True) -> None:
+    await send({"type": "http.response.body", "body": data, "more_body": more})

@@ -14,7 +14,7 @@ from plimsoll_runtime.api.record import RequestRecord
 from plimsoll_runtime.api.sse import STALLED_SECONDS, EventStream
 
 
-class Number(msgspec.Struct, frozen=True):
+class Number(msgspec.Struct, frozen=True, tag=True):
     number: int
 
 
@@ -41,7 +41,7 @@ class Client:
             self.closed_at = asyncio.get_running_loop().time()
 
 
-def stream(client: Client, count: int) -> tuple[RequestRecord, float]:
+def stream(client: Client, count: int, path: str = "/v1/completions") -> tuple[RequestRecord, float]:
     """The record, and how long it took."""
     record, took = RequestRecord("r"), list[float]()
 
@@ -50,7 +50,7 @@ def stream(client: Client, count: int) -> tuple[RequestRecord, float]:
         began = loop.time()
         events = client.numbers(count)
         first = await anext(events)
-        await EventStream(first, events, record, {})({"type": "http"}, client.receive, client.send)
+        await EventStream(first, events, record, {})({"type": "http", "path": path}, client.receive, client.send)
         took.append(loop.time() - began)
 
     run(main())
@@ -72,3 +72,12 @@ def test_one_that_is_slow_gets_everything() -> None:
     assert seconds == pytest.approx(5 * (STALLED_SECONDS - 1))
     assert client.taken[-1] == b"data: [DONE]\n\n"
     assert record.finish_reasons == []
+
+
+def test_a_stream_is_named_and_ended_as_its_path_s_clients_expect() -> None:
+    client = Client()
+    stream(client, 2, "/v1/responses")
+    assert client.taken[1:] == [b'event: Number\ndata: {"type":"Number","number":%d}\n\n' % n for n in (0, 1)] + [b""]
+    client = Client()
+    stream(client, 1)
+    assert client.taken[1:] == [b'data: {"type":"Number","number":0}\n\n', b"data: [DONE]\n\n"]
