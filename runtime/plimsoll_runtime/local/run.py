@@ -17,7 +17,7 @@ import aiohttp
 from rich.console import Console
 
 from plimsoll_runtime.errors import ErrorKind
-from plimsoll_runtime.local.ask import AskError, ask
+from plimsoll_runtime.local.ask import ask
 from plimsoll_runtime.local.backoff import Backoff
 from plimsoll_runtime.local.board import Board, Phase, Status
 from plimsoll_runtime.local.display import Display
@@ -26,6 +26,7 @@ from plimsoll_runtime.local.launch import HOST, SERVE, GatewayLaunch, HostLaunch
 from plimsoll_runtime.local.model import LocalModel
 from plimsoll_runtime.local.run_folder import RunFolder, write_atomically
 from plimsoll_runtime.local.table import HOST_SLOT, replica_slots, table_document
+from plimsoll_runtime.local.talk.stream import AskError, Server
 
 GATEWAY_SLOT = "gateway"
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -134,7 +135,8 @@ class Run:
         with self._display.paused():
             self._display.line(f"\n> {question}", "bold")
             try:
-                await ask(session, self._options.url, model.served_names[0], question, _api_key(model), _to_stdout)
+                server = Server(self._options.url, _api_key(model))
+                await ask(session, server, model.served_names[0], question, _to_stdout)
             except AskError as error:
                 _to_stdout("\n")
                 self._display.line(f"plimsoll up: no answer: {error}", "red")

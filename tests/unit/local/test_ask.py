@@ -2,75 +2,33 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any
+from collections.abc import AsyncIterator
 
 import aiohttp
 import pytest
 from aiohttp import web
+from local_support.fake_gateway import FakeGateway, delta, events, fake_gateway
 
-from plimsoll_runtime.local.ask import AskError, ask
-
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-
-
-class FakeGateway:
-    """Says that a model is ready after `unready` questions, and answers as told."""
-
-    def __init__(self) -> None:
-        self.url = ""
-        self.unready = 0
-        self.requests: list[tuple[dict[str, Any], str | None]] = []
-        self.answer: Handler
-
-    async def model(self, request: web.Request) -> web.Response:
-        self.unready -= 1
-        return web.json_response({"ready": self.unready < 0})
-
-    async def chat(self, request: web.Request) -> web.StreamResponse:
-        self.requests.append((await request.json(), request.headers.get("authorization")))
-        return await self.answer(request)
+from plimsoll_runtime.local.ask import ask
+from plimsoll_runtime.local.talk.stream import AskError, Server
 
 
 @pytest.fixture
 async def gateway(unused_tcp_port: int) -> AsyncIterator[FakeGateway]:
-    made = FakeGateway()
-    app = web.Application()
-    app.router.add_get("/v1/models/{name:.+}", made.model)
-    app.router.add_post("/v1/chat/completions", made.chat)
-    runner = web.AppRunner(app, shutdown_timeout=0.1)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", unused_tcp_port).start()
-    made.url = f"http://127.0.0.1:{unused_tcp_port}"
-    yield made
-    await runner.cleanup()
-
-
-def events(*parts: str) -> Handler:
-    async def answer(request: web.Request) -> web.StreamResponse:
-        response = web.StreamResponse(headers={"content-type": "text/event-stream"})
-        await response.prepare(request)
-        for part in parts:
-            await response.write(f"data: {part}\n\n".encode())
-        return response
-
-    return answer
-
-
-def delta(text: str | None) -> str:
-    return json.dumps({"choices": [{"delta": {"content": text}}]})
+    async with fake_gateway(unused_tcp_port) as made:
+        yield made
 
 
 async def put(gateway: FakeGateway, key: str | None = None) -> str:
     pieces: list[str] = []
     async with aiohttp.ClientSession() as session:
-        await ask(session, gateway.url, "org/m", "Why?", key, pieces.append)
+        await ask(session, Server(gateway.url, key), "org/m", "Why?", pieces.append)
     return "".join(pieces)
 
 
 async def test_the_answer_comes_in_pieces(gateway: FakeGateway) -> None:
     gateway.unready = 2
-    usage = json.dumps({"choices": [], "usage": {}})
+    usage = json.dumps({"choices": [], "usage": {"prompt_tokens": 1, "completion_tokens": 2}})
     gateway.answer = events(delta(None), delta("Be"), delta("cause ü."), usage, "[DONE]")
     assert await put(gateway, "secret") == "Because ü."
     ((body, key),) = gateway.requests
@@ -124,5 +82,5 @@ async def test_a_connection_that_breaks(gateway: FakeGateway) -> None:
         return web.Response()
 
     gateway.answer = die
-    with pytest.raises(AskError, match="the connection to the gateway broke"):
+    with pytest.raises(AskError, match=r"the connection to http.* broke"):
         await put(gateway)

@@ -1,0 +1,1 @@
+"""Talking to a model from a terminal: a chat, or one question."""

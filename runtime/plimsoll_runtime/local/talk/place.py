@@ -1,0 +1,81 @@
+"""Where somebody's model answers: at a URL, in what runs on this machine, or in a server that is started for it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import aiohttp
+
+from plimsoll_runtime.local.run_folder import all_runs
+from plimsoll_runtime.local.talk.own import own_server
+from plimsoll_runtime.local.talk.stream import AskError, Server, names
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A server, and the name there of the model that is meant."""
+
+    server: Server
+    model: str
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What a person says of where to ask: a `model` (a name, or a source to serve), a `url`; either, both or none."""
+
+    model: str | None
+    url: str | None
+
+
+async def find(
+    wish: Wish, session: aiohttp.ClientSession, stack: AsyncExitStack, progress: Callable[[str, float], None]
+) -> Place:
+    """Where it answers. A server that is started ends with the stack. Raises AskError."""
+    key = _key()
+    if wish.url is not None:
+        server = Server(wish.url.rstrip("/").removesuffix("/v1"), key)
+        return Place(server, _chosen(wish.model, await names(session, server), server))
+    for run in all_runs():
+        record = run.read()
+        if record is None:
+            continue
+        server = Server(record["url"], key)
+        offered = await names(session, server)
+        if offered and wish.model in (None, *offered):
+            return Place(server, _chosen(wish.model, offered, server))
+    if wish.model is None:
+        raise AskError("nothing runs here: name a model (demo://gemma-3-270m), give --url, or start `plimsoll up FILE`")
+    if not _is_source(wish.model):
+        raise AskError(
+            f"nothing that runs here serves {wish.model!r}; a model to be started is a folder, a .gguf file, "
+            "demo://gemma-3-270m or hf://ORG/NAME"
+        )
+    folder = Path(stack.enter_context(TemporaryDirectory(prefix="plimsoll-")))
+    own = await stack.enter_async_context(own_server(session, wish.model, folder, progress))
+    return Place(own, _chosen(None, await names(session, own), own))
+
+
+def _chosen(model: str | None, offered: Sequence[str], server: Server) -> str:
+    if not offered:
+        raise AskError(f"{server.url} serves no model")
+    if model is None:
+        return offered[0]
+    if model not in offered:
+        raise AskError(f"{server.url} has no model {model!r}; it has: {', '.join(offered)}")
+    return model
+
+
+def _is_source(model: str) -> bool:
+    """Whether it says where weights are, and is not just a name."""
+    return "://" in model or model.endswith(".gguf") or Path(model).exists() or model.count("/") == 1
+
+
+def _key() -> str | None:
+    """The first of the keys in the environment."""
+    keys = os.environ.get("PLIMSOLL_API_KEY", "")
+    return next((key.strip() for key in keys.split(",") if key.strip()), None)

@@ -1,0 +1,85 @@
+"""`plimsoll chat` and `plimsoll ask` as processes, with a server that they start for a model of random weights."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+
+PATIENCE = 120.0
+PLIMSOLL = (sys.executable, "-P", "-m", "plimsoll_runtime")
+
+
+def environment(folder: Path) -> dict[str, str]:
+    return {**os.environ, "XDG_STATE_HOME": str(folder / "state"), "PLIMSOLL_API_KEY": "", "TERM": "dumb"}
+
+
+def test_a_chat_in_a_terminal(tiny_model: Path, tmp_path: Path) -> None:
+    saved = tmp_path / "talk.json"
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [*PLIMSOLL, "chat", str(tiny_model), "--max-tokens", "4", "--temperature", "0", "--system", "Be brief."],
+        stdin=theirs,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment(tmp_path),
+        text=True,
+    )
+    os.close(theirs)
+    os.write(ours, b"Hello\\\nthere\n/nonsense\nAgain?\n" + f"/save {saved}\n/exit\n".encode())
+    written, told = process.communicate(timeout=PATIENCE)
+    os.close(ours)
+    assert process.returncode == 0, told
+    messages = json.loads(saved.read_text())["messages"]
+    assert [m["role"] for m in messages] == ["system", "user", "assistant", "user", "assistant"]
+    assert messages[1]["content"] == "Hello\nthere"
+    assert messages[2]["content"] in written
+    assert "there is no command /nonsense" in told
+    assert told.count("4 tokens") == 2
+    assert "cut at its longest (--max-tokens)" in told
+    history = (tmp_path / "state" / "plimsoll" / "chat_history").read_text()
+    assert "Again?" in history
+    assert not [p for p in psutil.process_iter(["cmdline"]) if str(tiny_model) in (p.info["cmdline"] or ())]
+
+
+def test_a_question_through_a_pipe(tiny_model: Path, tmp_path: Path) -> None:
+    asked = subprocess.run(
+        [*PLIMSOLL, "ask", "--model", str(tiny_model), "--max-tokens", "3", "--temperature", "0", "What is this?"],
+        input="a\nb\n",
+        capture_output=True,
+        text=True,
+        env=environment(tmp_path),
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert asked.returncode == 0, asked.stderr
+    assert asked.stdout.endswith("\n")
+    assert len(asked.stdout) > 1
+
+
+def test_questions_without_an_answer(tmp_path: Path) -> None:
+    def ask(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*PLIMSOLL, "ask", *arguments],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            env=environment(tmp_path),
+            timeout=PATIENCE,
+            check=False,
+        )
+
+    nothing = ask()
+    assert nothing.returncode == 2
+    assert "there is no question" in nothing.stderr
+    nobody = ask("Why?")
+    assert nobody.returncode == 1
+    assert nobody.stderr.startswith("plimsoll ask: no answer: nothing runs here")
+    broken = ask("--model", str(tmp_path), "Why?")
+    assert broken.returncode == 1
+    assert "config.json" in broken.stderr
