@@ -14,9 +14,9 @@ from plimsoll_runtime.engine.config import EngineConfig
 class ServerConfig:
     """Options of one server process.
 
-    `names` are what requests may call the model, the first one is what answers carry. `api_keys` empty means
-    open. `drain_seconds`: how long running requests may go on after SIGTERM. `max_waiting`: how many answers may wait
-    for their first token, `max_waiting_tokens`: how many tokens their prompts may have. `max_logit_bias`: how many
+    `names` are what requests may call the model, the first one is what answers carry. `api_keys` empty and no
+    `api_key_file` means open. `drain_seconds`: how long running requests may go on after SIGTERM. `max_waiting`: how
+    many answers may wait for their first token, `max_waiting_tokens`: how many tokens their prompts may have. `max_logit_bias`: how many
     token ids of a request may have one. `tool_format`: by its name, how the model writes calls of tools.
     `termination_log`: a file that gets one line on a fatal error.
     `share_prefix_cache`: whether a request of one key may use what was computed for another's.
@@ -28,6 +28,7 @@ class ServerConfig:
     host: str = "127.0.0.1"
     port: int = 8000
     api_keys: tuple[str, ...] = ()
+    api_key_file: Path | None = None
     drain_seconds: float = 30.0
     max_waiting: int = MAX_WAITING
     max_waiting_tokens: int = MAX_WAITING_TOKENS

@@ -14,6 +14,7 @@ from plimsoll_runtime.api.config import ServerConfig
 from plimsoll_runtime.api.engine import Engine
 from plimsoll_runtime.api.first import first
 from plimsoll_runtime.api.gateways import Gateways
+from plimsoll_runtime.api.keys import ApiKeys
 from plimsoll_runtime.api.lastwords import write_last_words
 from plimsoll_runtime.api.listening import HttpServer, listen
 from plimsoll_runtime.api.served import ServedModel
@@ -61,7 +62,7 @@ class Server:
         self._load_model = load
         self.state = ServerState(
             config.names,
-            config.api_keys,
+            ApiKeys(config.api_keys, config.api_key_file),
             Tenants(shared=config.share_prefix_cache),
             Gateways(config.gateway_tokens, config.gateway_token_file),
         )

@@ -9,6 +9,7 @@ from typing import Any
 
 from plimsoll_runtime.api.errors import ApiError, unavailable
 from plimsoll_runtime.api.gateways import Gateways
+from plimsoll_runtime.api.keys import ApiKeys
 from plimsoll_runtime.api.table import ModelTable
 from plimsoll_runtime.api.tenants import Tenants
 
@@ -27,7 +28,7 @@ class ServerState:
     """One server's life. Changed on the event loop only."""
 
     names: tuple[str, ...]
-    api_keys: tuple[str, ...] = ()
+    api_keys: ApiKeys = field(default_factory=ApiKeys)
     tenants: Tenants = field(default_factory=Tenants)
     gateways: Gateways = field(default_factory=Gateways)
     phase: Phase = Phase.LOADING

@@ -81,6 +81,7 @@ def host_config(args: argparse.Namespace) -> HostConfig:
         host_token_hashes=os.environ.get(TOKENS_VARIABLE, "").strip(),
         models=_models(args.models),
         api_keys=api_keys(args),
+        api_key_file=args.api_key_file,
         drain_seconds=args.drain_seconds,
         keep_alive=args.keep_alive_seconds,
         share_prefix_cache=args.share_prefix_cache,

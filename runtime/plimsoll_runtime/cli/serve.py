@@ -53,6 +53,7 @@ def server_config(args: argparse.Namespace) -> ServerConfig:
         host=args.host,
         port=args.port,
         api_keys=api_keys(args),
+        api_key_file=args.api_key_file,
         drain_seconds=args.drain_seconds,
         max_waiting=args.max_waiting,
         max_waiting_tokens=args.max_waiting_tokens,

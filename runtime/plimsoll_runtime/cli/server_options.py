@@ -25,7 +25,7 @@ def add_server_options(group: argparse._ArgumentGroup) -> None:
         "processes: better is --api-key-file, or PLIMSOLL_API_KEY in the environment (comma separated)",
     )
     group.add_argument(
-        "--api-key-file", type=Path, metavar="FILE", help="a file of such keys, one a line; empty lines do not count"
+        "--api-key-file", type=Path, metavar="FILE", help="a file of such keys, one a line; read again when it changes"
     )
     group.add_argument(
         "--gateway-token-file",
@@ -52,10 +52,8 @@ def add_server_options(group: argparse._ArgumentGroup) -> None:
 
 
 def api_keys(args: argparse.Namespace) -> tuple[str, ...]:
-    """All keys of the command line, the environment and the file, each once. Raises UsageError."""
+    """All keys of the command line and the environment, each once."""
     keys = [*args.api_key, *(k.strip() for k in os.environ.get("PLIMSOLL_API_KEY", "").split(",") if k.strip())]
-    if args.api_key_file is not None:
-        keys += _keys_of(args.api_key_file)
     return tuple(dict.fromkeys(keys))
 
 
@@ -70,21 +68,3 @@ def gateway_tokens() -> tuple[str, ...]:
 def termination_log() -> str | None:
     """The file that gets one line on a fatal error, where the environment names one."""
     return os.environ.get("PLIMSOLL_TERMINATION_LOG") or None
-
-
-def _keys_of(path: Path) -> list[str]:
-    """The keys of a file. Raises UsageError where it has none, for a server without keys is open to everybody."""
-    try:
-        keys = [line.strip() for line in path.read_text().splitlines() if line.strip()]
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"--api-key-file {path} cannot be read ({error}); give a text file, one key a line") from error
-    if not keys:
-        raise UsageError(f"--api-key-file {path} holds no key: write one a line, or leave the option out")
-    for number, key in enumerate(keys, 1):
-        try:
-            values.word(key)
-        except argparse.ArgumentTypeError:
-            raise UsageError(
-                f"--api-key-file {path}: key {number} must be 1 to 256 printable characters without spaces"
-            ) from None
-    return keys

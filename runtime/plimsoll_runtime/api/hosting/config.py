@@ -32,6 +32,7 @@ class HostConfig:
     host_token_hashes: str = ""
     models: tuple[tuple[ModelName, ModelSpec], ...] = ()
     api_keys: tuple[str, ...] = ()
+    api_key_file: Path | None = None
     drain_seconds: float = 30.0
     keep_alive: float = KEEP_ALIVE_SECONDS
     termination_log: str | None = None

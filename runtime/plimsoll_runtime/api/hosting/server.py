@@ -18,6 +18,7 @@ from plimsoll_runtime.api.hosting.metrics import HostCollector
 from plimsoll_runtime.api.hosting.models import HostModels
 from plimsoll_runtime.api.hosting.tokenizers import Tokenizers
 from plimsoll_runtime.api.hosting.tokens import Guard, TokenFile, TokenHashes, Tokens
+from plimsoll_runtime.api.keys import ApiKeys
 from plimsoll_runtime.api.listening import HttpServer
 from plimsoll_runtime.api.state import Phase, ServerState
 from plimsoll_runtime.api.tenants import Tenants
@@ -47,7 +48,7 @@ class HostServer:
         self._models = HostModels(host, tokenizers, config.keep_alive)
         self.state = ServerState(
             (),
-            config.api_keys,
+            ApiKeys(config.api_keys, config.api_key_file),
             Tenants(shared=config.share_prefix_cache),
             Gateways(config.gateway_tokens, config.gateway_token_file),
         )
