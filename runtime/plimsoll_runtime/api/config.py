@@ -16,9 +16,9 @@ class ServerConfig:
 
     `names` are what requests may call the model, the first one is what answers carry. `api_keys` empty and no
     `api_key_file` means open. `drain_seconds`: how long running requests may go on after SIGTERM. `max_waiting`: how
-    many answers may wait for their first token, `max_waiting_tokens`: how many tokens their prompts may have. `max_logit_bias`: how many
-    token ids of a request may have one. `tool_format`: by its name, how the model writes calls of tools.
-    `termination_log`: a file that gets one line on a fatal error.
+    many answers may wait for their first token, `max_waiting_tokens`: how many tokens their prompts may have.
+    `max_logit_bias`: how many token ids of a request may have one. `tool_format`: by its name, how the model
+    writes calls of tools. `termination_log`: a file that gets one line on a fatal error.
     `share_prefix_cache`: whether a request of one key may use what was computed for another's.
     `gateway_tokens`, `gateway_token_file`: the credentials of gateways that may say whose a request is.
     """

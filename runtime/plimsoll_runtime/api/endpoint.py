@@ -18,6 +18,7 @@ from starlette.responses import Response
 from plimsoll_runtime.api.body import Head, parse, read_body, read_head, read_rest
 from plimsoll_runtime.api.disconnect import unless_gone
 from plimsoll_runtime.api.errors import json_response
+from plimsoll_runtime.api.lateness import in_time, too_late_is_told
 from plimsoll_runtime.api.load import load_of
 from plimsoll_runtime.api.offload import offload
 from plimsoll_runtime.api.record import RequestRecord
@@ -86,11 +87,20 @@ class Ask:
 
     async def whole(self) -> msgspec.Struct:
         """The answer as one. Raises ApiError."""
+        with too_late_is_told(self.record):
+            async with asyncio.timeout_at(self.record.until):
+                return await self._whole()
+
+    async def _whole(self) -> msgspec.Struct:
         async with self.models.lease(self.name, self.size) as model:
             return await (await self._job(model)).whole()
 
-    async def events(self) -> Events:
+    def events(self) -> Events:
         """The answer as events of a stream, with comments while it waits for its model. Raises ApiError."""
+        events = self._events()
+        return events if self.record.until is None else in_time(events, self.record)
+
+    async def _events(self) -> Events:
         async with AsyncExitStack() as stack:
             entering = asyncio.ensure_future(stack.enter_async_context(self.models.lease(self.name, self.size)))
             async with aclosing(_comments(entering, self.models.keep_alive)) as comments:

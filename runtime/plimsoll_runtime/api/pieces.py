@@ -11,6 +11,7 @@ from http import HTTPStatus
 
 from plimsoll_runtime.api.choices import Choice
 from plimsoll_runtime.api.errors import ApiError
+from plimsoll_runtime.api.lateness import too_late
 from plimsoll_runtime.api.record import RequestRecord
 from plimsoll_runtime.api.served import ServedModel
 from plimsoll_runtime.engine.messages import LogprobEntry
@@ -47,7 +48,7 @@ async def _of_one(model: ServedModel, choice: Choice, record: RequestRecord) -> 
     async with aclosing(model.engine.generate(choice.request)) as outputs:
         async for output in outputs:
             if output.finish_reason == "deadline":
-                raise _too_late(output.error or "its deadline passed")
+                raise too_late(output.error or "its deadline passed")
             if output.error is not None:
                 raise _failed(output.error)
             started = time.perf_counter()
@@ -94,16 +95,6 @@ async def _merged(model: ServedModel, choices: Sequence[Choice], record: Request
         for task in pumps:
             task.cancel()
         await asyncio.gather(*pumps, return_exceptions=True)
-
-
-def _too_late(reason: str) -> ApiError:
-    """The answer would have been of no use: OpenAI's clients are told not to try again by themselves."""
-    return ApiError(
-        f"The request was given up: {reason}. Allow more time, or send less.",
-        status=HTTPStatus.GATEWAY_TIMEOUT,
-        code="deadline_exceeded",
-        headers={"x-should-retry": "false"},
-    )
 
 
 def _failed(reason: str) -> ApiError:

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class RequestRecord:
-    """Counts and times of one request; times are of the monotonic clock, in seconds.
+    """Counts and times of one request; times are of the monotonic clock, in seconds. Nobody waits for its answer any
+    longer than `patience` seconds from its start on; None: for ever.
 
     `token_gaps` are (seconds, tokens): the time since the choice's previous tokens, and how many came then.
     `text_seconds` went into detokenising and stop strings, `send_seconds` into encoding and sending a stream's events,
@@ -18,6 +19,7 @@ class RequestRecord:
     """
 
     request_id: str
+    patience: float | None = None
     started: float = field(default_factory=time.monotonic)
     tenant: str = ""
     model: str = ""
@@ -31,6 +33,11 @@ class RequestRecord:
     finish_reasons: list[str] = field(default_factory=list)
     token_gaps: list[tuple[float, int]] = field(default_factory=list)
     _last: dict[int, float] = field(default_factory=dict)
+
+    @property
+    def until(self) -> float | None:
+        """When nobody waits any more."""
+        return None if self.patience is None else self.started + self.patience
 
     def saw(self, choice: int, tokens: int, now: float) -> None:
         """Tokens of a choice arrived."""

@@ -2,20 +2,24 @@
 
 Without a bound an overloaded server would take every request, and each prompt that waits costs memory and delays those
 behind it. There are two bounds: on the answers that wait for their first token, and on the tokens of their prompts. A
-prompt counts once however many answers it gets. The refusal is a 503 with Retry-After: OpenAI's clients try it again by
+prompt counts once however many answers it gets. The refusal is a 503 with Retry-After (when, at the pace
+of late, there will be room): OpenAI's clients try it again by
 themselves, and the gateway gives the request to another replica first, which it would not do with a 429 ("you ask too
 much").
 """
 
 from __future__ import annotations
 
+import math
+import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from types import TracebackType
 from typing import Self
 
 from plimsoll_runtime.api.errors import RETRY_AFTER, ApiError
+from plimsoll_runtime.api.pace import Pace
 
 MAX_WAITING = 4096
 """As many answers as one request may ask for."""
@@ -24,11 +28,21 @@ MAX_WAITING_TOKENS = 4 * 2**20
 """32 prompts of 131,072 tokens, or a thousand for each of 4096 answers. They cost 4 bytes a token in each of two
 processes, and up to 36 more in the request as it came."""
 
+LONGEST_RETRY_AFTER = 60
+"""Seconds. What is further away is a guess."""
+
 
 class Room:
     """Counts answers whose first token is still to come, and their prompts. Changed on the event loop only."""
 
-    def __init__(self, limit: int = MAX_WAITING, token_limit: int = MAX_WAITING_TOKENS) -> None:
+    def __init__(
+        self,
+        limit: int = MAX_WAITING,
+        token_limit: int = MAX_WAITING_TOKENS,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.answers_pace = Pace(clock)
+        self.tokens_pace = Pace(clock)
         self.limit = limit
         self.token_limit = token_limit
         self.waiting = 0
@@ -52,11 +66,12 @@ class Room:
                 code="invalid_value",
             )
         if self.waiting + answers > self.limit:
-            raise self._overloaded(f"{self.waiting} answers wait", f"{self.limit} may (--max-waiting)")
+            seconds = self.answers_pace.seconds(self.waiting + answers - self.limit)
+            raise self._overloaded(f"{self.waiting} answers wait", f"{self.limit} may (--max-waiting)", seconds)
         if self.waiting_tokens + tokens > self.token_limit:
-            raise self._overloaded(
-                f"prompts of {self.waiting_tokens} tokens wait", f"{self.token_limit} may (--max-waiting-tokens)"
-            )
+            seconds = self.tokens_pace.seconds(self.waiting_tokens + tokens - self.token_limit)
+            state, limit = f"prompts of {self.waiting_tokens} tokens wait", f"{self.token_limit} may"
+            raise self._overloaded(state, f"{limit} (--max-waiting-tokens)", seconds)
 
     def take(self, answers: Mapping[int, int], tokens: Mapping[int, int]) -> Seats:
         """Seats for a request's answers: which prompt each is made of, and how many tokens each prompt has.
@@ -69,14 +84,15 @@ class Room:
         self.waiting_tokens += sum(tokens.values())
         return seats
 
-    def _overloaded(self, state: str, limit: str) -> ApiError:
+    def _overloaded(self, state: str, limit: str, seconds: float | None) -> ApiError:
         self.refused += 1
+        wait = RETRY_AFTER if seconds is None else min(max(1, math.ceil(seconds)), LONGEST_RETRY_AFTER)
         return ApiError(
             f"The server is overloaded: {state} for their first token, and no more than {limit}. "
-            "Try again in some seconds.",
+            f"Try again in {wait} s.",
             status=HTTPStatus.SERVICE_UNAVAILABLE,
             code="overloaded",
-            headers={"Retry-After": str(RETRY_AFTER)},
+            headers={"Retry-After": str(wait)},
         )
 
 
@@ -95,9 +111,16 @@ class Seats:
             return
         prompt = self._answers.pop(answer)
         self._room.waiting -= 1
+        self._room.answers_pace.left(1)
         self._left[prompt] -= 1
         if not self._left[prompt]:
             self._room.waiting_tokens -= self._tokens[prompt]
+            self._room.tokens_pace.left(self._tokens[prompt])
+
+    def leave_all(self) -> None:
+        """None of them waits any more."""
+        for answer in list(self._answers):
+            self.leave(answer)
 
     def __enter__(self) -> Self:
         return self
@@ -105,5 +128,4 @@ class Seats:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for answer in list(self._answers):
-            self.leave(answer)
+        self.leave_all()

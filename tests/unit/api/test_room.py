@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from plimsoll_runtime.api.errors import ApiError
+from plimsoll_runtime.api.pace import Pace
 from plimsoll_runtime.api.room import Room, Seats
 
 LIMIT = 3
@@ -211,3 +212,55 @@ class RoomMachine(RuleBasedStateMachine):
 
 TestRoom = RoomMachine.TestCase
 TestRoom.settings = settings(max_examples=50, deadline=None)
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def refused_for(room: Room, answers: int, tokens: int) -> str:
+    with pytest.raises(ApiError) as caught:
+        room.check(answers, tokens)
+    return caught.value.headers["Retry-After"]
+
+
+def test_whoever_is_refused_hears_when_there_will_be_room() -> None:
+    clock = Clock()
+    room = Room(limit=10, token_limit=1000, clock=clock)
+    seats = [room.take({n: n}, {n: 100}) for n in range(10)]
+    assert refused_for(room, 4, 1) == "5", "nothing has left yet"
+    for _ in range(50):  # two answers a second begin, and as many come
+        clock.now += 0.5
+        seats.pop(0).leave_all()
+        seats.append(room.take({0: 0}, {0: 100}))
+    assert refused_for(room, 4, 1) == "2"
+    assert refused_for(room, 10, 1) == "5"
+    clock.now += 1000
+    assert refused_for(room, 10, 1) == "5", "nothing has left of late"
+
+
+def test_whoever_asks_for_too_many_tokens_hears_it_too() -> None:
+    clock = Clock()
+    room = Room(limit=1000, token_limit=1000, clock=clock)
+    seats = [room.take({n: n}, {n: 100}) for n in range(10)]
+    for _ in range(50):
+        clock.now += 0.5
+        seats.pop(0).leave_all()
+        seats.append(room.take({0: 0}, {0: 100}))
+    assert refused_for(room, 1, 600) == "3"
+
+
+@pytest.mark.parametrize(("rate", "count", "seconds"), [(1, 10, 10), (100, 50, 0.5), (0.5, 3, 6)])
+def test_a_pace(rate: float, count: int, seconds: float) -> None:
+    clock = Clock()
+    pace = Pace(clock)
+    assert pace.seconds(count) is None
+    for _ in range(1000):
+        clock.now += 1 / rate
+        pace.left(1)
+    assert pace.seconds(count) == pytest.approx(seconds, rel=0.15)
+    clock.now += 1000
+    assert pace.seconds(count) is None

@@ -1,5 +1,6 @@
 """Priority and deadline of a request: they reach the engine, or are refused; a deadline that passed is a 504."""
 
+import asyncio
 import time
 from collections.abc import AsyncGenerator
 from typing import Any
@@ -8,6 +9,7 @@ import msgspec
 import openai
 import pytest
 
+from plimsoll_runtime.api.lateness import HEADER
 from plimsoll_runtime.engine.messages import AddRequest, RequestOutput
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -105,3 +107,50 @@ async def test_missed_deadlines_are_counted(running: Any, monkeypatch: pytest.Mo
     monkeypatch.setattr(running.engine, "stats", msgspec.structs.replace(running.engine.stats, expired=3))
     async with running.http() as http:
         assert 'plimsoll_expired_total{model="fake"} 3.0' in (await http.get("/metrics")).text
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("n", [1, 2])
+async def test_nobody_computes_for_a_client_that_waits_no_longer(running: Any, stream: bool, n: int) -> None:
+    running.engine.pause()
+    client = running.openai().with_options(max_retries=2, default_headers={HEADER: "0.05"})
+    with pytest.raises(openai.InternalServerError, match=r"not done 0\.05 s after it came .*Allow more time") as caught:
+        await client.chat.completions.create(model="fake", messages=HELLO, stream=stream, n=n)
+    assert (caught.value.status_code, caught.value.code) == (504, "deadline_exceeded")
+    await running.engine.until(lambda: len(running.engine.aborted) == n)
+    assert not running.engine.running
+
+
+async def test_a_stream_that_has_begun_ends_too(running: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    ended = asyncio.Event()
+
+    async def one_token(request: AddRequest) -> AsyncGenerator[RequestOutput, None]:
+        try:
+            yield RequestOutput(request.request_id, [65])
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    monkeypatch.setattr(running.engine, "generate", one_token)
+    client = running.openai().with_options(default_headers={HEADER: "1"})
+    stream = await client.completions.create(model="fake", prompt="Hi", stream=True)
+    assert (await anext(stream)).choices[0].text == "A"
+    with pytest.raises(openai.APIError, match="not done 1 s after it came"):
+        await anext(stream)
+    assert ended.is_set()
+
+
+@pytest.mark.parametrize("given", ["soon", "0", "-1", "nan", "1e9", ""])
+async def test_a_time_that_is_none_is_refused(running: Any, given: str) -> None:
+    client = running.openai().with_options(default_headers={HEADER: given})
+    with pytest.raises(openai.BadRequestError, match="must be a number of seconds above 0 and up to 86400") as caught:
+        await client.completions.create(model="fake", prompt="Hi")
+    assert caught.value.param == HEADER
+
+
+async def test_who_waits_long_enough_gets_an_answer(running: Any) -> None:
+    client = running.openai().with_options(default_headers={HEADER: "300"})
+    await client.completions.create(model="fake", prompt="Hi")
+    async for _ in await client.completions.create(model="fake", prompt="Hi", stream=True):
+        pass
+    assert running.engine.aborted == []
