@@ -24,7 +24,7 @@ class ApiKeys:
     ) -> None:
         """Raises UsageError where the file has no usable key."""
         self._fixed = tuple(sha256(key.encode()).digest() for key in keys)
-        self._file = None if file is None else WatchedFile(file, _hashes_of, every=LOOK_SECONDS, clock=clock)
+        self._file = None if file is None else _watched(file, clock)
 
     def check(self, authorization: str | None) -> str | None:
         """The key of an Authorization header; None where none is needed. Raises ApiError (401) for any that is wrong.
@@ -48,6 +48,13 @@ class ApiKeys:
                 headers={"WWW-Authenticate": "Bearer"},
             )
         return token.decode(errors="surrogateescape")
+
+
+def _watched(path: Path, clock: Callable[[], float]) -> WatchedFile[tuple[bytes, ...]]:
+    try:
+        return WatchedFile(path, _hashes_of, every=LOOK_SECONDS, clock=clock)
+    except OSError as error:
+        raise UsageError(f"--api-key-file {path} cannot be read ({error.strerror})") from error
 
 
 def _hashes_of(path: Path) -> tuple[bytes, ...]:

@@ -38,8 +38,8 @@ def serve(config: ServerConfig) -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     logging.getLogger("uvicorn").setLevel(logging.ERROR)
     try:
-        listener = listen(config.host, config.port)
-        return asyncio.run(Server(config, listener, load_and_start).run())
+        with listen(config.host, config.port) as listener:
+            return asyncio.run(Server(config, listener, load_and_start).run())
     except Exception as error:
         write_last_words(config.termination_log, error)
         raise
