@@ -40,7 +40,7 @@ class Merge(NamedTuple):
 class Moves(NamedTuple):
     """What a step does to blocks besides computing, in this order; the merges come once it is over.
 
-    Spills (block, slot) go to host memory, restores (slot, block) come back, copies are (source, target).
+    Spills (block, frame) go to host memory, restores (frame, block) come back, copies are (source, target).
     """
 
     spills: list[tuple[int, int]]
@@ -124,8 +124,8 @@ class KvAllocator:
     def commit(self, spills: Sequence[tuple[int, int]], restores: Sequence[tuple[int, int]]) -> None:
         """A step that moved these blocks is over."""
         if self.tiers is not None and (spills or restores):
-            self.tiers.filled(slot for _, slot in spills)
-            self.tiers.let_go([slot for slot, _ in restores])
+            self.tiers.filled(frame for _, frame in spills)
+            self.tiers.let_go([frame for frame, _ in restores])
 
     def learn_computed(self, tokens: int, ns: int) -> None:
         """A step that computed so many tokens, most of them of prompts, took so many nanoseconds."""
@@ -141,9 +141,9 @@ class KvAllocator:
         if self._lacking(sequence, hit, spare) > 0:
             return False
         sequence.published = hit.end
-        start, slots = (hit, []) if hit.partial is not None else self._with_tiers(sequence, hit)
+        start, frames = (hit, []) if hit.partial is not None else self._with_tiers(sequence, hit)
         sequence.computed, sequence.restored = start.tokens, start.tokens - hit.tokens
-        self._take_over(sequence, start, slots)
+        self._take_over(sequence, start, frames)
         missing = -(-sequence.known // self.block_size)
         for table, rule in zip(sequence.tables, self.rules, strict=True):
             if isinstance(rule, Full):
@@ -364,13 +364,13 @@ class KvAllocator:
     def _spill(self, block: int, name: bytes) -> None:
         """The pool hands out a block whose contents could still be found: keep them in the tiers, if there is room."""
         assert self.tiers is not None
-        if (slot := self.tiers.spill(name)) is not None:
-            self._moves.spills.append((block, slot))
+        if (frame := self.tiers.spill(name)) is not None:
+            self._moves.spills.append((block, frame))
 
     def _with_tiers(self, sequence: SequenceState, hit: Hit) -> tuple[Hit, list[int]]:
-        """The hit with what lies in host memory behind it: the padding block stands for each that a slot fills."""
+        """The hit with what lies in host memory behind it: the padding block stands for each that a frame fills."""
         tiers, cache, size = self.tiers, self._cache, self.block_size
-        if tiers is None or cache is None or not tiers.slots_used:
+        if tiers is None or cache is None or not tiers.frames_used:
             return hit, []
         find, limit = self.pool.find, sequence.reusable_tokens
 
@@ -383,32 +383,32 @@ class KvAllocator:
             end = cache.agreed(sequence, end - 1, has)
         if end <= hit.end:
             return hit, []
-        tokens, runs, slots = min(end * size, limit), [], []
+        tokens, runs, frames = min(end * size, limit), [], []
         for group, rule in enumerate(self.rules):
             run = Run(first_block(rule, tokens, size), [])
             for number in range(run.first, end):
                 name = cache.name(sequence, group, number)
                 block = find(name)
                 run.blocks.append(PADDING_BLOCK if block is None else block)
-                if block is None and (slot := tiers.find(name)) is not None:
-                    slots.append(slot)
+                if block is None and (frame := tiers.find(name)) is not None:
+                    frames.append(frame)
             runs.append(run)
-        return Hit(tokens, runs, None), slots
+        return Hit(tokens, runs, None), frames
 
-    def _take_over(self, sequence: SequenceState, start: Hit, slots: list[int]) -> None:
+    def _take_over(self, sequence: SequenceState, start: Hit, frames: list[int]) -> None:
         """Give a sequence the blocks that it begins with: those that are found, and copies of others."""
         pool = self.pool
         idle = [start.partial is not None and pool.is_idle(block) for block in start.partial or ()]
-        # Held first: the blocks that are taken may be spilled, and slots are wanted for that.
+        # Held first: the blocks that are taken may be spilled, and frames are wanted for that.
         for run in start.runs:
             for block in run.blocks:
                 if block != PADDING_BLOCK:
                     pool.share(block)
         if self.tiers is not None:
-            self.tiers.hold(slots)
+            self.tiers.hold(frames)
         sequence.tables = [Table(run.first, run.blocks) for run in start.runs]
-        if slots:
-            self._restore(sequence, slots)
+        if frames:
+            self._restore(sequence, frames)
         if start.partial is None:
             return
         for block, own in zip(start.partial, idle, strict=True):
@@ -423,9 +423,9 @@ class KvAllocator:
         self._moves.copies.append((block, target))
         return target
 
-    def _restore(self, sequence: SequenceState, slots: Sequence[int]) -> None:
-        """Have blocks filled from these slots where the padding block stands for them."""
-        left = iter(slots)
+    def _restore(self, sequence: SequenceState, frames: Sequence[int]) -> None:
+        """Have blocks filled from these frames where the padding block stands for them."""
+        left = iter(frames)
         for table in sequence.tables:
             for place, block in enumerate(table.blocks):
                 if block == PADDING_BLOCK:
@@ -465,15 +465,15 @@ class KvAllocator:
         self.pool.release([own])
 
     def check_integrity(
-        self, running: Sequence[SequenceState], merges: Sequence[Merge], slots: Sequence[int] = ()
+        self, running: Sequence[SequenceState], merges: Sequence[Merge], frames: Sequence[int] = ()
     ) -> None:
         """Raises AssertionError when a block is leaked, shared while somebody writes to it, or missing.
 
-        `merges` and `slots` of the tiers are held for steps that are under way and for sequences that wait.
+        `merges` and `frames` of the tiers are held for steps that are under way and for sequences that wait.
         """
         self.pool.check_integrity()
         if self.tiers is not None:
-            self.tiers.check_integrity(slots)
+            self.tiers.check_integrity(frames)
         tables = [(group, table) for sequence in running for group, table in enumerate(sequence.tables)]
         holders = Counter(block for _, table in tables for block in table.blocks)
         held = holders + Counter(merge.block for merge in merges)

@@ -1,9 +1,9 @@
 """Whose prefix is read from the disk ahead of its turn, and for how long it stands aside for that.
 
-What is read for a sequence is held for it in slots of host memory until it runs, and slots are few: who will not run
+What is read for a sequence is held for it in frames of host memory until it runs, and frames are few: who will not run
 for minutes must not hold any. So only those have something read who are near the front: as many as could begin at once,
 and some more for the time that reading takes. Who falls behind again lets go of what was read, which then is found as
-long as nobody else needs the slots.
+long as nobody else needs the frames.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class Fetches:
         sequence.sought = False
 
     def check_integrity(self, sequences: Iterable[SequenceState]) -> None:
-        """Raises AssertionError where somebody holds slots of the tiers whom nobody knows, or too many stand aside."""
+        """Raises AssertionError where somebody holds frames of the tiers whom nobody knows, or too many stand aside."""
         assert {s for s in sequences if s.fetch is not None} == {*self._aside, *self._ready}, "a fetch is lost"
         assert all(s.phase is Phase.FETCHING for s in self._aside), "who is in line or runs stands aside"
         assert all(s.phase is Phase.WAITING for s in self._ready), "what was read is held for somebody out of line"

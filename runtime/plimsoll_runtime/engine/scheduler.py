@@ -252,7 +252,7 @@ class Scheduler:
             return None
         counts = tiers.counts
         return TierStats(
-            host_blocks=tiers.slots_used,
+            host_blocks=tiers.frames_used,
             disk_blocks=tiers.disk_used,
             under_way=tiers.under_way,
             hit_tokens=self._counters.restored_tokens,
@@ -503,9 +503,9 @@ class Scheduler:
     def check_integrity(self, under_way: Collection[Step] = ()) -> None:
         """Raises AssertionError where blocks, slots and sequences disagree; `under_way` are steps not committed."""
         fetches = [s.fetch for s in self._sequences.values() if s.fetch is not None]
-        slots = [slot for fetch in fetches for slot in fetch.slots]
-        slots += [slot for step in under_way for slot, _ in step.plan.restores]
-        self._kv.check_integrity(self._running, [m for step in under_way for m in step.merges], slots)
+        frames = [frame for fetch in fetches for frame in fetch.frames]
+        frames += [frame for step in under_way for frame, _ in step.plan.restores]
+        self._kv.check_integrity(self._running, [m for step in under_way for m in step.merges], frames)
         self._slots.check_integrity([s.slot for s in self._running])
         ranks = [s.rank for s in self._running]
         assert ranks == sorted(ranks), "running sequences are out of order"

@@ -374,10 +374,10 @@ class Tiered(Engine):
 
     def tiers(self) -> TierIndex:
         rng = random.Random(self.limits.num_blocks * 1000 + self.limits.max_batch_tokens)
-        slots, places = rng.randint(1, 12), rng.choice([0, 2, 8, 30])
+        frames, places = rng.randint(1, 12), rng.choice([0, 2, 8, 30])
         self.ticks = rng.choice([0, 1, 4])
-        self.disk = disk_of(self.runner, rng.choice([0.0, 0.1, 0.5]), seed=slots)
-        return TierIndex(slots, places, self.disk if places else None, keeps=not places or rng.random() < 0.5)
+        self.disk = disk_of(self.runner, rng.choice([0.0, 0.1, 0.5]), seed=frames)
+        return TierIndex(frames, places, self.disk if places else None, keeps=not places or rng.random() < 0.5)
 
     def _may_precede(self, new: SequenceState, work: int, old: SequenceState) -> bool:
         """Whoever comes while somebody waits for the disk may go ahead."""
@@ -389,7 +389,7 @@ class Tiered(Engine):
         self.add([replace(shape, length=length, follows=i) for i, length in enumerate(lengths)])
 
     @invariant()
-    def who_is_far_from_the_front_holds_no_slots(self) -> None:
+    def who_is_far_from_the_front_holds_no_frames(self) -> None:
         """As many as may run and those that are near have something read, and hold it, at most."""
         if not hasattr(self, "scheduler"):
             return

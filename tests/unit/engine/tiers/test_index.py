@@ -20,37 +20,37 @@ class Tiers(RuleBasedStateMachine):
     """Steps spill and restore, requests fetch, names are forgotten, the disk answers late, wrongly or no more."""
 
     @initialize(
-        slots=st.integers(1, 5), places=st.integers(0, 5), keeps=st.booleans(), left=st.lists(st.sampled_from(NAMES))
+        frames=st.integers(1, 5), places=st.integers(0, 5), keeps=st.booleans(), left=st.lists(st.sampled_from(NAMES))
     )
-    def start(self, slots: int, places: int, keeps: bool, left: list[bytes]) -> None:
+    def start(self, frames: int, places: int, keeps: bool, left: list[bytes]) -> None:
         self.disk = disk_of_names(left if places else ())
         self.places = places
-        self.index = TierIndex(slots, places, self.disk if places else None, keeps=keeps or not places)
+        self.index = TierIndex(frames, places, self.disk if places else None, keeps=keeps or not places)
         self.forgotten: set[bytes] = set()
         self.fetches: list[Fetch] = []
         self.steps: deque[tuple[list[int], list[tuple[int, bytes]]]] = deque()
 
     @rule(names=st.lists(st.sampled_from(NAMES), unique=True, max_size=4))
     def plan_spills(self, names: list[bytes]) -> None:
-        slots = []
+        frames = []
         for name in names:
             before = self.index.state(name)
-            slot = self.index.spill(name)
-            if slot is not None:
-                self.disk.slots[slot] = name
-                slots.append(slot)
+            frame = self.index.spill(name)
+            if frame is not None:
+                self.disk.frames[frame] = name
+                frames.append(frame)
                 self.forgotten.discard(name)
                 assert self.index.state(name) is TierState.SPILLING
             elif before is None:
                 assert self.index.state(name) is None, "it was dropped"
-        self.steps.append((slots, []))
+        self.steps.append((frames, []))
 
     @rule(names=st.lists(st.sampled_from(NAMES), unique=True, max_size=4))
     def plan_restores(self, names: list[bytes]) -> None:
-        found = [(slot, name) for name in names if (slot := self.index.find(name)) is not None]
-        for slot, name in found:
-            assert self.disk.slots[slot] == name, "a block comes back with somebody else's contents"
-        self.index.hold([slot for slot, _ in found])
+        found = [(frame, name) for name in names if (frame := self.index.find(name)) is not None]
+        for frame, name in found:
+            assert self.disk.frames[frame] == name, "a block comes back with somebody else's contents"
+        self.index.hold([frame for frame, _ in found])
         self.steps.append(([], found))
 
     @precondition(lambda self: self.steps)
@@ -58,9 +58,9 @@ class Tiers(RuleBasedStateMachine):
     def commit(self) -> None:
         spilled, restored = self.steps.popleft()
         self.index.filled(spilled)
-        for slot, name in restored:
-            assert self.disk.slots[slot] == name, "a slot changed while a step read it"
-        self.index.let_go([slot for slot, _ in restored])
+        for frame, name in restored:
+            assert self.disk.frames[frame] == name, "a frame changed while a step read it"
+        self.index.let_go([frame for frame, _ in restored])
 
     @rule(names=st.lists(st.sampled_from(NAMES), unique=True, min_size=1, max_size=4))
     def fetch(self, names: list[bytes]) -> None:
@@ -123,8 +123,8 @@ class Tiers(RuleBasedStateMachine):
     def records_agree(self) -> None:
         if not hasattr(self, "index"):
             return
-        restored = [slot for _, slots in self.steps for slot, _ in slots]
-        self.index.check_integrity([*restored, *(slot for fetch in self.fetches for slot in fetch.slots)])
+        restored = [frame for _, frames in self.steps for frame, _ in frames]
+        self.index.check_integrity([*restored, *(frame for fetch in self.fetches for frame in fetch.frames)])
         assert self.index.disk_used <= self.places
 
     def teardown(self) -> None:
@@ -143,7 +143,7 @@ class Tiers(RuleBasedStateMachine):
         for fetch in self.fetches:
             self.index.end_fetch(fetch)
         self.index.check_integrity()
-        assert self.index.slots_used <= self.index.slots_total
+        assert self.index.frames_used <= self.index.frames_total
         assert not self.forgotten & self.disk.files.keys(), "the next engine would find what was forgotten"
         if not self.disk.broken:
             assert len(self.disk.files) == self.index.disk_used
@@ -156,11 +156,11 @@ TestTiers.settings = settings(max_examples=100, stateful_step_count=50, deadline
 
 def spilled(index: TierIndex, disk: SimulatedDisk[bytes | None], name: bytes) -> int:
     """Spill a name and let its step pass."""
-    slot = index.spill(name)
-    assert slot is not None
-    disk.slots[slot] = name
-    index.filled([slot])
-    return slot
+    frame = index.spill(name)
+    assert frame is not None
+    disk.frames[frame] = name
+    index.filled([frame])
+    return frame
 
 
 def test_what_leaves_the_device_is_written_and_read_again() -> None:
@@ -168,22 +168,22 @@ def test_what_leaves_the_device_is_written_and_read_again() -> None:
     index = TierIndex(1, 4, disk, keeps=False)
     spilled(index, disk, b"a")
     assert index.state(b"a") is TierState.SPILLING
-    assert index.spill(b"b") is None, "the only slot is being written: the block is dropped"
+    assert index.spill(b"b") is None, "the only frame is being written: the block is dropped"
     disk.do_write(ok=True)
     index.poll()
     spilled(index, disk, b"c")
     disk.do_write(ok=True)
     index.poll()
-    assert index.find(b"a") is None, "its slot was used again"
+    assert index.find(b"a") is None, "its frame was used again"
     fetch = index.fetch([b"a", b"c"])
     assert fetch is not None
-    assert len(fetch.slots) == 1, "one slot, so one block at a time"
+    assert len(fetch.frames) == 1, "one frame, so one block at a time"
     assert (index.state(b"a"), index.state(b"c")) == (TierState.LOADING, TierState.STORED)
     assert index.find(b"a") is None, "it is not there yet"
     disk.do_read(0, ok=True)
     index.poll()
     assert fetch.loading == 0
-    assert index.find(b"a") == fetch.slots[0]
+    assert index.find(b"a") == fetch.frames[0]
     assert (index.counts.spilled, index.counts.dropped, index.counts.loaded) == (2, 1, 1)
 
 
