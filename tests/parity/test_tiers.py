@@ -53,9 +53,9 @@ def ask_all(llm: LLM, asked: Sequence[list[int]] = PROMPTS) -> tuple[list[list[i
 def settle(llm: LLM) -> None:
     """Let the disk's threads come to rest."""
     tiers = llm._engine._scheduler._kv.tiers  # type: ignore[union-attr]
-    while tiers is not None and tiers.under_way:
-        tiers.wait(SECONDS)
-        tiers.poll()
+    while tiers is not None and tiers.index.in_flight:
+        tiers.index.wait(SECONDS)
+        tiers.index.poll()
 
 
 @pytest.fixture(autouse=True)

@@ -14,7 +14,6 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from simulated import EOS, POISON, VOCAB, Answer, SimulatedRunner, oracle
 from simulated_disk import disk_of
 
-from plimsoll_runtime.engine.fetches import AHEAD_SHARE
 from plimsoll_runtime.engine.groups.full import Full
 from plimsoll_runtime.engine.groups.rule import ONE_FULL, Rule, longest_within, sequence_blocks
 from plimsoll_runtime.engine.groups.window import SlidingWindow
@@ -31,6 +30,7 @@ from plimsoll_runtime.engine.policy import (
     Policy,
     ShortestJob,
 )
+from plimsoll_runtime.engine.prefetches import AHEAD_SHARE
 from plimsoll_runtime.engine.scheduler import Scheduler
 from plimsoll_runtime.engine.scores import unpack
 from plimsoll_runtime.engine.sequence import SequenceState
@@ -394,7 +394,7 @@ class Tiered(Engine):
         if not hasattr(self, "scheduler"):
             return
         most = self.limits.max_sequences + max(1, self.limits.max_sequences // AHEAD_SHARE)
-        assert sum(e.sequence.fetch is not None for e in self.live.values()) <= most
+        assert sum(e.sequence.prefetch is not None for e in self.live.values()) <= most
 
     @rule(really=st.sampled_from([False] * 9 + [True]))
     def forget_prefixes(self, really: bool = True) -> None:
@@ -421,7 +421,7 @@ class Tiered(Engine):
         self.disk.tick(self.ticks)
         super()._step()
         if not self.steps:
-            self.scheduler.await_fetches(1)
+            self.scheduler.await_prefetches(1)
 
 
 class GroupedTiered(Grouped, Tiered):

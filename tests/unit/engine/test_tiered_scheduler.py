@@ -10,10 +10,10 @@ from simulated import POISON, SimulatedRunner, oracle
 from simulated_disk import disk_of
 
 from plimsoll_runtime.engine.core import EngineCore
-from plimsoll_runtime.engine.fetches import FETCH_NS
 from plimsoll_runtime.engine.limits import Limits
 from plimsoll_runtime.engine.messages import AddRequest
 from plimsoll_runtime.engine.policy import SECOND_NS, ByPriority, Policy
+from plimsoll_runtime.engine.prefetches import PREFETCH_NS
 from plimsoll_runtime.engine.scheduler import Scheduler
 from plimsoll_runtime.engine.step import Step
 from plimsoll_runtime.engine.tiers.costs import RETRY_AFTER
@@ -198,7 +198,7 @@ class Clocked:
 
     def holders(self) -> list[str]:
         """Who has something read, or holds what was read."""
-        return [s.request_id for s in self.scheduler._sequences.values() if s.fetch is not None]
+        return [s.request_id for s in self.scheduler._sequences.values() if s.prefetch is not None]
 
     def plan(self) -> Step:
         step = self.scheduler.schedule()
@@ -244,7 +244,7 @@ def test_a_disk_that_hangs_is_not_waited_for() -> None:
     engine = Clocked()
     engine.scheduler.add(engine.about(0, "waits"))
     assert engine.scheduler.schedule() is None
-    engine.now_ns += FETCH_NS - 1
+    engine.now_ns += PREFETCH_NS - 1
     assert engine.scheduler.schedule() is None
     engine.now_ns += 1
     step = engine.plan()
@@ -440,5 +440,5 @@ def test_a_disk_that_hangs_holds_up_nobody_for_ever() -> None:
         if (step := engine.scheduler.schedule()) is not None:
             told += engine.run(step)
         else:
-            engine.now_ns += FETCH_NS
+            engine.now_ns += PREFETCH_NS
     assert sorted(told) == sorted(f"r{i}" for i in range(30))

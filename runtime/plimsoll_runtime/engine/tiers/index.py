@@ -32,7 +32,7 @@ class TierState(Enum):
 
 
 @dataclass(slots=True, eq=False)
-class Fetch:
+class Prefetch:
     """The frames that are held for somebody who waits, and how many of them are still being read."""
 
     frames: list[int]
@@ -76,7 +76,7 @@ class TierIndex:
         self._keeps = keeps
         self._filling: set[int] = set()
         self._jobs: dict[int, _Job] = {}
-        self._waiters: dict[int, list[Fetch]] = {}
+        self._waiters: dict[int, list[Prefetch]] = {}
         self._reads = 0
         self.counts = TierCounts()
         self.costs = Costs()
@@ -94,7 +94,7 @@ class TierIndex:
         return 0 if self._store is None else self._disk.total
 
     @property
-    def under_way(self) -> int:
+    def in_flight(self) -> int:
         """Blocks that are being read from the disk or written to it."""
         return len(self._jobs)
 
@@ -123,7 +123,7 @@ class TierIndex:
     def spill(self, name: bytes) -> int | None:
         """A frame into which the next step is to copy a block before it is overwritten; None to let it go.
 
-        The frame is held until `filled`.
+        The frame is held until `spilled`.
         """
         if (frame := self._host.find(name)) is not None:
             self._host.touch(frame)
@@ -142,7 +142,7 @@ class TierIndex:
         self.counts.spilled += 1
         return frame
 
-    def filled(self, frames: Iterable[int]) -> None:
+    def spilled(self, frames: Iterable[int]) -> None:
         """The step that filled these frames is over; what is not on the disk yet is written there."""
         for frame in frames:
             self._filling.remove(frame)
@@ -156,38 +156,38 @@ class TierIndex:
         return None if frame is None or self._loads(frame) else frame
 
     def hold(self, frames: list[int]) -> None:
-        """Keep frames as they are until `let_go`."""
+        """Keep frames as they are until `release`."""
         for frame in frames:
             self._host.share(frame)
 
-    def let_go(self, frames: list[int]) -> None:
+    def release(self, frames: list[int]) -> None:
         """What was held is no longer needed."""
         self._host.release(frames)
 
-    def fetch(self, names: Iterable[bytes]) -> Fetch | None:
+    def prefetch(self, names: Iterable[bytes]) -> Prefetch | None:
         """Start reading those of a chain of names that are on the disk, up to the first that is not to be had.
 
-        None when nothing has to be waited for. Otherwise the frames are held until `end_fetch`.
+        None when nothing has to be waited for. Otherwise the frames are held until `end_prefetch`.
         """
-        fetch = Fetch([])
+        prefetch = Prefetch([])
         for name in names:
             frame = self._host.find(name)
             if frame is not None:
                 self._host.share(frame)
             elif (frame := self._read(name)) is None:
                 break
-            fetch.frames.append(frame)
+            prefetch.frames.append(frame)
             if self._loads(frame):
-                fetch.loading += 1
-                self._waiters.setdefault(frame, []).append(fetch)
-        if fetch.loading:
+                prefetch.loading += 1
+                self._waiters.setdefault(frame, []).append(prefetch)
+        if prefetch.loading:
             self.costs.went_with()
-            return fetch
-        self.let_go(fetch.frames)
+            return prefetch
+        self.release(prefetch.frames)
         return None
 
     def prospect(self, names: Iterable[bytes]) -> Prospect:
-        """What `fetch` would do with a chain of names: it has something to wait for where anything is gained."""
+        """What `prefetch` would do with a chain of names: it has something to wait for where anything is gained."""
         ready = gained = reads = 0
         room = self._host.available
         for name in names:
@@ -209,16 +209,16 @@ class TierIndex:
         self.counts.passed += prospect.gained
         self.costs.went_without()
 
-    def end_fetch(self, fetch: Fetch) -> None:
+    def end_prefetch(self, prefetch: Prefetch) -> None:
         """Whoever waited goes on, or does not want it any longer."""
-        if fetch.loading:
-            for frame in fetch.frames:
-                if fetch in self._waiters.get(frame, ()):
-                    self._waiters[frame].remove(fetch)
-        self.let_go(fetch.frames)
+        if prefetch.loading:
+            for frame in prefetch.frames:
+                if prefetch in self._waiters.get(frame, ()):
+                    self._waiters[frame].remove(prefetch)
+        self.release(prefetch.frames)
 
     def poll(self) -> None:
-        """Take over what has been read and written. A fetch whose `loading` is 0 then is over."""
+        """Take over what has been read and written. A prefetch whose `loading` is 0 then is over."""
         if self._store is None:
             return
         for done in self._store.poll():
@@ -304,8 +304,8 @@ class TierIndex:
             self._delete(job.name)
         self._disk.release([job.place])
         self._host.release([frame])
-        for fetch in self._waiters.pop(frame, ()):
-            fetch.loading -= 1
+        for prefetch in self._waiters.pop(frame, ()):
+            prefetch.loading -= 1
 
     def _loads(self, frame: int) -> bool:
         job = self._jobs.get(frame)
@@ -339,5 +339,5 @@ class TierIndex:
         assert sorted(places) == sorted(set(places)), "a place on the disk is read and written at once"
         for place in range(1, self._disk.total + 1):
             assert self._disk.references(place) == places.count(place), f"place {place} is leaked"
-        for frame, fetches in self._waiters.items():
-            assert not fetches or self._loads(frame), f"somebody waits for frame {frame}, which is not being read"
+        for frame, prefetches in self._waiters.items():
+            assert not prefetches or self._loads(frame), f"somebody waits for frame {frame}, which is not being read"

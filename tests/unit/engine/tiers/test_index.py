@@ -11,13 +11,13 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from simulated_disk import SimulatedDisk, disk_of_names
 
 from plimsoll_runtime.engine.tiers.costs import Prospect
-from plimsoll_runtime.engine.tiers.index import Fetch, TierIndex, TierState
+from plimsoll_runtime.engine.tiers.index import Prefetch, TierIndex, TierState
 
 NAMES = [b"%d" % i for i in range(8)]
 
 
 class Tiers(RuleBasedStateMachine):
-    """Steps spill and restore, requests fetch, names are forgotten, the disk answers late, wrongly or no more."""
+    """Steps spill and restore, requests prefetch, names are forgotten, the disk answers late, wrongly or no more."""
 
     @initialize(
         frames=st.integers(1, 5), places=st.integers(0, 5), keeps=st.booleans(), left=st.lists(st.sampled_from(NAMES))
@@ -27,7 +27,7 @@ class Tiers(RuleBasedStateMachine):
         self.places = places
         self.index = TierIndex(frames, places, self.disk if places else None, keeps=keeps or not places)
         self.forgotten: set[bytes] = set()
-        self.fetches: list[Fetch] = []
+        self.prefetches: list[Prefetch] = []
         self.steps: deque[tuple[list[int], list[tuple[int, bytes]]]] = deque()
 
     @rule(names=st.lists(st.sampled_from(NAMES), unique=True, max_size=4))
@@ -57,28 +57,28 @@ class Tiers(RuleBasedStateMachine):
     @rule()
     def commit(self) -> None:
         spilled, restored = self.steps.popleft()
-        self.index.filled(spilled)
+        self.index.spilled(spilled)
         for frame, name in restored:
             assert self.disk.frames[frame] == name, "a frame changed while a step read it"
-        self.index.let_go([frame for frame, _ in restored])
+        self.index.release([frame for frame, _ in restored])
 
     @rule(names=st.lists(st.sampled_from(NAMES), unique=True, min_size=1, max_size=4))
-    def fetch(self, names: list[bytes]) -> None:
+    def prefetch(self, names: list[bytes]) -> None:
         known = [self.index.state(name) for name in names]
         prospect = self.index.prospect(names)
-        fetch = self.index.fetch(names)
-        if fetch is not None:
+        prefetch = self.index.prefetch(names)
+        if prefetch is not None:
             assert known[0] is not None
-            self.fetches.append(fetch)
-        assert (fetch is not None) == (prospect.gained > 0)
+            self.prefetches.append(prefetch)
+        assert (prefetch is not None) == (prospect.gained > 0)
         assert prospect.ready + prospect.gained <= len(names)
 
-    @precondition(lambda self: self.fetches)
+    @precondition(lambda self: self.prefetches)
     @rule(data=st.data())
-    def end_fetch(self, data: st.DataObject) -> None:
+    def end_prefetch(self, data: st.DataObject) -> None:
         """Also before all is read: whoever waits may be aborted."""
-        fetch = self.fetches.pop(data.draw(st.integers(0, len(self.fetches) - 1)))
-        self.index.end_fetch(fetch)
+        prefetch = self.prefetches.pop(data.draw(st.integers(0, len(self.prefetches) - 1)))
+        self.index.end_prefetch(prefetch)
 
     @precondition(lambda self: self.disk.writes)
     @rule(ok=st.booleans())
@@ -124,7 +124,7 @@ class Tiers(RuleBasedStateMachine):
         if not hasattr(self, "index"):
             return
         restored = [frame for _, frames in self.steps for frame, _ in frames]
-        self.index.check_integrity([*restored, *(frame for fetch in self.fetches for frame in fetch.frames)])
+        self.index.check_integrity([*restored, *(frame for prefetch in self.prefetches for frame in prefetch.frames)])
         assert self.index.disk_used <= self.places
 
     def teardown(self) -> None:
@@ -139,9 +139,9 @@ class Tiers(RuleBasedStateMachine):
             while self.disk.reads:
                 self.disk.do_read(0, True)
             self.index.poll()
-        assert all(fetch.loading == 0 for fetch in self.fetches), "somebody waits for ever"
-        for fetch in self.fetches:
-            self.index.end_fetch(fetch)
+        assert all(prefetch.loading == 0 for prefetch in self.prefetches), "somebody waits for ever"
+        for prefetch in self.prefetches:
+            self.index.end_prefetch(prefetch)
         self.index.check_integrity()
         assert self.index.frames_used <= self.index.frames_total
         assert not self.forgotten & self.disk.files.keys(), "the next engine would find what was forgotten"
@@ -159,7 +159,7 @@ def spilled(index: TierIndex, disk: SimulatedDisk[bytes | None], name: bytes) ->
     frame = index.spill(name)
     assert frame is not None
     disk.frames[frame] = name
-    index.filled([frame])
+    index.spilled([frame])
     return frame
 
 
@@ -175,15 +175,15 @@ def test_what_leaves_the_device_is_written_and_read_again() -> None:
     disk.do_write(ok=True)
     index.poll()
     assert index.find(b"a") is None, "its frame was used again"
-    fetch = index.fetch([b"a", b"c"])
-    assert fetch is not None
-    assert len(fetch.frames) == 1, "one frame, so one block at a time"
+    prefetch = index.prefetch([b"a", b"c"])
+    assert prefetch is not None
+    assert len(prefetch.frames) == 1, "one frame, so one block at a time"
     assert (index.state(b"a"), index.state(b"c")) == (TierState.LOADING, TierState.STORED)
     assert index.find(b"a") is None, "it is not there yet"
     disk.do_read(0, ok=True)
     index.poll()
-    assert fetch.loading == 0
-    assert index.find(b"a") == fetch.frames[0]
+    assert prefetch.loading == 0
+    assert index.find(b"a") == prefetch.frames[0]
     assert (index.counts.spilled, index.counts.dropped, index.counts.loaded) == (2, 1, 1)
 
 
@@ -200,7 +200,7 @@ def test_what_is_on_the_disk_is_not_written_twice() -> None:
 def test_the_disk_gives_up_what_was_asked_for_longest_ago() -> None:
     disk = disk_of_names([b"old", b"asked", b"new"])
     index = TierIndex(2, 3, disk, keeps=False)
-    index.fetch([b"old"])
+    index.prefetch([b"old"])
     disk.do_read(0, ok=True)
     index.poll()
     spilled(index, disk, b"x")
@@ -217,11 +217,11 @@ def test_a_smaller_disk_than_the_last_time_keeps_the_newest() -> None:
 def test_two_who_want_the_same_wait_for_one_read() -> None:
     disk = disk_of_names([b"a"])
     index = TierIndex(2, 2, disk, keeps=False)
-    first, second = index.fetch([b"a"]), index.fetch([b"a"])
+    first, second = index.prefetch([b"a"]), index.prefetch([b"a"])
     assert first is not None
     assert second is not None
     assert len(disk.reads) == 1
-    index.end_fetch(first)
+    index.end_prefetch(first)
     disk.do_read(0, ok=True)
     index.poll()
     assert second.loading == 0
@@ -232,14 +232,14 @@ def test_a_prospect_tells_what_is_there_what_is_gained_and_what_is_read_before()
     index = TierIndex(4, 4, disk, keeps=False)
     assert index.prospect([b"a", b"b", b"c"]) == Prospect(ready=0, gained=3, awaited=3)
     assert index.prospect([b"new", b"a"]) == Prospect(ready=0, gained=0, awaited=0)
-    index.fetch([b"a"])
+    index.prefetch([b"a"])
     disk.do_read(0, ok=True)
     index.poll()
-    index.fetch([b"x"])
+    index.prefetch([b"x"])
     assert index.prospect([b"a", b"b", b"c", b"new"]) == Prospect(ready=1, gained=2, awaited=3)
     assert index.prospect([b"a"]) == Prospect(ready=1, gained=0, awaited=1)
     assert index.prospect([b"x", b"a"]) == Prospect(ready=0, gained=2, awaited=1), "somebody else has it read"
-    index.fetch([b"b", b"c"])
+    index.prefetch([b"b", b"c"])
     assert index.prospect([b"a", b"new"]) == Prospect(ready=1, gained=0, awaited=3)
 
 
