@@ -31,7 +31,7 @@ def paged(case: Case, dtype: torch.dtype) -> tuple[Callable[[], object], Callabl
     cache = KvCache([case.shape] * LAYERS, sum(needed) + 1, BLOCK_SIZE, dtype, CPU, paired=chosen.fused)
     for tensor in (*cache.keys, *cache.values):
         tensor.normal_()
-    slots = [
+    cells = [
         table[p // BLOCK_SIZE] * BLOCK_SIZE + p % BLOCK_SIZE
         for (rows, context), table in zip(case.lengths, tables, strict=True)
         for p in range(context - rows, context)
@@ -40,12 +40,12 @@ def paged(case: Case, dtype: torch.dtype) -> tuple[Callable[[], object], Callabl
         query_lens=[rows for rows, _ in case.lengths],
         context_lens=[context for _, context in case.lengths],
         block_tables=tables,
-        slot_mapping=torch.tensor(slots),
+        cells=torch.tensor(cells),
     )
     backend = chosen(cache)
     attention = backend.begin(batch)
     query, key, value = (
-        torch.randn(len(slots), heads, case.shape.head_dim).to(dtype)
+        torch.randn(len(cells), heads, case.shape.head_dim).to(dtype)
         for heads in (case.shape.heads, case.shape.kv_heads, case.shape.kv_heads)
     )
 

@@ -81,8 +81,8 @@ def batch_of(case: Case, cache: KvCache) -> AttentionBatch:
     random.Random(0).shuffle(free)
     tables = [[free.pop() for _ in range(-(-context // cache.block_size))] for _, context in case.lengths]
     rows = [rows for rows, _ in case.lengths]
-    slots = torch.zeros(sum(rows), dtype=torch.int64, device=cache.device)
-    return AttentionBatch(rows, [context for _, context in case.lengths], tables, slots)
+    cells = torch.zeros(sum(rows), dtype=torch.int64, device=cache.device)
+    return AttentionBatch(rows, [context for _, context in case.lengths], tables, cells)
 
 
 def cache_for(cases: Sequence[Case], shape: AttentionShape, dtype: torch.dtype, device: torch.device) -> KvCache:

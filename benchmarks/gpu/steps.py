@@ -34,8 +34,8 @@ def decode(
     def steps() -> None:
         token = torch.zeros(1, dtype=torch.int64, device=device)
         for position in range(context, context + STEPS):
-            slot = torch.tensor([table[position // BLOCK_SIZE] * BLOCK_SIZE + position % BLOCK_SIZE])
-            batch = AttentionBatch([1], [position + 1], [table], slot)
+            cell = torch.tensor([table[position // BLOCK_SIZE] * BLOCK_SIZE + position % BLOCK_SIZE])
+            batch = AttentionBatch([1], [position + 1], [table], cell)
             hidden = graphs.run(token, torch.tensor([position]), batch)
             if hidden is None:
                 raise RuntimeError("the decode could not be captured; the warning above says why")
@@ -58,8 +58,8 @@ def prefill(decoder: TorchDecoder, known: Limits, tokens: int, rounds: int, devi
     backend = TritonBackend(cache)
     positions = torch.arange(tokens, device=device)
     blocks = torch.tensor(table, device=device)
-    slots = blocks[positions // BLOCK_SIZE] * BLOCK_SIZE + positions % BLOCK_SIZE
-    batch = AttentionBatch([tokens], [tokens], [table], slots)
+    cells = blocks[positions // BLOCK_SIZE] * BLOCK_SIZE + positions % BLOCK_SIZE
+    batch = AttentionBatch([tokens], [tokens], [table], cells)
 
     def prompt() -> Tensor:
         return decoder.logits(decoder(positions % 100, positions, backend.begin(batch))[-1:])

@@ -53,9 +53,9 @@ def ask_all(llm: LLM, asked: Sequence[list[int]] = PROMPTS) -> tuple[list[list[i
 def settle(llm: LLM) -> None:
     """Let the disk's threads come to rest."""
     tiers = llm._engine._scheduler._kv.tiers  # type: ignore[union-attr]
-    while tiers is not None and tiers.under_way:
-        tiers.wait(SECONDS)
-        tiers.poll()
+    while tiers is not None and tiers.index.in_flight:
+        tiers.index.wait(SECONDS)
+        tiers.index.poll()
 
 
 @pytest.fixture(autouse=True)
@@ -119,7 +119,7 @@ def test_another_run_finds_what_this_one_left(
 def test_groups_come_back_together(backend: str, tmp_path: Path) -> None:
     """Blocks of windows too, as far as somebody reads them behind what comes back.
 
-    A prompt takes 7 blocks of three groups: of 200 there are 25 slots between cache and disk, enough for all of one.
+    A prompt takes 7 blocks of three groups: of 200 there are 25 frames between cache and disk, enough for all of one.
     """
     layers = ["sliding_attention", "full_attention", "sliding_attention"]
     config = {"hidden_size": 64, "head_dim": 16, "sliding_window": 21, "layer_types": layers}

@@ -47,13 +47,13 @@ class PagedCache:
 class Tables(Protocol):
     """Where a group of layers has the tokens of a step.
 
-    slot_mapping: int64 `[T]`, where each row's key and value go (block x block_size + offset).
+    cells: int64 `[T]`, where each row's key and value go (block x block_size + offset).
     context_lens: tokens of each sequence in its table after this step. Attention counts positions from there on.
     block_tables: blocks of each sequence in order, enough for that.
     """
 
     @property
-    def slot_mapping(self) -> Tensor:
+    def cells(self) -> Tensor:
         """See above."""
 
     @property
@@ -98,13 +98,11 @@ class PagedStep:
         address, _ = integers.buffer_info()
         records = (GroupRecord * len(groups))()
         for record, group, begin in zip(records, groups, begins, strict=True):
-            record.slots = group.slot_mapping.data_ptr()
+            record.slots = group.cells.data_ptr()
             record.contexts = address + 4 * begin
             record.first_blocks = address + 4 * (begin + count)
             record.blocks = address + 4 * (begin + 2 * count)
-        self.record = StepRecord(
-            rows=groups[0].slot_mapping.numel(), sequences=count, groups=records, first_rows=address
-        )
+        self.record = StepRecord(rows=groups[0].cells.numel(), sequences=count, groups=records, first_rows=address)
 
 
 def paged_attention(

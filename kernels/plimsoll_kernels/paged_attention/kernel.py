@@ -13,14 +13,14 @@ def _write_cache(
     values,
     key,
     value,
-    slots,
+    cells,
     key_stride,
     key_head_stride,
     value_stride,
     value_head_stride,
     head_stride,
     block_stride,
-    slot_stride,
+    cell_stride,
     KV_HEADS: tl.constexpr,
     HEADS_PADDED: tl.constexpr,
     SIZE: tl.constexpr,
@@ -28,18 +28,18 @@ def _write_cache(
     BLOCK_SIZE: tl.constexpr,
 ):
     row = tl.program_id(0).to(tl.int64)
-    slot = tl.load(slots + row)
+    cell = tl.load(cells + row)
     head = tl.arange(0, HEADS_PADDED)[:, None].to(tl.int64)
     d = tl.arange(0, SIZE_PADDED)[None, :]
     inside = (head < KV_HEADS) & (d < SIZE)
-    target = head * head_stride + slot // BLOCK_SIZE * block_stride + slot % BLOCK_SIZE * slot_stride + d
+    target = head * head_stride + cell // BLOCK_SIZE * block_stride + cell % BLOCK_SIZE * cell_stride + d
     k = tl.load(key + row * key_stride + head * key_head_stride + d, mask=inside, other=0.0)
     v = tl.load(value + row * value_stride + head * value_head_stride + d, mask=inside, other=0.0)
     tl.store(keys + target, k, mask=inside)
     tl.store(values + target, v, mask=inside)
 
 
-def launch_write_cache(key: Tensor, value: Tensor, key_cache: Tensor, value_cache: Tensor, slots: Tensor) -> None:
+def launch_write_cache(key: Tensor, value: Tensor, key_cache: Tensor, value_cache: Tensor, cells: Tensor) -> None:
     """Checked arguments of `op.write_cache`."""
     rows, kv_heads, size = key.shape
     _write_cache[(rows,)](
@@ -47,7 +47,7 @@ def launch_write_cache(key: Tensor, value: Tensor, key_cache: Tensor, value_cach
         value_cache,
         key,
         value,
-        slots,
+        cells,
         key.stride(0),
         key.stride(1),
         value.stride(0),

@@ -85,24 +85,24 @@ def write_cache(
     value: Tensor,
     key_cache: Tensor,
     value_cache: Tensor,
-    slot_mapping: Tensor,
+    cells: Tensor,
     *,
     implementation: Implementation = "auto",
 ) -> None:
-    """Put row t of key and value `[T, kv_heads, D]` into slot `slot_mapping[t]` (block x block_size + offset)."""
+    """Put row t of key and value `[T, kv_heads, D]` into cell `cells[t]` (block x block_size + offset)."""
     _check_caches(key, key_cache, value_cache)
     check_floats(key=key, value=value)
     check_shape("key", key, key.shape[0], key_cache.shape[0], key_cache.shape[3])
     check_shape("value", value, *key.shape)
-    check_shape("slot_mapping", slot_mapping, key.shape[0])
-    if slot_mapping.dtype != torch.int64 or slot_mapping.device != key.device:
-        raise ValueError(f"slot_mapping is {slot_mapping.dtype} on {slot_mapping.device}; expected int64 beside key")
+    check_shape("cells", cells, key.shape[0])
+    if cells.dtype != torch.int64 or cells.device != key.device:
+        raise ValueError(f"cells is {cells.dtype} on {cells.device}; expected int64 beside key")
     if not use_triton(implementation, key):
-        write_cache_reference(key, value, key_cache, value_cache, slot_mapping)
+        write_cache_reference(key, value, key_cache, value_cache, cells)
         return
     from plimsoll_kernels.paged_attention.kernel import launch_write_cache
 
-    launch_write_cache(key, value, key_cache, value_cache, slot_mapping)
+    launch_write_cache(key, value, key_cache, value_cache, cells)
 
 
 def _check_caches(rows: Tensor, key_cache: Tensor, value_cache: Tensor) -> None:

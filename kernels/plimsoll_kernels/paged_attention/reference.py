@@ -102,11 +102,9 @@ def attention_reference(
     return (weights @ value).transpose(0, 1).to(query.dtype)
 
 
-def write_cache_reference(
-    key: Tensor, value: Tensor, key_cache: Tensor, value_cache: Tensor, slot_mapping: Tensor
-) -> None:
-    """Put row t of key and value `[T, kv_heads, D]` into slot `slot_mapping[t]` (block x block_size + offset)."""
+def write_cache_reference(key: Tensor, value: Tensor, key_cache: Tensor, value_cache: Tensor, cells: Tensor) -> None:
+    """Put row t of key and value `[T, kv_heads, D]` into cell `cells[t]` (block x block_size + offset)."""
     block_size = key_cache.shape[2]
-    blocks, offsets = slot_mapping // block_size, slot_mapping % block_size
+    blocks, offsets = cells // block_size, cells % block_size
     key_cache[:, blocks, offsets] = key.transpose(0, 1)
     value_cache[:, blocks, offsets] = value.transpose(0, 1)

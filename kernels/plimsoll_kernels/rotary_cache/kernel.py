@@ -19,13 +19,13 @@ def _rotary_cache(
     heads,
     cos,
     sin,
-    slots,
+    cells,
     norm,
     row_stride,
     head_stride,
     cache_head_stride,
     cache_block_stride,
-    cache_slot_stride,
+    cache_cell_stride,
     eps,
     HEADS: tl.constexpr,
     KV_HEADS: tl.constexpr,
@@ -63,8 +63,8 @@ def _rotary_cache(
     result = tl.where(turned, rotated, own)
 
     tl.store(query + (row * HEADS + head) * SIZE + d, result, mask=inside & (head < HEADS))
-    slot = tl.load(slots + row)
-    place = slot // BLOCK_SIZE * cache_block_stride + slot % BLOCK_SIZE * cache_slot_stride + d
+    cell = tl.load(cells + row)
+    place = cell // BLOCK_SIZE * cache_block_stride + cell % BLOCK_SIZE * cache_cell_stride + d
     key_head = (head - HEADS).to(tl.int64)
     value_head = (head - HEADS - KV_HEADS).to(tl.int64)
     is_key = inside & (head >= HEADS) & (head < HEADS + KV_HEADS)
@@ -78,7 +78,7 @@ def launch_rotary_cache(
     sin: Tensor,
     key_cache: Tensor,
     value_cache: Tensor,
-    slot_mapping: Tensor,
+    cells: Tensor,
     norm: Tensor | None,
     eps: float,
 ) -> Tensor:
@@ -94,7 +94,7 @@ def launch_rotary_cache(
         heads,
         cos,
         sin,
-        slot_mapping,
+        cells,
         cos if norm is None else norm,
         heads.stride(0),
         heads.stride(1),

@@ -15,17 +15,17 @@ def rotary_cache(
     sin: Tensor,
     key_cache: Tensor,
     value_cache: Tensor,
-    slot_mapping: Tensor,
+    cells: Tensor,
     *,
     norm: Tensor | None = None,
     eps: float = 0.0,
     implementation: Implementation = "auto",
 ) -> Tensor:
-    """Rotate queries and keys, put keys and values into their slots, return the queries `[T, H, D]`.
+    """Rotate queries and keys, put keys and values into their cells, return the queries `[T, H, D]`.
 
-    heads `[T, H + 2 K, D]`, cos and sin `[T, R / 2]`, caches `[K, num_blocks, block_size, D]`, slot_mapping int64
-    `[T]`, norm `[H + K, D]` or None: see the reference for the terms. Of rows that share a slot, any is left in it.
-    Raises ValueError for shapes, dtypes and devices that do not fit; slots are not checked, as that would stall a GPU.
+    heads `[T, H + 2 K, D]`, cos and sin `[T, R / 2]`, caches `[K, num_blocks, block_size, D]`, cells int64
+    `[T]`, norm `[H + K, D]` or None: see the reference for the terms. Of rows that share a cell, any is left in it.
+    Raises ValueError for shapes, dtypes and devices that do not fit; cells are not checked, as that would stall a GPU.
     """
     check_floats(heads=heads, key_cache=key_cache, value_cache=value_cache)
     check_floats(cos=cos, sin=sin)
@@ -43,17 +43,17 @@ def rotary_cache(
         raise ValueError(f"cos is {list(cos.shape)}, expected [T, R / 2] with 0 < R <= {size}")
     check_shape("cos", cos, rows, cos.shape[1])
     check_shape("sin", sin, *cos.shape)
-    check_shape("slot_mapping", slot_mapping, rows)
-    if slot_mapping.dtype != torch.int64:
-        raise ValueError(f"slot_mapping is {slot_mapping.dtype}, expected torch.int64")
+    check_shape("cells", cells, rows)
+    if cells.dtype != torch.int64:
+        raise ValueError(f"cells is {cells.dtype}, expected torch.int64")
     if norm is not None:
         check_floats(norm=norm)
         check_shape("norm", norm, count - key_cache.shape[0], size)
         norm = norm.contiguous()
-    for name, tensor in (("cos", cos), ("slot_mapping", slot_mapping), ("norm", norm)):
+    for name, tensor in (("cos", cos), ("cells", cells), ("norm", norm)):
         if tensor is not None and tensor.device != heads.device:
             raise ValueError(f"{name} is on {tensor.device}, but heads is on {heads.device}")
-    arguments = (heads, cos.contiguous(), sin.contiguous(), key_cache, value_cache, slot_mapping, norm, eps)
+    arguments = (heads, cos.contiguous(), sin.contiguous(), key_cache, value_cache, cells, norm, eps)
     if not use_triton(implementation, heads):
         return rotary_cache_reference(*arguments)
     from plimsoll_kernels.rotary_cache.kernel import launch_rotary_cache

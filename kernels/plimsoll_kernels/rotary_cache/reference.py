@@ -16,15 +16,15 @@ def rotary_cache_reference(
     sin: Tensor,
     key_cache: Tensor,
     value_cache: Tensor,
-    slot_mapping: Tensor,
+    cells: Tensor,
     norm: Tensor | None = None,
     eps: float = 0.0,
 ) -> Tensor:
-    """Rotate queries and keys, put keys and values into their slots, return the queries.
+    """Rotate queries and keys, put keys and values into their cells, return the queries.
 
     heads: `[T, H + 2 K, D]`: the queries of a row, its keys, its values, as one product leaves them.
     cos, sin: `[T, R / 2]` with R <= D, as in `rotary_reference`.
-    key_cache, value_cache: `[K, num_blocks, block_size, D]`; slot_mapping: int64 `[T]`, block x block_size + offset.
+    key_cache, value_cache: `[K, num_blocks, block_size, D]`; cells: int64 `[T]`, block x block_size + offset.
     norm: None, or weights `[H + K, D]` of an RMS norm over each query and key before the rotation; eps: its epsilon.
 
     Returns `[T, H, D]`. Each step rounds once to the dtype of heads, as the ops by themselves do.
@@ -35,5 +35,5 @@ def rotary_cache_reference(
         query_key = rms_norm_reference(query_key, norm, eps)
     rotated = rotary_reference(query_key, cos, sin)
     query, key = torch.split(rotated, [rotated.shape[1] - kv_heads, kv_heads], dim=1)
-    write_cache_reference(key, value, key_cache, value_cache, slot_mapping)
+    write_cache_reference(key, value, key_cache, value_cache, cells)
     return query.contiguous()

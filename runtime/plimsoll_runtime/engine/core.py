@@ -23,7 +23,7 @@ from plimsoll_runtime.engine.tiers.index import TierIndex
 from plimsoll_runtime.engine.timeline import StepPhase, Timeline
 from plimsoll_runtime.errors import EngineDeadError, UsageError
 
-FETCH_SECONDS = 0.02
+WAIT_SECONDS = 0.02
 """How long to wait at a time when there is nothing to do but to wait for the disk: commands are heard in between."""
 
 
@@ -159,9 +159,9 @@ class EngineCore:
         self._plan_ahead()
         if not self._under_way:
             if self._held:
-                self._held.wait(FETCH_SECONDS)
+                self._held.wait(WAIT_SECONDS)
             else:
-                self._scheduler.await_fetches(FETCH_SECONDS)
+                self._scheduler.await_prefetches(WAIT_SECONDS)
             return StepOutputs(expired, self.stats)
         if timeline is not None:
             timeline.lap(StepPhase.SCHEDULE)

@@ -64,8 +64,8 @@ class ScheduledSequence(msgspec.Struct, frozen=True):
 class StepPlan:
     """One step: free slots, fill slots, move blocks, then compute `sequences`.
 
-    Blocks are moved in this order: `spills` (block, host slot) are read before anything overwrites them, `restores`
-    (host slot, block) are filled, `block_copies` (source, target) are copied.
+    Blocks are moved in this order: `spills` (block, host frame) are read before anything overwrites them, `restores`
+    (host frame, block) are filled, `block_copies` (source, target) are copied.
 
     Where `num_blocks` is given, the cache has so many from this step on: before that, and after the spills, `moves`
     (source, target) are copied from what is given up. Such a step computes and restores nothing.

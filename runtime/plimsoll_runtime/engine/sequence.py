@@ -10,17 +10,17 @@ from plimsoll_runtime.engine.params import SamplingParams
 from plimsoll_runtime.engine.plan import BlockTable
 from plimsoll_runtime.engine.prompt import Prompt
 from plimsoll_runtime.engine.table import Table
-from plimsoll_runtime.engine.tiers.index import Fetch
+from plimsoll_runtime.engine.tiers.index import Prefetch
 
 
 class Phase(Enum):
     """Where a sequence is in its life. A preemption leads from RUNNING back to WAITING.
 
-    One in FETCHING waits too, but not in line: its prefix is being read from the disk.
+    One in PREFETCHING waits too, but not in line: its prefix is being read from the disk.
     """
 
     WAITING = "waiting"
-    FETCHING = "fetching"
+    PREFETCHING = "prefetching"
     RUNNING = "running"
     FINISHED = "finished"
 
@@ -46,9 +46,9 @@ class SequenceState:
     back, so that what an earlier step still holds for this sequence can be told from what is true now.
 
     For the prefix cache: `names` is the chain of block names behind the tenant's root, `published` how many of its
-    blocks are already findable, `restored` how many tokens came back from the tiers when it last began to run, `fetch`
-    what has been or is being read for it from the disk while it waits, `sought` whether the disk was looked at for it
-    since it began to wait. For prompt log probabilities: the first `scored` positions have been reported.
+    blocks are already findable, `restored` how many tokens came back from the tiers when it last began to run,
+    `prefetch` what has been or is being read for it from the disk while it waits, `sought` whether the disk was looked
+    at for it since it began to wait. For prompt log probabilities: the first `scored` positions have been reported.
     """
 
     request_id: str
@@ -81,7 +81,7 @@ class SequenceState:
     admitted: bool = False
     answered: bool = False
     cached_tokens: int = 0
-    fetch: Fetch | None = None
+    prefetch: Prefetch | None = None
     sought: bool = False
     restored: int = 0
     scored: int = 0

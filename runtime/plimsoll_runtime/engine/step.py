@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from plimsoll_runtime.engine.allocator import Merge
+from plimsoll_runtime.engine.moves import Merge
 from plimsoll_runtime.engine.plan import ScheduledSequence, SlotInit, StepPlan
 from plimsoll_runtime.engine.sequence import SequenceState
 

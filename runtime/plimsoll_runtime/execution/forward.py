@@ -1,6 +1,6 @@
 """A step's forward pass: as a CUDA graph where there is one, and on the next attention backend where one fails.
 
-A pass may be computed again from its start, for it changes nothing but the cache, and there only the slots of its own
+A pass may be computed again from its start, for it changes nothing but the cache, and there only the cells of its own
 rows: each layer writes them before any row attends, so what a pass that broke off has left there is never read. What
 recurrent layers make of their states is put in place when the pass is over. Blocks that a step moves and tokens that it
 chooses are the runner's, before and after, and are done once.

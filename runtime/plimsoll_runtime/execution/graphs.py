@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 class GraphBackend(Protocol):
     """An attention backend whose steps may be captured: they never wait for the device."""
 
-    def over(self, paged: Sequence[PagedBatch], slot_mappings: Sequence[Tensor]) -> Attention:
+    def over(self, paged: Sequence[PagedBatch], cells: Sequence[Tensor]) -> Attention:
         """A step over tables that are on the device already, of each group of the cache."""
 
     def launch_key(self, sequences: int, longest: Sequence[int]) -> Hashable:
@@ -116,7 +116,7 @@ class GraphedDecoder:
         """Put a step where the graphs read it."""
         rows = len(token_ids)
         targets = [(self._token_ids, token_ids), (self._positions, positions)]
-        targets += [(own.slots, group.slot_mapping) for own, group in zip(self._groups, groups, strict=True)]
+        targets += [(own.cells, group.cells) for own, group in zip(self._groups, groups, strict=True)]
         for buffer, values in targets:
             buffer[:rows].copy_(values, non_blocking=True)
             buffer[rows:bucket].zero_()
@@ -159,7 +159,7 @@ class GraphedDecoder:
             for own, most in zip(self._groups, longest, strict=True)
         ]
         token_ids, positions = self._token_ids[:bucket], self._positions[:bucket]
-        attention = self._backend.over(paged, [own.slots[:bucket] for own in self._groups])
+        attention = self._backend.over(paged, [own.cells[:bucket] for own in self._groups])
         assert self._capture is not None
 
         def work() -> Tensor:
@@ -185,6 +185,6 @@ class _GroupBuffers:
     """What graphs read of a group's tables: where they stay, step after step."""
 
     def __init__(self, sequences: int, width: int, device: torch.device) -> None:
-        self.slots = torch.zeros(sequences, dtype=torch.int64, device=device)
+        self.cells = torch.zeros(sequences, dtype=torch.int64, device=device)
         self.contexts = torch.ones(sequences, dtype=torch.int32, device=device)
         self.tables = torch.zeros(sequences, width, dtype=torch.int32, device=device)

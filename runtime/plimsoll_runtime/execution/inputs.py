@@ -25,7 +25,7 @@ class StepInputs:
 
 
 def step_inputs(plan: StepPlan, block_size: int, device: torch.device, last_chosen: Sequence[int]) -> StepInputs:
-    """Flatten a plan. No Python runs per token of a prompt: positions and slots come from repeats and ranges.
+    """Flatten a plan. No Python runs per token of a prompt: positions and cells come from repeats and ranges.
 
     last_chosen: by slot the token that each slot's last step chose, for the plan's LAST_CHOSEN.
     """
@@ -43,14 +43,14 @@ def step_inputs(plan: StepPlan, block_size: int, device: torch.device, last_chos
             table = s.tables[group]
             contexts.append(length - table.first * block_size)
             tables.append(table.blocks)
-        slots = torch.from_numpy(mappings[group]).to(device)
-        batch = AttentionBatch(query_lens, contexts, tables, slots, rest, longest)
+        cells = torch.from_numpy(mappings[group]).to(device)
+        batch = AttentionBatch(query_lens, contexts, tables, cells, rest, longest)
         rest = (batch, *rest)
     return StepInputs(torch.from_numpy(tokens).to(device), torch.from_numpy(positions).to(device), batch)
 
 
 _Rows = NDArray[np.int64] | Sequence[NDArray[np.int64]]
-"""Tokens and positions of all rows, then their slots in the cache, group by group."""
+"""Tokens and positions of all rows, then their cells in the cache, group by group."""
 
 
 def _decodes(plan: StepPlan, block_size: int, token_ids: Sequence[Sequence[int]]) -> _Rows:
@@ -58,11 +58,11 @@ def _decodes(plan: StepPlan, block_size: int, token_ids: Sequence[Sequence[int]]
     starts = [s.start for s in plan.sequences]
     rows = [[ids[0] for ids in token_ids], starts]
     for group in range(len(plan.sequences[0].tables)):
-        slots = []
+        cells = []
         for sequence in plan.sequences:
             table, start = sequence.tables[group], sequence.start
-            slots.append(table.blocks[start // block_size - table.first] * block_size + start % block_size)
-        rows.append(slots)
+            cells.append(table.blocks[start // block_size - table.first] * block_size + start % block_size)
+        rows.append(cells)
     return np.array(rows, dtype=np.int64)
 
 

@@ -19,7 +19,7 @@ STAGED_BLOCKS = 32
 class KvCache:
     """Keys and values of all layers, `[kv_heads, num_blocks, block_size, head_dim]` each.
 
-    A token's slot is block x block_size + offset, the same in every layer of a group. Heads come first so that one
+    A token's cell is block x block_size + offset, the same in every layer of a group. Heads come first so that one
     block of one head is contiguous: reading a sequence copies whole runs of block_size x head_dim elements.
     Block 0 belongs to nobody: padding may point at it. `paired` lays all heads' keys and values of a block together,
     for backends that read them in one stream (on a CPU). Where a layer's keys are its values as well (`latent`), both

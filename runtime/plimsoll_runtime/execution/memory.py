@@ -221,7 +221,7 @@ def _blocks_within(total: int, block_bytes: int, staging: Callable[[int], int]) 
 
 
 def _and_staging(size: int) -> str:
-    return f" and {_size(size)} of slots between it and --kv-disk" if size else ""
+    return f" and {_size(size)} of frames between it and --kv-disk" if size else ""
 
 
 def _size(size: int) -> str:

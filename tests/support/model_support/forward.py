@@ -80,8 +80,8 @@ def hidden_states(decoder: Decoder, chosen: type[AttentionBackend], prompt: Sequ
     for start in range(0, len(prompt), chunk):
         ids = torch.tensor(list(prompt[start : start + chunk]))
         positions = torch.arange(start, start + len(ids))
-        slots = torch.tensor([table[p // BLOCK] * BLOCK + p % BLOCK for p in positions.tolist()])
-        batch = AttentionBatch([len(ids)], [start + len(ids)], [table], slots)
+        cells = torch.tensor([table[p // BLOCK] * BLOCK + p % BLOCK for p in positions.tolist()])
+        batch = AttentionBatch([len(ids)], [start + len(ids)], [table], cells)
         with torch.inference_mode():
             steps.append(decoder(ids, positions, backend.begin(batch)))
     return torch.cat(steps)

@@ -71,7 +71,7 @@ def test_kv_memory_for_less_than_a_sequence(folder: Path) -> None:
         build(folder, kv_memory="1KiB")
 
 
-def test_slots_before_a_disk_are_paid_from_the_same_memory(
+def test_frames_before_a_disk_are_paid_from_the_same_memory(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     say_free(monkeypatch, 200 * 2**20)
@@ -80,7 +80,7 @@ def test_slots_before_a_disk_are_paid_from_the_same_memory(
     block = alone.kv_bytes // alone.num_blocks
     assert staged.kv_bytes + staging_bytes(staged.num_blocks, block) < alone.kv_bytes + block
     assert staged.kv_bytes + staging_bytes(staged.num_blocks, block) > alone.kv_bytes - 4 * 2**20
-    with pytest.raises(MemoryLimitError, match=r"of slots between it and --kv-disk, but"):
+    with pytest.raises(MemoryLimitError, match=r"of frames between it and --kv-disk, but"):
         build(folder, kv_memory=str(alone.kv_bytes), **disk)
 
 

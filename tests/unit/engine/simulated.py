@@ -178,12 +178,12 @@ class SimulatedRunner:
         assert len(set(names)) == len(names), "a sequence is in the plan twice"
 
     def _move_blocks(self, plan: StepPlan) -> None:
-        for block, slot in plan.spills:
-            self.host[slot] = [list(layer[block]) for layer in self.layers]
+        for block, frame in plan.spills:
+            self.host[frame] = [list(layer[block]) for layer in self.layers]
         if plan.num_blocks is not None:
             self._resize(plan, plan.num_blocks)
-        for slot, block in plan.restores:
-            for layer, cells in zip(self.layers, self.host[slot], strict=True):
+        for frame, block in plan.restores:
+            for layer, cells in zip(self.layers, self.host[frame], strict=True):
                 layer[block] = list(cells)
         self.restored_blocks += len(plan.restores)
         self._copy_blocks(plan)

@@ -16,23 +16,23 @@ T = TypeVar("T")
 
 
 class _Write(NamedTuple, Generic[T]):
-    """What a slot held when it was to be written; without a slot a name, or without that everything, is deleted."""
+    """What a frame held when it was to be written; without a frame a name, or without that everything, is deleted."""
 
-    slot: int | None
+    frame: int | None
     name: bytes | None
     contents: T | None
 
 
 class SimulatedDisk(Generic[T]):
-    """A `TierStore` between `slots` and files; nothing happens but in `do_write`, `do_read` and `tick`.
+    """A `TierStore` between `frames` and files; nothing happens but in `do_write`, `do_read` and `tick`.
 
-    `faults` is the share of what `tick` does that fails; what a failed read leaves in a slot is `rubbish`. It fails
+    `faults` is the share of what `tick` does that fails; what a failed read leaves in a frame is `rubbish`. It fails
     too where a file is not there, or is rotten: checksums tell. A read says that it took `read_ns`.
     """
 
     def __init__(
         self,
-        slots: dict[int, T],
+        frames: dict[int, T],
         rubbish: Callable[[], T],
         left: Sequence[tuple[bytes, T]] = (),
         faults: float = 0.0,
@@ -40,7 +40,7 @@ class SimulatedDisk(Generic[T]):
     ) -> None:
         self.files: dict[bytes, T] = dict(left)
         self.rotten: set[bytes] = set()
-        self.slots = slots
+        self.frames = frames
         self.writes: deque[_Write[T]] = deque()
         self.reads: list[tuple[int, bytes]] = []
         self.broken = False
@@ -59,12 +59,12 @@ class SimulatedDisk(Generic[T]):
     def names(self) -> Sequence[bytes]:
         return list(self.files)
 
-    def write(self, slot: int, name: bytes) -> None:
+    def write(self, frame: int, name: bytes) -> None:
         assert not self.broken, "a broken disk is asked to write"
-        self.writes.append(_Write(slot, name, deepcopy(self.slots[slot])))
+        self.writes.append(_Write(frame, name, deepcopy(self.frames[frame])))
 
-    def read(self, slot: int, name: bytes) -> None:
-        self.reads.append((slot, name))
+    def read(self, frame: int, name: bytes) -> None:
+        self.reads.append((frame, name))
 
     def delete(self, name: bytes) -> None:
         self.writes.append(_Write(None, name, None))
@@ -95,32 +95,32 @@ class SimulatedDisk(Generic[T]):
 
     def do_write(self, ok: bool) -> None:
         """The oldest write or delete. Only writes fail."""
-        slot, name, contents = self.writes.popleft()
+        frame, name, contents = self.writes.popleft()
         if name is None:
             self.files.clear()
-        elif slot is None:
+        elif frame is None:
             self.files.pop(name, None)
         else:
-            assert self.slots[slot] == contents, "a slot is overwritten while it is written to the disk"
+            assert self.frames[frame] == contents, "a frame is overwritten while it is written to the disk"
             if ok:
-                self.files[name] = deepcopy(self.slots[slot])
+                self.files[name] = deepcopy(self.frames[frame])
                 self.rotten.discard(name)
-            self._done.append(Done(slot, ok))
+            self._done.append(Done(frame, ok))
 
     def do_read(self, number: int, ok: bool) -> None:
         """A read, counted from the oldest."""
-        slot, name = self.reads.pop(number)
+        frame, name = self.reads.pop(number)
         ok = ok and name in self.files and name not in self.rotten
-        self.slots[slot] = deepcopy(self.files[name]) if ok else self._rubbish()
+        self.frames[frame] = deepcopy(self.files[name]) if ok else self._rubbish()
         self.reads_done += ok
-        self._done.append(Done(slot, ok, self.read_ns))
+        self._done.append(Done(frame, ok, self.read_ns))
 
     def _works(self) -> bool:
         return self._random.random() >= self._faults
 
 
 def disk_of(runner: SimulatedRunner, faults: float = 0.0, seed: int = 0) -> SimulatedDisk[Contents]:
-    """A disk for what a simulated runner has in its host slots."""
+    """A disk for what a simulated runner has in its host frames."""
 
     def rubbish() -> Contents:
         return [[b"rubbish"] * runner.block_size for _ in runner.layers]
@@ -129,5 +129,5 @@ def disk_of(runner: SimulatedRunner, faults: float = 0.0, seed: int = 0) -> Simu
 
 
 def disk_of_names(left: Sequence[bytes] = ()) -> SimulatedDisk[bytes | None]:
-    """A disk for slots that hold nothing but the name of what lies in them; rubbish has none."""
+    """A disk for frames that hold nothing but the name of what lies in them; rubbish has none."""
     return SimulatedDisk({}, lambda: None, [(name, name) for name in left])

@@ -665,4 +665,4 @@ def test_aborted_requests_do_not_pile_up_in_the_queue() -> None:
         bench.add(f"r{i}", [1])
         bench.scheduler.abort([f"r{i}"])
     bench.run()
-    assert len(bench.scheduler._waiting._heap) <= 2 * 64
+    assert len(bench.scheduler._admission.waiting._heap) <= 2 * 64

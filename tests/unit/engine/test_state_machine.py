@@ -14,7 +14,6 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from simulated import EOS, POISON, VOCAB, Answer, SimulatedRunner, oracle
 from simulated_disk import disk_of
 
-from plimsoll_runtime.engine.fetches import AHEAD_SHARE
 from plimsoll_runtime.engine.groups.full import Full
 from plimsoll_runtime.engine.groups.rule import ONE_FULL, Rule, longest_within, sequence_blocks
 from plimsoll_runtime.engine.groups.window import SlidingWindow
@@ -31,6 +30,7 @@ from plimsoll_runtime.engine.policy import (
     Policy,
     ShortestJob,
 )
+from plimsoll_runtime.engine.prefetches import AHEAD_SHARE
 from plimsoll_runtime.engine.scheduler import Scheduler
 from plimsoll_runtime.engine.scores import unpack
 from plimsoll_runtime.engine.sequence import SequenceState
@@ -374,10 +374,10 @@ class Tiered(Engine):
 
     def tiers(self) -> TierIndex:
         rng = random.Random(self.limits.num_blocks * 1000 + self.limits.max_batch_tokens)
-        slots, places = rng.randint(1, 12), rng.choice([0, 2, 8, 30])
+        frames, places = rng.randint(1, 12), rng.choice([0, 2, 8, 30])
         self.ticks = rng.choice([0, 1, 4])
-        self.disk = disk_of(self.runner, rng.choice([0.0, 0.1, 0.5]), seed=slots)
-        return TierIndex(slots, places, self.disk if places else None, keeps=not places or rng.random() < 0.5)
+        self.disk = disk_of(self.runner, rng.choice([0.0, 0.1, 0.5]), seed=frames)
+        return TierIndex(frames, places, self.disk if places else None, keeps=not places or rng.random() < 0.5)
 
     def _may_precede(self, new: SequenceState, work: int, old: SequenceState) -> bool:
         """Whoever comes while somebody waits for the disk may go ahead."""
@@ -389,12 +389,12 @@ class Tiered(Engine):
         self.add([replace(shape, length=length, follows=i) for i, length in enumerate(lengths)])
 
     @invariant()
-    def who_is_far_from_the_front_holds_no_slots(self) -> None:
+    def who_is_far_from_the_front_holds_no_frames(self) -> None:
         """As many as may run and those that are near have something read, and hold it, at most."""
         if not hasattr(self, "scheduler"):
             return
         most = self.limits.max_sequences + max(1, self.limits.max_sequences // AHEAD_SHARE)
-        assert sum(e.sequence.fetch is not None for e in self.live.values()) <= most
+        assert sum(e.sequence.prefetch is not None for e in self.live.values()) <= most
 
     @rule(really=st.sampled_from([False] * 9 + [True]))
     def forget_prefixes(self, really: bool = True) -> None:
@@ -421,7 +421,7 @@ class Tiered(Engine):
         self.disk.tick(self.ticks)
         super()._step()
         if not self.steps:
-            self.scheduler.await_fetches(1)
+            self.scheduler.await_prefetches(1)
 
 
 class GroupedTiered(Grouped, Tiered):

@@ -10,27 +10,27 @@ from simulated import POISON, SimulatedRunner, oracle
 from simulated_disk import disk_of
 
 from plimsoll_runtime.engine.core import EngineCore
-from plimsoll_runtime.engine.fetches import FETCH_NS
 from plimsoll_runtime.engine.limits import Limits
 from plimsoll_runtime.engine.messages import AddRequest
 from plimsoll_runtime.engine.policy import SECOND_NS, ByPriority, Policy
+from plimsoll_runtime.engine.prefetches import PREFETCH_NS
 from plimsoll_runtime.engine.scheduler import Scheduler
 from plimsoll_runtime.engine.step import Step
 from plimsoll_runtime.engine.tiers.costs import RETRY_AFTER
 from plimsoll_runtime.engine.tiers.index import TierIndex
 
 PREFIXES = [[(5 * i + j) % 39 for j in range(24)] for i in range(8)]
-"""Of 6 blocks each; the pool of these tests holds one and a half of them, the slots two and a half."""
+"""Of 6 blocks each; the pool of these tests holds one and a half of them, the frames two and a half."""
 
 
 class Tiered:
     """An engine over a pool that is too small, and a disk."""
 
     def __init__(
-        self, *, slots: int = 16, places: int = 128, keeps: bool = False, faults: float = 0.0, **options: Any
+        self, *, frames: int = 16, places: int = 128, keeps: bool = False, faults: float = 0.0, **options: Any
     ) -> None:
         self.core, self.runner = make_core(
-            num_blocks=11, max_batch_tokens=40, tiers=self._tiers(slots, places, keeps, faults), **options
+            num_blocks=11, max_batch_tokens=40, tiers=self._tiers(frames, places, keeps, faults), **options
         )
 
     def ask(self, number: int, name: str = "r", **params: Any) -> int:
@@ -51,10 +51,10 @@ class Tiered:
         """Ask for the first half again."""
         return [self.ask(i, **params) for i in range(4)]
 
-    def _tiers(self, slots: int, places: int, keeps: bool, faults: float) -> Callable[[SimulatedRunner], TierIndex]:
+    def _tiers(self, frames: int, places: int, keeps: bool, faults: float) -> Callable[[SimulatedRunner], TierIndex]:
         def make(runner: SimulatedRunner) -> TierIndex:
             self.disk = disk_of(runner, faults)
-            self.index = TierIndex(slots, places, self.disk if places else None, keeps=keeps)
+            self.index = TierIndex(frames, places, self.disk if places else None, keeps=keeps)
             return self.index
 
         return make
@@ -82,7 +82,7 @@ def test_without_tiers_they_are_computed_again() -> None:
 
 
 def test_host_memory_alone_is_a_tier_and_nobody_waits_for_it() -> None:
-    engine = Tiered(slots=60, places=0, keeps=True)
+    engine = Tiered(frames=60, places=0, keeps=True)
     assert engine.fill() == [25] * 8
     assert engine.again() == [1] * 4
     assert engine.core.stats.tiers is not None
@@ -108,8 +108,8 @@ def test_a_disk_that_breaks_is_asked_for_nothing_more() -> None:
     assert not engine.disk.busy
 
 
-def test_a_prefix_longer_than_the_slots_comes_back_in_part() -> None:
-    engine = Tiered(slots=4)
+def test_a_prefix_longer_than_the_frames_comes_back_in_part() -> None:
+    engine = Tiered(frames=4)
     for _ in range(3):
         engine.fill()
     assert engine.again() == [9] * 4, "four blocks of four tokens at once"
@@ -178,13 +178,13 @@ def test_two_that_want_the_same_prefix_read_and_restore_it_once() -> None:
 class Clocked:
     """A scheduler whose disk and clock move when they are told to, with a prefix on the disk."""
 
-    def __init__(self, *, slots: int = 16, prefixes: int = 8, policy: Policy | None = None) -> None:
+    def __init__(self, *, frames: int = 16, prefixes: int = 8, policy: Policy | None = None) -> None:
         self.now_ns = SECOND_NS
         self.step_ns = 0
         limits = Limits(num_blocks=11, block_size=4, max_len=40, max_batch_tokens=40, max_sequences=4)
         self.runner = SimulatedRunner(11, 4, 40, 4)
         self.disk = disk_of(self.runner)
-        self.index = TierIndex(slots, 1000, self.disk, keeps=False)
+        self.index = TierIndex(frames, 1000, self.disk, keeps=False)
         self.scheduler = Scheduler(limits, policy, lambda: self.now_ns, self.index)
         for i in range(prefixes):
             self.scheduler.add(self.about(i, f"before-{i}"))
@@ -198,7 +198,7 @@ class Clocked:
 
     def holders(self) -> list[str]:
         """Who has something read, or holds what was read."""
-        return [s.request_id for s in self.scheduler._sequences.values() if s.fetch is not None]
+        return [s.request_id for s in self.scheduler._sequences.values() if s.prefetch is not None]
 
     def plan(self) -> Step:
         step = self.scheduler.schedule()
@@ -244,7 +244,7 @@ def test_a_disk_that_hangs_is_not_waited_for() -> None:
     engine = Clocked()
     engine.scheduler.add(engine.about(0, "waits"))
     assert engine.scheduler.schedule() is None
-    engine.now_ns += FETCH_NS - 1
+    engine.now_ns += PREFETCH_NS - 1
     assert engine.scheduler.schedule() is None
     engine.now_ns += 1
     step = engine.plan()
@@ -276,7 +276,7 @@ def test_a_block_may_go_and_come_back_within_one_step() -> None:
     engine.scheduler.add(request("first", [1] * 16, max_tokens=1))
     engine.scheduler.add(engine.about(3, "second"))
     step = engine.plan()
-    spilled, restored = {slot for _, slot in step.plan.spills}, {slot for slot, _ in step.plan.restores}
+    spilled, restored = {frame for _, frame in step.plan.spills}, {frame for frame, _ in step.plan.restores}
     assert engine.run(step)
     while len(engine.scheduler):
         engine.disk.tick(100)
@@ -362,7 +362,7 @@ def test_the_core_waits_for_the_disk_when_there_is_nothing_else() -> None:
 
 def crowd(**options: Any) -> Clocked:
     """All four slots are taken by long answers, and behind them wait 30 whose prefixes lie on the disk."""
-    engine = Clocked(slots=40, prefixes=38, **options)
+    engine = Clocked(frames=40, prefixes=38, **options)
     for i in range(4):
         engine.scheduler.add(request(f"long-{i}", [i], max_tokens=8, priority=-20))
     engine.run(engine.plan())
@@ -419,7 +419,7 @@ def test_who_falls_behind_lets_go_of_what_was_read_and_has_it_read_again() -> No
 
 
 def test_as_many_stand_aside_as_are_near_and_who_has_nothing_to_read_goes_ahead() -> None:
-    engine = Clocked(slots=40, prefixes=38)
+    engine = Clocked(frames=40, prefixes=38)
     for i in range(30):
         engine.scheduler.add(engine.about(i, f"r{i}"))
     assert engine.scheduler.schedule() is None, "the sixth waits for one of the five"
@@ -432,7 +432,7 @@ def test_as_many_stand_aside_as_are_near_and_who_has_nothing_to_read_goes_ahead(
 
 
 def test_a_disk_that_hangs_holds_up_nobody_for_ever() -> None:
-    engine = Clocked(slots=40, prefixes=38)
+    engine = Clocked(frames=40, prefixes=38)
     for i in range(30):
         engine.scheduler.add(engine.about(i, f"r{i}"))
     told: list[str] = []
@@ -440,5 +440,5 @@ def test_a_disk_that_hangs_holds_up_nobody_for_ever() -> None:
         if (step := engine.scheduler.schedule()) is not None:
             told += engine.run(step)
         else:
-            engine.now_ns += FETCH_NS
+            engine.now_ns += PREFETCH_NS
     assert sorted(told) == sorted(f"r{i}" for i in range(30))

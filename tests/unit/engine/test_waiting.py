@@ -34,7 +34,7 @@ def test_the_front_is_what_would_be_taken_first() -> None:
         waiting.append(sequence(arrival, rng.randint(0, 20)))
         queue.push(waiting[-1])
     for gone in rng.sample(waiting, 50):
-        gone.phase = Phase.FETCHING
+        gone.phase = Phase.PREFETCHING
         queue.leave(gone)
         waiting.remove(gone)
     expected = sorted(waiting, key=lambda s: s.rank)
@@ -47,7 +47,7 @@ def test_who_comes_back_at_the_same_rank_is_there_once() -> None:
     queue, first, second = WaitingQueue(), sequence(0, 1), sequence(1, 2)
     for each in (first, second):
         queue.push(each)
-    first.phase = Phase.FETCHING
+    first.phase = Phase.PREFETCHING
     queue.leave(first)
     assert queue.front(2) == [second]
     first.phase = Phase.WAITING
@@ -76,7 +76,7 @@ def test_who_waits_no_longer_is_not_kept() -> None:
         if arrival % 2:
             queue.pop().phase = Phase.RUNNING
     for waiting in queue.front(20):
-        waiting.phase = Phase.FETCHING
+        waiting.phase = Phase.PREFETCHING
         queue.leave(waiting)
     queue.check_integrity()
     assert len(queue) == 30

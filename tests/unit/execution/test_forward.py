@@ -40,7 +40,7 @@ GREEDY = SamplingParams(temperature=0.0)
 
 
 class Failing(ReferenceBackend):
-    """Fails where `at` says, having left garbage in the slots of the step's rows as far as it came."""
+    """Fails where `at` says, having left garbage in the cells of the step's rows as far as it came."""
 
     name: ClassVar[str] = "failing"
     at: ClassVar[str | int] = 0
@@ -123,8 +123,8 @@ def hidden_states(forward_pass: Callable[..., Tensor], decoder: Decoder, chunks:
     rows, start = [], 0
     for count in chunks:
         positions = torch.arange(start, start + count)
-        slots = torch.tensor([TABLE[p // BLOCK] * BLOCK + p % BLOCK for p in positions.tolist()])
-        batch = AttentionBatch([count], [start + count], [TABLE], slots)
+        cells = torch.tensor([TABLE[p // BLOCK] * BLOCK + p % BLOCK for p in positions.tolist()])
+        batch = AttentionBatch([count], [start + count], [TABLE], cells)
         rows.append(forward_pass(positions * 7 % decoder.outline.facts.vocab_size, positions, batch).clone())
         start += count
     return torch.cat(rows)
@@ -212,10 +212,10 @@ class Graphable(ReferenceBackend):
 
     name: ClassVar[str] = "graphable"
 
-    def over(self, paged: Sequence[PagedBatch], slot_mappings: Sequence[Tensor]) -> Attention:
-        [group], [slots] = paged, slot_mappings
+    def over(self, paged: Sequence[PagedBatch], cells: Sequence[Tensor]) -> Attention:
+        [group], [cell] = paged, cells
         contexts, tables = group.context_lens.tolist(), group.block_tables.tolist()
-        return super().begin(AttentionBatch([1] * len(slots), contexts, tables, slots))
+        return super().begin(AttentionBatch([1] * len(cell), contexts, tables, cell))
 
     def launch_key(self, sequences: int, longest: Sequence[int]) -> int:
         return longest[0]
@@ -226,7 +226,7 @@ class GraphableThatFails(Graphable):
 
     name: ClassVar[str] = "broken"
 
-    def over(self, paged: Sequence[PagedBatch], slot_mappings: Sequence[Tensor]) -> Attention:
+    def over(self, paged: Sequence[PagedBatch], cells: Sequence[Tensor]) -> Attention:
         raise TypeError("cannot be compiled")
 
     def begin(self, batch: AttentionBatch) -> Attention:
@@ -309,7 +309,7 @@ def test_a_step_ends_when_what_it_restores_from_was_read(decoder: TorchDecoder, 
 
 def test_blocks_are_moved_once_and_tokens_chosen_once(decoder: TorchDecoder) -> None:
     """The step overwrites what it has spilt and copied before: doing that again would keep what came after."""
-    results, slots, blocks = [], [], []
+    results, frames, blocks = [], [], []
     for backends in ([failing(2), ReferenceBackend], [ReferenceBackend]):
         cache = KvCache(decoder.outline.facts.attention, BLOCKS, BLOCK, torch.float32, CPU)
         generator = torch.Generator().manual_seed(0)
@@ -330,8 +330,8 @@ def test_blocks_are_moved_once_and_tokens_chosen_once(decoder: TorchDecoder) -> 
         steps: list[StepResult] = [runner.run(plan), runner.run(after)]
         results.append([step.outputs for step in steps])
         assert [step.attention_fallbacks for step in steps] == [len(backends) - 1] * 2
-        slots.append([bytes(host.row(slot)) for slot in (1, 2)])
+        frames.append([bytes(host.row(frame)) for frame in (1, 2)])
         blocks.append(torch.stack([t[:, [1, 3, 6]] for t in (*cache.keys, *cache.values)]))
     assert results[0] == results[1]
-    assert slots[0] == slots[1]
+    assert frames[0] == frames[1]
     assert torch.equal(*blocks)

@@ -31,22 +31,22 @@ class Echo:
     dtype = torch.float32
     weight_bytes = 0
 
-    def over(self, paged: Sequence[PagedBatch], slot_mappings: Sequence[Tensor]) -> Any:
+    def over(self, paged: Sequence[PagedBatch], cells: Sequence[Tensor]) -> Any:
         self.launched = paged[0].max_context_len
-        return list(zip(paged, slot_mappings, strict=True))
+        return list(zip(paged, cells, strict=True))
 
     def launch_key(self, sequences: int, longest: Sequence[int]) -> Hashable:
         return longest[0] > LONGEST // 2
 
     def __call__(self, token_ids: Tensor, positions: Tensor, attention: Any, states: Any = None) -> Tensor:
         found = [token_ids, positions]
-        for paged, slots in attention:
+        for paged, cells in attention:
             assert paged.decodes == len(token_ids) == len(paged.context_lens)
             assert paged.query_starts.tolist() == list(range(len(token_ids) + 1))
             columns = torch.arange(paged.block_tables.shape[1])
             used = columns < -(-paged.context_lens[:, None] // BLOCK)
             tables = torch.where(used, paged.block_tables * (columns + 1), 0).sum(1)
-            found += [slots, paged.context_lens, tables]
+            found += [cells, paged.context_lens, tables]
         return torch.stack(found, 1).float()
 
     def logits(self, hidden: Tensor) -> Tensor:
@@ -70,15 +70,15 @@ def step(contexts: list[int], seed: int = 0) -> tuple[Tensor, Tensor, AttentionB
 
 def group(contexts: list[int], generator: torch.Generator, rest: tuple[AttentionBatch, ...] = ()) -> AttentionBatch:
     tables = [torch.randint(1, BLOCKS, (-(-n // BLOCK),), generator=generator).tolist() for n in contexts]
-    slots = [table[-1] * BLOCK + (n - 1) % BLOCK for n, table in zip(contexts, tables, strict=True)]
-    return AttentionBatch([1] * len(contexts), contexts, tables, torch.tensor(slots), rest)
+    cells = [table[-1] * BLOCK + (n - 1) % BLOCK for n, table in zip(contexts, tables, strict=True)]
+    return AttentionBatch([1] * len(contexts), contexts, tables, torch.tensor(cells), rest)
 
 
 def expected(tokens: Tensor, positions: Tensor, batch: AttentionBatch) -> Tensor:
     columns = [tokens, positions]
     for each in batch.groups:
         sums = [sum((i + 1) * block for i, block in enumerate(table)) for table in each.block_tables]
-        columns += [each.slot_mapping, torch.tensor(each.context_lens), torch.tensor(sums)]
+        columns += [each.cells, torch.tensor(each.context_lens), torch.tensor(sums)]
     return torch.stack(columns, 1).float()
 
 

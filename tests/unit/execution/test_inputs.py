@@ -52,7 +52,7 @@ def test_every_row(case: tuple[StepPlan, int]) -> None:
         tables = [s.tables[number] for s in plan.sequences]
         assert group.query_lens == [len(s.token_ids) for s in plan.sequences]
         assert group.block_tables == [table.blocks for table in tables]
-        assert group.slot_mapping.tolist() == [
+        assert group.cells.tolist() == [
             table.blocks[(s.start + i) // block_size - table.first] * block_size + (s.start + i) % block_size
             for s, table in zip(plan.sequences, tables, strict=True)
             for i in range(len(s.token_ids))

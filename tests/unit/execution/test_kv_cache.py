@@ -35,13 +35,13 @@ def test_blocks_come_back_as_they_went_wherever_they_go(device: str, paired: boo
     before = [t.clone() for t in (*cache.keys, *cache.values)]
     host = HostBlocks(cache, 36)
     sources = list(range(2, 38))
-    host.spill([(block, slot) for slot, block in enumerate(sources, 1)])
+    host.spill([(block, frame) for frame, block in enumerate(sources, 1)])
     if device == "cuda":
         torch.cuda.synchronize()
     for tensor in (*cache.keys, *cache.values):
         tensor.fill_(torch.nan)
     targets = sources[::-1]
-    host.restore([(slot, block) for slot, block in enumerate(targets, 1)])
+    host.restore([(frame, block) for frame, block in enumerate(targets, 1)])
     for now, then in zip((*cache.keys, *cache.values), before, strict=True):
         assert torch.equal(now[:, targets], then[:, sources])
         assert now[:, [0, 1, 38, 39]].isnan().all(), "no other block is touched"
@@ -67,7 +67,7 @@ def test_keys_that_are_values_are_kept_once() -> None:
 
 
 @pytest.mark.parametrize("paired", [False, True])
-def test_a_slot_is_all_of_a_block_and_nothing_else(paired: bool) -> None:
+def test_a_frame_is_all_of_a_block_and_nothing_else(paired: bool) -> None:
     cache = filled("cpu", paired)
     host = HostBlocks(cache, 3)
     host.spill([(5, 2)])
@@ -75,8 +75,8 @@ def test_a_slot_is_all_of_a_block_and_nothing_else(paired: bool) -> None:
     assert elements.nbytes == cache.block_bytes == sum(2 * s.kv_heads * 8 * s.head_dim for s in SHAPES) * 2
     wanted = torch.cat([t[:, 5].flatten() for t in (*cache.keys, *cache.values)])
     assert torch.equal(elements.sort().values, wanted.sort().values)
-    assert not any(host.row(1)), "the slot before"
-    assert not any(host.row(3)), "the slot behind"
+    assert not any(host.row(1)), "the frame before"
+    assert not any(host.row(3)), "the frame behind"
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -108,7 +108,7 @@ class Marks:
         self.calls.append("wait")
 
 
-def test_slots_are_to_be_waited_for_after_their_copies_are_launched() -> None:
+def test_frames_are_to_be_waited_for_after_their_copies_are_launched() -> None:
     marks = Marks()
     host = HostBlocks(filled("cpu", False), 3, restored=marks)
     host.restore([(1, 2)])

@@ -122,22 +122,22 @@ def test_what_lies_between_cache_and_disk_is_in_the_budget() -> None:
     whole = plan(kv_memory="100%", staging=an_eighth)
     assert whole.kv_bytes + an_eighth(whole.num_blocks) <= 4 * GIB
     assert (whole.num_blocks + 1) * 2**20 + an_eighth(whole.num_blocks + 1) > 4 * GIB
-    assert plan(staging=an_eighth).num_blocks == 1821, "with 227 slots they are 2 GiB"
+    assert plan(staging=an_eighth).num_blocks == 1821, "with 227 frames they are 2 GiB"
     assert plan(model_limit=64, max_sequences=2, staging=an_eighth).num_blocks == 9
     assert plan(kv_memory="3GiB", staging=an_eighth).kv_bytes == 3 * GIB
 
 
 def test_what_lies_between_cache_and_disk_is_refused_where_it_does_not_fit() -> None:
-    told = r"asks for 3\.75 GiB and 480\.00 MiB of slots between it and --kv-disk, but 4\.00 GiB can be had"
+    told = r"asks for 3\.75 GiB and 480\.00 MiB of frames between it and --kv-disk, but 4\.00 GiB can be had"
     with pytest.raises(MemoryLimitError, match=told):
         plan(kv_memory="3840MiB", staging=an_eighth)
     assert plan(kv_memory="3840MiB").num_blocks == 3840
-    with pytest.raises(MemoryLimitError, match=r"\(3 blocks of 1048576 bytes\) and 16\.00 MiB of slots between"):
+    with pytest.raises(MemoryLimitError, match=r"\(3 blocks of 1048576 bytes\) and 16\.00 MiB of frames between"):
         plan(room=Room(GIB, 16 * 2**20, 0), kv_memory="100%", staging=an_eighth)
 
 
 @given(st.integers(1, 2**33), st.integers(1, 2**23))
-def test_a_share_is_used_up_to_less_than_a_block_and_a_slot(usable: int, block_bytes: int) -> None:
+def test_a_share_is_used_up_to_less_than_a_block_and_a_frame(usable: int, block_bytes: int) -> None:
     staging = partial(staging_bytes, block_bytes=block_bytes)
     try:
         budget = plan(

@@ -55,8 +55,8 @@ def test_as_measured(kind: str, backend: str, least: float, most: float, tmp_pat
     for tensor in (*cache.keys, *cache.values):
         tensor.zero_()
     attention = chosen(cache)
-    slots = torch.arange(16, 16 + ROWS)
-    batch = AttentionBatch([ROWS], [ROWS], [list(range(1, ROWS // 16 + 1))], slots)
+    cells = torch.arange(16, 16 + ROWS)
+    batch = AttentionBatch([ROWS], [ROWS], [list(range(1, ROWS // 16 + 1))], cells)
     ctypes.CDLL(None).malloc_trim(0)  # what other tests have given back would hide what is taken here
     before = _resident()
     forget_peak()

@@ -21,7 +21,7 @@ from plimsoll_kernels.paged_attention.reference import attention_reference
 
 @dataclass
 class Case:
-    """A batch over a cache whose every unused slot is NaN."""
+    """A batch over a cache whose every unused cell is NaN."""
 
     query: Tensor
     keys: Tensor
@@ -217,15 +217,15 @@ def test_any_batch(
 @pytest.mark.parametrize("shape", [(1, 1, 16), (9, 3, 80)], ids=str)
 def test_cache_writes(triton_device: str, dtype: torch.dtype, shape: tuple[int, int, int]) -> None:
     rows, kv_heads, size = shape
-    slots = torch.randperm(64)[:rows].to(triton_device)
+    cells = torch.randperm(64)[:rows].to(triton_device)
     wide = torch.randn(rows, 3 * kv_heads, size, device=triton_device).to(dtype)
     key, value = wide[:, :kv_heads], wide[:, -kv_heads:]
     caches = torch.zeros(4, kv_heads, 8, 8, size, dtype=dtype, device=triton_device)
-    write_cache(key, value, caches[0], caches[1], slots, implementation="triton")
-    write_cache(key, value, caches[2], caches[3], slots, implementation="reference")
+    write_cache(key, value, caches[0], caches[1], cells, implementation="triton")
+    write_cache(key, value, caches[2], caches[3], cells, implementation="reference")
     assert torch.equal(caches[0], caches[2])
     assert torch.equal(caches[1], caches[3])
-    assert caches[0].flatten(1, 2)[:, slots].equal(key.transpose(0, 1))
+    assert caches[0].flatten(1, 2)[:, cells].equal(key.transpose(0, 1))
 
 
 def refusals() -> list[Any]:
@@ -254,10 +254,10 @@ def test_refusals(case: Case, options: dict[str, Any], message: str) -> None:
 
 def test_write_refusals() -> None:
     case = make([(2, 20)])
-    key, slots = torch.ones(2, 2, 32), torch.zeros(2, dtype=torch.int64)
-    with pytest.raises(ValueError, match=r"slot_mapping is \[3\], expected \[2\]"):
+    key, cells = torch.ones(2, 2, 32), torch.zeros(2, dtype=torch.int64)
+    with pytest.raises(ValueError, match=r"cells is \[3\], expected \[2\]"):
         write_cache(key, key, case.keys, case.values, torch.zeros(3, dtype=torch.int64))
     with pytest.raises(ValueError, match="expected int64 beside key"):
-        write_cache(key, key, case.keys, case.values, slots.int())
+        write_cache(key, key, case.keys, case.values, cells.int())
     with pytest.raises(ValueError, match=r"key is \[2, 3, 32\], expected \[2, 2, 32\]"):
-        write_cache(torch.ones(2, 3, 32), key, case.keys, case.values, slots)
+        write_cache(torch.ones(2, 3, 32), key, case.keys, case.values, cells)

@@ -19,13 +19,13 @@ EPS = 1e-6
 
 @dataclass
 class Case:
-    """Rows of a product that stand in wider ones, and slots in disorder over caches whose every slot is NaN."""
+    """Rows of a product that stand in wider ones, and cells in disorder over caches whose every cell is NaN."""
 
     heads: Tensor
     cos: Tensor
     sin: Tensor
     caches: Tensor
-    slots: Tensor
+    cells: Tensor
     norm: Tensor | None
 
     def run(self, implementation: Any) -> tuple[Tensor, Tensor]:
@@ -37,7 +37,7 @@ class Case:
             self.sin,
             caches[0],
             caches[1],
-            self.slots,
+            self.cells,
             norm=self.norm,
             eps=EPS,
             implementation=implementation,
@@ -62,16 +62,16 @@ def make(
     wide = torch.randn(rows, heads + 2 * kv_heads + 1, size).to(device, dtype)
     weight = torch.randn(heads + kv_heads, size, device=device) if norm else None
     caches = torch.full((2, kv_heads, blocks, block_size, size), math.nan, dtype=dtype, device=device)
-    slots = torch.randperm(blocks * block_size)[:rows].to(device)
+    cells = torch.randperm(blocks * block_size)[:rows].to(device)
     cos, sin = angles.cos().to(device, dtype), angles.sin().to(device, dtype)
-    return Case(wide[:, 1:], cos, sin, caches, slots, weight)
+    return Case(wide[:, 1:], cos, sin, caches, cells, weight)
 
 
 def assert_equal(case: Case, tolerance: float) -> None:
     (query, caches), (expected, expected_caches) = case.run("triton"), case.run("reference")
     torch.testing.assert_close(query, expected, rtol=tolerance, atol=tolerance)
     torch.testing.assert_close(caches, expected_caches, rtol=tolerance, atol=tolerance, equal_nan=True)
-    assert torch.equal(caches[1].isnan(), expected_caches[1].isnan()), "a slot of nobody was written"
+    assert torch.equal(caches[1].isnan(), expected_caches[1].isnan()), "a cell of nobody was written"
 
 
 @pytest.mark.parametrize("norm", [False, True], ids=["plain", "normed"])
@@ -95,7 +95,7 @@ def test_values_are_copied_bit_for_bit(triton_device: str) -> None:
     case.heads[0, 4 + 2, 3] = math.inf
     case.heads[1, 4 + 2, 1] = math.nan
     _, caches = case.run("triton")
-    stored = caches[1].flatten(1, 2)[:, case.slots].transpose(0, 1)
+    stored = caches[1].flatten(1, 2)[:, case.cells].transpose(0, 1)
     torch.testing.assert_close(stored, case.heads[:, 6:], rtol=0, atol=0, equal_nan=True)
 
 
@@ -135,9 +135,9 @@ def refusals() -> list[Any]:
         (replace(case, heads=case.heads[..., :16]), r"key_cache is \[2, 3, 8, 32\], expected \[2, 3, 8, 16\]"),
         (replace(case, cos=torch.ones(3, 17), sin=torch.ones(3, 17)), "with 0 < R <= 32"),
         (replace(case, cos=torch.ones(2, 16)), r"cos is \[2, 16\], expected \[3, 16\]"),
-        (replace(case, slots=case.slots[:2]), r"slot_mapping is \[2\], expected \[3\]"),
-        (replace(case, slots=case.slots.int()), "slot_mapping is torch.int32, expected torch.int64"),
-        (replace(case, slots=case.slots.to("meta")), "slot_mapping is on meta, but heads is on cpu"),
+        (replace(case, cells=case.cells[:2]), r"cells is \[2\], expected \[3\]"),
+        (replace(case, cells=case.cells.int()), "cells is torch.int32, expected torch.int64"),
+        (replace(case, cells=case.cells.to("meta")), "cells is on meta, but heads is on cpu"),
         (replace(case, norm=torch.ones(4, 32)), r"norm is \[4, 32\], expected \[6, 32\]"),
     ]
 

@@ -51,7 +51,7 @@ def _decode(
     query_head_stride,
     head_stride,
     block_stride,
-    slot_stride,
+    cell_stride,
     scale,
     softcap,
     slopes,
@@ -101,7 +101,7 @@ def _decode(
     for n in range(low, high, BLOCK_N):
         token = n + tl.arange(0, BLOCK_N)
         k, v = load_keys_and_values(
-            keys, values, table, token, high, block_stride, slot_stride, SIZE, SIZE_PADDED, BLOCK_SIZE, True
+            keys, values, table, token, high, block_stride, cell_stride, SIZE, SIZE_PADDED, BLOCK_SIZE, True
         )
         distance = (token - (context - 1))[None, :]
         score = scores_of(q, k, scale, softcap, slope, distance, SOFTCAP, SLOPES)

@@ -51,7 +51,7 @@ def _span(
     values,
     table,
     block_stride,
-    slot_stride,
+    cell_stride,
     low,
     high,
     scale,
@@ -71,7 +71,7 @@ def _span(
     for n in range(low, high, BLOCK_N):
         token = n + tl.arange(0, BLOCK_N)
         k, v = load_keys_and_values(
-            keys, values, table, token, high, block_stride, slot_stride, SIZE, SIZE_PADDED, BLOCK_SIZE, MASKED
+            keys, values, table, token, high, block_stride, cell_stride, SIZE, SIZE_PADDED, BLOCK_SIZE, MASKED
         )
         distance = token[None, :] - position[:, None]
         score = scores_of(q, k, scale, softcap, slope, distance, SOFTCAP, SLOPES)
@@ -99,7 +99,7 @@ def _prefill(
     query_head_stride,
     head_stride,
     block_stride,
-    slot_stride,
+    cell_stride,
     scale,
     softcap,
     slopes,
@@ -154,15 +154,15 @@ def _prefill(
     acc, total, largest = no_sums(of_heads(sinks, head, valid, SINKS), BLOCK_M, SIZE_PADDED, SINKS)
     if WINDOW + CHUNK > 0:
         acc, total, largest = _span(
-            acc, total, largest, q, position, keys, values, table, block_stride, slot_stride, low, whole_low, scale,
+            acc, total, largest, q, position, keys, values, table, block_stride, cell_stride, low, whole_low, scale,
             softcap, slope, SIZE, SIZE_PADDED, BLOCK_SIZE, WINDOW, CHUNK, SOFTCAP, SLOPES, BLOCK_N, True,
         )  # fmt: skip
     acc, total, largest = _span(
-        acc, total, largest, q, position, keys, values, table, block_stride, slot_stride, whole_low, whole_high, scale,
+        acc, total, largest, q, position, keys, values, table, block_stride, cell_stride, whole_low, whole_high, scale,
         softcap, slope, SIZE, SIZE_PADDED, BLOCK_SIZE, WINDOW, CHUNK, SOFTCAP, SLOPES, BLOCK_N, False,
     )  # fmt: skip
     acc, total, largest = _span(
-        acc, total, largest, q, position, keys, values, table, block_stride, slot_stride, whole_high, high, scale,
+        acc, total, largest, q, position, keys, values, table, block_stride, cell_stride, whole_high, high, scale,
         softcap, slope, SIZE, SIZE_PADDED, BLOCK_SIZE, WINDOW, CHUNK, SOFTCAP, SLOPES, BLOCK_N, True,
     )  # fmt: skip
 

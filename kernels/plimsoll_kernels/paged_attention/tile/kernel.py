@@ -67,7 +67,7 @@ def load_keys_and_values(
     token,
     high,
     block_stride,
-    slot_stride,
+    cell_stride,
     SIZE: tl.constexpr,
     SIZE_PADDED: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
@@ -83,13 +83,13 @@ def load_keys_and_values(
         block = tl.load(table + token // BLOCK_SIZE, mask=token < high, other=0).to(tl.int64)
     else:
         block = tl.load(table + token // BLOCK_SIZE).to(tl.int64)
-    slot = block * block_stride + (token % BLOCK_SIZE) * slot_stride
+    cell = block * block_stride + (token % BLOCK_SIZE) * cell_stride
     if MASKED or SIZE != SIZE_PADDED:
-        k = tl.load(keys + slot[:, None] + d[None, :], mask=readable, other=0.0)
-        v = tl.load(values + slot[:, None] + d[None, :], mask=readable, other=0.0)
+        k = tl.load(keys + cell[:, None] + d[None, :], mask=readable, other=0.0)
+        v = tl.load(values + cell[:, None] + d[None, :], mask=readable, other=0.0)
     else:
-        k = tl.load(keys + slot[:, None] + d[None, :])
-        v = tl.load(values + slot[:, None] + d[None, :])
+        k = tl.load(keys + cell[:, None] + d[None, :])
+        v = tl.load(values + cell[:, None] + d[None, :])
     return k, v
 
 

@@ -1,12 +1,13 @@
 """Which blocks lie in host memory and on the disk, and what is on its way: names and numbers only.
 
-A block that the device's pool hands out again goes to a slot of host memory, and from there to the disk, if there is
-one. It comes back the same way: read into a slot ahead of its step, copied from the slot by the step that needs it.
-A name in the tiers is in one state at a time: *spilling* (a step copies it from the device, or a thread writes it to
-the disk), *loading* (a thread reads it from the disk) or *stored* (it lies in a slot, on the disk, or in both).
+A block that the device's pool hands out again goes to a frame (host memory for one block), and from there to the disk,
+if there is one. It comes back the same way: read into a frame ahead of its step, copied from there by the step that
+needs it. A name in the tiers is in one state at a time: *spilling* (a step copies it from the device, or a thread
+writes it to the disk), *loading* (a thread reads it from the disk) or *stored* (it lies in a frame, on the disk, or in
+both).
 
-Slots and places on the disk are pools like the device's own: what is in use stays, what is idle is found by its name
-until its turn comes. Nothing here ever waits: where no slot is free, a block is dropped. So a disk that fails, is full
+Frames and places on the disk are pools like the device's own: what is in use stays, what is idle is found by its name
+until its turn comes. Nothing here ever waits: where no frame is free, a block is dropped. So a disk that fails, is full
 or slow costs cache and nothing else.
 """
 
@@ -31,10 +32,10 @@ class TierState(Enum):
 
 
 @dataclass(slots=True, eq=False)
-class Fetch:
-    """The slots that are held for somebody who waits, and how many of them are still being read."""
+class Prefetch:
+    """The frames that are held for somebody who waits, and how many of them are still being read."""
 
-    slots: list[int]
+    frames: list[int]
     loading: int = 0
 
 
@@ -50,7 +51,7 @@ class TierCounts:
 
 
 class _Job(NamedTuple):
-    """A read or write that is under way for a slot; `place` is where the name lies on the disk."""
+    """A read or write that is under way for a frame; `place` is where the name lies on the disk."""
 
     name: bytes
     place: int
@@ -58,24 +59,24 @@ class _Job(NamedTuple):
 
 
 class TierIndex:
-    """Slots 1 .. slots of host memory, places for `disk_blocks` on a disk behind them.
+    """Frames 1 .. frames of host memory, places for `disk_blocks` on a disk behind them.
 
-    With `keeps` host memory is a tier of its own. Without, its slots only stand between device and disk: what is on
+    With `keeps` host memory is a tier of its own. Without, its frames only stand between device and disk: what is on
     the disk already takes none when the device gives it up.
     """
 
-    def __init__(self, slots: int, disk_blocks: int = 0, store: TierStore | None = None, *, keeps: bool) -> None:
+    def __init__(self, frames: int, disk_blocks: int = 0, store: TierStore | None = None, *, keeps: bool) -> None:
         if (store is None) != (disk_blocks == 0):
             raise ValueError("a disk has a store and at least one block, or there is no disk")
         if store is None and not keeps:
-            raise ValueError("slots that keep nothing need a disk behind them")
-        self._host = BlockPool(slots + 1)
+            raise ValueError("frames that keep nothing need a disk behind them")
+        self._host = BlockPool(frames + 1)
         self._disk = BlockPool(max(disk_blocks, 1) + 1, self._leave_disk)
         self._store = store
         self._keeps = keeps
         self._filling: set[int] = set()
         self._jobs: dict[int, _Job] = {}
-        self._waiters: dict[int, list[Fetch]] = {}
+        self._waiters: dict[int, list[Prefetch]] = {}
         self._reads = 0
         self.counts = TierCounts()
         self.costs = Costs()
@@ -83,8 +84,8 @@ class TierIndex:
             self._take_over(store.names())
 
     @property
-    def slots_total(self) -> int:
-        """Slots of host memory."""
+    def frames_total(self) -> int:
+        """Frames of host memory."""
         return self._host.total
 
     @property
@@ -93,13 +94,13 @@ class TierIndex:
         return 0 if self._store is None else self._disk.total
 
     @property
-    def under_way(self) -> int:
+    def in_flight(self) -> int:
         """Blocks that are being read from the disk or written to it."""
         return len(self._jobs)
 
     @property
-    def slots_used(self) -> int:
-        """Slots of host memory that hold a block that can be found."""
+    def frames_used(self) -> int:
+        """Frames of host memory that hold a block that can be found."""
         return self._host.named
 
     @property
@@ -109,23 +110,23 @@ class TierIndex:
 
     def state(self, name: bytes) -> TierState | None:
         """What is known of a name; None when the tiers do not have it."""
-        slot = self._host.find(name)
-        if slot is None:
+        frame = self._host.find(name)
+        if frame is None:
             return None if self._disk.find(name) is None else TierState.STORED
-        if slot in self._filling:
+        if frame in self._filling:
             return TierState.SPILLING
-        job = self._jobs.get(slot)
+        job = self._jobs.get(frame)
         if job is None:
             return TierState.STORED
         return TierState.LOADING if job.reads else TierState.SPILLING
 
     def spill(self, name: bytes) -> int | None:
-        """A slot into which the next step is to copy a block before it is overwritten; None to let it go.
+        """A frame into which the next step is to copy a block before it is overwritten; None to let it go.
 
-        The slot is held until `filled`.
+        The frame is held until `spilled`.
         """
-        if (slot := self._host.find(name)) is not None:
-            self._host.touch(slot)
+        if (frame := self._host.find(name)) is not None:
+            self._host.touch(frame)
             return None
         place = self._disk.find(name)
         if place is not None:
@@ -135,69 +136,69 @@ class TierIndex:
         if not self._host.available:
             self.counts.dropped += 1
             return None
-        slot = self._host.take()
-        self._host.publish(slot, name)
-        self._filling.add(slot)
+        frame = self._host.take()
+        self._host.publish(frame, name)
+        self._filling.add(frame)
         self.counts.spilled += 1
-        return slot
+        return frame
 
-    def filled(self, slots: Iterable[int]) -> None:
-        """The step that filled these slots is over; what is not on the disk yet is written there."""
-        for slot in slots:
-            self._filling.remove(slot)
-            name = self._host.name_of(slot)
-            if name is None or not self._write(slot, name):
-                self._host.release([slot])
+    def spilled(self, frames: Iterable[int]) -> None:
+        """The step that filled these frames is over; what is not on the disk yet is written there."""
+        for frame in frames:
+            self._filling.remove(frame)
+            name = self._host.name_of(frame)
+            if name is None or not self._write(frame, name):
+                self._host.release([frame])
 
     def find(self, name: bytes) -> int | None:
-        """The slot from which the next step can copy a block, or None."""
-        slot = self._host.find(name)
-        return None if slot is None or self._loads(slot) else slot
+        """The frame from which the next step can copy a block, or None."""
+        frame = self._host.find(name)
+        return None if frame is None or self._loads(frame) else frame
 
-    def hold(self, slots: list[int]) -> None:
-        """Keep slots as they are until `let_go`."""
-        for slot in slots:
-            self._host.share(slot)
+    def hold(self, frames: list[int]) -> None:
+        """Keep frames as they are until `release`."""
+        for frame in frames:
+            self._host.share(frame)
 
-    def let_go(self, slots: list[int]) -> None:
+    def release(self, frames: list[int]) -> None:
         """What was held is no longer needed."""
-        self._host.release(slots)
+        self._host.release(frames)
 
-    def fetch(self, names: Iterable[bytes]) -> Fetch | None:
+    def prefetch(self, names: Iterable[bytes]) -> Prefetch | None:
         """Start reading those of a chain of names that are on the disk, up to the first that is not to be had.
 
-        None when nothing has to be waited for. Otherwise the slots are held until `end_fetch`.
+        None when nothing has to be waited for. Otherwise the frames are held until `end_prefetch`.
         """
-        fetch = Fetch([])
+        prefetch = Prefetch([])
         for name in names:
-            slot = self._host.find(name)
-            if slot is not None:
-                self._host.share(slot)
-            elif (slot := self._read(name)) is None:
+            frame = self._host.find(name)
+            if frame is not None:
+                self._host.share(frame)
+            elif (frame := self._read(name)) is None:
                 break
-            fetch.slots.append(slot)
-            if self._loads(slot):
-                fetch.loading += 1
-                self._waiters.setdefault(slot, []).append(fetch)
-        if fetch.loading:
+            prefetch.frames.append(frame)
+            if self._loads(frame):
+                prefetch.loading += 1
+                self._waiters.setdefault(frame, []).append(prefetch)
+        if prefetch.loading:
             self.costs.went_with()
-            return fetch
-        self.let_go(fetch.slots)
+            return prefetch
+        self.release(prefetch.frames)
         return None
 
     def prospect(self, names: Iterable[bytes]) -> Prospect:
-        """What `fetch` would do with a chain of names: it has something to wait for where anything is gained."""
+        """What `prefetch` would do with a chain of names: it has something to wait for where anything is gained."""
         ready = gained = reads = 0
         room = self._host.available
         for name in names:
-            slot = self._host.find(name)
-            if slot is None and (reads >= room or self._disk.find(name) is None):
+            frame = self._host.find(name)
+            if frame is None and (reads >= room or self._disk.find(name) is None):
                 break
-            if slot is None:
+            if frame is None:
                 reads += 1
             else:
-                room -= self._host.is_idle(slot)
-            if gained or slot is None or self._loads(slot):
+                room -= self._host.is_idle(frame)
+            if gained or frame is None or self._loads(frame):
                 gained += 1
             else:
                 ready += 1
@@ -208,16 +209,16 @@ class TierIndex:
         self.counts.passed += prospect.gained
         self.costs.went_without()
 
-    def end_fetch(self, fetch: Fetch) -> None:
+    def end_prefetch(self, prefetch: Prefetch) -> None:
         """Whoever waited goes on, or does not want it any longer."""
-        if fetch.loading:
-            for slot in fetch.slots:
-                if fetch in self._waiters.get(slot, ()):
-                    self._waiters[slot].remove(fetch)
-        self.let_go(fetch.slots)
+        if prefetch.loading:
+            for frame in prefetch.frames:
+                if prefetch in self._waiters.get(frame, ()):
+                    self._waiters[frame].remove(prefetch)
+        self.release(prefetch.frames)
 
     def poll(self) -> None:
-        """Take over what has been read and written. A fetch whose `loading` is 0 then is over."""
+        """Take over what has been read and written. A prefetch whose `loading` is 0 then is over."""
         if self._store is None:
             return
         for done in self._store.poll():
@@ -236,9 +237,9 @@ class TierIndex:
 
         Of a disk that was given up nothing is known any longer, but its files are still there.
         """
-        slot, place = self._host.find(name), self._disk.find(name)
-        if slot is not None:
-            self._host.forget(slot)
+        frame, place = self._host.find(name), self._disk.find(name)
+        if frame is not None:
+            self._host.forget(frame)
         if place is not None:
             self._disk.forget(place)
         if place is not None or (self._store is not None and self._store.broken):
@@ -258,34 +259,34 @@ class TierIndex:
             self._disk.publish(place, name)
             self._disk.release([place])
 
-    def _write(self, slot: int, name: bytes) -> bool:
-        """Hand a slot to the disk's thread, unless the name is there or nothing can be given up for it."""
+    def _write(self, frame: int, name: bytes) -> bool:
+        """Hand a frame to the disk's thread, unless the name is there or nothing can be given up for it."""
         store, disk = self._store, self._disk
         if store is None or store.broken or disk.find(name) is not None or not disk.available:
             return False
         place = disk.take()
         disk.publish(place, name)
-        self._jobs[slot] = _Job(name, place, reads=False)
-        store.write(slot, name)
+        self._jobs[frame] = _Job(name, place, reads=False)
+        store.write(frame, name)
         return True
 
     def _read(self, name: bytes) -> int | None:
-        """Begin to read a name into a slot, which is held by the job and for the caller."""
+        """Begin to read a name into a frame, which is held by the job and for the caller."""
         place = self._disk.find(name)
         if self._store is None or place is None or not self._host.available:
             return None
-        slot = self._host.take()
-        self._host.publish(slot, name)
-        self._host.share(slot)
+        frame = self._host.take()
+        self._host.publish(frame, name)
+        self._host.share(frame)
         self._disk.share(place)
-        self._jobs[slot] = _Job(name, place, reads=True)
+        self._jobs[frame] = _Job(name, place, reads=True)
         self._reads += 1
-        self._store.read(slot, name)
-        return slot
+        self._store.read(frame, name)
+        return frame
 
     def _settle(self, done: Done) -> None:
-        slot, ok, ns = done
-        job = self._jobs.pop(slot)
+        frame, ok, ns = done
+        job = self._jobs.pop(frame)
         if job.reads:
             self._reads -= 1
             self.costs.learn_read(ns, ok=ok)
@@ -296,18 +297,18 @@ class TierIndex:
                 self._disk.forget(job.place)
                 self._delete(job.name)
             if job.reads:
-                self._host.forget(slot)
+                self._host.forget(frame)
         elif job.reads:
             self.counts.loaded += 1
         elif not known and self._disk.find(job.name) is None:
             self._delete(job.name)
         self._disk.release([job.place])
-        self._host.release([slot])
-        for fetch in self._waiters.pop(slot, ()):
-            fetch.loading -= 1
+        self._host.release([frame])
+        for prefetch in self._waiters.pop(frame, ()):
+            prefetch.loading -= 1
 
-    def _loads(self, slot: int) -> bool:
-        job = self._jobs.get(slot)
+    def _loads(self, frame: int) -> bool:
+        job = self._jobs.get(frame)
         return job is not None and job.reads
 
     def _leave_disk(self, place: int, name: bytes) -> None:
@@ -323,18 +324,20 @@ class TierIndex:
         return place
 
     def check_integrity(self, held: Iterable[int] = ()) -> None:
-        """Raises AssertionError where a slot or place is leaked, or in two states; `held` as often as it is held."""
+        """Raises AssertionError where a frame or place is leaked, or in two states; `held` as often as it is held."""
         self._host.check_integrity()
         self._disk.check_integrity()
-        assert not self._filling & self._jobs.keys(), "a slot is filled and read or written at once"
+        assert not self._filling & self._jobs.keys(), "a frame is filled and read or written at once"
         assert self._reads == sum(job.reads for job in self._jobs.values()), "reads are miscounted"
         holders = [*self._filling, *self._jobs, *held]
-        for slot in range(1, self._host.total + 1):
-            references = self._host.references(slot)
-            assert references == holders.count(slot), f"slot {slot}: {references} holders, {holders.count(slot)} known"
+        for frame in range(1, self._host.total + 1):
+            references = self._host.references(frame)
+            assert references == holders.count(frame), (
+                f"frame {frame}: {references} holders, {holders.count(frame)} known"
+            )
         places = [job.place for job in self._jobs.values()]
         assert sorted(places) == sorted(set(places)), "a place on the disk is read and written at once"
         for place in range(1, self._disk.total + 1):
             assert self._disk.references(place) == places.count(place), f"place {place} is leaked"
-        for slot, fetches in self._waiters.items():
-            assert not fetches or self._loads(slot), f"somebody waits for slot {slot}, which is not being read"
+        for frame, prefetches in self._waiters.items():
+            assert not prefetches or self._loads(frame), f"somebody waits for frame {frame}, which is not being read"

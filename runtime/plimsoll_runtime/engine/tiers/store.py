@@ -7,21 +7,21 @@ from typing import NamedTuple, Protocol
 
 
 class Done(NamedTuple):
-    """A slot's read or write is over; if not `ok`, the slot (of a read) or the disk (of a write) holds nothing.
+    """A frame's read or write is over; if not `ok`, the frame (of a read) or the disk (of a write) holds nothing.
 
     `ns`: nanoseconds that it took. Of those in which several were read at once each counts for one of them alone, so
     that the sum is the time in which something was read.
     """
 
-    slot: int
+    frame: int
     ok: bool
     ns: int = 0
 
 
 class TierStore(Protocol):
-    """Moves blocks between slots of host memory and a disk, behind the engine's back.
+    """Moves blocks between frames of host memory and a disk, behind the engine's back.
 
-    Every method but `wait` returns at once and none raises: what goes wrong comes out of `poll`. Each slot has one
+    Every method but `wait` returns at once and none raises: what goes wrong comes out of `poll`. Each frame has one
     read or write under way at most. Writes and deletes are done in the order in which they were asked for.
     """
 
@@ -32,11 +32,11 @@ class TierStore(Protocol):
     def names(self) -> Sequence[bytes]:
         """What an earlier run has left, least recently used first."""
 
-    def write(self, slot: int, name: bytes) -> None:
-        """Keep a slot's contents under a name."""
+    def write(self, frame: int, name: bytes) -> None:
+        """Keep a frame's contents under a name."""
 
-    def read(self, slot: int, name: bytes) -> None:
-        """Fill a slot with what is kept under a name."""
+    def read(self, frame: int, name: bytes) -> None:
+        """Fill a frame with what is kept under a name."""
 
     def delete(self, name: bytes) -> None:
         """Keep nothing under this name any longer. Tried also when it has given up: nobody is to find it again."""

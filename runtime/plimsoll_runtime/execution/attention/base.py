@@ -21,7 +21,7 @@ class AttentionBatch:
         table's first token on, so that the last row stands at context_len - 1; the model's own positions, which its
         ropes turn by, are larger by what the group has given back.
     block_tables: the blocks of each sequence in order, enough for its context; more are ignored.
-    slot_mapping: int64 [T] on the device: where each row's key and value go, block x block_size + offset.
+    cells: int64 [T] on the device: where each row's key and value go, block x block_size + offset.
     rest: the same sequences in the cache's other groups, in their order.
     longest: most tokens of a sequence, what was given back included; None: as many as in the tables.
 
@@ -31,7 +31,7 @@ class AttentionBatch:
     query_lens: Sequence[int]
     context_lens: Sequence[int]
     block_tables: Sequence[Sequence[int]]
-    slot_mapping: Tensor
+    cells: Tensor
     rest: tuple[AttentionBatch, ...] = ()
     longest: int | None = None
 
@@ -46,8 +46,8 @@ class AttentionBatch:
                 f"{len(self.query_lens)} query lengths, {len(self.context_lens)} context lengths and "
                 f"{len(self.block_tables)} block tables do not make a batch"
             )
-        if sum(self.query_lens) != self.slot_mapping.numel():
-            raise ValueError(f"{sum(self.query_lens)} rows, but {self.slot_mapping.numel()} slots for them")
+        if sum(self.query_lens) != self.cells.numel():
+            raise ValueError(f"{sum(self.query_lens)} rows, but {self.cells.numel()} cells for them")
         for query, context in zip(self.query_lens, self.context_lens, strict=True):
             if not 1 <= query <= context:
                 raise ValueError(f"a sequence has {query} rows in a context of {context} tokens")

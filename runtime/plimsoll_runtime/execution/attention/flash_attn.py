@@ -39,7 +39,7 @@ class FlashAttnBackend:
             keys, values, shape = cache.keys[layer], cache.values[layer], cache.shapes[layer]
             group = cache.group_of[layer]
             paged = tables[group]
-            write_cache(key, value, keys, values, groups[group].slot_mapping)
+            write_cache(key, value, keys, values, groups[group].cells)
             out: Tensor = self._attend(
                 query.contiguous(),
                 # [kv_heads, blocks, block, D] seen as pages [blocks, block, kv_heads, D].

@@ -48,7 +48,7 @@ class FlashInferBackend:
 
         def attention(layer: int, query: Tensor, key: Tensor, value: Tensor, sinks: Tensor | None = None) -> Tensor:
             keys, values = cache.keys[layer], cache.values[layer]
-            write_cache(key, value, keys, values, groups[cache.group_of[layer]].slot_mapping)
+            write_cache(key, value, keys, values, groups[cache.group_of[layer]].cells)
             # [kv_heads, blocks, block, D] seen as FlashInfer's "HND" pages, [blocks, kv_heads, block, D].
             pages = (keys.transpose(0, 1), values.transpose(0, 1))
             out: Tensor = self._wrappers[self._kinds[layer]].run(query.contiguous(), pages)

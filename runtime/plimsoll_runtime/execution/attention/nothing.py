@@ -27,7 +27,7 @@ class NoAttention:
         """See AttentionBackend."""
         return _nobody_attends
 
-    def over(self, paged: Sequence[PagedBatch], slot_mappings: Sequence[Tensor]) -> Attention:
+    def over(self, paged: Sequence[PagedBatch], cells: Sequence[Tensor]) -> Attention:
         """See GraphBackend."""
         return _nobody_attends
 

@@ -30,7 +30,7 @@ class ReferenceBackend:
         def attention(layer: int, query: Tensor, key: Tensor, value: Tensor, sinks: Tensor | None = None) -> Tensor:
             keys, values, shape = cache.keys[layer], cache.values[layer], cache.shapes[layer]
             group = cache.group_of[layer]
-            write_cache_reference(key, value, keys, values, groups[group].slot_mapping)
+            write_cache_reference(key, value, keys, values, groups[group].cells)
             return paged_attention_reference(
                 query,
                 keys,

@@ -61,7 +61,7 @@ class SdpaBackend:
 
         def attention(layer: int, query: Tensor, key: Tensor, value: Tensor, sinks: Tensor | None = None) -> Tensor:
             keys, values, shape = cache.keys[layer], cache.values[layer], cache.shapes[layer]
-            write_cache(key, value, keys, values, groups[cache.group_of[layer]].slot_mapping)
+            write_cache(key, value, keys, values, groups[cache.group_of[layer]].cells)
             out = torch.empty_like(query)
             for call in calls[self._kinds[layer]]:
                 out[call.rows] = _attend(call, query[call.rows], keys, values, shape, sinks)

@@ -154,7 +154,7 @@ def small_steps(backend: type[AttentionBackend], target: Target) -> list[Tensor]
     chunk = _chunk_batch(SMALL, target.block_size, target.device)
     [table], start = chunk.block_tables, SMALL.chunk - 1
     # The last token again, as if it were decoded.
-    decode = AttentionBatch([1], [SMALL.chunk], [table], chunk.slot_mapping[start:])
+    decode = AttentionBatch([1], [SMALL.chunk], [table], chunk.cells[start:])
     outputs = []
     for seed, batch in enumerate((chunk, decode)):
         outputs += runner.run(batch, [_inputs(shape, batch, target, seed) for shape in shapes])
@@ -164,7 +164,7 @@ def small_steps(backend: type[AttentionBackend], target: Target) -> list[Tensor]
 def _inputs(shape: AttentionShape, batch: AttentionBatch, target: Target, seed: int = 0) -> Inputs:
     """Random queries, keys and values of a batch's rows, and sinks, the same for every backend."""
     generator = torch.Generator().manual_seed(seed)
-    rows = batch.slot_mapping.numel()
+    rows = batch.cells.numel()
     query, key, value = (
         torch.randn(rows, heads, shape.head_dim, generator=generator).to(target.device, target.dtype)
         for heads in (shape.heads, shape.kv_heads, shape.kv_heads)
@@ -195,9 +195,9 @@ def _batch(rows: Sequence[int], contexts: Sequence[int], block_size: int, device
     free = list(range(1, sum(needed) + 1))
     random.Random(0).shuffle(free)
     tables = [[free.pop() for _ in range(count)] for count in needed]
-    slots = [
+    cells = [
         table[p // block_size] * block_size + p % block_size
         for count, context, table in zip(rows, contexts, tables, strict=True)
         for p in range(context - count, context)
     ]
-    return AttentionBatch(rows, contexts, tables, torch.tensor(slots, device=device))
+    return AttentionBatch(rows, contexts, tables, torch.tensor(cells, device=device))

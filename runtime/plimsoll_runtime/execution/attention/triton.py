@@ -56,11 +56,11 @@ class TritonBackend:
     def begin(self, batch: AttentionBatch) -> TritonStep:
         """The batch's tables on the device: one copy a group."""
         groups = batch.groups
-        return self.over([paged_batch(group, self._cache) for group in groups], [g.slot_mapping for g in groups])
+        return self.over([paged_batch(group, self._cache) for group in groups], [g.cells for g in groups])
 
-    def over(self, paged: Sequence[PagedBatch], slot_mappings: Sequence[Tensor]) -> TritonStep:
-        """A step over tables that are on the device already, as a CUDA graph has them; slot mappings int64 [T]."""
-        return TritonStep(self._cache, paged, slot_mappings, self._configs, self._slopes)
+    def over(self, paged: Sequence[PagedBatch], cells: Sequence[Tensor]) -> TritonStep:
+        """A step over tables that are on the device already, as a CUDA graph has them; a group's `cells` int64 [T]."""
+        return TritonStep(self._cache, paged, cells, self._configs, self._slopes)
 
     def launch_key(self, sequences: int, longest: Sequence[int]) -> tuple[int, ...]:
         """Among how many programs each shape of head has its contexts divided (see `execution.graphs`)."""
@@ -79,21 +79,21 @@ class TritonStep:
         self,
         cache: KvCache,
         paged: Sequence[PagedBatch],
-        slot_mappings: Sequence[Tensor],
+        cells: Sequence[Tensor],
         configs: Configs,
         slopes: Slopes,
     ) -> None:
         self._cache = cache
         self._paged = paged
-        self._slots = slot_mappings
+        self._cells = cells
         self._configs = configs
         self._slopes = slopes
 
     def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor, sinks: Tensor | None = None) -> Tensor:
         """query [T, heads, D], key and value [T, kv_heads, D], sinks [heads] -> [T, heads, D]."""
         cache = self._cache
-        slots = self._slots[cache.group_of[layer]]
-        write_cache(key, value, cache.keys[layer], cache.values[layer], slots, implementation="triton")
+        cells = self._cells[cache.group_of[layer]]
+        write_cache(key, value, cache.keys[layer], cache.values[layer], cells, implementation="triton")
         return self.attend(layer, query, sinks)
 
     def of_heads(
@@ -113,7 +113,7 @@ class TritonStep:
             sin,
             cache.keys[layer],
             cache.values[layer],
-            self._slots[cache.group_of[layer]],
+            self._cells[cache.group_of[layer]],
             norm=None if norm is None else norm.weight,
             eps=0.0 if norm is None else norm.eps,
             implementation="triton",

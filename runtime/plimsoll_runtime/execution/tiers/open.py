@@ -22,7 +22,7 @@ from plimsoll_runtime.execution.memory import free_memory, no_staging
 from plimsoll_runtime.execution.tiers.fingerprint import fingerprint
 from plimsoll_runtime.execution.tiers.folder import BlockFolder
 from plimsoll_runtime.execution.tiers.host import HostBlocks, host_bytes
-from plimsoll_runtime.execution.tiers.staging import staging_bytes, staging_slots
+from plimsoll_runtime.execution.tiers.staging import staging_bytes, staging_frames
 from plimsoll_runtime.execution.tiers.store import DiskStore
 from plimsoll_runtime.sizes import is_share, parse_size
 from plimsoll_runtime.weights.files import ModelFiles
@@ -68,49 +68,49 @@ def open_tiers(
     with ExitStack() as undo:
         if disk is not None:
             undo.callback(disk.folder.close)
-        host = HostBlocks(cache, _slots(config, cache))
+        host = HostBlocks(cache, _frames(config, cache))
         undo.pop_all()
     if disk is None:
-        return Tiers(TierIndex(host.slots, keeps=True), host)
-    index = TierIndex(host.slots, disk.blocks, DiskStore(disk.folder, host), keeps=config.kv_host_memory is not None)
+        return Tiers(TierIndex(host.frames, keeps=True), host)
+    index = TierIndex(host.frames, disk.blocks, DiskStore(disk.folder, host), keeps=config.kv_host_memory is not None)
     logger.info(
-        "KV cache: %d of %d blocks in %s, from an earlier run; %d slots of host memory before it, %.2f GiB",
+        "KV cache: %d of %d blocks in %s, from an earlier run; %d frames of host memory before it, %.2f GiB",
         index.disk_used,
         disk.blocks,
         disk.folder.path,
-        host.slots,
-        host_bytes(host.slots, cache.block_bytes) / 2**30,
+        host.frames,
+        host_bytes(host.frames, cache.block_bytes) / 2**30,
     )
     return Tiers(index, host)
 
 
 def staging_beside(config: EngineConfig, device: torch.device, block_bytes: int) -> Callable[[int], int]:
-    """What so many blocks of a cache want in the device's own memory for slots between them and the disk."""
+    """What so many blocks of a cache want in the device's own memory for frames between them and the disk."""
     if config.kv_disk is None or device.type != "cpu":
         return no_staging
     return partial(staging_bytes, block_bytes=block_bytes)
 
 
-def _slots(config: EngineConfig, cache: KvCache) -> int:
+def _frames(config: EngineConfig, cache: KvCache) -> int:
     """As many as host memory was asked for, or as stand before a disk; on a CPU those are in the cache's budget."""
     free = free_memory(torch.device("cpu"))
     if config.kv_host_memory is None:
-        slots = staging_slots(cache.num_blocks, cache.block_bytes)
-        need = host_bytes(slots, cache.block_bytes)
+        frames = staging_frames(cache.num_blocks, cache.block_bytes)
+        need = host_bytes(frames, cache.block_bytes)
         if cache.device.type != "cpu" and need > free:
             raise MemoryLimitError(
-                f"--kv-disk needs {need / 2**30:.2f} GiB of host memory for {slots} slots between GPU and disk, "
+                f"--kv-disk needs {need / 2**30:.2f} GiB of host memory for {frames} frames between GPU and disk, "
                 f"but {free / 2**30:.2f} GiB are free; raise the memory limit or lower --kv-memory"
             )
-        return slots
+        return frames
     wanted = parse_size(config.kv_host_memory, free)
-    slots = wanted // cache.block_bytes - 1
-    if wanted > free or slots < 1:
+    frames = wanted // cache.block_bytes - 1
+    if wanted > free or frames < 1:
         raise MemoryLimitError(
             f"--kv-host-memory {config.kv_host_memory} is {wanted / 2**30:.2f} GiB; it must be at least two blocks of "
             f"{cache.block_bytes} bytes and at most the {free / 2**30:.2f} GiB that are free"
         )
-    return slots
+    return frames
 
 
 class _Disk(NamedTuple):

@@ -28,9 +28,9 @@ FAILURES = 8
 
 
 class _Task(NamedTuple):
-    """Without a slot: delete a name's block, or, without a name, all of them."""
+    """Without a frame: delete a name's block, or, without a name, all of them."""
 
-    slot: int | None
+    frame: int | None
     name: bytes | None
 
 
@@ -63,13 +63,13 @@ class DiskStore:
         """What an earlier run has left, least recently used first."""
         return self._names
 
-    def write(self, slot: int, name: bytes) -> None:
-        """Keep a slot's contents under a name."""
-        self._writes.put(_Task(slot, name))
+    def write(self, frame: int, name: bytes) -> None:
+        """Keep a frame's contents under a name."""
+        self._writes.put(_Task(frame, name))
 
-    def read(self, slot: int, name: bytes) -> None:
-        """Fill a slot with what is kept under a name."""
-        self._reads.put(_Task(slot, name))
+    def read(self, frame: int, name: bytes) -> None:
+        """Fill a frame with what is kept under a name."""
+        self._reads.put(_Task(frame, name))
 
     def delete(self, name: bytes) -> None:
         """Keep nothing under this name any longer."""
@@ -142,9 +142,9 @@ class _Worker:
     def _serve(self, queue: _Queue, act: Callable[[_Task], None], watch: _Stopwatch) -> None:
         while (task := queue.get()) is not None:
             began = time.monotonic_ns()
-            ok = (task.slot is None or not self.broken) and self._try(act, task)
-            if task.slot is not None:
-                self._done.append(Done(task.slot, ok, watch.took(began, time.monotonic_ns())))
+            ok = (task.frame is None or not self.broken) and self._try(act, task)
+            if task.frame is not None:
+                self._done.append(Done(task.frame, ok, watch.took(began, time.monotonic_ns())))
                 self.told.set()
             elif not ok:
                 self._undeleted.append(task)
@@ -159,19 +159,19 @@ class _Worker:
             )
 
     def _write(self, task: _Task) -> None:
-        slot, name = task
+        frame, name = task
         if name is None:
             self._folder.clear()
-        elif slot is None:
+        elif frame is None:
             self._folder.delete(name)
         else:
-            self._folder.write(name, self._host.row(slot))
+            self._folder.write(name, self._host.row(frame))
 
     def _read(self, task: _Task) -> None:
-        slot, name = task
-        assert slot is not None
+        frame, name = task
+        assert frame is not None
         assert name is not None
-        self._folder.read(name, self._host.row(slot))
+        self._folder.read(name, self._host.row(frame))
 
     def _try(self, act: Callable[[_Task], None], task: _Task) -> bool:
         try:
@@ -187,7 +187,7 @@ class _Worker:
             logger.exception("the disk tier of the KV cache is switched off: it failed in an unforeseen way")
             self.broken = True
             return False
-        if task.slot is not None:
+        if task.frame is not None:
             # A full disk lets go of what a failed write has not left there: that says nothing of its health.
             self._failures = 0
         return True

@@ -11,74 +11,74 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from simulated_disk import SimulatedDisk, disk_of_names
 
 from plimsoll_runtime.engine.tiers.costs import Prospect
-from plimsoll_runtime.engine.tiers.index import Fetch, TierIndex, TierState
+from plimsoll_runtime.engine.tiers.index import Prefetch, TierIndex, TierState
 
 NAMES = [b"%d" % i for i in range(8)]
 
 
 class Tiers(RuleBasedStateMachine):
-    """Steps spill and restore, requests fetch, names are forgotten, the disk answers late, wrongly or no more."""
+    """Steps spill and restore, requests prefetch, names are forgotten, the disk answers late, wrongly or no more."""
 
     @initialize(
-        slots=st.integers(1, 5), places=st.integers(0, 5), keeps=st.booleans(), left=st.lists(st.sampled_from(NAMES))
+        frames=st.integers(1, 5), places=st.integers(0, 5), keeps=st.booleans(), left=st.lists(st.sampled_from(NAMES))
     )
-    def start(self, slots: int, places: int, keeps: bool, left: list[bytes]) -> None:
+    def start(self, frames: int, places: int, keeps: bool, left: list[bytes]) -> None:
         self.disk = disk_of_names(left if places else ())
         self.places = places
-        self.index = TierIndex(slots, places, self.disk if places else None, keeps=keeps or not places)
+        self.index = TierIndex(frames, places, self.disk if places else None, keeps=keeps or not places)
         self.forgotten: set[bytes] = set()
-        self.fetches: list[Fetch] = []
+        self.prefetches: list[Prefetch] = []
         self.steps: deque[tuple[list[int], list[tuple[int, bytes]]]] = deque()
 
     @rule(names=st.lists(st.sampled_from(NAMES), unique=True, max_size=4))
     def plan_spills(self, names: list[bytes]) -> None:
-        slots = []
+        frames = []
         for name in names:
             before = self.index.state(name)
-            slot = self.index.spill(name)
-            if slot is not None:
-                self.disk.slots[slot] = name
-                slots.append(slot)
+            frame = self.index.spill(name)
+            if frame is not None:
+                self.disk.frames[frame] = name
+                frames.append(frame)
                 self.forgotten.discard(name)
                 assert self.index.state(name) is TierState.SPILLING
             elif before is None:
                 assert self.index.state(name) is None, "it was dropped"
-        self.steps.append((slots, []))
+        self.steps.append((frames, []))
 
     @rule(names=st.lists(st.sampled_from(NAMES), unique=True, max_size=4))
     def plan_restores(self, names: list[bytes]) -> None:
-        found = [(slot, name) for name in names if (slot := self.index.find(name)) is not None]
-        for slot, name in found:
-            assert self.disk.slots[slot] == name, "a block comes back with somebody else's contents"
-        self.index.hold([slot for slot, _ in found])
+        found = [(frame, name) for name in names if (frame := self.index.find(name)) is not None]
+        for frame, name in found:
+            assert self.disk.frames[frame] == name, "a block comes back with somebody else's contents"
+        self.index.hold([frame for frame, _ in found])
         self.steps.append(([], found))
 
     @precondition(lambda self: self.steps)
     @rule()
     def commit(self) -> None:
         spilled, restored = self.steps.popleft()
-        self.index.filled(spilled)
-        for slot, name in restored:
-            assert self.disk.slots[slot] == name, "a slot changed while a step read it"
-        self.index.let_go([slot for slot, _ in restored])
+        self.index.spilled(spilled)
+        for frame, name in restored:
+            assert self.disk.frames[frame] == name, "a frame changed while a step read it"
+        self.index.release([frame for frame, _ in restored])
 
     @rule(names=st.lists(st.sampled_from(NAMES), unique=True, min_size=1, max_size=4))
-    def fetch(self, names: list[bytes]) -> None:
+    def prefetch(self, names: list[bytes]) -> None:
         known = [self.index.state(name) for name in names]
         prospect = self.index.prospect(names)
-        fetch = self.index.fetch(names)
-        if fetch is not None:
+        prefetch = self.index.prefetch(names)
+        if prefetch is not None:
             assert known[0] is not None
-            self.fetches.append(fetch)
-        assert (fetch is not None) == (prospect.gained > 0)
+            self.prefetches.append(prefetch)
+        assert (prefetch is not None) == (prospect.gained > 0)
         assert prospect.ready + prospect.gained <= len(names)
 
-    @precondition(lambda self: self.fetches)
+    @precondition(lambda self: self.prefetches)
     @rule(data=st.data())
-    def end_fetch(self, data: st.DataObject) -> None:
+    def end_prefetch(self, data: st.DataObject) -> None:
         """Also before all is read: whoever waits may be aborted."""
-        fetch = self.fetches.pop(data.draw(st.integers(0, len(self.fetches) - 1)))
-        self.index.end_fetch(fetch)
+        prefetch = self.prefetches.pop(data.draw(st.integers(0, len(self.prefetches) - 1)))
+        self.index.end_prefetch(prefetch)
 
     @precondition(lambda self: self.disk.writes)
     @rule(ok=st.booleans())
@@ -123,8 +123,8 @@ class Tiers(RuleBasedStateMachine):
     def records_agree(self) -> None:
         if not hasattr(self, "index"):
             return
-        restored = [slot for _, slots in self.steps for slot, _ in slots]
-        self.index.check_integrity([*restored, *(slot for fetch in self.fetches for slot in fetch.slots)])
+        restored = [frame for _, frames in self.steps for frame, _ in frames]
+        self.index.check_integrity([*restored, *(frame for prefetch in self.prefetches for frame in prefetch.frames)])
         assert self.index.disk_used <= self.places
 
     def teardown(self) -> None:
@@ -139,11 +139,11 @@ class Tiers(RuleBasedStateMachine):
             while self.disk.reads:
                 self.disk.do_read(0, True)
             self.index.poll()
-        assert all(fetch.loading == 0 for fetch in self.fetches), "somebody waits for ever"
-        for fetch in self.fetches:
-            self.index.end_fetch(fetch)
+        assert all(prefetch.loading == 0 for prefetch in self.prefetches), "somebody waits for ever"
+        for prefetch in self.prefetches:
+            self.index.end_prefetch(prefetch)
         self.index.check_integrity()
-        assert self.index.slots_used <= self.index.slots_total
+        assert self.index.frames_used <= self.index.frames_total
         assert not self.forgotten & self.disk.files.keys(), "the next engine would find what was forgotten"
         if not self.disk.broken:
             assert len(self.disk.files) == self.index.disk_used
@@ -156,11 +156,11 @@ TestTiers.settings = settings(max_examples=100, stateful_step_count=50, deadline
 
 def spilled(index: TierIndex, disk: SimulatedDisk[bytes | None], name: bytes) -> int:
     """Spill a name and let its step pass."""
-    slot = index.spill(name)
-    assert slot is not None
-    disk.slots[slot] = name
-    index.filled([slot])
-    return slot
+    frame = index.spill(name)
+    assert frame is not None
+    disk.frames[frame] = name
+    index.spilled([frame])
+    return frame
 
 
 def test_what_leaves_the_device_is_written_and_read_again() -> None:
@@ -168,22 +168,22 @@ def test_what_leaves_the_device_is_written_and_read_again() -> None:
     index = TierIndex(1, 4, disk, keeps=False)
     spilled(index, disk, b"a")
     assert index.state(b"a") is TierState.SPILLING
-    assert index.spill(b"b") is None, "the only slot is being written: the block is dropped"
+    assert index.spill(b"b") is None, "the only frame is being written: the block is dropped"
     disk.do_write(ok=True)
     index.poll()
     spilled(index, disk, b"c")
     disk.do_write(ok=True)
     index.poll()
-    assert index.find(b"a") is None, "its slot was used again"
-    fetch = index.fetch([b"a", b"c"])
-    assert fetch is not None
-    assert len(fetch.slots) == 1, "one slot, so one block at a time"
+    assert index.find(b"a") is None, "its frame was used again"
+    prefetch = index.prefetch([b"a", b"c"])
+    assert prefetch is not None
+    assert len(prefetch.frames) == 1, "one frame, so one block at a time"
     assert (index.state(b"a"), index.state(b"c")) == (TierState.LOADING, TierState.STORED)
     assert index.find(b"a") is None, "it is not there yet"
     disk.do_read(0, ok=True)
     index.poll()
-    assert fetch.loading == 0
-    assert index.find(b"a") == fetch.slots[0]
+    assert prefetch.loading == 0
+    assert index.find(b"a") == prefetch.frames[0]
     assert (index.counts.spilled, index.counts.dropped, index.counts.loaded) == (2, 1, 1)
 
 
@@ -200,7 +200,7 @@ def test_what_is_on_the_disk_is_not_written_twice() -> None:
 def test_the_disk_gives_up_what_was_asked_for_longest_ago() -> None:
     disk = disk_of_names([b"old", b"asked", b"new"])
     index = TierIndex(2, 3, disk, keeps=False)
-    index.fetch([b"old"])
+    index.prefetch([b"old"])
     disk.do_read(0, ok=True)
     index.poll()
     spilled(index, disk, b"x")
@@ -217,11 +217,11 @@ def test_a_smaller_disk_than_the_last_time_keeps_the_newest() -> None:
 def test_two_who_want_the_same_wait_for_one_read() -> None:
     disk = disk_of_names([b"a"])
     index = TierIndex(2, 2, disk, keeps=False)
-    first, second = index.fetch([b"a"]), index.fetch([b"a"])
+    first, second = index.prefetch([b"a"]), index.prefetch([b"a"])
     assert first is not None
     assert second is not None
     assert len(disk.reads) == 1
-    index.end_fetch(first)
+    index.end_prefetch(first)
     disk.do_read(0, ok=True)
     index.poll()
     assert second.loading == 0
@@ -232,14 +232,14 @@ def test_a_prospect_tells_what_is_there_what_is_gained_and_what_is_read_before()
     index = TierIndex(4, 4, disk, keeps=False)
     assert index.prospect([b"a", b"b", b"c"]) == Prospect(ready=0, gained=3, awaited=3)
     assert index.prospect([b"new", b"a"]) == Prospect(ready=0, gained=0, awaited=0)
-    index.fetch([b"a"])
+    index.prefetch([b"a"])
     disk.do_read(0, ok=True)
     index.poll()
-    index.fetch([b"x"])
+    index.prefetch([b"x"])
     assert index.prospect([b"a", b"b", b"c", b"new"]) == Prospect(ready=1, gained=2, awaited=3)
     assert index.prospect([b"a"]) == Prospect(ready=1, gained=0, awaited=1)
     assert index.prospect([b"x", b"a"]) == Prospect(ready=0, gained=2, awaited=1), "somebody else has it read"
-    index.fetch([b"b", b"c"])
+    index.prefetch([b"b", b"c"])
     assert index.prospect([b"a", b"new"]) == Prospect(ready=1, gained=0, awaited=3)
 
 

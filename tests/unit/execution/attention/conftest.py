@@ -37,7 +37,7 @@ class Sequenced:
 
 
 class Simulation:
-    """Sequences that grow step by step in a cache whose every other slot is NaN.
+    """Sequences that grow step by step in a cache whose every other cell is NaN.
 
     A group whose layers all have a window gives back what fell out of the largest, and NaN is there as well.
     """
@@ -80,10 +80,10 @@ class Simulation:
             batch = self._in_group(group, chosen, list(rows.values()), rest)
         assert batch is not None
         attention = self.backend.begin(batch)
-        slots = batch.slot_mapping
+        cells = batch.cells
         for layer, shape in enumerate(self.cache.shapes):
             query, key, value = (
-                torch.randn(len(slots), h, shape.head_dim, generator=self._generator).to(self.cache.dtype)
+                torch.randn(len(cells), h, shape.head_dim, generator=self._generator).to(self.cache.dtype)
                 for h in (shape.heads, shape.kv_heads, shape.kv_heads)
             )
             value = key if shape.latent else value
@@ -100,18 +100,18 @@ class Simulation:
     def _in_group(
         self, group: int, chosen: Sequence[Sequenced], counts: list[int], rest: tuple[AttentionBatch, ...]
     ) -> AttentionBatch:
-        slots, size = [], self.cache.block_size
+        cells, size = [], self.cache.block_size
         for sequence, count in zip(chosen, counts, strict=True):
             table, start = sequence.tables[group], sequence.length - count
             self._give_back(group, table, start)
             while (table.first + len(table.blocks)) * size < sequence.length:
                 table.blocks.append(self._free.pop(self._random.randrange(len(self._free))))
-            slots += [table.blocks[p // size - table.first] * size + p % size for p in range(start, sequence.length)]
+            cells += [table.blocks[p // size - table.first] * size + p % size for p in range(start, sequence.length)]
         return AttentionBatch(
             counts,
             [s.length - s.tables[group].first * size for s in chosen],
             [s.tables[group].blocks for s in chosen],
-            torch.tensor(slots, device=self.cache.device),
+            torch.tensor(cells, device=self.cache.device),
             rest,
             max(s.length for s in chosen),
         )

@@ -59,8 +59,8 @@ def logits(decoder: TorchDecoder, backend: Any, device: str) -> Tensor:
         positions = [torch.arange(n, n + count) for n, count in zip(lengths, counts, strict=True)]
         lengths = [n + count for n, count in zip(lengths, counts, strict=True)]
         places = zip(positions, tables, strict=True)
-        slots = torch.tensor([t[p // BLOCK] * BLOCK + p % BLOCK for at, t in places for p in at.tolist()])
-        step = chosen.begin(AttentionBatch(counts, lengths, tables, slots.to(device)))
+        cells = torch.tensor([t[p // BLOCK] * BLOCK + p % BLOCK for at, t in places for p in at.tolist()])
+        step = chosen.begin(AttentionBatch(counts, lengths, tables, cells.to(device)))
         flat = torch.cat(positions).to(device)
         rows.append(decoder.logits(decoder(flat * 7 % decoder.outline.facts.vocab_size, flat, step)))
     return torch.cat(rows).cpu()

@@ -1,4 +1,4 @@
-"""Slots of host memory: as much as was asked for, and pinned while somebody has them."""
+"""Frames of host memory: as much as was asked for, and pinned while somebody has them."""
 
 from __future__ import annotations
 
@@ -49,15 +49,15 @@ def cache(device: str) -> KvCache:
 def test_what_is_asked_for_is_what_is_pinned(registry: Registry) -> None:
     """Not the next power of two."""
     block_bytes = cache("cuda").block_bytes
-    slots = 5 * HUGE // block_bytes - 1
-    host = HostBlocks(cache("cuda"), slots)
-    assert sum(registry.locked.values()) == host_bytes(slots, block_bytes) == 5 * HUGE
+    frames = 5 * HUGE // block_bytes - 1
+    host = HostBlocks(cache("cuda"), frames)
+    assert sum(registry.locked.values()) == host_bytes(frames, block_bytes) == 5 * HUGE
     (address,) = registry.locked
     first = torch.frombuffer(host.row(0), dtype=torch.uint8)
-    last = torch.frombuffer(host.row(slots), dtype=torch.uint8)
+    last = torch.frombuffer(host.row(frames), dtype=torch.uint8)
     assert first.data_ptr() == address
     assert last.data_ptr() + block_bytes == address + 5 * HUGE
-    assert not any(host.row(slots))
+    assert not any(host.row(frames))
 
 
 def test_it_is_unpinned_with_its_last_user(registry: Registry) -> None:

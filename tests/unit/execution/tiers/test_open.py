@@ -71,25 +71,25 @@ def test_without_options_there_are_no_tiers(files: ModelFiles) -> None:
     assert open_tiers(config(), files, cache(), ReferenceBackend) is None
 
 
-def test_a_disk_has_slots_before_it_and_as_many_blocks_as_its_size(files: ModelFiles, tmp_path: Path) -> None:
+def test_a_disk_has_frames_before_it_and_as_many_blocks_as_its_size(files: ModelFiles, tmp_path: Path) -> None:
     tiers = opened(files, tmp_path / "kv")
     assert tiers is not None
-    assert tiers.host.slots == tiers.index.slots_total == 400 // 8
+    assert tiers.host.frames == tiers.index.frames_total == 400 // 8
     assert tiers.index.disk_total == 2**20 // 4096, "a block of 2048 bytes and its header take a page"
     assert opened(files, tmp_path / "other") is not None
     few = open_tiers(config(kv_disk=str(tmp_path), kv_disk_size="1MiB"), files, cache(num_blocks=20), ReferenceBackend)
     assert few is not None
-    assert few.host.slots == LEAST
+    assert few.host.frames == LEAST
 
 
-def test_a_gpus_slots_are_refused_where_the_host_has_no_room(
+def test_a_gpus_frames_are_refused_where_the_host_has_no_room(
     files: ModelFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(opening, "free_memory", lambda device: 50 * 2048)
     on_a_gpu = cache()
     on_a_gpu.device = GPU
     disk = {"kv_disk": str(tmp_path), "kv_disk_size": "1MiB"}
-    with pytest.raises(MemoryLimitError, match=r"needs 0\.00 GiB of host memory for 50 slots between GPU and disk"):
+    with pytest.raises(MemoryLimitError, match=r"needs 0\.00 GiB of host memory for 50 frames between GPU and disk"):
         open_tiers(config(**disk), files, on_a_gpu, ReferenceBackend)
     with pytest.raises(
         MemoryLimitError, match=r"--kv-host-memory 1GiB is 1\.00 GiB; it must be .* at most the 0\.00 GiB"

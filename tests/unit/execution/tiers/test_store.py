@@ -190,8 +190,8 @@ def test_the_threads_end_with_the_store(folder: Folder, host: HostBlocks) -> Non
 def given_up(folder: Folder, host: HostBlocks) -> DiskStore:
     """A disk that was switched off after it had kept A and B."""
     store = DiskStore(folder, host)
-    for slot, name in ((1, A), (2, B)):
-        store.write(slot, name)
+    for frame, name in ((1, A), (2, B)):
+        store.write(frame, name)
     results(store, 2)
     folder.failure = OSError(errno.EROFS, "read-only file system")
     for _ in range(FAILURES):

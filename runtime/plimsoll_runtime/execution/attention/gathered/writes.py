@@ -9,9 +9,9 @@ from plimsoll_runtime.execution.attention.base import AttentionBatch
 
 
 class CacheWrites:
-    """Slots of a step's rows, and the blocks that the step begins without filling.
+    """Cells of a step's rows, and the blocks that the step begins without filling.
 
-    Those are cleared first: what an earlier owner left in their unwritten slots is read with weight 0, and
+    Those are cleared first: what an earlier owner left in their unwritten cells is read with weight 0, and
     0 x NaN would carry a broken request's values into the next one.
     """
 
@@ -21,11 +21,11 @@ class CacheWrites:
             for query, context, table in zip(batch.query_lens, batch.context_lens, batch.block_tables, strict=True)
             if 0 < context % block_size <= query
         ]
-        self._slots = batch.slot_mapping
+        self._cells = batch.cells
         self._begun = torch.tensor(begun, dtype=torch.int64) if begun else None
 
     def write(self, cache: Tensor, rows: Tensor) -> None:
         """Write `[T, kv_heads, D]` into a cache `[kv_heads, num_blocks, block_size, D]`."""
         if self._begun is not None:
             cache.index_fill_(1, self._begun, 0)
-        cache.flatten(1, 2).index_copy_(1, self._slots, rows.transpose(0, 1))
+        cache.flatten(1, 2).index_copy_(1, self._cells, rows.transpose(0, 1))

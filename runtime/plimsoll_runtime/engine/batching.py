@@ -1,0 +1,144 @@
+"""Which tokens a step computes.
+
+A step is planned in the order of ranks: decodes, then prompts that are under way and new arrivals, each with what is
+left of the token budget. A sequence gets all blocks that its known tokens need when it is admitted, so only decodes
+ever ask for more; when none is left the last of the running sequences gives up its blocks and waits to be computed
+again.
+"""
+
+from __future__ import annotations
+
+from plimsoll_runtime.engine.admission import Admission
+from plimsoll_runtime.engine.allocator import KvAllocator
+from plimsoll_runtime.engine.limits import Limits
+from plimsoll_runtime.engine.pacing import Pacer
+from plimsoll_runtime.engine.plan import LAST_CHOSEN, ScheduledSequence, SlotInit
+from plimsoll_runtime.engine.running import RunningSequences
+from plimsoll_runtime.engine.sequence import Phase, SequenceState
+from plimsoll_runtime.engine.statistics import Counters
+from plimsoll_runtime.engine.step import StepBuilder
+
+_UNSEEN = (LAST_CHOSEN,)
+
+
+class Batching:
+    """Fills steps with the tokens of running sequences, and with those of such as are let in."""
+
+    def __init__(
+        self, limits: Limits, kv: KvAllocator, running: RunningSequences, admission: Admission, counters: Counters
+    ) -> None:
+        self._most = limits.max_batch_tokens
+        self._kv = kv
+        self._running = running
+        self._admission = admission
+        self._counters = counters
+        self._pacer = Pacer(limits)
+
+    def plan(self) -> StepBuilder:
+        """The next step, without any sequence when nothing can be computed before another step is committed."""
+        decodes, prompts = [], []
+        for sequence in self._running.sequences:
+            left = sequence.length - sequence.computed
+            if left > 1:
+                prompts.append(sequence)
+            elif left == 1 and not sequence.ends_by_length:
+                decodes.append(sequence)
+        pace = self._pacer.next(len(decodes), len(prompts) + self._admission.newcomers())
+        build = StepBuilder(pace.tokens)
+        if pace.alone:
+            self._plan_prompts(prompts, build)
+            self._pacer.had_it_alone(filled=build.budget == 0)
+            if build.budget > 0:
+                build.budget = self._most - build.tokens
+                self._plan_decodes(decodes, build)
+        else:
+            self._plan_decodes(decodes, build)
+            self._plan_prompts(prompts, build)
+        self._counters.computed_tokens += build.tokens
+        return build
+
+    def _plan_decodes(self, decodes: list[SequenceState], build: StepBuilder) -> None:
+        """Plan the sequences of which one token is to be computed; some may give way to others of them."""
+        alone = not build.entries
+        for sequence in decodes:
+            if build.budget == 0:
+                return
+            full = sequence.computed >= sequence.room
+            if sequence.phase is not Phase.RUNNING or (full and not self._make_room(sequence, by_preemption=alone)):
+                continue
+            self._plan_chunk(sequence, 1, build)
+
+    def _make_room(self, sequence: SequenceState, *, by_preemption: bool) -> bool:
+        """Give a decode its next blocks, if need be by preempting the newest; False when that is the decode itself.
+
+        Only the end of the running ones is touched, where nothing has been planned yet in this step: without prompts
+        before.
+        """
+        while not self._kv.grow(sequence, sequence.computed + 1):
+            if not by_preemption or self._admission.preempt() is sequence:
+                return False
+        return True
+
+    def _plan_prompts(self, prompts: list[SequenceState], build: StepBuilder) -> None:
+        """Plan the sequences that have more than a token to compute, and let others in, by rank."""
+        for sequence in [s for s in prompts if s.phase is Phase.RUNNING]:
+            self._let_in(build, before=sequence)
+            if build.budget > 0 and sequence.phase is Phase.RUNNING:
+                self._catch_up(sequence)
+                self._plan_prompt(sequence, build)
+        self._let_in(build)
+
+    def _let_in(self, build: StepBuilder, before: SequenceState | None = None) -> None:
+        """Let sequences in while there is budget; only those that rank before a running one, if it is given."""
+        while build.budget > 0 and (sequence := self._admission.next(before)) is not None:
+            outputs = sequence.output_ids.copy()
+            init = SlotInit(sequence.slot, sequence.params, sequence.seed, sequence.prompt, outputs)
+            build.new_slots.append(init)
+            self._plan_prompt(sequence, build)
+
+    def _catch_up(self, sequence: SequenceState) -> None:
+        """Skip what somebody who went ahead has computed of the same prompt meanwhile."""
+        found = self._kv.sharing.catch_up(sequence)
+        if not sequence.answered:
+            sequence.cached_tokens += found
+            self._counters.cache_hit_tokens += found
+
+    def _plan_prompt(self, sequence: SequenceState, build: StepBuilder) -> None:
+        """Compute the next tokens, as many as there are budget and blocks for."""
+        count = min(sequence.length - sequence.computed, build.budget)
+        count = self._kv.chunk(sequence, count, spare=len(self._running.sequences))
+        if self._has_blocks(sequence, sequence.computed + count, build):
+            self._plan_chunk(sequence, count, build)
+
+    def _has_blocks(self, sequence: SequenceState, tokens: int, build: StepBuilder) -> bool:
+        """Whether there is room for so many tokens of a prompt, which was promised when it was let in.
+
+        Where others took it meanwhile, who ranks behind gives way, unless it is planned already; else the prompt waits.
+        """
+        while tokens > sequence.room and not self._kv.grow(sequence, tokens):
+            victim = self._running.sequences[-1]
+            if victim is sequence or victim in build.sequences:
+                return False
+            self._admission.preempt()
+        return True
+
+    def _plan_chunk(self, sequence: SequenceState, count: int, build: StepBuilder) -> None:
+        """Compute the next `count` tokens; with the last of them, choose the one after."""
+        start = sequence.computed
+        end = start + count
+        sample = end == sequence.length
+        generated = start - sequence.prompt_len
+        tokens = sequence.output_ids[generated : generated + count] if generated >= 0 else sequence.tokens(start, end)
+        entry = ScheduledSequence(
+            sequence.slot,
+            start,
+            tokens or _UNSEEN,
+            sequence.planned or self._kv.plan(sequence),
+            sample,
+            sequence.prompt[start + 1 : end + 1] if sequence.scores_prompt else (),
+        )
+        build.add(sequence, entry)
+        self._counters.prompt_tokens += max(0, min(end, sequence.prompt_len) - start)
+        sequence.computed = end
+        sequence.pending += sample
+        self._kv.sharing.publish(sequence)
