@@ -13,7 +13,7 @@ from model_support.cases import Case, Saved, saved_cases
 from model_support.configs import LATENT, MSCALED
 from model_support.forward import largest_difference, loaded_by_transformers, of_engine, of_transformers
 from model_support.specs import MIXTURES, RECURRENT
-from model_support.tiny import prompts
+from model_support.tiny import VOCAB, prompts
 
 from plimsoll_kernels.cpu.library import kernels
 from plimsoll_runtime.models.composing import program_of
@@ -51,7 +51,76 @@ LONGROPE: Mapping[str, Any] = {
     },
 }
 
+SLIDING, FULL = "sliding_attention", "full_attention"
+GEMMA3N: Mapping[str, Any] = {
+    **HEADS,
+    "sliding_window": 16,
+    "num_hidden_layers": 6,
+    "layer_types": [SLIDING, FULL, SLIDING, FULL, SLIDING, FULL],
+    "intermediate_size": [80, 72, 80, 64, 80, 80],
+    "activation_sparsity_pattern": [0.9, 0.0, 0.5, 0.7, 0.3, 0.0],
+    "num_kv_shared_layers": 3,
+    "vocab_size_per_layer_input": VOCAB - 5,
+    "hidden_size_per_layer_input": 8,
+    "laurel_rank": 8,
+}
+GEMMA4: Mapping[str, Any] = {
+    **HEADS,
+    "global_head_dim": 32,
+    "sliding_window": 16,
+    "num_hidden_layers": 5,
+    "layer_types": [SLIDING, FULL, SLIDING, SLIDING, FULL],
+    "vocab_size_per_layer_input": VOCAB,
+    "hidden_size_per_layer_input": 8,
+}
+ALIKE: Mapping[str, Any] = {**GEMMA4, "attention_k_eq_v": True, "num_global_key_value_heads": 1}
+
 CASES: Mapping[str, Case] = {
+    "gemma3n": Case("Gemma3nTextConfig", GEMMA3N),
+    "gemma3n-three-streams": Case(
+        "Gemma3nTextConfig",
+        {
+            **GEMMA3N,
+            "altup_num_inputs": 3,
+            "altup_active_idx": 1,
+            "altup_correct_scale": False,
+            "num_kv_shared_layers": 0,
+            "vocab_size_per_layer_input": VOCAB + 5,
+            "attention_bias": True,
+            "tie_word_embeddings": False,
+            "final_logit_softcapping": 5.0,
+        },
+    ),
+    "gemma3n-ropes-as-older-configs-say-it": Case(
+        "Gemma3nTextConfig",
+        {**GEMMA3N, "num_kv_shared_layers": 1},
+        drop=("rope_parameters",),
+        edit={"rope_theta": 1e3, "rope_local_base_freq": 1e2, "rope_scaling": {"rope_type": "linear", "factor": 4.0}},
+    ),
+    "gemma4": Case("Gemma4TextConfig", {**GEMMA4, "num_kv_shared_layers": 2, "use_double_wide_mlp": True}),
+    "gemma4-no-inputs-biases": Case(
+        "Gemma4TextConfig",
+        {**GEMMA4, "hidden_size_per_layer_input": 0, "attention_bias": True, "final_logit_softcapping": 5.0},
+    ),
+    "gemma4-values-of-keys": Case("Gemma4TextConfig", {**ALIKE, "num_kv_shared_layers": 2}),
+    "gemma4-as-a-hub-has-it": Case(
+        "Gemma4TextConfig",
+        ALIKE,
+        drop=("per_layer_config",),
+        edit={"global_head_dim": 32, "num_global_key_value_heads": 1, "use_bidirectional_attention": "vision"},
+    ),
+    "gemma4-ropes": Case(
+        "Gemma4TextConfig",
+        {
+            **GEMMA4,
+            "tie_word_embeddings": False,
+            "rope_parameters": {
+                SLIDING: {"rope_type": "linear", "rope_theta": 1e2, "factor": 2.0},
+                FULL: {"rope_type": "proportional", "rope_theta": 1e3, "partial_rotary_factor": 0.6, "factor": 3.0},
+            },
+        },
+    ),
+    "gemma4-unified": Case("Gemma4UnifiedTextConfig", ALIKE),
     "gemma": Case("GemmaConfig", HEADS),
     "gemma2": Case("Gemma2Config", {**HEADS, **WINDOW, "query_pre_attn_scalar": 24}),
     "gemma2-no-caps": Case(

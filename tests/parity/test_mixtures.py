@@ -21,7 +21,7 @@ from plimsoll_runtime.models.families.changing import with_layers, with_mixers
 from plimsoll_runtime.models.fuse import why_not_fused
 from plimsoll_runtime.models.spec.attention import LatentAttention
 from plimsoll_runtime.models.spec.decoder import DecoderSpec
-from plimsoll_runtime.models.spec.feed_forward import ClampedGate, Mixture
+from plimsoll_runtime.models.spec.feed_forward import ClampedGate, Mixture, MixtureBeside
 from plimsoll_runtime.weights.sources import resolve
 
 TOLERANCE = 2e-3
@@ -34,6 +34,8 @@ def mixtures(change: Callable[[Mixture], Mixture]) -> Spec:
 
     def changed(spec: DecoderSpec) -> DecoderSpec:
         def of_layer(mlp: Any) -> Any:
+            if isinstance(mlp, MixtureBeside):
+                return replace(mlp, mixture=change(mlp.mixture))
             return change(mlp) if isinstance(mlp, Mixture) else mlp
 
         found = with_layers(spec, lambda layer: replace(layer, mlp=of_layer(layer.mlp)))
@@ -157,6 +159,18 @@ LLAMA4: Mapping[str, Any] = {
     "floor_scale": 8,
     "attn_scale": 0.5,
     "rope_parameters": {"rope_type": "default", "rope_theta": 1e4},
+}
+GEMMA4: Mapping[str, Any] = {
+    "head_dim": 16,
+    "global_head_dim": 32,
+    "sliding_window": 16,
+    "layer_types": ["sliding_attention", "full_attention", "full_attention"],
+    "enable_moe_block": True,
+    "num_experts": 8,
+    "top_k_experts": 3,
+    "moe_intermediate_size": 24,
+    "vocab_size_per_layer_input": 20,
+    "hidden_size_per_layer_input": 8,
 }
 LONGROPE: Mapping[str, Any] = {
     "rope_type": "longrope",
@@ -333,6 +347,8 @@ CASES: Mapping[str, Case] = {
         {**GPT_OSS, "attention_bias": False, "layer_types": ["full_attention"] * 3, "rope_parameters": YARN},
         no_attention_factor,
     ),
+    "gemma4": Case("Gemma4TextConfig", GEMMA4, wider_window),
+    "gemma4-no-inputs": Case("Gemma4TextConfig", {**GEMMA4, "hidden_size_per_layer_input": 0}, fewer_experts),
     "minimax-m2": Case("MiniMaxM2Config", MINIMAX, not_renormalised),
     "minimax-m2-part-of-heads": Case("MiniMaxM2Config", {**MINIMAX, "rotary_dim": 8}, whole_heads),
 }
@@ -365,6 +381,8 @@ LACKING = {
     "glm4-moe-lite": "has no Latent",
     "gpt-oss": "knows no sinks of Attend",
     "granite-moe-swa": "knows no sinks of Attend",
+    "gemma4-no-inputs": "has no NormValues",
+    "gemma4": "has no JoinInputs",
 }
 """What the CPU kernels do not have, by the beginnings of cases' names."""
 

@@ -123,6 +123,15 @@ NEMOTRON: Mapping[str, Any] = {
     "num_hidden_layers": 5,
     "layer_types": ["linear_attention", "mlp", "full_attention", "linear_attention", "mlp"],
 }
+NEMOTRON_MOE: Mapping[str, Any] = {
+    **NEMOTRON,
+    "layer_types": ["linear_attention", "moe", "full_attention", "mlp", "moe"],
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 3,
+    "moe_intermediate_size": 24,
+    "moe_shared_expert_intermediate_size": 40,
+    "routed_scaling_factor": 2.5,
+}
 GRIFFIN: Mapping[str, Any] = {"attention_window_size": 16, "num_hidden_layers": 4}
 
 CASES = {
@@ -149,6 +158,20 @@ CASES = {
         {**NEMOTRON, "use_bias": True, "mlp_bias": True},
         drop=("layer_types", "layers_block_type"),
         edit={"hybrid_override_pattern": "M-*M-"},
+    ),
+    "nemotron-h-moe": Case("NemotronHConfig", NEMOTRON_MOE),
+    "nemotron-h-moe-groups-narrowed": Case(
+        "NemotronHConfig",
+        {
+            **NEMOTRON_MOE,
+            "n_group": 4,
+            "topk_group": 2,
+            "moe_latent_size": 20,
+            "mlp_bias": True,
+            "norm_topk_prob": False,
+        },
+        drop=("layer_types", "layers_block_type"),
+        edit={"hybrid_override_pattern": "ME*-E"},
     ),
     "recurrent-gemma": Case("RecurrentGemmaConfig", GRIFFIN),
     "recurrent-gemma-wide": Case(

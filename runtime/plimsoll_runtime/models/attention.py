@@ -8,10 +8,15 @@ from torch import Tensor
 
 
 class Attention(Protocol):
-    """Made by a backend for one step: writes a layer's keys and values to the cache, then attends."""
+    """Made by a backend for one step: writes a layer's keys and values to the cache, if there are any, then attends."""
 
-    def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor, sinks: Tensor | None = None) -> Tensor:
-        """query [T, heads, D], key and value [T, kv_heads, D], sinks float32 [heads] -> [T, heads, D]."""
+    def __call__(
+        self, layer: int, query: Tensor, key: Tensor | None, value: Tensor | None, sinks: Tensor | None = None
+    ) -> Tensor:
+        """query [T, heads, D], key and value [T, kv_heads, D], sinks float32 [heads] -> [T, heads, D].
+
+        No key and no value: those of the step's rows have been written by an earlier call.
+        """
 
 
 class NormOfHeads(Protocol):

@@ -5,18 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from plimsoll_runtime.models.linears import Linears
+from plimsoll_runtime.models.mlps import MlpComposer
 from plimsoll_runtime.models.op_times import OpKind
 from plimsoll_runtime.models.ops.add import Add
 from plimsoll_runtime.models.ops.experts import Experts, Gate
+from plimsoll_runtime.models.ops.normalise import Normalise
 from plimsoll_runtime.models.ops.op import Op
-from plimsoll_runtime.models.ops.product import GatedProduct, Product
+from plimsoll_runtime.models.ops.product import Product
 from plimsoll_runtime.models.ops.route import Route
+from plimsoll_runtime.models.ops.scale import Scale
 from plimsoll_runtime.models.ops.weight import ByGroup, InStack, Weight
-from plimsoll_runtime.models.spec.feed_forward import GatedMlp, Mixture
+from plimsoll_runtime.models.spec.feed_forward import GatedMlp, Mixture, MixtureBeside, PlainMlp
 from plimsoll_runtime.models.spec.names import Names
+from plimsoll_runtime.models.spec.norm import Norm
 from plimsoll_runtime.models.spec.routing import TopK
 
-SHARES, CHOSEN, INNER, SHARED = "shares", "chosen", "inner", "shared"
+SHARES, CHOSEN, SHARED, NARROWED = "shares", "chosen", "shared", "narrowed"
+DENSE, RANKED, TAKEN = "dense", "ranked", "taken"
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,17 +34,27 @@ class MixtureComposer:
     names: Names
     prefix: str
 
-    def ops(self, reads: str, writes: str) -> Iterator[Op]:
-        """In their order."""
+    def ops(self, reads: str, writes: str, ranked: str | None = None) -> Iterator[Op]:
+        """In their order. `ranked`: what the router reads, where it is not what experts read."""
         mixture = self.mixture
-        yield self._route(reads)
-        numbers = range(mixture.experts)
-        gate_up = tuple(self._gate_up(number) for number in numbers)
-        down = tuple(self._expert(self.names.experts.down, self.hidden, mixture.inner, number) for number in numbers)
-        yield Experts(
+        yield self._route(ranked or reads)
+        if (narrowed := mixture.narrowed) is None:
+            yield self._experts(reads, writes)
+        else:
+            down, up = self.names.experts.narrowed
+            yield self._product(down, narrowed.width, self.hidden, (reads, NARROWED), biased=narrowed.bias)
+            yield self._experts(NARROWED, writes)
+            yield self._product(up, self.hidden, narrowed.width, (writes, writes), biased=narrowed.bias)
+        if mixture.shared is not None:
+            yield from self._shared(mixture.shared, reads)
+            yield Add(self.hidden, OpKind.DOWN, (writes, SHARED), (writes,))
+
+    def _experts(self, reads: str, writes: str) -> Experts:
+        mixture, numbers = self.mixture, range(self.mixture.experts)
+        return Experts(
             mixture.chosen,
-            gate_up,
-            down,
+            tuple(self._gate_up(number) for number in numbers),
+            tuple(self._expert(self.names.experts.down, self._width, mixture.inner, number) for number in numbers),
             mixture.activation,
             (reads, SHARES, CHOSEN),
             (writes,),
@@ -46,10 +62,13 @@ class MixtureComposer:
             gate_up_biases=tuple(self._gate_up_biases(number) for number in numbers) if mixture.bias else (),
             down_biases=tuple(self._down_bias(number) for number in numbers) if mixture.bias else (),
             weighs_inputs=mixture.weighs_inputs,
+            gated=not mixture.plain,
         )
-        if mixture.shared is not None:
-            yield from self._shared(mixture.shared, reads)
-            yield Add(self.hidden, OpKind.DOWN, (writes, SHARED), (writes,))
+
+    @property
+    def _width(self) -> int:
+        """Of what experts read and give."""
+        return self.hidden if self.mixture.narrowed is None else self.mixture.narrowed.width
 
     def _route(self, reads: str) -> Route:
         mixture, names = self.mixture, self.names.experts
@@ -59,12 +78,20 @@ class MixtureComposer:
             row = (1, mixture.experts) if names.correction_is_row else None
             correction = Weight(f"{self.prefix}.{names.correction}", (mixture.experts,), folded=row)
         bias = self._bias(names.router, mixture.experts) if mixture.router_bias else None
-        return Route(mixture.routing, mixture.chosen, weight, correction, (reads,), (SHARES, CHOSEN), bias)
+        scales = None
+        if isinstance(mixture.routing, TopK) and mixture.routing.scaled_each:
+            scales = Weight(f"{self.prefix}.{names.scales}", (mixture.experts,))
+        return Route(mixture.routing, mixture.chosen, weight, correction, (reads,), (SHARES, CHOSEN), bias, scales)
 
     def _gate_up(self, number: int) -> tuple[Weight, ...]:
         names = self.names.experts.gate_up
-        rows = 2 * self.mixture.inner // len(names)
-        return tuple(self._expert(name, rows, self.hidden, number, self._order) for name in names)
+        rows = self._opening // len(names)
+        return tuple(self._expert(name, rows, self._width, number, self._order) for name in names)
+
+    @property
+    def _opening(self) -> int:
+        """Rows of an expert's first product."""
+        return self.mixture.inner if self.mixture.plain else 2 * self.mixture.inner
 
     @property
     def _order(self) -> ByGroup | None:
@@ -72,25 +99,25 @@ class MixtureComposer:
 
     def _gate_up_biases(self, number: int) -> tuple[Weight, ...]:
         names = self.names.experts.gate_up
-        rows = 2 * self.mixture.inner // len(names)
+        rows = self._opening // len(names)
         return tuple(self._expert_bias(name, rows, number, self._order) for name in names)
 
     def _down_bias(self, number: int) -> Weight:
-        return self._expert_bias(self.names.experts.down, self.hidden, number)
+        return self._expert_bias(self.names.experts.down, self._width, number)
 
-    def _shared(self, mlp: GatedMlp, reads: str) -> Iterator[Op]:
+    def _shared(self, mlp: GatedMlp | PlainMlp, reads: str) -> Iterator[Op]:
         names = self.names.experts
-        rows = 2 * mlp.inner // len(names.shared_gate_up)
-        parts = tuple(self._matrix(name, rows, self.hidden) for name in names.shared_gate_up)
-        biases = tuple(self._bias(name, rows) for name in names.shared_gate_up if mlp.bias)
-        yield GatedProduct(parts, biases, mlp.activation, (reads,), (INNER,))
-        down = self._matrix(names.shared_down, self.hidden, mlp.inner)
-        biases = (self._bias(names.shared_down, self.hidden),) if mlp.bias else ()
-        yield Product(OpKind.DOWN, (down,), biases, (INNER,), (SHARED,))
+        linears = Linears(self.prefix, self.names.transposed)
+        yield from MlpComposer(self.hidden, names.shared_gate_up, names.shared_down, linears).ops(mlp, reads, SHARED)
         if self.mixture.shared_gated:
             gate = self._matrix(names.shared_gate, 1, self.hidden)
             gate = replace(gate, folded=(self.hidden,)) if names.shared_gate_is_vector else gate
             yield Gate(gate, (reads, SHARED), (SHARED,))
+
+    def _product(self, name: str, outputs: int, inputs: int, values: tuple[str, str], *, biased: bool) -> Product:
+        reads, writes = values
+        parts = Linears(self.prefix, self.names.transposed).parts((name,), (outputs,), inputs, biased=biased)
+        return Product(OpKind.EXPERTS, *parts, (reads,), (writes,))
 
     def _matrix(self, name: str, outputs: int, inputs: int) -> Weight:
         return Weight(f"{self.prefix}.{name}.weight", (outputs, inputs), self.names.transposed)
@@ -110,3 +137,32 @@ class MixtureComposer:
 
     def _bias(self, name: str, size: int) -> Weight:
         return Weight(f"{self.prefix}.{name}.bias", (size,))
+
+
+@dataclass(frozen=True, slots=True)
+class BesideComposer:
+    """One layer's mixture beside an MLP; names begin with `prefix`. States are `hidden` wide."""
+
+    both: MixtureBeside
+    hidden: int
+    norm: Norm
+    names: Names
+    prefix: str
+
+    def ops(self, states: str, reads: str, writes: str) -> Iterator[Op]:
+        """In their order. `states`: the layer's; `reads`: what the MLP is given of them."""
+        names, linears = self.names.beside, Linears(self.prefix, self.names.transposed)
+        yield from MlpComposer(self.hidden, self.names.gate_up, self.names.down, linears).ops(
+            self.both.mlp, reads, DENSE
+        )
+        yield self._normed(names.dense, DENSE, DENSE)
+        yield self._normed(names.routed, states, RANKED)
+        yield Scale((self.hidden,), (self.hidden**-0.5,), (RANKED,), (RANKED,), OpKind.ROUTE)
+        yield self._normed(names.before, states, TAKEN)
+        yield from MixtureComposer(self.both.mixture, self.hidden, self.names, self.prefix).ops(TAKEN, writes, RANKED)
+        yield self._normed(names.after, writes, writes)
+        yield Add(self.hidden, OpKind.DOWN, (DENSE, writes), (writes,))
+
+    def _normed(self, name: str, reads: str, writes: str) -> Normalise:
+        weight = Weight(f"{self.prefix}.{name}", (self.hidden,))
+        return Normalise(self.norm, self.hidden, (reads,), (writes,), weight)

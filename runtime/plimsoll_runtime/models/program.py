@@ -64,7 +64,8 @@ class Program:
     """`ops` in order, the last of which writes the hidden states that `head` reads. Printed, it is a line an op.
 
     `layers`: where each layer begins in `ops`, and where the last one ends. `ignored`: tensors of the files whose names
-    end so are not read; `beyond`: those whose names begin so. `is_part`: the files are of a larger model.
+    end so are not read; `beyond`: those whose names begin so. `is_part`: the files are of a larger model. `lasting`:
+    columns of values that live through all layers, beside the states.
     """
 
     facts: Facts
@@ -74,6 +75,7 @@ class Program:
     ignored: tuple[str, ...] = ()
     beyond: tuple[str, ...] = ()
     is_part: bool = False
+    lasting: int = 0
 
     @property
     def result(self) -> str:
@@ -129,7 +131,8 @@ class Program:
 
     def row_bytes(self, size: int) -> int:
         """Bytes a row that computing it in torch op by op has allocated at its widest."""
-        return RESIDUAL_ROWS * self.facts.hidden_size * size + max(op.row_bytes(size) for op in self.ops)
+        lasting = RESIDUAL_ROWS * self.facts.hidden_size + self.lasting
+        return lasting * size + max(op.row_bytes(size) for op in self.ops)
 
     def beside_rows(self, size: int, rows: int, longest: int) -> int:
         """See Outline: attention is the backend's."""

@@ -19,6 +19,9 @@ def inverse_frequencies(rope: RopeSpec) -> Tensor:
         return plain / rope.factor
     if rope.kind in ("frequency_factors", "longrope"):
         return plain / torch.tensor(rope.frequency_factors)
+    if rope.kind == "proportional":
+        turning = torch.arange(len(plain)) < int(rope.share * rope.head_dim // 2)
+        return plain * turning / rope.factor
     if rope.kind == "llama3":
         return _llama3(plain, rope)
     if rope.kind == "yarn":

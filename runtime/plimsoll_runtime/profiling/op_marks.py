@@ -160,7 +160,9 @@ class _MarkedAttention:
         self._decoder = decoder
         self._attention = attention
 
-    def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor, sinks: Tensor | None = None) -> Tensor:
+    def __call__(
+        self, layer: int, query: Tensor, key: Tensor | None, value: Tensor | None, sinks: Tensor | None = None
+    ) -> Tensor:
         """See Attention."""
         self._decoder.switch(OpKind.ATTENTION)
         return self._attention(layer, query, key, value, sinks)

@@ -30,6 +30,7 @@ MIXTURES = {
     "DeepseekV3ForCausalLM",
     "Glm4MoeLiteForCausalLM",
     "GraniteMoeSWAForCausalLM",
+    "Gemma4ForCausalLM",
 }
 """Architectures with experts."""
 RECURRENT = {

@@ -63,7 +63,7 @@ def randomise(model: Any, config: Any, *, seed: int = 0) -> None:
         for name, parameter in model.named_parameters():
             parameter.copy_(_random(name, parameter, config, generator))
         for name, buffer in model.named_buffers():
-            if name.endswith("correction_bias"):
+            if name.endswith(("correction_bias", "layer_scalar")):
                 buffer.copy_(_random(name, buffer, config, generator))
 
 
@@ -85,7 +85,7 @@ def _is_offset(name: str, config: Any) -> bool:
     family: str = config.model_type
     if family.startswith(("qwen3_next", "qwen3_5")):
         return "norm" in name and not name.endswith("linear_attn.norm.weight")
-    return family.startswith("gemma") or family == "nemotron"
+    return family in ("gemma", "gemma2", "gemma3_text", "nemotron")
 
 
 def save_model(model: Any, folder: Path, **options: Any) -> None:

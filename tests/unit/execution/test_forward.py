@@ -56,7 +56,9 @@ class Failing(ReferenceBackend):
             raise self.error
         inner = super().begin(batch)
 
-        def attention(layer: int, query: Tensor, key: Tensor, value: Tensor, sinks: Tensor | None = None) -> Tensor:
+        def attention(
+            layer: int, query: Tensor, key: Tensor | None, value: Tensor | None, sinks: Tensor | None = None
+        ) -> Tensor:
             if layer != self.at:
                 return inner(layer, query, key, value)
             inner(layer, query, key * float("nan"), value * float("nan"))
@@ -76,7 +78,7 @@ class FailingToRotate(ReferenceBackend):
 
         class Step:
             def __call__(
-                self, layer: int, query: Tensor, key: Tensor, value: Tensor, sinks: Tensor | None = None
+                self, layer: int, query: Tensor, key: Tensor | None, value: Tensor | None, sinks: Tensor | None = None
             ) -> Tensor:
                 raise AssertionError("heads are for of_heads")
 

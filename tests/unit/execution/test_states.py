@@ -195,7 +195,9 @@ class FailsOnce(ReferenceBackend):
     failed = False
 
     def begin(self, batch: AttentionBatch) -> Attention:
-        def attention(layer: int, query: Tensor, key: Tensor, value: Tensor, sinks: Tensor | None = None) -> Tensor:
+        def attention(
+            layer: int, query: Tensor, key: Tensor | None, value: Tensor | None, sinks: Tensor | None = None
+        ) -> Tensor:
             raise RuntimeError("no kernel image is available")
 
         return attention

@@ -37,7 +37,7 @@ OWN: Mapping[str, Values] = {
     "GPTNeoForCausalLM": {"num_hidden_layers": 24},
     "DeepseekV2ForCausalLM": {"num_experts_per_tok": 2},
     "Mamba2ForCausalLM": {"num_heads": 16},
-    "NemotronHForCausalLM": {"layer_types": ["linear_attention", "mlp"]},
+    "Gemma3nForCausalLM": {"num_kv_shared_layers": 0},
 }
 """Where what is unsaid does not go with NEEDED."""
 

@@ -89,7 +89,7 @@ def test_it_is_attention_over_keys_and_values_of_each_head(pairs: bool) -> None:
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
 
 
-def dense(layer: int, query: Tensor, key: Tensor, value: Tensor, sinks: Tensor | None = None) -> Tensor:
+def dense(layer: int, query: Tensor, key: Tensor | None, value: Tensor | None, sinks: Tensor | None = None) -> Tensor:
     return attention_reference(query, key.transpose(0, 1), value.transpose(0, 1), scale=LATENT.scale)
 
 

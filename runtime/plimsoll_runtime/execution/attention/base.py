@@ -67,6 +67,7 @@ class AttentionBackend(Protocol):
 
         It is called for each layer in order with the step's rows: query `[T, heads, head_dim]`, key and value
         `[T, kv_heads, head_dim]`. It writes keys and values to the layer's cache, then attends each row to its
-        sequence's tokens up to itself (within the layer's window), and returns `[T, heads, head_dim]`.
+        sequence's tokens up to itself (within the layer's window), and returns `[T, heads, head_dim]`. Without keys
+        and values it attends alone: a layer may read what an earlier one has written.
         """
         ...

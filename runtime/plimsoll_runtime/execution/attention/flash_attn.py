@@ -35,11 +35,14 @@ class FlashAttnBackend:
         tables = [paged_batch(group, cache) for group in groups]
         starts = [_key_starts(paged) for paged in tables]
 
-        def attention(layer: int, query: Tensor, key: Tensor, value: Tensor, sinks: Tensor | None = None) -> Tensor:
+        def attention(
+            layer: int, query: Tensor, key: Tensor | None, value: Tensor | None, sinks: Tensor | None = None
+        ) -> Tensor:
             keys, values, shape = cache.keys[layer], cache.values[layer], cache.shapes[layer]
             group = cache.group_of[layer]
             paged = tables[group]
-            write_cache(key, value, keys, values, groups[group].cells)
+            if key is not None and value is not None:
+                write_cache(key, value, keys, values, groups[group].cells)
             out: Tensor = self._attend(
                 query.contiguous(),
                 # [kv_heads, blocks, block, D] seen as pages [blocks, block, kv_heads, D].

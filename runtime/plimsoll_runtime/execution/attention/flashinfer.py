@@ -46,9 +46,12 @@ class FlashInferBackend:
         for (group, shape), wrapper in self._wrappers.items():
             self._plan(wrapper, shape, tables[group])
 
-        def attention(layer: int, query: Tensor, key: Tensor, value: Tensor, sinks: Tensor | None = None) -> Tensor:
+        def attention(
+            layer: int, query: Tensor, key: Tensor | None, value: Tensor | None, sinks: Tensor | None = None
+        ) -> Tensor:
             keys, values = cache.keys[layer], cache.values[layer]
-            write_cache(key, value, keys, values, groups[cache.group_of[layer]].cells)
+            if key is not None and value is not None:
+                write_cache(key, value, keys, values, groups[cache.group_of[layer]].cells)
             # [kv_heads, blocks, block, D] seen as FlashInfer's "HND" pages, [blocks, kv_heads, block, D].
             pages = (keys.transpose(0, 1), values.transpose(0, 1))
             out: Tensor = self._wrappers[self._kinds[layer]].run(query.contiguous(), pages)

@@ -48,7 +48,9 @@ class _Step:
         self._backend = backend
         self._step = step
 
-    def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor, sinks: Tensor | None = None) -> Tensor:
+    def __call__(
+        self, layer: int, query: Tensor, key: Tensor | None, value: Tensor | None, sinks: Tensor | None = None
+    ) -> Tensor:
         """See Attention."""
         return _blamed(self._backend, self._step, layer, query, key, value, sinks)
 

@@ -36,5 +36,7 @@ class NoAttention:
         return None
 
 
-def _nobody_attends(layer: int, query: Tensor, key: Tensor, value: Tensor, sinks: Tensor | None = None) -> Tensor:
+def _nobody_attends(
+    layer: int, query: Tensor, key: Tensor | None, value: Tensor | None, sinks: Tensor | None = None
+) -> Tensor:
     raise RuntimeError(f"layer {layer} attends, of a decoder without attention")

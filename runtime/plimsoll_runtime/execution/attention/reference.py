@@ -27,10 +27,13 @@ class ReferenceBackend:
         cache, groups = self._cache, batch.groups
         paged = [paged_batch(group, cache) for group in groups]
 
-        def attention(layer: int, query: Tensor, key: Tensor, value: Tensor, sinks: Tensor | None = None) -> Tensor:
+        def attention(
+            layer: int, query: Tensor, key: Tensor | None, value: Tensor | None, sinks: Tensor | None = None
+        ) -> Tensor:
             keys, values, shape = cache.keys[layer], cache.values[layer], cache.shapes[layer]
             group = cache.group_of[layer]
-            write_cache_reference(key, value, keys, values, groups[group].cells)
+            if key is not None and value is not None:
+                write_cache_reference(key, value, keys, values, groups[group].cells)
             return paged_attention_reference(
                 query,
                 keys,

@@ -59,9 +59,12 @@ class SdpaBackend:
         tables = [step_tables(group, cache.block_size, cache.num_blocks) for group in groups]
         calls = {(group, shape): self._calls(tables[group], shape) for group, shape in set(self._kinds)}
 
-        def attention(layer: int, query: Tensor, key: Tensor, value: Tensor, sinks: Tensor | None = None) -> Tensor:
+        def attention(
+            layer: int, query: Tensor, key: Tensor | None, value: Tensor | None, sinks: Tensor | None = None
+        ) -> Tensor:
             keys, values, shape = cache.keys[layer], cache.values[layer], cache.shapes[layer]
-            write_cache(key, value, keys, values, groups[cache.group_of[layer]].cells)
+            if key is not None and value is not None:
+                write_cache(key, value, keys, values, groups[cache.group_of[layer]].cells)
             out = torch.empty_like(query)
             for call in calls[self._kinds[layer]]:
                 out[call.rows] = _attend(call, query[call.rows], keys, values, shape, sinks)

@@ -89,11 +89,14 @@ class TritonStep:
         self._configs = configs
         self._slopes = slopes
 
-    def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor, sinks: Tensor | None = None) -> Tensor:
+    def __call__(
+        self, layer: int, query: Tensor, key: Tensor | None, value: Tensor | None, sinks: Tensor | None = None
+    ) -> Tensor:
         """query [T, heads, D], key and value [T, kv_heads, D], sinks [heads] -> [T, heads, D]."""
         cache = self._cache
-        cells = self._cells[cache.group_of[layer]]
-        write_cache(key, value, cache.keys[layer], cache.values[layer], cells, implementation="triton")
+        if key is not None and value is not None:
+            cells = self._cells[cache.group_of[layer]]
+            write_cache(key, value, cache.keys[layer], cache.values[layer], cells, implementation="triton")
         return self.attend(layer, query, sinks)
 
     def of_heads(

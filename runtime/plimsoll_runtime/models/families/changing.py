@@ -7,14 +7,15 @@ from dataclasses import replace
 
 from plimsoll_runtime.models.spec.attention import SelfAttention
 from plimsoll_runtime.models.spec.decoder import DecoderSpec
-from plimsoll_runtime.models.spec.feed_forward import FeedForward, Mixture
+from plimsoll_runtime.models.spec.feed_forward import GatedMlp, Mixture, MixtureBeside, PlainMlp
 from plimsoll_runtime.models.spec.layer import LayerSpec
 
 
-def mlp_of(spec: DecoderSpec) -> FeedForward:
-    """What the first layer does to each token, of a family all of whose layers do alike."""
+def mlp_of(spec: DecoderSpec) -> GatedMlp | PlainMlp | Mixture:
+    """What the first layer does to each token, of a family all of whose layers do one thing, and alike."""
     mlp = spec.layers[0].mlp
     assert mlp is not None
+    assert not isinstance(mlp, MixtureBeside)
     return mlp
 
 

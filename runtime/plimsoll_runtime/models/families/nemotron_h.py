@@ -9,13 +9,15 @@ from typing import Any
 from plimsoll_runtime.errors import ModelError
 from plimsoll_runtime.models.families.hybrids import dual_shape, kinds, limits_of, taps_of
 from plimsoll_runtime.models.families.llama import gated_decoder
+from plimsoll_runtime.models.families.mixing import experts_of, in_groups
 from plimsoll_runtime.models.families.reading import Config
 from plimsoll_runtime.models.spec.attention import SelfAttention
 from plimsoll_runtime.models.spec.decoder import DecoderSpec
-from plimsoll_runtime.models.spec.feed_forward import PlainMlp
+from plimsoll_runtime.models.spec.feed_forward import Mixture, Narrowed, PlainMlp
 from plimsoll_runtime.models.spec.layer import LayerSpec
-from plimsoll_runtime.models.spec.names import Names
+from plimsoll_runtime.models.spec.names import ExpertNames, Names
 from plimsoll_runtime.models.spec.recurrent import Mamba2
+from plimsoll_runtime.models.spec.routing import TopK
 
 DEFAULTS = {
     "num_attention_heads": 32,
@@ -24,6 +26,8 @@ DEFAULTS = {
     "max_position_embeddings": 4096,
     "intermediate_size": 21_504,
     "mlp_hidden_act": "relu2",
+    "moe_intermediate_size": 7688,
+    "moe_shared_expert_intermediate_size": 7688,
 }
 """What a field that is missing means."""
 LETTERS = {"M": "linear_attention", "*": "full_attention", "-": "mlp", "E": "moe"}
@@ -33,6 +37,14 @@ NAMES = Names(
     output="mixer.o_proj",
     gate_up=("mixer.up_proj",),
     down="mixer.down_proj",
+    experts=ExpertNames(
+        router="mixer.gate",
+        correction="mixer.gate.e_score_correction_bias",
+        gate_up=("mixer.experts.{}.up_proj",),
+        down="mixer.experts.{}.down_proj",
+        shared_gate_up=("mixer.shared_experts.up_proj",),
+        shared_down="mixer.shared_experts.down_proj",
+    ),
     norms=("norm", "", "norm", ""),
     embedding="backbone.embeddings",
     layer="backbone.layers.{}",
@@ -46,15 +58,16 @@ def describe(values: Mapping[str, Any]) -> DecoderSpec:
     found = _kinds(values)
     eps = values.get("layer_norm_epsilon", values.get("rms_norm_eps", 1e-5))
     config = Config({**DEFAULTS, **values, "num_hidden_layers": len(found), "rms_norm_eps": eps, "hidden_act": "silu"})
-    found = kinds(config, "", found, ("linear_attention", "full_attention", "mlp"))
+    found = kinds(config, "", found, tuple(LETTERS.values()))
     spec = gated_decoder("NemotronHForCausalLM", Config({**config.values, "attention_bias": False}), names=NAMES)
     mixer = _mixer(config)
     bias, activation = config.get("mlp_bias", bool, default=False), config.activation("mlp_hidden_act")
     mlp = PlainMlp(config.get("intermediate_size", int), activation, bias)
+    alone = {"mlp": mlp, "moe": _mixture(config, mlp) if "moe" in found else mlp}
 
     def changed(kind: str, layer: LayerSpec) -> LayerSpec:
-        if kind == "mlp":
-            return replace(layer, mixer=None, mlp=mlp)
+        if kind in alone:
+            return replace(layer, mixer=None, mlp=alone[kind])
         assert isinstance(layer.mixer, SelfAttention)
         attention = replace(layer.mixer, rope=None)
         return replace(layer, mixer=attention if kind == "full_attention" else mixer, mlp=None)
@@ -73,6 +86,28 @@ def _kinds(values: Mapping[str, Any]) -> list[str]:
     if not isinstance(pattern, str) or not pattern or set(pattern) - set(LETTERS):
         raise ModelError(f"config.json: hybrid_override_pattern is {pattern!r}, which is no text of {''.join(LETTERS)}")
     return [LETTERS[letter] for letter in pattern]
+
+
+def _mixture(config: Config, mlp: PlainMlp) -> Mixture:
+    experts, chosen = experts_of(config, "n_routed_experts", "num_experts_per_tok", (8, 2))
+    routing = TopK(
+        "sigmoid",
+        renormalised=config.get("norm_topk_prob", bool, default=True),
+        corrected=True,
+        least=1e-20,
+        scale=config.get("routed_scaling_factor", float, 1.0),
+    )
+    width = config.get("moe_latent_size", int, 0)
+    return Mixture(
+        experts,
+        chosen,
+        config.positive("moe_intermediate_size", int),
+        in_groups(config, experts, chosen, routing),
+        mlp.activation,
+        replace(mlp, inner=config.positive("moe_shared_expert_intermediate_size", int)),
+        plain=True,
+        narrowed=Narrowed(width, mlp.bias) if width else None,
+    )
 
 
 def _mixer(config: Config) -> Mamba2:

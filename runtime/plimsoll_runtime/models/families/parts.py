@@ -9,6 +9,9 @@ from plimsoll_runtime.errors import ModelError
 
 BY_TEXT_CONFIG = {
     "Gemma3ForConditionalGeneration",
+    "Gemma3nForConditionalGeneration",
+    "Gemma4ForConditionalGeneration",
+    "Gemma4UnifiedForConditionalGeneration",
     "InternVLForConditionalGeneration",
     "Llama4ForConditionalGeneration",
     "Kimi_K25ForConditionalGeneration",

@@ -121,6 +121,10 @@ class Config:
             share = self.get("partial_rotary_factor", float, partial)
             head_dim = int(head_dim * typed(values, "partial_rotary_factor", float, share, "rope parameter "))
             values.pop("partial_rotary_factor", None)
+            if (values.get("rope_type") or values.get("type")) == "proportional":
+                raise UnsupportedFieldError(
+                    "config.json: rope type 'proportional' is not supported of a part of a head"
+                )
             if head_dim < 2 or head_dim % 2:
                 raise ModelError(f"config.json: {head_dim} dimensions of a head turn, which cannot be paired")
         if (original := self.values.get("original_max_position_embeddings")) is not None:

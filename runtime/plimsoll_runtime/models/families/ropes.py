@@ -11,7 +11,7 @@ from plimsoll_runtime.errors import ModelError, UnsupportedFieldError
 from plimsoll_runtime.models.families.fields import typed
 from plimsoll_runtime.models.spec.rope import RopeSpec
 
-SUPPORTED_ROPES = "default, linear, dynamic, llama3, yarn, longrope"
+SUPPORTED_ROPES = "default, linear, dynamic, llama3, yarn, longrope, proportional"
 _ROPE_NOTES = {"rope_type", "type", "rope_theta", "factor", "original_max_position_embeddings", "truncate"}
 _ROPE_KEYS: Mapping[str, frozenset[str]] = {
     "default": frozenset(),
@@ -21,6 +21,7 @@ _ROPE_KEYS: Mapping[str, frozenset[str]] = {
     "dynamic": frozenset({"alpha"}),
     "longrope": frozenset({"short_factor", "long_factor", "attention_factor"}),
     "frequency_factors": frozenset({"frequency_factors"}),
+    "proportional": frozenset({"partial_rotary_factor"}),
 }
 
 
@@ -47,6 +48,11 @@ def rope_spec(values: Mapping[str, Any], head_dim: int, theta: float, max_positi
         return _dynamic(plain, values)
     if kind == "longrope":
         return _longrope(plain, values, max_positions)
+    if kind == "proportional":
+        share = typed(values, "partial_rotary_factor", float, 1.0, "rope parameter ")
+        if share > 1:
+            raise ModelError(f"config.json: rope parameter partial_rotary_factor is {share}, and a head is no larger")
+        return replace(plain, kind="proportional", factor=_positive(values, "factor", 1.0), share=share)
     scaled = replace(plain, factor=_positive(values, "factor"))
     if kind == "linear":
         return replace(scaled, kind="linear")

@@ -16,11 +16,15 @@ from plimsoll_runtime.models.ops.weight import Weight
 
 @dataclass(frozen=True, slots=True)
 class Embed:
-    """x = table[tokens] x scale, the scale rounded to the dtype of the run. `table` [vocab, hidden]."""
+    """x = table[tokens] x scale, the scale rounded to the dtype of the run. `table` [vocab, hidden].
+
+    `partial`: tokens for which the table has no row have its first.
+    """
 
     table: Weight
     writes: Values
     scale: float | None = None
+    partial: bool = False
     kind: OpKind = OpKind.EMBED
     reads: Values = ()
 
@@ -39,10 +43,15 @@ class Embed:
     def compiled(self, weights: Weights) -> Run:
         """See Op."""
         table = weights.read(self.table, keep=True)
-        if self.scale is None:
-            return lambda step: functional.embedding(step.token_ids, table)
-        scale = rounded(self.scale, table.dtype)
-        return lambda step: functional.embedding(step.token_ids, table) * scale
+        scale = None if self.scale is None else rounded(self.scale, table.dtype)
+        beyond = len(table) if self.partial else None
+
+        def run(step: Step) -> Tensor:
+            tokens = step.token_ids
+            rows = functional.embedding(tokens if beyond is None else tokens * (tokens < beyond), table)
+            return rows if scale is None else rows * scale
+
+        return run
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,7 @@ class Experts:
     Reads states [T, hidden], weights [T, chosen] and numbers [T, chosen]. `gate_up` of each expert: a gate and what it
     opens, or one that has the gate above the other; `down` [hidden, inner] of each. Biases: one for each of these, or
     none. `clamped` opens gates instead of the activation. `weighs_inputs`: states are weighed instead of the results.
+    Those that are not `gated` have what is activated in the place of a gate, and nothing that it opens.
     """
 
     chosen: int
@@ -38,6 +39,7 @@ class Experts:
     gate_up_biases: tuple[tuple[Weight, ...], ...] = ()
     down_biases: tuple[Weight, ...] = ()
     weighs_inputs: bool = False
+    gated: bool = True
     kind: OpKind = OpKind.EXPERTS
 
     @property
@@ -50,6 +52,11 @@ class Experts:
         """Width of what a gate opens."""
         return self.down[0].shape[1]
 
+    @property
+    def opening(self) -> int:
+        """Width of an expert's first product."""
+        return 2 * self.inner if self.gated else self.inner
+
     def weights(self) -> tuple[Weight, ...]:
         """See Op."""
         biases = (*(part for parts in self.gate_up_biases for part in parts), *self.down_biases)
@@ -59,8 +66,8 @@ class Experts:
         """See Op: experts that no row has chosen are not read. Rows are taken to choose at random, each for itself."""
         experts = len(self.down)
         read = experts * (1.0 - (1.0 - self.chosen / experts) ** rows.count)
-        weights = 3 * self.hidden * self.inner
-        biases = (2 * self.inner + self.hidden) * FLOAT32 if self.down_biases else 0
+        weights = (self.opening + self.inner) * self.hidden
+        biases = (self.opening + self.hidden) * FLOAT32 if self.down_biases else 0
         passed = 2 * self.hidden + self.chosen * 2 * self.inner
         return OpCost(
             round(read * weights) * size + round(read * biases) + rows.count * (passed * size + self.chosen * FLOAT32),
@@ -97,6 +104,8 @@ class Experts:
     def _opened(self) -> Callable[[Tensor], Tensor]:
         """Of gates and what they open, one behind the other in a row: [rows, 2 inner] -> [rows, inner]."""
         name, activation, clamped = self.activation, ACTIVATIONS[self.activation], self.clamped
+        if not self.gated:
+            return activation
 
         def run(gates: Tensor) -> Tensor:
             if gates.is_cuda and clamped is None:

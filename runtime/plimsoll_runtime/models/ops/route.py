@@ -25,7 +25,7 @@ class Route:
     """Writes weights, float32 [T, chosen], and the experts' numbers, int64 [T, chosen].
 
     The scores are computed in float32 whatever the run is in: two experts that are rounded to the same score are
-    another model. `weight` [experts, hidden], `correction` and `bias` [experts] or None.
+    another model. `weight` [experts, hidden], `correction`, `bias` and `scales` [experts] or None.
     """
 
     routing: Routing
@@ -35,11 +35,12 @@ class Route:
     reads: Values
     writes: Values
     bias: Weight | None = None
+    scales: Weight | None = None
     kind: OpKind = OpKind.ROUTE
 
     def weights(self) -> tuple[Weight, ...]:
         """See Op."""
-        return tuple(each for each in (self.weight, self.bias, self.correction) if each is not None)
+        return tuple(each for each in (self.weight, self.bias, self.correction, self.scales) if each is not None)
 
     def cost(self, rows: StepRows, size: int) -> OpCost:
         """See Op."""
@@ -56,14 +57,15 @@ class Route:
     def compiled(self, weights: Weights) -> Run:
         """See Op."""
         linear = Linear(weights.read(self.weight), read(self.bias, weights))
-        correction = read(self.correction, weights)
+        correction, scales = read(self.correction, weights), read(self.scales, weights)
         routing, chosen = self.routing, self.chosen
 
         def run(step: Step, x: Tensor) -> tuple[Tensor, Tensor]:
             logits = linear(x.float())
             if isinstance(routing, SparseMixer):
                 return by_sparse_mixer(routing, logits, chosen)
-            return by_top_k(routing, logits, chosen, correction)
+            shares, numbers = by_top_k(routing, logits, chosen, correction)
+            return (shares if scales is None else shares * scales[numbers]), numbers
 
         return run
 

@@ -1,4 +1,4 @@
-"""Columns multiplied by numbers."""
+"""Columns multiplied by numbers: of the config, or of the files."""
 
 from __future__ import annotations
 
@@ -47,5 +47,38 @@ class Scale:
 
         def run(step: Step, x: Tensor) -> Tensor:
             return (x * factors).to(x.dtype)
+
+        return run
+
+
+@dataclass(frozen=True, slots=True)
+class ScaleAll:
+    """All columns times one number of the files. `weight` [1]."""
+
+    width: int
+    weight: Weight
+    reads: Values
+    writes: Values
+    kind: OpKind
+
+    def weights(self) -> tuple[Weight, ...]:
+        """See Op."""
+        return (self.weight,)
+
+    def cost(self, rows: StepRows, size: int) -> OpCost:
+        """See Op."""
+        elements = rows.count * self.width
+        return OpCost(2 * elements * size, elements)
+
+    def row_bytes(self, size: int) -> int:
+        """See Op."""
+        return 2 * self.width * size
+
+    def compiled(self, weights: Weights) -> Run:
+        """See Op."""
+        factor = weights.read(self.weight)
+
+        def run(step: Step, x: Tensor) -> Tensor:
+            return x * factor.to(x.dtype)
 
         return run

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from plimsoll_runtime.models.spec.norm import Norm
 from plimsoll_runtime.models.spec.rope import RopeSpec
@@ -68,6 +68,11 @@ class AttentionShape:
         return self.kv_heads * self.head_dim
 
     @property
+    def queries_alone(self) -> AttentionShape:
+        """Without keys and values, for what is done to heads before attention."""
+        return replace(self, kv_heads=0)
+
+    @property
     def cached_width(self) -> int:
         """What is kept of a token: all keys, and all values where they are not the same."""
         return self.key_width if self.latent else 2 * self.key_width
@@ -106,6 +111,10 @@ class SelfAttention:
     - `growth`: what queries are multiplied by, last of all.
     - `gated`: what comes of it is multiplied by the sigmoid of a number each, which the files have behind each head of
       queries.
+    - `value_norm`: over each head of values.
+    - `values_of_keys`: the product gives no values: they are the keys as it gives them, normed.
+    - `shares`: the number of an earlier layer whose keys and values it attends to. It has none of its own, and a cache
+      like that layer's.
     """
 
     shape: AttentionShape
@@ -116,6 +125,15 @@ class SelfAttention:
     clip: float | None = None
     growth: Growth | None = None
     gated: bool = False
+    value_norm: Norm | None = None
+    values_of_keys: bool = False
+    shares: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.values_of_keys and self.value_norm is None:
+            raise ValueError("values that are keys as they are are not computed: no model has them")
+        if self.gated and (self.values_of_keys or self.shares is not None):
+            raise ValueError("gates beside heads without values of their own are not computed: no model has them")
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 
 from plimsoll_runtime.models.spec.attention import AttentionShape
 from plimsoll_runtime.models.spec.layer import LayerSpec
-from plimsoll_runtime.models.spec.mixer import attention_of
+from plimsoll_runtime.models.spec.mixer import attention_of, owner_of
 from plimsoll_runtime.models.spec.names import LLAMA, Names
 from plimsoll_runtime.models.spec.norm import Norm
+from plimsoll_runtime.models.spec.streams import AltUp, TokenInputs
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,8 @@ class Head:
 class DecoderSpec:
     """A decoder-only transformer. Whatever computes it is made from its program (`models/program.py`).
 
-    `is_part`: its files are of a larger model, whose other tensors are not read.
+    `is_part`: its files are of a larger model, whose other tensors are not read. `inputs`, `altup`: what layers have
+    beside one row of hidden states.
     """
 
     architecture: str
@@ -53,6 +55,8 @@ class DecoderSpec:
     head: Head = Head()
     names: Names = LLAMA
     is_part: bool = False
+    inputs: TokenInputs | None = None
+    altup: AltUp | None = None
 
     @property
     def num_layers(self) -> int:
@@ -61,6 +65,6 @@ class DecoderSpec:
 
     @property
     def attention(self) -> tuple[AttentionShape, ...]:
-        """One a layer that attends."""
+        """One a layer that attends to keys and values of its own."""
         attends = (attention_of(layer.mixer) for layer in self.layers)
-        return tuple(mixer.shape for mixer in attends if mixer is not None)
+        return tuple(mixer.shape for mixer in attends if mixer is not None and owner_of(mixer) is None)

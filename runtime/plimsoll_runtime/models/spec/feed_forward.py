@@ -12,7 +12,9 @@ from plimsoll_runtime.models.spec.routing import Routing
 class GatedMlp:
     """down(activation(gate(x)) * up(x)), gate and up in one product (Shazeer, 2020).
 
-    `gate_scale` multiplies what the gate's activation takes, and `scale` what comes of it all.
+    `gate_scale` multiplies what the gate's activation takes, and `scale` what comes of it all. `sparsity`: only where
+    the gate is larger than this share of a row's would be, were they normally distributed, it opens, by what it is
+    larger (0: as it is).
     """
 
     inner: int
@@ -20,6 +22,7 @@ class GatedMlp:
     bias: bool = False
     gate_scale: float = 1.0
     scale: float = 1.0
+    sparsity: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +43,23 @@ class ClampedGate:
 
 
 @dataclass(frozen=True, slots=True)
+class Narrowed:
+    """Experts read a product of the states that is so wide, and what they give is made as wide as states again."""
+
+    width: int
+    bias: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Mixture:
-    """A gated MLP of `inner` for each expert, of which `chosen` compute a token: the sum of what they give, weighed.
+    """An MLP of `inner` for each expert, of which `chosen` compute a token: the sum of what they give, weighed.
 
     - `clamped`: how experts' gates open instead of by the activation.
     - `bias`, `router_bias`: whether experts and the router have biases.
     - `weighs_inputs`: what experts compute is weighed, and not what they give.
-    - `shared`: another gated MLP that computes every token; what it gives is added.
+    - `plain`: experts have no gates.
+    - `narrowed`: experts read less than the states.
+    - `shared`: another MLP that computes every token; what it gives is added.
     - `shared_gated`: that is multiplied by the sigmoid of one number, a product of its own, before it is added.
     """
 
@@ -55,13 +68,27 @@ class Mixture:
     inner: int
     routing: Routing
     activation: Activation = "silu"
-    shared: GatedMlp | None = None
+    shared: GatedMlp | PlainMlp | None = None
     shared_gated: bool = False
     clamped: ClampedGate | None = None
     bias: bool = False
     router_bias: bool = False
     weighs_inputs: bool = False
+    plain: bool = False
+    narrowed: Narrowed | None = None
 
 
-FeedForward = GatedMlp | PlainMlp | Mixture
+@dataclass(frozen=True, slots=True)
+class MixtureBeside:
+    """A gated MLP and a mixture, what each of them gives normed and added (Gemma 4).
+
+    The mixture reads the layer's states through a norm of its own, and its router through another, multiplied by
+    hidden ** -0.5.
+    """
+
+    mlp: GatedMlp
+    mixture: Mixture
+
+
+FeedForward = GatedMlp | PlainMlp | Mixture | MixtureBeside
 """One of these."""

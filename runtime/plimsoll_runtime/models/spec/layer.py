@@ -23,6 +23,9 @@ class LayerSpec:
     - `norm`: the kind of all norms over hidden states.
     - `before`, `after`: whether there is one before the mixer and the MLP, and one of what they give.
     - `scale`: what both add is multiplied by it.
+    - `laurel`: what the mixer reads, plus a product of it of this rank, is added beside what the mixer gives, and the
+      sum divided by the root of 2. Only in a sequential layer with both.
+    - `scalar`: what comes of it all is multiplied by a number of the files.
     """
 
     mixer: Mixer | None
@@ -32,3 +35,5 @@ class LayerSpec:
     after: bool = False
     residual: Residual = "sequential"
     scale: float = 1.0
+    laurel: int | None = None
+    scalar: bool = False

@@ -31,3 +31,8 @@ def attention_of(mixer: Mixer | None) -> SelfAttention | LatentAttention | None:
     if isinstance(mixer, Beside):
         return mixer.attention
     return mixer if isinstance(mixer, SelfAttention | LatentAttention) else None
+
+
+def owner_of(mixer: Mixer | None) -> int | None:
+    """The number of the layer whose keys and values it attends to; None: its own, or it does not attend."""
+    return mixer.shares if isinstance(mixer, SelfAttention) else None

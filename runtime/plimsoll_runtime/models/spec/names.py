@@ -15,6 +15,7 @@ class ExpertNames:
     - `alternating`: one that has the gate and the other row by row in turns.
     - `correction`: the whole name of the bias, which is [experts], or [1, experts] where `correction_is_row`.
     - `shared_gate`: of what the shared experts give, [1, hidden], or [hidden] where `shared_gate_is_vector`.
+    - `scales`: a number for each expert; `narrowed`: to what experts read, and back.
     """
 
     router: str = "mlp.gate"
@@ -30,6 +31,8 @@ class ExpertNames:
     shared_down: str = "mlp.shared_expert.down_proj"
     shared_gate: str = "mlp.shared_expert_gate"
     shared_gate_is_vector: bool = False
+    scales: str = "router.per_expert_scale"
+    narrowed: tuple[str, str] = ("mixer.fc1_latent_proj", "mixer.fc2_latent_proj")
 
 
 QWEN2_MOE = ExpertNames()
@@ -53,6 +56,57 @@ class LatentNames:
 
 
 DEEPSEEK = LatentNames()
+
+
+@dataclass(frozen=True, slots=True)
+class TokenInputNames:
+    """Tensors of tokens' inputs to layers: Gemma 3n's. `gate`, `up` and `after` are within a layer."""
+
+    table: str = "model.embed_tokens_per_layer"
+    projection: str = "model.per_layer_model_projection"
+    norm: str = "model.per_layer_projection_norm"
+    gate: str = "per_layer_input_gate"
+    up: str = "per_layer_projection"
+    after: str = "post_per_layer_input_norm"
+
+
+GEMMA_INPUTS = TokenInputNames()
+
+
+@dataclass(frozen=True, slots=True)
+class StreamNames:
+    """Tensors of streams of hidden states: Gemma 3n's. All but `spread` and `gather` are within a layer.
+
+    `laurel`: a narrow product's two parts and its norm.
+    """
+
+    spread: str = "model.altup_projections"
+    gather: str = "model.altup_unembed_projections"
+    prediction: str = "altup.prediction_coefs"
+    correction: str = "altup.correction_coefs"
+    scale: str = "altup.correct_output_scale"
+    router: str = "altup.modality_router"
+    norm: str = "altup.router_norm"
+    laurel: tuple[str, str, str] = ("laurel.linear_left", "laurel.linear_right", "laurel.post_laurel_norm")
+
+
+GEMMA_STREAMS = StreamNames()
+
+
+@dataclass(frozen=True, slots=True)
+class BesideNames:
+    """Norms of a mixture beside an MLP, within a layer: Gemma 4's.
+
+    `routed`: of what the router reads; `before`, `after`: around the mixture; `dense`: after the MLP.
+    """
+
+    routed: str = "router.scale"
+    before: str = "pre_feedforward_layernorm_2.weight"
+    after: str = "post_feedforward_layernorm_2.weight"
+    dense: str = "post_feedforward_layernorm_1.weight"
+
+
+GEMMA_BESIDE = BesideNames()
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +138,10 @@ class Names:
     gate_up: tuple[str, ...] = ("mlp.gate_proj", "mlp.up_proj")
     down: str = "mlp.down_proj"
     experts: ExpertNames = QWEN2_MOE
+    beside: BesideNames = GEMMA_BESIDE
+    inputs: TokenInputNames = GEMMA_INPUTS
+    streams: StreamNames = GEMMA_STREAMS
+    scalar: str = "layer_scalar"
     recurrent: str = "mixer"
     norms: tuple[str, str, str, str] = ("input_layernorm", "", "post_attention_layernorm", "")
     final_norm: str = "model.norm"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
-RopeKind = Literal["default", "linear", "llama3", "yarn", "longrope", "frequency_factors"]
+RopeKind = Literal["default", "linear", "llama3", "yarn", "longrope", "frequency_factors", "proportional"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +18,7 @@ class RopeSpec:
     `factor` and what follows belong to the scaled kinds: linear (Chen et al., 2023), llama3 (Dubey et al., 2024),
     yarn (Peng et al., 2023). `frequency_factors` divide the plain frequencies, one each (as GGUF files store llama3);
     those of a longrope (Ding et al., 2024) are for contexts of `original_max_positions`, and `long_factors` for others.
+    Of a proportional one only the first pairs turn, `share` of them all, as fast as if all did.
     """
 
     head_dim: int
@@ -34,6 +35,7 @@ class RopeSpec:
     frequency_factors: tuple[float, ...] = ()
     long_factors: tuple[float, ...] = ()
     pairs: bool = False
+    share: float = 1.0
 
     def within(self, length: int) -> RopeSpec:
         """What it is for contexts of at most so many tokens."""

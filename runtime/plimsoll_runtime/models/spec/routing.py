@@ -19,7 +19,7 @@ class TopK:
       most are open, and the experts of the others are chosen by no token.
     - `renormalised`: weights are divided by their sum, or by `least` where that is more. With softmax this is the same
       as a softmax over the chosen experts' logits alone.
-    - `scale`: weights are multiplied by it in the end.
+    - `scale`: weights are multiplied by it in the end; `scaled_each`: each by its expert's number of the files.
     """
 
     scores: Scores = "softmax"
@@ -30,6 +30,7 @@ class TopK:
     best: int = 2
     least: float = 0.0
     scale: float = 1.0
+    scaled_each: bool = False
 
 
 @dataclass(frozen=True, slots=True)

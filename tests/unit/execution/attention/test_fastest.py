@@ -78,7 +78,9 @@ def entry(
         def begin(self, batch: AttentionBatch) -> Attention:
             inner = self._inner.begin(batch)
 
-            def attention(layer: int, query: Tensor, key: Tensor, value: Tensor, sinks: Tensor | None = None) -> Tensor:
+            def attention(
+                layer: int, query: Tensor, key: Tensor | None, value: Tensor | None, sinks: Tensor | None = None
+            ) -> Tensor:
                 clock.now += seconds
                 clock.calls.append(named)
                 if fails == "run":

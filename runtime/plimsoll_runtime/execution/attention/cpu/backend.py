@@ -46,7 +46,11 @@ class CpuAttention:
         self._workspace = workspace
         self.paged = paged
 
-    def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor, sinks: Tensor | None = None) -> Tensor:
-        """query [T, heads, D], key and value [T, kv_heads, D] -> [T, heads, D]."""
+    def __call__(
+        self, layer: int, query: Tensor, key: Tensor | None, value: Tensor | None, sinks: Tensor | None = None
+    ) -> Tensor:
+        """query [T, heads, D], key and value [T, kv_heads, D] -> [T, heads, D]. Raises ValueError without them."""
+        if key is None or value is None:
+            raise ValueError(f"layer {layer} is given no keys and values, and these kernels write some for each row")
         shape = self._shapes[layer]
         return paged_attention(self._kernels, layer, shape, query, key, value, self.paged, self._workspace)

@@ -36,11 +36,14 @@ class GatheredBackend:
         plans = {(g, shape): self._plan(shape, groups[g], tables[g]) for g, shape in set(self._kinds)}
         writes = [CacheWrites(group, cache.block_size) for group in groups]
 
-        def attention(layer: int, query: Tensor, key: Tensor, value: Tensor, sinks: Tensor | None = None) -> Tensor:
+        def attention(
+            layer: int, query: Tensor, key: Tensor | None, value: Tensor | None, sinks: Tensor | None = None
+        ) -> Tensor:
             keys, values, kind = cache.keys[layer], cache.values[layer], self._kinds[layer]
-            writes[kind[0]].write(keys, key)
-            if values is not keys:
-                writes[kind[0]].write(values, value)
+            if key is not None and value is not None:
+                writes[kind[0]].write(keys, key)
+                if values is not keys:
+                    writes[kind[0]].write(values, value)
             return plans[kind].attend(query, keys, values, sinks)
 
         return attention

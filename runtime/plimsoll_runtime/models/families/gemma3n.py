@@ -1,0 +1,128 @@
+"""Gemma 3n (text): streams of hidden states, inputs of tokens to layers, sparse gates, and layers that share keys."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from plimsoll_runtime.errors import ModelError
+from plimsoll_runtime.models.families.fields import T, typed
+from plimsoll_runtime.models.families.gemma3 import GLOBAL_THETA, LOCAL_THETA, NAMES
+from plimsoll_runtime.models.families.reading import Config
+from plimsoll_runtime.models.families.sharing import owners_of, unread
+from plimsoll_runtime.models.spec.attention import AttentionShape, HeadNorm, SelfAttention
+from plimsoll_runtime.models.spec.decoder import DecoderSpec, Embedding, Head
+from plimsoll_runtime.models.spec.feed_forward import GatedMlp
+from plimsoll_runtime.models.spec.layer import LayerSpec
+from plimsoll_runtime.models.spec.norm import Norm
+from plimsoll_runtime.models.spec.streams import AltUp, TokenInputs
+
+DEFAULTS = {
+    "vocab_size": 262_400,
+    "hidden_size": 2048,
+    "intermediate_size": 16_384,
+    "num_hidden_layers": 35,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 2,
+    "head_dim": 256,
+    "hidden_activation": "gelu_pytorch_tanh",
+    "sliding_window": 512,
+    "max_position_embeddings": 32_768,
+    "final_logit_softcapping": 30.0,
+}
+"""What a field that is missing means."""
+SPARSE_LAYERS, SPARSITY = 10, 0.95
+"""Where activation_sparsity_pattern is missing: the first layers of a model that has more than so many."""
+MAX_STREAMS = 64
+"""More than any model has: a config that says more is damaged."""
+FULL, SLIDING = "full_attention", "sliding_attention"
+
+
+def describe(values: Mapping[str, Any]) -> DecoderSpec:
+    """Gemma3nForCausalLM."""
+    config = Config({**DEFAULTS, **values})
+    config.refuse_unless(use_bidirectional_attention=False)
+    count, hidden = config.layers(), config.get("hidden_size", int)
+    kinds = config.layer_types([FULL if (i + 1) % 5 == 0 else SLIDING for i in range(count)])
+    owners = owners_of(config, kinds, 15)
+    norm = Norm(config.get("rms_norm_eps", float, 1e-6))
+    mixers = _mixers(config, norm)
+    mlps = _mlps(config)
+    rank = config.positive("laurel_rank", int, 64)
+    layers = [
+        LayerSpec(replace(mixers[kind], shares=owner), mlp, norm, after=True, laurel=rank)
+        for kind, owner, mlp in zip(kinds, owners, mlps, strict=True)
+    ]
+    scaled = config.get("altup_correct_scale", bool, default=True)
+    unscaled = () if scaled else (".altup.correct_output_scale",)
+    return DecoderSpec(
+        "Gemma3nForCausalLM",
+        vocab_size=config.get("vocab_size", int),
+        hidden_size=hidden,
+        layers=tuple(layers),
+        max_positions=config.get("max_position_embeddings", int),
+        final_norm=norm,
+        embedding=Embedding(scale=hidden**0.5),
+        head=Head(
+            tied=config.get("tie_word_embeddings", bool, default=True),
+            softcap=config.get("final_logit_softcapping", float, 0.0) or None,
+        ),
+        names=replace(NAMES, ignored=(*NAMES.ignored, *unread(owners), *unscaled)),
+        inputs=TokenInputs(
+            config.positive("vocab_size_per_layer_input", int, 262_144),
+            config.positive("hidden_size_per_layer_input", int, 256),
+            norm,
+            config.activation("hidden_activation"),
+        ),
+        altup=_altup(config, norm, scaled=scaled),
+    )
+
+
+def _mixers(config: Config, norm: Norm) -> dict[str, SelfAttention]:
+    """For each kind of layers."""
+    heads, kv_heads, head_dim = config.heads()
+    full = AttentionShape(heads, kv_heads, head_dim, 1.0)
+    bias = config.get("attention_bias", bool, default=False)
+    mixer = SelfAttention(
+        full,
+        config.rope_of_type(FULL, head_dim, GLOBAL_THETA),
+        HeadNorm(norm),
+        bias,
+        bias,
+        value_norm=replace(norm, weighted=False),
+    )
+    local = config.rope_of_type(SLIDING, head_dim, LOCAL_THETA, base="rope_local_base_freq", scaled=False)
+    window = config.positive("sliding_window", int)
+    return {FULL: mixer, SLIDING: replace(mixer, shape=replace(full, window=window), rope=local)}
+
+
+def _mlps(config: Config) -> list[GatedMlp]:
+    count, activation = config.layers(), config.activation("hidden_activation")
+    sparse = SPARSE_LAYERS if count > SPARSE_LAYERS else 0
+    sparsity = _of_layers(config, "activation_sparsity_pattern", float, [SPARSITY] * sparse + [0.0] * (count - sparse))
+    if too_much := [share for share in sparsity if share >= 1]:
+        raise ModelError(f"config.json: activation_sparsity_pattern has {too_much[0]}, and a share is below 1")
+    inner = config.values.get("intermediate_size")
+    sizes = _of_layers(config, "intermediate_size", int, [0] * count) if isinstance(inner, list) else None
+    return [
+        GatedMlp(config.get("intermediate_size", int) if sizes is None else sizes[number], activation, sparsity=share)
+        for number, share in enumerate(sparsity)
+    ]
+
+
+def _of_layers(config: Config, field: str, kind: type[T], default: list[T]) -> list[T]:
+    """A list of one for each layer."""
+    found = config.values.get(field)
+    if found is None:
+        return default
+    if not isinstance(found, list) or len(found) != config.layers():
+        raise ModelError(f"config.json: {field} is {found!r}, and not one for each of {config.layers()} layers")
+    return [typed({field: each}, field, kind, None) for each in found]
+
+
+def _altup(config: Config, norm: Norm, *, scaled: bool) -> AltUp:
+    streams, active = config.get("altup_num_inputs", int, 4), config.get("altup_active_idx", int, 0)
+    if not 2 <= streams <= MAX_STREAMS or active >= streams:
+        raise ModelError(f"config.json: altup_active_idx is {active}, of {streams} streams (altup_num_inputs)")
+    return AltUp(streams, active, norm, scaled)

@@ -1,0 +1,140 @@
+"""Gemma 4 (text): larger heads where a layer sees all, shared keys, inputs of tokens, mixtures beside MLPs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from plimsoll_runtime.errors import ModelError, UnsupportedFieldError
+from plimsoll_runtime.models.families.gemma3 import GLOBAL_THETA, LOCAL_THETA
+from plimsoll_runtime.models.families.gemma3 import NAMES as GEMMA3
+from plimsoll_runtime.models.families.mixing import experts_of
+from plimsoll_runtime.models.families.reading import Config
+from plimsoll_runtime.models.families.sharing import owners_of, unread
+from plimsoll_runtime.models.spec.attention import AttentionShape, HeadNorm, SelfAttention
+from plimsoll_runtime.models.spec.decoder import DecoderSpec, Embedding, Head
+from plimsoll_runtime.models.spec.feed_forward import GatedMlp, Mixture, MixtureBeside
+from plimsoll_runtime.models.spec.layer import LayerSpec
+from plimsoll_runtime.models.spec.names import ExpertNames
+from plimsoll_runtime.models.spec.norm import Norm
+from plimsoll_runtime.models.spec.routing import TopK
+from plimsoll_runtime.models.spec.streams import TokenInputs
+
+FULL, SLIDING = "full_attention", "sliding_attention"
+ROPES = {SLIDING: {"rope_type": "default"}, FULL: {"rope_type": "proportional", "partial_rotary_factor": 0.25}}
+THETAS = {SLIDING: LOCAL_THETA, FULL: GLOBAL_THETA}
+DEFAULTS = {
+    "vocab_size": 262_144,
+    "hidden_size": 2304,
+    "intermediate_size": 9216,
+    "num_hidden_layers": 30,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "head_dim": 256,
+    "hidden_activation": "gelu_pytorch_tanh",
+    "sliding_window": 512,
+    "max_position_embeddings": 131_072,
+    "vocab_size_per_layer_input": 262_144,
+    "hidden_size_per_layer_input": 256,
+}
+UNIFIED = {"sliding_window": 1024, "max_position_embeddings": 262_144}
+"""What a field that is missing means."""
+NAMES = replace(
+    GEMMA3,
+    experts=ExpertNames(router="router.proj", gate_up=("experts.gate_up_proj",), down="experts.down_proj", suffix=""),
+)
+
+
+def describe(values: Mapping[str, Any]) -> DecoderSpec:
+    """Gemma4ForCausalLM."""
+    return _decoder("Gemma4ForCausalLM", Config({**DEFAULTS, **values}))
+
+
+def describe_unified(values: Mapping[str, Any]) -> DecoderSpec:
+    """Gemma4UnifiedForCausalLM, which has neither inputs of tokens nor mixtures."""
+    neither = {"hidden_size_per_layer_input": None, "enable_moe_block": False}
+    return _decoder("Gemma4UnifiedForCausalLM", Config({**DEFAULTS, **UNIFIED, **values, **neither}))
+
+
+def _decoder(architecture: str, config: Config) -> DecoderSpec:
+    config.refuse_unless(use_bidirectional_attention="vision")
+    kinds = config.layer_types([SLIDING if (i + 1) % 6 else FULL for i in range(config.layers())])
+    # Whatever the config says of it: to Transformers the last layer sees all.
+    kinds[-1] = FULL
+    owners = owners_of(config, kinds, 0)
+    norm, hidden = Norm(config.get("rms_norm_eps", float, 1e-6)), config.get("hidden_size", int)
+    width = config.get("hidden_size_per_layer_input", int, 0)
+    layers = [
+        LayerSpec(mixer, _mlp(config, shares=mixer.shares is not None), norm, after=True, scalar=True)
+        for mixer in _mixers(config, kinds, owners, norm)
+    ]
+    inputs = TokenInputs(
+        config.positive("vocab_size_per_layer_input", int), width, norm, config.activation("hidden_activation")
+    )
+    return DecoderSpec(
+        architecture,
+        vocab_size=config.get("vocab_size", int),
+        hidden_size=hidden,
+        layers=tuple(layers),
+        max_positions=config.get("max_position_embeddings", int),
+        final_norm=norm,
+        embedding=Embedding(scale=hidden**0.5),
+        head=Head(
+            tied=config.get("tie_word_embeddings", bool, default=True),
+            softcap=config.get("final_logit_softcapping", float, 0.0) or None,
+        ),
+        names=replace(NAMES, ignored=(*NAMES.ignored, *unread(owners))),
+        inputs=inputs if width else None,
+    )
+
+
+def _mixers(config: Config, kinds: Sequence[str], owners: Sequence[int | None], norm: Norm) -> list[SelfAttention]:
+    shapes = _shapes(config, kinds)
+    bias = config.get("attention_bias", bool, default=False)
+    alike = config.get("attention_k_eq_v", bool, default=False)
+    ropes = Config({**config.values, "rope_parameters": config.mapping("rope_parameters") or ROPES})
+    mixers = []
+    for number, (kind, owner, shape) in enumerate(zip(kinds, owners, shapes, strict=True)):
+        if owner is not None and shapes[owner] != shape:
+            raise ModelError(f"config.json: layer {number} reads keys of layer {owner}, whose heads are others")
+        rope = ropes.rope_of_type(kind, shape.head_dim, THETAS[kind], scaled=False)
+        mixer = SelfAttention(shape, rope, HeadNorm(norm), bias, bias, value_norm=replace(norm, weighted=False))
+        mixers.append(replace(mixer, values_of_keys=alike and kind == FULL and owner is None, shares=owner))
+    return mixers
+
+
+def _shapes(config: Config, kinds: Sequence[str]) -> list[AttentionShape]:
+    """One a layer: what its own config says, else what layers have that see all, or those with a window."""
+    own = config.values.get("per_layer_config")
+    of_layers = _of_full(config, kinds) if own is None else config.mapping("per_layer_config")
+    if unknown := sorted(set(of_layers) - {str(number) for number in range(len(kinds))}):
+        raise ModelError(f"config.json: per_layer_config has {unknown[0]!r}, which is no layer's number")
+    shapes = []
+    for number, kind in enumerate(kinds):
+        changed = Config(of_layers).mapping(str(number))
+        if others := sorted(set(changed) - {"head_dim", "num_key_value_heads"}):
+            raise UnsupportedFieldError(f"config.json: per_layer_config has {others[0]!r}, which is not supported")
+        heads, kv_heads, head_dim = Config({**config.values, **changed}).heads()
+        window = config.positive("sliding_window", int) if kind == SLIDING else None
+        shapes.append(AttentionShape(heads, kv_heads, head_dim, 1.0, window))
+    return shapes
+
+
+def _of_full(config: Config, kinds: Sequence[str]) -> dict[str, dict[str, int]]:
+    """What layers that see all have of their own, by their numbers."""
+    found = {"head_dim": config.get("global_head_dim", int, 512)}
+    if config.get("attention_k_eq_v", bool, default=False) and config.values.get("num_global_key_value_heads"):
+        found["num_key_value_heads"] = config.get("num_global_key_value_heads", int)
+    return {str(number): found for number, kind in enumerate(kinds) if kind == FULL}
+
+
+def _mlp(config: Config, *, shares: bool) -> GatedMlp | MixtureBeside:
+    wide = shares and config.get("use_double_wide_mlp", bool, default=False)
+    inner = config.get("intermediate_size", int) * (2 if wide else 1)
+    mlp = GatedMlp(inner, config.activation("hidden_activation"))
+    if not config.get("enable_moe_block", bool, default=False):
+        return mlp
+    experts, chosen = experts_of(config, "num_experts", "top_k_experts", (0, 0))
+    size = config.positive("moe_intermediate_size", int)
+    return MixtureBeside(mlp, Mixture(experts, chosen, size, TopK(scaled_each=True), mlp.activation))
