@@ -28,7 +28,7 @@ from plimsoll_runtime.models.foreign.shipped import own_code
 from plimsoll_runtime.models.fuse import why_not_fused
 from plimsoll_runtime.models.outline import Outline
 from plimsoll_runtime.models.program import Program
-from plimsoll_runtime.models.registry import check_unquantised, describe, has_program
+from plimsoll_runtime.models.registry import describe, has_program
 from plimsoll_runtime.text.ends import end_ids
 from plimsoll_runtime.weights.files import ModelFiles
 from plimsoll_runtime.weights.image.arena import name_of
@@ -90,7 +90,6 @@ def outline_of(
     """
     named = described.get("model_type") is not None or own_code(described) is not None
     if impl == "transformers" or (impl == "auto" and named and not has_program(described)):
-        check_unquantised(described)
         return transformers_outline(described, code)
     try:
         return program_of(describe(described), max_model_len)

@@ -21,6 +21,7 @@ from plimsoll_runtime.weights.hub import CODE, PATTERNS, Access, fetch_snapshot
 Fetch = Callable[[str, str | None, Access | None, str | None], Path]
 """Like `fetch_snapshot`."""
 INDEX = "model.safetensors.index.json"
+MODELOPT = "hf_quant_config.json"
 
 
 def resolve(
@@ -112,9 +113,19 @@ def open_folder(root: Path, name: str) -> ModelFiles:
         name=name,
         root=root,
         format="safetensors",
-        config=config,
+        config=_with_quantisation(root, config),
         weights=weights,
         generation_config=_read_json(root / "generation_config.json"),
+    )
+
+
+def _with_quantisation(root: Path, config: dict[str, Any]) -> dict[str, Any]:
+    """The config; what ModelOpt says of the weights it may say in a file of its own."""
+    said = {} if "quantization_config" in config else _read_json(root / MODELOPT).get("quantization")
+    return (
+        {**config, "quantization_config": {"quant_method": "modelopt", **said}}
+        if isinstance(said, dict) and said
+        else config
     )
 
 

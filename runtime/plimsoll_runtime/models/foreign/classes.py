@@ -9,6 +9,7 @@ from typing import Any
 from plimsoll_runtime.errors import ModelError
 from plimsoll_runtime.models.foreign.errors import UnservedError
 from plimsoll_runtime.models.foreign.shipped import HOW_TO_TRUST, own_class, own_code
+from plimsoll_runtime.weights.quantised.config import quantisation_of
 
 _OTHERS = (
     ("MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES", "an encoder-decoder, and only decoders are served"),
@@ -36,6 +37,8 @@ def class_of(config: Mapping[str, Any], code: Path | None = None) -> tuple[type[
     cannot be served.
     """
     name = architecture_of(config)
+    if (quantised := quantisation_of(config)) is not None:
+        raise refused(name, f"Transformers' code is given no weights in {quantised.method}: take the model unquantised")
     model, record = _classes(config, name, code)
     if config.get("is_encoder_decoder"):
         raise refused(name, "it is an encoder-decoder, and only decoders are served")

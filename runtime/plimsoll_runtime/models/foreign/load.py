@@ -20,7 +20,7 @@ from plimsoll_runtime.models.weights import STAGE
 from plimsoll_runtime.progress import Progress
 from plimsoll_runtime.weights.files import ModelFiles
 from plimsoll_runtime.weights.image.tensors import hollow
-from plimsoll_runtime.weights.safetensors_files import SafetensorsFiles
+from plimsoll_runtime.weights.safetensors_files import FLOATS, OTHERS, SafetensorsFiles
 
 ForeignDecoder = TransformersDecoder | OwnCacheDecoder
 _NAMED = 5
@@ -44,7 +44,7 @@ def load(
         raise ModelError(
             f"{files.name}: {outline.facts.architecture} runs on Transformers' code, which is given safetensors only"
         )
-    SafetensorsFiles(files.weights, any_kind=True)  # which looks into the header of each
+    SafetensorsFiles(files.weights, FLOATS | OTHERS)  # which looks into the header of each
     kind, config = class_of(files.config, outline.code)
     register()
     with _silent():
