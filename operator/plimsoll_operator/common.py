@@ -14,6 +14,7 @@ from plimsoll_operator.expectations import Expectations
 from plimsoll_operator.kinds import Caches
 from plimsoll_operator.names import NameRegistry
 from plimsoll_operator.nodes import NodeRegistry
+from plimsoll_operator.spec import Spec, SpecError
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +22,7 @@ class Common:
     """One process has one of it.
 
     `instance` is its name in events. `may_act` is asked before every change. `budgets`: for which objects disruption
-    budgets are made.
+    budgets are made. `remote_code`: whether models may bring code of their own.
     """
 
     api: Api
@@ -34,3 +35,13 @@ class Common:
     may_act: Callable[[], bool]
     budgets: Budgets = field(default_factory=Budgets)
     clock: Callable[[], datetime] = utc_now
+    remote_code: bool = False
+
+    def check(self, spec: Spec) -> None:
+        """Raises SpecError for what this installation lets no model have in pods of its own."""
+        self.image.of(spec)
+        if spec.trust_remote_code and spec.placement is None and not self.remote_code:
+            raise SpecError(
+                "model.trustRemoteCode asks for code that comes with the model to run, and this installation lets no "
+                "model do that: leave it out, or have the chart's runtime.trustRemoteCode set"
+            )

@@ -178,6 +178,7 @@ class Operator:
             self._instance,
             may_act=lambda: self.lease.held,
             budgets=Budgets(self._options.budgets, of_one=caches.nodes is not None),
+            remote_code=self._options.remote_code,
         )
 
     def _make_pools(self, common: Common, session: aiohttp.ClientSession) -> Pools:

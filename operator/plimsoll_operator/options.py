@@ -21,6 +21,7 @@ class Options:
     """What the operator is started with. `namespaces` None means all."""
 
     image: Image
+    remote_code: bool
     max_rolling: int
     namespaces: tuple[str, ...] | None
     lease: ObjectKey
@@ -50,6 +51,11 @@ def parse_options(arguments: Sequence[str] | None = None) -> Options:
         default=[],
         metavar="PLACE",
         help="a registry, a path in it or an image from which template.image may be; repeat for more (default: none)",
+    )
+    parser.add_argument(
+        "--trust-remote-code",
+        action="store_true",
+        help="let models ask for code that comes with them to run (spec.model.trustRemoteCode; default: none may)",
     )
     parser.add_argument(
         "--max-rolling-models",
@@ -101,6 +107,7 @@ def parse_options(arguments: Sequence[str] | None = None) -> Options:
         parser.error("--external-scaler-port needs --gateways: they know what models are asked for")
     return Options(
         image=Image(args.runtime_image, args.image_pull_policy, tuple(args.allowed_image)),
+        remote_code=args.trust_remote_code,
         max_rolling=args.max_rolling_models,
         namespaces=tuple(args.namespace) if args.namespace else None,
         lease=ObjectKey(args.lease_namespace, args.lease_name),

@@ -61,6 +61,8 @@ class SecretItem:
 class Spec:
     """One ModelDeployment, read.
 
+    `trust_remote_code`: whether code that comes with the model may run; None where nobody says so, for what is left out
+    is no part of what a pod is made from.
     `replicas` are wanted: with `scaling`, as many as its status says. A model that is stopped has no `scaling`.
     """
 
@@ -83,6 +85,7 @@ class Spec:
     history: int = HISTORY
     scaling: Scaling | None = None
     token: SecretItem | None = None
+    trust_remote_code: bool | None = None
 
     @property
     def idle(self) -> bool:
@@ -146,6 +149,7 @@ def read_spec(item: Object) -> Spec:
         history=spec.get("revisionHistoryLimit", HISTORY),
         scaling=scaling,
         token=_token(spec["model"].get("tokenSecret"), key),
+        trust_remote_code=spec["model"].get("trustRemoteCode") or None,
     )
 
 

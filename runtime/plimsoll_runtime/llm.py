@@ -79,7 +79,7 @@ class LLM:
 
     def __init__(self, model: str, *, engine: Literal["here", "child"] = "here", **options: Any) -> None:
         config = _config(model, options)
-        files = resolve(model, config.revision)
+        files = resolve(model, config.revision, trust_remote_code=config.trust_remote_code)
         self._tokenizer = load_tokenizer(files)
         self._chat_stop = files.chat_stop
         self._kept: EngineCore | BlockingEngine | None = (

@@ -53,6 +53,8 @@ SPECS: list[dict[str, Any]] = [
         },
     },
     {"model": {"source": "demo://gemma-3-270m"}, "runtime": {"prefixCaching": True}},
+    {"model": {"source": "hf://org/m", "trustRemoteCode": True}},
+    {"model": {"source": "hf://org/m", "trustRemoteCode": False}},
 ]
 
 
@@ -78,6 +80,7 @@ def test_a_pod_and_a_laptop_run_the_same(spec: dict[str, Any]) -> None:
     address = {"host", "port"}
     assert {key: pod[key] for key in pod.keys() - address} == {key: laptop[key] for key in laptop.keys() - address}
     assert (pod["host"], pod["port"]) == ("0.0.0.0", identity.PORT)
+    assert pod["trust_remote_code"] is spec["model"].get("trustRemoteCode", False)
 
 
 @pytest.mark.parametrize("spec", SPECS)

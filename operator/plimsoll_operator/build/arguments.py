@@ -16,6 +16,8 @@ def serve_arguments(spec: Spec) -> list[str]:
     arguments = ["serve", model_argument(spec.source), "--host", "0.0.0.0", "--port", str(PORT)]
     if spec.revision:
         arguments += ["--revision", spec.revision]
+    if spec.trust_remote_code:
+        arguments.append("--trust-remote-code")
     for name in spec.served_names:
         arguments += ["--name", name]
     for field, value in sorted(spec.options.items()):

@@ -53,10 +53,14 @@ class Rolling:
 
 
 class Conductor:
-    """Remembers what gateways saw since a step began, and nothing else."""
+    """Remembers what gateways saw since a step began, and nothing else.
 
-    def __init__(self, image: Image, sightings: Sightings = nobody_tells) -> None:
+    `check` raises SpecError for a spec of which this installation makes no pods.
+    """
+
+    def __init__(self, image: Image, check: Callable[[Spec], None], sightings: Sightings = nobody_tells) -> None:
         self._image = image
+        self._check = check
         self._sightings = sightings
         self._evidence = Evidence()
 
@@ -121,7 +125,7 @@ class Conductor:
             return None
         found = replace(found, replicas=spec.replicas)
         try:
-            self._image.of(found)
+            self._check(found)
         except SpecError:
             return None
         return Sides(spec, found, fits(spec, self._image), fits(found, self._image))

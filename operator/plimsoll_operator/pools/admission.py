@@ -67,6 +67,9 @@ def refuse_source(spec: Spec, pool: PoolSpec) -> Problem | None:
 
 def refuse_options(spec: Spec, pool: PoolSpec) -> Problem | None:
     """Why the pods of a pool cannot compute a model as it asks to be. None where they can."""
+    if spec.trust_remote_code:
+        what = f"RuntimePool {pool.key} runs no code that comes with a model, for its pods serve others as well"
+        return Problem(Reason.INVALID_OPTIONS, f"{what}: leave out model.trustRemoteCode, or placement")
     backend = spec.options.get("attentionBackend")
     if backend in OF_ACCELERATORS and pool.accelerator is None:
         what = f"runtime.attentionBackend {backend} needs an accelerator, and RuntimePool {pool.key} has none"

@@ -32,7 +32,8 @@ async def load_model(config: ServerConfig, state: ServerState, start_engine: Sta
         loop.call_soon_threadsafe(state.loading, stage, fraction)
 
     def find() -> ModelFiles:
-        return resolve(config.engine.model, config.engine.revision, progress=from_thread)
+        engine = config.engine
+        return resolve(engine.model, engine.revision, progress=from_thread, trust_remote_code=engine.trust_remote_code)
 
     def read() -> Tokenizer:
         tokenizer = load_tokenizer(files)

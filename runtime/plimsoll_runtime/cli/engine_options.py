@@ -27,6 +27,7 @@ def engine_config(args: argparse.Namespace) -> EngineConfig:
         model=args.model,
         revision=args.revision,
         model_impl=args.model_impl,
+        trust_remote_code=args.trust_remote_code,
         dtype=args.dtype,
         max_model_len=args.max_model_len,
         max_batch_tokens=args.max_batch_tokens,
@@ -55,6 +56,12 @@ def _add_model(group: argparse._ArgumentGroup) -> None:
         default=DEFAULTS.model_impl,
         help="whose code computes the model: ours, or Transformers' own with our attention; auto: ours where we have "
         "it (default: %(default)s)",
+    )
+    group.add_argument(
+        "--trust-remote-code",
+        action="store_true",
+        help="run the code that comes with the model (auto_map in its config.json), where neither we nor Transformers "
+        "have its class; it can do whatever this process can, so give it only where you trust whoever wrote it",
     )
     group.add_argument(
         "--dtype",

@@ -59,6 +59,12 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
         "of what is free)",
     )
     parser.add_argument(
+        "--trust-remote-code",
+        action="store_true",
+        help="run the code that comes with models whose spec asks for that (spec.model.trustRemoteCode); it can do "
+        "whatever you can",
+    )
+    parser.add_argument(
         "--ask", metavar="QUESTION", help="once ready, ask the first model this and print the answer (to stdout)"
     )
     parser.add_argument("--once", action="store_true", help="end after the answer to --ask; 0 if there was one")
@@ -93,6 +99,11 @@ def run(args: argparse.Namespace, serve: Sequence[str] | None = None, host: Sequ
     models = load_models(args.files, sys.stdin)
     if args.ask is not None and models[0].replicas == 0:
         raise UsageError(f"--ask: {models[0].name} has spec.replicas: 0, nobody would answer")
+    if not args.trust_remote_code and (bringing := [model.name for model in models if model.brings_code]):
+        raise UsageError(
+            f"{', '.join(bringing)}: spec.model.trustRemoteCode asks for code that comes with the model to run: give "
+            "--trust-remote-code as well if you trust whoever wrote that code"
+        )
     console = Console(stderr=True, highlight=False)
     models = _shared(models, args, console)
     for note in (note for model in models for note in model.notes):

@@ -50,7 +50,7 @@ def load_model(
         model = from_image(config, header.facts, device)
         _check_weights(model, _weights_of(model, image), grant)
         return Loaded(model, wake(model, image, header), _weights_of(model, image), woken=True)
-    files = resolve(config.model, config.revision, progress=progress)
+    files = resolve(config.model, config.revision, progress=progress, trust_remote_code=config.trust_remote_code)
     model = from_files(config, files, device)
     _check_weights(model, _weights_of(model, image), grant)
     decoder = _read(config, model, files, image, progress)

@@ -23,7 +23,8 @@ def measure(config: EngineConfig, kv: int | None = None) -> Needs:
     """
     overhead = private_bytes()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    model = from_files(config, resolve(config.model, config.revision), device)
+    files = resolve(config.model, config.revision, trust_remote_code=config.trust_remote_code)
+    model = from_files(config, files, device)
     facts = model.outline.facts
     limit = facts.max_positions
     if not facts.token_bytes(model.dtype.itemsize):

@@ -24,10 +24,11 @@ from plimsoll_runtime.execution.kv_layout import KvLayout, kv_layout, uniform_la
 from plimsoll_runtime.execution.precision import NAMES, choose_dtype
 from plimsoll_runtime.models.composing import program_of
 from plimsoll_runtime.models.foreign.outline import transformers_outline
+from plimsoll_runtime.models.foreign.shipped import own_code
 from plimsoll_runtime.models.fuse import why_not_fused
 from plimsoll_runtime.models.outline import Outline
 from plimsoll_runtime.models.program import Program
-from plimsoll_runtime.models.registry import check_unquantised, describe, has_program
+from plimsoll_runtime.models.registry import describe, has_program
 from plimsoll_runtime.text.ends import end_ids
 from plimsoll_runtime.weights.files import ModelFiles
 from plimsoll_runtime.weights.image.arena import name_of
@@ -75,17 +76,21 @@ class Model:
 
 
 def outline_of(
-    described: Mapping[str, Any], impl: str = "auto", max_model_len: int | None = None, *, gguf: bool = False
+    described: Mapping[str, Any],
+    impl: str = "auto",
+    max_model_len: int | None = None,
+    *,
+    gguf: bool = False,
+    code: Path | None = None,
 ) -> Outline:
     """What a config.json describes: a program of ours where there is one, else Transformers' code; or as `impl` says.
 
-    Where ours has no answer to a field, theirs may; `gguf`: it reads no such files. Raises ModelError where whose code
-    it is cannot serve it, with the reason.
+    Where ours has no answer to a field, theirs may; `gguf`: it reads no such files. `code`: where the model's own code
+    lies, if that may run. Raises ModelError where whose code it is cannot serve it, with the reason.
     """
-    theirs = described.get("model_type") is not None and not has_program(described)
-    if impl == "transformers" or (impl == "auto" and theirs):
-        check_unquantised(described)
-        return transformers_outline(described)
+    named = described.get("model_type") is not None or own_code(described) is not None
+    if impl == "transformers" or (impl == "auto" and named and not has_program(described)):
+        return transformers_outline(described, code)
     try:
         return program_of(describe(described), max_model_len)
     except UnsupportedFieldError as refusal:
@@ -106,7 +111,13 @@ def _in_their_code(described: Mapping[str, Any], refusal: UnsupportedFieldError)
 
 def from_files(config: EngineConfig, files: ModelFiles, device: torch.device) -> Model:
     """Raises ModelError for what cannot be served, UsageError for options that cannot be had."""
-    outline = outline_of(files.config, config.model_impl, config.max_model_len, gguf=files.format == "gguf")
+    outline = outline_of(
+        files.config,
+        config.model_impl,
+        config.max_model_len,
+        gguf=files.format == "gguf",
+        code=files.root if files.trusted else None,
+    )
     ours = _our_kernels_serve(config, outline, device)
     dtype = choose_dtype(config.dtype, files.config, device, quantised=files.format == "gguf", ours=ours)
     backends = candidates(config.attention_backend, _target(config, outline, device, dtype))

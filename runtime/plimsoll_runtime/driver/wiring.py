@@ -153,5 +153,5 @@ def _tiers(config: EngineConfig, model: Model, cache: KvCache, backends: Backend
             f"--kv-disk and --kv-host-memory keep cached prefixes, and there are none of a model that {_kept(facts)} "
             f"({facts.architecture}): leave them away"
         )
-    files = model.files or resolve(config.model, config.revision)
+    files = model.files or resolve(config.model, config.revision, trust_remote_code=config.trust_remote_code)
     return open_tiers(config, files, cache, backends[0])

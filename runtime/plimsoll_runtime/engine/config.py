@@ -34,6 +34,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     `model` is a folder, a .gguf file, demo://NAME or a Hugging Face id (hf://ID too).
     `model_impl`: whose code computes the model: "native" is ours, "transformers" Transformers' own with our attention;
     "auto" is ours where we have it.
+    `trust_remote_code`: whether code that comes with a model may run, where neither we nor Transformers have its class.
     `overlap`: whether a step is planned while the one before it runs, in a thread of its own (see `overlaps`).
     `offline`: nobody watches the answers come, so only the last one's time counts (see `overlaps` and `engine.pacing`).
     `step_timeout`: seconds that every step may take; one that takes longer than that, and than ten times what steps of
@@ -44,6 +45,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     revision: str | None = None
     model_impl: str = "auto"
+    trust_remote_code: bool = False
     dtype: str = "auto"
     max_model_len: int | None = None
     max_batch_tokens: int = 2048

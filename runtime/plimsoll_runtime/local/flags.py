@@ -16,6 +16,8 @@ def serve_arguments(name: str, spec: Mapping[str, Any]) -> tuple[str, ...]:
     arguments = [_model_argument(model["source"])]
     if revision := model.get("revision"):
         arguments += ["--revision", revision]
+    if model.get("trustRemoteCode"):
+        arguments.append("--trust-remote-code")
     for served in model.get("servedNames") or [name]:
         arguments += ["--name", served]
     for field, value in sorted(spec.get("runtime", {}).items()):

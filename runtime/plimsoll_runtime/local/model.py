@@ -35,6 +35,11 @@ class LocalModel:
     spec: Mapping[str, Any] = field(default_factory=dict)
     in_host: bool = False
 
+    @property
+    def brings_code(self) -> bool:
+        """Whether its spec asks for code that comes with the model to run."""
+        return bool(self.spec.get("model", {}).get("trustRemoteCode"))
+
 
 def load_models(sources: Sequence[str], stdin: TextIO) -> list[LocalModel]:
     """All models of the files. Raises UsageError that says everything that is wrong with any of them."""

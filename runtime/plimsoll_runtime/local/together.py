@@ -34,10 +34,11 @@ class Choice:
 def choose(models: Sequence[LocalModel], asked: bool | None, memory: Callable[[], int] | None = None) -> Choice:
     """What was asked for; else together where more than one model runs and they need more than `memory` gives.
 
-    Models whose files are not on this machine yet count with their processes only.
+    Models whose files are not on this machine yet count with their processes only. One that brings code shares with
+    nobody.
     """
     running = [model for model in models if model.replicas]
-    if asked is not None or len(running) < 2:
+    if asked is not None or len(running) < 2 or any(model.brings_code for model in running):
         return Choice(bool(asked))
     needed, free = sum(map(predicted, running)), (memory or memory_left)()
     if needed <= free:
@@ -50,7 +51,14 @@ def choose(models: Sequence[LocalModel], asked: bool | None, memory: Callable[[]
 
 
 def share(models: Sequence[LocalModel]) -> tuple[LocalModel, ...]:
-    """The models as parts of one host. Raises UsageError where their environments contradict each other."""
+    """The models as parts of one host. Raises UsageError where their environments contradict each other, or one brings
+    code, which is not run beside other models.
+    """
+    if names := [model.name for model in models if model.brings_code]:
+        raise UsageError(
+            f"{', '.join(names)}: code that comes with a model (spec.model.trustRemoteCode) is not run in a process "
+            "that models share: run them with --apart"
+        )
     shared_environment(models)
     return tuple(
         replace(model, in_host=True, notes=(*model.notes, *_without_effect(model)) if model.replicas else model.notes)

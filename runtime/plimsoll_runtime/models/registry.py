@@ -83,6 +83,7 @@ from plimsoll_runtime.models.families.converted import as_llama_cpp_has_it
 from plimsoll_runtime.models.families.parts import text_part
 from plimsoll_runtime.models.spec.decoder import DecoderSpec
 from plimsoll_runtime.weights.files import CONVERTED, LLAMA_CPP
+from plimsoll_runtime.weights.quantised.config import quantisation_of
 
 Describe = Callable[[Mapping[str, Any]], DecoderSpec]
 ENTRY_POINTS = "plimsoll.models"
@@ -184,7 +185,7 @@ MODEL_TYPES: Mapping[str, str] = {family.model_type: family.architecture for fam
 
 def describe(config: Mapping[str, Any]) -> DecoderSpec:
     """The spec of a config.json. Raises ModelError naming the architecture or the field that is not supported."""
-    check_unquantised(config)
+    quantisation_of(config)  # which refuses by name what is not read
     if (part := text_part(config)) is not None:
         return replace(describe(part), is_part=True)
     name = _architecture(config)
@@ -210,13 +211,6 @@ def has_program(config: Mapping[str, Any]) -> bool:
         return has_program(part)
     name = _architecture(config)
     return name in FAMILIES or name in _registered()
-
-
-def check_unquantised(config: Mapping[str, Any]) -> None:
-    """Raises ModelError for weights in a form that nothing here reads."""
-    if quantisation := config.get("quantization_config"):
-        method = quantisation.get("quant_method", "unknown") if isinstance(quantisation, Mapping) else quantisation
-        raise ModelError(f"config.json: quantization_config ({method}) is not supported yet; use unquantised weights")
 
 
 def _registered() -> dict[str, EntryPoint]:

@@ -56,7 +56,9 @@ def run_profile(options: ProfileOptions, progress: Progress) -> Report:
     watch = Watch()
     core = build_engine(msgspec.structs.replace(options.engine, overlap=False), progress, watch)
     options.workload.check_fits(core.info)
-    tokenizer = load_tokenizer(resolve(options.engine.model, options.engine.revision))
+    engine = options.engine
+    files = resolve(engine.model, engine.revision, trust_remote_code=engine.trust_remote_code)
+    tokenizer = load_tokenizer(files)
     session = _Session(core, watch, tokenizer, options.workload)
     progress("profile", 0.0)
     device, dtype = torch.device(core.info.device), watch.decoder.dtype

@@ -20,8 +20,8 @@ MOST_NAMES, LONGEST_TEXT = 64, 4096
 MOST_THREADS = 1024
 SERVERS = frozenset({"maxWaiting", "maxWaitingTokens", "maxLogitBias", "toolFormat", "drainSeconds"})
 """Fields of `runtime` that are the server's business and not the engine's."""
-_GIVEN = frozenset({"model", "revision", "offline"})
-"""Fields of an engine's config that a spec's `runtime` does not have."""
+_GIVEN = frozenset({"model", "revision", "offline", "trust_remote_code"})
+"""Fields of an engine's config that a spec's `runtime` does not have: where models share a host none brings code."""
 
 
 class ModelSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):

@@ -51,7 +51,7 @@ def tokenizer_folder(files: ModelFiles) -> Path:
             f"{files.root} has no tokenizer.json and no vocabulary that one could be made from; "
             "copy the tokenizer's files beside the weights"
         )
-    return cached_folder(f"slow-{_digest(sources)}", partial(_convert_slow, files.root))
+    return cached_folder(f"slow-{_digest(sources)}", partial(_convert_slow, files))
 
 
 def _convert_gguf(metadata: GgufMetadata, path: Path, target: Path) -> None:
@@ -74,8 +74,9 @@ def _digest(paths: list[Path]) -> str:
     return digest.hexdigest()[:32]
 
 
-def _convert_slow(root: Path, target: Path) -> None:
+def _convert_slow(files: ModelFiles, target: Path) -> None:
     """Let Transformers read the vocabulary and write a tokenizer.json."""
+    root = files.root
     if (root / "tokenizer.model").is_file() and (missing := [n for n in SENTENCEPIECE_NEEDS if not _installed(n)]):
         raise ModelError(
             f"{root / 'tokenizer.model'} is a SentencePiece model, and reading it needs what is not installed: "
@@ -84,7 +85,9 @@ def _convert_slow(root: Path, target: Path) -> None:
     from transformers import AutoTokenizer
 
     try:
-        tokenizer = AutoTokenizer.from_pretrained(root, use_fast=True, local_files_only=True)
+        tokenizer = AutoTokenizer.from_pretrained(
+            root, use_fast=True, local_files_only=True, trust_remote_code=files.trusted
+        )
         tokenizer.save_pretrained(target)
     except ImportError as error:
         raise ModelError(f"the tokenizer in {root} needs a package that is not installed: {error}") from error

@@ -27,7 +27,7 @@ class ModelFiles:
     `config` is what config.json says (translated from the metadata for GGUF: same keys, same meaning), so that
     model families read one vocabulary. `weights` are the tensor files in order. `chat_template` and `chat_stop`
     are set where the files carry no template that works (a base model of ours): a Jinja template and the strings
-    that end a chat answer.
+    that end a chat answer. `trusted`: whether code that lies beside the weights may run.
     """
 
     name: str
@@ -38,6 +38,7 @@ class ModelFiles:
     generation_config: Mapping[str, Any] = field(default_factory=dict)
     chat_template: str | None = None
     chat_stop: tuple[str, ...] = ()
+    trusted: bool = False
 
     @property
     def eos_token_ids(self) -> tuple[int, ...]:

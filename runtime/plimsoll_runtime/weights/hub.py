@@ -12,6 +12,8 @@ from plimsoll_runtime.errors import SourceError
 from plimsoll_runtime.weights.gguf.choice import choose_gguf
 
 PATTERNS = ["*.safetensors", "*.json", "*.jinja", "tokenizer.model", "*.txt"]
+CODE = "*.py"
+"""What else is wanted where the model's own code may run."""
 IGNORED = ["*/*", "consolidated*.safetensors"]
 """Folders (other formats of the same weights), and the copy of the weights that Mistral's models carry."""
 

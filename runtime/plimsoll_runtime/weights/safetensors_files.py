@@ -29,6 +29,8 @@ OTHERS = {
     "U8": torch.uint8,
     "BOOL": torch.bool,
 }
+NARROW = {"F8_E4M3": torch.float8_e4m3fn, "F8_E8M0": torch.float8_e8m0fnu, "I8": torch.int8, "U8": torch.uint8}
+"""What quantised matrices and their scales may be, beside FLOATS."""
 MAX_HEADER = 100 * 2**20
 
 
@@ -46,17 +48,18 @@ class Lying:
 class SafetensorsFiles:
     """The tensors of one or several files. Raises ModelError naming the file and the tensor.
 
-    `any_kind`: integers too, for a class that has some among its weights.
+    `kinds`: what may be stored, by the names that headers have for it. `dtypes`: as what each is.
     """
 
-    def __init__(self, paths: Sequence[Path], *, any_kind: bool = False) -> None:
+    def __init__(self, paths: Sequence[Path], kinds: Mapping[str, torch.dtype] = FLOATS) -> None:
         self._lie: dict[str, Lying] = {}
         for path in paths:
-            for name, lying in _check_header(path, FLOATS | OTHERS if any_kind else FLOATS).items():
+            for name, lying in _check_header(path, kinds).items():
                 if name in self._lie:
                     raise ModelError(f"{name} is in {self._lie[name].path.name} and in {path.name}")
                 self._lie[name] = lying
         self.shapes: dict[str, tuple[int, ...]] = {name: lying.shape for name, lying in self._lie.items()}
+        self.dtypes: dict[str, torch.dtype] = {name: lying.dtype for name, lying in self._lie.items()}
 
     def stored(self, name: str) -> StoredTensor:
         """See TensorSource: a view of the file, which is mapped anew for each."""

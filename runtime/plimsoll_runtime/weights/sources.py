@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,12 @@ from plimsoll_runtime.weights.files import ModelFiles, check_size
 from plimsoll_runtime.weights.gguf.choice import shards_of
 from plimsoll_runtime.weights.gguf.config import translate
 from plimsoll_runtime.weights.gguf.metadata import ROPE_FACTORS, read_floats, read_metadata
-from plimsoll_runtime.weights.hub import Access, fetch_snapshot
+from plimsoll_runtime.weights.hub import CODE, PATTERNS, Access, fetch_snapshot
 
 Fetch = Callable[[str, str | None, Access | None, str | None], Path]
 """Like `fetch_snapshot`."""
 INDEX = "model.safetensors.index.json"
+MODELOPT = "hf_quant_config.json"
 
 
 def resolve(
@@ -28,14 +30,23 @@ def resolve(
     progress: Progress | None = None,
     access: Access | None = None,
     fetch: Fetch | None = None,
+    *,
+    trust_remote_code: bool = False,
 ) -> ModelFiles:
     """Find, and if need be fetch: a folder, a .gguf file, demo://NAME, or hf://ID[@REVISION][:FILE] (or without hf://).
 
     `access` is for the hub's private models; None is the environment's token, and the files that belong to nobody.
-    `fetch` is for what a hub has, in place of `fetch_snapshot`.
+    `fetch` is for what a hub has, in place of `fetch_snapshot`. `trust_remote_code`: the model's own code may run.
     Raises SourceError when it is not there, ModelError when what is there is no model.
     """
-    fetch = fetch or fetch_snapshot
+    if fetch is None:
+        fetch = partial(fetch_snapshot, patterns=(*PATTERNS, CODE)) if trust_remote_code else fetch_snapshot
+    return replace(_found(model, revision, progress, access, fetch), trusted=trust_remote_code)
+
+
+def _found(
+    model: str, revision: str | None, progress: Progress | None, access: Access | None, fetch: Fetch
+) -> ModelFiles:
     scheme, _, rest = model.rpartition("://")
     if scheme not in ("", "demo", "hf", "file"):
         raise SourceError(f"{model!r}: unknown kind of source; use a folder, a .gguf file, demo://, hf:// or file://")
@@ -102,9 +113,19 @@ def open_folder(root: Path, name: str) -> ModelFiles:
         name=name,
         root=root,
         format="safetensors",
-        config=config,
+        config=_with_quantisation(root, config),
         weights=weights,
         generation_config=_read_json(root / "generation_config.json"),
+    )
+
+
+def _with_quantisation(root: Path, config: dict[str, Any]) -> dict[str, Any]:
+    """The config; what ModelOpt says of the weights it may say in a file of its own."""
+    said = {} if "quantization_config" in config else _read_json(root / MODELOPT).get("quantization")
+    return (
+        {**config, "quantization_config": {"quant_method": "modelopt", **said}}
+        if isinstance(said, dict) and said
+        else config
     )
 
 

@@ -28,6 +28,10 @@ def open_tensors(files: ModelFiles, wanted: Iterable[str]) -> TensorSource:
         from plimsoll_runtime.weights.gguf.tensors import GgufTensors
 
         return GgufTensors(files.weights, files.config, wanted)
-    from plimsoll_runtime.weights.safetensors_files import SafetensorsFiles
+    from plimsoll_runtime.weights.quantised.config import quantisation_of
+    from plimsoll_runtime.weights.quantised.tensors import QuantisedTensors
+    from plimsoll_runtime.weights.safetensors_files import FLOATS, NARROW, SafetensorsFiles
 
+    if (quantisation := quantisation_of(files.config)) is not None:
+        return QuantisedTensors(SafetensorsFiles(files.weights, FLOATS | NARROW), quantisation)
     return SafetensorsFiles(files.weights)

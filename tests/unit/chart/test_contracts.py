@@ -130,11 +130,13 @@ def test_the_gateways_limits_are_its_own_defaults(render: Render) -> None:
 def test_operator_takes_its_arguments(render: Render, watched: list[str], namespaces: tuple[str, ...] | None) -> None:
     image = {"registry": "reg.example.com", "repository": "rt", "tag": "7", "pullPolicy": "Always"}
     runtime = {"image": image, "allowedImages": ["reg.example.com/ai"], "disruptionBudgets": not watched}
+    runtime |= {"trustRemoteCode": bool(watched)}
     values: Object = {"watchNamespaces": watched, "runtime": runtime, "operator": {"maxRollingModels": 3}}
     (container,) = pod(render(values), "operator")["containers"]
     options = operator_options(container["args"])
     assert options.image == Image("reg.example.com/rt:7", "Always", ("reg.example.com/ai",))
     assert options.budgets is not bool(watched)
+    assert options.remote_code is bool(watched)
     assert options.namespaces == namespaces
     assert options.health_port == container["ports"][0]["containerPort"]
     assert str(options.lease) == "serving/pl-plimsoll-operator"

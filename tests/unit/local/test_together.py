@@ -106,3 +106,12 @@ def test_a_revision_names_what_a_spec_says(folder: Path) -> None:
 
     assert revision(maxSequences=3) == revision(maxSequences=3) != revision(maxSequences=4)
     assert revision(kvMemory="40%") == revision()  # a share of what is free, which a host does not know
+
+
+def test_a_model_that_brings_code_shares_with_nobody(folder: Path) -> None:
+    bringing = document("code", f"file://{folder}")
+    bringing["spec"]["model"]["trustRemoteCode"] = True
+    models = loaded(bringing, document("other", f"file://{folder}"))
+    assert not choose(models, None, lambda: 0).together
+    with pytest.raises(UsageError, match=r"^code: .*trustRemoteCode.*--apart"):
+        share(models)

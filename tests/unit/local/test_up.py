@@ -298,6 +298,14 @@ def test_options_that_make_no_sense(laptop: Laptop, arguments: list[str], what: 
     assert what in done.stderr
 
 
+def test_code_that_comes_with_a_model_needs_the_flag_too(laptop: Laptop) -> None:
+    bringing = model("code", "demo://gemma-3-270m", model={"source": "hf://org/m", "trustRemoteCode": True})
+    done = laptop.plimsoll("up", laptop.write(bringing))
+    assert done.returncode == 2
+    assert "code: spec.model.trustRemoteCode asks for code that comes with the model" in done.stderr
+    assert "give --trust-remote-code as well" in done.stderr
+
+
 def test_files_are_refused_as_a_whole(laptop: Laptop) -> None:
     file = laptop.write(
         model("a", "demo://x", replicas=-1),

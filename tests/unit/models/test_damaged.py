@@ -11,6 +11,7 @@ import pytest
 import torch
 from gguf import GGMLQuantizationType as Kind
 from model_support.gguf_files import write_gguf
+from model_support.quantised import FORMS, quantise
 from model_support.tiny import make_model, save_model
 
 from plimsoll_runtime.errors import PlimsollError
@@ -61,13 +62,18 @@ def load(model: str) -> bool:
 
 
 @pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__)
-@pytest.mark.parametrize("file", ["model.safetensors", "config.json", "model.gguf"])
-def test_damaged_files(file: str, damage: Damage, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("file", "form"), [
+    ("model.safetensors", None), ("config.json", None), ("model.gguf", None),
+    ("model.safetensors", "fp8-blocks"), ("config.json", "compressed-groups"),
+])  # fmt: skip
+def test_damaged_files(file: str, form: str | None, damage: Damage, tmp_path: Path) -> None:
     model = make_model("Qwen2Config", {"num_hidden_layers": 1})
     if file == "model.gguf":
         write_gguf(model, tmp_path / file, Kind.F32)
     else:
         save_model(model, tmp_path)
+    if form is not None:
+        quantise(tmp_path, FORMS[form], tmp_path / "plain")
     source = str(tmp_path / file if file == "model.gguf" else tmp_path)
     assert load(source)
     whole, draw = (tmp_path / file).read_bytes(), random.Random(0)

@@ -5,18 +5,22 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import save_file
+from torch import Tensor
 
 from plimsoll_kernels.cpu.library import kernels
 from plimsoll_runtime.models.composing import program_of
 from plimsoll_runtime.models.registry import describe
 
 MOST = 1.15
+Stored = Callable[[str, tuple[int, ...]], dict[str, Tensor]]
+"""What a checkpoint has of a tensor of this name and shape."""
 CONFIG: dict[str, Any] = {
     "vocab_size": 512,
     "hidden_size": 512,
@@ -61,17 +65,54 @@ print(max(peak, held()) - before, decoder.weight_bytes)
 """
 
 
+def in_bfloat16(name: str, shape: tuple[int, ...]) -> dict[str, Tensor]:
+    return {name: torch.zeros(shape, dtype=torch.bfloat16)}
+
+
+def in_fp8(name: str, shape: tuple[int, ...]) -> dict[str, Tensor]:
+    """Blocks of 128 x 128, as DeepSeek V3 has them."""
+    if not name.endswith(("w1.weight", "w2.weight", "w3.weight")):
+        return in_bfloat16(name, shape)
+    scales = torch.ones([-(-size // 128) for size in shape])
+    return {name: torch.zeros(shape, dtype=torch.float8_e4m3fn), f"{name}_scale_inv": scales}
+
+
+def in_mxfp4(name: str, shape: tuple[int, ...]) -> dict[str, Tensor]:
+    """As gpt-oss has them."""
+    if not name.endswith("_proj"):
+        return in_bfloat16(name, shape)
+    exponents = torch.full((*shape[:-1], shape[-1] // 32), 127, dtype=torch.uint8)
+    return {f"{name}_blocks": torch.zeros((*exponents.shape, 16), dtype=torch.uint8), f"{name}_scales": exponents}
+
+
+FP8 = {"quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]}}
+MXFP4 = {"quantization_config": {"quant_method": "mxfp4"}}
+
+
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="only Linux says what memory is whose")
-@pytest.mark.parametrize("backend", ["cpu", "torch"])
-@pytest.mark.parametrize("architecture", ["MixtralForCausalLM", "GraniteMoeForCausalLM"])
-def test_a_mixture_is_never_there_twice(tmp_path: Path, architecture: str, backend: str) -> None:
-    """From bfloat16 to float32, so that each matrix is converted, joined and packed: 3 x 72 MiB of experts."""
+@pytest.mark.parametrize(
+    ("architecture", "backend", "said", "stored"),
+    [
+        *(
+            (name, backend, {}, in_bfloat16)
+            for name in ("MixtralForCausalLM", "GraniteMoeForCausalLM")
+            for backend in ("cpu", "torch")
+        ),
+        ("MixtralForCausalLM", "cpu", FP8, in_fp8),
+        ("GptOssForCausalLM", "torch", MXFP4, in_mxfp4),
+    ],
+    ids=lambda value: getattr(value, "__name__", None) or (value if isinstance(value, str) else ""),
+)
+def test_a_mixture_is_never_there_twice(
+    tmp_path: Path, architecture: str, backend: str, said: dict[str, Any], stored: Stored
+) -> None:
+    """To float32, so that each matrix is converted, joined and packed: 3 x 72 MiB of experts."""
     if backend == "cpu" and kernels(torch.float32) is None:
         pytest.skip("the kernels were not built")
-    config = {**CONFIG, "architectures": [architecture]}
+    config = {**CONFIG, **said, "architectures": [architecture]}
     (tmp_path / "config.json").write_text(json.dumps(config))
     shapes = program_of(describe(config)).stored_shapes()
-    tensors = {name: torch.zeros(shape, dtype=torch.bfloat16) for name, shape in shapes.items()}
+    tensors = {key: tensor for name, shape in shapes.items() for key, tensor in stored(name, shape).items()}
     save_file(tensors, tmp_path / "model.safetensors", {"format": "pt"})
     command = [sys.executable, "-c", MEASURE, str(tmp_path), backend]
     found = subprocess.run(command, capture_output=True, text=True, check=False)

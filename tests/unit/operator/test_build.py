@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import os
+from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from plimsoll_operator.build.pod import build_pod
 from plimsoll_operator.build.revision import Fit, fits, revision, user_part
 from plimsoll_operator.build.runtime_pod import CACHE_LIMIT
 from plimsoll_operator.build.service import build_service
+from plimsoll_operator.common import Common
 from plimsoll_operator.identity import GROUP_LABEL, HASH_LABEL, REVISION_LABEL, selector_labels
 from plimsoll_operator.spec import SpecError, read_spec
 
@@ -137,6 +139,22 @@ def test_an_image_from_elsewhere_is_refused_with_what_to_do(image: str, allowed:
         IMAGE.of(spec)
     with pytest.raises(SpecError, match=r"\(none\)"):
         Image("runtime:1").of(spec)
+
+
+def test_code_that_comes_with_a_model_is_trusted_by_spec_and_installation() -> None:
+    common: Any = {field.name: None for field in fields(Common) if field.default is MISSING}
+    strict, open_to_it = Common(**common | {"image": IMAGE}), Common(**common | {"image": IMAGE, "remote_code": True})
+    bringing = spec_of(model={"source": "hf://org/m", "trustRemoteCode": True})
+    with pytest.raises(SpecError, match=r"leave it out, or have the chart's runtime\.trustRemoteCode set"):
+        strict.check(bringing)
+    open_to_it.check(bringing)
+    strict.check(spec_of(model={"source": "hf://org/m", "trustRemoteCode": False}))
+    assert "--trust-remote-code" in build_pod(bringing, IMAGE, "a")["spec"]["containers"][0]["args"]
+
+
+def test_not_to_trust_is_to_say_nothing() -> None:
+    said, silent = ({"source": "hf://org/m", **more} for more in ({"trustRemoteCode": False}, {}))
+    assert revision(spec_of(model=said), IMAGE) == revision(spec_of(model=silent), IMAGE)
 
 
 def test_the_order_of_fields_does_not_roll_them() -> None:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 
 from plimsoll_runtime.errors import ModelError, PlimsollError, SourceError
-from plimsoll_runtime.weights.safetensors_files import SafetensorsFiles
+from plimsoll_runtime.weights.safetensors_files import FLOATS, OTHERS, SafetensorsFiles
 
 Header = dict[str, Any]
 TWO_BY_THREE = {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}
@@ -98,10 +98,10 @@ def test_a_header_that_lies(tmp_path: Path, entry: Any, message: str) -> None:
 def test_integers_are_for_who_reads_them_by_himself(tmp_path: Path) -> None:
     entry = {**TWO_BY_THREE, "dtype": "I64", "data_offsets": [0, 48]}
     path = write(tmp_path / "model.safetensors", {"w": entry}, bytes(48))
-    assert SafetensorsFiles([path], any_kind=True).shapes == {"w": (2, 3)}
+    assert SafetensorsFiles([path], FLOATS | OTHERS).shapes == {"w": (2, 3)}
     write(path, {"w": {**entry, "shape": [2, 4]}}, bytes(48))
     with pytest.raises(ModelError, match=r"w has 48 bytes, but I64 \[2, 4\] needs others"):
-        SafetensorsFiles([path], any_kind=True)
+        SafetensorsFiles([path], FLOATS | OTHERS)
 
 
 @pytest.mark.parametrize(

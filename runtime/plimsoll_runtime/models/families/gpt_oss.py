@@ -14,6 +14,7 @@ from plimsoll_runtime.models.spec.decoder import DecoderSpec
 from plimsoll_runtime.models.spec.feed_forward import ClampedGate, Mixture
 from plimsoll_runtime.models.spec.names import ExpertNames, Names
 from plimsoll_runtime.models.spec.routing import TopK
+from plimsoll_runtime.weights.quantised.config import MXFP4, quantisation_of
 
 NAMES = Names(
     experts=ExpertNames(
@@ -52,7 +53,7 @@ def describe(values: Mapping[str, Any]) -> DecoderSpec:
     """GptOssForCausalLM. The gates of its experts open by a rule of their own, whatever `hidden_act` says."""
     ropes = {} if values.get("rope_parameters") or values.get("rope_scaling") else {"rope_parameters": YARN}
     config = Config({**DEFAULTS, **values, **ropes, "hidden_act": "silu", "mlp_bias": False})
-    spec = gated_decoder("GptOssForCausalLM", config, theta=THETA, names=NAMES)
+    spec = gated_decoder("GptOssForCausalLM", config, theta=THETA, names=_names(values))
     spec = with_mixers(spec, lambda mixer: replace(mixer, shape=replace(mixer.shape, sinks=True)))
     slides = ["full_attention" if i % 2 else "sliding_attention" for i in range(spec.num_layers)]
     spec = with_windows(spec, config.windows(slides))
@@ -61,3 +62,10 @@ def describe(values: Mapping[str, Any]) -> DecoderSpec:
     gate = ClampedGate(config.get("swiglu_alpha", float, 1.702), config.get("swiglu_limit", float, 7.0))
     inner = mlp_of(spec).inner
     return with_mixture(spec, Mixture(experts, chosen, inner, TopK(), clamped=gate, bias=True, router_bias=True))
+
+
+def _names(values: Mapping[str, Any]) -> Names:
+    """In MXFP4 experts' matrices are stored [outputs, inputs]: blocks are of what is multiplied and added up."""
+    quantisation = quantisation_of(values)
+    packed = quantisation is not None and quantisation.method == MXFP4
+    return replace(NAMES, experts=replace(NAMES.experts, transposed=False)) if packed else NAMES

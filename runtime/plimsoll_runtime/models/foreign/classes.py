@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from plimsoll_runtime.errors import ModelError
+from plimsoll_runtime.models.foreign.errors import UnservedError
+from plimsoll_runtime.models.foreign.shipped import HOW_TO_TRUST, own_class, own_code
+from plimsoll_runtime.weights.quantised.config import quantisation_of
 
 _OTHERS = (
     ("MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES", "an encoder-decoder, and only decoders are served"),
@@ -25,34 +29,21 @@ DRAFTS: Mapping[str, str] = dict.fromkeys(
 """Model types that Transformers lists among causal language models, and why they are not served."""
 
 
-def class_of(config: Mapping[str, Any]) -> tuple[type[Any], Any]:
-    """The class that computes a config.json, and Transformers' own record of it.
+def class_of(config: Mapping[str, Any], code: Path | None = None) -> tuple[type[Any], Any]:
+    """The class that computes a config.json, and its own record of it.
 
-    Nothing outside of the installed Transformers is run, whatever the config says. Raises ModelError naming the
-    architecture and why it cannot be served.
+    Nothing outside of the installed Transformers is run, whatever the config says, unless `code` is a folder: then what
+    lies there is, where Transformers has no class for the config. Raises ModelError naming the architecture and why it
+    cannot be served.
     """
-    import transformers
-    from transformers.models.auto import modeling_auto as auto
-    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
-
-    kind = str(config.get("model_type"))
     name = architecture_of(config)
-    if kind not in CONFIG_MAPPING:
-        version = transformers.__version__
-        raise refused(name, f"neither we nor Transformers {version} have its model_type {kind}; see plimsoll models")
-    if (other := what_else(kind)) is not None:
-        raise refused(name, f"it is {other}")
-    if kind in DRAFTS:
-        raise refused(name, DRAFTS[kind])
-    known = auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(kind)
-    if known is None:
-        raise refused(name, f"{kind} is no causal language model to Transformers {transformers.__version__}")
-    if name not in (known, kind):
-        raise refused(name, f"the class of Transformers that generates text with a {kind} is {known}")
+    if (quantised := quantisation_of(config)) is not None:
+        raise refused(name, f"Transformers' code is given no weights in {quantised.method}: take the model unquantised")
+    model, record = _classes(config, name, code)
     if config.get("is_encoder_decoder"):
         raise refused(name, "it is an encoder-decoder, and only decoders are served")
     try:
-        theirs = CONFIG_MAPPING[kind].from_dict(
+        theirs = record.from_dict(
             {
                 key: _decoded(value)
                 for key, value in config.items()
@@ -62,10 +53,53 @@ def class_of(config: Mapping[str, Any]) -> tuple[type[Any], Any]:
         if hasattr(theirs, "rescale_every"):
             # Of an RWKV: for float16's sake it would scale weights where they lie, which other processes may read.
             theirs.rescale_every = 0
-        kind_of: Any = auto.MODEL_FOR_CAUSAL_LM_MAPPING
-        return kind_of[type(theirs)], theirs
+        return model or _of_transformers(theirs), theirs
     except Exception as error:
         raise refused(name, f"Transformers does not take its config: {error}") from error
+
+
+def _classes(config: Mapping[str, Any], name: str, code: Path | None) -> tuple[type[Any] | None, type[Any]]:
+    """The model's own class, None for Transformers', and that of its record."""
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+    kind = str(config.get("model_type"))
+    if (other := what_else(kind)) is not None:
+        raise refused(name, f"it is {other}")
+    if kind in DRAFTS:
+        raise refused(name, DRAFTS[kind])
+    reason = _why_not_theirs(kind, name)
+    if reason is None:
+        return None, CONFIG_MAPPING[kind]
+    if (own := own_code(config)) is None:
+        raise refused(name, reason)
+    if code is None:
+        raise refused(name, f"{reason}. Its own code comes with it ({own}), {HOW_TO_TRUST}")
+    try:
+        return own_class(config, code)
+    except UnservedError as error:
+        raise refused(name, f"{reason}, and the code that comes with it {error}") from error
+
+
+def _why_not_theirs(kind: str, name: str) -> str | None:
+    """Why no class of Transformers computes a model_type and an architecture; None where one does."""
+    from transformers import __version__
+    from transformers.models.auto import modeling_auto as auto
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+    if kind not in CONFIG_MAPPING:
+        return f"neither we nor Transformers {__version__} have its model_type {kind}; see plimsoll models"
+    known = auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(kind)
+    if known is None:
+        return f"{kind} is no causal language model to Transformers {__version__}"
+    return None if name in (known, kind) else f"the class of Transformers that generates text with a {kind} is {known}"
+
+
+def _of_transformers(record: Any) -> type[Any]:
+    from transformers.models.auto import modeling_auto as auto
+
+    kind_of: Any = auto.MODEL_FOR_CAUSAL_LM_MAPPING
+    found: type[Any] = kind_of[type(record)]
+    return found
 
 
 def what_else(kind: str) -> str | None:

@@ -20,7 +20,7 @@ from plimsoll_runtime.models.weights import STAGE
 from plimsoll_runtime.progress import Progress
 from plimsoll_runtime.weights.files import ModelFiles
 from plimsoll_runtime.weights.image.tensors import hollow
-from plimsoll_runtime.weights.safetensors_files import SafetensorsFiles
+from plimsoll_runtime.weights.safetensors_files import FLOATS, OTHERS, SafetensorsFiles
 
 ForeignDecoder = TransformersDecoder | OwnCacheDecoder
 _NAMED = 5
@@ -44,8 +44,8 @@ def load(
         raise ModelError(
             f"{files.name}: {outline.facts.architecture} runs on Transformers' code, which is given safetensors only"
         )
-    SafetensorsFiles(files.weights, any_kind=True)  # which looks into the header of each
-    kind, config = class_of(files.config)
+    SafetensorsFiles(files.weights, FLOATS | OTHERS)  # which looks into the header of each
+    kind, config = class_of(files.config, outline.code)
     register()
     with _silent():
         model, found = kind.from_pretrained(
@@ -76,7 +76,7 @@ def _own(tensor: torch.Tensor) -> torch.Tensor:
 
 def wake(outline: TransformersOutline, dtype: torch.dtype, device: torch.device, places: Places) -> ForeignDecoder:
     """The decoder that `load` made while it filled the same places."""
-    kind, config = class_of(outline.config)
+    kind, config = class_of(outline.config, outline.code)
     model = skeleton(kind, config, dtype, attention=_attention(outline))
     dtypes = {tensor.name: tensor.dtype or dtype for tensor in outline.tensors}
     fill(model, lambda name, wanted: places.keep(hollow(wanted.shape, dtypes[name])))

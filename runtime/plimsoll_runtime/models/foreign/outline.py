@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from math import prod
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -55,7 +56,7 @@ class StoredShape:
 class TransformersOutline:
     """See Outline. `tensors` are what its checkpoint holds, each once, in the order of its modules; `widest` elements
     a row of its largest result; `base` the name of the part that gives hidden states. `own`: of one that keeps caches
-    of its own, what was found of it.
+    of its own, what was found of it. `code`: where code of the model's own lies that may run.
     """
 
     facts: Facts
@@ -64,6 +65,7 @@ class TransformersOutline:
     widest: int
     config: Mapping[str, Any] = field(repr=False, compare=False)
     own: Findings | None = None
+    code: Path | None = field(default=None, repr=False, compare=False)
 
     def weight_shapes(self, dtype: torch.dtype) -> Iterator[tuple[tuple[int, ...], torch.dtype]]:
         """See Outline."""
@@ -103,17 +105,20 @@ class TransformersOutline:
         return "\n".join(lines)
 
 
-def transformers_outline(config: Mapping[str, Any]) -> TransformersOutline:
-    """Raises ModelError naming the architecture, and why Transformers' code for it cannot be served."""
-    kind, theirs = class_of(config)
+def transformers_outline(config: Mapping[str, Any], code: Path | None = None) -> TransformersOutline:
+    """`code`: where the model's own code lies, if that may run.
+
+    Raises ModelError naming the architecture, and why Transformers' code for it cannot be served.
+    """
+    kind, theirs = class_of(config, code)
     if not 0 < (layers := getattr(theirs.get_text_config(), "num_hidden_layers", 1)) <= MAX_LAYERS:
         raise ModelError(f"config.json: it has {layers} layers, and not from 1 to {MAX_LAYERS}")
     try:
-        return _over_blocks(kind, theirs, config)
+        return replace(_over_blocks(kind, theirs, config), code=code)
     except UnservedError as error:
         reason = str(error)
     try:
-        return _with_caches(kind, theirs, config)
+        return replace(_with_caches(kind, theirs, config), code=code)
     except UnservedError as error:
         no_program = f"there is no program for it, and Transformers' code {reason}"
         raise refused(kind.__name__, f"{no_program}; with caches of its own, it {error}") from error

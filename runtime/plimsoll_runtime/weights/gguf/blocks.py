@@ -12,11 +12,8 @@ import torch
 from gguf import GGMLQuantizationType
 from torch import Tensor
 
+from plimsoll_runtime.weights.pieces import in_pieces
 from plimsoll_runtime.weights.stored import Parts
-
-PIECE = 2**21
-"""Elements decoded at a time: the float32 copy of a large embedding never exists as a whole. Larger pieces leave the
-processor's caches, smaller ones pay for more calls (a Q4_K_M of 270M in bfloat16: 3.0 s so, 4.7 with 2**23)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,12 +28,7 @@ class GgufBlocks:
     def converted(self, parts: Parts, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         """See Scheme: decoded piece by piece into memory of its own."""
         blocks = parts["blocks"].flatten(0, -2)
-        out = torch.empty(shape, dtype=dtype)
-        rows = out.view(blocks.shape[0], -1)
-        step = max(1, PIECE // rows.shape[1])
-        for first in range(0, rows.shape[0], step):
-            rows[first : first + step] = self._decoded(blocks[first : first + step])
-        return out
+        return in_pieces(shape, dtype, lambda first, last: self._decoded(blocks[first:last]))
 
     def rows(self, parts: Parts, first: int, last: int) -> Parts:
         """See Scheme."""

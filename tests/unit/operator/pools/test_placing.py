@@ -361,6 +361,18 @@ def test_what_the_accelerator_allows_is_checked_against_the_pool(backend: str, a
     assert words in placed["message"]
 
 
+def test_a_pool_runs_no_code_that_comes_with_a_model() -> None:
+    """The schema refuses it, too; an object may be from before that."""
+    world = World()
+    world.ask_for_pool(1)
+    world.ask_for("m", model={"source": "hf://org/m", "trustRemoteCode": True})
+    run(Process(world).settle())
+    placed = next(c for c in status_of(world, "m")["conditions"] if c["type"] == "Placed")
+    assert placed["reason"] == "InvalidOptions"
+    assert "RuntimePool team/shared runs no code that comes with a model" in placed["message"]
+    assert not any(host.models for host in world.hosts.values())
+
+
 def test_a_model_that_is_larger_than_any_host_is_told_with_both_numbers() -> None:
     world = World()
     world.ask_for_pool(1)

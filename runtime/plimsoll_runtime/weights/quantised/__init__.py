@@ -1,0 +1,1 @@
+"""Safetensors whose matrices have few bits a number: what their configs say, and how they are converted."""

@@ -1,0 +1,127 @@
+"""Quantised files' tensors, each with what belongs to it: a matrix and its scales are one.
+
+`NAME_blocks` and `NAME_scales` are NAME in MXFP4, and `NAME` with `NAME_scale` or `NAME_scale_inv` is scaled (what the
+latter has is multiplied by as well). Scales of activations and of caches say nothing about weights and are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from plimsoll_runtime.errors import ModelError
+from plimsoll_runtime.weights.quantised.config import MXFP4, Quantisation
+from plimsoll_runtime.weights.quantised.mxfp4 import BLOCK, BYTES, Mxfp4, exponential
+from plimsoll_runtime.weights.quantised.scaled import Scaled
+from plimsoll_runtime.weights.safetensors_files import FLOATS, SafetensorsFiles
+from plimsoll_runtime.weights.stored import StoredTensor
+
+SCALES = ("_scale_inv", "_scale")
+NARROW = (torch.float8_e4m3fn, torch.int8)
+"""What scaled matrices are stored as."""
+BESIDE = ("input_scale", "input_scale_ub", "activation_scale", "output_scale", "q_scale", "k_scale", "v_scale")
+"""How the names of scales end that are of no weight."""
+
+
+class QuantisedTensors:
+    """See TensorSource. Raises ModelError, by name, for a matrix that does not fit its scales, or has none."""
+
+    def __init__(self, files: SafetensorsFiles, quantisation: Quantisation) -> None:
+        self._files = files
+        self._block = quantisation.block
+        self._packed, self._scales = _packed(files, quantisation), _scales_of(files)
+        for name, scale in self._scales.items():
+            self._runs(name, scale)
+        within = {f"{name}{end}" for name in self._packed for end in ("_blocks", "_scales")}
+        within |= set(self._scales.values())
+        self.shapes: Mapping[str, tuple[int, ...]] = self._packed | {
+            name: shape
+            for name, shape in files.shapes.items()
+            if name not in within and not name.endswith(tuple(f".{end}" for end in BESIDE))
+        }
+
+    def stored(self, name: str) -> StoredTensor:
+        """See TensorSource."""
+        if name in self._packed:
+            blocks, exponents = (self._values(f"{name}{end}") for end in ("_blocks", "_scales"))
+            return StoredTensor(Mxfp4(), self._packed[name], {"blocks": blocks, "exponents": exponents})
+        if name not in self._scales:
+            if (kind := self._files.dtypes[name]) not in FLOATS.values():
+                raise ModelError(f"{name} is stored as {_called(kind)}, and no {' or '.join(SCALES)} of it is there")
+            return self._files.stored(name)
+        runs = self._runs(name, self._scales[name])
+        shape = self._files.shapes[name]
+        scales = _widened(self._values(self._scales[name]), shape[:-1], runs[:-1])
+        return StoredTensor(Scaled(runs[-1]), shape, {"values": self._values(name), "scales": scales})
+
+    def _values(self, name: str) -> Tensor:
+        return self._files.stored(name).parts["values"]
+
+    def _runs(self, name: str, scale: str) -> tuple[int, ...]:
+        """How many of each dimension of a matrix share a scale."""
+        shape = self._files.shapes[name]
+        there = _as_many(self._files.shapes[scale], shape)
+        blocks = (1,) * (len(shape) - 2) + (self._block or (1, 1))
+        runs = [
+            size if count == 1 else 1 if count == size else block if -(-size // block) == count else 0
+            for size, count, block in zip(shape, there, blocks, strict=False)
+        ]
+        if len(shape) < 2 or len(there) != len(shape) or not all(runs):
+            blocks_of = f" in blocks of {list(self._block)}" if self._block else ""
+            raise ModelError(
+                f"{name} has the shape {list(shape)}{blocks_of}, and its scales {scale} have"
+                f" {list(self._files.shapes[scale])}: they do not belong together"
+            )
+        return tuple(runs)
+
+
+def _packed(files: SafetensorsFiles, quantisation: Quantisation) -> dict[str, tuple[int, ...]]:
+    """Shapes of what is in MXFP4."""
+    found = {}
+    for name, shape in files.shapes.items():
+        own = name.removesuffix("_blocks")
+        if quantisation.method != MXFP4 or own == name:
+            continue
+        scales = files.shapes.get(f"{own}_scales")
+        kinds = [files.dtypes.get(each) for each in (name, f"{own}_scales")]
+        if len(shape) < 3 or shape[-1] != BYTES or scales != shape[:-1] or kinds != [torch.uint8] * 2:
+            raise ModelError(
+                f"{name} has the shape {list(shape)}, and {own}_scales {None if scales is None else list(scales)}: in"
+                f" MXFP4 they are bytes, {BYTES} of them for each of the scales"
+            )
+        found[own] = (*shape[:-2], shape[-2] * BLOCK)
+    return found
+
+
+def _scales_of(files: SafetensorsFiles) -> dict[str, str]:
+    """The scales of each matrix that has some, by its name."""
+    return {
+        name.removesuffix(end): name
+        for name in files.shapes
+        for end in SCALES
+        if name.endswith(end) and files.dtypes.get(name.removesuffix(end)) in NARROW
+    }
+
+
+def _as_many(scales: tuple[int, ...], shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape of scales with as many dimensions as their matrix: one for all, or one for each row, has fewer."""
+    if scales in ((), (1,)):
+        return (1,) * len(shape)
+    return (*scales, 1) if len(scales) == len(shape) - 1 else scales
+
+
+def _widened(scales: Tensor, rows: Sequence[int], runs: Sequence[int]) -> Tensor:
+    """In float32, one for each row."""
+    found = exponential(scales) if scales.dtype is torch.uint8 else scales.float()
+    found = found.view(_as_many(tuple(found.shape), (*rows, 1)))
+    for dimension, (size, run) in enumerate(zip(rows, runs, strict=True)):
+        if run > 1:
+            found = found.repeat_interleave(run, dimension)
+        found = found.narrow(dimension, 0, size)
+    return found
+
+
+def _called(kind: torch.dtype) -> str:
+    return str(kind).removeprefix("torch.")
