@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from plimsoll_runtime.engine.constraint import Constraint, ConstraintError
+from plimsoll_runtime.structured.patterns import with_patterns
 
 if TYPE_CHECKING:
     from llguidance import LLParserLimits, LLTokenizer
@@ -42,8 +43,16 @@ _LIMITS: dict[str, Any] = {
 
 
 def documents_of(schema: Mapping[str, Any]) -> str:
-    """The JSON documents of a schema, within a grammar."""
-    return "%json " + json.dumps({**schema, _OBJECT: _JSON_OPTIONS})
+    """The JSON documents of a schema, within a grammar. Raises ConstraintError."""
+    return "%json " + json.dumps(_readable(schema))
+
+
+def _readable(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """A schema as llguidance reads it."""
+    try:
+        return {**with_patterns(schema), _OBJECT: _JSON_OPTIONS}
+    except RecursionError as error:
+        raise ConstraintError("is nested too deeply") from error
 
 
 def limits() -> LLParserLimits:
@@ -151,7 +160,7 @@ def _tags(source: str) -> str:
         StructTag(
             trigger=_trigger(structure.begin, given.triggers),
             begin=structure.begin,
-            grammar={**structure.schema, _OBJECT: _JSON_OPTIONS},
+            grammar=_readable(structure.schema),
             end=structure.end,
         )
         for structure in given.structures
