@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class RequestRecord:
-    """Counts and times of one request; times are of the monotonic clock, in seconds.
+    """Counts and times of one request; times are of the monotonic clock, in seconds, but `created`, which is Unix time.
 
     `token_gaps` are (seconds, tokens): the time since the choice's previous tokens, and how many came then.
     `text_seconds` went into detokenising and stop strings, `send_seconds` into encoding and sending a stream's events,
@@ -19,6 +19,7 @@ class RequestRecord:
 
     request_id: str
     started: float = field(default_factory=time.monotonic)
+    created: int = field(default_factory=lambda: int(time.time()))
     tenant: str = ""
     model: str = ""
     load: Callable[[], str] | None = None
