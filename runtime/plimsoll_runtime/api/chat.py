@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -54,7 +53,7 @@ class ChatAnswers:
         self._body = body
         self._tokenizer = job.model.tokenizer
         self._meter = meter
-        self._head = f"chatcmpl-{job.record.request_id}", int(time.time()), job.model.names[0]
+        self._head = f"chatcmpl-{job.record.request_id}", job.record.created, job.model.names[0]
         self._choices = [_Choice(index, reader()) for index in range(len(job.choices))]
         self._prompt_logprobs: PromptLogprobs | UnsetType = UNSET
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from functools import partial
 
@@ -66,7 +65,7 @@ class CompletionAnswers:
     def __init__(self, body: CompletionRequest, echoes: Sequence[str], job: Generation, meter: UsageMeter) -> None:
         self._body = body
         self._meter = meter
-        self._head = f"cmpl-{job.record.request_id}", int(time.time()), job.model.names[0]
+        self._head = f"cmpl-{job.record.request_id}", job.record.created, job.model.names[0]
         self._growing = [_Growing(body, echoes, job.model, choice) for choice in job.choices]
         self._parts: list[list[CompletionChoice]] = [[] for _ in job.choices]
 

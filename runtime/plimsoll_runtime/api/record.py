@@ -9,18 +9,21 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class RequestRecord:
-    """Counts and times of one request; times are of the monotonic clock, in seconds. Nobody waits for its answer any
-    longer than `patience` seconds from its start on; None: for ever.
+    """Counts and times of one request; times are of the monotonic clock, in seconds, but `created`, which is Unix time.
+    Nobody waits for its answer any longer than `patience` seconds from its start on; None: for ever.
 
     `token_gaps` are (seconds, tokens): the time since the choice's previous tokens, and how many came then.
     `text_seconds` went into detokenising and stop strings, `send_seconds` into encoding and sending a stream's events,
-    waiting for a slow reader included. `tenant` is the name of whose cached prefixes it may use (see `tenants`), and
-    `model` the first name of the model that it got; `load` says how busy that one is (see `load`).
+    waiting for a slow reader included. `owner` is the tenant that it comes from, and `tenant` the name of whose cached
+    prefixes it may use (see `tenants`). `model` is the first name of the model that it got, and `load` says how busy
+    that one is (see `load`).
     """
 
     request_id: str
     patience: float | None = None
     started: float = field(default_factory=time.monotonic)
+    created: int = field(default_factory=lambda: int(time.time()))
+    owner: str = ""
     tenant: str = ""
     model: str = ""
     load: Callable[[], str] | None = None

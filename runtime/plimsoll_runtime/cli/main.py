@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from plimsoll_runtime import __version__
-from plimsoll_runtime.cli import ask, chat, down, fetch, host, models, planner, profiling, serve, status, up
+from plimsoll_runtime.cli import ask, batch, chat, down, fetch, host, models, planner, profiling, serve, status, up
 from plimsoll_runtime.errors import PlimsollError
 
 INTERRUPTED = 130
@@ -37,6 +37,6 @@ def build_parser() -> argparse.ArgumentParser:
     subparsers: argparse._SubParsersAction[Any] = parser.add_subparsers(
         title="commands", metavar="COMMAND", dest="command", required=True
     )
-    for module in (serve, host, up, chat, ask, status, down, fetch, models, profiling, planner):
+    for module in (serve, host, up, chat, ask, status, down, fetch, models, batch, profiling, planner):
         module.add_parser(subparsers)
     return parser

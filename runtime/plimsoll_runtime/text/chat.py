@@ -86,7 +86,7 @@ class ChatTemplate:
 
     def _compile(self, source: str) -> jinja2.Template:
         if source not in self._compiled:
-            self._compiled[source] = _environment().from_string(source)
+            self._compiled[source] = environment().from_string(source)
         return self._compiled[source]
 
 
@@ -106,14 +106,16 @@ def _untagged(text: str) -> str:
     return kept if text[position:].startswith(_TAG) else kept.rstrip()
 
 
-def _environment() -> BoundedEnvironment:
-    environment = BoundedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationBlock, loopcontrols])
-    environment.filters["tojson"] = bounded_filter("tojson", _tojson)
-    environment.globals["raise_exception"] = _raise_exception
-    environment.globals["strftime_now"] = _strftime_now
-    environment.globals["dict"] = _Dict()
-    environment.globals["namespace"] = _Namespace
-    return environment
+def environment(**options: Any) -> BoundedEnvironment:
+    """Where templates of others are compiled, to be rendered within `bounded`; `options` are Jinja's."""
+    extensions = [_GenerationBlock, loopcontrols]
+    made = BoundedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=extensions, **options)
+    made.filters["tojson"] = bounded_filter("tojson", _tojson)
+    made.globals["raise_exception"] = _raise_exception
+    made.globals["strftime_now"] = _strftime_now
+    made.globals["dict"] = _Dict()
+    made.globals["namespace"] = _Namespace
+    return made
 
 
 class _GenerationBlock(Extension):

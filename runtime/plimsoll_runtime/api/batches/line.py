@@ -1,0 +1,189 @@
+"""One line of a batch: which endpoint it asks for what, in OpenAI's form or as a plain body, and its answer's line."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from hashlib import sha256
+from http import HTTPStatus
+from typing import Any
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from plimsoll_runtime.api.body import parse
+from plimsoll_runtime.api.chat import chat
+from plimsoll_runtime.api.completions import completions
+from plimsoll_runtime.api.endpoint import Endpoint
+from plimsoll_runtime.api.errors import ApiError
+from plimsoll_runtime.api.schemas.sampling import ModelFields, invalid
+from plimsoll_runtime.batch.row import Row
+
+CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
+ENDPOINTS: Mapping[str, Endpoint[Any]] = {CHAT: chat, COMPLETIONS: completions}
+"""What a line may ask."""
+_ASKED_BY = {"messages": CHAT, "prompt": COMPLETIONS}
+"""Which endpoint a body is for that does not say so, by a field that it has."""
+_FORM = frozenset({"custom_id", "method", "url", "body"})
+MAX_ID = 512
+
+Fields = dict[str, msgspec.Raw]
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What holds for all lines of a batch.
+
+    `job` names it in its answers' ids, and `created` is their time. `endpoint`: what lines ask that do not say; where
+    `strict`, all of them say it, in OpenAI's form. `defaults`: fields of the bodies that lack them, as JSON. `seed`:
+    each line without one gets its own, made of this. `tenant`: whose the batch is. `sourced`: errors say where in
+    which file their row stands.
+    """
+
+    job: str
+    created: int
+    endpoint: str | None = None
+    strict: bool = False
+    defaults: Mapping[str, msgspec.Raw] = field(default_factory=dict)
+    seed: int | None = None
+    tenant: str = ""
+    sourced: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A line that was read."""
+
+    custom_id: str
+    endpoint: Endpoint[Any]
+    body: ModelFields
+
+
+class LineResponse(msgspec.Struct):
+    """What the endpoint would have answered over HTTP."""
+
+    status_code: int
+    request_id: str
+    body: Any
+
+
+class LineFault(msgspec.Struct):
+    """Why a line was never asked."""
+
+    code: str
+    message: str
+
+
+class Source(msgspec.Struct):
+    """Where a row stands."""
+
+    file: str
+    line: int
+
+
+class LineAnswer(msgspec.Struct):
+    """A line of a batch's output or errors."""
+
+    id: str
+    custom_id: str
+    response: LineResponse | None
+    error: LineFault | None = None
+    source: Source | UnsetType = UNSET
+
+
+def custom_id_of(row: Row) -> str:
+    """What names the line, where it can be read at all."""
+    fallback = f"row-{row.index}"
+    try:
+        given = msgspec.json.decode(row.data, type=dict[str, msgspec.Raw]).get("custom_id")
+        return fallback if given is None else msgspec.json.decode(given, type=str)[:MAX_ID]
+    except (msgspec.MsgspecError, RecursionError):
+        return fallback
+
+
+def read_line(row: Row, terms: Terms) -> Line:
+    """What a row asks. Raises ApiError (400) that says what is wrong with it."""
+    if row.fault is not None:
+        raise ApiError(f"The line {row.fault}.", code="invalid_line")
+    fields = _object(row.data, "The line")
+    custom_id = _custom_id(fields.pop("custom_id", None), terms) or f"row-{row.index}"
+    url = terms.endpoint
+    if terms.strict or ("body" in fields and fields.keys() <= _FORM):
+        url = _url(fields, terms)
+        fields = _object(fields.get("body", msgspec.Raw(b"null")), "'body'")
+    elif url is None:
+        url = next((url for name, url in _ASKED_BY.items() if name in fields), None)
+        if url is None:
+            raise ApiError(f"The line has none of {', '.join(_ASKED_BY)}, nor a body.", code="invalid_line")
+    endpoint = ENDPOINTS[url]
+    for name, value in terms.defaults.items():
+        fields.setdefault(name, value)
+    if terms.seed is not None and "seed" in endpoint.schema.model_fields:
+        fields.setdefault("seed", msgspec.Raw(b"%d" % _seed(terms.seed, row.index)))
+    body = parse(msgspec.json.encode(fields), endpoint.schema)
+    if body.stream:
+        raise invalid("stream", "a batch has no streams")
+    return Line(custom_id, endpoint, body)
+
+
+def answer_line(row: Row, custom_id: str, terms: Terms, status: int, body: msgspec.Struct) -> bytes:
+    """The line that tells an answer, or an error."""
+    request_id = request_id_of(row, terms)
+    answer = LineAnswer(f"batch_req_{request_id}", custom_id, LineResponse(status, request_id, body))
+    if terms.sourced and status != HTTPStatus.OK:
+        answer.source = Source(row.file, row.line)
+    return msgspec.json.encode(answer)
+
+
+def unasked_line(row: Row, terms: Terms, fault: LineFault) -> bytes:
+    """The line that tells why a row was never asked."""
+    return msgspec.json.encode(LineAnswer(f"batch_req_{request_id_of(row, terms)}", custom_id_of(row), None, fault))
+
+
+def request_id_of(row: Row, terms: Terms) -> str:
+    """The same whenever the row is asked."""
+    return f"{terms.job}-{row.index}"
+
+
+def _object(data: bytes | msgspec.Raw, what: str) -> Fields:
+    try:
+        return msgspec.json.decode(data, type=Fields)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise ApiError(f"{what} is no JSON object: {error}.", code="invalid_line") from error
+
+
+def _text(value: msgspec.Raw | None, name: str) -> str | None:
+    if value is None:
+        return None
+    try:
+        return msgspec.json.decode(value, type=str)
+    except msgspec.MsgspecError as error:
+        raise invalid(name, "it must be a text") from error
+
+
+def _custom_id(value: msgspec.Raw | None, terms: Terms) -> str | None:
+    given = _text(value, "custom_id")
+    if given is None:
+        if terms.strict:
+            raise ApiError("Missing required parameter: 'custom_id'.", param="custom_id", code="invalid_line")
+    elif not 1 <= len(given) <= MAX_ID:
+        raise invalid("custom_id", f"it must have 1 to {MAX_ID} characters")
+    return given
+
+
+def _url(fields: Fields, terms: Terms) -> str:
+    """The endpoint of a line in OpenAI's form."""
+    if unknown := sorted(fields.keys() - _FORM):
+        raise ApiError(f"Unknown parameter: '{unknown[0][:200]}'.", param=unknown[0][:200], code="unknown_parameter")
+    method, url = _text(fields.get("method"), "method"), _text(fields.get("url"), "url") or terms.endpoint
+    if method not in (None, "POST"):
+        raise invalid("method", "it must be POST")
+    if url is None or url not in ENDPOINTS:
+        raise invalid("url", f"it must be one of {', '.join(ENDPOINTS)}")
+    if terms.strict and url != terms.endpoint:
+        raise invalid("url", f"all lines of this batch are for {terms.endpoint}")
+    return url
+
+
+def _seed(seed: int, index: int) -> int:
+    return int.from_bytes(sha256(b"%d:%d" % (seed, index)).digest()[:7], "big")

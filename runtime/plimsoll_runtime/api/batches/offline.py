@@ -1,0 +1,184 @@
+"""`plimsoll batch`: a file's rows answered by an engine in this process, without HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+from plimsoll_runtime.api.batches.answering import Answering
+from plimsoll_runtime.api.batches.line import Terms
+from plimsoll_runtime.api.batches.table import COLUMNS, rows_of
+from plimsoll_runtime.api.room import Room
+from plimsoll_runtime.api.served import ServedModel
+from plimsoll_runtime.api.table import OneModel
+from plimsoll_runtime.batch.inputs import InputFile, find_inputs
+from plimsoll_runtime.batch.job import ALL, Shard, check_same, describe, id_of
+from plimsoll_runtime.batch.places import JSONL, Places, kind_of
+from plimsoll_runtime.batch.prompting import Prompting
+from plimsoll_runtime.batch.publish import Summary, publish, read_summary
+from plimsoll_runtime.batch.reading import read_rows
+from plimsoll_runtime.batch.row import Answered
+from plimsoll_runtime.batch.run import Runner
+from plimsoll_runtime.batch.store import Store, discard
+from plimsoll_runtime.batch.tables import check_parquet
+from plimsoll_runtime.engine.config import EngineConfig
+from plimsoll_runtime.errors import UsageError
+from plimsoll_runtime.progress import Progress, silent
+
+UNBOUNDED = 2**62
+AHEAD = 2
+"""How many rows are under way for each place in the engine's batch: the next ones wait there, so that no place does."""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchConfig:
+    """One run. `names`: what lines may call the model; `defaults`: fields of bodies that lack them, as JSON.
+
+    `seed`: of rows that have none of their own. `restart`: what an earlier run left is thrown away.
+    """
+
+    engine: EngineConfig
+    names: tuple[str, ...]
+    input: str
+    output: Path
+    endpoint: str | None = None
+    prompting: Prompting | None = None
+    defaults: Mapping[str, msgspec.Raw] = field(default_factory=dict)
+    seed: int = 0
+    shard: Shard = ALL
+    ordered: bool = True
+    restart: bool = False
+    tool_format: str | None = None
+
+
+class Board(Protocol):
+    """Shows how a run goes."""
+
+    def begin(self, total: int, resumed: int) -> None:
+        """The rows begin: `total` bytes are to be read, and so many rows were answered by an earlier run."""
+
+    def told(self, answered: Answered) -> None:
+        """One more is answered."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a run ended. `resumed` rows an earlier one had answered; `already`: there was nothing left to do."""
+
+    summary: Summary
+    resumed: int = 0
+    already: bool = False
+
+
+def run_batch(config: BatchConfig, board: Board, progress: Progress = silent) -> Outcome:
+    """Answer all rows that have no answer yet, and put the files in their places. Raises PlimsollError."""
+    places = Places(config.output)
+    inputs = find_inputs(config.input, places.made)
+    _check(config, places, inputs)
+    job = _job(config, inputs)
+    if config.restart:
+        discard(places)
+    if not places.work.exists() and (found := _complete(places, job)) is not None:
+        return Outcome(found, already=True)
+    with Store(places, job, ordered=config.ordered, created=_now()) as store:
+        resumed = len(store.done)
+        if store.end is None:
+            asyncio.run(_answer(config, inputs, id_of(job), store, board, progress))
+        summary = publish(places, job, store.finish(), COLUMNS, rows_of)
+        store.remove()
+    return Outcome(summary, resumed)
+
+
+def _check(config: BatchConfig, places: Places, inputs: list[InputFile]) -> None:
+    """Raises UsageError for what can be known before the model is loaded."""
+    if not places.output.parent.is_dir():
+        raise UsageError(f"there is no folder {places.output.parent}; make it first")
+    if places.output.is_dir():
+        raise UsageError(f"{places.output} is a folder; name a file in it")
+    if kind_of(places.output).format == "parquet":
+        check_parquet(places.output)
+    if config.prompting is not None:
+        config.prompting.check()
+    elif tables := [file for file in inputs if file.kind.format != JSONL]:
+        raise UsageError(f"{tables[0].path} is a table: say with --prompt-column or --template what its prompts are")
+
+
+def _job(config: BatchConfig, inputs: list[InputFile]) -> dict[str, object]:
+    prompting = config.prompting or Prompting()
+    engine = config.engine
+    return describe(
+        inputs,
+        config.shard,
+        {
+            "model": [engine.model, engine.revision, engine.dtype, *config.names],
+            "endpoint": config.endpoint,
+            "prompting": [prompting.column, prompting.template, prompting.chat, prompting.id_column],
+            "defaults": {name: bytes(value).decode() for name, value in sorted(config.defaults.items())},
+            "seed": config.seed,
+            "ordered": config.ordered,
+            "format": kind_of(config.output).format,
+        },
+    )
+
+
+def _complete(places: Places, job: Mapping[str, object]) -> Summary | None:
+    """What an earlier run of the same job came to. Raises UsageError where another's output is in the way."""
+    if not places.output.exists():
+        return None
+    summary = read_summary(places)
+    if summary is None:
+        raise UsageError(f"{places.output} is there already; give another OUTPUT, or replace it with --restart")
+    check_same(job, summary.job, str(places.output))
+    return summary
+
+
+def _now() -> int:
+    """Unix time, or what SOURCE_DATE_EPOCH says instead, so that two runs may write the same bytes."""
+    given = os.environ.get("SOURCE_DATE_EPOCH", "")
+    return int(given) if given.isdecimal() else int(time.time())
+
+
+async def _answer(
+    config: BatchConfig, inputs: list[InputFile], job: str, store: Store, board: Board, progress: Progress
+) -> None:
+    defaults = {"model": msgspec.Raw(msgspec.json.encode(config.names[0])), **config.defaults}
+    terms = Terms(job, store.created, config.endpoint, defaults=defaults, seed=config.seed, sourced=True)
+    async with _loaded(config, progress) as model:
+        board.begin(sum(file.size for file in inputs), len(store.done))
+        answering = Answering(OneModel(model), terms, alone=True)
+        runner = Runner(answering, store, AHEAD * config.engine.max_sequences, board.told)
+        await runner.run(read_rows(inputs, config.shard, config.prompting))
+        if model.engine.failure is not None:
+            raise model.engine.failure
+
+
+@asynccontextmanager
+async def _loaded(config: BatchConfig, progress: Progress) -> AsyncIterator[ServedModel]:
+    from plimsoll_runtime.driver.build import build_engine
+    from plimsoll_runtime.driver.inline import InlineEngine
+    from plimsoll_runtime.text.tokenizer import load_tokenizer
+    from plimsoll_runtime.weights.sources import resolve
+
+    files = resolve(config.engine.model, config.engine.revision, progress=progress)
+    tokenizer = load_tokenizer(files)
+    engine = InlineEngine(build_engine(msgspec.structs.replace(config.engine, offline=True), progress))
+    try:
+        yield ServedModel(
+            config.names,
+            engine,
+            tokenizer,
+            int(time.time()),
+            files.chat_stop,
+            Room(UNBOUNDED, UNBOUNDED),
+            tool_format=config.tool_format,
+        )
+    finally:
+        await engine.stop()

@@ -1,0 +1,118 @@
+"""A file of records, each of which is there whole or not at all, however its writer ended.
+
+A record is its length, its CRC-32 (both little-endian uint32) and its bytes, MessagePack. Writing one is one call of
+the system without a buffer of ours, so that what was written outlives the process; `sync` makes it outlive the machine.
+Where a record was cut short, reading ends before it, and what follows is cut off before anything is added.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+from plimsoll_runtime.batch.part import write_at
+from plimsoll_runtime.batch.row import Answered, Tally
+from plimsoll_runtime.errors import UsageError
+
+_HEAD = struct.Struct("<II")
+
+
+class Begin(msgspec.Struct, frozen=True, tag="begin"):
+    """The first record: which job it is (see `job`), and when it began (Unix time)."""
+
+    job: dict[str, Any]
+    created: int
+
+
+class Mark(msgspec.Struct, frozen=True, tag="mark"):
+    """What the files of answers and of errors hold for good, in bytes: the rows below `upto`, and those of `beyond`.
+
+    `seconds`: how long all runs together had taken by then.
+    """
+
+    upto: int
+    beyond: list[int]
+    answers: int
+    errors: int
+    tally: Tally
+    seconds: float
+
+
+class End(msgspec.Struct, frozen=True, tag="end"):
+    """Every row is answered, and the files are whole: all that is left is to put them in their places."""
+
+    tally: Tally
+    seconds: float
+
+
+Record = Begin | Answered | Mark | End
+
+
+class Place(NamedTuple):
+    """Where a record stands: its first byte, and how many it has without its head."""
+
+    offset: int
+    size: int
+
+
+class Journal:
+    """An open journal. Not for several threads."""
+
+    def __init__(self, path: Path) -> None:
+        """Open it, empty where it is not there yet."""
+        self.path = path
+        self._decode: msgspec.msgpack.Decoder[Record] = msgspec.msgpack.Decoder(Record)
+        self._encode = msgspec.msgpack.Encoder()
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        self.size = os.fstat(self._fd).st_size
+
+    def records(self) -> Iterator[tuple[Place, Record]]:
+        """All whole records in their order. At the end what is left of one that was cut short is gone."""
+        offset = 0
+        while (found := self._at(offset)) is not None:
+            yield found
+            offset = found[0].offset + found[0].size
+        os.ftruncate(self._fd, offset)
+        self.size = offset
+
+    def add(self, record: Record) -> Place:
+        """Write a record behind the others."""
+        data = self._encode.encode(record)
+        written = _HEAD.pack(len(data), zlib.crc32(data)) + data
+        write_at(self._fd, written, self.size)
+        place = Place(self.size + _HEAD.size, len(data))
+        self.size += len(written)
+        return place
+
+    def read(self, place: Place) -> Record:
+        """The record at a place."""
+        return self._decode.decode(os.pread(self._fd, place.size, place.offset))
+
+    def sync(self) -> None:
+        """What was added outlives the machine's end from here on."""
+        os.fsync(self._fd)
+
+    def close(self) -> None:
+        """Let go of the file."""
+        os.close(self._fd)
+
+    def _at(self, offset: int) -> tuple[Place, Record] | None:
+        head = os.pread(self._fd, _HEAD.size, offset)
+        if len(head) < _HEAD.size:
+            return None
+        size, check = _HEAD.unpack(head)
+        if offset + _HEAD.size + size > self.size:
+            return None
+        data = os.pread(self._fd, size, offset + _HEAD.size)
+        if len(data) < size or zlib.crc32(data) != check:
+            return None
+        try:
+            return Place(offset + _HEAD.size, size), self._decode.decode(data)
+        except msgspec.MsgspecError as error:
+            raise UsageError(f"{self.path} is not a journal that this version can read: {error}") from error

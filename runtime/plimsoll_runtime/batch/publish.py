@@ -1,0 +1,120 @@
+"""Puts a complete run's files in their places, in the format that the output's name asks for.
+
+Every step may be cut short and is then done again: what is made anew is made beside its place and moved there whole.
+"""
+
+from __future__ import annotations
+
+import csv
+import importlib
+import io
+import os
+from collections.abc import Callable, Iterator, Mapping
+from itertools import islice
+from pathlib import Path
+from typing import IO, Any
+
+import msgspec
+
+from plimsoll_runtime.batch.compressed import wrapped
+from plimsoll_runtime.batch.journal import End
+from plimsoll_runtime.batch.places import CSV, PARQUET, Places, sync_folder, write_whole
+from plimsoll_runtime.batch.row import Tally
+from plimsoll_runtime.batch.store import ANSWERS, ERRORS
+from plimsoll_runtime.batch.tables import PIECE_ROWS
+
+Table = Mapping[str, type]
+"""Names and types of an output's columns."""
+Flatten = Callable[[bytes], list[dict[str, Any]]]
+"""The rows of a table that one line of answers makes."""
+
+
+class Summary(msgspec.Struct, frozen=True):
+    """What a run came to. `seconds`: of all its parts together, where it was begun anew; loading is not in it."""
+
+    job: dict[str, Any]
+    tally: Tally
+    seconds: float
+
+
+def publish(places: Places, job: Mapping[str, Any], end: End, table: Table, flatten: Flatten) -> Summary:
+    """Put everything in its place, the summary last. What is left of the work may be removed then."""
+    answers, errors = places.work / ANSWERS, places.work / ERRORS
+    if answers.exists():
+        _put_answers(answers, places, table, flatten)
+    if errors.exists():
+        if end.tally.failed:
+            errors.replace(places.errors)
+        else:
+            places.errors.unlink(missing_ok=True)
+            errors.unlink()
+    sync_folder(places.output.parent)
+    summary = Summary(dict(job), end.tally, end.seconds)
+    write_whole(places.summary, msgspec.json.format(msgspec.json.encode(summary)) + b"\n")
+    return summary
+
+
+def read_summary(places: Places) -> Summary | None:
+    """Of a run that is complete."""
+    try:
+        return msgspec.json.decode(places.summary.read_bytes(), type=Summary)
+    except (FileNotFoundError, msgspec.MsgspecError):
+        return None
+
+
+def _put_answers(answers: Path, places: Places, table: Table, flatten: Flatten) -> None:
+    kind = places.kind
+    made = answers
+    if kind.format == PARQUET:
+        made = places.work / "output"
+        _write_parquet(answers, made, table, flatten)
+    elif kind.format == CSV or kind.compression:
+        made = places.work / "output"
+        with made.open("wb") as raw, wrapped(raw, kind.compression, "wb") as file:
+            if kind.format == CSV:
+                _write_csv(answers, file, table, flatten)
+            else:
+                _copy(answers, file)
+        _sync(made)
+    made.replace(places.output)
+    answers.unlink(missing_ok=True)
+
+
+def _copy(source: Path, target: IO[bytes]) -> None:
+    with source.open("rb") as file:
+        while piece := file.read(2**20):
+            target.write(piece)
+
+
+def _write_csv(source: Path, target: IO[bytes], table: Table, flatten: Flatten) -> None:
+    text = io.TextIOWrapper(target, encoding="utf-8", newline="", write_through=True)
+    writer = csv.DictWriter(text, list(table), lineterminator="\r\n")
+    writer.writeheader()
+    writer.writerows(_rows(source, flatten))
+    text.flush()
+    text.detach()
+
+
+def _write_parquet(source: Path, target: Path, table: Table, flatten: Flatten) -> None:
+    arrow, parquet = importlib.import_module("pyarrow"), importlib.import_module("pyarrow.parquet")
+    kinds = {int: arrow.int64(), str: arrow.string()}
+    schema = arrow.schema([(name, kinds[kind]) for name, kind in table.items()])
+    rows = _rows(source, flatten)
+    with parquet.ParquetWriter(target, schema) as writer:
+        while piece := list(islice(rows, PIECE_ROWS)):
+            writer.write_batch(arrow.RecordBatch.from_pylist(piece, schema=schema))
+    _sync(target)
+
+
+def _rows(source: Path, flatten: Flatten) -> Iterator[dict[str, Any]]:
+    with source.open("rb") as file:
+        for line in file:
+            yield from flatten(line)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,86 @@
+"""Asks for the rows that have no answer yet, many at once, and keeps the answers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+
+from plimsoll_runtime.batch.row import Answered, Row
+from plimsoll_runtime.batch.store import Store
+from plimsoll_runtime.batch.window import WINDOW_ROWS, windows
+
+MOST_AHEAD = 16 * WINDOW_ROWS
+"""How many rows may be answered beyond one that is not: each is remembered until that one has its answer."""
+
+Answer = Callable[[Row], Awaitable[Answered]]
+
+
+class Runner:
+    """Answers the rows of one run. What `answer` raises ends it: a row that merely fails has an answer that says so.
+
+    `at_once`: how many rows may be under way. `told` hears of each answer.
+    """
+
+    def __init__(
+        self,
+        answer: Answer,
+        store: Store,
+        at_once: int,
+        told: Callable[[Answered], None],
+        most_ahead: int = MOST_AHEAD,
+    ) -> None:
+        self._answer = answer
+        self._store = store
+        self._told = told
+        self._most_ahead = most_ahead
+        self._free = asyncio.Semaphore(at_once)
+        self._keeping = asyncio.Lock()
+        self._kept = asyncio.Event()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._marking: asyncio.Future[None] | None = None
+        self._failure: BaseException | None = None
+
+    async def run(self, rows: Iterable[Row]) -> None:
+        """Until all of them are answered. Ended early, by an error or cancelled, it leaves nothing under way."""
+        done = self._store.done
+        try:
+            for row in windows(row for row in rows if row.number not in done):
+                await self._room_for(row)
+                task = asyncio.create_task(self._one(row))
+                self._tasks.add(task)
+                task.add_done_callback(self._ended)
+            while self._tasks and self._failure is None:
+                await asyncio.wait(self._tasks, return_when=asyncio.FIRST_EXCEPTION)
+        finally:
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+            if self._marking is not None:  # its thread goes on, whoever waited for it
+                await asyncio.wait({self._marking})
+        if self._failure is not None:
+            raise self._failure
+
+    async def _room_for(self, row: Row) -> None:
+        """Raises what has ended the run."""
+        await self._free.acquire()
+        while self._failure is None and self._tasks and row.number - self._store.done.upto > self._most_ahead:
+            self._kept.clear()
+            await self._kept.wait()
+        if self._failure is not None:
+            raise self._failure
+
+    async def _one(self, row: Row) -> None:
+        answered = await self._answer(row)
+        async with self._keeping:
+            self._store.take(answered)
+            if self._store.due:
+                self._marking = asyncio.ensure_future(asyncio.to_thread(self._store.mark))
+                await asyncio.shield(self._marking)
+        self._told(answered)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None and self._failure is None:
+            self._failure = error
+        self._free.release()
+        self._kept.set()

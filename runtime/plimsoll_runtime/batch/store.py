@@ -1,0 +1,228 @@
+"""Takes answers as they come and writes them, in order or not, so that a run that was killed goes on where it was.
+
+What is written where, and when it is safe: `take` adds an answer to the journal, which from then on survives the
+process. Its line goes to the file of answers or of errors, in order as soon as all before it are there. Every few
+seconds `mark` makes both files safe (fsync) and then says in the journal, which it makes safe too, how long they are.
+Whoever opens the store again cuts both files to the last mark, and writes again from the journal what was added since.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from plimsoll_runtime import locked_folder
+from plimsoll_runtime.batch.done import Done
+from plimsoll_runtime.batch.job import check_same
+from plimsoll_runtime.batch.journal import Begin, End, Journal, Mark, Place
+from plimsoll_runtime.batch.part import Part
+from plimsoll_runtime.batch.places import Places, sync_folder
+from plimsoll_runtime.batch.row import Answered, Tally
+from plimsoll_runtime.errors import UsageError
+
+LOCK, JOURNAL, ANSWERS, ERRORS = "lock", "journal", "answers.jsonl", "errors.jsonl"
+MARK_SECONDS = 5.0
+MARK_BYTES = 16 * 2**20
+"""Of the journal: what the machine's end may cost, and what is read again when a run goes on."""
+KEPT_BYTES = 64 * 2**20
+"""Of the journal: what is written is dropped once it is so long."""
+
+
+class Store:
+    """The answers of one run. To be used with `with`; one process at a time has it (UsageError)."""
+
+    def __init__(
+        self,
+        places: Places,
+        job: Mapping[str, Any],
+        *,
+        ordered: bool,
+        created: int,
+        clock: Callable[[], float] = time.monotonic,
+        mark_bytes: int = MARK_BYTES,
+        kept_bytes: int = KEPT_BYTES,
+    ) -> None:
+        """Open the work of this job, or begin it at the Unix time `created`. Raises UsageError for another job's."""
+        self._places = places
+        self._ordered = ordered
+        self._clock = clock
+        self._mark_bytes, self._kept_bytes = mark_bytes, kept_bytes
+        places.work.mkdir(exist_ok=True)
+        lock = locked_folder.lock(places.work, LOCK, make=True)
+        if lock is None:
+            raise _busy(places)
+        self._lock = lock
+        self._journal = Journal(places.work / JOURNAL)
+        self._parts: list[Part] = []
+        self._begin = Begin(dict(job), created)
+        self._pending: dict[int, Place] = {}
+        self.done = Done()
+        self.tally = Tally()
+        self.end: End | None = None
+        self._seconds, self._began = 0.0, clock()
+        self._marked, self._marked_at = 0, self._began
+        try:
+            self._recover()
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of everything. The work stays, and nothing is lost: what is in no file yet is in the journal."""
+        for part in self._parts:
+            part.close()
+        self._journal.close()
+        os.close(self._lock)
+
+    @property
+    def created(self) -> int:
+        """When the job began, whichever run it was (Unix time)."""
+        return self._begin.created
+
+    @property
+    def seconds(self) -> float:
+        """How long all runs together have taken so far."""
+        return self._seconds + self._clock() - self._began
+
+    @property
+    def due(self) -> bool:
+        """Whether it is time for a mark."""
+        late = self._clock() - self._marked_at >= MARK_SECONDS and self._journal.size > self._marked
+        return late or self._journal.size - self._marked >= self._mark_bytes
+
+    def take(self, answered: Answered) -> None:
+        """Keep an answer."""
+        place = self._journal.add(answered)
+        self.done.add(answered.number)
+        if self._ordered and answered.number != self.tally.rows:
+            self._pending[answered.number] = place
+            return
+        self._write(answered)
+        self._write_pending()
+
+    def mark(self) -> None:
+        """Make safe what was taken so far."""
+        for part in self._parts:
+            part.sync()
+        answers, errors = (part.size for part in self._parts)
+        beyond = [] if self._ordered else sorted(self.done.beyond)
+        upto = self.tally.rows if self._ordered else self.done.upto
+        mark = Mark(upto, beyond, answers, errors, self.tally, self.seconds)
+        if self._journal.size > self._kept_bytes:
+            self._shorten(mark)
+        else:
+            self._journal.add(mark)
+            self._journal.sync()
+        self._marked, self._marked_at = self._journal.size, self._clock()
+
+    def finish(self) -> End:
+        """Every row is answered: make safe that it is so."""
+        assert not self._pending, "rows are missing"
+        if self.end is None:
+            self.mark()
+            self.end = End(self.tally, self.seconds)
+            self._journal.add(self.end)
+            self._journal.sync()
+        return self.end
+
+    def remove(self) -> None:
+        """Everything is in its place: delete the work, which is of no use any more."""
+        locked_folder.remove(self._places.work, LOCK)
+
+    def check_integrity(self) -> None:
+        """Raises AssertionError where records disagree."""
+        self.done.check_integrity()
+        assert self.tally.rows + len(self._pending) == len(self.done)
+        assert self._ordered or not self._pending
+        assert all(number > self.tally.rows for number in self._pending)
+
+    def _recover(self) -> None:
+        """Read the journal, and bring the files to where it says that they were."""
+        mark = Mark(0, [], 0, 0, Tally(), 0.0)
+        begun = False
+        since: dict[int, Place] = {}
+        for place, record in self._journal.records():
+            match record:
+                case Begin():
+                    check_same(self._begin.job, record.job, str(self._places.work))
+                    self._begin, begun = record, True
+                case Answered():
+                    since[record.number] = place
+                case Mark():
+                    mark = record
+                    since = {n: p for n, p in since.items() if self._ordered and n >= mark.upto}
+                case End():
+                    self.end = record
+        self.tally, self._seconds, self.done = mark.tally, mark.seconds, Done(mark.upto, mark.beyond)
+        if self.end is not None:  # the files may be in their places already
+            return
+        self._parts.append(Part(self._places.work / ANSWERS, mark.answers))
+        self._parts.append(Part(self._places.work / ERRORS, mark.errors))
+        if not begun:
+            self._journal.add(self._begin)
+            sync_folder(self._places.work)
+            sync_folder(self._places.work.parent)
+        for number, place in since.items():
+            self.done.add(number)
+            if self._ordered:
+                self._pending[number] = place
+            else:
+                self._write(self._answered(place))
+        self._write_pending()
+        self.mark()
+
+    def _write(self, answered: Answered) -> None:
+        self._parts[answered.failed].add(answered.line)
+        self.tally = self.tally.plus(answered)
+
+    def _write_pending(self) -> None:
+        while (place := self._pending.pop(self.tally.rows, None)) is not None:
+            self._write(self._answered(place))
+
+    def _answered(self, place: Place) -> Answered:
+        record = self._journal.read(place)
+        assert isinstance(record, Answered)
+        return record
+
+    def _shorten(self, mark: Mark) -> None:
+        """Put a journal in this one's place that has only what is still needed."""
+        path = self._journal.path
+        fresh_path = path.with_name(f"{JOURNAL}.new")
+        fresh_path.unlink(missing_ok=True)
+        fresh = Journal(fresh_path)
+        fresh.add(self._begin)
+        fresh.add(mark)
+        self._pending = {number: fresh.add(self._answered(place)) for number, place in self._pending.items()}
+        fresh.sync()
+        fresh_path.replace(path)
+        sync_folder(path.parent)
+        fresh.path = path
+        self._journal.close()
+        self._journal = fresh
+
+
+def discard(places: Places) -> None:
+    """Throw away the work and whatever a complete run has left. Raises UsageError where one goes on now."""
+    try:
+        held = locked_folder.lock(places.work, LOCK, make=places.work.exists())
+    except FileNotFoundError:
+        held = -1
+    if held is None:
+        raise _busy(places)
+    if held >= 0:
+        locked_folder.remove(places.work, LOCK)
+        os.close(held)
+    for path in places.made:
+        path.unlink(missing_ok=True)
+
+
+def _busy(places: Places) -> UsageError:
+    return UsageError(f"another run is writing {places.output} now; wait for it, or give another OUTPUT")

@@ -1,0 +1,88 @@
+"""How a batch goes, on standard error: a bar on a terminal, else a line every half minute."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from typing import TextIO
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from plimsoll_runtime.batch.row import Answered, Tally
+
+LINE_SECONDS = 30.0
+LOOK_ROWS = 64
+"""Rows between two looks at the clock, or at the terminal."""
+
+
+class Board:
+    """Counts what is answered; `show` gets the counts as words, and the bytes of the input that are behind."""
+
+    def __init__(self, show: Callable[[str, int], None], start: Callable[[int], None]) -> None:
+        self._show = show
+        self._start = start
+        self._tally = Tally()
+        self._resumed = self._upto = 0
+        self._began = time.monotonic()
+
+    def begin(self, total: int, resumed: int) -> None:
+        """The rows begin."""
+        self._resumed, self._began = resumed, time.monotonic()
+        self._start(total)
+
+    def told(self, answered: Answered) -> None:
+        """One more is answered."""
+        self._tally = self._tally.plus(answered)
+        self._upto = max(self._upto, answered.upto)
+        if self._tally.rows % LOOK_ROWS == 0:
+            self._show(self._words(), self._upto)
+
+    def _words(self) -> str:
+        tally, seconds = self._tally, time.monotonic() - self._began
+        tokens = tally.prompt_tokens + tally.completion_tokens
+        cached = tally.cached_tokens / tally.prompt_tokens if tally.prompt_tokens else 0.0
+        failed = f", {tally.failed} failed" if tally.failed else ""
+        rows = f"{self._resumed + tally.rows} rows{failed}"
+        return f"{rows}, {tokens / seconds if seconds else 0:.0f} tokens/s, {cached:.0%} of prompts cached"
+
+
+@contextlib.contextmanager
+def board(stream: TextIO) -> Iterator[Board]:
+    """A board for as long as the run takes."""
+    if not stream.isatty():
+        yield _lines(stream)
+        return
+    columns = (
+        BarColumn(),
+        TextColumn("{task.percentage:>3.0f} %"),
+        TextColumn("{task.description}"),
+        TimeRemainingColumn(),
+    )
+    bars = Progress(*columns, console=Console(file=stream))
+    task = bars.add_task("", total=None)
+
+    def start(total: int) -> None:
+        bars.update(task, total=total)
+        bars.start()
+
+    with contextlib.ExitStack() as stack:
+        stack.callback(bars.stop)
+        yield Board(lambda words, upto: bars.update(task, description=words, completed=upto), start)
+
+
+def _lines(stream: TextIO) -> Board:
+    last, whole = time.monotonic(), 1
+
+    def start(total: int) -> None:
+        nonlocal last, whole
+        last, whole = time.monotonic(), max(1, total)
+
+    def show(words: str, upto: int) -> None:
+        nonlocal last
+        if time.monotonic() - last >= LINE_SECONDS:
+            last = time.monotonic()
+            print(f"{upto / whole:.0%} of the input, {words}", file=stream, flush=True)
+
+    return Board(show, start)
