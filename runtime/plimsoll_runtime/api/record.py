@@ -14,7 +14,8 @@ class RequestRecord:
     `token_gaps` are (seconds, tokens): the time since the choice's previous tokens, and how many came then.
     `text_seconds` went into detokenising and stop strings, `send_seconds` into encoding and sending a stream's events,
     waiting for a slow reader included. `tenant` is the name of whose cached prefixes it may use (see `tenants`), and
-    `model` the first name of the model that it got; `load` says how busy that one is (see `load`).
+    `model` the first name of the model that it got; `load` says how busy that one is (see `load`). `ignored`: which
+    fields of its body were left aside (see `ignored`).
     """
 
     request_id: str
@@ -22,6 +23,7 @@ class RequestRecord:
     tenant: str = ""
     model: str = ""
     load: Callable[[], str] | None = None
+    ignored: str = ""
     prompt_tokens: int = 0
     cached_tokens: int = 0
     completion_tokens: int = 0
