@@ -20,13 +20,14 @@ from plimsoll_gateway.body import Body, ClientGone, Message, Receive, discard_un
 from plimsoll_gateway.budget import SMALL_BYTES, Budget
 from plimsoll_gateway.caller import caller_of
 from plimsoll_gateway.capacity import Capacity
-from plimsoll_gateway.catalog import model_list, one_model
+from plimsoll_gateway.catalog import anthropic_list, anthropic_model, model_list, one_model
 from plimsoll_gateway.client.pool import Pool
 from plimsoll_gateway.cold import ColdStarts
 from plimsoll_gateway.comments import Comments
 from plimsoll_gateway.connections import Connections
 from plimsoll_gateway.credential import Credential
 from plimsoll_gateway.demand.ledger import Demand
+from plimsoll_gateway.dialect import ANTHROPIC, dialect_of
 from plimsoll_gateway.errors import (
     Refusal,
     internal_error,
@@ -135,12 +136,13 @@ class Gateway:
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """Answer one request (uvicorn is configured to send nothing but HTTP)."""
         headers: dict[bytes, bytes] = dict(scope["headers"])
-        stream = Stream(send, request_id(headers.get(b"x-request-id")))
+        dialect = dialect_of(scope["path"], headers)
+        stream = Stream(send, request_id(headers.get(b"x-request-id")), dialect)
         exchange = Exchange(scope, headers, receive, stream)
         try:
             await self._answer(exchange)
         except Refusal as refusal:
-            exchange.code = refusal.status  # where the head of a stream is out, it is told as an event
+            exchange.code = dialect.status(refusal)  # where the head of a stream is out, it is told as an event
             await stream.fail(refusal)
         except ClientGone:
             if not stream.said_all:  # many clients hang up as soon as they have read the last event
@@ -164,14 +166,14 @@ class Gateway:
         elif path in self._own_paths or path.startswith(MODEL_PREFIX):
             exchange.allow("GET", "HEAD")
             if path not in PROBES:
-                exchange.key = self._keyring.authenticate(exchange.headers.get(b"authorization"))
+                exchange.key = self._keyring.authenticate(exchange.headers)
             await self._own(exchange)
         else:
             raise unknown_path(path)
 
     async def _forward(self, exchange: Exchange) -> None:
         try:
-            exchange.key = self._keyring.authenticate(exchange.headers.get(b"authorization"))
+            exchange.key = self._keyring.authenticate(exchange.headers)
             admission = self._quotas.admit(exchange.key)
         except Refusal:
             await discard_unread(exchange.receive, exchange.headers)
@@ -244,7 +246,7 @@ class Gateway:
             body=body,
             request_id=exchange.stream.request_id,
             model_name=asked.model,
-            wanted=Wanted(prefix_blocks(root, asked.prefix)),
+            wanted=Wanted(prefix_blocks(root, asked.prefix, asked.hint)),
             key=key,
             voucher=None if key is None else Voucher(tenant, credential.current if credential else None),
             meter=None if key is None else Meter(asked.prompt_tokens),
@@ -270,6 +272,8 @@ class Gateway:
     async def _own(self, exchange: Exchange) -> None:
         stream, table = exchange.stream, self._store.current
         match exchange.path:
+            case "/v1/models" if stream.dialect is ANTHROPIC:
+                await stream.whole(200, JSON, anthropic_list(table, exchange.scope["query_string"], exchange.key))
             case "/v1/models":
                 await stream.whole(200, JSON, model_list(table, exchange.key))
             case "/live":
@@ -280,7 +284,8 @@ class Gateway:
             case "/metrics":
                 await stream.whole(200, CONTENT_TYPE, self._metrics.render())
             case path:
-                await stream.whole(200, JSON, one_model(table, path.removeprefix(MODEL_PREFIX), exchange.key))
+                told = anthropic_model if stream.dialect is ANTHROPIC else one_model
+                await stream.whole(200, JSON, told(table, path.removeprefix(MODEL_PREFIX), exchange.key))
 
     def _health(self) -> tuple[int, bytes]:
         if self._draining:

@@ -14,16 +14,21 @@ BYTES_PER_TOKEN = 4  # of English text and of code; other writing has up to thre
 USUAL_ANSWER = 256  # tokens, where the request does not bound them
 MOST_ANSWERS = 4096  # of one request, as the runtime takes them
 _PROMPTS = ("messages", "prompt", "input", "tokens", "text")
+_BEFORE = ("tools", "system")
+"""What chat templates show before the messages."""
 _BOUNDS = ("max_completion_tokens", "max_tokens", "max_output_tokens")
 # Requests that generate nothing.
 _COUNT = msgspec.json.Decoder(int)
-_PROMPT_ALONE = frozenset(["/v1/embeddings", "/tokenize", "/detokenize"])
+_PROMPT_ALONE = frozenset(["/v1/embeddings", "/v1/messages/count_tokens", "/tokenize", "/detokenize"])
+_NOTHING = memoryview(b"")
+_NO_HINT = (b"", b"null", b'""')
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
     """`prompt_tokens` and `answer_tokens` are guesses from sizes and bounds. `prefix`: how the prompt's JSON begins;
-    `salt`: the JSON of the client's cache_salt, empty where there is none. `streams`: the answer is to be a stream.
+    `salt`: the JSON of the client's cache_salt, `hint` that of its prompt_cache_key, each empty where there is none.
+    `streams`: the answer is to be a stream.
     """
 
     model: str
@@ -31,6 +36,7 @@ class Asked:
     answer_tokens: int
     prefix: bytes
     salt: bytes
+    hint: bytes = b""
     streams: bool = False
 
     @property
@@ -43,22 +49,29 @@ def read_asked(path: str, text: memoryview) -> Asked:
     """What the body of a request for `path` asks. Raises Refusal 400 that says what is wrong with it."""
     members = read_members(text)
     name = name_in(members)
-    prompt = next((members[key] for key in _PROMPTS if key in members), memoryview(b""))
-    salt = members.get("cache_salt", memoryview(b""))
+    prompt = [members[key] for key in _BEFORE if key in members]
+    prompt.append(next((members[key] for key in _PROMPTS if key in members), _NOTHING))
+    hint = members.get("prompt_cache_key", _NOTHING)
     return Asked(
         model=name,
-        prompt_tokens=1 + len(prompt) // BYTES_PER_TOKEN,
+        prompt_tokens=1 + sum(map(len, prompt)) // BYTES_PER_TOKEN,
         answer_tokens=0 if path in _PROMPT_ALONE else _answer_tokens(members),
-        prefix=bytes(prompt[:PREFIX_BYTES]),
-        salt=bytes(salt[:PREFIX_BYTES]),
+        prefix=_beginning(prompt),
+        salt=bytes(members.get("cache_salt", _NOTHING)[:PREFIX_BYTES]),
+        hint=b"" if hint in _NO_HINT else bytes(hint[:PREFIX_BYTES]),
         streams=bytes(members.get("stream", b"")[:5]) == b"true",
     )
+
+
+def _beginning(parts: list[memoryview]) -> bytes:
+    """The first PREFIX_BYTES of all of them, one after the other."""
+    return b"".join(part[:PREFIX_BYTES] for part in parts)[:PREFIX_BYTES]
 
 
 def _answer_tokens(members: Mapping[str, memoryview]) -> int:
     bounds = (_count(members, key) for key in _BOUNDS)
     each = next((bound for bound in bounds if bound is not None), USUAL_ANSWER)
-    return each * min(MOST_ANSWERS, max(1, _count(members, "n") or 1))
+    return each * min(MOST_ANSWERS, max(1, _count(members, "best_of") or 1, _count(members, "n") or 1))
 
 
 def _count(members: Mapping[str, memoryview], key: str) -> int | None:

@@ -1,29 +1,89 @@
-"""`/v1/models`: what can be asked for, in OpenAI's shape."""
+"""`/v1/models`: what can be asked for, in OpenAI's shape or Anthropic's."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any
+from urllib.parse import parse_qs
 
-from plimsoll_gateway.errors import model_not_allowed, no_table
+from plimsoll_gateway.errors import bad_request, model_not_allowed, no_table
 from plimsoll_gateway.keys.record import ApiKey
 from plimsoll_gateway.relay import find_model
 from plimsoll_gateway.table import Model, Table
 
+PAGE = 20
+MOST_OF_A_PAGE = 1000
+
 
 def model_list(table: Table | None, key: ApiKey | None = None) -> bytes:
     """All names, or those that the key may use, as JSON. Raises Refusal before the first table."""
-    if table is None:
-        raise no_table()
-    names = [name for name in table.names() if key is None or key.may_use(name)]
+    table, names = _known(table, key)
     return json.dumps({"object": "list", "data": [_entry(name, table.owners[name]) for name in names]}).encode()
 
 
 def one_model(table: Table | None, name: str, key: ApiKey | None = None) -> bytes:
     """One name, as JSON. Raises Refusal 404 for an unknown one, 403 for one that the key may not use."""
+    return json.dumps(_entry(name, _model(table, name, key))).encode()
+
+
+def anthropic_list(table: Table | None, query: bytes, key: ApiKey | None = None) -> bytes:
+    """The same in Anthropic's shape: the page that the query asks for. Raises Refusal, 400 for a query that is none."""
+    table, names = _known(table, key)
+    page, more = page_of(names, query)
+    data = [_anthropic_entry(name, table.owners[name]) for name in page]
+    ends = {"first_id": page[0] if page else None, "last_id": page[-1] if page else None}
+    return json.dumps({"data": data, "has_more": more, **ends}).encode()
+
+
+def anthropic_model(table: Table | None, name: str, key: ApiKey | None = None) -> bytes:
+    """One name in Anthropic's shape. Raises Refusal as `one_model`."""
+    return json.dumps(_anthropic_entry(name, _model(table, name, key))).encode()
+
+
+def page_of(names: Sequence[str], query: bytes) -> tuple[Sequence[str], bool]:
+    """The names from `after_id` on or up to `before_id`, `limit` of them, and whether there are more that way.
+
+    Raises Refusal 400.
+    """
+    asked = parse_qs(query.decode("latin-1"), keep_blank_values=True)
+    limit = _limit(asked)
+    after, before = (_place(names, asked, field) for field in ("after_id", "before_id"))
+    if after is not None and before is not None:
+        raise bad_request("Give 'after_id' or 'before_id', not both.", param="before_id")
+    if before is not None:
+        return names[max(0, before - limit) : before], before > limit
+    start = 0 if after is None else after + 1
+    return names[start : start + limit], len(names) > start + limit
+
+
+def _limit(asked: Mapping[str, Sequence[str]]) -> int:
+    text = asked.get("limit", [str(PAGE)])[-1]
+    if not (text.isascii() and text.isdigit() and len(text) < 6 and 1 <= int(text) <= MOST_OF_A_PAGE):
+        raise bad_request(f"'limit' must be a whole number from 1 to {MOST_OF_A_PAGE}.", param="limit")
+    return int(text)
+
+
+def _place(names: Sequence[str], asked: Mapping[str, Sequence[str]], field: str) -> int | None:
+    if field not in asked:
+        return None
+    try:
+        return names.index(asked[field][-1])
+    except ValueError:
+        raise bad_request(f"'{field}' names no model that is listed.", param=field) from None
+
+
+def _known(table: Table | None, key: ApiKey | None) -> tuple[Table, list[str]]:
+    if table is None:
+        raise no_table()
+    return table, [name for name in table.names() if key is None or key.may_use(name)]
+
+
+def _model(table: Table | None, name: str, key: ApiKey | None) -> Model:
     if key is not None and not key.may_use(name):
         raise model_not_allowed(key.name, name)
-    return json.dumps(_entry(name, find_model(table, name, key))).encode()
+    return find_model(table, name, key)
 
 
 def _entry(name: str, model: Model) -> dict[str, Any]:
@@ -38,3 +98,8 @@ def _entry(name: str, model: Model) -> dict[str, Any]:
         "ready_replicas": ready,
         "message": model.message,
     }
+
+
+def _anthropic_entry(name: str, model: Model) -> dict[str, Any]:
+    created = datetime.fromtimestamp(int(model.created), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return {"type": "model", "id": name, "display_name": name, "created_at": created, "lifecycle": "active"}

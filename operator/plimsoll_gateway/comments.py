@@ -57,7 +57,7 @@ class Comments:
         self._task = asyncio.get_running_loop().create_task(self._run(self._over))
 
     async def _run(self, over: asyncio.Event) -> None:
-        await self._stream.start(200, [*HEADERS, self._stream.id_header], events=True)
+        await self._stream.start(200, [*HEADERS, *self._stream.id_headers], events=True)
         while not over.is_set():
             await self._stream.push(COMMENT)
             with suppress(TimeoutError):

@@ -1,4 +1,4 @@
-"""What the gateway itself refuses, in OpenAI's shape with a true status."""
+"""What the gateway itself refuses, with a true status; in OpenAI's shape where no other is asked for (`dialect`)."""
 
 from __future__ import annotations
 
@@ -9,11 +9,15 @@ from collections.abc import Sequence
 import msgspec
 
 from plimsoll_cluster.unreadable import UNREADABLE
+from plimsoll_gateway.offers import not_offered
 from plimsoll_gateway.table import Model
 
 # An error that lists every model of a large cluster would help nobody.
 MOST_NAMES_LISTED = 50
 RETRY_AFTER_SECONDS = 5
+UNAVAILABLE = 503
+ANTHROPIC_OVERLOADED = 529
+"""What Anthropic's clients are told in place of 503."""
 
 
 class Refusal(Exception):
@@ -57,12 +61,14 @@ def bad_request(message: str, *, param: str | None = None, code: str = "invalid_
 
 def missing_key() -> Refusal:
     """401: the gateway has keys, and the request has none."""
-    return _unauthorized("Missing API key. Give yours in the header 'Authorization: Bearer KEY'.")
+    return _unauthorized("Missing API key. Give yours in the header 'Authorization: Bearer KEY' or 'x-api-key: KEY'.")
 
 
 def wrong_key() -> Refusal:
     """401: nobody has this key. It is not quoted, for it may be a key all but one letter."""
-    return _unauthorized("Incorrect API key. Give a valid one in the header 'Authorization: Bearer KEY'.")
+    return _unauthorized(
+        "Incorrect API key. Give a valid one in the header 'Authorization: Bearer KEY' or 'x-api-key: KEY'."
+    )
 
 
 def _unauthorized(message: str) -> Refusal:
@@ -158,8 +164,10 @@ def too_many_questions(most: int) -> Refusal:
 
 
 def unknown_path(path: str) -> Refusal:
-    """404 for a URL that this gateway does not serve."""
-    return Refusal(404, f"Unknown path {path}. The OpenAI API is served under /v1.", code="unknown_path")
+    """404 for a URL that this gateway does not serve, with what it would be where that is known."""
+    if (what := not_offered(path)) is not None:
+        return Refusal(404, f"{what}: not offered here ({_shortened(path)}).", code="not_offered")
+    return Refusal(404, f"Unknown path {_shortened(path)}. The OpenAI API is served under /v1.", code="unknown_path")
 
 
 def wrong_method(method: str, path: str, allowed: str) -> Refusal:
@@ -222,7 +230,7 @@ def no_table() -> Refusal:
 
 
 def _unavailable(message: str, code: str, *headers: tuple[str, str]) -> Refusal:
-    return Refusal(503, message, code=code, headers=[("retry-after", str(RETRY_AFTER_SECONDS)), *headers])
+    return Refusal(UNAVAILABLE, message, code=code, headers=[("retry-after", str(RETRY_AFTER_SECONDS)), *headers])
 
 
 def told_by_replica(name: str, status: int, body: bytes) -> Refusal:
@@ -230,21 +238,32 @@ def told_by_replica(name: str, status: int, body: bytes) -> Refusal:
     error = _told(body)
     if error is None:
         return upstream_failed(name, f"its answer was no stream (status {status})")
-    kind = error.type or None
-    return Refusal(status, error.message, code=error.code or "upstream_failed", param=error.param, kind=kind)
+    status = UNAVAILABLE if status == ANTHROPIC_OVERLOADED else status
+    return Refusal(status, error.message, code=error.code_told or "upstream_failed", param=error.param, kind=error.type)
 
 
 def code_of(body: bytes) -> str | None:
-    """The `code` of a replica's error; None where it has none, or is no error in OpenAI's shape."""
+    """The code of a replica's error; None where it has none, or is no error in OpenAI's shape or Anthropic's."""
     error = _told(body)
-    return None if error is None else error.code
+    return None if error is None else error.code_told
+
+
+class _Details(msgspec.Struct):
+    error_code: str | None = None
 
 
 class _Error(msgspec.Struct):
+    """OpenAI's, with `code`; or Anthropic's, with `details`."""
+
     message: str
     type: str | None = None
     code: str | None = None
     param: str | None = None
+    details: _Details | None = None
+
+    @property
+    def code_told(self) -> str | None:
+        return self.code if self.details is None else self.details.error_code
 
 
 class _Told(msgspec.Struct):
@@ -252,7 +271,7 @@ class _Told(msgspec.Struct):
 
 
 def _told(body: bytes) -> _Error | None:
-    """The error that a replica's answer is; None where it is none in OpenAI's shape."""
+    """The error that a replica's answer is; None where it is none that we know."""
     try:
         return msgspec.json.decode(body, type=_Told).error
     except UNREADABLE:

@@ -34,7 +34,7 @@ LOAD = b"x-plimsoll-load"
 BELIEVED = b"believed"
 PRIVATE = frozenset([TENANT, CREDENTIAL, LOAD])
 # The gateway's keys are for the gateway alone.
-KEY = frozenset([b"authorization"])
+KEY = frozenset([b"authorization", b"x-api-key"])
 # The gateway is the server that the client sees. The length stays: the body is passed on as it is.
 RESPONSE_ONLY = frozenset([b"date", b"server"])
 

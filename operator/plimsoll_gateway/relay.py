@@ -14,7 +14,15 @@ from plimsoll_gateway.client.errors import ConnectError, ConnectTimeoutError, Re
 from plimsoll_gateway.client.pool import Pool
 from plimsoll_gateway.comments import Comments
 from plimsoll_gateway.demand.tally import Tally
-from plimsoll_gateway.errors import code_of, no_table, not_ready, unknown_model, upstream_failed
+from plimsoll_gateway.errors import (
+    ANTHROPIC_OVERLOADED,
+    UNAVAILABLE,
+    code_of,
+    no_table,
+    not_ready,
+    unknown_model,
+    upstream_failed,
+)
 from plimsoll_gateway.keys.record import ApiKey
 from plimsoll_gateway.limits import WAKE_SECONDS
 from plimsoll_gateway.pick import Picker
@@ -32,6 +40,8 @@ log = logging.getLogger(__name__)
 ATTEMPTS = 2
 MOVED = "moved"
 NO_SUCH_MODEL = "model_not_found"  # the `code` of a runtime's error
+ELSEWHERE = frozenset([UNAVAILABLE, ANTHROPIC_OVERLOADED])
+"""Statuses of a replica that cannot answer now: another one may."""
 
 
 def find_model(table: Table | None, name: str, key: ApiKey | None = None) -> Model:
@@ -200,7 +210,7 @@ class Relay:
             answer.close()
             tally.unanswered()
             raise upstream_failed(call.model_name, f"its status was {answer.status}")
-        if answer.status == 503 and stream is not None and stream.status is None:
+        if answer.status in ELSEWHERE and stream is not None and stream.status is None:
             self._witness.heard(call, model, replica, answer)
             answer.close()
             return Failure(replica, "unavailable", "it was unavailable", same_again=False)

@@ -5,20 +5,21 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 
 from plimsoll_gateway.body import Message
+from plimsoll_gateway.dialect import OPENAI, Dialect
 from plimsoll_gateway.errors import Refusal
 from plimsoll_gateway.sse import EventAligner
 
 Send = Callable[[Message], Awaitable[None]]
 Headers = Sequence[tuple[bytes, bytes]]
-DONE = b"data: [DONE]\n\n"
 
 
 class Stream:
     """Sends through ASGI and remembers what it sent, so that an error can still be told in a form that fits."""
 
-    def __init__(self, send: Send, request_id: str) -> None:
+    def __init__(self, send: Send, request_id: str, dialect: Dialect = OPENAI) -> None:
         self._send = send
         self.request_id = request_id
+        self.dialect = dialect
         self._aligner: EventAligner | None = None
         self._complete = False
         self.status: int | None = None  # of what was sent; None while nothing was
@@ -26,9 +27,10 @@ class Stream:
         self.said_all = False  # the last event has been sent, and only the end of the body is missing
 
     @property
-    def id_header(self) -> tuple[bytes, bytes]:
+    def id_headers(self) -> Headers:
         """The request's id, in each answer of the gateway's own."""
-        return (b"x-request-id", self.request_id.encode("ascii"))
+        value = self.request_id.encode("ascii")
+        return [(name, value) for name in self.dialect.id_names]
 
     async def start(self, status: int, headers: Headers, *, events: bool = False) -> None:
         """Send status and headers; `events` marks a body of server-sent events."""
@@ -40,7 +42,7 @@ class Stream:
         """Pass on a piece of the body; returns when the client's buffers have room for more."""
         ready = chunk if self._aligner is None else self._aligner.push(chunk)
         if ready:
-            self.said_all = self._aligner is not None and ready.endswith(DONE)
+            self.said_all = self._aligner is not None and ready.endswith(self.dialect.done)
             await self._send({"type": "http.response.body", "body": ready, "more_body": True})
 
     async def finish(self, last: bytes = b"") -> None:
@@ -54,7 +56,7 @@ class Stream:
         own = [
             (b"content-type", content_type),
             (b"content-length", b"%d" % len(body)),
-            self.id_header,
+            *self.id_headers,
         ]
         await self.start(status, [*own, *headers])
         await self.finish(body)
@@ -68,7 +70,9 @@ class Stream:
         """
         if self.status is None:
             headers = [(name.encode("ascii"), value.encode("ascii")) for name, value in refusal.headers]
-            await self.whole(refusal.status, b"application/json", refusal.body, headers)
+            body = self.dialect.body(refusal, self.request_id)
+            await self.whole(self.dialect.status(refusal), b"application/json", body, headers)
         elif self._aligner is not None and not self._aligner.inside_event and not self._complete:
             self._complete = True
-            await self._send({"type": "http.response.body", "body": refusal.event, "more_body": False})
+            event = self.dialect.event(refusal, self.request_id)
+            await self._send({"type": "http.response.body", "body": event, "more_body": False})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Protocol
 
 from plimsoll_gateway.errors import missing_key, wrong_key
@@ -29,13 +30,12 @@ class Keyring:
         """Those that are valid now; None where nobody needs one."""
         return None if self._source is None else self._source.current
 
-    def authenticate(self, authorization: bytes | None) -> ApiKey | None:
-        """The key in an Authorization header; None where nobody needs one. Raises Refusal 401."""
+    def authenticate(self, headers: Mapping[bytes, bytes]) -> ApiKey | None:
+        """The key of a request's headers; None where nobody needs one. Raises Refusal 401."""
         if self._source is None:
             return None
-        scheme, _, given = (authorization or b"").strip().partition(b" ")
-        text = given.strip()
-        if scheme.lower() != b"bearer" or not text:
+        text = given_key(headers)
+        if not text:
             raise missing_key()
         digest = digest_of(text)
         # Found by its hash: how long the search takes tells of the hash at most, and that of no key that is not known.
@@ -43,3 +43,10 @@ class Keyring:
         if key is None:
             raise wrong_key()
         return key
+
+
+def given_key(headers: Mapping[bytes, bytes]) -> bytes:
+    """The key after `Bearer` in Authorization, else that of x-api-key, as Anthropic's clients send it; or nothing."""
+    scheme, _, given = headers.get(b"authorization", b"").strip().partition(b" ")
+    bearer = given.strip() if scheme.lower() == b"bearer" else b""
+    return bearer or headers.get(b"x-api-key", b"").strip()

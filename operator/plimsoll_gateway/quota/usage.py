@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import re
 
-# Within a text of the answer the quotes would be escaped, so that no model can write this.
+# Within a text of the answer the quotes would be escaped. What a model writes as JSON, in Anthropic's form the input of
+# a tool, stands before the answer's usage: the last one counts.
+_USAGE = b'"usage"'
 _TOTAL = re.compile(rb'"total_tokens"\s*:\s*(\d{1,12})')
+_PART = re.compile(rb'"(?:(?:cache_creation_|cache_read_)?input|output)_tokens"\s*:\s*(\d{1,12})')
 _EVENT = b"data: {"
 TAIL = 2048
 
@@ -57,5 +60,14 @@ class Meter:
         """What is known now."""
         if not self._begun:
             return self._prompt if self._awaited else 0
-        told = _TOTAL.findall(self._tail)
-        return int(told[-1]) if told else self._prompt + self._events
+        told = _told(self._tail)
+        return self._prompt + self._events if told is None else told
+
+
+def _told(tail: bytes) -> int | None:
+    """What the usage says with which an answer ends: all tokens, or in Anthropic's form the parts of them."""
+    usage = tail[tail.rfind(_USAGE) :] if _USAGE in tail else b""
+    if totals := _TOTAL.findall(usage):
+        return int(totals[-1])
+    parts = _PART.findall(usage)
+    return sum(map(int, parts)) if parts else None

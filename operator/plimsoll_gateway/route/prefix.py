@@ -15,10 +15,16 @@ MOST_BLOCKS = 16
 PREFIX_BYTES = BLOCK_BYTES * MOST_BLOCKS
 
 
-def prefix_blocks(root: bytes, text: bytes) -> tuple[int, ...]:
-    """The names of the whole blocks of a text, at most MOST_BLOCKS; each depends on all before it and on the root."""
+def prefix_blocks(root: bytes, text: bytes, hint: bytes = b"") -> tuple[int, ...]:
+    """The names of the whole blocks of a text, at most MOST_BLOCKS; each depends on all before it and on the root.
+
+    A `hint` is a block of its own before them: requests with the same one go to one place, however short they are.
+    """
     digest = blake2b(root, digest_size=8)
     names = []
+    if hint:
+        digest.update(b"\0" + hint)
+        names.append(int.from_bytes(digest.digest(), "little"))
     for at in range(0, min(len(text), PREFIX_BYTES) - BLOCK_BYTES + 1, BLOCK_BYTES):
         digest.update(text[at : at + BLOCK_BYTES])
         names.append(int.from_bytes(digest.digest(), "little"))

@@ -9,6 +9,8 @@ from plimsoll_operator.identity import PORT
 from plimsoll_operator.spec import Spec
 
 CLAIMS = "/models"
+ON = frozenset({"prefixCaching"})
+"""What is on without a flag; there is none that says so."""
 
 
 def serve_arguments(spec: Spec) -> list[str]:
@@ -41,7 +43,7 @@ def claim_name(source: str) -> str | None:
 def _option(field: str, value: Any) -> list[str]:
     flag = "--" + re.sub(r"[A-Z]", lambda letter: f"-{letter[0].lower()}", field)
     if value is True:
-        return []
+        return [] if field in ON else [flag]
     if value is False:
         return [f"--no-{flag.removeprefix('--')}"]
     return [flag, str(value)]

@@ -13,6 +13,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from plimsoll_runtime.api.dialect import dialect_of
 from plimsoll_runtime.api.errors import ApiError
 from plimsoll_runtime.api.gateways import BELIEVED_HEADER, DIRECT
+from plimsoll_runtime.api.ignored import HEADER as IGNORED_HEADER
 from plimsoll_runtime.api.lateness import HEADER, patience
 from plimsoll_runtime.api.load import LOAD_HEADER
 from plimsoll_runtime.api.metrics import Metrics
@@ -104,8 +105,8 @@ class Access:
 
 
 class _Answer:
-    """Watches an answer go out; adds the request's id and how busy its model is, and closes the connection of one that
-    is leaving.
+    """Watches an answer go out; adds the request's id, what of it was ignored and how busy its model is, and closes the
+    connection of one that is leaving.
     """
 
     def __init__(self, send: Send, record: RequestRecord, *, closing: bool) -> None:
@@ -125,6 +126,8 @@ class _Answer:
                 headers["Connection"] = "close"
             if self.believed:
                 headers[BELIEVED_HEADER] = "believed"
+            if self._record.ignored:
+                headers[IGNORED_HEADER] = self._record.ignored
             if self._record.load is not None:
                 headers[LOAD_HEADER] = self._record.load()
         await self._send(message)

@@ -12,7 +12,6 @@ from plimsoll_runtime.api.conversation import converse
 from plimsoll_runtime.api.endpoint import Endpoint
 from plimsoll_runtime.api.fingerprint import FINGERPRINT
 from plimsoll_runtime.api.generation import Generation
-from plimsoll_runtime.api.ignored import ignored_headers
 from plimsoll_runtime.api.logprobs import chat_logprobs, prompt_logprobs
 from plimsoll_runtime.api.pieces import Piece
 from plimsoll_runtime.api.reading import AnswerReader
@@ -150,4 +149,4 @@ def _delta(part: Part, reader: AnswerReader) -> ChatDelta:
     return ChatDelta(tool_calls=[added])
 
 
-chat = Endpoint(ChatRequest, prepare, headers=lambda body: ignored_headers(body.messages))
+chat = Endpoint(ChatRequest, prepare)

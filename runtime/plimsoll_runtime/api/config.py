@@ -18,7 +18,8 @@ class ServerConfig:
     `api_key_file` means open. `drain_seconds`: how long running requests may go on after SIGTERM. `max_waiting`: how
     many answers may wait for their first token, `max_waiting_tokens`: how many tokens their prompts may have.
     `max_logit_bias`: how many token ids of a request may have one. `tool_format`: by its name, how the model
-    writes calls of tools. `termination_log`: a file that gets one line on a fatal error.
+    writes calls of tools. `strict_parameters`: requests with fields that nothing here knows are refused.
+    `termination_log`: a file that gets one line on a fatal error.
     `share_prefix_cache`: whether a request of one key may use what was computed for another's.
     `gateway_tokens`, `gateway_token_file`: the credentials of gateways that may say whose a request is.
     """
@@ -34,6 +35,7 @@ class ServerConfig:
     max_waiting_tokens: int = MAX_WAITING_TOKENS
     max_logit_bias: int = MAX_LOGIT_BIAS
     tool_format: str | None = None
+    strict_parameters: bool = False
     termination_log: str | None = None
     share_prefix_cache: bool = False
     gateway_tokens: tuple[str, ...] = ()

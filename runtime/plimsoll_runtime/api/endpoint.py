@@ -5,7 +5,7 @@ response.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass
 from functools import partial
@@ -15,9 +15,10 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from plimsoll_runtime.api.body import Head, parse, read_body, read_head, read_rest
+from plimsoll_runtime.api.body import Head, read_body, read_head, read_rest
 from plimsoll_runtime.api.disconnect import unless_gone
 from plimsoll_runtime.api.errors import json_response
+from plimsoll_runtime.api.ignored import ignored, refuse_unknown
 from plimsoll_runtime.api.lateness import in_time, too_late_is_told
 from plimsoll_runtime.api.load import load_of
 from plimsoll_runtime.api.offload import offload
@@ -47,30 +48,37 @@ class Endpoint(Generic[BodyT]):
     """A route whose body, of the type `schema`, asks a model.
 
     `prepare` checks everything that can be known before the engine is asked (raises ApiError); it runs in a thread
-    where the body is long. `headers` are the answer's, known from the body alone: with them a body is decoded at once,
-    however long, else a very long one when its turn has come.
+    where the body is long. A very long body is decoded when its turn has come, unless a stream may begin before that:
+    its head says which fields were ignored.
     """
 
     schema: type[BodyT]
     prepare: Callable[[BodyT, ServedModel, RequestRecord], Job]
-    headers: Callable[[BodyT], Mapping[str, str]] | None = None
 
     async def __call__(self, request: Request, models: ModelTable, record: RequestRecord) -> Response:
         """Answer a request, whole or as a stream. Raises ApiError, ClientGoneError."""
         data = await read_body(request)
         models.check()
-        head = await unless_gone(request.receive, offload(len(data), partial(self._read, data)))
-        headers = {} if self.headers is None or isinstance(head, Head) else self.headers(head)
+        head = await unless_gone(request.receive, offload(len(data), partial(self._read, data, models, record)))
         ask = Ask(models, head.model, len(data), lambda model: self._prepared(data, head, model, record), record)
         if head.stream:
-            return await open_stream(request, ask.events(), record, headers)
-        return json_response(await unless_gone(request.receive, ask.whole()), headers=headers)
+            return await open_stream(request, ask.events(), record)
+        return json_response(await unless_gone(request.receive, ask.whole()))
 
-    def _read(self, data: bytearray) -> Head | BodyT:
-        return read_head(data, self.schema) if self.headers is None else parse(data, self.schema)
+    def _read(self, data: bytearray, models: ModelTable, record: RequestRecord) -> Head | BodyT:
+        head = read_head(data, self.schema)
+        if isinstance(head, Head) and (models.keep_alive is None or not head.stream):
+            return head
+        body = read_rest(data, head, self.schema)
+        record.ignored = ignored(body)
+        return body
 
     def _prepared(self, data: bytearray, head: Head | BodyT, model: ServedModel, record: RequestRecord) -> Job:
-        return self.prepare(read_rest(data, head, self.schema), model, record)
+        body = read_rest(data, head, self.schema)
+        record.ignored = ignored(body)
+        if model.strict_parameters:
+            refuse_unknown(body)
+        return self.prepare(body, model, record)
 
 
 @dataclass(frozen=True, slots=True)

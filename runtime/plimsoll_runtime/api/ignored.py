@@ -1,11 +1,13 @@
-"""Tells a client which fields of its messages were left aside, in a header of the answer."""
+"""Fields of a request that nothing here knows: left aside and named in a header of the answer, or refused."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 from urllib.parse import quote
 
-from plimsoll_runtime.api.schemas.chat import ChatMessage
+from pydantic import BaseModel
+
+from plimsoll_runtime.api.errors import ApiError
 
 HEADER = "X-Plimsoll-Ignored"
 LIMIT = 1024
@@ -15,19 +17,40 @@ _LONGEST = 80
 """Characters of a path, 12 bytes each at worst."""
 
 
-def ignored_headers(messages: Sequence[ChatMessage]) -> dict[str, str]:
-    """The header with the paths of ignored fields, none where there are none.
+def unknown_fields(part: BaseModel, where: str = "") -> Iterator[str]:
+    """The paths of what was left aside of a body, or of a part of one that stands at `where`."""
+    inside = f"{where}." if where else ""
+    for name in part.model_extra or ():
+        yield inside + name
+    for name, value in vars(part).items():
+        parts = value if isinstance(value, list) else (value,)
+        if not parts or not isinstance(parts[0], BaseModel):
+            continue  # a list is of parts, or of none: token ids are not looked at one by one
+        path = inside + (type(part).model_fields[name].alias or name)
+        for index, inner in enumerate(parts):
+            yield from unknown_fields(inner, path if inner is value else f"{path}[{index}]")
 
-    `messages[0].mood, messages[3].content[1].%C3%A4`: all but letters, digits and `[]._-~` is escaped as in a URL, and
-    what does not fit in `LIMIT` is cut to "...".
+
+def ignored(body: BaseModel) -> str:
+    """The header's value: the paths of ignored fields, empty where there are none.
+
+    `mood, messages[3].content[1].%C3%A4`: all but letters, digits and `[]._-~` is escaped as in a URL, and what does
+    not fit in `LIMIT` is cut to "...".
     """
     shown: list[str] = []
     room = LIMIT - len(_MORE)
-    for path in (path for index, message in enumerate(messages) for path in message.ignored(f"messages[{index}]")):
+    for path in unknown_fields(body):
         entry = quote(path[:_LONGEST], safe="[]", errors="replace") + (_MORE if len(path) > _LONGEST else "")
         room -= len(entry) + len(", ")
         if room < 0:
             shown.append(_MORE)
             break
         shown.append(entry)
-    return {HEADER: ", ".join(shown)} if shown else {}
+    return ", ".join(shown)
+
+
+def refuse_unknown(body: BaseModel) -> None:
+    """Raises ApiError for a field that nothing here knows."""
+    for path in unknown_fields(body):
+        shown = path if len(path) <= 200 else path[:200] + _MORE
+        raise ApiError(f"Unknown parameter: '{shown}'.", param=shown, code="unknown_parameter")

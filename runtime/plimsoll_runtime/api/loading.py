@@ -63,4 +63,5 @@ async def load_model(config: ServerConfig, state: ServerState, start_engine: Sta
         room=Room(config.max_waiting, config.max_waiting_tokens),
         max_logit_bias=config.max_logit_bias,
         tool_format=config.tool_format,
+        strict_parameters=config.strict_parameters,
     )

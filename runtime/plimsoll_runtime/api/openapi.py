@@ -42,17 +42,16 @@ class Operation:
     answer: type[msgspec.Struct] | str
     request: type[BaseModel] | None = None
     event: type[msgspec.Struct] | None = None
-    ignores: bool = False
 
 
 OPERATIONS = (
-    Operation("post", "/v1/chat/completions", "Answer a chat.", ChatAnswer, ChatRequest, event=ChatChunk, ignores=True),
+    Operation("post", "/v1/chat/completions", "Answer a chat.", ChatAnswer, ChatRequest, event=ChatChunk),
     Operation(
         "post", "/v1/completions", "Go on with a text.", CompletionAnswer, CompletionRequest, event=CompletionAnswer
     ),
     Operation("get", "/v1/models", "The names that requests may use.", ModelList),
     Operation("get", "/v1/models/{name}", "One of these names.", ModelCard),
-    Operation("post", "/tokenize", "Token ids of a text or a chat.", TokenizeAnswer, TokenizeRequest, ignores=True),
+    Operation("post", "/tokenize", "Token ids of a text or a chat.", TokenizeAnswer, TokenizeRequest),
     Operation("post", "/detokenize", "The text of token ids.", DetokenizeAnswer, DetokenizeRequest),
     Operation("get", "/health", "Whether requests are taken: 200, else 503.", "application/json"),
     Operation("get", "/live", "That the process answers.", "application/json"),
@@ -73,8 +72,8 @@ def document() -> dict[str, Any]:
         "info": {
             "title": "Plimsoll runtime",
             "version": __version__,
-            "description": "Models behind an API in OpenAI's shape. Unknown top-level fields of a request are "
-            f"refused (400); unknown fields of messages are left aside and named in the header {HEADER}.",
+            "description": "Models behind an API in OpenAI's shape. Fields of a request that are not known are left "
+            f"aside and named in the header {HEADER}, or refused (400) with --strict-parameters.",
         },
         "paths": paths,
         "components": {
@@ -93,8 +92,8 @@ def _described(operation: Operation) -> dict[str, Any]:
         stream = {"type": "string", "description": _STREAM, "x-event": {"$ref": SCHEMAS + operation.event.__name__}}
         content["text/event-stream"] = {"schema": stream}
     answer: dict[str, Any] = {"description": "The answer.", "content": content}
-    if operation.ignores:
-        told = f"Paths of the fields of messages that were left aside, at most {LIMIT} bytes; escaped as in a URL."
+    if operation.request is not None:
+        told = f"Paths of the fields that were left aside, at most {LIMIT} bytes; escaped as in a URL."
         answer["headers"] = {HEADER: {"description": told, "schema": {"type": "string", "maxLength": LIMIT}}}
     described: dict[str, Any] = {"summary": operation.summary, "responses": {"200": answer}}
     if "{name}" in operation.path:

@@ -16,7 +16,7 @@ class RequestRecord:
     `text_seconds` went into detokenising and stop strings, `send_seconds` into encoding and sending a stream's events,
     waiting for a slow reader included. `owner` is the tenant that it comes from, and `tenant` the name of whose cached
     prefixes it may use (see `tenants`). `model` is the first name of the model that it got, and `load` says how busy
-    that one is (see `load`).
+    that one is (see `load`). `ignored`: which fields of its body were left aside (see `ignored`).
     """
 
     request_id: str
@@ -27,6 +27,7 @@ class RequestRecord:
     tenant: str = ""
     model: str = ""
     load: Callable[[], str] | None = None
+    ignored: str = ""
     prompt_tokens: int = 0
     cached_tokens: int = 0
     completion_tokens: int = 0

@@ -20,7 +20,7 @@ MAX_LOGIT_BIAS = 300
 class ServedModel:
     """A loaded model. `chat_stop` are strings that end a chat answer; `created` is when it was ready (Unix
     time); `max_logit_bias`: how many token ids of a request may have a bias. `tool_format`: how it writes calls of
-    tools, None where its chat template says so.
+    tools, None where its chat template says so. `strict_parameters`: fields that nothing here knows are refused.
     """
 
     names: tuple[str, ...]
@@ -31,6 +31,7 @@ class ServedModel:
     room: Room = field(default_factory=Room)
     max_logit_bias: int = MAX_LOGIT_BIAS
     tool_format: str | None = None
+    strict_parameters: bool = False
 
     def check_priority(self, params: SamplingParams) -> None:
         """Raises ApiError for a priority that the engine would ignore."""

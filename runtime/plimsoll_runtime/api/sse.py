@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from functools import partial
 
@@ -35,15 +35,13 @@ END = b"\n\n"
 HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 
 
-async def open_stream(
-    request: Request, events: Events, record: RequestRecord, headers: Mapping[str, str] | None = None
-) -> EventStream:
+async def open_stream(request: Request, events: Events, record: RequestRecord) -> EventStream:
     """A response that begins once the first event is there, so that an earlier error still has its true status.
 
     Raises what the first event raises, and ClientGoneError.
     """
     first = await unless_gone(request.receive, anext(events))
-    return EventStream(first, events, record, headers or {})
+    return EventStream(first, events, record)
 
 
 class EventStream(Response):
@@ -51,8 +49,8 @@ class EventStream(Response):
 
     media_type = "text/event-stream"
 
-    def __init__(self, first: msgspec.Struct, rest: Events, record: RequestRecord, headers: Mapping[str, str]) -> None:
-        super().__init__(headers={**HEADERS, **headers})
+    def __init__(self, first: msgspec.Struct, rest: Events, record: RequestRecord) -> None:
+        super().__init__(headers=HEADERS)
         del self.headers["content-length"]
         self._first = first
         self._rest = rest

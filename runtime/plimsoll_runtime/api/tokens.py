@@ -6,13 +6,14 @@ from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from plimsoll_runtime.api.body import read_body, read_head, read_rest
+from plimsoll_runtime.api.body import Head, read_body, read_head, read_rest
 from plimsoll_runtime.api.disconnect import unless_gone
 from plimsoll_runtime.api.errors import ApiError, json_response
-from plimsoll_runtime.api.ignored import ignored_headers
+from plimsoll_runtime.api.ignored import ignored, refuse_unknown
 from plimsoll_runtime.api.offload import offload
 from plimsoll_runtime.api.prompts import check_token_ids, encode_chat, encode_text
 from plimsoll_runtime.api.record import RequestRecord
@@ -31,45 +32,52 @@ BodyT = TypeVar("BodyT", TokenizeRequest, DetokenizeRequest)
 
 async def tokenize(request: Request, models: ModelTable, record: RequestRecord) -> Response:
     """Token ids of a text or a chat. Raises ApiError, ClientGoneError."""
-    return await _worked(request, models, TokenizeRequest, partial(_tokenize, record))
+    return await worked(request, models, record, TokenizeRequest, _tokenize)
 
 
 async def detokenize(request: Request, models: ModelTable, record: RequestRecord) -> Response:
     """The text of token ids. Raises ApiError, ClientGoneError."""
-    return await _worked(request, models, DetokenizeRequest, partial(_detokenize, record))
+    return await worked(request, models, record, DetokenizeRequest, _detokenize)
 
 
-async def _worked(
+async def worked(
     request: Request,
     models: ModelTable,
+    record: RequestRecord,
     schema: type[BodyT],
-    work: Callable[[BodyT, ServedModel], Response],
+    work: Callable[[BodyT, ServedModel, RequestRecord], msgspec.Struct],
 ) -> Response:
+    """The answer of what asks a model's tokenizer alone. Raises ApiError, ClientGoneError."""
     data = await read_body(request)
 
     async def answer() -> Response:
         head = await offload(len(data), partial(read_head, data, schema))
         async with models.lease(head.model, len(data)) as model:
-            return await offload(len(data), lambda: work(read_rest(data, head, schema), model))
+            return await offload(len(data), partial(on_model, head, model))
+
+    def on_model(head: Head | BodyT, model: ServedModel) -> Response:
+        body = read_rest(data, head, schema)
+        record.model, record.ignored = model.names[0], ignored(body)
+        if model.strict_parameters:
+            refuse_unknown(body)
+        return json_response(work(body, model, record))
 
     return await unless_gone(request.receive, answer())
 
 
-def _tokenize(record: RequestRecord, body: TokenizeRequest, model: ServedModel) -> Response:
-    record.model = model.names[0]
+def _tokenize(body: TokenizeRequest, model: ServedModel, record: RequestRecord) -> TokenizeAnswer:
     ids = _encode(body, model)
     record.prompt_tokens = len(ids)
     answer = TokenizeAnswer(len(ids), longest_sequence(model.engine.info), ids)
     if body.return_token_strs:
         answer.token_strs = [model.tokenizer.token_text(token_id) for token_id in ids]
-    return json_response(answer, headers=ignored_headers(body.messages or ()))
+    return answer
 
 
-def _detokenize(record: RequestRecord, body: DetokenizeRequest, model: ServedModel) -> Response:
-    record.model = model.names[0]
+def _detokenize(body: DetokenizeRequest, model: ServedModel, record: RequestRecord) -> DetokenizeAnswer:
     check_token_ids(model, body.tokens, "tokens")
     record.prompt_tokens = len(body.tokens)
-    return json_response(DetokenizeAnswer(model.tokenizer.decode(body.tokens, skip_special_tokens=False)))
+    return DetokenizeAnswer(model.tokenizer.decode(body.tokens, skip_special_tokens=False))
 
 
 def _encode(body: TokenizeRequest, model: ServedModel) -> list[int]:

@@ -59,6 +59,7 @@ def server_config(args: argparse.Namespace) -> ServerConfig:
         max_waiting_tokens=args.max_waiting_tokens,
         max_logit_bias=args.max_logit_bias,
         tool_format=args.tool_format,
+        strict_parameters=args.strict_parameters,
         share_prefix_cache=args.share_prefix_cache,
         gateway_tokens=gateway_tokens(),
         gateway_token_file=args.gateway_token_file,
@@ -105,4 +106,10 @@ def _add_server_options(parser: argparse.ArgumentParser) -> None:
         type=values.word,
         metavar="NAME",
         help="how the model writes calls of tools: hermes, llama3, mistral, ... (default: as its chat template does)",
+    )
+    group.add_argument(
+        "--strict-parameters",
+        action=argparse.BooleanOptionalAction,
+        default=False,
+        help="refuse requests with fields that nothing here knows, instead of naming them in X-Plimsoll-Ignored",
     )

@@ -9,6 +9,9 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+ON = frozenset({"prefixCaching"})
+"""What is on without a flag; there is none that says so."""
+
 
 def serve_arguments(name: str, spec: Mapping[str, Any]) -> tuple[str, ...]:
     """What follows `plimsoll serve` for a valid spec of the object `name`."""
@@ -33,8 +36,8 @@ def _model_argument(source: str) -> str:
 def _option(field: str, value: Any) -> list[str]:
     """`maxModelLen: 4096` -> `--max-model-len 4096`; `prefixCaching: false` -> `--no-prefix-caching`."""
     flag = re.sub(r"[A-Z]", lambda letter: f"-{letter[0].lower()}", field)
-    if value is True:  # what a flag can switch off is on without it
-        return []
+    if value is True:
+        return [] if field in ON else [f"--{flag}"]
     if value is False:
         return [f"--no-{flag}"]
     if isinstance(value, list):

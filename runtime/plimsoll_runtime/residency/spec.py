@@ -18,7 +18,9 @@ from plimsoll_runtime.weights.hub import Access
 LEAST_WEIGHT, MOST_WEIGHT, MOST_PRIORITY = 0.001, 1000.0, 1000
 MOST_NAMES, LONGEST_TEXT = 64, 4096
 MOST_THREADS = 1024
-SERVERS = frozenset({"maxWaiting", "maxWaitingTokens", "maxLogitBias", "toolFormat", "drainSeconds"})
+SERVERS = frozenset(
+    {"maxWaiting", "maxWaitingTokens", "maxLogitBias", "toolFormat", "strictParameters", "drainSeconds"}
+)
 """Fields of `runtime` that are the server's business and not the engine's."""
 _GIVEN = frozenset({"model", "revision", "offline", "trust_remote_code"})
 """Fields of an engine's config that a spec's `runtime` does not have: where models share a host none brings code."""

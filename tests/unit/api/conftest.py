@@ -324,7 +324,14 @@ async def running_server(
     async def loaded(config: ServerConfig, _state: ServerState) -> ServedModel:
         room = Room(config.max_waiting, config.max_waiting_tokens)
         return ServedModel(
-            config.names, engine, tokenizer, 1_700_000_000, ("STOPCHAT",), room, max_logit_bias=config.max_logit_bias
+            config.names,
+            engine,
+            tokenizer,
+            1_700_000_000,
+            ("STOPCHAT",),
+            room,
+            max_logit_bias=config.max_logit_bias,
+            strict_parameters=config.strict_parameters,
         )
 
     log = None if termination_log is None else str(termination_log)

@@ -29,7 +29,7 @@ from plimsoll_runtime.api.values import MAX_VALUES
         (b'{"model": "fake", "prompt": "\xff\xfe"}', "not valid JSON"),
         (b'{"model": "fake", "prompt": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", "not valid JSON"),
         (b'{"model": "fake", "prompt": "a", "seed": ' + b"9" * 10_000 + b"}", "number out of range"),
-        (b'{"model": "fake", "prompt": "a", "' + b"x" * 1000 + b'": 1}', "Unknown parameter"),
+        (b'{"model": "fake", "prompt": "a", "structured_outputs": {"' + b"x" * 1000 + b'": 1}}', "Unknown parameter"),
     ],
     ids=lambda value: None if isinstance(value, str) else f"{len(value)} bytes {value[:20]!r}",
 )

@@ -187,7 +187,6 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"logprobs": 21}, "logprobs", "less than or equal to 20"),
     ({"logprobs": True}, "logprobs", "valid integer"),
     ({"echo": 1}, "echo", "valid boolean"),
-    ({"messages": []}, "messages", "Unknown parameter"),
 ]
 
 

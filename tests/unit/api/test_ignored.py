@@ -1,4 +1,4 @@
-"""Fields of messages that nothing here knows: left aside, and named in a header that cannot be abused."""
+"""Fields of a request that nothing here knows: left aside, and named in a header that cannot be abused; or refused."""
 
 import json
 import re
@@ -9,15 +9,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plimsoll_runtime.api.body import parse
-from plimsoll_runtime.api.ignored import HEADER, LIMIT, ignored_headers
+from plimsoll_runtime.api.errors import ApiError
+from plimsoll_runtime.api.ignored import LIMIT, ignored, refuse_unknown
+from plimsoll_runtime.api.offload import LONG_BODY
 from plimsoll_runtime.api.schemas.chat import ChatRequest
 
 HELLO = {"role": "user", "content": "Hi"}
 
 
-def header_of(*messages: dict[str, Any]) -> str | None:
-    body = json.dumps({"model": "m", "messages": list(messages)}).encode()
-    return ignored_headers(parse(body, ChatRequest).messages).get(HEADER)
+def body_of(*messages: dict[str, Any], **fields: Any) -> ChatRequest:
+    return parse(json.dumps({"model": "m", "messages": list(messages), **fields}).encode(), ChatRequest)
+
+
+def header_of(*messages: dict[str, Any], **fields: Any) -> str:
+    return ignored(body_of(*messages, **fields))
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -46,14 +51,76 @@ async def test_they_are_named_by_tokenize(fresh: Any) -> None:
 
 
 def test_nothing_unknown_no_header() -> None:
-    assert header_of(HELLO, HELLO | {"tool_calls": [], "refusal": None, "name": "n"}) is None
+    assert header_of(HELLO, HELLO | {"tool_calls": [], "refusal": None, "name": "n"}) == ""
 
 
 def test_names_of_our_own_are_names_like_others() -> None:
-    body = json.dumps({"model": "m", "messages": [HELLO | {"rendered": 1, "ignored": 2, "unknown": 3, "copy": 4}]})
-    (message,) = parse(body.encode(), ChatRequest).messages
-    assert message.rendered("m") == HELLO
-    assert [*message.ignored("m")] == ["m.rendered", "m.ignored", "m.unknown", "m.copy"]
+    body = body_of(HELLO | {"rendered": 1, "copy": 4}, check=1, choices=2)
+    assert body.messages[0].rendered("m") == HELLO
+    assert body.choices == 1
+    assert ignored(body) == "check, choices, messages[0].rendered, messages[0].copy"
+
+
+def test_they_are_found_wherever_they_stand() -> None:
+    function = {"name": "f", "parameters": {"type": "object", "mood": 1}, "mood": 2}
+    call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}", "mood": 3}, "mood": 4}
+    body = body_of(
+        {"role": "assistant", "tool_calls": [call]},
+        tools=[{"type": "function", "function": function, "mood": 5}],
+        stream=True,
+        stream_options={"include_usage": True, "mood": 6},
+        mood=7,
+    )
+    assert ignored(body).split(", ") == [
+        "mood",
+        "stream_options.mood",
+        "messages[0].tool_calls[0].mood",
+        "messages[0].tool_calls[0].function.mood",
+        "tools[0].mood",
+        "tools[0].function.mood",
+    ]
+    assert body.tools is not None
+    assert "mood" not in body.tools[0].function.shown()["function"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"mood": 1}, "mood"),
+        ({"messages": [HELLO, HELLO | {"(text)": 1}]}, "messages[1].(text)"),
+        (
+            {"tools": [{"type": "function", "function": {"name": "f", "x" * 500: 1}}]},
+            f"tools[0].function.{'x' * 182}...",
+        ),
+    ],
+)
+def test_who_wants_to_hear_of_them_is_told(fields: dict[str, Any], param: str) -> None:
+    body = parse(json.dumps({"model": "m", "messages": [HELLO]} | fields).encode(), ChatRequest)
+    with pytest.raises(ApiError, match="Unknown parameter") as refused:
+        refuse_unknown(body)
+    assert (refused.value.param, refused.value.code) == (param, "unknown_parameter")
+
+
+async def test_a_strict_server_refuses_them(run_server: Any) -> None:
+    async with run_server(strict_parameters=True) as server, server.http() as http:
+        for path, body in (
+            ("/v1/chat/completions", {"model": "fake", "messages": [HELLO | {"mood": 1}]}),
+            ("/v1/completions", {"model": "fake", "prompt": "a", "mood": 1, "stream": True}),
+            ("/tokenize", {"prompt": "a", "mood": 1}),
+        ):
+            answer = await http.post(path, json=body)
+            assert (answer.status_code, answer.json()["error"]["code"]) == (400, "unknown_parameter"), path
+            assert "mood" in answer.json()["error"]["param"]
+        assert server.engine.asked == []
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_those_of_a_long_body_are_named_too(fresh: Any, stream: bool) -> None:
+    body = {"model": "fake", "prompt": [1] * 10, "stream": stream, "mood": "x" * LONG_BODY}
+    async with fresh.http() as http:
+        answer = await http.post("/v1/completions", json=body)
+    assert answer.status_code == 200, answer.text
+    assert answer.headers["x-plimsoll-ignored"] == "mood"
 
 
 @settings(deadline=None)
@@ -62,8 +129,8 @@ def test_any_names_make_a_short_plain_header(extras: list[dict[str, Any]]) -> No
     known = set(HELLO) | set(parse(b'{"model": "m", "messages": [{"role": "user"}]}', ChatRequest).messages[0].__dict__)
     unknown = [sorted(set(extra) - known) for extra in extras]
     value = header_of(*[HELLO | dict.fromkeys(names) for names in unknown])
-    assert (value is None) == (not any(unknown))
-    if value is not None:
+    assert (value == "") == (not any(unknown))
+    if value:
         assert len(value) <= LIMIT
         assert re.fullmatch(r"[A-Za-z0-9._~%\[\], -]+", value)
         assert value.count(", ") <= sum(map(len, unknown))
@@ -71,7 +138,6 @@ def test_any_names_make_a_short_plain_header(extras: list[dict[str, Any]]) -> No
 
 def test_what_does_not_fit_is_cut() -> None:
     value = header_of(*[HELLO | {"x" * 500: 1, "😀" * 500: 2}] * 4096)
-    assert value is not None
     assert len(value) <= LIMIT
     assert value.startswith("messages[0].xxx")
     assert value.endswith("..., ...")

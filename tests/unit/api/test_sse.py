@@ -50,7 +50,7 @@ def stream(client: Client, count: int, path: str = "/v1/completions") -> tuple[R
         began = loop.time()
         events = client.numbers(count)
         first = await anext(events)
-        await EventStream(first, events, record, {})({"type": "http", "path": path}, client.receive, client.send)
+        await EventStream(first, events, record)({"type": "http", "path": path}, client.receive, client.send)
         took.append(loop.time() - began)
 
     run(main())

@@ -195,6 +195,7 @@ class HostModels:
                 room=placement.room,
                 max_logit_bias=options.max_logit_bias,
                 tool_format=options.tool_format,
+                strict_parameters=options.strict_parameters,
             )
             placement.serial = resident.serial
         return placement.served

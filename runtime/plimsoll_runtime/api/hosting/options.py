@@ -22,6 +22,7 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     max_waiting_tokens: Positive = MAX_WAITING_TOKENS
     max_logit_bias: Positive = MAX_LOGIT_BIAS
     tool_format: Annotated[str, Meta(max_length=64)] | None = None
+    strict_parameters: bool = False
 
 
 def server_options(runtime: Mapping[str, Any]) -> ServerOptions:

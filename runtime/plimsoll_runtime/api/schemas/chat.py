@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import partial
 from typing import Annotated, Any, Literal
 
@@ -113,12 +112,6 @@ class ChatMessage(Lenient):
             except ValueError as error:
                 raise invalid(f"{where}.{field}.arguments", str(error)) from error
         return shown
-
-    def ignored(self, where: str) -> Iterator[str]:
-        """The paths of fields that nothing here knows."""
-        yield from self.unknown(where)
-        for index, part in enumerate(self.content if isinstance(self.content, list) else ()):
-            yield from part.unknown(f"{where}.content[{index}]")
 
 
 class ChatRequest(SamplingFields):

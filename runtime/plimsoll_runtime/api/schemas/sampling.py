@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
@@ -21,26 +20,31 @@ TokenId = Annotated[int, Field(ge=0, le=COUNT_LIMIT)]
 Seed = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 
 
-EMPTY: dict[str, Any] = {"enum": [None, [], "", {}], "description": "Not supported: it may only be there empty."}
+STATE = "x-state"
+"""In a field's schema, what becomes of it: REFUSED, IGNORED, or nothing where it is supported."""
+REFUSED, IGNORED = "refused", "ignored"
+EMPTY: dict[str, Any] = {
+    "enum": [None, [], "", {}],
+    "description": "Not supported: it may only be there empty.",
+    STATE: REFUSED,
+}
+NoEffect = Annotated[Any, Field(json_schema_extra={STATE: IGNORED})]
+"""A field that is known and changes nothing."""
 
 
 class Strict(BaseModel):
-    """A body that refuses what it does not know."""
+    """A part of a body in which what is not known is refused: it says what an answer is to be kept to."""
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
 
 class Lenient(BaseModel):
-    """A part of a body in which what is not known is left aside: clients send back what answers of others had."""
+    """A body, or a part of one, in which what is not known is left aside: clients send what other servers know."""
 
     model_config = ConfigDict(extra="allow", allow_inf_nan=False)
 
-    def unknown(self, where: str) -> Iterator[str]:
-        """The paths of what was left aside; `where` names this part."""
-        return (f"{where}.{name}" for name in self.model_extra or {})
 
-
-class StreamOptions(Strict):
+class StreamOptions(Lenient):
     """What a stream carries beside the answer."""
 
     include_usage: bool | None = None
@@ -62,9 +66,11 @@ def _stops(value: Any) -> Any:
 
 _STOP = {"type": "string", "minLength": 1}
 _STOPS = {"anyOf": [_STOP, {"type": "array", "items": _STOP, "maxItems": MAX_STOPS}, {"type": "null"}]}
+Stops = Annotated[list[str], BeforeValidator(_stops), WithJsonSchema(_STOPS)]
+"""Strings that end an answer."""
 
 
-class ModelFields(Strict):
+class ModelFields(Lenient):
     """What every body has that asks a model."""
 
     model: str
@@ -79,7 +85,7 @@ class SamplingFields(ModelFields):
     temperature: float | None = None
     top_p: float | None = None
     seed: Seed | None = None
-    stop: Annotated[list[str], BeforeValidator(_stops), WithJsonSchema(_STOPS)] = []
+    stop: Stops = []
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
     logit_bias: dict[TokenId, float] | None = None

@@ -8,10 +8,10 @@ import msgspec
 from pydantic import Field
 
 from plimsoll_runtime.api.schemas.chat import MAX_MESSAGES, ChatMessage
-from plimsoll_runtime.api.schemas.sampling import Strict, TokenId
+from plimsoll_runtime.api.schemas.sampling import Lenient, TokenId
 
 
-class TokenizeRequest(Strict):
+class TokenizeRequest(Lenient):
     """Either `prompt` (a text) or `messages` (a chat, by the model's template)."""
 
     model: str | None = None
@@ -24,7 +24,7 @@ class TokenizeRequest(Strict):
     return_token_strs: bool | None = None
 
 
-class DetokenizeRequest(Strict):
+class DetokenizeRequest(Lenient):
     """Token ids to be read as text, special tokens included."""
 
     model: str | None = None

@@ -6,8 +6,9 @@ import json
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
+from pydantic import Discriminator, Field, Tag
 
+from plimsoll_runtime.api.schemas.sampling import Lenient
 from plimsoll_runtime.tools.parts import Tool
 
 MAX_TOOLS = 512
@@ -16,11 +17,7 @@ _NO_ARGUMENTS: Mapping[str, Any] = {"type": "object", "properties": {}}
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,128}$")]
 
 
-class _Form(BaseModel):
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
-
-
-class FunctionDefinition(_Form):
+class FunctionDefinition(Lenient):
     """A function that the model may call. Its arguments are kept to the schema whether or not `strict` asks for it."""
 
     name: Name
@@ -34,23 +31,24 @@ class FunctionDefinition(_Form):
 
     def shown(self) -> dict[str, Any]:
         """As chat templates know it."""
-        return {"type": "function", "function": self.model_dump(exclude_none=True, exclude={"strict"})}
+        told = {"name": self.name, "description": self.description, "parameters": self.parameters}
+        return {"type": "function", "function": {k: v for k, v in told.items() if v is not None}}
 
 
-class ToolDefinition(_Form):
+class ToolDefinition(Lenient):
     """A tool."""
 
     type: Literal["function"]
     function: FunctionDefinition
 
 
-class NamedFunction(_Form):
+class NamedFunction(Lenient):
     """A function by its name."""
 
     name: Name
 
 
-class NamedTool(_Form):
+class NamedTool(Lenient):
     """A tool by its name."""
 
     type: Literal["function"]
@@ -75,10 +73,8 @@ FunctionChoice = Annotated[
 ]
 
 
-class CalledFunction(BaseModel):
+class CalledFunction(Lenient):
     """What a message of the assistant called. `arguments` are a JSON object, as text."""
-
-    model_config = ConfigDict(extra="allow")
 
     name: str
     arguments: str
@@ -94,10 +90,8 @@ class CalledFunction(BaseModel):
         return {"name": self.name, "arguments": arguments}
 
 
-class ToolCall(BaseModel):
+class ToolCall(Lenient):
     """A call in a message of the assistant."""
-
-    model_config = ConfigDict(extra="allow")
 
     id: Annotated[str, Field(max_length=256)]
     type: Literal["function"] = "function"
