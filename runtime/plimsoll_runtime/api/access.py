@@ -53,7 +53,8 @@ class Access:
         path = scope["path"]
         try:
             if path not in OPEN_PATHS:
-                record.tenant = self._tenant(Headers(scope=scope), answer)
+                record.owner = self._owner(Headers(scope=scope), answer)
+                record.tenant = self._state.tenants.cached_as(record.owner)
             if path in ALWAYS_PATHS:
                 await self._app(scope, receive, answer.send)
                 return
@@ -66,7 +67,7 @@ class Access:
         finally:
             self._state.release()
 
-    def _tenant(self, headers: Headers, answer: _Answer) -> str:
+    def _owner(self, headers: Headers, answer: _Answer) -> str:
         """Whose request it is. Raises ApiError for whoever may not ask.
 
         A gateway that is believed has checked a key already, and its answer says so. Where gateways are believed, all
@@ -76,9 +77,9 @@ class Access:
         named = state.gateways.tenant(headers)
         if named is not None:
             answer.believed = True
-            return state.tenants.named(named)
+            return named
         own = state.tenants.of(check_key(headers.get("authorization"), state.api_keys))
-        return own or (state.tenants.named(DIRECT) if state.gateways else "")
+        return own or (DIRECT if state.gateways else "")
 
     def _report(self, scope: Scope, record: RequestRecord, answer: _Answer) -> None:
         if scope["path"] in ALWAYS_PATHS:

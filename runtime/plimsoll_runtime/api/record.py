@@ -13,12 +13,14 @@ class RequestRecord:
 
     `token_gaps` are (seconds, tokens): the time since the choice's previous tokens, and how many came then.
     `text_seconds` went into detokenising and stop strings, `send_seconds` into encoding and sending a stream's events,
-    waiting for a slow reader included. `tenant` is the name of whose cached prefixes it may use (see `tenants`), and
-    `model` the first name of the model that it got; `load` says how busy that one is (see `load`).
+    waiting for a slow reader included. `owner` is the tenant that it comes from, and `tenant` the name of whose cached
+    prefixes it may use (see `tenants`). `model` is the first name of the model that it got, and `load` says how busy
+    that one is (see `load`).
     """
 
     request_id: str
     started: float = field(default_factory=time.monotonic)
+    owner: str = ""
     tenant: str = ""
     model: str = ""
     load: Callable[[], str] | None = None

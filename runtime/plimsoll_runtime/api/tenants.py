@@ -15,23 +15,25 @@ _PURPOSE = b"plimsoll/tenant"
 
 
 class Tenants:
-    """The tenant of each API key; where `shared`, all of them are one."""
+    """The tenant of each API key. Each has what is kept for it to itself; where `shared`, not so cached prefixes."""
 
     def __init__(self, *, shared: bool = False) -> None:
         self._shared = shared
         self._names: dict[str, str] = {}
 
     def of(self, key: str | None) -> str:
-        """The name of a key's tenant, the same in every run of the server; empty for no key, as for a shared cache."""
-        if key is None or self._shared:
+        """The name of a key's tenant, the same in every run of the server; empty for no key."""
+        if key is None:
             return ""
         name = self._names.get(key)
         if name is None:
             name = self._names[key] = pbkdf2_hmac("sha256", key.encode(), _PURPOSE, ROUNDS).hex()
         return name
 
-    def named(self, name: str) -> str:
-        """The tenant of that name; empty where all of them are one. It must hold no "/" (see `salted`)."""
+    def cached_as(self, name: str) -> str:
+        """Whose cached prefixes the tenant of that name uses: empty where all use the same. It must hold no "/" (see
+        `salted`).
+        """
         return "" if self._shared else name
 
 

@@ -27,9 +27,10 @@ def test_a_name_is_the_same_after_a_restart() -> None:
     assert done.stdout.strip() == Tenants().of("one")
 
 
-def test_without_keys_or_apart_all_are_one_tenant() -> None:
+def test_without_keys_all_are_one_tenant_and_shared_they_cache_as_one() -> None:
     assert Tenants().of(None) == ""
-    assert {Tenants(shared=True).of(key) for key in KEYS} == {""}
+    assert {Tenants(shared=True).cached_as(key) for key in KEYS} == {""}
+    assert [Tenants().cached_as(key) for key in KEYS] == list(KEYS)
 
 
 def test_a_salt_of_the_clients_own_leads_into_no_other_tenant() -> None:
