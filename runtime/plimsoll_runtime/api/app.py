@@ -25,6 +25,10 @@ from plimsoll_runtime.api.metrics import CONTENT_TYPE, Metrics
 from plimsoll_runtime.api.models import list_models, show_model
 from plimsoll_runtime.api.openapi import document
 from plimsoll_runtime.api.record import RequestRecord
+from plimsoll_runtime.api.responses.background import Background
+from plimsoll_runtime.api.responses.keeper import Keeper
+from plimsoll_runtime.api.responses.routes import response_routes
+from plimsoll_runtime.api.responses.store import USUAL
 from plimsoll_runtime.api.state import Phase, ServerState
 from plimsoll_runtime.api.table import ModelTable
 from plimsoll_runtime.api.tokens import detokenize, tokenize
@@ -43,16 +47,20 @@ MODEL_ROUTES: tuple[tuple[str, str, Endpoint], ...] = (
 )
 
 
-def build_app(state: ServerState, collectors: Iterable[Collector] = ()) -> ASGIApp:
+def build_app(state: ServerState, collectors: Iterable[Collector] = (), keeper: Keeper | None = None) -> ASGIApp:
     """The whole application of one server. The routes of its models are admitted only while the state is ready.
 
-    `collectors` add to its metrics.
+    `collectors` add to its metrics. Responses are kept by `keeper`, else in memory.
     """
     app = FastAPI(title="Plimsoll runtime", redirect_slashes=False, docs_url=None, redoc_url=None, openapi_url=None)
     metrics = Metrics(state)
     for collector in collectors:
         metrics.registry.register(collector)
-    for method, path, endpoint in MODEL_ROUTES:
+    keeper = keeper or Keeper(USUAL)
+    background = Background(keeper, state, metrics.observe)
+    state.at_end(background.close)
+    state.at_end(keeper.close)
+    for method, path, endpoint in (*MODEL_ROUTES, *response_routes(keeper, background)):
         app.add_api_route(path, _with_models(endpoint, state), methods=_methods(method), response_model=None)
     _add_probes(app, state, metrics)
     _add_document(app)

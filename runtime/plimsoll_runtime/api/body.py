@@ -16,6 +16,7 @@ from starlette.requests import ClientDisconnect, Request
 from plimsoll_runtime.api.disconnect import ClientGoneError
 from plimsoll_runtime.api.errors import ApiError
 from plimsoll_runtime.api.offload import LONG_BODY
+from plimsoll_runtime.api.schemas import response_input, response_tools
 from plimsoll_runtime.api.schemas.chat import PARTS, TEXT
 from plimsoll_runtime.api.schemas.constraints import FORMATS
 from plimsoll_runtime.api.schemas.tools import NAMED, WORD
@@ -147,7 +148,7 @@ def _refusal(detail: ErrorDetails) -> ApiError:
     return ApiError(f"Invalid value for '{where}': {message}.", param=where, code="invalid_value")
 
 
-_FORMS = {TEXT, PARTS, WORD, NAMED, *FORMATS.values()}
+_FORMS = {TEXT, PARTS, WORD, NAMED, *FORMATS.values(), *response_input.FORMS, *response_tools.FORMS}
 """What pydantic puts into places where a value may have several forms."""
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 from pydantic import BaseModel
@@ -12,6 +13,7 @@ from pydantic.json_schema import models_json_schema
 
 from plimsoll_runtime import __version__
 from plimsoll_runtime.api.ignored import HEADER, LIMIT
+from plimsoll_runtime.api.responses import listing
 from plimsoll_runtime.api.schemas.answers import (
     ChatAnswer,
     ChatChunk,
@@ -22,26 +24,34 @@ from plimsoll_runtime.api.schemas.answers import (
 )
 from plimsoll_runtime.api.schemas.chat import ChatRequest
 from plimsoll_runtime.api.schemas.completions import CompletionRequest
+from plimsoll_runtime.api.schemas.response import DeletedResponse, ItemList, Response
+from plimsoll_runtime.api.schemas.response_events import ResponseEvent
+from plimsoll_runtime.api.schemas.response_request import ResponseRequest
+from plimsoll_runtime.api.schemas.sampling import COUNT_LIMIT
 from plimsoll_runtime.api.schemas.tokens import DetokenizeAnswer, DetokenizeRequest, TokenizeAnswer, TokenizeRequest
 from plimsoll_runtime.engine.params import RANGES
 
 SCHEMAS = "#/components/schemas/"
 _STREAM = (
     "With `stream: true`: server-sent events. The data of each is JSON as `x-event` says, that of the last one is "
-    "`[DONE]`, or an ErrorAnswer where the request fails after its stream has begun."
+    "`[DONE]`, or an ErrorAnswer where the request fails after its stream has begun. Streams of responses have the "
+    "type of each event in a line of its own and no `[DONE]`: they end with `response.completed`, "
+    "`response.incomplete`, `response.failed` or `error`."
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One method of one path. `answer` is a type, or the media type of what is no JSON of a type."""
+    """One method of one path. `answer` is a type, or the media type of what is no JSON of a type. `event` is the type
+    of a stream's events, or a union of such types.
+    """
 
     method: str
     path: str
     summary: str
     answer: type[msgspec.Struct] | str
     request: type[BaseModel] | None = None
-    event: type[msgspec.Struct] | None = None
+    event: Any = None
 
 
 OPERATIONS = (
@@ -49,6 +59,13 @@ OPERATIONS = (
     Operation(
         "post", "/v1/completions", "Go on with a text.", CompletionAnswer, CompletionRequest, event=CompletionAnswer
     ),
+    Operation(
+        "post", "/v1/responses", "Answer a turn of a conversation.", Response, ResponseRequest, event=ResponseEvent
+    ),
+    Operation("get", "/v1/responses/{response_id}", "A response that is kept.", Response, event=ResponseEvent),
+    Operation("delete", "/v1/responses/{response_id}", "Forget a response.", DeletedResponse),
+    Operation("post", "/v1/responses/{response_id}/cancel", "Break off what runs in the background.", Response),
+    Operation("get", "/v1/responses/{response_id}/input_items", "What a response was made from.", ItemList),
     Operation("get", "/v1/models", "The names that requests may use.", ModelList),
     Operation("get", "/v1/models/{name}", "One of these names.", ModelCard),
     Operation("post", "/tokenize", "Token ids of a text or a chat.", TokenizeAnswer, TokenizeRequest),
@@ -60,6 +77,18 @@ OPERATIONS = (
     Operation("get", "/openapi.json", "This document.", "application/json"),
     Operation("get", "/docs", "This document, to be read.", "text/html"),
 )
+QUERIES: Mapping[tuple[str, str], Mapping[str, Any]] = {
+    ("get", "/v1/responses/{response_id}"): {
+        "stream": {"type": "boolean"},
+        "starting_after": {"type": "integer", "minimum": 0, "maximum": COUNT_LIMIT},
+    },
+    ("get", "/v1/responses/{response_id}/input_items"): {
+        "limit": {"type": "integer", "minimum": 1, "maximum": listing.MOST},
+        "order": {"enum": ["asc", "desc"]},
+        "after": {"type": "string"},
+    },
+}
+"""What may stand behind a path."""
 
 
 def document() -> dict[str, Any]:
@@ -89,15 +118,15 @@ def _described(operation: Operation) -> dict[str, Any]:
         {operation.answer: {}} if isinstance(operation.answer, str) else {"application/json": _of(operation.answer)}
     )
     if operation.event is not None:
-        stream = {"type": "string", "description": _STREAM, "x-event": {"$ref": SCHEMAS + operation.event.__name__}}
+        stream = {"type": "string", "description": _STREAM, "x-event": _event(operation.event)}
         content["text/event-stream"] = {"schema": stream}
     answer: dict[str, Any] = {"description": "The answer.", "content": content}
     if operation.request is not None:
         told = f"Paths of the fields that were left aside, at most {LIMIT} bytes; escaped as in a URL."
         answer["headers"] = {HEADER: {"description": told, "schema": {"type": "string", "maxLength": LIMIT}}}
     described: dict[str, Any] = {"summary": operation.summary, "responses": {"200": answer}}
-    if "{name}" in operation.path:
-        described["parameters"] = [{"name": "name", "in": "path", "required": True, "schema": {"type": "string"}}]
+    if parameters := _parameters(operation):
+        described["parameters"] = parameters
     if operation.path.startswith("/v1/") or operation.request is not None:
         described["responses"]["default"] = {
             "description": "Why there is none.",
@@ -107,6 +136,20 @@ def _described(operation: Operation) -> dict[str, Any]:
         body = {"required": True, "content": {"application/json": _of(operation.request)}}
         described["requestBody"] = body
     return described
+
+
+def _parameters(operation: Operation) -> list[dict[str, Any]]:
+    """What stands in the path, and behind it."""
+    names = re.findall(r"{(\w+)}", operation.path)
+    within = [{"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in names]
+    query = QUERIES.get((operation.method, operation.path), {})
+    return [*within, *({"name": name, "in": "query", "schema": schema} for name, schema in query.items())]
+
+
+def _event(kind: Any) -> dict[str, Any]:
+    """The schema of a type, or of a union of types."""
+    kinds = [{"$ref": SCHEMAS + one.__name__} for one in get_args(kind) or (kind,)]
+    return kinds[0] if len(kinds) == 1 else {"anyOf": kinds}
 
 
 def _of(kind: type[msgspec.Struct] | type[BaseModel]) -> dict[str, Any]:

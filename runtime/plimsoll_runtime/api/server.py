@@ -17,6 +17,7 @@ from plimsoll_runtime.api.gateways import Gateways
 from plimsoll_runtime.api.keys import ApiKeys
 from plimsoll_runtime.api.lastwords import write_last_words
 from plimsoll_runtime.api.listening import HttpServer, listen
+from plimsoll_runtime.api.responses.keeper import Keeper
 from plimsoll_runtime.api.served import ServedModel
 from plimsoll_runtime.api.state import Phase, ServerState
 from plimsoll_runtime.api.table import OneModel
@@ -68,7 +69,8 @@ class Server:
         )
         self._stop = asyncio.Event()
         self._stop_now = asyncio.Event()
-        self._http = HttpServer(build_app(self.state))
+        keeper = Keeper(config.response_bounds, config.response_store)
+        self._http = HttpServer(build_app(self.state, keeper=keeper))
 
     async def run(self) -> int:
         """Serve; the exit code. Raises PlimsollError when the model cannot be loaded or the engine dies."""
@@ -99,6 +101,7 @@ class Server:
         try:
             return await self._serve(model)
         finally:
+            await self.state.end()
             await model.engine.stop()
 
     async def _load(self) -> ServedModel | None:

@@ -96,7 +96,7 @@ class EventStream(Response):
                 await self._send_event(send, event, dialect)
         except ApiError as error:
             logger.warning("stream ended by an error: %s", error.message)
-            last = dialect.event(dialect.error(error)) + END
+            last = dialect.last_words(error) + END
         else:
             last = b"" if dialect.end is None else b"data: " + dialect.end + END
         await _send(send, last, more=False)

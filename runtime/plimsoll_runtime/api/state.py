@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
@@ -37,6 +38,7 @@ class ServerState:
     models: ModelTable | None = None
     in_flight: int = 0
     idle: asyncio.Event = field(default_factory=asyncio.Event)
+    _endings: list[Callable[[], Awaitable[None]]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.idle.set()
@@ -62,6 +64,15 @@ class ServerState:
         self.in_flight -= 1
         if self.in_flight == 0:
             self.idle.set()
+
+    def at_end(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Do this before the process ends, while the models are still there."""
+        self._endings.append(work)
+
+    async def end(self) -> None:
+        """No request is taken or answered any more: do what is to be done at the end."""
+        for work in self._endings:
+            await work()
 
     def refusal(self) -> ApiError:
         """Why no request is taken now."""

@@ -9,7 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from plimsoll_runtime.cli import values
-from plimsoll_runtime.cli.server_options import add_server_options, api_keys, gateway_tokens, termination_log
+from plimsoll_runtime.cli.server_options import (
+    add_response_options,
+    add_server_options,
+    api_keys,
+    gateway_tokens,
+    response_bounds,
+    termination_log,
+)
 from plimsoll_runtime.errors import UsageError
 from plimsoll_runtime.sizes import is_share, parse_size
 
@@ -52,6 +59,7 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
         help="YAML of ModelDeployments to place at the start, - for stdin; repeat for more",
     )
     add_server_options(parser.add_argument_group("server"))
+    add_response_options(parser.add_argument_group("responses"))
     _add_host_api(parser.add_argument_group("host API"))
     _add_memory(parser.add_argument_group("memory"))
     waiting = parser.add_argument_group("requests for models that sleep")
@@ -87,6 +95,8 @@ def host_config(args: argparse.Namespace) -> HostConfig:
         share_prefix_cache=args.share_prefix_cache,
         gateway_tokens=gateway_tokens(),
         gateway_token_file=args.gateway_token_file,
+        response_store=args.response_store,
+        response_bounds=response_bounds(args),
         termination_log=termination_log(),
     )
 

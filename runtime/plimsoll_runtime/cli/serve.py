@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 from plimsoll_runtime.cli import values
 from plimsoll_runtime.cli.engine_options import add_engine_options, engine_config
-from plimsoll_runtime.cli.server_options import add_server_options, api_keys, gateway_tokens, termination_log
+from plimsoll_runtime.cli.server_options import (
+    add_response_options,
+    add_server_options,
+    api_keys,
+    gateway_tokens,
+    response_bounds,
+    termination_log,
+)
 from plimsoll_runtime.errors import UsageError
 
 if TYPE_CHECKING:
@@ -28,6 +35,7 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
         help="a folder, a .gguf file, demo://gemma-3-270m or a Hugging Face id (hf://ORG/NAME[@REVISION][:FILE])",
     )
     _add_server_options(parser)
+    add_response_options(parser.add_argument_group("responses"))
     add_engine_options(parser)
     parser.set_defaults(func=run)
 
@@ -63,6 +71,8 @@ def server_config(args: argparse.Namespace) -> ServerConfig:
         share_prefix_cache=args.share_prefix_cache,
         gateway_tokens=gateway_tokens(),
         gateway_token_file=args.gateway_token_file,
+        response_store=args.response_store,
+        response_bounds=response_bounds(args),
         termination_log=termination_log(),
     )
 

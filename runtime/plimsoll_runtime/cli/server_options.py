@@ -7,6 +7,7 @@ import os
 import re
 from pathlib import Path
 
+from plimsoll_runtime.api.responses.store import Bounds
 from plimsoll_runtime.cli import values
 from plimsoll_runtime.errors import UsageError
 
@@ -49,6 +50,43 @@ def add_server_options(group: argparse._ArgumentGroup) -> None:
         metavar="S",
         help="how long running requests may go on after SIGTERM (default: %(default)g)",
     )
+
+
+def add_response_options(group: argparse._ArgumentGroup) -> None:
+    """Add where responses are kept, and how many of them."""
+    group.add_argument(
+        "--response-store",
+        type=Path,
+        metavar="FILE",
+        help="a SQLite file in which responses (/v1/responses) are kept; made where there is none, and of one server "
+        "at a time (default: in memory, until the server ends)",
+    )
+    group.add_argument(
+        "--max-responses",
+        type=values.positive,
+        default=10_000,
+        metavar="N",
+        help="how many responses are kept; what was used least recently goes first (default: %(default)s)",
+    )
+    group.add_argument(
+        "--max-response-bytes",
+        type=values.amount,
+        default=64 * 2**20,
+        metavar="SIZE",
+        help="how many bytes they may have together (default: 64MiB)",
+    )
+    group.add_argument(
+        "--response-days",
+        type=values.positive,
+        default=30,
+        metavar="DAYS",
+        help="how long after its last use a response is kept (default: %(default)s)",
+    )
+
+
+def response_bounds(args: argparse.Namespace) -> Bounds:
+    """How much is kept of responses."""
+    return Bounds(args.max_responses, args.max_response_bytes, args.response_days * 86_400.0)
 
 
 def api_keys(args: argparse.Namespace) -> tuple[str, ...]:

@@ -18,7 +18,10 @@ from plimsoll_runtime.api.body import parse
 from plimsoll_runtime.api.docs import page
 from plimsoll_runtime.api.errors import ApiError
 from plimsoll_runtime.api.openapi import OPERATIONS, document
+from plimsoll_runtime.api.responses.items import taken
+from plimsoll_runtime.api.responses.translate import chat_of
 from plimsoll_runtime.api.schemas.chat import ChatRequest
+from plimsoll_runtime.api.schemas.response_request import ResponseRequest
 from plimsoll_runtime.api.state import ServerState
 
 DOCUMENT = document()
@@ -27,6 +30,12 @@ CHAT = {"model": "fake", "messages": [HELLO]}
 TEXT = {"model": "fake", "prompt": "Hi"}
 PARTS = [{"type": "text", "text": "Hi", "cache_control": {"type": "ephemeral"}}]
 USAGE = {"include_usage": True}
+RESPONSE = {"model": "fake", "input": "Hi"}
+ITEMS = [
+    {"role": "user", "content": [{"type": "input_text", "text": "Hi"}]},
+    {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"},
+    {"type": "function_call_output", "call_id": "c", "output": "5"},
+]
 
 ASKED: list[tuple[str, dict[str, Any]]] = [
     ("/v1/chat/completions", CHAT),
@@ -48,6 +57,10 @@ ASKED: list[tuple[str, dict[str, Any]]] = [
         TEXT | {"prompt": [[1], [2]], "stream": True, "stream_options": USAGE, "stop_token_ids": [101]},
     ),
     ("/v1/completions", TEXT | {"stream": True, "echo": True, "logprobs": 2}),
+    ("/v1/responses", RESPONSE),
+    ("/v1/responses", RESPONSE | {"input": ITEMS, "store": False, "text": {"format": {"type": "text"}}}),
+    ("/v1/responses", RESPONSE | {"stream": True, "include": ["message.output_text.logprobs"], "top_logprobs": 1}),
+    ("/v1/responses", RESPONSE | {"stream": True, "background": True, "metadata": {"a": "b"}}),
     ("/tokenize", {"prompt": "Hi"}),
     ("/tokenize", {"messages": [HELLO], "return_token_strs": True}),
     ("/detokenize", {"tokens": [72, 105]}),
@@ -107,11 +120,15 @@ async def test_requests_and_answers_are_as_described(fresh: Any, path: str, body
     if media == "application/json":
         check(contents[media]["schema"], answer.json(), components)
         return
-    *events, last, rest = answer.text.split("\n\n")
-    assert (last, rest) == ("data: [DONE]", "")
+    *events, rest = answer.text.split("\n\n")
+    assert rest == ""
+    if path != "/v1/responses":
+        assert events.pop() == "data: [DONE]"
     assert events
     for event in events:
-        check(contents[media]["schema"]["x-event"], json.loads(event.removeprefix("data: ")), components)
+        named, _, data = event.rpartition("data: ")
+        check(contents[media]["schema"]["x-event"], json.loads(data), components)
+        assert named in ("", f"event: {json.loads(data).get('type')}\n")
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -168,6 +185,9 @@ def test_what_the_document_forbids_is_refused(place: tuple[str, Any, str], value
 def accept(schema: Any, body: dict[str, Any]) -> None:
     """All checks that need no model."""
     request = parse(json.dumps(body).encode(), schema)
+    if isinstance(request, ResponseRequest):
+        request.check()
+        request = chat_of(request, taken(request.input, "resp_0", {}))
     if hasattr(request, "sampling_params"):
         request.check()
         request.sampling_params(max_tokens=request.token_limit or 1, logprobs=None, prompt_logprobs=None)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from plimsoll_runtime.api.hosting.models import KEEP_ALIVE_SECONDS
+from plimsoll_runtime.api.responses.store import USUAL, Bounds
 from plimsoll_runtime.residency.names import ModelName
 from plimsoll_runtime.residency.spec import ModelSpec
 
@@ -39,3 +40,5 @@ class HostConfig:
     share_prefix_cache: bool = False
     gateway_tokens: tuple[str, ...] = ()
     gateway_token_file: Path | None = None
+    response_store: Path | None = None
+    response_bounds: Bounds = USUAL

@@ -20,6 +20,7 @@ from plimsoll_runtime.api.hosting.tokenizers import Tokenizers
 from plimsoll_runtime.api.hosting.tokens import Guard, TokenFile, TokenHashes, Tokens
 from plimsoll_runtime.api.keys import ApiKeys
 from plimsoll_runtime.api.listening import HttpServer
+from plimsoll_runtime.api.responses.keeper import Keeper
 from plimsoll_runtime.api.state import Phase, ServerState
 from plimsoll_runtime.api.tenants import Tenants
 from plimsoll_runtime.errors import UsageError
@@ -55,7 +56,8 @@ class HostServer:
         self._stop = asyncio.Event()
         self._stop_now = asyncio.Event()
         guard = make_guard(config, listeners[1])
-        self._open = HttpServer(build_app(self.state, (HostCollector(host),)))
+        keeper = Keeper(config.response_bounds, config.response_store)
+        self._open = HttpServer(build_app(self.state, (HostCollector(host),), keeper))
         self._inner = HttpServer(build_host_app(host, self._models, guard))
 
     async def run(self) -> int:
@@ -77,6 +79,7 @@ class HostServer:
             finally:
                 following.cancel()
         finally:
+            await self.state.end()
             await self._host.close()
             self._open.should_exit = self._inner.should_exit = True
             await asyncio.gather(*tasks)

@@ -1,0 +1,1 @@
+"""OpenAI's Responses API: a chat whose turns are kept here, whole, streamed or in the background."""

@@ -1,0 +1,190 @@
+"""Responses that run on without their client: told of, followed and cancelled by their id until they have ended."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Coroutine
+from contextlib import aclosing
+from http import HTTPStatus
+from typing import Any
+
+from plimsoll_runtime.api.endpoint import Ask
+from plimsoll_runtime.api.errors import ApiError
+from plimsoll_runtime.api.record import RequestRecord
+from plimsoll_runtime.api.responses.following import Log, pack
+from plimsoll_runtime.api.responses.keeper import Keeper
+from plimsoll_runtime.api.responses.store import Kept
+from plimsoll_runtime.api.responses.turn import Turn
+from plimsoll_runtime.api.schemas.response import ResponseStatus
+from plimsoll_runtime.api.schemas.response_events import ENDS, Created, Failed, Numbered, OfResponse, Queued
+from plimsoll_runtime.api.state import ServerState
+
+logger = logging.getLogger(__name__)
+
+ROUTE = "/v1/responses (background)"
+"""How metrics call them: their requests were answered long before they end."""
+STOPPED = "The server was stopped before the response had ended; ask again."
+Observe = Callable[[RequestRecord, str, int], None]
+
+
+class Running:
+    """One of them. `latest` is the response as it is told now; `log` has its events where they may be followed."""
+
+    def __init__(self, turn: Turn) -> None:
+        self.turn = turn
+        self.latest = turn.draft.response("queued")
+        self.log = Log()
+        self.follows = bool(turn.body.stream)
+        self.begun = asyncio.Event()
+        self.refusal: ApiError | None = None
+        self.ending = False
+        self._ends_as: ResponseStatus = "cancelled"
+        self._task: asyncio.Task[None] | None = None
+
+    def tell(self, event: Numbered) -> None:
+        """An event has come."""
+        if isinstance(event, OfResponse):
+            self.latest = event.response
+        if self.follows:
+            self.log.add(event)
+
+    def begin(self) -> None:
+        """Its stream begins, though it has to wait."""
+        self.tell(Created(response=self.latest))
+        self.tell(Queued(response=self.latest))
+
+    def run(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Do that work, which can be broken off while it is not `ending`."""
+        self._task = asyncio.create_task(work)
+        return self._task
+
+    async def break_off(self, status: ResponseStatus) -> None:
+        """It ends with that status, unless it ends by itself just now. Returns when it has ended."""
+        assert self._task is not None, "it has been started"
+        if not self.ending:
+            self.ending, self._ends_as = True, status
+            self._task.cancel()
+        await asyncio.wait({self._task})
+
+    def broken_off(self) -> None:
+        """Tell so. There is no event for a response that was cancelled: its stream just ends."""
+        draft, output = self.turn.draft, self.turn.output.snapshot()
+        if self._ends_as == "cancelled":
+            self.latest = draft.response("cancelled", output)
+        else:
+            stopped = ApiError(STOPPED, status=HTTPStatus.SERVICE_UNAVAILABLE)
+            self.tell(Failed(response=draft.failed(stopped, output)))
+
+    def failed(self, error: ApiError) -> Failed:
+        """The event that says so."""
+        return Failed(response=self.turn.draft.failed(error, self.turn.output.snapshot()))
+
+    def kept(self, last: OfResponse | None = None) -> Kept:
+        """As it is kept once it has ended, with the event that ends it."""
+        events = list(self.log.events)
+        if last is not None:
+            last.sequence_number = len(events)
+            events.append(last)
+        response = self.latest if last is None else last.response
+        return self.turn.kept(response, pack(events) if self.follows else b"")
+
+
+class Background:
+    """All of them, by their ids. A server that stops waits for them as it does for requests."""
+
+    def __init__(self, keeper: Keeper, state: ServerState, observe: Observe) -> None:
+        self._keeper = keeper
+        self._state = state
+        self._observe = observe
+        self._running: dict[str, Running] = {}
+
+    def get(self, response: str, owner: str) -> Running | None:
+        """The one of that id, if it runs and is the owner's."""
+        running = self._running.get(response)
+        return running if running is not None and running.turn.owner == owner else None
+
+    async def start(self, turn: Turn, ask: Callable[[Running], Ask], patience: float | None) -> Running:
+        """Run it. Returns when its model has begun, or after so many seconds of waiting for that (None: however long).
+        What fails before is raised (ApiError), as if it had never been asked for.
+        """
+        running = Running(turn)
+        self._state.admit()
+        try:
+            if not await self._keeper.put(turn.kept(running.latest, running=True)):
+                raise ApiError("The response cannot be kept.", status=HTTPStatus.INSUFFICIENT_STORAGE, code="not_kept")
+        except BaseException:
+            self._state.release()
+            raise
+        running.begin()
+        self._running[turn.draft.id] = running
+        task = running.run(self._run(running, ask(running)))
+        beginning = asyncio.create_task(running.begun.wait())
+        try:
+            await asyncio.wait({task, beginning}, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            await self.forget(running)
+            raise
+        finally:
+            beginning.cancel()
+        if running.refusal is not None:
+            await self._keeper.delete(turn.draft.id, turn.owner)
+            raise running.refusal
+        return running
+
+    async def forget(self, running: Running) -> None:
+        """Break it off, and keep nothing of it."""
+        await running.break_off("cancelled")
+        await self._keeper.delete(running.turn.draft.id, running.turn.owner)
+
+    async def close(self) -> None:
+        """Break off all that run: they have failed."""
+        for running in list(self._running.values()):
+            await running.break_off("failed")
+
+    async def _run(self, running: Running, ask: Ask) -> None:
+        try:
+            last = await self._played(running, ask)
+            running.ending = True
+            await self._keeper.put(running.kept(last))
+            running.tell(last)  # whoever hears of it finds it
+        except asyncio.CancelledError:
+            running.broken_off()
+            await self._keeper.put(running.kept())
+        finally:
+            running.log.end()
+            del self._running[running.turn.draft.id]
+            self._state.release()
+            self._report(running, ask.record)
+
+    async def _played(self, running: Running, ask: Ask) -> OfResponse:
+        """Tell of all events but the last, which is returned."""
+        try:
+            async with aclosing(ask.events()) as events:
+                async for event in events:
+                    if isinstance(event, ENDS):
+                        return event
+                    if isinstance(event, Numbered):
+                        running.tell(event)
+        except ApiError as error:
+            if not running.begun.is_set():
+                running.refusal = error
+            return running.failed(error)
+        except Exception:
+            logger.exception("response %s failed", running.turn.draft.id)
+        return running.failed(ApiError("The server failed; its log says why.", status=HTTPStatus.INTERNAL_SERVER_ERROR))
+
+    def _report(self, running: Running, record: RequestRecord) -> None:
+        failed = running.latest.status == "failed"
+        self._observe(record, ROUTE, HTTPStatus.INTERNAL_SERVER_ERROR if failed else HTTPStatus.OK)
+        logger.info(
+            "%s response %s %s in %.0fms, %d prompt tokens (%d cached), %d generated",
+            record.request_id,
+            running.turn.draft.id,
+            running.latest.status,
+            (time.monotonic() - record.started) * 1e3,
+            record.prompt_tokens,
+            record.cached_tokens,
+            record.completion_tokens,
+        )

@@ -1,0 +1,100 @@
+"""What a response says of itself whatever comes of it: its id, and the request as it was understood."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import Any
+
+from plimsoll_runtime.api.errors import ApiError
+from plimsoll_runtime.api.schemas.response import (
+    IncompleteDetails,
+    ReasoningSettings,
+    Response,
+    ResponseError,
+    ResponseStatus,
+    ResponseUsage,
+    TextSettings,
+)
+from plimsoll_runtime.api.schemas.response_items import OutputItem
+from plimsoll_runtime.api.schemas.response_request import ResponseRequest
+
+_USUAL_TEMPERATURE, _USUAL_TOP_P = 1.0, 1.0
+
+
+@dataclass(slots=True)
+class Draft:
+    """A response that is being made. `model` is the name that the client used until it is known how the model is called
+    first.
+    """
+
+    id: str
+    body: ResponseRequest
+    model: str
+    created_at: int = field(default_factory=lambda: int(time.time()))
+
+    def response(
+        self,
+        status: ResponseStatus,
+        output: Sequence[OutputItem] = (),
+        usage: ResponseUsage | None = None,
+        *,
+        error: ResponseError | None = None,
+    ) -> Response:
+        """As it is now."""
+        body = self.body
+        ended = status in ("completed", "incomplete")
+        return Response(
+            id=self.id,
+            created_at=self.created_at,
+            status=status,
+            background=bool(body.background),
+            completed_at=int(time.time()) if ended else None,
+            error=error,
+            incomplete_details=IncompleteDetails("max_output_tokens") if status == "incomplete" else None,
+            instructions=body.instructions,
+            max_output_tokens=body.max_output_tokens,
+            max_tool_calls=body.max_tool_calls,
+            model=self.model,
+            output=list(output),
+            parallel_tool_calls=body.parallel_tool_calls is not False,
+            previous_response_id=body.previous_response_id,
+            prompt_cache_key=body.prompt_cache_key,
+            reasoning=self._reasoning(),
+            safety_identifier=body.safety_identifier,
+            service_tier="default",
+            store=body.stored,
+            temperature=_USUAL_TEMPERATURE if body.temperature is None else body.temperature,
+            text=TextSettings(self._format()),
+            tool_choice=self._tool_choice(),
+            tools=[tool.told() for tool in body.tools or ()],
+            top_logprobs=body.top_logprobs or 0,
+            top_p=_USUAL_TOP_P if body.top_p is None else body.top_p,
+            truncation=body.truncation or "disabled",
+            user=body.user,
+            metadata=body.metadata or {},
+            usage=usage,
+        )
+
+    def failed(self, error: ApiError, output: Sequence[OutputItem] = ()) -> Response:
+        """It ended by an error."""
+        at_fault = error.status < HTTPStatus.INTERNAL_SERVER_ERROR
+        told = ResponseError("invalid_prompt" if at_fault else "server_error", error.message)
+        return self.response("failed", output, error=told)
+
+    def _reasoning(self) -> ReasoningSettings:
+        given = self.body.reasoning
+        return ReasoningSettings(None, None) if given is None else ReasoningSettings(given.effort, given.summarised)
+
+    def _format(self) -> dict[str, Any]:
+        given = None if self.body.text is None else self.body.text.format
+        return {"type": "text"} if given is None else given.model_dump(by_alias=True, exclude_none=True)
+
+    def _tool_choice(self) -> str | dict[str, Any]:
+        choice = self.body.tool_choice
+        if choice is None or isinstance(choice, str):
+            return choice or "auto"
+        told: dict[str, Any] = choice.told()
+        return told

@@ -1,0 +1,68 @@
+"""What a chat is refused for, told of the request for a response that the chat was made of."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http import HTTPStatus
+
+from plimsoll_runtime.api.errors import ApiError
+
+_FIELDS = {
+    "messages": "input",
+    "max_tokens": "max_output_tokens",
+    "max_completion_tokens": "max_output_tokens",
+    "response_format": "text.format",
+    "reasoning_effort": "reasoning.effort",
+}
+"""What a chat's field is called here."""
+_FIRST = re.compile(r"[a-z_]+")
+
+
+@contextmanager
+def in_terms_of_responses() -> Iterator[None]:
+    """Errors of the block name the fields of the request for a response."""
+    try:
+        yield
+    except ApiError as error:
+        raise renamed(error) from error
+
+
+def renamed(error: ApiError) -> ApiError:
+    """With the field's name here. The places of messages and of items differ: the field alone is named."""
+    first = _FIRST.match(error.param or "")
+    field = _FIELDS.get(first[0]) if first else None
+    if error.param is None or field is None:
+        return error
+    message = error.message.replace(f"'{error.param}'", f"'{field}'")
+    return ApiError(message, status=error.status, param=field, code=error.code, headers=error.headers)
+
+
+def not_found(response: str) -> ApiError:
+    """404: there is none, or it is somebody else's."""
+    return ApiError(
+        f"Response with id '{response[:100]}' not found: it was never kept here, or is not any more.",
+        status=HTTPStatus.NOT_FOUND,
+        code="response_not_found",
+    )
+
+
+def previous_not_found(response: str) -> ApiError:
+    """400: a conversation cannot go on, for a turn of it is missing."""
+    return ApiError(
+        f"Previous response with id '{response[:100]}' not found: it was never kept here, or is not any more. "
+        "Send the conversation in 'input'.",
+        param="previous_response_id",
+        code="previous_response_not_found",
+    )
+
+
+def item_not_found(item: str, where: str) -> ApiError:
+    """404: what an item refers to is not kept."""
+    return ApiError(
+        f"Item with id '{item[:100]}' not found: its response was never kept here, or is not any more. Send the item.",
+        status=HTTPStatus.NOT_FOUND,
+        param=where,
+        code="item_not_found",
+    )

@@ -1,0 +1,107 @@
+"""Items: as clients give them, as they are kept, and as a kept response has them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import msgspec
+
+from plimsoll_runtime.api.responses.errors import item_not_found
+from plimsoll_runtime.api.responses.ids import item_id, response_of_item
+from plimsoll_runtime.api.responses.store import Kept
+from plimsoll_runtime.api.schemas.response_input import (
+    GivenCall,
+    GivenItem,
+    GivenMessage,
+    GivenOutput,
+    GivenReasoning,
+    GivenReference,
+    GivenText,
+)
+from plimsoll_runtime.api.schemas.response_items import (
+    FunctionCallItem,
+    FunctionOutputItem,
+    InputText,
+    Item,
+    MessageItem,
+    OutputText,
+    ReasoningItem,
+    ReasoningText,
+    SummaryText,
+)
+
+
+class _OfResponse(msgspec.Struct):
+    output: list[Item]
+
+
+_encode = msgspec.json.Encoder().encode
+_INPUT = msgspec.json.Decoder(list[Item])
+_RESPONSE = msgspec.json.Decoder(_OfResponse)
+
+
+def packed(items: Sequence[Item]) -> bytes:
+    """As they are kept."""
+    return _encode(items)
+
+
+def items_of(kept: Kept) -> list[Item]:
+    """Of a response: its own input's, then its output's."""
+    return [*_INPUT.decode(kept.input), *_RESPONSE.decode(kept.response).output]
+
+
+def input_of(kept: Kept) -> list[Item]:
+    """Of its own input."""
+    return _INPUT.decode(kept.input)
+
+
+def referred(given: str | Sequence[GivenItem]) -> list[str]:
+    """The ids of the responses whose items a request refers to."""
+    if isinstance(given, str):
+        return []
+    found = (response_of_item(item.id) for item in given if isinstance(item, GivenReference))
+    return list(dict.fromkeys(response for response in found if response is not None))
+
+
+def taken(given: str | Sequence[GivenItem], response: str, kept: Mapping[str, Kept]) -> list[Item]:
+    """The items of a request, each with an id; of references what they refer to in what is kept. Raises ApiError."""
+    if isinstance(given, str):
+        return [MessageItem(item_id("msg", response, 0), "user", [InputText(given)])]
+    known = {item.id: item for one in kept.values() for item in items_of(one)}
+    items: list[Item] = []
+    for number, item in enumerate(given):
+        if isinstance(item, GivenReference):
+            if item.id not in known:
+                raise item_not_found(item.id, f"input[{number}]")
+            items.append(known[item.id])
+        else:
+            assert not isinstance(item, str), "the input is no text"
+            items.append(_taken(item, response, number))
+    return items
+
+
+def _taken(given: GivenMessage | GivenCall | GivenOutput | GivenReasoning, response: str, number: int) -> Item:
+    status = given.status or "completed"
+
+    def own(kind: str) -> str:
+        return given.id or item_id(kind, response, number)
+
+    match given:
+        case GivenMessage(role="assistant"):
+            texts: list[InputText | OutputText] = [OutputText(text) for text in _texts(given.content)]
+            return MessageItem(own("msg"), "assistant", texts, status)
+        case GivenMessage():
+            return MessageItem(own("msg"), given.role, [InputText(text) for text in _texts(given.content)], status)
+        case GivenCall():
+            return FunctionCallItem(own("fc"), given.call_id, given.name, given.arguments, status)
+        case GivenOutput():
+            output = given.output if isinstance(given.output, str) else [InputText(t) for t in _texts(given.output)]
+            return FunctionOutputItem(own("fco"), given.call_id, output, status)
+        case GivenReasoning():
+            summary = [SummaryText(text) for text in _texts(given.summary or ())]
+            content = [ReasoningText(text) for text in _texts(given.content or ())]
+            return ReasoningItem(own("rs"), summary, content, status=status)
+
+
+def _texts(content: str | Iterable[GivenText]) -> list[str]:
+    return [content] if isinstance(content, str) else [part.text for part in content]

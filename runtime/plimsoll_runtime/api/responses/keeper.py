@@ -1,0 +1,99 @@
+"""What the server asks of the shelf that its responses are on: off the event loop, where that has a file."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sqlite3
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+from plimsoll_runtime.api.body import BODY_LIMIT
+from plimsoll_runtime.api.errors import ApiError
+from plimsoll_runtime.api.responses.errors import previous_not_found
+from plimsoll_runtime.api.responses.memory import MemoryShelf
+from plimsoll_runtime.api.responses.sqlite import SqliteShelf
+from plimsoll_runtime.api.responses.store import Bounds, Kept, Shelf
+
+logger = logging.getLogger(__name__)
+
+MAX_TURNS = 1000
+MAX_TURN_BYTES = BODY_LIMIT
+"""Of all turns that a conversation goes on from: as many as one request may have."""
+
+ResultT = TypeVar("ResultT")
+
+
+class Keeper:
+    """Keeps responses, and finds them for whom they belong to."""
+
+    def __init__(self, bounds: Bounds, file: Path | None = None) -> None:
+        """In memory, unless there is a `file`. Raises UsageError where that cannot be used."""
+        self._shelf: Shelf = MemoryShelf(bounds) if file is None else SqliteShelf(file, bounds)
+        self._thread = None if file is None else ThreadPoolExecutor(1, thread_name_prefix="responses")
+
+    async def put(self, kept: Kept) -> bool:
+        """Keep it, in place of what has its id; whether it is kept."""
+        try:
+            there = await self._do(partial(self._shelf.put, kept))
+        except sqlite3.Error:
+            logger.exception("response %s cannot be kept", kept.id)
+            return False
+        if not there:
+            logger.warning("response %s is not kept: its %d bytes are beyond the bound", kept.id, kept.size)
+        return there
+
+    async def get(self, response: str, owner: str) -> Kept | None:
+        """The one of that id, if it is the owner's."""
+        return await self._do(partial(self._shelf.get, response, owner))
+
+    async def delete(self, response: str, owner: str) -> bool:
+        """Forget it, if it is the owner's; whether it was there."""
+        return await self._do(partial(self._shelf.delete, response, owner))
+
+    async def turns(self, last: str, owner: str) -> list[Kept]:
+        """The turns of a conversation up to the `last`, which is used by that. Raises ApiError (400) where one is not
+        there, or where they are too many.
+        """
+        return await self._do(partial(self._turns, last, owner))
+
+    async def close(self) -> None:
+        """Nothing is asked of it any more. Waits for what it does."""
+        await self._do(self._shelf.close)
+        if self._thread is not None:
+            self._thread.shutdown()
+
+    async def _do(self, work: Callable[[], ResultT]) -> ResultT:
+        if self._thread is None:
+            return work()
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+
+    def _turns(self, last: str, owner: str) -> list[Kept]:
+        turns: list[Kept] = []
+        size, wanted = 0, last
+        while True:
+            kept = self._shelf.get(wanted, owner)
+            if kept is None:
+                raise previous_not_found(wanted)
+            turns.append(kept)
+            size += kept.size
+            if len(turns) > MAX_TURNS or size > MAX_TURN_BYTES:
+                raise _too_long(last)
+            if kept.previous is None:
+                break
+            wanted = kept.previous
+        turns.reverse()
+        self._shelf.use([kept.id for kept in turns])
+        return turns
+
+
+def _too_long(response: str) -> ApiError:
+    return ApiError(
+        f"The conversation up to '{response}' has more than {MAX_TURNS} turns, or {MAX_TURN_BYTES} bytes; begin anew, "
+        "with what counts of it in 'input'.",
+        param="previous_response_id",
+        code="conversation_too_long",
+    )

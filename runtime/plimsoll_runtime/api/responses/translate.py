@@ -1,0 +1,139 @@
+"""From a request for a response, and what it goes on from, to a request for a chat."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from plimsoll_runtime.api.errors import ApiError
+from plimsoll_runtime.api.responses.errors import in_terms_of_responses
+from plimsoll_runtime.api.responses.messages import messages_of, turn_starts, without_oldest
+from plimsoll_runtime.api.schemas.chat import MAX_MESSAGES, ChatRequest
+from plimsoll_runtime.api.schemas.constraints import JsonObjectFormat, JsonSchemaFormat, NamedSchema
+from plimsoll_runtime.api.schemas.response_items import FunctionCallItem, FunctionOutputItem, Item
+from plimsoll_runtime.api.schemas.response_request import JsonSchemaText, ResponseRequest
+from plimsoll_runtime.api.schemas.response_tools import AllowedTools, ChosenFunction, FunctionTool
+from plimsoll_runtime.api.schemas.sampling import invalid
+from plimsoll_runtime.api.schemas.tools import NamedFunction, NamedTool, ToolDefinition
+
+MadeT = TypeVar("MadeT")
+
+TOO_LONG = "context_length_exceeded"
+"""The code of the error that says so."""
+
+_SAME_NAME = (
+    "temperature",
+    "top_p",
+    "parallel_tool_calls",
+    "seed",
+    "top_k",
+    "min_p",
+    "presence_penalty",
+    "frequency_penalty",
+    "repetition_penalty",
+    "ignore_eos",
+    "cache_salt",
+    "priority",
+    "deadline",
+    "chat_template_kwargs",
+)
+
+
+def check_calls(before: Sequence[Item], items: Sequence[Item]) -> None:
+    """Raises ApiError for calls whose arguments are none, and for results of no call."""
+    called = {item.call_id for item in before if isinstance(item, FunctionCallItem)}
+    for number, item in enumerate(items):
+        if isinstance(item, FunctionCallItem):
+            called.add(item.call_id)
+            if not _is_object(item.arguments):
+                raise invalid(f"input[{number}].arguments", "the arguments must be a JSON object, as text")
+        elif isinstance(item, FunctionOutputItem) and item.call_id not in called:
+            raise invalid(f"input[{number}].call_id", f"no call {item.call_id[:100]!r} comes before it")
+
+
+def converted(body: ResponseRequest, items: Sequence[Item], make: Callable[[ChatRequest], MadeT]) -> MadeT:
+    """What `make` makes of the chat. Where the oldest turns may be left out, it is tried with as many as it takes.
+    Raises ApiError, in terms of the request for a response.
+    """
+    with in_terms_of_responses():
+        if body.truncation != "auto":
+            return make(chat_of(body, items))
+        return _shortened(body, items, make)
+
+
+def chat_of(body: ResponseRequest, items: Sequence[Item]) -> ChatRequest:
+    """The chat that the items are. Raises ApiError."""
+    messages = messages_of(items, body.instructions)
+    if not messages:
+        raise invalid("input", "it holds nothing")
+    if len(messages) > MAX_MESSAGES:
+        raise invalid("input", f"the conversation has {len(messages)} messages, and {MAX_MESSAGES} is the most")
+    same = {name: value for name in _SAME_NAME if (value := getattr(body, name)) is not None}
+    return ChatRequest(
+        model=body.model,
+        messages=messages,
+        max_completion_tokens=body.max_output_tokens,
+        logprobs=body.tells_logprobs,
+        top_logprobs=body.top_logprobs if body.tells_logprobs else None,
+        tools=[ToolDefinition(type="function", function=tool.definition()) for tool in _shown(body)] or None,
+        tool_choice=_choice(body),
+        response_format=_format(body),
+        reasoning_effort=None if body.reasoning is None else body.reasoning.effort,
+        **same,
+    )
+
+
+def _shortened(body: ResponseRequest, items: Sequence[Item], make: Callable[[ChatRequest], MadeT]) -> MadeT:
+    """With the most turns that fit, found by halving: a long conversation is rendered a dozen times at most."""
+    starts = [0, *(start for start in turn_starts(items) if start)]
+    least, most = 0, len(starts) - 1
+    found: MadeT | None = None
+    at = 0  # most conversations fit
+    while least <= most:
+        try:
+            found = make(chat_of(body, without_oldest(items, starts[at])))
+            most = at - 1
+        except ApiError as error:
+            if error.code != TOO_LONG or at == len(starts) - 1:
+                raise
+            least = at + 1
+        at = (least + most) // 2
+    assert found is not None, "the last turn alone was tried, and made something or an error"
+    return found
+
+
+def _shown(body: ResponseRequest) -> list[FunctionTool]:
+    """The tools that the model may know of. Raises ApiError."""
+    tools = list(body.tools or ())
+    if not isinstance(body.tool_choice, AllowedTools):
+        return tools
+    allowed = [tool.name for tool in body.tool_choice.tools]
+    known = {tool.name for tool in tools}
+    if unknown := [name for name in allowed if name not in known]:
+        raise invalid("tool_choice.tools", f"there is no tool {unknown[0]!r}")
+    return [tool for tool in tools if tool.name in allowed]
+
+
+def _choice(body: ResponseRequest) -> Any:
+    choice = body.tool_choice
+    if isinstance(choice, AllowedTools):
+        return choice.mode
+    if isinstance(choice, ChosenFunction):
+        return NamedTool(type="function", function=NamedFunction(name=choice.name))
+    return choice
+
+
+def _format(body: ResponseRequest) -> JsonObjectFormat | JsonSchemaFormat | None:
+    given = None if body.text is None else body.text.format
+    if isinstance(given, JsonSchemaText):
+        schema = NamedSchema(name=given.name, schema_=given.schema_, description=given.description, strict=given.strict)
+        return JsonSchemaFormat(type="json_schema", json_schema=schema)
+    return given if isinstance(given, JsonObjectFormat) else None
+
+
+def _is_object(text: str) -> bool:
+    try:
+        return isinstance(json.loads(text or "{}"), dict)
+    except (ValueError, RecursionError):
+        return False

@@ -1,0 +1,89 @@
+"""One turn of a conversation: a request for a response, with all that it goes on from, and how it becomes a job."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from functools import partial
+from typing import cast
+
+import msgspec
+
+from plimsoll_runtime.api.conversation import converse
+from plimsoll_runtime.api.errors import ApiError
+from plimsoll_runtime.api.generation import Generation
+from plimsoll_runtime.api.record import RequestRecord
+from plimsoll_runtime.api.responses.answers import ResponseAnswers
+from plimsoll_runtime.api.responses.draft import Draft
+from plimsoll_runtime.api.responses.errors import in_terms_of_responses
+from plimsoll_runtime.api.responses.items import packed
+from plimsoll_runtime.api.responses.output import Output
+from plimsoll_runtime.api.responses.store import Kept
+from plimsoll_runtime.api.responses.translate import converted
+from plimsoll_runtime.api.schemas.response import Response
+from plimsoll_runtime.api.schemas.response_events import Failed
+from plimsoll_runtime.api.schemas.response_items import Item
+from plimsoll_runtime.api.schemas.response_request import ResponseRequest
+from plimsoll_runtime.api.served import ServedModel
+from plimsoll_runtime.api.sse import Events
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """`before` are the items of the turns before it, `items` those of its own input. `size`: bytes of all of them."""
+
+    body: ResponseRequest
+    draft: Draft
+    output: Output
+    owner: str
+    before: Sequence[Item]
+    items: Sequence[Item]
+    size: int
+
+    def prepare(self, model: ServedModel, record: RequestRecord, begun: Callable[[], None] | None = None) -> Job:
+        """Its job on the model; `begun` is called when that starts. Raises ApiError."""
+        self.draft.model = model.names[0]
+        form = partial(ResponseAnswers, self.draft, self.output)
+        generation = converted(self.body, [*self.before, *self.items], lambda chat: converse(chat, model, record, form))
+        return Job(self, generation, begun)
+
+    def kept(self, response: Response, events: bytes = b"", *, running: bool = False) -> Kept:
+        """As it is kept."""
+        told = msgspec.json.encode(response)
+        previous = self.body.previous_response_id
+        return Kept(self.draft.id, self.owner, previous, told, packed(self.items), events, running)
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A turn that is ready to run on its model."""
+
+    turn: Turn
+    generation: Generation
+    begun: Callable[[], None] | None = None
+
+    async def whole(self) -> Response:
+        """The response, once it has ended. Raises ApiError."""
+        with in_terms_of_responses():
+            return cast(Response, await self.generation.whole())
+
+    async def events(self) -> Events:
+        """The response's events. Once they have begun, an error is the last of them; before that it is raised."""
+        if self.begun is not None:
+            self.begun()
+        told = False
+        try:
+            with in_terms_of_responses():
+                async with aclosing(self.generation.events()) as events:
+                    async for event in events:
+                        told = True
+                        yield event
+        except ApiError as error:
+            if not told:
+                raise
+            logger.warning("response %s failed: %s", self.turn.draft.id, error.message)
+            yield Failed(response=self.turn.draft.failed(error, self.turn.output.snapshot()))

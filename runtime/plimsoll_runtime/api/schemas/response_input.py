@@ -1,0 +1,140 @@
+"""The input of a response as clients give it: a text, or items. What else OpenAI knows as items is refused by name."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, get_args
+
+from pydantic import BeforeValidator, Discriminator, Field, Tag, WithJsonSchema
+
+from plimsoll_runtime.api.schemas.chat import MAX_MESSAGES, MAX_PARTS, PARTS, TEXT
+from plimsoll_runtime.api.schemas.sampling import Lenient
+
+Id = Annotated[str, Field(max_length=256)]
+Status = Literal["in_progress", "completed", "incomplete"]
+NEVER: dict[str, Any] = {"not": {}}
+_Text = Literal["input_text", "output_text", "text", "summary_text", "reasoning_text"]
+
+
+def _kind(value: Any) -> Any:
+    if value not in get_args(_Text):
+        raise ValueError(f"a part of the type {str(value)[:40]!r} is not supported: this model reads text only")
+    return value
+
+
+class GivenText(Lenient):
+    """A part of a content."""
+
+    type: Annotated[
+        Literal["input_text", "output_text", "text", "summary_text", "reasoning_text"], BeforeValidator(_kind)
+    ]
+    text: str
+
+
+def _form(content: Any) -> str:
+    return PARTS if isinstance(content, list) else TEXT
+
+
+GivenTexts = Annotated[list[GivenText], Field(max_length=MAX_PARTS)]
+GivenContent = Annotated[Annotated[str, Tag(TEXT)] | Annotated[GivenTexts, Tag(PARTS)], Discriminator(_form)]
+"""A text, or a list of parts."""
+
+
+class GivenMessage(Lenient):
+    """A message of anybody."""
+
+    type: Literal["message"] = "message"
+    role: Literal["system", "developer", "user", "assistant"]
+    content: GivenContent
+    id: Id | None = None
+    status: Status | None = None
+
+
+class GivenCall(Lenient):
+    """A call that the model made. `arguments` are a JSON object, as text."""
+
+    type: Literal["function_call"]
+    call_id: Id
+    name: Annotated[str, Field(max_length=256)]
+    arguments: str
+    id: Id | None = None
+    status: Status | None = None
+
+
+class GivenOutput(Lenient):
+    """What a call came to."""
+
+    type: Literal["function_call_output"]
+    call_id: Id
+    output: GivenContent
+    id: Id | None = None
+    status: Status | None = None
+
+
+class GivenReasoning(Lenient):
+    """What the model thought."""
+
+    type: Literal["reasoning"]
+    summary: GivenTexts | None = None
+    content: GivenTexts | None = None
+    id: Id | None = None
+    status: Status | None = None
+    encrypted_content: str | None = None
+
+
+class GivenReference(Lenient):
+    """An item of a response that is kept here."""
+
+    type: Literal["item_reference"] | None = None
+    id: Id
+
+
+def _refuse(item: Any) -> Any:
+    if not isinstance(item, dict):
+        raise ValueError("must be an object")
+    kind = item.get("type")
+    if kind is None:
+        raise ValueError("must have a type, or be a message with a role")
+    raise ValueError(f"an item of the type {str(kind)[:40]!r} is not supported")
+
+
+Refused = Annotated[Any, BeforeValidator(_refuse), WithJsonSchema(NEVER)]
+ITEMS = {
+    "message": "(message)",
+    "function_call": "(function call)",
+    "function_call_output": "(function call output)",
+    "reasoning": "(reasoning)",
+    "item_reference": "(item reference)",
+}
+"""By type, the forms of an item, as pydantic names them in the places of its errors."""
+OTHER = "(other)"
+
+
+def _item(item: Any) -> str:
+    """Messages and references may say no type."""
+    if not isinstance(item, dict):
+        return OTHER
+    kind = item.get("type")
+    if kind is None:
+        kind = "message" if "role" in item else "item_reference" if "id" in item else None
+    return ITEMS.get(kind, OTHER) if isinstance(kind, str) else OTHER
+
+
+GivenItem = Annotated[
+    Annotated[GivenMessage, Tag(ITEMS["message"])]
+    | Annotated[GivenCall, Tag(ITEMS["function_call"])]
+    | Annotated[GivenOutput, Tag(ITEMS["function_call_output"])]
+    | Annotated[GivenReasoning, Tag(ITEMS["reasoning"])]
+    | Annotated[GivenReference, Tag(ITEMS["item_reference"])]
+    | Annotated[Refused, Tag(OTHER)],
+    Discriminator(_item),
+]
+GivenItems = Annotated[list[GivenItem], Field(max_length=MAX_MESSAGES)]
+ITEM_LIST = "(items)"
+
+
+def _input_form(given: Any) -> str:
+    return ITEM_LIST if isinstance(given, list) else TEXT
+
+
+GivenInput = Annotated[Annotated[str, Tag(TEXT)] | Annotated[GivenItems, Tag(ITEM_LIST)], Discriminator(_input_form)]
+FORMS = frozenset({*ITEMS.values(), OTHER, ITEM_LIST})

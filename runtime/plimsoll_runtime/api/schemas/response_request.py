@@ -1,0 +1,166 @@
+"""POST /v1/responses: the request."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Discriminator, Field, Tag
+
+from plimsoll_runtime.api.schemas.chat import Unsupported
+from plimsoll_runtime.api.schemas.constraints import FORMATS, JsonObjectFormat, Schema, TextFormat
+from plimsoll_runtime.api.schemas.response_input import GivenInput
+from plimsoll_runtime.api.schemas.response_tools import ResponseToolChoice, ResponseTools
+from plimsoll_runtime.api.schemas.sampling import (
+    COUNT_LIMIT,
+    Count,
+    Lenient,
+    ModelFields,
+    Seed,
+    StreamOptions,
+    Strict,
+    invalid,
+)
+from plimsoll_runtime.engine.params import MAX_LOGPROBS
+
+_EMPTY: tuple[Any, ...] = (None, [], "", {})
+LOGPROBS = "message.output_text.logprobs"
+Include = Literal[
+    "message.output_text.logprobs",
+    "reasoning.encrypted_content",
+    "file_search_call.results",
+    "web_search_call.results",
+    "web_search_call.action.sources",
+    "message.input_image.image_url",
+    "computer_call_output.output.image_url",
+    "code_interpreter_call.outputs",
+]
+"""All but the first two are of things that no response here has."""
+
+REFUSED = {
+    "conversation": "conversations are not kept here; go on from a response with 'previous_response_id'",
+    "prompt": "prompt templates are not kept here; send the text in 'input'",
+    "context_management": "contexts are not compacted here; 'truncation': 'auto' leaves out the oldest turns",
+    "moderation": "there is no moderation",
+    "image": "this model reads text only",
+    "access_programs": "there are none",
+    "prompt_cache_options": "prefixes are cached by themselves; nothing about it can be set",
+}
+
+
+class JsonSchemaText(Strict):
+    """JSON documents of a schema. It is enforced whether or not `strict` asks for that."""
+
+    type: Literal["json_schema"]
+    name: Annotated[str, Field(max_length=256)]
+    schema_: Annotated[Schema, Field(alias="schema")]
+    description: str | None = None
+    strict: bool | None = None
+
+
+def _form(given: Any) -> str | None:
+    kind = given.get("type") if isinstance(given, dict) else None
+    return FORMATS.get(kind) if isinstance(kind, str) else None
+
+
+TextFormats = Annotated[
+    Annotated[TextFormat, Tag(FORMATS["text"])]
+    | Annotated[JsonObjectFormat, Tag(FORMATS["json_object"])]
+    | Annotated[JsonSchemaText, Tag(FORMATS["json_schema"])],
+    Discriminator(
+        _form,
+        custom_error_type="text_format",
+        custom_error_message="must be an object whose type is 'text', 'json_object' or 'json_schema'",
+    ),
+]
+
+
+class TextConfig(Strict):
+    """What the answer is to be like."""
+
+    format: TextFormats | None = None
+    verbosity: Literal["low", "medium", "high"] | None = None
+
+
+class ReasoningConfig(Lenient):
+    """How much the model is to think. Where a summary is asked for, whichever, all of its thoughts are told as one."""
+
+    effort: Annotated[str, Field(max_length=32)] | None = None
+    summary: Literal["auto", "concise", "detailed"] | None = None
+    generate_summary: Literal["auto", "concise", "detailed"] | None = None
+
+    @property
+    def summarised(self) -> str | None:
+        """Which summary is asked for, by either of its names."""
+        return self.summary or self.generate_summary
+
+
+class ResponseRequest(ModelFields):
+    """OpenAI's request for a response, with our additions."""
+
+    input: GivenInput
+    instructions: str | None = None
+    previous_response_id: Annotated[str, Field(max_length=256)] | None = None
+    max_output_tokens: Annotated[int, Field(ge=1, le=COUNT_LIMIT)] | None = None
+    max_tool_calls: Count | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
+    include: list[Include] | None = None
+    tools: ResponseTools | None = None
+    tool_choice: ResponseToolChoice | None = None
+    parallel_tool_calls: bool | None = None
+    text: TextConfig | None = None
+    reasoning: ReasoningConfig | None = None
+    truncation: Literal["auto", "disabled"] | None = None
+    metadata: Annotated[dict[str, str], Field(max_length=16)] | None = None
+    store: bool | None = None
+    background: bool | None = None
+    stream_options: StreamOptions | None = None
+    user: str | None = None
+    safety_identifier: str | None = None
+    service_tier: Literal["auto", "default"] | None = None
+    prompt_cache_key: str | None = None
+    prompt_cache_retention: str | None = None
+    conversation: Unsupported = None
+    prompt: Unsupported = None
+    context_management: Unsupported = None
+    moderation: Unsupported = None
+    image: Unsupported = None
+    access_programs: Unsupported = None
+    prompt_cache_options: Unsupported = None
+
+    seed: Seed | None = None
+    top_k: Annotated[int, Field(le=COUNT_LIMIT)] | None = None
+    min_p: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    repetition_penalty: float | None = None
+    ignore_eos: bool | None = None
+    cache_salt: Annotated[str, Field(max_length=256)] | None = None
+    priority: int | None = None
+    deadline: float | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+
+    def check(self) -> None:
+        """Raises ApiError for what cannot be done, or contradicts itself."""
+        for field, reason in REFUSED.items():
+            if getattr(self, field) not in _EMPTY:
+                raise invalid(field, reason)
+        if self.text is not None and self.text.verbosity not in (None, "medium"):
+            raise invalid("text.verbosity", "verbosity is not supported")
+        if self.top_logprobs and not self.tells_logprobs:
+            raise invalid("top_logprobs", f"it needs {LOGPROBS!r} in 'include'")
+        if self.background and not self.stored:
+            raise invalid("background", "what runs in the background must be kept: leave out 'store': false")
+        if self.stream_options is not None and not self.stream:
+            raise invalid("stream_options", "it needs 'stream': true")
+
+    @property
+    def stored(self) -> bool:
+        """Whether the response is kept."""
+        return self.store is not False
+
+    @property
+    def tells_logprobs(self) -> bool:
+        """Whether words come with their log probabilities."""
+        return LOGPROBS in (self.include or ())
