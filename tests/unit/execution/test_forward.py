@@ -61,6 +61,8 @@ class Failing(ReferenceBackend):
         ) -> Tensor:
             if layer != self.at:
                 return inner(layer, query, key, value)
+            assert key is not None
+            assert value is not None
             inner(layer, query, key * float("nan"), value * float("nan"))
             raise self.error
 

@@ -90,6 +90,8 @@ def test_it_is_attention_over_keys_and_values_of_each_head(pairs: bool) -> None:
 
 
 def dense(layer: int, query: Tensor, key: Tensor | None, value: Tensor | None, sinks: Tensor | None = None) -> Tensor:
+    assert key is not None
+    assert value is not None
     return attention_reference(query, key.transpose(0, 1), value.transpose(0, 1), scale=LATENT.scale)
 
 

@@ -48,9 +48,14 @@ class Listener:
 
 
 def first_value(
-    layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, sinks: torch.Tensor | None = None
+    layer: int,
+    query: torch.Tensor,
+    key: torch.Tensor | None,
+    value: torch.Tensor | None,
+    sinks: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Attention to nothing but oneself."""
+    assert value is not None
     return value.repeat_interleave(query.shape[1] // value.shape[1], dim=1)
 
 
@@ -94,8 +99,8 @@ def test_an_attention_that_rotates_still_does(tiny_model: Path) -> None:
             self,
             layer: int,
             query: torch.Tensor,
-            key: torch.Tensor,
-            value: torch.Tensor,
+            key: torch.Tensor | None,
+            value: torch.Tensor | None,
             sinks: torch.Tensor | None = None,
         ) -> torch.Tensor:
             raise AssertionError("the decoder rotated by itself")
@@ -138,7 +143,11 @@ def test_an_op_that_fails_does_not_last_for_ever(tiny_model: Path) -> None:
     decoder = MarkedDecoder(loaded(tiny_model), HostOpTimer(clock))
 
     def broken(
-        layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, sinks: torch.Tensor | None = None
+        layer: int,
+        query: torch.Tensor,
+        key: torch.Tensor | None,
+        value: torch.Tensor | None,
+        sinks: torch.Tensor | None = None,
     ) -> torch.Tensor:
         raise RuntimeError("no attention")
 
