@@ -64,7 +64,7 @@ async def ask(tokenizer: Any, engine: Any, **body: Any) -> tuple[list[bytes], Re
     async def receive() -> Any:
         return received.pop() if received else await engine.wait_dead()
 
-    scope = {"type": "http", "method": "POST", "headers": [(b"content-type", b"application/json")]}
+    scope = {"type": "http", "method": "POST", "path": "/", "headers": [(b"content-type", b"application/json")]}
     record, sent = RequestRecord("r"), list[bytes]()
     response = await Endpoint(Shout, prepare)(
         Request(scope, receive), OneModel(ServedModel(("fake",), engine, tokenizer, 0)), record

@@ -53,7 +53,6 @@ def worked_in(running: Any, monkeypatch: pytest.MonkeyPatch) -> set[threading.Th
 
         monkeypatch.setattr(target, name, watched)
 
-    watch(endpoint, "parse")
     for module in (endpoint, tokens):
         watch(module, "read_head")
         watch(module, "read_rest")
