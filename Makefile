@@ -9,6 +9,8 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 CPU_KERNELS := kernels/plimsoll_kernels/cpu
 QUESTION ?= What is the capital of France?
+# Many tests wait for servers: on two cores three processes are done sooner than two.
+TEST_PROCESSES ?= 3
 SOURCES := hatch_build.py operator runtime kernels charts e2e tests benchmarks
 
 .PHONY: help
@@ -31,8 +33,8 @@ run: setup ## Serve the demo model on this machine and ask it a question (ONCE=1
 	@$(BIN)/plimsoll up examples/gemma.yaml --ask "$(QUESTION)" $(if $(PORT),--port $(PORT)) $(if $(ONCE),--once)
 
 .PHONY: test
-test: setup ## Run the tests (no GPU, no cluster)
-	@$(BIN)/pytest $(PYTEST_ARGS)
+test: setup ## Run the tests (no GPU, no cluster; PYTEST_ARGS=tests/unit/engine, TEST_PROCESSES=0 for one process)
+	@$(BIN)/pytest -n $(TEST_PROCESSES) --dist loadfile $(PYTEST_ARGS)
 
 .PHONY: check
 check: setup ## Lint, format, types, import layers, shell, chart

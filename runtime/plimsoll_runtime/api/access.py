@@ -25,6 +25,7 @@ logger = logging.getLogger(__name__)
 OPEN_PATHS = frozenset({"/health", "/live", "/metrics", "/openapi.json", "/docs"})
 ALWAYS_PATHS = OPEN_PATHS | {"/version"}
 CLIENT_GONE = 499
+_TRACEPARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}(?:-.*)?")
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
@@ -40,7 +41,8 @@ class Access:
         """Run as an ASGI application."""
         if scope["type"] != "http":
             return
-        record = RequestRecord(request_id(Headers(scope=scope)))
+        headers = Headers(scope=scope)
+        record = RequestRecord(request_id(headers), trace=trace_of(headers))
         scope["plimsoll.record"] = record
         answer = _Answer(send, record, closing=self._state.phase is Phase.DRAINING)
         try:
@@ -87,20 +89,38 @@ class Access:
         code = answer.status or CLIENT_GONE
         route = scope.get("route")
         self._metrics.observe(record, getattr(route, "path", "other"), code)
-        first = "-" if record.first_token is None else f"{(record.first_token - record.started) * 1e3:.0f}ms"
+        seconds = time.monotonic() - record.started
+        waited = None if record.first_token is None else record.first_token - record.started
+        path = scope["path"][:200].encode("unicode_escape").decode()
+        ended = sorted(set(record.finish_reasons))
+        fields = {
+            "request_id": record.request_id,
+            "method": scope["method"],
+            "path": path,
+            "status": code,
+            "seconds": round(seconds, 6),
+            "first_token_seconds": None if waited is None else round(waited, 6),
+            "prompt_tokens": record.prompt_tokens,
+            "cached_tokens": record.cached_tokens,
+            "completion_tokens": record.completion_tokens,
+            "finish_reasons": ended,
+            "model": record.model or None,
+            "trace": record.trace,
+        }
         logger.info(
             "%s %s %s %d in %.0fms, first token %s, %d prompt tokens (%d cached), %d generated, %s%s",
             record.request_id,
             scope["method"],
-            scope["path"][:200].encode("unicode_escape").decode(),
+            path,
             code,
-            (time.monotonic() - record.started) * 1e3,
-            first,
+            seconds * 1e3,
+            "-" if waited is None else f"{waited * 1e3:.0f}ms",
             record.prompt_tokens,
             record.cached_tokens,
             record.completion_tokens,
-            ",".join(sorted(set(record.finish_reasons))) or "-",
+            ",".join(ended) or "-",
             "" if self._state.names else f", model {record.model or '-'}",
+            extra={"fields": fields},
         )
 
 
@@ -131,6 +151,12 @@ class _Answer:
             if self._record.load is not None:
                 headers[LOAD_HEADER] = self._record.load()
         await self._send(message)
+
+
+def trace_of(headers: Headers) -> str | None:
+    """The id of the trace that a request is part of, by the header `traceparent` (W3C Trace Context)."""
+    found = _TRACEPARENT.fullmatch(headers.get("traceparent", ""))
+    return found and found[1]
 
 
 def request_id(headers: Headers) -> str:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
+from plimsoll_runtime.api.door import Door
 from plimsoll_runtime.api.responses.store import USUAL, Bounds
 from plimsoll_runtime.api.room import MAX_WAITING, MAX_WAITING_TOKENS
 from plimsoll_runtime.api.served import MAX_LOGIT_BIAS
@@ -16,7 +17,8 @@ class ServerConfig:
     """Options of one server process.
 
     `names` are what requests may call the model, the first one is what answers carry. `api_keys` empty and no
-    `api_key_file` means open. `drain_seconds`: how long running requests may go on after SIGTERM. `max_waiting`: how
+    `api_key_file` means open. `door`: TLS, web pages, the form of the log. `drain_seconds`: how long running requests
+    may go on after SIGTERM. `max_waiting`: how
     many answers may wait for their first token, `max_waiting_tokens`: how many tokens their prompts may have.
     `max_logit_bias`: how many token ids of a request may have one. `tool_format`: by its name, how the model
     writes calls of tools. `strict_parameters`: requests with fields that nothing here knows are refused.
@@ -32,6 +34,7 @@ class ServerConfig:
     port: int = 8000
     api_keys: tuple[str, ...] = ()
     api_key_file: Path | None = None
+    door: Door = field(default_factory=Door)
     drain_seconds: float = 30.0
     max_waiting: int = MAX_WAITING
     max_waiting_tokens: int = MAX_WAITING_TOKENS

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import uvicorn
 from starlette.types import ASGIApp
 
+from plimsoll_runtime.api.door import Certificate, Door
 from plimsoll_runtime.api.protocol import PatientProtocol
 from plimsoll_runtime.errors import UsageError
 
@@ -16,6 +17,8 @@ CLOSE_SECONDS = 2.0
 """How long open connections may take to close once nothing is in flight."""
 KEEP_ALIVE_SECONDS = 75
 BACKLOG = 2048
+CERTIFICATE_TICKS = 50
+"""Tenths of a second between two looks at the files of a certificate."""
 
 
 def listen(host: str, port: int, options: str = "--host or --port") -> socket.socket:
@@ -37,10 +40,15 @@ def listen(host: str, port: int, options: str = "--host or --port") -> socket.so
 class HttpServer(uvicorn.Server):
     """uvicorn without its own signal handling, which knows no drain."""
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, door: Door | None = None) -> None:
+        """Raises UsageError where the door's certificate cannot be used."""
+        door = door or Door()
+        self._certificate: Certificate | None = None
+        if door.certificate is not None and door.key is not None:
+            self._certificate = Certificate(door.certificate, door.key)
         super().__init__(
             uvicorn.Config(
-                app,
+                door.around(app),
                 http=PatientProtocol,
                 lifespan="off",
                 ws="none",
@@ -51,6 +59,16 @@ class HttpServer(uvicorn.Server):
                 timeout_graceful_shutdown=int(CLOSE_SECONDS),
             )
         )
+
+        if self._certificate is not None:
+            self.config.load()
+            self.config.ssl = self._certificate.context
+
+    async def on_tick(self, counter: int) -> bool:
+        """Called ten times a second; whether to end."""
+        if self._certificate is not None and counter % CERTIFICATE_TICKS == 0:
+            self._certificate.renew()
+        return await super().on_tick(counter)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:

@@ -21,6 +21,7 @@ class RequestRecord:
 
     request_id: str
     patience: float | None = None
+    trace: str | None = None
     started: float = field(default_factory=time.monotonic)
     created: int = field(default_factory=lambda: int(time.time()))
     owner: str = ""

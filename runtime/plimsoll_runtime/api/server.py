@@ -17,6 +17,7 @@ from plimsoll_runtime.api.gateways import Gateways
 from plimsoll_runtime.api.keys import ApiKeys
 from plimsoll_runtime.api.lastwords import write_last_words
 from plimsoll_runtime.api.listening import HttpServer, listen
+from plimsoll_runtime.api.logs import begin_log
 from plimsoll_runtime.api.responses.keeper import Keeper
 from plimsoll_runtime.api.served import ServedModel
 from plimsoll_runtime.api.state import Phase, ServerState
@@ -36,8 +37,7 @@ INTERRUPTED = 130
 
 def serve(config: ServerConfig) -> int:
     """Serve until a signal ends it (0 after a drain, 130 at once). Raises PlimsollError on a fatal error."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    logging.getLogger("uvicorn").setLevel(logging.ERROR)
+    begin_log(config.door.log_format)
     try:
         with listen(config.host, config.port) as listener:
             return asyncio.run(Server(config, listener, load_and_start).run())
@@ -70,7 +70,7 @@ class Server:
         self._stop = asyncio.Event()
         self._stop_now = asyncio.Event()
         keeper = Keeper(config.response_bounds, config.response_store)
-        self._http = HttpServer(build_app(self.state, keeper=keeper))
+        self._http = HttpServer(build_app(self.state, keeper=keeper), config.door)
 
     async def run(self) -> int:
         """Serve; the exit code. Raises PlimsollError when the model cannot be loaded or the engine dies."""

@@ -6,10 +6,14 @@ import argparse
 import os
 import re
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from plimsoll_runtime.api.responses.store import Bounds
 from plimsoll_runtime.cli import values
 from plimsoll_runtime.errors import UsageError
+
+if TYPE_CHECKING:
+    from plimsoll_runtime.api.door import Door
 
 
 def add_server_options(group: argparse._ArgumentGroup) -> None:
@@ -27,6 +31,24 @@ def add_server_options(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument(
         "--api-key-file", type=Path, metavar="FILE", help="a file of such keys, one a line; read again when it changes"
+    )
+    group.add_argument(
+        "--tls-certificate",
+        type=Path,
+        metavar="FILE",
+        help="serve HTTPS with this certificate (PEM, with its chain); read again when it changes",
+    )
+    group.add_argument("--tls-key", type=Path, metavar="FILE", help="the certificate's key (PEM)")
+    group.add_argument(
+        "--cors-origin",
+        action="append",
+        default=[],
+        type=values.word,
+        metavar="ORIGIN",
+        help="an origin (https://chat.example.com) whose web pages may use the API; repeat for more, '*' for all",
+    )
+    group.add_argument(
+        "--log-format", choices=("text", "json"), default="text", help="json: an object a line (default: %(default)s)"
     )
     group.add_argument(
         "--gateway-token-file",
@@ -93,6 +115,15 @@ def api_keys(args: argparse.Namespace) -> tuple[str, ...]:
     """All keys of the command line and the environment, each once."""
     keys = [*args.api_key, *(k.strip() for k in os.environ.get("PLIMSOLL_API_KEY", "").split(",") if k.strip())]
     return tuple(dict.fromkeys(keys))
+
+
+def door(args: argparse.Namespace) -> Door:
+    """How the server meets those who come. Raises UsageError."""
+    from plimsoll_runtime.api.door import Door
+
+    if (args.tls_certificate is None) != (args.tls_key is None):
+        raise UsageError("--tls-certificate and --tls-key go together: give both, or none")
+    return Door(args.tls_certificate, args.tls_key, tuple(args.cors_origin), args.log_format)
 
 
 def gateway_tokens() -> tuple[str, ...]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from plimsoll_runtime.api.door import Door
 from plimsoll_runtime.api.hosting.models import KEEP_ALIVE_SECONDS
 from plimsoll_runtime.api.responses.store import USUAL, Bounds
 from plimsoll_runtime.residency.names import ModelName
@@ -34,6 +35,7 @@ class HostConfig:
     models: tuple[tuple[ModelName, ModelSpec], ...] = ()
     api_keys: tuple[str, ...] = ()
     api_key_file: Path | None = None
+    door: Door = field(default_factory=Door)
     drain_seconds: float = 30.0
     keep_alive: float = KEEP_ALIVE_SECONDS
     termination_log: str | None = None

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 
 from plimsoll_runtime.api.hosting.config import HostConfig
 from plimsoll_runtime.api.hosting.server import HostServer
 from plimsoll_runtime.api.lastwords import write_last_words
 from plimsoll_runtime.api.listening import listen
+from plimsoll_runtime.api.logs import begin_log
 from plimsoll_runtime.residency.host import Host
 from plimsoll_runtime.residency.processes import Processes
 from plimsoll_runtime.residency.settings import Settings
@@ -16,8 +16,7 @@ from plimsoll_runtime.residency.settings import Settings
 
 def serve_host(config: HostConfig, settings: Settings) -> int:
     """Serve until a signal ends it (0 after a drain, 130 at once). Raises PlimsollError on a fatal error."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    logging.getLogger("uvicorn").setLevel(logging.ERROR)
+    begin_log(config.door.log_format)
     try:
         return asyncio.run(_serve(config, settings))
     except Exception as error:

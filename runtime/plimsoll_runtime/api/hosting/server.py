@@ -57,7 +57,7 @@ class HostServer:
         self._stop_now = asyncio.Event()
         guard = make_guard(config, listeners[1])
         keeper = Keeper(config.response_bounds, config.response_store)
-        self._open = HttpServer(build_app(self.state, (HostCollector(host),), keeper))
+        self._open = HttpServer(build_app(self.state, (HostCollector(host),), keeper), config.door)
         self._inner = HttpServer(build_host_app(host, self._models, guard))
 
     async def run(self) -> int:

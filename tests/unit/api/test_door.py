@@ -1,0 +1,145 @@
+"""TLS, web pages of other origins, and the log of a server."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import ssl
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from starlette.responses import PlainTextResponse
+
+from cluster.pki import Authority, Identity
+from plimsoll_runtime.api.door import Certificate, Door
+from plimsoll_runtime.api.listening import HttpServer, listen
+from plimsoll_runtime.api.logs import JsonLines
+from plimsoll_runtime.errors import UsageError
+
+BODY = {"model": "fake", "prompt": "Hi", "max_tokens": 1}
+PAGE = "https://chat.example.com"
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    made = Authority(tmp_path / "pki")
+    made.create()
+    made.issue(Identity("one", "/CN=one", ["IP:127.0.0.1"]))
+    made.issue(Identity("two", "/CN=two", ["IP:127.0.0.1"]))
+    return made
+
+
+def installed(authority: Authority, name: str, folder: Path) -> Door:
+    """The certificate of that name, where a server looks for its own."""
+    door = Door(folder / "tls.crt", folder / "tls.key")
+    assert door.certificate is not None
+    assert door.key is not None
+    door.certificate.write_bytes(authority.certificate_of(name).read_bytes())
+    door.key.write_bytes(authority.key_of(name).read_bytes())
+    return door
+
+
+async def subject(authority: Authority, port: int) -> str:
+    """Whose certificate a new connection sees."""
+    context = ssl.create_default_context(cafile=str(authority.certificate))
+    async with httpx.AsyncClient(verify=context) as client:
+        answer = await client.get(f"https://127.0.0.1:{port}/live")
+        assert answer.status_code == 200
+        shown = answer.extensions["network_stream"].get_extra_info("ssl_object").getpeercert()
+        return str(dict(part[0] for part in shown["subject"])["commonName"])
+
+
+@asynccontextmanager
+async def serving(door: Door) -> AsyncIterator[tuple[HttpServer, int]]:
+    """A server that answers everything with 200, and its port."""
+    server = HttpServer(PlainTextResponse("fine"), door)
+    with listen("127.0.0.1", 0) as listener:
+        port = listener.getsockname()[1]
+        task = asyncio.create_task(server.serve(sockets=[listener]))
+        try:
+            yield server, port
+        finally:
+            server.should_exit = True
+            await task
+
+
+async def test_a_certificate_is_renewed_while_the_server_runs(
+    authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("plimsoll_runtime.api.listening.CERTIFICATE_TICKS", 1)
+    door = installed(authority, "one", tmp_path)
+    async with serving(door) as (server, port):
+        assert await subject(authority, port) == "one"
+        installed(authority, "two", tmp_path)
+        while await subject(authority, port) != "two":
+            await asyncio.sleep(0)
+        assert door.key is not None
+        door.key.write_text("damaged")
+        await server.on_tick(0)
+        assert await subject(authority, port) == "two"
+
+
+@pytest.mark.parametrize("damage", ["missing", "garbage", "another's"])
+def test_files_that_are_no_certificate_are_refused(authority: Authority, tmp_path: Path, damage: str) -> None:
+    door = installed(authority, "one", tmp_path)
+    assert door.certificate is not None
+    assert door.key is not None
+    if damage == "missing":
+        door.key.unlink()
+    else:
+        door.key.write_bytes(b"-" if damage == "garbage" else authority.key_of("two").read_bytes())
+    with pytest.raises(UsageError, match=r"--tls-certificate .* cannot be used"):
+        Certificate(door.certificate, door.key)
+
+
+async def test_pages_of_a_named_origin_may_ask(run_server: Any) -> None:
+    asks = {"Origin": PAGE, "Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization"}
+    async with run_server(door=Door(origins=(PAGE,)), api_keys=("k",)) as running, running.http() as http:
+        allowed = await http.options("/v1/completions", headers=asks)
+        assert allowed.status_code == 200, "the browser asks before it sends a key"
+        assert allowed.headers["access-control-allow-origin"] == PAGE
+        answer = await http.post("/v1/completions", json=BODY, headers={"Origin": PAGE, "Authorization": "Bearer k"})
+        assert answer.headers["access-control-allow-origin"] == PAGE
+        assert "X-Request-Id" in answer.headers["access-control-expose-headers"]
+        refused = await http.post("/v1/completions", json=BODY, headers={"Origin": PAGE})
+        assert (refused.status_code, refused.headers["access-control-allow-origin"]) == (401, PAGE)
+        other = await http.options("/v1/completions", headers={**asks, "Origin": "https://elsewhere.example"})
+        assert other.status_code == 400
+        assert "access-control-allow-origin" not in other.headers
+
+
+async def test_without_origins_no_page_may(run_server: Any) -> None:
+    async with run_server() as running, running.http() as http:
+        answer = await http.post("/v1/completions", json=BODY, headers={"Origin": PAGE})
+        assert "access-control-allow-origin" not in answer.headers
+
+
+async def test_a_request_s_line_has_fields(run_server: Any, caplog: pytest.LogCaptureFixture) -> None:
+    trace = "4bf92f3577b34da6a3ce929d0e0e4736"
+    with caplog.at_level(logging.INFO, logger="plimsoll_runtime.api.access"):
+        async with run_server() as running, running.http() as http:
+            headers = {"X-Request-Id": "mine", "traceparent": f"00-{trace}-00f067aa0ba902b7-01"}
+            await http.post("/v1/completions", json=BODY, headers=headers)
+            await http.post("/v1/completions", json={}, headers={"traceparent": "nonsense"})
+    first, second = [json.loads(JsonLines().format(r)) for r in caplog.records if hasattr(r, "fields")]
+    assert (first["request_id"], first["status"], first["path"]) == ("mine", 200, "/v1/completions")
+    assert (first["completion_tokens"], first["finish_reasons"], first["trace"]) == (1, ["length"], trace)
+    assert first["seconds"] >= first["first_token_seconds"] > 0
+    assert first["message"].startswith("mine POST /v1/completions 200 in ")
+    assert (second["status"], second["trace"], second["first_token_seconds"]) == (400, None, None)
+
+
+def test_a_line_says_what_was_raised() -> None:
+    try:
+        raise ValueError("why")
+    except ValueError:
+        record = logging.getLogger("x").makeRecord("x", logging.ERROR, "", 0, "it %s", ("failed",), sys.exc_info())
+    line = json.loads(JsonLines().format(record))
+    assert (line["level"], line["logger"], line["message"]) == ("ERROR", "x", "it failed")
+    assert line["error"].endswith("ValueError: why")
