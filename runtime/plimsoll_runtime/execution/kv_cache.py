@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from plimsoll_kernels.cpu.huge_pages import Populating, allocate, give_back, populate
-from plimsoll_runtime.execution.kv_places import places_of
+from plimsoll_runtime.execution.kv_places import Offsets, Places, groups_of, offsets_of, places_of
 from plimsoll_runtime.models.spec.attention import AttentionShape
 
 STAGED_BLOCKS = 32
@@ -27,6 +27,8 @@ class KvCache:
 
     `groups`: the layers of each group, each layer once; None: one group of all. The n-th layers of all groups lie in
     the same memory, in blocks that belong to one of the groups at a time: a block has as many bytes in any of them.
+    Where their heads differ in number or size, a block's bytes of all layers of a group lie together instead, and the
+    tensors are views with the same axes (`row_strides`).
 
     `num_blocks` is what there are addresses for. On a CPU only the first `taken` of them need have memory (None: all),
     and `resize` changes how many.
@@ -51,13 +53,27 @@ class KvCache:
             )
         self.shapes = tuple(shapes)
         self.groups = tuple(map(tuple, [range(len(self.shapes))] if groups is None else groups))
-        self.group_of, places = places_of(self.shapes, self.groups)
+        self.group_of = groups_of(self.shapes, self.groups)
         self.num_blocks = num_blocks
         self.taken = num_blocks if taken is None else taken
         self._ahead: Populating | None = None
         self.block_size = block_size
         self.dtype = dtype
         self.device = device
+        places = places_of(self.shapes, self.groups)
+        if places is None and paired:
+            raise ValueError("layers of different heads that share memory cannot lie in pairs")
+        self._offsets = None if places is not None else offsets_of(self.shapes, self.groups)
+        self.keys: list[Tensor]
+        self.values: list[Tensor]
+        if places is not None:
+            self._allocate(places, paired=paired)
+        else:
+            self._allocate_together(offsets_of(self.shapes, self.groups))
+
+    def _allocate(self, places: Places, *, paired: bool) -> None:
+        """A tensor of keys and one of values for each place."""
+        num_blocks, block_size, dtype, device = self.num_blocks, self.block_size, self.dtype, self.device
         # Zeros and not `empty`: what was never written is then finite, and on a CPU the pages are not taken before
         # they are written.
         sizes = [(heads, num_blocks, block_size, dims) for heads, dims, _ in places.shapes]
@@ -86,6 +102,33 @@ class KvCache:
             self._parts = [t.transpose(0, 1) for t in self._tensors]
             self._regions = [head for t in self._tensors for head in t]
         self.keys, self.values = ([tensors[place] for place in places.of] for tensors in (keys, values))
+
+    def _allocate_together(self, offsets: Offsets) -> None:
+        """One tensor, of which layers are views."""
+        size, width = self.block_size, self.block_size * offsets.width
+        whole = torch.zeros((self.num_blocks, width), dtype=self.dtype, device=self.device)
+
+        def view(shape: AttentionShape, offset: int) -> Tensor:
+            heads = (shape.kv_heads, self.num_blocks, size, shape.head_dim)
+            return whole.as_strided(heads, (size * shape.head_dim, width, shape.head_dim, 1), offset * size)
+
+        layers = list(zip(self.shapes, offsets.of, strict=True))
+        self.keys = [view(shape, offset) for shape, offset in layers]
+        self.values = [view(shape, offset + shape.key_width) for shape, offset in layers]
+        self._tensors, self._parts, self._regions = [whole[None]], [whole], [whole]
+
+    def row_strides(self, shape: AttentionShape) -> tuple[int, int]:
+        """Of layers of a shape, seen as rows of a block's tokens of one head: from head to head, and block to block."""
+        if self._offsets is None:
+            return self.num_blocks, 1
+        return 1, self._offsets.width // shape.head_dim
+
+    def rows(self, layer: Tensor) -> Tensor:
+        """A layer's keys, or its values, as these rows: `[rows, block_size x head_dim]`, no other layer's behind."""
+        heads, blocks, tokens, dims = layer.shape
+        last = (heads - 1) * layer.stride(0) + (blocks - 1) * layer.stride(1)
+        row = tokens * dims
+        return layer.as_strided((last // row + 1, row), (row, 1), layer.storage_offset())
 
     @property
     def block_bytes(self) -> int:

@@ -9,7 +9,7 @@ from plimsoll_runtime.engine.groups.chunk import Chunked
 from plimsoll_runtime.engine.groups.full import Full
 from plimsoll_runtime.engine.groups.rule import Rule, sequence_blocks
 from plimsoll_runtime.engine.groups.window import SlidingWindow
-from plimsoll_runtime.execution.kv_places import kept_of, places_of
+from plimsoll_runtime.execution.kv_places import kept_of, offsets_of, places_of, whole_heads
 from plimsoll_runtime.models.spec.attention import AttentionShape
 
 UNUSED = 0.05
@@ -33,27 +33,35 @@ class KvLayout:
         return sequence_blocks(self.rules, tokens, self.block_size) * self.block_bytes
 
 
-def kv_layout(shapes: Sequence[AttentionShape], longest: int, block_size: int, element_bytes: int) -> KvLayout:
+def kv_layout(
+    shapes: Sequence[AttentionShape], longest: int, block_size: int, element_bytes: int, *, paired: bool = False
+) -> KvLayout:
     """The groups of a decoder's cached layers, whose sequences have at most `longest` tokens.
 
-    Of layers whose heads differ in number or size no two can share memory: then there is one group, of the rule that
-    keeps most.
+    Layers of one rule that differ in what they keep of a token cannot form groups of equally many, and where kernels
+    read a cache in pairs (`paired`) no two that differ in their heads can share memory, nor can latent ones anywhere:
+    then there is one group, of the rule that keeps most.
     """
     kinds: dict[Rule, list[int]] = {}
     for layer, shape in enumerate(shapes):
         kinds.setdefault(_rule(shape, longest, block_size), []).append(layer)
-    if len(kinds) > 1 and len(set(map(kept_of, shapes))) > 1:
+    mixed = len(set(map(kept_of, shapes))) > 1
+    uneven = any(len({shapes[layer].cached_width for layer in layers}) > 1 for layers in kinds.values())
+    apart = mixed and (paired or uneven or any(shape.latent for shape in shapes))
+    if len(kinds) > 1 and apart:
         kinds = {_keeps_most(kinds): list(range(len(shapes)))}
-    size = _layers_together(kinds)
+    sizes = _layers_together(shapes, kinds) if not apart else dict.fromkeys(kinds, len(shapes))
     parts = [
-        (rule, tuple(layers[start : start + size]))
+        (rule, tuple(layers[start : start + sizes[rule]]))
         for rule, layers in sorted(kinds.items(), key=lambda kind: not isinstance(kind[0], Full))
-        for start in range(0, len(layers), size)
+        for start in range(0, len(layers), sizes[rule])
     ]
     groups = tuple(layers for _, layers in parts)
-    _, places = places_of(shapes, groups)
-    token_bytes = sum((1 if latent else 2) * heads * dims for heads, dims, latent in places.shapes) * element_bytes
-    return KvLayout(groups, tuple(rule for rule, _ in parts), block_size, token_bytes * block_size)
+    if (places := places_of(shapes, groups)) is None:
+        width = offsets_of(shapes, groups).width
+    else:
+        width = sum((1 if latent else 2) * heads * dims for heads, dims, latent in places.shapes)
+    return KvLayout(groups, tuple(rule for rule, _ in parts), block_size, width * element_bytes * block_size)
 
 
 def uniform_layout(block_size: int, token_bytes: int) -> KvLayout:
@@ -77,22 +85,48 @@ def _keeps_most(rules: Collection[Rule]) -> Rule:
     return max(windows, key=lambda rule: rule.window) if len(windows) == len(rules) else Full()
 
 
-def _layers_together(kinds: Mapping[Rule, Sequence[int]]) -> int:
-    """Layers of a group: as many as make the fewest groups with no more than `UNUSED` of unused places."""
-    most = max(map(len, kinds.values()), default=1)
-    sizes = [size for size in range(1, most + 1) if _unused(kinds, size) <= UNUSED]
-    return min(sizes, key=lambda size: (_groups(kinds, size), _unused(kinds, size)))
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """Layers of one rule: how many there are, and what each keeps of a token, in elements."""
+
+    rule: Rule
+    layers: int
+    width: int
+
+    def together(self, block: int) -> int:
+        """Layers of a group whose blocks have so many elements of a token."""
+        return min(self.layers, block // self.width)
+
+    def groups(self, block: int) -> int:
+        """How many groups that makes."""
+        return -(-self.layers // self.together(block))
 
 
-def _groups(kinds: Mapping[Rule, Sequence[int]], size: int) -> int:
-    return sum(-(-len(layers) // size) for layers in kinds.values())
+def _layers_together(shapes: Sequence[AttentionShape], kinds: Mapping[Rule, Sequence[int]]) -> dict[Rule, int]:
+    """Layers of a group of each rule: as many as make the fewest groups with no more than `UNUSED` of unused places.
+
+    Where there is no such number, as many as leave least unused.
+    """
+    found = [_Kind(rule, len(layers), shapes[layers[0]].cached_width) for rule, layers in kinds.items()]
+    least = max((kind.width for kind in found), default=0)
+    sizes = {each for kind in found for n in range(1, kind.layers + 1) if (each := n * kind.width) >= least}
+    if len({kind.width for kind in found}) > 1:
+        sizes = {whole_heads(shapes, size) for size in sizes}
+
+    def worth(size: int) -> tuple[float, int, float]:
+        unused = _unused(found, size)
+        return (unused if unused > UNUSED else 0.0, sum(kind.groups(size) for kind in found), unused)
+
+    best = min(sorted(sizes), key=worth, default=0)
+    return {kind.rule: kind.together(best) for kind in found}
 
 
-def _unused(kinds: Mapping[Rule, Sequence[int]], size: int) -> float:
+def _unused(kinds: Iterable[_Kind], size: int) -> float:
     """Share of a sequence's blocks that no layer uses; of long ones full groups hold most."""
 
-    def share(layers: Iterable[Sequence[int]]) -> float:
-        counts = [len(each) for each in layers]
-        return 1 - sum(counts) / (size * sum(-(-count // size) for count in counts)) if counts else 0.0
+    def share(of: Sequence[_Kind]) -> float:
+        used = sum(kind.layers * kind.width for kind in of)
+        return 1 - used / (size * sum(kind.groups(size) for kind in of)) if of else 0.0
 
-    return max(share(kinds.values()), share(layers for rule, layers in kinds.items() if isinstance(rule, Full)))
+    every = list(kinds)
+    return max(share(every), share([kind for kind in every if isinstance(kind.rule, Full)]))

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from plimsoll_runtime.engine.groups.chunk import Chunked
 from plimsoll_runtime.engine.groups.full import Full
 from plimsoll_runtime.engine.groups.window import SlidingWindow
+from plimsoll_runtime.execution.kv_cache import KvCache
 from plimsoll_runtime.execution.kv_layout import UNUSED, KvLayout, kv_layout
 from plimsoll_runtime.models.spec.attention import Alibi, AttentionShape
 
@@ -67,13 +69,62 @@ def test_what_a_sequence_takes() -> None:
     assert found.sequence_bytes(4096) == (256 + 5 * 37) * each
 
 
-def test_layers_whose_heads_differ_are_one_group() -> None:
-    mixed = kv_layout([shape(16), shape(None, kv_heads=2)], 4096, 16, 2)
-    assert (mixed.groups, mixed.rules, mixed.block_bytes) == (((0, 1),), (Full(),), 16 * 2 * 3 * 8 * 2)
-    windows = kv_layout([shape(16), shape(64, kv_heads=2)], 4096, 16, 2)
-    assert windows.rules == (SlidingWindow(64),)
+def mixed(layers: int, own: tuple[int, int], other: tuple[int, int], every: int) -> list[AttentionShape]:
+    """Gemma 4's: windows, and larger heads on each so many-th layer, which sees all."""
+    window, full = AttentionShape(8, *own, 1.0, window=1024), AttentionShape(8, *other, 1.0)
+    return [full if layer % every == every - 1 else window for layer in range(layers)]
+
+
+@pytest.mark.parametrize(
+    ("shapes", "together", "groups", "elements"),
+    [
+        (mixed(15, (1, 256), (1, 512), 5), (3, 6), 3, 3 * 1024),
+        (mixed(30, (8, 256), (2, 512), 6), (5, 3), 10, 3 * 4096),
+        (mixed(60, (16, 256), (4, 512), 6), (10, 5), 11, 10 * 4096),
+        (mixed(4, (1, 96), (1, 128), 2), (1, 2), 3, 384),
+    ],
+    ids=["e2b", "26b", "31b", "rounded"],
+)
+def test_layers_whose_heads_differ(
+    shapes: list[AttentionShape], together: tuple[int, int], groups: int, elements: int
+) -> None:
+    """As many of each kind in a group as have the bytes of a block."""
+    found = kv_layout(shapes, 32768, 16, 2)
+    by_rule = {
+        rule: max(len(g) for g, r in zip(found.groups, found.rules, strict=True) if r == rule) for rule in found.rules
+    }
+    assert by_rule == {Full(): together[0], SlidingWindow(1024): together[1]}
+    assert (len(found.groups), found.block_bytes) == (groups, 16 * elements * 2)
+    cache = KvCache(shapes, 2, 16, torch.bfloat16, torch.device("cpu"), groups=found.groups)
+    assert cache.block_bytes == found.block_bytes
+
+
+@given(
+    st.lists(st.sampled_from([None, 16, 64]), min_size=1, max_size=40),
+    st.lists(st.tuples(st.integers(1, 4), st.sampled_from([8, 16, 24])), min_size=3, max_size=3),
+)
+def test_a_block_holds_what_each_group_has(windows: list[int | None], heads: list[tuple[int, int]]) -> None:
+    kinds = dict(zip([None, 16, 64], heads, strict=True))
+    shapes = [AttentionShape(12, *kinds[window], 1.0, window=window) for window in windows]
+    found = kv_layout(shapes, 4096, 16, 2)
+    assert sorted(layer for group in found.groups for layer in group) == list(range(len(shapes)))
+    cache = KvCache(shapes, 2, 16, torch.bfloat16, torch.device("cpu"), groups=found.groups)
+    assert cache.block_bytes == found.block_bytes
+    for group, rule in zip(found.groups, found.rules, strict=True):
+        assert 16 * 2 * sum(shapes[layer].cached_width for layer in group) <= found.block_bytes
+        assert {shapes[layer].window for layer in group} == {None if rule == Full() else rule.behind + 1}
+
+
+def test_layers_that_cannot_share_memory_are_one_group() -> None:
+    """The rule is that of the layers that keep most."""
+    two = [shape(16), shape(None, kv_heads=2)]
+    pairs = kv_layout(two, 4096, 16, 2, paired=True)
+    assert (pairs.groups, pairs.rules, pairs.block_bytes) == (((0, 1),), (Full(),), 16 * 2 * 3 * 8 * 2)
+    assert kv_layout(two, 4096, 16, 2).groups == ((1,), (0,))
+    uneven = kv_layout([shape(16), shape(16, kv_heads=2), shape(64)], 4096, 16, 2)
+    assert (uneven.groups, uneven.rules) == (((0, 1, 2),), (SlidingWindow(64),))
     alike = kv_layout([shape(16), shape(16, kv_heads=2)], 4096, 16, 2)
-    assert alike.rules == (SlidingWindow(16),)
+    assert (alike.groups, alike.rules) == (((0, 1),), (SlidingWindow(16),))
 
 
 def test_chunks_are_given_back_whole() -> None:

@@ -30,6 +30,15 @@ def shape(heads: int, window: int | None = None) -> AttentionShape:
 SHAPES = [shape(4, 9), shape(4), shape(2, 9), shape(4, 20)]
 
 
+MIXED = [
+    shape(4, 9),
+    AttentionShape(4, 1, 32, 0.2),
+    AttentionShape(2, 1, 16, 0.25, 9),
+    AttentionShape(2, 1, 32, 0.2, 20),
+]
+"""The same with heads of another size and number in each group, and other bytes."""
+
+
 def past_the_windows(run: Any) -> None:
     """Chunks and decodes, over blocks that were another group's before."""
     a, b, c = (run.add() for _ in range(3))
@@ -42,13 +51,15 @@ def past_the_windows(run: Any) -> None:
     assert firsts == [[0, 4, 3], [0, 0, 0], [0, 3, 3]]
 
 
+@pytest.mark.parametrize("shapes", [SHAPES, MIXED], ids=["alike", "mixed"])
 @pytest.mark.parametrize("backend", [ReferenceBackend, SdpaBackend, GatheredBackend])
-def test_stock_torch(simulation: Simulate, backend: type[AttentionBackend]) -> None:
-    past_the_windows(simulation(backend, SHAPES, torch.float32, 16, 30, groups=GROUPS))
+def test_stock_torch(simulation: Simulate, backend: type[AttentionBackend], shapes: list[AttentionShape]) -> None:
+    past_the_windows(simulation(backend, shapes, torch.float32, 16, 30, groups=GROUPS))
 
 
-def test_triton(simulation: Simulate, triton_device: str) -> None:
-    past_the_windows(simulation(TritonBackend, SHAPES, torch.float32, 16, 30, groups=GROUPS, device=triton_device))
+@pytest.mark.parametrize("shapes", [SHAPES, MIXED], ids=["alike", "mixed"])
+def test_triton(simulation: Simulate, triton_device: str, shapes: list[AttentionShape]) -> None:
+    past_the_windows(simulation(TritonBackend, shapes, torch.float32, 16, 30, groups=GROUPS, device=triton_device))
 
 
 @pytest.mark.parametrize("build", BUILDS, ids=str)
@@ -73,7 +84,25 @@ def test_each_layer_is_in_one_group(groups: Sequence[Sequence[int]]) -> None:
         KvCache(SHAPES, 8, 16, torch.float32, torch.device("cpu"), groups=groups)
 
 
-def test_layers_with_other_heads_share_nothing() -> None:
-    shapes = [shape(4), AttentionShape(2, 1, 16, 0.25)]
-    with pytest.raises(ValueError, match="layer 1 has other heads"):
-        KvCache(shapes, 8, 16, torch.float32, torch.device("cpu"), groups=[[0], [1]])
+def test_layers_with_other_heads_share_their_memory_block_by_block() -> None:
+    cache = KvCache(MIXED, 8, 16, torch.float32, torch.device("cpu"), groups=GROUPS)
+    widths = [shape.cached_width for shape in MIXED]
+    assert widths == [64, 64, 32, 64]
+    assert cache.block_bytes == (widths[0] + widths[2]) * 16 * 4, "the largest group's"
+    for tensor in (*cache.keys, *cache.values):
+        tensor.fill_(1.0)
+    for tensor in (cache.keys[0], cache.values[0], cache.keys[2], cache.values[2]):
+        tensor[:, 3] = 2.0
+    twice = [
+        [int(block) for block in range(8) if (cache.keys[layer][:, block] == 2.0).any()] for layer in range(len(MIXED))
+    ]
+    assert twice == [[3]] * 4, "a block is one memory in every group, and no other's"
+    assert not any((cache.keys[layer][:, 3] == 1.0).any() for layer in (0, 1, 2, 3))
+
+
+def test_what_cannot_share_memory_with_other_heads() -> None:
+    with pytest.raises(ValueError, match="cannot lie in pairs"):
+        KvCache(MIXED, 8, 16, torch.float32, torch.device("cpu"), groups=GROUPS, paired=True)
+    latent = [*MIXED[:3], AttentionShape(4, 1, 32, 0.25, latent=True)]
+    with pytest.raises(ValueError, match="cannot share memory with other heads"):
+        KvCache(latent, 8, 16, torch.float32, torch.device("cpu"), groups=GROUPS)

@@ -53,7 +53,7 @@ class Scratch:
 class GatheredBlocks:
     """Blocks of a layer's cache, gathered as `[N, S, D]` in the compute dtype.
 
-    `index` int64 [N x width] names rows of a cache seen as `[kv_heads x num_blocks, block_size x D]`. Keys and
+    `index` int64 [N x width] names rows of a layer's keys or values, `[rows, block_size x D]`. Keys and
     values may take turns in one buffer; `name` tells buffers apart that are needed at once.
     """
 
@@ -118,7 +118,7 @@ class FoldedAttention:
         self._added.append((scores, bias))
 
     def __call__(self, keys: Tensor, values: Tensor, sinks: Tensor | None) -> None:
-        """keys and values: a layer's cache as `[kv_heads x num_blocks, block_size x D]`; sinks float32 `[heads]`."""
+        """keys and values: a layer's cache as rows `[rows, block_size x D]`; sinks float32 `[heads]`."""
         self._blocks.load(keys)
         self._score()
         scores = self.scores

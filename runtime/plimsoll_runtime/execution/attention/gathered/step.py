@@ -27,6 +27,7 @@ class StepTiles:
         rows = np.concatenate([index.rows.reshape(-1) for index in indices])
         size = (len(rows), shape.heads, shape.head_dim)
         dtype = compute_dtype(cache.dtype)
+        self._cache = cache
         self._rows = torch.from_numpy(rows)
         self._query, self._out = (scratch.take(name, size, dtype) for name in ("query", "out"))
         self._tiles: list[Tile | Single] = []
@@ -44,7 +45,7 @@ class StepTiles:
             torch.index_select(query, 0, self._rows, out=self._query)
         else:
             self._query.copy_(query.index_select(0, self._rows))
-        keys, values = keys.flatten(2).flatten(0, 1), values.flatten(2).flatten(0, 1)
+        keys, values = self._cache.rows(keys), self._cache.rows(values)
         for tile in self._tiles:
             tile(keys, values, sinks)
         result = torch.empty(query.shape, dtype=query.dtype)

@@ -38,10 +38,11 @@ class TileIndex:
         self.blocks: Ints = tables.blocks[tables.first_blocks[sequence] + columns]
         self.tokens = plan.width * block_size
 
-    def cache_rows(self, kv_heads: int, num_blocks: int) -> Tensor:
-        """int64 [n x kv_heads x width]: rows of a cache seen as `[kv_heads x num_blocks, block_size x D]`."""
-        heads = np.arange(kv_heads)[:, None] * num_blocks
-        return torch.from_numpy((self.blocks[:, None, :] + heads).reshape(-1))
+    def cache_rows(self, kv_heads: int, strides: tuple[int, int]) -> Tensor:
+        """int64 [n x kv_heads x width]: rows of a layer's keys or values (see KvCache.row_strides)."""
+        of_head, of_block = strides
+        heads = np.arange(kv_heads)[:, None] * of_head
+        return torch.from_numpy((self.blocks[:, None, :] * of_block + heads).reshape(-1))
 
     def mask(self, shape: AttentionShape) -> tuple[Tensor, int] | None:
         """What must not be seen, 0 or -inf: `[n, 1, Q, 1, S - start]`, and start: all see the columns before it."""
@@ -95,7 +96,7 @@ class Tile:
         self._parts = _parts(index, shape, cache, query, out, scratch)
 
     def __call__(self, keys: Tensor, values: Tensor, sinks: Tensor | None) -> None:
-        """keys and values: a layer's cache as `[kv_heads x num_blocks, block_size x D]`; sinks float32 `[heads]`."""
+        """keys and values: a layer's cache as rows `[rows, block_size x D]`; sinks float32 `[heads]`."""
         if self._before is not None:
             self._before[0].copy_(self._before[1])
         for part in self._parts:
@@ -110,7 +111,7 @@ def _parts(
     """All of a tile at once; a lone segment head by head where one head's scores fill the cache already."""
     n, count = len(index.rows), len(query)
     size = count if n > 1 else max(1, min(count, TILE_SCORES // (query.shape[1] * index.tokens)))
-    cache_rows = index.cache_rows(shape.kv_heads, cache.num_blocks).view(count, -1)
+    cache_rows = index.cache_rows(shape.kv_heads, cache.row_strides(shape)).view(count, -1)
     hidden, bias = index.mask(shape), index.bias(shape)
     group = shape.heads // shape.kv_heads
     parts = []
@@ -146,7 +147,7 @@ class Single:
         out: Tensor,
         scratch: Scratch,
     ) -> None:
-        rows = index.cache_rows(shape.kv_heads, cache.num_blocks)
+        rows = index.cache_rows(shape.kv_heads, cache.row_strides(shape))
         position, first = int(index.position[0, 0]), int(index.first_token[0, 0])
         seen_from = max(0, shape.first_seen(position) - first)
         seen = slice(seen_from, position + 1 - first)
@@ -158,7 +159,7 @@ class Single:
         self._scale = shape.scale
 
     def __call__(self, keys: Tensor, values: Tensor, sinks: Tensor | None) -> None:
-        """keys and values: a layer's cache as `[kv_heads x num_blocks, block_size x D]`; there are no sinks."""
+        """keys and values: a layer's cache as rows `[rows, block_size x D]`; there are no sinks."""
         for blocks, cache in zip(self._blocks, (keys, values), strict=True):
             blocks.load(cache)
         self._out.copy_(functional.scaled_dot_product_attention(self._query, self._key, self._value, scale=self._scale))

@@ -22,10 +22,14 @@ class CacheWrites:
             if 0 < context % block_size <= query
         ]
         self._cells = batch.cells
+        self._blocks, self._offsets = self._cells // block_size, self._cells % block_size
         self._begun = torch.tensor(begun, dtype=torch.int64) if begun else None
 
     def write(self, cache: Tensor, rows: Tensor) -> None:
         """Write `[T, kv_heads, D]` into a cache `[kv_heads, num_blocks, block_size, D]`."""
         if self._begun is not None:
             cache.index_fill_(1, self._begun, 0)
-        cache.flatten(1, 2).index_copy_(1, self._cells, rows.transpose(0, 1))
+        if cache.is_contiguous():
+            cache.flatten(1, 2).index_copy_(1, self._cells, rows.transpose(0, 1))
+        else:
+            cache[:, self._blocks, self._offsets] = rows.transpose(0, 1)
