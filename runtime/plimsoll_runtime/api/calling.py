@@ -12,7 +12,8 @@ from plimsoll_runtime.api.schemas.sampling import invalid
 from plimsoll_runtime.api.schemas.tools import FunctionDefinition
 from plimsoll_runtime.api.served import ServedModel
 from plimsoll_runtime.engine.constraint import Constraint, ConstraintError
-from plimsoll_runtime.tools.choose import UnknownFormat, fitting, named
+from plimsoll_runtime.tools.choose import fitting, named
+from plimsoll_runtime.tools.entries import UnknownFormat
 from plimsoll_runtime.tools.format import ToolFormat
 from plimsoll_runtime.tools.parts import Tool
 

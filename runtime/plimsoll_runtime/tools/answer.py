@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from plimsoll_runtime.tools.parts import Arguments, CallBegins, Part, Text, Tool
-from plimsoll_runtime.tools.reading import WHITE, Ended, NoCall, Page, Reading, before, blanks, either
+from plimsoll_runtime.tools.growing import PartReader
+from plimsoll_runtime.tools.parts import Arguments, CallBegins, Tool
+from plimsoll_runtime.tools.reading import WHITE, Ended, NoCall, Page, Reading, before, blanks, either, given
 
 
 class Calls:
@@ -46,44 +47,12 @@ class Style:
     opening: tuple[str, ...] = ()
 
 
-class AnswerParser:
+class AnswerParser(PartReader):
     """Reads one answer. White space before a call, and after one where no text follows, is left out."""
 
     def __init__(self, style: Style, tools: Sequence[Tool]) -> None:
-        self._page = Page()
-        self._parts = _answer(self._page, style, Calls(tools))
-
-    def push(self, text: str) -> Sequence[Part]:
-        """What more text says."""
-        self._page.push(text)
-        return self._next()
-
-    def finish(self) -> Sequence[Part]:
-        """The answer has ended: what was held back and is no call after all."""
-        self._page.ended = True
-        return self._next()
-
-    def check_integrity(self) -> None:
-        """Raises AssertionError where it has lost its place."""
-        self._page.check_integrity()
-
-    def _next(self) -> Sequence[Part]:
-        found: list[Part] = []
-        for part in self._parts:
-            if part is None:
-                break
-            _add(found, part)
-        return found
-
-
-def _add(found: list[Part], part: Part) -> None:
-    last = found[-1] if found else None
-    if isinstance(part, Text) and isinstance(last, Text):
-        found[-1] = Text(last.text + part.text)
-    elif isinstance(part, Arguments) and isinstance(last, Arguments) and last.index == part.index:
-        found[-1] = Arguments(part.index, last.text + part.text)
-    else:
-        found.append(part)
+        page = Page()
+        super().__init__(page, _answer(page, style, Calls(tools)))
 
 
 def _answer(page: Page, style: Style, calls: Calls) -> Reading[None]:
@@ -94,7 +63,7 @@ def _answer(page: Page, style: Style, calls: Calls) -> Reading[None]:
             at_edge = yield from _call(page, style, calls, marker)
             continue
         if not at_edge or not calls.count or page.text[page.kept : page.at].strip(WHITE) or not page.is_over():
-            yield from _given(page)
+            yield from given(page)
         if page.is_over():
             return
         at_edge = False
@@ -113,7 +82,7 @@ def _edge(page: Page, style: Style) -> Reading[str]:
 def _text(page: Page, style: Style) -> Reading[str]:
     """Gives the text before a marker, and returns that. Empty where the answer is over."""
     while (yield from before(page, *style.markers)):
-        yield from _given(page)
+        yield from given(page)
     return "" if page.is_over() else (yield from either(page, *style.markers))
 
 
@@ -136,13 +105,5 @@ def _call(page: Page, style: Style, calls: Calls, marker: str) -> Reading[bool]:
         if calls.count > before_it:
             after = 0
     page.at = page.kept + after
-    yield from _given(page)
+    yield from given(page)
     return False
-
-
-def _given(page: Page) -> Reading[None]:
-    """Settles what was read as text."""
-    text = page.text[page.kept : page.at]
-    page.keep()
-    if text:
-        yield Text(text)

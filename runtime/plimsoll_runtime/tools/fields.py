@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 
 from plimsoll_runtime.tools.answer import Calls
+from plimsoll_runtime.tools.json_text import BrokenJson, JsonValue
 from plimsoll_runtime.tools.parts import Tool
-from plimsoll_runtime.tools.reading import NoCall, Page, Reading, before, either, until
+from plimsoll_runtime.tools.reading import WHITE, Ended, NoCall, Page, Reading, before, either, until
 from plimsoll_runtime.tools.values import ANY, in_json, types_of
 
 
@@ -55,5 +56,23 @@ class Fields:
         yield self._calls.arguments('"')
 
     def _value(self, page: Page, ends: tuple[str, ...], types: frozenset[str]) -> Reading[None]:
-        text, _ = yield from until(page, *ends)
-        yield self._calls.arguments(in_json(text, types))
+        yield self._calls.arguments(in_json((yield from _ended(page, ends)), types))
+
+
+def _ended(page: Page, ends: tuple[str, ...]) -> Reading[str]:
+    """A value up to its end, which is read. One within JSON that is not whole ends nothing, unless no other comes."""
+    text, end = yield from until(page, *ends)
+    if text.lstrip(WHITE)[:1] not in ("[", "{", '"'):
+        return text
+    value, found, first = JsonValue(), text, (text, page.at - page.kept)
+    try:
+        value.take(text, 0)
+        while not value.done:
+            value.take(end, 0)
+            text, after = yield from until(page, *ends)
+            found, end = found + end + text, after
+            value.take(text, 0)
+    except (BrokenJson, Ended):
+        page.at = page.kept + first[1]
+        return first[0]
+    return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +11,10 @@ from typing import Any
 from plimsoll_runtime.engine.constraint import ConstraintError
 from plimsoll_runtime.structured.grammar import documents_of
 from plimsoll_runtime.tools.parts import Tool
+
+ANY = r"(.|\n)"
+ANY_TEXT = f"{ANY}*"
+"""Patterns of a character, and of any text."""
 
 SpecialId = Callable[[str], int | None]
 
@@ -30,6 +35,14 @@ class Wrapping:
 def text(value: str) -> str:
     """A string of a grammar; nothing for an empty one."""
     return _safe(json.dumps(value, ensure_ascii=False)) if value else ""
+
+
+def regex(pattern: str) -> str:
+    """A pattern of a grammar, in Rust's notation."""
+    written = re.sub(
+        r"\\.|/|\n", lambda found: {"/": "\\/", "\n": "\\n"}.get(found[0], found[0]), pattern, flags=re.DOTALL
+    )
+    return _safe(f"/{written}/")
 
 
 def marked(value: str, special_id: SpecialId) -> str:
@@ -80,9 +93,39 @@ def answers(rules: str, marker: str, special_id: SpecialId, *, required: bool, a
     if required:
         more = f" ({text(gap)} {sign} inner)*" if again else ""
         return f"start: {sign} inner{more}\n{rules}"
+    start = "(head inner)* TEXT" if again else "head inner | TEXT"
+    return f"start: {start}\n{words_before('head', marker, special_id)}{rules}"
+
+
+def opening(rules: str, begins: Sequence[str], *, required: bool) -> str:
+    """Answers that are `calls`, which the rules say, from their beginning. Others begin with none of some patterns."""
+    if required:
+        return f"start: calls\n{rules}"
+    barred = r"[ \t\r\n]*(" + "|".join(begins) + ")" + ANY_TEXT
+    return f"start: calls | OTHER\nOTHER: {regex(ANY_TEXT)} & ~{regex(barred)}\n{rules}"
+
+
+def separated(name: str, items: Sequence[tuple[str, bool]], between: str) -> str:
+    """The rule of that name, and those it needs: a row of items in their order, of which those that are not needed
+    (False) may be missing, with a text between two."""
+    rules = [f"{name}: {name}_first_0\n"]
+    for index, (item, needed) in enumerate(items):
+        first, more, after = f"{name}_first_{index}", f"{name}_more_{index}", f"{name}_more_{index + 1}"
+        rules.append(f"{first}: {item} {after}{'' if needed else f' | {name}_first_{index + 1}'}\n")
+        rules.append(f"{more}: {text(between)} {item} {after}{'' if needed else f' | {after}'}\n")
+    rules += [f'{name}_{kind}_{len(items)}: ""\n' for kind in ("first", "more")]
+    return "".join(rules)
+
+
+def escaped(value: str) -> str:
+    """A text as a pattern."""
+    return "".join(char if char.isalnum() else f"\\u{{{ord(char):X}}}" for char in value)
+
+
+def words_before(name: str, marker: str, special_id: SpecialId) -> str:
+    """The rule of that name: text up to a marker, which is read. It brings `TEXT`, which is any text, as well."""
     lazy = "[lazy]" if special_id(marker) is None else ""
-    start = "(head inner)* rest" if again else "head inner | rest"
-    return f"start: {start}\nhead{lazy}: TEXT {sign}\nrest: TEXT\nTEXT: /(.|\\n)*/\n{rules}"
+    return f"{name}{lazy}: TEXT {marked(marker, special_id)}\nTEXT: {regex(ANY_TEXT)}\n"
 
 
 def _json(value: str) -> str:
@@ -92,8 +135,3 @@ def _json(value: str) -> str:
 def _safe(written: str) -> str:
     """Without what would be read as another notation, or as a directive: within JSON both stand in strings only."""
     return written.replace("::=", "\\u003a:=").replace("%llguidance", "\\u0025llguidance")
-
-
-def refused(name: str) -> ConstraintError:
-    """What a format without a grammar raises."""
-    return ConstraintError(f"calls in the format {name} are read, and cannot be enforced: ask for tool_choice auto")

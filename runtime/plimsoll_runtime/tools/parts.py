@@ -1,4 +1,4 @@
-"""What an answer is made of where a model may call tools."""
+"""What an answer is made of where a model may think, or call tools."""
 
 from __future__ import annotations
 
@@ -24,6 +24,13 @@ class Text:
 
 
 @dataclass(frozen=True, slots=True)
+class Reasoning:
+    """What the model thinks before it answers."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class CallBegins:
     """Call number `index` (from 0) is of this tool; its arguments follow."""
 
@@ -39,4 +46,4 @@ class Arguments:
     text: str
 
 
-Part = Text | CallBegins | Arguments
+Part = Text | Reasoning | CallBegins | Arguments

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import TypeVar
 
-from plimsoll_runtime.tools.parts import Part
+from plimsoll_runtime.tools.parts import Part, Text
 
 Result = TypeVar("Result")
 Reading = Generator[Part | None, None, Result]
@@ -134,6 +134,24 @@ def before(page: Page, *ends: str, cut: bool = False) -> Reading[str]:
     found = page.text[page.at : where]
     page.at = where
     return found
+
+
+def given(page: Page) -> Reading[None]:
+    """Settles what was read as text."""
+    text = page.text[page.kept : page.at]
+    page.keep()
+    if text:
+        yield Text(text)
+
+
+def all_of(page: Page) -> Reading[None]:
+    """Whatever is still to come is text."""
+    while True:
+        page.at = len(page.text)
+        yield from given(page)
+        if page.ended:
+            return
+        yield None
 
 
 def _begins(page: Page, option: str) -> bool:

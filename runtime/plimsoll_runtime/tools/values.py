@@ -31,6 +31,18 @@ def types_of(tool: Tool, parameter: str) -> frozenset[str]:
     return _types(found, tool.parameters, _MOST_REFERENCES)
 
 
+def resolved(schema: Mapping[str, Any], root: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A schema in the place of a reference to it, with what stands beside the reference. One that leads nowhere is
+    left there."""
+    for _ in range(_MOST_REFERENCES):
+        reference = schema.get("$ref")
+        found = _at(root, reference) if isinstance(reference, str) and reference.startswith("#/") else None
+        if not isinstance(found, Mapping):
+            break
+        schema = {**found, **{key: value for key, value in schema.items() if key != "$ref"}}
+    return schema
+
+
 def in_json(text: str, types: frozenset[str]) -> str:
     """A value's JSON: what the text is, where that is of a type that is allowed, else a string of it."""
     for value in _readings(text.strip()):

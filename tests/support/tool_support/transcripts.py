@@ -366,6 +366,15 @@ TAGGED = [
         ("get_weather", '{"days": '),
     ),
     _one(
+        "qwen3_coder",
+        "the end of a value within JSON, and JSON without an end",
+        "<tool_call><function=search-files><parameter=pattern>x</parameter><parameter=paths>\n"
+        '["</parameter>"]\n</parameter>\n</function></tool_call>\n<tool_call><function=search-files>'
+        "<parameter=paths>[1, 2</parameter></function></tool_call>",
+        ("search-files", '{"pattern": "x", "paths": ["</parameter>"]}'),
+        ("search-files", '{"paths": "[1, 2"}'),
+    ),
+    _one(
         "glm4",
         "two",
         "<tool_call>get_weather\n<arg_key>city</arg_key>\n<arg_value>Oslo</arg_value>\n<arg_key>days</arg_key>\n"
@@ -438,4 +447,137 @@ PYTHONIC = [
     _one("llama4_pythonic", "cut", '[get_weather(city="Oslo", days=1', ("get_weather", '{"city": "Oslo"')),
 ]
 
-TRANSCRIPTS = [*HERMES, *LLAMA3, *MISTRAL, *GRANITE, *PHI4, *KIMI, *DEEPSEEK, *TAGGED, *PYTHONIC]
+_FINAL = "<|channel|>final<|message|>"
+_ANALYSIS = "<|channel|>analysis<|message|>I should look.<|end|><|start|>assistant"
+
+HARMONY = [
+    _one(
+        "harmony",
+        "a call",
+        '<|channel|>commentary to=functions.get_weather <|constrain|>json<|message|>{"city": "Oslo"}<|call|>',
+        ("get_weather", _OSLO),
+    ),
+    _one(
+        "harmony",
+        "a call that ends the answer",
+        "<|channel|>commentary to=functions.search-files <|constrain|>json<|message|>" + _HARD,
+        ("search-files", _HARD),
+    ),
+    _one(
+        "harmony",
+        "the recipient first, as templates render it",
+        " to=functions.get_weather<|channel|>commentary json<|message|>" + _OSLO,
+        ("get_weather", _OSLO),
+    ),
+    _one(
+        "harmony",
+        "two, with starts between",
+        "<|start|>assistant<|channel|>commentary to=functions.now<|message|>{}<|call|><|start|>assistant to=functions."
+        "get_weather<|channel|>commentary <|constrain|>json<|message|>" + _OSLO + "<|call|>",
+        ("now", "{}"),
+        ("get_weather", _OSLO),
+    ),
+    _one("harmony", "other channels are text", *[_ANALYSIS + _FINAL + "Rain."] * 2),
+    _one("harmony", "an unknown function", *["<|channel|>commentary to=functions.fly<|message|>{}"] * 2),
+    _one("harmony", "a tool of the model's own", *["<|channel|>analysis to=python code<|message|>print(1)"] * 2),
+    _one("harmony", "cut in its header", *["<|channel|>commentary to=functions.no"] * 2),
+    _one(
+        "harmony",
+        "cut in its arguments",
+        '<|channel|>commentary to=functions.now<|message|>{"a": [',
+        ("now", '{"a": ['),
+    ),
+]
+
+GEMMA = [
+    _one(
+        "gemma4",
+        "two",
+        'Hm.\n<|tool_call>call:get_weather{city:<|"|>Oslo<|"|>,days:3}<tool_call|><|tool_call>call:now{}<tool_call|>',
+        "Hm.\n",
+        ("get_weather", '{"city": "Oslo", "days": 3}'),
+        ("now", "{}"),
+    ),
+    _one(
+        "gemma4",
+        "lists, objects and what looks like the syntax",
+        '<|tool_call>call:search-files{options:{deep:true,<|"|>limit<|"|>:-1.5},paths:[<|"|>a,b<|"|>,<|"|>]}<|"|>],'
+        'pattern:<|"|>a "q" {x:1},\nb<|"|>}<tool_call|>',
+        (
+            "search-files",
+            '{"options": {"deep": true, "limit": -1.5}, "paths": ["a,b", "]}"], "pattern": "a \\"q\\" {x:1},\\nb"}',
+        ),
+    ),
+    _one(
+        "gemma4",
+        "JSON's own quotes, spaces and no quotes",
+        '<|tool_call>call:search-files { "pattern" : "x", paths: ["\\u00e9"], options: {"deep": false} }<tool_call|> A',
+        ("search-files", '{"pattern": "x", "paths": ["\\u00e9"], "options": {"deep": false}}'),
+        " A",
+    ),
+    _one(
+        "gemma4",
+        "a text without quotes, and a number that is to be one",
+        "<|tool_call>call:get_weather{city:12,unit:celsius}<tool_call|>",
+        ("get_weather", '{"city": "12", "unit": "celsius"}'),
+    ),
+    _one("gemma4", "unknown", *["<|tool_call>call:fly{}<tool_call|>"] * 2),
+    _one("gemma4", "no call", *["<|tool_call>{}<tool_call|>"] * 2),
+    _one("gemma4", "cut in a text", '<|tool_call>call:get_weather{city:<|"|>Os', ("get_weather", '{"city": "Os')),
+    _one("gemma4", "cut in a number", "<|tool_call>call:get_weather{days:1", ("get_weather", '{"days": ')),
+    _one(
+        "gemma4",
+        "broken: a key twice",
+        "<|tool_call>call:get_weather{days:1,days:2}",
+        ("get_weather", '{"days": 1'),
+        ",days:2}",
+    ),
+    _one(
+        "functiongemma",
+        "two",
+        "<start_function_call>call:get_weather{city:<escape>Oslo<escape>}<end_function_call>"
+        "<start_function_call>call:now{}<end_function_call>",
+        ("get_weather", _OSLO),
+        ("now", "{}"),
+    ),
+    _one(
+        "functiongemma",
+        "texts in lists",
+        '<start_function_call>call:search-files{paths:[<escape>x<escape>],pattern:<escape>a < b\n"{<escape>,'
+        "options:{deep:True}}<end_function_call>",
+        ("search-files", '{"paths": ["x"], "pattern": "a < b\\n\\"{", "options": {"deep": true}}'),
+    ),
+    _one("functiongemma", "unknown", *["<start_function_call>call:fly{}<end_function_call>"] * 2),
+    _one(
+        "gemma3",
+        "one",
+        'Well:\n```tool_code\nget_weather(city="Oslo", days=3)\n```',
+        "Well:\n",
+        ("get_weather", '{"city": "Oslo", "days": 3}'),
+    ),
+    _one(
+        "gemma3",
+        "on lines, printed and in a list",
+        "```tool_code\nnow()\nprint(get_weather(city='Oslo'))\n[now(), now()]\n```\n",
+        ("now", "{}"),
+        ("get_weather", _OSLO),
+        ("now", "{}"),
+        ("now", "{}"),
+    ),
+    _one("gemma3", "other code", *["```tool_code\nimport os\n```"] * 2),
+    _one("gemma3", "another fence", *["```python\nnow()\n```"] * 2),
+    _one("gemma3", "cut", '```tool_code\nget_weather(city="Oslo", days=', ("get_weather", '{"city": "Oslo"')),
+    _one("gemma3_json", "bare", '{"name": "get_weather", "parameters": {"city": "Oslo"}}', ("get_weather", _OSLO)),
+    _one(
+        "gemma3_json",
+        "a list in a fence",
+        'So.\n```json\n[{"name": "now", "parameters": {}}, {"name": "search-files", "parameters": ' + _HARD + "}]\n```",
+        "So.\n",
+        ("now", "{}"),
+        ("search-files", _HARD),
+    ),
+    _one("gemma3_json", "JSON that is no call", *['```json\n{"name": "Ada"}\n```'] * 2),
+    _one("gemma3_json", "unknown", *['{"name": "fly", "parameters": {}}'] * 2),
+]
+
+TRANSCRIPTS = [*HERMES, *LLAMA3, *MISTRAL, *GRANITE, *PHI4, *KIMI, *DEEPSEEK, *TAGGED, *PYTHONIC, *HARMONY, *GEMMA]

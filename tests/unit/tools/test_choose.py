@@ -7,11 +7,17 @@ from importlib.metadata import EntryPoint
 
 import pytest
 
-from plimsoll_runtime.tools import choose
-from plimsoll_runtime.tools.choose import FORMATS, UnknownFormat, fitting, named
+from plimsoll_runtime.tools import entries
+from plimsoll_runtime.tools.choose import FORMATS, fitting, named
+from plimsoll_runtime.tools.entries import UnknownFormat
 from plimsoll_runtime.tools.formats import hermes
 
 TEMPLATES = {
+    "harmony": "<|start|>assistant<|channel|>analysis<|message|>{{ m.thinking }} to=functions.{{ name }}",
+    "gemma4": "<|turn>model\\n<|tool_call>call:{{ name }}{<tool_call|>",
+    "functiongemma": "<start_of_turn>model\\n<start_function_call>call:{{ name }}{{ '{' }} parameters",
+    "gemma3": "<start_of_turn>model\\n```tool_code\\n{{ call }}",
+    "gemma3_json": '<start_of_turn>user\\n{"name": function name, "parameters": dictionary}',
     "llama4_pythonic": "<|header_start|>system<|header_end|>[func_name1(params_name1=params_value1)] parameters",
     "qwen3_coder": "<tool_call>\\n<function={{ name }}>\\n<parameter={{ key }}>\\n{{ arguments }}",
     "glm4": "<tool_call>{{ name }}\\n<arg_key>{{ key }}</arg_key>{{ arguments[key] }}",
@@ -32,8 +38,8 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], None]:
     """Makes an entry point of a name and a value."""
 
     def install(name: str, value: str) -> None:
-        found = [EntryPoint(name, value, choose.ENTRY_POINTS)]
-        monkeypatch.setattr(choose, "entry_points", lambda *, group: found if group == choose.ENTRY_POINTS else [])
+        found = [EntryPoint(name, value, "plimsoll.tool_parsers")]
+        monkeypatch.setattr(entries, "entry_points", lambda *, group: found if group == "plimsoll.tool_parsers" else [])
 
     return install
 

@@ -4,25 +4,21 @@ from __future__ import annotations
 
 import json
 import random
-import re
-from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import jsonschema
 import pytest
-from tool_support.markers import END, SPECIAL
 from tool_support.reading import Found, read
 from tool_support.transcripts import TOOLS
+from tool_support.walk import SpecialId, Walk, takes, wander
 
-from plimsoll_runtime.engine.constraint import Constraint, ConstraintError
-from plimsoll_runtime.structured.grammar import limits, written
+from plimsoll_runtime.engine.constraint import ConstraintError
 from plimsoll_runtime.tools.choose import FORMATS
 from plimsoll_runtime.tools.parts import Tool
 
 if TYPE_CHECKING:
-    from llguidance import LLMatcher, LLTokenizer
+    from llguidance import LLTokenizer
 
-SpecialId = Callable[[str], int | None]
 DEEPSEEK = "<｜tool▁calls▁begin｜>"
 
 BODIES = {
@@ -42,6 +38,18 @@ BODIES = {
         "\n",
     ),
     "deepseek_v31": (DEEPSEEK, "<｜tool▁call▁begin｜>NAME<｜tool▁sep｜>GIVEN<｜tool▁call▁end｜>", ""),
+    "qwen3_coder": ("<tool_call>", "\n<function=NAME>\nGIVEN</function>\n</tool_call>", "\n<tool_call>"),
+    "glm4": ("<tool_call>", "NAMEGIVEN\n</tool_call>", "\n<tool_call>"),
+    "minimax": ("<minimax:tool_call>\n", '<invoke name="NAME">\nGIVEN</invoke>', "\n"),
+    "llama4_pythonic": ("[", "NAME(GIVEN)", ", "),
+    "gemma4": ("<|tool_call>", "call:NAME{GIVEN}<tool_call|>", "<|tool_call>"),
+    "functiongemma": (
+        "<start_function_call>",
+        "call:NAME{GIVEN}<end_function_call>",
+        "<start_function_call>",
+    ),
+    "gemma3": ("```tool_code\n", "NAME(GIVEN)", "\n"),
+    "gemma3_json": ("", '{"name": "NAME", "parameters": GIVEN}', "\n"),
 }
 """What stands before calls, a call, and what stands between two."""
 ENDS = {
@@ -50,65 +58,45 @@ ENDS = {
     "kimi_k2": "<|tool_calls_section_end|>",
     "deepseek_v3": "<｜tool▁calls▁end｜>",
     "deepseek_v31": "<｜tool▁calls▁end｜>",
+    "minimax": "\n</minimax:tool_call>",
+    "llama4_pythonic": "]",
+    "gemma3": "\n```",
 }
+FIELDS = {
+    "qwen3_coder": ("<parameter=KEY>\nVALUE\n</parameter>\n", ""),
+    "glm4": ("\n<arg_key>KEY</arg_key>\n<arg_value>VALUE</arg_value>", ""),
+    "minimax": ('<parameter name="KEY">VALUE</parameter>\n', ""),
+    "llama4_pythonic": ("KEY=VALUE", ", "),
+    "gemma3": ("KEY=VALUE", ", "),
+    "gemma4": ("KEY:VALUE", ","),
+    "functiongemma": ("KEY:VALUE", ","),
+}
+"""An argument where they are written one by one, and what stands between two."""
+QUOTES = {"qwen3_coder": "", "glm4": "", "minimax": "", "gemma4": '<|"|>', "functiongemma": "<escape>"}
+"""What stands around a text, where it is no JSON."""
+BARE = ("llama3", "llama4_pythonic", "gemma3_json")
+"""Formats whose calls begin where the answer does."""
 GOOD = ("get_weather", '{"city": "Oslo", "days": 3}')
 
 
 def answer(name: str, *calls: tuple[str, str]) -> str:
     begin, body, between = BODIES[name]
-    written_out = [body.replace("NAME", tool).replace("GIVEN", given) for tool, given in calls]
+    written_out = [body.replace("NAME", tool).replace("GIVEN", arguments(name, given)) for tool, given in calls]
     return begin + between.join(written_out) + ENDS.get(name, "")
 
 
-ENDING = set(b'"}],')
-PLAIN = set(b"abgs019{}[]<;\\n")
-
-
-class Walk:
-    """One answer under a grammar, token by token."""
-
-    def __init__(self, source: str, spelling: LLTokenizer, special_id: SpecialId) -> None:
-        from llguidance import LLMatcher
-
-        self.special_id = special_id
-        self.inner: LLMatcher = LLMatcher(spelling, written(Constraint.grammar(source)), log_level=0, limits=limits())
-        assert not self.inner.is_error(), self.inner.get_error()
-
-    def takes(self, text: str) -> int:
-        """How many characters of a text the grammar takes."""
-        at = 0
-        for token, length in spelled(text, self.special_id):
-            if not self.inner.consume_token(token):
-                return at
-            at += length
-        return at
-
-    def may_end(self) -> bool:
-        return bool(self.inner.is_accepting())
-
-    def allowed(self) -> list[int]:
-        mask = self.inner.compute_bitmask()
-        return [token for token in range(8 * len(mask)) if mask[token // 8] >> (token % 8) & 1]
-
-
-def spelled(text: str, special_id: SpecialId) -> list[tuple[int, int]]:
-    """Tokens, and how many characters of the text each stands for (a character's last byte for all of it)."""
-    found: list[tuple[int, int]] = []
-    for piece in re.split(r"(<[|｜][^<>]+[|｜]>|\[[A-Z_]+\])", text):
-        token = special_id(piece)
-        if token is not None:
-            found.append((token, len(piece)))
-            continue
-        for char in piece:
-            data = char.encode()
-            found += [(byte, 0) for byte in data[:-1]] + [(data[-1], 1)]
-    return found
-
-
-def takes(source: str, text: str, spelling: LLTokenizer, special_id: SpecialId) -> bool:
-    """Whether a grammar takes the whole of a text, and it may end there."""
-    walk = Walk(source, spelling, special_id)
-    return walk.takes(text) == len(text) and walk.may_end()
+def arguments(name: str, given: str) -> str:
+    """Arguments in a format's own way; what is no object as it is."""
+    if name not in FIELDS or not given.startswith("{") or given == "{":
+        return given
+    field, between = FIELDS[name]
+    quote = QUOTES.get(name)
+    return between.join(
+        field.replace("KEY", key).replace(
+            "VALUE", f"{quote}{value}{quote}" if quote is not None and isinstance(value, str) else json.dumps(value)
+        )
+        for key, value in json.loads(given).items()
+    )
 
 
 @pytest.mark.parametrize("name", BODIES)
@@ -139,38 +127,19 @@ def test_what_is_valid(name: str, spelling: LLTokenizer, special_id: SpecialId) 
     ids=str,
 )
 def test_what_is_not(name: str, call: tuple[str, str], spelling: LLTokenizer, special_id: SpecialId) -> None:
+    if call == ("get_weather", '{"city": 3}') and QUOTES.get(name) == "":
+        return  # it is the text "3"
     for required in (True, False):
         source = FORMATS[name].grammar(TOOLS, special_id, required=required, parallel=True)
         assert not takes(source, answer(name, call), spelling, special_id)
 
 
-@pytest.mark.parametrize("name", [name for name in BODIES if name != "llama3"])
+@pytest.mark.parametrize("name", [name for name in BODIES if name not in BARE])
 def test_a_call_within_text(name: str, spelling: LLTokenizer, special_id: SpecialId) -> None:
     for parallel in (True, False):
         source = FORMATS[name].grammar(TOOLS, special_id, required=False, parallel=parallel)
         assert takes(source, "I look.\n" + answer(name, GOOD), spelling, special_id)
         assert not takes(source, "I look.\n" + answer(name, ("fly", "{}")), spelling, special_id)
-
-
-def wander(walk: Walk, chance: random.Random) -> str:
-    """An answer that a grammar lets through: letters, digits and what ends things, the latter more often."""
-    taken: list[int] = []
-    for _ in range(4000):
-        allowed = walk.allowed()
-        if allowed == [END] or (END in allowed and chance.random() < 0.3):
-            break
-        ending = [token for token in allowed if token in ENDING] if chance.random() < 0.4 else []
-        plain = [token for token in allowed if token in PLAIN or token > END]
-        token = chance.choice(ending or plain or [token for token in allowed if token != END])
-        assert walk.inner.consume_token(token)
-        taken.append(token)
-    else:
-        raise AssertionError("it does not end")
-    return text_of(taken, walk.special_id)
-
-
-def text_of(tokens: Sequence[int], special_id: SpecialId) -> str:
-    return b"".join(bytes([token]) if token < END else SPECIAL[token - END].encode() for token in tokens).decode()
 
 
 @pytest.mark.parametrize("name", BODIES)
@@ -191,13 +160,13 @@ def test_what_a_grammar_lets_through_is_read_as_calls(name: str, spelling: LLTok
     assert len(seen) > 1
 
 
-@pytest.mark.parametrize("name", [name for name in BODIES if name != "llama3"])
+@pytest.mark.parametrize("name", [name for name in BODIES if name not in BARE])
 def test_a_call_that_has_begun_in_text_is_valid(name: str, spelling: LLTokenizer, special_id: SpecialId) -> None:
     chance = random.Random(name)
     for _ in range(3):
         source = FORMATS[name].grammar(TOOLS, special_id, required=False, parallel=False)
         walk = Walk(source, spelling, special_id)
-        begin = "So: " + BODIES[name][0].removesuffix("[")
+        begin = "So: " + BODIES[name][0].removesuffix("[").removesuffix("\n")
         assert walk.takes(begin) == len(begin)
         assert not walk.may_end()
         found: Found = read(FORMATS[name], TOOLS, [begin + wander(walk, chance)])
@@ -229,7 +198,32 @@ def test_objects_that_are_no_calls_are_text_for_llama(spelling: LLTokenizer, spe
     assert takes(source, 'So {"name": "fly"', spelling, special_id)
 
 
-@pytest.mark.parametrize("name", sorted(FORMATS.keys() - BODIES.keys()))
-def test_what_cannot_be_enforced_is_refused(name: str, special_id: SpecialId) -> None:
-    with pytest.raises(ConstraintError, match=f"the format {name} are read, and cannot be enforced"):
-        FORMATS[name].grammar(TOOLS, special_id, required=True, parallel=True)
+HARMONY = "<|channel|>commentary to=functions.NAME <|constrain|>json<|message|>GIVEN"
+ANALYSIS = "<|channel|>analysis<|message|>I {look}.<|end|><|start|>assistant"
+PREAMBLE = "<|channel|>commentary<|message|>I look.<|end|><|start|>assistant"
+FINAL = "<|channel|>final<|message|>It rains."
+
+
+def test_harmony_has_thoughts_and_words_in_messages_of_their_own(spelling: LLTokenizer, special_id: SpecialId) -> None:
+    call = HARMONY.replace("NAME", GOOD[0]).replace("GIVEN", GOOD[1])
+    wrong = HARMONY.replace("NAME", GOOD[0]).replace("GIVEN", "{}")
+    for required in (True, False):
+        source = FORMATS["harmony"].grammar(TOOLS, special_id, required=required, parallel=True)
+        assert takes(source, call, spelling, special_id)
+        assert takes(source, ANALYSIS + ANALYSIS + call, spelling, special_id)
+        assert takes(source, ANALYSIS + PREAMBLE + call, spelling, special_id) == (not required)
+        assert takes(source, ANALYSIS + FINAL, spelling, special_id) == (not required)
+        for text in (wrong, ANALYSIS, ANALYSIS + wrong, "It rains.", ""):
+            assert not takes(source, text, spelling, special_id)
+
+
+def test_harmony_s_calls_are_of_their_schema(spelling: LLTokenizer, special_id: SpecialId) -> None:
+    schemas = {tool.name: tool.parameters for tool in TOOLS}
+    source = FORMATS["harmony"].grammar(TOOLS, special_id, required=True, parallel=True)
+    for number in range(8):
+        walk = Walk(source, spelling, special_id)
+        begin = HARMONY.partition("NAME")[0]
+        assert walk.takes(begin) == len(begin)
+        [call] = read(FORMATS["harmony"], TOOLS, [begin + wander(walk, random.Random(number))])
+        assert isinstance(call, tuple)
+        jsonschema.validate(json.loads(call[1]), schemas[call[0]])

@@ -6,12 +6,14 @@ from collections.abc import Sequence
 
 from plimsoll_runtime.tools.answer import AnswerParser, Calls, Style
 from plimsoll_runtime.tools.fields import Fields
-from plimsoll_runtime.tools.grammar import SpecialId, refused
+from plimsoll_runtime.tools.grammar import SpecialId, Wrapping, marked, text, wrapped
 from plimsoll_runtime.tools.parts import Tool
+from plimsoll_runtime.tools.plain import Texts, arguments_of
 from plimsoll_runtime.tools.reading import Page, Reading, blanks, expect, until
 from plimsoll_runtime.tools.sections import MOST_NAME
 
-_CALL, _CALL_END, _KEY, _VALUE = "<tool_call>", "</tool_call>", "<arg_key>", "<arg_value>"
+_CALL, _CALL_END = "<tool_call>", "</tool_call>"
+_KEY, _KEY_END, _VALUE, _VALUE_END = "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"
 
 
 class Glm4:
@@ -29,8 +31,22 @@ class Glm4:
         return AnswerParser(Style((_CALL,), _read), tools)
 
     def grammar(self, tools: Sequence[Tool], special_id: SpecialId, *, required: bool, parallel: bool) -> str:
-        """None yet. Raises ConstraintError."""
-        raise refused(self.name)
+        """Keys in the order of the schema."""
+        texts = Texts(special_id)
+        calls = [_call(tool, texts, special_id) for tool in tools]
+        wrapping = Wrapping(marker=_CALL, end="\n", close=_CALL_END, gap="\n")
+        return texts.rules + wrapped(calls, wrapping, special_id, required=required, parallel=parallel)
+
+
+def _call(tool: Tool, texts: Texts, special_id: SpecialId) -> str:
+    key, key_end, value = (marked(marker, special_id) for marker in (_KEY, _KEY_END, _VALUE))
+    line = text("\n")
+    parts = [text(tool.name)]
+    for argument in arguments_of(tool):
+        name = f"{line} {key} {text(argument.name)} {key_end}"
+        whole = f"{name} {line} {value} {texts.value(argument, _VALUE_END)}"
+        parts.append(whole if argument.required else f"({whole})?")
+    return " ".join(parts)
 
 
 def _read(page: Page, calls: Calls, marker: str) -> Reading[None]:
@@ -38,10 +54,10 @@ def _read(page: Page, calls: Calls, marker: str) -> Reading[None]:
     fields = Fields(calls, calls.tool(name.strip()))
     yield from fields.begin()
     while end == _KEY:
-        key, _ = yield from until(page, "</arg_key>", most=MOST_NAME)
+        key, _ = yield from until(page, _KEY_END, most=MOST_NAME)
         yield from blanks(page)
         yield from expect(page, _VALUE)
-        yield from fields.field(page, key.strip(), "</arg_value>")
+        yield from fields.field(page, key.strip(), _VALUE_END)
         yield from blanks(page)
         end = yield from expect(page, _KEY, _CALL_END)
     yield from fields.end()

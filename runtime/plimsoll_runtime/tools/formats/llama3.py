@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from plimsoll_runtime.tools.answer import AnswerParser, Calls, Style
-from plimsoll_runtime.tools.grammar import SpecialId, named, one_of
+from plimsoll_runtime.tools.grammar import SpecialId, named, one_of, opening
 from plimsoll_runtime.tools.json_calls import call_objects
 from plimsoll_runtime.tools.parts import Tool
 from plimsoll_runtime.tools.reading import Page, Reading, blanks, either
@@ -32,9 +32,7 @@ class Llama3:
         """Bare objects. Other text begins with no such object."""
         more = ' ("; " call)*' if parallel else ""
         rules = f"calls: call{more}\n{one_of(named(tools, 'parameters'))}"
-        if required:
-            return f"start: calls\n{rules}"
-        return f'start: calls | TEXT\nTEXT: /(.|\\n)*/ & ~/[ \\t\\r\\n]*\\{{"name": "(.|\\n)*/\n{rules}'
+        return opening(rules, [r'\{"name": "'], required=required)
 
 
 def _read(page: Page, calls: Calls, marker: str) -> Reading[None]:

@@ -6,13 +6,16 @@ from collections.abc import Sequence
 
 from plimsoll_runtime.tools.answer import AnswerParser, Calls, Style
 from plimsoll_runtime.tools.fields import Fields
-from plimsoll_runtime.tools.grammar import SpecialId, refused
+from plimsoll_runtime.tools.grammar import SpecialId, Wrapping, text, wrapped
 from plimsoll_runtime.tools.parts import Tool
+from plimsoll_runtime.tools.plain import Texts, arguments_of
 from plimsoll_runtime.tools.reading import Page, Reading, blanks, expect, until
 from plimsoll_runtime.tools.sections import MOST_NAME, section
 
 _CALLS, _CALLS_END = "<minimax:tool_call>", "</minimax:tool_call>"
-_CALL, _CALL_END, _PARAMETER = "<invoke name=", "</invoke>", "<parameter name="
+_CALL, _CALL_END = "<invoke name=", "</invoke>"
+_LINE = text("\n")
+_PARAMETER, _VALUE_END = "<parameter name=", "</parameter>"
 
 
 class MiniMax:
@@ -30,8 +33,20 @@ class MiniMax:
         return AnswerParser(Style((_CALLS,), _read), tools)
 
     def grammar(self, tools: Sequence[Tool], special_id: SpecialId, *, required: bool, parallel: bool) -> str:
-        """None yet. Raises ConstraintError."""
-        raise refused(self.name)
+        """Parameters in the order of the schema."""
+        texts = Texts(special_id)
+        calls = [_call(tool, texts) for tool in tools]
+        wrapping = Wrapping(marker=_CALLS, begin="\n", between="\n", end="\n", close=_CALLS_END)
+        return texts.rules + wrapped(calls, wrapping, special_id, required=required, parallel=parallel)
+
+
+def _call(tool: Tool, texts: Texts) -> str:
+    parts = [text(f'{_CALL}"{tool.name}">\n')]
+    for argument in arguments_of(tool):
+        begin = text(f'{_PARAMETER}"{argument.name}">')
+        whole = f"{begin} {texts.value(argument, _VALUE_END)} {_LINE}"
+        parts.append(whole if argument.required else f"({whole})?")
+    return " ".join([*parts, text(_CALL_END)])
 
 
 def _read(page: Page, calls: Calls, marker: str) -> Reading[None]:
@@ -43,7 +58,7 @@ def _read_call(page: Page, calls: Calls) -> Reading[None]:
     yield from fields.begin()
     yield from blanks(page)
     while (yield from expect(page, _PARAMETER, _CALL_END)) == _PARAMETER:
-        yield from fields.field(page, (yield from _name(page)), "</parameter>")
+        yield from fields.field(page, (yield from _name(page)), _VALUE_END)
         yield from blanks(page)
     yield from fields.end()
 

@@ -6,12 +6,14 @@ from collections.abc import Sequence
 
 from plimsoll_runtime.tools.answer import AnswerParser, Calls, Style
 from plimsoll_runtime.tools.fields import Fields
-from plimsoll_runtime.tools.grammar import SpecialId, refused
+from plimsoll_runtime.tools.grammar import SpecialId, Wrapping, text, wrapped
 from plimsoll_runtime.tools.parts import Tool
+from plimsoll_runtime.tools.plain import Texts, arguments_of
 from plimsoll_runtime.tools.reading import Page, Reading, blanks, closing, either, expect, until
 from plimsoll_runtime.tools.sections import MOST_NAME
 
-_CALL, _FUNCTION, _PARAMETER = "<tool_call>", "<function=", "<parameter="
+_CALL, _CALL_END, _FUNCTION, _PARAMETER = "<tool_call>", "</tool_call>", "<function=", "<parameter="
+_LINE = text("\n")
 _VALUE_ENDS = ("\n</parameter>", "</parameter>")
 
 
@@ -30,8 +32,20 @@ class Qwen3Coder:
         return AnswerParser(Style((_CALL, _FUNCTION), _read), tools)
 
     def grammar(self, tools: Sequence[Tool], special_id: SpecialId, *, required: bool, parallel: bool) -> str:
-        """None yet. Raises ConstraintError."""
-        raise refused(self.name)
+        """Parameters in the order of the schema."""
+        texts = Texts(special_id)
+        calls = [_call(tool, texts) for tool in tools]
+        wrapping = Wrapping(marker=_CALL, begin="\n", end="\n", close=_CALL_END, gap="\n")
+        return texts.rules + wrapped(calls, wrapping, special_id, required=required, parallel=parallel)
+
+
+def _call(tool: Tool, texts: Texts) -> str:
+    parts = [text(f"{_FUNCTION}{tool.name}>\n")]
+    for argument in arguments_of(tool):
+        begin = text(f"{_PARAMETER}{argument.name}>\n")
+        whole = f"{begin} {texts.value(argument, _VALUE_ENDS[0], barred=_VALUE_ENDS[1])} {_LINE}"
+        parts.append(whole if argument.required else f"({whole})?")
+    return " ".join([*parts, text("</function>")])
 
 
 def _read(page: Page, calls: Calls, marker: str) -> Reading[None]:
@@ -48,7 +62,7 @@ def _read(page: Page, calls: Calls, marker: str) -> Reading[None]:
         yield from fields.field(page, parameter.strip(), *_VALUE_ENDS)
         yield from blanks(page)
     yield from fields.end()
-    yield from closing(page, "</tool_call>")
+    yield from closing(page, _CALL_END)
 
 
 FORMAT = Qwen3Coder()

@@ -1,0 +1,58 @@
+"""Gemma 3, as its documents prompt it: calls in a fence of `tool_code`, as Python writes them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from plimsoll_runtime.tools.answer import AnswerParser, Calls, Style
+from plimsoll_runtime.tools.grammar import SpecialId, Wrapping, text, wrapped
+from plimsoll_runtime.tools.parts import Tool
+from plimsoll_runtime.tools.pythonic import call, keywords
+from plimsoll_runtime.tools.reading import Page, Reading, blanks, either, expect
+
+_FENCE, _END = "```tool_code", "```"
+_PRINT = "print("
+
+
+class Gemma3:
+    """A fence of `tool_code` with a call on each line, alone, in `print(...)` or in a list."""
+
+    name = "gemma3"
+    special = False
+
+    def fits(self, template: str) -> bool:
+        """Its prompt shows the fence."""
+        return "tool_code" in template
+
+    def parser(self, tools: Sequence[Tool]) -> AnswerParser:
+        """For one answer."""
+        return AnswerParser(Style((_FENCE,), _read), tools)
+
+    def grammar(self, tools: Sequence[Tool], special_id: SpecialId, *, required: bool, parallel: bool) -> str:
+        """Calls on lines of one fence."""
+        tails, rules = keywords(tools)
+        calls = [f"{text(f'{tool.name}(')} {tail}" for tool, tail in zip(tools, tails, strict=True)]
+        wrapping = Wrapping(marker=_FENCE, begin="\n", between="\n", end="\n", close=_END)
+        return rules + wrapped(calls, wrapping, special_id, required=required, parallel=parallel)
+
+
+def _read(page: Page, calls: Calls, marker: str) -> Reading[None]:
+    while True:
+        yield from blanks(page)
+        if (yield from either(page, _END)):
+            return
+        around = yield from either(page, _PRINT, "[")
+        yield from call(page, calls)
+        page.keep()
+        yield from blanks(page)
+        while around == "[" and (yield from expect(page, ",", "]")) == ",":
+            yield from blanks(page)
+            yield from call(page, calls)
+            page.keep()
+            yield from blanks(page)
+        if around == _PRINT:
+            yield from expect(page, ")")
+        page.keep()
+
+
+FORMAT = Gemma3()

@@ -1,0 +1,200 @@
+"""Calls whose arguments are written one by one, a text as it is: their grammar.
+
+A text has no quotes, so that it ends where its end stands: the grammar keeps the end out of it. Every other value is
+JSON, which readers of such formats take for what it is.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from plimsoll_runtime.engine.constraint import ConstraintError
+from plimsoll_runtime.structured.patterns import in_rust
+from plimsoll_runtime.tools.grammar import ANY, ANY_TEXT, SpecialId, escaped, marked, regex, schema, text
+from plimsoll_runtime.tools.parts import Tool
+from plimsoll_runtime.tools.values import resolved, types_of
+
+NOTES = frozenset(
+    {"title", "description", "default", "examples", "deprecated", "readOnly", "writeOnly", "$comment", "$schema", "$id"}
+)
+"""What a schema may say that no value has to obey."""
+_OBJECT = NOTES | {"type", "properties", "required", "additionalProperties", "$defs", "definitions"}
+_TEXT = NOTES | {
+    "type",
+    "minLength",
+    "maxLength",
+    "pattern",
+    "format",
+    "enum",
+    "const",
+    "anyOf",
+    "$defs",
+    "definitions",
+}
+_DEFINITIONS = ("$defs", "definitions")
+
+_DATE = "[0-9]{4}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])"
+_TIME = r"([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\.[0-9]{1,9})?(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9])"
+_FORMATS = {
+    "date": _DATE,
+    "time": _TIME,
+    "date-time": f"{_DATE}T{_TIME}",
+    "uuid": "[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """One that a call may have. `value` is its schema, with the definitions that it refers to."""
+
+    name: str
+    value: Mapping[str, Any]
+    required: bool
+    is_text: bool
+
+
+def arguments_of(tool: Tool) -> Sequence[Argument]:
+    """Those that a tool's schema knows, in its order, then others that it requires. Raises ConstraintError for what
+    the schema asks of them all together and a list of arguments cannot be kept to."""
+    root = resolved(tool.parameters, tool.parameters)
+    _check(root, _OBJECT, tool.name)
+    properties, required = root.get("properties") or {}, list(root.get("required") or ())
+    known = {**properties, **{name: {} for name in required if name not in properties}}
+    shared = {key: tool.parameters[key] for key in _DEFINITIONS if key in tool.parameters}
+    found = []
+    for name, value in known.items():
+        value = {} if value is True else value
+        if not isinstance(value, Mapping):
+            raise ConstraintError(f"{tool.name}: {name!r} has a schema that no value has")
+        given = {**shared, **value} if "$ref" in json.dumps(value) else value
+        is_text = types_of(tool, name) == {"string"} or _is_loose(given, given)
+        found.append(Argument(name, given, name in required, is_text))
+    return found
+
+
+def _is_loose(value: Mapping[str, Any], root: Mapping[str, Any]) -> bool:
+    """Whether any text is of a schema, whatever it is read as: texts are, and all of any other type that is."""
+    value = resolved(value, root)
+    branches = value.get("anyOf")
+    if isinstance(branches, list) and value.keys() <= NOTES | {"anyOf", *_DEFINITIONS}:
+        plain = [isinstance(each, Mapping) and resolved(each, root).keys() <= NOTES | {"type"} for each in branches]
+        return all(plain) and any(_is_loose(each, root) for each in branches)
+    kinds = value.get("type", "string")
+    return value.keys() <= NOTES | {"type", *_DEFINITIONS} and "string" in (
+        [kinds] if isinstance(kinds, str) else kinds
+    )
+
+
+class Texts:
+    """The terminals of one grammar: texts that end with a marker."""
+
+    def __init__(self, special_id: SpecialId) -> None:
+        self._special_id = special_id
+        self._rules: list[str] = []
+
+    @property
+    def rules(self) -> str:
+        """All of them."""
+        return "".join(self._rules)
+
+    def value(self, argument: Argument, end: str, barred: str | None = None) -> str:
+        """An argument's value and what ends it; no text has in it what is `barred`, the end itself where nothing is
+        said. Raises ConstraintError."""
+        if not argument.is_text:
+            return f"{schema(argument.value)} {marked(end, self._special_id)}"
+        return self.text(argument, end, barred or end)
+
+    def text(self, argument: Argument, end: str, barred: str) -> str:
+        """The same for one that is a text."""
+        forms = _forms(argument.value, argument.value, argument.name)
+        return f"({' | '.join(self._ended(form, end, barred) for form in forms)})"
+
+    def _ended(self, form: _Form, end: str, barred: str) -> str:
+        if form.literal is not None:
+            if barred in form.literal:
+                raise ConstraintError(f"the text {form.literal[:40]!r} holds what ends texts in calls of this format")
+            return f"{text(form.literal)} {marked(end, self._special_id)}"
+        name = f"TEXT_{len(self._rules)}"
+        whole = " & ".join(regex(pattern) for pattern in form.patterns)
+        if self._special_id(end) is not None:
+            self._rules.append(f"{name}: {whole}\n")
+            return f"{name} {marked(end, self._special_id)}"
+        without = regex(f"{ANY_TEXT}{escaped(barred)}{ANY_TEXT}")
+        self._rules.append(f"{name}_IN: {whole} & ~{without}\n{name}: {name}_IN {text(end)}\n")
+        return name
+
+
+@dataclass(frozen=True, slots=True)
+class _Form:
+    """A text of its own, or all that match some patterns."""
+
+    literal: str | None
+    patterns: tuple[str, ...] = ()
+
+
+def _forms(value: Mapping[str, Any], root: Mapping[str, Any], where: str) -> Sequence[_Form]:
+    """What a schema of texts allows."""
+    value = resolved(value, root)
+    if _is_loose(value, root):
+        return [_Form(None, (ANY_TEXT,))]
+    _check(value, _TEXT, where)
+    if "anyOf" in value:
+        _check(value, NOTES | {"type", "anyOf", *_DEFINITIONS}, where)
+        return [form for branch in value["anyOf"] for form in _forms(branch, root, where)]
+    if "const" in value or "enum" in value:
+        _check(value, NOTES | {"type", "const", "enum", *_DEFINITIONS}, where)
+        options = [value["const"]] if "const" in value else value["enum"]
+        return [_Form(option) for option in options]
+    least, most = value.get("minLength", 0), value.get("maxLength", "")
+    patterns = [f"{ANY}{{{least},{most}}}"]
+    if "pattern" in value:
+        patterns.append(_anywhere(in_rust(value["pattern"]), where))
+    if "format" in value:
+        if value["format"] not in _FORMATS:
+            raise ConstraintError(f"{where}: the format {value['format']!r} cannot be enforced in calls of this format")
+        patterns.append(_FORMATS[value["format"]])
+    return [_Form(None, tuple(patterns))]
+
+
+def _anywhere(pattern: str, where: str) -> str:
+    """A pattern that is found in a text, as one of all the text."""
+    begins, ends = pattern.startswith("^"), pattern.endswith("$") and not pattern.endswith("\\$")
+    inner = pattern[begins : len(pattern) - ends]
+    if _has_anchor(inner) or ((begins or ends) and _is_choice(inner)):
+        raise ConstraintError(f"{where}: the pattern {pattern[:40]!r} cannot be enforced in calls of this format")
+    return f"{'' if begins else ANY_TEXT}({inner}){'' if ends else ANY_TEXT}"
+
+
+def _has_anchor(pattern: str) -> bool:
+    """Whether an anchor stands outside of classes."""
+    return any(char in "^$" for char, depth, within in _characters(pattern) if not within)
+
+
+def _is_choice(pattern: str) -> bool:
+    """Whether it is a choice between patterns, each of which has anchors of its own."""
+    return any(char == "|" and depth == 0 for char, depth, within in _characters(pattern) if not within)
+
+
+def _characters(pattern: str) -> Sequence[tuple[str, int, bool]]:
+    """Each that is not escaped, with how many groups are around it and whether it is within a class."""
+    found, depth, classes, at = [], 0, 0, 0
+    while at < len(pattern):
+        char = pattern[at]
+        if char == "\\":
+            at += 2
+            continue
+        found.append((char, depth, classes > 0))
+        classes += (char == "[") - (char == "]" and classes > 0)
+        if not classes:
+            depth += (char == "(") - (char == ")")
+        at += 1
+    return found
+
+
+def _check(value: Mapping[str, Any], known: frozenset[str], where: str) -> None:
+    unknown = sorted(value.keys() - known)
+    if unknown:
+        raise ConstraintError(f"{where}: {unknown[0]!r} cannot be enforced in calls of this format")

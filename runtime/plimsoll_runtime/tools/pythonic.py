@@ -1,0 +1,80 @@
+"""Calls as Python writes them: a name, and keywords with literals."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from plimsoll_runtime.engine.constraint import ConstraintError
+from plimsoll_runtime.tools.answer import Calls
+from plimsoll_runtime.tools.fields import Fields
+from plimsoll_runtime.tools.grammar import schema, separated, text
+from plimsoll_runtime.tools.parts import Tool
+from plimsoll_runtime.tools.plain import arguments_of
+from plimsoll_runtime.tools.reading import Page, Reading, blanks, expect, peek
+
+_NAME = re.compile(r"[\w.-]+")
+
+
+def call(page: Page, calls: Calls) -> Reading[None]:
+    """One call, whose name stands here."""
+    found = yield from name(page)
+    yield from expect(page, "(")
+    fields = Fields(calls, calls.tool(found))
+    yield from fields.begin()
+    yield from blanks(page)
+    while (yield from peek(page)) != ")":
+        keyword = yield from name(page)
+        yield from blanks(page)
+        yield from expect(page, "=")
+        yield from fields.literal(keyword, (yield from _expression(page)))
+        if (yield from peek(page)) == ",":
+            page.at += 1
+            yield from blanks(page)
+    page.at += 1
+    yield from fields.end()
+
+
+def name(page: Page) -> Reading[str]:
+    """As far as it goes."""
+    found = ""
+    while (char := (yield from peek(page))).isalnum() or char in "_-.":
+        found += char
+        page.at += 1
+    return found
+
+
+def keywords(tools: Sequence[Tool]) -> tuple[list[str], str]:
+    """What stands behind the bracket that a call of each tool opens, for a grammar, and the rules that needs. Literals
+    are JSON, which is read as well. Raises ConstraintError."""
+    tails, rules = [], ""
+    for index, tool in enumerate(tools):
+        arguments = arguments_of(tool)
+        for argument in arguments:
+            if not _NAME.fullmatch(argument.name):
+                raise ConstraintError(f"{tool.name}: {argument.name!r} cannot be a keyword in calls of this format")
+        items = [(f"{text(f'{each.name}=')} {schema(each.value)}", each.required) for each in arguments]
+        rules += separated(f"keywords_{index}", items, ", ")
+        tails.append(f"keywords_{index} {text(')')}")
+    return tails, rules
+
+
+def _expression(page: Page) -> Reading[str]:
+    """The text up to the comma or bracket that ends it, which is not read."""
+    found, depth, quote = "", 0, ""
+    while True:
+        char = yield from peek(page)
+        if quote and char == "\\":
+            found += char
+            page.at += 1
+            char = yield from peek(page)
+        elif quote:
+            quote = "" if char == quote else quote
+        elif char in "\"'":
+            quote = char
+        elif depth == 0 and char in ",)]}":
+            return found
+        else:
+            depth += (char in "([{") - (char in ")]}")
+        found += char
+        page.at += 1
