@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import msgspec
 
 from plimsoll_gateway.model_name import name_in, read_members
+from plimsoll_gateway.places import RESPONSES, place_in
 from plimsoll_gateway.route.prefix import PREFIX_BYTES
 
 BYTES_PER_TOKEN = 4  # of English text and of code; other writing has up to three tokens in as many bytes
@@ -24,6 +25,8 @@ _PROMPT_ALONE = frozenset(["/v1/embeddings", "/tokenize", "/detokenize"])
 class Asked:
     """`prompt_tokens` and `answer_tokens` are guesses from sizes and bounds. `prefix`: how the prompt's JSON begins;
     `salt`: the JSON of the client's cache_salt, empty where there is none. `streams`: the answer is to be a stream.
+    `place`: of the replica that has what the request goes on from, empty where any can take it. `runs_on`: in the
+    background, behind an answer that tells no usage.
     """
 
     model: str
@@ -32,6 +35,8 @@ class Asked:
     prefix: bytes
     salt: bytes
     streams: bool = False
+    place: str = ""
+    runs_on: bool = False
 
     @property
     def tokens(self) -> int:
@@ -51,7 +56,9 @@ def read_asked(path: str, text: memoryview) -> Asked:
         answer_tokens=0 if path in _PROMPT_ALONE else _answer_tokens(members),
         prefix=bytes(prompt[:PREFIX_BYTES]),
         salt=bytes(salt[:PREFIX_BYTES]),
-        streams=bytes(members.get("stream", b"")[:5]) == b"true",
+        streams=_is_true(members, "stream"),
+        place=place_in(members) if path == RESPONSES else "",
+        runs_on=_is_true(members, "background"),
     )
 
 
@@ -59,6 +66,10 @@ def _answer_tokens(members: Mapping[str, memoryview]) -> int:
     bounds = (_count(members, key) for key in _BOUNDS)
     each = next((bound for bound in bounds if bound is not None), USUAL_ANSWER)
     return each * min(MOST_ANSWERS, max(1, _count(members, "n") or 1))
+
+
+def _is_true(members: Mapping[str, memoryview], key: str) -> bool:
+    return bytes(members.get(key, b"")[:5]) == b"true"
 
 
 def _count(members: Mapping[str, memoryview], key: str) -> int | None:
