@@ -47,6 +47,7 @@ from plimsoll_gateway.limits import Limits
 from plimsoll_gateway.metrics import CLIENT_GONE, CONTENT_TYPE, Metrics
 from plimsoll_gateway.operations import METRICS, Operations
 from plimsoll_gateway.pick import Picker
+from plimsoll_gateway.places import Kept, Places, holders, kept_at
 from plimsoll_gateway.probe import Prober
 from plimsoll_gateway.quota.admission import Admission, Quotas, Unlimited
 from plimsoll_gateway.quota.usage import Meter
@@ -66,6 +67,8 @@ PROBES = frozenset(["/health", "/live", METRICS])
 OWN = PROBES | {"/v1/models"}
 MODEL_PREFIX = "/v1/models/"
 JSON = b"application/json"
+KEPT_BODY_BYTES = 64 << 10
+"""Of requests about what is kept, which need none."""
 NO_KEYRING = Keyring(None)
 Carry = Callable[[], Awaitable[None]]
 
@@ -111,6 +114,7 @@ class Gateway:
         fair = max(1, limits.waiting // 2)  # fair turns end before the room does
         self._gates = Gates(self._capacity, fair, limits.wake_seconds, self._witness.held)
         self._hold_seconds = limits.hold_seconds
+        self._places = Places(store)
         self._prober = Prober(partial(is_alive, pool), store, picker, self._metrics)
         self._relay = Relay(pool, store, picker, self._prober, self._witness, wake_seconds=limits.wake_seconds)
         self._running = Lifelines()
@@ -163,6 +167,9 @@ class Gateway:
         if path in self._body_bytes:
             exchange.allow("POST")
             await self._forward(exchange)
+        elif (kept := kept_at(path)) is not None:
+            exchange.allow(*kept.methods)
+            await self._fetch(exchange, kept)
         elif path in self._own_paths or path.startswith(MODEL_PREFIX):
             exchange.allow("GET", "HEAD")
             if path not in PROBES:
@@ -182,6 +189,8 @@ class Gateway:
         with admission, await exchange.read_body(limit, self._budget) as body:
             asked = await self._asked(exchange.path, body)
             exchange.model = self._allowed(exchange.key, asked.model)
+            if asked.place:
+                holders(exchange.model, asked.place)
             admission.reserve(asked.tokens)
             exchange.stream.extra = admission.headers()
             call = self._call(exchange, body, asked)
@@ -196,6 +205,16 @@ class Gateway:
                 ):
                     carry = partial(self._relay.carry, call, exchange.stream, place, comments)
                     await self._in_turn(call, asked, admission, exchange, carry)
+
+    async def _fetch(self, exchange: Exchange, kept: Kept) -> None:
+        """Ask the replica that keeps the response. Whose it is, that one knows."""
+        exchange.key = self._keyring.authenticate(exchange.headers.get(b"authorization"))
+        exchange.model, replica = self._places.find(kept.response)
+        with await exchange.read_body(KEPT_BODY_BYTES, self._budget) as body:
+            body.drop()
+            call = self._call(exchange, body, Asked(exchange.model.served_names[0], 0, 0, b"", b""))
+            async with self._running.hold(exchange.receive, exchange.caller):
+                await self._relay.fetch(call, exchange.model, replica, exchange.stream)
 
     async def _in_turn(
         self, call: Call, asked: Asked, admission: Admission | Unlimited, exchange: Exchange, carry: Carry
@@ -249,8 +268,10 @@ class Gateway:
             wanted=Wanted(prefix_blocks(root, asked.prefix, asked.hint)),
             key=key,
             voucher=None if key is None else Voucher(tenant, credential.current if credential else None),
-            meter=None if key is None else Meter(asked.prompt_tokens),
+            meter=None if key is None else Meter(asked.tokens if asked.runs_on else asked.prompt_tokens),
             came=exchange.came,
+            method=exchange.scope["method"],
+            place=asked.place,
         )
 
     def _allowed(self, key: ApiKey | None, name: str) -> Model:

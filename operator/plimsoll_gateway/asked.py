@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import msgspec
 
 from plimsoll_gateway.model_name import name_in, read_members
+from plimsoll_gateway.places import RESPONSES, place_in
 from plimsoll_gateway.route.prefix import PREFIX_BYTES
 
 BYTES_PER_TOKEN = 4  # of English text and of code; other writing has up to three tokens in as many bytes
@@ -28,7 +29,8 @@ _NO_HINT = (b"", b"null", b'""')
 class Asked:
     """`prompt_tokens` and `answer_tokens` are guesses from sizes and bounds. `prefix`: how the prompt's JSON begins;
     `salt`: the JSON of the client's cache_salt, `hint` that of its prompt_cache_key, each empty where there is none.
-    `streams`: the answer is to be a stream.
+    `streams`: the answer is to be a stream. `place`: of the replica that has what the request goes on from, empty where
+    any can take it. `runs_on`: in the background, behind an answer that tells no usage.
     """
 
     model: str
@@ -38,6 +40,8 @@ class Asked:
     salt: bytes
     hint: bytes = b""
     streams: bool = False
+    place: str = ""
+    runs_on: bool = False
 
     @property
     def tokens(self) -> int:
@@ -59,7 +63,9 @@ def read_asked(path: str, text: memoryview) -> Asked:
         prefix=_beginning(prompt),
         salt=bytes(members.get("cache_salt", _NOTHING)[:PREFIX_BYTES]),
         hint=b"" if hint in _NO_HINT else bytes(hint[:PREFIX_BYTES]),
-        streams=bytes(members.get("stream", b"")[:5]) == b"true",
+        streams=_is_true(members, "stream"),
+        place=place_in(members) if path == RESPONSES else "",
+        runs_on=_is_true(members, "background"),
     )
 
 
@@ -72,6 +78,10 @@ def _answer_tokens(members: Mapping[str, memoryview]) -> int:
     bounds = (_count(members, key) for key in _BOUNDS)
     each = next((bound for bound in bounds if bound is not None), USUAL_ANSWER)
     return each * min(MOST_ANSWERS, max(1, _count(members, "best_of") or 1, _count(members, "n") or 1))
+
+
+def _is_true(members: Mapping[str, memoryview], key: str) -> bool:
+    return bytes(members.get(key, b"")[:5]) == b"true"
 
 
 def _count(members: Mapping[str, memoryview], key: str) -> int | None:

@@ -183,6 +183,29 @@ def unknown_model(name: str, known: Sequence[str]) -> Refusal:
     )
 
 
+def response_not_found(response: str) -> Refusal:
+    """404: no gateway has been told of an id like this."""
+    return Refusal(404, f"Response with id '{_shortened(response)}' not found.", code="response_not_found")
+
+
+def response_gone() -> Refusal:
+    """404: it was kept by a replica that is not there any more, or does not have the model any more."""
+    message = (
+        "The response is not there any more: the replica that kept it is gone. Send the conversation in 'input', or "
+        "ask again."
+    )
+    return Refusal(404, message, code="response_not_found")
+
+
+def not_believed() -> Refusal:
+    """503: a replica that does not know whose a response is must not tell it."""
+    return _unavailable(
+        "The replica that keeps the response does not know this gateway's credential, and so not whose it is; its "
+        "operator must set it.",
+        "gateway_not_believed",
+    )
+
+
 def _shortened(name: str) -> str:
     return name if len(name) <= 200 else name[:200] + "..."
 

@@ -19,20 +19,23 @@ from plimsoll_gateway.errors import (
     UNAVAILABLE,
     code_of,
     no_table,
+    not_believed,
     not_ready,
     unknown_model,
     upstream_failed,
 )
+from plimsoll_gateway.headers import BELIEVED, TENANT
 from plimsoll_gateway.keys.record import ApiKey
 from plimsoll_gateway.limits import WAKE_SECONDS
 from plimsoll_gateway.pick import Picker
 from plimsoll_gateway.pipe import MOST_ERROR_BYTES, pipe
+from plimsoll_gateway.places import holders
 from plimsoll_gateway.probe import Prober, SilentError
 from plimsoll_gateway.room import Place
 from plimsoll_gateway.route.scores import Wanted
 from plimsoll_gateway.stream import Stream
 from plimsoll_gateway.table import Model, Replica, Table, TableStore
-from plimsoll_gateway.upstream import Call, post
+from plimsoll_gateway.upstream import Call, send
 from plimsoll_gateway.witness import Witness
 
 log = logging.getLogger(__name__)
@@ -134,11 +137,30 @@ class Relay:
                 return
         raise upstream_failed(call.model_name, failures[-1].reason)
 
+    async def fetch(self, call: Call, model: Model, replica: Replica, stream: Stream) -> None:
+        """Answer a call about what a replica keeps: that one is asked, once. It is no request for the model, and counts
+        as none. Raises Refusal.
+        """
+        if not (replica.ready or replica.unheard):
+            raise not_ready(call.model_name, model)
+        tally = Tally()
+        answer = await self._ask(call, model, replica, tally, None)
+        if isinstance(answer, Failure):
+            raise upstream_failed(call.model_name, answer.reason)
+        try:
+            if call.voucher is not None and answer.status < 400 and answer.header(TENANT) != BELIEVED:
+                raise not_believed()
+            await pipe(answer, model, call, stream, tally, self._witness.metrics)
+        finally:
+            answer.close()
+
     async def _replicas(
         self, call: Call, failures: Sequence[Failure], comments: Comments | None
     ) -> tuple[Model, Sequence[Replica]]:
         """Those that may be asked now, or once there are any. Raises Refusal."""
         model = find_model(self._store.current, call.model_name, call.key)
+        if call.place:
+            return model, self._keepers(call, model)
         moved = failures[-1].replica if failures and failures[-1].kind == MOVED else None
         if model.wakes and (moved is not None or not model.ready_for(call.model_name)):
             if comments is not None:
@@ -148,6 +170,13 @@ class Relay:
         if not ready:
             raise not_ready(call.model_name, model)
         return model, ready
+
+    def _keepers(self, call: Call, model: Model) -> Sequence[Replica]:
+        """The one that has what the call goes on from. Raises Refusal."""
+        found = [replica for replica in holders(model, call.place) if replica.ready or replica.unheard]
+        if not found:
+            raise not_ready(call.model_name, model)
+        return found
 
     async def _hold(self, call: Call, model: Model, moved: Replica | None) -> Model:
         """The model once it has a replica, another than the one it left; as it is when time is up.
@@ -187,7 +216,7 @@ class Relay:
             meter.sending()
         try:
             async with self._prober.listen(replica, model):
-                answer = await post(self._pool, replica, call)
+                answer = await send(self._pool, replica, call)
         except SilentError as error:
             tally.unanswered()
             return _failure(call, replica, "silent", error, same_again=False)

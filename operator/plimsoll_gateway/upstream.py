@@ -10,8 +10,9 @@ from plimsoll_gateway.body import Body
 from plimsoll_gateway.client.answer import Answer
 from plimsoll_gateway.client.errors import UpstreamError
 from plimsoll_gateway.client.pool import Pool
-from plimsoll_gateway.headers import RawHeaders, Voucher, request_headers
+from plimsoll_gateway.headers import PLACE, RawHeaders, Voucher, request_headers
 from plimsoll_gateway.keys.record import ApiKey
+from plimsoll_gateway.places import RESPONSES, place_of
 from plimsoll_gateway.quota.usage import Meter
 from plimsoll_gateway.route.scores import ANYTHING, Wanted
 from plimsoll_gateway.table import Replica
@@ -23,7 +24,8 @@ class Call(msgspec.Struct, frozen=True):
     """The same for every attempt, of which the body outlives none.
 
     `came`: when it arrived, by time.monotonic. `wanted`: what it would like to find there. With keys, `key` is
-    the one that it came with, `voucher` says whose it is, and `meter` counts its tokens.
+    the one that it came with, `voucher` says whose it is, and `meter` counts its tokens. `place`: of
+    the replica that alone can answer it, empty where any can.
     """
 
     path: str
@@ -37,6 +39,8 @@ class Call(msgspec.Struct, frozen=True):
     voucher: Voucher | None = None
     meter: Meter | None = None
     came: float = 0.0
+    method: str = "POST"
+    place: str = ""
 
 
 async def is_alive(pool: Pool, replica: Replica) -> bool:
@@ -50,13 +54,15 @@ async def is_alive(pool: Pool, replica: Replica) -> bool:
     return True
 
 
-async def post(pool: Pool, replica: Replica, call: Call) -> Answer:
+async def send(pool: Pool, replica: Replica, call: Call) -> Answer:
     """Send the call to one replica and wait for the head of its answer.
 
     Raises UpstreamError. Closing the answer ends the request upstream.
     """
-    target = f"POST {call.path}?{call.query}" if call.query else f"POST {call.path}"
+    target = f"{call.method} {call.path}?{call.query}" if call.query else f"{call.method} {call.path}"
     fields = request_headers(call.headers, call.request_id, call.voucher)
+    if call.path == RESPONSES:
+        fields.append((PLACE, place_of(replica.id).encode()))
     fields.append((b"content-length", b"%d" % len(call.body)))
     lines = b"".join([b"%s: %s\r\n" % field for field in fields])
     return await pool.ask(replica.url, target.encode("ascii"), lines, call.body.view)

@@ -271,13 +271,13 @@ async def test_a_replica_that_takes_no_connection_in_time_is_ejected(
     """It waits in vain for 5 s, and the next ones shall not."""
     asked: list[str] = []
 
-    async def post(pool: Pool, replica: Replica, call: Call) -> Answer:
+    async def send(pool: Pool, replica: Replica, call: Call) -> Answer:
         asked.append(replica.id)
         if replica.id == "black hole":
             raise ConnectTimeoutError
-        return await upstream.post(pool, replica, call)
+        return await upstream.send(pool, replica, call)
 
-    monkeypatch.setattr(relay, "post", post)
+    monkeypatch.setattr(relay, "send", send)
     good = world.replica(await world.upstream(ok))
     world.show(Replica("black hole", "http://127.0.0.1:9", True), good)
     for _ in range(4):

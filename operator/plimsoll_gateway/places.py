@@ -1,0 +1,95 @@
+"""Where responses are kept: each id begins with the place of the replica that has it, by which every gateway finds it.
+
+A replica's place is a hash of its id. Gateways say it with each request for a response, and the replica writes it into
+the ids that it makes; so no gateway has to remember anything.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import lru_cache
+from hashlib import blake2b
+
+import msgspec
+
+from plimsoll_gateway.errors import response_gone, response_not_found
+from plimsoll_gateway.table import Model, Replica, Table, TableStore
+
+RESPONSES = "/v1/responses"
+NOWHERE = "0" * 12
+"""The place in ids of a runtime that was asked without a gateway."""
+_RESPONSE = re.compile(r"resp_([0-9a-f]{12})[0-9a-f]{32}")
+_ITEM = rb'"(?:msg|fc|fco|rs)_([0-9a-f]{12})[0-9a-f]{33,38}"'
+_ID, _TYPE = rb'"id"\s*:\s*' + _ITEM, rb'"type"\s*:\s*"item_reference"'
+_REFERENCE = re.compile(_TYPE + rb"\s*,\s*" + _ID + rb"|" + _ID + rb"\s*,\s*" + _TYPE)
+_KEPT = re.compile(re.escape(RESPONSES) + r"/([^/]+)(/cancel|/input_items)?")
+_METHODS = {None: ("GET", "DELETE"), "/cancel": ("POST",), "/input_items": ("GET",)}
+_TEXT = msgspec.json.Decoder(str)
+
+
+@lru_cache(1 << 16)
+def place_of(replica: str) -> str:
+    """The place of the replica with that id."""
+    return blake2b(replica.encode(), digest_size=6).hexdigest()
+
+
+class Kept(msgspec.Struct, frozen=True):
+    """What a path names of a response, and the methods that it takes."""
+
+    response: str
+    methods: tuple[str, ...]
+
+
+def kept_at(path: str) -> Kept | None:
+    """None for a path that names no response."""
+    found = _KEPT.fullmatch(path)
+    return None if found is None else Kept(found[1], _METHODS[found[2]])
+
+
+def place_in(members: Mapping[str, memoryview]) -> str:
+    """The place that has what a request for a response goes on from; empty where it goes on from nothing."""
+    previous = members.get("previous_response_id")
+    if previous is not None and len(previous) < 100:
+        try:
+            found = _RESPONSE.fullmatch(_TEXT.decode(previous))
+        except msgspec.MsgspecError:  # the replica says what is wrong
+            return ""
+        return "" if found is None or found[1] == NOWHERE else found[1]
+    referred = _REFERENCE.search(members.get("input", b""))
+    place = "" if referred is None else (referred[1] or referred[2]).decode()
+    return "" if place == NOWHERE else place
+
+
+def holders(model: Model, place: str) -> tuple[Replica, ...]:
+    """The replica of the model at that place. Raises Refusal 404 where there is none."""
+    found = tuple(replica for replica in model.replicas if place_of(replica.id) == place)
+    if not found:
+        raise response_gone()
+    return found
+
+
+class Places:
+    """Who is at which place, by the newest table."""
+
+    def __init__(self, store: TableStore) -> None:
+        self._store = store
+        self._table: Table | None = None
+        self._known: dict[str, tuple[Model, Replica]] = {}
+
+    def find(self, response: str) -> tuple[Model, Replica]:
+        """Who keeps the response of that id, and one of the models that are there. Raises Refusal 404."""
+        found = _RESPONSE.fullmatch(response)
+        if found is None or found[1] == NOWHERE:
+            raise response_not_found(response)
+        if self._table is not self._store.current:
+            self._read()
+        holder = self._known.get(found[1])
+        if holder is None:
+            raise response_gone()
+        return holder
+
+    def _read(self) -> None:
+        self._table = self._store.current
+        models = () if self._table is None else self._table.models
+        self._known = {place_of(replica.id): (model, replica) for model in models for replica in model.replicas}

@@ -1,0 +1,257 @@
+"""What replicas keep: whoever asks for it is led to the replica that has it, by the id alone."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from plimsoll_gateway.asked import read_asked
+from plimsoll_gateway.credential import Credential
+from plimsoll_gateway.errors import Refusal
+from plimsoll_gateway.keys.folder import KeyFolder
+from plimsoll_gateway.keys.keyring import Keyring
+from plimsoll_gateway.keys.secret import digest_of, new_key
+from plimsoll_gateway.places import NOWHERE, place_of
+from plimsoll_gateway.table import Replica
+
+if TYPE_CHECKING:
+    from tests.unit.gateway.conftest import Behaviour, Request, Upstream, World
+
+PATH = "/v1/responses"
+RANDOM = "0123456789abcdef" * 2
+BELIEVED = "x-plimsoll-tenant: believed"
+
+
+def kept_by(replica: str) -> str:
+    return f"resp_{place_of(replica)}{RANDOM}"
+
+
+async def trio(world: World, *behaviours: Behaviour) -> dict[str, Upstream]:
+    """The upstreams of a model's three replicas, by the replicas' ids."""
+    upstreams = [await world.upstream(*behaviours) for _ in range(3)]
+    replicas = [world.replica(upstream) for upstream in upstreams]
+    world.show(*replicas)
+    return {replica.id: upstream for replica, upstream in zip(replicas, upstreams, strict=True)}
+
+
+def only_replica(world: World) -> Replica:
+    assert world.store.current is not None
+    [replica] = world.store.current.models[0].replicas
+    return replica
+
+
+def lines(upstreams: dict[str, Upstream]) -> dict[str, list[str]]:
+    return {name: [request.line for request in one.requests] for name, one in upstreams.items() if one.requests}
+
+
+async def ask(world: World, method: str, path: str, **options: Any) -> tuple[int, dict[str, Any]]:
+    async with world.client.request(method, world.url + path, **options) as response:
+        return response.status, await response.json()
+
+
+async def test_a_replica_is_told_its_place(world: World, ok: Behaviour) -> None:
+    """By the gateway alone: a client cannot say it."""
+    upstreams = await trio(world, ok)
+    for path in (PATH, "/v1/chat/completions"):
+        for _ in range(4):
+            async with world.post(path=path, headers={"x-plimsoll-place": "f" * 12}) as response:
+                assert response.status == 200
+    asked = [(name, request) for name, one in upstreams.items() for request in one.requests]
+    assert len(asked) == 8
+    for name, request in asked:
+        place = place_of(name) if PATH in request.line else None
+        assert request.headers.get("x-plimsoll-place") == place
+
+
+@pytest.mark.parametrize(
+    ("method", "rest"),
+    [
+        ("GET", ""),
+        ("GET", "?stream=true&starting_after=3"),
+        ("DELETE", ""),
+        ("POST", "/cancel"),
+        ("GET", "/input_items?limit=2"),
+    ],
+)
+async def test_it_is_asked_for_where_it_is(world: World, ok: Behaviour, method: str, rest: str) -> None:
+    upstreams = await trio(world, ok)
+    for name in upstreams:
+        path = f"{PATH}/{kept_by(name)}{rest}"
+        assert await ask(world, method, path) == (200, {"ok": True})
+        assert lines({name: upstreams[name]}) == {name: [f"{method} {path} HTTP/1.1"]}
+
+
+async def test_a_conversation_goes_on_where_it_is(world: World, ok: Behaviour) -> None:
+    upstreams = await trio(world, ok)
+    chosen = list(upstreams)[1]
+    reference = {"type": "item_reference", "id": f"msg_{kept_by(chosen).removeprefix('resp_')}1f"}
+    backwards = dict(reversed(reference.items()))
+    goes_on: list[dict[str, Any]] = [
+        {"previous_response_id": kept_by(chosen)},
+        {"input": [reference]},
+        {"input": [{"role": "user", "content": "Hi"}, backwards]},
+    ]
+    for fields in goes_on * 2:
+        async with world.post({"model": "m", **fields}, PATH) as response:
+            assert response.status == 200
+    assert list(lines(upstreams)) == [chosen]
+    assert len(upstreams[chosen].requests) == 6
+
+
+@pytest.mark.parametrize("goes_on", [False, True])
+async def test_what_its_replica_took_with_it_is_gone(world: World, ok: Behaviour, goes_on: bool) -> None:
+    upstreams = await trio(world, ok)
+    response = kept_by("somebody else")
+    if goes_on:
+        status, told = await ask(world, "POST", PATH, json={"model": "m", "previous_response_id": response})
+    else:
+        status, told = await ask(world, "GET", f"{PATH}/{response}")
+    assert (status, told["error"]["code"]) == (404, "response_not_found")
+    assert "the replica that kept it is gone" in told["error"]["message"]
+    assert lines(upstreams) == {}
+
+
+@pytest.mark.parametrize("goes_on", [False, True])
+async def test_a_replica_that_is_not_ready_may_come_back(world: World, ok: Behaviour, goes_on: bool) -> None:
+    away = world.replica(await world.upstream(ok), ready=False)
+    world.show(world.replica(await world.upstream(ok)), away)
+    if goes_on:
+        body = {"model": "m", "previous_response_id": kept_by(away.id)}
+        status, told = await ask(world, "POST", PATH, json=body)
+    else:
+        status, told = await ask(world, "GET", f"{PATH}/{kept_by(away.id)}")
+    assert (status, told["error"]["code"]) == (503, "model_not_ready")
+
+
+@pytest.mark.parametrize("response", ["resp_1", f"resp_{NOWHERE}{RANDOM}", "%C3%A4", "resp_" + "g" * 44])
+async def test_an_id_that_no_gateway_knows(world: World, ok: Behaviour, response: str) -> None:
+    await trio(world, ok)
+    status, told = await ask(world, "GET", f"{PATH}/{response}")
+    assert (status, told["error"]["code"]) == (404, "response_not_found")
+
+
+async def test_the_method_and_the_path_must_fit(world: World, ok: Behaviour) -> None:
+    upstreams = await trio(world, ok)
+    path = f"{PATH}/{kept_by(next(iter(upstreams)))}"
+    for method, rest, status in (
+        ("POST", "", 405),
+        ("GET", "/cancel", 405),
+        ("DELETE", "/input_items", 405),
+        ("GET", "/elsewhere", 404),
+        ("GET", "/cancel/again", 404),
+    ):
+        assert (await ask(world, method, path + rest))[0] == status
+    assert lines(upstreams) == {}
+
+
+async def test_a_stream_passes_and_ends_with_its_client(world: World) -> None:
+    async def stream(request: Request) -> None:
+        request.begin_events()
+        request.chunk("event: response.created\ndata: {}\n\n")
+
+    upstream = await world.model(stream)
+    replica = only_replica(world)
+    async with world.get(f"{PATH}/{kept_by(replica.id)}?stream=true") as response:
+        assert await response.content.readuntil(b"\n\n") == b"event: response.created\ndata: {}\n\n"
+        response.close()
+    await upstream.requests[0].hung_up.wait()
+
+
+async def test_a_replica_that_cannot_be_reached(world: World, refused_port: int) -> None:
+    replica = world.replica(refused_port)
+    world.show(replica)
+    status, told = await ask(world, "GET", f"{PATH}/{kept_by(replica.id)}")
+    assert (status, told["error"]["code"]) == (502, "upstream_failed")
+
+
+SECRET = new_key()
+KEY = {"authorization": f"Bearer {SECRET}"}
+
+
+@pytest.fixture
+def keyed(
+    run_world: Callable[..., AbstractAsyncContextManager[World]], tmp_path: Path
+) -> AbstractAsyncContextManager[World]:
+    """With one key, which has a limit of tokens."""
+    terms = {"hashes": [digest_of(SECRET.encode())], "tokensPerMinute": 10_000, "tenant": "tenant"}
+    folder = tmp_path / "keys"
+    folder.mkdir()
+    (folder / "team.json").write_text(json.dumps(terms))
+    (tmp_path / "token").write_text("a-credential-for-the-runtimes\n")
+    return run_world(keyring=Keyring(KeyFolder(folder)), credential=Credential(tmp_path / "token"))
+
+
+async def test_whose_it_is_the_replica_is_told(keyed: AbstractAsyncContextManager[World]) -> None:
+    async def believes(request: Request) -> None:
+        request.respond(200, "{}", "content-type: application/json", BELIEVED)
+
+    async with keyed as world:
+        upstream = await world.model(believes)
+        replica = only_replica(world)
+        path = f"{PATH}/{kept_by(replica.id)}"
+        assert (await ask(world, "GET", path))[0] == 401
+        assert (await ask(world, "GET", path, headers=KEY))[0] == 200
+    [request] = upstream.requests
+    assert request.headers["x-plimsoll-tenant"] == "tenant"
+    assert "authorization" not in request.headers
+
+
+async def test_a_replica_that_believes_nobody_tells_nothing(
+    keyed: AbstractAsyncContextManager[World], ok: Behaviour
+) -> None:
+    """It would tell everybody of everybody's."""
+    async with keyed as world:
+        await world.model(ok)
+        replica = only_replica(world)
+        status, told = await ask(world, "GET", f"{PATH}/{kept_by(replica.id)}", headers=KEY)
+    assert (status, told["error"]["code"]) == (503, "gateway_not_believed")
+
+
+async def test_what_runs_in_the_background_counts_before_it_has_run(keyed: AbstractAsyncContextManager[World]) -> None:
+    async def queued(request: Request) -> None:
+        request.respond(200, '{"status": "queued", "usage": null}', "content-type: application/json", BELIEVED)
+
+    async with keyed as world:
+        await world.model(queued)
+        left = []
+        for fields in ({}, {"background": True}):
+            body = {"model": "m", "input": "Hi", "max_output_tokens": 3000, **fields}
+            async with world.post(body, PATH, headers=KEY) as response:
+                assert response.status == 200
+            async with world.post({"model": "m", "max_output_tokens": 1}, PATH, headers=KEY) as response:
+                left.append(int(response.headers["x-ratelimit-remaining-tokens"]))
+    assert left[0] - left[1] >= 3000
+
+
+FIELDS = st.sampled_from(["previous_response_id", "input", "background"])
+
+
+@given(st.dictionaries(FIELDS, st.text() | st.lists(st.text())))
+def test_whatever_a_request_says_it_is_read(fields: dict[str, Any]) -> None:
+    asked = read_asked(PATH, memoryview(json.dumps({"model": "m", **fields}).encode()))
+    assert asked.place == ""
+
+
+@given(st.text(max_size=30), st.booleans())
+def test_only_what_is_referred_to_leads_anywhere(text: str, escaped: bool) -> None:
+    """Ids in texts do not, nor do those of items that are sent whole."""
+    reference = {"type": "item_reference", "id": f"msg_{place_of('r')}{RANDOM}0"}
+    content = json.dumps(reference) if escaped else text
+    whole = {"type": "message", "role": "user", "id": reference["id"], "content": content}
+    body = memoryview(json.dumps({"model": "m", "input": [whole]}).encode())
+    assert read_asked(PATH, body).place == ""
+    assert (
+        read_asked("/v1/embeddings", memoryview(json.dumps({"model": "m", "input": [reference]}).encode())).place == ""
+    )
+
+
+def test_keys_that_are_twice_there_are_refused_as_ever() -> None:
+    with pytest.raises(Refusal):
+        read_asked(PATH, memoryview(b'{"model": "m", "previous_response_id": "a", "previous_response_id": "b"}'))
