@@ -7,7 +7,7 @@ import logging
 import re
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -44,7 +44,8 @@ class Access:
             return
         record = RequestRecord(request_id(Headers(scope=scope)))
         scope["plimsoll.record"] = record
-        answer = _Answer(send, record, closing=self._state.phase is Phase.DRAINING)
+        closing = self._state.phase is Phase.DRAINING
+        answer = _Answer(send, record, closing=closing, id_header=dialect_of(scope).id_header)
         try:
             await self._guarded(scope, receive, answer, record)
         finally:
@@ -78,7 +79,7 @@ class Access:
         if named is not None:
             answer.believed = True
             return state.tenants.named(named)
-        own = state.tenants.of(check_key(headers.get("authorization"), state.api_keys))
+        own = state.tenants.of(check_key(headers, state.api_keys))
         return own or (state.tenants.named(DIRECT) if state.gateways else "")
 
     def _report(self, scope: Scope, record: RequestRecord, answer: _Answer) -> None:
@@ -109,10 +110,11 @@ class _Answer:
     connection of one that is leaving.
     """
 
-    def __init__(self, send: Send, record: RequestRecord, *, closing: bool) -> None:
+    def __init__(self, send: Send, record: RequestRecord, *, closing: bool, id_header: str | None) -> None:
         self._send = send
         self._record = record
         self._closing = closing
+        self._id_header = id_header
         self.status: int | None = None
         self.believed = False  # a gateway said whose request it is
 
@@ -122,6 +124,8 @@ class _Answer:
             self.status = message["status"]
             headers = MutableHeaders(scope=message)
             headers["X-Request-Id"] = self._record.request_id
+            if self._id_header is not None:
+                headers[self._id_header] = self._record.request_id
             if self._closing:
                 headers["Connection"] = "close"
             if self.believed:
@@ -133,21 +137,23 @@ class _Answer:
         await self._send(message)
 
 
-def check_key(authorization: str | None, keys: Sequence[str]) -> str | None:
-    """The one of the keys that is given; None where there are none. Raises ApiError (401) for any other.
+def check_key(headers: Mapping[str, str], keys: Sequence[str]) -> str | None:
+    """The one of the keys that is given: after `Bearer` in Authorization, else in x-api-key, as Anthropic's clients
+    send it. None where there are no keys. Raises ApiError (401) for any other.
 
     Takes the same time for any wrong one.
     """
     if not keys:
         return None
-    scheme, _, given = (authorization or "").partition(" ")
+    scheme, _, given = headers.get("authorization", "").partition(" ")
+    bearer = given.strip() if scheme.lower() == "bearer" else ""
     # Headers come as Latin-1, whatever the client wrote; its bytes are what is compared.
-    token = given.strip().encode("latin-1") if scheme.lower() == "bearer" else b""
+    token = (bearer or headers.get("x-api-key", "").strip()).encode("latin-1")
     matches = [hmac.compare_digest(token, key.encode()) for key in keys]
     if not any(matches):
         told = "Incorrect API key" if token else "Missing API key"
         raise ApiError(
-            f"{told}: give a valid one in the header 'Authorization: Bearer KEY'.",
+            f"{told}: give a valid one in the header 'Authorization: Bearer KEY' or 'x-api-key: KEY'.",
             status=HTTPStatus.UNAUTHORIZED,
             code="invalid_api_key",
             headers={"WWW-Authenticate": "Bearer"},

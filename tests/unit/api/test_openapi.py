@@ -17,14 +17,17 @@ from plimsoll_runtime.api.app import build_app
 from plimsoll_runtime.api.body import parse
 from plimsoll_runtime.api.docs import page
 from plimsoll_runtime.api.errors import ApiError
+from plimsoll_runtime.api.messages.translation import chat_of
 from plimsoll_runtime.api.openapi import OPERATIONS, document
 from plimsoll_runtime.api.schemas.chat import ChatRequest
+from plimsoll_runtime.api.schemas.messages import Conversation
 from plimsoll_runtime.api.state import ServerState
 
 DOCUMENT = document()
 HELLO = {"role": "user", "content": "Hi"}
 CHAT = {"model": "fake", "messages": [HELLO]}
 TEXT = {"model": "fake", "prompt": "Hi"}
+TURNS = CHAT | {"max_tokens": 20}
 PARTS = [{"type": "text", "text": "Hi", "cache_control": {"type": "ephemeral"}}]
 USAGE = {"include_usage": True}
 
@@ -48,6 +51,21 @@ ASKED: list[tuple[str, dict[str, Any]]] = [
         TEXT | {"prompt": [[1], [2]], "stream": True, "stream_options": USAGE, "stop_token_ids": [101]},
     ),
     ("/v1/completions", TEXT | {"stream": True, "echo": True, "logprobs": 2}),
+    ("/v1/messages", TURNS),
+    ("/v1/messages", TURNS | {"stream": True, "stop_sequences": ["l"], "thinking": {"type": "disabled"}}),
+    (
+        "/v1/messages",
+        TURNS
+        | {
+            "system": PARTS,
+            "messages": [HELLO | {"content": PARTS, "mood": 1}, {"role": "assistant", "content": "Hi"}],
+            "top_k": 3,
+            "metadata": {"user_id": "u"},
+            "tool_choice": {"type": "none"},
+            "output_config": {"format": {"type": "json_schema", "schema": True}},
+        },
+    ),
+    ("/v1/messages/count_tokens", {"model": "fake", "messages": [HELLO]}),
     ("/tokenize", {"prompt": "Hi"}),
     ("/tokenize", {"messages": [HELLO], "return_token_strs": True}),
     ("/detokenize", {"tokens": [72, 105]}),
@@ -108,7 +126,11 @@ async def test_requests_and_answers_are_as_described(fresh: Any, path: str, body
         check(contents[media]["schema"], answer.json(), components)
         return
     *events, last, rest = answer.text.split("\n\n")
-    assert (last, rest) == ("data: [DONE]", "")
+    assert rest == ""
+    if last.startswith("event: message_stop\n"):
+        events = [event.partition("\n")[2] for event in (*events, last)]
+    else:
+        assert last == "data: [DONE]"
     assert events
     for event in events:
         check(contents[media]["schema"]["x-event"], json.loads(event.removeprefix("data: ")), components)
@@ -168,6 +190,8 @@ def test_what_the_document_forbids_is_refused(place: tuple[str, Any, str], value
 def accept(schema: Any, body: dict[str, Any]) -> None:
     """All checks that need no model."""
     request = parse(json.dumps(body).encode(), schema)
+    if isinstance(request, Conversation):
+        request = chat_of(request)
     if hasattr(request, "sampling_params"):
         request.check()
         request.sampling_params(max_tokens=request.token_limit or 1, logprobs=None, prompt_logprobs=None)
