@@ -7,6 +7,8 @@ from plimsoll_gateway.demand.records import EVENT_GAP_BOUNDS, FIRST_BYTE_BOUNDS
 
 _DATA = b"data:"
 _END = b"\n\n"
+PING = b'event: ping\ndata: {"type":"ping"}\n\n'
+"""What Anthropic's clients get in place of comments."""
 
 
 class Tally:
@@ -38,7 +40,7 @@ class Tally:
 class Pulse:
     """Times one streamed answer, piece by piece: a piece may have several events, which share the time it took.
 
-    Comments, by which a replica keeps a connection in use while it wakes a model, are no part of the answer.
+    Comments and pings, by which a replica keeps a connection in use while it wakes a model, are no part of the answer.
     """
 
     def __init__(self, tally: Tally, came: float) -> None:
@@ -50,7 +52,7 @@ class Pulse:
     def passed(self, chunk: bytes, now: float) -> None:
         """A piece has come."""
         if not self._begun:
-            if _DATA not in chunk:
+            if _DATA not in chunk.replace(PING, b""):
                 return
             self._begun = True
             self._tally.first_byte.add(now - self._last)

@@ -44,7 +44,8 @@ class Access:
         headers = Headers(scope=scope)
         record = RequestRecord(request_id(headers), trace=trace_of(headers))
         scope["plimsoll.record"] = record
-        answer = _Answer(send, record, closing=self._state.phase is Phase.DRAINING)
+        closing = self._state.phase is Phase.DRAINING
+        answer = _Answer(send, record, closing=closing, id_header=dialect_of(scope).id_header)
         try:
             await self._guarded(scope, receive, answer, record)
         finally:
@@ -80,7 +81,7 @@ class Access:
         if named is not None:
             answer.believed = True
             return named
-        own = state.tenants.of(state.api_keys.check(headers.get("authorization")))
+        own = state.tenants.of(state.api_keys.check(headers))
         return own or (DIRECT if state.gateways else "")
 
     def _report(self, scope: Scope, record: RequestRecord, answer: _Answer) -> None:
@@ -129,10 +130,11 @@ class _Answer:
     connection of one that is leaving.
     """
 
-    def __init__(self, send: Send, record: RequestRecord, *, closing: bool) -> None:
+    def __init__(self, send: Send, record: RequestRecord, *, closing: bool, id_header: str | None) -> None:
         self._send = send
         self._record = record
         self._closing = closing
+        self._id_header = id_header
         self.status: int | None = None
         self.believed = False  # a gateway said whose request it is
 
@@ -142,6 +144,8 @@ class _Answer:
             self.status = message["status"]
             headers = MutableHeaders(scope=message)
             headers["X-Request-Id"] = self._record.request_id
+            if self._id_header is not None:
+                headers[self._id_header] = self._record.request_id
             if self._closing:
                 headers["Connection"] = "close"
             if self.believed:

@@ -21,8 +21,10 @@ from plimsoll_runtime.api.dialect import dialect_of
 from plimsoll_runtime.api.disconnect import ClientGoneError
 from plimsoll_runtime.api.docs import POLICY, page
 from plimsoll_runtime.api.errors import RETRY_AFTER, ApiError, json_response
+from plimsoll_runtime.api.messages.endpoint import count_tokens, messages
 from plimsoll_runtime.api.metrics import CONTENT_TYPE, Metrics
 from plimsoll_runtime.api.models import list_models, show_model
+from plimsoll_runtime.api.offers import not_offered
 from plimsoll_runtime.api.openapi import document
 from plimsoll_runtime.api.record import RequestRecord
 from plimsoll_runtime.api.responses.background import Background
@@ -42,6 +44,8 @@ MODEL_ROUTES: tuple[tuple[str, str, Endpoint], ...] = (
     ("GET", "/v1/models/{name:path}", show_model),
     ("POST", "/v1/chat/completions", chat),
     ("POST", "/v1/completions", completions),
+    ("POST", "/v1/messages", messages),
+    ("POST", "/v1/messages/count_tokens", count_tokens),
     ("POST", "/tokenize", tokenize),
     ("POST", "/detokenize", detokenize),
 )
@@ -133,9 +137,12 @@ async def _answer_api_error(request: Request, error: Exception) -> Response:
 
 
 async def _answer_http_error(request: Request, error: Exception) -> Response:
-    """Unknown paths and methods, in OpenAI's shape."""
+    """Unknown paths and methods; of a path that is known and not offered, what it would be."""
     assert isinstance(error, HTTPException)
     where = f"{request.method[:16]} {request.url.path[:200]}"
+    if error.status_code == HTTPStatus.NOT_FOUND and (what := not_offered(request.url.path)) is not None:
+        missing = ApiError(f"{what}: not offered here ({where}).", status=HTTPStatus.NOT_FOUND, code="not_offered")
+        return dialect_of(request.scope).response(missing)
     told = {
         HTTPStatus.NOT_FOUND: f"Unknown path: {where}.",
         HTTPStatus.METHOD_NOT_ALLOWED: f"Method not allowed: {where}.",

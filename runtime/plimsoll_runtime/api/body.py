@@ -19,6 +19,7 @@ from plimsoll_runtime.api.offload import LONG_BODY
 from plimsoll_runtime.api.schemas import response_input, response_tools
 from plimsoll_runtime.api.schemas.chat import PARTS, TEXT
 from plimsoll_runtime.api.schemas.constraints import FORMATS
+from plimsoll_runtime.api.schemas.messages import BLOCKS, CHOICES, THOUGHTS
 from plimsoll_runtime.api.schemas.tools import NAMED, WORD
 from plimsoll_runtime.api.values import MAX_VALUES, check_values
 
@@ -148,7 +149,15 @@ def _refusal(detail: ErrorDetails) -> ApiError:
     return ApiError(f"Invalid value for '{where}': {message}.", param=where, code="invalid_value")
 
 
-_FORMS = {TEXT, PARTS, WORD, NAMED, *FORMATS.values(), *response_input.FORMS, *response_tools.FORMS}
+_FORMS = {
+    *(TEXT, PARTS, WORD, NAMED),
+    *FORMATS.values(),
+    *response_input.FORMS,
+    *response_tools.FORMS,
+    *BLOCKS.values(),
+    *CHOICES.values(),
+    *THOUGHTS.values(),
+}
 """What pydantic puts into places where a value may have several forms."""
 
 

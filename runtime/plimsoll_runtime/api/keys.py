@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hmac
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from hashlib import sha256
 from http import HTTPStatus
 from pathlib import Path
@@ -26,23 +26,25 @@ class ApiKeys:
         self._fixed = tuple(sha256(key.encode()).digest() for key in keys)
         self._file = None if file is None else _watched(file, clock)
 
-    def check(self, authorization: str | None) -> str | None:
-        """The key of an Authorization header; None where none is needed. Raises ApiError (401) for any that is wrong.
+    def check(self, headers: Mapping[str, str]) -> str | None:
+        """The key that is given: after `Bearer` in Authorization, else in x-api-key, as Anthropic's clients send it.
 
-        Takes the same time for any of those.
+        None where none is needed. Raises ApiError (401) for any that is wrong, after the same time for any of those.
+        Names of headers are in lower case.
         """
         if not self._fixed and self._file is None:
             return None
-        scheme, _, given = (authorization or "").partition(" ")
+        scheme, _, given = headers.get("authorization", "").partition(" ")
+        bearer = given.strip() if scheme.lower() == "bearer" else ""
         # Headers come as Latin-1, whatever the client wrote; its bytes are what is compared.
-        token = given.strip().encode("latin-1") if scheme.lower() == "bearer" else b""
+        token = (bearer or headers.get("x-api-key", "").strip()).encode("latin-1")
         known = self._fixed if self._file is None else (*self._fixed, *self._file.value())
         digest = sha256(token).digest()
         matches = [hmac.compare_digest(digest, each) for each in known]
         if not any(matches):
             told = "Incorrect API key" if token else "Missing API key"
             raise ApiError(
-                f"{told}: give a valid one in the header 'Authorization: Bearer KEY'.",
+                f"{told}: give a valid one in the header 'Authorization: Bearer KEY' or 'x-api-key: KEY'.",
                 status=HTTPStatus.UNAUTHORIZED,
                 code="invalid_api_key",
                 headers={"WWW-Authenticate": "Bearer"},

@@ -1,22 +1,36 @@
-"""GET /v1/models and /v1/models/{id}."""
+"""GET /v1/models and /v1/models/{id}, in OpenAI's shape or Anthropic's."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+
+import msgspec
 from msgspec import UNSET
 from starlette.requests import Request
 from starlette.responses import Response
 
+from plimsoll_runtime.api.dialect import speaks_anthropic
 from plimsoll_runtime.api.errors import json_response
 from plimsoll_runtime.api.record import RequestRecord
 from plimsoll_runtime.api.schemas.answers import ModelCard, ModelList
+from plimsoll_runtime.api.schemas.message_events import AnthropicModel, AnthropicModels
+from plimsoll_runtime.api.schemas.sampling import invalid
 from plimsoll_runtime.api.table import ModelTable, ModelView, unknown_model
 
 OWNER = "plimsoll"
+PAGE = 20
+MOST_OF_A_PAGE = 1000
 
 
-async def list_models(_request: Request, models: ModelTable, _record: RequestRecord) -> Response:
-    """All names that requests may use."""
-    return json_response(ModelList([_card(name, view) for view in models.views() for name in view.names]))
+async def list_models(request: Request, models: ModelTable, _record: RequestRecord) -> Response:
+    """All names that requests may use; for Anthropic's clients a page of them. Raises ApiError."""
+    views = {name: view for view in models.views() for name in view.names}
+    if not speaks_anthropic(request.scope):
+        return json_response(ModelList([_card(name, view) for name, view in views.items()]))
+    page, more = page_of(list(views), request.query_params)
+    ends = (page[0], page[-1]) if page else (None, None)
+    return json_response(AnthropicModels([_anthropic_model(name, views[name]) for name in page], more, *ends))
 
 
 async def show_model(request: Request, models: ModelTable, _record: RequestRecord) -> Response:
@@ -25,9 +39,48 @@ async def show_model(request: Request, models: ModelTable, _record: RequestRecor
     views = models.views()
     for view in views:
         if name in view.names:
-            return json_response(_card(name, view))
+            shown: msgspec.Struct = _card(name, view)
+            if speaks_anthropic(request.scope):
+                shown = _anthropic_model(name, view)
+            return json_response(shown)
     raise unknown_model(name, (known for view in views for known in view.names))
+
+
+def page_of(names: Sequence[str], query: Mapping[str, str]) -> tuple[Sequence[str], bool]:
+    """The names from `after_id` on or up to `before_id`, `limit` of them, and whether there are more that way.
+
+    Raises ApiError.
+    """
+    limit = _limit(query)
+    after, before = (_place(names, query, field) for field in ("after_id", "before_id"))
+    if after is not None and before is not None:
+        raise invalid("before_id", "give 'after_id' or 'before_id', not both")
+    if before is not None:
+        return names[max(0, before - limit) : before], before > limit
+    start = 0 if after is None else after + 1
+    return names[start : start + limit], len(names) > start + limit
+
+
+def _limit(query: Mapping[str, str]) -> int:
+    text = query.get("limit", str(PAGE))
+    if not (text.isascii() and text.isdigit() and len(text) < 6 and 1 <= int(text) <= MOST_OF_A_PAGE):
+        raise invalid("limit", f"it must be a whole number from 1 to {MOST_OF_A_PAGE}")
+    return int(text)
+
+
+def _place(names: Sequence[str], query: Mapping[str, str], field: str) -> int | None:
+    if field not in query:
+        return None
+    try:
+        return names.index(query[field])
+    except ValueError:
+        raise invalid(field, "it names no model that is listed") from None
 
 
 def _card(name: str, view: ModelView) -> ModelCard:
     return ModelCard(name, view.created, OWNER, view.max_model_len, view.state or UNSET)
+
+
+def _anthropic_model(name: str, view: ModelView) -> AnthropicModel:
+    created = datetime.fromtimestamp(view.created, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return AnthropicModel(name, name, created, view.max_model_len, view.max_model_len)

@@ -24,6 +24,15 @@ from plimsoll_runtime.api.schemas.answers import (
 )
 from plimsoll_runtime.api.schemas.chat import ChatRequest
 from plimsoll_runtime.api.schemas.completions import CompletionRequest
+from plimsoll_runtime.api.schemas.message_events import (
+    AnthropicError,
+    AnthropicModel,
+    AnthropicModels,
+    Event,
+    MessageAnswer,
+    TokenCount,
+)
+from plimsoll_runtime.api.schemas.messages import CountRequest, MessagesRequest
 from plimsoll_runtime.api.schemas.response import DeletedResponse, ItemList, Response
 from plimsoll_runtime.api.schemas.response_events import ResponseEvent
 from plimsoll_runtime.api.schemas.response_request import ResponseRequest
@@ -32,6 +41,10 @@ from plimsoll_runtime.api.schemas.tokens import DetokenizeAnswer, DetokenizeRequ
 from plimsoll_runtime.engine.params import RANGES
 
 SCHEMAS = "#/components/schemas/"
+_NAMED = (
+    "With `stream: true`: server-sent events, each named by the `type` of its data, which is JSON as `x-event` says. "
+    "The last one is `message_stop`, or an AnthropicError where the request fails after its stream has begun."
+)
 _STREAM = (
     "With `stream: true`: server-sent events. The data of each is JSON as `x-event` says, that of the last one is "
     "`[DONE]`, or an ErrorAnswer where the request fails after its stream has begun. Streams of responses have the "
@@ -42,8 +55,8 @@ _STREAM = (
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One method of one path. `answer` is a type, or the media type of what is no JSON of a type. `event` is the type
-    of a stream's events, or a union of such types.
+    """One method of one path. `answer` is a type, or the media type of what is no JSON of a type; `others` are types
+    that it may have as well. `event` is the type of a stream's events, or a union of such types.
     """
 
     method: str
@@ -52,6 +65,8 @@ class Operation:
     answer: type[msgspec.Struct] | str
     request: type[BaseModel] | None = None
     event: Any = None
+    error: type[msgspec.Struct] = ErrorAnswer
+    others: Sequence[type[msgspec.Struct]] = ()
 
 
 OPERATIONS = (
@@ -66,8 +81,31 @@ OPERATIONS = (
     Operation("delete", "/v1/responses/{response_id}", "Forget a response.", DeletedResponse),
     Operation("post", "/v1/responses/{response_id}/cancel", "Break off what runs in the background.", Response),
     Operation("get", "/v1/responses/{response_id}/input_items", "What a response was made from.", ItemList),
-    Operation("get", "/v1/models", "The names that requests may use.", ModelList),
-    Operation("get", "/v1/models/{name}", "One of these names.", ModelCard),
+    Operation(
+        "post",
+        "/v1/messages",
+        "Answer a chat in Anthropic's form.",
+        MessageAnswer,
+        MessagesRequest,
+        event=Event,
+        error=AnthropicError,
+    ),
+    Operation(
+        "post",
+        "/v1/messages/count_tokens",
+        "How many tokens such a chat has.",
+        TokenCount,
+        CountRequest,
+        error=AnthropicError,
+    ),
+    Operation(
+        "get",
+        "/v1/models",
+        "The names that requests may use; a page in Anthropic's form where the header anthropic-version is sent.",
+        ModelList,
+        others=(AnthropicModels,),
+    ),
+    Operation("get", "/v1/models/{name}", "One of these names.", ModelCard, others=(AnthropicModel,)),
     Operation("post", "/tokenize", "Token ids of a text or a chat.", TokenizeAnswer, TokenizeRequest),
     Operation("post", "/detokenize", "The text of token ids.", DetokenizeAnswer, DetokenizeRequest),
     Operation("get", "/health", "Whether requests are taken: 200, else 503.", "application/json"),
@@ -107,18 +145,24 @@ def document() -> dict[str, Any]:
         "paths": paths,
         "components": {
             "schemas": _schemas(),
-            "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
+            "securitySchemes": {
+                "key": {"type": "http", "scheme": "bearer"},
+                "anthropic": {"type": "apiKey", "in": "header", "name": "x-api-key"},
+            },
         },
-        "security": [{}, {"key": []}],
+        "security": [{}, {"key": []}, {"anthropic": []}],
     }
 
 
 def _described(operation: Operation) -> dict[str, Any]:
     content = (
-        {operation.answer: {}} if isinstance(operation.answer, str) else {"application/json": _of(operation.answer)}
+        {operation.answer: {}}
+        if isinstance(operation.answer, str)
+        else {"application/json": _of(operation.answer, *operation.others)}
     )
     if operation.event is not None:
-        stream = {"type": "string", "description": _STREAM, "x-event": _event(operation.event)}
+        told = _STREAM if operation.error is ErrorAnswer else _NAMED
+        stream = {"type": "string", "description": told, "x-event": _event(operation.event)}
         content["text/event-stream"] = {"schema": stream}
     answer: dict[str, Any] = {"description": "The answer.", "content": content}
     if operation.request is not None:
@@ -130,7 +174,7 @@ def _described(operation: Operation) -> dict[str, Any]:
     if operation.path.startswith("/v1/") or operation.request is not None:
         described["responses"]["default"] = {
             "description": "Why there is none.",
-            "content": {"application/json": _of(ErrorAnswer)},
+            "content": {"application/json": _of(operation.error)},
         }
     if operation.request is not None:
         body = {"required": True, "content": {"application/json": _of(operation.request)}}
@@ -152,8 +196,9 @@ def _event(kind: Any) -> dict[str, Any]:
     return kinds[0] if len(kinds) == 1 else {"anyOf": kinds}
 
 
-def _of(kind: type[msgspec.Struct] | type[BaseModel]) -> dict[str, Any]:
-    return {"schema": {"$ref": SCHEMAS + kind.__name__}}
+def _of(*kinds: type[msgspec.Struct] | type[BaseModel]) -> dict[str, Any]:
+    told = [{"$ref": SCHEMAS + kind.__name__} for kind in kinds]
+    return {"schema": told[0] if len(told) == 1 else {"anyOf": told}}
 
 
 def _schemas() -> dict[str, Any]:
@@ -163,8 +208,9 @@ def _schemas() -> dict[str, Any]:
     for schema in known.values():
         _add_ranges(schema)
     answers: Sequence[Any] = [o.answer for o in OPERATIONS if not isinstance(o.answer, str)]
+    told = [kind for operation in OPERATIONS for kind in (*operation.others, operation.error)]
     events = [operation.event for operation in OPERATIONS if operation.event is not None]
-    _, structs = msgspec.json.schema_components([*answers, *events, ErrorAnswer], ref_template=SCHEMAS + "{name}")
+    _, structs = msgspec.json.schema_components([*answers, *events, *told], ref_template=SCHEMAS + "{name}")
     return known | structs
 
 

@@ -103,7 +103,8 @@ class EventStream(Response):
 
     async def _send_event(self, send: Send, event: msgspec.Struct, dialect: Dialect) -> None:
         if isinstance(event, Comment):
-            await _send(send, f": {event.text}".encode() + END)
+            alive = dialect.alive
+            await _send(send, (f": {event.text}".encode() if alive is None else dialect.event(alive)) + END)
             return
         started = time.perf_counter()
         await _send(send, dialect.event(event) + END)

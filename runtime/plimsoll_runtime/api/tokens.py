@@ -17,6 +17,7 @@ from plimsoll_runtime.api.ignored import ignored, refuse_unknown
 from plimsoll_runtime.api.offload import offload
 from plimsoll_runtime.api.prompts import check_token_ids, encode_chat, encode_text
 from plimsoll_runtime.api.record import RequestRecord
+from plimsoll_runtime.api.schemas.messages import CountRequest
 from plimsoll_runtime.api.schemas.tokens import (
     DetokenizeAnswer,
     DetokenizeRequest,
@@ -27,7 +28,7 @@ from plimsoll_runtime.api.served import ServedModel
 from plimsoll_runtime.api.table import ModelTable
 from plimsoll_runtime.engine.limits import longest_sequence
 
-BodyT = TypeVar("BodyT", TokenizeRequest, DetokenizeRequest)
+BodyT = TypeVar("BodyT", TokenizeRequest, DetokenizeRequest, CountRequest)
 
 
 async def tokenize(request: Request, models: ModelTable, record: RequestRecord) -> Response:

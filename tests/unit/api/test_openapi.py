@@ -17,10 +17,12 @@ from plimsoll_runtime.api.app import build_app
 from plimsoll_runtime.api.body import parse
 from plimsoll_runtime.api.docs import page
 from plimsoll_runtime.api.errors import ApiError
+from plimsoll_runtime.api.messages.translation import chat_of as chat_of_messages
 from plimsoll_runtime.api.openapi import OPERATIONS, document
 from plimsoll_runtime.api.responses.items import taken
-from plimsoll_runtime.api.responses.translate import chat_of
+from plimsoll_runtime.api.responses.translate import chat_of as chat_of_response
 from plimsoll_runtime.api.schemas.chat import ChatRequest
+from plimsoll_runtime.api.schemas.messages import Conversation
 from plimsoll_runtime.api.schemas.response_request import ResponseRequest
 from plimsoll_runtime.api.state import ServerState
 
@@ -28,6 +30,7 @@ DOCUMENT = document()
 HELLO = {"role": "user", "content": "Hi"}
 CHAT = {"model": "fake", "messages": [HELLO]}
 TEXT = {"model": "fake", "prompt": "Hi"}
+TURNS = CHAT | {"max_tokens": 20}
 PARTS = [{"type": "text", "text": "Hi", "cache_control": {"type": "ephemeral"}}]
 USAGE = {"include_usage": True}
 RESPONSE = {"model": "fake", "input": "Hi"}
@@ -61,6 +64,21 @@ ASKED: list[tuple[str, dict[str, Any]]] = [
     ("/v1/responses", RESPONSE | {"input": ITEMS, "store": False, "text": {"format": {"type": "text"}}}),
     ("/v1/responses", RESPONSE | {"stream": True, "include": ["message.output_text.logprobs"], "top_logprobs": 1}),
     ("/v1/responses", RESPONSE | {"stream": True, "background": True, "metadata": {"a": "b"}}),
+    ("/v1/messages", TURNS),
+    ("/v1/messages", TURNS | {"stream": True, "stop_sequences": ["l"], "thinking": {"type": "disabled"}}),
+    (
+        "/v1/messages",
+        TURNS
+        | {
+            "system": PARTS,
+            "messages": [HELLO | {"content": PARTS, "mood": 1}, {"role": "assistant", "content": "Hi"}],
+            "top_k": 3,
+            "metadata": {"user_id": "u"},
+            "tool_choice": {"type": "none"},
+            "output_config": {"format": {"type": "json_schema", "schema": True}},
+        },
+    ),
+    ("/v1/messages/count_tokens", {"model": "fake", "messages": [HELLO]}),
     ("/tokenize", {"prompt": "Hi"}),
     ("/tokenize", {"messages": [HELLO], "return_token_strs": True}),
     ("/detokenize", {"tokens": [72, 105]}),
@@ -122,7 +140,7 @@ async def test_requests_and_answers_are_as_described(fresh: Any, path: str, body
         return
     *events, rest = answer.text.split("\n\n")
     assert rest == ""
-    if path != "/v1/responses":
+    if path in ("/v1/chat/completions", "/v1/completions"):
         assert events.pop() == "data: [DONE]"
     assert events
     for event in events:
@@ -187,7 +205,9 @@ def accept(schema: Any, body: dict[str, Any]) -> None:
     request = parse(json.dumps(body).encode(), schema)
     if isinstance(request, ResponseRequest):
         request.check()
-        request = chat_of(request, taken(request.input, "resp_0", {}))
+        request = chat_of_response(request, taken(request.input, "resp_0", {}))
+    if isinstance(request, Conversation):
+        request = chat_of_messages(request)
     if hasattr(request, "sampling_params"):
         request.check()
         request.sampling_params(max_tokens=request.token_limit or 1, logprobs=None, prompt_logprobs=None)

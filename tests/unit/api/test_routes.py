@@ -151,6 +151,10 @@ async def test_unknown_paths_and_methods_are_in_shape(running: Any) -> None:
         unknown = await http.get("/v1/embeddings")
         assert unknown.status_code == 404
         assert unknown.json()["error"]["message"] == "Unknown path: GET /v1/embeddings."
+        for path in ("/v1/audio/speech", "/v1/images/generations", "/v1/moderations"):
+            error = (await http.post(path)).json()["error"]
+            assert error["code"] == "not_offered"
+            assert f"not offered here (POST {path})" in error["message"]
         assert (await http.post("/v1/completions/", json=BODY)).status_code == 404
         wrong = await http.get("/v1/completions")
         assert (wrong.status_code, wrong.headers["allow"]) == (405, "POST")

@@ -87,6 +87,7 @@ async def ask(world: Any, headers: dict[str, str], model: str = "m", **fields: o
         {"authorization": f"Bearer {new_key()}"},
         {"authorization": "Bearer ключ".encode().decode("latin-1")},
         {"x-api-key": "anything"},
+        {"x-api-key": ""},
         {"x-plimsoll-tenant": "a", "x-plimsoll-gateway": CREDENTIAL},
     ],
 )
@@ -110,6 +111,18 @@ async def test_nothing_of_a_body_is_read_before_the_key_is_known(
     monkeypatch.setattr("plimsoll_gateway.app.read_asked", None)
     async with keyed.client.post(f"{keyed.url}/v1/completions", data=io.BytesIO(b"{" * 2_000_000)) as response:
         assert response.status == 401
+
+
+async def test_a_key_may_come_as_anthropics_clients_send_it(keyed: World, keys: Keys, ok: Behaviour) -> None:
+    upstream = await keyed.model(ok)
+    body = {"model": "m", "messages": [], "max_tokens": 1}
+    async with keyed.post(body, "/v1/messages", headers={"x-api-key": keys.texts["a"]}) as response:
+        assert response.status == 200
+    assert "x-api-key" not in upstream.requests[0].headers
+    async with keyed.post(body, "/v1/messages", headers={"x-api-key": "wrong"}) as response:
+        told = await response.json()
+        assert (response.status, told["type"], told["error"]["type"]) == (401, "error", "authentication_error")
+        assert told["request_id"] == response.headers["request-id"]
 
 
 @pytest.mark.parametrize("path", ["/health", "/live", "/metrics"])
@@ -352,6 +365,27 @@ async def test_requests_with_one_beginning_go_to_one_replica(world: World, ok: B
         async with world.post({"model": "m", "messages": [*LONG, question]}) as response:
             assert response.status == 200
     assert sorted(len(upstream.requests) for upstream in upstreams) == [0, 0, 12]
+
+
+async def test_requests_with_one_cache_key_go_to_one_replica_of_a_tenant(
+    keyed: World, keys: Keys, ok: Behaviour
+) -> None:
+    keys.add("b")
+    upstreams = [await keyed.upstream(ok) for _ in range(8)]
+    keyed.show(*[keyed.replica(upstream) for upstream in upstreams])
+
+    async def asked(key: str, hint: str | None) -> list[int]:
+        before = [len(upstream.requests) for upstream in upstreams]
+        for turn in range(4):
+            await ask(keyed, keys.header(key), messages=f"{turn}" * 600, prompt_cache_key=hint)
+        after = [len(upstream.requests) for upstream in upstreams]
+        return [later - earlier for earlier, later in zip(before, after, strict=True)]
+
+    homes = {(key, hint): await asked(key, hint) for key in "ab" for hint in ("one", "two", "three", None)}
+    kept = [home.index(4) for (_, hint), home in homes.items() if hint is not None]
+    assert len(set(kept)) > 1
+    assert kept[:3] != kept[3:], "one tenant's keys say nothing of another's"
+    assert max(homes["a", None]) < 4
 
 
 async def test_a_runtime_that_does_not_know_the_credential_is_told_of_once(

@@ -33,3 +33,12 @@ def test_only_whole_blocks_count_and_only_the_first_ones() -> None:
 def test_names_are_the_same_in_every_gateway() -> None:
     """They were written down: a change sends every prefix elsewhere while gateways of two versions run."""
     assert prefix_blocks(b"root", b"a" * 1024) == (11708322230185148723, 10091477538854278888)
+
+
+def test_a_hint_is_a_block_before_all_others() -> None:
+    block = b"x" * BLOCK_BYTES
+    (alone,) = prefix_blocks(b"r", b"", b"h")
+    first, second = prefix_blocks(b"r", block, b"h")
+    assert first == alone
+    assert second not in prefix_blocks(b"r", block)
+    assert prefix_blocks(b"other", b"", b"h") != (alone,)

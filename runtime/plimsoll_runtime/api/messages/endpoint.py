@@ -1,0 +1,44 @@
+"""POST /v1/messages and /v1/messages/count_tokens."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from plimsoll_runtime.api.conversation import converse, tokens_of
+from plimsoll_runtime.api.endpoint import Endpoint
+from plimsoll_runtime.api.generation import Generation
+from plimsoll_runtime.api.messages.answer import MessageAnswers
+from plimsoll_runtime.api.messages.translation import OWN_NAMES, chat_of, own_names
+from plimsoll_runtime.api.record import RequestRecord
+from plimsoll_runtime.api.schemas.message_events import TokenCount
+from plimsoll_runtime.api.schemas.messages import CountRequest, MessagesRequest
+from plimsoll_runtime.api.served import ServedModel
+from plimsoll_runtime.api.table import ModelTable
+from plimsoll_runtime.api.tokens import worked
+
+
+def prepare(body: MessagesRequest, model: ServedModel, record: RequestRecord) -> Generation:
+    """Check everything that can be known before the engine is asked. Raises ApiError."""
+    with own_names():
+        job = converse(chat_of(body), model, record, partial(MessageAnswers, body), cut=True)
+    own = OWN_NAMES.get(job.constrained_by, job.constrained_by)
+    return replace(job, constrained_by=own, counted=body.max_tokens > 0)
+
+
+def _count(body: CountRequest, model: ServedModel, record: RequestRecord) -> TokenCount:
+    with own_names():
+        count = len(tokens_of(chat_of(body), model))
+    record.prompt_tokens = count
+    return TokenCount(count)
+
+
+async def count_tokens(request: Request, models: ModelTable, record: RequestRecord) -> Response:
+    """How many tokens a conversation has. Raises ApiError, ClientGoneError."""
+    return await worked(request, models, record, CountRequest, _count)
+
+
+messages = Endpoint(MessagesRequest, prepare)

@@ -1,0 +1,160 @@
+"""From a conversation in Anthropic's form to a chat in OpenAI's, which everything else here knows."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from plimsoll_runtime.api.errors import ApiError
+from plimsoll_runtime.api.schemas.chat import ChatMessage, ChatRequest
+from plimsoll_runtime.api.schemas.messages import (
+    AnyChoice,
+    AutoChoice,
+    Conversation,
+    DisabledThinking,
+    EnabledThinking,
+    MessagesRequest,
+    NamedChoice,
+    TextBlock,
+    Texts,
+    ThinkingBlock,
+    ToolResultBlock,
+    ToolUseBlock,
+    Turn,
+)
+from plimsoll_runtime.api.schemas.sampling import invalid
+
+OWN_NAMES = {
+    "stop": "stop_sequences",
+    "response_format": "output_config.format",
+    "chat_template_kwargs": "thinking",
+}
+"""What Anthropic's clients call fields of a chat."""
+
+
+def chat_of(body: Conversation) -> ChatRequest:
+    """The chat that a request asks for. Raises ApiError."""
+    fields: dict[str, Any] = {"model": body.model, "messages": list(_messages(body))}
+    fields |= _tools(body) | _answer(body)
+    last = fields["messages"][-1]
+    if last.role == "assistant" and not last.tool_calls:
+        fields["continue_final_message"] = True
+    if isinstance(body, MessagesRequest):
+        fields |= {name: getattr(body, name) for name in ("temperature", "top_p", "top_k", "stream")}
+        fields |= {"max_completion_tokens": max(1, body.max_tokens), "stop": body.stop_sequences}
+    return ChatRequest(**fields)
+
+
+@contextmanager
+def own_names() -> Iterator[None]:
+    """Errors that name fields of a chat name those of Anthropic's form instead."""
+    try:
+        yield
+    except ApiError as error:
+        if error.param not in OWN_NAMES:
+            raise
+        own = OWN_NAMES[error.param]
+        told = error.message.replace(f"'{error.param}'", f"'{own}'")
+        raise ApiError(told, status=error.status, param=own, code=error.code, headers=error.headers) from error
+
+
+@dataclass(slots=True)
+class _Said:
+    """One message of the chat while it grows: turns of one side in a row are one."""
+
+    role: str
+    texts: list[str] = field(default_factory=list)
+    thoughts: list[str] = field(default_factory=list)
+    calls: list[dict[str, Any]] = field(default_factory=list)
+    answers: str | None = None
+
+    @property
+    def message(self) -> ChatMessage:
+        return ChatMessage(
+            role=self.role,  # type: ignore[arg-type]
+            content="\n".join(self.texts),
+            reasoning_content="\n".join(self.thoughts) or None,
+            tool_calls=self.calls or None,  # type: ignore[arg-type]
+            tool_call_id=self.answers,
+        )
+
+
+def _messages(body: Conversation) -> Iterator[ChatMessage]:
+    said: list[_Said] = []
+    if body.system is not None:
+        said.append(_Said("system", _texts(body.system)))
+    for index, turn in enumerate(body.messages):
+        _say(said, turn, f"messages[{index}].content")
+    return (one.message for one in said)
+
+
+def _say(said: list[_Said], turn: Turn, where: str) -> None:
+    blocks = [TextBlock(type="text", text=turn.content)] if isinstance(turn.content, str) else turn.content
+    if not blocks:
+        _of(said, turn.role)
+    for index, block in enumerate(blocks):
+        if isinstance(block, TextBlock):
+            _of(said, turn.role).texts.append(block.text)
+        elif isinstance(block, ToolResultBlock):
+            _check_role(turn, "user", block.type, f"{where}[{index}]")
+            said.append(_Said("tool", _texts(block.content or ""), answers=block.tool_use_id))
+        else:
+            _check_role(turn, "assistant", block.type, f"{where}[{index}]")
+            if isinstance(block, ToolUseBlock):
+                _of(said, turn.role).calls.append(_call(block))
+            elif isinstance(block, ThinkingBlock) and block.thinking:
+                _of(said, turn.role).thoughts.append(block.thinking)
+
+
+def _of(said: list[_Said], role: str) -> _Said:
+    """The message that more of this side belongs to."""
+    if not said or said[-1].role != role:
+        said.append(_Said(role))
+    return said[-1]
+
+
+def _check_role(turn: Turn, role: str, kind: str, where: str) -> None:
+    if turn.role != role:
+        raise invalid(where, f"a block of the type {kind!r} stands in a turn of the {role}, not of the {turn.role}")
+
+
+def _texts(content: Texts) -> list[str]:
+    return [content] if isinstance(content, str) else [block.text for block in content]
+
+
+def _call(block: ToolUseBlock) -> dict[str, Any]:
+    return {"id": block.id, "function": {"name": block.name, "arguments": json.dumps(block.input, ensure_ascii=False)}}
+
+
+def _tools(body: Conversation) -> dict[str, Any]:
+    fields: dict[str, Any] = {}
+    if body.tools:
+        fields["tools"] = [
+            {
+                "type": "function",
+                "function": {"name": tool.name, "description": tool.description, "parameters": tool.input_schema},
+            }
+            for tool in body.tools
+        ]
+    choice = body.tool_choice
+    if isinstance(choice, NamedChoice):
+        fields["tool_choice"] = {"type": "function", "function": {"name": choice.name}}
+    elif choice is not None:
+        fields["tool_choice"] = {"any": "required"}.get(choice.type, choice.type)
+    if isinstance(choice, AutoChoice | AnyChoice | NamedChoice) and choice.disable_parallel_tool_use:
+        fields["parallel_tool_calls"] = False
+    return fields
+
+
+def _answer(body: Conversation) -> dict[str, Any]:
+    """What is asked of the answer: its form, and whether there are thoughts before it."""
+    fields: dict[str, Any] = {}
+    if isinstance(body.thinking, EnabledThinking | DisabledThinking):
+        thinks = isinstance(body.thinking, EnabledThinking)
+        fields["chat_template_kwargs"] = {"enable_thinking": thinks, "thinking": thinks}
+    if body.output_config is not None and (form := body.output_config.format) is not None:
+        fields["response_format"] = {"type": "json_schema", "json_schema": {"schema": form.schema_}}
+    return fields

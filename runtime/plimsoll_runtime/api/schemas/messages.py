@@ -1,0 +1,266 @@
+"""POST /v1/messages and /v1/messages/count_tokens, as Anthropic's clients send them: the requests."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Discriminator, Field, Tag
+
+from plimsoll_runtime.api.schemas.chat import MAX_MESSAGES, MAX_PARTS, PARTS, TEXT
+from plimsoll_runtime.api.schemas.constraints import Schema
+from plimsoll_runtime.api.schemas.sampling import COUNT_LIMIT, Count, Lenient, ModelFields, NoEffect, Stops
+from plimsoll_runtime.api.schemas.tools import MAX_TOOLS, Name
+
+BLOCKS = {
+    "text": "(text block)",
+    "tool_use": "(tool_use block)",
+    "tool_result": "(tool_result block)",
+    "thinking": "(thinking block)",
+    "redacted_thinking": "(redacted_thinking block)",
+}
+"""By type, the blocks that are read, as pydantic names them in the places of its errors."""
+CHOICES = {word: f"({word})" for word in ("auto", "any", "none", "tool")}
+THOUGHTS = {word: f"({word} thinking)" for word in ("enabled", "disabled", "adaptive", "between_tools")}
+
+
+def _kind(value: Any) -> str | None:
+    kind = value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
+    return kind if isinstance(kind, str) else None
+
+
+def _readable(value: Any) -> Any:
+    kind = _kind(value)
+    if kind is not None and kind not in BLOCKS:
+        raise ValueError(f"a block of the type {kind[:40]!r} is not supported: this model reads text only")
+    return value
+
+
+def _written(value: Any) -> Any:
+    if (kind := _kind(value)) not in (None, "text"):
+        raise ValueError(f"a block of the type {str(kind)[:40]!r} is not supported here: text only")
+    return value
+
+
+def _form(content: Any) -> str:
+    return PARTS if isinstance(content, list) else TEXT
+
+
+class TextBlock(Lenient):
+    """A text. What is cached is for the server to say: every prefix may be."""
+
+    type: Literal["text"]
+    text: str
+    cache_control: NoEffect = None
+    citations: NoEffect = None
+
+
+TextOnly = Annotated[TextBlock, BeforeValidator(_written)]
+Texts = Annotated[
+    Annotated[str, Tag(TEXT)] | Annotated[list[TextOnly], Field(max_length=MAX_PARTS), Tag(PARTS)], Discriminator(_form)
+]
+"""A text, or a list of blocks of text, which are joined by line ends."""
+
+
+class ToolUseBlock(Lenient):
+    """A call in a turn of the assistant. `input` is an object of the arguments."""
+
+    type: Literal["tool_use"]
+    id: Annotated[str, Field(max_length=256)]
+    name: Name
+    input: dict[str, Any]
+    cache_control: NoEffect = None
+
+
+class ToolResultBlock(Lenient):
+    """What a call has given."""
+
+    type: Literal["tool_result"]
+    tool_use_id: Annotated[str, Field(max_length=256)]
+    content: Texts | None = None
+    is_error: NoEffect = None
+    cache_control: NoEffect = None
+
+
+class ThinkingBlock(Lenient):
+    """What the assistant thought. The signature is not looked at."""
+
+    type: Literal["thinking"]
+    thinking: str
+    signature: NoEffect = None
+
+
+class RedactedThinkingBlock(Lenient):
+    """What nobody here can read."""
+
+    type: Literal["redacted_thinking"]
+    data: NoEffect = None
+
+
+Block = Annotated[
+    Annotated[TextBlock, Tag(BLOCKS["text"])]
+    | Annotated[ToolUseBlock, Tag(BLOCKS["tool_use"])]
+    | Annotated[ToolResultBlock, Tag(BLOCKS["tool_result"])]
+    | Annotated[ThinkingBlock, Tag(BLOCKS["thinking"])]
+    | Annotated[RedactedThinkingBlock, Tag(BLOCKS["redacted_thinking"])],
+    Discriminator(
+        lambda value: BLOCKS.get(_kind(value) or ""),
+        custom_error_type="block",
+        custom_error_message="must be an object with the type of a block",
+    ),
+    BeforeValidator(_readable),
+]
+
+
+class Turn(Lenient):
+    """One message: a text, or blocks of it."""
+
+    role: Literal["user", "assistant", "system"]
+    content: Annotated[
+        Annotated[str, Tag(TEXT)] | Annotated[list[Block], Field(max_length=MAX_PARTS), Tag(PARTS)],
+        Discriminator(_form),
+    ]
+
+
+def _own(kind: Any) -> Any:
+    if kind not in (None, "custom"):
+        raise ValueError(f"tools of the type {str(kind)[:40]!r} are not supported: describe one with an 'input_schema'")
+    return kind
+
+
+class CustomTool(Lenient):
+    """A tool that the client carries out. Its input is kept to the schema whether or not `strict` asks for it."""
+
+    type: Annotated[Literal["custom"] | None, BeforeValidator(_own)] = None
+    name: Name
+    description: str | None = None
+    input_schema: dict[str, Any]
+    strict: bool | None = None
+    cache_control: NoEffect = None
+    eager_input_streaming: NoEffect = None
+
+
+class _Calls(Lenient):
+    disable_parallel_tool_use: bool | None = None
+
+
+class AutoChoice(_Calls):
+    """It may call."""
+
+    type: Literal["auto"]
+
+
+class AnyChoice(_Calls):
+    """It must."""
+
+    type: Literal["any"]
+
+
+class NoChoice(Lenient):
+    """It may not."""
+
+    type: Literal["none"]
+
+
+class NamedChoice(_Calls):
+    """It must, and this one."""
+
+    type: Literal["tool"]
+    name: Name
+
+
+Choice = Annotated[
+    Annotated[AutoChoice, Tag(CHOICES["auto"])]
+    | Annotated[AnyChoice, Tag(CHOICES["any"])]
+    | Annotated[NoChoice, Tag(CHOICES["none"])]
+    | Annotated[NamedChoice, Tag(CHOICES["tool"])],
+    Discriminator(
+        lambda value: CHOICES.get(_kind(value) or ""),
+        custom_error_type="tool_choice",
+        custom_error_message="must be an object whose type is 'auto', 'any', 'tool' or 'none'",
+    ),
+]
+
+
+class EnabledThinking(Lenient):
+    """It thinks first, with so many tokens at most. `omitted`: what it thinks is not told."""
+
+    type: Literal["enabled"]
+    budget_tokens: Annotated[int, Field(ge=1, le=COUNT_LIMIT)]
+    display: Literal["summarized", "omitted"] | None = None
+
+
+class DisabledThinking(Lenient):
+    """It does not."""
+
+    type: Literal["disabled"]
+
+
+class ChosenThinking(Lenient):
+    """It thinks as its template has it."""
+
+    type: Literal["adaptive", "between_tools"]
+    display: Literal["summarized", "omitted"] | None = None
+
+
+Thinking = Annotated[
+    Annotated[EnabledThinking, Tag(THOUGHTS["enabled"])]
+    | Annotated[DisabledThinking, Tag(THOUGHTS["disabled"])]
+    | Annotated[ChosenThinking, Tag(THOUGHTS["adaptive"])],
+    Discriminator(
+        lambda value: (
+            THOUGHTS["adaptive" if _kind(value) == "between_tools" else _kind(value)]
+            if _kind(value) in THOUGHTS
+            else None
+        ),
+        custom_error_type="thinking",
+        custom_error_message="must be an object whose type is 'enabled', 'disabled', 'adaptive' or 'between_tools'",
+    ),
+]
+
+
+class JsonFormat(Lenient):
+    """The answer is JSON of this schema."""
+
+    type: Literal["json_schema"]
+    schema_: Annotated[Schema, Field(alias="schema")]
+
+
+class OutputConfig(Lenient):
+    """What the answer is to be like."""
+
+    effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
+    format: JsonFormat | None = None
+
+
+class Metadata(Lenient):
+    """Of the request."""
+
+    user_id: NoEffect = None
+
+
+class Conversation(ModelFields):
+    """What a model reads, in Anthropic's form."""
+
+    messages: Annotated[list[Turn], Field(min_length=1, max_length=MAX_MESSAGES)]
+    system: Texts | None = None
+    tools: Annotated[list[CustomTool], Field(max_length=MAX_TOOLS)] | None = None
+    tool_choice: Choice | None = None
+    thinking: Thinking | None = None
+    output_config: OutputConfig | None = None
+    cache_control: NoEffect = None
+
+
+class CountRequest(Conversation):
+    """Anthropic's request for the number of a conversation's tokens."""
+
+
+class MessagesRequest(Conversation):
+    """Anthropic's request for a message. An answer may be shorter than `max_tokens` where the model's context ends."""
+
+    max_tokens: Count
+    stop_sequences: Stops = Field(default=[])
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: Annotated[int, Field(le=COUNT_LIMIT)] | None = None
+    metadata: Metadata | None = None
+    service_tier: Literal["auto", "standard_only"] | None = None

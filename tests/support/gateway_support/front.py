@@ -1,0 +1,42 @@
+"""A gateway on a socket of its own, in front of a server that a test runs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import uvicorn
+from uvicorn.server import ServerState
+
+from plimsoll_gateway.app import Gateway
+from plimsoll_gateway.client.pool import Pool
+from plimsoll_gateway.limits import Limits
+from plimsoll_gateway.pick import Picker
+from plimsoll_gateway.protocol import PatientProtocol
+from plimsoll_gateway.table import Model, ObjectKey, Replica, TableStore, build_table
+
+
+@asynccontextmanager
+async def gateway_before(url: str, names: Sequence[str], **options: Any) -> AsyncIterator[str]:
+    """The URL of a gateway whose one replica is at `url` and answers to these names; `options` are Gateway's."""
+    store = TableStore()
+    replica = Replica("r", url, ready=True)
+    store.replace(build_table([Model(ObjectKey("ns", names[0]), tuple(names), 1_700_000_000.0, "", (replica,))]))
+    async with Pool() as pool:
+        app = Gateway(pool, store, Picker(), Limits(), **options)
+        config = uvicorn.Config(app, access_log=False, log_config=None, server_header=False, ws="none", lifespan="off")
+        config.load()
+        state = ServerState()
+        loop = asyncio.get_running_loop()
+        server = await loop.create_server(lambda: PatientProtocol(config, state, {}), "127.0.0.1", 0)
+        try:
+            yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        finally:
+            server.close()
+            for connection in list(state.connections):
+                connection.transport.abort()
+            for task in list(state.tasks):
+                task.cancel()
+            await asyncio.gather(*state.tasks, return_exceptions=True)
