@@ -15,6 +15,7 @@ from starlette.types import ASGIApp
 
 from plimsoll_runtime import __version__
 from plimsoll_runtime.api.access import CLIENT_GONE, Access
+from plimsoll_runtime.api.batches.routes import BatchRoutes, batch_routes
 from plimsoll_runtime.api.chat import chat
 from plimsoll_runtime.api.completions import completions
 from plimsoll_runtime.api.dialect import dialect_of
@@ -51,10 +52,16 @@ MODEL_ROUTES: tuple[tuple[str, str, Endpoint], ...] = (
 )
 
 
-def build_app(state: ServerState, collectors: Iterable[Collector] = (), keeper: Keeper | None = None) -> ASGIApp:
+def build_app(
+    state: ServerState,
+    collectors: Iterable[Collector] = (),
+    keeper: Keeper | None = None,
+    batches: BatchRoutes | None = None,
+) -> ASGIApp:
     """The whole application of one server. The routes of its models are admitted only while the state is ready.
 
-    `collectors` add to its metrics. Responses are kept by `keeper`, else in memory.
+    `collectors` add to its metrics. Responses are kept by `keeper`, else in memory. `batches`: those of a server that
+    keeps files.
     """
     app = FastAPI(title="Plimsoll runtime", redirect_slashes=False, docs_url=None, redoc_url=None, openapi_url=None)
     metrics = Metrics(state)
@@ -64,7 +71,8 @@ def build_app(state: ServerState, collectors: Iterable[Collector] = (), keeper: 
     background = Background(keeper, state, metrics.observe)
     state.at_end(background.close)
     state.at_end(keeper.close)
-    for method, path, endpoint in (*MODEL_ROUTES, *response_routes(keeper, background)):
+    routes = (*MODEL_ROUTES, *response_routes(keeper, background), *batch_routes(batches or BatchRoutes()))
+    for method, path, endpoint in routes:
         app.add_api_route(path, _with_models(endpoint, state), methods=_methods(method), response_model=None)
     _add_probes(app, state, metrics)
     _add_document(app)

@@ -79,22 +79,29 @@ def read_rest(data: bytes | bytearray, head: Head | SchemaT, schema: type[Schema
 
 
 async def _read_bounded(request: Request) -> bytearray:
+    pieces = body_pieces(request)
     declared = request.headers.get("content-length", "")
     if declared.isdigit() and (len(declared) > 18 or int(declared) > BODY_LIMIT):
         if "expect" not in request.headers:
-            await _linger(request)
+            await linger(pieces)
         raise _too_large()
     data = bytearray()
+    async for piece in pieces:
+        data += piece
+        if len(data) > BODY_LIMIT:
+            await linger(pieces)
+            raise _too_large()
+    return data
+
+
+async def body_pieces(request: Request) -> AsyncGenerator[bytes, None]:
+    """The body as it comes. Raises ApiError (408 when it stalls), ClientGoneError."""
     chunks = request.stream()
     try:
         while (chunk := await _next(chunks)) is not None:
-            data += chunk
-            if len(data) > BODY_LIMIT:
-                await _linger(request)
-                raise _too_large()
+            yield chunk
     except ClientDisconnect as error:
         raise ClientGoneError from error
-    return data
 
 
 async def _next(chunks: AsyncGenerator[bytes, None]) -> bytes | None:
@@ -111,19 +118,18 @@ async def _next(chunks: AsyncGenerator[bytes, None]) -> bytes | None:
         ) from None
 
 
-async def _linger(request: Request) -> None:
+async def linger(pieces: AsyncGenerator[bytes, None]) -> None:
     """Read on for a while without keeping anything: a client that is still sending would miss the answer.
 
     A connection closed with unread data is reset, and the reset may overtake the answer.
     """
     seen = 0
-    with suppress(TimeoutError):
+    with suppress(TimeoutError, ClientGoneError):
         async with asyncio.timeout(LINGER_SECONDS):
-            while seen < LINGER_BYTES:
-                message = await request.receive()
-                if message["type"] != "http.request" or not message.get("more_body"):
+            async for piece in pieces:
+                seen += len(piece)
+                if seen >= LINGER_BYTES:
                     return
-                seen += len(message["body"])
 
 
 def _too_large() -> ApiError:

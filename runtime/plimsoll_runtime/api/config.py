@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
+from plimsoll_runtime.api.batches.options import BatchOptions
 from plimsoll_runtime.api.door import Door
 from plimsoll_runtime.api.responses.store import USUAL, Bounds
 from plimsoll_runtime.api.room import MAX_WAITING, MAX_WAITING_TOKENS
@@ -24,6 +25,7 @@ class ServerConfig:
     writes calls of tools. `strict_parameters`: requests with fields that nothing here knows are refused.
     `termination_log`: a file that gets one line on a fatal error.
     `share_prefix_cache`: whether a request of one key may use what was computed for another's.
+    `batches`: where files and batches are kept and how they are worked on; None where there are none.
     `gateway_tokens`, `gateway_token_file`: the credentials of gateways that may say whose a request is.
     `response_store`: the file in which responses are kept, None for the memory; `response_bounds`: how much of them.
     """
@@ -43,6 +45,7 @@ class ServerConfig:
     strict_parameters: bool = False
     termination_log: str | None = None
     share_prefix_cache: bool = False
+    batches: BatchOptions | None = None
     gateway_tokens: tuple[str, ...] = ()
     gateway_token_file: Path | None = None
     response_store: Path | None = None

@@ -10,6 +10,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from plimsoll_runtime.api.app import build_app
+from plimsoll_runtime.api.batches.service import BatchService
 from plimsoll_runtime.api.config import ServerConfig
 from plimsoll_runtime.api.engine import Engine
 from plimsoll_runtime.api.first import first
@@ -70,7 +71,10 @@ class Server:
         self._stop = asyncio.Event()
         self._stop_now = asyncio.Event()
         keeper = Keeper(config.response_bounds, config.response_store)
-        self._http = HttpServer(build_app(self.state, keeper=keeper), config.door)
+        self._batches = BatchService(config.batches)
+        self.state.at_end(self._batches.stop)
+        app = build_app(self.state, keeper=keeper, batches=self._batches.routes)
+        self._http = HttpServer(app, config.door)
 
     async def run(self) -> int:
         """Serve; the exit code. Raises PlimsollError when the model cannot be loaded or the engine dies."""
@@ -118,7 +122,9 @@ class Server:
         except BaseException:
             self.state.phase = Phase.FAILED
             raise
-        self.state.ready(OneModel(model))
+        models = OneModel(model)
+        self.state.ready(models)
+        self._batches.start(models, model.engine.info.policy, lambda: self.state.in_flight)
         _log_summary(model)
         return model
 
@@ -141,6 +147,7 @@ class Server:
     async def _drain(self, engine: Engine, dead: asyncio.Task[None]) -> int:
         """No new requests; those in flight may end within the time that is set."""
         self.state.phase = Phase.DRAINING
+        await self._batches.stop()
         logger.info("draining: %d requests in flight, at most %gs", self.state.in_flight, self._config.drain_seconds)
         limit = asyncio.sleep(self._config.drain_seconds)
         await first(self.state.idle.wait(), limit, self._stop_now.wait(), dead)

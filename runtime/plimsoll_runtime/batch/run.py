@@ -7,9 +7,9 @@ from collections.abc import Awaitable, Callable, Iterable
 
 from plimsoll_runtime.batch.row import Answered, Row
 from plimsoll_runtime.batch.store import Store
-from plimsoll_runtime.batch.window import WINDOW_ROWS, windows
+from plimsoll_runtime.batch.window import WIDE, Window, windows
 
-MOST_AHEAD = 16 * WINDOW_ROWS
+MOST_AHEAD = 16 * WIDE.rows
 """How many rows may be answered beyond one that is not: each is remembered until that one has its answer."""
 
 Answer = Callable[[Row], Awaitable[Answered]]
@@ -26,12 +26,14 @@ class Runner:
         answer: Answer,
         store: Store,
         at_once: int,
-        told: Callable[[Answered], None],
+        told: Callable[[Answered], None] = lambda answered: None,
+        window: Window = WIDE,
         most_ahead: int = MOST_AHEAD,
     ) -> None:
         self._answer = answer
         self._store = store
         self._told = told
+        self._window = window
         self._most_ahead = most_ahead
         self._free = asyncio.Semaphore(at_once)
         self._keeping = asyncio.Lock()
@@ -44,7 +46,7 @@ class Runner:
         """Until all of them are answered. Ended early, by an error or cancelled, it leaves nothing under way."""
         done = self._store.done
         try:
-            for row in windows(row for row in rows if row.number not in done):
+            for row in windows((row for row in rows if row.number not in done), self._window):
                 await self._room_for(row)
                 task = asyncio.create_task(self._one(row))
                 self._tasks.add(task)

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
+from typing import NamedTuple
 
 from plimsoll_runtime.batch.row import Row
 
-WINDOW_ROWS = 4096
-WINDOW_BYTES = 16 * 2**20
 _PROMPTS = (b'"messages"', b'"prompt"', b'"input"')
 _HEAD = 1024
 SHARED = 160
@@ -20,14 +19,24 @@ SHARED = 160
 tokens, as a rule some 64 bytes."""
 
 
-def windows(rows: Iterable[Row], most: int = WINDOW_ROWS, most_bytes: int = WINDOW_BYTES) -> Iterator[Row]:
-    """All rows, sorted within windows of so many rows or bytes."""
+class Window(NamedTuple):
+    """How much is sorted at a time, whichever is reached first."""
+
+    rows: int
+    bytes: int
+
+
+WIDE = Window(4096, 16 * 2**20)
+
+
+def windows(rows: Iterable[Row], most: Window = WIDE) -> Iterator[Row]:
+    """All rows, sorted within windows."""
     window: list[Row] = []
     size = 0
     for row in rows:
         window.append(row)
         size += len(row.data)
-        if len(window) >= most or size >= most_bytes:
+        if len(window) >= most.rows or size >= most.bytes:
             yield from arranged(window)
             window, size = [], 0
     yield from arranged(window)

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any
 from plimsoll_runtime.cli import values
 from plimsoll_runtime.cli.engine_options import add_engine_options, engine_config
 from plimsoll_runtime.cli.server_options import (
+    add_batch_options,
     add_response_options,
     add_server_options,
     api_keys,
+    batch_options,
     door,
     gateway_tokens,
     response_bounds,
@@ -71,6 +73,7 @@ def server_config(args: argparse.Namespace) -> ServerConfig:
         tool_format=args.tool_format,
         strict_parameters=args.strict_parameters,
         share_prefix_cache=args.share_prefix_cache,
+        batches=batch_options(args),
         gateway_tokens=gateway_tokens(),
         gateway_token_file=args.gateway_token_file,
         response_store=args.response_store,
@@ -89,6 +92,7 @@ def _add_server_options(parser: argparse.ArgumentParser) -> None:
         help="a name that requests may use for the model; repeat for more (default: from MODEL)",
     )
     add_server_options(group)
+    add_batch_options(parser.add_argument_group("files and batches"))
     group.add_argument(
         "--max-waiting",
         type=values.positive,

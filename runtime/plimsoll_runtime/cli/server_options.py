@@ -13,6 +13,7 @@ from plimsoll_runtime.cli import values
 from plimsoll_runtime.errors import UsageError
 
 if TYPE_CHECKING:
+    from plimsoll_runtime.api.batches.options import BatchOptions
     from plimsoll_runtime.api.door import Door
 
 
@@ -109,6 +110,45 @@ def add_response_options(group: argparse._ArgumentGroup) -> None:
 def response_bounds(args: argparse.Namespace) -> Bounds:
     """How much is kept of responses."""
     return Bounds(args.max_responses, args.max_response_bytes, args.response_days * 86_400.0)
+
+
+def add_batch_options(group: argparse._ArgumentGroup) -> None:
+    """Add where files and batches are kept."""
+    group.add_argument(
+        "--files-dir",
+        type=Path,
+        metavar="DIR",
+        help="a folder for /v1/files and /v1/batches; without it they answer 501",
+    )
+    group.add_argument(
+        "--files-shared",
+        action="store_true",
+        help="--files-dir is shared with other servers (one claim): each works on the batches of its own models",
+    )
+    group.add_argument(
+        "--files-size",
+        type=values.amount,
+        default="10GiB",
+        metavar="SIZE",
+        help="how much all files may take (default: 10GiB)",
+    )
+    group.add_argument(
+        "--batch-lines",
+        type=values.positive,
+        default=32,
+        metavar="N",
+        help="most lines of batches that are answered at once, a quarter of it while clients' requests are in flight "
+        "(default: %(default)s)",
+    )
+
+
+def batch_options(args: argparse.Namespace) -> BatchOptions | None:
+    """What they say; None where there is no folder."""
+    from plimsoll_runtime.api.batches.options import BatchOptions
+
+    if args.files_dir is None:
+        return None
+    return BatchOptions(args.files_dir, args.files_shared, args.files_size, args.batch_lines)
 
 
 def api_keys(args: argparse.Namespace) -> tuple[str, ...]:

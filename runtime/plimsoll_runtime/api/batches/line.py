@@ -51,8 +51,25 @@ class Terms:
 
 
 @dataclass(frozen=True, slots=True)
+class Form:
+    """A line whose body is still to be checked."""
+
+    custom_id: str
+    endpoint: Endpoint[Any]
+    fields: Fields
+
+    @property
+    def model(self) -> str | None:
+        """Which model is asked; None where no text says it."""
+        try:
+            return msgspec.json.decode(self.fields.get("model", msgspec.Raw(b"null")), type=str | None)
+        except msgspec.MsgspecError:
+            return None
+
+
+@dataclass(frozen=True, slots=True)
 class Line:
-    """A line that was read."""
+    """A line that was read and checked."""
 
     custom_id: str
     endpoint: Endpoint[Any]
@@ -101,8 +118,8 @@ def custom_id_of(row: Row) -> str:
         return fallback
 
 
-def read_line(row: Row, terms: Terms) -> Line:
-    """What a row asks. Raises ApiError (400) that says what is wrong with it."""
+def read_form(row: Row, terms: Terms) -> Form:
+    """Which endpoint a row asks, and the body before it is checked. Raises ApiError (400)."""
     if row.fault is not None:
         raise ApiError(f"The line {row.fault}.", code="invalid_line")
     fields = _object(row.data, "The line")
@@ -115,15 +132,19 @@ def read_line(row: Row, terms: Terms) -> Line:
         url = next((url for name, url in _ASKED_BY.items() if name in fields), None)
         if url is None:
             raise ApiError(f"The line has none of {', '.join(_ASKED_BY)}, nor a body.", code="invalid_line")
-    endpoint = ENDPOINTS[url]
-    for name, value in terms.defaults.items():
-        fields.setdefault(name, value)
+    return Form(custom_id, ENDPOINTS[url], {**terms.defaults, **fields})
+
+
+def read_line(row: Row, terms: Terms) -> Line:
+    """What a row asks, checked. Raises ApiError (400) that says what is wrong with it."""
+    form = read_form(row, terms)
+    fields, endpoint = form.fields, form.endpoint
     if terms.seed is not None and "seed" in endpoint.schema.model_fields:
         fields.setdefault("seed", msgspec.Raw(b"%d" % _seed(terms.seed, row.index)))
     body = parse(msgspec.json.encode(fields), endpoint.schema)
     if body.stream:
         raise invalid("stream", "a batch has no streams")
-    return Line(custom_id, endpoint, body)
+    return Line(form.custom_id, endpoint, body)
 
 
 def answer_line(row: Row, custom_id: str, terms: Terms, status: int, body: msgspec.Struct) -> bytes:

@@ -1,0 +1,163 @@
+"""Files and batches: as OpenAI's clients see them, and as they are kept."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+from pydantic import Field
+
+from plimsoll_runtime.api.schemas.sampling import Strict
+from plimsoll_runtime.batch.row import Tally
+
+WINDOW = "24h"
+WINDOW_SECONDS = 24 * 3600
+VALIDATING, FAILED, IN_PROGRESS, FINALIZING = "validating", "failed", "in_progress", "finalizing"
+COMPLETED, EXPIRED, CANCELLING, CANCELLED = "completed", "expired", "cancelling", "cancelled"
+FINAL = frozenset({FAILED, COMPLETED, EXPIRED, CANCELLED})
+INPUT, OUTPUT = "batch", "batch_output"
+"""What files are for."""
+
+
+class FileAnswer(msgspec.Struct, tag_field="object", tag="file"):
+    """A file. Sizes in bytes, times Unix time; `expires_at` is null for one that stays."""
+
+    id: str
+    bytes: int
+    created_at: int
+    filename: str
+    purpose: str
+    status: str = "processed"
+    expires_at: int | None = None
+
+
+class FileList(msgspec.Struct, tag_field="object", tag="list"):
+    """Files, and whether there are more."""
+
+    data: list[FileAnswer]
+    has_more: bool
+    first_id: str | None
+    last_id: str | None
+
+
+class FileDeleted(msgspec.Struct, tag_field="object", tag="file"):
+    """A file that is gone."""
+
+    id: str
+    deleted: bool = True
+
+
+class BatchCounts(msgspec.Struct):
+    """How many lines there are, and how many are answered or have failed."""
+
+    total: int = 0
+    completed: int = 0
+    failed: int = 0
+
+
+class BatchFault(msgspec.Struct):
+    """What was wrong with a line of the input (from 1), or with the whole."""
+
+    code: str
+    message: str
+    param: str | None = None
+    line: int | None = None
+
+
+class BatchFaults(msgspec.Struct, tag_field="object", tag="list"):
+    """The first of them."""
+
+    data: list[BatchFault]
+
+
+class CachedTokens(msgspec.Struct):
+    """How many tokens of prompts came out of the prefix cache."""
+
+    cached_tokens: int = 0
+
+
+class ReasoningTokens(msgspec.Struct):
+    """Always 0: tokens of thoughts are not told apart here."""
+
+    reasoning_tokens: int = 0
+
+
+class BatchUsage(msgspec.Struct):
+    """The tokens of all answers so far."""
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+    total_tokens: int = 0
+    input_tokens_details: CachedTokens = msgspec.field(default_factory=CachedTokens)
+    output_tokens_details: ReasoningTokens = msgspec.field(default_factory=ReasoningTokens)
+
+    @classmethod
+    def of(cls, tally: Tally) -> BatchUsage:
+        """What rows took."""
+        given, made = tally.prompt_tokens, tally.completion_tokens
+        return cls(given, made, given + made, CachedTokens(tally.cached_tokens))
+
+
+class BatchAnswer(msgspec.Struct, tag_field="object", tag="batch", kw_only=True):
+    """A batch. Times are Unix time, null for what has not come to pass."""
+
+    id: str
+    endpoint: str
+    model: str | None = None
+    errors: BatchFaults | None = None
+    input_file_id: str
+    completion_window: str = WINDOW
+    status: str = VALIDATING
+    output_file_id: str | None = None
+    error_file_id: str | None = None
+    created_at: int
+    in_progress_at: int | None = None
+    expires_at: int
+    finalizing_at: int | None = None
+    completed_at: int | None = None
+    failed_at: int | None = None
+    expired_at: int | None = None
+    cancelling_at: int | None = None
+    cancelled_at: int | None = None
+    request_counts: BatchCounts = msgspec.field(default_factory=BatchCounts)
+    usage: BatchUsage | None = None
+    metadata: dict[str, str] | None = None
+
+
+class BatchList(msgspec.Struct, tag_field="object", tag="list"):
+    """Batches, and whether there are more."""
+
+    data: list[BatchAnswer]
+    has_more: bool
+    first_id: str | None
+    last_id: str | None
+
+
+class KeptFile(msgspec.Struct):
+    """A file as it is kept."""
+
+    told: FileAnswer
+
+    def is_over(self, now: float) -> bool:
+        """Whether its time is up."""
+        return self.told.expires_at is not None and self.told.expires_at <= now
+
+
+class KeptBatch(msgspec.Struct):
+    """A batch as it is kept: `owner` and `tenant` are those of who made it (see `RequestRecord`), `ends_as` what it
+    becomes once its files are in their places, where that is known.
+    """
+
+    told: BatchAnswer
+    owner: str
+    tenant: str
+    ends_as: str | None = None
+
+
+class BatchRequest(Strict):
+    """What makes a batch of a file."""
+
+    input_file_id: Annotated[str, Field(max_length=128)]
+    endpoint: str
+    completion_window: str
+    metadata: Annotated[dict[str, Annotated[str, Field(max_length=512)]] | None, Field(max_length=16)] = None

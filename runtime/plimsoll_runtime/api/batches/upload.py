@@ -1,0 +1,213 @@
+"""An upload on its way to the disk: read as it comes, within bounds, and never whole in memory."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import time
+from collections.abc import AsyncGenerator
+from contextlib import suppress
+from http import HTTPStatus
+from pathlib import Path
+
+from starlette.requests import Request
+
+from plimsoll_runtime.api.batches.multipart import (
+    MultipartError,
+    MultipartReader,
+    PartBegins,
+    PartData,
+    PartEnds,
+    boundary_of,
+)
+from plimsoll_runtime.api.batches.records import INPUT, FileAnswer, KeptFile
+from plimsoll_runtime.api.batches.vault import COMING, FILES, Vault
+from plimsoll_runtime.api.body import body_pieces, linger
+from plimsoll_runtime.api.errors import ApiError
+from plimsoll_runtime.api.schemas.sampling import invalid
+
+MAX_FILE_BYTES = 512 * 2**20
+"""As much as OpenAI takes."""
+MAX_FIELD_BYTES = 4096
+PIECE_BYTES = 2**20
+EXPIRES = range(3600, 2_592_001)
+"""Seconds that a file may be asked to stay."""
+_FIELDS = ("purpose", "expires_after[anchor]", "expires_after[seconds]")
+
+
+async def receive_file(request: Request, vault: Vault, owner: str) -> FileAnswer:
+    """Read the form, and keep its file. Raises ApiError, ClientGoneError."""
+    try:
+        reader = MultipartReader(boundary_of(request.headers.get("content-type", "")))
+    except MultipartError as error:
+        raise ApiError(f"Invalid body: {error}.", code="invalid_multipart") from error
+    pieces = body_pieces(request)
+    await _check_room(request, pieces, vault)
+    coming = _Coming(vault, owner)
+    try:
+        async for piece in pieces:
+            try:
+                for event in reader.feed(piece):
+                    coming.take(event)
+            except (MultipartError, ApiError) as error:
+                await linger(pieces)
+                raise _told(error) from error
+            await coming.write()
+        try:
+            reader.finish()
+        except MultipartError as error:
+            raise _told(error) from error
+        return await coming.keep()
+    finally:
+        await asyncio.shield(asyncio.to_thread(coming.close))
+
+
+async def _check_room(request: Request, pieces: AsyncGenerator[bytes, None], vault: Vault) -> None:
+    """Raises ApiError (413) for what certainly does not fit."""
+    declared = request.headers.get("content-length", "")
+    size = int(declared[:18]) if declared.isdigit() else 0
+    used = await asyncio.to_thread(vault.used_bytes)
+    if size > MAX_FILE_BYTES + 2**20 or used + size > vault.most_bytes:
+        if "expect" not in request.headers:
+            await linger(pieces)
+        raise _too_large() if size > MAX_FILE_BYTES + 2**20 else _full(vault)
+
+
+class _Coming:
+    """One form: its fields, and its file, which is written beside its place."""
+
+    def __init__(self, vault: Vault, owner: str) -> None:
+        self._vault = vault
+        self._owner = owner
+        self._name = vault.new_id(FILES)
+        self._fields: dict[str, bytearray] = {}
+        self._filename: str | None = None
+        self._field: bytearray | None = None
+        self._buffer = bytearray()
+        self._size = 0
+        self._descriptor: int | None = None
+
+    def take(self, event: PartBegins | PartData | PartEnds) -> None:
+        """What the form says next. Raises ApiError."""
+        match event:
+            case PartBegins(name, filename):
+                self._begin(name, filename)
+            case PartData(data):
+                self._add(data)
+
+    async def write(self, *, all_of_it: bool = False) -> None:
+        """Put what has come on the disk, once it is worth it."""
+        if len(self._buffer) >= PIECE_BYTES or all_of_it:
+            data, self._buffer = self._buffer, bytearray()
+            await asyncio.to_thread(self._write, data)
+
+    async def keep(self) -> FileAnswer:
+        """The form is whole: its file is one from here on. Raises ApiError."""
+        if self._filename is None:
+            raise ApiError("Missing required parameter: 'file'.", param="file", code="missing_required_parameter")
+        now = int(time.time())
+        purpose, expires_at = self._purpose(), self._expires_at(now)
+        await self.write(all_of_it=True)
+        if await asyncio.to_thread(self._vault.used_bytes) > self._vault.most_bytes:
+            raise _full(self._vault)
+        told = FileAnswer(self._name, self._size, now, self._filename, purpose, expires_at=expires_at)
+        await asyncio.to_thread(self._keep, told)
+        return told
+
+    def close(self) -> None:
+        """Nothing is left of a file that was not kept."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+        with suppress(FileNotFoundError):
+            self._path.unlink()
+
+    @property
+    def _path(self) -> Path:
+        return self._vault.path(self._owner, FILES, self._name, COMING)
+
+    def _begin(self, name: str, filename: str | None) -> None:
+        if name == "file" and filename is not None:
+            if self._filename is not None:
+                raise invalid("file", "there is more than one")
+            self._filename, self._field = _plain_name(filename), None
+        elif name in _FIELDS and filename is None:
+            self._field = self._fields[name] = bytearray()
+        else:
+            raise ApiError(f"Unknown parameter: '{name[:200]}'.", param=name[:200], code="unknown_parameter")
+
+    def _add(self, data: bytes) -> None:
+        if self._field is not None:
+            self._field += data
+            if len(self._field) > MAX_FIELD_BYTES:
+                raise ApiError(f"A field of the form is longer than {MAX_FIELD_BYTES} bytes.", code="invalid_value")
+            return
+        self._size += len(data)
+        if self._size > MAX_FILE_BYTES:
+            raise _too_large()
+        self._buffer += data
+
+    def _write(self, data: bytearray) -> None:
+        if self._descriptor is None:
+            self._descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        with memoryview(data) as view:
+            done = 0
+            while done < len(view):
+                done += os.write(self._descriptor, view[done:])
+
+    def _keep(self, told: FileAnswer) -> None:
+        assert self._descriptor is not None
+        os.fsync(self._descriptor)
+        self._vault.keep_file(self._owner, KeptFile(told), self._path)
+
+    def _text(self, name: str) -> str | None:
+        given = self._fields.get(name)
+        return None if given is None else given.decode("utf-8", "replace")
+
+    def _purpose(self) -> str:
+        given = self._text("purpose")
+        if given is None:
+            raise ApiError("Missing required parameter: 'purpose'.", param="purpose", code="missing_required_parameter")
+        if given != INPUT:
+            raise invalid("purpose", f"files are for one thing here, '{INPUT}'")
+        return given
+
+    def _expires_at(self, now: int) -> int | None:
+        anchor, seconds = self._text("expires_after[anchor]"), self._text("expires_after[seconds]")
+        if anchor is None and seconds is None:
+            return None
+        if anchor != "created_at":
+            raise invalid("expires_after[anchor]", "it must be 'created_at'")
+        if seconds is None or not re.fullmatch("[0-9]{1,9}", seconds) or int(seconds) not in EXPIRES:
+            raise invalid("expires_after[seconds]", f"it must be from {EXPIRES[0]} to {EXPIRES[-1]}")
+        return now + int(seconds)
+
+
+def _plain_name(given: str) -> str:
+    """A file's own name, without folders and what cannot be shown."""
+    name = given.replace("\\", "/").rpartition("/")[2]
+    return "".join(c for c in name if c.isprintable())[:255] or "file"
+
+
+def _told(error: MultipartError | ApiError) -> ApiError:
+    return error if isinstance(error, ApiError) else ApiError(f"Invalid body: {error}.", code="invalid_multipart")
+
+
+def _too_large() -> ApiError:
+    return ApiError(
+        f"The file is larger than {MAX_FILE_BYTES} bytes; split it.",
+        status=HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+        param="file",
+        code="file_too_large",
+        headers={"Connection": "close"},
+    )
+
+
+def _full(vault: Vault) -> ApiError:
+    return ApiError(
+        f"All files together may take {vault.most_bytes} bytes here (--files-size): delete some first.",
+        status=HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+        param="file",
+        code="files_full",
+        headers={"Connection": "close"},
+    )

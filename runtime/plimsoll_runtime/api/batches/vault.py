@@ -1,0 +1,187 @@
+"""A folder of files and batches, each of which only its owner sees. Several servers may share it.
+
+Every owner has a folder of its own in it, named by a hash. A file is there once its record is, which is written last;
+whatever has no record is left from an upload that broke off.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from hashlib import sha256
+from http import HTTPStatus
+from pathlib import Path
+from typing import Final, TypeVar
+
+import msgspec
+
+from plimsoll_runtime.api.batches.records import FINAL, KeptBatch, KeptFile
+from plimsoll_runtime.api.errors import ApiError
+from plimsoll_runtime.batch.places import write_whole
+from plimsoll_runtime.errors import UsageError
+
+FILES, BATCHES, STORE = "files", "batches", "store"
+RECORD, DATA, WORK, CANCEL, COMING = ".json", ".data", ".jsonl", ".cancel", ".coming"
+COMING_SECONDS = 3600.0
+"""How long an upload may be without its record before it counts as broken off."""
+
+KeptT = TypeVar("KeptT", KeptFile, KeptBatch)
+_PREFIX: Final = {FILES: "file-", BATCHES: "batch_"}
+
+
+class Vault:
+    """The folder. Its methods wait for the disk: not for the event loop."""
+
+    def __init__(self, root: Path, most_bytes: int) -> None:
+        """Raises UsageError where it cannot be written to."""
+        self._root = root
+        self.most_bytes = most_bytes
+        try:
+            root.mkdir(parents=True, exist_ok=True)
+            self.store = _store_of(root)
+        except OSError as error:
+            raise UsageError(f"--files-dir {root} cannot be used: {error}") from error
+
+    def new_id(self, kind: str) -> str:
+        """A name that says which store it is of."""
+        return f"{_PREFIX[kind]}{self.store}{secrets.token_hex(12)}"
+
+    def folder(self, owner: str, kind: str) -> Path:
+        """Where an owner's files or batches are."""
+        folder = self._root / sha256(owner.encode()).hexdigest()[:32] / kind
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
+
+    def path(self, owner: str, kind: str, name: str, suffix: str) -> Path:
+        """A place for something of a file or batch."""
+        return self.folder(owner, kind) / f"{name}{suffix}"
+
+    def file(self, owner: str, name: str) -> KeptFile:
+        """Raises ApiError (404) for what is not there, or is somebody else's."""
+        kept = self._read(owner, FILES, name, KeptFile)
+        if kept is None or kept.is_over(time.time()):
+            raise _unknown("file", name)
+        return kept
+
+    def batch(self, owner: str, name: str) -> KeptBatch:
+        """Raises ApiError (404) likewise."""
+        kept = self._read(owner, BATCHES, name, KeptBatch)
+        if kept is None:
+            raise _unknown("batch", name)
+        return kept
+
+    def files(self, owner: str) -> list[KeptFile]:
+        """All of them, the newest first."""
+        now = time.time()
+        kept = [each for each in self._all(self.folder(owner, FILES), KeptFile) if not each.is_over(now)]
+        return sorted(kept, key=lambda each: (each.told.created_at, each.told.id), reverse=True)
+
+    def batches(self, owner: str) -> list[KeptBatch]:
+        """All of them, the newest first."""
+        kept = list(self._all(self.folder(owner, BATCHES), KeptBatch))
+        return sorted(kept, key=lambda each: (each.told.created_at, each.told.id), reverse=True)
+
+    def unfinished(self) -> list[KeptBatch]:
+        """Everybody's batches that have not come to their end, the oldest first."""
+        found = [
+            each
+            for folder in self._root.glob(f"*/{BATCHES}")
+            for each in self._all(folder, KeptBatch)
+            if each.told.status not in FINAL
+        ]
+        return sorted(found, key=lambda each: (each.told.created_at, each.told.id))
+
+    def keep_file(self, owner: str, kept: KeptFile, data: Path) -> None:
+        """A file is whole: `data`, which is safe, becomes its own."""
+        data.replace(self.path(owner, FILES, kept.told.id, DATA))
+        self.keep_record(owner, kept)
+
+    def keep_record(self, owner: str, kept: KeptFile) -> None:
+        """The same for data that is in its place already."""
+        write_whole(self.path(owner, FILES, kept.told.id, RECORD), msgspec.json.encode(kept))
+
+    def keep_batch(self, kept: KeptBatch) -> None:
+        """What a batch is now."""
+        write_whole(self.path(kept.owner, BATCHES, kept.told.id, RECORD), msgspec.json.encode(kept))
+
+    def cancel(self, kept: KeptBatch) -> None:
+        """Ask whoever works on a batch to end it."""
+        self.path(kept.owner, BATCHES, kept.told.id, CANCEL).touch()
+
+    def cancelled_at(self, owner: str, name: str) -> int | None:
+        """When that was (Unix time), where it was."""
+        try:
+            return int(self.path(owner, BATCHES, name, CANCEL).stat().st_mtime)
+        except FileNotFoundError:
+            return None
+
+    def forget_cancel(self, owner: str, name: str) -> None:
+        """The batch has ended."""
+        self.path(owner, BATCHES, name, CANCEL).unlink(missing_ok=True)
+
+    def drop_file(self, owner: str, name: str) -> None:
+        """Raises ApiError (404)."""
+        self.file(owner, name)
+        for suffix in (RECORD, DATA):
+            self.path(owner, FILES, name, suffix).unlink(missing_ok=True)
+
+    def used_bytes(self) -> int:
+        """What all files take, those that are coming too."""
+        return sum(self._size(path) for path in self._root.glob(f"*/{FILES}/*") if path.suffix in (DATA, COMING))
+
+    def sweep(self) -> None:
+        """Delete files whose time is up, and what uploads that broke off have left."""
+        now = time.time()
+        for path in self._root.glob(f"*/{FILES}/*"):
+            with suppress(FileNotFoundError):
+                if path.suffix == COMING and now - path.stat().st_mtime > COMING_SECONDS:
+                    path.unlink()
+                elif path.suffix == RECORD and msgspec.json.decode(path.read_bytes(), type=KeptFile).is_over(now):
+                    path.unlink()
+                    path.with_suffix(DATA).unlink(missing_ok=True)
+
+    def _read(self, owner: str, kind: str, name: str, form: type[KeptT]) -> KeptT | None:
+        if not _is_name(kind, name):
+            return None
+        try:
+            return msgspec.json.decode(self.path(owner, kind, name, RECORD).read_bytes(), type=form)
+        except FileNotFoundError:
+            return None
+
+    def _all(self, folder: Path, form: type[KeptT]) -> Iterator[KeptT]:
+        for path in folder.glob(f"*{RECORD}"):
+            with suppress(FileNotFoundError):
+                yield msgspec.json.decode(path.read_bytes(), type=form)
+
+    @staticmethod
+    def _size(path: Path) -> int:
+        try:
+            return path.stat().st_size
+        except FileNotFoundError:
+            return 0
+
+
+def _is_name(kind: str, name: str) -> bool:
+    """Whether it can be one of ours: anything else could lead elsewhere."""
+    rest = name.removeprefix(_PREFIX[kind])
+    return name != rest and rest.isascii() and rest.isalnum() and len(rest) <= 64
+
+
+def _store_of(root: Path) -> str:
+    """The store's own name, made when it is first used; servers that share it read the same."""
+    path = root / STORE
+    fresh = root / f"{STORE}.{secrets.token_hex(4)}"
+    if not path.exists():
+        fresh.write_text(secrets.token_hex(4))
+        with suppress(FileExistsError):
+            path.hardlink_to(fresh)
+        fresh.unlink()
+    return path.read_text().strip()
+
+
+def _unknown(what: str, name: str) -> ApiError:
+    return ApiError(
+        f"There is no {what} '{name[:200]}'.", status=HTTPStatus.NOT_FOUND, param=f"{what}_id", code="not_found"
+    )

@@ -1,0 +1,331 @@
+"""Works on the batches of a vault, beside the server's live requests and after them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import msgspec
+
+from plimsoll_runtime.api.batches.answering import Answering
+from plimsoll_runtime.api.batches.checking import check_lines
+from plimsoll_runtime.api.batches.line import LineFault, Terms, unasked_line
+from plimsoll_runtime.api.batches.pace import Pace
+from plimsoll_runtime.api.batches.records import (
+    CANCELLED,
+    COMPLETED,
+    EXPIRED,
+    FAILED,
+    FINALIZING,
+    IN_PROGRESS,
+    OUTPUT,
+    VALIDATING,
+    BatchFault,
+    BatchFaults,
+    BatchUsage,
+    FileAnswer,
+    KeptBatch,
+    KeptFile,
+)
+from plimsoll_runtime.api.batches.vault import BATCHES, DATA, FILES, WORK, Vault
+from plimsoll_runtime.api.errors import ApiError
+from plimsoll_runtime.api.table import ModelTable
+from plimsoll_runtime.batch.inputs import InputFile
+from plimsoll_runtime.batch.job import ALL
+from plimsoll_runtime.batch.places import JSONL, FileKind, Places
+from plimsoll_runtime.batch.reading import read_rows
+from plimsoll_runtime.batch.row import Answered, Row
+from plimsoll_runtime.batch.run import Runner
+from plimsoll_runtime.batch.store import ANSWERS, ERRORS, Store
+from plimsoll_runtime.batch.window import Window
+from plimsoll_runtime.errors import UsageError
+
+logger = logging.getLogger(__name__)
+
+POLL_SECONDS = 5.0
+"""Between two looks at what others have put into the vault, or left there."""
+KEEP_SECONDS = 2.0
+"""Between two times that a batch's counts are kept."""
+AT_ONCE = 4
+"""Batches under way at a time: a long one holds up no short one."""
+WINDOW = Window(512, 2 * 2**20)
+"""Of what is sorted at a time: everybody's requests wait meanwhile, some milliseconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shift:
+    """What the worker has to do with: the server's models and how its lines may run. `shared`: other servers look into
+    the same vault, so that a model that is not here may be there. `priority`: of lines that say none, where the engine
+    heeds it.
+    """
+
+    models: ModelTable
+    pace: Pace
+    shared: bool
+    priority: int | None = None
+
+
+class Worker:
+    """One server's. Several may look into one vault: a batch is whose process has its work's lock."""
+
+    def __init__(self, vault: Vault, shift: Shift, now: Callable[[], float] = time.time) -> None:
+        self._vault = vault
+        self._shift = shift
+        self._now = now
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._changed = asyncio.Event()
+        self._wakes: set[asyncio.Event] = set()
+
+    def look(self) -> None:
+        """Something has changed in the vault."""
+        self._changed.set()
+        for wake in self._wakes:
+            wake.set()
+
+    async def run(self) -> None:
+        """Work, until it is cancelled; what is under way then is taken up again by whoever comes next."""
+        try:
+            while True:
+                self._changed.clear()
+                await self._take_up()
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._changed.wait(), POLL_SECONDS)
+        finally:
+            for task in self._tasks.values():
+                task.cancel()
+            await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+
+    async def _take_up(self) -> None:
+        await asyncio.to_thread(self._vault.sweep)
+        for kept in await asyncio.to_thread(self._vault.unfinished):
+            if len(self._tasks) >= AT_ONCE:
+                return
+            if kept.told.id not in self._tasks and self._is_for_us(kept):
+                task = asyncio.create_task(self._work(kept))
+                self._tasks[kept.told.id] = task
+                task.add_done_callback(partial(self._ended, kept.told.id))
+
+    def _is_for_us(self, kept: KeptBatch) -> bool:
+        """Whether it can go on here; what is to end can everywhere."""
+        told = kept.told
+        if told.model is None or not self._shift.shared or told.model in self._names():
+            return True
+        return self._now() >= told.expires_at or self._vault.cancelled_at(kept.owner, told.id) is not None
+
+    def _names(self) -> set[str]:
+        return {name for view in self._shift.models.views() for name in view.names}
+
+    def _ended(self, name: str, task: asyncio.Task[None]) -> None:
+        del self._tasks[name]
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.error("batch %s broke off and is taken up again", name, exc_info=error)
+        elif not task.cancelled():
+            self._changed.set()  # another one's turn
+
+    async def _work(self, kept: KeptBatch) -> None:
+        try:
+            store = await asyncio.to_thread(self._store, kept)
+        except UsageError as error:
+            logger.debug("batch %s: %s", kept.told.id, error)
+            return
+        with store:
+            kept = await asyncio.to_thread(self._vault.batch, kept.owner, kept.told.id)  # as its last worker left it
+            work = _Work(self._vault, self._shift, self._now, kept, store, self._names())
+            self._wakes.add(work.wake)
+            try:
+                await work.run()
+            finally:
+                self._wakes.remove(work.wake)
+
+    def _store(self, kept: KeptBatch) -> Store:
+        output = self._vault.path(kept.owner, BATCHES, kept.told.id, WORK)
+        job = {"batch": kept.told.id, "input": kept.told.input_file_id}
+        return Store(Places(output), job, ordered=False, created=kept.told.created_at)
+
+
+class _Work:
+    """One batch, by the one that has its store."""
+
+    def __init__(
+        self,
+        vault: Vault,
+        shift: Shift,
+        now: Callable[[], float],
+        kept: KeptBatch,
+        store: Store,
+        names: set[str],
+    ) -> None:
+        self._vault = vault
+        self._shift = shift
+        self._now = now
+        self._kept = kept
+        self._told = kept.told
+        self._store = store
+        self._names = names
+        self._last = b""
+        self.wake = asyncio.Event()
+        self._terms = Terms(
+            kept.told.id,
+            kept.told.created_at,
+            kept.told.endpoint,
+            strict=True,
+            defaults={} if shift.priority is None else {"priority": msgspec.Raw(b"%d" % shift.priority)},
+            tenant=kept.tenant,
+        )
+
+    async def run(self) -> None:
+        """From wherever it is to its end."""
+        if self._store.end is None:
+            if self._told.status == VALIDATING and self._ends_early() is None and not await self._validate():
+                return
+            if not self._input.exists():
+                await self._fail([BatchFault("input_file_missing", "The input file is gone.", "input_file_id")])
+                return
+            await self._answer()
+        await self._finalize()
+
+    async def _validate(self) -> bool:
+        """Whether there is something to ask, and here; the batch has failed otherwise, or is another server's."""
+        told = self._told
+        try:
+            checked = await asyncio.to_thread(lambda: check_lines(self._rows(), self._terms))
+            faults = checked.faults
+        except (ApiError, UsageError, OSError) as error:
+            faults = [BatchFault("invalid_input_file", f"The input cannot be read: {error}.", "input_file_id")]
+        else:
+            told.request_counts.total, told.model = checked.lines, checked.model
+        if not faults and told.model not in self._names and not self._shift.shared:
+            message = f"The model '{told.model}' does not exist here; there is {', '.join(sorted(self._names))}."
+            faults = [BatchFault("model_not_found", message, "body.model", 1)]
+        if faults:
+            await self._fail(faults)
+            return False
+        ours = told.model in self._names
+        if ours:
+            told.status, told.in_progress_at = IN_PROGRESS, int(self._now())
+        await self._keep()
+        return ours
+
+    async def _fail(self, faults: list[BatchFault]) -> None:
+        told = self._told
+        told.errors, told.status, told.failed_at = BatchFaults(faults), FAILED, int(self._now())
+        await self._keep()
+        self._store.remove()
+
+    async def _answer(self) -> None:
+        """Ask what is left, until all is answered, or the batch is cancelled or its time is up."""
+        answering = Answering(self._shift.models, self._terms, alone=False)
+
+        async def in_turn(row: Row) -> Answered:
+            async with self._shift.pace.turn():
+                return await answering(row)
+
+        runner = Runner(in_turn, self._store, self._shift.pace.most, window=WINDOW)
+        running = asyncio.create_task(runner.run(self._rows()))
+        try:
+            while not running.done() and self._ends_early() is None:
+                await self._wait(running)
+                self._count()
+                await self._keep()
+        finally:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+        early = self._ends_early()
+        if not running.cancelled() and (error := running.exception()) is not None:
+            raise error
+        if early == EXPIRED:
+            await asyncio.to_thread(self._tell_expired)
+        self._kept.ends_as = COMPLETED if early is None or not running.cancelled() else early
+        self._told.status, self._told.finalizing_at = FINALIZING, int(self._now())
+        self._count()
+        await self._keep()
+        await asyncio.to_thread(self._store.finish)
+
+    async def _wait(self, running: asyncio.Task[None]) -> None:
+        """A while, or until it is done, or there is something to look at."""
+        self.wake.clear()
+        woken = asyncio.create_task(self.wake.wait())
+        try:
+            await asyncio.wait({running, woken}, timeout=KEEP_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            woken.cancel()
+
+    def _ends_early(self) -> str | None:
+        if self._vault.cancelled_at(self._kept.owner, self._told.id) is not None:
+            return CANCELLED
+        return EXPIRED if self._now() >= self._told.expires_at else None
+
+    def _tell_expired(self) -> None:
+        fault = LineFault("batch_expired", "The batch's time was up before this line was asked.")
+        for row in self._rows():
+            if row.number not in self._store.done:
+                self._store.take(Answered(row.number, unasked_line(row, self._terms, fault), failed=True))
+
+    async def _finalize(self) -> None:
+        """Put the files in their places. Cut short, it is done again."""
+        told, now = self._told, int(self._now())
+        self._count()
+        told.output_file_id = await asyncio.to_thread(self._publish, ANSWERS, "output")
+        told.error_file_id = await asyncio.to_thread(self._publish, ERRORS, "errors")
+        told.status = self._kept.ends_as or COMPLETED
+        if told.status == COMPLETED:
+            told.completed_at = now
+        elif told.status == EXPIRED:
+            told.expired_at = now
+        else:
+            told.cancelling_at = self._vault.cancelled_at(self._kept.owner, told.id) or now
+            told.cancelled_at = now
+        await self._keep()
+        await asyncio.to_thread(self._vault.forget_cancel, self._kept.owner, told.id)
+        self._store.remove()
+
+    def _publish(self, part: str, what: str) -> str | None:
+        """One of the work's files becomes a file of its owner's; None where there is nothing in it."""
+        owner, name = self._kept.owner, self._file_id(what)
+        data = self._work / part
+        placed = self._vault.path(owner, FILES, name, DATA)
+        if data.exists() and data.stat().st_size == 0:
+            return None
+        if data.exists():
+            data.replace(placed)
+        if not placed.exists():
+            return None
+        told = FileAnswer(name, placed.stat().st_size, int(self._now()), f"{self._told.id}_{what}.jsonl", OUTPUT)
+        self._vault.keep_record(owner, KeptFile(told))
+        return name
+
+    @property
+    def _work(self) -> Path:
+        return Places(self._vault.path(self._kept.owner, BATCHES, self._told.id, WORK)).work
+
+    def _file_id(self, what: str) -> str:
+        """The same whenever it is asked for, so that what was cut short makes no second file."""
+        return f"file-{self._told.id.removeprefix('batch_')}{what}"
+
+    @property
+    def _input(self) -> Path:
+        return self._vault.path(self._kept.owner, FILES, self._told.input_file_id, DATA)
+
+    def _rows(self) -> Iterator[Row]:
+        """Raises OSError where the input is gone."""
+        status = self._input.stat()
+        kind = FileKind(JSONL, "", self._told.input_file_id)
+        return read_rows([InputFile(self._input, kind, status.st_size, status.st_mtime_ns)], ALL)
+
+    def _count(self) -> None:
+        tally, counts = self._store.tally, self._told.request_counts
+        counts.completed, counts.failed = tally.rows - tally.failed, tally.failed
+        self._told.usage = BatchUsage.of(tally)
+
+    async def _keep(self) -> None:
+        """Write down what the batch is now, where that has changed."""
+        data = msgspec.json.encode(self._kept)
+        if data != self._last:
+            self._last = data
+            await asyncio.to_thread(self._vault.keep_batch, self._kept)

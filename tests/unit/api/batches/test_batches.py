@@ -1,0 +1,260 @@
+"""OpenAI's client uploads, makes a batch and reads its answers; what goes wrong costs what it must and no more."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import httpx
+import openai
+import pytest
+
+from plimsoll_runtime.api.batches.checking import MAX_FAULTS
+from plimsoll_runtime.api.batches.options import BatchOptions
+from plimsoll_runtime.api.batches.records import FINAL
+
+CHAT = "/v1/chat/completions"
+KEYS = ("one", "other")
+
+
+def line(number: int, **body: Any) -> dict[str, Any]:
+    content = {"model": "fake", "messages": [{"role": "user", "content": f"Number {number}"}], **body}
+    return {"custom_id": f"request-{number}", "method": "POST", "url": CHAT, "body": content}
+
+
+def text_of(lines: Sequence[Any]) -> bytes:
+    return b"".join(each if isinstance(each, bytes) else json.dumps(each).encode() + b"\n" for each in lines)
+
+
+async def upload(client: openai.AsyncOpenAI, lines: Sequence[Any]) -> str:
+    file = await client.files.create(file=("lines.jsonl", text_of(lines)), purpose="batch")
+    return file.id
+
+
+async def begin(client: openai.AsyncOpenAI, lines: Sequence[Any], endpoint: Any = CHAT) -> str:
+    file = await upload(client, lines)
+    batch = await client.batches.create(input_file_id=file, endpoint=endpoint, completion_window="24h")
+    assert batch.status == "validating"
+    return batch.id
+
+
+async def ended(client: openai.AsyncOpenAI, name: str) -> Any:
+    while (batch := await client.batches.retrieve(name)).status not in FINAL:
+        pass
+    return batch
+
+
+async def lines_of(client: openai.AsyncOpenAI, file: str | None) -> list[dict[str, Any]]:
+    assert file is not None
+    content = await client.files.content(file)
+    return [json.loads(each) for each in content.text.splitlines()]
+
+
+@pytest.fixture
+def kept(tmp_path: Path) -> BatchOptions:
+    return BatchOptions(tmp_path / "files", at_once=8)
+
+
+async def test_from_a_file_to_its_answers(run_server: Any, kept: BatchOptions) -> None:
+    async with run_server(batches=kept) as running:
+        client = running.openai()
+        lines = [line(number) for number in range(30)]
+        batch = await ended(client, await begin(client, lines))
+        assert (batch.status, batch.model, batch.errors, batch.error_file_id) == ("completed", "fake", None, None)
+        counts = batch.request_counts
+        assert (counts.total, counts.completed, counts.failed) == (30, 30, 0)
+        assert batch.created_at <= batch.in_progress_at <= batch.finalizing_at <= batch.completed_at
+        answers = await lines_of(client, batch.output_file_id)
+        assert sorted(answer["custom_id"] for answer in answers) == sorted(each["custom_id"] for each in lines)
+        for answer in answers:
+            assert answer["error"] is None
+            assert answer["response"]["status_code"] == 200
+            body = answer["response"]["body"]
+            assert body["object"] == "chat.completion"
+            assert body["choices"][0]["message"]["content"] == "Hello!"
+        usage = batch.usage
+        assert usage.output_tokens == sum(each["response"]["body"]["usage"]["completion_tokens"] for each in answers)
+        output = await client.files.retrieve(batch.output_file_id)
+        assert (output.purpose, output.bytes) == ("batch_output", len((await client.files.content(output.id)).content))
+
+
+async def test_a_bad_body_costs_itself(run_server: Any, kept: BatchOptions) -> None:
+    async with run_server(batches=kept) as running:
+        client = running.openai()
+        lines = [line(0), line(1, temperature=-1), line(2, stream=True), line(3)]
+        batch = await ended(client, await begin(client, lines))
+        assert batch.status == "completed"
+        assert (batch.request_counts.completed, batch.request_counts.failed) == (2, 2)
+        errors = {each["custom_id"]: each["response"] for each in await lines_of(client, batch.error_file_id)}
+        assert {name: each["status_code"] for name, each in errors.items()} == {"request-1": 400, "request-2": 400}
+        assert errors["request-1"]["body"]["error"]["param"] == "temperature"
+        assert errors["request-2"]["body"]["error"]["param"] == "stream"
+
+
+@pytest.mark.parametrize(
+    ("lines", "code", "number"),
+    [
+        ([], "empty_file", None),
+        ([line(0), b"{\n"], "invalid_line", 2),
+        ([line(0), line(0)], "duplicate_custom_id", 2),
+        ([line(0), line(1, model="alias")], "mismatched_model", 2),
+        ([line(0, model="else")], "model_not_found", 1),
+        ([line(0) | {"url": "/v1/completions"}], "invalid_value", 1),
+        ([line(0) | {"method": "GET"}], "invalid_value", 1),
+        ([{key: value for key, value in line(0).items() if key != "custom_id"}], "invalid_line", 1),
+        ([line(0) | {"more": 1}], "unknown_parameter", 1),
+    ],
+)
+async def test_what_is_no_batch_fails_before_it_begins(
+    run_server: Any, kept: BatchOptions, lines: Any, code: str, number: int | None
+) -> None:
+    async with run_server(batches=kept) as running:
+        client = running.openai()
+        batch = await ended(client, await begin(client, lines))
+        assert batch.status == "failed"
+        assert [(each.code, each.line) for each in batch.errors.data] == [(code, number)]
+        assert running.engine.asked == []
+
+
+async def test_not_every_fault_is_told(run_server: Any, kept: BatchOptions) -> None:
+    async with run_server(batches=kept) as running:
+        client = running.openai()
+        batch = await ended(client, await begin(client, [b"no\n"] * 100))
+        assert len(batch.errors.data) == MAX_FAULTS
+
+
+async def test_everything_is_its_keys_alone(run_server: Any, kept: BatchOptions) -> None:
+    async with run_server(batches=kept, api_keys=KEYS, share_prefix_cache=True) as running:
+        mine, other = (running.openai(key) for key in KEYS)
+        file = await upload(mine, [line(0)])
+        batch = await begin(mine, [line(0)])
+        asks = [
+            lambda: other.files.retrieve(file),
+            lambda: other.files.content(file),
+            lambda: other.files.delete(file),
+            lambda: other.batches.retrieve(batch),
+            lambda: other.batches.cancel(batch),
+            lambda: other.batches.create(input_file_id=file, endpoint=CHAT, completion_window="24h"),
+            lambda: mine.files.retrieve("file-../../../etc/passwd"),
+            lambda: mine.batches.retrieve("batch_" + "0" * 32),
+        ]
+        for ask in asks:
+            with pytest.raises(openai.NotFoundError):
+                await ask()
+        assert (await other.files.list()).data == []
+        assert (await other.batches.list()).data == []
+        assert (await ended(mine, batch)).status == "completed"
+
+
+async def test_a_cancelled_batch_keeps_what_was_answered(run_server: Any, kept: BatchOptions) -> None:
+    async with run_server(batches=kept) as running:
+        client = running.openai()
+        running.engine.pause()
+        name = await begin(client, [line(number) for number in range(20)])
+        await running.engine.until(lambda: len(running.engine.running) > 0)
+        batch = await client.batches.cancel(name)
+        assert batch.status == "cancelling"
+        batch = await ended(client, name)
+        assert (batch.status, batch.output_file_id) == ("cancelled", None)
+        await running.engine.until(lambda: not running.engine.running)
+        with pytest.raises(openai.ConflictError):
+            await client.batches.cancel(name)
+
+
+async def test_another_server_goes_on_where_the_first_ended(run_server: Any, kept: BatchOptions) -> None:
+    async with run_server(batches=kept) as first:
+        client = first.openai()
+        first.engine.pause()
+        name = await begin(client, [line(number) for number in range(40)])
+        await first.engine.until(lambda: len(first.engine.running) > 0)
+    async with run_server(batches=kept) as second:
+        client = second.openai()
+        batch = await ended(client, name)
+        assert (batch.status, batch.request_counts.completed) == ("completed", 40)
+        answers = await lines_of(client, batch.output_file_id)
+        assert len({answer["custom_id"] for answer in answers}) == len(answers) == 40
+
+
+async def test_lists_come_in_pages(run_server: Any, kept: BatchOptions) -> None:
+    async with run_server(batches=kept) as running:
+        client = running.openai()
+        files = {await upload(client, [line(0)]) for _ in range(5)}
+        seen = [file.id async for file in client.files.list(limit=2, order="asc")]
+        assert len(seen) == 5
+        assert set(seen) == files
+        assert [file.id async for file in client.files.list(limit=2)] == seen[::-1]
+        for query in ("limit=0", "limit=x", "order=up", "after=file-none"):
+            async with running.http() as http:
+                assert (await http.get(f"/v1/files?{query}")).status_code == 400
+        await client.files.delete(seen[0])
+        with pytest.raises(openai.NotFoundError):
+            await client.files.content(seen[0])
+
+
+async def test_without_a_folder_the_flag_is_named(fresh: Any) -> None:
+    client = fresh.openai()
+    for ask in (client.files.list, client.batches.list, partial(upload, client, [line(0)])):
+        with pytest.raises(openai.APIStatusError, match="--files-dir") as caught:
+            await ask()  # type: ignore[operator]
+        assert caught.value.status_code == 501
+
+
+@pytest.mark.parametrize(
+    ("form", "param"),
+    [
+        ({"purpose": "batch"}, "file"),
+        ({"file": ("a", b"x")}, "purpose"),
+        ({"file": ("a", b"x"), "purpose": "vision"}, "purpose"),
+        ({"file": ("a", b"x"), "purpose": "batch", "mood": "good"}, "mood"),
+        ({"file": ("a", b"x"), "purpose": "batch", "expires_after[anchor]": "now"}, "expires_after[anchor]"),
+        (
+            {"file": ("a", b"x"), "purpose": "batch", "expires_after[anchor]": "created_at"},
+            "expires_after[seconds]",
+        ),
+    ],
+)
+async def test_a_form_that_is_none_is_refused_by_its_field(
+    run_server: Any, kept: BatchOptions, form: dict[str, Any], param: str
+) -> None:
+    async with run_server(batches=kept) as running, running.http() as http:
+        parts = {name: value if isinstance(value, tuple) else (None, value) for name, value in form.items()}
+        answer = await http.post("/v1/files", files=parts)
+        assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
+        assert await left(running) == []
+
+
+@pytest.mark.parametrize(
+    ("headers", "body"),
+    [
+        ({"content-type": "application/json"}, b"{}"),
+        ({"content-type": "multipart/form-data"}, b""),
+        ({"content-type": "multipart/form-data; boundary=b"}, b"--b\r\n"),
+        ({"content-type": "multipart/form-data; boundary=b"}, b"--bx\r\n\r\n--b--"),
+        ({"content-type": "multipart/form-data; boundary=b"}, b"--b\r\nX: y\r\n\r\nz\r\n--b--"),
+    ],
+)
+async def test_a_body_that_is_no_form_is_refused(
+    run_server: Any, kept: BatchOptions, headers: dict[str, str], body: bytes
+) -> None:
+    async with run_server(batches=kept) as running, running.http() as http:
+        answer = await http.post("/v1/files", content=body, headers=headers)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (400, "invalid_multipart")
+
+
+async def test_too_much_is_refused_and_leaves_nothing(run_server: Any, tmp_path: Path) -> None:
+    async with run_server(batches=BatchOptions(tmp_path, most_bytes=10_000)) as running:
+        client = running.openai()
+        with pytest.raises(openai.APIStatusError) as caught:
+            await client.files.create(file=("a", b"x" * 20_000), purpose="batch")
+        assert (caught.value.status_code, caught.value.code) == (413, "files_full")
+        file = await client.files.create(file=("../a\\b.jsonl", b"x" * 5000), purpose="batch")
+        assert (file.filename, file.bytes) == ("b.jsonl", 5000)
+        assert [each.id for each in (await client.files.list()).data] == [file.id]
+
+
+async def left(running: Any) -> list[str]:
+    async with httpx.AsyncClient(base_url=running.url) as http:
+        return [each["id"] for each in (await http.get("/v1/files")).json()["data"]]
