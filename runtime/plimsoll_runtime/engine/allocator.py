@@ -17,6 +17,8 @@ from plimsoll_runtime.engine.plan import BlockTable
 from plimsoll_runtime.engine.prefix_cache import Hit, PrefixCache, Run
 from plimsoll_runtime.engine.sequence import SequenceState
 from plimsoll_runtime.engine.sharing import Sharing
+from plimsoll_runtime.engine.snapshots.borders import Borders
+from plimsoll_runtime.engine.snapshots.rows import SnapshotRows
 from plimsoll_runtime.engine.table import Table
 from plimsoll_runtime.engine.tiers.index import TierIndex
 from plimsoll_runtime.engine.tiers.prefixes import TieredPrefixes
@@ -27,7 +29,11 @@ PROBE_LOOKUPS = 64
 
 
 class KvAllocator:
-    """The block tables of all running sequences; `tiers` are where blocks go that the pool hands out again."""
+    """The block tables of all running sequences; `tiers` are where blocks go that the pool hands out again.
+
+    `snapshots`: rows for the states of recurrent layers, without which their prefixes cannot be cached; each is to be
+    `worth` so many tokens.
+    """
 
     def __init__(
         self,
@@ -37,6 +43,8 @@ class KvAllocator:
         prefix_caching: bool,
         tiers: TierIndex | None = None,
         rules: Sequence[Rule] = ONE_FULL,
+        snapshots: int = 0,
+        worth: int = 1,
     ) -> None:
         self.block_size = block_size
         self.rules = tuple(rules)
@@ -44,7 +52,9 @@ class KvAllocator:
         self.pool = BlockPool(num_blocks, None if tiers is None else self._spill)
         self._windows = Windows(self.rules, block_size, self.pool)
         self._sliding = self._windows.groups
-        self._cache = PrefixCache(self.pool, block_size, self.rules) if prefix_caching else None
+        rows = SnapshotRows(snapshots) if snapshots and prefix_caching else None
+        self._cache = PrefixCache(self.pool, block_size, self.rules, rows) if prefix_caching else None
+        self.borders = None if rows is None or self._cache is None else Borders(rows, self._cache, block_size, worth)
         self.sharing = Sharing(self.pool, self._cache, self._windows, self.moves, block_size)
         self.tiers = None if tiers is None else TieredPrefixes(tiers, self.pool, self._cache, self.rules, block_size)
 
@@ -59,6 +69,8 @@ class KvAllocator:
             self.tiers.index.poll()
         if self._cache is not None:
             self._cache.begin_step()
+        if self.borders is not None:
+            self.borders.rows.begin_step()
 
     def resize(self, num_blocks: int, running: Sequence[SequenceState]) -> list[tuple[int, int]]:
         """Have so many blocks from this step on; (source, target) of those that it moves, which come after the spills.
@@ -85,6 +97,8 @@ class KvAllocator:
         """
         hit = self._match(sequence)
         if self._lacking(sequence, hit, spare) > 0:
+            return False
+        if self.borders is not None and self.borders.awaited(sequence, hit.tokens):
             return False
         sequence.published = hit.end
         start, frames = (hit, []) if self.tiers is None else self.tiers.extend(sequence, hit)
@@ -160,6 +174,8 @@ class KvAllocator:
 
     def release(self, sequence: SequenceState) -> None:
         """Take all blocks from a sequence; what it published stays findable until the blocks are used again."""
+        if self.borders is not None:
+            self.borders.release(sequence)
         self.pool.release(_in_order(sequence.tables))
         self._windows.take_back(sequence)
         sequence.tables = []
@@ -181,12 +197,16 @@ class KvAllocator:
                 self.pool.forget(found)
             if self.tiers is not None:
                 self.tiers.index.forget(name)
+        if self.borders is not None:
+            self.borders.disown(sequence)
 
     def forget_all(self) -> None:
         """Make everything unfindable that any sequence has computed."""
         self.pool.forget_all()
         if self.tiers is not None:
             self.tiers.index.forget_all()
+        if self.borders is not None:
+            self.borders.rows.forget_all()
 
     @property
     def held(self) -> int:
@@ -272,6 +292,8 @@ class KvAllocator:
         owners = {(block, group) for group, table in tables for block in table.blocks}
         assert len(owners) == len(holders), "a block is in tables of two groups"
         self._windows.check_integrity(running)
+        if self.borders is not None:
+            self.borders.check_integrity(running)
         for sequence in running:
             assert len(sequence.tables) == len(self.rules), f"{sequence.request_id} lacks a table"
             assert sequence.planned in (None, [t.frozen() for t in sequence.tables]), "a plan would have an old table"

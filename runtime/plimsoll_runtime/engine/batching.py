@@ -33,6 +33,8 @@ class Batching:
         self._admission = admission
         self._counters = counters
         self._pacer = Pacer(limits)
+        self._borders = kv.borders
+        self._block_size = limits.block_size
 
     def plan(self) -> StepBuilder:
         """The next step, without any sequence when nothing can be computed before another step is committed."""
@@ -94,6 +96,8 @@ class Batching:
             outputs = sequence.output_ids.copy()
             init = SlotInit(sequence.slot, sequence.params, sequence.seed, sequence.prompt, outputs)
             build.new_slots.append(init)
+            if self._borders is not None:
+                self._borders.begin(sequence)
             self._plan_prompt(sequence, build)
 
     def _catch_up(self, sequence: SequenceState) -> None:
@@ -107,6 +111,8 @@ class Batching:
         """Compute the next tokens, as many as there are budget and blocks for."""
         count = min(sequence.length - sequence.computed, build.budget)
         count = self._kv.chunk(sequence, count, spare=len(self._running.sequences))
+        if self._borders is not None:
+            count = self._borders.cut(sequence, count)
         if self._has_blocks(sequence, sequence.computed + count, build):
             self._plan_chunk(sequence, count, build)
 
@@ -142,3 +148,5 @@ class Batching:
         sequence.computed = end
         sequence.pending += sample
         self._kv.sharing.publish(sequence)
+        if self._borders is not None and not end % self._block_size:
+            self._borders.passed(sequence)

@@ -230,7 +230,8 @@ def _limits(config: EngineConfig, info: EngineInfo) -> Limits:
         max_batch_tokens=config.max_batch_tokens,
         max_sequences=config.max_sequences,
         eos_token_ids=frozenset(info.eos_token_ids),
-        prefix_caching=config.prefix_caching and not info.recurrent,
+        prefix_caching=config.prefix_caching and (not info.recurrent or info.snapshots > 0),
         paced=info.device == "cpu" and not config.offline,
         groups=info.groups,
+        snapshots=info.snapshots,
     )

@@ -28,6 +28,10 @@ class Limits:
     """Of prompts in a paced step while more come than decode."""
     groups: tuple[Rule, ...] = ONE_FULL
     """What each group of layers keeps in the cache."""
+    snapshots: int = 0
+    """Rows for states of recurrent layers at borders of blocks; 0 where no layer is recurrent."""
+    snapshot_worth: int = 64
+    """Tokens that a snapshot has to spare over the one before it: a step that ends for it costs about as much."""
 
     def __post_init__(self) -> None:
         for name in ("block_size", "max_len", "max_batch_tokens", "max_sequences"):

@@ -176,8 +176,9 @@ class EngineInfo(msgspec.Struct, frozen=True, tag="ready"):
     of them in an image, which other processes may hold too. `workspace_bytes` is what the largest step takes.
     `overhead_bytes`: private memory that the process had before any of these.
     `groups`: what each group of layers keeps in the cache: a block is of one of them at a time.
-    `max_sequences`: how many a batch may have, 0 where that is not known. `recurrent`: sequences have states that no
-    prefix cache holds. Where no layer attends the blocks have no bytes, and each holds a whole sequence.
+    `max_sequences`: how many a batch may have, 0 where that is not known. Where no layer attends the blocks have no
+    bytes. `recurrent`: sequences have states besides, of which there are `snapshots` rows at borders of blocks,
+    `snapshot_bytes` in all (they are part of the workspace); without any, no prefix is found.
     """
 
     model: str
@@ -200,6 +201,8 @@ class EngineInfo(msgspec.Struct, frozen=True, tag="ready"):
     overhead_bytes: int = 0
     max_sequences: int = 0
     recurrent: bool = False
+    snapshots: int = 0
+    snapshot_bytes: int = 0
     groups: tuple[Rule, ...] = ONE_FULL
 
 

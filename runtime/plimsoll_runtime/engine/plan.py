@@ -62,13 +62,16 @@ class ScheduledSequence(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class StepPlan:
-    """One step: free slots, fill slots, move blocks, then compute `sequences`.
+    """One step: free slots, fill slots, move blocks and states, then compute `sequences`.
 
     Blocks are moved in this order: `spills` (block, host frame) are read before anything overwrites them, `restores`
     (host frame, block) are filled, `block_copies` (source, target) are copied.
 
     Where `num_blocks` is given, the cache has so many from this step on: before that, and after the spills, `moves`
     (source, target) are copied from what is given up. Such a step computes and restores nothing.
+
+    Of recurrent layers' states, `resumes` (row, slot) are copied before the step computes, for sequences that go on
+    from a snapshot, and `snapshots` (slot, row) once it has computed. No row or slot is a target twice.
 
     Steps run in the order in which they were planned. No block is both a source and a target of `block_copies`. A
     sequence may read blocks that another one fills in the same step, for all keys and values of a layer are written
@@ -83,6 +86,8 @@ class StepPlan:
     restores: Sequence[tuple[int, int]] = ()
     moves: Sequence[tuple[int, int]] = ()
     num_blocks: int | None = None
+    resumes: Sequence[tuple[int, int]] = ()
+    snapshots: Sequence[tuple[int, int]] = ()
 
     @property
     def num_tokens(self) -> int:

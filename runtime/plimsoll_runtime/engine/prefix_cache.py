@@ -6,7 +6,8 @@ root, made from the salt; so a name stands for the whole prefix and the tenant, 
 for one hash, and each block it fills costs one more.
 
 Where groups of layers have tables of their own, a prefix is found as far as all of them have what its next token
-reads: all blocks of groups that see the whole context, and of a window the last ones.
+reads: all blocks of groups that see the whole context, and of a window the last ones. Where layers are recurrent, also
+only as far as a snapshot goes: whole blocks then, for nobody can go on from amid one.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from plimsoll_runtime.engine.block_pool import BlockPool
 from plimsoll_runtime.engine.groups.full import Full
 from plimsoll_runtime.engine.groups.rule import ONE_FULL, Rule, first_block
 from plimsoll_runtime.engine.sequence import SequenceState
+from plimsoll_runtime.engine.snapshots.rows import SnapshotRows
 
 
 class Run(NamedTuple):
@@ -53,10 +55,18 @@ class PrefixCache:
     """Finds and publishes the blocks of sequences in a pool, by name and group.
 
     In the first group a block's name is that of its prefix, and in the others it has the group's number behind it.
+    `snapshots` are what recurrent layers need besides, None where there are none.
     """
 
-    def __init__(self, pool: BlockPool, block_size: int, rules: Sequence[Rule] = ONE_FULL) -> None:
+    def __init__(
+        self,
+        pool: BlockPool,
+        block_size: int,
+        rules: Sequence[Rule] = ONE_FULL,
+        snapshots: SnapshotRows | None = None,
+    ) -> None:
         self._pool = pool
+        self._snapshots = snapshots
         self._block_size = block_size
         self._rules = rules
         self._suffixes = [bytes((group,)) if group else b"" for group in range(len(rules))]
@@ -91,9 +101,28 @@ class PrefixCache:
     def agreed(self, sequence: SequenceState, last: int, has: Has) -> int:
         """Most blocks, up to `last`, that a sequence can begin with as all groups have what its next token reads."""
         last = self._full_end(sequence, last, has)
-        while last and (missing := self._missing(sequence, last, has)) is not None:
-            last = missing
+        while last:
+            lower = self._missing(sequence, last, has)
+            if lower is None:
+                lower = self._remembered(sequence, last)
+            if lower == last:
+                break
+            last = lower
         return last
+
+    def _remembered(self, sequence: SequenceState, last: int) -> int:
+        """Most blocks, up to `last`, behind which recurrent layers can go on."""
+        if self._snapshots is not None:
+            while last and not self._snapshots.has(self.name(sequence, 0, last - 1)):
+                last -= 1
+        return last
+
+    def seen(self, sequence: SequenceState, found: int) -> int:
+        """How many of its blocks, more than the `found` ones, another sequence has had, by what the first group has."""
+        last = self._last(sequence)
+        while last > found and self._pool.find(self.name(sequence, 0, last - 1)) is None:
+            last -= 1
+        return max(last, found)
 
     def _full_end(self, sequence: SequenceState, last: int, has: Has) -> int:
         """As far as the groups go that need all blocks."""
@@ -130,6 +159,8 @@ class PrefixCache:
 
     def _last(self, sequence: SequenceState) -> int:
         """How many of its blocks the sequence may reuse, of the last perhaps only a part."""
+        if self._snapshots is not None:
+            return sequence.reusable_tokens // self._block_size
         return min(-(-sequence.reusable_tokens // self._block_size), sequence.known // self._block_size)
 
     def reach(self, sequence: SequenceState, has: Has) -> int:
@@ -155,7 +186,12 @@ class PrefixCache:
         return (self.name(sequence, 0, index) for index in range(first, self._last(sequence)))
 
     def next_blocks(self, sequence: SequenceState) -> list[int] | None:
-        """The blocks, one a group, that the sequence would fill next, full, if it may reuse all of them."""
+        """The blocks, one a group, that the sequence would fill next, full, if it may reuse all of them.
+
+        With recurrent layers none: its states are where it is, and nowhere else.
+        """
+        if self._snapshots is not None:
+            return None
         index = sequence.computed // self._block_size
         if index != sequence.published or (index + 1) * self._block_size > sequence.reusable_tokens:
             return None

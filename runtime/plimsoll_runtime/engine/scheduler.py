@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterable
+from dataclasses import replace
 
 from plimsoll_runtime.engine.admission import Admission
 from plimsoll_runtime.engine.allocator import KvAllocator
@@ -55,6 +56,8 @@ class Scheduler:
             prefix_caching=limits.prefix_caching,
             tiers=tiers,
             rules=limits.groups,
+            snapshots=limits.snapshots,
+            worth=limits.snapshot_worth,
         )
         self._clock = clock
         self._counters = Counters()
@@ -133,6 +136,9 @@ class Scheduler:
         moves, merges = self._kv.moves, self._kv.sharing.end_step()
         freed = self._running.slots.collect_freed()
         plan = StepPlan(build.entries, freed, build.new_slots, moves.copies, moves.spills, moves.restores)
+        if self._kv.borders is not None:
+            rows = self._kv.borders.rows
+            plan = replace(plan, resumes=rows.resumes, snapshots=rows.saves)
         return Step(plan, build.sequences, merges, build.tokens, self._clock())
 
     def _resize(self, wanted: int) -> Step | None:

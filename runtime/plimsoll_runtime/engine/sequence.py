@@ -9,6 +9,7 @@ from enum import Enum
 from plimsoll_runtime.engine.params import SamplingParams
 from plimsoll_runtime.engine.plan import BlockTable
 from plimsoll_runtime.engine.prompt import Prompt
+from plimsoll_runtime.engine.snapshots.marks import Marks
 from plimsoll_runtime.engine.table import Table
 from plimsoll_runtime.engine.tiers.index import Prefetch
 
@@ -48,7 +49,9 @@ class SequenceState:
     For the prefix cache: `names` is the chain of block names behind the tenant's root, `published` how many of its
     blocks are already findable, `restored` how many tokens came back from the tiers when it last began to run,
     `prefetch` what has been or is being read for it from the disk while it waits, `sought` whether the disk was looked
-    at for it since it began to wait. For prompt log probabilities: the first `scored` positions have been reported.
+    at for it since it began to wait. `marks` are about its snapshots, None where no layer is recurrent.
+
+    For prompt log probabilities: the first `scored` positions have been reported.
     """
 
     request_id: str
@@ -84,6 +87,7 @@ class SequenceState:
     prefetch: Prefetch | None = None
     sought: bool = False
     restored: int = 0
+    marks: Marks | None = None
     scored: int = 0
     prompt_logprobs: list[bytes] | None = None
 

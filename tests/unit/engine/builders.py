@@ -31,9 +31,13 @@ def make_core(
     groups: Sequence[Rule] = ONE_FULL,
     tiers: Callable[[SimulatedRunner], TierIndex] | None = None,
     compiler: Compiler | None = None,
+    snapshots: int | None = None,
     **options: Any,
 ) -> tuple[EngineCore, SimulatedRunner]:
-    """A core over a simulated runner (`wrap`ped, if so wanted), which checks its own integrity after every step."""
+    """A core over a simulated runner (`wrap`ped, if so wanted), which checks its own integrity after every step.
+
+    With a number of `snapshots`, none perhaps, the runner is recurrent.
+    """
     defaults = {"max_batch_tokens": 16, "max_sequences": 4, "overlap": False, "check_integrity_every": 1}
     config = EngineConfig(model="simulated", **(defaults | options))
     info = EngineInfo(
@@ -53,8 +57,11 @@ def make_core(
         least_blocks=least_blocks,
         most_blocks=most_blocks,
         groups=tuple(groups),
+        recurrent=snapshots is not None,
+        snapshots=snapshots or 0,
     )
-    runner = SimulatedRunner(num_blocks, block_size, config.max_batch_tokens, config.max_sequences, groups)
+    sizes = (num_blocks, block_size, config.max_batch_tokens, config.max_sequences)
+    runner = SimulatedRunner(*sizes, groups, recurrent=snapshots is not None)
     index = None if tiers is None else tiers(runner)
     return EngineCore(config, info, wrap(runner), *timelines, tiers=index, compiler=compiler), runner
 

@@ -5,6 +5,7 @@ depends on the token, its position, its tenant and the group; what the second on
 rule shows of the first one through the block table up to there; a token is chosen by all that the second ones show. So
 any block that is missing, stale, aliased, copied wrongly, given back too early, found for the wrong prefix, group or
 tenant changes the text, and the text is compared with one computed in a straight line, with no blocks and no batch.
+Where it is `recurrent`, a token is chosen by the slot's state as well, which depends on all tokens since the first.
 
 As in a real runner, a layer of all sequences is written before any of them reads it, and copies come before all.
 """
@@ -61,6 +62,15 @@ def second_layer(context: Sequence[bytes], first: int, start: int, rule: Rule) -
     return [_digest(*context[rule.oldest(p) - first : p + 1 - first]) for p in range(start, end)]
 
 
+def remembered(tokens: Sequence[int], tenant: str, state: bytes = b"") -> list[bytes]:
+    """A recurrent layer's state behind each of these tokens, after what it was before them."""
+    states = []
+    for token in tokens:
+        state = _digest(state, b"%d/" % token, tenant.encode())
+        states.append(state)
+    return states
+
+
 def report(context: Sequence[bytes], target: int) -> TokenLogprob:
     """The log probability of the token that follows a context."""
     number = int.from_bytes(_digest(*context), "little")
@@ -88,7 +98,7 @@ class Answer:
     prompt_logprobs: list[float] | None = None
 
 
-def oracle(request: AddRequest, max_len: int, rules: Sequence[Rule] = ONE_FULL) -> Answer:
+def oracle(request: AddRequest, max_len: int, rules: Sequence[Rule] = ONE_FULL, *, recurrent: bool = False) -> Answer:
     """The answer to a request, computed in a straight line. Greedy, or with a seed."""
     params, tokens = request.params, list(request.prompt_token_ids)
     tenant, answer = tenant_of(params), Answer()
@@ -96,10 +106,10 @@ def oracle(request: AddRequest, max_len: int, rules: Sequence[Rule] = ONE_FULL) 
     limit = limit if params.max_tokens is None else min(limit, params.max_tokens)
     ends = set(params.stop_token_ids) | (set() if params.ignore_eos else {EOS})
     if params.prompt_logprobs is not None:
-        contexts = [_context(tokens[:i], tenant, rules) for i in range(1, len(tokens))]
+        contexts = [_context(tokens[:i], tenant, rules, recurrent) for i in range(1, len(tokens))]
         answer.prompt_logprobs = [report(*each).logprob for each in zip(contexts, tokens[1:], strict=True)]
     while answer.finish_reason is None:
-        token = choose(_context(tokens, tenant, rules), params, params.seed or 0, len(answer.token_ids))
+        token = choose(_context(tokens, tenant, rules, recurrent), params, params.seed or 0, len(answer.token_ids))
         if token is None:
             return Answer(finish_reason="error")
         tokens.append(token)
@@ -123,6 +133,8 @@ class Slot:
     outputs: int
     next_start: int | None = None
     last: int | None = None
+    state: bytes | None = None
+    states: list[bytes] = field(default_factory=list)
 
 
 class SimulatedRunner:
@@ -135,8 +147,11 @@ class SimulatedRunner:
         max_batch_tokens: int,
         max_sequences: int,
         rules: Sequence[Rule] = ONE_FULL,
+        *,
+        recurrent: bool = False,
     ) -> None:
         self.rules = rules
+        self.recurrent = recurrent
         self.most_held = 0
         self.block_size = block_size
         self.max_batch_tokens = max_batch_tokens
@@ -146,6 +161,7 @@ class SimulatedRunner:
         ]
         self.slots: dict[int, Slot] = {}
         self.host: dict[int, Contents] = {}
+        self.rows: dict[int, bytes] = {}
         self.computed_tokens = 0
         self.copies = 0
         self.moves = 0
@@ -159,13 +175,40 @@ class SimulatedRunner:
         assert (plan.num_tokens > 0) == (plan.num_blocks is None), "a step that resizes the cache computes nothing"
         self._fill_slots(plan)
         self._move_blocks(plan)
+        self._resume(plan)
         for sequence in plan.sequences:
             self._check(sequence)
             self._write_first(sequence)
+            self._remember(sequence)
         for sequence in plan.sequences:
             self._write_second(sequence)
+        self._take_snapshots(plan)
         self.computed_tokens += plan.num_tokens
         return StepResult([self._output(sequence) for sequence in plan.sequences])
+
+    def _resume(self, plan: StepPlan) -> None:
+        slots = [slot for _, slot in plan.resumes]
+        assert len(set(slots)) == len(slots)
+        for row, slot in plan.resumes:
+            assert self.slots[slot].next_start is None, "who has begun goes back"
+            self.slots[slot].state = self.rows[row]
+
+    def _remember(self, sequence: ScheduledSequence) -> None:
+        if not self.recurrent:
+            return
+        slot = self.slots[sequence.slot]
+        before = b"" if sequence.start == 0 else slot.state
+        assert before is not None, "a sequence goes on without a state"
+        slot.states = remembered(self._tokens(sequence), tenant_of(slot.init.params), before)
+        slot.state = slot.states[-1]
+
+    def _take_snapshots(self, plan: StepPlan) -> None:
+        rows = [row for _, row in plan.snapshots]
+        assert len(set(rows)) == len(rows)
+        for slot, row in plan.snapshots:
+            state = self.slots[slot].state
+            assert state is not None
+            self.rows[row] = state
 
     def _fill_slots(self, plan: StepPlan) -> None:
         for slot in plan.freed_slots:
@@ -269,7 +312,10 @@ class SimulatedRunner:
     def _context(self, sequence: ScheduledSequence, position: int) -> list[bytes]:
         """What the token at a position sees of all second layers."""
         groups = enumerate(self.rules)
-        return [c for g, rule in groups for c in self._read(1, sequence, g, rule.oldest(position), position + 1)]
+        seen = [c for g, rule in groups for c in self._read(1, sequence, g, rule.oldest(position), position + 1)]
+        if self.recurrent:
+            seen.append(self.slots[sequence.slot].states[position - sequence.start])
+        return seen
 
     def _output(self, sequence: ScheduledSequence) -> SequenceOutput:
         slot, end = self.slots[sequence.slot], sequence.start + len(sequence.token_ids)
@@ -289,13 +335,13 @@ class SimulatedRunner:
         return SequenceOutput(token, report(context, token) if wanted else None, reports)
 
 
-def _context(tokens: Sequence[int], tenant: str, rules: Sequence[Rule]) -> list[bytes]:
+def _context(tokens: Sequence[int], tenant: str, rules: Sequence[Rule], recurrent: bool) -> list[bytes]:
     """What the last of these tokens sees of all second layers."""
     seen = []
     for group, rule in enumerate(rules):
         first = [first_layer(token, position, tenant, group) for position, token in enumerate(tokens)]
         seen += second_layer(first, 0, 0, rule)[rule.oldest(len(tokens) - 1) :]
-    return seen
+    return [*seen, remembered(tokens, tenant)[-1]] if recurrent else seen
 
 
 def _digest(*parts: bytes) -> bytes:

@@ -15,7 +15,7 @@ from simulated import EOS, POISON, VOCAB, Answer, SimulatedRunner, oracle
 from simulated_disk import disk_of
 
 from plimsoll_runtime.engine.groups.full import Full
-from plimsoll_runtime.engine.groups.rule import ONE_FULL, Rule, longest_within, sequence_blocks
+from plimsoll_runtime.engine.groups.rule import NOTHING_READ, ONE_FULL, Rule, longest_within, sequence_blocks
 from plimsoll_runtime.engine.groups.window import SlidingWindow
 from plimsoll_runtime.engine.limits import Limits
 from plimsoll_runtime.engine.messages import AddRequest, RequestOutput
@@ -121,6 +121,9 @@ class Engine(RuleBasedStateMachine):
 
     policy = "fcfs"
     groups: Sequence[Rule] = ONE_FULL
+    recurrent = False
+    snapshots = 0
+    worth = 1
 
     @initialize(
         num_blocks=st.integers(2, 24),
@@ -167,12 +170,15 @@ class Engine(RuleBasedStateMachine):
             paced=burst is not None,
             burst_tokens=burst or budget,
             groups=tuple(self.groups),
+            snapshots=self.snapshots,
+            snapshot_worth=self.worth,
         )
         bursts = self.limits.burst_tokens
         alone = min(STEPS_ALONE, 2 * budget // bursts - 1) if bursts < budget else budget // bursts
         self.patience = depth * (1 + alone)
         self.now_ns = SECOND_NS
-        self.runner = SimulatedRunner(num_blocks, block_size, budget, sequences, self.groups)
+        sizes = (num_blocks, block_size, budget, sequences)
+        self.runner = SimulatedRunner(*sizes, self.groups, recurrent=self.recurrent)
         self.scheduler = Scheduler(self.limits, POLICIES[self.policy](), lambda: self.now_ns, self.tiers())
         self.depth = depth
         self.steps: deque[Step] = deque()
@@ -200,7 +206,7 @@ class Engine(RuleBasedStateMachine):
     def _add(self, request: AddRequest) -> None:
         self.count += 1
         self.scheduler.add(request)
-        answer = oracle(request, self.limits.max_len, self.groups)
+        answer = oracle(request, self.limits.max_len, self.groups, recurrent=self.recurrent)
         self.conversations.append([*request.prompt_token_ids, *answer.token_ids])
         sequence = self.scheduler._sequences[request.request_id]
         work = len(request.prompt_token_ids) + len(answer.token_ids) + 1
@@ -369,6 +375,34 @@ class Grouped(Engine):
         self.begin(**sizes)
 
 
+class Recurrent(Grouped):
+    """With layers that go on from states: in some runs with too few rows for them, or groups that see little or all."""
+
+    recurrent = True
+
+    @initialize(
+        num_blocks=st.integers(24, 60),
+        block_size=st.sampled_from([1, 2, 2, 4]),
+        budget=st.integers(1, 40),
+        sequences=st.sampled_from([1, 2, 4, 8]),
+        caching=st.just(True),
+        depth=st.sampled_from([1, 1, 2, 3]),
+        burst=st.none() | st.integers(1, 12),
+        longest=st.none() | st.integers(1, 30),
+        groups=st.sampled_from([ONE_FULL, ONE_FULL, NOTHING_READ, *GROUPS]),
+        snapshots=st.integers(1, 12),
+        worth=st.sampled_from([1, 4, 8]),
+    )
+    def start(self, *, snapshots: int, worth: int, groups: Sequence[Rule], **sizes: Any) -> None:
+        self.snapshots, self.groups = snapshots, groups
+        self.worth = worth
+        self.begin(**sizes)
+
+
+class RecurrentPriority(Recurrent):
+    policy = "priority"
+
+
 class Tiered(Engine):
     """With host memory, with a disk that fails now and then, or with both: nobody notices but by the time it takes."""
 
@@ -447,6 +481,8 @@ for machine in (
     Deadline,
     Shortest,
     Prefix,
+    Recurrent,
+    RecurrentPriority,
 ):
     machine.TestCase.settings = settings(
         max_examples=60, stateful_step_count=30, deadline=None, suppress_health_check=[HealthCheck.too_slow]
@@ -454,4 +490,5 @@ for machine in (
 TestFcfs, TestPriority, TestDeadline = Engine.TestCase, Priority.TestCase, Deadline.TestCase
 TestShortest, TestPrefix, TestTiered = Shortest.TestCase, Prefix.TestCase, Tiered.TestCase
 TestTieredPriority = TieredPriority.TestCase
+TestRecurrent, TestRecurrentPriority = Recurrent.TestCase, RecurrentPriority.TestCase
 TestGrouped, TestGroupedTiered, TestGroupedPriority = Grouped.TestCase, GroupedTiered.TestCase, GroupedPriority.TestCase

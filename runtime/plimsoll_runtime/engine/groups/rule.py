@@ -18,6 +18,9 @@ Rule = Full | SlidingWindow | Chunked
 ONE_FULL: tuple[Rule, ...] = (Full(),)
 """The groups of a model whose layers all see the whole context."""
 
+NOTHING_READ: tuple[Rule, ...] = (SlidingWindow(1),)
+"""The group of a model in which no layer attends: its blocks have no bytes, and only say what was computed."""
+
 LEAST_CHUNK = 4
 """So many blocks of a prompt can be computed in a step however full the cache is, once its sequence is let in."""
 

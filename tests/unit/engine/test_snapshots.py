@@ -1,0 +1,182 @@
+"""States at borders of blocks: who goes on from where, and what is computed again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from builders import drain, make_core, request, tokens_of
+from simulated import POISON, VOCAB, SimulatedRunner, oracle
+
+from plimsoll_runtime.engine.core import EngineCore
+from plimsoll_runtime.engine.groups.full import Full
+from plimsoll_runtime.engine.groups.rule import NOTHING_READ, ONE_FULL, Rule
+from plimsoll_runtime.engine.groups.window import SlidingWindow
+from plimsoll_runtime.engine.plan import StepPlan, StepResult
+
+BLOCK = 16
+KINDS: list[Sequence[Rule]] = [ONE_FULL, NOTHING_READ, (Full(), SlidingWindow(40))]
+
+
+def recurrent(*, snapshots: int = 16, **options: Any) -> tuple[EngineCore, SimulatedRunner]:
+    defaults = {"num_blocks": 300, "max_model_len": 1000, "max_batch_tokens": 512, "max_sequences": 8}
+    return make_core(block_size=BLOCK, snapshots=snapshots, **(defaults | options))
+
+
+def prompt_of(length: int, first: int = 0) -> list[int]:
+    return [(first + 7 * i + i // 11) % (VOCAB - 1) for i in range(length)]
+
+
+def ask(core: EngineCore, prompts: Sequence[Sequence[int]], **params: Any) -> list[int]:
+    """All at once; each gets the answer that it gets alone. How many of each one's tokens came from the cache."""
+    requests = [request(f"r{number}", prompt, **params) for number, prompt in enumerate(prompts)]
+    for each in requests:
+        core.add(each)
+    told = drain(core)
+    for each in requests:
+        alone = oracle(each, core.info.max_model_len, core.info.groups, recurrent=True)
+        assert tokens_of(told[each.request_id]) == alone.token_ids
+    return [sum(output.cached_tokens for output in told[each.request_id]) for each in requests]
+
+
+@pytest.mark.parametrize("groups", KINDS)
+def test_a_prompt_that_is_asked_again_goes_on_from_its_last_border(groups: Sequence[Rule]) -> None:
+    core, runner = recurrent(groups=groups)
+    prompt = prompt_of(150)
+    assert ask(core, [prompt], max_tokens=2) == [0]
+    before = runner.computed_tokens
+    assert ask(core, [prompt], max_tokens=2) == [144]
+    assert runner.computed_tokens - before == 6 + 1
+    assert ask(core, [[*prompt, 3]], max_tokens=2) == [144]
+
+
+@pytest.mark.parametrize("groups", KINDS)
+def test_what_two_had_in_common_the_third_finds(groups: Sequence[Rule]) -> None:
+    core, runner = recurrent(groups=groups)
+    shared = prompt_of(200)
+    assert ask(core, [[*shared, *prompt_of(40, first)] for first in (1, 2)], max_tokens=2) == [0, 0]
+    before = runner.computed_tokens
+    assert ask(core, [[*shared, *prompt_of(40, 3)]], max_tokens=2) == [192]
+    assert runner.computed_tokens - before == 48 + 1
+
+
+@pytest.mark.parametrize("groups", KINDS)
+def test_of_many_at_once_two_compute_what_they_share(groups: Sequence[Rule]) -> None:
+    core, runner = recurrent(groups=groups)
+    shared = prompt_of(200)
+    found = ask(core, [[*shared, *prompt_of(20, first)] for first in range(8)], max_tokens=1)
+    assert found == [0, 0, *[192] * 6]
+    assert runner.computed_tokens == 8 * 220 - 6 * 192
+
+
+def test_of_equal_prompts_one_is_computed() -> None:
+    core, runner = recurrent()
+    assert ask(core, [prompt_of(150)] * 6, max_tokens=1) == [0, *[144] * 5]
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+def test_the_next_turn_goes_on_from_the_answer(overlap: bool) -> None:
+    """From its last border that is so many tokens behind another snapshot: 64, here, behind the prompt's last."""
+    core, _ = recurrent(overlap=overlap)
+    prompt = prompt_of(100)
+    core.add(request("first", prompt, max_tokens=100))
+    answer = tokens_of(drain(core)["first"])
+    assert ask(core, [[*prompt, *answer, *prompt_of(9, 4)]]) == [160]
+
+
+class Watched:
+    """Keeps the plans of a runner."""
+
+    def __init__(self, runner: Any) -> None:
+        self._runner = runner
+        self.plans: list[StepPlan] = []
+
+    def run(self, plan: StepPlan) -> StepResult:
+        self.plans.append(plan)
+        result: StepResult = self._runner.run(plan)
+        return result
+
+
+def test_chunks_end_where_snapshots_are_taken() -> None:
+    """A long prompt keeps one for itself at the end of each chunk, and one for others at its end."""
+    watched: list[Watched] = []
+
+    def watch(runner: Any) -> Any:
+        watched.append(Watched(runner))
+        return watched[0]
+
+    core, _ = recurrent(wrap=watch, max_batch_tokens=150)
+    ask(core, [prompt_of(350)], max_tokens=1)
+    plans = [plan for plan in watched[0].plans if plan.sequences]
+    assert [plan.num_tokens for plan in plans] == [144, 144, 48, 14]
+    [own], [same], [other], rest = ([row for _, row in plan.snapshots] for plan in plans)
+    assert own == same != other
+    assert not rest
+
+
+def test_a_sequence_that_gave_way_goes_on_from_its_own_snapshot() -> None:
+    core, runner = recurrent(policy="priority", max_sequences=1)
+    slow, urgent = request("slow", prompt_of(100), max_tokens=120, priority=3), request("urgent", [9] * 5, max_tokens=2)
+    core.add(slow)
+    tokens = [token for _ in range(90) for output in core.step().outputs for token in output.token_ids]
+    core.add(urgent)
+    told = drain(core)
+    tokens += tokens_of(told["slow"])
+    assert core.stats.preemptions == 1
+    assert tokens == oracle(slow, core.info.max_model_len, recurrent=True).token_ids
+    known = 100 + 89
+    assert runner.computed_tokens == (100 + 119) + (5 + 1) + known - 1 - 160, "from its last border on it is computed anew"
+
+
+@pytest.mark.parametrize("groups", KINDS)
+def test_with_few_blocks_whoever_gives_way_says_what_it_would_have_said(groups: Sequence[Rule]) -> None:
+    core, _ = recurrent(groups=groups, num_blocks=66, max_model_len=400, max_batch_tokens=64, snapshots=3)
+    ask(core, [prompt_of(60 + 7 * i, i % 3) for i in range(12)], max_tokens=150)
+
+
+def test_the_oldest_goes_first_and_what_is_asked_for_stays() -> None:
+    core, _ = recurrent(snapshots=4)
+    prompts = [prompt_of(100, first) for first in range(6)]
+    for prompt in prompts[:4]:
+        ask(core, [prompt], max_tokens=1)
+    assert ask(core, [prompts[0]], max_tokens=1) == [96]
+    ask(core, [prompts[4]], max_tokens=1)
+    assert ask(core, [prompts[0]], max_tokens=1) == [96]
+    assert ask(core, [prompts[1]], max_tokens=1) == [0]
+
+
+def test_without_rows_nothing_is_found() -> None:
+    core, _ = recurrent(snapshots=0)
+    assert ask(core, [prompt_of(150)] * 3, max_tokens=2) == [0, 0, 0]
+    assert ask(core, [prompt_of(150)], max_tokens=2) == [0]
+
+
+def test_short_prompts_are_not_cut() -> None:
+    core, _ = recurrent()
+    ask(core, [prompt_of(70)], max_tokens=1)
+    steps = core.stats.steps
+    assert ask(core, [prompt_of(63, 1)], max_tokens=1) == [0]
+    assert core.stats.steps == steps + 1
+
+
+def test_a_broken_sequence_leaves_no_snapshot() -> None:
+    core, _ = recurrent()
+    broken = request("broken", prompt_of(150), stop_token_ids=(POISON,))
+    core.add(broken)
+    assert drain(core)["broken"][-1].finish_reason == "error"
+    assert ask(core, [prompt_of(150)]) == [0]
+
+
+def test_forgotten_prefixes_are_not_found() -> None:
+    core, _ = recurrent()
+    ask(core, [prompt_of(150)])
+    core.reset_prefix_cache()
+    assert ask(core, [prompt_of(150)]) == [0]
+
+
+def test_tenants_find_nothing_of_each_other() -> None:
+    core, _ = recurrent()
+    ask(core, [prompt_of(150)], salt="one")
+    assert ask(core, [prompt_of(150)], salt="other") == [0]
+    assert ask(core, [prompt_of(150)], salt="one") == [144]
