@@ -160,15 +160,15 @@ class LLM:
         return vocabulary_of(self._tokenizer, self.info.vocab_size, self.info.eos_token_ids)
 
     def _check_constraints(self, chosen: Sequence[SamplingParams]) -> None:
-        for constraint in dict.fromkeys(params.constraint for params in chosen):
-            if constraint is None:
-                continue
-            try:
+        constraints = dict.fromkeys(params.constraint for params in chosen if params.constraint is not None)
+        try:
+            for constraint in constraints:
                 self._checker.check(constraint)
                 check_tokens(constraint, self.info.vocab_size)
+            if constraints or any(params.thought is not None for params in chosen):
                 self._engine.use(self._vocabulary)
-            except ConstraintError as error:
-                raise UsageError(f"the constraint {error}") from error
+        except ConstraintError as error:
+            raise UsageError(f"the constraint {error}") from error
 
     def _request(self, prompt: Prompt, params: SamplingParams) -> AddRequest:
         ids = self._tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)

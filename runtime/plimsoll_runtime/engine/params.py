@@ -8,6 +8,7 @@ from typing import NamedTuple
 import msgspec
 
 from plimsoll_runtime.engine.constraint import Constraint
+from plimsoll_runtime.engine.thought import Thought
 
 SEED_LIMIT = 2**63
 MAX_LOGPROBS = 20
@@ -68,6 +69,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
       then fails; one that has goes on to its end. None: whenever. The policy "deadline" also orders by it.
     - `constraint`: the language that the answer is taken from; it ends with one of the model's ends as soon as nothing
       may follow. Not together with `min_tokens` and `ignore_eos`, which want it to go on.
+    - `thought`: where the answer thinks, and for how long it may. A constraint holds for what it says afterwards.
     - `stop` strings end the text before themselves unless `include_stop_str_in_output`.
     """
 
@@ -92,6 +94,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     priority: int = 0
     deadline: float | None = None
     constraint: Constraint | None = None
+    thought: Thought | None = None
 
     def __post_init__(self) -> None:
         self._check_lengths()

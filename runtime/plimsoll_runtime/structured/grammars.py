@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
@@ -11,7 +12,7 @@ from plimsoll_runtime.engine.constraint import Constraint, ConstraintError
 from plimsoll_runtime.engine.messages import Vocabulary
 from plimsoll_runtime.structured.grammar import limits, told, written
 from plimsoll_runtime.structured.matcher import Matcher
-from plimsoll_runtime.structured.vocabulary import compiled
+from plimsoll_runtime.structured.vocabulary import TokenBytes, compiled
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
@@ -28,6 +29,7 @@ class Grammars:
 
     def __init__(self) -> None:
         self._vocabulary: Vocabulary | None = None
+        self._spelled: TokenBytes | None = None
         self._tokenizer: LLTokenizer | None = None
         self._pool: ThreadPoolExecutor | None = None
         self._kept: OrderedDict[Constraint, Future[LLMatcher]] = OrderedDict()
@@ -52,13 +54,25 @@ class Grammars:
         """One that has taken nothing yet. Waits where it has to be compiled; raises ConstraintError."""
         return Matcher(self.prepare(constraint).result().deep_copy())
 
+    def spelled(self) -> TokenBytes:
+        """How tokens spell text. Raises ConstraintError where nobody has told."""
+        self._spelled = self._spelled or TokenBytes(self._told())
+        return self._spelled
+
+    def ends(self) -> Sequence[int]:
+        """The tokens that end a text. Raises ConstraintError where nobody has told."""
+        return self._told().end_ids
+
+    def _told(self) -> Vocabulary:
+        if self._vocabulary is None:
+            raise ConstraintError("the engine was not told how its tokens spell text")
+        return self._vocabulary
+
     def _compile(self, constraint: Constraint) -> LLMatcher:
         from llguidance import LLMatcher
 
         if self._tokenizer is None:
-            if self._vocabulary is None:
-                raise ConstraintError("the engine was not told how its tokens spell text")
-            self._tokenizer = compiled(self._vocabulary)
+            self._tokenizer = compiled(self._told())
         matcher = LLMatcher(self._tokenizer, written(constraint), log_level=0, limits=limits())
         if matcher.is_error():
             raise ConstraintError(told(matcher.get_error()))

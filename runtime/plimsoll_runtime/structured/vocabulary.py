@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from plimsoll_runtime.engine.constraint import ConstraintError
@@ -44,6 +45,25 @@ def compiled(vocabulary: Vocabulary) -> LLTokenizer:
     return LLTokenizer(source, n_vocab=len(source.tokens), eos_token=vocabulary.end_ids, slices=[_SLICE])
 
 
+class TokenBytes:
+    """The bytes of each token; none for what is not in the vocabulary."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        lengths = array("I")
+        lengths.frombytes(vocabulary.lengths)
+        self._spelled = vocabulary.spelled
+        self._ends = array("Q", accumulate(lengths))
+
+    def __len__(self) -> int:
+        return len(self._ends)
+
+    def __call__(self, token: int) -> bytes:
+        """Those of one."""
+        if token >= len(self._ends):
+            return b""
+        return self._spelled[self._ends[token - 1] if token else 0 : self._ends[token]]
+
+
 class _Source:
     """What `LLTokenizer` asks of a tokenizer."""
 
@@ -61,10 +81,5 @@ class _Source:
 
 
 def _split(vocabulary: Vocabulary) -> list[bytes]:
-    lengths = array("I")
-    lengths.frombytes(vocabulary.lengths)
-    pieces, at = [], 0
-    for length in lengths:
-        pieces.append(vocabulary.spelled[at : at + length])
-        at += length
-    return pieces
+    piece = TokenBytes(vocabulary)
+    return [piece(token) for token in range(len(piece))]

@@ -1,4 +1,4 @@
-"""Rows whose tokens a grammar chooses among: their masks are computed beside the forward pass."""
+"""Rows whose tokens a grammar or a thought's end chooses among: their masks are computed beside the forward pass."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from torch import Tensor
 from plimsoll_kernels.sampling.masks import TokenMasks, words_of
 from plimsoll_runtime.engine.constraint import ConstraintError
 from plimsoll_runtime.engine.plan import SlotInit
+from plimsoll_runtime.execution.sampling.guide import Guide, guide_of
 from plimsoll_runtime.structured.grammars import Grammars
-from plimsoll_runtime.structured.matcher import Matcher
 
 if TYPE_CHECKING:
     from llguidance import LLExecutor
@@ -24,15 +24,15 @@ MOST_THREADS = 8
 
 
 class ConstrainedRows:
-    """The matchers of all slots, by slot, and the masks of a step's rows.
+    """What guides the sequences in the slots, and the masks of a step's rows.
 
-    Nothing is imported or computed, and no thread started, before a sequence with a constraint comes.
+    Nothing is imported or computed, and no thread started, before a sequence with a constraint or a budget comes.
     """
 
     def __init__(self, vocab_size: int, grammars: Grammars) -> None:
         self._words = words_of(vocab_size)
         self._grammars = grammars
-        self._matchers: dict[int, Matcher] = {}
+        self._guides: dict[int, Guide] = {}
         self._broken: dict[int, str] = {}
         self._under_way: tuple[list[int], Tensor, Future[None]] | None = None
         self._pool: ThreadPoolExecutor | None = None
@@ -40,30 +40,28 @@ class ConstrainedRows:
 
     @property
     def active(self) -> bool:
-        """Whether a slot has a constraint."""
-        return bool(self._matchers or self._broken)
+        """Whether a slot has something that guides it."""
+        return bool(self._guides or self._broken)
 
     def fill(self, init: SlotInit) -> None:
         """A sequence takes a slot, fresh or resumed."""
-        constraint = init.params.constraint
-        if constraint is None:
-            return
         try:
-            matcher = self._grammars.matcher(constraint)
+            guide = guide_of(init, self._grammars)
         except ConstraintError as error:
             self._broken[init.slot] = str(error)
             return
-        matcher.take_all(init.output_ids)
-        self._matchers[init.slot] = matcher
+        if guide is not None:
+            self._guides[init.slot] = guide
 
     def free(self, slot: int) -> None:
         """A slot is empty again."""
-        self._matchers.pop(slot, None)
+        self._guides.pop(slot, None)
         self._broken.pop(slot, None)
 
     def begin(self, slots: Sequence[int]) -> None:
         """Start to compute the masks of the rows that are about to be sampled, in their order."""
-        if not self._matchers or not (limited := [slot for slot in slots if slot in self._matchers]):
+        guides = self._guides
+        if not guides or not (limited := [slot for slot in slots if slot in guides and guides[slot].limits]):
             return
         bits = torch.empty(len(limited), self._words, dtype=torch.int32)
         self._pool = self._pool or ThreadPoolExecutor(1, "plimsoll-masks")
@@ -85,17 +83,21 @@ class ConstrainedRows:
         failed = {}
         for row, (slot, token) in enumerate(zip(slots, tokens, strict=True)):
             error = self._broken.get(slot)
-            if token >= 0 and (matcher := self._matchers.get(slot)) is not None:
-                matcher.take(token)
-                error = matcher.error
+            if token >= 0 and (guide := self._guides.get(slot)) is not None:
+                guide.take(token)
+                error = guide.error
             if error is not None:
                 failed[row] = f"the answer's grammar cannot be followed any further: {error}"
         return failed
 
     def _compute(self, slots: list[int], bits: Tensor) -> None:
-        if self._executor is None:
-            from llguidance import LLExecutor
+        guides = [self._guides[slot] for slot in slots]
+        matchers = [(guide.matcher.inner, row) for row, guide in enumerate(guides) if guide.matcher and guide.matches]
+        if matchers:
+            if self._executor is None:
+                from llguidance import LLExecutor
 
-            self._executor = LLExecutor(min(MOST_THREADS, max(1, len(os.sched_getaffinity(0)) // 2)))
-        matchers = [(self._matchers[slot].inner, row) for row, slot in enumerate(slots)]
-        self._executor.unsafe_compute_mask_ptr(matchers, bits.data_ptr(), 4 * self._words, len(matchers))
+                self._executor = LLExecutor(min(MOST_THREADS, max(1, len(os.sched_getaffinity(0)) // 2)))
+            self._executor.unsafe_compute_mask_ptr(matchers, bits.data_ptr(), 4 * self._words, len(guides))
+        for guide, row in zip(guides, bits.numpy(), strict=True):
+            guide.write(row)
