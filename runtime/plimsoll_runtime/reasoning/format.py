@@ -1,0 +1,62 @@
+"""What a model's own way to write thoughts has to say of itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from plimsoll_runtime.tools.parts import Part
+
+
+@dataclass(frozen=True, slots=True)
+class Marks:
+    """What stands around a thought, as text.
+
+    - `closing` is written where a thought ends because its budget is used up.
+    - `gap` stands between a thought and an answer that is kept to something.
+    - `anywhere`: thoughts begin anywhere in an answer, and not only where it does.
+    - `answer`: what stands before an answer proper, one after the other; None where it is what no thought is.
+    """
+
+    begin: str
+    end: str
+    closing: str
+    gap: str = ""
+    anywhere: bool = False
+    answer: tuple[str, ...] | None = None
+
+
+class ReasoningParser(Protocol):
+    """Reads one answer as it grows."""
+
+    def push(self, text: str) -> Sequence[Part]:
+        """What more text says: `Reasoning` and `Text`. What may be the beginning of a marker is held back."""
+
+    def finish(self) -> Sequence[Part]:
+        """The answer has ended: what was held back and is no marker after all."""
+
+
+class ReasoningFormat(Protocol):
+    """A format."""
+
+    @property
+    def name(self) -> str:
+        """How a user names it."""
+
+    @property
+    def marks(self) -> Marks:
+        """What engines need to know of it, to bound thoughts and to keep answers to schemas behind them."""
+
+    @property
+    def efforts(self) -> Sequence[str] | None:
+        """The values of `reasoning_effort` that models of it have learnt; None where the template says so."""
+
+    def fits(self, template: str) -> bool:
+        """Whether a chat template (Jinja) renders thoughts in this format."""
+
+    def opened_by(self, prompt: str) -> bool:
+        """Whether a prompt ends within a thought."""
+
+    def parser(self, *, opened: bool) -> ReasoningParser:
+        """For one answer, whose prompt has `opened` a thought or not."""

@@ -1,0 +1,104 @@
+"""gpt-oss: thoughts are messages in the channel `analysis`, the answer is one in `final`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from plimsoll_runtime.reasoning.format import Marks
+from plimsoll_runtime.tools.growing import PartReader
+from plimsoll_runtime.tools.harmony import CALL, CHANNEL, END, MESSAGE, RECIPIENT, RETURN, START, Header, header
+from plimsoll_runtime.tools.parts import Reasoning, Text
+from plimsoll_runtime.tools.reading import Ended, NoCall, Page, Reading, before, blanks, either, given
+
+_ENDS = (END, RETURN, CALL)
+_BREAK = "\n\n"
+"""Between two messages that are told as one text."""
+
+
+class Harmony:
+    """Headers and ends are left out, but those of calls of functions, which the format of tools reads."""
+
+    name = "harmony"
+    marks = Marks(
+        begin=f"{CHANNEL}analysis",
+        end=END,
+        closing=f"{END}{START}assistant{CHANNEL}",
+        anywhere=True,
+        answer=(f"{CHANNEL}final", MESSAGE),
+    )
+    efforts: Sequence[str] | None = ("low", "medium", "high")
+
+    def fits(self, template: str) -> bool:
+        """Its channels stand there."""
+        return self.marks.begin in template
+
+    def opened_by(self, prompt: str) -> bool:
+        """Prompts end before a message's header, and so in no thought."""
+        return False
+
+    def parser(self, *, opened: bool) -> PartReader:
+        """For one answer."""
+        page = Page()
+        return PartReader(page, _messages(page))
+
+
+def _messages(page: Page) -> Reading[None]:
+    told: set[type] = set()
+    marker = yield from _first(page)
+    while True:
+        if marker in (START, CHANNEL, RECIPIENT):
+            yield from _message(page, marker, told)
+        page.keep()
+        while (yield from before(page, START, CHANNEL, *_ENDS)):
+            yield from given(page)
+        if page.is_over():
+            return
+        marker = yield from either(page, START, CHANNEL, *_ENDS)
+
+
+def _first(page: Page) -> Reading[str]:
+    """What stands where the answer begins, in the middle of a header that the prompt has begun."""
+    try:
+        yield from blanks(page)
+        found = yield from either(page, START, CHANNEL, RECIPIENT)
+    except Ended:
+        found = ""
+    if not found:
+        page.at = page.kept
+    return found
+
+
+def _message(page: Page, marker: str, told: set[type]) -> Reading[None]:
+    try:
+        found = yield from header(page, marker)
+    except Ended:
+        page.at = len(page.text)
+        return
+    except NoCall:
+        yield from given(page)
+        return
+    page.keep()
+    if found.function is not None:
+        yield Text(found.text)
+        yield from _body(page, Text)
+        yield Text((yield from either(page, *_ENDS)) or END)
+        return
+    kind = _kind(found)
+    if kind in told:
+        yield kind(_BREAK)
+    told.add(kind)
+    yield from _body(page, kind)
+
+
+def _kind(found: Header) -> type[Reasoning] | type[Text]:
+    """What is said to tools of the model's own is part of its thoughts."""
+    return Reasoning if found.channel == "analysis" or found.recipient else Text
+
+
+def _body(page: Page, kind: type[Reasoning] | type[Text]) -> Reading[None]:
+    while piece := (yield from before(page, START, CHANNEL, *_ENDS)):
+        page.keep()
+        yield kind(piece)
+
+
+FORMAT = Harmony()
