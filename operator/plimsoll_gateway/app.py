@@ -208,7 +208,7 @@ class Gateway:
 
     async def _fetch(self, exchange: Exchange, kept: Kept) -> None:
         """Ask the replica that keeps the response. Whose it is, that one knows."""
-        exchange.key = self._keyring.authenticate(exchange.headers.get(b"authorization"))
+        exchange.key = self._keyring.authenticate(exchange.headers)
         exchange.model, replica = self._places.find(kept.response)
         with await exchange.read_body(KEPT_BODY_BYTES, self._budget) as body:
             body.drop()

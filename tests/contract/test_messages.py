@@ -19,8 +19,8 @@ from plimsoll_gateway.relay import NO_SUCH_MODEL
 from plimsoll_runtime.api import dialect as of_runtime
 from plimsoll_runtime.api import models
 from plimsoll_runtime.api import offers as offers_of_runtime
-from plimsoll_runtime.api.access import check_key
 from plimsoll_runtime.api.errors import ApiError, json_response, unavailable
+from plimsoll_runtime.api.keys import ApiKeys
 from plimsoll_runtime.api.record import RequestRecord
 from plimsoll_runtime.api.schemas.message_events import (
     BlockToolUse,
@@ -107,7 +107,7 @@ def test_both_find_the_same_key(authorization: str | None, api_key: str | None) 
     headers = {name: value for name, value in given.items() if value is not None}
     found = given_key({name.encode(): value.encode() for name, value in headers.items()})
     try:
-        taken = check_key(Headers(headers), ("k", "other"))
+        taken = ApiKeys(["k", "other"]).check(Headers(headers))
     except ApiError:
         taken = None
     assert taken == (found.decode() if found in (b"k", b"other") else None)

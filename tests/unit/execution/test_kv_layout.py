@@ -112,7 +112,8 @@ def test_a_block_holds_what_each_group_has(windows: list[int | None], heads: lis
     assert cache.block_bytes == found.block_bytes
     for group, rule in zip(found.groups, found.rules, strict=True):
         assert 16 * 2 * sum(shapes[layer].cached_width for layer in group) <= found.block_bytes
-        assert {shapes[layer].window for layer in group} == {None if rule == Full() else rule.behind + 1}
+        window = rule.behind + 1 if isinstance(rule, SlidingWindow) else None
+        assert {shapes[layer].window for layer in group} == {window}
 
 
 def test_layers_that_cannot_share_memory_are_one_group() -> None:

@@ -48,7 +48,7 @@ def test_pieces_make_no_difference(fields: list[tuple[str, str | None, bytes]], 
         "POST", "http://x", files=files, headers={"content-type": "multipart/form-data; boundary=bz"}
     )
     body = request.read() or b"--bz--\r\n"
-    pieces, at = [], 0
+    pieces, at = list[bytes](), 0
     while at < len(body):
         size = sizes[len(pieces) % len(sizes)]
         pieces.append(body[at : at + size])
