@@ -33,6 +33,7 @@ STATS: tuple[Series, ...] = (
     (COUNTER, "plimsoll_engine_steps", "Steps of the engine.", "steps"),
     (COUNTER, "plimsoll_prompt_tokens", "Prompt tokens computed, without those from the cache.", "prompt_tokens"),
     (COUNTER, "plimsoll_generated_tokens", "Tokens generated.", "generated_tokens"),
+    (COUNTER, "plimsoll_forced_tokens", "Of these, those that a grammar forced: no step chose them.", "forced_tokens"),
     (COUNTER, "plimsoll_prefix_query_tokens", "Prompt tokens looked up in the prefix cache.", "cache_query_tokens"),
     (COUNTER, "plimsoll_prefix_hit_tokens", "Prompt tokens found in the prefix cache.", "cache_hit_tokens"),
     (COUNTER, "plimsoll_preemptions", "Sequences put back for want of blocks, or for more urgent ones.", "preemptions"),

@@ -13,7 +13,7 @@ from plimsoll_runtime.driver.loading import Loaded
 from plimsoll_runtime.driver.model import Backends, Model
 from plimsoll_runtime.engine.config import EngineConfig, overlaps
 from plimsoll_runtime.engine.core import Runner
-from plimsoll_runtime.engine.plan import StepPlan, StepResult
+from plimsoll_runtime.engine.plan import MOST_FORCED, StepPlan, StepResult
 from plimsoll_runtime.engine.timeline import Timeline
 from plimsoll_runtime.errors import UsageError
 from plimsoll_runtime.execution.attention.base import AttentionBackend
@@ -93,9 +93,12 @@ def wire(config: EngineConfig, loaded: Loaded, budget: Budget, probe: Probe | No
     tiers = _tiers(config, model, cache, budget.backends)
     states = _states(config, model)
     vocab_size, grammars = model.outline.facts.vocab_size, Grammars()
-    sampler = Sampler(vocab_size, tuple(model.eos_token_ids), ConstrainedRows(vocab_size, grammars))
+    overlapped = overlaps(config, model.device.type)
+    # A step that is planned before the one before it is over cannot have what that one forces.
+    constrained = ConstrainedRows(vocab_size, grammars, 0 if overlapped else MOST_FORCED)
+    sampler = Sampler(vocab_size, tuple(model.eos_token_ids), constrained)
     timeline = Timeline() if probe is None else probe.timeline
-    runner_timeline = Timeline() if overlaps(config, model.device.type) else timeline
+    runner_timeline = Timeline() if overlapped else timeline
     graphs_of = None if probe is not None else partial(_graphs, config, decoder, cache, states, kv.max_model_len)
     forward_pass = ForwardPass(decoder, cache, budget.backends, graphs_of, runner_timeline, states)
     host = None if tiers is None else tiers.host

@@ -12,7 +12,7 @@ from plimsoll_runtime.engine.admission import Admission
 from plimsoll_runtime.engine.allocator import KvAllocator
 from plimsoll_runtime.engine.limits import Limits
 from plimsoll_runtime.engine.pacing import Pacer
-from plimsoll_runtime.engine.plan import LAST_CHOSEN, ScheduledSequence, SlotInit
+from plimsoll_runtime.engine.plan import LAST_CHOSEN, MOST_FORCED, ScheduledSequence, SlotInit
 from plimsoll_runtime.engine.running import RunningSequences
 from plimsoll_runtime.engine.sequence import Phase, SequenceState
 from plimsoll_runtime.engine.statistics import Counters
@@ -38,14 +38,15 @@ class Batching:
 
     def plan(self) -> StepBuilder:
         """The next step, without any sequence when nothing can be computed before another step is committed."""
-        decodes, prompts = [], []
+        decodes, prompts, decoded = [], [], 0
         for sequence in self._running.sequences:
             left = sequence.length - sequence.computed
-            if left > 1:
+            if left > 1 and not _is_forced(sequence, left):
                 prompts.append(sequence)
-            elif left == 1 and not sequence.ends_by_length:
+            elif left > 0 and not sequence.ends_by_length:
                 decodes.append(sequence)
-        pace = self._pacer.next(len(decodes), len(prompts) + self._admission.newcomers())
+                decoded += left
+        pace = self._pacer.next(decoded, len(prompts) + self._admission.newcomers())
         build = StepBuilder(pace.tokens)
         if pace.alone:
             self._plan_prompts(prompts, build)
@@ -60,23 +61,27 @@ class Batching:
         return build
 
     def _plan_decodes(self, decodes: list[SequenceState], build: StepBuilder) -> None:
-        """Plan the sequences of which one token is to be computed; some may give way to others of them."""
+        """Plan the sequences of which one token is to be computed, and what it forced; some may give way to others."""
         alone = not build.entries
         for sequence in decodes:
             if build.budget == 0:
                 return
-            full = sequence.computed >= sequence.room
-            if sequence.phase is not Phase.RUNNING or (full and not self._make_room(sequence, by_preemption=alone)):
+            if sequence.phase is not Phase.RUNNING:
                 continue
-            self._plan_chunk(sequence, 1, build)
+            count = min(sequence.length - sequence.computed, build.budget)
+            if count > 1 and self._borders is not None:
+                count = self._borders.cut(sequence, count)
+            full = sequence.computed + count > sequence.room
+            if not full or self._make_room(sequence, sequence.computed + count, by_preemption=alone):
+                self._plan_chunk(sequence, count, build)
 
-    def _make_room(self, sequence: SequenceState, *, by_preemption: bool) -> bool:
-        """Give a decode its next blocks, if need be by preempting the newest; False when that is the decode itself.
+    def _make_room(self, sequence: SequenceState, tokens: int, *, by_preemption: bool) -> bool:
+        """Give a decode the blocks for so many tokens, if need be by preempting the newest; False when that is itself.
 
         Only the end of the running ones is touched, where nothing has been planned yet in this step: without prompts
         before.
         """
-        while not self._kv.grow(sequence, sequence.computed + 1):
+        while not self._kv.grow(sequence, tokens):
             if not by_preemption or self._admission.preempt() is sequence:
                 return False
         return True
@@ -150,3 +155,8 @@ class Batching:
         self._kv.sharing.publish(sequence)
         if self._borders is not None and not end % self._block_size:
             self._borders.passed(sequence)
+
+
+def _is_forced(sequence: SequenceState, left: int) -> bool:
+    """Whether what is left to compute are a token that was chosen and those that it forced."""
+    return sequence.computed >= sequence.prompt_len and left <= 1 + MOST_FORCED

@@ -150,6 +150,7 @@ class EngineStats(msgspec.Struct, frozen=True):
     steps: int = 0
     prompt_tokens: int = 0
     generated_tokens: int = 0
+    forced_tokens: int = 0
     cache_query_tokens: int = 0
     cache_hit_tokens: int = 0
     preemptions: int = 0

@@ -9,17 +9,19 @@ from plimsoll_runtime.engine.sequence import SequenceState
 
 
 def token_message(
-    sequence: SequenceState, token: int, logprob: TokenLogprob | None, reason: str | None
+    sequence: SequenceState, tokens: list[int], logprob: TokenLogprob | None, reason: str | None
 ) -> RequestOutput:
-    """A token, and why it is the last one if it is. The first of a request also carries what is told once."""
-    stop_token_id = token if reason == "stop" else None
+    """New tokens, and why the last of them is the last one if it is. The first of a request also carries what is told
+    once.
+    """
+    stop_token_id = tokens[-1] if reason == "stop" else None
     logprobs = [] if logprob is None else [_entry(logprob)]
     if sequence.answered:
-        return RequestOutput(sequence.request_id, [token], logprobs, None, reason, stop_token_id)
+        return RequestOutput(sequence.request_id, tokens, logprobs, None, reason, stop_token_id)
     sequence.answered = True
     return RequestOutput(
         sequence.request_id,
-        [token],
+        tokens,
         logprobs,
         sequence.prompt_logprobs,
         reason,

@@ -105,13 +105,20 @@ class TokenLogprob:
     top: Sequence[tuple[int, float]] = ()
 
 
+MOST_FORCED = 32
+"""How many tokens a sequence may get in a step behind the one that was chosen."""
+
+
 class SequenceOutput(msgspec.Struct, frozen=True):
-    """What came of one scheduled sequence. `error` says why it cannot go on (NaN in its logits, say)."""
+    """What came of one scheduled sequence. `error` says why it cannot go on (NaN in its logits, say). `forced` are the
+    tokens behind the chosen one that nothing else could follow: no step has to choose them.
+    """
 
     token_id: int | None = None
     logprob: TokenLogprob | None = None
     prompt_logprobs: Sequence[TokenLogprob] = ()
     error: str | None = None
+    forced: Sequence[int] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -197,15 +197,21 @@ class Scheduler:
         return engine_stats(self._counters, self._kv, len(self._running.sequences), len(self._admission))
 
     def _append(self, sequence: SequenceState, output: SequenceOutput) -> RequestOutput:
-        """Add the token that was chosen; what its client hears of it."""
-        token = output.token_id
-        if token is None:
+        """Add the token that was chosen, and those that it forces; what its client hears of them."""
+        if output.token_id is None:
             raise ValueError(f"no token came for sequence {sequence.request_id!r}, and no error")
-        sequence.append(token)
         sequence.pending -= 1
-        self._counters.generated_tokens += 1
-        reason = sequence.end_reason(token)
-        message = token_message(sequence, token, output.logprob, reason)
+        sequence.append(output.token_id)
+        tokens, reason = [output.token_id], sequence.end_reason(output.token_id)
+        for token in output.forced:
+            if reason is not None:
+                break
+            sequence.append(token)
+            tokens.append(token)
+            reason = sequence.end_reason(token)
+        self._counters.generated_tokens += len(tokens)
+        self._counters.forced_tokens += len(tokens) - 1
+        message = token_message(sequence, tokens, output.logprob, reason)
         if reason is not None:
             self._policy.learn(sequence)
             self._kv.sharing.publish_last(sequence)

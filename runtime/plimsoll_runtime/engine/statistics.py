@@ -16,6 +16,7 @@ class Counters:
     steps: int = 0
     prompt_tokens: int = 0
     generated_tokens: int = 0
+    forced_tokens: int = 0
     cache_query_tokens: int = 0
     cache_hit_tokens: int = 0
     preemptions: int = 0
@@ -37,6 +38,7 @@ def engine_stats(counters: Counters, kv: KvAllocator, running: int, waiting: int
         steps=counters.steps,
         prompt_tokens=counters.prompt_tokens,
         generated_tokens=counters.generated_tokens,
+        forced_tokens=counters.forced_tokens,
         cache_query_tokens=counters.cache_query_tokens,
         cache_hit_tokens=counters.cache_hit_tokens,
         preemptions=counters.preemptions,

@@ -77,10 +77,21 @@ def report(context: Sequence[bytes], target: int) -> TokenLogprob:
     return TokenLogprob(target, -float(number % 1000) / 100, 1 + number % VOCAB)
 
 
-def choose(context: Sequence[bytes], params: SamplingParams, seed: int, index: int) -> int | None:
-    """Output token `index` after a context; None where the logits are not finite."""
+def follower(token: int | None) -> int | None:
+    """The one token that may follow another, where a grammar says so."""
+    return None if token is None or token % 8 in (0, 4, 5, 7) else token + 1
+
+
+def choose(
+    context: Sequence[bytes], params: SamplingParams, seed: int, index: int, last: int | None = None
+) -> int | None:
+    """Output token `index` after a context, and `last` before it, where a grammar counts; None where the logits are not
+    finite.
+    """
     if POISON in params.stop_token_ids:
         return None
+    if (only := follower(last)) is not None:
+        return only
     draw = b"" if params.greedy else b"%d/%d" % (seed, index)
     token = int.from_bytes(_digest(draw, *context), "little") % VOCAB
     forbidden = set(params.stop_token_ids) | (set() if params.ignore_eos else {EOS})
@@ -98,8 +109,15 @@ class Answer:
     prompt_logprobs: list[float] | None = None
 
 
-def oracle(request: AddRequest, max_len: int, rules: Sequence[Rule] = ONE_FULL, *, recurrent: bool = False) -> Answer:
-    """The answer to a request, computed in a straight line. Greedy, or with a seed."""
+def oracle(
+    request: AddRequest,
+    max_len: int,
+    rules: Sequence[Rule] = ONE_FULL,
+    *,
+    recurrent: bool = False,
+    forces: bool = False,
+) -> Answer:
+    """The answer to a request, computed in a straight line. Greedy, or with a seed; `forces`: by a grammar."""
     params, tokens = request.params, list(request.prompt_token_ids)
     tenant, answer = tenant_of(params), Answer()
     limit = max_len - len(tokens)
@@ -109,7 +127,9 @@ def oracle(request: AddRequest, max_len: int, rules: Sequence[Rule] = ONE_FULL, 
         contexts = [_context(tokens[:i], tenant, rules, recurrent) for i in range(1, len(tokens))]
         answer.prompt_logprobs = [report(*each).logprob for each in zip(contexts, tokens[1:], strict=True)]
     while answer.finish_reason is None:
-        token = choose(_context(tokens, tenant, rules, recurrent), params, params.seed or 0, len(answer.token_ids))
+        last = answer.token_ids[-1] if forces and answer.token_ids else None
+        context = _context(tokens, tenant, rules, recurrent)
+        token = choose(context, params, params.seed or 0, len(answer.token_ids), last)
         if token is None:
             return Answer(finish_reason="error")
         tokens.append(token)
@@ -138,7 +158,10 @@ class Slot:
 
 
 class SimulatedRunner:
-    """Checks every plan as it runs it. `computed_tokens` counts the rows of all steps."""
+    """Checks every plan as it runs it. `computed_tokens` counts the rows of all steps.
+
+    Where a grammar `forces` tokens, up to `most_forced` come in the step that chooses the one before them.
+    """
 
     def __init__(
         self,
@@ -149,7 +172,11 @@ class SimulatedRunner:
         rules: Sequence[Rule] = ONE_FULL,
         *,
         recurrent: bool = False,
+        forces: bool = False,
+        most_forced: int = 0,
     ) -> None:
+        self.forces = forces
+        self.most_forced = most_forced
         self.rules = rules
         self.recurrent = recurrent
         self.most_held = 0
@@ -216,7 +243,7 @@ class SimulatedRunner:
         for init in plan.new_slots:
             assert init.slot not in self.slots, "a slot is taken twice"
             assert 0 <= init.slot < self.max_sequences
-            self.slots[init.slot] = Slot(init, len(init.output_ids))
+            self.slots[init.slot] = Slot(init, len(init.output_ids), last=[None, *init.output_ids][-1])
         names = [s.slot for s in plan.sequences]
         assert len(set(names)) == len(names), "a sequence is in the plan twice"
 
@@ -326,13 +353,18 @@ class SimulatedRunner:
         ]
         if not sequence.sample:
             return SequenceOutput(prompt_logprobs=reports)
-        token = choose(context, slot.init.params, slot.init.seed, slot.outputs)
+        last = slot.last if self.forces and slot.outputs else None
+        token = choose(context, slot.init.params, slot.init.seed, slot.outputs, last)
         slot.last = token or 0
         if token is None:
             return SequenceOutput(error="the logits are not finite")
-        slot.outputs += 1
+        forced = list[int]()
+        while len(forced) < self.most_forced and (only := follower(slot.last)) is not None:
+            forced.append(only)
+            slot.last = only
+        slot.outputs += 1 + len(forced)
         wanted = slot.init.params.logprobs is not None
-        return SequenceOutput(token, report(context, token) if wanted else None, reports)
+        return SequenceOutput(token, report(context, token) if wanted else None, reports, forced=forced)
 
 
 def _context(tokens: Sequence[int], tenant: str, rules: Sequence[Rule], recurrent: bool) -> list[bytes]:

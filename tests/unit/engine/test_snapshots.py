@@ -126,7 +126,9 @@ def test_a_sequence_that_gave_way_goes_on_from_its_own_snapshot() -> None:
     assert core.stats.preemptions == 1
     assert tokens == oracle(slow, core.info.max_model_len, recurrent=True).token_ids
     known = 100 + 89
-    assert runner.computed_tokens == (100 + 119) + (5 + 1) + known - 1 - 160, "from its last border on it is computed anew"
+    assert runner.computed_tokens == (100 + 119) + (5 + 1) + known - 1 - 160, (
+        "from its last border on it is computed anew"
+    )
 
 
 @pytest.mark.parametrize("groups", KINDS)

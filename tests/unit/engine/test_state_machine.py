@@ -21,6 +21,7 @@ from plimsoll_runtime.engine.limits import Limits
 from plimsoll_runtime.engine.messages import AddRequest, RequestOutput
 from plimsoll_runtime.engine.pacing import STEPS_ALONE
 from plimsoll_runtime.engine.params import SamplingParams
+from plimsoll_runtime.engine.plan import MOST_FORCED
 from plimsoll_runtime.engine.policy import (
     SECOND_NS,
     ByPriority,
@@ -122,6 +123,7 @@ class Engine(RuleBasedStateMachine):
     policy = "fcfs"
     groups: Sequence[Rule] = ONE_FULL
     recurrent = False
+    forces = False
     snapshots = 0
     worth = 1
 
@@ -178,7 +180,9 @@ class Engine(RuleBasedStateMachine):
         self.patience = depth * (1 + alone)
         self.now_ns = SECOND_NS
         sizes = (num_blocks, block_size, budget, sequences)
-        self.runner = SimulatedRunner(*sizes, self.groups, recurrent=self.recurrent)
+        ahead = MOST_FORCED if self.forces and depth == 1 else 0
+        kind = {"recurrent": self.recurrent, "forces": self.forces}
+        self.runner = SimulatedRunner(*sizes, self.groups, **kind, most_forced=ahead)
         self.scheduler = Scheduler(self.limits, POLICIES[self.policy](), lambda: self.now_ns, self.tiers())
         self.depth = depth
         self.steps: deque[Step] = deque()
@@ -206,7 +210,8 @@ class Engine(RuleBasedStateMachine):
     def _add(self, request: AddRequest) -> None:
         self.count += 1
         self.scheduler.add(request)
-        answer = oracle(request, self.limits.max_len, self.groups, recurrent=self.recurrent)
+        kind = {"recurrent": self.recurrent, "forces": self.forces}
+        answer = oracle(request, self.limits.max_len, self.groups, **kind)
         self.conversations.append([*request.prompt_token_ids, *answer.token_ids])
         sequence = self.scheduler._sequences[request.request_id]
         work = len(request.prompt_token_ids) + len(answer.token_ids) + 1
@@ -470,6 +475,16 @@ class TieredPriority(Tiered):
     policy = "priority"
 
 
+class Forced(Grouped):
+    """With tokens that nothing else can follow, which come with the ones before them."""
+
+    forces = True
+
+
+class ForcedRecurrent(Recurrent):
+    forces = True
+
+
 for machine in (
     Engine,
     Grouped,
@@ -483,6 +498,8 @@ for machine in (
     Prefix,
     Recurrent,
     RecurrentPriority,
+    Forced,
+    ForcedRecurrent,
 ):
     machine.TestCase.settings = settings(
         max_examples=60, stateful_step_count=30, deadline=None, suppress_health_check=[HealthCheck.too_slow]
@@ -492,3 +509,4 @@ TestShortest, TestPrefix, TestTiered = Shortest.TestCase, Prefix.TestCase, Tiere
 TestTieredPriority = TieredPriority.TestCase
 TestRecurrent, TestRecurrentPriority = Recurrent.TestCase, RecurrentPriority.TestCase
 TestGrouped, TestGroupedTiered, TestGroupedPriority = Grouped.TestCase, GroupedTiered.TestCase, GroupedPriority.TestCase
+TestForced, TestForcedRecurrent = Forced.TestCase, ForcedRecurrent.TestCase

@@ -109,7 +109,9 @@ def test_nobody_else_in_the_batch_notices(llm: LLM) -> None:
 WAYS: dict[str, dict[str, Any]] = {
     "little memory": {"kv_memory": "96KiB", "max_model_len": 64},
     "small chunks": {"max_batch_tokens": 5},
-    "no overlap": {"overlap": False},
+    "forced tokens at once": {"overlap": False},
+    "forced tokens at once, in little memory": {"overlap": False, "kv_memory": "96KiB", "max_model_len": 64},
+    "forced tokens at once, in small chunks": {"overlap": False, "max_batch_tokens": 5},
     "two at a time": {"max_sequences": 2},
     "a process of its own": {"engine": "child"},
 }
@@ -125,9 +127,21 @@ def test_however_it_is_computed_the_answer_is_the_same(llm: LLM, folder: str, wa
     expected = [g.outputs[0].token_ids for g in llm.generate(prompts, wanted)]
     other = load(folder, **WAYS[way])
     assert [g.outputs[0].token_ids for g in other.generate(prompts, wanted)] == expected
-    if way == "little memory":
+    if "little memory" in way:
         assert other.stats.preemptions > 0
+    assert (other.stats.forced_tokens > 0) == ("forced" in way)
     other.close()
+
+
+def test_who_wants_log_probabilities_gets_each_token_by_a_step_of_its_own(folder: str) -> None:
+    llm = load(folder, overlap=False)
+    wanted = [params(Constraint.json(SHAPE), seed=i, logprobs=0 if i % 2 else None) for i in range(4)]
+    for index, generation in enumerate(llm.generate([[5, 6]] * 4, wanted)):
+        [answer] = generation.outputs
+        told = len(answer.logprobs or ())
+        assert told == (len(answer.token_ids) if index % 2 else 0)
+    assert llm.stats.forced_tokens > 0
+    llm.close()
 
 
 def test_log_probabilities_are_the_model_s_own(llm: LLM) -> None:

@@ -5,14 +5,17 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from plimsoll_kernels.sampling.masks import TokenMasks, words_of
 from plimsoll_runtime.engine.constraint import ConstraintError
 from plimsoll_runtime.engine.plan import SlotInit
+from plimsoll_runtime.execution.sampling.ahead import forced
 from plimsoll_runtime.execution.sampling.guide import Guide, guide_of
 from plimsoll_runtime.structured.grammars import Grammars
 
@@ -23,15 +26,28 @@ MOST_THREADS = 8
 """That compute masks: each takes some tens of microseconds."""
 
 
+class Recorded(NamedTuple):
+    """By row: why a sequence cannot go on, and which tokens have to follow the one that was chosen."""
+
+    failed: dict[int, str]
+    forced: dict[int, list[int]]
+
+
 class ConstrainedRows:
     """What guides the sequences in the slots, and the masks of a step's rows.
+
+    Where a row has one token to choose from alone, those that have to follow are found at once, up to `most_forced`:
+    no step is needed to choose them. Not where a sequence tells log probabilities, which only a step knows.
 
     Nothing is imported or computed, and no thread started, before a sequence with a constraint or a budget comes.
     """
 
-    def __init__(self, vocab_size: int, grammars: Grammars) -> None:
+    def __init__(self, vocab_size: int, grammars: Grammars, most_forced: int = 0) -> None:
         self._words = words_of(vocab_size)
         self._grammars = grammars
+        self._most_forced = most_forced
+        self._silent: set[int] = set()
+        self._forced: dict[int, list[int]] = {}
         self._guides: dict[int, Guide] = {}
         self._broken: dict[int, str] = {}
         self._under_way: tuple[list[int], Tensor, Future[None]] | None = None
@@ -52,11 +68,14 @@ class ConstrainedRows:
             return
         if guide is not None:
             self._guides[init.slot] = guide
+            if init.params.logprobs is None:
+                self._silent.add(init.slot)
 
     def free(self, slot: int) -> None:
         """A slot is empty again."""
         self._guides.pop(slot, None)
         self._broken.pop(slot, None)
+        self._silent.discard(slot)
 
     def begin(self, slots: Sequence[int]) -> None:
         """Start to compute the masks of the rows that are about to be sampled, in their order."""
@@ -78,17 +97,22 @@ class ConstrainedRows:
         masked = torch.tensor([rows.get(slot, -1) for slot in slots], dtype=torch.int32)
         return TokenMasks(masked.to(device), bits.to(device))
 
-    def record(self, slots: Sequence[int], tokens: Sequence[int]) -> dict[int, str]:
-        """Take note of the chosen tokens (-1: none); by row, why a sequence cannot go on."""
-        failed = {}
+    def record(self, slots: Sequence[int], tokens: Sequence[int]) -> Recorded:
+        """Take note of the chosen tokens (-1: none)."""
+        failed, forced = {}, {}
         for row, (slot, token) in enumerate(zip(slots, tokens, strict=True)):
             error = self._broken.get(slot)
             if token >= 0 and (guide := self._guides.get(slot)) is not None:
-                guide.take(token)
+                if slot in self._forced:
+                    assert token == self._forced[slot][0], "a token was chosen that the mask forbade"
+                    forced[row] = self._forced[slot][1:]
+                else:
+                    guide.take(token)
                 error = guide.error
             if error is not None:
                 failed[row] = f"the answer's grammar cannot be followed any further: {error}"
-        return failed
+        self._forced.clear()
+        return Recorded(failed, forced)
 
     def _compute(self, slots: list[int], bits: Tensor) -> None:
         guides = [self._guides[slot] for slot in slots]
@@ -99,5 +123,11 @@ class ConstrainedRows:
 
                 self._executor = LLExecutor(min(MOST_THREADS, max(1, len(os.sched_getaffinity(0)) // 2)))
             self._executor.unsafe_compute_mask_ptr(matchers, bits.data_ptr(), 4 * self._words, len(guides))
-        for guide, row in zip(guides, bits.numpy(), strict=True):
+        for slot, guide, row in zip(slots, guides, bits.numpy(), strict=True):
             guide.write(row)
+            if self._most_forced and slot in self._silent:
+                self._lead(slot, guide, row)
+
+    def _lead(self, slot: int, guide: Guide, mask: NDArray[np.int32]) -> None:
+        if tokens := forced(guide, mask, self._grammars.ends(), self._most_forced):
+            self._forced[slot] = tokens

@@ -55,6 +55,12 @@ class Guide:
         if thoughts.over:
             self._thoughts = None
 
+    def fill(self, mask: NDArray[np.int32]) -> None:
+        """The same as `write`, with what the grammar says."""
+        if self.matcher is not None and self.matches:
+            self.matcher.inner.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)
+        self.write(mask)
+
     def write(self, mask: NDArray[np.int32]) -> None:
         """The tokens that may be next, as bits. Where the grammar says something of them, its own are there."""
         thoughts = self._thoughts

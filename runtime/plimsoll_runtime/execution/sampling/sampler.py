@@ -11,7 +11,7 @@ from torch import Tensor
 from plimsoll_kernels.sampling.op import sample
 from plimsoll_runtime.engine.plan import SequenceOutput, SlotInit, TokenLogprob
 from plimsoll_runtime.execution.sampling.adjust import adjust
-from plimsoll_runtime.execution.sampling.constrained import ConstrainedRows
+from plimsoll_runtime.execution.sampling.constrained import ConstrainedRows, Recorded
 from plimsoll_runtime.execution.sampling.logprobs import token_logprobs
 from plimsoll_runtime.execution.sampling.state import NO_TOKEN, SamplingState
 
@@ -74,10 +74,14 @@ class Sampler:
         state.record(rows, tokens)
         if constrained is None and not reports and NO_TOKEN not in tokens:
             return [SequenceOutput(token) for token in tokens]
-        failed = {} if constrained is None else constrained.record(slots, tokens)
+        failed, forced = Recorded({}, {}) if constrained is None else constrained.record(slots, tokens)
         failed |= {row: NOT_FINITE for row, token in enumerate(tokens) if token == NO_TOKEN}
+        for row, more in forced.items():
+            state.record_forced(slots[row], more)
         return [
-            SequenceOutput(error=failed[row]) if row in failed else SequenceOutput(token, reports.get(row))
+            SequenceOutput(error=failed[row])
+            if row in failed
+            else SequenceOutput(token, reports.get(row), forced=forced.get(row, ()))
             for row, token in enumerate(tokens)
         ]
 

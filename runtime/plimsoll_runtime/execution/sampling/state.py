@@ -103,6 +103,14 @@ class SamplingState:
             if adjustments.history is not None and tokens[row] != NO_TOKEN:
                 adjustments.history.add(tokens[row])
 
+    def record_forced(self, slot: int, tokens: Sequence[int]) -> None:
+        """Take note of tokens that a slot got without a choice."""
+        self._arrays.num_outputs[slot] += len(tokens)
+        adjustments = self._adjustments.get(slot)
+        if adjustments is not None and adjustments.history is not None:
+            for token in tokens:
+                adjustments.history.add(token)
+
     def _pick(self, slots: tuple[int, ...], device: torch.device) -> Rows:
         places = self._arrays.places(slots)
         reported = [row for row, slot in enumerate(slots) if slot in self._reports] if self._reports else []
