@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -210,11 +210,39 @@ def test_what_gives_way_is_computed_anew(name: str, saved: Saved) -> None:
         block_size=8,
         check_integrity_every=1,
     )
-    params = SamplingParams(temperature=0.0, max_tokens=24, ignore_eos=True, logprobs=1)
-    asked = prompts((17, 3, 30, 2, 25, 60))
-    answers = [result.outputs[0] for result in llm.generate(list(asked), params)]
+    compare(llm, prompts((17, 3, 30, 2, 25, 60)), 24, folder)
     whole = any(shape.window is None for shape in facts.attention)
     assert bool(llm.stats.preemptions) == whole, "where no layer keeps everything, there are blocks for everybody"
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_is_found_again_goes_on_from_its_states(name: str, saved: Saved) -> None:
+    """Prompts with a common beginning, in chunks, some of them twice, with few blocks: some go on from snapshots."""
+    folder, _ = saved(name)
+    facts = program_of(describe(resolve(str(folder)).config)).facts
+    llm = LLM(
+        str(folder),
+        dtype="float32",
+        threads=1,
+        kv_memory=str(60 * 8 * facts.token_bytes(4)) if facts.attention else None,
+        max_sequences=4,
+        max_model_len=256,
+        max_batch_tokens=90,
+        block_size=8,
+        check_integrity_every=1,
+    )
+    shared, *tails = prompts((130, 30, 20, 47))
+    asked = [shared + tail for tail in tails]
+    compare(llm, [*asked, asked[0]], 12, folder)
+    assert llm.stats.snapshots is not None
+    assert llm.stats.snapshots.resumed >= 2
+    assert llm.stats.cache_hit_tokens >= 2 * 128
+
+
+def compare(llm: LLM, asked: Sequence[list[int]], count: int, folder: Path) -> None:
+    """Each answer's tokens are as likely as they are to Transformers, and none is likelier."""
+    params = SamplingParams(temperature=0.0, max_tokens=count, ignore_eos=True, logprobs=1)
+    answers = [result.outputs[0] for result in llm.generate(list(asked), params)]
     texts = [prompt + list(answer.token_ids) for prompt, answer in zip(asked, answers, strict=True)]
     for prompt, answer, expected in zip(
         asked, answers, of_transformers(loaded_by_transformers(folder), texts), strict=True

@@ -53,6 +53,12 @@ TIERS: tuple[Series, ...] = (
     (COUNTER, "plimsoll_tier_failed_blocks", "Blocks that the disk failed to write or read.", "failed"),
     (COUNTER, "plimsoll_tier_passed_blocks", "Blocks left on the disk as computing promised to be faster.", "passed"),
 )
+SNAPSHOTS: tuple[Series, ...] = (
+    (GAUGE, "plimsoll_state_snapshots", "Room for snapshots of recurrent states.", "rows"),
+    (GAUGE, "plimsoll_state_snapshots_kept", "Snapshots that a request may go on from.", "kept"),
+    (COUNTER, "plimsoll_state_snapshots_taken", "Snapshots taken.", "taken"),
+    (COUNTER, "plimsoll_state_snapshots_resumed", "Times that a sequence went on from one.", "resumed"),
+)
 
 
 def whole_server(state: ServerState) -> str:
@@ -88,6 +94,7 @@ def _model_metrics(views: Sequence[ModelView]) -> Iterator[Metric]:
     text = "Share of the KV cache in use, from 0 to 1."
     yield from _family(GAUGE, "plimsoll_kv_usage_ratio", text, usage)
     yield from _families(TIERS, {name: one.tiers for name, one in stats.items() if one.tiers is not None})
+    yield from _families(SNAPSHOTS, {name: one.snapshots for name, one in stats.items() if one.snapshots is not None})
     yield from _phases(stats)
 
 

@@ -39,6 +39,7 @@ def engine_config(args: argparse.Namespace) -> EngineConfig:
         block_size=args.block_size,
         threads=args.threads,
         prefix_caching=args.prefix_caching,
+        state_snapshots=args.state_snapshots,
         attention_backend=args.attention_backend,
         policy=args.policy,
         overlap=args.overlap,
@@ -155,6 +156,13 @@ def _add_cache(group: argparse._ArgumentGroup) -> None:
         dest="prefix_caching",
         action="store_false",
         help="compute every prompt from its first token",
+    )
+    group.add_argument(
+        "--state-snapshots",
+        type=values.count,
+        metavar="N",
+        help="of models with recurrent layers: how many prefixes have their states kept, each with as much memory as a "
+        "sequence's; 0: no prefix is found (default: a quarter of --max-sequences, at least 8)",
     )
 
 

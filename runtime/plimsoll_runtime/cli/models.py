@@ -93,21 +93,27 @@ def fit(args: argparse.Namespace) -> int:
     from plimsoll_runtime.execution.kv_layout import kv_layout
     from plimsoll_runtime.execution.memory import longest_held
     from plimsoll_runtime.execution.precision import NAMES
+    from plimsoll_runtime.execution.states import snapshot_rows
     from plimsoll_runtime.execution.workspace import LargestStep, by_outline
     from plimsoll_runtime.sizes import parse_size
 
     outline, dtype = _outline(args), NAMES[args.dtype]
     facts = outline.facts
-    layout = kv_layout(facts.attention, facts.max_positions, EngineConfig(model=args.model).block_size, dtype.itemsize)
+    config = EngineConfig(model=args.model, max_batch_tokens=args.max_batch_tokens, max_sequences=args.max_sequences)
+    layout = kv_layout(facts.attention, facts.max_positions, config.block_size, dtype.itemsize)
     whole = layout.sequence_bytes(facts.max_positions) if facts.attention else 0
     weights = outline.weight_bytes(dtype)
-    step = by_outline(outline, dtype, LargestStep(args.max_batch_tokens, args.max_sequences, facts.max_positions))
+    snapshots = snapshot_rows(config, facts)
+    largest = LargestStep(config.max_batch_tokens, config.max_sequences, facts.max_positions, snapshots)
+    step = by_outline(outline, dtype, largest)
     rows = [
         ("weights", _size(weights), f"in {args.dtype}"),
         ("largest step", _size(step), f"{args.max_batch_tokens} tokens, {args.max_sequences} sequences: at most"),
     ]
     if kept := facts.state_bytes(dtype.itemsize):
         rows.append(("states, a sequence", f"{kept / 2**20:.1f} MiB", "however long it is; counted in the step"))
+    if snapshots:
+        rows.append(("snapshots of states", str(snapshots), "so many bytes each; counted in the step"))
     if token := facts.token_bytes(dtype.itemsize):
         rows += [
             ("KV cache, a token", f"{token / 1024:.1f} KiB", f"in {len(facts.attention)} layers"),

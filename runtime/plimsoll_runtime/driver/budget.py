@@ -91,7 +91,7 @@ def share_out(config: EngineConfig, loaded: Loaded, grant: Grant | None) -> Budg
 def _without_cache(config: EngineConfig, loaded: Loaded, grant: Grant | None) -> Budget:
     """The same where no layer attends: what recurrent layers keep is in the workspace."""
     model = loaded.model
-    kv = no_kv_cache(config.max_model_len, model.outline.facts.max_positions, config.max_sequences)
+    kv = no_kv_cache(config, model.outline.facts.max_positions)
     workspace, backends = _workspace(config, model, loaded.decoder, kv.max_model_len)
     if grant is not None:
         grant.check_workspace(workspace)
@@ -102,7 +102,7 @@ def _without_cache(config: EngineConfig, loaded: Loaded, grant: Grant | None) ->
 
 def _workspace(config: EngineConfig, model: Model, decoder: Decoder, longest: int) -> tuple[int, Backends]:
     """Bytes of the largest step that the config allows, and the backends but those that have failed at it."""
-    step = LargestStep(config.max_batch_tokens, config.max_sequences, longest)
+    step = LargestStep(config.max_batch_tokens, config.max_sequences, longest, model.snapshots)
     if model.device.type == "cpu":
         return on_a_cpu(decoder, step), model.backends
     return on_an_accelerator(decoder, model.backends, config.block_size, step)

@@ -103,6 +103,8 @@ def _info(
         workspace_bytes=budget.workspace,
         overhead_bytes=overhead,
         recurrent=wired.states is not None,
+        snapshots=model.snapshots,
+        snapshot_bytes=model.snapshots * model.outline.facts.state_bytes(model.dtype.itemsize),
         groups=kv.groups,
     )
     logger.info(
@@ -117,6 +119,13 @@ def _info(
         info.block_size,
         info.kv_bytes / 2**30,
     )
+    if info.snapshots:
+        logger.info(
+            "%s: %d snapshots of its recurrent states, %.2f GiB of the workspace",
+            info.model,
+            info.snapshots,
+            info.snapshot_bytes / 2**30,
+        )
     return info
 
 

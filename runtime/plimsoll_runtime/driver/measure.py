@@ -40,10 +40,11 @@ def measure(config: EngineConfig, kv: int | None = None) -> Needs:
         model_limit=limit,
     )
     longest = budget.max_model_len
+    step = LargestStep(config.max_batch_tokens, config.max_sequences, longest, model.snapshots)
     return Needs(
         image=image_bytes(model.outline, model.dtype, fused=model.fused) + len(model.described),
         private=model.beside_image,
-        workspace=_workspace(model, LargestStep(config.max_batch_tokens, config.max_sequences, longest)),
+        workspace=_workspace(model, step),
         block_bytes=layout.block_bytes,
         kv_least=max(least, budget.kv_bytes),
         kv_most=max(least, most_kv_bytes(config.max_sequences, longest, layout)),
@@ -54,8 +55,8 @@ def measure(config: EngineConfig, kv: int | None = None) -> Needs:
 
 def _without_cache(config: EngineConfig, model: Model, overhead: int) -> Needs:
     """Where no layer attends: what recurrent layers keep is in the workspace, and any length has room."""
-    budget = no_kv_cache(config.max_model_len, model.outline.facts.max_positions, config.max_sequences)
-    step = LargestStep(config.max_batch_tokens, config.max_sequences, budget.max_model_len)
+    budget = no_kv_cache(config, model.outline.facts.max_positions)
+    step = LargestStep(config.max_batch_tokens, config.max_sequences, budget.max_model_len, model.snapshots)
     return Needs(
         image=image_bytes(model.outline, model.dtype, fused=model.fused) + len(model.described),
         private=model.beside_image,

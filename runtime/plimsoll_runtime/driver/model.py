@@ -22,6 +22,7 @@ from plimsoll_runtime.execution.attention.catalogue import ENTRIES, Target
 from plimsoll_runtime.execution.attention.select import candidates
 from plimsoll_runtime.execution.kv_layout import KvLayout, kv_layout, uniform_layout
 from plimsoll_runtime.execution.precision import NAMES, choose_dtype
+from plimsoll_runtime.execution.states import snapshot_rows
 from plimsoll_runtime.models.composing import program_of
 from plimsoll_runtime.models.foreign.outline import transformers_outline
 from plimsoll_runtime.models.foreign.shipped import own_code
@@ -44,6 +45,7 @@ Backends = Sequence[type[AttentionBackend]]
 class Model:
     """`files` is None where the model wakes: nothing of them is read. `eos_token_ids`: see text.ends.
 
+    `snapshots`: how many of a sequence's recurrent states are kept beside those of sequences.
     `described`: the config.json that the outline was made of, as an image keeps it.
     """
 
@@ -54,6 +56,7 @@ class Model:
     backends: Backends
     eos_token_ids: Sequence[int]
     files: ModelFiles | None
+    snapshots: int
 
     @property
     def fused(self) -> bool:
@@ -122,7 +125,8 @@ def from_files(config: EngineConfig, files: ModelFiles, device: torch.device) ->
     dtype = choose_dtype(config.dtype, files.config, device, quantised=files.format == "gguf", ours=ours)
     backends = candidates(config.attention_backend, _target(config, outline, device, dtype))
     described = json.dumps(files.config).encode()
-    return Model(outline, described, dtype, device, backends, end_ids(files), files)
+    snapshots = snapshot_rows(config, outline.facts)
+    return Model(outline, described, dtype, device, backends, end_ids(files), files, snapshots)
 
 
 def from_image(config: EngineConfig, facts: ImageFacts, device: torch.device) -> Model:
@@ -144,7 +148,8 @@ def from_image(config: EngineConfig, facts: ImageFacts, device: torch.device) ->
     dtype = NAMES[facts.dtype]
     _use_kernels(facts, dtype)
     backends = _backends(config, facts, _target(config, outline, device, dtype))
-    return Model(outline, facts.config, dtype, device, backends, facts.eos_token_ids, None)
+    snapshots = snapshot_rows(config, outline.facts)
+    return Model(outline, facts.config, dtype, device, backends, facts.eos_token_ids, None, snapshots)
 
 
 def facts_of(config: EngineConfig, model: Model, files: ModelFiles) -> ImageFacts:

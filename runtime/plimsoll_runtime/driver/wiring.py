@@ -134,13 +134,13 @@ def _graphs(
 def _states(config: EngineConfig, model: Model) -> StateCache | OwnCaches | None:
     """What is kept of each sequence that may run beside blocks; None where there is nothing."""
     outline, facts = model.outline, model.outline.facts
-    if facts.shares_prefixes:
+    if facts.keeps_only_blocks:
         return None
-    if config.prefix_caching:
+    if config.prefix_caching and not model.snapshots:
         logger.info("%s %s: every prompt is computed from its first token", facts.architecture, _kept(facts))
     if isinstance(outline, TransformersOutline) and outline.own is not None:
         return OwnCaches(outline.own)
-    return StateCache(facts.states, config.max_sequences, model.dtype, model.device)
+    return StateCache(facts.states, config.max_sequences, model.dtype, model.device, snapshots=model.snapshots)
 
 
 def _kept(facts: Facts) -> str:
@@ -151,10 +151,10 @@ def _tiers(config: EngineConfig, model: Model, cache: KvCache, backends: Backend
     if config.kv_disk is None and config.kv_host_memory is None:
         return None
     facts = model.outline.facts
-    if not facts.shares_prefixes:
+    if not facts.keeps_only_blocks:
         raise UsageError(
-            f"--kv-disk and --kv-host-memory keep cached prefixes, and there are none of a model that {_kept(facts)} "
-            f"({facts.architecture}): leave them away"
+            f"--kv-disk and --kv-host-memory keep blocks of cached prefixes, which are not enough for a model that "
+            f"{_kept(facts)} ({facts.architecture}): leave them away"
         )
     files = model.files or resolve(config.model, config.revision, trust_remote_code=config.trust_remote_code)
     return open_tiers(config, files, cache, backends[0])

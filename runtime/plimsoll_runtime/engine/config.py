@@ -16,6 +16,7 @@ _LEAST = {
     "max_batch_tokens": 1,
     "max_sequences": 1,
     "threads": 1,
+    "state_snapshots": 0,
     "check_integrity_every": 0,
 }
 STEP_SECONDS = 60.0
@@ -28,6 +29,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     Raises UsageError when built with a number that no engine can have.
 
+    `state_snapshots`: of models with recurrent layers, how many prefixes' states are kept; None: by `max_sequences`.
     `kv_memory` is a text such as "2GiB" or "40%" (of what weights and steps leave free), `kv_host_memory` and
     `kv_disk_size` likewise, of the host memory and of the disk space that is free. `kv_disk` is the folder for cached
     blocks that the KV cache has no room for.
@@ -57,6 +59,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     block_size: int = 16
     threads: int | None = None
     prefix_caching: bool = True
+    state_snapshots: int | None = None
     attention_backend: str = "auto"
     policy: str = "fcfs"
     overlap: bool | None = None

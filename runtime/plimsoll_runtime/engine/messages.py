@@ -134,12 +134,24 @@ class TierStats(msgspec.Struct, frozen=True):
     passed: int = 0
 
 
+class SnapshotStats(msgspec.Struct, frozen=True):
+    """Snapshots of recurrent states: `rows` for them, `kept` ones that can be found, and counters.
+
+    `taken` were written, and `resumed` ones went on from by sequences.
+    """
+
+    rows: int = 0
+    kept: int = 0
+    taken: int = 0
+    resumed: int = 0
+
+
 class EngineStats(msgspec.Struct, frozen=True):
     """Gauges and counters of an engine, taken after a step. Counters only grow.
 
     `phase_seconds`: seconds spent in each `timeline.StepPhase`; empty where nobody times the steps.
     `cache_hit_tokens` counts what requests found when they were first admitted, in the cache or in the `tiers` (None
-    where there are none).
+    where there are none). `snapshots` is None where there are none.
     """
 
     running: int = 0
@@ -160,6 +172,7 @@ class EngineStats(msgspec.Struct, frozen=True):
     attention_fallbacks: int = 0
     phase_seconds: tuple[float, ...] = ()
     tiers: TierStats | None = None
+    snapshots: SnapshotStats | None = None
 
 
 class LoadProgress(msgspec.Struct, frozen=True, tag="progress"):

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from plimsoll_runtime.engine.allocator import KvAllocator
-from plimsoll_runtime.engine.messages import EngineStats, TierStats
+from plimsoll_runtime.engine.messages import EngineStats, SnapshotStats, TierStats
+from plimsoll_runtime.engine.snapshots.borders import Borders
+from plimsoll_runtime.engine.tiers.prefixes import TieredPrefixes
 
 
 @dataclass(slots=True)
@@ -45,14 +47,18 @@ def engine_stats(counters: Counters, kv: KvAllocator, running: int, waiting: int
         evictions=pool.evictions,
         expired=counters.expired,
         broken_off=counters.broken_off,
-        tiers=None if kv.tiers is None else _tier_stats(counters, kv),
+        tiers=None if kv.tiers is None else _tier_stats(counters, kv.tiers),
+        snapshots=None if kv.borders is None else _snapshot_stats(kv.borders),
     )
 
 
-def _tier_stats(counters: Counters, kv: KvAllocator) -> TierStats:
-    assert kv.tiers is not None
-    index = kv.tiers.index
-    counts = index.counts
+def _snapshot_stats(borders: Borders) -> SnapshotStats:
+    rows = borders.rows
+    return SnapshotStats(rows.pool.total, rows.pool.named, rows.counts.taken, rows.counts.resumed)
+
+
+def _tier_stats(counters: Counters, tiers: TieredPrefixes) -> TierStats:
+    index, counts = tiers.index, tiers.index.counts
     return TierStats(
         host_blocks=index.frames_used,
         disk_blocks=index.disk_used,

@@ -88,6 +88,16 @@ class ForwardPass:
                 first = first or failure
                 self._fall_back(failure, first)
 
+    def resume(self, pairs: Sequence[tuple[int, int]]) -> None:
+        """Have the states of sequences that begin now, (snapshot, slot)."""
+        assert isinstance(self._states, StateCache)
+        self._states.resume(pairs)
+
+    def take_snapshots(self, pairs: Sequence[tuple[int, int]]) -> None:
+        """Keep the states that the last pass has left, (slot, snapshot)."""
+        assert isinstance(self._states, StateCache)
+        self._states.take_snapshots(pairs)
+
     def free(self, slots: Iterable[int]) -> None:
         """No sequence is in these slots any more."""
         if self._states is not None:

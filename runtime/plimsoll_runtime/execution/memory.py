@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import psutil
 import torch
 
-from plimsoll_runtime.engine.groups.rule import ONE_FULL, Rule, longest_within, sequence_blocks
+from plimsoll_runtime.engine.config import EngineConfig
+from plimsoll_runtime.engine.groups.rule import NOTHING_READ, Rule, longest_within, sequence_blocks
 from plimsoll_runtime.errors import MemoryLimitError, UsageError
 from plimsoll_runtime.execution.cgroup import cgroup_left
 from plimsoll_runtime.execution.kv_layout import KvLayout
@@ -21,6 +22,8 @@ from plimsoll_runtime.sizes import is_share, parse_size
 
 DEFAULT_SHARE_CPU = 0.25
 DEFAULT_SHARE_GPU = 0.9
+NAMED_BLOCKS = 4096
+"""Blocks that say of prefixes that they were computed before, where blocks have no bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +86,8 @@ def check_step_fits(room: Room) -> None:
     """Raises MemoryLimitError where the largest step has no room beside the weights."""
     if room.workspace > room.free:
         raise MemoryLimitError(
-            f"{room}, with what recurrent layers keep of every sequence: lower --max-sequences or --max-batch-tokens, "
-            "or raise the memory limit"
+            f"{room}, with what recurrent layers keep of every sequence: lower --max-sequences, --state-snapshots or "
+            "--max-batch-tokens, or raise the memory limit"
         )
 
 
@@ -167,16 +170,17 @@ def granted_kv_cache(
     return _budget(layout, kv // block_bytes, most // block_bytes, max_model_len or capacity)
 
 
-def no_kv_cache(max_model_len: int | None, model_limit: int, max_sequences: int) -> KvBudget:
-    """Of a decoder none of whose layers attends: blocks of no bytes, each of which holds a whole sequence.
+def no_kv_cache(config: EngineConfig, model_limit: int) -> KvBudget:
+    """Of a decoder none of whose layers attends: blocks of no bytes, which only say which tokens were computed.
 
-    There is one for each sequence that may run, and the one that the scheduler keeps for its next token, so that slots
-    alone bound how many run.
+    There are enough for all sequences that may run, for one more of each that the scheduler keeps for its next token
+    and for what a step computes, so that slots alone bound how many run, and some for prefixes of earlier ones.
     """
-    _check_length(max_model_len, model_limit)
-    longest = max_model_len or model_limit
-    num_blocks = 2 * max_sequences + 1
-    return KvBudget(num_blocks, longest, 0, num_blocks, num_blocks, longest, ONE_FULL)
+    _check_length(config.max_model_len, model_limit)
+    longest, size = config.max_model_len or model_limit, config.block_size
+    each = sequence_blocks(NOTHING_READ, longest, size) + 1
+    num_blocks = config.max_sequences * each + -(-config.max_batch_tokens // size) + NAMED_BLOCKS + 1
+    return KvBudget(num_blocks, longest, 0, num_blocks, num_blocks, size, NOTHING_READ)
 
 
 def least_kv_bytes(max_model_len: int | None, model_limit: int, layout: KvLayout) -> int:

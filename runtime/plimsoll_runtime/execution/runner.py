@@ -65,7 +65,11 @@ class ModelRunner:
             self._sampler.begin([s.slot for s in plan.sequences if s.sample])
         if not plan.sequences:
             return StepResult((), self._forward_pass.fallbacks)
+        if plan.resumes:
+            self._forward_pass.resume(plan.resumes)
         hidden, last_rows = self._forward(plan)
+        if plan.snapshots:
+            self._forward_pass.take_snapshots(plan.snapshots)
         sampled = self._sample(plan.sequences, hidden, last_rows)
         reports = self._prompt_reports(plan.sequences, hidden, last_rows)
         outputs = [_merge(s, sampled, reports) for s in plan.sequences]

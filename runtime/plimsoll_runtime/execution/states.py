@@ -1,4 +1,4 @@
-"""What recurrent layers keep: a tensor for each state, with a row for each of the runner's slots."""
+"""What recurrent layers keep: a tensor for each state, with a row for each of the runner's slots, and for snapshots."""
 
 from __future__ import annotations
 
@@ -7,22 +7,58 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor
 
+from plimsoll_runtime.engine.config import EngineConfig
+from plimsoll_runtime.errors import UsageError
+from plimsoll_runtime.models.program import Facts
 from plimsoll_runtime.models.spans import Spans
 from plimsoll_runtime.models.spec.state import StateShape
 
+LEAST_SNAPSHOTS = 8
+SEQUENCES_A_SNAPSHOT = 4
+"""Where nobody says how many snapshots there are to be: one for so many sequences, and at least so many."""
+
+
+def snapshot_rows(config: EngineConfig, facts: Facts) -> int:
+    """How many snapshots of a sequence's states there is room for. Raises UsageError for a number that is none's."""
+    if config.state_snapshots and not facts.states:
+        raise UsageError(
+            f"--state-snapshots {config.state_snapshots} is for models whose recurrent layers keep states that we can "
+            f"copy, and {facts.architecture} has none: leave it away"
+        )
+    if config.state_snapshots and not config.prefix_caching:
+        raise UsageError(
+            f"--state-snapshots {config.state_snapshots} keeps what is known of prefixes, and --no-prefix-caching "
+            "forbids that; leave one away"
+        )
+    if not facts.states or not config.prefix_caching:
+        return 0
+    if config.state_snapshots is not None:
+        return config.state_snapshots
+    return max(LEAST_SNAPSHOTS, config.max_sequences // SEQUENCES_A_SNAPSHOT)
+
 
 class StateCache:
-    """`slots` rows for sequences, and one more that belongs to nobody: padding may point at it.
+    """`slots` rows for sequences, one more that belongs to nobody (padding may point at it), and `snapshots` behind.
 
-    A row is never cleared: whoever begins at position 0 reads zeros, whatever the row's last owner has left there.
+    A slot's row is never cleared: whoever begins at position 0 reads zeros, whatever its last owner has left there.
     """
 
-    def __init__(self, shapes: Sequence[StateShape], slots: int, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(
+        self,
+        shapes: Sequence[StateShape],
+        slots: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        *,
+        snapshots: int = 0,
+    ) -> None:
         self.nobody = slots
+        self.snapshots = snapshots
         self.device = device
         # Zeros and not `empty`: on a CPU the pages are not taken before they are written.
+        rows = slots + 1 + snapshots
         self.tensors = [
-            torch.zeros((slots + 1, *each.shape), dtype=torch.float32 if each.wide else dtype, device=device)
+            torch.zeros((rows, *each.shape), dtype=torch.float32 if each.wide else dtype, device=device)
             for each in shapes
         ]
 
@@ -42,6 +78,19 @@ class StateCache:
 
     def free(self, slots: Iterable[int]) -> None:
         """These slots are nobody's. Their rows stay as they are (see above)."""
+
+    def resume(self, pairs: Sequence[tuple[int, int]]) -> None:
+        """Copy snapshots, numbered from 1 on, to slots: (snapshot, slot)."""
+        self._copy([(self.nobody + snapshot, slot) for snapshot, slot in pairs])
+
+    def take_snapshots(self, pairs: Sequence[tuple[int, int]]) -> None:
+        """Copy what slots have now: (slot, snapshot)."""
+        self._copy([(slot, self.nobody + snapshot) for slot, snapshot in pairs])
+
+    def _copy(self, pairs: Sequence[tuple[int, int]]) -> None:
+        sources, targets = torch.tensor(pairs, device=self.device).unbind(1)
+        for tensor in self.tensors:
+            tensor.index_copy_(0, targets, tensor.index_select(0, sources))
 
     def over(self, rows: Tensor, positions: Tensor) -> StepStates:
         """A step of one row each, whose slots and positions are on the device already."""

@@ -35,11 +35,15 @@ TILES = 8 * 2**20
 
 @dataclass(frozen=True, slots=True)
 class LargestStep:
-    """`rows` tokens at once, `sequences` of which choose a token, in sequences of at most `longest` tokens."""
+    """`rows` tokens at once, `sequences` of which choose a token, in sequences of at most `longest` tokens.
+
+    `snapshots`: rows of states that are kept beside those of sequences.
+    """
 
     rows: int
     sequences: int
     longest: int
+    snapshots: int = 0
 
     def logits_rows(self, vocab_size: int) -> int:
         """Rows of logits at once: the sequences', or those of a prompt whose log probabilities were asked for."""
@@ -131,8 +135,11 @@ def _choosing(facts: Facts, step: LargestStep) -> int:
 
 
 def _states(facts: Facts, size: int, step: LargestStep) -> int:
-    """What recurrent layers keep of all sequences and of nobody, and what a step makes of it before it is put there."""
-    return (2 * step.sequences + 1) * facts.state_bytes(size)
+    """What recurrent layers keep: of all sequences, what a step makes of it before it is put there, and snapshots.
+
+    One row belongs to nobody.
+    """
+    return (2 * step.sequences + 1 + step.snapshots) * facts.state_bytes(size)
 
 
 def _torch_bytes(outline: Outline, size: int, step: LargestStep, logits_rows: int) -> int:

@@ -44,8 +44,8 @@ class Facts:
     own: tuple[OwnCache, ...] = ()
 
     @property
-    def shares_prefixes(self) -> bool:
-        """Whether what is kept of a sequence's beginning serves another that begins so."""
+    def keeps_only_blocks(self) -> bool:
+        """Whether all that is kept of a sequence lies in blocks."""
         return not self.states and not self.own
 
     def token_bytes(self, element_bytes: int) -> int:

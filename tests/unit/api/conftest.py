@@ -30,6 +30,7 @@ from plimsoll_runtime.engine.messages import (
     EngineStats,
     LogprobEntry,
     RequestOutput,
+    SnapshotStats,
     TierStats,
     Vocabulary,
 )
@@ -183,6 +184,7 @@ class FakeEngine:
                 failed=1,
                 passed=8,
             ),
+            snapshots=SnapshotStats(rows=12, kept=9, taken=31, resumed=21),
         )
         self.running: set[str] = set()
         self.changed = asyncio.Event()

@@ -47,13 +47,36 @@ def test_a_model_in_which_nothing_attends_has_no_cache(mamba: str) -> None:
 
 
 @pytest.mark.parametrize("model", ["mamba", "lfm2"])
-def test_no_prefix_is_found(model: str, request: pytest.FixtureRequest) -> None:
+def test_a_prefix_is_found_as_far_as_its_snapshot(model: str, request: pytest.FixtureRequest) -> None:
     kv: dict[str, Any] = {} if model == "mamba" else {"kv_memory": "1MiB"}
-    llm = LLM(request.getfixturevalue(model), **OPTIONS, **kv)
-    prompt = list(range(20)) * 4
+    folder, prompt = request.getfixturevalue(model), list(range(20)) * 4
+    llm = LLM(folder, **OPTIONS, **kv)
     first, again = (llm.generate([prompt], GREEDY)[0] for _ in range(2))
-    assert first.outputs[0].token_ids == again.outputs[0].token_ids
-    assert (llm.stats.cache_hit_tokens, llm.stats.prompt_tokens) == (0, 160)
+    assert (llm.stats.cache_hit_tokens, llm.stats.prompt_tokens) == (64, 80 + 16)
+    assert (llm.info.snapshots, again.cached_tokens) == (8, 64)
+    without = LLM(folder, **OPTIONS, **kv, state_snapshots=0)
+    alone = [without.generate([prompt], GREEDY)[0] for _ in range(2)]
+    assert (without.stats.cache_hit_tokens, without.stats.prompt_tokens) == (0, 160)
+    assert len({tuple(result.outputs[0].token_ids) for result in (first, again, *alone)}) == 1
+
+
+def test_snapshots_are_paid_from_the_same_memory(mamba: str) -> None:
+    kept = outline_of(resolve(mamba).config).facts.state_bytes(4)
+    few, more = (measure(EngineConfig(model=mamba, **OPTIONS, state_snapshots=n)) for n in (0, 40))
+    assert more.workspace - few.workspace == 40 * kept
+    llm = LLM(mamba, **OPTIONS, state_snapshots=40)
+    assert llm.info.snapshot_bytes == 40 * kept
+    assert (llm.info.workspace_bytes, llm.info.snapshots) == (more.workspace, 40)
+
+
+def test_snapshots_that_serve_nothing_are_refused(mamba: str, tmp_path: Path) -> None:
+    save_model(make_model("LlamaConfig", {}), tmp_path)
+    for options, told in (
+        ({"model": str(tmp_path)}, "is for models whose recurrent layers keep states that we can copy"),
+        ({"prefix_caching": False}, "keeps what is known of prefixes, and --no-prefix-caching forbids that"),
+    ):
+        with pytest.raises(UsageError, match=f"--state-snapshots 3 {told}"):
+            measure(EngineConfig(**{"model": mamba, **OPTIONS, "state_snapshots": 3, **options}))
 
 
 def test_what_is_kept_of_sequences_is_counted(mamba: str) -> None:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.engine.core import EngineCore
+from plimsoll_runtime.engine.groups.rule import NOTHING_READ, ONE_FULL, Rule
 from plimsoll_runtime.engine.messages import AddRequest, EngineInfo
 from plimsoll_runtime.engine.params import SamplingParams
 from plimsoll_runtime.execution.attention.base import AttentionBackend, AttentionBatch
@@ -94,9 +95,18 @@ def answer(prompt: Sequence[int], count: int) -> list[int] | None:
     return tokens[len(prompt) :]
 
 
-def make_core(num_blocks: int, tokens: int, *, overlap: bool, graphs: bool) -> EngineCore:
+def make_core(
+    num_blocks: int,
+    tokens: int,
+    *,
+    overlap: bool,
+    graphs: bool,
+    snapshots: int = 0,
+    groups: Sequence[Rule] = ONE_FULL,
+    longest: int = 40,
+) -> EngineCore:
     cache = KvCache([], num_blocks, BLOCK, torch.float32, CPU)
-    states = StateCache(FACTS.states, SLOTS, torch.float32, CPU)
+    states = StateCache(FACTS.states, SLOTS, torch.float32, CPU, snapshots=snapshots)
     for tensor in states.tensors:
         tensor.fill_(torch.nan)
     decoder: Any = Remembering()
@@ -105,7 +115,9 @@ def make_core(num_blocks: int, tokens: int, *, overlap: bool, graphs: bool) -> E
         if not graphs:
             return None
         assert isinstance(backend, NoAttention)
-        return GraphedDecoder(decoder, backend, cache, Recorder(), max_sequences=SLOTS, max_model_len=64, states=states)
+        return GraphedDecoder(
+            decoder, backend, cache, Recorder(), max_sequences=SLOTS, max_model_len=256, states=states
+        )
 
     forward = ForwardPass(decoder, cache, [NoAttention], graphs_of, states=states)
     runner = ModelRunner(decoder, forward, cache, Sampler(VOCAB, ()), SLOTS)
@@ -113,7 +125,21 @@ def make_core(num_blocks: int, tokens: int, *, overlap: bool, graphs: bool) -> E
         model="m", max_batch_tokens=tokens, max_sequences=SLOTS, overlap=overlap, check_integrity_every=1
     )
     info = EngineInfo(
-        "m", "Remembering", "float32", "cpu", "none", VOCAB, 40, BLOCK, num_blocks, 0, 0, [], recurrent=True
+        "m",
+        "Remembering",
+        "float32",
+        "cpu",
+        "none",
+        VOCAB,
+        longest,
+        BLOCK,
+        num_blocks,
+        0,
+        0,
+        [],
+        recurrent=True,
+        snapshots=snapshots,
+        groups=tuple(groups),
     )
     return EngineCore(config, info, runner)
 
@@ -186,6 +212,49 @@ def test_somebody_is_preempted(overlap: bool, graphs: bool) -> None:
     assert core.stats.preemptions > 0
     for name in "abc":
         assert heard[name] == answer([1, 2, 3, 4, 5, 6, ord(name) - 97], 20)
+
+
+SHARED = [(3 * i + i // 7) % (VOCAB - 1) for i in range(200)]
+FOLLOWING = st.tuples(st.integers(60, 180), st.lists(st.integers(0, VOCAB - 2), min_size=1, max_size=80))
+
+
+@pytest.mark.parametrize("graphs", [False, True])
+@pytest.mark.parametrize("groups", [ONE_FULL, NOTHING_READ])
+@settings(deadline=None, max_examples=8)
+@given(
+    asked=st.lists(FOLLOWING, min_size=3, max_size=8),
+    tokens=st.integers(20, 300),
+    overlap=st.booleans(),
+    snapshots=st.integers(1, 8),
+    steps=st.integers(0, 3),
+)
+def test_whoever_goes_on_from_a_snapshot_says_what_it_says_alone(
+    graphs: bool,
+    groups: Sequence[Rule],
+    asked: Sequence[tuple[int, list[int]]],
+    tokens: int,
+    overlap: bool,
+    snapshots: int,
+    steps: int,
+) -> None:
+    """Prompts that share a beginning, then each of them again, with few blocks and rows."""
+    core = make_core(90, tokens, overlap=overlap, graphs=graphs, snapshots=snapshots, groups=groups, longest=320)
+    prompts = [[*SHARED[:length], *tail] for length, tail in asked] * 2
+    heard: dict[str, list[int]] = {}
+
+    def step() -> None:
+        for output in core.step().outputs:
+            heard.setdefault(output.request_id, []).extend(output.token_ids)
+
+    for name, prompt in enumerate(prompts):
+        core.add(AddRequest(str(name), prompt, SamplingParams(temperature=0.0, max_tokens=24, ignore_eos=True)))
+        for _ in range(steps):
+            step()
+    while core.has_work:
+        step()
+    assert [heard[str(name)] for name in range(len(prompts))] == [answer(prompt, 24) for prompt in prompts]
+    assert core.stats.snapshots is not None
+    assert core.stats.snapshots.resumed or snapshots < 3
 
 
 class FailsOnce(ReferenceBackend):

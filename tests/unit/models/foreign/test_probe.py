@@ -198,7 +198,7 @@ def test_who_does_not_get_our_attention_has_a_cache_of_its_own(
         probe(kind, theirs)
     outline = transformers_outline(config)
     assert outline.own is not None
-    assert not outline.facts.shares_prefixes
+    assert not outline.facts.keeps_only_blocks
     assert "with caches of its own" in str(outline)
 
 
