@@ -95,6 +95,7 @@ def test_a_backend_is_asked_without_keys() -> None:
     queries = torch.randn(5, 32)
     found = run(Step(torch.zeros(5), torch.arange(5), {}, attention), queries)
     assert asked == [(3, (5, 4, 8), None, None, None)]
+    assert isinstance(found, Tensor)
     assert torch.equal(found, queries)
 
 
