@@ -35,8 +35,14 @@ MODELS: dict[str, tuple[int, int, int, int, int]] = {
     "Gemma 3 12B": (48, 6, 1024, 8, 256),
     "Gemma 3 27B": (62, 6, 1024, 16, 128),
     "gpt-oss 20B": (24, 2, 128, 8, 64),
+    "Gemma 3n E4B": (20, 5, 512, 2, 256),
+    "Gemma 4 of 30 layers": (30, 6, 512, 4, 256),
 }
-"""Layers, of which every n-th sees the whole context, the window of the others, KV heads and their size."""
+"""Layers with keys of their own, of which every n-th sees the whole context, the window of the others, KV heads and
+their size.
+"""
+OF_FULL = {"Gemma 4 of 30 layers": (4, 512)}
+"""KV heads and their size of layers that see the whole context, where they are others."""
 
 
 class Counter:
@@ -56,8 +62,10 @@ class Counter:
 def shapes_of(model: str) -> list[AttentionShape]:
     """One a layer."""
     layers, every, window, kv_heads, head_dim = MODELS[model]
-    windows = [None if layer % every == every - 1 else window for layer in range(layers)]
-    return [AttentionShape(kv_heads, kv_heads, head_dim, 1.0, window=each) for each in windows]
+    heads, size = OF_FULL.get(model, (kv_heads, head_dim))
+    full = AttentionShape(heads, heads, size, 1.0)
+    windowed = AttentionShape(kv_heads, kv_heads, head_dim, 1.0, window=window)
+    return [full if layer % every == every - 1 else windowed for layer in range(layers)]
 
 
 def held(layout: KvLayout, cache_bytes: int) -> int:
@@ -86,7 +94,7 @@ def measure(chosen: Options) -> dict[str, Any]:
         plain = kv_layout([_without_window(shape) for shape in shapes], LONGEST, 16, BYTES_PER_ELEMENT)
         cache = CACHE_SEQUENCES * CONTEXT // 16 * plain.block_bytes
         one, many = held(plain, cache), held(grouped, cache)
-        unused = 1 - len(shapes) / (len(grouped.groups) * max(map(len, grouped.groups)))
+        unused = 1 - plain.block_bytes / (len(grouped.groups) * grouped.block_bytes)
         found[model] = {
             "groups": len(grouped.groups),
             "one_table": one,

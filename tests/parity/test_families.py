@@ -9,16 +9,19 @@ from typing import Any
 
 import pytest
 import torch
-from model_support.cases import Case, Saved, saved_cases
+from model_support.cases import VISIBLE, Case, Saved, saved_cases, with_mistakes
 from model_support.configs import LATENT, MSCALED
 from model_support.forward import largest_difference, loaded_by_transformers, of_engine, of_transformers
-from model_support.specs import MIXTURES, RECURRENT
+from model_support.specs import MIXTURES, RECURRENT, with_ropes
 from model_support.tiny import VOCAB, prompts
 
 from plimsoll_kernels.cpu.library import kernels
 from plimsoll_runtime.models.composing import program_of
+from plimsoll_runtime.models.families.changing import with_layers, with_mixers
 from plimsoll_runtime.models.fuse import why_not_fused
 from plimsoll_runtime.models.registry import FAMILIES, describe
+from plimsoll_runtime.models.spec.decoder import DecoderSpec
+from plimsoll_runtime.models.spec.feed_forward import GatedMlp
 from plimsoll_runtime.weights.sources import resolve
 
 TOLERANCE = 1e-3
@@ -51,6 +54,32 @@ LONGROPE: Mapping[str, Any] = {
     },
 }
 
+
+def other_keys(spec: DecoderSpec) -> DecoderSpec:
+    """Those of the layer of its kind before the last."""
+    other = with_mixers(spec, lambda mixer: replace(mixer, shares=0) if mixer.shares == 2 else mixer)
+    assert other != spec
+    return other
+
+
+def dense_gates(spec: DecoderSpec) -> DecoderSpec:
+    return with_layers(
+        spec,
+        lambda layer: replace(layer, mlp=replace(layer.mlp, sparsity=0.0) if isinstance(layer.mlp, GatedMlp) else None),
+    )
+
+
+def first_stream(spec: DecoderSpec) -> DecoderSpec:
+    assert spec.altup is not None
+    return replace(spec, altup=replace(spec.altup, active=0))
+
+
+def less_turned(spec: DecoderSpec) -> DecoderSpec:
+    less = with_ropes(spec, lambda rope: replace(rope, share=0.3 * rope.share))
+    assert less != spec
+    return less
+
+
 SLIDING, FULL = "sliding_attention", "full_attention"
 GEMMA3N: Mapping[str, Any] = {
     **HEADS,
@@ -76,7 +105,7 @@ GEMMA4: Mapping[str, Any] = {
 ALIKE: Mapping[str, Any] = {**GEMMA4, "attention_k_eq_v": True, "num_global_key_value_heads": 1}
 
 CASES: Mapping[str, Case] = {
-    "gemma3n": Case("Gemma3nTextConfig", GEMMA3N),
+    "gemma3n": Case("Gemma3nTextConfig", GEMMA3N, dense_gates),
     "gemma3n-three-streams": Case(
         "Gemma3nTextConfig",
         {
@@ -90,6 +119,7 @@ CASES: Mapping[str, Case] = {
             "tie_word_embeddings": False,
             "final_logit_softcapping": 5.0,
         },
+        first_stream,
     ),
     "gemma3n-ropes-as-older-configs-say-it": Case(
         "Gemma3nTextConfig",
@@ -97,12 +127,12 @@ CASES: Mapping[str, Case] = {
         drop=("rope_parameters",),
         edit={"rope_theta": 1e3, "rope_local_base_freq": 1e2, "rope_scaling": {"rope_type": "linear", "factor": 4.0}},
     ),
-    "gemma4": Case("Gemma4TextConfig", {**GEMMA4, "num_kv_shared_layers": 2, "use_double_wide_mlp": True}),
+    "gemma4": Case("Gemma4TextConfig", {**GEMMA4, "num_kv_shared_layers": 2, "use_double_wide_mlp": True}, less_turned),
     "gemma4-no-inputs-biases": Case(
         "Gemma4TextConfig",
         {**GEMMA4, "hidden_size_per_layer_input": 0, "attention_bias": True, "final_logit_softcapping": 5.0},
     ),
-    "gemma4-values-of-keys": Case("Gemma4TextConfig", {**ALIKE, "num_kv_shared_layers": 2}),
+    "gemma4-values-of-keys": Case("Gemma4TextConfig", {**ALIKE, "num_kv_shared_layers": 2}, other_keys),
     "gemma4-as-a-hub-has-it": Case(
         "Gemma4TextConfig",
         ALIKE,
@@ -284,6 +314,14 @@ def test_logits_equal_transformers(name: str, tokens: int, saved: Saved) -> None
     folder, expected = saved(name)
     actual = of_engine(str(folder), CASES[name].compared(PROMPTS), max_batch_tokens=tokens, **CASES[name].options)
     assert largest_difference(actual, expected) < TOLERANCE
+
+
+@pytest.mark.parametrize("name", with_mistakes(CASES))
+def test_a_mistake_would_show(name: str, saved: Saved, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The comparison above is worth something: with one detail of the spec wrong, the logits are far off."""
+    CASES[name].be_mistaken(monkeypatch)
+    folder, expected = saved(name)
+    assert largest_difference(of_engine(str(folder), PROMPTS), expected) > VISIBLE
 
 
 WIDE: Mapping[str, Any] = {"n_embd": 64, "word_embed_proj_dim": 64, "head_dim": 16}

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from plimsoll_runtime.models.op_times import OpKind
 from plimsoll_runtime.models.ops.add import Add
-from plimsoll_runtime.models.ops.altup import Correct, Modes, Predict
+from plimsoll_runtime.models.ops.altup import Correct, Predict
 from plimsoll_runtime.models.ops.columns import Columns
 from plimsoll_runtime.models.ops.embed import Embed
 from plimsoll_runtime.models.ops.multiply import Multiply
@@ -92,7 +92,8 @@ class StreamComposer:
         """Before a layer: the active stream is the states that it computes."""
         count, names = self.altup.streams, self.names
         coefficients = Weight(f"{prefix}.{names.prediction}.weight", (count * count, count))
-        yield Predict(self._modes(prefix), self.altup.active, coefficients, (STREAMS,), (PREDICTED, states))
+        values = (STREAMS,), (PREDICTED, states)
+        yield Predict(self.altup.norm, self.altup.active, *self._router(prefix), coefficients, *values)
 
     def corrected(self, prefix: str, states: str) -> Iterator[Op]:
         """Behind a layer: all streams, and the active one as states."""
@@ -100,7 +101,7 @@ class StreamComposer:
         coefficients = Weight(f"{prefix}.{names.correction}.weight", (count, count))
         scale = Weight(f"{prefix}.{names.scale}", (self.hidden,)) if self.altup.scaled else None
         values = (PREDICTED, states), (STREAMS, states)
-        yield Correct(self._modes(prefix), self.altup.active, coefficients, scale, *values)
+        yield Correct(self.altup.norm, self.altup.active, *self._router(prefix), coefficients, scale, *values)
 
     def with_added(self, added: str) -> Iterator[Op]:
         """It goes to all streams but the first."""
@@ -116,9 +117,10 @@ class StreamComposer:
                 yield _product(OpKind.OUTPUT, names, self.hidden, self.hidden, name, name)
         yield Average(self.hidden, tuple(found), (states,))
 
-    def _modes(self, prefix: str) -> Modes:
-        router = Weight(f"{prefix}.{self.names.router}.weight", (self.altup.streams, self.hidden))
-        return Modes(self.altup.norm, Weight(f"{prefix}.{self.names.norm}.weight", (self.hidden,)), router)
+    def _router(self, prefix: str) -> tuple[Weight, Weight]:
+        """Its norm, and what says how streams are mixed."""
+        norm, router = (f"{prefix}.{name}.weight" for name in (self.names.norm, self.names.router))
+        return Weight(norm, (self.hidden,)), Weight(router, (self.altup.streams, self.hidden))
 
 
 def laurel(

@@ -10,8 +10,8 @@ from plimsoll_runtime.models.program import Program
 
 _NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
 """Of a layer, in the name of a tensor."""
-_OWN_NUMBER = re.compile(r"\b(layer|state)=\d+")
-"""Of a cache, or of a state: each op's own."""
+_OWN_NUMBER = re.compile(r"\b(layer|state|part)=\d+")
+"""Of a cache, of a state, or of a token's input: each op's own."""
 
 
 def summary(program: Program) -> str:

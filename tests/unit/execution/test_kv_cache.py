@@ -47,6 +47,33 @@ def test_blocks_come_back_as_they_went_wherever_they_go(device: str, paired: boo
         assert now[:, [0, 1, 38, 39]].isnan().all(), "no other block is touched"
 
 
+@pytest.mark.parametrize("device", DEVICES)
+def test_blocks_of_groups_whose_heads_differ_come_back_and_move_whole(device: str) -> None:
+    """Each block is one group's at a time: three are the first layer's, the others the second's."""
+    if device == "cuda" and not torch.cuda.is_available():
+        pytest.skip("no CUDA or ROCm device")
+    cache = KvCache(SHAPES, 9, 8, torch.bfloat16, torch.device(device), groups=[[0], [1]])
+    assert cache.keys[0].data_ptr() == cache.keys[1].data_ptr()
+    torch.manual_seed(0)
+    for tensors in (cache.keys, cache.values):
+        for tensor, blocks in zip(tensors, (slice(1, 4), slice(4, 7)), strict=True):
+            tensor[:, blocks] = torch.randn(tensor[:, blocks].shape).to(tensor)
+    before = [t.clone() for t in (*cache.keys, *cache.values)]
+    host = HostBlocks(cache, 6)
+    host.spill([(block, block) for block in range(1, 7)])
+    cache.copy_blocks([(1, 7), (4, 8), (5, 1)])
+    if device == "cuda":
+        torch.cuda.synchronize()
+    for now, then in zip((*cache.keys, *cache.values), before, strict=True):
+        assert torch.equal(now[:, [7, 8, 1, 2, 3, 6]], then[:, [1, 4, 5, 2, 3, 6]])
+    host.restore([(1, 4), (6, 1)])
+    for now, then in zip((*cache.keys, *cache.values), before, strict=True):
+        assert torch.equal(now[:, [4, 1]], then[:, [1, 6]])
+    cache.resize(5, [(8, 2)])
+    for now, then in zip((*cache.keys, *cache.values), before, strict=True):
+        assert torch.equal(now[:, [2, 4, 3]], then[:, [4, 1, 3]])
+
+
 def test_keys_that_are_values_are_kept_once() -> None:
     shapes = [AttentionShape(4, 1, 24, 1.0, latent=True), SHAPES[0]]
     cache = KvCache(shapes, 6, 8, torch.bfloat16, torch.device("cpu"))

@@ -42,6 +42,9 @@ OWN: Mapping[str, Values] = {
 """Where what is unsaid does not go with NEEDED."""
 
 
+APART: Values = {"num_kv_shared_layers": 0}
+
+
 def needed(architecture: str) -> dict[str, Any]:
     """What a config has to say, by the names that the family has for it."""
     from transformers import CONFIG_MAPPING
@@ -180,6 +183,46 @@ def test_what_would_change_the_numbers_is_refused(name: str) -> None:
         ("Gemma3ForCausalLM", {"rope_parameters": {"rope_type": "linear"}}, r"\['rope_type'\], which are no types of"),
         ("Gemma3ForCausalLM", {"rope_parameters": {"full_attention": 3}}, "full_attention is 3, which is no object"),
         ("Gemma3ForCausalLM", {"rope_scaling": {"rope_type": "spiral"}}, "rope type 'spiral' is not supported"),
+        ("Gemma3nForCausalLM", {}, "num_kv_shared_layers is 15, and before these of 2 layers is no sliding_attention"),
+        (
+            "Gemma3nForCausalLM",
+            {**APART, "intermediate_size": [1]},
+            r"intermediate_size is \[1\], and not one for each",
+        ),
+        ("Gemma3nForCausalLM", {**APART, "intermediate_size": [1, "2"]}, "intermediate_size is '2', which is no int"),
+        ("Gemma3nForCausalLM", {**APART, "activation_sparsity_pattern": [1, 0]}, r"has 1\.0, and a share is below 1"),
+        ("Gemma3nForCausalLM", {**APART, "altup_active_idx": 4}, "altup_active_idx is 4, of 4 streams"),
+        ("Gemma3nForCausalLM", {**APART, "altup_num_inputs": 2**40}, "of 1099511627776 streams"),
+        ("Gemma4ForCausalLM", {"use_bidirectional_attention": "all"}, "use_bidirectional_attention = 'all' is not"),
+        ("Gemma4ForCausalLM", {"per_layer_config": {"7": {}}}, "per_layer_config has '7', which is no layer's number"),
+        (
+            "Gemma4ForCausalLM",
+            {"per_layer_config": {"1": {"window": 3}}},
+            "per_layer_config has 'window', which is not",
+        ),
+        ("Gemma4ForCausalLM", {"per_layer_config": {"1": {"head_dim": 3}}}, "head_dim is 3; a rotary embedding needs"),
+        ("Gemma4ForCausalLM", {"enable_moe_block": True}, "there are 0 experts in 2 layers"),
+        (
+            "Gemma4ForCausalLM",
+            {
+                "num_hidden_layers": 3,
+                "num_kv_shared_layers": 1,
+                "layer_types": ["full_attention", "sliding_attention", "full_attention"],
+                "per_layer_config": {"2": {"head_dim": 32}},
+            },
+            "layer 2 reads keys of layer 0, whose heads are others",
+        ),
+        (
+            "Gemma4ForCausalLM",
+            {"rope_parameters": {"full_attention": {"rope_type": "proportional", "partial_rotary_factor": 2.0}}},
+            r"partial_rotary_factor is 2\.0, and a head is no larger",
+        ),
+        (
+            "GlmForCausalLM",
+            {"rope_parameters": {"rope_type": "proportional"}},
+            "'proportional' is not supported of a part",
+        ),
+        ("NemotronHForCausalLM", {"layer_types": ["moe", "mlp"], "n_routed_experts": 0}, "there are 0 experts in 2"),
         ("MixtralForCausalLM", {"num_local_experts": 0}, "there are 0 experts in 2 layers"),
         ("MixtralForCausalLM", {"num_local_experts": 2**17}, "131072 experts in 2 layers, and not from 1 to"),
         ("MixtralForCausalLM", {"num_experts_per_tok": 9}, "9 experts of 8 compute a token"),

@@ -42,7 +42,13 @@ UNIFIED = {"sliding_window": 1024, "max_position_embeddings": 262_144}
 """What a field that is missing means."""
 NAMES = replace(
     GEMMA3,
-    experts=ExpertNames(router="router.proj", gate_up=("experts.gate_up_proj",), down="experts.down_proj", suffix=""),
+    experts=ExpertNames(
+        router="router.proj",
+        gate_up=("experts.gate_up_proj",),
+        down="experts.down_proj",
+        suffix="",
+        scales="router.per_expert_scale",
+    ),
 )
 
 

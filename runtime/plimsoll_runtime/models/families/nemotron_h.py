@@ -44,6 +44,7 @@ NAMES = Names(
         down="mixer.experts.{}.down_proj",
         shared_gate_up=("mixer.shared_experts.up_proj",),
         shared_down="mixer.shared_experts.down_proj",
+        narrowed=("mixer.fc1_latent_proj", "mixer.fc2_latent_proj"),
     ),
     norms=("norm", "", "norm", ""),
     embedding="backbone.embeddings",

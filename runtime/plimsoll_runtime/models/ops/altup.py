@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import prod
 
 import torch
 from torch import Tensor
@@ -18,47 +19,16 @@ from plimsoll_runtime.models.spec.norm import Norm
 
 
 @dataclass(frozen=True, slots=True)
-class Modes:
-    """tanh(W norm(x) / hidden): a number for each of N streams. `norm_weight` [hidden], `router` [N, hidden]."""
-
-    norm: Norm
-    norm_weight: Weight
-    router: Weight
-
-    @property
-    def streams(self) -> int:
-        """How many there are."""
-        return self.router.shape[0]
-
-    @property
-    def hidden(self) -> int:
-        """Width of each."""
-        return self.router.shape[1]
-
-    def weights(self) -> tuple[Weight, ...]:
-        """See Op."""
-        return (self.norm_weight, self.router)
-
-    def compiled(self, weights: Weights) -> Callable[[Tensor], Tensor]:
-        """[T, hidden] -> [T, N]."""
-        normaliser = Normaliser(self.norm.kind, self.norm.eps, scale_of(self.norm, self.norm_weight, weights))
-        linear, scale = Linear(weights.read(self.router)), 1.0 / self.hidden
-
-        def run(x: Tensor) -> Tensor:
-            return torch.tanh(linear(normaliser(x) * scale).float()).to(x.dtype)
-
-        return run
-
-
-@dataclass(frozen=True, slots=True)
 class Predict:
     """Each of N streams plus a sum of all, whose weights the active one says; and the active one by itself.
 
-    Reads and writes [T, N x hidden]; `coefficients` [N x N, N].
+    Reads and writes [T, N x hidden]; `coefficients` [N x N, N] times what `modes_of` says of the active stream.
     """
 
-    modes: Modes
+    norm: Norm
     active: int
+    norm_weight: Weight
+    router: Weight
     coefficients: Weight
     reads: Values
     writes: Values
@@ -66,23 +36,24 @@ class Predict:
 
     def weights(self) -> tuple[Weight, ...]:
         """See Op."""
-        return (*self.modes.weights(), self.coefficients)
+        return (self.norm_weight, self.router, self.coefficients)
 
     def cost(self, rows: StepRows, size: int) -> OpCost:
         """See Op: streams in and out, and two small products on the way."""
-        streams, hidden = self.modes.streams, self.modes.hidden
+        streams, hidden = self.router.shape
         mixed = OpCost(2 * rows.count * streams * hidden * size, 2 * rows.count * streams * streams * hidden)
         small = product_cost(rows.count, streams, streams * streams, size, biased=False)
         return product_cost(rows.count, hidden, streams, size, biased=False) + small + mixed
 
     def row_bytes(self, size: int) -> int:
         """See Op: streams, their mixture, and the sum of both."""
-        return 3 * self.modes.streams * self.modes.hidden * size
+        return 3 * prod(self.router.shape) * size
 
     def compiled(self, weights: Weights) -> Run:
         """See Op."""
-        modes, linear = self.modes.compiled(weights), Linear(weights.read(self.coefficients))
-        count, active = self.modes.streams, self.active
+        modes = modes_of(self.norm, self.norm_weight, self.router, weights)
+        linear = Linear(weights.read(self.coefficients))
+        count, active = self.router.shape[0], self.active
 
         def run(step: Step, streams: Tensor) -> tuple[Tensor, Tensor]:
             each = streams.view(len(streams), count, -1)
@@ -97,12 +68,14 @@ class Predict:
 class Correct:
     """Each predicted stream plus its share of what a layer has changed in the active one; and the active one then.
 
-    Reads predictions [T, N x hidden] and the active stream [T, hidden], writes alike; `coefficients` [N, N]. `scale`
-    [hidden] multiplies the active one that is written by itself.
+    Reads predictions [T, N x hidden] and the active stream [T, hidden], writes alike; `coefficients` [N, N] times what
+    `modes_of` says of the active stream. `scale` [hidden] multiplies the active one that is written by itself.
     """
 
-    modes: Modes
+    norm: Norm
     active: int
+    norm_weight: Weight
+    router: Weight
     coefficients: Weight
     scale: Weight | None
     reads: Values
@@ -111,23 +84,25 @@ class Correct:
 
     def weights(self) -> tuple[Weight, ...]:
         """See Op."""
-        return (*self.modes.weights(), self.coefficients, *(() if self.scale is None else (self.scale,)))
+        scale = () if self.scale is None else (self.scale,)
+        return (self.norm_weight, self.router, self.coefficients, *scale)
 
     def cost(self, rows: StepRows, size: int) -> OpCost:
         """See Op: streams in and out, and two small products on the way."""
-        streams, hidden = self.modes.streams, self.modes.hidden
+        streams, hidden = self.router.shape
         corrected = OpCost(2 * rows.count * (streams + 1) * hidden * size, 2 * rows.count * streams * hidden)
         small = product_cost(rows.count, streams, streams, size, biased=False)
         return product_cost(rows.count, hidden, streams, size, biased=False) + small + corrected
 
     def row_bytes(self, size: int) -> int:
         """See Op: predictions, what is added to them, and the sum of both."""
-        return 3 * self.modes.streams * self.modes.hidden * size
+        return 3 * prod(self.router.shape) * size
 
     def compiled(self, weights: Weights) -> Run:
         """See Op."""
-        modes, linear = self.modes.compiled(weights), Linear(weights.read(self.coefficients))
-        count, active, scale = self.modes.streams, self.active, read(self.scale, weights)
+        modes = modes_of(self.norm, self.norm_weight, self.router, weights)
+        linear = Linear(weights.read(self.coefficients))
+        count, active, scale = self.router.shape[0], self.active, read(self.scale, weights)
 
         def run(step: Step, predicted: Tensor, activated: Tensor) -> tuple[Tensor, Tensor]:
             each = predicted.view(len(predicted), count, -1)
@@ -138,3 +113,14 @@ class Correct:
             return corrected.flatten(1), first if scale is None else (first * scale).to(first.dtype)
 
         return run
+
+
+def modes_of(norm: Norm, norm_weight: Weight, router: Weight, weights: Weights) -> Callable[[Tensor], Tensor]:
+    """tanh(W norm(x) / hidden): [T, hidden] -> [T, N], a number for each stream. The norm's [hidden]; W [N, hidden]."""
+    normaliser = Normaliser(norm.kind, norm.eps, scale_of(norm, norm_weight, weights))
+    linear, scale = Linear(weights.read(router)), 1.0 / router.shape[1]
+
+    def run(x: Tensor) -> Tensor:
+        return torch.tanh(linear(normaliser(x) * scale).float()).to(x.dtype)
+
+    return run

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -86,6 +87,7 @@ class AddPositions:
         return run
 
 
+@lru_cache(256)
 def rounded(scale: float, dtype: torch.dtype) -> float:
     """A scale as the dtype of the run has it."""
     return float(torch.tensor(scale).to(dtype))

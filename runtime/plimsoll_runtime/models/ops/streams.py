@@ -20,12 +20,12 @@ FLOPS = 5
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """x and, behind it, each `hidden` columns of y as large as x is in the mean of their squares.
+    """x and, behind it, each `width` columns of y as large as x is in the mean of their squares.
 
-    Reads x [T, hidden] and y [T, (streams - 1) x hidden], writes [T, streams x hidden].
+    Reads x [T, width] and y [T, (streams - 1) x width], writes [T, streams x width].
     """
 
-    hidden: int
+    width: int
     streams: int
     reads: Values
     writes: Values
@@ -37,28 +37,28 @@ class Spread:
 
     def cost(self, rows: StepRows, size: int) -> OpCost:
         """See Op."""
-        elements = rows.count * self.streams * self.hidden
+        elements = rows.count * self.streams * self.width
         return OpCost(2 * elements * size, FLOPS * elements)
 
     def row_bytes(self, size: int) -> int:
         """See Op."""
-        return 4 * self.streams * self.hidden * size
+        return 4 * self.streams * self.width * size
 
     def compiled(self, weights: Weights) -> Run:
         """See Op."""
-        hidden = self.hidden
+        width = self.width
 
         def run(step: Step, x: Tensor, y: Tensor) -> Tensor:
-            return torch.cat([x, as_large(x[:, None], y.view(len(y), -1, hidden)).flatten(1)], dim=1)
+            return torch.cat([x, as_large(x[:, None], y.view(len(y), -1, width)).flatten(1)], dim=1)
 
         return run
 
 
 @dataclass(frozen=True, slots=True)
 class Average:
-    """The mean of the values that are read, all as large as the first. Each is [T, hidden]."""
+    """The mean of the values that are read, all as large as the first. Each is [T, width]."""
 
-    hidden: int
+    width: int
     reads: Values
     writes: Values
     kind: OpKind = OpKind.NORM
@@ -69,12 +69,12 @@ class Average:
 
     def cost(self, rows: StepRows, size: int) -> OpCost:
         """See Op."""
-        elements = rows.count * self.hidden
+        elements = rows.count * self.width
         return OpCost((len(self.reads) + 1) * elements * size, FLOPS * len(self.reads) * elements)
 
     def row_bytes(self, size: int) -> int:
         """See Op."""
-        return 4 * len(self.reads) * self.hidden * size
+        return 4 * len(self.reads) * self.width * size
 
     def compiled(self, weights: Weights) -> Run:
         """See Op."""
@@ -87,9 +87,9 @@ class Average:
 
 @dataclass(frozen=True, slots=True)
 class AddToOthers:
-    """Streams, to each of which but the first y is added. Reads [T, streams x hidden] and y [T, hidden]."""
+    """Streams, to each of which but the first y is added. Reads [T, streams x width] and y [T, width]."""
 
-    hidden: int
+    width: int
     streams: int
     reads: Values
     writes: Values
@@ -101,20 +101,20 @@ class AddToOthers:
 
     def cost(self, rows: StepRows, size: int) -> OpCost:
         """See Op."""
-        elements = rows.count * self.streams * self.hidden
+        elements = rows.count * self.streams * self.width
         return OpCost(2 * elements * size, elements)
 
     def row_bytes(self, size: int) -> int:
         """See Op."""
-        return 2 * self.streams * self.hidden * size
+        return 2 * self.streams * self.width * size
 
     def compiled(self, weights: Weights) -> Run:
         """See Op."""
-        hidden = self.hidden
+        width = self.width
 
         def run(step: Step, streams: Tensor, added: Tensor) -> Tensor:
-            others = streams[:, hidden:].view(len(streams), -1, hidden) + added[:, None]
-            return torch.cat([streams[:, :hidden], others.flatten(1)], dim=1)
+            others = streams[:, width:].view(len(streams), -1, width) + added[:, None]
+            return torch.cat([streams[:, :width], others.flatten(1)], dim=1)
 
         return run
 

@@ -31,8 +31,8 @@ class ExpertNames:
     shared_down: str = "mlp.shared_expert.down_proj"
     shared_gate: str = "mlp.shared_expert_gate"
     shared_gate_is_vector: bool = False
-    scales: str = "router.per_expert_scale"
-    narrowed: tuple[str, str] = ("mixer.fc1_latent_proj", "mixer.fc2_latent_proj")
+    scales: str = ""
+    narrowed: tuple[str, str] = ("", "")
 
 
 QWEN2_MOE = ExpertNames()
@@ -118,9 +118,10 @@ class Names:
     - `shards`: that one has so many parts, each with its share of queries, of values and of keys.
     - `gate_up`: two tensors, or one that has the gate above the other. A plain MLP has only the last of them.
     - `recurrent`: what the names of a recurrent layer's tensors begin with.
+    - `scalar`: the whole name of the number that a layer's states are multiplied by.
     - `norms`: before and after attention, before and after the MLP. A family has a norm where its layers have one.
     - `transposed`: matrices are stored [inputs, outputs], but for the embedding and the head.
-    - `ignored`: tensors whose names end so are not read: what they hold is computed anyway.
+    - `ignored`: tensors whose names end so are not read: what they hold is computed anyway, or by nobody.
     - `beyond`: tensors whose names begin so are not read: layers that guess further tokens.
     """
 
