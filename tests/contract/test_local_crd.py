@@ -87,7 +87,7 @@ def test_laptop_mode_says_what_the_api_server_says(verdict: Verdict) -> None:
     assert verdict.refusal in str(refused.value)
 
 
-SAMPLES: dict[str, Any] = {"kvMemory": "40%", "revision": "main", "toolFormat": "hermes"}
+SAMPLES: dict[str, Any] = {"kvMemory": "40%", "revision": "main", "toolFormat": "hermes", "reasoningFormat": "think"}
 
 
 def samples(field: str) -> list[Any]:

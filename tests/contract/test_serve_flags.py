@@ -16,7 +16,11 @@ from plimsoll_runtime.execution.attention.catalogue import ENTRIES
 
 CRD = next(Path(__file__).parents[2].glob("crds/*modeldeployment*.yaml"))
 
-SAMPLES = {"kvMemory": ["2GiB", "1.5MB", "512MiB", "40%", "100%", "0.5GiB"], "toolFormat": ["hermes", "qwen3_coder"]}
+SAMPLES = {
+    "kvMemory": ["2GiB", "1.5MB", "512MiB", "40%", "100%", "0.5GiB"],
+    "toolFormat": ["hermes", "qwen3_coder"],
+    "reasoningFormat": ["think", "none"],
+}
 
 
 def options() -> dict[str, Any]:

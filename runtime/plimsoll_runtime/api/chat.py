@@ -33,7 +33,7 @@ from plimsoll_runtime.api.schemas.chat import ChatRequest
 from plimsoll_runtime.api.served import ServedModel
 from plimsoll_runtime.api.usage import UsageMeter
 from plimsoll_runtime.text.output import TextDelta
-from plimsoll_runtime.tools.parts import CallBegins, Part, Text
+from plimsoll_runtime.tools.parts import CallBegins, Part, Reasoning, Text
 
 
 def prepare(body: ChatRequest, model: ServedModel, record: RequestRecord) -> Generation:
@@ -122,6 +122,8 @@ class _Choice:
 
     def _message(self) -> ChatAnswerMessage:
         message = ChatAnswerMessage("assistant", self.reader.words)
+        if self.reader.thoughts:
+            message.reasoning_content = self.reader.thoughts
         if not self.reader.calls:
             return message
         message.content = message.content or None
@@ -140,6 +142,8 @@ def _delta(part: Part, reader: AnswerReader) -> ChatDelta:
     """A part of an answer, as a stream tells it."""
     if isinstance(part, Text):
         return ChatDelta(content=part.text)
+    if isinstance(part, Reasoning):
+        return ChatDelta(reasoning_content=part.text)
     function = FunctionCall(part.name) if isinstance(part, CallBegins) else FunctionCall(arguments=part.text)
     if reader.old:
         return ChatDelta(function_call=function)

@@ -23,6 +23,8 @@ class ServerConfig:
     many answers may wait for their first token, `max_waiting_tokens`: how many tokens their prompts may have.
     `max_logit_bias`: how many token ids of a request may have one. `tool_format`: by its name, how the model
     writes calls of tools. `strict_parameters`: requests with fields that nothing here knows are refused.
+    `reasoning_format`: by its name, how the model writes thoughts. `thinking_budget`: how many tokens the thoughts of
+    an answer may have where its request does not say; None: as many as come.
     `termination_log`: a file that gets one line on a fatal error.
     `share_prefix_cache`: whether a request of one key may use what was computed for another's.
     `batches`: where files and batches are kept and how they are worked on; None where there are none.
@@ -43,6 +45,8 @@ class ServerConfig:
     max_logit_bias: int = MAX_LOGIT_BIAS
     tool_format: str | None = None
     strict_parameters: bool = False
+    reasoning_format: str | None = None
+    thinking_budget: int | None = None
     termination_log: str | None = None
     share_prefix_cache: bool = False
     batches: BatchOptions | None = None

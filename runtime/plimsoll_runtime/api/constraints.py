@@ -11,6 +11,7 @@ from plimsoll_runtime.api.schemas.sampling import invalid
 from plimsoll_runtime.api.served import ServedModel
 from plimsoll_runtime.engine.constraint import Constraint, ConstraintError
 from plimsoll_runtime.engine.messages import EngineInfo, Vocabulary
+from plimsoll_runtime.engine.params import SamplingParams
 from plimsoll_runtime.structured.checker import Checker
 from plimsoll_runtime.structured.grammar import check_tokens
 from plimsoll_runtime.structured.vocabulary import vocabulary_of
@@ -21,25 +22,29 @@ _thread = ThreadPoolExecutor(1, thread_name_prefix="constraints")
 _vocabularies: WeakKeyDictionary[Tokenizer, Vocabulary] = WeakKeyDictionary()
 
 
-async def admit(model: ServedModel, constraint: Constraint, param: str) -> None:
-    """See to it that the model's engine can take requests with a constraint, which stands in the field `param`.
-
-    Raises ApiError for what cannot be kept to.
+async def admit(model: ServedModel, params: SamplingParams, param: str) -> None:
+    """See to it that the model's engine can take requests with a constraint, which stands in the field `param`, and
+    with a budget of thoughts. Raises ApiError for what cannot be kept to.
     """
+    constraint, thought = params.constraint, params.thought
+    if constraint is None and (thought is None or thought.budget is None):
+        return
     info = model.engine.info
     try:
-        check_tokens(constraint, info.vocab_size)
+        if constraint is not None:
+            check_tokens(constraint, info.vocab_size)
         vocabulary = _vocabularies.get(model.tokenizer)
-        if vocabulary is None or not _checker.has_passed(constraint):
+        if vocabulary is None or not (constraint is None or _checker.has_passed(constraint)):
             check = partial(_checked, model.tokenizer, info, constraint)
             vocabulary = await asyncio.get_running_loop().run_in_executor(_thread, check)
     except ConstraintError as error:
-        raise invalid(param, str(error)) from error
+        raise invalid("thinking_budget" if constraint is None else param, str(error)) from error
     model.engine.use(vocabulary)
 
 
-def _checked(tokenizer: Tokenizer, info: EngineInfo, constraint: Constraint) -> Vocabulary:
-    _checker.check(constraint)
+def _checked(tokenizer: Tokenizer, info: EngineInfo, constraint: Constraint | None) -> Vocabulary:
+    if constraint is not None:
+        _checker.check(constraint)
     found = _vocabularies.get(tokenizer)
     if found is None:
         found = _vocabularies[tokenizer] = vocabulary_of(tokenizer, info.vocab_size, info.eos_token_ids)

@@ -10,20 +10,22 @@ import msgspec
 from plimsoll_runtime.api.calling import Calling, calling
 from plimsoll_runtime.api.choices import Wanted, plan_choices
 from plimsoll_runtime.api.generation import Answers, Generation
-from plimsoll_runtime.api.prompts import check_params, encode_chat
+from plimsoll_runtime.api.prompts import check_params, encode_text, render_chat
 from plimsoll_runtime.api.reading import AnswerReader
 from plimsoll_runtime.api.record import RequestRecord
 from plimsoll_runtime.api.schemas.chat import ChatRequest
 from plimsoll_runtime.api.served import ServedModel
+from plimsoll_runtime.api.thinking import NO_WISH, Thinking, Wish, thinking, variables_of
 from plimsoll_runtime.api.usage import UsageMeter
 from plimsoll_runtime.engine.limits import longest_sequence
+from plimsoll_runtime.engine.params import SamplingParams
 
 Form = Callable[[Callable[[], AnswerReader], Generation, UsageMeter], Answers]
 """Begins the answers to a chat. What it is given first makes the reader of each."""
 
 
 def converse(
-    body: ChatRequest, model: ServedModel, record: RequestRecord, form: Form, *, cut: bool = False
+    body: ChatRequest, model: ServedModel, record: RequestRecord, form: Form, wish: Wish = NO_WISH, *, cut: bool = False
 ) -> Generation:
     """Check everything that can be known before the engine is asked. Raises ApiError.
 
@@ -31,17 +33,11 @@ def converse(
     """
     body.check()
     called = calling(body, model)
-    params = body.sampling_params(
-        max_tokens=body.token_limit,
-        logprobs=(body.top_logprobs or 0) if body.logprobs else None,
-        prompt_logprobs=body.prompt_logprobs,
-        stop=model.chat_stop,
-        constraint=None if called is None else called.constraint(model),
-    )
-    if called is not None and called.format.special:
-        params = msgspec.structs.replace(params, skip_special_tokens=False)
+    prompt = _prompt(body, called, wish, model)
+    thinks = thinking(body, model, wish, called, prompt)
+    params = _params(body, called, thinks, model)
     check_params(model, params)
-    ids = _encoded(body, called, model)
+    ids = _encoded(body, prompt, model)
     most = body.token_limit
     if cut and most is not None:
         most = max(1, min(most, longest_sequence(model.engine.info) - len(ids)))
@@ -49,22 +45,40 @@ def converse(
     wanted = Wanted([ids], params, "messages", n=body.choices, max_tokens=most, cache_salt=body.cache_salt)
     constrained_by = body.constraint_field if called is None else called.field
     choices = plan_choices(model, wanted, record)
-    return Generation(model, choices, record, partial(form, partial(AnswerReader, called)), constrained_by)
+    return Generation(model, choices, record, partial(form, partial(AnswerReader, called, thinks)), constrained_by)
 
 
-def tokens_of(body: ChatRequest, model: ServedModel) -> list[int]:
+def tokens_of(body: ChatRequest, model: ServedModel, wish: Wish = NO_WISH) -> list[int]:
     """What the model would read. Raises ApiError."""
     body.check()
-    return _encoded(body, calling(body, model), model)
+    return _encoded(body, _prompt(body, calling(body, model), wish, model), model)
 
 
-def _encoded(body: ChatRequest, called: Calling | None, model: ServedModel) -> list[int]:
-    return encode_chat(
+def _params(body: ChatRequest, called: Calling | None, thinks: Thinking | None, model: ServedModel) -> SamplingParams:
+    params = body.sampling_params(
+        max_tokens=body.token_limit,
+        logprobs=(body.top_logprobs or 0) if body.logprobs else None,
+        prompt_logprobs=body.prompt_logprobs,
+        stop=model.chat_stop,
+        constraint=None if called is None else called.constraint(model),
+    )
+    if thinks is not None:
+        params = msgspec.structs.replace(params, thought=thinks.thought)
+    if (called is not None and called.format.special) or (thinks is not None and thinks.special):
+        params = msgspec.structs.replace(params, skip_special_tokens=False)
+    return params
+
+
+def _prompt(body: ChatRequest, called: Calling | None, wish: Wish, model: ServedModel) -> str:
+    return render_chat(
         model,
         body.messages,
         add_generation_prompt=body.add_generation_prompt,
         continue_final_message=body.continue_final_message,
-        variables=body.chat_template_kwargs,
-        add_special_tokens=body.add_special_tokens,
+        variables=variables_of(body, model, wish, tools=called is not None),
         tools=None if called is None else called.shown,
     )
+
+
+def _encoded(body: ChatRequest, prompt: str, model: ServedModel) -> list[int]:
+    return encode_text(model, prompt, add_special_tokens=bool(body.add_special_tokens), param="messages")

@@ -58,7 +58,7 @@ class Generation:
 
     async def whole(self) -> msgspec.Struct:
         """The answers as one. Raises ApiError."""
-        meter = UsageMeter(self.choices, counted=self.counted)
+        meter = self._meter()
         answers = self.form(self, meter)
         async with aclosing(self._pieces(meter)) as pieces:
             async for piece in pieces:
@@ -70,7 +70,7 @@ class Generation:
 
     async def events(self) -> Events:
         """The answers as events of a stream. Closing it aborts what still runs. Raises ApiError."""
-        meter = UsageMeter(self.choices, counted=self.counted)
+        meter = self._meter()
         answers = self.form(self, meter)
         async with aclosing(self._pieces(meter)) as pieces:
             async for piece in pieces:
@@ -83,12 +83,14 @@ class Generation:
         for event in answers.last():
             yield event
 
+    def _meter(self) -> UsageMeter:
+        return UsageMeter(self.choices, self.model.tokenizer.token_bytes, counted=self.counted)
+
     async def _pieces(self, meter: UsageMeter) -> AsyncGenerator[Piece, None]:
         """All pieces of all choices as they come. Closing it aborts what still runs. Raises ApiError."""
         model, choices, record = self.model, self.choices, self.record
         record.prompt_tokens = meter.prompt_tokens
-        if (constraint := choices[0].request.params.constraint) is not None:
-            await admit(model, constraint, self.constrained_by)
+        await admit(model, choices[0].request.params, self.constrained_by)
         pieces = all_pieces(model, choices, record)
         try:
             with model.room.take(*_seats(choices)) as seats:

@@ -64,4 +64,6 @@ async def load_model(config: ServerConfig, state: ServerState, start_engine: Sta
         max_logit_bias=config.max_logit_bias,
         tool_format=config.tool_format,
         strict_parameters=config.strict_parameters,
+        reasoning_format=config.reasoning_format,
+        thinking_budget=config.thinking_budget,
     )

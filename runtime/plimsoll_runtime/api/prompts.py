@@ -8,10 +8,11 @@ from typing import Any
 
 from plimsoll_runtime.api.errors import ApiError
 from plimsoll_runtime.api.schemas.chat import ChatMessage
+from plimsoll_runtime.api.schemas.sampling import invalid
 from plimsoll_runtime.api.served import ServedModel
 from plimsoll_runtime.engine.limits import longest_sequence
 from plimsoll_runtime.engine.params import SamplingParams
-from plimsoll_runtime.text.chat import ChatTemplateError
+from plimsoll_runtime.text.chat import ChatTemplate, ChatTemplateError
 from plimsoll_runtime.text.tokenizer import TextError
 
 RESERVED = frozenset({"messages", "tools", "documents", "add_generation_prompt"})
@@ -39,6 +40,42 @@ def encode_chat(
     tools: Sequence[Mapping[str, Any]] | None = None,
 ) -> list[int]:
     """Token ids of a chat, by the model's template (which writes the special tokens itself). Raises ApiError."""
+    text = render_chat(
+        model,
+        messages,
+        add_generation_prompt=add_generation_prompt,
+        continue_final_message=continue_final_message,
+        variables=variables,
+        tools=tools,
+    )
+    return encode_text(model, text, add_special_tokens=bool(add_special_tokens), param="messages")
+
+
+def render_chat(
+    model: ServedModel,
+    messages: Sequence[ChatMessage],
+    *,
+    add_generation_prompt: bool | None,
+    continue_final_message: bool | None,
+    variables: Mapping[str, Any] | None,
+    tools: Sequence[Mapping[str, Any]] | None = None,
+) -> str:
+    """The text of a chat's prompt. Raises ApiError, also for a variable that the template does not know."""
+    template = template_of(model)
+    _check_variables(template, variables or {}, tools=tools is not None)
+    rendered = _named_results([message.rendered(f"messages[{index}]") for index, message in enumerate(messages)])
+    with _told("messages"):
+        return template.render(
+            rendered,
+            tools=tools,
+            add_generation_prompt=add_generation_prompt is not False,
+            continue_final_message=bool(continue_final_message),
+            variables=variables,
+        )
+
+
+def template_of(model: ServedModel) -> ChatTemplate:
+    """The model's chat template. Raises ApiError where it has none."""
     template = model.tokenizer.chat_template
     if template is None:
         raise ApiError(
@@ -47,23 +84,17 @@ def encode_chat(
             param="messages",
             code="no_chat_template",
         )
-    if reserved := sorted(RESERVED & set(variables or ())):
-        raise ApiError(
-            f"Invalid value for 'chat_template_kwargs': {reserved[0]!r} is a field of the request itself.",
-            param="chat_template_kwargs",
-            code="invalid_value",
-        )
-    rendered = _named_results([message.rendered(f"messages[{index}]") for index, message in enumerate(messages)])
+    return template
+
+
+def _check_variables(template: ChatTemplate, variables: Mapping[str, Any], *, tools: bool) -> None:
+    """Raises ApiError for those that would be without effect, and for those that are fields of the request."""
     with _told("messages"):
-        text = template.render(
-            rendered,
-            tools=tools,
-            add_generation_prompt=add_generation_prompt is not False,
-            continue_final_message=bool(continue_final_message),
-            variables=variables,
-        )
-        _check_length(model, text, "messages")
-        return model.tokenizer.encode(text, add_special_tokens=bool(add_special_tokens))
+        known = template.variables(tools=tools)
+    if reserved := sorted(RESERVED & variables.keys()):
+        raise invalid("chat_template_kwargs", f"{reserved[0]!r} is a field of the request itself")
+    if unknown := sorted(variables.keys() - known):
+        raise invalid("chat_template_kwargs", f"this model's chat template knows no {unknown[0]!r}")
 
 
 def _named_results(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:

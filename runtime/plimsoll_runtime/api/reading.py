@@ -1,14 +1,15 @@
-"""One answer of a chat while it grows: its text becomes words for the user and calls of tools."""
+"""One answer of a chat while it grows: its text becomes thoughts, words for the user and calls of tools."""
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from plimsoll_runtime.api.calling import Calling
+from plimsoll_runtime.api.thinking import Thinking
 from plimsoll_runtime.text.output import TextDelta
-from plimsoll_runtime.tools.parts import Arguments, CallBegins, Part, Text
+from plimsoll_runtime.tools.parts import Arguments, CallBegins, Part, Reasoning, Text
 
 
 @dataclass(slots=True)
@@ -21,32 +22,51 @@ class Call:
 
 
 class AnswerReader:
-    """Reads one answer and keeps what it says. Where nothing can be `called`, every text is words."""
+    """Reads one answer and keeps what it says. Where nothing can be `called` and the model writes no thoughts, every
+    text is words.
+    """
 
-    def __init__(self, called: Calling | None) -> None:
+    def __init__(self, called: Calling | None, thinking: Thinking | None = None) -> None:
         self._called = called
-        self._parser = None if called is None else called.format.parser(called.callable)
+        self._reasoning = None if thinking is None else thinking.format.parser(opened=thinking.opened)
+        self._tools = None if called is None else called.format.parser(called.callable)
         self._words: list[str] = []
+        self._thoughts: list[str] = []
         self._last: TextDelta | None = None
         self.calls: list[Call] = []
 
     def push(self, delta: TextDelta) -> Sequence[Part]:
         """What a step adds. The delta that has a finish reason is the last."""
         self._last = delta
-        if self._parser is None:
-            parts: Sequence[Part] = [Text(delta.text)] if delta.text else ()
-        else:
-            parts = self._parser.push(delta.text) if delta.text else ()
-            if delta.finish_reason is not None:
-                parts = [*parts, *self._parser.finish()]
+        parts = list(self._parts(delta.text, last=delta.finish_reason is not None))
         for part in parts:
             if isinstance(part, Text):
                 self._words.append(part.text)
+            elif isinstance(part, Reasoning):
+                self._thoughts.append(part.text)
             elif isinstance(part, CallBegins):
                 self.calls.append(Call(part.name))
             elif isinstance(part, Arguments):
                 self.calls[part.index].arguments.append(part.text)
         return parts
+
+    def _parts(self, text: str, *, last: bool) -> Iterator[Part]:
+        """What more text says: thoughts are told apart first, and calls in what is left."""
+        parts: Sequence[Part] = [Text(text)] if text else ()
+        if self._reasoning is not None:
+            parts = [*(self._reasoning.push(text) if text else ()), *(self._reasoning.finish() if last else ())]
+        for part in parts:
+            if self._tools is not None and isinstance(part, Text):
+                yield from self._tools.push(part.text)
+            else:
+                yield part
+        if last and self._tools is not None:
+            yield from self._tools.finish()
+
+    @property
+    def thoughts(self) -> str:
+        """What the model has thought so far."""
+        return "".join(self._thoughts)
 
     @property
     def words(self) -> str:

@@ -21,6 +21,8 @@ class ServedModel:
     """A loaded model. `chat_stop` are strings that end a chat answer; `created` is when it was ready (Unix
     time); `max_logit_bias`: how many token ids of a request may have a bias. `tool_format`: how it writes calls of
     tools, None where its chat template says so. `strict_parameters`: fields that nothing here knows are refused.
+    `reasoning_format`: how it writes thoughts, None where its chat template says so. `thinking_budget`: how many tokens
+    thoughts may have where a request does not say.
     """
 
     names: tuple[str, ...]
@@ -32,6 +34,8 @@ class ServedModel:
     max_logit_bias: int = MAX_LOGIT_BIAS
     tool_format: str | None = None
     strict_parameters: bool = False
+    reasoning_format: str | None = None
+    thinking_budget: int | None = None
 
     def check_priority(self, params: SamplingParams) -> None:
         """Raises ApiError for a priority that the engine would ignore."""

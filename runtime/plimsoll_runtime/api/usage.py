@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from msgspec import UNSET, UnsetType
 
 from plimsoll_runtime.api.choices import Choice
 from plimsoll_runtime.api.pieces import Piece
-from plimsoll_runtime.api.schemas.answers import PromptTokensDetails, Usage
+from plimsoll_runtime.api.schemas.answers import CompletionTokensDetails, PromptTokensDetails, Usage
 from plimsoll_runtime.api.schemas.sampling import StreamOptions
+from plimsoll_runtime.text.thoughts import Thoughts
+
+
+def _nothing(token: int) -> bytes:
+    return b""
 
 
 class UsageMeter:
@@ -17,17 +22,33 @@ class UsageMeter:
     `counted` are dropped: their prompts are only scored.
     """
 
-    def __init__(self, choices: Sequence[Choice], *, counted: bool = True) -> None:
+    def __init__(
+        self, choices: Sequence[Choice], spell: Callable[[int], bytes] = _nothing, *, counted: bool = True
+    ) -> None:
+        """`spell` gives a token's bytes, by which thoughts are told from answers."""
         self._first = {c.prompt: c.index for c in reversed(choices)}
         self._counted = counted
         self.prompt_tokens = sum(len(c.request.prompt_token_ids) for c in choices if self._first[c.prompt] == c.index)
         self.completion_tokens = 0
         self.cached_tokens = 0
+        self._thoughts = {
+            c.index: Thoughts(c.request.params.thought, spell)
+            for c in choices
+            if c.request.params.thought is not None and counted
+        }
+
+    @property
+    def reasoning_tokens(self) -> int | None:
+        """How many of the generated tokens were thoughts, with what marks them; None where the model writes none."""
+        return sum(thoughts.tokens for thoughts in self._thoughts.values()) if self._thoughts else None
 
     def add(self, piece: Piece) -> None:
         """Count a piece."""
         if self._counted:
             self.completion_tokens += len(piece.delta.token_ids)
+        if (thoughts := self._thoughts.get(piece.choice.index)) is not None:
+            for token in piece.delta.token_ids:
+                thoughts.take(token)
         if self._first[piece.choice.prompt] == piece.choice.index:
             self.cached_tokens += piece.cached_tokens
 
@@ -46,4 +67,5 @@ class UsageMeter:
             self.completion_tokens,
             self.prompt_tokens + self.completion_tokens,
             PromptTokensDetails(self.cached_tokens),
+            UNSET if self.reasoning_tokens is None else CompletionTokensDetails(self.reasoning_tokens),
         )

@@ -104,6 +104,7 @@ def batch_config(args: argparse.Namespace) -> BatchConfig:
         ordered=not args.unordered,
         restart=args.restart,
         tool_format=args.tool_format,
+        reasoning_format=args.reasoning_format,
     )
 
 
@@ -166,6 +167,12 @@ def _add_rows(group: argparse._ArgumentGroup) -> None:
         type=values.word,
         metavar="NAME",
         help="how the model writes calls of tools (default: as its chat template does)",
+    )
+    group.add_argument(
+        "--reasoning-format",
+        type=values.word,
+        metavar="NAME",
+        help="how the model writes thoughts, or none to leave them in answers (default: as its chat template does)",
     )
 
 

@@ -72,6 +72,8 @@ def server_config(args: argparse.Namespace) -> ServerConfig:
         max_logit_bias=args.max_logit_bias,
         tool_format=args.tool_format,
         strict_parameters=args.strict_parameters,
+        reasoning_format=args.reasoning_format,
+        thinking_budget=args.thinking_budget,
         share_prefix_cache=args.share_prefix_cache,
         batches=batch_options(args),
         gateway_tokens=gateway_tokens(),
@@ -122,6 +124,19 @@ def _add_server_options(parser: argparse.ArgumentParser) -> None:
         type=values.word,
         metavar="NAME",
         help="how the model writes calls of tools: hermes, llama3, mistral, ... (default: as its chat template does)",
+    )
+    group.add_argument(
+        "--reasoning-format",
+        type=values.word,
+        metavar="NAME",
+        help="how the model writes thoughts: think, mistral, harmony, ..., or none to leave them in answers "
+        "(default: as its chat template does)",
+    )
+    group.add_argument(
+        "--thinking-budget",
+        type=values.count,
+        metavar="TOKENS",
+        help="most tokens that the thoughts of an answer may have where its request does not say (default: no bound)",
     )
     group.add_argument(
         "--strict-parameters",

@@ -13,7 +13,8 @@ from plimsoll_runtime.tools.parts import Part
 class Marks:
     """What stands around a thought, as text.
 
-    - `closing` is written where a thought ends because its budget is used up.
+    - `closing` is written where a thought ends because its budget is used up, and one of `then` behind it: the first
+      where no tool may be called.
     - `gap` stands between a thought and an answer that is kept to something.
     - `anywhere`: thoughts begin anywhere in an answer, and not only where it does.
     - `answer`: what stands before an answer proper, one after the other; None where it is what no thought is.
@@ -22,6 +23,7 @@ class Marks:
     begin: str
     end: str
     closing: str
+    then: tuple[str, ...] = ()
     gap: str = ""
     anywhere: bool = False
     answer: tuple[str, ...] | None = None

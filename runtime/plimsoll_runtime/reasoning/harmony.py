@@ -23,6 +23,7 @@ class Harmony:
         begin=f"{CHANNEL}analysis",
         end=END,
         closing=f"{END}{START}assistant{CHANNEL}",
+        then=("final", "commentary"),
         anywhere=True,
         answer=(f"{CHANNEL}final", MESSAGE),
     )
@@ -81,7 +82,8 @@ def _message(page: Page, marker: str, told: set[type]) -> Reading[None]:
     if found.function is not None:
         yield Text(found.text)
         yield from _body(page, Text)
-        yield Text((yield from either(page, *_ENDS)) or END)
+        if not page.is_over():
+            yield Text((yield from either(page, *_ENDS)) or END)
         return
     kind = _kind(found)
     if kind in told:

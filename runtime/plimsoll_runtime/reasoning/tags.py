@@ -55,9 +55,13 @@ def tagged(
 
 
 def _answer(page: Page, form: TagFormat, *, opened: bool) -> Reading[None]:
-    if opened or (yield from _begins(page, form.marks.begin)):
-        yield from _thought(page, form)
-    yield from _rest(page, form)
+    try:
+        if opened or (yield from _begins(page, form.marks.begin)):
+            yield from _thought(page, form)
+        yield from _rest(page, form)
+    except Ended:  # all words were told before; what is left is white space
+        page.at = len(page.text)
+        page.keep()
 
 
 def _begins(page: Page, begin: str) -> Reading[bool]:

@@ -19,7 +19,16 @@ LEAST_WEIGHT, MOST_WEIGHT, MOST_PRIORITY = 0.001, 1000.0, 1000
 MOST_NAMES, LONGEST_TEXT = 64, 4096
 MOST_THREADS = 1024
 SERVERS = frozenset(
-    {"maxWaiting", "maxWaitingTokens", "maxLogitBias", "toolFormat", "strictParameters", "drainSeconds"}
+    {
+        "maxWaiting",
+        "maxWaitingTokens",
+        "maxLogitBias",
+        "toolFormat",
+        "reasoningFormat",
+        "thinkingBudget",
+        "strictParameters",
+        "drainSeconds",
+    }
 )
 """Fields of `runtime` that are the server's business and not the engine's."""
 _GIVEN = frozenset({"model", "revision", "offline", "trust_remote_code"})

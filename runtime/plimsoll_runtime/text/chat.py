@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Any
 
 import jinja2
-from jinja2 import nodes
+from jinja2 import meta, nodes
 from jinja2.exceptions import SecurityError, TemplateError
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
@@ -40,6 +40,7 @@ class ChatTemplate:
         self._sources = {"default": source} if isinstance(source, str) else dict(source)
         self._variables = dict(variables or {})
         self._compiled: dict[str, jinja2.Template] = {}
+        self._read: dict[str, frozenset[str]] = {}
 
     def render(
         self,
@@ -83,6 +84,16 @@ class ChatTemplate:
                 f"the model has the chat templates {', '.join(sorted(self._sources))} and none is called default"
             )
         return self._sources[name]
+
+    def variables(self, *, tools: bool) -> frozenset[str]:
+        """What that template reads by name, functions included. Raises ChatTemplateError for one that is broken."""
+        source = self.source(tools=tools)
+        if source not in self._read:
+            try:
+                self._read[source] = frozenset(meta.find_undeclared_variables(environment().parse(source)))
+            except TemplateError as error:
+                raise ChatTemplateError(f"the model's chat template cannot be read: {error}") from error
+        return self._read[source]
 
     def _compile(self, source: str) -> jinja2.Template:
         if source not in self._compiled:

@@ -46,7 +46,7 @@ VOCAB_SIZE = 264  # more than the tokenizer has: models pad
 MAX_MODEL_LEN = 4096
 TEMPLATE = (
     "{{ bos_token }}{% for m in messages %}{% if m.role == 'forbidden' %}{{ raise_exception('no') }}{% endif %}"
-    "<|{{ m.role }}|>{{ m.content }}{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"
+    "<|{{ m.role }}|>{{ m.content }}{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}{{ note }}"
 )
 
 
@@ -334,6 +334,8 @@ async def running_server(
             room,
             max_logit_bias=config.max_logit_bias,
             strict_parameters=config.strict_parameters,
+            reasoning_format=config.reasoning_format,
+            thinking_budget=config.thinking_budget,
         )
 
     log = None if termination_log is None else str(termination_log)

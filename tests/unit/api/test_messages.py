@@ -280,6 +280,29 @@ async def test_thinking_is_the_templates_switch(client: Any, server: Any) -> Non
         assert shown(server).startswith(f"{told}<user>"), thinking
 
 
+async def test_thoughts_are_blocks(server: Any, tokenizer: Tokenizer) -> None:
+    before, tokenizer.chat_template = tokenizer.chat_template, ChatTemplate(TEMPLATE + "{# </think> #}")
+    thought = "<think>\nHm.\n</think>\n\n"
+    try:
+        async with client_of(server.url) as made:
+            thinking = {"type": "enabled", "budget_tokens": 1024}
+            message = await ask(made, server, f"{thought}I look.{CALL}", tools=[WEATHER], thinking=thinking)
+            assert [block.type for block in message.content] == ["thinking", "text", "tool_use"]
+            assert message.content[0].thinking == "Hm."
+            assert message.content[0].signature
+            assert server.engine.asked[0].params.thought.budget == 1024
+            stream = await ask(made, server, f"{thought}Two.", thinking=thinking, stream=True)
+            deltas = [event.delta async for event in stream if event.type == "content_block_delta"]
+            assert [delta.type for delta in deltas] == ["thinking_delta"] * 3 + ["signature_delta"] + ["text_delta"] * 4
+            assert deltas[3].signature == message.content[0].signature
+            untold = await ask(made, server, f"{thought}Two.", thinking={"type": "adaptive", "display": "omitted"})
+            assert [block.type for block in untold.content] == ["thinking", "text"]
+            assert untold.content[0].thinking == ""
+            assert untold.content[0].signature == message.content[0].signature
+    finally:
+        tokenizer.chat_template = before
+
+
 async def test_an_answer_of_a_schema(client: Any, server: Any) -> None:
     form = {"format": {"type": "json_schema", "schema": SCHEMA}}
     await ask(client, server, '{"city": "Bonn"}', output_config=form)

@@ -26,7 +26,7 @@ LONG_BODIES: dict[str, tuple[str, dict[str, Any]]] = {
     "parts": ("/v1/chat/completions", chat_body({"role": "user", "content": [{"type": "text", "text": LONG}]})),
     "reasoning": ("/v1/chat/completions", chat_body({"role": "assistant", "content": "", "reasoning_content": LONG})),
     "names": ("/v1/chat/completions", chat_body(*[HELLO | {"name": "n" * 256}] * 12)),
-    "variables": ("/v1/chat/completions", chat_body(chat_template_kwargs={"documents_of_mine": [LONG]})),
+    "variables": ("/v1/chat/completions", chat_body(chat_template_kwargs={"note": LONG})),
     "stop strings": ("/v1/chat/completions", chat_body(stop=[LONG])),
     "prompt": ("/v1/completions", {"model": "fake", "prompt": LONG}),
     "prompts": ("/v1/completions", {"model": "fake", "prompt": ["ab"] * 700}),

@@ -57,6 +57,7 @@ class BatchConfig:
     ordered: bool = True
     restart: bool = False
     tool_format: str | None = None
+    reasoning_format: str | None = None
 
 
 class Board(Protocol):
@@ -179,6 +180,7 @@ async def _loaded(config: BatchConfig, progress: Progress) -> AsyncIterator[Serv
             files.chat_stop,
             Room(UNBOUNDED, UNBOUNDED),
             tool_format=config.tool_format,
+            reasoning_format=config.reasoning_format,
         )
     finally:
         await engine.stop()

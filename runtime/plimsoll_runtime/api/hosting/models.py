@@ -196,6 +196,8 @@ class HostModels:
                 max_logit_bias=options.max_logit_bias,
                 tool_format=options.tool_format,
                 strict_parameters=options.strict_parameters,
+                reasoning_format=options.reasoning_format,
+                thinking_budget=options.thinking_budget,
             )
             placement.serial = resident.serial
         return placement.served

@@ -23,6 +23,8 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     max_logit_bias: Positive = MAX_LOGIT_BIAS
     tool_format: Annotated[str, Meta(max_length=64)] | None = None
     strict_parameters: bool = False
+    reasoning_format: Annotated[str, Meta(max_length=64)] | None = None
+    thinking_budget: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None
 
 
 def server_options(runtime: Mapping[str, Any]) -> ServerOptions:

@@ -32,7 +32,8 @@ class MessageAnswers:
         self._meter = meter
         self._id, self._model = f"msg_{job.record.request_id}", job.model.names[0]
         self._reader = new_reader()
-        self._blocks = Blocks(self._reader)
+        omitted = getattr(body.thinking, "display", None) == "omitted"
+        self._blocks = Blocks(self._reader, tells_thoughts=not omitted)
 
     def add(self, piece: Piece) -> None:
         """Take what a step added to the whole."""

@@ -15,38 +15,61 @@ from plimsoll_runtime.api.schemas.message_events import (
     BlockStart,
     BlockStop,
     BlockText,
+    BlockThinking,
     BlockToolUse,
     Content,
     Event,
     MoreInput,
+    MoreSignature,
     MoreText,
+    MoreThinking,
 )
-from plimsoll_runtime.tools.parts import Arguments, CallBegins, Part, Text
+from plimsoll_runtime.tools.parts import Arguments, CallBegins, Part, Reasoning, Text
 
 
 @dataclass(slots=True)
 class _Block:
     """One of them: `begun` is what it was at first."""
 
-    begun: BlockText | BlockToolUse
+    begun: Content
     pieces: list[str] = field(default_factory=list)
 
-    def more(self, text: str) -> MoreText | MoreInput:
+    def more(self, text: str) -> MoreText | MoreThinking | MoreInput:
         """Take more of it; how a stream says so."""
         self.pieces.append(text)
-        return MoreText(text) if isinstance(self.begun, BlockText) else MoreInput(text)
+        match self.begun:
+            case BlockText():
+                return MoreText(text)
+            case BlockThinking():
+                return MoreThinking(text)
+            case BlockToolUse():
+                return MoreInput(text)
 
-    def whole(self) -> Content:
-        """All of it."""
-        text, begun = "".join(self.pieces), self.begun
-        return BlockText(text) if isinstance(begun, BlockText) else BlockToolUse(begun.id, begun.name, _object(text))
+    @property
+    def text(self) -> str:
+        """All of it, as text."""
+        return "".join(self.pieces)
+
+    def whole(self, *, tells_thoughts: bool) -> Content:
+        """All of it. Of a thought that is not told there is the signature alone."""
+        match self.begun:
+            case BlockText():
+                return BlockText(self.text)
+            case BlockThinking():
+                return BlockThinking(self.text if tells_thoughts else "", signature_of(self.text))
+            case BlockToolUse(id=call_id, name=name):
+                return BlockToolUse(call_id, name, _object(self.text))
 
 
 class Blocks:
-    """Those of an answer while it grows. White space between blocks is none of them."""
+    """Those of an answer while it grows. White space between blocks is none of them.
 
-    def __init__(self, reader: AnswerReader) -> None:
+    With `tells_thoughts` off, a thought is a block without its text.
+    """
+
+    def __init__(self, reader: AnswerReader, *, tells_thoughts: bool = True) -> None:
         self._reader = reader
+        self._tells_thoughts = tells_thoughts
         self._blocks: list[_Block] = []
         self._is_open = False
         self._white = ""
@@ -57,6 +80,8 @@ class Blocks:
         for part in parts:
             if isinstance(part, Text):
                 events += self._text(part.text)
+            elif isinstance(part, Reasoning):
+                events += self._thought(part.text)
             elif isinstance(part, CallBegins):
                 call_id = self._reader.calls[part.index].id.removeprefix("call_")
                 events += self._begin(BlockToolUse(f"toolu_{call_id}", part.name, {}))
@@ -71,7 +96,13 @@ class Blocks:
 
     def whole(self) -> list[Content]:
         """All of them."""
-        return [block.whole() for block in self._blocks]
+        return [block.whole(tells_thoughts=self._tells_thoughts) for block in self._blocks]
+
+    def _thought(self, text: str) -> list[Event]:
+        thinks = self._is_open and isinstance(self._blocks[-1].begun, BlockThinking)
+        events = [] if thinks else self._begin(BlockThinking("", ""))
+        more = self._more(text)
+        return [*events, more] if self._tells_thoughts else events
 
     def _text(self, text: str) -> list[Event]:
         if self._is_open and isinstance(self._blocks[-1].begun, BlockText):
@@ -82,7 +113,7 @@ class Blocks:
     def _begin_text(self, text: str) -> list[Event]:
         return [*self._begin(BlockText("")), self._more(text)]
 
-    def _begin(self, block: BlockText | BlockToolUse) -> list[Event]:
+    def _begin(self, block: Content) -> list[Event]:
         events = self._end()
         self._white, self._is_open = "", True
         self._blocks.append(_Block(block))
@@ -92,9 +123,14 @@ class Blocks:
         return BlockDelta(len(self._blocks) - 1, self._blocks[-1].more(text))
 
     def _end(self) -> list[Event]:
-        events: list[Event] = [BlockStop(len(self._blocks) - 1)] if self._is_open else []
+        if not self._is_open:
+            return []
         self._is_open = False
-        return events
+        index, last = len(self._blocks) - 1, self._blocks[-1]
+        signed: list[Event] = []
+        if isinstance(last.begun, BlockThinking):
+            signed.append(BlockDelta(index, MoreSignature(signature_of(last.text))))
+        return [*signed, BlockStop(index)]
 
 
 def _object(text: str) -> dict[str, Any]:

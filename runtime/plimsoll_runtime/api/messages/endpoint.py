@@ -12,7 +12,7 @@ from plimsoll_runtime.api.conversation import converse, tokens_of
 from plimsoll_runtime.api.endpoint import Endpoint
 from plimsoll_runtime.api.generation import Generation
 from plimsoll_runtime.api.messages.answer import MessageAnswers
-from plimsoll_runtime.api.messages.translation import OWN_NAMES, chat_of, own_names
+from plimsoll_runtime.api.messages.translation import OWN_NAMES, chat_of, own_names, wish_of
 from plimsoll_runtime.api.record import RequestRecord
 from plimsoll_runtime.api.schemas.message_events import TokenCount
 from plimsoll_runtime.api.schemas.messages import CountRequest, MessagesRequest
@@ -24,14 +24,14 @@ from plimsoll_runtime.api.tokens import worked
 def prepare(body: MessagesRequest, model: ServedModel, record: RequestRecord) -> Generation:
     """Check everything that can be known before the engine is asked. Raises ApiError."""
     with own_names():
-        job = converse(chat_of(body), model, record, partial(MessageAnswers, body), cut=True)
+        job = converse(chat_of(body), model, record, partial(MessageAnswers, body), wish_of(body), cut=True)
     own = OWN_NAMES.get(job.constrained_by, job.constrained_by)
     return replace(job, constrained_by=own, counted=body.max_tokens > 0)
 
 
 def _count(body: CountRequest, model: ServedModel, record: RequestRecord) -> TokenCount:
     with own_names():
-        count = len(tokens_of(chat_of(body), model))
+        count = len(tokens_of(chat_of(body), model, wish_of(body)))
     record.prompt_tokens = count
     return TokenCount(count)
 

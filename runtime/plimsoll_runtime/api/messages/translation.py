@@ -26,11 +26,12 @@ from plimsoll_runtime.api.schemas.messages import (
     Turn,
 )
 from plimsoll_runtime.api.schemas.sampling import invalid
+from plimsoll_runtime.api.thinking import NO_WISH, Wish
 
 OWN_NAMES = {
     "stop": "stop_sequences",
     "response_format": "output_config.format",
-    "chat_template_kwargs": "thinking",
+    "thinking_budget": "thinking.budget_tokens",
 }
 """What Anthropic's clients call fields of a chat."""
 
@@ -149,12 +150,20 @@ def _tools(body: Conversation) -> dict[str, Any]:
     return fields
 
 
+def wish_of(body: Conversation) -> Wish:
+    """What it says of thinking."""
+    match body.thinking:
+        case EnabledThinking(budget_tokens=budget):
+            return Wish(thinks=True, budget=budget)
+        case DisabledThinking():
+            return Wish(thinks=False)
+        case _:
+            return NO_WISH
+
+
 def _answer(body: Conversation) -> dict[str, Any]:
-    """What is asked of the answer: its form, and whether there are thoughts before it."""
+    """What form is asked of the answer."""
     fields: dict[str, Any] = {}
-    if isinstance(body.thinking, EnabledThinking | DisabledThinking):
-        thinks = isinstance(body.thinking, EnabledThinking)
-        fields["chat_template_kwargs"] = {"enable_thinking": thinks, "thinking": thinks}
     if body.output_config is not None and (form := body.output_config.format) is not None:
         fields["response_format"] = {"type": "json_schema", "json_schema": {"schema": form.schema_}}
     return fields

@@ -14,7 +14,7 @@ from plimsoll_runtime.api.schemas.answers import ChatLogprob
 from plimsoll_runtime.api.schemas.response import InputTokensDetails, OutputTokensDetails, Response, ResponseUsage
 from plimsoll_runtime.api.schemas.response_events import Completed, Created, Incomplete, InProgress, Numbered
 from plimsoll_runtime.api.usage import UsageMeter
-from plimsoll_runtime.tools.parts import Arguments, CallBegins, Part, Text
+from plimsoll_runtime.tools.parts import Arguments, CallBegins, Part, Reasoning, Text
 
 
 class ResponseAnswers:
@@ -79,6 +79,8 @@ class ResponseAnswers:
         match part:
             case Text(text):
                 return self._output.words(text, told)
+            case Reasoning(text):
+                return self._output.thoughts(text)
             case CallBegins(index, name):
                 return self._output.call(self._reader.calls[index].id, name)
             case Arguments(_, text):

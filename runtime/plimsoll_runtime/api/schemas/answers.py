@@ -48,13 +48,22 @@ class PromptTokensDetails(msgspec.Struct):
     cached_tokens: int
 
 
+class CompletionTokensDetails(msgspec.Struct):
+    """How many of the generated tokens were thoughts, with what marks them."""
+
+    reasoning_tokens: int
+
+
 class Usage(msgspec.Struct):
-    """What a request took. With n > 1 a prompt counts once."""
+    """What a request took. With n > 1 a prompt counts once. Details of what was generated are told of models that
+    think.
+    """
 
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: PromptTokensDetails
+    completion_tokens_details: CompletionTokensDetails | msgspec.UnsetType = msgspec.UNSET
 
 
 class TopLogprob(msgspec.Struct):
@@ -106,11 +115,14 @@ class CallDelta(msgspec.Struct):
 
 
 class ChatAnswerMessage(msgspec.Struct):
-    """What the model said; no content where it only calls. `function_call` answers a request with `functions`."""
+    """What the model said, and what it thought before; no content where it only calls. `function_call` answers a
+    request with `functions`.
+    """
 
     role: str
     content: str | None
     refusal: None = None
+    reasoning_content: str | msgspec.UnsetType = msgspec.UNSET
     tool_calls: list[CallAnswer] | msgspec.UnsetType = msgspec.UNSET
     function_call: FunctionCall | msgspec.UnsetType = msgspec.UNSET
 
@@ -142,6 +154,7 @@ class ChatDelta(msgspec.Struct):
 
     role: str | msgspec.UnsetType = msgspec.UNSET
     content: str | msgspec.UnsetType = msgspec.UNSET
+    reasoning_content: str | msgspec.UnsetType = msgspec.UNSET
     tool_calls: list[CallDelta] | msgspec.UnsetType = msgspec.UNSET
     function_call: FunctionCall | msgspec.UnsetType = msgspec.UNSET
 

@@ -27,12 +27,13 @@ _EMPTY: tuple[Any, ...] = (None, [], "", {})
 
 _SHOWN_AS = {"developer": "system", "function": "tool"}
 
+Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh"]
+
 Unsupported = Annotated[Any, WithJsonSchema(EMPTY)]
 
 NOT_YET = {
     "audio": "audio is not supported",
     "prediction": "predicted outputs are not supported",
-    "reasoning_effort": "there are no reasoning levels; give the model's own switch in chat_template_kwargs",
     "verbosity": "verbosity is not supported",
     "web_search_options": "web search is not supported",
 }
@@ -69,6 +70,7 @@ class ChatMessage(Lenient):
     content: Content | None = None
     name: Annotated[str, Field(max_length=256)] | None = None
     reasoning_content: str | None = None
+    reasoning: str | None = None
     tool_calls: Annotated[list[ToolCall], Field(max_length=MAX_TOOLS)] | None = None
     tool_call_id: Annotated[str, Field(max_length=256)] | None = None
     function_call: CalledFunction | None = None
@@ -91,7 +93,7 @@ class ChatMessage(Lenient):
         content = self.content if isinstance(self.content, str) else "\n".join(part.text for part in self.content or ())
         optional = {
             "name": self.name,
-            "reasoning_content": self.reasoning_content,
+            "reasoning_content": self.reasoning_content or self.reasoning,
             "tool_calls": calls or None,
             "tool_call_id": self.tool_call_id,
         }
@@ -129,13 +131,15 @@ class ChatRequest(SamplingFields):
     function_call: FunctionChoice | None = None
     audio: Unsupported = None
     prediction: Unsupported = None
-    reasoning_effort: Unsupported = None
+    reasoning_effort: Effort | None = None
     verbosity: Unsupported = None
     web_search_options: Unsupported = None
 
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+    thinking_budget: Count | None = None
+    thinking_token_budget: Count | None = None
 
     def check(self) -> None:
         """Raises ApiError for what cannot be done, or contradicts itself."""
@@ -153,8 +157,20 @@ class ChatRequest(SamplingFields):
             raise invalid("top_logprobs", "it needs 'logprobs': true")
         if None not in (self.max_tokens, self.max_completion_tokens) and self.max_tokens != self.max_completion_tokens:
             raise invalid("max_tokens", "it differs from 'max_completion_tokens', which replaces it")
+        if None not in (self.thinking_budget, self.thinking_token_budget):
+            raise invalid("thinking_token_budget", "'thinking_budget' says it already")
         if self.continue_final_message and self.add_generation_prompt:
             raise invalid("add_generation_prompt", "it contradicts 'continue_final_message'")
+
+    @property
+    def most_thoughts(self) -> int | None:
+        """How many tokens the thoughts of an answer may have; None where the request does not say."""
+        return self.thinking_token_budget if self.thinking_budget is None else self.thinking_budget
+
+    @property
+    def budget_field(self) -> str:
+        """Which field says so."""
+        return "thinking_token_budget" if self.thinking_budget is None else "thinking_budget"
 
     @property
     def token_limit(self) -> int | None:

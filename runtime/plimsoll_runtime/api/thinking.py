@@ -1,0 +1,144 @@
+"""A chat in which the model may think: what its template is told of that, and where thoughts stand in the answer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from plimsoll_runtime.api.calling import Calling
+from plimsoll_runtime.api.prompts import template_of
+from plimsoll_runtime.api.schemas.chat import ChatRequest
+from plimsoll_runtime.api.schemas.sampling import invalid
+from plimsoll_runtime.api.served import ServedModel
+from plimsoll_runtime.engine.thought import Thought
+from plimsoll_runtime.reasoning.choose import fitting, named
+from plimsoll_runtime.reasoning.format import ReasoningFormat
+from plimsoll_runtime.text.tokenizer import Tokenizer
+from plimsoll_runtime.tools.entries import UnknownFormat
+
+SWITCHES = ("enable_thinking", "thinking")
+"""What templates call the variable that says whether the model thinks at all."""
+LEVEL, BUDGET = "reasoning_effort", "thinking_budget"
+USUAL = "medium"
+"""OpenAI's level where none is said: what a model that knows no levels does by itself."""
+
+# Looking for other packages' formats reads what is installed: once for a template or a name, not for each request.
+_fitting = lru_cache(64)(fitting)
+_named = lru_cache(64)(named)
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What a client says of thinking to whatever model it asks: one that does not think leaves it aside. None: nothing.
+
+    `budget`: how many tokens thoughts may have.
+    """
+
+    thinks: bool | None = None
+    budget: int | None = None
+
+
+NO_WISH = Wish()
+
+
+@dataclass(frozen=True, slots=True)
+class Thinking:
+    """How the model writes its thoughts, whether the prompt has begun one, and what its engine is told of them."""
+
+    format: ReasoningFormat
+    opened: bool
+    thought: Thought
+    special: bool
+
+
+def reasoning_format(model: ServedModel, *, tools: bool) -> ReasoningFormat | None:
+    """That of the server's choice, else of the chat template; None where the model writes no thoughts. Raises
+    ApiError."""
+    try:
+        if model.reasoning_format is not None:
+            return _named(model.reasoning_format)
+        return _fitting(template_of(model).source(tools=tools))
+    except UnknownFormat as error:
+        raise invalid("model", str(error)) from error
+
+
+def variables_of(body: ChatRequest, model: ServedModel, wish: Wish, *, tools: bool) -> dict[str, Any]:
+    """What the chat template is told beside the messages: the client's own variables, and what its fields say of
+    thinking. Raises ApiError for a level that the template cannot be told."""
+    known = template_of(model).variables(tools=tools)
+    said = {} if wish.thinks is None else dict.fromkeys(known.intersection(SWITCHES), wish.thinks)
+    if body.reasoning_effort is not None:
+        said |= _effort(body.reasoning_effort, known, model, tools=tools)
+    budget = _budget(body, wish, model)
+    if budget is not None and BUDGET in known:
+        said[BUDGET] = budget
+    return said | (body.chat_template_kwargs or {})
+
+
+def thinking(body: ChatRequest, model: ServedModel, wish: Wish, called: Calling | None, prompt: str) -> Thinking | None:
+    """None where the model writes no thoughts. Raises ApiError."""
+    form = reasoning_format(model, tools=called is not None)
+    if form is None:
+        if body.most_thoughts is not None:
+            raise invalid(body.budget_field, "how this model writes thoughts is not known: see --reasoning-format")
+        return None
+    opened = form.opened_by(prompt) or _is_within(body, form)
+    thought = _thought(form, model.tokenizer, called, opened=opened, budget=_budget(body, wish, model))
+    marks = model.tokenizer.encode(form.marks.begin + form.marks.end, add_special_tokens=False)
+    return Thinking(form, opened, thought, not model.tokenizer.special_ids.isdisjoint(marks))
+
+
+def _budget(body: ChatRequest, wish: Wish, model: ServedModel) -> int | None:
+    given = (body.most_thoughts, wish.budget, model.thinking_budget)
+    return next((budget for budget in given if budget is not None), None)
+
+
+def _effort(effort: str, known: frozenset[str], model: ServedModel, *, tools: bool) -> dict[str, Any]:
+    """A level, in the template's words. Raises ApiError."""
+    switch = next((name for name in SWITCHES if name in known), None)
+    if LEVEL in known:
+        form = reasoning_format(model, tools=tools)
+        levels = None if form is None else form.efforts
+        if levels is not None and effort not in levels:
+            raise invalid(LEVEL, f"this model knows the levels {', '.join(levels)}, and no {effort!r}")
+        return {LEVEL: effort} | ({} if switch is None else {switch: effort != "none"})
+    if switch is None:
+        raise invalid(LEVEL, "this model's chat template knows no levels of thinking, and cannot switch it off")
+    if effort not in ("none", USUAL):
+        raise invalid(LEVEL, f"this model's chat template knows no levels: 'none' switches thinking off, {USUAL!r} on")
+    return {switch: effort != "none"}
+
+
+def _is_within(body: ChatRequest, form: ReasoningFormat) -> bool:
+    """Whether the message that the answer continues ends within a thought."""
+    content = body.messages[-1].content
+    if not body.continue_final_message or not isinstance(content, str):
+        return False
+    return content.rfind(form.marks.begin) > content.rfind(form.marks.end)
+
+
+def _thought(
+    form: ReasoningFormat, tokenizer: Tokenizer, called: Calling | None, *, opened: bool, budget: int | None
+) -> Thought:
+    marks = form.marks
+    then = [_ids(tokenizer, text)[0] for text in (marks.then if called is not None else marks.then[:1])]
+    closing = [(token,) for token in _ids(tokenizer, marks.closing)]
+    answer = marks.answer
+    if answer is not None and called is not None and called.format.name == form.name:
+        answer = ()  # its grammar of calls says where thoughts are
+    return Thought(
+        begin=marks.begin.encode(),
+        end=marks.end.encode(),
+        open=opened,
+        anywhere=marks.anywhere,
+        budget=budget,
+        closing=(*closing, tuple(then)) if then else tuple(closing),
+        answer=None if answer is None else tuple(text.encode() for text in answer),
+        opening=tokenizer.token_id(marks.begin) if marks.answer is None else None,
+        gap=tuple(_ids(tokenizer, marks.gap)),
+    )
+
+
+def _ids(tokenizer: Tokenizer, text: str) -> list[int]:
+    return tokenizer.encode(text, add_special_tokens=False) if text else []

@@ -1,0 +1,235 @@
+"""Thoughts in chats: told apart whole and streamed, counted, bounded, switched, and given back to the template."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from plimsoll_runtime.text.chat import ChatTemplate
+from plimsoll_runtime.text.tokenizer import Tokenizer
+
+from .conftest import running_server
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+QWEN = (
+    "{% if tools %}{{ tools | tojson }}<tool_call>arguments{% endif %}{% for m in messages %}[{{ m.role }}]"
+    "{% if m.reasoning_content %}<think>{{ m.reasoning_content }}</think>{% endif %}{{ m.content }}{% endfor %}"
+    "{% if add_generation_prompt %}[assistant]{% if enable_thinking is false %}<think>\n\n</think>\n\n{% endif %}"
+    "{% endif %}"
+)
+R1 = QWEN + "{% if add_generation_prompt and thinking is not false %}<think>\n{% endif %}"
+OSS = (
+    "<|start|>system<|message|>Reasoning: {{ reasoning_effort or 'medium' }}<|channel|>analysis"
+    "{% if tools %}{{ tools | tojson }}{% endif %}{% for m in messages %}"
+    "<|start|>{{ m.role }}<|message|>{{ m.content }}<|end|>{% endfor %}<|start|>assistant"
+)
+HELLO: list[Any] = [{"role": "user", "content": "Hi"}]
+TOOLS: list[Any] = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}]
+THOUGHT = "<think>\nHm, größer.\n</think>\n\n"
+CALL = '<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>'
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def thinking(tokenizer: Tokenizer) -> AsyncIterator[Any]:
+    async with running_server(tokenizer) as running:
+        yield running
+
+
+@contextmanager
+def template(tokenizer: Tokenizer, source: str) -> Iterator[None]:
+    before, tokenizer.chat_template = tokenizer.chat_template, ChatTemplate(source)
+    try:
+        yield
+    finally:
+        tokenizer.chat_template = before
+
+
+async def ask(thinking: Any, answer: str, source: str = QWEN, **fields: Any) -> Any:
+    """The answer of a chat, or the JSON of its refusal."""
+    thinking.engine.reset()
+    thinking.engine.answer = answer.encode()
+    tokenizer = thinking.server.state.models.model.tokenizer
+    with template(tokenizer, source):
+        async with thinking.http() as http:
+            body = {"model": "fake", "messages": HELLO, **fields}
+            found = await http.post("/v1/chat/completions", json=body)
+    if not fields.get("stream"):
+        return found.json()
+    lines = [line.removeprefix("data: ") for line in found.text.splitlines() if line.startswith("data: {")]
+    return [json.loads(line) for line in lines]
+
+
+def prompt(thinking: Any) -> str:
+    return bytes(token for token in thinking.engine.asked[0].prompt_token_ids if token < 256).decode()
+
+
+async def test_a_thought_is_told_apart(thinking: Any) -> None:
+    answer = await ask(thinking, THOUGHT + "Two.")
+    message = answer["choices"][0]["message"]
+    assert (message["reasoning_content"], message["content"]) == ("Hm, größer.", "Two.")
+    tokens = len(THOUGHT.rstrip().encode())
+    assert answer["usage"]["completion_tokens_details"] == {"reasoning_tokens": tokens}
+    assert answer["usage"]["completion_tokens"] == len((THOUGHT + "Two.").encode()) + 1
+
+
+async def test_no_thought(thinking: Any) -> None:
+    answer = await ask(thinking, "Two <b>.")
+    message = answer["choices"][0]["message"]
+    assert "reasoning_content" not in message
+    assert message["content"] == "Two <b>."
+    assert answer["usage"]["completion_tokens_details"] == {"reasoning_tokens": 0}
+
+
+async def test_a_model_that_does_not_think_says_nothing_of_it(thinking: Any) -> None:
+    answer = await ask(thinking, THOUGHT, "{% for m in messages %}{{ m.content }}{% endfor %}")
+    assert answer["choices"][0]["message"]["content"] == THOUGHT
+    assert "completion_tokens_details" not in answer["usage"]
+    assert thinking.engine.asked[0].params.thought is None
+
+
+async def test_a_stream(thinking: Any) -> None:
+    chunks = await ask(thinking, THOUGHT + "Two.", stream=True, stream_options={"include_usage": True})
+    deltas = [chunk["choices"][0]["delta"] for chunk in chunks if chunk["choices"]]
+    assert "".join(delta.get("reasoning_content", "") for delta in deltas) == "Hm, größer."
+    assert "".join(delta.get("content") or "" for delta in deltas) == "Two."
+    kinds = ["reasoning_content" in delta for delta in deltas if delta.get("content") or "reasoning_content" in delta]
+    assert kinds == sorted(kinds, reverse=True)
+    assert len(kinds) > 10
+    assert chunks[-1]["usage"]["completion_tokens_details"]["reasoning_tokens"] == len(THOUGHT.rstrip().encode())
+
+
+async def test_a_prompt_that_opens_the_thought(thinking: Any) -> None:
+    answer = await ask(thinking, "Hm.\n</think>\n\nTwo.", R1, n=2)
+    for choice in answer["choices"]:
+        assert (choice["message"]["reasoning_content"], choice["message"]["content"]) == ("Hm.", "Two.")
+    assert answer["usage"]["completion_tokens_details"]["reasoning_tokens"] == 2 * len("Hm.\n</think>")
+    closed = await ask(thinking, "Two.", R1, chat_template_kwargs={"thinking": False})
+    assert closed["choices"][0]["message"]["content"] == "Two."
+    assert not thinking.engine.asked[0].params.thought.open
+
+
+async def test_a_thought_that_the_client_began(thinking: Any) -> None:
+    begun = [*HELLO, {"role": "assistant", "content": "<think>Hm"}]
+    answer = await ask(
+        thinking, ", so.</think>Two.", messages=begun, continue_final_message=True, add_generation_prompt=False
+    )
+    message = answer["choices"][0]["message"]
+    assert (message["reasoning_content"], message["content"]) == (", so.", "Two.")
+
+
+async def test_an_answer_that_is_cut_in_its_thought(thinking: Any) -> None:
+    answer = await ask(thinking, THOUGHT, max_tokens=12)
+    message = answer["choices"][0]["message"]
+    assert (message["reasoning_content"], message["content"]) == ("Hm,", "")
+    assert answer["choices"][0]["finish_reason"] == "length"
+
+
+async def test_thoughts_before_calls(thinking: Any) -> None:
+    answer = await ask(thinking, THOUGHT + CALL, tools=TOOLS)
+    [choice] = answer["choices"]
+    assert choice["message"]["reasoning_content"] == "Hm, größer."
+    assert choice["message"]["content"] is None
+    assert choice["message"]["tool_calls"][0]["function"] == {"name": "f", "arguments": "{}"}
+    chunks = await ask(thinking, THOUGHT + CALL, tools=TOOLS, stream=True)
+    deltas = [chunk["choices"][0]["delta"] for chunk in chunks if chunk["choices"]]
+    assert "".join(delta.get("reasoning_content", "") for delta in deltas) == "Hm, größer."
+    assert any("tool_calls" in delta for delta in deltas)
+
+
+async def test_gpt_oss(thinking: Any) -> None:
+    thought = "<|channel|>analysis<|message|>Hm.<|end|>"
+    answer = await ask(
+        thinking, f"{thought}<|start|>assistant<|channel|>final<|message|>Two.", OSS, reasoning_effort="high"
+    )
+    message = answer["choices"][0]["message"]
+    assert (message["reasoning_content"], message["content"]) == ("Hm.", "Two.")
+    assert answer["usage"]["completion_tokens_details"]["reasoning_tokens"] == len(thought)
+    assert "Reasoning: high" in prompt(thinking)
+    call = "<|start|>assistant<|channel|>commentary to=functions.f <|constrain|>json<|message|>{}"
+    answer = await ask(thinking, thought + call, OSS, tools=TOOLS, tool_choice="required")
+    [choice] = answer["choices"]
+    assert choice["finish_reason"] == "tool_calls"
+    assert (choice["message"]["reasoning_content"], choice["message"]["content"]) == ("Hm.", None)
+    assert choice["message"]["tool_calls"][0]["function"]["name"] == "f"
+    params = thinking.engine.asked[0].params
+    assert (params.thought.answer, params.skip_special_tokens) == ((), False)
+
+
+async def test_earlier_thoughts_are_shown_to_the_template(thinking: Any) -> None:
+    for field in ("reasoning_content", "reasoning"):
+        said = [*HELLO, {"role": "assistant", "content": "Two.", field: "Hm."}, *HELLO]
+        await ask(thinking, "Two.", messages=said)
+        assert "[assistant]<think>Hm.</think>Two." in prompt(thinking)
+
+
+EFFORTS: list[tuple[str, str, str]] = [
+    (QWEN, "none", "[assistant]<think>\n\n</think>"),
+    (QWEN, "medium", "[assistant]"),
+    (OSS, "low", "Reasoning: low"),
+]
+
+
+async def test_effort_is_told_to_the_template(thinking: Any) -> None:
+    for source, effort, shown in EFFORTS:
+        await ask(thinking, "Two.", source, reasoning_effort=effort)
+        assert shown in prompt(thinking), effort
+    await ask(thinking, "Two.", reasoning_effort="none", chat_template_kwargs={"enable_thinking": True})
+    assert "<think>" not in prompt(thinking)
+
+
+REFUSED: list[tuple[str, dict[str, Any], str, str]] = [
+    (QWEN, {"reasoning_effort": "high"}, "reasoning_effort", "'none' switches thinking off, 'medium' on"),
+    (OSS, {"reasoning_effort": "minimal"}, "reasoning_effort", "low, medium, high"),
+    (OSS, {"chat_template_kwargs": {"enable_thinking": True}}, "chat_template_kwargs", "knows no 'enable_thinking'"),
+    (QWEN, {"thinking_budget": -1}, "thinking_budget", "greater than or equal to 0"),
+]
+
+
+async def test_what_cannot_be_told_is_refused(thinking: Any) -> None:
+    for source, fields, param, told in REFUSED:
+        error = (await ask(thinking, "Two.", source, **fields))["error"]
+        assert error["param"] == param, (fields, error)
+        assert told in error["message"], (fields, error)
+    assert thinking.engine.asked == []
+
+
+async def test_a_budget_goes_to_the_engine(thinking: Any) -> None:
+    for field in ("thinking_budget", "thinking_token_budget"):
+        await ask(thinking, "Two.", R1, **{field: 7})
+        thought = thinking.engine.asked[0].params.thought
+        assert (thought.open, thought.budget) == (True, 7)
+        assert bytes(token for (token,) in thought.closing) == b"\n</think>"
+        assert thinking.engine.vocabulary is not None
+    await ask(thinking, "Two.", OSS, thinking_budget=7)
+    *closing, last = thinking.engine.asked[0].params.thought.closing
+    assert bytes(token for (token,) in closing) == b"<|end|><|start|>assistant<|channel|>"
+    assert last == (ord("f"),)
+
+
+async def test_an_answer_of_a_form_begins_behind_its_thought(thinking: Any) -> None:
+    form = {"response_format": {"type": "json_object"}}
+    await ask(thinking, THOUGHT + "{}", **form)
+    params = thinking.engine.asked[0].params
+    assert params.constraint is not None
+    assert (params.thought.answer, bytes(params.thought.gap)) == (None, b"\n\n")
+    await ask(thinking, "Two.", OSS, **form)
+    assert thinking.engine.asked[0].params.thought.answer == (b"<|channel|>final", b"<|message|>")
+
+
+async def test_the_server_s_own_choice(tokenizer: Tokenizer) -> None:
+    async with running_server(tokenizer, reasoning_format="think", thinking_budget=9) as running:
+        plain = "{% for m in messages %}{{ m.content }}{% endfor %}"
+        answer = await ask(running, THOUGHT + "Two.", plain)
+        assert answer["choices"][0]["message"]["content"] == "Two."
+        assert running.engine.asked[0].params.thought.budget == 9
+        await ask(running, "Two.", plain, thinking_budget=3)
+        assert running.engine.asked[0].params.thought.budget == 3
+    async with running_server(tokenizer, reasoning_format="none", thinking_budget=9) as running:
+        answer = await ask(running, THOUGHT + "Two.")
+        assert answer["choices"][0]["message"]["content"] == THOUGHT + "Two."
