@@ -14,7 +14,7 @@ from plimsoll_runtime.api.schemas.answers import ChatLogprob
 from plimsoll_runtime.api.schemas.response import InputTokensDetails, OutputTokensDetails, Response, ResponseUsage
 from plimsoll_runtime.api.schemas.response_events import Completed, Created, Incomplete, InProgress, Numbered
 from plimsoll_runtime.api.usage import UsageMeter
-from plimsoll_runtime.tools.parts import Arguments, CallBegins, Part, Text
+from plimsoll_runtime.tools.parts import Arguments, CallBegins, Part, Reasoning, Text
 
 
 class ResponseAnswers:
@@ -67,6 +67,8 @@ class ResponseAnswers:
             yield from self._said(part, told if words and index == words[-1] else ())
         if not parts and told and self._output.in_words:
             yield from self._output.words("", told)
+        if self._output.in_thoughts:
+            self._thought += len(piece.delta.token_ids)
         if piece.delta.finish_reason is not None:
             yield from self._output.finish("completed" if self._is_complete else "incomplete")
 
@@ -79,6 +81,8 @@ class ResponseAnswers:
         match part:
             case Text(text):
                 return self._output.words(text, told)
+            case Reasoning(text):
+                return self._output.thoughts(text)
             case CallBegins(index, name):
                 return self._output.call(self._reader.calls[index].id, name)
             case Arguments(_, text):
