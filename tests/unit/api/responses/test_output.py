@@ -79,7 +79,7 @@ def test_events_add_up_to_items(parts: list[tuple[str, Any]], summarised: bool, 
     for index, item in enumerate(output.items):
         own: list[Any] = [event for event in events if getattr(event, "output_index", None) == index]
         before, delta, after = SHAPES[type(item), summarised and isinstance(item, ReasoningItem)]
-        deltas = [event for event in own if isinstance(event, delta)]
+        deltas: list[Any] = [event for event in own if isinstance(event, delta)]
         assert [type(event) for event in own] == [ItemAdded, *before, *[delta] * len(deltas), *after, ItemDone]
         assert "".join(event.delta for event in deltas) == text_of(item)
         assert own[-1].item == item
