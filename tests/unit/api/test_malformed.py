@@ -54,6 +54,32 @@ BODIES: dict[str, dict[str, Any]] = {
     "/tokenize": TOKENIZE,
     "/detokenize": DETOKENIZE,
 }
+RESPONSE: dict[str, Any] = {
+    "model": "fake",
+    "input": [
+        {"role": "user", "content": [{"type": "input_text", "text": "Hi"}]},
+        {"type": "reasoning", "id": "rs_1", "summary": [{"type": "summary_text", "text": "Hm"}], "content": None},
+        {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}", "status": "completed"},
+        {"type": "function_call_output", "call_id": "c", "output": [{"type": "input_text", "text": "5"}]},
+        {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "So", "annotations": []}]},
+    ],
+    "instructions": "i",
+    "previous_response_id": None,
+    "max_output_tokens": 5,
+    "temperature": 0.5,
+    "top_logprobs": 2,
+    "include": ["message.output_text.logprobs"],
+    "tools": [],
+    "tool_choice": "none",
+    "text": {"format": {"type": "text"}},
+    "reasoning": {"effort": None, "summary": "auto"},
+    "truncation": "auto",
+    "metadata": {"a": "b"},
+    "store": True,
+    "background": False,
+    "stream": True,
+    "seed": 1,
+}
 STRANGE: list[Any] = [
     None,
     True,
@@ -117,6 +143,16 @@ def malformed_requests(seed: int, count: int) -> Iterator[Malformed]:
     ]
     for index in range(count):
         yield kinds[index % len(kinds)](rng)
+
+
+def malformed_responses(seed: int, count: int) -> Iterator[Malformed]:
+    """`count` requests for a response, each with one to three values replaced, removed or added."""
+    rng = random.Random(seed)
+    for _ in range(count):
+        body = copy.deepcopy(RESPONSE)
+        for _ in range(rng.randint(1, 3)):
+            mutate(rng, body)
+        yield Malformed("a response", request("POST", "/v1/responses", json.dumps(body).encode()))
 
 
 def changed_values(rng: random.Random) -> Malformed:
@@ -342,12 +378,10 @@ def message_of(body: bytes) -> str:
     return str(error["message"])
 
 
-async def test_malformed_requests_are_refused_with_a_reason(
-    fresh: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(body_module, "LINGER_SECONDS", 0.05)
+async def refused(fresh: Any, requests: Iterator[Malformed], caplog: pytest.LogCaptureFixture) -> Counter[int | None]:
+    """Send them all; how often which status was answered."""
     statuses: Counter[int | None] = Counter()
-    for sent in malformed_requests(SEED, COUNT):
+    for sent in requests:
         status, body = await exchange(fresh, sent)
         statuses[status] += 1
         told = (sent.kind, sent.data[:300], status, body[:300])
@@ -360,6 +394,20 @@ async def test_malformed_requests_are_refused_with_a_reason(
     await fresh.engine.until(lambda: not fresh.engine.running)
     answer = await fresh.openai().completions.create(model="fake", prompt="still there?")
     assert answer.choices[0].text == "Hello!"
-    assert statuses[400] > COUNT / 2
     assert statuses[200] > 10, "some are harmless: the mutations must not all be absurd"
+    return statuses
+
+
+async def test_malformed_requests_are_refused_with_a_reason(
+    fresh: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(body_module, "LINGER_SECONDS", 0.05)
+    statuses = await refused(fresh, malformed_requests(SEED, COUNT), caplog)
+    assert statuses[400] > COUNT / 2
     assert {404, 405, 413} <= statuses.keys()
+
+
+async def test_malformed_responses_are_refused_with_a_reason(fresh: Any, caplog: pytest.LogCaptureFixture) -> None:
+    statuses = await refused(fresh, malformed_responses(SEED, COUNT), caplog)
+    assert statuses[400] > COUNT / 4
+    assert statuses.keys() <= {200, 400, 404}

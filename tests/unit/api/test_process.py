@@ -1,5 +1,6 @@
 """`plimsoll serve` as a process of its own, with the real engine and a tiny random model."""
 
+import asyncio
 import json
 import os
 import re
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+import agents
 import httpx
 import jsonschema
 import openai
@@ -290,3 +292,69 @@ def test_calls_are_of_their_tools(serve: Callable[..., Served], tiny_model: Path
     [call] = required.choices[0].message.tool_calls or []
     assert call.function.name in ("get_weather", "get_time")
     assert required.choices[0].finish_reason == "tool_calls"
+
+
+CHATS_AS_HERMES = CALLS_AS_HERMES.replace(
+    "{{ messages[-1].content }}", "{% for m in messages %}{{ m.content }}{% endfor %}"
+)
+
+
+def test_responses_are_of_their_schema_and_outlive_the_server(serve: Callable[..., Served], tmp_path: Path) -> None:
+    served = serve("--response-store", str(tmp_path / "responses"))
+    asked: Any = {"model": "tiny", "input": "Hi", "text_format": Verdict, "extra_body": {"seed": 1}}
+    parsed = served.client.responses.parse(**asked)
+    assert isinstance(parsed.output_parsed, Verdict)
+    with served.client.responses.stream(**asked) as stream:
+        assert stream.get_final_response().output_parsed == parsed.output_parsed
+    served.process.send_signal(signal.SIGTERM)
+    assert served.end() == 0
+    served = serve("--response-store", str(tmp_path / "responses"))
+    again = served.client.responses.retrieve(parsed.id)
+    assert again.output_text == parsed.output_text
+    asked |= {"previous_response_id": parsed.id}
+    assert isinstance(served.client.responses.parse(**asked).output_parsed, Verdict)
+
+
+def test_an_agent_works_with_responses(serve: Callable[..., Served], tiny_model: Path, tmp_path: Path) -> None:
+    """OpenAI's own framework: the model calls a tool, hears what it came to, and says something."""
+    folder = Path(shutil.copytree(tiny_model, tmp_path / "hermes"))
+    path = folder / "tokenizer_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"chat_template": CHATS_AS_HERMES}))
+    served = serve("--tool-format", "hermes", model=folder)
+    asked: list[str] = []
+
+    @agents.function_tool
+    def get_weather(city: Literal["Bonn", "Rome"]) -> str:
+        """The weather of a city."""
+        asked.append(city)
+        return "rain"
+
+    async def run(*, stream: bool) -> agents.result.RunResultBase:
+        async with openai.AsyncOpenAI(base_url=served.client.base_url, api_key="none", max_retries=0) as client:
+            agent = agents.Agent(
+                name="tiny",
+                instructions="Be brief.",
+                model=agents.OpenAIResponsesModel("tiny", client),
+                tools=[get_weather],
+                model_settings=agents.ModelSettings(
+                    tool_choice="required", parallel_tool_calls=False, extra_body={"seed": 1}
+                ),
+            )
+            config = agents.RunConfig(tracing_disabled=True)
+            if not stream:
+                return await agents.Runner.run(agent, "Hi", run_config=config)
+            streamed = agents.Runner.run_streamed(agent, "Hi", run_config=config, auto_previous_response_id=True)
+            kinds = {event.type async for event in streamed.stream_events()}
+            assert kinds == {"raw_response_event", "run_item_stream_event", "agent_updated_stream_event"}
+            return streamed
+
+    for stream in (False, True):
+        result = asyncio.run(run(stream=stream))
+        assert isinstance(result.final_output, str)
+        assert [type(item).__name__ for item in result.new_items] == [
+            "ToolCallItem",
+            "ToolCallOutputItem",
+            "MessageOutputItem",
+        ]
+    assert len(asked) == 2
+    assert set(asked) <= {"Bonn", "Rome"}

@@ -67,6 +67,8 @@ class ResponseAnswers:
             yield from self._said(part, told if words and index == words[-1] else ())
         if not parts and told and self._output.in_words:
             yield from self._output.words("", told)
+        if self._output.in_thoughts:
+            self._thought += len(piece.delta.token_ids)
         if piece.delta.finish_reason is not None:
             yield from self._output.finish("completed" if self._is_complete else "incomplete")
 

@@ -18,7 +18,7 @@ from plimsoll_runtime.api.responses.keeper import Keeper
 from plimsoll_runtime.api.responses.store import Kept
 from plimsoll_runtime.api.responses.turn import Turn
 from plimsoll_runtime.api.schemas.response import ResponseStatus
-from plimsoll_runtime.api.schemas.response_events import ENDS, Created, Failed, Numbered, OfResponse, Queued
+from plimsoll_runtime.api.schemas.response_events import ENDS, Created, Numbered, OfResponse, Queued
 from plimsoll_runtime.api.state import ServerState
 
 logger = logging.getLogger(__name__)
@@ -70,16 +70,10 @@ class Running:
 
     def broken_off(self) -> None:
         """Tell so. There is no event for a response that was cancelled: its stream just ends."""
-        draft, output = self.turn.draft, self.turn.output.snapshot()
         if self._ends_as == "cancelled":
-            self.latest = draft.response("cancelled", output)
+            self.latest = self.turn.draft.response("cancelled", self.turn.output.snapshot())
         else:
-            stopped = ApiError(STOPPED, status=HTTPStatus.SERVICE_UNAVAILABLE)
-            self.tell(Failed(response=draft.failed(stopped, output)))
-
-    def failed(self, error: ApiError) -> Failed:
-        """The event that says so."""
-        return Failed(response=self.turn.draft.failed(error, self.turn.output.snapshot()))
+            self.tell(self.turn.failed(ApiError(STOPPED, status=HTTPStatus.SERVICE_UNAVAILABLE)))
 
     def kept(self, last: OfResponse | None = None) -> Kept:
         """As it is kept once it has ended, with the event that ends it."""
@@ -170,10 +164,11 @@ class Background:
         except ApiError as error:
             if not running.begun.is_set():
                 running.refusal = error
-            return running.failed(error)
+            return running.turn.failed(error)
         except Exception:
             logger.exception("response %s failed", running.turn.draft.id)
-        return running.failed(ApiError("The server failed; its log says why.", status=HTTPStatus.INTERNAL_SERVER_ERROR))
+        failed = ApiError("The server failed; its log says why.", status=HTTPStatus.INTERNAL_SERVER_ERROR)
+        return running.turn.failed(failed)
 
     def _report(self, running: Running, record: RequestRecord) -> None:
         failed = running.latest.status == "failed"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
 
@@ -33,7 +33,7 @@ class Draft:
     id: str
     body: ResponseRequest
     model: str
-    created_at: int = field(default_factory=lambda: int(time.time()))
+    created_at: int
 
     def response(
         self,

@@ -15,6 +15,7 @@ from plimsoll_runtime.api.body import parse, read_body
 from plimsoll_runtime.api.disconnect import unless_gone
 from plimsoll_runtime.api.endpoint import Ask
 from plimsoll_runtime.api.errors import ApiError, json_response
+from plimsoll_runtime.api.ignored import ignored
 from plimsoll_runtime.api.offload import offload
 from plimsoll_runtime.api.record import RequestRecord
 from plimsoll_runtime.api.responses.background import STOPPED, Background, Running
@@ -56,8 +57,9 @@ class Responses:
         data = await read_body(request)
         models.check()
         body = await unless_gone(request.receive, offload(len(data), partial(parse, data, ResponseRequest)))
+        record.ignored = ignored(body)
         body.check()
-        draft = Draft(response_id(request.headers), body, body.model)
+        draft = Draft(response_id(request.headers), body, body.model, record.created)
         turn = await unless_gone(request.receive, self._turn(draft, len(data), record.owner))
         if body.background:
             return await self._in_background(request, turn, models, record)
@@ -139,9 +141,11 @@ class Responses:
             response.store = await self._keeper.put(turn.kept(response))
 
     async def _streamed(self, turn: Turn, ask: Ask) -> Events:
-        """Its events, numbered. Whoever hears that it has ended finds it."""
+        """Its events, numbered. Whoever hears that it has ended finds it. Once they have begun, an error is the last of
+        them; before that it is raised.
+        """
         number = 0
-        async with aclosing(ask.events()) as events:
+        async with aclosing(_to_the_end(turn, ask)) as events:
             async for event in events:
                 if isinstance(event, Numbered):
                     event.sequence_number = number
@@ -191,6 +195,19 @@ def _ask(turn: Turn, models: ModelTable, record: RequestRecord, running: Running
         return turn.prepare(model, record, begun)
 
     return Ask(models, turn.body.model, turn.size, prepare, record)
+
+
+async def _to_the_end(turn: Turn, ask: Ask) -> Events:
+    begun = False
+    try:
+        async with aclosing(ask.events()) as events:
+            async for event in events:
+                begun = begun or isinstance(event, Numbered)
+                yield event
+    except ApiError as error:
+        if not begun:
+            raise
+        yield turn.failed(error)
 
 
 def _as_kept(kept: Kept) -> HttpResponse:

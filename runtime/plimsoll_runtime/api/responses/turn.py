@@ -14,6 +14,7 @@ import msgspec
 from plimsoll_runtime.api.conversation import converse
 from plimsoll_runtime.api.errors import ApiError
 from plimsoll_runtime.api.generation import Generation
+from plimsoll_runtime.api.ignored import refuse_unknown
 from plimsoll_runtime.api.record import RequestRecord
 from plimsoll_runtime.api.responses.answers import ResponseAnswers
 from plimsoll_runtime.api.responses.draft import Draft
@@ -46,10 +47,17 @@ class Turn:
 
     def prepare(self, model: ServedModel, record: RequestRecord, begun: Callable[[], None] | None = None) -> Job:
         """Its job on the model; `begun` is called when that starts. Raises ApiError."""
+        if model.strict_parameters:
+            refuse_unknown(self.body)
         self.draft.model = model.names[0]
         form = partial(ResponseAnswers, self.draft, self.output)
         generation = converted(self.body, [*self.before, *self.items], lambda chat: converse(chat, model, record, form))
         return Job(self, generation, begun)
+
+    def failed(self, error: ApiError) -> Failed:
+        """The event that ends it where an error does."""
+        logger.warning("response %s failed: %s", self.draft.id, error.message)
+        return Failed(response=self.draft.failed(error, self.output.snapshot()))
 
     def kept(self, response: Response, events: bytes = b"", *, running: bool = False) -> Kept:
         """As it is kept."""
@@ -72,18 +80,10 @@ class Job:
             return cast(Response, await self.generation.whole())
 
     async def events(self) -> Events:
-        """The response's events. Once they have begun, an error is the last of them; before that it is raised."""
+        """The response's events. Raises ApiError."""
         if self.begun is not None:
             self.begun()
-        told = False
-        try:
-            with in_terms_of_responses():
-                async with aclosing(self.generation.events()) as events:
-                    async for event in events:
-                        told = True
-                        yield event
-        except ApiError as error:
-            if not told:
-                raise
-            logger.warning("response %s failed: %s", self.turn.draft.id, error.message)
-            yield Failed(response=self.turn.draft.failed(error, self.turn.output.snapshot()))
+        with in_terms_of_responses():
+            async with aclosing(self.generation.events()) as events:
+                async for event in events:
+                    yield event

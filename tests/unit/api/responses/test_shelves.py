@@ -1,0 +1,249 @@
+"""Where responses are kept: both shelves do the same, whatever is asked of them, and keep their bounds."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sqlite3
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
+
+from plimsoll_runtime.api.errors import ApiError
+from plimsoll_runtime.api.responses import keeper as keeper_module
+from plimsoll_runtime.api.responses.keeper import Keeper
+from plimsoll_runtime.api.responses.memory import MemoryShelf
+from plimsoll_runtime.api.responses.sqlite import SqliteShelf
+from plimsoll_runtime.api.responses.store import OVERHEAD, Bounds, Kept
+from plimsoll_runtime.errors import UsageError
+
+BOUNDS = Bounds(count=4, bytes=4 * OVERHEAD + 60, seconds=100)
+OWNERS = st.sampled_from(["a", "b"])
+IDS = st.sampled_from([f"resp_{number}" for number in range(7)])
+
+
+def kept(response: str = "resp_1", owner: str = "a", text: bytes = b"{}", previous: str | None = None) -> Kept:
+    return Kept(response, owner, previous, text, b"[]")
+
+
+class Shelves(RuleBasedStateMachine):
+    """Both shelves and a list that says what they should hold, oldest first."""
+
+    used = Bundle("used")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = 1000.0
+        self.folder = TemporaryDirectory()
+        self.memory = MemoryShelf(BOUNDS, lambda: self.now)
+        self.file = self.opened()
+        self.wanted: list[tuple[Kept, float]] = []
+
+    def opened(self) -> SqliteShelf:
+        return SqliteShelf(Path(self.folder.name) / "responses", BOUNDS, lambda: self.now)
+
+    @rule(target=used, response=IDS, owner=OWNERS, size=st.integers(0, 80), events=st.binary(max_size=9))
+    def put(self, response: str, owner: str, size: int, events: bytes) -> str:
+        one = Kept(response, owner, None, b"x" * size, b"[]", events, running=size % 2 == 0)
+        fits = one.size <= BOUNDS.bytes
+        assert [shelf.put(one) for shelf in (self.memory, self.file)] == [fits, fits]
+        self.wanted = [(other, at) for other, at in self.wanted if other.id != response]
+        if fits:
+            self.wanted.append((one, self.now))
+        self.expire()
+        return response
+
+    @rule(response=IDS | used, owner=OWNERS)
+    def get(self, response: str, owner: str) -> None:
+        self.expire()
+        wanted = next((one for one, _ in self.wanted if (one.id, one.owner) == (response, owner)), None)
+        assert self.memory.get(response, owner) == wanted
+        assert self.file.get(response, owner) == wanted
+
+    @rule(responses=st.lists(IDS, max_size=4))
+    def use(self, responses: list[str]) -> None:
+        self.memory.use(responses)
+        self.file.use(responses)
+        self.expire()
+        for response in responses:
+            moved = [one for one, _ in self.wanted if one.id == response]
+            self.wanted = [(one, at) for one, at in self.wanted if one.id != response] + [(m, self.now) for m in moved]
+
+    @rule(response=consumes(used), owner=OWNERS)
+    def delete(self, response: str, owner: str) -> None:
+        self.expire()
+        there = any((one.id, one.owner) == (response, owner) for one, _ in self.wanted)
+        assert [shelf.delete(response, owner) for shelf in (self.memory, self.file)] == [there, there]
+        if there:
+            self.wanted = [(one, at) for one, at in self.wanted if one.id != response]
+
+    @rule(seconds=st.integers(0, 70))
+    def wait(self, seconds: int) -> None:
+        self.now += seconds
+
+    @rule()
+    def open_again(self) -> None:
+        self.file.close()
+        self.file = self.opened()
+
+    def expire(self) -> None:
+        self.wanted = [(one, at) for one, at in self.wanted if at >= self.now - BOUNDS.seconds]
+        while len(self.wanted) > BOUNDS.count or sum(one.size for one, _ in self.wanted) > BOUNDS.bytes:
+            del self.wanted[0]
+
+    @invariant()
+    def are_whole(self) -> None:
+        self.memory.check_integrity()
+        self.file.check_integrity()
+
+    def teardown(self) -> None:
+        self.file.close()
+        self.memory.close()
+        self.folder.cleanup()
+
+
+TestShelves = Shelves.TestCase
+TestShelves.settings = settings(max_examples=25)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "responses"
+
+
+@pytest.fixture
+def shelf(path: Path) -> Iterator[SqliteShelf]:
+    with closing(SqliteShelf(path, BOUNDS)) as opened:
+        yield opened
+
+
+def test_only_the_servers_user_may_read_the_file(shelf: SqliteShelf, path: Path) -> None:
+    shelf.put(kept())
+    files = list(path.parent.iterdir())
+    assert len(files) > 1  # the log, too
+    assert {stat.S_IMODE(file.stat().st_mode) for file in files} == {0o600}
+
+
+@pytest.mark.usefixtures("shelf")
+def test_one_server_has_a_file(path: Path) -> None:
+    code = (
+        "import sys; from pathlib import Path; from plimsoll_runtime.api.responses.store import USUAL;"
+        "from plimsoll_runtime.api.responses.sqlite import SqliteShelf; SqliteShelf(Path(sys.argv[1]), USUAL)"
+    )
+    command = [sys.executable, "-c", code, str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert "database is locked" in done.stderr
+    assert "--response-store" in done.stderr
+
+
+def test_what_a_crash_leaves_is_read(path: Path) -> None:
+    code = (
+        "import os, sys; from pathlib import Path; from plimsoll_runtime.api.responses.store import USUAL, Kept;"
+        "from plimsoll_runtime.api.responses.sqlite import SqliteShelf; shelf = SqliteShelf(Path(sys.argv[1]), USUAL);"
+        "shelf.put(Kept('resp_1', 'a', None, b'{}', b'[]')); os.kill(os.getpid(), 9)"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(path)], timeout=60, check=False)
+    assert done.returncode == -9
+    with closing(SqliteShelf(path, BOUNDS)) as shelf:
+        shelf.check_integrity()
+        assert shelf.get("resp_1", "a") == kept()
+
+
+def test_smaller_bounds_hold_from_the_start(shelf: SqliteShelf, path: Path) -> None:
+    for number in range(4):
+        shelf.put(kept(f"resp_{number}"))
+    shelf.close()
+    with closing(SqliteShelf(path, Bounds(count=1))) as smaller:
+        smaller.check_integrity()
+        assert smaller.get("resp_3", "a") is not None
+        assert smaller.get("resp_2", "a") is None
+
+
+@pytest.mark.parametrize("damage", ["text", "tables", "version", "folder"])
+def test_a_file_that_is_no_store_is_refused(path: Path, damage: str) -> None:
+    if damage == "text":
+        path.write_text("no database" * 1000)
+    elif damage == "folder":
+        path.mkdir()
+    else:
+        with closing(sqlite3.connect(path)) as other:
+            other.executescript("CREATE TABLE mine (a); PRAGMA user_version = 7;")
+        if damage == "version":
+            path.unlink()
+            SqliteShelf(path, BOUNDS).close()
+            with closing(sqlite3.connect(path)) as other:
+                other.execute("PRAGMA user_version = 99")
+    with pytest.raises(UsageError, match=r"--response-store .* give another file"):
+        SqliteShelf(path, BOUNDS)
+
+
+def test_a_change_that_fails_changes_nothing(shelf: SqliteShelf) -> None:
+    shelf.put(kept(text=b"old"))
+    shelf._file.execute("CREATE TRIGGER full BEFORE INSERT ON responses BEGIN SELECT RAISE(ABORT, 'disk full'); END")
+    with pytest.raises(sqlite3.Error, match="disk full"):
+        shelf.put(kept(text=b"new"))
+    shelf.check_integrity()
+    assert shelf.get("resp_1", "a") == kept(text=b"old")
+
+
+async def test_what_cannot_be_kept_is_said_and_logged(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    keeper = Keeper(BOUNDS, path)
+    assert await keeper.put(kept())
+    shelf = keeper._shelf
+    assert isinstance(shelf, SqliteShelf)
+    await keeper._do(lambda: shelf._file.execute("PRAGMA query_only = 1").close())
+    with caplog.at_level(logging.WARNING):
+        assert not await keeper.put(kept("resp_2"))
+    assert "resp_2 cannot be kept" in caplog.text
+    await keeper.close()
+
+
+@pytest.fixture(params=["memory", "file"])
+async def keeper(request: pytest.FixtureRequest, path: Path) -> Keeper:
+    return Keeper(Bounds(count=4), path if request.param == "file" else None)
+
+
+async def test_a_conversation_is_used_as_a_whole(keeper: Keeper) -> None:
+    """It lives as long as somebody goes on with it, whatever else is kept meanwhile."""
+    await keeper.put(kept("resp_1"))
+    await keeper.put(kept("resp_2", previous="resp_1"))
+    await keeper.put(kept("resp_3"))
+    await keeper.put(kept("resp_4"))
+    assert [turn.id for turn in await keeper.turns("resp_2", "a")] == ["resp_1", "resp_2"]
+    await asyncio.gather(*(keeper.put(kept(f"resp_{number}")) for number in (5, 6)))
+    assert [turn.id for turn in await keeper.turns("resp_2", "a")] == ["resp_1", "resp_2"]
+    assert await keeper.get("resp_3", "a") is None
+    await keeper.close()
+
+
+async def test_a_conversation_with_a_gap_cannot_go_on(keeper: Keeper) -> None:
+    await keeper.put(kept("resp_2", previous="resp_1"))
+    await keeper.put(kept("resp_3", previous="resp_2"))
+    with pytest.raises(ApiError, match="'resp_1' not found") as refused:
+        await keeper.turns("resp_3", "a")
+    assert (refused.value.code, refused.value.param) == ("previous_response_not_found", "previous_response_id")
+    with pytest.raises(ApiError, match="'resp_3' not found"):
+        await keeper.turns("resp_3", "b")
+    await keeper.close()
+
+
+async def test_a_conversation_has_an_end(keeper: Keeper, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bound in turns and one in bytes, and a circle cannot be told from a long one."""
+    for turns, size in ((3, 10**6), (10**6, 3 * OVERHEAD)):
+        monkeypatch.setattr(keeper_module, "MAX_TURNS", turns)
+        monkeypatch.setattr(keeper_module, "MAX_TURN_BYTES", size)
+        await keeper.put(kept("resp_1", previous="resp_2"))
+        await keeper.put(kept("resp_2", previous="resp_1"))
+        with pytest.raises(ApiError, match="begin anew"):
+            await keeper.turns("resp_1", "a")
+    await keeper.close()
