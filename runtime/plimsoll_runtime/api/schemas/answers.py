@@ -123,6 +123,7 @@ class ChatChoice(msgspec.Struct):
     logprobs: ChatLogprobs | None
     finish_reason: str | None
     stop_reason: str | int | None
+    token_ids: list[int] | msgspec.UnsetType = msgspec.UNSET
 
 
 class ChatAnswer(msgspec.Struct, tag_field="object", tag="chat.completion"):
@@ -135,6 +136,7 @@ class ChatAnswer(msgspec.Struct, tag_field="object", tag="chat.completion"):
     usage: Usage
     system_fingerprint: str
     prompt_logprobs: PromptLogprobs | msgspec.UnsetType | None = msgspec.UNSET
+    prompt_token_ids: list[int] | msgspec.UnsetType = msgspec.UNSET
 
 
 class ChatDelta(msgspec.Struct):
@@ -154,6 +156,7 @@ class ChatChunkChoice(msgspec.Struct):
     logprobs: ChatLogprobs | None = None
     finish_reason: str | None = None
     stop_reason: str | int | msgspec.UnsetType = msgspec.UNSET
+    token_ids: list[int] | msgspec.UnsetType = msgspec.UNSET
 
 
 class ChatChunk(msgspec.Struct, tag_field="object", tag="chat.completion.chunk"):
@@ -166,6 +169,7 @@ class ChatChunk(msgspec.Struct, tag_field="object", tag="chat.completion.chunk")
     system_fingerprint: str
     usage: Usage | msgspec.UnsetType | None = msgspec.UNSET
     prompt_logprobs: PromptLogprobs | msgspec.UnsetType = msgspec.UNSET
+    prompt_token_ids: list[int] | msgspec.UnsetType = msgspec.UNSET
 
 
 class CompletionLogprobs(msgspec.Struct):
@@ -186,6 +190,8 @@ class CompletionChoice(msgspec.Struct):
     finish_reason: str | None = None
     stop_reason: str | int | msgspec.UnsetType | None = msgspec.UNSET
     prompt_logprobs: PromptLogprobs | msgspec.UnsetType | None = msgspec.UNSET
+    token_ids: list[int] | msgspec.UnsetType = msgspec.UNSET
+    prompt_token_ids: list[int] | msgspec.UnsetType = msgspec.UNSET
 
 
 class CompletionAnswer(msgspec.Struct, tag_field="object", tag="text_completion"):
