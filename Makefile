@@ -55,6 +55,10 @@ format: setup ## Rewrite the sources in the project's format
 chart: setup ## Make the chart's schema, README and CRD copies anew
 	@$(BIN)/python charts/generate.py
 
+.PHONY: reference
+reference: setup ## Make the API's reference in docs/api.md anew
+	@$(BIN)/python -m plimsoll_runtime.api.reference docs/api.md
+
 .PHONY: constraints
 constraints: setup ## Pin in constraints.txt what .venv holds
 	@{ grep '^#' constraints.txt; $(BIN)/python -m pip freeze --exclude-editable | grep -vE '^(nvidia|cuda)-'; } > $(VENV)/constraints.txt

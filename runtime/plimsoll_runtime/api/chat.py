@@ -55,11 +55,14 @@ class ChatAnswers:
         self._head = f"chatcmpl-{job.record.request_id}", job.record.created, job.model.names[0]
         self._choices = [_Choice(index, reader()) for index in range(len(job.choices))]
         self._prompt_logprobs: PromptLogprobs | UnsetType = UNSET
+        prompt = job.choices[0].request.prompt_token_ids
+        self._prompt_ids: list[int] | UnsetType = list(prompt) if body.return_token_ids else UNSET
 
     def add(self, piece: Piece) -> None:
         """Take what a step added to the whole."""
         choice = self._choices[piece.choice.index]
         choice.reader.push(piece.delta)
+        choice.token_ids += piece.delta.token_ids
         if self._body.logprobs:
             choice.logprobs.append(chat_logprobs(piece.logprobs, self._tokenizer))
         if piece.prompt_logprobs is not None and self._prompt_logprobs is UNSET:
@@ -68,7 +71,11 @@ class ChatAnswers:
     def whole(self) -> ChatAnswer:
         """All of them."""
         choices = [choice.whole() for choice in self._choices]
-        return ChatAnswer(*self._head, choices, self._meter.usage(), FINGERPRINT, self._prompt_logprobs)
+        if self._body.return_token_ids:
+            for choice, told in zip(self._choices, choices, strict=True):
+                told.token_ids = choice.token_ids
+        told_of_prompt = self._prompt_logprobs, self._prompt_ids
+        return ChatAnswer(*self._head, choices, self._meter.usage(), FINGERPRINT, *told_of_prompt)
 
     def events(self, piece: Piece) -> list[ChatChunk]:
         """What a step adds to a stream."""
@@ -77,9 +84,10 @@ class ChatAnswers:
         if not choice.reader.begun:
             events.append(self._first(piece))
         logprobs = chat_logprobs(piece.logprobs, self._tokenizer) if piece.logprobs and self._body.logprobs else None
-        for added in choice.deltas(delta, told=logprobs is not None):
-            events.append(self._chunk(ChatChunkChoice(choice.index, added, logprobs)))
-            logprobs = None
+        ids: list[int] | UnsetType = list(delta.token_ids) if self._body.return_token_ids else UNSET
+        for added in choice.deltas(delta, told=logprobs is not None or bool(ids)):
+            events.append(self._chunk(ChatChunkChoice(choice.index, added, logprobs, token_ids=ids)))
+            logprobs, ids = None, UNSET
         if delta.finish_reason is not None:
             stop = UNSET if delta.stop_reason is None else delta.stop_reason
             last = ChatChunkChoice(choice.index, ChatDelta(), None, choice.reader.finish_reason, stop)
@@ -96,6 +104,7 @@ class ChatAnswers:
         chunk = self._chunk(ChatChunkChoice(piece.choice.index, ChatDelta(role="assistant", content="")))
         if piece.prompt_logprobs is not None:
             chunk.prompt_logprobs = prompt_logprobs(piece.prompt_logprobs, self._tokenizer)
+        chunk.prompt_token_ids, self._prompt_ids = self._prompt_ids, UNSET
         return chunk
 
     def _chunk(self, choice: ChatChunkChoice) -> ChatChunk:
@@ -109,6 +118,7 @@ class _Choice:
     index: int
     reader: AnswerReader
     logprobs: list[ChatLogprobs] = field(default_factory=list)
+    token_ids: list[int] = field(default_factory=list)
 
     def deltas(self, delta: TextDelta, *, told: bool) -> Sequence[ChatDelta]:
         """What more of a stream says; one at least where something is `told` of its tokens."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 
-from msgspec import UnsetType
+from msgspec import UNSET, UnsetType
 
 from plimsoll_runtime.api.choices import Choice, Wanted, plan_choices
 from plimsoll_runtime.api.endpoint import Endpoint
@@ -18,6 +19,7 @@ from plimsoll_runtime.api.record import RequestRecord
 from plimsoll_runtime.api.schemas.answers import CompletionAnswer, CompletionChoice, CompletionLogprobs, Usage
 from plimsoll_runtime.api.schemas.completions import CompletionRequest, Prompt
 from plimsoll_runtime.api.served import ServedModel
+from plimsoll_runtime.api.truncation import Truncation, truncation_of
 from plimsoll_runtime.api.usage import UsageMeter
 
 
@@ -27,34 +29,55 @@ def prepare(body: CompletionRequest, model: ServedModel, record: RequestRecord) 
     scored = body.logprobs if body.echo else None
     params = body.sampling_params(
         max_tokens=max(1, body.token_limit),
-        logprobs=body.logprobs,
+        logprobs=0 if body.ranks and body.logprobs is None else body.logprobs,
         prompt_logprobs=body.prompt_logprobs if scored is None else max(scored, body.prompt_logprobs or 0),
     )
     check_params(model, params)
-    prompts = [_encode(body, model, prompt) for prompt in body.prompt]
+    truncation = truncation_of(body, model, body.token_limit)
+    prompts = [truncation.ids(_encode(body, model, prompt, truncation)) for prompt in body.prompt]
     wanted = Wanted(
         prompts,
         params,
         "prompt",
-        n=body.choices,
+        n=body.candidates,
         max_tokens=body.token_limit,
         cache_salt=body.cache_salt,
         scores_field="logprobs" if body.prompt_logprobs is None else "prompt_logprobs",
     )
     choices = plan_choices(model, wanted, record)
-    echoes = [_text(model, p, ids) for p, ids in zip(body.prompt, prompts, strict=True)] if body.echo else []
+    echoes = [_text(body, model, p, ids) for p, ids in zip(body.prompt, prompts, strict=True)] if body.echo else []
     form = partial(CompletionAnswers, body, echoes)
     return Generation(model, choices, record, form, body.constraint_field, counted=not body.scores_only)
 
 
-def _encode(body: CompletionRequest, model: ServedModel, prompt: Prompt) -> list[int]:
+def _encode(body: CompletionRequest, model: ServedModel, prompt: Prompt, truncation: Truncation) -> list[int]:
     if not isinstance(prompt, str):
         return prompt
-    return encode_text(model, prompt, add_special_tokens=body.add_special_tokens is not False, param="prompt")
+    text, special = truncation.text(prompt), body.add_special_tokens is not False
+    return encode_text(model, text, add_special_tokens=special, param="prompt")
 
 
-def _text(model: ServedModel, prompt: Prompt, ids: Sequence[int]) -> str:
-    return prompt if isinstance(prompt, str) else model.tokenizer.decode(ids)
+def _text(body: CompletionRequest, model: ServedModel, prompt: Prompt, ids: Sequence[int]) -> str:
+    whole = isinstance(prompt, str) and body.truncate_prompt_tokens is None
+    return prompt if isinstance(prompt, str) and whole else model.tokenizer.decode(ids)
+
+
+@dataclass(slots=True)
+class Score:
+    """How likely the model found an answer, while it grows."""
+
+    sum: float = 0.0
+    tokens: int = 0
+
+    def add(self, piece: Piece) -> None:
+        """More of it, with the log probabilities of its tokens."""
+        self.sum += sum(entry.logprob for entry in piece.logprobs)
+        self.tokens += len(piece.logprobs)
+
+    @property
+    def mean(self) -> float:
+        """The mean log probability of its tokens."""
+        return self.sum / max(1, self.tokens)
 
 
 class CompletionAnswers:
@@ -67,27 +90,41 @@ class CompletionAnswers:
         self._meter = meter
         self._head = f"cmpl-{job.record.request_id}", job.record.created, job.model.names[0]
         self._growing = [_Growing(body, echoes, job.model, choice) for choice in job.choices]
+        self._scores = [Score() for _ in job.choices]
         self._parts: list[list[CompletionChoice]] = [[] for _ in job.choices]
 
     def add(self, piece: Piece) -> None:
         """Take what a step added to the whole."""
         index = piece.choice.index
         self._parts[index].append(self._growing[index].push(piece))
+        if self._body.ranks:
+            self._scores[index].add(piece)
 
     def whole(self) -> CompletionAnswer:
         """All of them."""
-        return self._answer([_joined(own) for own in self._parts], self._meter.usage())
+        choices = [_joined(own) for own in self._parts]
+        return self._answer(self._best(choices) if self._body.ranks else choices, self._meter.usage())
 
     def events(self, piece: Piece) -> list[CompletionAnswer]:
         """What a step adds to a stream."""
         part = self._growing[piece.choice.index].push(piece)
-        if not part.text and part.finish_reason is None and part.logprobs is None:
+        if not part.text and part.finish_reason is None and part.logprobs is None and not part.token_ids:
             return []
         return [self._answer([part], self._meter.of_event(self._body.stream_options))]
 
     def last(self) -> list[CompletionAnswer]:
         """What ends a stream."""
         return [self._answer([], self._meter.usage())] if self._body.include_usage else []
+
+    def _best(self, choices: Sequence[CompletionChoice]) -> list[CompletionChoice]:
+        """The best answers to each prompt, the best one first."""
+        made, told = self._body.candidates, list[CompletionChoice]()
+        for start in range(0, len(choices), made):
+            ranked = sorted(choices[start : start + made], key=lambda choice: -self._scores[choice.index].mean)
+            told += ranked[: self._body.choices]
+        for index, choice in enumerate(told):
+            choice.index = index
+        return told
 
     def _answer(self, choices: list[CompletionChoice], usage: Usage | UnsetType | None) -> CompletionAnswer:
         return CompletionAnswer(*self._head, choices, FINGERPRINT, usage)
@@ -101,6 +138,7 @@ class _Growing:
         self._tokenizer = model.tokenizer
         self._choice = choice
         self._echo = echoes[choice.prompt] if echoes else None
+        self._begun = False
         self._logprobs = CompletionLogprobsBuilder(
             model.tokenizer,
             skip_special_tokens=body.skip_special_tokens is not False,
@@ -122,6 +160,11 @@ class _Growing:
             part.stop_reason = None if scores_only else delta.stop_reason
         if piece.prompt_logprobs is not None and self._body.prompt_logprobs is not None:
             part.prompt_logprobs = prompt_logprobs(piece.prompt_logprobs, self._tokenizer)
+        if self._body.return_token_ids:
+            part.token_ids = [] if scores_only else list(delta.token_ids)
+            if not self._begun:
+                part.prompt_token_ids = list(self._choice.request.prompt_token_ids)
+        self._begun = True
         return part
 
     def _echo_into(self, part: CompletionChoice, piece: Piece) -> CompletionLogprobs | None:
@@ -139,7 +182,9 @@ def _joined(parts: Sequence[CompletionChoice]) -> CompletionChoice:
     whole = CompletionChoice(first.index, "".join(part.text for part in parts))
     whole.logprobs = joined(logprobs) if logprobs else None
     whole.finish_reason, whole.stop_reason = last.finish_reason, last.stop_reason
-    whole.prompt_logprobs = first.prompt_logprobs
+    whole.prompt_logprobs, whole.prompt_token_ids = first.prompt_logprobs, first.prompt_token_ids
+    if first.token_ids is not UNSET:
+        whole.token_ids = [token for part in parts for token in part.token_ids or ()]
     return whole
 
 

@@ -8,7 +8,7 @@ from typing import Any, Literal, Self
 
 import msgspec
 
-Kind = Literal["json", "regex", "choice", "grammar", "lark", "tags"]
+Kind = Literal["json", "regex", "choice", "grammar", "lark", "tags", "without"]
 
 MOST_BYTES = 256 * 1024
 """Of a constraint's source: what a schema, a pattern or a grammar may have."""
@@ -28,6 +28,7 @@ class Constraint(msgspec.Struct, frozen=True):
       or `root`.
     - "lark": the first of these, whatever is in it.
     - "tags": a structural tag: free text in which what follows a trigger is constrained.
+    - "without": a JSON list of strings, none of which stands anywhere in the answer.
     """
 
     kind: Kind
@@ -62,6 +63,11 @@ class Constraint(msgspec.Struct, frozen=True):
     def tags(cls, tag: Mapping[str, Any] | str) -> Self:
         """Free text with constrained parts: `{"structures": [{"begin", "schema", "end"}], "triggers": [...]}`."""
         return cls("tags", tag if isinstance(tag, str) else _text(tag))
+
+    @classmethod
+    def without(cls, words: Sequence[str]) -> Self:
+        """Any text in which none of these stands, were it within a word."""
+        return cls("without", _text(list(words)))
 
 
 def _text(value: object) -> str:

@@ -114,12 +114,20 @@ def _regex(source: str) -> str:
 
 
 def _choice(source: str) -> str:
+    return "start: " + _any_of(source, "a choice")
+
+
+def _without(source: str) -> str:
+    return f"start: TEXT\nTEXT: /(?s:.*)/ & ~(/(?s:.*)/ ({_any_of(source, 'what must not stand there')}) /(?s:.*)/)"
+
+
+def _any_of(source: str, what: str) -> str:
     options = _parsed(source)
     if not isinstance(options, list) or not options or not all(isinstance(o, str) and o for o in options):
-        raise ConstraintError("a choice is a list of one text or more, none of them empty")
+        raise ConstraintError(f"{what} is a list of one text or more, none of them empty")
     if len(options) > _MOST_OPTIONS:
-        raise ConstraintError(f"a choice has at most {_MOST_OPTIONS} texts, not {len(options)}")
-    return "start: " + " | ".join(json.dumps(option, ensure_ascii=False) for option in options)
+        raise ConstraintError(f"{what} has at most {_MOST_OPTIONS} texts, not {len(options)}")
+    return " | ".join(json.dumps(option, ensure_ascii=False) for option in options)
 
 
 def _grammar(source: str) -> str:
@@ -190,4 +198,5 @@ _WRITERS: Mapping[str, Callable[[str], str]] = {
     "grammar": _grammar,
     "lark": str,
     "tags": _tags,
+    "without": _without,
 }

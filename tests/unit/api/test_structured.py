@@ -36,6 +36,8 @@ ASKED: list[tuple[dict[str, Any], Constraint | None]] = [
     (as_outputs(choice=["a", "b"]), Constraint.choice(["a", "b"])),
     (as_outputs(grammar='start: "a"+'), Constraint.grammar('start: "a"+')),
     (as_outputs(), None),
+    ({"bad_words": ["no", "never"]}, Constraint.without(["no", "never"])),
+    ({"bad_words": []}, None),
     (
         as_outputs(structural_tag={"structures": [{"begin": "<a>", "schema": {}, "end": ""}], "triggers": ["<"]}),
         Constraint.tags({"structures": [{"begin": "<a>", "schema": {}, "end": ""}], "triggers": ["<"]}),

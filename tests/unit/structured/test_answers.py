@@ -93,6 +93,19 @@ def test_every_kind_of_constraint(llm: LLM, kind: str) -> None:
         assert re.fullmatch(pattern, answer.text), answer.text
 
 
+def test_what_must_not_stand_in_an_answer(llm: LLM) -> None:
+    words = ["e", "st", '"', "\\"]
+
+    def texts(constraint: Constraint | None) -> str:
+        wanted = [params(constraint, seed=i, max_tokens=60) for i in range(20)]
+        return "|".join(generation.outputs[0].text for generation in llm.generate([[5, 6]] * 20, wanted))
+
+    assert all(word in texts(None) for word in words)
+    without = texts(Constraint.without(words))
+    assert len(without) > 500
+    assert not [word for word in words if word in without]
+
+
 def test_nobody_else_in_the_batch_notices(llm: LLM) -> None:
     prompts = [[5 + i, 7, 9] for i in range(8)]
     free = [params(None, seed=i, max_tokens=30, ignore_eos=True) for i in range(8)]

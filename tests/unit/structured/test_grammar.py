@@ -35,6 +35,7 @@ def test_schemas_that_are_served(case: Case) -> None:
         Constraint.grammar('start: "x" NUM ("," NUM)*\nNUM: /[0-9]+/'),
         Constraint.grammar('root ::= "hi" [a-z]{3} (item | "none")\nitem ::= "<" [^>]+ ">"'),
         Constraint.tags({"structures": [{"begin": "<f=a>", "schema": {}, "end": "</f>"}], "triggers": ["<f="]}),
+        Constraint.without(["bad", 'q"', "\\", "\n", "🙂", "\u0000", "<[7]>", "/"]),
     ],
     ids=lambda constraint: f"{constraint.kind} {constraint.source[:20]}",
 )

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag, WithJsonSchema
 
-from plimsoll_runtime.api.schemas.sampling import EMPTY, Count, Lenient, SamplingFields, invalid
+from plimsoll_runtime.api.schemas.sampling import EMPTY, Count, Lenient, NoEffect, SamplingFields, invalid
 from plimsoll_runtime.api.schemas.tools import (
     MAX_TOOLS,
     CalledFunction,
@@ -33,7 +33,6 @@ Unsupported = Annotated[Any, WithJsonSchema(EMPTY)]
 
 NOT_YET = {
     "audio": "audio is not supported",
-    "prediction": "predicted outputs are not supported",
     "verbosity": "verbosity is not supported",
     "web_search_options": "web search is not supported",
 }
@@ -130,7 +129,7 @@ class ChatRequest(SamplingFields):
     functions: Functions | None = None
     function_call: FunctionChoice | None = None
     audio: Unsupported = None
-    prediction: Unsupported = None
+    prediction: NoEffect = None
     reasoning_effort: Effort | None = None
     verbosity: Unsupported = None
     web_search_options: Unsupported = None

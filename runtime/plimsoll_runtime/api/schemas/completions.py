@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
-from plimsoll_runtime.api.schemas.sampling import COUNT_LIMIT, EMPTY, SamplingFields, invalid
+from plimsoll_runtime.api.schemas.sampling import COUNT_LIMIT, EMPTY, MAX_CHOICES, SamplingFields, invalid
 from plimsoll_runtime.engine.params import MAX_LOGPROBS
 
 DEFAULT_MAX_TOKENS = 16
@@ -54,16 +54,28 @@ class CompletionRequest(SamplingFields):
     prompt: Annotated[Any, BeforeValidator(prompts), WithJsonSchema(_PROMPTS)]
     echo: bool | None = None
     logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
-    best_of: Annotated[int, Field(ge=1, le=COUNT_LIMIT)] | None = None
+    best_of: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
     suffix: Annotated[str | None, WithJsonSchema(EMPTY)] = None
 
     def check(self) -> None:
         """Raises ApiError for what cannot be done, or contradicts itself."""
         self.check_stream_options()
-        if self.best_of not in (None, self.choices):
-            raise invalid("best_of", f"it must equal 'n' ({self.choices}); ranking more is not supported")
+        if self.candidates < self.choices:
+            raise invalid("best_of", f"it must be at least 'n' ({self.choices})")
+        if self.ranks and self.stream:
+            raise invalid("best_of", "answers that are ranked at their end cannot be streamed: leave out 'stream'")
         if self.suffix:
             raise invalid("suffix", "it is not supported")
+
+    @property
+    def candidates(self) -> int:
+        """How many answers are made of each prompt, of which the best are told."""
+        return self.choices if self.best_of is None else self.best_of
+
+    @property
+    def ranks(self) -> bool:
+        """Whether not all of them are told."""
+        return self.candidates > self.choices
 
     @property
     def token_limit(self) -> int:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 
 from plimsoll_runtime.api.errors import ApiError
 from plimsoll_runtime.api.schemas.constraints import ResponseFormat, StructuredOutputs, of_format, of_outputs
-from plimsoll_runtime.engine.constraint import Constraint
+from plimsoll_runtime.engine.constraint import Constraint, ConstraintError
 from plimsoll_runtime.engine.params import MAX_LOGPROBS, ParamsError, SamplingParams
 
 COUNT_LIMIT = 2**31 - 1
@@ -28,7 +28,8 @@ EMPTY: dict[str, Any] = {
     "description": "Not supported: it may only be there empty.",
     STATE: REFUSED,
 }
-NoEffect = Annotated[Any, Field(json_schema_extra={STATE: IGNORED})]
+WITHOUT_EFFECT = Field(json_schema_extra={STATE: IGNORED})
+NoEffect = Annotated[Any, WITHOUT_EFFECT]
 """A field that is known and changes nothing."""
 
 
@@ -49,7 +50,7 @@ class StreamOptions(Lenient):
 
     include_usage: bool | None = None
     continuous_usage_stats: bool | None = None
-    include_obfuscation: bool | None = None
+    include_obfuscation: Annotated[bool | None, WITHOUT_EFFECT] = None
 
 
 def _stops(value: Any) -> Any:
@@ -68,6 +69,15 @@ _STOP = {"type": "string", "minLength": 1}
 _STOPS = {"anyOf": [_STOP, {"type": "array", "items": _STOP, "maxItems": MAX_STOPS}, {"type": "null"}]}
 Stops = Annotated[list[str], BeforeValidator(_stops), WithJsonSchema(_STOPS)]
 """Strings that end an answer."""
+
+
+def _kept(count: int | None) -> int | None:
+    if count is not None and count != -1 and not 1 <= count <= COUNT_LIMIT:
+        raise ValueError("must be a number of tokens, or -1 for as many as there is room for")
+    return count
+
+
+_KEPT = {"anyOf": [{"type": "integer", "minimum": 1, "maximum": COUNT_LIMIT}, {"const": -1}, {"type": "null"}]}
 
 
 class ModelFields(Lenient):
@@ -90,13 +100,13 @@ class SamplingFields(ModelFields):
     frequency_penalty: float | None = None
     logit_bias: dict[TokenId, float] | None = None
     stream_options: StreamOptions | None = None
-    user: str | None = None
-    metadata: dict[str, str] | None = None
-    store: bool | None = None
-    service_tier: Literal["auto", "default"] | None = None
-    safety_identifier: str | None = None
+    user: Annotated[str | None, WITHOUT_EFFECT] = None
+    metadata: Annotated[dict[str, str] | None, WITHOUT_EFFECT] = None
+    store: Annotated[bool | None, WITHOUT_EFFECT] = None
+    service_tier: Annotated[Literal["auto", "default"] | None, WITHOUT_EFFECT] = None
+    safety_identifier: Annotated[str | None, WITHOUT_EFFECT] = None
     prompt_cache_key: str | None = None
-    prompt_cache_retention: str | None = None
+    prompt_cache_retention: Annotated[str | None, WITHOUT_EFFECT] = None
     response_format: ResponseFormat | None = None
 
     top_k: Annotated[int, Field(le=COUNT_LIMIT)] | None = None
@@ -106,6 +116,9 @@ class SamplingFields(ModelFields):
     stop_token_ids: Annotated[list[TokenId], Field(max_length=MAX_STOPS)] | None = None
     include_stop_str_in_output: bool | None = None
     ignore_eos: bool | None = None
+    bad_words: Annotated[list[Annotated[str, Field(min_length=1)]], Field(max_length=MAX_STOPS)] | None = None
+    truncate_prompt_tokens: Annotated[int | None, AfterValidator(_kept), WithJsonSchema(_KEPT)] = None
+    return_token_ids: bool | None = None
     prompt_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
     skip_special_tokens: bool | None = None
     add_special_tokens: bool | None = None
@@ -136,7 +149,9 @@ class SamplingFields(ModelFields):
     @property
     def constraint_field(self) -> str:
         """Which field says what the answer is to be kept to."""
-        return "response_format" if self.structured_outputs is None else "structured_outputs"
+        if self.structured_outputs is not None:
+            return "structured_outputs"
+        return "bad_words" if self.response_format is None and self.bad_words else "response_format"
 
     def constraint(self) -> Constraint | None:
         """What the answer is to be kept to. Raises ApiError naming the field."""
@@ -147,7 +162,17 @@ class SamplingFields(ModelFields):
             raise invalid(self.constraint_field, str(error)) from error
         if None not in found:
             raise invalid("structured_outputs", "'response_format' says already what the answer is to be like")
-        return found[0] or found[1]
+        return self._without_bad_words(found[0] or found[1])
+
+    def _without_bad_words(self, found: Constraint | None) -> Constraint | None:
+        if not self.bad_words:
+            return found
+        if found is not None:
+            raise invalid("bad_words", "what the answer is to be like is said already, and both cannot be kept to")
+        try:
+            return Constraint.without(self.bad_words)
+        except ConstraintError as error:
+            raise invalid("bad_words", str(error)) from error
 
     def sampling_params(
         self,
