@@ -74,7 +74,10 @@ class Endpoint(Generic[BodyT]):
         return body
 
     def _prepared(self, data: bytearray, head: Head | BodyT, model: ServedModel, record: RequestRecord) -> Job:
-        body = read_rest(data, head, self.schema)
+        return self.prepared(read_rest(data, head, self.schema), model, record)
+
+    def prepared(self, body: BodyT, model: ServedModel, record: RequestRecord) -> Job:
+        """The job of a body that was read, wherever it came from. Raises ApiError."""
         record.ignored = ignored(body)
         if model.strict_parameters:
             refuse_unknown(body)

@@ -12,6 +12,16 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from plimsoll_runtime import __version__
+from plimsoll_runtime.api.batches.records import (
+    BatchAnswer,
+    BatchList,
+    BatchRequest,
+    FileAnswer,
+    FileDeleted,
+    FileList,
+)
+from plimsoll_runtime.api.batches.routes import MOST_BATCHES, MOST_FILES
+from plimsoll_runtime.api.batches.upload import UPLOAD
 from plimsoll_runtime.api.ignored import HEADER, LIMIT
 from plimsoll_runtime.api.responses import listing
 from plimsoll_runtime.api.schemas.answers import (
@@ -56,7 +66,8 @@ _STREAM = (
 @dataclass(frozen=True, slots=True)
 class Operation:
     """One method of one path. `answer` is a type, or the media type of what is no JSON of a type; `others` are types
-    that it may have as well. `event` is the type of a stream's events, or a union of such types.
+    that it may have as well. `event` is the type of a stream's events, or a union of such types. `form`: the schema of
+    a multipart request.
     """
 
     method: str
@@ -67,6 +78,7 @@ class Operation:
     event: Any = None
     error: type[msgspec.Struct] = ErrorAnswer
     others: Sequence[type[msgspec.Struct]] = ()
+    form: Mapping[str, Any] | None = None
 
 
 OPERATIONS = (
@@ -98,6 +110,15 @@ OPERATIONS = (
         CountRequest,
         error=AnthropicError,
     ),
+    Operation("post", "/v1/files", "Keep a file.", FileAnswer, form=UPLOAD),
+    Operation("get", "/v1/files", "The files that are kept.", FileList),
+    Operation("get", "/v1/files/{file_id}", "A file that is kept.", FileAnswer),
+    Operation("delete", "/v1/files/{file_id}", "Delete a file.", FileDeleted),
+    Operation("get", "/v1/files/{file_id}/content", "What is in a file.", "application/octet-stream"),
+    Operation("post", "/v1/batches", "Answer the lines of a file, when there is time.", BatchAnswer, BatchRequest),
+    Operation("get", "/v1/batches", "The batches that are kept.", BatchList),
+    Operation("get", "/v1/batches/{batch_id}", "A batch that is kept.", BatchAnswer),
+    Operation("post", "/v1/batches/{batch_id}/cancel", "End a batch early.", BatchAnswer),
     Operation(
         "get",
         "/v1/models",
@@ -115,16 +136,24 @@ OPERATIONS = (
     Operation("get", "/openapi.json", "This document.", "application/json"),
     Operation("get", "/docs", "This document, to be read.", "text/html"),
 )
+
+
+def _page(most: int) -> dict[str, Any]:
+    return {
+        "limit": {"type": "integer", "minimum": 1, "maximum": most},
+        "order": {"enum": ["asc", "desc"]},
+        "after": {"type": "string"},
+    }
+
+
 QUERIES: Mapping[tuple[str, str], Mapping[str, Any]] = {
     ("get", "/v1/responses/{response_id}"): {
         "stream": {"type": "boolean"},
         "starting_after": {"type": "integer", "minimum": 0, "maximum": COUNT_LIMIT},
     },
-    ("get", "/v1/responses/{response_id}/input_items"): {
-        "limit": {"type": "integer", "minimum": 1, "maximum": listing.MOST},
-        "order": {"enum": ["asc", "desc"]},
-        "after": {"type": "string"},
-    },
+    ("get", "/v1/responses/{response_id}/input_items"): _page(listing.MOST),
+    ("get", "/v1/files"): _page(MOST_FILES) | {"purpose": {"type": "string"}},
+    ("get", "/v1/batches"): _page(MOST_BATCHES),
 }
 """What may stand behind a path."""
 
@@ -179,6 +208,8 @@ def _described(operation: Operation) -> dict[str, Any]:
     if operation.request is not None:
         body = {"required": True, "content": {"application/json": _of(operation.request)}}
         described["requestBody"] = body
+    if operation.form is not None:
+        described["requestBody"] = {"required": True, "content": {"multipart/form-data": {"schema": operation.form}}}
     return described
 
 

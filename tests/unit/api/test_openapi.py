@@ -185,7 +185,9 @@ FIELDS = [
     if operation.request is not None
     for field in [*operation.request.model_fields, "unknown"]
 ]
-BODIES: dict[str, dict[str, Any]] = dict(reversed(ASKED))
+BODIES: dict[str, dict[str, Any]] = dict(reversed(ASKED)) | {
+    "/v1/batches": {"input_file_id": "file-1", "endpoint": "/v1/completions", "completion_window": "24h"}
+}
 
 
 @settings(max_examples=500, deadline=None)

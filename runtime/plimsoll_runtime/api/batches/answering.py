@@ -51,7 +51,7 @@ class Answering:
             if error.code == ENGINE_DIED:
                 raise EngineDeadError(error.message) from error
             status, body = error.status, error.body
-        told = answer_line(row, custom_id or custom_id_of(row), self._terms, status, body)
+        told = answer_line(row, custom_id or custom_id_of(row), self._terms, status, body, record.ignored)
         return Answered(
             row.number,
             told,
@@ -64,8 +64,8 @@ class Answering:
 
     async def _asked(self, line: Line, size: int, record: RequestRecord) -> msgspec.Struct:
         """The answer; of a server that is full for now, asked again until it is not. Raises ApiError."""
-        prepare = line.endpoint.prepare
-        ask = Ask(self._models, line.body.model, size, lambda model: prepare(line.body, model, record), record)
+        prepared = line.endpoint.prepared
+        ask = Ask(self._models, line.body.model, size, lambda model: prepared(line.body, model, record), record)
         while True:
             try:
                 return await ask.whole()

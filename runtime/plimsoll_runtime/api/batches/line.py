@@ -77,11 +77,12 @@ class Line:
 
 
 class LineResponse(msgspec.Struct):
-    """What the endpoint would have answered over HTTP."""
+    """What the endpoint would have answered over HTTP; `ignored` is the header with fields that nothing here knows."""
 
     status_code: int
     request_id: str
     body: Any
+    ignored: str | UnsetType = UNSET
 
 
 class LineFault(msgspec.Struct):
@@ -147,10 +148,10 @@ def read_line(row: Row, terms: Terms) -> Line:
     return Line(form.custom_id, endpoint, body)
 
 
-def answer_line(row: Row, custom_id: str, terms: Terms, status: int, body: msgspec.Struct) -> bytes:
+def answer_line(row: Row, custom_id: str, terms: Terms, status: int, body: msgspec.Struct, ignored: str) -> bytes:
     """The line that tells an answer, or an error."""
     request_id = request_id_of(row, terms)
-    answer = LineAnswer(f"batch_req_{request_id}", custom_id, LineResponse(status, request_id, body))
+    answer = LineAnswer(f"batch_req_{request_id}", custom_id, LineResponse(status, request_id, body, ignored or UNSET))
     if terms.sourced and status != HTTPStatus.OK:
         answer.source = Source(row.file, row.line)
     return msgspec.json.encode(answer)

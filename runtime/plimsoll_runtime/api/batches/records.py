@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Final, Literal
 
 import msgspec
 from pydantic import Field
 
-from plimsoll_runtime.api.schemas.sampling import Strict
+from plimsoll_runtime.api.schemas.sampling import Lenient
 from plimsoll_runtime.batch.row import Tally
 
-WINDOW = "24h"
+WINDOW: Final = "24h"
 WINDOW_SECONDS = 24 * 3600
 VALIDATING, FAILED, IN_PROGRESS, FINALIZING = "validating", "failed", "in_progress", "finalizing"
 COMPLETED, EXPIRED, CANCELLING, CANCELLED = "completed", "expired", "cancelling", "cancelled"
@@ -154,10 +154,10 @@ class KeptBatch(msgspec.Struct):
     ends_as: str | None = None
 
 
-class BatchRequest(Strict):
+class BatchRequest(Lenient):
     """What makes a batch of a file."""
 
     input_file_id: Annotated[str, Field(max_length=128)]
     endpoint: str
-    completion_window: str
+    completion_window: Literal["24h"]
     metadata: Annotated[dict[str, Annotated[str, Field(max_length=512)]] | None, Field(max_length=16)] = None

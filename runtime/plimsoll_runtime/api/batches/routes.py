@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 import time
 from collections.abc import Callable, Sequence
 from http import HTTPStatus
@@ -18,7 +17,6 @@ from plimsoll_runtime.api.batches.records import (
     CANCELLING,
     FINAL,
     INPUT,
-    WINDOW,
     WINDOW_SECONDS,
     BatchAnswer,
     BatchList,
@@ -33,7 +31,9 @@ from plimsoll_runtime.api.batches.vault import BATCHES, DATA, FILES, Vault
 from plimsoll_runtime.api.batches.worker import Worker
 from plimsoll_runtime.api.body import parse, read_body
 from plimsoll_runtime.api.errors import ApiError, json_response
+from plimsoll_runtime.api.ignored import ignored
 from plimsoll_runtime.api.record import RequestRecord
+from plimsoll_runtime.api.responses.queries import choice, whole_number
 from plimsoll_runtime.api.schemas.sampling import invalid
 from plimsoll_runtime.api.table import ModelTable
 
@@ -95,10 +95,9 @@ class BatchRoutes:
         """Make a batch of a file."""
         vault = self._vault
         body = parse(await read_body(request), BatchRequest)
+        record.ignored = ignored(body)
         if body.endpoint not in ENDPOINTS:
             raise invalid("endpoint", f"it must be one of {', '.join(ENDPOINTS)}")
-        if body.completion_window != WINDOW:
-            raise invalid("completion_window", f"it must be '{WINDOW}'")
         file = (await asyncio.to_thread(_input_of, vault, record.owner, body.input_file_id)).told
         if file.purpose != INPUT:
             raise invalid("input_file_id", f"the file's purpose is '{file.purpose}' and must be '{INPUT}'")
@@ -158,14 +157,9 @@ class _Query:
     """Which part of a list is asked for. Raises ApiError."""
 
     def __init__(self, request: Request, usual: int, most: int) -> None:
-        given = request.query_params
-        limit = given.get("limit", str(usual))
-        if not re.fullmatch("[0-9]{1,6}", limit) or not 1 <= int(limit) <= most:
-            raise invalid("limit", f"it must be from 1 to {most}")
-        order = given.get("order", "desc")
-        if order not in ("asc", "desc"):
-            raise invalid("order", "it must be 'asc' or 'desc'")
-        self._limit, self._after, self._ascending = int(limit), given.get("after"), order == "asc"
+        query = request.query_params
+        self._limit = whole_number(query, "limit", 1, most) or usual
+        self._after, self._ascending = query.get("after"), choice(query, "order", ("asc", "desc")) == "asc"
 
     def page(self, told: Sequence[ToldT]) -> tuple[list[ToldT], bool, str | None, str | None]:
         """That part of all, which come with the newest first; whether there are more, and the ids at its ends."""

@@ -33,6 +33,18 @@ MAX_FIELD_BYTES = 4096
 PIECE_BYTES = 2**20
 EXPIRES = range(3600, 2_592_001)
 """Seconds that a file may be asked to stay."""
+UPLOAD = {
+    "type": "object",
+    "properties": {
+        "file": {"type": "string", "format": "binary"},
+        "purpose": {"const": INPUT},
+        "expires_after[anchor]": {"const": "created_at"},
+        "expires_after[seconds]": {"type": "integer", "minimum": EXPIRES[0], "maximum": EXPIRES[-1]},
+    },
+    "required": ["file", "purpose"],
+    "additionalProperties": False,
+}
+"""The form, as a schema."""
 _FIELDS = ("purpose", "expires_after[anchor]", "expires_after[seconds]")
 
 

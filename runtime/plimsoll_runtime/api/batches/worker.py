@@ -95,7 +95,8 @@ class Worker:
                 self._changed.clear()
                 await self._take_up()
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(self._changed.wait(), POLL_SECONDS)
+                    async with asyncio.timeout(POLL_SECONDS):
+                        await self._changed.wait()
         finally:
             for task in self._tasks.values():
                 task.cancel()
