@@ -16,7 +16,7 @@ from plimsoll_runtime.models.ops.op import Op
 from plimsoll_runtime.models.ops.product import Product
 from plimsoll_runtime.models.ops.streams import AddToOthers, Average, Spread
 from plimsoll_runtime.models.ops.token_inputs import JoinInputs
-from plimsoll_runtime.models.ops.weight import Weight
+from plimsoll_runtime.models.ops.weight import InStack, Weight
 from plimsoll_runtime.models.spec.decoder import DecoderSpec
 from plimsoll_runtime.models.spec.names import StreamNames
 from plimsoll_runtime.models.spec.norm import Norm
@@ -83,8 +83,7 @@ class StreamComposer:
 
     def start(self, states: str) -> Iterator[Op]:
         """Of embedded tokens: STREAMS."""
-        others = range(self.altup.streams - 1)
-        parts = tuple(Weight(f"{self.names.spread}.{i}.weight", (self.hidden, self.hidden)) for i in others)
+        parts = tuple(self._of_stream(self.names.spread, i) for i in range(self.altup.streams - 1))
         yield Product(OpKind.EMBED, parts, (), (states,), (PROJECTED,))
         yield Spread(self.hidden, self.altup.streams, (states, PROJECTED), (STREAMS,))
 
@@ -113,9 +112,13 @@ class StreamComposer:
         for number, name in enumerate(found):
             yield Columns(number, self.hidden, (STREAMS,), (name,), OpKind.NORM)
             if number:
-                names = f"{self.names.gather}.{number - 1}"
-                yield _product(OpKind.OUTPUT, names, self.hidden, self.hidden, name, name)
+                parts = (self._of_stream(self.names.gather, number - 1),)
+                yield Product(OpKind.OUTPUT, parts, (), (name,), (name,))
         yield Average(self.hidden, tuple(found), (states,))
+
+    def _of_stream(self, name: str, number: int) -> Weight:
+        stack = None if "{}" in name else InStack(number, self.altup.streams - 1)
+        return Weight(f"{name.format(number)}.weight", (self.hidden, self.hidden), stack=stack)
 
     def _router(self, prefix: str) -> tuple[Weight, Weight]:
         """Its norm, and what says how streams are mixed."""

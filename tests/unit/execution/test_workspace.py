@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -36,16 +38,24 @@ LATENT = {
     "v_head_dim": 64,
 }
 
+STREAMS = {"num_kv_shared_layers": 0, "vocab_size_per_layer_input": 1000, "intermediate_size": [1536, 1536]}
+OWN: Mapping[str, Mapping[str, Any]] = {"YoutuConfig": LATENT, "Gemma3nTextConfig": STREAMS}
+
 
 @pytest.mark.parametrize(
     ("kind", "backend", "least", "most"),
-    [("LlamaConfig", "cpu", 0.93, 1.1), ("LlamaConfig", "torch", 0.8, 2.0), ("YoutuConfig", "torch", 0.8, 2.0)],
+    [
+        ("LlamaConfig", "cpu", 0.93, 1.1),
+        ("LlamaConfig", "torch", 0.8, 2.0),
+        ("YoutuConfig", "torch", 0.8, 2.0),
+        ("Gemma3nTextConfig", "torch", 0.8, 2.0),
+    ],
 )
 def test_as_measured(kind: str, backend: str, least: float, most: float, tmp_path: Path) -> None:
     """Activations and logits of one step, resident: 60 MB and more."""
     if backend == "cpu" and kernels(torch.float32) is None:
         pytest.skip("this processor has no kernels for float32, or they were not built")
-    save_model(make_model(kind, {**SIZES, **(LATENT if kind == "YoutuConfig" else {})}), tmp_path)
+    save_model(make_model(kind, {**SIZES, **OWN.get(kind, {})}), tmp_path)
     files = resolve(str(tmp_path))
     program, chosen = program_of(describe(files.config)), backend_of(files, torch.float32, backend)
     decoder = load_decoder(files, program, torch.float32, device=CPU, fused=chosen.fused)

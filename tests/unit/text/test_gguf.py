@@ -9,6 +9,7 @@ from typing import Any
 import gguf
 import pytest
 import tokenizers
+from tokenizers import decoders, normalizers
 from transformers import AutoTokenizer
 
 from plimsoll_runtime.errors import ModelError
@@ -101,6 +102,25 @@ def test_sentencepiece_equals_transformers(
     assert (ours.bos_token, ours.eos_token, ours.encode("")) == ("<s>", "</s>", [1])
     assert ours.chat_template is not None
     assert ours.chat_template.render([]) == "<s>x"
+
+
+def test_gemma_4_has_merges_of_its_own(sentencepiece_backend: tokenizers.Tokenizer, tmp_path: Path) -> None:
+    """As its tokenizer.json has it, which llama.cpp's converter writes piece by piece and merge by merge."""
+    theirs = tokenizers.Tokenizer.from_str(sentencepiece_backend.to_str())
+    theirs.normalizer = normalizers.Replace(" ", "▁")
+    theirs.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
+    merges = [" ".join(merge) for merge in json.loads(theirs.to_str())["model"]["merges"]]
+    pieces = sentencepiece_pieces(sentencepiece_backend)
+    kinds = {piece: kind for piece, _, kind in pieces}
+    pieces = [(piece, 0.0, CONTROL if piece == "<|im_end|>" else kinds[piece]) for piece, _, _ in pieces]
+    ids = {"unk_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "add_bos_token": True, "add_space_prefix": False}
+    ours = load_tokenizer(write(tmp_path / "m.gguf", "gemma4", "gemma4", pieces, token_merges=merges, **ids))
+    for text in texts(150):
+        wanted = theirs.encode(text, add_special_tokens=False).ids
+        assert ours.encode(text) == [1, *wanted], text
+        assert ours.decode(wanted) == theirs.decode(wanted), text
+    with pytest.raises(ModelError, match="gemma4 without merges, which cannot encode text"):
+        load_tokenizer(write(tmp_path / "no-merges.gguf", "gemma4", "gemma4", pieces, **ids))
 
 
 def test_a_file_may_ask_for_no_space_before_the_first_word(

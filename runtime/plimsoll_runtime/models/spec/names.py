@@ -77,11 +77,12 @@ GEMMA_INPUTS = TokenInputNames()
 class StreamNames:
     """Tensors of streams of hidden states: Gemma 3n's. All but `spread` and `gather` are within a layer.
 
-    `laurel`: a narrow product's two parts and its norm.
+    - `spread`, `gather`: `{}` is a stream's number behind the first. Without it the files have all in one.
+    - `laurel`: a narrow product's two parts and its norm.
     """
 
-    spread: str = "model.altup_projections"
-    gather: str = "model.altup_unembed_projections"
+    spread: str = "model.altup_projections.{}"
+    gather: str = "model.altup_unembed_projections.{}"
     prediction: str = "altup.prediction_coefs"
     correction: str = "altup.correction_coefs"
     scale: str = "altup.correct_output_scale"

@@ -11,6 +11,8 @@ import msgspec
 from plimsoll_runtime.errors import ModelError
 from plimsoll_runtime.text.gguf.pre import PRE_TOKENIZERS
 
+SENTENCEPIECE = ("llama", "gemma4")
+"""Kinds whose pieces are text with its spaces written as "▁"; the second has merges of its own."""
 TokenId = Annotated[int, msgspec.Meta(ge=0)]
 _WHAT_TO_DO = "fetch the file again, or convert it again with a current llama.cpp"
 
@@ -47,10 +49,10 @@ class GgufVocabulary(msgspec.Struct, frozen=True):
 def read_vocabulary(values: Mapping[str, Any], path: Path) -> GgufVocabulary:
     """The vocabulary of a file's metadata. Raises ModelError, which names the file."""
     kind = values.get("tokenizer.ggml.model")
-    if kind not in ("llama", "gpt2") or not values.get("tokenizer.ggml.tokens"):
+    if kind not in (*SENTENCEPIECE, "gpt2") or not values.get("tokenizer.ggml.tokens"):
         raise ModelError(
-            f"{path}: the tokenizer is of the kind {kind!r}; known are llama (SentencePiece) and gpt2 (byte-level), "
-            "with a list of tokens"
+            f"{path}: the tokenizer is of the kind {kind!r}; known are llama and gemma4 (SentencePiece) and gpt2 "
+            "(byte-level), with a list of tokens"
         )
     try:
         read = msgspec.convert({name: values[name] for name in _NAMES if name in values}, GgufVocabulary)
@@ -72,8 +74,8 @@ def _check(read: GgufVocabulary) -> None:
     for what, values in (("scores", read.scores), ("token types", read.token_types)):
         if values and len(values) != len(read.tokens):
             raise ValueError(f"it has {len(values)} {what} for {len(read.tokens)} tokens")
-    if read.merge_pairs() is None and read.model == "gpt2":
-        raise ValueError("it is a byte-level vocabulary without merges, which cannot encode text")
+    if read.merge_pairs() is None and read.model != "llama":
+        raise ValueError(f"it is a vocabulary of the kind {read.model} without merges, which cannot encode text")
 
 
 def _pair(merge: str) -> tuple[str, str]:

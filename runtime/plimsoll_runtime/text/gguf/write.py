@@ -14,19 +14,19 @@ from pathlib import Path
 from typing import Any
 
 from plimsoll_runtime.text.gguf.pre import PRE_TOKENIZERS
-from plimsoll_runtime.text.gguf.vocabulary import GgufVocabulary
+from plimsoll_runtime.text.gguf.vocabulary import SENTENCEPIECE, GgufVocabulary
 from plimsoll_runtime.text.spelling import SPACE, byte_of_character
 
 CONVERTER_VERSION = 2
 """Part of the cache's key: raise it when the same metadata gives another tokenizer."""
 
 _CONTROL, _USER_DEFINED = 3, 4
-_GEMMA = ("gemma", "gemma2", "gemma3")
+_GEMMA = ("gemma", "gemma2", "gemma3", "gemma3n", "gemma4")
 
 
 def write_tokenizer(read: GgufVocabulary, target: Path) -> None:
     """Write both files into `target`."""
-    content = _sentencepiece(read) if read.model == "llama" else _byte_level(read)
+    content = _sentencepiece(read) if read.model in SENTENCEPIECE else _byte_level(read)
     content["post_processor"] = _ends(read)
     (target / "tokenizer.json").write_text(json.dumps(content, ensure_ascii=False), encoding="utf-8")
     settings = json.dumps(_settings(read), ensure_ascii=False, indent=2)
@@ -141,7 +141,7 @@ def _ends(read: GgufVocabulary) -> dict[str, Any] | None:
     """What puts the begin token before each text, and the end token after it, where the file says so."""
     add_bos = read.add_bos
     if add_bos is None:
-        add_bos = read.model == "llama" or PRE_TOKENIZERS[read.pre].add_bos
+        add_bos = read.model in SENTENCEPIECE or PRE_TOKENIZERS[read.pre].add_bos
     special = read.named()
     before = [special["bos_token"]] if add_bos and "bos_token" in special else []
     after = [special["eos_token"]] if read.add_eos and "eos_token" in special else []
