@@ -140,6 +140,7 @@ class ResponseRequest(ModelFields):
     priority: int | None = None
     deadline: float | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+    thinking_budget: Count | None = None
 
     def check(self) -> None:
         """Raises ApiError for what cannot be done, or contradicts itself."""
