@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -67,7 +68,7 @@ def variables_of(body: ChatRequest, model: ServedModel, wish: Wish, *, tools: bo
     """What the chat template is told beside the messages: the client's own variables, and what its fields say of
     thinking. Raises ApiError for a level that the template cannot be told."""
     known = template_of(model).variables(tools=tools)
-    said = {} if wish.thinks is None else dict.fromkeys(known.intersection(SWITCHES), wish.thinks)
+    said: dict[str, Any] = {} if wish.thinks is None else dict.fromkeys(known.intersection(SWITCHES), wish.thinks)
     if body.reasoning_effort is not None:
         said |= _effort(body.reasoning_effort, known, model, tools=tools)
     budget = _budget(body, wish, model)
@@ -122,7 +123,7 @@ def _thought(
     form: ReasoningFormat, tokenizer: Tokenizer, called: Calling | None, *, opened: bool, budget: int | None
 ) -> Thought:
     marks = form.marks
-    then = [_ids(tokenizer, text)[0] for text in (marks.then if called is not None else marks.then[:1])]
+    then = _firsts(tokenizer, marks.then if called is not None else marks.then[:1])
     closing = [(token,) for token in _ids(tokenizer, marks.closing)]
     answer = marks.answer
     if answer is not None and called is not None and called.format.name == form.name:
@@ -133,11 +134,17 @@ def _thought(
         open=opened,
         anywhere=marks.anywhere,
         budget=budget,
-        closing=(*closing, tuple(then)) if then else tuple(closing),
+        closing=(*closing, then) if then else tuple(closing),
         answer=None if answer is None else tuple(text.encode() for text in answer),
+        steer=None if marks.steer is None else (marks.steer[0].encode(), _firsts(tokenizer, marks.steer[1])),
         opening=tokenizer.token_id(marks.begin) if marks.answer is None else None,
         gap=tuple(_ids(tokenizer, marks.gap)),
     )
+
+
+def _firsts(tokenizer: Tokenizer, texts: Sequence[str]) -> tuple[int, ...]:
+    """The tokens that texts begin with."""
+    return tuple(_ids(tokenizer, text)[0] for text in texts)
 
 
 def _ids(tokenizer: Tokenizer, text: str) -> list[int]:

@@ -15,6 +15,7 @@ class Thought(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
       used up the next tokens are `closing`: each is one of several.
     - `answer`: what stands before the part that the answer's constraint holds for, one after the other. Empty: it holds
       for all of the answer. None: for what no thought is.
+    - `steer`: before a constrained answer, these tokens alone may follow some bytes, so that nothing is said there.
     - `opening`: the token that alone spells `begin`, which may come before a constrained answer; None where several do,
       so that a constrained answer begins with no thought of its own.
     - `gap`: the tokens between a thought and a constrained answer.
@@ -27,6 +28,7 @@ class Thought(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     budget: int | None = None
     closing: tuple[tuple[int, ...], ...] = ()
     answer: tuple[bytes, ...] | None = None
+    steer: tuple[bytes, tuple[int, ...]] | None = None
     opening: int | None = None
     gap: tuple[int, ...] = ()
 

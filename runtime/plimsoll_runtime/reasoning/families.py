@@ -6,6 +6,7 @@ from plimsoll_runtime.reasoning.format import Marks
 from plimsoll_runtime.reasoning.tags import TagFormat, tagged
 
 _BEGIN, _END = "<think>", "</think>"
+_COHERE = (("<|START_RESPONSE|>", "<|END_RESPONSE|>"), ("<|START_TEXT|>", "<|END_TEXT|>"))
 
 FAMILIES = (
     TagFormat(
@@ -13,13 +14,13 @@ FAMILIES = (
         marks=Marks("<|channel>thought", "<channel|>", closing="\n<channel|>"),
         signs=(("<|channel>", "<channel|>"),),
     ),
-    tagged("cohere", "<|START_THINKING|>", "<|END_THINKING|>", wraps=("<|START_RESPONSE|>", "<|END_RESPONSE|>")),
+    tagged("cohere", "<|START_THINKING|>", "<|END_THINKING|>", wraps=_COHERE),
     tagged("seed_oss", "<seed:think>", "</seed:think>"),
     tagged("mistral", "[THINK]", "[/THINK]"),
     tagged("exaone_deep", "<thought>", "</thought>"),
     tagged("granite32", "Here is my thought process:", "Here is my response:"),
-    tagged("granite", _BEGIN, _END, signs=(("<response>", _END),), wraps=("<response>", "</response>")),
-    tagged("hunyuan", _BEGIN, _END, signs=(("<answer>", _END),), wraps=("<answer>", "</answer>")),
+    tagged("granite", _BEGIN, _END, signs=(("<response>", _END),), wraps=(("<response>", "</response>"),)),
+    tagged("hunyuan", _BEGIN, _END, signs=(("<answer>", _END),), wraps=(("<answer>", "</answer>"),)),
     tagged(
         "kimi_k2",
         _BEGIN,

@@ -17,7 +17,8 @@ class Marks:
       where no tool may be called.
     - `gap` stands between a thought and an answer that is kept to something.
     - `anywhere`: thoughts begin anywhere in an answer, and not only where it does.
-    - `answer`: what stands before an answer proper, one after the other; None where it is what no thought is.
+    - `answer`: what stands before an answer proper, one after the other; None where it is what no thought is. Before
+      one that is kept to something, one of several texts alone follows another one (`steer`).
     """
 
     begin: str
@@ -27,6 +28,7 @@ class Marks:
     gap: str = ""
     anywhere: bool = False
     answer: tuple[str, ...] | None = None
+    steer: tuple[str, tuple[str, ...]] | None = None
 
 
 class ReasoningParser(Protocol):

@@ -26,6 +26,7 @@ class Harmony:
         then=("final", "commentary"),
         anywhere=True,
         answer=(f"{CHANNEL}final", MESSAGE),
+        steer=(CHANNEL, ("analysis", "final")),
     )
     efforts: Sequence[str] | None = ("low", "medium", "high")
 

@@ -16,14 +16,14 @@ class TagFormat:
     """Such a format. A template has it where all of one of `signs` stand in it.
 
     - `implied`: texts that end a thought as well, and are part of what follows.
-    - `wraps`: what models write around the answer proper, which is left out.
+    - `wraps`: pairs of what models write around the answer proper, which is left out.
     """
 
     name: str
     marks: Marks
     signs: tuple[tuple[str, ...], ...]
     implied: tuple[str, ...] = ()
-    wraps: tuple[str, str] | None = None
+    wraps: tuple[tuple[str, str], ...] = ()
     efforts: Sequence[str] | None = None
 
     def fits(self, template: str) -> bool:
@@ -47,7 +47,7 @@ def tagged(
     *,
     signs: tuple[tuple[str, ...], ...] = (),
     implied: tuple[str, ...] = (),
-    wraps: tuple[str, str] | None = None,
+    wraps: tuple[tuple[str, str], ...] = (),
 ) -> TagFormat:
     """A format whose tags stand on lines of their own."""
     marks = Marks(begin, end, closing=f"\n{end}", gap="\n\n")
@@ -56,7 +56,7 @@ def tagged(
 
 def _answer(page: Page, form: TagFormat, *, opened: bool) -> Reading[None]:
     try:
-        if opened or (yield from _begins(page, form.marks.begin)):
+        if opened or (yield from _begun(page, form.marks.begin)):
             yield from _thought(page, form)
         yield from _rest(page, form)
     except Ended:  # all words were told before; what is left is white space
@@ -64,24 +64,24 @@ def _answer(page: Page, form: TagFormat, *, opened: bool) -> Reading[None]:
         page.keep()
 
 
-def _begins(page: Page, begin: str) -> Reading[bool]:
-    """Whether a tag stands behind white space, which are both read then."""
+def _begun(page: Page, *tags: str) -> Reading[str]:
+    """The tag that stands behind white space, where both are read, or an empty text."""
     try:
         yield from blanks(page)
-        found = yield from either(page, begin)
+        found = yield from either(page, *tags)
     except Ended:
         found = ""
-    if not found:
+    if found:
+        page.keep()
+    else:
         page.at = page.kept
-        return False
-    page.keep()
-    return True
+    return found
 
 
 def _thought(page: Page, form: TagFormat) -> Reading[None]:
     """A thought up to its end, and the white space behind it. Some models begin one that the prompt has begun."""
     ends = (form.marks.end, *form.implied)
-    yield from _begins(page, form.marks.begin)
+    yield from _begun(page, form.marks.begin)
     yield from _within(page, Reasoning, ends)
     found = yield from either(page, *ends)
     if found in form.implied:
@@ -92,13 +92,12 @@ def _thought(page: Page, form: TagFormat) -> Reading[None]:
 
 
 def _rest(page: Page, form: TagFormat) -> Reading[None]:
-    if form.wraps is not None:
-        begin, end = form.wraps
-        if (yield from _begins(page, begin)):
-            yield from _within(page, Text, (end,))
-            yield from either(page, end)
-            yield from blanks(page)
-            page.keep()
+    ends = dict(form.wraps)
+    if ends and (begin := (yield from _begun(page, *ends))):
+        yield from _within(page, Text, (ends[begin],))
+        yield from either(page, ends[begin])
+        yield from blanks(page)
+        page.keep()
     yield from all_of(page)
 
 

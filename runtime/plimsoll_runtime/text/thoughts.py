@@ -25,6 +25,7 @@ class Thoughts:
         self._thought = thought
         self._spell = spell
         self._gap = thought.gap if constrained else ()
+        self._steered = thought.steer if constrained else None
         self._fresh = not thought.open
         self._seen = b""
         self._sizes: deque[int] = deque()
@@ -69,6 +70,7 @@ class Thoughts:
             self._think(piece, counted=not was_forced)
         else:
             self._look()
+            self._steer()
         self._forget()
 
     def _think(self, piece: bytes, *, counted: bool) -> None:
@@ -100,6 +102,14 @@ class Thoughts:
                 self._begin(len(self._sizes))
             else:
                 self._fresh = begin.startswith(text)
+
+    def _steer(self) -> None:
+        """Before a constrained answer, a message is a thought or the answer."""
+        if self._steered is None or self.forced or not self._before_answer:
+            return
+        marker, options = self._steered
+        if self._seen.endswith(marker):
+            self.forced.append(options)
 
     def _begin(self, tokens: int) -> None:
         self.inside, self._fresh = True, False

@@ -88,6 +88,13 @@ ANSWERS = [
     Thoughtful(
         "cohere", "one", "<|START_THINKING|>Hm.<|END_THINKING|><|START_RESPONSE|>Two.<|END_RESPONSE|>", "Hm.", "Two."
     ),
+    Thoughtful(
+        "cohere",
+        "in a text",
+        "<|START_THINKING|>Hm.<|END_THINKING|>\n<|START_TEXT|> Two. <|END_TEXT|>",
+        "Hm.",
+        "Two.",
+    ),
     Thoughtful("gemma4", "one", "<|channel>thought\nHm.<channel|>Two.", "Hm.", "Two."),
     Thoughtful("gemma4", "an empty one", "<|channel>thought\n<channel|>Two.", "", "Two."),
     Thoughtful(

@@ -358,3 +358,37 @@ def test_an_agent_works_with_responses(serve: Callable[..., Served], tiny_model:
         ]
     assert len(asked) == 2
     assert set(asked) <= {"Bonn", "Rome"}
+
+
+THINKS = "{{ messages[-1].content }}<think>\n{# </think> #}"
+
+
+def test_thoughts_end_with_their_budget(serve: Callable[..., Served], tiny_model: Path, tmp_path: Path) -> None:
+    """A model of random weights thinks as long as it may, then answers in the form that was asked for."""
+    folder = Path(shutil.copytree(tiny_model, tmp_path / "thinks"))
+    path = folder / "tokenizer_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"chat_template": THINKS}))
+    served = serve("--thinking-budget", "9", model=folder)
+    schema = {
+        "type": "object",
+        "properties": {"unit": {"enum": ["kelvin", "celsius"]}},
+        "required": ["unit"],
+        "additionalProperties": False,
+    }
+    form = {"type": "json_schema", "json_schema": {"name": "a", "schema": schema}}
+    asked: Any = {"model": "tiny", "messages": [{"role": "user", "content": "Hi"}], "seed": 3, "response_format": form}
+    closing = len("\n</think>")
+    for budget, extra in ((9, {}), (4, {"thinking_budget": 4}), (0, {"thinking_token_budget": 0})):
+        whole = served.client.chat.completions.create(**asked, extra_body=extra)
+        message = whole.choices[0].message
+        jsonschema.validate(json.loads(message.content or ""), schema)
+        assert whole.usage is not None
+        assert whole.usage.completion_tokens_details is not None
+        counted = whole.usage.completion_tokens_details.reasoning_tokens
+        assert counted is not None
+        assert budget + closing <= counted <= budget + closing + 3
+        thought, answer = "", ""
+        for chunk in served.client.chat.completions.create(**asked, extra_body=extra, stream=True):
+            thought += getattr(chunk.choices[0].delta, "reasoning_content", "")
+            answer += chunk.choices[0].delta.content or ""
+        assert (thought, answer) == (getattr(message, "reasoning_content", ""), message.content)

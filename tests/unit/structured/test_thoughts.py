@@ -42,7 +42,7 @@ def tokenizer(llm: LLM) -> Tokenizer:
 def thought(tokenizer: Tokenizer, **options: Any) -> Thought:
     closing = tuple((token,) for token in tokenizer.encode(f"\n{END}", add_special_tokens=False))
     gap = tuple(tokenizer.encode("\n\n", add_special_tokens=False))
-    given = {"open": True, "budget": BUDGET, "closing": closing, "gap": gap}
+    given: dict[str, Any] = {"open": True, "budget": BUDGET, "closing": closing, "gap": gap}
     return Thought(begin=b"<think>", end=END.encode(), **(given | options))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -158,6 +159,30 @@ def test_thoughts_in_messages() -> None:
     thoughts = follow(HARMONY, *answer, *answer, channel, b"final", b" x", message)
     assert (thoughts.tokens, thoughts.inside, thoughts.constrains, thoughts.over) == (14, False, True, False)
     assert follow(HARMONY, *answer, channel, b"commentary", message).constrains is False
+
+
+def test_nothing_is_said_before_a_constrained_answer() -> None:
+    steered = msgspec.structs.replace(HARMONY, steer=(b"<|channel|>", (1, 5)))
+    pieces = (b"<|channel|>", b"analysis", b"<|message|>", b"<|end|>", b"<|channel|>", b"final", b"<|message|>")
+    thoughts, forced = Thoughts(steered, Pieces(pieces), constrained=True), []
+    for token in range(len(pieces)):
+        thoughts.take(token)
+        forced.append(list(thoughts.forced))
+    assert forced == [[(1, 5)], [], [], [], [(1, 5)], [], []]
+    assert thoughts.constrains
+    assert not follow(steered, b"<|channel|>").forced
+
+
+def test_a_budget_says_what_follows() -> None:
+    bounded = msgspec.structs.replace(HARMONY, steer=(b"<|channel|>", (1, 5)), budget=0, closing=((3,), (0,), (5,)))
+    pieces = (b"<|channel|>", b"analysis", b"<|message|>", b"<|end|>", b"x", b"final")
+    thoughts = Thoughts(bounded, Pieces(pieces), constrained=True)
+    for token in (0, 1):
+        thoughts.take(token)
+    assert list(thoughts.forced) == [(3,), (0,), (5,)]
+    for token in (3, 0, 5):
+        thoughts.take(token)
+    assert (thoughts.inside, list(thoughts.forced)) == (False, [])
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ TEMPLATE = (
     "{% if m.name %} {{ m.name }}{% endif %}] {% if m.reasoning_content %}({{ m.reasoning_content }}){% endif %}"
     "{{ m.content or '' }}"
     "{% for c in m.tool_calls or [] %}{{ c.function.name }}({{ c.function.arguments | tojson }}){% endfor %}"
-    "{% endfor %}"
+    "{% endfor %}{{ note }}"
 )
 EVENTS: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
 
