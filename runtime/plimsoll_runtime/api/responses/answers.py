@@ -28,7 +28,6 @@ class ResponseAnswers:
         self._reader = reader()
         self._tokenizer = job.model.tokenizer
         self._meter = meter
-        self._thought = 0
 
     def add(self, piece: Piece) -> None:
         """Take what a step added to the whole."""
@@ -67,8 +66,6 @@ class ResponseAnswers:
             yield from self._said(part, told if words and index == words[-1] else ())
         if not parts and told and self._output.in_words:
             yield from self._output.words("", told)
-        if self._output.in_thoughts:
-            self._thought += len(piece.delta.token_ids)
         if piece.delta.finish_reason is not None:
             yield from self._output.finish("completed" if self._is_complete else "incomplete")
 
@@ -94,6 +91,6 @@ class ResponseAnswers:
             meter.prompt_tokens,
             InputTokensDetails(meter.cached_tokens),
             meter.completion_tokens,
-            OutputTokensDetails(self._thought),
+            OutputTokensDetails(meter.reasoning_tokens or 0),
             meter.prompt_tokens + meter.completion_tokens,
         )

@@ -66,11 +66,6 @@ class Output:
         """Whether what comes next is likely to be words: they are open, or nothing is."""
         return self._open is None or isinstance(self._open, MessageItem)
 
-    @property
-    def in_thoughts(self) -> bool:
-        """Whether what came last was of thoughts."""
-        return isinstance(self._open, ReasoningItem)
-
     def words(self, text: str, logprobs: Sequence[ChatLogprob] = ()) -> Events:
         """More words for the user, and what is told of their tokens."""
         self._unsaid += logprobs

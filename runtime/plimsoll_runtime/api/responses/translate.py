@@ -37,6 +37,7 @@ _SAME_NAME = (
     "priority",
     "deadline",
     "chat_template_kwargs",
+    "thinking_budget",
 )
 
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag
 
-from plimsoll_runtime.api.schemas.chat import Unsupported
+from plimsoll_runtime.api.schemas.chat import Effort, Unsupported
 from plimsoll_runtime.api.schemas.constraints import FORMATS, JsonObjectFormat, Schema, TextFormat
 from plimsoll_runtime.api.schemas.response_input import GivenInput
 from plimsoll_runtime.api.schemas.response_tools import ResponseToolChoice, ResponseTools
@@ -84,7 +84,7 @@ class TextConfig(Strict):
 class ReasoningConfig(Lenient):
     """How much the model is to think. Where a summary is asked for, whichever, all of its thoughts are told as one."""
 
-    effort: Annotated[str, Field(max_length=32)] | None = None
+    effort: Effort | None = None
     summary: Literal["auto", "concise", "detailed"] | None = None
     generate_summary: Literal["auto", "concise", "detailed"] | None = None
 
@@ -140,6 +140,7 @@ class ResponseRequest(ModelFields):
     priority: int | None = None
     deadline: float | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+    thinking_budget: Count | None = None
 
     def check(self) -> None:
         """Raises ApiError for what cannot be done, or contradicts itself."""

@@ -308,7 +308,7 @@ async def test_what_cannot_be_done_is_refused_by_name(talk: Talk, fields: Any, p
 async def test_our_own_fields(talk: Talk) -> None:
     own = {"seed": 5, "top_k": 3, "min_p": 0.1, "repetition_penalty": 1.5, "ignore_eos": True}
     answer = await talk.client.responses.with_raw_response.create(
-        model="fake", input="Hi", extra_body=own | {"mood": 1, "chat_template_kwargs": {"x": 1}, "cache_salt": "s"}
+        model="fake", input="Hi", extra_body=own | {"mood": 1, "cache_salt": "s"}
     )
     [asked] = talk.engine.asked
     assert {name: getattr(asked.params, name) for name in own} == own
