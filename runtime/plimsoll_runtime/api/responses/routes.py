@@ -157,7 +157,7 @@ class Responses:
     async def _in_background(
         self, request: Request, turn: Turn, models: ModelTable, record: RequestRecord
     ) -> HttpResponse:
-        own = dataclasses.replace(record, finish_reasons=[], token_gaps=[], _last={})
+        own = dataclasses.replace(record, patience=None, finish_reasons=[], token_gaps=[], _last={})
         ask = partial(_ask, turn, models, own)
         starting = self._background.start(turn, ask, models.keep_alive)
         running = await unless_gone(request.receive, starting)

@@ -10,7 +10,11 @@ import openai
 import pytest
 from pydantic import BaseModel
 
+from plimsoll_runtime.api.dialect import dialect_of
+from plimsoll_runtime.api.errors import unavailable
 from plimsoll_runtime.engine.messages import RequestOutput
+
+from .conftest import EVENTS
 
 if TYPE_CHECKING:
     from tests.unit.api.responses.conftest import Talk
@@ -130,6 +134,15 @@ async def test_what_fails_later_ends_the_stream_as_failed(talk: Talk) -> None:
     assert (message.status, message.content[0].text) == ("incomplete", "Hel")
     assert [event.sequence_number for event in events] == list(range(len(events)))
     assert (await talk.client.responses.retrieve(last.response.id)).status == "failed"
+
+
+async def test_what_fails_before_there_is_a_response_is_an_error() -> None:
+    """Where the stream has begun with comments, while its model was loaded."""
+    said = dialect_of({"path": "/v1/responses"}).last_words(unavailable("It cannot be loaded."))
+    name, data = said.decode().split("\n")
+    event = EVENTS.validate_json(data.removeprefix("data: "))
+    assert (name, event.type, event.code, event.sequence_number) == ("event: error", "error", "unavailable", 0)
+    assert "It cannot be loaded." in event.message
 
 
 async def test_time_that_is_up_ends_the_stream_as_failed(talk: Talk) -> None:
