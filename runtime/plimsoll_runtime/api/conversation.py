@@ -4,22 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import msgspec
 
 from plimsoll_runtime.api.calling import Calling, calling
 from plimsoll_runtime.api.choices import Wanted, plan_choices
 from plimsoll_runtime.api.generation import Answers, Generation
-from plimsoll_runtime.api.prompts import check_params, encode_text, render_chat
+from plimsoll_runtime.api.prompts import check_params, encode_text, render_chat, template_of
 from plimsoll_runtime.api.reading import AnswerReader
 from plimsoll_runtime.api.record import RequestRecord
 from plimsoll_runtime.api.schemas.chat import ChatRequest
+from plimsoll_runtime.api.schemas.sampling import invalid
 from plimsoll_runtime.api.served import ServedModel
-from plimsoll_runtime.api.thinking import NO_WISH, Thinking, Wish, thinking, variables_of
+from plimsoll_runtime.api.thinking import NO_WISH, USUAL, Thinking, Wish, thinking, variables_of
+from plimsoll_runtime.api.truncation import truncation_of
 from plimsoll_runtime.api.usage import UsageMeter
 from plimsoll_runtime.engine.limits import longest_sequence
 from plimsoll_runtime.engine.params import SamplingParams
 
+VERBOSITY = "verbosity"
 Form = Callable[[Callable[[], AnswerReader], Generation, UsageMeter], Answers]
 """Begins the answers to a chat. What it is given first makes the reader of each."""
 
@@ -75,10 +79,24 @@ def _prompt(body: ChatRequest, called: Calling | None, wish: Wish, model: Served
         body.messages,
         add_generation_prompt=body.add_generation_prompt,
         continue_final_message=body.continue_final_message,
-        variables=variables_of(body, model, wish, tools=called is not None),
+        variables=_verbosity(body, called, model) | variables_of(body, model, wish, tools=called is not None),
         tools=None if called is None else called.shown,
     )
 
 
+def _verbosity(body: ChatRequest, called: Calling | None, model: ServedModel) -> dict[str, Any]:
+    """What the chat template is told of it. Raises ApiError for one that it cannot be told."""
+    if body.verbosity is None:
+        return {}
+    if VERBOSITY in template_of(model).variables(tools=called is not None):
+        return {VERBOSITY: body.verbosity}
+    if body.verbosity != USUAL:
+        raise invalid(VERBOSITY, f"this model's chat template knows none: {USUAL!r} is what the model does by itself")
+    return {}
+
+
 def _encoded(body: ChatRequest, prompt: str, model: ServedModel) -> list[int]:
-    return encode_text(model, prompt, add_special_tokens=bool(body.add_special_tokens), param="messages")
+    truncation = truncation_of(body, model, body.token_limit)
+    special = bool(body.add_special_tokens)
+    ids = encode_text(model, truncation.text(prompt), add_special_tokens=special, param="messages")
+    return truncation.ids(ids)

@@ -33,11 +33,12 @@ _named = lru_cache(64)(named)
 class Wish:
     """What a client says of thinking to whatever model it asks: one that does not think leaves it aside. None: nothing.
 
-    `budget`: how many tokens thoughts may have.
+    `budget`: how many tokens thoughts may have; `effort`: how much of it, one of OpenAI's levels.
     """
 
     thinks: bool | None = None
     budget: int | None = None
+    effort: str | None = None
 
 
 NO_WISH = Wish()
@@ -68,7 +69,11 @@ def variables_of(body: ChatRequest, model: ServedModel, wish: Wish, *, tools: bo
     """What the chat template is told beside the messages: the client's own variables, and what its fields say of
     thinking. Raises ApiError for a level that the template cannot be told."""
     known = template_of(model).variables(tools=tools)
-    said: dict[str, Any] = {} if wish.thinks is None else dict.fromkeys(known.intersection(SWITCHES), wish.thinks)
+    said: dict[str, Any] = {}
+    if wish.thinks is not None:
+        said |= dict.fromkeys(known.intersection(SWITCHES), wish.thinks)
+    if wish.effort is not None and LEVEL in known:
+        said |= _wished(wish.effort, model, tools=tools)
     if body.reasoning_effort is not None:
         said |= _effort(body.reasoning_effort, known, model, tools=tools)
     budget = _budget(body, wish, model)
@@ -109,6 +114,13 @@ def _effort(effort: str, known: frozenset[str], model: ServedModel, *, tools: bo
     if effort not in ("none", USUAL):
         raise invalid(LEVEL, f"this model's chat template knows no levels: 'none' switches thinking off, {USUAL!r} on")
     return {switch: effort != "none"}
+
+
+def _wished(effort: str, model: ServedModel, *, tools: bool) -> dict[str, Any]:
+    """A level that the model knows; nothing where it has others."""
+    form = reasoning_format(model, tools=tools)
+    levels = None if form is None else form.efforts
+    return {LEVEL: effort} if levels is None or effort in levels else {}
 
 
 def _is_within(body: ChatRequest, form: ReasoningFormat) -> bool:

@@ -8,6 +8,7 @@ import pytest
 
 from plimsoll_runtime.engine.constraint import Constraint
 from plimsoll_runtime.engine.messages import AddRequest
+from plimsoll_runtime.text.chat import ChatTemplate
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -24,7 +25,7 @@ async def chat(running: Any, **fields: Any) -> Any:
 
 
 async def test_the_best_of_several_are_told_the_best_first(running: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    answers = [b"zz", b"a", b"m", b"b", b"y", b"x"]  # a smaller byte is likelier
+    answers = [b"z", b"a", b"m", b"b", b"y", b"x"]  # a smaller byte is likelier
 
     def tokens(request: AddRequest) -> list[int]:
         return [*answers[int(request.request_id.rpartition("-")[2])], EOS]
@@ -34,7 +35,7 @@ async def test_the_best_of_several_are_told_the_best_first(running: Any, monkeyp
     assert [choice.text for choice in told.choices] == ["a", "m", "b", "x"]
     assert [choice.index for choice in told.choices] == [0, 1, 2, 3]
     assert told.choices[0].logprobs is None
-    assert told.usage.completion_tokens == 3 + 2 * 5
+    assert told.usage.completion_tokens == 6 * 2
     assert len(running.engine.asked) == 6
     scored = await complete(running, prompt=["p", "q"], best_of=3, logprobs=1)
     assert [choice.text for choice in scored.choices] == ["a", "b"]
@@ -96,9 +97,9 @@ async def test_prompts_are_cut_to_their_end(running: Any) -> None:
     assert len(running.engine.asked[0].prompt_token_ids) == 4000
     running.engine.reset()
     whole = await chat(running)
-    cut = await chat(running, extra_body={"truncate_prompt_tokens": 5})
-    assert list(running.engine.asked[1].prompt_token_ids) == list(running.engine.asked[0].prompt_token_ids)[-5:]
-    assert (whole.usage.prompt_tokens > 5, cut.usage.prompt_tokens) == (True, 5)
+    cut = await chat(running, extra_body={"truncate_prompt_tokens": 3})
+    assert list(running.engine.asked[1].prompt_token_ids) == list(running.engine.asked[0].prompt_token_ids)[-3:]
+    assert (whole.usage.prompt_tokens, cut.usage.prompt_tokens) == (5, 3)
 
 
 async def test_hints_change_nothing(running: Any) -> None:
@@ -120,3 +121,14 @@ async def test_hints_change_nothing(running: Any) -> None:
         after.params,
         after.cache_salt,
     )
+
+
+async def test_verbosity_is_the_templates(running: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with running.http() as http:
+        body = {"model": "fake", "messages": HELLO, "verbosity": "low"}
+        error = (await http.post("/v1/chat/completions", json=body)).json()["error"]
+        assert (error["param"], "knows none" in error["message"]) == ("verbosity", True)
+    model = running.server.state.models.model
+    monkeypatch.setattr(model.tokenizer, "chat_template", ChatTemplate("{{ verbosity }}|{{ messages[0].content }}"))
+    await chat(running, verbosity="low")
+    assert bytes(running.engine.asked[-1].prompt_token_ids) == b"low|Hi"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from msgspec import UNSET
+
 from plimsoll_runtime.api.generation import Generation
 from plimsoll_runtime.api.messages.blocks import Blocks
 from plimsoll_runtime.api.pieces import Piece
@@ -17,6 +19,7 @@ from plimsoll_runtime.api.schemas.message_events import (
     MessageStop,
     MessageUsage,
     Stopped,
+    ThinkingTokens,
 )
 from plimsoll_runtime.api.schemas.messages import MessagesRequest
 from plimsoll_runtime.api.usage import UsageMeter
@@ -68,7 +71,9 @@ class MessageAnswers:
 
     def _usage(self) -> MessageUsage:
         meter = self._meter
-        return MessageUsage(meter.prompt_tokens - meter.cached_tokens, 0, meter.cached_tokens, meter.completion_tokens)
+        read, cached = meter.prompt_tokens - meter.cached_tokens, meter.cached_tokens
+        thought = UNSET if meter.reasoning_tokens is None else ThinkingTokens(meter.reasoning_tokens)
+        return MessageUsage(read, 0, cached, meter.completion_tokens, thought)
 
     def _stopped(self) -> Stopped:
         """Why it ended, in Anthropic's words. What ends every answer of the model is no stop sequence of the client."""

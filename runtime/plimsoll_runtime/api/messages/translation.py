@@ -26,7 +26,7 @@ from plimsoll_runtime.api.schemas.messages import (
     Turn,
 )
 from plimsoll_runtime.api.schemas.sampling import invalid
-from plimsoll_runtime.api.thinking import NO_WISH, Wish
+from plimsoll_runtime.api.thinking import Wish
 
 OWN_NAMES = {
     "stop": "stop_sequences",
@@ -34,6 +34,8 @@ OWN_NAMES = {
     "thinking_budget": "thinking.budget_tokens",
 }
 """What Anthropic's clients call fields of a chat."""
+_EFFORTS = {"xhigh": "high", "max": "high"}
+"""Levels of thinking for which models here have no word."""
 
 
 def chat_of(body: Conversation) -> ChatRequest:
@@ -152,13 +154,15 @@ def _tools(body: Conversation) -> dict[str, Any]:
 
 def wish_of(body: Conversation) -> Wish:
     """What it says of thinking."""
+    said = None if body.output_config is None else body.output_config.effort
+    effort = None if said is None else _EFFORTS.get(said, said)
     match body.thinking:
         case EnabledThinking(budget_tokens=budget):
-            return Wish(thinks=True, budget=budget)
+            return Wish(thinks=True, budget=budget, effort=effort)
         case DisabledThinking():
             return Wish(thinks=False)
         case _:
-            return NO_WISH
+            return Wish(effort=effort)
 
 
 def _answer(body: Conversation) -> dict[str, Any]:

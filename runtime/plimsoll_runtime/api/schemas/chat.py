@@ -33,7 +33,6 @@ Unsupported = Annotated[Any, WithJsonSchema(EMPTY)]
 
 NOT_YET = {
     "audio": "audio is not supported",
-    "verbosity": "verbosity is not supported",
     "web_search_options": "web search is not supported",
 }
 
@@ -131,7 +130,7 @@ class ChatRequest(SamplingFields):
     audio: Unsupported = None
     prediction: NoEffect = None
     reasoning_effort: Effort | None = None
-    verbosity: Unsupported = None
+    verbosity: Literal["low", "medium", "high"] | None = None
     web_search_options: Unsupported = None
 
     add_generation_prompt: bool | None = None

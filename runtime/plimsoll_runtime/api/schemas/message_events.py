@@ -31,13 +31,22 @@ class BlockToolUse(msgspec.Struct, tag_field="type", tag="tool_use"):
 Content = BlockText | BlockThinking | BlockToolUse
 
 
+class ThinkingTokens(msgspec.Struct):
+    """How many of the generated tokens were thoughts, with what marks them."""
+
+    thinking_tokens: int
+
+
 class MessageUsage(msgspec.Struct):
-    """What a request took. The prompt's tokens are `input_tokens`, and those that came out of the prefix cache."""
+    """What a request took. The prompt's tokens are `input_tokens`, and those that came out of the prefix cache. Details
+    of what was generated are told of models that think.
+    """
 
     input_tokens: int
     cache_creation_input_tokens: int
     cache_read_input_tokens: int
     output_tokens: int
+    output_tokens_details: ThinkingTokens | msgspec.UnsetType = msgspec.UNSET
 
 
 class MessageAnswer(msgspec.Struct, tag_field="type", tag="message"):
