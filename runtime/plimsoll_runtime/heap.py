@@ -1,4 +1,4 @@
-"""What the C library does with memory that was freed, while tensors come and go by the thousand.
+"""What the C library does with memory that was freed, and Python with what refers to itself.
 
 glibc gives large blocks pages of their own, and "large" grows with each such block that is freed, up to 32 MiB. While
 weights are read, what is converted and joined then lies between what is packed and kept, and leaves holes that nothing
@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import gc
 from collections.abc import Iterator
 
 MMAP_THRESHOLD, TRIM_THRESHOLD = -3, -1
 """glibc's M_MMAP_THRESHOLD and M_TRIM_THRESHOLD."""
 LARGE = 2**20
 """Bytes of a block that gets pages of its own where it is to be kept."""
+YOUNG = 20_000
+"""Objects that are made, and still there, between two searches for cycles."""
 GROWN = 2**25
 """What glibc's own threshold ends at, for blocks that come and go: they are not to be mapped anew each time."""
 
@@ -27,6 +30,23 @@ def own_pages() -> Iterator[None]:
         yield
     finally:
         _set(GROWN)
+
+
+@contextlib.contextmanager
+def seldom_collected() -> Iterator[None]:
+    """Python's search for cycles leaves alone what is there now, and comes seldom while the block runs.
+
+    It went through what torch's modules hold again and again: half of what a batch of short rows cost beside computing.
+    """
+    before = gc.get_threshold()
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(YOUNG, *before[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
+        gc.unfreeze()
 
 
 def give_back() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,6 +20,11 @@ from plimsoll_runtime.engine.prompt import Prompt
 
 MAX_SEQUENCES = 4096
 """Answers to one HTTP request, prompts times n."""
+
+
+_PROCESS = uuid.uuid4().hex
+_numbers = itertools.count()
+"""Together they name a request: an id of its own for each cost as much as all else that is done here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +68,11 @@ def plan_choices(model: ServedModel, wanted: Wanted, record: RequestRecord) -> l
             param="n",
             code="invalid_value",
         )
-    engine_id, salt, arrived = uuid.uuid4().hex, salted(record.tenant, wanted.cache_salt), int(record.started * 1e9)
+    engine_id, salt, arrived = (
+        f"{_PROCESS}-{next(_numbers)}",
+        salted(record.tenant, wanted.cache_salt),
+        int(record.started * 1e9),
+    )
     choices = []
     for number, shared in enumerate(map(Prompt, prompts)):
         for turn in range(n):

@@ -23,6 +23,8 @@ def unknown_fields(part: BaseModel, where: str = "") -> Iterator[str]:
     for name in part.model_extra or ():
         yield inside + name
     for name, value in vars(part).items():
+        if value is None:
+            continue
         parts = value if isinstance(value, list) else (value,)
         if not parts or not isinstance(parts[0], BaseModel):
             continue  # a list is of parts, or of none: token ids are not looked at one by one

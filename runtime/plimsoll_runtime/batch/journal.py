@@ -1,8 +1,8 @@
 """A file of records, each of which is there whole or not at all, however its writer ended.
 
-A record is its length, its CRC-32 (both little-endian uint32) and its bytes, MessagePack. Writing one is one call of
-the system without a buffer of ours, so that what was written outlives the process; `sync` makes it outlive the machine.
-Where a record was cut short, reading ends before it, and what follows is cut off before anything is added.
+A record is its length, its CRC-32 (both little-endian uint32) and its bytes, MessagePack. What was added outlives the
+process once it is written, by `flush`, and the machine once `sync` has returned. Where a record was cut short, reading
+ends before it, and what follows is cut off before anything is added.
 """
 
 from __future__ import annotations
@@ -70,7 +70,13 @@ class Journal:
         self._decode: msgspec.msgpack.Decoder[Record] = msgspec.msgpack.Decoder(Record)
         self._encode = msgspec.msgpack.Encoder()
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-        self.size = os.fstat(self._fd).st_size
+        self._rest = bytearray()
+        self._written = os.fstat(self._fd).st_size
+
+    @property
+    def size(self) -> int:
+        """Bytes, those that are still to be written too."""
+        return self._written + len(self._rest)
 
     def records(self) -> Iterator[tuple[Place, Record]]:
         """All whole records in their order. At the end what is left of one that was cut short is gone."""
@@ -79,27 +85,36 @@ class Journal:
             yield found
             offset = found[0].offset + found[0].size
         os.ftruncate(self._fd, offset)
-        self.size = offset
+        self._written = offset
 
     def add(self, record: Record) -> Place:
-        """Write a record behind the others."""
+        """Put a record behind the others."""
         data = self._encode.encode(record)
-        written = _HEAD.pack(len(data), zlib.crc32(data)) + data
-        write_at(self._fd, written, self.size)
-        place = Place(self.size + _HEAD.size, len(data))
-        self.size += len(written)
+        self._rest += _HEAD.pack(len(data), zlib.crc32(data))
+        place = Place(self.size, len(data))
+        self._rest += data
         return place
+
+    def flush(self) -> None:
+        """What was added outlives the process from here on."""
+        if self._rest:
+            write_at(self._fd, self._rest, self._written)
+            self._written += len(self._rest)
+            self._rest.clear()
 
     def read(self, place: Place) -> Record:
         """The record at a place."""
+        if place.offset >= self._written:
+            self.flush()
         return self._decode.decode(os.pread(self._fd, place.size, place.offset))
 
     def sync(self) -> None:
         """What was added outlives the machine's end from here on."""
+        self.flush()
         os.fsync(self._fd)
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Let go of the file, and of what was not written."""
         os.close(self._fd)
 
     def _at(self, offset: int) -> tuple[Place, Record] | None:
@@ -107,7 +122,7 @@ class Journal:
         if len(head) < _HEAD.size:
             return None
         size, check = _HEAD.unpack(head)
-        if offset + _HEAD.size + size > self.size:
+        if offset + _HEAD.size + size > self._written:
             return None
         data = os.pread(self._fd, size, offset + _HEAD.size)
         if len(data) < size or zlib.crc32(data) != check:

@@ -36,10 +36,11 @@ class Runner:
         self._window = window
         self._most_ahead = most_ahead
         self._free = asyncio.Semaphore(at_once)
-        self._keeping = asyncio.Lock()
         self._kept = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._marking: asyncio.Future[None] | None = None
+        self._marking: asyncio.Task[None] | None = None
+        self._meanwhile: list[Answered] = []
+        self._flushing = False
         self._failure: BaseException | None = None
 
     async def run(self, rows: Iterable[Row]) -> None:
@@ -57,7 +58,7 @@ class Runner:
             for task in self._tasks:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
-            if self._marking is not None:  # its thread goes on, whoever waited for it
+            while self._marking is not None:  # its thread goes on, whoever waits for it
                 await asyncio.wait({self._marking})
         if self._failure is not None:
             raise self._failure
@@ -73,12 +74,38 @@ class Runner:
 
     async def _one(self, row: Row) -> None:
         answered = await self._answer(row)
-        async with self._keeping:
-            self._store.take(answered)
-            if self._store.due:
-                self._marking = asyncio.ensure_future(asyncio.to_thread(self._store.mark))
-                await asyncio.shield(self._marking)
+        if self._marking is None:
+            self._keep(answered)
+        else:
+            self._meanwhile.append(answered)
         self._told(answered)
+
+    def _keep(self, answered: Answered) -> None:
+        self._store.take(answered)
+        if self._marking is not None:
+            return
+        if self._store.due:
+            self._marking = asyncio.create_task(self._mark())
+        elif not self._flushing:
+            self._flushing = True
+            asyncio.get_running_loop().call_soon(self._flush)
+
+    def _flush(self) -> None:
+        """Once for all that a step of the engine has ended."""
+        self._flushing = False
+        if self._marking is None:
+            self._store.flush()
+
+    async def _mark(self) -> None:
+        """Let a thread wait for the disk; nothing is added meanwhile."""
+        try:
+            await asyncio.to_thread(self._store.mark)
+        except OSError as error:
+            self._failure = self._failure or error
+        self._marking = None
+        waiting, self._meanwhile = self._meanwhile, []
+        for answered in waiting:
+            self._keep(answered)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)

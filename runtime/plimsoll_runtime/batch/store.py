@@ -1,9 +1,10 @@
 """Takes answers as they come and writes them, in order or not, so that a run that was killed goes on where it was.
 
-What is written where, and when it is safe: `take` adds an answer to the journal, which from then on survives the
-process. Its line goes to the file of answers or of errors, in order as soon as all before it are there. Every few
-seconds `mark` makes both files safe (fsync) and then says in the journal, which it makes safe too, how long they are.
-Whoever opens the store again cuts both files to the last mark, and writes again from the journal what was added since.
+What is written where, and when it is safe: `take` adds an answer to the journal, and from the next `flush` on it
+survives the process. Its line goes to the file of answers or of errors, in order as soon as all before it are there.
+Every few seconds `mark` makes both files safe (fsync) and then says in the journal, which it makes safe too, how long
+they are. Whoever opens the store again cuts both files to the last mark, and writes again from the journal what was
+added since.
 """
 
 from __future__ import annotations
@@ -107,6 +108,10 @@ class Store:
             return
         self._write(answered)
         self._write_pending()
+
+    def flush(self) -> None:
+        """What was taken so far survives this process."""
+        self._journal.flush()
 
     def mark(self) -> None:
         """Make safe what was taken so far."""

@@ -74,12 +74,16 @@ class Stores(RuleBasedStateMachine):
 
     @rule()
     def kill(self) -> None:
+        """All that was flushed is there."""
+        self.store.flush()
+        self.safe = set(range(ROWS)) - self.missing
         self.store.close()
         self._open_again()
 
     @rule(data=st.data())
     def lose_power(self, data: st.DataObject) -> None:
         """All that was not synced may be gone, a part of a record as well."""
+        self.store.flush()
         self.store.close()
         path = self._journal()
         keep = data.draw(st.integers(self.synced, path.stat().st_size))
@@ -118,7 +122,7 @@ class Stores(RuleBasedStateMachine):
 
 
 TestStores = Stores.TestCase
-TestStores.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
+TestStores.settings = settings(max_examples=25, stateful_step_count=30, deadline=None)
 
 
 @pytest.fixture

@@ -31,6 +31,7 @@ from plimsoll_runtime.batch.store import Store, discard
 from plimsoll_runtime.batch.tables import check_parquet
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.errors import UsageError
+from plimsoll_runtime.heap import seldom_collected
 from plimsoll_runtime.progress import Progress, silent
 
 UNBOUNDED = 2**62
@@ -89,12 +90,17 @@ def run_batch(config: BatchConfig, board: Board, progress: Progress = silent) ->
         discard(places)
     if not places.work.exists() and (found := _complete(places, job)) is not None:
         return Outcome(found, already=True)
-    with Store(places, job, ordered=config.ordered, created=_now()) as store:
-        resumed = len(store.done)
-        if store.end is None:
-            asyncio.run(_answer(config, inputs, id_of(job), store, board, progress))
-        summary = publish(places, job, store.finish(), COLUMNS, rows_of)
-        store.remove()
+    try:
+        with Store(places, job, ordered=config.ordered, created=_now()) as store:
+            resumed = len(store.done)
+            if store.end is None:
+                asyncio.run(_answer(config, inputs, id_of(job), store, board, progress))
+            summary = publish(places, job, store.finish(), COLUMNS, rows_of)
+            store.remove()
+    except OSError as error:
+        raise UsageError(
+            f"{config.output} cannot be written ({error}); once it can, the same command goes on"
+        ) from error
     return Outcome(summary, resumed)
 
 
@@ -156,7 +162,8 @@ async def _answer(
         board.begin(sum(file.size for file in inputs), len(store.done))
         answering = Answering(OneModel(model), terms, alone=True)
         runner = Runner(answering, store, AHEAD * config.engine.max_sequences, board.told)
-        await runner.run(read_rows(inputs, config.shard, config.prompting))
+        with seldom_collected():
+            await runner.run(read_rows(inputs, config.shard, config.prompting))
         if model.engine.failure is not None:
             raise model.engine.failure
 
