@@ -43,12 +43,12 @@ def ask(core: EngineCore, prompts: Sequence[Sequence[int]], **params: Any) -> li
 @pytest.mark.parametrize("groups", KINDS)
 def test_a_prompt_that_is_asked_again_goes_on_from_its_last_border(groups: Sequence[Rule]) -> None:
     core, runner = recurrent(groups=groups)
-    prompt = prompt_of(150)
+    prompt = prompt_of(300)
     assert ask(core, [prompt], max_tokens=2) == [0]
     before = runner.computed_tokens
-    assert ask(core, [prompt], max_tokens=2) == [144]
-    assert runner.computed_tokens - before == 6 + 1
-    assert ask(core, [[*prompt, 3]], max_tokens=2) == [144]
+    assert ask(core, [prompt], max_tokens=2) == [288]
+    assert runner.computed_tokens - before == 12 + 1
+    assert ask(core, [[*prompt, 3]], max_tokens=2) == [288]
 
 
 @pytest.mark.parametrize("groups", KINDS)
@@ -72,17 +72,18 @@ def test_of_many_at_once_two_compute_what_they_share(groups: Sequence[Rule]) -> 
 
 def test_of_equal_prompts_one_is_computed() -> None:
     core, _ = recurrent()
-    assert ask(core, [prompt_of(150)] * 6, max_tokens=1) == [0, *[144] * 5]
+    assert ask(core, [prompt_of(300)] * 6, max_tokens=1) == [0, *[288] * 5]
+    assert ask(core, [prompt_of(150, 5)] * 6, max_tokens=1) == [0, 0, *[144] * 4], "too short to be cut for nobody"
 
 
 @pytest.mark.parametrize("overlap", [False, True])
 def test_the_next_turn_goes_on_from_the_answer(overlap: bool) -> None:
-    """From its last border that is so many tokens behind another snapshot: 64, here, behind the prompt's last."""
+    """From its last border that is 64 tokens behind another one of its own."""
     core, _ = recurrent(overlap=overlap)
     prompt = prompt_of(100)
     core.add(request("first", prompt, max_tokens=100))
     answer = tokens_of(drain(core)["first"])
-    assert ask(core, [[*prompt, *answer, *prompt_of(9, 4)]]) == [160]
+    assert ask(core, [[*prompt, *answer, *prompt_of(9, 4)]]) == [176]
 
 
 class Watched:
@@ -125,7 +126,7 @@ def test_a_sequence_that_gave_way_goes_on_from_its_own_snapshot() -> None:
     tokens += tokens_of(told["slow"])
     assert core.stats.preemptions == 1
     assert tokens == oracle(slow, core.info.max_model_len, recurrent=True).token_ids
-    assert runner.computed_tokens == (100 + 119) + (5 + 1) + (100 + 88 - 160), "what it had behind 160 tokens is lost"
+    assert runner.computed_tokens == (100 + 119) + (5 + 1) + (100 + 89 - 176), "what it had behind 176 tokens is lost"
 
 
 @pytest.mark.parametrize("groups", KINDS)
@@ -136,12 +137,12 @@ def test_with_few_blocks_whoever_gives_way_says_what_it_would_have_said(groups: 
 
 def test_the_oldest_goes_first_and_what_is_asked_for_stays() -> None:
     core, _ = recurrent(snapshots=4)
-    prompts = [prompt_of(100, first) for first in range(6)]
+    prompts = [prompt_of(270, first) for first in range(6)]
     for prompt in prompts[:4]:
         ask(core, [prompt], max_tokens=1)
-    assert ask(core, [prompts[0]], max_tokens=1) == [96]
+    assert ask(core, [prompts[0]], max_tokens=1) == [256]
     ask(core, [prompts[4]], max_tokens=1)
-    assert ask(core, [prompts[0]], max_tokens=1) == [96]
+    assert ask(core, [prompts[0]], max_tokens=1) == [256]
     assert ask(core, [prompts[1]], max_tokens=1) == [0]
 
 
@@ -151,31 +152,33 @@ def test_without_rows_nothing_is_found() -> None:
     assert ask(core, [prompt_of(150)], max_tokens=2) == [0]
 
 
-def test_short_prompts_are_not_cut() -> None:
+@pytest.mark.parametrize(("length", "steps"), [(60, [1, 1, 1]), (200, [1, 2, 1]), (300, [2, 1, 1])])
+def test_what_is_cut(length: int, steps: list[int]) -> None:
+    """Nothing that is short; what has been there before; and what is long. Behind a snapshot there is little left."""
     core, _ = recurrent()
-    ask(core, [prompt_of(70)], max_tokens=1)
-    steps = core.stats.steps
-    assert ask(core, [prompt_of(63, 1)], max_tokens=1) == [0]
-    assert core.stats.steps == steps + 1
+    for expected in steps:
+        before = core.stats.steps
+        ask(core, [prompt_of(length)], max_tokens=1)
+        assert core.stats.steps == before + expected
 
 
 def test_a_broken_sequence_leaves_no_snapshot() -> None:
     core, _ = recurrent()
-    broken = request("broken", prompt_of(150), stop_token_ids=(POISON,))
+    broken = request("broken", prompt_of(300), stop_token_ids=(POISON,))
     core.add(broken)
     assert drain(core)["broken"][-1].finish_reason == "error"
-    assert ask(core, [prompt_of(150)]) == [0]
+    assert ask(core, [prompt_of(300)]) == [0]
 
 
 def test_forgotten_prefixes_are_not_found() -> None:
     core, _ = recurrent()
-    ask(core, [prompt_of(150)])
+    ask(core, [prompt_of(300)])
     core.reset_prefix_cache()
-    assert ask(core, [prompt_of(150)]) == [0]
+    assert ask(core, [prompt_of(300)]) == [0]
 
 
 def test_tenants_find_nothing_of_each_other() -> None:
     core, _ = recurrent()
-    ask(core, [prompt_of(150)], salt="one")
-    assert ask(core, [prompt_of(150)], salt="other") == [0]
-    assert ask(core, [prompt_of(150)], salt="one") == [144]
+    ask(core, [prompt_of(300)], salt="one")
+    assert ask(core, [prompt_of(300)], salt="other") == [0]
+    assert ask(core, [prompt_of(300)], salt="one") == [288]

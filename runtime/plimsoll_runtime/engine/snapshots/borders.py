@@ -1,10 +1,11 @@
 """Which borders of blocks snapshots are taken at, and that steps end there.
 
-States can only be had where a step ends, and a row is as dear as hundreds of tokens of KV. So a prompt is cut, which
-costs a step, only where somebody else is likely to go on: at its last border, for whoever asks the same again or
-goes on from there, and at the border up to which another sequence has had the same tokens before, for the third to come
-with them. And each sequence, as long as there are rows, keeps one for itself, at the last border that it came by: amid
-a long prompt or an answer, for when it is preempted, and for the next turn of the conversation once it has ended.
+States can only be had where a step ends, and a row may be as dear as thousands of tokens of KV. So a prompt is cut,
+which costs a step, only where somebody else is likely to go on: at the border up to which another sequence has had the
+same tokens before, for the third to come with them, and at the last border of a long one, for whoever asks the same
+again or goes on from there. And each sequence, as long as there are rows, keeps one for itself, at the last border that
+it came by: amid a long prompt or an answer, for when it is preempted, and for the next turn of the conversation once it
+has ended.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from plimsoll_runtime.engine.sequence import SequenceState
 from plimsoll_runtime.engine.snapshots.marks import Marks
 from plimsoll_runtime.engine.snapshots.rows import SnapshotRows
 
+END_WORTH = 4
+"""The last border of a prompt has to be worth so many times as much: all wait a step for it, and few ask again."""
 OWN_SHARE = 2
 """One row of so many may be held by running sequences for themselves: the others are for prompts."""
 
@@ -38,8 +41,9 @@ class Borders:
             self.rows.resume(sequence.slot, self._name(sequence, start))
         last = (sequence.known - 1) // size * size
         marks = sequence.marks = Marks(saved=start)
-        for cut in (min(last, self._cache.seen(sequence, start // size) * size), last):
-            if cut - start >= self._worth:
+        parting = min(last, self._cache.seen(sequence, start // size) * size)
+        for cut, worth in ((parting, self._worth), (last, END_WORTH * self._worth)):
+            if cut - start >= worth:
                 marks.cuts.append(cut)
                 start = cut
 

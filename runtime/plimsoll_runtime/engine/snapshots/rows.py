@@ -74,7 +74,7 @@ class SnapshotRows:
         return True
 
     def hold(self) -> int | None:
-        """An empty row that is its holder's until `let_go`; None when there is none."""
+        """A row that is its holder's until `let_go`, whatever lies there; None when all are held."""
         return self.pool.take() if self.pool.available else None
 
     def refill(self, slot: int, row: int) -> None:
