@@ -14,13 +14,24 @@ from plimsoll_gateway.route.prefix import PREFIX_BYTES
 BYTES_PER_TOKEN = 4  # of English text and of code; other writing has up to three tokens in as many bytes
 USUAL_ANSWER = 256  # tokens, where the request does not bound them
 MOST_ANSWERS = 4096  # of one request, as the runtime takes them
-_PROMPTS = ("messages", "prompt", "input", "tokens", "text")
+_PROMPTS = ("messages", "prompt", "input", "documents", "text_2", "tokens", "text")
 _BEFORE = ("tools", "system")
 """What chat templates show before the messages."""
 _BOUNDS = ("max_completion_tokens", "max_tokens", "max_output_tokens")
 # Requests that generate nothing.
 _COUNT = msgspec.json.Decoder(int)
-_PROMPT_ALONE = frozenset(["/v1/embeddings", "/v1/messages/count_tokens", "/tokenize", "/detokenize"])
+_PROMPT_ALONE = frozenset(
+    [
+        "/v1/embeddings",
+        "/v1/score",
+        "/v1/rerank",
+        "/v2/rerank",
+        "/v1/classify",
+        "/v1/messages/count_tokens",
+        "/tokenize",
+        "/detokenize",
+    ]
+)
 _NOTHING = memoryview(b"")
 _NO_HINT = (b"", b"null", b'""')
 

@@ -158,7 +158,7 @@ def _parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     parser.add_argument(
         "--max-body-bytes", type=_body_bytes, action="append", default=[], metavar="[PATH=]N",
-        help="largest request of all paths or of one (repeatable; 8388608, and 4194304 for /v1/embeddings)",
+        help="largest request of all paths or of one (repeatable; 8388608, and 4194304 where no text is generated)",
     )  # fmt: skip
     parser.add_argument(
         "--max-held-bytes", type=_positive, default=MOST_HELD, metavar="N",

@@ -1,4 +1,7 @@
-"""Offline use: `LLM(model).generate(prompts, params)`, on the engine that the server runs too."""
+"""Offline use: `LLM(model).generate(prompts, params)`, on the engine that the server runs too.
+
+A model that generates nothing gives vectors, scores or labels instead: `embed`, `score` and `classify`.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Literal, Protocol, Self
 
 import msgspec
 
@@ -25,19 +28,29 @@ from plimsoll_runtime.engine.messages import (
     Vocabulary,
 )
 from plimsoll_runtime.engine.params import SamplingParams
+from plimsoll_runtime.engine.pooling import Task
 from plimsoll_runtime.engine.scores import unpack
 from plimsoll_runtime.errors import UsageError
 from plimsoll_runtime.interrupts import Uninterrupted
+from plimsoll_runtime.offline import Classification, PoolingCalls, VectorProgress, Vectors
 from plimsoll_runtime.progress import silent
 from plimsoll_runtime.structured.checker import Checker
 from plimsoll_runtime.structured.grammar import check_tokens
 from plimsoll_runtime.structured.vocabulary import vocabulary_of
 from plimsoll_runtime.text.output import OutputText
+from plimsoll_runtime.text.pooled import PooledText
 from plimsoll_runtime.text.tokenizer import load_tokenizer
 from plimsoll_runtime.weights.sources import resolve
 
 Prompt = str | Sequence[int]
 Message = Mapping[str, Any]
+
+
+class Progress(Protocol):
+    """A request while it runs."""
+
+    def push(self, output: RequestOutput) -> bool:
+        """Add a step's output; True when the request is over."""
 
 
 @dataclass(slots=True)
@@ -106,6 +119,8 @@ class LLM:
         The results stand in the order of the prompts. Raises UsageError for a prompt that cannot be served, before
         anything is generated.
         """
+        if (task := self._task) != "generate":
+            raise UsageError(f"the model is served for the task {task}: ask it by {task}()")
         batch = _as_batch(prompts)
         chosen = _spread(params if params is not None else SamplingParams(), len(batch))
         self._check_constraints(chosen)
@@ -129,6 +144,41 @@ class LLM:
             raise UsageError("the model has no chat template: use generate(), or add chat_template.jinja to its files")
         prompts = [self._tokenizer.encode(template.render(messages), add_special_tokens=False) for messages in batch]
         return self.generate(prompts, chosen)
+
+    def embed(
+        self,
+        texts: Prompt | Sequence[Prompt],
+        *,
+        prompt_name: str | None = None,
+        dimensions: int | None = None,
+        truncate: bool = False,
+    ) -> Vectors:
+        """A vector for each text, or row of token ids: float32 [texts, size], in their order.
+
+        `prompt_name`: one of the model's prompts, put before each text. `dimensions`: to how many numbers vectors are
+        cut. `truncate`: whether what is too long is cut. Raises UsageError for what cannot be read, before anything is.
+        """
+        return self._pooling("embed").embed(_as_batch(texts), prompt_name, dimensions, truncate=truncate)
+
+    def score(
+        self,
+        ones: str | Sequence[str],
+        others: str | Sequence[str],
+        *,
+        instruction: str | None = None,
+        truncate: bool = False,
+    ) -> list[float]:
+        """How well each text goes with the one at its place in `others`, or one alone with all of them.
+
+        By a model that reads both, or by the angle between their vectors. `instruction`: how pairs are to be judged,
+        for models that are told. Raises UsageError.
+        """
+        asked, told = ([texts] if isinstance(texts, str) else list(texts) for texts in (ones, others))
+        return self._pooling("score", "embed").score(asked, told, instruction, truncate=truncate)
+
+    def classify(self, texts: str | Sequence[str | tuple[str, str]], *, truncate: bool = False) -> list[Classification]:
+        """The labels of each text, or pair of texts. Raises UsageError."""
+        return self._pooling("classify").classify([texts] if isinstance(texts, str) else texts, truncate=truncate)
 
     def reset_prefix_cache(self) -> None:
         """Forget every cached prefix (only while nothing is being generated)."""
@@ -170,14 +220,39 @@ class LLM:
         except ConstraintError as error:
             raise UsageError(f"the constraint {error}") from error
 
+    @property
+    def _task(self) -> Task:
+        return "generate" if self.info.pooling is None else self.info.pooling.task
+
+    def _pooling(self, *tasks: Task) -> PoolingCalls:
+        """For a model that serves one of the tasks. Raises UsageError."""
+        if self.info.pooling is None or self._task not in tasks:
+            raise UsageError(
+                f"the model is served for the task {self._task}, and this wants {' or '.join(tasks)}: ask it by "
+                f"{self._task}(), or load it with another task=..."
+            )
+        return PoolingCalls(self._tokenizer, self.info, self._vectors)
+
+    def _vectors(self, texts: Sequence[PooledText]) -> list[bytes]:
+        """What came of each text. Raises ModelError where the model could compute none."""
+        params = SamplingParams(max_tokens=1, temperature=0.0)
+        requests = [AddRequest(str(next(self._ids)), text.ids, params, second_text=text.second) for text in texts]
+        found = {request.request_id: VectorProgress() for request in requests}
+        self._drive(requests, found)
+        return [progress.vector() for progress in found.values()]
+
     def _request(self, prompt: Prompt, params: SamplingParams) -> AddRequest:
         ids = self._tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
         return AddRequest(request_id=str(next(self._ids)), prompt_token_ids=ids, params=params)
 
     def _run(self, requests: Sequence[AddRequest], texts: Sequence[str | None]) -> list[Generation]:
-        engine = self._engine
-        under_way = {r.request_id: _Progress(r, text, self._tokenizer) for r, text in zip(requests, texts, strict=True)}
-        results = [p.result for p in under_way.values()]
+        found = {r.request_id: _Progress(r, text, self._tokenizer) for r, text in zip(requests, texts, strict=True)}
+        self._drive(requests, found)
+        return [progress.result for progress in found.values()]
+
+    def _drive(self, requests: Sequence[AddRequest], progress_of: Mapping[str, Progress]) -> None:
+        """Run requests until all are over; each output is pushed to the one that it belongs to."""
+        engine, under_way = self._engine, dict(progress_of)
         # Ctrl-C comes between two steps. A child is waited for, however long it takes, so there it comes at any time,
         # but while the child is told something.
         with Uninterrupted(hold=isinstance(engine, EngineCore)) as held:
@@ -198,7 +273,6 @@ class LLM:
             finally:
                 with Uninterrupted():
                     engine.abort(list(under_way))
-        return results
 
 
 class _Progress:

@@ -12,6 +12,7 @@ from plimsoll_runtime.cli.main import build_parser
 from plimsoll_runtime.cli.serve import server_config
 from plimsoll_runtime.engine.config import ATTENTION_BACKENDS, DTYPES
 from plimsoll_runtime.engine.policy import POLICIES
+from plimsoll_runtime.engine.pooling import TASKS
 from plimsoll_runtime.execution.attention.catalogue import ENTRIES
 
 CRD = next(Path(__file__).parents[2].glob("crds/*modeldeployment*.yaml"))
@@ -59,5 +60,6 @@ def test_what_is_on_can_be_switched_off(field: str) -> None:
 def test_the_schema_knows_the_names_of_the_runtime() -> None:
     assert options()["dtype"]["enum"] == list(DTYPES)
     assert options()["policy"]["enum"] == list(POLICIES)
+    assert options()["task"]["enum"] == list(TASKS)
     assert options()["attentionBackend"]["enum"] == list(ATTENTION_BACKENDS)
     assert ("auto", *ENTRIES) == ATTENTION_BACKENDS

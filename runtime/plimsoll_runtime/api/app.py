@@ -17,10 +17,13 @@ from plimsoll_runtime import __version__
 from plimsoll_runtime.api.access import CLIENT_GONE, Access
 from plimsoll_runtime.api.batches.routes import BatchRoutes, batch_routes
 from plimsoll_runtime.api.chat import chat
+from plimsoll_runtime.api.classify import classify
+from plimsoll_runtime.api.comparing import rerank, score
 from plimsoll_runtime.api.completions import completions
 from plimsoll_runtime.api.dialect import dialect_of
 from plimsoll_runtime.api.disconnect import ClientGoneError
 from plimsoll_runtime.api.docs import POLICY, page
+from plimsoll_runtime.api.embeddings import embeddings
 from plimsoll_runtime.api.errors import RETRY_AFTER, ApiError, json_response
 from plimsoll_runtime.api.messages.endpoint import count_tokens, messages
 from plimsoll_runtime.api.metrics import CONTENT_TYPE, Metrics
@@ -45,6 +48,11 @@ MODEL_ROUTES: tuple[tuple[str, str, Endpoint], ...] = (
     ("GET", "/v1/models/{name:path}", show_model),
     ("POST", "/v1/chat/completions", chat),
     ("POST", "/v1/completions", completions),
+    ("POST", "/v1/embeddings", embeddings),
+    ("POST", "/v1/score", score),
+    ("POST", "/v1/rerank", rerank),
+    ("POST", "/v2/rerank", rerank),
+    ("POST", "/v1/classify", classify),
     ("POST", "/v1/messages", messages),
     ("POST", "/v1/messages/count_tokens", count_tokens),
     ("POST", "/tokenize", tokenize),

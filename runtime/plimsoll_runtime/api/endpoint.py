@@ -5,7 +5,7 @@ response.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass
 from functools import partial
@@ -15,6 +15,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from plimsoll_runtime.api.abilities import GENERATES, check_task
 from plimsoll_runtime.api.body import Head, read_body, read_head, read_rest
 from plimsoll_runtime.api.disconnect import unless_gone
 from plimsoll_runtime.api.errors import json_response
@@ -27,6 +28,7 @@ from plimsoll_runtime.api.schemas.sampling import ModelFields
 from plimsoll_runtime.api.served import ServedModel
 from plimsoll_runtime.api.sse import Comment, Events, open_stream
 from plimsoll_runtime.api.table import ModelTable
+from plimsoll_runtime.engine.pooling import Task
 
 BodyT = TypeVar("BodyT", bound=ModelFields)
 
@@ -48,19 +50,21 @@ class Endpoint(Generic[BodyT]):
     """A route whose body, of the type `schema`, asks a model.
 
     `prepare` checks everything that can be known before the engine is asked (raises ApiError); it runs in a thread
-    where the body is long. A very long body is decoded when its turn has come, unless a stream may begin before that:
-    its head says which fields were ignored.
+    where the body is long. `tasks`: those of models that it asks. A very long body is decoded when its turn has come,
+    unless a stream may begin before that: its head says which fields were ignored.
     """
 
     schema: type[BodyT]
     prepare: Callable[[BodyT, ServedModel, RequestRecord], Job]
+    tasks: Collection[Task] = GENERATES
 
     async def __call__(self, request: Request, models: ModelTable, record: RequestRecord) -> Response:
         """Answer a request, whole or as a stream. Raises ApiError, ClientGoneError."""
         data = await read_body(request)
         models.check()
         head = await unless_gone(request.receive, offload(len(data), partial(self._read, data, models, record)))
-        ask = Ask(models, head.model, len(data), lambda model: self._prepared(data, head, model, record), record)
+        prepare = partial(self._prepared, data, head, record)
+        ask = Ask(models, head.model, len(data), prepare, record, self.tasks)
         if head.stream:
             return await open_stream(request, ask.events(), record)
         return json_response(await unless_gone(request.receive, ask.whole()))
@@ -73,7 +77,7 @@ class Endpoint(Generic[BodyT]):
         record.ignored = ignored(body)
         return body
 
-    def _prepared(self, data: bytearray, head: Head | BodyT, model: ServedModel, record: RequestRecord) -> Job:
+    def _prepared(self, data: bytearray, head: Head | BodyT, record: RequestRecord, model: ServedModel) -> Job:
         return self.prepared(read_rest(data, head, self.schema), model, record)
 
     def prepared(self, body: BodyT, model: ServedModel, record: RequestRecord) -> Job:
@@ -87,7 +91,7 @@ class Endpoint(Generic[BodyT]):
 @dataclass(frozen=True, slots=True)
 class Ask:
     """A request for the model `name`, which is its own for as long as the answer takes. `prepare` makes the job of the
-    model, in a thread where the body, of `size` bytes, is long.
+    model, in a thread where the body, of `size` bytes, is long. A model that serves none of the `tasks` is refused.
     """
 
     models: ModelTable
@@ -95,6 +99,7 @@ class Ask:
     size: int
     prepare: Callable[[ServedModel], Job]
     record: RequestRecord
+    tasks: Collection[Task] = GENERATES
 
     async def whole(self) -> msgspec.Struct:
         """The answer as one. Raises ApiError."""
@@ -125,6 +130,7 @@ class Ask:
     async def _job(self, model: ServedModel) -> Job:
         self.record.model = model.names[0]
         self.record.load = partial(load_of, model)
+        check_task(model, self.tasks)
         model.room.check()
         return await offload(self.size, partial(self.prepare, model))
 

@@ -10,6 +10,7 @@ from msgspec import UNSET
 from starlette.requests import Request
 from starlette.responses import Response
 
+from plimsoll_runtime.api.abilities import ENDPOINTS
 from plimsoll_runtime.api.dialect import speaks_anthropic
 from plimsoll_runtime.api.errors import json_response
 from plimsoll_runtime.api.record import RequestRecord
@@ -78,7 +79,10 @@ def _place(names: Sequence[str], query: Mapping[str, str], field: str) -> int | 
 
 
 def _card(name: str, view: ModelView) -> ModelCard:
-    return ModelCard(name, view.created, OWNER, view.max_model_len, view.state or UNSET)
+    card = ModelCard(name, view.created, OWNER, view.max_model_len, view.state or UNSET)
+    if view.task is not None:
+        card.task, card.endpoints = view.task, list(ENDPOINTS[view.task])
+    return card
 
 
 def _anthropic_model(name: str, view: ModelView) -> AnthropicModel:

@@ -43,6 +43,16 @@ from plimsoll_runtime.api.schemas.message_events import (
     TokenCount,
 )
 from plimsoll_runtime.api.schemas.messages import CountRequest, MessagesRequest
+from plimsoll_runtime.api.schemas.pooling import (
+    ClassifyAnswer,
+    ClassifyRequest,
+    EmbeddingAnswer,
+    EmbeddingRequest,
+    RerankAnswer,
+    RerankRequest,
+    ScoreAnswer,
+    ScoreRequest,
+)
 from plimsoll_runtime.api.schemas.response import DeletedResponse, ItemList, Response
 from plimsoll_runtime.api.schemas.response_events import ResponseEvent
 from plimsoll_runtime.api.schemas.response_request import ResponseRequest
@@ -110,6 +120,11 @@ OPERATIONS = (
         CountRequest,
         error=AnthropicError,
     ),
+    Operation("post", "/v1/embeddings", "Vectors of texts.", EmbeddingAnswer, EmbeddingRequest),
+    Operation("post", "/v1/score", "How well pairs of texts go together.", ScoreAnswer, ScoreRequest),
+    Operation("post", "/v1/rerank", "Documents by how well they answer a query.", RerankAnswer, RerankRequest),
+    Operation("post", "/v2/rerank", "The same where Cohere's clients ask.", RerankAnswer, RerankRequest),
+    Operation("post", "/v1/classify", "Labels of texts.", ClassifyAnswer, ClassifyRequest),
     Operation("post", "/v1/files", "Keep a file.", FileAnswer, form=UPLOAD),
     Operation("get", "/v1/files", "The files that are kept.", FileList),
     Operation("get", "/v1/files/{file_id}", "A file that is kept.", FileAnswer),

@@ -50,7 +50,7 @@ async def _of_one(model: ServedModel, choice: Choice, record: RequestRecord) -> 
             if output.finish_reason == "deadline":
                 raise too_late(output.error or "its deadline passed")
             if output.error is not None:
-                raise _failed(output.error)
+                raise failed(output.error)
             started = time.perf_counter()
             delta = text.push(output)
             record.text_seconds += time.perf_counter() - started
@@ -63,7 +63,7 @@ async def _of_one(model: ServedModel, choice: Choice, record: RequestRecord) -> 
             )
             if delta.finish_reason is not None:
                 return
-    raise _failed("the engine ended the request without an answer")
+    raise failed("the engine ended the request without an answer")
 
 
 async def _merged(model: ServedModel, choices: Sequence[Choice], record: RequestRecord) -> AsyncGenerator[Piece, None]:
@@ -97,7 +97,8 @@ async def _merged(model: ServedModel, choices: Sequence[Choice], record: Request
         await asyncio.gather(*pumps, return_exceptions=True)
 
 
-def _failed(reason: str) -> ApiError:
+def failed(reason: str) -> ApiError:
+    """The engine has ended a request without its answer."""
     return ApiError(
         f"The engine could not go on with the request: {reason}.",
         status=HTTPStatus.INTERNAL_SERVER_ERROR,

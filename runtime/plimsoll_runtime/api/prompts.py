@@ -24,8 +24,8 @@ MAX_PROMPT_SCORES = 2**20
 
 def encode_text(model: ServedModel, text: str, *, add_special_tokens: bool, param: str) -> list[int]:
     """Token ids of a text. Raises ApiError."""
-    _check_length(model, text, param)
-    with _told(param):
+    check_text(model, text, param)
+    with told(param):
         return model.tokenizer.encode(text, add_special_tokens=add_special_tokens)
 
 
@@ -64,7 +64,7 @@ def render_chat(
     template = template_of(model)
     _check_variables(template, variables or {}, tools=tools is not None)
     rendered = _named_results([message.rendered(f"messages[{index}]") for index, message in enumerate(messages)])
-    with _told("messages"):
+    with told("messages"):
         return template.render(
             rendered,
             tools=tools,
@@ -89,7 +89,7 @@ def template_of(model: ServedModel) -> ChatTemplate:
 
 def _check_variables(template: ChatTemplate, variables: Mapping[str, Any], *, tools: bool) -> None:
     """Raises ApiError for those that would be without effect, and for those that are fields of the request."""
-    with _told("messages"):
+    with told("messages"):
         known = template.variables(tools=tools)
     if reserved := sorted(RESERVED & variables.keys()):
         raise invalid("chat_template_kwargs", f"{reserved[0]!r} is a field of the request itself")
@@ -110,25 +110,23 @@ def _named_results(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, A
 
 def check_prompt(model: ServedModel, ids: Sequence[int], max_tokens: int | None, param: str) -> None:
     """Raises ApiError when the model cannot take this prompt, or not with so long an answer."""
-    info = model.engine.info
-    if not ids:
-        raise ApiError(f"Invalid value for '{param}': it holds no tokens.", param=param, code="invalid_value")
-    largest = max(ids)
-    if largest >= info.vocab_size:
-        raise ApiError(
-            f"Invalid value for '{param}': token id {largest} is not in the vocabulary of {info.vocab_size}.",
-            param=param,
-            code="invalid_value",
-        )
+    check_tokens(model, ids, param)
     wanted = max_tokens if max_tokens is not None else 1
-    limit = longest_sequence(info)
+    limit = longest_sequence(model.engine.info)
     if len(ids) + wanted > limit:
         asked = f" and asks for {max_tokens} more" if max_tokens is not None else ""
-        raise _too_long(
+        raise too_long(
             f"This model's context is {limit} tokens; the prompt has {len(ids)}{asked}. "
             "Shorten the prompt, or ask for fewer tokens.",
             param,
         )
+
+
+def check_tokens(model: ServedModel, ids: Sequence[int], param: str) -> None:
+    """Raises ApiError for a prompt without tokens, or with one that is not in the vocabulary."""
+    if not ids:
+        raise ApiError(f"Invalid value for '{param}': it holds no tokens.", param=param, code="invalid_value")
+    check_token_ids(model, [max(ids)], param)
 
 
 def check_scores(answers: int, tokens: int, alternatives: int | None, param: str) -> None:
@@ -168,23 +166,25 @@ def check_token_ids(model: ServedModel, ids: Sequence[int], param: str) -> None:
         )
 
 
-def _check_length(model: ServedModel, text: str, param: str) -> None:
+def check_text(model: ServedModel, text: str, param: str) -> None:
     """Refuse what is certainly too long before seconds are spent on tokenising it."""
     limit = longest_sequence(model.engine.info)
     if len(text) > limit * model.tokenizer.longest_piece:
-        raise _too_long(
+        raise too_long(
             f"This model's context is {limit} tokens, which {len(text)} characters "
             "certainly do not fit in. Shorten the prompt.",
             param,
         )
 
 
-def _too_long(message: str, param: str) -> ApiError:
+def too_long(message: str, param: str) -> ApiError:
+    """A prompt does not fit in the model's context."""
     return ApiError(message, param=param, code="context_length_exceeded")
 
 
 @contextmanager
-def _told(param: str) -> Iterator[None]:
+def told(param: str) -> Iterator[None]:
+    """What cannot be encoded or rendered is the client's to hear, with the field's name."""
     try:
         yield
     except (ChatTemplateError, TextError) as error:

@@ -8,11 +8,13 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Protocol
 
+from plimsoll_runtime.api.abilities import task_of
 from plimsoll_runtime.api.errors import ApiError
 from plimsoll_runtime.api.room import Room
 from plimsoll_runtime.api.served import ServedModel
 from plimsoll_runtime.engine.limits import longest_sequence
 from plimsoll_runtime.engine.messages import EngineStats
+from plimsoll_runtime.engine.pooling import Task
 
 NAMES_TOLD = 20
 """How many names the error for an unknown one lists."""
@@ -21,7 +23,7 @@ NAMES_TOLD = 20
 @dataclass(frozen=True, slots=True)
 class ModelView:
     """A model as lists and metrics show it. `created` is Unix time; `stats` are its engine's, while it has one, and
-    `max_model_len` is known once it has had one. `state`: where it is, in a server of several.
+    `max_model_len` and `task` are known once it has had one. `state`: where it is, in a server of several.
     """
 
     names: tuple[str, ...]
@@ -30,6 +32,7 @@ class ModelView:
     room: Room
     stats: EngineStats | None
     state: str | None = None
+    task: Task | None = None
 
 
 class ModelTable(Protocol):
@@ -66,7 +69,8 @@ class OneModel:
         """The one."""
         model = self.model
         info = model.engine.info
-        return [ModelView(model.names, model.created, longest_sequence(info), model.room, model.engine.stats)]
+        length, task = longest_sequence(info), task_of(info)
+        return [ModelView(model.names, model.created, length, model.room, model.engine.stats, task=task)]
 
     def check(self) -> None:
         """Raises ApiError (503) where no answer more may wait."""

@@ -7,6 +7,7 @@ import argparse
 from plimsoll_runtime.cli import values
 from plimsoll_runtime.engine.config import ATTENTION_BACKENDS, DTYPES, MODEL_IMPLS, EngineConfig
 from plimsoll_runtime.engine.policy import POLICIES
+from plimsoll_runtime.engine.pooling import TASKS
 from plimsoll_runtime.errors import UsageError
 
 DEFAULTS = EngineConfig(model="")
@@ -28,6 +29,7 @@ def engine_config(args: argparse.Namespace) -> EngineConfig:
         revision=args.revision,
         model_impl=args.model_impl,
         trust_remote_code=args.trust_remote_code,
+        task=args.task,
         dtype=args.dtype,
         max_model_len=args.max_model_len,
         max_batch_tokens=args.max_batch_tokens,
@@ -63,6 +65,13 @@ def _add_model(group: argparse._ArgumentGroup) -> None:
         action="store_true",
         help="run the code that comes with the model (auto_map in its config.json), where neither we nor Transformers "
         "have its class; it can do whatever this process can, so give it only where you trust whoever wrote it",
+    )
+    group.add_argument(
+        "--task",
+        choices=TASKS,
+        default=DEFAULTS.task,
+        help="what the model is served for: generate (chat and completions), embed (vectors), classify (labels) or "
+        "score (how well two texts go together); auto: what its files say (default: %(default)s)",
     )
     group.add_argument(
         "--dtype",

@@ -56,6 +56,7 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
 
 def list_models(args: argparse.Namespace) -> int:
     """Print the families."""
+    from plimsoll_runtime.models.encoders import ENCODERS
     from plimsoll_runtime.models.registry import FAMILIES, MODEL_TYPES, plugins
     from plimsoll_runtime.weights.gguf.families import FAMILIES as GGUF
     from plimsoll_runtime.weights.gguf.families import MIXTURES
@@ -63,6 +64,7 @@ def list_models(args: argparse.Namespace) -> int:
     types = {architecture: kind for kind, architecture in MODEL_TYPES.items()}
     gguf = {family.architecture: name for name, family in (*GGUF.items(), *MIXTURES.items())}
     rows = [(name, types[name], gguf.get(name, "-")) for name in sorted(FAMILIES)]
+    rows += [(encoder.architecture, kind, "-") for kind, encoder in ENCODERS.items()]
     rows += [(name, "-", f"by {origin}") for name, origin in sorted(plugins().items())]
     _print_table(("ARCHITECTURE", "MODEL TYPE", "GGUF"), rows)
     return 0
@@ -90,6 +92,7 @@ def show(args: argparse.Namespace) -> int:
 def fit(args: argparse.Namespace) -> int:
     """Print the memory that a model needs; 1 where it is more than there is."""
     from plimsoll_runtime.engine.config import EngineConfig
+    from plimsoll_runtime.engine.limits import step_tokens
     from plimsoll_runtime.execution.kv_layout import kv_layout
     from plimsoll_runtime.execution.memory import longest_held
     from plimsoll_runtime.execution.precision import NAMES
@@ -104,11 +107,12 @@ def fit(args: argparse.Namespace) -> int:
     whole = layout.sequence_bytes(facts.max_positions) if facts.attention else 0
     weights = outline.weight_bytes(dtype)
     snapshots = snapshot_rows(config, facts)
-    largest = LargestStep(config.max_batch_tokens, config.max_sequences, facts.max_positions, snapshots)
+    tokens = step_tokens(config.max_batch_tokens, facts.max_positions, whole=bool(facts.whole))
+    largest = LargestStep(tokens, config.max_sequences, facts.max_positions, snapshots)
     step = by_outline(outline, dtype, largest)
     rows = [
         ("weights", _size(weights), f"in {args.dtype}"),
-        ("largest step", _size(step), f"{args.max_batch_tokens} tokens, {args.max_sequences} sequences: at most"),
+        ("largest step", _size(step), f"{tokens} tokens, {args.max_sequences} sequences: at most"),
     ]
     if kept := facts.state_bytes(dtype.itemsize):
         rows.append(("states, a sequence", f"{kept / 2**20:.1f} MiB", "however long it is; counted in the step"))
@@ -143,9 +147,12 @@ def _windows(layout: KvLayout) -> str:
 
 def _outline(args: argparse.Namespace) -> Outline:
     from plimsoll_runtime.driver.model import outline_of
+    from plimsoll_runtime.models.tasks import TOLD, task_of
     from plimsoll_runtime.weights.sources import resolve_config
 
-    return outline_of(resolve_config(args.model, args.revision))
+    config = resolve_config(args.model, args.revision)
+    task = task_of(config)
+    return outline_of(config if task == "generate" else {**config, TOLD: task})
 
 
 def _size(count: int) -> str:

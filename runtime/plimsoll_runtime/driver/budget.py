@@ -9,6 +9,7 @@ from plimsoll_runtime.driver.grant import Grant
 from plimsoll_runtime.driver.loading import Loaded
 from plimsoll_runtime.driver.model import Backends, Model
 from plimsoll_runtime.engine.config import EngineConfig
+from plimsoll_runtime.engine.limits import step_tokens
 from plimsoll_runtime.errors import MemoryLimitError, UsageError
 from plimsoll_runtime.execution.kv_layout import KvLayout
 from plimsoll_runtime.execution.memory import (
@@ -22,6 +23,7 @@ from plimsoll_runtime.execution.memory import (
     longest_held,
     no_kv_cache,
     plan_kv_cache,
+    whole_prompts,
 )
 from plimsoll_runtime.execution.tiers.open import staging_beside
 from plimsoll_runtime.execution.workspace import LargestStep, on_a_cpu, on_an_accelerator
@@ -89,9 +91,10 @@ def share_out(config: EngineConfig, loaded: Loaded, grant: Grant | None) -> Budg
 
 
 def _without_cache(config: EngineConfig, loaded: Loaded, grant: Grant | None) -> Budget:
-    """The same where no layer attends: what recurrent layers keep is in the workspace."""
+    """The same where nothing is cached: what recurrent layers keep is in the workspace."""
     model = loaded.model
-    kv = no_kv_cache(config, model.outline.facts.max_positions)
+    facts = model.outline.facts
+    kv = (whole_prompts if facts.whole else no_kv_cache)(config, facts.max_positions)
     workspace, backends = _workspace(config, model, loaded.decoder, kv.max_model_len)
     if grant is not None:
         grant.check_workspace(workspace)
@@ -102,7 +105,8 @@ def _without_cache(config: EngineConfig, loaded: Loaded, grant: Grant | None) ->
 
 def _workspace(config: EngineConfig, model: Model, decoder: Decoder, longest: int) -> tuple[int, Backends]:
     """Bytes of the largest step that the config allows, and the backends but those that have failed at it."""
-    step = LargestStep(config.max_batch_tokens, config.max_sequences, longest, model.snapshots)
+    rows = step_tokens(config.max_batch_tokens, longest, whole=bool(model.outline.facts.whole))
+    step = LargestStep(rows, config.max_sequences, longest, model.snapshots)
     if model.device.type == "cpu":
         return on_a_cpu(decoder, step), model.backends
     return on_an_accelerator(decoder, model.backends, config.block_size, step)

@@ -18,13 +18,12 @@ from plimsoll_runtime.driver.loading import Loaded, load_model
 from plimsoll_runtime.driver.wiring import OwnThreads, Probe, Wired, wire
 from plimsoll_runtime.engine.block_pool import PADDING_BLOCK
 from plimsoll_runtime.engine.config import EngineConfig
-from plimsoll_runtime.engine.core import EngineCore
+from plimsoll_runtime.engine.core import EngineCore, Runner
 from plimsoll_runtime.engine.messages import EngineInfo
 from plimsoll_runtime.engine.params import SamplingParams
 from plimsoll_runtime.engine.plan import BlockTable, ScheduledSequence, SlotInit, StepPlan
 from plimsoll_runtime.execution.memory import KvBudget
 from plimsoll_runtime.execution.precision import check_instructions
-from plimsoll_runtime.execution.runner import ModelRunner
 from plimsoll_runtime.execution.tiers.open import check_options
 from plimsoll_runtime.progress import Progress
 from plimsoll_runtime.weights.image.arena import name_of
@@ -61,8 +60,8 @@ def build_engine(
     wired = wire(config, loaded, budget, probe)
     progress("warm-up", 0.0)
     warm_up = WOKEN_PROMPT if loaded.woken else LOADED_PROMPT
-    prompt_len = min(config.max_batch_tokens, budget.kv.max_model_len - 1, warm_up)
-    prompt_seconds = _warm_up(wired.runner, prompt_len, budget.kv)
+    prompt_len = max(1, min(config.max_batch_tokens, budget.kv.max_model_len - 1, warm_up))
+    prompt_seconds = _warm_up(wired.runner, prompt_len, budget.kv, decodes=loaded.model.pooling is None)
     progress("warm-up", 1.0)
     if budget.backends[0].fused:
         if not loaded.woken and logger.isEnabledFor(logging.INFO):  # tens of milliseconds that only the log wants
@@ -106,6 +105,7 @@ def _info(
         snapshots=model.snapshots,
         snapshot_bytes=model.snapshots * model.outline.facts.state_bytes(model.dtype.itemsize),
         groups=kv.groups,
+        pooling=model.pooling,
     )
     logger.info(
         "%s: %s in %s on %s; weights %.2f GiB, workspace %.2f GiB, %d blocks of %d tokens %.2f GiB",
@@ -137,8 +137,9 @@ def _set_threads(threads: int | None) -> ThreadShare:
     return share(threads or cores)
 
 
-def _warm_up(runner: ModelRunner, prompt_len: int, kv: KvBudget) -> float:
-    """A prefill and a decode step into the padding block, so that the first request pays for no compilation.
+def _warm_up(runner: Runner, prompt_len: int, kv: KvBudget, *, decodes: bool) -> float:
+    """A prefill and, of what generates, a decode step into the padding block, so that the first request pays for no
+    compilation.
 
     Returns the seconds that the prefill took.
     """
@@ -153,6 +154,7 @@ def _warm_up(runner: ModelRunner, prompt_len: int, kv: KvBudget) -> float:
     began = time.monotonic()
     step([0] * prompt_len, 0, init=True)
     seconds = time.monotonic() - began
-    step([0], prompt_len, init=False)
+    if decodes:
+        step([0], prompt_len, init=False)
     runner.run(StepPlan([], freed_slots=[0]))
     return seconds

@@ -8,8 +8,15 @@ from plimsoll_runtime.driver.footprint import private_bytes
 from plimsoll_runtime.driver.model import Model, from_files
 from plimsoll_runtime.driver.needs import Needs
 from plimsoll_runtime.engine.config import EngineConfig
+from plimsoll_runtime.engine.limits import step_tokens
 from plimsoll_runtime.errors import UsageError
-from plimsoll_runtime.execution.memory import granted_kv_cache, least_kv_bytes, most_kv_bytes, no_kv_cache
+from plimsoll_runtime.execution.memory import (
+    granted_kv_cache,
+    least_kv_bytes,
+    most_kv_bytes,
+    no_kv_cache,
+    whole_prompts,
+)
 from plimsoll_runtime.execution.workspace import LargestStep, by_outline, on_a_cpu
 from plimsoll_runtime.models.load import image_bytes, imagined_decoder
 from plimsoll_runtime.sizes import is_share, parse_size
@@ -55,8 +62,11 @@ def measure(config: EngineConfig, kv: int | None = None) -> Needs:
 
 def _without_cache(config: EngineConfig, model: Model, overhead: int) -> Needs:
     """Where no layer attends: what recurrent layers keep is in the workspace, and any length has room."""
-    budget = no_kv_cache(config, model.outline.facts.max_positions)
-    step = LargestStep(config.max_batch_tokens, config.max_sequences, budget.max_model_len, model.snapshots)
+    facts = model.outline.facts
+    budget = (whole_prompts if facts.whole else no_kv_cache)(config, facts.max_positions)
+    longest = budget.max_model_len
+    rows = step_tokens(config.max_batch_tokens, longest, whole=bool(facts.whole))
+    step = LargestStep(rows, config.max_sequences, longest, model.snapshots)
     return Needs(
         image=image_bytes(model.outline, model.dtype, fused=model.fused) + len(model.described),
         private=model.beside_image,

@@ -16,7 +16,8 @@ import plimsoll_runtime
 from plimsoll_kernels.cpu.compile import library_path
 from plimsoll_kernels.cpu.library import InstructionsError, choose, kernels
 from plimsoll_runtime.engine.config import EngineConfig
-from plimsoll_runtime.errors import ModelError, UnsupportedFieldError
+from plimsoll_runtime.engine.pooling import PoolingInfo
+from plimsoll_runtime.errors import ModelError, UnsupportedFieldError, UsageError
 from plimsoll_runtime.execution.attention.base import AttentionBackend
 from plimsoll_runtime.execution.attention.catalogue import ENTRIES, Target
 from plimsoll_runtime.execution.attention.select import candidates
@@ -28,9 +29,12 @@ from plimsoll_runtime.models.foreign.outline import transformers_outline
 from plimsoll_runtime.models.foreign.shipped import own_code
 from plimsoll_runtime.models.fuse import why_not_fused
 from plimsoll_runtime.models.outline import Outline
+from plimsoll_runtime.models.pooled import SCORE_TOKENS, pooled_program, pooling_info
 from plimsoll_runtime.models.program import Program
 from plimsoll_runtime.models.registry import describe, has_program
+from plimsoll_runtime.models.tasks import TOLD, has_labels, task_of
 from plimsoll_runtime.text.ends import end_ids
+from plimsoll_runtime.text.score_tokens import score_tokens
 from plimsoll_runtime.weights.files import ModelFiles
 from plimsoll_runtime.weights.image.arena import name_of
 from plimsoll_runtime.weights.image.header import FileStamp, ImageFacts
@@ -46,11 +50,13 @@ class Model:
     """`files` is None where the model wakes: nothing of them is read. `eos_token_ids`: see text.ends.
 
     `snapshots`: how many of a sequence's recurrent states are kept beside those of sequences.
-    `described`: the config.json that the outline was made of, as an image keeps it.
+    `described`: the config.json that the outline was made of, as an image keeps it. `pooling`: what it gives in place
+    of tokens, None where it generates.
     """
 
     outline: Outline
     described: bytes
+    pooling: PoolingInfo | None
     dtype: torch.dtype
     device: torch.device
     backends: Backends
@@ -89,17 +95,30 @@ def outline_of(
     """What a config.json describes: a program of ours where there is one, else Transformers' code; or as `impl` says.
 
     Where ours has no answer to a field, theirs may; `gguf`: it reads no such files. `code`: where the model's own code
-    lies, if that may run. Raises ModelError where whose code it is cannot serve it, with the reason.
+    lies, if that may run. What generates nothing has a program of ours or none. Raises ModelError where whose code it
+    is cannot serve it, with the reason.
     """
+    task = described.get(TOLD, "generate")
+    if task != "generate":
+        if impl == "transformers":
+            raise UsageError(f"--model-impl transformers generates, and this model is served for the task {task}")
+        return pooled_program(described, task, max_model_len)
     named = described.get("model_type") is not None or own_code(described) is not None
     if impl == "transformers" or (impl == "auto" and named and not has_program(described)):
         return transformers_outline(described, code)
     try:
-        return program_of(describe(described), max_model_len)
+        return _generating(program_of(describe(described), max_model_len))
     except UnsupportedFieldError as refusal:
         if impl == "native" or gguf:
             raise
         return _in_their_code(described, refusal)
+
+
+def _generating(program: Program) -> Program:
+    """Raises ModelError for one that sees what it would have to generate."""
+    if program.facts.whole:
+        raise ModelError(f"{program.facts.architecture} sees prompts from both ends: serve it with --task embed")
+    return program
 
 
 def _in_their_code(described: Mapping[str, Any], refusal: UnsupportedFieldError) -> Outline:
@@ -114,8 +133,9 @@ def _in_their_code(described: Mapping[str, Any], refusal: UnsupportedFieldError)
 
 def from_files(config: EngineConfig, files: ModelFiles, device: torch.device) -> Model:
     """Raises ModelError for what cannot be served, UsageError for options that cannot be had."""
+    told = _with_task(config, files)
     outline = outline_of(
-        files.config,
+        told,
         config.model_impl,
         config.max_model_len,
         gguf=files.format == "gguf",
@@ -124,9 +144,25 @@ def from_files(config: EngineConfig, files: ModelFiles, device: torch.device) ->
     ours = _our_kernels_serve(config, outline, device)
     dtype = choose_dtype(config.dtype, files.config, device, quantised=files.format == "gguf", ours=ours)
     backends = candidates(config.attention_backend, _target(config, outline, device, dtype))
-    described = json.dumps(files.config).encode()
+    described, pooling = json.dumps(told).encode(), _pooling(told, outline)
     snapshots = snapshot_rows(config, outline.facts)
-    return Model(outline, described, dtype, device, backends, end_ids(files), files, snapshots)
+    return Model(outline, described, pooling, dtype, device, backends, end_ids(files), files, snapshots)
+
+
+def _with_task(config: EngineConfig, files: ModelFiles) -> dict[str, Any]:
+    """The config of the files, with what the model is served for where that is not to generate. Raises UsageError."""
+    task = task_of(files.config, config.task)
+    if task == "generate":
+        return dict(files.config)
+    if files.format == "gguf":
+        raise ModelError(f"GGUF files are served to generate, and not for the task {task}: use safetensors")
+    tokens = {SCORE_TOKENS: score_tokens(files)} if task == "score" and not has_labels(files.config) else {}
+    return {**files.config, TOLD: task, **tokens}
+
+
+def _pooling(described: Mapping[str, Any], outline: Outline) -> PoolingInfo | None:
+    task = described.get(TOLD)
+    return pooling_info(described, task, outline) if task and isinstance(outline, Program) else None
 
 
 def from_image(config: EngineConfig, facts: ImageFacts, device: torch.device) -> Model:
@@ -144,12 +180,16 @@ def from_image(config: EngineConfig, facts: ImageFacts, device: torch.device) ->
         if found != wanted:
             raise _misfit(f"its {what} is {found}, and {wanted} is asked for")
     _check_files(facts.files)
-    outline = outline_of(json.loads(facts.config), config.model_impl, config.max_model_len)
+    described = json.loads(facts.config)
+    loaded_for = described.get(TOLD, "generate")
+    if (wanted := task_of(described, config.task)) != loaded_for and config.task != "auto":
+        raise _misfit(f"its task is {loaded_for}, and {wanted} is asked for")
+    outline = outline_of(described, config.model_impl, config.max_model_len)
     dtype = NAMES[facts.dtype]
     _use_kernels(facts, dtype)
     backends = _backends(config, facts, _target(config, outline, device, dtype))
-    snapshots = snapshot_rows(config, outline.facts)
-    return Model(outline, facts.config, dtype, device, backends, facts.eos_token_ids, None, snapshots)
+    snapshots, pooling = snapshot_rows(config, outline.facts), _pooling(described, outline)
+    return Model(outline, facts.config, pooling, dtype, device, backends, facts.eos_token_ids, None, snapshots)
 
 
 def facts_of(config: EngineConfig, model: Model, files: ModelFiles) -> ImageFacts:
@@ -173,7 +213,8 @@ def facts_of(config: EngineConfig, model: Model, files: ModelFiles) -> ImageFact
 
 def _target(config: EngineConfig, outline: Outline, device: torch.device, dtype: torch.dtype) -> Target:
     unfused = why_not_fused(outline) if isinstance(outline, Program) else "computes no model on Transformers' code"
-    return Target(device, dtype, outline.facts.attention, config.block_size, unfused)
+    facts = outline.facts
+    return Target(device, dtype, facts.attention, config.block_size, unfused, facts.whole)
 
 
 def _our_kernels_serve(config: EngineConfig, outline: Outline, device: torch.device) -> bool:

@@ -22,6 +22,7 @@ from plimsoll_runtime.execution.forward import ForwardPass
 from plimsoll_runtime.execution.graphs import GraphBackend, GraphedDecoder
 from plimsoll_runtime.execution.kv_cache import KvCache
 from plimsoll_runtime.execution.own_caches import OwnCaches
+from plimsoll_runtime.execution.pooling.runner import PoolingRunner
 from plimsoll_runtime.execution.runner import ModelRunner
 from plimsoll_runtime.execution.sampling.constrained import ConstrainedRows
 from plimsoll_runtime.execution.sampling.sampler import Sampler
@@ -68,7 +69,7 @@ class Wired:
     """What computes steps. The runner has a timeline of its own where steps overlap with their planning."""
 
     forward_pass: ForwardPass
-    runner: ModelRunner
+    runner: Runner
     states: StateCache | OwnCaches | None
     tiers: Tiers | None
     grammars: Grammars
@@ -89,20 +90,26 @@ def wire(config: EngineConfig, loaded: Loaded, budget: Budget, probe: Probe | No
         paired=budget.backends[0].fused,
         taken=kv.num_blocks,
         groups=budget.groups,
+        whole=model.outline.facts.whole,
     )
     tiers = _tiers(config, model, cache, budget.backends)
     states = _states(config, model)
-    vocab_size, grammars = model.outline.facts.vocab_size, Grammars()
-    overlapped = overlaps(config, model.device.type)
-    # A step that is planned before the one before it is over cannot have what that one forces.
-    constrained = ConstrainedRows(vocab_size, grammars, 0 if overlapped else MOST_FORCED)
-    sampler = Sampler(vocab_size, tuple(model.eos_token_ids), constrained)
+    grammars, overlapped = Grammars(), overlaps(config, model.device.type)
     timeline = Timeline() if probe is None else probe.timeline
     runner_timeline = Timeline() if overlapped else timeline
-    graphs_of = None if probe is not None else partial(_graphs, config, decoder, cache, states, kv.max_model_len)
+    decodes = probe is None and model.pooling is None
+    graphs_of = partial(_graphs, config, decoder, cache, states, kv.max_model_len) if decodes else None
     forward_pass = ForwardPass(decoder, cache, budget.backends, graphs_of, runner_timeline, states)
     host = None if tiers is None else tiers.host
-    runner = ModelRunner(decoder, forward_pass, cache, sampler, config.max_sequences, runner_timeline, host)
+    runner: Runner
+    if model.pooling is None:
+        vocab_size = model.outline.facts.vocab_size
+        # A step that is planned before the one before it is over cannot have what that one forces.
+        constrained = ConstrainedRows(vocab_size, grammars, 0 if overlapped else MOST_FORCED)
+        sampler = Sampler(vocab_size, tuple(model.eos_token_ids), constrained)
+        runner = ModelRunner(decoder, forward_pass, cache, sampler, config.max_sequences, runner_timeline, host)
+    else:
+        runner = PoolingRunner(decoder, forward_pass, cache, config.max_sequences, runner_timeline, host)
     return Wired(forward_pass, runner, states, tiers, grammars, timeline, runner_timeline)
 
 
@@ -144,6 +151,8 @@ def _states(config: EngineConfig, model: Model) -> StateCache | OwnCaches | None
 
 
 def _kept(facts: Facts) -> str:
+    if facts.whole:
+        return "sees prompts from both ends"
     return "has recurrent layers" if facts.states else "keeps a cache of its own for each sequence"
 
 
@@ -151,7 +160,7 @@ def _tiers(config: EngineConfig, model: Model, cache: KvCache, backends: Backend
     if config.kv_disk is None and config.kv_host_memory is None:
         return None
     facts = model.outline.facts
-    if not facts.keeps_only_blocks:
+    if not facts.keeps_only_blocks or facts.whole:
         raise UsageError(
             f"--kv-disk and --kv-host-memory keep blocks of cached prefixes, which are not enough for a model that "
             f"{_kept(facts)} ({facts.architecture}): leave them away"

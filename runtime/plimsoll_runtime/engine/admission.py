@@ -35,6 +35,7 @@ class Admission:
         clock: Callable[[], int],
     ) -> None:
         self._policy = policy
+        self._whole_prompts = limits.whole_prompts
         self._kv = kv
         self._running = running
         self._counters = counters
@@ -69,14 +70,17 @@ class Admission:
         """How many could begin with a prompt, as far as slots go."""
         return min(len(self.waiting), self._running.slots.available)
 
-    def next(self, before: SequenceState | None = None) -> SequenceState | None:
+    def next(self, before: SequenceState | None, budget: int) -> SequenceState | None:
         """Let the first in line in, which runs from now on; None where nobody is let in.
 
-        Only if it ranks before a running one, if that is given.
+        Only if it ranks before a running one, if that is given; and where prompts are computed as wholes, only if the
+        step has room for `budget` tokens and it has no more.
         """
         while self._running.slots.available:
             sequence = self.waiting.peek()
             if sequence is None or sequence.pending or (before is not None and sequence.rank > before.rank):
+                return None
+            if self._whole_prompts and sequence.length > budget:
                 return None
             if self.prefetches.holds_up(sequence, self._running.slots.available):
                 return None

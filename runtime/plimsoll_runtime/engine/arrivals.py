@@ -52,6 +52,7 @@ class Arrivals:
             arrived_ns=arrived_ns,
             arrived_tokens=self._counters.computed_tokens,
             due_ns=None if params.deadline is None else arrived_ns + int(params.deadline * SECOND_NS),
+            second_text=request.second_text,
         )
         self.rerank(sequence)
         self._counters.arrivals += 1

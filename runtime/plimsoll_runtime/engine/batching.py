@@ -97,10 +97,11 @@ class Batching:
 
     def _let_in(self, build: StepBuilder, before: SequenceState | None = None) -> None:
         """Let sequences in while there is budget; only those that rank before a running one, if it is given."""
-        while build.budget > 0 and (sequence := self._admission.next(before)) is not None:
+        while build.budget > 0 and (sequence := self._admission.next(before, build.budget)) is not None:
             outputs = sequence.output_ids.copy()
-            init = SlotInit(sequence.slot, sequence.params, sequence.seed, sequence.prompt, outputs)
-            build.new_slots.append(init)
+            build.new_slots.append(
+                SlotInit(sequence.slot, sequence.params, sequence.seed, sequence.prompt, outputs, sequence.second_text)
+            )
             if self._borders is not None:
                 self._borders.begin(sequence)
             self._plan_prompt(sequence, build)

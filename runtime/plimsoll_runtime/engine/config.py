@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from plimsoll_runtime.engine.pooling import TASKS
 from plimsoll_runtime.errors import UsageError
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
@@ -37,6 +38,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     `model_impl`: whose code computes the model: "native" is ours, "transformers" Transformers' own with our attention;
     "auto" is ours where we have it.
     `trust_remote_code`: whether code that comes with a model may run, where neither we nor Transformers have its class.
+    `task`: what the model is served for (see `engine.pooling`); "auto" is what its files say.
     `overlap`: whether a step is planned while the one before it runs, in a thread of its own (see `overlaps`).
     `offline`: nobody watches the answers come, so only the last one's time counts (see `overlaps` and `engine.pacing`).
     `step_timeout`: seconds that every step may take; one that takes longer than that, and than ten times what steps of
@@ -48,6 +50,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     revision: str | None = None
     model_impl: str = "auto"
     trust_remote_code: bool = False
+    task: str = "auto"
     dtype: str = "auto"
     max_model_len: int | None = None
     max_batch_tokens: int = 2048
@@ -78,6 +81,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
             )
         if self.model_impl not in MODEL_IMPLS:
             raise UsageError(f"model_impl must be one of {', '.join(MODEL_IMPLS)}, not {self.model_impl}")
+        if self.task not in TASKS:
+            raise UsageError(f"task must be one of {', '.join(TASKS)}, not {self.task}")
         if self.block_size not in BLOCK_SIZES:
             raise UsageError(f"block_size must be one of {', '.join(map(str, BLOCK_SIZES))}, not {self.block_size}")
 

@@ -12,7 +12,7 @@ import msgspec
 from plimsoll_runtime.engine.config import EngineConfig, overlaps
 from plimsoll_runtime.engine.durations import StepDurations
 from plimsoll_runtime.engine.held import Compiler, HeldRequests
-from plimsoll_runtime.engine.limits import Limits, blocks_within, check_request, longest_sequence
+from plimsoll_runtime.engine.limits import Limits, blocks_within, check_request, longest_sequence, step_tokens
 from plimsoll_runtime.engine.messages import AddRequest, EngineInfo, EngineStats, RequestOutput, StepOutputs, Vocabulary
 from plimsoll_runtime.engine.pipeline import InlineSteps, Pipeline, ThreadedSteps
 from plimsoll_runtime.engine.plan import StepPlan, StepResult
@@ -223,15 +223,20 @@ class EngineCore:
 
 
 def _limits(config: EngineConfig, info: EngineInfo) -> Limits:
+    pooling, longest = info.pooling, longest_sequence(info)
+    whole = pooling is not None and pooling.whole
     return Limits(
         num_blocks=info.num_blocks,
         block_size=info.block_size,
-        max_len=longest_sequence(info),
-        max_batch_tokens=config.max_batch_tokens,
+        max_len=longest,
+        max_batch_tokens=step_tokens(config.max_batch_tokens, longest, whole=whole),
         max_sequences=config.max_sequences,
         eos_token_ids=frozenset(info.eos_token_ids),
-        prefix_caching=config.prefix_caching and (not info.recurrent or info.snapshots > 0),
-        paced=info.device == "cpu" and not config.offline,
+        prefix_caching=config.prefix_caching
+        and (not info.recurrent or info.snapshots > 0)
+        and (pooling is None or not pooling.every_token),
+        paced=info.device == "cpu" and not config.offline and pooling is None,
         groups=info.groups,
         snapshots=info.snapshots,
+        whole_prompts=whole,
     )

@@ -28,6 +28,8 @@ class Limits:
     """Of prompts in a paced step while more come than decode."""
     groups: tuple[Rule, ...] = ONE_FULL
     """What each group of layers keeps in the cache."""
+    whole_prompts: bool = False
+    """Whether a prompt is computed in one step or not at all."""
     snapshots: int = 0
     """Rows for states of recurrent layers at borders of blocks; 0 where no layer is recurrent."""
     snapshot_worth: int = 64
@@ -40,6 +42,11 @@ class Limits:
         holds = longest_within(self.groups, self.num_blocks - 1, self.block_size, self.max_len)
         if self.max_len > holds:
             raise UsageError(f"a sequence may have {self.max_len} tokens, but the KV cache holds only {holds}")
+
+
+def step_tokens(max_batch_tokens: int, longest: int, *, whole: bool) -> int:
+    """Most tokens of a step: where prompts are computed whole, it holds the longest whatever was asked for."""
+    return max(max_batch_tokens, longest) if whole else max_batch_tokens
 
 
 def longest_sequence(info: EngineInfo) -> int:
@@ -79,7 +86,9 @@ def check_request(request: AddRequest, info: EngineInfo) -> None:
     prompt, limit = request.prompt_token_ids, longest_sequence(info)
     if not prompt:
         raise UsageError("the prompt is empty; give at least one token")
-    if len(prompt) >= limit:
+    if info.pooling is not None and len(prompt) > limit:
+        raise UsageError(f"the prompt has {len(prompt)} tokens, and may have {limit}; shorten it")
+    if info.pooling is None and len(prompt) >= limit:
         raise UsageError(
             f"the prompt has {len(prompt)} tokens, but prompt and answer together may have {limit} "
             f"(the model's context is {info.max_model_len}, the KV cache holds "

@@ -8,6 +8,7 @@ import msgspec
 
 from plimsoll_runtime.engine.groups.rule import ONE_FULL, Rule
 from plimsoll_runtime.engine.params import SamplingParams
+from plimsoll_runtime.engine.pooling import PoolingInfo
 
 
 class AddRequest(msgspec.Struct, frozen=True):
@@ -15,6 +16,7 @@ class AddRequest(msgspec.Struct, frozen=True):
 
     `arrived_ns`: when it came, by the monotonic clock that all processes of a machine share; 0 means just now.
     `shares_prompt`: whether others come with the same `Prompt` object, which then crosses to the engine's process once.
+    `second_text`: of a prompt that is two texts, where the second one begins; 0: it is one.
     """
 
     request_id: str
@@ -23,6 +25,7 @@ class AddRequest(msgspec.Struct, frozen=True):
     cache_salt: str = ""
     arrived_ns: int = 0
     shares_prompt: bool = False
+    second_text: int = 0
 
 
 class SharePrompt(msgspec.Struct, frozen=True, tag="share-prompt"):
@@ -46,6 +49,7 @@ class AddAnswer(msgspec.Struct, frozen=True, tag="add"):
     params: SamplingParams
     cache_salt: str
     arrived_ns: int
+    second_text: int = 0
 
 
 class AbortRequests(msgspec.Struct, frozen=True, tag="abort"):
@@ -103,6 +107,7 @@ class RequestOutput(msgspec.Struct, frozen=True, omit_defaults=True):
     `prompt_logprobs` comes once, with the first token, packed as in `engine/scores.py`: entry i belongs to prompt token
     i + 1.
     `cached_tokens` (with the first token): prompt tokens whose KV came from the prefix cache.
+    `vector`: what came of a prompt in place of tokens, float32 in the machine's order.
     """
 
     request_id: str
@@ -113,6 +118,7 @@ class RequestOutput(msgspec.Struct, frozen=True, omit_defaults=True):
     stop_token_id: int | None = None
     cached_tokens: int = 0
     error: str | None = None
+    vector: bytes | None = None
 
 
 class TierStats(msgspec.Struct, frozen=True):
@@ -192,7 +198,8 @@ class EngineInfo(msgspec.Struct, frozen=True, tag="ready"):
     `groups`: what each group of layers keeps in the cache: a block is of one of them at a time.
     `max_sequences`: how many a batch may have, 0 where that is not known. Where no layer attends the blocks have no
     bytes. `recurrent`: sequences have states besides, of which there are `snapshots` rows at borders of blocks,
-    `snapshot_bytes` in all (they are part of the workspace); without any, no prefix is found.
+    `snapshot_bytes` in all (they are part of the workspace); without any, no prefix is found. `pooling`: what it gives
+    in place of tokens; None: it generates.
     """
 
     model: str
@@ -218,6 +225,7 @@ class EngineInfo(msgspec.Struct, frozen=True, tag="ready"):
     snapshots: int = 0
     snapshot_bytes: int = 0
     groups: tuple[Rule, ...] = ONE_FULL
+    pooling: PoolingInfo | None = None
 
 
 class EngineFailed(msgspec.Struct, frozen=True, tag="failed"):

@@ -30,6 +30,13 @@ def token_message(
     )
 
 
+def vector_message(sequence: SequenceState, output: SequenceOutput) -> RequestOutput:
+    """What came of a prompt of which no tokens were wanted."""
+    return RequestOutput(
+        sequence.request_id, finish_reason="stop", cached_tokens=sequence.cached_tokens, vector=output.vector
+    )
+
+
 def deadline_message(sequence: SequenceState) -> RequestOutput:
     """The deadline has passed."""
     place = "in the prompt" if sequence.admitted else "in the queue"

@@ -22,7 +22,7 @@ class SlotInit:
     """A sequence takes a slot of the runner's persistent batch state.
 
     `prompt_ids` and `output_ids` (non-empty when it resumes after a preemption) feed the penalties. `seed` is
-    always set: the draw for output token i is a function of (seed, i) alone.
+    always set: the draw for output token i is a function of (seed, i) alone. `second_text`: see AddRequest.
     """
 
     slot: int
@@ -30,6 +30,7 @@ class SlotInit:
     seed: int
     prompt_ids: Sequence[int]
     output_ids: Sequence[int] = ()
+    second_text: int = 0
 
 
 class BlockTable(msgspec.Struct, frozen=True):
@@ -112,6 +113,8 @@ MOST_FORCED = 32
 class SequenceOutput(msgspec.Struct, frozen=True):
     """What came of one scheduled sequence. `error` says why it cannot go on (NaN in its logits, say). `forced` are the
     tokens behind the chosen one that nothing else could follow: no step has to choose them.
+
+    `vector`: of a prompt from which nothing is generated, float32 in the machine's order.
     """
 
     token_id: int | None = None
@@ -119,6 +122,7 @@ class SequenceOutput(msgspec.Struct, frozen=True):
     prompt_logprobs: Sequence[TokenLogprob] = ()
     error: str | None = None
     forced: Sequence[int] = ()
+    vector: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)

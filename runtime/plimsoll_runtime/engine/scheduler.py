@@ -24,7 +24,7 @@ from plimsoll_runtime.engine.batching import Batching
 from plimsoll_runtime.engine.deadlines import DeadlineQueue
 from plimsoll_runtime.engine.limits import Limits
 from plimsoll_runtime.engine.messages import AddRequest, EngineStats, RequestOutput
-from plimsoll_runtime.engine.outputs import deadline_message, record_prompt_logprobs, token_message
+from plimsoll_runtime.engine.outputs import deadline_message, record_prompt_logprobs, token_message, vector_message
 from plimsoll_runtime.engine.plan import SequenceOutput, StepPlan, StepResult
 from plimsoll_runtime.engine.policy import FirstComeFirstServed, Policy
 from plimsoll_runtime.engine.running import RunningSequences
@@ -177,7 +177,7 @@ class Scheduler:
             if output.prompt_logprobs:
                 record_prompt_logprobs(sequence, entry, output)
             if entry.sample:
-                message = self._append(sequence, output)
+                message = self._append(sequence, output) if output.vector is None else self._pooled(sequence, output)
                 outputs.append(message)
                 finished = finished or message.finish_reason is not None
         if finished:
@@ -217,6 +217,12 @@ class Scheduler:
             self._kv.sharing.publish_last(sequence)
             self._finish(sequence)
         return message
+
+    def _pooled(self, sequence: SequenceState, output: SequenceOutput) -> RequestOutput:
+        """End a sequence of which nothing but a vector was wanted; what its client hears."""
+        sequence.pending -= 1
+        self._finish(sequence)
+        return vector_message(sequence, output)
 
     def _break_off(self, sequence: SequenceState, error: str) -> RequestOutput:
         """End a sequence that cannot go on. Its KV may be as broken as its logits: nobody is to find it."""

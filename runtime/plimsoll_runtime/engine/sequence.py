@@ -35,6 +35,8 @@ class SequenceState:
     `max_len` ends it with "length"; `stop_ids` end it with "stop" once `min_len` tokens are there. `known` is how many
     tokens there are.
 
+    `second_text`: see AddRequest.
+
     The first `room` tokens can be computed before the tables have to be looked at again; `promised` blocks are kept for
     those behind, of what is known. `planned` are the tables as the last plan had them, while they are the same.
 
@@ -90,6 +92,7 @@ class SequenceState:
     marks: Marks | None = None
     scored: int = 0
     prompt_logprobs: list[bytes] | None = None
+    second_text: int = 0
 
     def __post_init__(self) -> None:
         self.known = self.prompt_len + len(self.output_ids)

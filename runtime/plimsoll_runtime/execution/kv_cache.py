@@ -30,6 +30,8 @@ class KvCache:
     Where their heads differ in number or size, a block's bytes of all layers of a group lie together instead, and the
     tensors are views with the same axes (`row_strides`).
 
+    `whole`: layers that attend to a step's own keys and values, of which nothing is kept.
+
     `num_blocks` is what there are addresses for. On a CPU only the first `taken` of them need have memory (None: all),
     and `resize` changes how many.
     """
@@ -45,6 +47,7 @@ class KvCache:
         paired: bool = False,
         taken: int | None = None,
         groups: Sequence[Sequence[int]] | None = None,
+        whole: Sequence[AttentionShape] = (),
     ) -> None:
         if num_blocks < 2 or block_size < 1:
             raise ValueError(
@@ -52,6 +55,7 @@ class KvCache:
                 f"got {num_blocks} blocks of {block_size} tokens"
             )
         self.shapes = tuple(shapes)
+        self.whole = tuple(whole)
         self.groups = tuple(map(tuple, [range(len(self.shapes))] if groups is None else groups))
         self.group_of = groups_of(self.shapes, self.groups)
         self.num_blocks = num_blocks

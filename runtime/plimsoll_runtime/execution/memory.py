@@ -14,7 +14,7 @@ import psutil
 import torch
 
 from plimsoll_runtime.engine.config import EngineConfig
-from plimsoll_runtime.engine.groups.rule import NOTHING_READ, Rule, longest_within, sequence_blocks
+from plimsoll_runtime.engine.groups.rule import NOTHING_READ, ONE_FULL, Rule, longest_within, sequence_blocks
 from plimsoll_runtime.errors import MemoryLimitError, UsageError
 from plimsoll_runtime.execution.cgroup import cgroup_left
 from plimsoll_runtime.execution.kv_layout import KvLayout
@@ -181,6 +181,13 @@ def no_kv_cache(config: EngineConfig, model_limit: int) -> KvBudget:
     each = sequence_blocks(NOTHING_READ, longest, size) + 1
     num_blocks = config.max_sequences * each + -(-config.max_batch_tokens // size) + NAMED_BLOCKS + 1
     return KvBudget(num_blocks, longest, 0, num_blocks, num_blocks, size, NOTHING_READ)
+
+
+def whole_prompts(config: EngineConfig, model_limit: int) -> KvBudget:
+    """Of an encoder: blocks of no bytes, each of which holds a whole prompt, so that slots alone bound how many run."""
+    _check_length(config.max_model_len, model_limit)
+    longest, num_blocks = config.max_model_len or model_limit, 2 * config.max_sequences + 1
+    return KvBudget(num_blocks, longest, 0, num_blocks, num_blocks, longest, ONE_FULL)
 
 
 def least_kv_bytes(max_model_len: int | None, model_limit: int, layout: KvLayout) -> int:

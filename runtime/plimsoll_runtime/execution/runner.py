@@ -12,6 +12,7 @@ from plimsoll_runtime.engine.timeline import StepPhase, Timeline
 from plimsoll_runtime.execution.forward import ForwardPass
 from plimsoll_runtime.execution.inputs import step_inputs
 from plimsoll_runtime.execution.kv_cache import KvCache
+from plimsoll_runtime.execution.moves import BlockMoves
 from plimsoll_runtime.execution.sampling.logprobs import token_logprobs
 from plimsoll_runtime.execution.sampling.sampler import Sampler
 from plimsoll_runtime.execution.tiers.host import HostBlocks
@@ -40,7 +41,7 @@ class ModelRunner:
         self._sampler = sampler
         self._last_chosen = [0] * num_slots
         self._timeline = timeline
-        self._host = host
+        self._moves = BlockMoves(cache, host)
 
     @torch.inference_mode()
     def run(self, plan: StepPlan) -> StepResult:
@@ -49,8 +50,7 @@ class ModelRunner:
         On return a GPU has read the host memory that the plan restores from: a disk may write there again.
         """
         result = self._run(plan)
-        if self._host is not None and plan.restores:
-            self._host.wait()
+        self._moves.finish(plan)
         return result
 
     def _run(self, plan: StepPlan) -> StepResult:
@@ -60,7 +60,7 @@ class ModelRunner:
             self._forward_pass.free(plan.freed_slots)
         for init in plan.new_slots:
             self._sampler.fill(init)
-        self._move_blocks(plan)
+        self._moves.begin(plan)
         if self._sampler.constrains:
             self._sampler.begin([s.slot for s in plan.sequences if s.sample])
         if not plan.sequences:
@@ -76,16 +76,6 @@ class ModelRunner:
         result = StepResult(outputs, self._forward_pass.fallbacks)
         self._lap(StepPhase.SAMPLE)
         return result
-
-    def _move_blocks(self, plan: StepPlan) -> None:
-        if self._host is not None and plan.spills:
-            self._host.spill(plan.spills)
-        if plan.num_blocks is not None:
-            self._cache.resize(plan.num_blocks, plan.moves)
-        if self._host is not None and plan.restores:
-            self._host.restore(plan.restores)
-        if plan.block_copies:
-            self._cache.copy_blocks(plan.block_copies)
 
     def _forward(self, plan: StepPlan) -> tuple[Tensor, list[int]]:
         """Hidden states [T, H] of all rows, and the index of each sequence's last row."""

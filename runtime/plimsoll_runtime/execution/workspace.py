@@ -45,9 +45,11 @@ class LargestStep:
     longest: int
     snapshots: int = 0
 
-    def logits_rows(self, vocab_size: int) -> int:
+    def logits_rows(self, facts: Facts) -> int:
         """Rows of logits at once: the sequences', or those of a prompt whose log probabilities were asked for."""
-        return max(self.sequences, min(self.rows, max(1, PROMPT_LOGITS // vocab_size)))
+        if facts.pooling is not None:
+            return self.sequences
+        return max(self.sequences, min(self.rows, max(1, PROMPT_LOGITS // facts.vocab_size)))
 
 
 @runtime_checkable
@@ -61,7 +63,7 @@ class KnowsStepBytes(Protocol):
 def on_a_cpu(decoder: Decoder, step: LargestStep) -> int:
     """Bytes, from the decoder itself or from its outline."""
     facts = decoder.outline.facts
-    logits_rows = step.logits_rows(facts.vocab_size)
+    logits_rows = step.logits_rows(facts)
     if isinstance(decoder, KnowsStepBytes):
         computed = decoder.step_bytes(step.rows, logits_rows, step.longest)
     else:
@@ -71,7 +73,7 @@ def on_a_cpu(decoder: Decoder, step: LargestStep) -> int:
 
 def by_outline(outline: Outline, dtype: torch.dtype, step: LargestStep) -> int:
     """Bytes for a decoder of torch's ops before there is one. On a GPU what is measured once there is one is less."""
-    logits_rows = step.logits_rows(outline.facts.vocab_size)
+    logits_rows = step.logits_rows(outline.facts)
     computed = _torch_bytes(outline, dtype.itemsize, step, logits_rows)
     return computed + _choosing(outline.facts, step) + _states(outline.facts, dtype.itemsize, step)
 
@@ -85,7 +87,7 @@ def on_an_accelerator(
     """
     facts, device = decoder.outline.facts, torch.accelerator.current_accelerator()
     assert device is not None
-    cache = KvCache(facts.attention, 2, block_size, decoder.dtype, device, paired=backends[0].fused)
+    cache = KvCache(facts.attention, 2, block_size, decoder.dtype, device, paired=backends[0].fused, whole=facts.whole)
     able: list[type[AttentionBackend]] = []
     peak = peak_of(lambda: able.extend(_run(decoder, backends, cache, step)))
     return peak + _choosing(facts, step) + _states(facts, decoder.dtype.itemsize, step), able
@@ -116,7 +118,7 @@ def _run(
     zeros = torch.zeros(rows, dtype=torch.int64, device=cache.device)
     batch = AttentionBatch([rows], [rows], [[0] * -(-rows // cache.block_size)], zeros)
     hidden: Tensor = forward_pass(zeros, torch.arange(rows, device=cache.device), batch, [0])
-    wanted = step.logits_rows(facts.vocab_size)
+    wanted = step.logits_rows(facts)
     decoder.logits(hidden[:1].expand(wanted, -1).contiguous())
     return forward_pass.backends
 
@@ -130,7 +132,9 @@ def _states_of(decoder: Decoder, cache: KvCache) -> StateCache | OwnCaches | Non
 
 def _choosing(facts: Facts, step: LargestStep) -> int:
     """Copies of logits that penalties beside log probabilities, and the probabilities themselves, make of them."""
-    prompts = step.logits_rows(facts.vocab_size)
+    if facts.pooling is not None:
+        return 0
+    prompts = step.logits_rows(facts)
     return FLOAT32 * facts.vocab_size * max(2 * step.sequences, prompts)
 
 

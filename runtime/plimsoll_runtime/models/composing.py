@@ -16,8 +16,9 @@ from plimsoll_runtime.models.ops.embed import AddPositions, Embed
 from plimsoll_runtime.models.ops.logits import Logits
 from plimsoll_runtime.models.ops.normalise import Normalise
 from plimsoll_runtime.models.ops.op import Op, Stateful
+from plimsoll_runtime.models.ops.pooled import PooledHead, Project
 from plimsoll_runtime.models.ops.scale import Scale, ScaleAll
-from plimsoll_runtime.models.ops.weight import Weight
+from plimsoll_runtime.models.ops.weight import InStack, Weight
 from plimsoll_runtime.models.program import Facts, Program
 from plimsoll_runtime.models.recurrent import RecurrentComposer
 from plimsoll_runtime.models.self_attention import AttentionComposer
@@ -26,17 +27,19 @@ from plimsoll_runtime.models.spec.decoder import DecoderSpec
 from plimsoll_runtime.models.spec.feed_forward import FeedForward, Mixture, MixtureBeside
 from plimsoll_runtime.models.spec.mixer import Beside, Mixer, attention_of, owner_of
 from plimsoll_runtime.models.spec.norm import Norm
+from plimsoll_runtime.models.spec.pooling import Dense, Pooling, TokenScores, VectorNorm
 from plimsoll_runtime.models.streams import InputComposer, StreamComposer, laurel
 
 STATES, NORMED, ADDED, LAUREL, HIDDEN = "x", "normed", "added", "laurel", "hidden"
 
 
-def program_of(spec: DecoderSpec, max_model_len: int | None = None) -> Program:
+def program_of(spec: DecoderSpec, max_model_len: int | None = None, pooling: Pooling | None = None) -> Program:
     """The program of a decoder, for contexts of so many tokens; None: of as many as it has positions.
 
     A rope that is another one for long contexts is chosen once: what is in the cache has been turned by it.
+    With `pooling` it gives vectors in place of logits.
     """
-    return _Composer(spec, max_model_len or spec.max_positions).program()
+    return _Composer(spec, max_model_len or spec.max_positions).program(pooling)
 
 
 class _Composer:
@@ -48,7 +51,7 @@ class _Composer:
         self.inputs = None if spec.inputs is None else InputComposer(spec, spec.inputs)
         self.streams = None if spec.altup is None else StreamComposer(spec, spec.altup)
 
-    def program(self) -> Program:
+    def program(self, pooling: Pooling | None) -> Program:
         spec, names = self._spec, self._names
         table = self._matrix(names.embedding, spec.vocab_size, self._hidden)
         ops = [*self._start(table)]
@@ -65,22 +68,53 @@ class _Composer:
         ops += self.streams.end(STATES) if self.streams is not None else ()
         if spec.final_norm is not None:
             ops.append(self.norm(spec.final_norm, names.final_norm, STATES, HIDDEN))
-        head = Logits(
-            spec.head,
-            table if spec.head.tied else self._matrix(names.head, spec.vocab_size, self._hidden),
-            self._vector(f"{names.head}.bias", spec.vocab_size) if spec.head.bias else None,
-        )
+        logits = table if spec.head.tied else self._matrix(names.head, spec.vocab_size, self._hidden)
+        head = self._logits(logits) if pooling is None else self._pooled(pooling, logits)
         states = tuple(op.keeps for op in ops if isinstance(op, Stateful))
-        facts = Facts(spec.architecture, spec.vocab_size, self._hidden, spec.max_positions, spec.attention, states)
-        ignored = (*names.ignored, f"{names.head}.weight") if spec.head.tied else names.ignored
+        facts = Facts(
+            spec.architecture,
+            spec.vocab_size,
+            self._hidden,
+            spec.max_positions,
+            tuple(shape for shape in spec.attention if not shape.whole),
+            states,
+            whole=tuple(shape for shape in spec.attention if shape.whole),
+            pooling=pooling,
+            second_text=spec.vocab_size if spec.embedding.texts > 1 else 0,
+        )
+        unread = spec.head.tied or logits not in head.weights()
+        ignored = (*names.ignored, f"{names.head}.weight") if unread else names.ignored
         return Program(facts, tuple(ops), head, tuple(starts), ignored, names.beyond, spec.is_part, self._lasting())
 
     def _lasting(self) -> int:
         return sum(each.width for each in (self.inputs, self.streams) if each is not None)
 
+    def _logits(self, matrix: Weight) -> Logits:
+        spec, name = self._spec, f"{self._names.head}.bias"
+        return Logits(spec.head, matrix, self._vector(name, spec.vocab_size) if spec.head.bias else None)
+
+    def _pooled(self, pooling: Pooling, logits: Weight) -> PooledHead:
+        parts: list[Project | Normalise] = []
+        width = self._hidden
+        for layer in pooling.layers:
+            match layer:
+                case Dense():
+                    matrix = Weight(f"{layer.name}.weight", (layer.outputs, width), wide=True)
+                    bias = self._vector(f"{layer.name}.bias", layer.outputs) if layer.bias else None
+                    parts.append(Project((matrix,), bias, layer.activation))
+                    width = layer.outputs
+                case VectorNorm():
+                    parts.append(self.norm(layer.norm, layer.name, STATES, STATES))
+                case TokenScores():
+                    rows = (InStack(token, self._spec.vocab_size) for token in layer.token_ids)
+                    parts.append(Project(tuple(replace(logits, shape=(width,), stack=row) for row in rows)))
+                    width = len(layer.token_ids)
+        return PooledHead(self._hidden, tuple(parts), pooling.normalised)
+
     def _start(self, table: Weight) -> Iterator[Op]:
         embedding, names = self._spec.embedding, self._names
-        yield Embed(table, (STATES,), embedding.scale)
+        texts = self._matrix(names.texts, embedding.texts, self._hidden) if embedding.texts else None
+        yield Embed(table, (STATES,), embedding.scale, texts=texts)
         if embedding.positions is not None:
             positions = self._matrix(names.positions, embedding.positions, self._hidden)
             yield AddPositions(positions, embedding.first_position, (STATES,), (STATES,))
@@ -142,8 +176,9 @@ class _Layer:
         """The mixer's, then the MLP's; each adds to the states that it has read."""
         before_mixer, after_mixer, before_mlp, after_mlp = self._names.norms
         if self._layer.mixer is not None:
-            yield from self._before(before_mixer, NORMED)
-            yield from self._mixer(self._layer.mixer, self._read(NORMED))
+            if not self._layer.bare_mixer:
+                yield from self._before(before_mixer, NORMED)
+            yield from self._mixer(self._layer.mixer, STATES if self._layer.bare_mixer else self._read(NORMED))
             yield from self._after(after_mixer, OpKind.OUTPUT)
         if self._layer.laurel is not None:
             values, norm = (self._read(NORMED), LAUREL), self._layer.norm

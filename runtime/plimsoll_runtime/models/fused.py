@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import inf
 from typing import Protocol, runtime_checkable
 
@@ -53,6 +53,7 @@ from plimsoll_runtime.models.fused_ops import (
     FusedRoute,
 )
 from plimsoll_runtime.models.ops.embed import rounded
+from plimsoll_runtime.models.ops.pooled import PooledHead
 from plimsoll_runtime.models.ops.product import GatedProduct
 from plimsoll_runtime.models.ops.weight import Weight
 from plimsoll_runtime.models.program import Program
@@ -90,6 +91,7 @@ class FusedDecoder:
         self._turns = _Turns(program.ropes)
         parts = _Parts(found, reader, places, program)
         self._head = parts.head
+        self._pooled = parts.pooled(program.head) if isinstance(program.head, PooledHead) else None
         self._logits = Buffer()
         ops = []
         for number, op in enumerate(fused.ops, 1):
@@ -121,12 +123,19 @@ class FusedDecoder:
 
     def logits(self, hidden: Tensor) -> Tensor:
         """hidden [R, hidden] -> float32 [R, vocab], which the next call overwrites: fresh pages each step cost more."""
-        return self.program.head.finished(self._head(hidden, self._logits))
+        head = self.program.head
+        if isinstance(head, PooledHead) or self._head is None:
+            assert self._pooled is not None
+            return self._pooled(hidden)
+        return head.finished(self._head(hidden, self._logits))
 
     def step_bytes(self, rows: int, logits_rows: int, longest: int) -> int:
         """See execution.workspace.KnowsStepBytes."""
+        head = self.program.head
+        if isinstance(head, PooledHead):
+            return self._decoder.step_bytes(rows) + logits_rows * head.row_bytes() + self._turns.nbytes(longest)
         logits = 4 * logits_rows * self.program.facts.vocab_size
-        copies = self.program.head.copies() * logits
+        copies = head.copies() * logits
         return self._decoder.step_bytes(rows) + Buffer.nbytes(logits) + copies + self._turns.nbytes(longest)
 
     def take_seconds(self) -> dict[str, float]:
@@ -184,14 +193,20 @@ class _Parts:
         self.kept: list[object] = []
         self._embedding, self.head = self._ends(program)
 
-    def _ends(self, program: Program) -> tuple[Tensor | None, PackedLinear]:
-        """The embedding and the output layer; None where both are one."""
+    def _ends(self, program: Program) -> tuple[Tensor | None, PackedLinear | None]:
+        """The embedding and the output layer; one of them is None where both are one, or where there are no logits."""
         embed, head = program.ops[0].weights()[0], program.head
+        if isinstance(head, PooledHead):
+            return self._places.keep(self._reader.read(embed, keep=not self._places.copies)), None
         bias = None if head.bias is None else self._reader.read(head.bias)
         table = None
         if not head.head.tied:
             table = self._places.keep(self._reader.read(embed, keep=not self._places.copies))
         return table, PackedLinear(self._found, self._reader.read(head.weight), bias, self._places)
+
+    def pooled(self, head: PooledHead) -> Callable[[Tensor], Tensor]:
+        """What computes a head of pooled vectors, in torch."""
+        return head.compiled(_Kept(self._reader, self._places))
 
     def record(self, op: FusedOp) -> AnyOp:
         """An op's own record."""
@@ -223,9 +238,10 @@ class _Parts:
     def _embed(self, op: FusedEmbed) -> EmbedRecord:
         table, scale = self._embedding, op.op.scale
         self.kept += [table, self.head]
+        packed = None if table is not None or self.head is None else self.head.weight
         return EmbedRecord(
             table=None if table is None else table.data_ptr(),
-            packed=self.head.weight.data_ptr() if table is None else None,
+            packed=None if packed is None else packed.data_ptr(),
             target=op.target,
             width=op.op.table.shape[1],
             scale=1.0 if scale is None else rounded(scale, self._reader.dtype),
@@ -330,3 +346,20 @@ class _Parts:
         if len(parts) == 1:
             return self._reader.read(parts[0]).chunk(2)
         return [self._reader.read(part) for part in parts]
+
+
+class _Kept:
+    """See Weights: tensors that lie in their places as they are."""
+
+    def __init__(self, reader: WeightReader, places: Places) -> None:
+        self._reader = reader
+        self._places = places
+        self.device = reader.device
+
+    def read(self, weight: Weight, *, keep: bool = False) -> Tensor:
+        """See Weights."""
+        return self._places.keep(self._reader.read(weight, keep=keep))
+
+    def joined(self, weights: Sequence[Weight]) -> Tensor:
+        """See Weights."""
+        return torch.cat([self.read(weight) for weight in weights])

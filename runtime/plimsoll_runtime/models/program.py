@@ -16,10 +16,12 @@ from plimsoll_runtime.models.ops.heads import Rotate
 from plimsoll_runtime.models.ops.latent import Absorb
 from plimsoll_runtime.models.ops.logits import Logits
 from plimsoll_runtime.models.ops.op import Op
+from plimsoll_runtime.models.ops.pooled import PooledHead
 from plimsoll_runtime.models.ops.text import text_of
 from plimsoll_runtime.models.ops.weight import Weight
 from plimsoll_runtime.models.spec.attention import AttentionShape
 from plimsoll_runtime.models.spec.own_cache import OwnCache
+from plimsoll_runtime.models.spec.pooling import Pooling
 from plimsoll_runtime.models.spec.rope import RopeSpec
 from plimsoll_runtime.models.spec.state import StateShape
 
@@ -33,6 +35,9 @@ class Facts:
 
     `attention`: one a cached layer. `states`: what its recurrent layers keep of a sequence. `own`: of a decoder that
     keeps caches by itself, what they take; then blocks are what is counted, and hold nothing.
+    `whole`: one a layer that sees a prompt from both ends: then a prompt is computed in one step, and nothing is kept.
+    `pooling`: nothing is generated, and this is what becomes of a prompt. `second_text`: token ids of the second text
+    that a prompt may hold are larger by so much; 0: a model that does not tell texts apart.
     """
 
     architecture: str
@@ -42,6 +47,9 @@ class Facts:
     attention: tuple[AttentionShape, ...]
     states: tuple[StateShape, ...] = ()
     own: tuple[OwnCache, ...] = ()
+    whole: tuple[AttentionShape, ...] = ()
+    pooling: Pooling | None = None
+    second_text: int = 0
 
     @property
     def keeps_only_blocks(self) -> bool:
@@ -70,7 +78,7 @@ class Program:
 
     facts: Facts
     ops: tuple[Op, ...]
-    head: Logits
+    head: Logits | PooledHead
     layers: tuple[int, ...] = ()
     ignored: tuple[str, ...] = ()
     beyond: tuple[str, ...] = ()
@@ -81,6 +89,11 @@ class Program:
     def result(self) -> str:
         """The value that the last op writes."""
         return self.ops[-1].writes[0]
+
+    @property
+    def outputs(self) -> int:
+        """Numbers that the head gives for a row."""
+        return self.head.outputs if isinstance(self.head, PooledHead) else self.facts.vocab_size
 
     @property
     def ropes(self) -> tuple[RopeSpec, ...]:
@@ -140,11 +153,18 @@ class Program:
 
     def logits_bytes(self, size: int) -> int:
         """Bytes a row of logits in torch: the product's in the run's dtype, widened, scaled and capped."""
+        if isinstance(self.head, PooledHead):
+            return self.head.row_bytes()
         return self.facts.vocab_size * (FLOAT32 * (1 + self.head.copies()) + (size if size != FLOAT32 else 0))
 
     def __str__(self) -> str:
         lines = [f"{', '.join(op.writes)} = {text_of(op, op.reads)}" for op in self.ops]
-        return "\n".join([*lines, f"logits = {text_of(self.head, (self.result,))}"])
+        if isinstance(self.head, Logits):
+            return "\n".join([*lines, f"logits = {text_of(self.head, (self.result,))}"])
+        assert self.facts.pooling is not None
+        lines.append(f"pooled = {self.facts.pooling.kind}({self.result})")
+        lines += [f"pooled = {text_of(part, ('pooled',))}" for part in self.head.parts]
+        return "\n".join([*lines, *(["pooled = normalised(pooled)"] if self.head.normalised else [])])
 
     def _weights(self) -> Iterator[Weight]:
         for op in self.ops:

@@ -48,6 +48,8 @@ class Workload:
 
     def check_fits(self, info: EngineInfo) -> None:
         """Refuse what this engine would not run in one batch. Raises UsageError."""
+        if info.pooling is not None:
+            raise UsageError(f"what generates is profiled, and this model is served for the task {info.pooling.task}")
         self._check_length(info.max_model_len)
         blocks = self.batch * sequence_blocks(info.groups, self.prompt_len + self.output_len, info.block_size)
         if blocks > info.num_blocks - 1:

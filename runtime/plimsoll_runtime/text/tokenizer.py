@@ -93,15 +93,34 @@ class Tokenizer:
 
         The library's batch interface is used because it alone lets other threads run meanwhile.
         """
+        return list(self._encoded([text], add_special_tokens=add_special_tokens)[0].ids)
+
+    def encode_cut(self, text: str, pair: str | None = None, *, most: int | None = None) -> tuple[list[int], int]:
+        """Token ids of a text, or of two as one, with special tokens; and where the second text begins, by its types.
+
+        At most so many: the end of the text is cut off, of two that of the second. Raises TextError, also where the
+        rest is too long alone.
+        """
+        single = pair is None
+        parts = self._encoded([text] if pair is None else [text, pair], add_special_tokens=False)
+        if most is not None:
+            beside = self._backend.num_special_tokens_to_add(is_pair=not single)
+            beside += 0 if single else len(parts[0].ids)
+            if most <= beside:
+                raise TextError(f"{beside} tokens are there beside what is cut, and {most} are to be left")
+            parts[-1].truncate(most - beside)
+        whole = self._backend.post_process(*parts, add_special_tokens=True)
+        return list(whole.ids), 0 if single or 1 not in whole.type_ids else whole.type_ids.index(1)
+
+    def _encoded(self, texts: list[str], *, add_special_tokens: bool) -> list[tokenizers.Encoding]:
         try:
-            encoding = self._backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0]
+            return self._backend.encode_batch_fast(texts, add_special_tokens=add_special_tokens)
         except (UnicodeEncodeError, TypeError) as error:
             raise TextError("the text holds a lone surrogate, which is not a character") from error
         except BaseException as error:
             if not isinstance(error, Exception) and type(error).__module__ != _PANIC_MODULE:
                 raise
             raise TextError(f"the model's tokenizer cannot encode the text: {error}") from error
-        return list(encoding.ids)
 
     def decode(self, ids: Iterable[int], *, skip_special_tokens: bool = True) -> str:
         """The text of all ids. Bytes that are not UTF-8 become U+FFFD, one for each part of a character."""

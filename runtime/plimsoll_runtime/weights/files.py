@@ -18,6 +18,10 @@ LARGEST_TOKENIZER = 2**29
 CONVERTED = "converted_by"
 """In a config: who changed how some tensors lie. Without it they lie as Transformers saves them."""
 LLAMA_CPP = "llama.cpp"
+YES_OR_NO = "classifier_from_token"
+"""In a config, as vLLM has it: the tokens whose logits are a reranker's score, the one that says no first."""
+PARTS = "sentence_transformers_files"
+"""In a config: what sentence-transformers keeps beside the model (see `modules.described_modules`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +31,8 @@ class ModelFiles:
     `config` is what config.json says (translated from the metadata for GGUF: same keys, same meaning), so that
     model families read one vocabulary. `weights` are the tensor files in order. `chat_template` and `chat_stop`
     are set where the files carry no template that works (a base model of ours): a Jinja template and the strings
-    that end a chat answer. `trusted`: whether code that lies beside the weights may run.
+    that end a chat answer. `trusted`: whether code that lies beside the weights may run. `modules`: files of modules
+    that follow the model, by the folders that these lie in.
     """
 
     name: str
@@ -39,6 +44,7 @@ class ModelFiles:
     chat_template: str | None = None
     chat_stop: tuple[str, ...] = ()
     trusted: bool = False
+    modules: Mapping[str, Path] = field(default_factory=dict)
 
     @property
     def eos_token_ids(self) -> tuple[int, ...]:

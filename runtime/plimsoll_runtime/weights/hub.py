@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -9,13 +10,18 @@ from functools import partial
 from pathlib import Path
 
 from plimsoll_runtime.errors import SourceError
+from plimsoll_runtime.weights.files import check_size
 from plimsoll_runtime.weights.gguf.choice import choose_gguf
+from plimsoll_runtime.weights.modules import DENSE_WEIGHTS, MODULES, module_paths
 
 PATTERNS = ["*.safetensors", "*.json", "*.jinja", "tokenizer.model", "*.txt"]
 CODE = "*.py"
 """What else is wanted where the model's own code may run."""
 IGNORED = ["*/*", "consolidated*.safetensors"]
 """Folders (other formats of the same weights), and the copy of the weights that Mistral's models carry."""
+
+OF_MODULES = ("config.json", DENSE_WEIGHTS)
+"""What is wanted of the folders that sentence-transformers' modules have for themselves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +68,8 @@ def fetch_snapshot(
     with _errors_of(name, model_id, revision, access):
         if file is None:
             found = Path(str(download(allow_patterns=list(patterns), ignore_patterns=IGNORED)))
+            if folders := _modules_of(found):
+                download(allow_patterns=[f"{each}/{name}" for each in folders for name in OF_MODULES])
             if "*.safetensors" not in patterns or any(found.glob("*.safetensors")):
                 return found
         listed = _gguf_files(model_id, revision, token, download)
@@ -69,6 +77,18 @@ def fetch_snapshot(
             return found
         chosen = choose_gguf(name, listed, file)
         return Path(str(download(allow_patterns=list(chosen)))) / chosen[0]
+
+
+def _modules_of(snapshot: Path) -> list[str]:
+    """The folders that its modules.json names; none where there is no such file, or none that is JSON."""
+    path = snapshot / MODULES
+    if not path.is_file():
+        return []
+    check_size(path)
+    try:
+        return module_paths(json.loads(path.read_text()))
+    except (OSError, ValueError, RecursionError):
+        return []  # whoever reads the folder says what is wrong with it
 
 
 def _gguf_files(

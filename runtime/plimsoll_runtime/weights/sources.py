@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -12,11 +12,12 @@ from typing import Any
 from plimsoll_runtime.errors import ModelError, SourceError
 from plimsoll_runtime.progress import Progress, silent
 from plimsoll_runtime.weights.demo import fetch_demo, find_demo
-from plimsoll_runtime.weights.files import ModelFiles, check_size
+from plimsoll_runtime.weights.files import PARTS, ModelFiles, check_size
 from plimsoll_runtime.weights.gguf.choice import shards_of
 from plimsoll_runtime.weights.gguf.config import translate
 from plimsoll_runtime.weights.gguf.metadata import ROPE_FACTORS, read_floats, read_metadata
 from plimsoll_runtime.weights.hub import CODE, PATTERNS, Access, fetch_snapshot
+from plimsoll_runtime.weights.modules import DENSE_WEIGHTS, described_modules
 
 Fetch = Callable[[str, str | None, Access | None, str | None], Path]
 """Like `fetch_snapshot`."""
@@ -105,6 +106,9 @@ def resolve_config(model: str, revision: str | None = None, progress: Progress |
 def open_folder(root: Path, name: str) -> ModelFiles:
     """A folder as Transformers saves it: config.json beside safetensors, single or with an index."""
     config = _read_json(root / "config.json", needed=True)
+    modules = described_modules(root, _read_any)
+    if modules is not None:
+        config = {**config, PARTS: modules}
     index = root / INDEX
     weights = _shards(index) if index.is_file() else (root / "model.safetensors",)
     if missing := [w.name for w in weights if not w.is_file()]:
@@ -116,7 +120,15 @@ def open_folder(root: Path, name: str) -> ModelFiles:
         config=_with_quantisation(root, config),
         weights=weights,
         generation_config=_read_json(root / "generation_config.json"),
+        modules=_module_weights(root, modules or {}),
     )
+
+
+def _module_weights(root: Path, modules: Mapping[str, Any]) -> dict[str, Path]:
+    """The files of modules that have some of their own, by the folders that these lie in."""
+    paths = [str(module["path"]) for module in modules.get("modules", ()) if module["path"]]
+    files = {path: root / path / DENSE_WEIGHTS for path in paths}
+    return {path: file for path, file in files.items() if file.is_file()}
 
 
 def _with_quantisation(root: Path, config: dict[str, Any]) -> dict[str, Any]:
@@ -153,17 +165,22 @@ def open_gguf(path: Path) -> ModelFiles:
 
 
 def _read_json(path: Path, *, needed: bool = False) -> dict[str, Any]:
+    if needed and not path.is_file():
+        raise ModelError(f"{path.parent} has no {path.name}, so it is no model folder")
+    values = _read_any(path)
+    if not isinstance(values, dict):
+        raise ModelError(f"{path} holds no JSON object")
+    return values
+
+
+def _read_any(path: Path) -> Any:
+    """What a file says; an empty object where it is not there."""
     if not path.is_file():
-        if needed:
-            raise ModelError(f"{path.parent} has no {path.name}, so it is no model folder")
         return {}
     check_size(path)
     try:
-        values = json.loads(path.read_text())
+        return json.loads(path.read_text())
     except OSError as error:
         raise SourceError(f"{path} cannot be read: {error}") from error
     except (ValueError, RecursionError) as error:
         raise ModelError(f"{path} is not JSON: {error}") from error
-    if not isinstance(values, dict):
-        raise ModelError(f"{path} holds no JSON object")
-    return values

@@ -32,6 +32,29 @@ def open_tensors(files: ModelFiles, wanted: Iterable[str]) -> TensorSource:
     from plimsoll_runtime.weights.quantised.tensors import QuantisedTensors
     from plimsoll_runtime.weights.safetensors_files import FLOATS, NARROW, SafetensorsFiles
 
+    found: TensorSource
     if (quantisation := quantisation_of(files.config)) is not None:
-        return QuantisedTensors(SafetensorsFiles(files.weights, FLOATS | NARROW), quantisation)
-    return SafetensorsFiles(files.weights)
+        found = QuantisedTensors(SafetensorsFiles(files.weights, FLOATS | NARROW), quantisation)
+    else:
+        found = SafetensorsFiles(files.weights)
+    if not files.modules:
+        return found
+    return JoinedTensors(found, {folder: SafetensorsFiles([file]) for folder, file in files.modules.items()})
+
+
+class JoinedTensors:
+    """A model's tensors, and those of modules that follow it, whose names begin with their folders'."""
+
+    def __init__(self, model: TensorSource, modules: Mapping[str, TensorSource]) -> None:
+        self._model = model
+        self._places = {
+            f"{folder}.{name}": (source, name) for folder, source in modules.items() for name in source.shapes
+        }
+        self.shapes = {**model.shapes, **{new: source.shapes[old] for new, (source, old) in self._places.items()}}
+
+    def stored(self, name: str) -> StoredTensor:
+        """See TensorSource."""
+        if name not in self._places:
+            return self._model.stored(name)
+        source, own = self._places[name]
+        return source.stored(own)

@@ -4,13 +4,14 @@ import asyncio
 import json
 import math
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import httpx
+import msgspec
 import numpy as np
 import openai
 import pytest
@@ -34,6 +35,7 @@ from plimsoll_runtime.engine.messages import (
     TierStats,
     Vocabulary,
 )
+from plimsoll_runtime.engine.pooling import PoolingInfo
 from plimsoll_runtime.engine.scores import pack
 from plimsoll_runtime.errors import EngineDeadError, UsageError
 from plimsoll_runtime.text.spelling import byte_of_character
@@ -283,6 +285,27 @@ class FakeEngine:
         )
 
 
+class PoolingEngine(FakeEngine):
+    """Answers every request with a vector, after one step: see `numbers`."""
+
+    def __init__(self, pooling: PoolingInfo) -> None:
+        super().__init__()
+        self.info = msgspec.structs.replace(self.info, pooling=pooling)
+
+    def _tokens(self, request: AddRequest) -> list[int]:
+        return [0]
+
+    def _output(self, request: AddRequest, turn: int, token_id: int, last: bool) -> RequestOutput:
+        assert self.info.pooling is not None
+        made = self.numbers(list(request.prompt_token_ids))[: max(2, self.info.pooling.size)]
+        vector = np.array(made, np.float32).tobytes()
+        return RequestOutput(request.request_id, finish_reason="stop", cached_tokens=1, vector=vector)
+
+    def numbers(self, ids: list[int]) -> list[float]:
+        """What comes of a prompt: how long it is, and its ends. All of them are numbers that a float32 has."""
+        return [len(ids) / 64, ids[0] / 256, ids[-1] / 256, 1.0]
+
+
 def entry(token_id: int, count: int) -> LogprobEntry:
     """A log probability that tells its token; the first alternative is the token itself, then its neighbours."""
     top = [((token_id + step) % 256, -0.01 * token_id - step) for step in range(count)]
@@ -318,10 +341,14 @@ Load = Callable[[ServerConfig, ServerState], Awaitable[ServedModel]]
 
 @asynccontextmanager
 async def running_server(
-    tokenizer: Tokenizer, load: Load | None = None, termination_log: Path | None = None, **options: object
+    tokenizer: Tokenizer,
+    load: Load | None = None,
+    termination_log: Path | None = None,
+    pooling: PoolingInfo | None = None,
+    **options: object,
 ) -> AsyncIterator[Running]:
-    """A whole server with a fake engine; `options` are ServerConfig's."""
-    engine = FakeEngine()
+    """A whole server with a fake engine, which gives vectors where `pooling` says so; `options` are ServerConfig's."""
+    engine = FakeEngine() if pooling is None else PoolingEngine(pooling)
 
     async def loaded(config: ServerConfig, _state: ServerState) -> ServedModel:
         room = Room(config.max_waiting, config.max_waiting_tokens)
@@ -383,6 +410,13 @@ async def fresh(tokenizer: Tokenizer) -> AsyncIterator[Running]:
     """A server for one test, which may end it."""
     async with running_server(tokenizer) as server:
         yield server
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def keep_server(tokenizer: Tokenizer) -> AsyncIterator[Callable[..., Awaitable[Running]]]:
+    """For servers that a module keeps: `await keep_server(pooling=info)`."""
+    async with AsyncExitStack() as stack:
+        yield lambda **options: stack.enter_async_context(running_server(tokenizer, **options))
 
 
 @pytest.fixture

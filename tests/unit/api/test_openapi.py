@@ -23,6 +23,7 @@ from plimsoll_runtime.api.responses.items import taken
 from plimsoll_runtime.api.responses.translate import chat_of as chat_of_response
 from plimsoll_runtime.api.schemas.chat import ChatRequest
 from plimsoll_runtime.api.schemas.messages import Conversation
+from plimsoll_runtime.api.schemas.pooling import PoolingFields
 from plimsoll_runtime.api.schemas.response_request import ResponseRequest
 from plimsoll_runtime.api.state import ServerState
 
@@ -185,9 +186,23 @@ FIELDS = [
     if operation.request is not None
     for field in [*operation.request.model_fields, "unknown"]
 ]
-BODIES: dict[str, dict[str, Any]] = dict(reversed(ASKED)) | {
+POOLED: dict[str, dict[str, Any]] = {
+    "/v1/embeddings": {"model": "fake", "input": ["a", [1, 2]]},
+    "/v1/score": {"model": "fake", "text_1": "a", "text_2": ["b", "c"]},
+    "/v1/rerank": {"model": "fake", "query": "a", "documents": ["b", {"text": "c"}]},
+    "/v2/rerank": {"model": "fake", "query": "a", "documents": ["b"]},
+    "/v1/classify": {"model": "fake", "input": ["a", ["b", "c"]]},
+}
+"""What is asked of models that generate nothing; `test_pooling` has their answers."""
+BODIES: dict[str, dict[str, Any]] = (dict(reversed(ASKED)) | POOLED) | {
     "/v1/batches": {"input_file_id": "file-1", "endpoint": "/v1/completions", "completion_window": "24h"}
 }
+
+
+@pytest.mark.parametrize("path", POOLED)
+def test_what_generates_nothing_is_asked_as_described(path: str) -> None:
+    assert is_valid(path, POOLED[path])
+    accept(next(o.request for o in OPERATIONS if o.path == path), POOLED[path])
 
 
 @settings(max_examples=500, deadline=None)
@@ -213,6 +228,8 @@ def accept(schema: Any, body: dict[str, Any]) -> None:
     if hasattr(request, "sampling_params"):
         request.check()
         request.sampling_params(max_tokens=request.token_limit or 1, logprobs=None, prompt_logprobs=None)
+    if isinstance(request, PoolingFields):
+        request.params()
     for index, message in enumerate(getattr(request, "messages", None) or ()):
         message.rendered(f"messages[{index}]")
 

@@ -17,10 +17,14 @@ from typing import Any, Literal
 import agents
 import httpx
 import jsonschema
+import numpy as np
 import openai
 import psutil
 import pytest
+from model_support.pooled import ENCODERS, add_modules, build, save, texts
 from pydantic import BaseModel, ConfigDict
+
+from plimsoll_runtime import LLM
 
 BROKEN = 263
 """A token whose embedding is not a number: whoever has it in the prompt has no logits."""
@@ -103,6 +107,22 @@ def ask(served: Served, tokens: int, answers: int = 1) -> Any:
         stream=True,
         extra_body={"ignore_eos": True, "skip_special_tokens": False},
     )
+
+
+def test_vectors_come_from_the_same_server(serve: Callable[..., Served], tmp_path: Path) -> None:
+    """By OpenAI's own client, which asks for base64; what would generate is told where to ask."""
+    save(build(ENCODERS[0]), tmp_path)
+    add_modules(tmp_path, ENCODERS[0], 48)
+    asked = texts(40, 100)
+    with LLM(str(tmp_path), dtype="float32", threads=1) as llm:
+        expected = llm.embed(asked)
+    served = serve("--dtype", "float32", model=tmp_path)
+    answer = served.client.embeddings.create(model="tiny", input=asked)
+    assert np.abs(np.array([each.embedding for each in answer.data]) - expected).max() < 1e-6
+    with pytest.raises(openai.BadRequestError, match=r"served for the task 'embed'.*/v1/embeddings"):
+        served.client.completions.create(model="tiny", prompt="a")
+    served.process.terminate()
+    assert served.end() == 0
 
 
 def test_a_drain_ends_with_every_answer_whole(serve: Callable[..., Served]) -> None:

@@ -38,6 +38,7 @@ def test_families_are_listed_with_their_types(capsys: pytest.CaptureFixture[str]
     assert rows[0] == ["ARCHITECTURE", "MODEL", "TYPE", "GGUF"]
     assert ["Gemma3ForCausalLM", "gemma3_text", "gemma3"] in rows
     assert ["OPTForCausalLM", "opt", "-"] in rows
+    assert ["ModernBertModel", "modernbert", "-"] in rows
 
 
 def test_layers_that_are_alike_are_shown_once(folder: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -85,3 +86,20 @@ def test_an_unknown_architecture_is_refused_with_those_that_are_known(
     (tmp_path / "model.safetensors").touch()
     assert main(["models", "show", str(tmp_path)]) != 0
     assert "T5EncoderModel is not supported; known are ArceeForCausalLM" in capsys.readouterr().err
+
+
+def test_a_model_that_generates_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    said = {"type_vocab_size": 2, "max_position_embeddings": 512, "num_key_value_heads": None, "head_dim": None}
+    config = {**CONFIG, **said, "architectures": ["BertForSequenceClassification"], "model_type": "bert"}
+    (tmp_path / "config.json").write_text(json.dumps({**config, "num_labels": 3}))
+    (tmp_path / "model.safetensors").touch()
+    assert main(["models", "show", str(tmp_path)]) == 0
+    assert capsys.readouterr().out.splitlines()[-5:-2] == [
+        "pooled = first(x)",
+        "pooled = project(pooled, bert.pooler.dense.weight, bert.pooler.dense.bias, activation=tanh)",
+        "pooled = project(pooled, classifier.weight, classifier.bias)",
+    ]
+    assert main(["models", "fit", "--max-batch-tokens", "1", str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    assert "512 tokens, 128 sequences: at most" in out
+    assert "KV cache" not in out

@@ -194,6 +194,24 @@ async def test_a_body_at_the_limit_passes(world: World, ok: Behaviour) -> None:
     assert upstream.requests[0].body == body
 
 
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/embeddings", {"input": ["a"]}),
+        ("/v1/score", {"text_1": "a", "text_2": ["b"]}),
+        ("/v1/rerank", {"query": "a", "documents": ["b"]}),
+        ("/v2/rerank", {"query": "a", "documents": ["b"]}),
+        ("/v1/classify", {"input": "a"}),
+    ],
+)
+async def test_what_generates_nothing_passes(world: World, ok: Behaviour, path: str, body: dict[str, object]) -> None:
+    upstream = await world.model(ok)
+    async with world.post({"model": "m", **body}, path) as response:
+        assert (response.status, await response.json()) == (200, {"ok": True})
+    assert upstream.requests[0].line == f"POST {path} HTTP/1.1"
+    assert json.loads(upstream.requests[0].body) == {"model": "m", **body}
+
+
 async def test_compressed_requests_are_refused(world: World, ok: Behaviour) -> None:
     await world.model(ok)
     async with world.post(headers={"content-encoding": "gzip"}) as response:

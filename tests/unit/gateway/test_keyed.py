@@ -230,6 +230,17 @@ async def test_tokens_are_reserved_and_corrected_by_what_the_answer_tells(keyed:
     assert await keyed.metric('plimsoll_gateway_key_tokens_total{key="t"}') == 300
 
 
+async def test_what_generates_nothing_is_reserved_by_its_texts_alone(keyed: Any, keys: Keys, ok: Behaviour) -> None:
+    await keyed.model(ok)
+    keys.add("e", tokensPerMinute=100)
+    keyed.refresh()
+    for path, texts in (("/v1/embeddings", "input"), ("/v1/rerank", "documents"), ("/v1/score", "text_2")):
+        for size, status in ((40, 200), (4000, 429)):
+            body = {"model": "m", texts: ["x" * size]}
+            async with keyed.post(body, path, headers=keys.header("e")) as response:
+                assert response.status == status, path
+
+
 async def test_requests_under_way_are_counted_until_they_end_or_their_clients_go(keyed: World, keys: Keys) -> None:
     arrived: asyncio.Queue[Request] = asyncio.Queue()
     await keyed.model(arrived.put)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from builders import make_core
 
 from plimsoll_runtime.engine.config import EngineConfig
+from plimsoll_runtime.engine.pooling import PoolingInfo
 from plimsoll_runtime.errors import UsageError
 from plimsoll_runtime.profiling.workload import WORKLOADS, Workload
 
@@ -84,3 +86,6 @@ def test_a_loaded_engine_refuses_what_it_cannot_hold_at_once() -> None:
         Workload("uniform", 4, 11, 6).check_fits(info)
     with pytest.raises(UsageError, match="33 tokens, but a sequence may have 32"):
         Workload("uniform", 1, 30, 3).check_fits(info)
+    pooled = msgspec.structs.replace(info, pooling=PoolingInfo("embed", 4))
+    with pytest.raises(UsageError, match="what generates is profiled, and this model is served for the task embed"):
+        Workload("uniform", 1, 10, 3).check_fits(pooled)

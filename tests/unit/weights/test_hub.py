@@ -5,6 +5,7 @@ The library reads HF_ENDPOINT, HF_HUB_OFFLINE and the rest once, when it is impo
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -72,6 +73,21 @@ def test_a_model_is_fetched_once_and_then_found_without_the_hub(hub: Hub, tmp_pa
     assert fetch(hub, tmp_path, "org/model", HF_HUB_OFFLINE="1") == found[:1]
     assert hub.asked == []
     assert fetch(hub, tmp_path, "org/model", HF_ENDPOINT="http://127.0.0.1:9") == found[:1]
+
+
+def test_modules_that_follow_a_model_are_fetched_with_it(hub: Hub, tmp_path: Path) -> None:
+    rows = [{"type": "a.Transformer", "path": ""}, {"type": "a.Pooling", "path": "1_Pooling"}, {"path": "../up"}]
+    hub.files = {
+        **hub.files,
+        "modules.json": json.dumps(rows).encode(),
+        "1_Pooling/config.json": b"{}",
+        "1_Pooling/pytorch_model.bin": b"not read",
+    }
+    fetch(hub, tmp_path, "hf://org/model")
+    root = tmp_path / "hub" / "models--org--model" / "snapshots" / MAIN
+    found = {str(p.relative_to(root)) for p in root.rglob("*") if p.is_file()}
+    assert found >= {"modules.json", "1_Pooling/config.json"}
+    assert not found & {"1_Pooling/pytorch_model.bin", "onnx/config.json"}
 
 
 def test_revisions(hub: Hub, tmp_path: Path) -> None:

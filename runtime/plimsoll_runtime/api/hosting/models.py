@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 
+from plimsoll_runtime.api.abilities import task_of
 from plimsoll_runtime.api.errors import RETRY_AFTER, ApiError
 from plimsoll_runtime.api.hosting.options import server_options
 from plimsoll_runtime.api.hosting.refusals import as_api_errors, tokenizer_failed
@@ -91,10 +92,11 @@ class HostModels:
         views = []
         for name, placement in sorted(self._placements.items()):
             served = placement.served
-            length = None if served is None else longest_sequence(served.engine.info)
+            info = None if served is None else served.engine.info
+            length, task = (None, None) if info is None else (longest_sequence(info), task_of(info))
             stats = None if served is None or served.engine.failure is not None else served.engine.stats
             state = states.get(name)
-            views.append(ModelView(placement.names, placement.created, length, placement.room, stats, state))
+            views.append(ModelView(placement.names, placement.created, length, placement.room, stats, state, task))
         return views
 
     def check(self) -> None:

@@ -15,7 +15,7 @@ MAX_PROMPTS = 2048
 Prompt = str | list[int]
 _TOKENS = {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": COUNT_LIMIT}}
 _TEXT_OR_TOKENS = {"anyOf": [{"type": "string"}, _TOKENS]}
-_PROMPTS = {
+PROMPTS = {
     "anyOf": [
         {"type": "string"},
         {**_TOKENS, "minItems": 1},
@@ -51,7 +51,7 @@ def _is_token(value: Any) -> bool:
 class CompletionRequest(SamplingFields):
     """OpenAI's legacy completion request, with our additions."""
 
-    prompt: Annotated[Any, BeforeValidator(prompts), WithJsonSchema(_PROMPTS)]
+    prompt: Annotated[Any, BeforeValidator(prompts), WithJsonSchema(PROMPTS)]
     echo: bool | None = None
     logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
     best_of: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None

@@ -34,6 +34,7 @@ class Target:
     the tokens of a block.
 
     `unfused`: why the kernels that compute a whole step do not compute the model's, None if they do.
+    `whole`: shapes of layers that see prompts from both ends; then there are no others.
     """
 
     device: torch.device
@@ -41,6 +42,7 @@ class Target:
     shapes: Sequence[AttentionShape]
     block_size: int
     unfused: str | None = None
+    whole: Sequence[AttentionShape] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,6 +39,7 @@ from plimsoll_runtime.execution.attention.trial import (
     measure,
     small_steps,
 )
+from plimsoll_runtime.execution.attention.whole import WholePrompts
 from plimsoll_runtime.hardware import device_name
 from plimsoll_runtime.weights.cache import cache_root
 
@@ -69,11 +70,14 @@ def select(name: str, target: Target) -> type[AttentionBackend]:
 def candidates(name: str, target: Target) -> Sequence[type[AttentionBackend]]:
     """What `select` says, then who takes its place where it fails while it serves: nobody, for one that was asked for.
 
-    Where no layer attends it is the one that does nothing, whichever is asked for.
+    Where no layer attends it is the one that does nothing, whichever is asked for, and where layers see whole prompts
+    the one that can do that.
     Raises UsageError as `select` does.
     """
     if name != "auto" and name not in ENTRIES:
         raise UsageError(f"--attention-backend {name} is unknown; choose auto, {', '.join(ENTRIES)}")
+    if target.whole:
+        return [WholePrompts]
     if not target.shapes:
         return [NoAttention]
     if name == "auto":

@@ -1,4 +1,7 @@
-"""Gemma 3 (text): windows on five layers of six with a rope of their own, four norms a layer, norms over heads."""
+"""Gemma 3 (text): windows on five layers of six with a rope of their own, four norms a layer, norms over heads.
+
+EmbeddingGemma is one whose layers see prompts from both ends, with windows half as wide to either side.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +44,6 @@ def describe(values: Mapping[str, Any]) -> DecoderSpec:
     config.refuse_unless(
         hidden_activation="gelu_pytorch_tanh",
         hidden_act="gelu_pytorch_tanh",
-        use_bidirectional_attention=False,
         attn_logit_softcapping=0.0,
     )
     heads, kv_heads, head_dim = config.heads()
@@ -55,8 +57,10 @@ def describe(values: Mapping[str, Any]) -> DecoderSpec:
     if not scalar:
         raise ModelError("config.json: query_pre_attn_scalar is 0")
     scale = scalar**-0.5
-    full = AttentionShape(heads, kv_heads, head_dim, scale)
-    shapes = {"full_attention": full, "sliding_attention": replace(full, window=config.get("sliding_window", int))}
+    whole = config.get("use_bidirectional_attention", bool, default=False)
+    window = config.get("sliding_window", int)
+    full = AttentionShape(heads, kv_heads, head_dim, scale, whole=whole)
+    shapes = {"full_attention": full, "sliding_attention": replace(full, window=window // 2 + 1 if whole else window)}
     ropes = {
         "full_attention": config.rope_of_type("full_attention", head_dim, GLOBAL_THETA),
         "sliding_attention": config.rope_of_type(

@@ -66,6 +66,9 @@ def attended(
 
 def seen(shape: AttentionShape, spans: Sequence[tuple[int, int]]) -> tuple[int, int]:
     """Of rows at positions (first, end) of each sequence: tokens that any of them sees, and pairs of row and token."""
+    if shape.whole:
+        counts = [end - start for start, end in spans]
+        return sum(counts), sum(n * min(n, n if shape.window is None else 2 * shape.window - 1) for n in counts)
     read = sum(end - shape.first_seen(start) for start, end in spans)
     return read, sum(_seen(shape, end) - _seen(shape, start) for start, end in spans)
 

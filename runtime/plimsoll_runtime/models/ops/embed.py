@@ -19,19 +19,21 @@ from plimsoll_runtime.models.ops.weight import Weight
 class Embed:
     """x = table[tokens] x scale, the scale rounded to the dtype of the run. `table` [vocab, hidden].
 
-    `partial`: tokens for which the table has no row have its first.
+    `partial`: tokens for which the table has no row have its first. `texts` [texts, hidden]: a row of it is added for
+    each text of a prompt; token ids of the second text are larger by the whole vocabulary, those of a third by twice.
     """
 
     table: Weight
     writes: Values
     scale: float | None = None
     partial: bool = False
+    texts: Weight | None = None
     kind: OpKind = OpKind.EMBED
     reads: Values = ()
 
     def weights(self) -> tuple[Weight, ...]:
         """See Op."""
-        return (self.table,)
+        return (self.table,) if self.texts is None else (self.table, self.texts)
 
     def cost(self, rows: StepRows, size: int) -> OpCost:
         """See Op."""
@@ -44,6 +46,8 @@ class Embed:
     def compiled(self, weights: Weights) -> Run:
         """See Op."""
         table = weights.read(self.table, keep=True)
+        if self.texts is not None:
+            return self._with_texts(table, weights.read(self.texts, keep=True))
         scale = None if self.scale is None else rounded(self.scale, table.dtype)
         beyond = len(table) if self.partial else None
 
@@ -51,6 +55,16 @@ class Embed:
             tokens = step.token_ids
             rows = functional.embedding(tokens if beyond is None else tokens * (tokens < beyond), table)
             return rows if scale is None else rows * scale
+
+        return run
+
+    @staticmethod
+    def _with_texts(table: Tensor, texts: Tensor) -> Run:
+        vocab = table.shape[0]
+
+        def run(step: Step) -> Tensor:
+            text = step.token_ids // vocab
+            return functional.embedding(step.token_ids - vocab * text, table) + functional.embedding(text, texts)
 
         return run
 

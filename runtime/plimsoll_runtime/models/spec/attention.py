@@ -28,6 +28,7 @@ class AttentionShape:
     - `chunk`: a query sees the tokens from the last multiple of it on.
     - `sinks`: attention is called with a score of each head whose value is zero (Xiao et al., 2024).
     - `latent`: a token's keys are its values as well, and are kept once.
+    - `whole`: a query sees what follows it as well, all tokens less than `window` away. Nothing is kept of the layer.
     """
 
     heads: int
@@ -40,6 +41,7 @@ class AttentionShape:
     alibi: Alibi | None = None
     sinks: bool = False
     latent: bool = False
+    whole: bool = False
 
     def __post_init__(self) -> None:
         if self.alibi is not None and len(self.alibi.slopes) != self.heads:

@@ -18,12 +18,14 @@ class Embedding:
 
     - `scale`: they are multiplied by it, rounded to the dtype that the model runs in.
     - `positions`: rows of a table of positions that is added; the first position's row is `first_position`.
+    - `texts`: rows of a table that is added, one for each of the texts that a prompt may hold; then there is no scale.
     - `norm`: of what comes of it.
     """
 
     scale: float | None = None
     positions: int | None = None
     first_position: int = 0
+    texts: int = 0
     norm: Norm | None = None
 
 
@@ -39,7 +41,9 @@ class Head:
 
 @dataclass(frozen=True, slots=True)
 class DecoderSpec:
-    """A decoder-only transformer. Whatever computes it is made from its program (`models/program.py`).
+    """A decoder-only transformer, or an encoder-only one, whose layers see `whole` prompts.
+
+    Whatever computes it is made from its program (`models/program.py`).
 
     `is_part`: its files are of a larger model, whose other tensors are not read. `inputs`, `altup`: what layers have
     beside one row of hidden states.

@@ -22,6 +22,7 @@ class LayerSpec:
 
     - `norm`: the kind of all norms over hidden states.
     - `before`, `after`: whether there is one before the mixer and the MLP, and one of what they give.
+    - `bare_mixer`: there is none before the mixer.
     - `scale`: what both add is multiplied by it.
     - `laurel`: what the mixer reads, plus a product of it of this rank, is added beside what the mixer gives, and the
       sum divided by the root of 2. Only in a sequential layer with both.
@@ -37,3 +38,4 @@ class LayerSpec:
     scale: float = 1.0
     laurel: int | None = None
     scalar: bool = False
+    bare_mixer: bool = False

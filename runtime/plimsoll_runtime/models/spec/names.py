@@ -128,6 +128,7 @@ class Names:
 
     embedding: str = "model.embed_tokens"
     positions: str = ""
+    texts: str = ""
     embedding_norm: str = ""
     layer: str = "model.layers.{}"
     query_key_value: tuple[str, ...] = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")

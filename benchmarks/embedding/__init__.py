@@ -1,0 +1,1 @@
+"""Vectors of mixed texts, beside sentence-transformers and the machine's limit."""

@@ -1,0 +1,66 @@
+"""BERT (Devlin et al., 2019): learned positions, a row for each of two texts, norms behind the sums."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from plimsoll_runtime.models.families.encoders import (
+    HEADS_OF_TRAINING,
+    absolute_alone,
+    bert_head,
+    layer_norm,
+    norms_behind,
+)
+from plimsoll_runtime.models.families.reading import Config
+from plimsoll_runtime.models.spec.decoder import DecoderSpec, Embedding
+from plimsoll_runtime.models.spec.feed_forward import PlainMlp
+from plimsoll_runtime.models.spec.names import Names
+from plimsoll_runtime.models.spec.pooling import Pooling
+
+DEFAULTS = {"vocab_size": 30_522, "max_position_embeddings": 512, "type_vocab_size": 2, "hidden_act": "gelu"}
+"""What a field that is missing means."""
+PREFIX = "bert"
+
+
+def describe(values: Mapping[str, Any]) -> DecoderSpec:
+    """BertModel."""
+    config = Config({**DEFAULTS, **values})
+    positions = config.get("max_position_embeddings", int)
+    return with_positions("BertModel", config, PREFIX, first=0, max_positions=positions)
+
+
+def head(values: Mapping[str, Any], labels: int) -> Pooling:
+    """BertForSequenceClassification."""
+    return bert_head(Config(values), PREFIX, labels)
+
+
+def with_positions(architecture: str, config: Config, prefix: str, *, first: int, max_positions: int) -> DecoderSpec:
+    """BERT by another name, whose first position has the row `first` of its table."""
+    absolute_alone(config)
+    embedding = Embedding(
+        positions=config.get("max_position_embeddings", int),
+        first_position=first,
+        texts=config.get("type_vocab_size", int),
+        norm=layer_norm(config),
+    )
+    mlp = PlainMlp(config.get("intermediate_size", int), config.activation("hidden_act"), bias=True)
+    return norms_behind(architecture, config, mlp, embedding, names_of(prefix), max_positions=max_positions)
+
+
+def names_of(prefix: str) -> Names:
+    """BERT's tensors, whose names begin with that of the model."""
+    return Names(
+        embedding=f"{prefix}.embeddings.word_embeddings",
+        positions=f"{prefix}.embeddings.position_embeddings",
+        texts=f"{prefix}.embeddings.token_type_embeddings",
+        embedding_norm=f"{prefix}.embeddings.LayerNorm",
+        layer=f"{prefix}.encoder.layer.{{}}",
+        query_key_value=("attention.self.query", "attention.self.key", "attention.self.value"),
+        output="attention.output.dense",
+        gate_up=("intermediate.dense",),
+        down="output.dense",
+        norms=("", "attention.output.LayerNorm", "", "output.LayerNorm"),
+        ignored=("embeddings.position_ids", "embeddings.token_type_ids"),
+        beyond=(*HEADS_OF_TRAINING, f"{prefix}.pooler."),
+    )

@@ -1,0 +1,144 @@
+"""What `LLM` does with a model that generates nothing: texts to vectors, scores and labels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from plimsoll_runtime.engine.limits import longest_sequence
+from plimsoll_runtime.engine.messages import EngineInfo, RequestOutput
+from plimsoll_runtime.errors import ModelError, UsageError
+from plimsoll_runtime.text.chat import ChatTemplateError
+from plimsoll_runtime.text.pooled import DOCUMENTS, QUERY, PooledText, PooledTexts
+from plimsoll_runtime.text.tokenizer import TextError, Tokenizer
+from plimsoll_runtime.vectors import (
+    Vector,
+    cut,
+    dimensions_refused,
+    raw_score,
+    scaled,
+    shown_score,
+    similarity,
+    unpacked,
+)
+
+Vectors = NDArray[np.float32]
+"""[texts, size]."""
+
+Run = Callable[[Sequence[PooledText]], list[bytes]]
+"""What came of each text, as an engine sends it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Classification:
+    """The likeliest label of a text, and what each label scores."""
+
+    label: str
+    scores: Mapping[str, float]
+
+
+class VectorProgress:
+    """A request for a vector while it runs."""
+
+    def __init__(self) -> None:
+        self._output: RequestOutput | None = None
+
+    def push(self, output: RequestOutput) -> bool:
+        """Take what came of it: there is one output."""
+        self._output = output
+        return True
+
+    def vector(self) -> bytes:
+        """What came. Raises ModelError where the model could compute none."""
+        if self._output is None or self._output.vector is None:
+            raise ModelError((self._output and self._output.error) or "the engine gave no vector")
+        return self._output.vector
+
+
+class PoolingCalls:
+    """Calls of one model. Raises UsageError for texts that cannot be read."""
+
+    def __init__(self, tokenizer: Tokenizer, info: EngineInfo, run: Run) -> None:
+        assert info.pooling is not None
+        self._info = info.pooling
+        self._texts = PooledTexts(tokenizer, info.pooling)
+        self._longest = longest_sequence(info)
+        self._run = run
+
+    def embed(
+        self, texts: Sequence[str | Sequence[int]], prompt: str | None, dimensions: int | None, *, truncate: bool
+    ) -> Vectors:
+        """See LLM.embed."""
+        if prompt is not None and prompt not in self._info.prompts:
+            raise UsageError(f"the model has no prompt {prompt!r}; it has {', '.join(self._info.prompts) or 'none'}")
+        if reason := dimensions_refused(dimensions, self._info):
+            raise UsageError(reason)
+        most = self._most(truncate)
+        read = [self._single(text, prompt, most) for text in texts]
+        vectors = [cut(each, dimensions, normalised=self._info.normalised) for each in self._vectors(read)]
+        return np.stack(vectors) if vectors else np.empty((0, dimensions or self._info.size), np.float32)
+
+    def score(
+        self, ones: Sequence[str], others: Sequence[str], instruction: str | None, *, truncate: bool
+    ) -> list[float]:
+        """See LLM.score."""
+        if not ones or len(ones) not in (1, len(others)):
+            raise UsageError(f"{len(ones)} texts go with as many others, or one with all, not with {len(others)}")
+        if instruction is not None and not self._texts.takes_instruction:
+            raise UsageError("this model takes no instruction")
+        most = self._most(truncate)
+        if self._info.task == "embed":
+            return self._similarities(ones, others, most)
+        firsts = list(ones) * (len(others) // len(ones))
+        pairs = [self._pair(one, other, instruction, most) for one, other in zip(firsts, others, strict=True)]
+        return [shown_score(raw_score(vector, self._info), self._info) for vector in self._vectors(pairs)]
+
+    def classify(self, texts: Sequence[str | tuple[str, str]], *, truncate: bool) -> list[Classification]:
+        """See LLM.classify."""
+        most = self._most(truncate)
+        read = [
+            self._single(text, None, most) if isinstance(text, str) else self._pair(*text, None, most) for text in texts
+        ]
+        return [self._classified(vector) for vector in self._vectors(read)]
+
+    def _similarities(self, ones: Sequence[str], others: Sequence[str], most: int | None) -> list[float]:
+        query, document = self._texts.role((QUERY,)), self._texts.role(DOCUMENTS)
+        read = [self._single(one, query, most) for one in ones]
+        read += [self._single(other, document, most) for other in others]
+        vectors = self._vectors(read)
+        own, rest = vectors[: len(ones)], vectors[len(ones) :]
+        return [similarity(own[index % len(own)], vector) for index, vector in enumerate(rest)]
+
+    def _classified(self, vector: Vector) -> Classification:
+        scores = scaled(vector, self._info)
+        names = self._info.labels
+        return Classification(names[int(vector.argmax())], dict(zip(names, scores.tolist(), strict=True)))
+
+    def _vectors(self, texts: Sequence[PooledText]) -> list[Vector]:
+        return [unpacked(packed) for packed in self._run(texts)]
+
+    def _most(self, truncate: bool) -> int | None:
+        return self._longest if truncate else None
+
+    def _single(self, text: str | Sequence[int], prompt: str | None, most: int | None) -> PooledText:
+        if not isinstance(text, str):
+            return PooledText(list(text)[:most])
+        with _told():
+            return self._texts.single(text, prompt, most)
+
+    def _pair(self, one: str, other: str, instruction: str | None, most: int | None) -> PooledText:
+        with _told():
+            return self._texts.pair(one, other, instruction, most)
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    """What cannot be encoded or rendered is the caller's to hear."""
+    try:
+        yield
+    except (ChatTemplateError, TextError) as error:
+        raise UsageError(str(error)) from error

@@ -1,0 +1,75 @@
+"""Attention over whole prompts, against a plain sum over what each token sees."""
+
+import pytest
+import torch
+
+from plimsoll_runtime.errors import UsageError
+from plimsoll_runtime.execution.attention import whole
+from plimsoll_runtime.execution.attention.base import AttentionBatch
+from plimsoll_runtime.execution.attention.catalogue import Target
+from plimsoll_runtime.execution.attention.nothing import NoAttention
+from plimsoll_runtime.execution.attention.select import candidates
+from plimsoll_runtime.execution.attention.whole import WholePrompts
+from plimsoll_runtime.execution.kv_cache import KvCache
+from plimsoll_runtime.models.spec.attention import AttentionShape
+
+CPU = torch.device("cpu")
+HEADS, HEAD_DIM = 4, 8
+
+
+def cache_of(*shapes: AttentionShape) -> KvCache:
+    return KvCache((), 2, 16, torch.float32, CPU, whole=shapes)
+
+
+def batch_of(lengths: list[int], contexts: list[int] | None = None) -> AttentionBatch:
+    slots = torch.zeros(sum(lengths), dtype=torch.int64)
+    return AttentionBatch(lengths, contexts or lengths, [[0]] * len(lengths), slots)
+
+
+def expected(shape: AttentionShape, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    """Of one prompt, in float64."""
+    repeats = shape.heads // shape.kv_heads
+    q, k, v = (x.double().transpose(0, 1) for x in (query, key, value))
+    scores = q @ k.repeat_interleave(repeats, 0).transpose(1, 2) * shape.scale
+    if shape.window is not None:
+        positions = torch.arange(len(query))
+        scores = scores.masked_fill((positions[:, None] - positions).abs() >= shape.window, -torch.inf)
+    return (scores.softmax(-1) @ v.repeat_interleave(repeats, 0)).transpose(0, 1)
+
+
+@pytest.mark.parametrize("kv_heads", [HEADS, 2])
+@pytest.mark.parametrize("window", [None, 1, 3, 50])
+def test_each_token_sees_its_prompt(kv_heads: int, window: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(whole, "ROWS", 4)
+    shape = AttentionShape(HEADS, kv_heads, HEAD_DIM, 0.3, window=window, whole=True)
+    lengths = [1, 5, 1, 5, 11, 5, 2]
+    generator = torch.Generator().manual_seed(0)
+    heads = torch.randn(sum(lengths), HEADS + 2 * kv_heads, HEAD_DIM, generator=generator)
+    query, key, value = heads.split([HEADS, kv_heads, kv_heads], dim=1)  # views, as a product leaves them
+    found = WholePrompts(cache_of(shape)).begin(batch_of(lengths))(0, query, key, value)
+    wanted = [
+        expected(shape, *parts)
+        for parts in zip(query.split(lengths), key.split(lengths), value.split(lengths), strict=True)
+    ]
+    assert torch.allclose(found.double(), torch.cat(wanted), atol=1e-6)
+
+
+def test_half_a_prompt_is_refused() -> None:
+    backend = WholePrompts(cache_of(AttentionShape(HEADS, HEADS, HEAD_DIM, 1.0, whole=True)))
+    with pytest.raises(ValueError, match="not in the step as a whole"):
+        backend.begin(batch_of([2], [5]))
+
+
+@pytest.mark.parametrize("shape", [{"softcap": 5.0}, {"chunk": 4}, {"sinks": True}, {"whole": False}])
+def test_what_it_does_not_compute_is_refused(shape: dict[str, object]) -> None:
+    made = AttentionShape(HEADS, HEADS, HEAD_DIM, 1.0, **{"whole": True, **shape})  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="is not computed over whole prompts"):
+        WholePrompts(cache_of(made))
+
+
+def test_it_is_chosen_for_whole_prompts_alone() -> None:
+    shape = AttentionShape(HEADS, HEADS, HEAD_DIM, 1.0, whole=True)
+    assert candidates("auto", Target(CPU, torch.float32, (), 16, None, (shape,))) == [WholePrompts]
+    assert candidates("auto", Target(CPU, torch.float32, (), 16)) == [NoAttention]
+    with pytest.raises(UsageError, match="unknown"):
+        candidates("other", Target(CPU, torch.float32, (), 16, None, (shape,)))
