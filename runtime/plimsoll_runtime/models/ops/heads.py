@@ -175,8 +175,11 @@ def split_heads(shape: AttentionShape, heads: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _beside_values(shape: AttentionShape, of_query_key: OfQueryKey) -> Run:
+    def of_queries(step: Step, heads: Tensor) -> Tensor:
+        return of_query_key(step, heads.view(len(heads), shape.heads, shape.head_dim)).flatten(1)
+
     def run(step: Step, heads: Tensor) -> Tensor:
         query_key, value = split_heads(shape, heads)
         return torch.cat([of_query_key(step, query_key), value], dim=1).flatten(1)
 
-    return run
+    return run if shape.kv_heads else of_queries
