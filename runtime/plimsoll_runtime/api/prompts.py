@@ -62,7 +62,7 @@ def render_chat(
 ) -> str:
     """The text of a chat's prompt. Raises ApiError, also for a variable that the template does not know."""
     template = template_of(model)
-    _check_variables(template, variables or {}, tools=tools is not None)
+    _check_variables(variables_known(model, tools=tools is not None), variables or {})
     rendered = _named_results([message.rendered(f"messages[{index}]") for index, message in enumerate(messages)])
     with told("messages"):
         return template.render(
@@ -87,10 +87,15 @@ def template_of(model: ServedModel) -> ChatTemplate:
     return template
 
 
-def _check_variables(template: ChatTemplate, variables: Mapping[str, Any], *, tools: bool) -> None:
-    """Raises ApiError for those that would be without effect, and for those that are fields of the request."""
+def variables_known(model: ServedModel, *, tools: bool) -> frozenset[str]:
+    """What the model's chat template reads by name. Raises ApiError where it has none, or a broken one."""
+    template = template_of(model)
     with told("messages"):
-        known = template.variables(tools=tools)
+        return template.variables(tools=tools)
+
+
+def _check_variables(known: frozenset[str], variables: Mapping[str, Any]) -> None:
+    """Raises ApiError for those that would be without effect, and for those that are fields of the request."""
     if reserved := sorted(RESERVED & variables.keys()):
         raise invalid("chat_template_kwargs", f"{reserved[0]!r} is a field of the request itself")
     if unknown := sorted(variables.keys() - known):

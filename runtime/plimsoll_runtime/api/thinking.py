@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Any
 
 from plimsoll_runtime.api.calling import Calling
-from plimsoll_runtime.api.prompts import template_of
+from plimsoll_runtime.api.prompts import template_of, variables_known
 from plimsoll_runtime.api.schemas.chat import ChatRequest
 from plimsoll_runtime.api.schemas.sampling import invalid
 from plimsoll_runtime.api.served import ServedModel
@@ -68,7 +68,7 @@ def reasoning_format(model: ServedModel, *, tools: bool) -> ReasoningFormat | No
 def variables_of(body: ChatRequest, model: ServedModel, wish: Wish, *, tools: bool) -> dict[str, Any]:
     """What the chat template is told beside the messages: the client's own variables, and what its fields say of
     thinking. Raises ApiError for a level that the template cannot be told."""
-    known = template_of(model).variables(tools=tools)
+    known = variables_known(model, tools=tools)
     said: dict[str, Any] = {}
     if wish.thinks is not None:
         said |= dict.fromkeys(known.intersection(SWITCHES), wish.thinks)

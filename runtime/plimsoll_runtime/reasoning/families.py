@@ -15,11 +15,11 @@ FAMILIES = (
         signs=(("<|channel>", "<channel|>"),),
     ),
     tagged("cohere", "<|START_THINKING|>", "<|END_THINKING|>", wraps=_COHERE),
-    tagged("seed_oss", "<seed:think>", "</seed:think>"),
+    tagged("seed_oss", "<seed:think>", "</seed:think>", leads=("<seed:cot_budget_reflect>",)),
     tagged("mistral", "[THINK]", "[/THINK]"),
     tagged("exaone_deep", "<thought>", "</thought>"),
     tagged("granite32", "Here is my thought process:", "Here is my response:"),
-    tagged("granite", _BEGIN, _END, signs=(("<response>", _END),), wraps=(("<response>", "</response>"),)),
+    tagged("granite", _BEGIN, _END, signs=(("<response></response>", _END),), wraps=(("<response>", "</response>"),)),
     tagged("hunyuan", _BEGIN, _END, signs=(("<answer>", _END),), wraps=(("<answer>", "</answer>"),)),
     tagged(
         "kimi_k2",

@@ -16,6 +16,7 @@ class TagFormat:
     """Such a format. A template has it where all of one of `signs` stand in it.
 
     - `implied`: texts that end a thought as well, and are part of what follows.
+    - `leads`: what a prompt may have behind the tag that begins a thought.
     - `wraps`: pairs of what models write around the answer proper, which is left out.
     """
 
@@ -24,6 +25,7 @@ class TagFormat:
     signs: tuple[tuple[str, ...], ...]
     implied: tuple[str, ...] = ()
     wraps: tuple[tuple[str, str], ...] = ()
+    leads: tuple[str, ...] = ()
     efforts: Sequence[str] | None = None
 
     def fits(self, template: str) -> bool:
@@ -32,7 +34,8 @@ class TagFormat:
 
     def opened_by(self, prompt: str) -> bool:
         """Whether the prompt's last word begins a thought."""
-        return prompt.rstrip(WHITE).endswith(self.marks.begin)
+        ends = (self.marks.begin, *(self.marks.begin + lead for lead in self.leads))
+        return prompt.rstrip(WHITE).endswith(ends)
 
     def parser(self, *, opened: bool) -> PartReader:
         """White space around a thought is left out."""
@@ -48,10 +51,11 @@ def tagged(
     signs: tuple[tuple[str, ...], ...] = (),
     implied: tuple[str, ...] = (),
     wraps: tuple[tuple[str, str], ...] = (),
+    leads: tuple[str, ...] = (),
 ) -> TagFormat:
     """A format whose tags stand on lines of their own."""
     marks = Marks(begin, end, closing=f"\n{end}", gap="\n\n")
-    return TagFormat(name, marks, signs or ((end,),), implied, wraps)
+    return TagFormat(name, marks, signs or ((end,),), implied, wraps, leads)
 
 
 def _answer(page: Page, form: TagFormat, *, opened: bool) -> Reading[None]:

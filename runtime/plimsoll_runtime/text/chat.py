@@ -91,7 +91,7 @@ class ChatTemplate:
         if source not in self._read:
             try:
                 self._read[source] = frozenset(meta.find_undeclared_variables(environment().parse(source)))
-            except TemplateError as error:
+            except Exception as error:  # whatever is raised in there, the template did it
                 raise ChatTemplateError(f"the model's chat template cannot be read: {error}") from error
         return self._read[source]
 

@@ -22,8 +22,10 @@ from plimsoll_runtime.tools.formats import (
     llama4_pythonic,
     minimax,
     mistral,
+    nemotron,
     phi4,
     qwen3_coder,
+    seed_oss,
 )
 
 FORMATS: Mapping[str, ToolFormat] = {
@@ -37,6 +39,8 @@ FORMATS: Mapping[str, ToolFormat] = {
         deepseek_v31,
         kimi_k2,
         minimax,
+        nemotron,
+        seed_oss,
         qwen3_coder,
         glm4,
         mistral,

@@ -417,6 +417,35 @@ TAGGED = [
     _one("minimax", "unknown", *['<minimax:tool_call>\n<invoke name="fly">\n</invoke>\n</minimax:tool_call>'] * 2),
 ]
 
+OTHERS = [
+    _one(
+        "seed_oss",
+        "two",
+        "\n<seed:tool_call>\n<function=get_weather>\n<parameter=city>Oslo</parameter>\n<parameter=days>3</parameter>\n"
+        "</function>\n</seed:tool_call>\n<seed:tool_call>\n<function=now>\n</function>\n</seed:tool_call>",
+        ("get_weather", '{"city": "Oslo", "days": 3}'),
+        ("now", "{}"),
+    ),
+    _one(
+        "seed_oss",
+        "line breaks that are the value's own",
+        "<seed:tool_call><function=get_weather><parameter=city>\nOs\n</parameter></function></seed:tool_call>",
+        ("get_weather", '{"city": "\\nOs\\n"}'),
+    ),
+    _one("seed_oss", "unknown", *["<seed:tool_call>\n<function=fly>\n</function>\n</seed:tool_call>"] * 2),
+    _one(
+        "nemotron",
+        "two",
+        'Hm. <TOOLCALL>[{"name": "get_weather", "arguments": {"city": "Oslo"}}, '
+        '{"name": "now", "arguments": {}}]</TOOLCALL>',
+        "Hm. ",
+        ("get_weather", _OSLO),
+        ("now", "{}"),
+    ),
+    _one("nemotron", "cut", '<TOOLCALL>[{"name": "now", "arguments": {}}', ("now", "{}")),
+    _one("nemotron", "unknown", *['<TOOLCALL>[{"name": "fly", "arguments": {}}]</TOOLCALL>'] * 2),
+]
+
 PYTHONIC = [
     _one(
         "llama4_pythonic",
@@ -580,4 +609,17 @@ GEMMA = [
     _one("gemma3_json", "unknown", *['{"name": "fly", "parameters": {}}'] * 2),
 ]
 
-TRANSCRIPTS = [*HERMES, *LLAMA3, *MISTRAL, *GRANITE, *PHI4, *KIMI, *DEEPSEEK, *TAGGED, *PYTHONIC, *HARMONY, *GEMMA]
+TRANSCRIPTS = [
+    *HERMES,
+    *LLAMA3,
+    *MISTRAL,
+    *GRANITE,
+    *PHI4,
+    *KIMI,
+    *DEEPSEEK,
+    *TAGGED,
+    *OTHERS,
+    *PYTHONIC,
+    *HARMONY,
+    *GEMMA,
+]

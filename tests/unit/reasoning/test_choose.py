@@ -35,6 +35,11 @@ def test_a_template_has_one_format(name: str) -> None:
     assert named(name) is FORMATS[name]
 
 
+def test_results_of_tools_are_no_sign() -> None:
+    """MiniMax shows them in tags that Granite writes around its answers."""
+    assert fitting("{{ '\\n<response>' }}{% if '</think>' in content %}") is FORMATS["think"]
+
+
 @pytest.mark.parametrize("template", ["", "{{ messages[0].content }}", "<|im_start|>{{ message.role }}<tool_call>"])
 def test_a_template_without_thoughts(template: str) -> None:
     assert fitting(template) is None

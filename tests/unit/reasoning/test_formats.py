@@ -95,6 +95,7 @@ PROMPTS = [
     ("think", "<|im_start|>assistant\n<think>\n\n</think>\n\n", False),
     ("think", "what does <think> mean?<|im_end|>\n<|im_start|>assistant\n", False),
     ("seed_oss", "<seed:bos>assistant\n<seed:think>", True),
+    ("seed_oss", "<seed:bos>assistant\n<seed:think><seed:cot_budget_reflect>", True),
     ("harmony", "<|start|>assistant", False),
 ]
 

@@ -199,3 +199,20 @@ def test_products_are_bounded(product: str) -> None:
 def test_products_of_ordinary_sizes_are_what_they_are() -> None:
     template = "{{ 'ab' * 3 }} {{ 3 * 4 }} {{ 2 ** 10 }} {{ 2 ** -1 }} {{ 1.5 * 2 }} {{ [0] * 2 }} {{ 'a' * -1 }}"
     assert ChatTemplate(template).render([]) == "ababab 12 1024 0.5 3.0 [0, 0] "
+
+
+def test_what_a_template_reads() -> None:
+    source = (
+        "{%- macro shown(m) -%}{{ m.content }}{{ style }}{%- endmacro -%}{% set ns = namespace(x=0) %}"
+        "{% if not budget is defined %}{% set budget = 1 %}{% endif %}{% for m in messages %}{% if m.skip %}{% continue %}"
+        "{% endif %}{% generation %}{{ shown(m) }}{% endgeneration %}{% endfor %}{{ thinking | default(true) }}"
+    )
+    template = ChatTemplate({"default": source, "tool_use": "{{ tools }}"}, {"bos_token": "<s>"})
+    assert template.variables(tools=False) == {"style", "budget", "messages", "thinking"}
+    assert template.variables(tools=True) == {"tools"}
+
+
+@pytest.mark.parametrize("source", ["{% if %}", "{{ a | strange }}", {"other": ""}])
+def test_a_template_that_cannot_be_read(source: str | dict[str, str]) -> None:
+    with pytest.raises(ChatTemplateError, match=r"cannot be read|none is called default"):
+        ChatTemplate(source).variables(tools=False)

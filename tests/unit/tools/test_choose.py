@@ -14,6 +14,8 @@ from plimsoll_runtime.tools.formats import hermes
 
 TEMPLATES = {
     "harmony": "<|start|>assistant<|channel|>analysis<|message|>{{ m.thinking }} to=functions.{{ name }}",
+    "nemotron": "<AVAILABLE_TOOLS>{{ tools }}</AVAILABLE_TOOLS><TOOLCALL>[{{ calls }}]</TOOLCALL>",
+    "seed_oss": "<seed:tool_call>\\n<function={{ name }}>\\n<parameter={{ key }}>{{ value }}</parameter>",
     "gemma4": "<|turn>model\\n<|tool_call>call:{{ name }}{<tool_call|>",
     "functiongemma": "<start_of_turn>model\\n<start_function_call>call:{{ name }}{{ '{' }} parameters",
     "gemma3": "<start_of_turn>model\\n```tool_code\\n{{ call }}",

@@ -39,6 +39,12 @@ BODIES = {
     ),
     "deepseek_v31": (DEEPSEEK, "<｜tool▁call▁begin｜>NAME<｜tool▁sep｜>GIVEN<｜tool▁call▁end｜>", ""),
     "qwen3_coder": ("<tool_call>", "\n<function=NAME>\nGIVEN</function>\n</tool_call>", "\n<tool_call>"),
+    "seed_oss": (
+        "<seed:tool_call>",
+        "\n<function=NAME>\nGIVEN</function>\n</seed:tool_call>",
+        "\n<seed:tool_call>",
+    ),
+    "nemotron": ("<TOOLCALL>[", '{"name": "NAME", "arguments": GIVEN}', ", "),
     "glm4": ("<tool_call>", "NAMEGIVEN\n</tool_call>", "\n<tool_call>"),
     "minimax": ("<minimax:tool_call>\n", '<invoke name="NAME">\nGIVEN</invoke>', "\n"),
     "llama4_pythonic": ("[", "NAME(GIVEN)", ", "),
@@ -59,11 +65,13 @@ ENDS = {
     "deepseek_v3": "<｜tool▁calls▁end｜>",
     "deepseek_v31": "<｜tool▁calls▁end｜>",
     "minimax": "\n</minimax:tool_call>",
+    "nemotron": "]</TOOLCALL>",
     "llama4_pythonic": "]",
     "gemma3": "\n```",
 }
 FIELDS = {
     "qwen3_coder": ("<parameter=KEY>\nVALUE\n</parameter>\n", ""),
+    "seed_oss": ("<parameter=KEY>VALUE</parameter>\n", ""),
     "glm4": ("\n<arg_key>KEY</arg_key>\n<arg_value>VALUE</arg_value>", ""),
     "minimax": ('<parameter name="KEY">VALUE</parameter>\n', ""),
     "llama4_pythonic": ("KEY=VALUE", ", "),
@@ -72,7 +80,7 @@ FIELDS = {
     "functiongemma": ("KEY:VALUE", ","),
 }
 """An argument where they are written one by one, and what stands between two."""
-QUOTES = {"qwen3_coder": "", "glm4": "", "minimax": "", "gemma4": '<|"|>', "functiongemma": "<escape>"}
+QUOTES = {"qwen3_coder": "", "seed_oss": "", "glm4": "", "minimax": "", "gemma4": '<|"|>', "functiongemma": "<escape>"}
 """What stands around a text, where it is no JSON."""
 BARE = ("llama3", "llama4_pythonic", "gemma3_json")
 """Formats whose calls begin where the answer does."""

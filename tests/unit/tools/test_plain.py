@@ -18,7 +18,7 @@ from plimsoll_runtime.tools.parts import Tool
 if TYPE_CHECKING:
     from llguidance import LLTokenizer
 
-PLAIN = ("qwen3_coder", "glm4", "minimax", "gemma4", "functiongemma", "llama4_pythonic", "gemma3")
+PLAIN = ("qwen3_coder", "seed_oss", "glm4", "minimax", "gemma4", "functiongemma", "llama4_pythonic", "gemma3")
 QUOTED = ("gemma4", "functiongemma")
 TAGGED = ("qwen3_coder", "glm4", "minimax")
 
