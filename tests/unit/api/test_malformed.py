@@ -46,11 +46,36 @@ COMPLETION = {
     "min_tokens": 1,
     "cache_salt": "s",
 }
+MESSAGES = {
+    "model": "fake",
+    "system": [{"type": "text", "text": "s", "cache_control": {"type": "ephemeral"}}],
+    "messages": [
+        {"role": "user", "content": "Hi"},
+        {
+            "role": "assistant",
+            "content": [
+                {"type": "thinking", "thinking": "t", "signature": "s"},
+                {"type": "text", "text": "a"},
+                {"type": "tool_use", "id": "c", "name": "f", "input": {"a": [1]}},
+            ],
+        },
+        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c", "content": "r", "is_error": False}]},
+    ],
+    "max_tokens": 5,
+    "stop_sequences": ["x"],
+    "temperature": 0.5,
+    "top_k": 3,
+    "tool_choice": {"type": "none"},
+    "thinking": {"type": "enabled", "budget_tokens": 1024},
+    "output_config": {"effort": "low"},
+    "stream": True,
+}
 TOKENIZE = {"model": "fake", "prompt": "Hi", "add_special_tokens": True}
 DETOKENIZE = {"model": "fake", "tokens": [1, 2, 3]}
 BODIES: dict[str, dict[str, Any]] = {
     "/v1/chat/completions": CHAT,
     "/v1/completions": COMPLETION,
+    "/v1/messages": MESSAGES,
     "/tokenize": TOKENIZE,
     "/detokenize": DETOKENIZE,
 }
@@ -369,12 +394,13 @@ async def read_answer(reader: asyncio.StreamReader, *, head_only: bool) -> tuple
 
 
 def message_of(body: bytes) -> str:
-    """What a refusal says: OpenAI's shape, or the plain text of the HTTP layer below ours."""
+    """What a refusal says: OpenAI's shape or Anthropic's, or the plain text of the HTTP layer below ours."""
     if not body.startswith(b"{"):
         return body.decode()
-    error = json.loads(body)["error"]
-    assert set(error) == {"message", "type", "param", "code"}
-    assert error["type"] == "invalid_request_error"
+    told = json.loads(body)
+    error = told["error"]
+    assert set(error) == ({"message", "type", "details"} if "type" in told else {"message", "type", "param", "code"})
+    assert error["type"] in ("invalid_request_error", "not_found_error", "request_too_large")
     return str(error["message"])
 
 

@@ -335,6 +335,8 @@ async def test_models(client: Any, server: Any) -> None:
         assert refused.value.type == "invalid_request_error", query
 
 
+RESULT = {"type": "tool_result", "tool_use_id": "a"}
+USE = {"type": "tool_use", "id": "a", "name": "f", "input": {}}
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"max_tokens": None}, "'max_tokens'"),
     ({"messages": []}, "'messages'"),
@@ -354,13 +356,15 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         "'messages[0].content[0].content[0]': a block of the type 'document'",
     ),
     (
-        {"messages": [{"role": "user", "content": [{"type": "tool_use", "id": "a", "name": "f", "input": {}}]}]},
+        {"messages": [{"role": "user", "content": [USE]}]},
         "'messages[0].content[0]': a block of the type 'tool_use' stands in a turn of the assistant",
     ),
     (
-        {"messages": [{"role": "assistant", "content": [{"type": "tool_result", "tool_use_id": "a"}]}]},
+        {"messages": [{"role": "assistant", "content": [RESULT]}]},
         "'messages[0].content[0]': a block of the type 'tool_result' stands in a turn of the user",
     ),
+    ({"messages": [{"role": "user", "content": [RESULT] * 4000}] * 2}, "turns and results of calls are 8000"),
+    ({"messages": [{"role": "assistant", "content": [USE] * 513}]}, "a turn has more than 512 calls"),
     ({"system": [{"type": "image"}]}, "'system[0]'"),
     ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "'web_search_20250305' are not supported"),
     ({"tools": [{"name": "f"}]}, "'tools[0].input_schema'"),

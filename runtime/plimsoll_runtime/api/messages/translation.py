@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from plimsoll_runtime.api.errors import ApiError
-from plimsoll_runtime.api.schemas.chat import ChatMessage, ChatRequest
+from plimsoll_runtime.api.schemas.chat import MAX_MESSAGES, ChatMessage, ChatRequest
 from plimsoll_runtime.api.schemas.messages import (
     AnyChoice,
     AutoChoice,
@@ -26,6 +26,7 @@ from plimsoll_runtime.api.schemas.messages import (
     Turn,
 )
 from plimsoll_runtime.api.schemas.sampling import invalid
+from plimsoll_runtime.api.schemas.tools import MAX_TOOLS
 from plimsoll_runtime.api.thinking import Wish
 
 OWN_NAMES = {
@@ -91,6 +92,10 @@ def _messages(body: Conversation) -> Iterator[ChatMessage]:
         said.append(_Said("system", _texts(body.system)))
     for index, turn in enumerate(body.messages):
         _say(said, turn, f"messages[{index}].content")
+    if len(said) > MAX_MESSAGES:
+        raise invalid("messages", f"turns and results of calls are {len(said)}, and {MAX_MESSAGES} is the most")
+    if max((len(one.calls) for one in said), default=0) > MAX_TOOLS:
+        raise invalid("messages", f"a turn has more than {MAX_TOOLS} calls")
     return (one.message for one in said)
 
 
