@@ -20,7 +20,9 @@ _BEFORE = ("tools", "system")
 _BOUNDS = ("max_completion_tokens", "max_tokens", "max_output_tokens")
 # Requests that generate nothing.
 _COUNT = msgspec.json.Decoder(int)
-_PROMPT_ALONE = frozenset(["/v1/embeddings", "/v1/messages/count_tokens", "/tokenize", "/detokenize"])
+_PROMPT_ALONE = frozenset(
+    ["/v1/embeddings", "/v1/messages/count_tokens", "/v1/responses/input_tokens", "/tokenize", "/detokenize"]
+)
 _NOTHING = memoryview(b"")
 _NO_HINT = (b"", b"null", b'""')
 
@@ -64,7 +66,7 @@ def read_asked(path: str, text: memoryview) -> Asked:
         salt=bytes(members.get("cache_salt", _NOTHING)[:PREFIX_BYTES]),
         hint=b"" if hint in _NO_HINT else bytes(hint[:PREFIX_BYTES]),
         streams=_is_true(members, "stream"),
-        place=place_in(members) if path == RESPONSES else "",
+        place=place_in(members) if path.startswith(RESPONSES) else "",
         runs_on=_is_true(members, "background"),
     )
 

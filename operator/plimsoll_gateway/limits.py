@@ -18,6 +18,7 @@ BODY_BYTES: Mapping[str, int] = MappingProxyType(
         "/v1/completions": 8 * MIB,
         "/v1/embeddings": 4 * MIB,
         "/v1/responses": 8 * MIB,
+        "/v1/responses/input_tokens": 8 * MIB,
         "/v1/messages": 8 * MIB,
         "/v1/messages/count_tokens": 8 * MIB,
         "/tokenize": 8 * MIB,
