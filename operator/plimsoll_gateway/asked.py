@@ -28,6 +28,7 @@ _PROMPT_ALONE = frozenset(
         "/v2/rerank",
         "/v1/classify",
         "/v1/messages/count_tokens",
+        "/v1/responses/input_tokens",
         "/tokenize",
         "/detokenize",
     ]
@@ -75,7 +76,7 @@ def read_asked(path: str, text: memoryview) -> Asked:
         salt=bytes(members.get("cache_salt", _NOTHING)[:PREFIX_BYTES]),
         hint=b"" if hint in _NO_HINT else bytes(hint[:PREFIX_BYTES]),
         streams=_is_true(members, "stream"),
-        place=place_in(members) if path == RESPONSES else "",
+        place=place_in(members) if path.startswith(RESPONSES) else "",
         runs_on=_is_true(members, "background"),
     )
 

@@ -22,6 +22,7 @@ BODY_BYTES: Mapping[str, int] = MappingProxyType(
         "/v2/rerank": 4 * MIB,
         "/v1/classify": 4 * MIB,
         "/v1/responses": 8 * MIB,
+        "/v1/responses/input_tokens": 8 * MIB,
         "/v1/messages": 8 * MIB,
         "/v1/messages/count_tokens": 8 * MIB,
         "/tokenize": 8 * MIB,

@@ -53,7 +53,7 @@ from plimsoll_runtime.api.schemas.pooling import (
     ScoreAnswer,
     ScoreRequest,
 )
-from plimsoll_runtime.api.schemas.response import DeletedResponse, ItemList, Response
+from plimsoll_runtime.api.schemas.response import DeletedResponse, InputTokens, ItemList, Response
 from plimsoll_runtime.api.schemas.response_events import ResponseEvent
 from plimsoll_runtime.api.schemas.response_request import ResponseRequest
 from plimsoll_runtime.api.schemas.sampling import COUNT_LIMIT
@@ -98,6 +98,9 @@ OPERATIONS = (
     ),
     Operation(
         "post", "/v1/responses", "Answer a turn of a conversation.", Response, ResponseRequest, event=ResponseEvent
+    ),
+    Operation(
+        "post", "/v1/responses/input_tokens", "Count the tokens that it would read.", InputTokens, ResponseRequest
     ),
     Operation("get", "/v1/responses/{response_id}", "A response that is kept.", Response, event=ResponseEvent),
     Operation("delete", "/v1/responses/{response_id}", "Forget a response.", DeletedResponse),

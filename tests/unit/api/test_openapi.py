@@ -80,6 +80,7 @@ ASKED: list[tuple[str, dict[str, Any]]] = [
         },
     ),
     ("/v1/messages/count_tokens", {"model": "fake", "messages": [HELLO]}),
+    ("/v1/responses/input_tokens", RESPONSE),
     ("/tokenize", {"prompt": "Hi"}),
     ("/tokenize", {"messages": [HELLO], "return_token_strs": True}),
     ("/detokenize", {"tokens": [72, 105]}),

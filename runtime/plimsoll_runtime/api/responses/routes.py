@@ -31,7 +31,7 @@ from plimsoll_runtime.api.responses.queries import choice, whole_number
 from plimsoll_runtime.api.responses.store import Kept
 from plimsoll_runtime.api.responses.translate import check_calls
 from plimsoll_runtime.api.responses.turn import Job, Turn
-from plimsoll_runtime.api.schemas.response import DeletedResponse, ItemList, Response, ResponseError
+from plimsoll_runtime.api.schemas.response import DeletedResponse, InputTokens, ItemList, Response, ResponseError
 from plimsoll_runtime.api.schemas.response_events import ENDS, Numbered
 from plimsoll_runtime.api.schemas.response_items import Item
 from plimsoll_runtime.api.schemas.response_request import ResponseRequest
@@ -54,22 +54,29 @@ class Responses:
 
     async def create(self, request: Request, models: ModelTable, record: RequestRecord) -> HttpResponse:
         """Answer: whole, as a stream, or in the background. Raises ApiError, ClientGoneError."""
-        data = await read_body(request)
         models.check()
-        body = await unless_gone(request.receive, offload(len(data), partial(parse, data, ResponseRequest)))
-        record.ignored = ignored(body)
-        body.check()
-        draft = Draft(response_id(request.headers), body, body.model, record.created)
-        turn = await unless_gone(request.receive, self._turn(draft, len(data), record.owner))
-        if body.background:
+        turn = await self._asked(request, record)
+        if turn.body.background:
             return await self._in_background(request, turn, models, record)
         ask = _ask(turn, models, record)
-        if body.stream:
+        if turn.body.stream:
             return await open_stream(request, self._streamed(turn, ask), record)
         response = await unless_gone(request.receive, ask.whole())
         assert isinstance(response, Response)
         await self._keep(turn, response)
         return json_response(response)
+
+    async def count(self, request: Request, models: ModelTable, record: RequestRecord) -> HttpResponse:
+        """How many tokens the model would read. Raises ApiError, ClientGoneError."""
+        turn = await self._asked(request, record)
+
+        async def counted() -> int:
+            async with models.lease(turn.body.model, turn.size) as model:
+                return await offload(turn.size, partial(turn.count, model))
+
+        record.prompt_tokens = await unless_gone(request.receive, counted())
+        record.model = turn.draft.model
+        return json_response(InputTokens(record.prompt_tokens))
 
     async def retrieve(self, request: Request, _models: ModelTable, record: RequestRecord) -> HttpResponse:
         """A response as it is now, or its events from some number on. Raises ApiError, ClientGoneError."""
@@ -115,6 +122,15 @@ class Responses:
             return page([*items, *input_of(kept)], request.query_params)
 
         return json_response(await offload(size, listed))
+
+    async def _asked(self, request: Request, record: RequestRecord) -> Turn:
+        """What a body asks for. Raises ApiError, ClientGoneError."""
+        data = await read_body(request)
+        body = await unless_gone(request.receive, offload(len(data), partial(parse, data, ResponseRequest)))
+        record.ignored = ignored(body)
+        body.check()
+        draft = Draft(response_id(request.headers), body, body.model, record.created)
+        return await unless_gone(request.receive, self._turn(draft, len(data), record.owner))
 
     async def _turn(self, draft: Draft, size: int, owner: str) -> Turn:
         """The request with what it goes on from. Raises ApiError."""
@@ -244,6 +260,7 @@ def response_routes(keeper: Keeper, background: Background) -> tuple[Route, ...]
     routes = Responses(keeper, background)
     return (
         ("POST", "/v1/responses", routes.create),
+        ("POST", "/v1/responses/input_tokens", routes.count),
         ("GET", "/v1/responses/{response_id}", routes.retrieve),
         ("DELETE", "/v1/responses/{response_id}", routes.delete),
         ("POST", "/v1/responses/{response_id}/cancel", routes.cancel),

@@ -11,7 +11,7 @@ from typing import cast
 
 import msgspec
 
-from plimsoll_runtime.api.conversation import converse
+from plimsoll_runtime.api.conversation import converse, tokens_of
 from plimsoll_runtime.api.errors import ApiError
 from plimsoll_runtime.api.generation import Generation
 from plimsoll_runtime.api.ignored import refuse_unknown
@@ -45,14 +45,26 @@ class Turn:
     items: Sequence[Item]
     size: int
 
+    def count(self, model: ServedModel) -> int:
+        """How many tokens the model would read. Raises ApiError."""
+        self._is_of(model)
+        return converted(self.body, self._conversation, lambda chat: len(tokens_of(chat, model)))
+
     def prepare(self, model: ServedModel, record: RequestRecord, begun: Callable[[], None] | None = None) -> Job:
         """Its job on the model; `begun` is called when that starts. Raises ApiError."""
+        self._is_of(model)
+        form = partial(ResponseAnswers, self.draft, self.output)
+        generation = converted(self.body, self._conversation, lambda chat: converse(chat, model, record, form))
+        return Job(self, generation, begun)
+
+    @property
+    def _conversation(self) -> list[Item]:
+        return [*self.before, *self.items]
+
+    def _is_of(self, model: ServedModel) -> None:
         if model.strict_parameters:
             refuse_unknown(self.body)
         self.draft.model = model.names[0]
-        form = partial(ResponseAnswers, self.draft, self.output)
-        generation = converted(self.body, [*self.before, *self.items], lambda chat: converse(chat, model, record, form))
-        return Job(self, generation, begun)
 
     def failed(self, error: ApiError) -> Failed:
         """The event that ends it where an error does."""

@@ -109,6 +109,12 @@ class ItemList(msgspec.Struct, tag_field="object", tag="list"):
     has_more: bool
 
 
+class InputTokens(msgspec.Struct, tag_field="object", tag="response.input_tokens"):
+    """How many tokens the model would read."""
+
+    input_tokens: int
+
+
 class DeletedResponse(msgspec.Struct, tag_field="object", tag="response"):
     """It is kept no more."""
 

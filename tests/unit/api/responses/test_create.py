@@ -317,6 +317,20 @@ async def test_our_own_fields(talk: Talk) -> None:
     assert answer.headers["x-plimsoll-ignored"] == "mood"
 
 
+async def test_tokens_are_counted(talk: Talk) -> None:
+    """As many as the model would read, whatever the request goes on from."""
+    first = await talk.create()
+    fields: Any = {"input": "And?", "instructions": "Be kind.", "previous_response_id": first.id, "tools": [WEATHER]}
+    counted = await talk.client.responses.input_tokens.count(model="fake", **fields)
+    assert counted.object == "response.input_tokens"
+    assert len(talk.engine.asked) == 1
+    response = await talk.create(**fields)
+    assert response.usage is not None
+    assert counted.input_tokens == response.usage.input_tokens
+    with pytest.raises(openai.BadRequestError, match="'resp_1' not found"):
+        await talk.client.responses.input_tokens.count(model="fake", previous_response_id="resp_1", input="Hi")
+
+
 async def test_an_engine_that_cannot_go_on(talk: Talk) -> None:
     talk.engine.error = "broken"
     with pytest.raises(openai.InternalServerError, match="broken"):
