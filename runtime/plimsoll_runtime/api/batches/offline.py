@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -80,7 +80,10 @@ class Outcome:
     already: bool = False
 
 
-def run_batch(config: BatchConfig, board: Board, progress: Progress = silent) -> Outcome:
+Load = Callable[[BatchConfig, Progress], AbstractAsyncContextManager[ServedModel]]
+
+
+def run_batch(config: BatchConfig, board: Board, progress: Progress = silent, load: Load | None = None) -> Outcome:
     """Answer all rows that have no answer yet, and put the files in their places. Raises PlimsollError."""
     places = Places(config.output)
     inputs = find_inputs(config.input, places.made)
@@ -94,7 +97,8 @@ def run_batch(config: BatchConfig, board: Board, progress: Progress = silent) ->
         with Store(places, job, ordered=config.ordered, created=_now()) as store:
             resumed = len(store.done)
             if store.end is None:
-                asyncio.run(_answer(config, inputs, id_of(job), store, board, progress))
+                model = (load or loaded)(config, progress)
+                asyncio.run(_answer(config, inputs, id_of(job), store, board, model))
             summary = publish(places, job, store.finish(), COLUMNS, rows_of)
             store.remove()
     except OSError as error:
@@ -154,11 +158,16 @@ def _now() -> int:
 
 
 async def _answer(
-    config: BatchConfig, inputs: list[InputFile], job: str, store: Store, board: Board, progress: Progress
+    config: BatchConfig,
+    inputs: list[InputFile],
+    job: str,
+    store: Store,
+    board: Board,
+    loading: AbstractAsyncContextManager[ServedModel],
 ) -> None:
     defaults = {"model": msgspec.Raw(msgspec.json.encode(config.names[0])), **config.defaults}
     terms = Terms(job, store.created, config.endpoint, defaults=defaults, seed=config.seed, sourced=True)
-    async with _loaded(config, progress) as model:
+    async with loading as model:
         board.begin(sum(file.size for file in inputs), len(store.done))
         answering = Answering(OneModel(model), terms, alone=True)
         runner = Runner(answering, store, AHEAD * config.engine.max_sequences, board.told)
@@ -169,7 +178,8 @@ async def _answer(
 
 
 @asynccontextmanager
-async def _loaded(config: BatchConfig, progress: Progress) -> AsyncIterator[ServedModel]:
+async def loaded(config: BatchConfig, progress: Progress) -> AsyncIterator[ServedModel]:
+    """The model, in this process."""
     from plimsoll_runtime.driver.build import build_engine
     from plimsoll_runtime.driver.inline import InlineEngine
     from plimsoll_runtime.text.tokenizer import load_tokenizer
