@@ -82,5 +82,8 @@ class Silent:
     def begin(self, total: int, resumed: int) -> None:
         self.total, self.resumed, self.rows = total, resumed, 0
 
-    def told(self, _answered: object) -> None:
+    def passed(self, _row: object) -> None:
+        self.resumed -= 1
+
+    def told(self, _row: object, _answered: object) -> None:
         self.rows += 1

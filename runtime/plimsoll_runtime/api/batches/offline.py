@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,7 +25,7 @@ from plimsoll_runtime.batch.places import JSONL, Places, kind_of
 from plimsoll_runtime.batch.prompting import Prompting
 from plimsoll_runtime.batch.publish import Summary, publish, read_summary
 from plimsoll_runtime.batch.reading import read_rows
-from plimsoll_runtime.batch.row import Answered
+from plimsoll_runtime.batch.row import Answered, Row
 from plimsoll_runtime.batch.run import Runner
 from plimsoll_runtime.batch.store import Store, discard
 from plimsoll_runtime.batch.tables import check_parquet
@@ -67,7 +67,10 @@ class Board(Protocol):
     def begin(self, total: int, resumed: int) -> None:
         """The rows begin: `total` bytes are to be read, and so many rows were answered by an earlier run."""
 
-    def told(self, answered: Answered) -> None:
+    def passed(self, row: Row) -> None:
+        """One of those was passed over."""
+
+    def told(self, row: Row, answered: Answered) -> None:
         """One more is answered."""
 
 
@@ -172,9 +175,18 @@ async def _answer(
         answering = Answering(OneModel(model), terms, alone=True)
         runner = Runner(answering, store, AHEAD * config.engine.max_sequences, board.told)
         with seldom_collected():
-            await runner.run(read_rows(inputs, config.shard, config.prompting))
+            await runner.run(_missing(read_rows(inputs, config.shard, config.prompting), store, board))
         if model.engine.failure is not None:
             raise model.engine.failure
+
+
+def _missing(rows: Iterator[Row], store: Store, board: Board) -> Iterator[Row]:
+    """Those that no run has answered yet."""
+    for row in rows:
+        if row.number in store.done:
+            board.passed(row)
+        else:
+            yield row
 
 
 @asynccontextmanager
