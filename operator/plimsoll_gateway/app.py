@@ -30,8 +30,10 @@ from plimsoll_gateway.demand.ledger import Demand
 from plimsoll_gateway.dialect import ANTHROPIC, dialect_of
 from plimsoll_gateway.errors import (
     Refusal,
+    files_not_shared,
     internal_error,
     model_not_allowed,
+    not_ready,
     shutting_down,
     two_lengths,
     unknown_path,
@@ -39,6 +41,7 @@ from plimsoll_gateway.errors import (
 )
 from plimsoll_gateway.fair.gates import Gates
 from plimsoll_gateway.fair.queue import Share
+from plimsoll_gateway.filing import BATCHES, FILES_BODY_BYTES, check_batch, filed_at
 from plimsoll_gateway.headers import Voucher, request_id
 from plimsoll_gateway.keys.keyring import Keyring
 from plimsoll_gateway.keys.record import ApiKey
@@ -87,13 +90,16 @@ class Gateway:
         keyring: Keyring = NO_KEYRING,
         credential: Credential | None = None,
         quotas: Quotas | None = None,
+        files_model: str | None = None,
     ) -> None:
         """`metrics_apart`: /metrics is not among these paths; serve `operations` elsewhere.
 
         `keyring` lets in who has a key, and `credential` is what makes runtimes believe whose a request is. `quotas`
-        are those of a gateway that shares the limits of keys with others.
+        are those of a gateway that shares the limits of keys with others. `files_model`: whose replicas keep files and
+        batches, None where there are none.
         """
         self._store = store
+        self._files_model = files_model
         self._picker = picker
         self._keyring = keyring
         self._credential = credential
@@ -170,6 +176,9 @@ class Gateway:
         elif (kept := kept_at(path)) is not None:
             exchange.allow(*kept.methods)
             await self._fetch(exchange, kept)
+        elif (methods := filed_at(path)) is not None:
+            exchange.allow(*methods)
+            await self._file(exchange)
         elif path in self._own_paths or path.startswith(MODEL_PREFIX):
             exchange.allow("GET", "HEAD")
             if path not in PROBES:
@@ -213,6 +222,26 @@ class Gateway:
         with await exchange.read_body(KEPT_BODY_BYTES, self._budget) as body:
             body.drop()
             call = self._call(exchange, body, Asked(exchange.model.served_names[0], 0, 0, b"", b""))
+            async with self._running.hold(exchange.receive, exchange.caller):
+                await self._relay.fetch(call, exchange.model, replica, exchange.stream)
+
+    async def _file(self, exchange: Exchange) -> None:
+        """Ask any replica of the model that keeps files. Whose they are, that one knows."""
+        try:
+            exchange.key = self._keyring.authenticate(exchange.headers)
+            if self._files_model is None:
+                raise files_not_shared()
+            if exchange.path == BATCHES and exchange.scope["method"] == "POST":
+                check_batch(exchange.key)
+            exchange.model = find_model(self._store.current, self._files_model)
+            replica = self._picker.pick(exchange.model.ready_for(self._files_model))
+            if replica is None:
+                raise not_ready(self._files_model, exchange.model)
+        except Refusal:
+            await discard_unread(exchange.receive, exchange.headers)
+            raise
+        with await exchange.read_body(FILES_BODY_BYTES, self._budget) as body:
+            call = self._call(exchange, body, Asked(self._files_model, 0, 0, b"", b""))
             async with self._running.hold(exchange.receive, exchange.caller):
                 await self._relay.fetch(call, exchange.model, replica, exchange.stream)
 

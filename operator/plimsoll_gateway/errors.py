@@ -197,6 +197,21 @@ def response_gone() -> Refusal:
     return Refusal(404, message, code="response_not_found")
 
 
+def files_not_shared() -> Refusal:
+    """501: nobody said which replicas keep files."""
+    message = (
+        "This gateway has no files and batches: its operator must say with --files-model which model's replicas keep "
+        "them, in a folder that they share (plimsoll serve --files-dir --files-shared)."
+    )
+    return Refusal(501, message, code="files_not_shared", headers=[("x-should-retry", "false")])
+
+
+def batch_not_allowed(key: str, bounds: Sequence[str]) -> Refusal:
+    """403: the gateway could not hold the batch to what the key is held to."""
+    message = f"The API key '{key}' is bounded ({', '.join(bounds)}), and no batch would keep to that: it makes none."
+    return Refusal(403, message, code="batch_not_allowed")
+
+
 def not_believed() -> Refusal:
     """503: a replica that does not know whose a response is must not tell it."""
     return _unavailable(

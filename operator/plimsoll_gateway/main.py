@@ -78,6 +78,7 @@ async def _run(
             keyring=Keyring(keys),
             credential=credential,
             quotas=None if sharing is None else sharing.quotas,
+            files_model=options.files_model,
         )
         tasks: dict[asyncio.Task[None], str] = {}
         if sharing is not None:

@@ -31,7 +31,7 @@ class Options:
     """What a gateway is started with. `namespaces` None means all; unused where `table` names a file.
 
     `keys`: a folder of API keys, None for a gateway that is open; with it comes `gateway_token_file`. `peers` None:
-    this gateway shares the limits of keys with no other.
+    this gateway shares the limits of keys with no other. `files_model`: whose replicas keep files and batches.
     """
 
     table: Path | None
@@ -43,6 +43,7 @@ class Options:
     keys: Path | None
     gateway_token_file: Path | None
     peers: Peers | None
+    files_model: str | None
     limits: Limits
     stop: StopTimes
     log_level: str
@@ -74,6 +75,7 @@ def parse_options(arguments: Sequence[str] | None = None) -> Options:
         keys=given.keys,
         gateway_token_file=given.gateway_token_file,
         peers=_peers(parser, given),
+        files_model=given.files_model,
         limits=_limits(parser, given),
         stop=StopTimes(given.lame_duck_seconds, given.drain_seconds),
         log_level=given.log_level.upper(),
@@ -133,6 +135,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--metrics-port", type=_port, metavar="N",
         help="serve /metrics on this port alone (without it: on that of the API)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--files-model", metavar="NAME",
+        help="whose replicas answer /v1/files and /v1/batches: they share a folder (plimsoll serve --files-dir "
+        "--files-shared). Without it these paths answer 501",
     )  # fmt: skip
     parser.add_argument(
         "--keys", type=Path, metavar="FOLDER",

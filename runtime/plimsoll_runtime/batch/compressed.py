@@ -5,15 +5,18 @@ from __future__ import annotations
 import bz2
 import gzip
 import importlib
+import io
 import lzma
 import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO, Any, BinaryIO, Literal, cast
 
+from plimsoll_runtime.batch.zstd import ZstdReader
 from plimsoll_runtime.errors import UsageError
 
 Mode = Literal["rb", "wb"]
+BUFFER = 2**16
 DAMAGED: tuple[type[Exception], ...] = (EOFError, OSError, zlib.error, lzma.LZMAError)
 """What reading a damaged file raises, all but what zstd's library does."""
 
@@ -32,8 +35,9 @@ def _xz(raw: BinaryIO, mode: Mode) -> IO[bytes]:
 
 def _zstd(raw: BinaryIO, mode: Mode) -> IO[bytes]:
     library = zstandard()
-    opened = library.ZstdDecompressor().stream_reader(raw, read_across_frames=True) if mode == "rb" else None
-    return cast("IO[bytes]", opened or library.ZstdCompressor().stream_writer(raw))
+    if mode == "rb":
+        return io.BufferedReader(ZstdReader(raw, library), BUFFER)
+    return cast("IO[bytes]", library.ZstdCompressor().stream_writer(raw))
 
 
 COMPRESSIONS: Mapping[str, Callable[[BinaryIO, Mode], IO[bytes]]] = {

@@ -38,16 +38,17 @@ def read_rows(inputs: Sequence[InputFile], shard: Shard, prompting: Prompting | 
 
     With a `prompting` all of them are made of their columns (for lines of JSON: their fields); tables need one.
     """
-    index, before = 0, 0
+    index = 0
     for file in inputs:
         _check_unchanged(file)
+        read = 0
         for found in _rows_of(file):
             number, ours = divmod(index - shard.index, shard.count)
             if not ours:
                 data, fault = _line(found, prompting)
-                yield Row(index, number, str(file.path), found.line, before + found.read, data, fault)
+                yield Row(index, number, str(file.path), found.line, found.read - read, data, fault)
+                read = found.read
             index += 1
-        before += file.size
 
 
 def _rows_of(file: InputFile) -> Iterator[_Found]:

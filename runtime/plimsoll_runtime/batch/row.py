@@ -12,15 +12,15 @@ class Row:
     """One row of the input.
 
     `index` counts all rows from 0, `number` those of this shard. `file` and `line` (from 1; of a table its row) say
-    where it stands, and `upto` how many bytes of all files have been read with it. `data` is a line of JSON; a row that
-    cannot be read has a `fault` instead, which says why.
+    where it stands, and `size` how many bytes of the file it took. `data` is a line of JSON; a row that cannot be read
+    has a `fault` instead, which says why.
     """
 
     index: int
     number: int
     file: str
     line: int
-    upto: int
+    size: int
     data: bytes
     fault: str | None = None
 
@@ -34,7 +34,6 @@ class Answered(msgspec.Struct, frozen=True, tag="row"):
     prompt_tokens: int = 0
     cached_tokens: int = 0
     completion_tokens: int = 0
-    upto: int = 0
 
 
 class Tally(msgspec.Struct, frozen=True):

@@ -26,7 +26,7 @@ class Runner:
         answer: Answer,
         store: Store,
         at_once: int,
-        told: Callable[[Answered], None] = lambda answered: None,
+        told: Callable[[Row, Answered], None] = lambda row, answered: None,
         window: Window = WIDE,
         most_ahead: int = MOST_AHEAD,
     ) -> None:
@@ -78,7 +78,7 @@ class Runner:
             self._keep(answered)
         else:
             self._meanwhile.append(answered)
-        self._told(answered)
+        self._told(row, answered)
 
     def _keep(self, answered: Answered) -> None:
         self._store.take(answered)

@@ -23,19 +23,19 @@ Found = tuple[Columns | None, str | None]
 def csv_rows(stream: IO[bytes], path: Path) -> Iterator[Found]:
     """The rows of CSV with a header, which must be in UTF-8. Raises UsageError where there is no usable header."""
     csv.field_size_limit(MAX_FIELD)
-    text = io.TextIOWrapper(stream, encoding="utf-8-sig", errors="surrogateescape", newline="")
-    reader = csv.reader(text, strict=True)
-    names = _header(reader, path)
-    while True:
-        try:
-            values = next(reader)
-        except StopIteration:
-            return
-        except csv.Error as error:
-            yield None, f"is no CSV: {error}"
-            continue
-        if values:
-            yield _row(names, values)
+    with io.TextIOWrapper(stream, encoding="utf-8-sig", errors="surrogateescape", newline="") as text:
+        reader = csv.reader(text, strict=True)
+        names = _header(reader, path)
+        while True:
+            try:
+                values = next(reader)
+            except StopIteration:
+                return
+            except csv.Error as error:
+                yield None, f"is no CSV: {error}"
+                continue
+            if values:
+                yield _row(names, values)
 
 
 def check_parquet(path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import TextIO
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from plimsoll_runtime.batch.row import Answered, Tally
+from plimsoll_runtime.batch.row import Answered, Row, Tally
 
 LINE_SECONDS = 30.0
 LOOK_ROWS = 64
@@ -24,7 +24,7 @@ class Board:
         self._show = show
         self._start = start
         self._tally = Tally()
-        self._resumed = self._upto = 0
+        self._resumed = self._read = 0
         self._began = time.monotonic()
 
     def begin(self, total: int, resumed: int) -> None:
@@ -32,12 +32,16 @@ class Board:
         self._resumed, self._began = resumed, time.monotonic()
         self._start(total)
 
-    def told(self, answered: Answered) -> None:
+    def passed(self, row: Row) -> None:
+        """One that an earlier run had answered."""
+        self._read += row.size
+
+    def told(self, row: Row, answered: Answered) -> None:
         """One more is answered."""
         self._tally = self._tally.plus(answered)
-        self._upto = max(self._upto, answered.upto)
+        self._read += row.size
         if self._tally.rows % LOOK_ROWS == 0:
-            self._show(self._words(), self._upto)
+            self._show(self._words(), self._read)
 
     def _words(self) -> str:
         tally, seconds = self._tally, time.monotonic() - self._began
@@ -69,7 +73,7 @@ def board(stream: TextIO) -> Iterator[Board]:
 
     with contextlib.ExitStack() as stack:
         stack.callback(bars.stop)
-        yield Board(lambda words, upto: bars.update(task, description=words, completed=upto), start)
+        yield Board(lambda words, read: bars.update(task, description=words, completed=read), start)
 
 
 def _lines(stream: TextIO) -> Board:
@@ -79,10 +83,10 @@ def _lines(stream: TextIO) -> Board:
         nonlocal last, whole
         last, whole = time.monotonic(), max(1, total)
 
-    def show(words: str, upto: int) -> None:
+    def show(words: str, read: int) -> None:
         nonlocal last
         if time.monotonic() - last >= LINE_SECONDS:
             last = time.monotonic()
-            print(f"{upto / whole:.0%} of the input, {words}", file=stream, flush=True)
+            print(f"{read / whole:.0%} of the input, {words}", file=stream, flush=True)
 
     return Board(show, start)

@@ -118,12 +118,14 @@ def add_batch_options(group: argparse._ArgumentGroup) -> None:
         "--files-dir",
         type=Path,
         metavar="DIR",
-        help="a folder for /v1/files and /v1/batches; without it they answer 501",
+        help="a folder for /v1/files and /v1/batches, else PLIMSOLL_FILES_DIR in the environment; without one they "
+        "answer 501",
     )
     group.add_argument(
         "--files-shared",
         action="store_true",
-        help="--files-dir is shared with other servers (one claim): each works on the batches of its own models",
+        help="the folder is shared with other servers (one claim), or PLIMSOLL_FILES_SHARED=1 in the environment: each "
+        "works on the batches of its own models",
     )
     group.add_argument(
         "--files-size",
@@ -146,9 +148,11 @@ def batch_options(args: argparse.Namespace) -> BatchOptions | None:
     """What they say; None where there is no folder."""
     from plimsoll_runtime.api.batches.options import BatchOptions
 
-    if args.files_dir is None:
+    folder = args.files_dir or os.environ.get("PLIMSOLL_FILES_DIR", "")
+    if not folder:
         return None
-    return BatchOptions(args.files_dir, args.files_shared, args.files_size, args.batch_lines)
+    shared = args.files_shared or os.environ.get("PLIMSOLL_FILES_SHARED") == "1"
+    return BatchOptions(Path(folder), shared, args.files_size, args.batch_lines)
 
 
 def api_keys(args: argparse.Namespace) -> tuple[str, ...]:

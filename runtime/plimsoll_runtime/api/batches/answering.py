@@ -59,7 +59,6 @@ class Answering:
             record.prompt_tokens,
             record.cached_tokens,
             record.completion_tokens,
-            row.upto,
         )
 
     async def _asked(self, line: Line, size: int, record: RequestRecord) -> msgspec.Struct:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -25,7 +25,7 @@ from plimsoll_runtime.batch.places import JSONL, Places, kind_of
 from plimsoll_runtime.batch.prompting import Prompting
 from plimsoll_runtime.batch.publish import Summary, publish, read_summary
 from plimsoll_runtime.batch.reading import read_rows
-from plimsoll_runtime.batch.row import Answered
+from plimsoll_runtime.batch.row import Answered, Row
 from plimsoll_runtime.batch.run import Runner
 from plimsoll_runtime.batch.store import Store, discard
 from plimsoll_runtime.batch.tables import check_parquet
@@ -67,7 +67,10 @@ class Board(Protocol):
     def begin(self, total: int, resumed: int) -> None:
         """The rows begin: `total` bytes are to be read, and so many rows were answered by an earlier run."""
 
-    def told(self, answered: Answered) -> None:
+    def passed(self, row: Row) -> None:
+        """One of those was passed over."""
+
+    def told(self, row: Row, answered: Answered) -> None:
         """One more is answered."""
 
 
@@ -80,7 +83,10 @@ class Outcome:
     already: bool = False
 
 
-def run_batch(config: BatchConfig, board: Board, progress: Progress = silent) -> Outcome:
+Load = Callable[[BatchConfig, Progress], AbstractAsyncContextManager[ServedModel]]
+
+
+def run_batch(config: BatchConfig, board: Board, progress: Progress = silent, load: Load | None = None) -> Outcome:
     """Answer all rows that have no answer yet, and put the files in their places. Raises PlimsollError."""
     places = Places(config.output)
     inputs = find_inputs(config.input, places.made)
@@ -94,7 +100,8 @@ def run_batch(config: BatchConfig, board: Board, progress: Progress = silent) ->
         with Store(places, job, ordered=config.ordered, created=_now()) as store:
             resumed = len(store.done)
             if store.end is None:
-                asyncio.run(_answer(config, inputs, id_of(job), store, board, progress))
+                model = (load or loaded)(config, progress)
+                asyncio.run(_answer(config, inputs, id_of(job), store, board, model))
             summary = publish(places, job, store.finish(), COLUMNS, rows_of)
             store.remove()
     except OSError as error:
@@ -154,22 +161,37 @@ def _now() -> int:
 
 
 async def _answer(
-    config: BatchConfig, inputs: list[InputFile], job: str, store: Store, board: Board, progress: Progress
+    config: BatchConfig,
+    inputs: list[InputFile],
+    job: str,
+    store: Store,
+    board: Board,
+    loading: AbstractAsyncContextManager[ServedModel],
 ) -> None:
     defaults = {"model": msgspec.Raw(msgspec.json.encode(config.names[0])), **config.defaults}
     terms = Terms(job, store.created, config.endpoint, defaults=defaults, seed=config.seed, sourced=True)
-    async with _loaded(config, progress) as model:
+    async with loading as model:
         board.begin(sum(file.size for file in inputs), len(store.done))
         answering = Answering(OneModel(model), terms, alone=True)
         runner = Runner(answering, store, AHEAD * config.engine.max_sequences, board.told)
         with seldom_collected():
-            await runner.run(read_rows(inputs, config.shard, config.prompting))
+            await runner.run(_missing(read_rows(inputs, config.shard, config.prompting), store, board))
         if model.engine.failure is not None:
             raise model.engine.failure
 
 
+def _missing(rows: Iterator[Row], store: Store, board: Board) -> Iterator[Row]:
+    """Those that no run has answered yet."""
+    for row in rows:
+        if row.number in store.done:
+            board.passed(row)
+        else:
+            yield row
+
+
 @asynccontextmanager
-async def _loaded(config: BatchConfig, progress: Progress) -> AsyncIterator[ServedModel]:
+async def loaded(config: BatchConfig, progress: Progress) -> AsyncIterator[ServedModel]:
+    """The model, in this process."""
     from plimsoll_runtime.driver.build import build_engine
     from plimsoll_runtime.driver.inline import InlineEngine
     from plimsoll_runtime.text.tokenizer import load_tokenizer

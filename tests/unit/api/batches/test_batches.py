@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -131,7 +131,7 @@ async def test_everything_is_its_keys_alone(run_server: Any, kept: BatchOptions)
         mine, other = (running.openai(key) for key in KEYS)
         file = await upload(mine, [line(0)])
         batch = await begin(mine, [line(0)])
-        asks = [
+        asks: list[Callable[[], Awaitable[object]]] = [
             lambda: other.files.retrieve(file),
             lambda: other.files.content(file),
             lambda: other.files.delete(file),
@@ -198,7 +198,7 @@ async def test_without_a_folder_the_flag_is_named(fresh: Any) -> None:
     client = fresh.openai()
     for ask in (client.files.list, client.batches.list, partial(upload, client, [line(0)])):
         with pytest.raises(openai.APIStatusError, match="--files-dir") as caught:
-            await ask()  # type: ignore[operator]
+            await ask()
         assert caught.value.status_code == 501
 
 

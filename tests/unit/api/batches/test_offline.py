@@ -1,0 +1,300 @@
+"""`plimsoll batch` without a model: what goes in comes out, in every format, whatever kills it."""
+
+from __future__ import annotations
+
+import bz2
+import csv
+import gzip
+import io
+import json
+import lzma
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as arrow
+import pyarrow.parquet
+import pytest
+import zstandard
+from batch_support.mirror import Loader, Silent
+
+from plimsoll_runtime.api.batches.line import CHAT
+from plimsoll_runtime.api.batches.offline import BatchConfig, Outcome, run_batch
+from plimsoll_runtime.batch.job import Shard
+from plimsoll_runtime.batch.places import Places
+from plimsoll_runtime.batch.prompting import Prompting
+from plimsoll_runtime.engine.config import EngineConfig
+from plimsoll_runtime.errors import UsageError
+
+SUPPORT = Path(__file__).parents[3] / "support"
+PLAIN = [{"prompt": f"text {number}"} for number in range(10)]
+PACKED: dict[str, Callable[[bytes], bytes]] = {
+    "": bytes,
+    ".gz": gzip.compress,
+    ".bz2": bz2.compress,
+    ".xz": lzma.compress,
+    ".zst": zstandard.ZstdCompressor().compress,
+}
+UNPACKED: dict[str, Callable[[bytes], bytes]] = {
+    "": bytes,
+    ".gz": gzip.decompress,
+    ".bz2": bz2.decompress,
+    ".xz": lzma.decompress,
+    ".zst": lambda data: zstandard.ZstdDecompressor().decompressobj().decompress(data),
+}
+
+
+@pytest.fixture(scope="session")
+def loader(tokenizer_folder: Path) -> Loader:
+    return Loader(tokenizer_folder)
+
+
+@pytest.fixture
+def batch(tmp_path: Path, loader: Loader) -> Any:
+    """Runs a batch in a folder of its own."""
+
+    def run(given: str, output: str, **options: Any) -> Outcome:
+        engine = EngineConfig(model="m", max_sequences=8)
+        config = BatchConfig(engine, ("m", "alias"), str(tmp_path / given), tmp_path / output, **options)
+        return run_batch(config, Silent(), load=loader)
+
+    return run
+
+
+def jsonl(lines: Sequence[Any]) -> bytes:
+    return b"".join(line if isinstance(line, bytes) else json.dumps(line).encode() + b"\n" for line in lines)
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def texts(lines: Sequence[dict[str, Any]]) -> list[str]:
+    return [line["response"]["body"]["choices"][0]["text"][:-1] for line in lines]
+
+
+def raw(value: Any) -> msgspec.Raw:
+    return msgspec.Raw(msgspec.json.encode(value))
+
+
+def test_lines_of_every_form(batch: Any, tmp_path: Path) -> None:
+    hello = [{"role": "user", "content": "Hi"}]
+    lines = [
+        {"custom_id": "a", "method": "POST", "url": "/v1/completions", "body": {"model": "alias", "prompt": "ab"}},
+        {"custom_id": "b", "url": CHAT, "body": {"messages": hello}},
+        {"body": {"prompt": [97, 98]}, "url": "/v1/completions"},
+        {"prompt": "cd", "custom_id": "d", "mood": "good"},
+        {"messages": hello, "max_tokens": 2},
+    ]
+    (tmp_path / "in.jsonl").write_bytes(b"\xef\xbb\xbf" + jsonl(lines) + b"\n  \n")
+    outcome = batch("in.jsonl", "out.jsonl")
+    assert (outcome.summary.tally.rows, outcome.summary.tally.failed) == (5, 0)
+    answers = read(tmp_path / "out.jsonl")
+    assert [answer["custom_id"] for answer in answers] == ["a", "b", "row-2", "d", "row-4"]
+    assert texts([answers[0], answers[2], answers[3]]) == ["ba", "ba", "dc"]
+    assert answers[1]["response"]["body"]["choices"][0]["message"]["content"].startswith("iH")
+    assert answers[4]["response"]["body"]["choices"][0]["message"]["content"] == "iH"
+    assert answers[3]["response"]["ignored"] == "mood"
+    assert not Places(tmp_path / "out.jsonl").work.exists()
+    assert not (tmp_path / "out.errors.jsonl").exists()
+
+
+def test_a_bad_line_costs_only_itself(batch: Any, tmp_path: Path) -> None:
+    bad: list[Any] = [
+        b"{\n",
+        b"\xff\n",
+        b"[1]\n",
+        {"custom_id": "x"},
+        {"custom_id": 3, "prompt": "a"},
+        {"prompt": "a", "temperature": -1},
+        {"prompt": "a", "model": "other"},
+        {"prompt": "a", "stream": True},
+        {"url": "/v1/images", "body": {}},
+        {"url": CHAT, "body": 3},
+        {"url": CHAT, "method": "GET", "body": {}},
+        b'{"prompt": ' + b"[" * 5000 + b"]" * 5000 + b"}\n",
+        {"prompt": [1000]},
+    ]
+    (tmp_path / "in.jsonl").write_bytes(jsonl([*bad, {"prompt": "ab"}]))
+    outcome = batch("in.jsonl", "out.jsonl")
+    assert (outcome.summary.tally.rows, outcome.summary.tally.failed) == (len(bad) + 1, len(bad))
+    assert texts(read(tmp_path / "out.jsonl")) == ["ba"]
+    errors = read(tmp_path / "out.errors.jsonl")
+    assert [error["source"] for error in errors] == [
+        {"file": str(tmp_path / "in.jsonl"), "line": number} for number in range(1, len(bad) + 1)
+    ]
+    for error in errors:
+        assert error["response"]["status_code"] in (400, 404)
+        assert error["response"]["body"]["error"]["message"]
+    assert errors[3]["custom_id"] == "x"
+
+
+@pytest.mark.parametrize("suffix", PACKED)
+def test_compressed_files_go_in_and_come_out(batch: Any, tmp_path: Path, suffix: str) -> None:
+    (tmp_path / f"in.jsonl{suffix}").write_bytes(PACKED[suffix](jsonl(PLAIN)))
+    batch(f"in.jsonl{suffix}", f"out.jsonl{suffix}")
+    lines = UNPACKED[suffix]((tmp_path / f"out.jsonl{suffix}").read_bytes()).splitlines()
+    assert texts([json.loads(line) for line in lines]) == [line["prompt"][::-1] for line in PLAIN]
+
+
+@pytest.mark.parametrize("suffix", [".gz", ".bz2", ".xz", ".zst"])
+def test_a_damaged_file_is_told_and_what_was_read_is_kept(batch: Any, tmp_path: Path, suffix: str) -> None:
+    whole = PACKED[suffix](os.urandom(30_000).hex().encode())
+    (tmp_path / f"in.jsonl{suffix}").write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(UsageError, match="cannot be read to its end"):
+        batch(f"in.jsonl{suffix}", "out.jsonl")
+
+
+def test_tables_with_a_template(batch: Any, tmp_path: Path) -> None:
+    (tmp_path / "in.csv").write_text('id,text,note\nr1,"a\nb",x\nr2,c,\nr3,too,many,fields\nr4,d,y\n')
+    rows = {"id": ["p1"], "text": ["pq"], "note": [{"deep": 1}]}
+    pyarrow.parquet.write_table(arrow.table(rows), tmp_path / "in2.parquet")
+    prompting = Prompting(template="{{ text }}|{{ id }}", chat=True, id_column="id")
+    outcome = batch("in*", "out.csv", prompting=prompting, defaults={"n": raw(2)}, endpoint=CHAT)
+    assert (outcome.summary.tally.rows, outcome.summary.tally.failed) == (5, 1)
+    with (tmp_path / "out.csv").open(newline="") as file:
+        answers = list(csv.DictReader(file))
+    assert [(each["custom_id"], each["choice"]) for each in answers] == [
+        (name, str(choice)) for name in ("r1", "r2", "r4", "p1") for choice in range(2)
+    ]
+    assert answers[0]["text"].startswith("1r|b\na")
+    assert read(tmp_path / "out.errors.jsonl")[0]["source"]["line"] == 3
+
+
+def test_parquet_comes_out(batch: Any, tmp_path: Path) -> None:
+    (tmp_path / "in.jsonl").write_bytes(jsonl([{"text": "ab", "more": 1}, {"text": 3}, {"none": 1}]))
+    outcome = batch("in.jsonl", "out.parquet", prompting=Prompting(column="text"))
+    assert outcome.summary.tally.failed == 2
+    rows = pyarrow.parquet.read_table(tmp_path / "out.parquet").to_pylist()
+    assert [(row["custom_id"], row["text"][:-1], row["completion_tokens"]) for row in rows] == [("row-0", "ba", 3)]
+
+
+@pytest.mark.parametrize(
+    ("files", "options", "told"),
+    [
+        ({}, {}, "no pattern that files have"),
+        ({"in.txt": b""}, {}, "has no suffix"),
+        ({"in.csv": b"a\n1\n"}, {}, "say with --prompt-column"),
+        ({"in.csv": b""}, {"prompting": Prompting(column="a")}, "has no first line"),
+        ({"in.csv": b"a,a\n1,2\n"}, {"prompting": Prompting(column="a")}, "name of its own"),
+        ({"in.jsonl": b""}, {"prompting": Prompting("a", "{{ a }}")}, "not both"),
+        ({"in.jsonl": b""}, {"prompting": Prompting(template="{{ a")}, "is no template"),
+        ({"in.parquet": b"PAR1"}, {"prompting": Prompting(column="a")}, "cannot be read as Parquet"),
+    ],
+)
+def test_what_cannot_be_read_is_told(
+    batch: Any, tmp_path: Path, files: dict[str, bytes], options: dict[str, Any], told: str
+) -> None:
+    for name, data in files.items():
+        (tmp_path / name).write_bytes(data)
+    with pytest.raises(UsageError, match=told):
+        batch("in*", "out.jsonl", **options)
+
+
+def test_a_template_sees_plain_values_in_a_sandbox(batch: Any, tmp_path: Path) -> None:
+    (tmp_path / "in.jsonl").write_bytes(jsonl([{"a": "x"}]))
+    for template in ("{{ a.__class__ }}", "{{ missing }}", "{% for i in range(10**9) %}x{% endfor %}"):
+        outcome = batch("in.jsonl", "out.jsonl", prompting=Prompting(template=template), restart=True)
+        assert outcome.summary.tally.failed == 1, template
+        message = read(tmp_path / "out.errors.jsonl")[0]["response"]["body"]["error"]["message"]
+        assert "--template" in message
+
+
+def test_shards_make_the_whole(batch: Any, tmp_path: Path) -> None:
+    (tmp_path / "in.jsonl").write_bytes(jsonl(PLAIN))
+    batch("in.jsonl", "all.jsonl")
+    names = [f"out-{index}.jsonl" for index in range(3)]
+    for index, name in enumerate(names):
+        batch("in.jsonl", name, shard=Shard(index, 3))
+    by_id = {line["custom_id"]: texts([line]) for name in names for line in read(tmp_path / name)}
+    assert by_id == {line["custom_id"]: texts([line]) for line in read(tmp_path / "all.jsonl")}
+
+
+def test_each_row_has_a_seed_of_its_own(batch: Any, loader: Loader, tmp_path: Path) -> None:
+    (tmp_path / "in.jsonl").write_bytes(jsonl([{"prompt": "a"}, {"prompt": "a"}, {"prompt": "a", "seed": 5}]))
+    asked = []
+    for name, seed in (("one.jsonl", 0), ("two.jsonl", 0), ("three.jsonl", 1)):
+        batch("in.jsonl", name, seed=seed)
+        asked.append(sorted(request.params.seed or 0 for request in loader.mirrors[-1].asked))
+    assert asked[0] == asked[1] != asked[2]
+    assert len(set(asked[0])) == 3
+    assert 5 in asked[0]
+    assert 5 in asked[2]
+
+
+def test_unordered_has_the_same_lines(batch: Any, tmp_path: Path) -> None:
+    lines = [{"prompt": "x" * (number * 37 % 200 + 1)} for number in range(200)]
+    (tmp_path / "in.jsonl").write_bytes(jsonl(lines))
+    batch("in.jsonl", "ordered.jsonl", defaults={"max_tokens": raw(300)})
+    batch("in.jsonl", "unordered.jsonl", defaults={"max_tokens": raw(300)}, ordered=False)
+    ordered, unordered = (texts(read(tmp_path / f"{name}.jsonl")) for name in ("ordered", "unordered"))
+    assert [len(text) for text in ordered] == [len(line["prompt"]) for line in lines]
+    assert ordered != unordered
+    assert sorted(ordered) == sorted(unordered)
+
+
+def test_a_complete_run_is_not_run_again(batch: Any, loader: Loader, tmp_path: Path) -> None:
+    (tmp_path / "in.jsonl").write_bytes(jsonl(PLAIN))
+    first = batch("in.jsonl", "out.jsonl")
+    count = len(loader.mirrors)
+    again = batch("in.jsonl", "out.jsonl")
+    assert again.already
+    assert again.summary == first.summary
+    assert len(loader.mirrors) == count
+    with pytest.raises(UsageError, match=r"another run \(seed differ\)"):
+        batch("in.jsonl", "out.jsonl", seed=1)
+    (tmp_path / "other.jsonl").touch()
+    with pytest.raises(UsageError, match="is there already"):
+        batch("in.jsonl", "other.jsonl")
+    assert not batch("in.jsonl", "other.jsonl", restart=True).already
+    with pytest.raises(UsageError, match="is the input"):
+        batch("in.jsonl", "in.jsonl")
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_killed_at_random_instants_it_writes_the_same(tokenizer_folder: Path, tmp_path: Path, seed: int) -> None:
+    lines: list[dict[str, Any]] = [{"prompt": f"{number} " * (number * 7 % 40 + 1)} for number in range(150)]
+    lines[7]["temperature"] = -1
+    (tmp_path / "in.jsonl").write_bytes(jsonl(lines))
+    command = [sys.executable, str(SUPPORT / "batch_support" / "killed.py"), str(tokenizer_folder)]
+    environment = os.environ | {"PYTHONPATH": str(SUPPORT), "SOURCE_DATE_EPOCH": "1000"}
+    done = subprocess.run(
+        [*command, str(tmp_path / "in.jsonl"), str(tmp_path), "20", str(seed)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) >= 3, "hardly a run was killed"
+    for suffix in (".jsonl", ".errors.jsonl"):
+        whole, killed = ((tmp_path / f"{name}{suffix}").read_bytes() for name in ("whole", "killed"))
+        assert whole == killed
+    assert not (tmp_path / "killed.jsonl.work").exists()
+
+
+def test_a_full_disk_is_told_and_the_run_goes_on_later(
+    batch: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "in.jsonl").write_bytes(jsonl(PLAIN))
+
+    def full(*_arguments: Any) -> int:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwrite", full)
+        with pytest.raises(UsageError, match="No space left"):
+            batch("in.jsonl", "out.jsonl")
+    batch("in.jsonl", "out.jsonl")
+    assert len(read(tmp_path / "out.jsonl")) == len(PLAIN)
+
+
+def test_csv_is_read_as_written() -> None:
+    from plimsoll_runtime.batch.tables import csv_rows
+
+    rows = list(csv_rows(io.BytesIO(b'a,b\r\n1,"x ""y"""\r\n\r\n2,\xff\r\n3,4\r\n'), Path("t.csv")))
+    assert rows == [({"a": "1", "b": 'x "y"'}, None), (None, "is not in UTF-8"), ({"a": "3", "b": "4"}, None)]
