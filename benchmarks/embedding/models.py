@@ -67,7 +67,8 @@ def folder_of(model: Model) -> Path:
 
     torch.manual_seed(0)
     config = getattr(transformers, model.config)(vocab_size=VOCAB, max_position_embeddings=LONGEST, **model.values)
-    transformers.AutoModel.from_config(config, dtype=torch.float32).save_pretrained(folder)
+    build: Any = transformers.AutoModel.from_config
+    build(config, dtype=torch.float32).save_pretrained(folder)
     _tokenizer().save(str(folder / "tokenizer.json"))
     said = {"tokenizer_class": "PreTrainedTokenizerFast", "pad_token": "[PAD]", "model_max_length": LONGEST}
     (folder / "tokenizer_config.json").write_text(json.dumps(said))

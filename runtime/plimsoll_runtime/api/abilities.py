@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from plimsoll_runtime.api.errors import ApiError
@@ -12,10 +12,11 @@ from plimsoll_runtime.engine.pooling import PoolingInfo, Task
 if TYPE_CHECKING:
     from plimsoll_runtime.api.served import ServedModel
 
-GENERATES: Collection[Task] = ("generate",)
-EMBEDS: Collection[Task] = ("embed",)
-CLASSIFIES: Collection[Task] = ("classify",)
-COMPARES: Collection[Task] = ("score", "embed")
+Tasks = tuple[Task, ...]
+GENERATES: Tasks = ("generate",)
+EMBEDS: Tasks = ("embed",)
+CLASSIFIES: Tasks = ("classify",)
+COMPARES: Tasks = ("score", "embed")
 
 ENDPOINTS: Mapping[Task, tuple[str, ...]] = {
     "generate": ("/v1/chat/completions", "/v1/completions"),
@@ -31,7 +32,7 @@ def task_of(info: EngineInfo) -> Task:
     return "generate" if info.pooling is None else info.pooling.task
 
 
-def check_task(model: ServedModel, tasks: Collection[Task]) -> None:
+def check_task(model: ServedModel, tasks: Tasks) -> None:
     """Raises ApiError where a model serves none of the tasks, with the endpoints that answer for it."""
     if (task := task_of(model.engine.info)) in tasks:
         return

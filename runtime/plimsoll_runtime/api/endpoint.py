@@ -5,7 +5,7 @@ response.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass
 from functools import partial
@@ -15,7 +15,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from plimsoll_runtime.api.abilities import GENERATES, check_task
+from plimsoll_runtime.api.abilities import GENERATES, Tasks, check_task
 from plimsoll_runtime.api.body import Head, read_body, read_head, read_rest
 from plimsoll_runtime.api.disconnect import unless_gone
 from plimsoll_runtime.api.errors import json_response
@@ -28,7 +28,6 @@ from plimsoll_runtime.api.schemas.sampling import ModelFields
 from plimsoll_runtime.api.served import ServedModel
 from plimsoll_runtime.api.sse import Comment, Events, open_stream
 from plimsoll_runtime.api.table import ModelTable
-from plimsoll_runtime.engine.pooling import Task
 
 BodyT = TypeVar("BodyT", bound=ModelFields)
 
@@ -56,7 +55,7 @@ class Endpoint(Generic[BodyT]):
 
     schema: type[BodyT]
     prepare: Callable[[BodyT, ServedModel, RequestRecord], Job]
-    tasks: Collection[Task] = GENERATES
+    tasks: Tasks = GENERATES
 
     async def __call__(self, request: Request, models: ModelTable, record: RequestRecord) -> Response:
         """Answer a request, whole or as a stream. Raises ApiError, ClientGoneError."""
@@ -99,7 +98,7 @@ class Ask:
     size: int
     prepare: Callable[[ServedModel], Job]
     record: RequestRecord
-    tasks: Collection[Task] = GENERATES
+    tasks: Tasks = GENERATES
 
     async def whole(self) -> msgspec.Struct:
         """The answer as one. Raises ApiError."""

@@ -55,9 +55,8 @@ class PoolingJob:
         return await offload(size, lambda: self.form(vectors, PoolingUsage(tokens, tokens)))
 
     async def events(self) -> Events:
-        """There are none: whoever asks for a stream is told so. Raises ApiError."""
-        raise invalid("stream", "this endpoint answers as a whole")
-        yield  # a generator, as every job's events are
+        """The answer as the only event: bodies that ask for a stream were refused."""
+        yield await self.whole()
 
     async def _vector(self, index: int, seats: Seats) -> Vector:
         """What comes of one text. Raises ApiError."""

@@ -248,8 +248,11 @@ def _use_kernels(facts: ImageFacts, dtype: torch.dtype) -> None:
 
 
 def _backends(config: EngineConfig, facts: ImageFacts, target: Target) -> Backends:
-    """Those that the model was loaded for, unless another is asked for that reads weights as they lie."""
-    if config.attention_backend != "auto":
+    """Those that the model was loaded for, unless another is asked for that reads weights as they lie.
+
+    Where nothing is cached there is one alone.
+    """
+    if config.attention_backend != "auto" or not target.shapes:
         backends = candidates(config.attention_backend, target)
         if backends[0].fused != (facts.instructions is not None):
             raise _misfit(f"it is for the attention backend {facts.backends[0]}, and {backends[0].name} is asked for")

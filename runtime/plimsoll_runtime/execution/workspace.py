@@ -45,11 +45,13 @@ class LargestStep:
     longest: int
     snapshots: int = 0
 
-    def logits_rows(self, facts: Facts) -> int:
+    def logits_rows(self, vocab_size: int) -> int:
         """Rows of logits at once: the sequences', or those of a prompt whose log probabilities were asked for."""
-        if facts.pooling is not None:
-            return self.sequences
-        return max(self.sequences, min(self.rows, max(1, PROMPT_LOGITS // facts.vocab_size)))
+        return max(self.sequences, min(self.rows, max(1, PROMPT_LOGITS // vocab_size)))
+
+    def head_rows(self, facts: Facts) -> int:
+        """Rows that go through a decoder's head at once: for logits, or the vectors of prompts."""
+        return self.logits_rows(facts.vocab_size) if facts.pooling is None else self.sequences
 
 
 @runtime_checkable
@@ -63,7 +65,7 @@ class KnowsStepBytes(Protocol):
 def on_a_cpu(decoder: Decoder, step: LargestStep) -> int:
     """Bytes, from the decoder itself or from its outline."""
     facts = decoder.outline.facts
-    logits_rows = step.logits_rows(facts)
+    logits_rows = step.head_rows(facts)
     if isinstance(decoder, KnowsStepBytes):
         computed = decoder.step_bytes(step.rows, logits_rows, step.longest)
     else:
@@ -73,7 +75,7 @@ def on_a_cpu(decoder: Decoder, step: LargestStep) -> int:
 
 def by_outline(outline: Outline, dtype: torch.dtype, step: LargestStep) -> int:
     """Bytes for a decoder of torch's ops before there is one. On a GPU what is measured once there is one is less."""
-    logits_rows = step.logits_rows(outline.facts)
+    logits_rows = step.head_rows(outline.facts)
     computed = _torch_bytes(outline, dtype.itemsize, step, logits_rows)
     return computed + _choosing(outline.facts, step) + _states(outline.facts, dtype.itemsize, step)
 
@@ -118,7 +120,7 @@ def _run(
     zeros = torch.zeros(rows, dtype=torch.int64, device=cache.device)
     batch = AttentionBatch([rows], [rows], [[0] * -(-rows // cache.block_size)], zeros)
     hidden: Tensor = forward_pass(zeros, torch.arange(rows, device=cache.device), batch, [0])
-    wanted = step.logits_rows(facts)
+    wanted = step.head_rows(facts)
     decoder.logits(hidden[:1].expand(wanted, -1).contiguous())
     return forward_pass.backends
 
@@ -134,7 +136,7 @@ def _choosing(facts: Facts, step: LargestStep) -> int:
     """Copies of logits that penalties beside log probabilities, and the probabilities themselves, make of them."""
     if facts.pooling is not None:
         return 0
-    prompts = step.logits_rows(facts)
+    prompts = step.head_rows(facts)
     return FLOAT32 * facts.vocab_size * max(2 * step.sequences, prompts)
 
 

@@ -101,16 +101,16 @@ class Tokenizer:
         At most so many: the end of the text is cut off, of two that of the second. Raises TextError, also where the
         rest is too long alone.
         """
-        single = pair is None
-        parts = self._encoded([text] if pair is None else [text, pair], add_special_tokens=False)
+        first, *rest = self._encoded([text] if pair is None else [text, pair], add_special_tokens=False)
+        second = rest[0] if rest else None
         if most is not None:
-            beside = self._backend.num_special_tokens_to_add(is_pair=not single)
-            beside += 0 if single else len(parts[0].ids)
+            beside = self._backend.num_special_tokens_to_add(is_pair=second is not None)
+            beside += 0 if second is None else len(first.ids)
             if most <= beside:
                 raise TextError(f"{beside} tokens are there beside what is cut, and {most} are to be left")
-            parts[-1].truncate(most - beside)
-        whole = self._backend.post_process(*parts, add_special_tokens=True)
-        return list(whole.ids), 0 if single or 1 not in whole.type_ids else whole.type_ids.index(1)
+            (first if second is None else second).truncate(most - beside)
+        whole = self._backend.post_process(first, second, add_special_tokens=True)
+        return list(whole.ids), 0 if second is None or 1 not in whole.type_ids else whole.type_ids.index(1)
 
     def _encoded(self, texts: list[str], *, add_special_tokens: bool) -> list[tokenizers.Encoding]:
         try:

@@ -33,7 +33,7 @@ DOCUMENT = document()
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def servers(keep_server: Callable[..., Awaitable[Any]]) -> dict[str, Any]:
     """One for each task."""
-    found = {info.task: await keep_server(pooling=info) for info in (EMBED, SCORE, LABELS)}
+    found: dict[str, Any] = {info.task: await keep_server(pooling=info) for info in (EMBED, SCORE, LABELS)}
     return {**found, "generate": await keep_server()}
 
 
@@ -164,6 +164,7 @@ async def test_pairs_are_ranked_by_the_probability_of_yes(servers: dict[str, Any
     # What speaks against a pair is its length: the fewer tokens, the better.
     assert [each["index"] for each in answer["results"]] == [1, 2]
     assert answer["results"][0]["document"] == {"text": "short"}
+    shortest, *_ = sorted((list(r.prompt_token_ids) for r in server.engine.asked), key=len)
     against, speaks_for, *_ = server.engine.numbers(
         list(min((r.prompt_token_ids for r in server.engine.asked), key=len))
     )

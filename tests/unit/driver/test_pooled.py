@@ -53,7 +53,7 @@ def made(config: EngineConfig, image: Image | None = None, grant: Grant | None =
 def vectors(core: EngineCore) -> dict[str, bytes | None]:
     for number, prompt in enumerate(PROMPTS):
         core.add(AddRequest(str(number), prompt, ONCE, second_text=2))
-    found = {}
+    found: dict[str, bytes | None] = {}
     while core.has_work:
         found |= {output.request_id: output.vector for output in core.step().outputs}
     assert None not in found.values()

@@ -29,7 +29,8 @@ def test_chunks_are_pooled_as_wholes(kind: PoolingKind, data: st.DataObject) -> 
         lengths = data.draw(st.lists(st.integers(1, 9), min_size=1, max_size=SLOTS))
         slots = data.draw(st.permutations(range(SLOTS)))[: len(lengths)]
         states = [torch.randn(n, HIDDEN, generator=torch.Generator().manual_seed(turn * 10 + n)) for n in lengths]
-        done, found = [0] * len(lengths), {}
+        done = [0] * len(lengths)
+        found: dict[int, torch.Tensor] = {}
         while any(at < n for at, n in zip(done, lengths, strict=True)):
             step, rows, ending = [], [], []
             for index, (slot, n) in enumerate(zip(slots, lengths, strict=True)):

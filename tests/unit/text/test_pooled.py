@@ -42,6 +42,7 @@ def test_what_is_cut_leaves_what_stands_around_it(tmp_path: Path) -> None:
     texts = PooledTexts(tokenizer_of(tmp_path), PoolingInfo("embed", 4))
     assert texts.single("a b c d", most=4) == PooledText(ids("[CLS] a b [SEP]"))
     assert texts.single("a b", most=4) == PooledText(ids("[CLS] a b [SEP]"))
+    assert texts.pair("a b", "", most=7) == PooledText(ids("[CLS] a b [SEP] [SEP]"), 4)
     assert texts.pair("a b", "c d e f", most=7) == PooledText(ids("[CLS] a b [SEP] c d [SEP]"), 4)
     with pytest.raises(TextError, match="5 tokens are there beside what is cut, and 5 are to be left"):
         texts.pair("a b", "c", most=5)

@@ -56,16 +56,16 @@ class WholePrompts:
         calls = _calls(batch.query_lens, self._device)
         bands: Bands = {}
 
-        def attention(layer: int, query: Tensor, key: Tensor, value: Tensor, sinks: Tensor | None = None) -> Tensor:
+        def attention(
+            layer: int, query: Tensor, key: Tensor | None, value: Tensor | None, sinks: Tensor | None = None
+        ) -> Tensor:
+            if key is None or value is None:
+                raise ValueError(f"layer {layer} reads what another has kept, and nothing is kept here")
             shape = self._shapes[layer]
             out = torch.empty_like(query)
             for call in calls:
                 heads = [_of_call(call, each) for each in (query, key, value)]
-                if shape.window is None or call.length <= shape.window:
-                    attended = _attended(shape, *heads, None)
-                else:
-                    attended = _windowed(bands, shape, shape.window, heads)
-                attended = attended.transpose(1, 2).flatten(0, 1)
+                attended = _of_one_length(bands, shape, *heads).transpose(1, 2).flatten(0, 1)
                 if call.rows is None:
                     out[call.first : call.first + call.count * call.length] = attended
                 else:
@@ -104,10 +104,11 @@ def _of_call(call: _Call, values: Tensor) -> Tensor:
     return own.view(call.count, call.length, *values.shape[1:]).transpose(1, 2)
 
 
-def _windowed(bands: Bands, shape: AttentionShape, window: int, heads: Sequence[Tensor]) -> Tensor:
-    """The same within a window, some rows at a time, so that masks and scores do not grow with the square."""
-    query, key, value = heads
-    length = query.shape[2]
+def _of_one_length(bands: Bands, shape: AttentionShape, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """[B, heads, L, D] -> the same. Within a window some rows at a time, so that masks and scores stay small."""
+    length, window = query.shape[2], shape.window
+    if window is None or length <= window:
+        return _attended(shape, query, key, value)
     parts = []
     for start in range(0, length, ROWS):
         end = min(start + ROWS, length)
@@ -117,8 +118,8 @@ def _windowed(bands: Bands, shape: AttentionShape, window: int, heads: Sequence[
     return torch.cat(parts, dim=2)
 
 
-def _attended(shape: AttentionShape, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
-    """[B, heads, L, D] -> the same."""
+def _attended(shape: AttentionShape, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None) -> Tensor:
+    """Queries [B, heads, Q, D] over keys and values [B, kv_heads, K, D] -> [B, heads, Q, D]; mask bool [Q, K]."""
     grouped = shape.heads != shape.kv_heads
     return scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=shape.scale, enable_gqa=grouped)
 

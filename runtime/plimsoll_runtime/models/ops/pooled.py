@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -19,7 +19,11 @@ from plimsoll_runtime.models.spec.pooling import HeadActivation
 
 Part = Callable[[Tensor], Tensor]
 
-_ACTIVATIONS: Mapping[HeadActivation, Part] = {**ACTIVATIONS, "tanh": torch.tanh}
+
+def _activation(name: HeadActivation | None) -> Part | None:
+    if name is None:
+        return None
+    return torch.tanh if name == "tanh" else ACTIVATIONS[name]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +52,7 @@ class Project:
         """What computes it."""
         matrix = torch.cat([weights.read(part).view(-1, self.inputs) for part in self.parts])
         bias = None if self.bias is None else weights.read(self.bias)
-        activation = None if self.activation is None else _ACTIVATIONS[self.activation]
+        activation = _activation(self.activation)
 
         def run(x: Tensor) -> Tensor:
             y = functional.linear(x, matrix, bias)

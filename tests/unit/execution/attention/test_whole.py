@@ -45,11 +45,11 @@ def test_each_token_sees_its_prompt(kv_heads: int, window: int | None, monkeypat
     lengths = [1, 5, 1, 5, 11, 5, 2]
     generator = torch.Generator().manual_seed(0)
     heads = torch.randn(sum(lengths), HEADS + 2 * kv_heads, HEAD_DIM, generator=generator)
-    query, key, value = heads.split([HEADS, kv_heads, kv_heads], dim=1)  # views, as a product leaves them
+    query, key, value = torch.split(heads, [HEADS, kv_heads, kv_heads], dim=1)  # views, as a product leaves them
     found = WholePrompts(cache_of(shape)).begin(batch_of(lengths))(0, query, key, value)
     wanted = [
         expected(shape, *parts)
-        for parts in zip(query.split(lengths), key.split(lengths), value.split(lengths), strict=True)
+        for parts in zip(*(torch.split(each, lengths) for each in (query, key, value)), strict=True)
     ]
     assert torch.allclose(found.double(), torch.cat(wanted), atol=1e-6)
 
