@@ -11,13 +11,13 @@ import msgspec
 from plimsoll_runtime.api.calling import Calling, calling
 from plimsoll_runtime.api.choices import Wanted, plan_choices
 from plimsoll_runtime.api.generation import Answers, Generation
-from plimsoll_runtime.api.prompts import check_params, encode_text, render_chat, template_of
+from plimsoll_runtime.api.prompts import check_params, encode_text, render_chat, variables_known
 from plimsoll_runtime.api.reading import AnswerReader
 from plimsoll_runtime.api.record import RequestRecord
 from plimsoll_runtime.api.schemas.chat import ChatRequest
 from plimsoll_runtime.api.schemas.sampling import invalid
 from plimsoll_runtime.api.served import ServedModel
-from plimsoll_runtime.api.thinking import NO_WISH, USUAL, Thinking, Wish, thinking, variables_of
+from plimsoll_runtime.api.thinking import NO_WISH, USUAL, Thinking, Wish, reasoning_format, thinking, variables_of
 from plimsoll_runtime.api.truncation import truncation_of
 from plimsoll_runtime.api.usage import UsageMeter
 from plimsoll_runtime.engine.limits import longest_sequence
@@ -81,6 +81,7 @@ def _prompt(body: ChatRequest, called: Calling | None, wish: Wish, model: Served
         continue_final_message=body.continue_final_message,
         variables=_verbosity(body, called, model) | variables_of(body, model, wish, tools=called is not None),
         tools=None if called is None else called.shown,
+        reasoning=reasoning_format(model, tools=called is not None),
     )
 
 
@@ -88,7 +89,7 @@ def _verbosity(body: ChatRequest, called: Calling | None, model: ServedModel) ->
     """What the chat template is told of it. Raises ApiError for one that it cannot be told."""
     if body.verbosity is None:
         return {}
-    if VERBOSITY in template_of(model).variables(tools=called is not None):
+    if VERBOSITY in variables_known(model, tools=called is not None):
         return {VERBOSITY: body.verbosity}
     if body.verbosity != USUAL:
         raise invalid(VERBOSITY, f"this model's chat template knows none: {USUAL!r} is what the model does by itself")

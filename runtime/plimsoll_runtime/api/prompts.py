@@ -12,6 +12,7 @@ from plimsoll_runtime.api.schemas.sampling import invalid
 from plimsoll_runtime.api.served import ServedModel
 from plimsoll_runtime.engine.limits import longest_sequence
 from plimsoll_runtime.engine.params import SamplingParams
+from plimsoll_runtime.reasoning.format import ReasoningFormat
 from plimsoll_runtime.text.chat import ChatTemplate, ChatTemplateError
 from plimsoll_runtime.text.tokenizer import TextError
 
@@ -38,6 +39,7 @@ def encode_chat(
     variables: Mapping[str, Any] | None,
     add_special_tokens: bool | None,
     tools: Sequence[Mapping[str, Any]] | None = None,
+    reasoning: ReasoningFormat | None = None,
 ) -> list[int]:
     """Token ids of a chat, by the model's template (which writes the special tokens itself). Raises ApiError."""
     text = render_chat(
@@ -47,6 +49,7 @@ def encode_chat(
         continue_final_message=continue_final_message,
         variables=variables,
         tools=tools,
+        reasoning=reasoning,
     )
     return encode_text(model, text, add_special_tokens=bool(add_special_tokens), param="messages")
 
@@ -59,11 +62,17 @@ def render_chat(
     continue_final_message: bool | None,
     variables: Mapping[str, Any] | None,
     tools: Sequence[Mapping[str, Any]] | None = None,
+    reasoning: ReasoningFormat | None = None,
 ) -> str:
-    """The text of a chat's prompt. Raises ApiError, also for a variable that the template does not know."""
+    """The text of a chat's prompt, in which earlier thoughts are as the `reasoning` format's templates know them.
+
+    Raises ApiError, also for a variable that the template does not know.
+    """
     template = template_of(model)
     _check_variables(variables_known(model, tools=tools is not None), variables or {})
     rendered = _named_results([message.rendered(f"messages[{index}]") for index, message in enumerate(messages)])
+    if reasoning is not None:
+        rendered = [reasoning.shown(message) for message in rendered]
     with told("messages"):
         return template.render(
             rendered,

@@ -15,6 +15,7 @@ from plimsoll_runtime.api.served import ServedModel
 from plimsoll_runtime.engine.thought import Thought
 from plimsoll_runtime.reasoning.choose import fitting, named
 from plimsoll_runtime.reasoning.format import ReasoningFormat
+from plimsoll_runtime.text.chat import ChatTemplateError
 from plimsoll_runtime.text.tokenizer import Tokenizer
 from plimsoll_runtime.tools.entries import UnknownFormat
 
@@ -63,6 +64,8 @@ def reasoning_format(model: ServedModel, *, tools: bool) -> ReasoningFormat | No
         return _fitting(template_of(model).source(tools=tools))
     except UnknownFormat as error:
         raise invalid("model", str(error)) from error
+    except ChatTemplateError as error:
+        raise invalid("messages", str(error)) from error
 
 
 def variables_of(body: ChatRequest, model: ServedModel, wish: Wish, *, tools: bool) -> dict[str, Any]:

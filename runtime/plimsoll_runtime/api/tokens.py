@@ -26,6 +26,7 @@ from plimsoll_runtime.api.schemas.tokens import (
 )
 from plimsoll_runtime.api.served import ServedModel
 from plimsoll_runtime.api.table import ModelTable
+from plimsoll_runtime.api.thinking import reasoning_format
 from plimsoll_runtime.engine.limits import longest_sequence
 
 BodyT = TypeVar("BodyT", TokenizeRequest, DetokenizeRequest, CountRequest)
@@ -94,4 +95,5 @@ def _encode(body: TokenizeRequest, model: ServedModel) -> list[int]:
         continue_final_message=body.continue_final_message,
         variables=body.chat_template_kwargs,
         add_special_tokens=body.add_special_tokens,
+        reasoning=reasoning_format(model, tools=False),
     )

@@ -12,6 +12,7 @@ import msgspec
 
 from plimsoll_runtime.cli import values
 from plimsoll_runtime.cli.engine_options import add_engine_options, engine_config
+from plimsoll_runtime.cli.formats import add_format_options
 from plimsoll_runtime.errors import UsageError
 
 if TYPE_CHECKING:
@@ -162,18 +163,7 @@ def _add_rows(group: argparse._ArgumentGroup) -> None:
         help="rows without a seed get one made of this and their index, so that they are answered alike in every run "
         "(default: %(default)s)",
     )
-    group.add_argument(
-        "--tool-format",
-        type=values.word,
-        metavar="NAME",
-        help="how the model writes calls of tools (default: as its chat template does)",
-    )
-    group.add_argument(
-        "--reasoning-format",
-        type=values.word,
-        metavar="NAME",
-        help="how the model writes thoughts, or none to leave them in answers (default: as its chat template does)",
-    )
+    add_format_options(group)
 
 
 def _add_run(group: argparse._ArgumentGroup) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from plimsoll_runtime.cli import values
 from plimsoll_runtime.cli.engine_options import add_engine_options, engine_config
+from plimsoll_runtime.cli.formats import add_format_options
 from plimsoll_runtime.cli.server_options import (
     add_batch_options,
     add_response_options,
@@ -119,19 +120,7 @@ def _add_server_options(parser: argparse.ArgumentParser) -> None:
         help="most token ids that a request's logit_bias may have; everybody's steps wait for them (default: "
         "%(default)s)",
     )
-    group.add_argument(
-        "--tool-format",
-        type=values.word,
-        metavar="NAME",
-        help="how the model writes calls of tools: hermes, llama3, mistral, ... (default: as its chat template does)",
-    )
-    group.add_argument(
-        "--reasoning-format",
-        type=values.word,
-        metavar="NAME",
-        help="how the model writes thoughts: think, mistral, harmony, ..., or none to leave them in answers "
-        "(default: as its chat template does)",
-    )
+    add_format_options(group)
     group.add_argument(
         "--thinking-budget",
         type=values.count,

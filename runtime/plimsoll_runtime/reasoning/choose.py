@@ -15,7 +15,7 @@ NONE = "none"
 FORMATS: Mapping[str, ReasoningFormat] = {form.name: form for form in (HARMONY, *FAMILIES)}
 """Ours by name, in the order in which templates are asked for them: what has the rarest signs comes first."""
 
-_NEEDED = ("name", "marks", "efforts", "fits", "opened_by", "parser")
+_NEEDED = ("name", "marks", "efforts", "fits", "opened_by", "shown", "parser")
 _ENTRIES: Entries[ReasoningFormat] = Entries("plimsoll.reasoning_parsers", "format of thoughts", _NEEDED)
 
 

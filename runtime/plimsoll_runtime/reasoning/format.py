@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from plimsoll_runtime.tools.parts import Part
 
@@ -61,6 +61,9 @@ class ReasoningFormat(Protocol):
 
     def opened_by(self, prompt: str) -> bool:
         """Whether a prompt ends within a thought."""
+
+    def shown(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
+        """An earlier message, whose thoughts are in `reasoning_content`, as templates of this format know it."""
 
     def parser(self, *, opened: bool) -> ReasoningParser:
         """For one answer, whose prompt has `opened` a thought or not."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from plimsoll_runtime.reasoning.format import Marks
 from plimsoll_runtime.tools.growing import PartReader
@@ -37,6 +38,16 @@ class Harmony:
     def opened_by(self, prompt: str) -> bool:
         """Prompts end before a message's header, and so in no thought."""
         return False
+
+    def shown(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Templates know thoughts as `thinking`, and take no words beside a call: those are part of the thought."""
+        thought = message.get("reasoning_content")
+        if not thought:
+            return message
+        rest = {key: value for key, value in message.items() if key != "reasoning_content"}
+        if not rest.get("tool_calls") or not rest.get("content"):
+            return {**rest, "thinking": thought}
+        return {**rest, "thinking": f"{thought}{_BREAK}{rest['content']}", "content": ""}
 
     def parser(self, *, opened: bool) -> PartReader:
         """For one answer."""

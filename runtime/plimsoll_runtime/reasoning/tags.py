@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from plimsoll_runtime.reasoning.format import Marks
 from plimsoll_runtime.tools.growing import PartReader
@@ -36,6 +37,10 @@ class TagFormat:
         """Whether the prompt's last word begins a thought."""
         ends = (self.marks.begin, *(self.marks.begin + lead for lead in self.leads))
         return prompt.rstrip(WHITE).endswith(ends)
+
+    def shown(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
+        """As it is."""
+        return message
 
     def parser(self, *, opened: bool) -> PartReader:
         """White space around a thought is left out."""

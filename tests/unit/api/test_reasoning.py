@@ -168,6 +168,16 @@ async def test_earlier_thoughts_are_shown_to_the_template(thinking: Any) -> None
         assert "[assistant]<think>Hm.</think>Two." in prompt(thinking)
 
 
+async def test_gpt_oss_knows_earlier_thoughts_by_another_name(thinking: Any) -> None:
+    source = "{% for m in messages %}[{{ m.thinking }}|{{ m.content }}|{{ m.reasoning_content }}]{% endfor %}" + OSS
+    call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    said = [*HELLO, {"role": "assistant", "content": "I look.", "reasoning_content": "Hm.", "tool_calls": [call]}]
+    await ask(thinking, "", source, messages=[*said, {"role": "tool", "tool_call_id": "c", "content": "x"}])
+    assert prompt(thinking).startswith("[|Hi|][Hm.\n\nI look.||][|x|]")
+    await ask(thinking, "", source, messages=[*HELLO, {"role": "assistant", "content": "Two.", "reasoning": "Hm."}])
+    assert prompt(thinking).startswith("[|Hi|][Hm.|Two.|]")
+
+
 EFFORTS: list[tuple[str, str, str]] = [
     (QWEN, "none", "[assistant]<think>\n\n</think>"),
     (QWEN, "medium", "[assistant]"),

@@ -28,13 +28,24 @@ def test_defaults_are_the_engines() -> None:
     assert not config.share_prefix_cache
 
 
+@pytest.mark.parametrize(
+    ("option", "told"),
+    [("--tool-format", "no format of tool calls named 'x'"), ("--reasoning-format", "no format of thoughts")],
+)
+def test_formats_that_nobody_knows(option: str, told: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parse("m", option, "x")
+    assert told in capsys.readouterr().err
+
+
 def test_every_flag_reaches_its_field() -> None:
     words = (
         "/models/claim/m --name a --name b --host 0.0.0.0 --port 9 --dtype bfloat16 --max-model-len 4096 "
         "--max-batch-tokens 512 --max-sequences 7 --kv-memory 40% --block-size 32 --threads 3 --no-prefix-caching "
         "--attention-backend cpu --policy sjf --api-key k1 --api-key k2 --revision main --drain-seconds 2.5 "
         "--check-integrity-every 1000 --max-waiting 50 --kv-host-memory 1GiB --kv-disk /cache/kv "
-        "--kv-disk-size 20GiB --max-logit-bias 9 --step-timeout 12.5 --max-waiting-tokens 6000 --share-prefix-cache"
+        "--kv-disk-size 20GiB --max-logit-bias 9 --step-timeout 12.5 --max-waiting-tokens 6000 --share-prefix-cache "
+        "--tool-format hermes --reasoning-format none --thinking-budget 0"
     )
     config = parse(*words.split())
     assert config.engine == EngineConfig(
@@ -58,6 +69,7 @@ def test_every_flag_reaches_its_field() -> None:
     )
     assert (config.names, config.host, config.port) == (("a", "b"), "0.0.0.0", 9)
     assert (config.api_keys, config.drain_seconds) == (("k1", "k2"), 2.5)
+    assert (config.tool_format, config.reasoning_format, config.thinking_budget) == ("hermes", "none", 0)
     assert (config.max_waiting, config.max_logit_bias) == (50, 9)
     assert config.max_waiting_tokens == 6000
     assert config.share_prefix_cache

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any
 
 import msgspec
@@ -11,6 +11,9 @@ from msgspec import Meta
 from plimsoll_runtime.api.room import MAX_WAITING, MAX_WAITING_TOKENS
 from plimsoll_runtime.api.served import MAX_LOGIT_BIAS
 from plimsoll_runtime.errors import UsageError
+from plimsoll_runtime.reasoning import choose as reasoning
+from plimsoll_runtime.tools import choose as tools
+from plimsoll_runtime.tools.entries import UnknownFormat
 
 Positive = Annotated[int, Meta(ge=1, le=2**31)]
 
@@ -30,7 +33,18 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 def server_options(runtime: Mapping[str, Any]) -> ServerOptions:
     """What the fields of `spec.runtime` say. Raises UsageError that names the one at fault."""
     try:
-        return msgspec.convert(runtime, ServerOptions)
+        options = msgspec.convert(runtime, ServerOptions)
     except msgspec.ValidationError as error:
         what, _, where = str(error).partition(" - at ")
         raise UsageError(f"spec.runtime{where.strip('`').removeprefix('$')}: {what[0].lower()}{what[1:]}") from error
+    _check_format("toolFormat", options.tool_format, tools.named)
+    _check_format("reasoningFormat", options.reasoning_format, reasoning.named)
+    return options
+
+
+def _check_format(field: str, name: str | None, named: Callable[[str], object]) -> None:
+    try:
+        if name is not None:
+            named(name)
+    except UnknownFormat as error:
+        raise UsageError(f"spec.runtime.{field}: {error}") from error
