@@ -20,7 +20,8 @@ from plimsoll_gateway.body import Body, ClientGone, Message, Receive, discard_un
 from plimsoll_gateway.budget import SMALL_BYTES, Budget
 from plimsoll_gateway.caller import caller_of
 from plimsoll_gateway.capacity import Capacity
-from plimsoll_gateway.catalog import anthropic_list, anthropic_model, model_list, one_model
+from plimsoll_gateway.cards import Cards
+from plimsoll_gateway.catalog import Catalog
 from plimsoll_gateway.client.pool import Pool
 from plimsoll_gateway.cold import ColdStarts
 from plimsoll_gateway.comments import Comments
@@ -123,6 +124,8 @@ class Gateway:
         self._places = Places(store)
         self._prober = Prober(partial(is_alive, pool), store, picker, self._metrics)
         self._relay = Relay(pool, store, picker, self._prober, self._witness, wake_seconds=limits.wake_seconds)
+        self._cards = Cards(pool)
+        self._catalog = Catalog(self._cards)
         self._running = Lifelines()
         store.listen(self._table_changed)
         self._draining = False
@@ -316,16 +319,13 @@ class Gateway:
     def _table_changed(self, table: Table) -> None:
         known = {replica.id for model in table.models for replica in model.replicas}
         self._picker.loads.keep(known)
+        self._cards.keep(known)
         self._witness.keep(known)
         self._gates.wake()
 
     async def _own(self, exchange: Exchange) -> None:
         stream, table = exchange.stream, self._store.current
         match exchange.path:
-            case "/v1/models" if stream.dialect is ANTHROPIC:
-                await stream.whole(200, JSON, anthropic_list(table, exchange.scope["query_string"], exchange.key))
-            case "/v1/models":
-                await stream.whole(200, JSON, model_list(table, exchange.key))
             case "/live":
                 await stream.whole(200, JSON, b'{"status": "ok"}')
             case "/health":
@@ -334,8 +334,9 @@ class Gateway:
             case "/metrics":
                 await stream.whole(200, CONTENT_TYPE, self._metrics.render())
             case path:
-                told = anthropic_model if stream.dialect is ANTHROPIC else one_model
-                await stream.whole(200, JSON, told(table, path.removeprefix(MODEL_PREFIX), exchange.key))
+                query, anthropic = exchange.scope["query_string"], stream.dialect is ANTHROPIC
+                told = await self._catalog.answer(table, path, query, exchange.key, anthropic=anthropic)
+                await stream.whole(200, JSON, told)
 
     def _health(self) -> tuple[int, bytes]:
         if self._draining:

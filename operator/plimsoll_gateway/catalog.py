@@ -8,6 +8,8 @@ from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import parse_qs
 
+from plimsoll_gateway.cards import Card, Cards
+from plimsoll_gateway.dialect import MODELS
 from plimsoll_gateway.errors import bad_request, model_not_allowed, no_table
 from plimsoll_gateway.keys.record import ApiKey
 from plimsoll_gateway.relay import find_model
@@ -17,29 +19,33 @@ PAGE = 20
 MOST_OF_A_PAGE = 1000
 
 
-def model_list(table: Table | None, key: ApiKey | None = None) -> bytes:
-    """All names, or those that the key may use, as JSON. Raises Refusal before the first table."""
-    table, names = _known(table, key)
-    return json.dumps({"object": "list", "data": [_entry(name, table.owners[name]) for name in names]}).encode()
+class Catalog:
+    """Answers the models' paths: by the table, and by what replicas say of the models that they have."""
 
+    def __init__(self, cards: Cards) -> None:
+        self._cards = cards
 
-def one_model(table: Table | None, name: str, key: ApiKey | None = None) -> bytes:
-    """One name, as JSON. Raises Refusal 404 for an unknown one, 403 for one that the key may not use."""
-    return json.dumps(_entry(name, _model(table, name, key))).encode()
+    async def answer(
+        self, table: Table | None, path: str, query: bytes, key: ApiKey | None = None, *, anthropic: bool = False
+    ) -> bytes:
+        """All names that the key may use, or one, as JSON; in Anthropic's shape the page that the query asks for.
 
-
-def anthropic_list(table: Table | None, query: bytes, key: ApiKey | None = None) -> bytes:
-    """The same in Anthropic's shape: the page that the query asks for. Raises Refusal, 400 for a query that is none."""
-    table, names = _known(table, key)
-    page, more = page_of(names, query)
-    data = [_anthropic_entry(name, table.owners[name]) for name in page]
-    ends = {"first_id": page[0] if page else None, "last_id": page[-1] if page else None}
-    return json.dumps({"data": data, "has_more": more, **ends}).encode()
-
-
-def anthropic_model(table: Table | None, name: str, key: ApiKey | None = None) -> bytes:
-    """One name in Anthropic's shape. Raises Refusal as `one_model`."""
-    return json.dumps(_anthropic_entry(name, _model(table, name, key))).encode()
+        Raises Refusal: 404 for an unknown name, 403 for one that the key may not use, 400 for a query that is none, and
+        503 before the first table.
+        """
+        form = _anthropic_entry if anthropic else _entry
+        if path != MODELS:
+            name = path.removeprefix(f"{MODELS}/")
+            model = _model(table, name, key)
+            return json.dumps(form(name, model, (await self._cards.of([(name, model)]))[name])).encode()
+        table, names = _known(table, key)
+        page, more = page_of(names, query) if anthropic else (names, False)
+        cards = await self._cards.of([(name, table.owners[name]) for name in page])
+        data = [form(name, table.owners[name], cards[name]) for name in page]
+        if not anthropic:
+            return json.dumps({"object": "list", "data": data}).encode()
+        ends = {"first_id": page[0] if page else None, "last_id": page[-1] if page else None}
+        return json.dumps({"data": data, "has_more": more, **ends}).encode()
 
 
 def page_of(names: Sequence[str], query: bytes) -> tuple[Sequence[str], bool]:
@@ -86,9 +92,10 @@ def _model(table: Table | None, name: str, key: ApiKey | None) -> Model:
     return find_model(table, name, key)
 
 
-def _entry(name: str, model: Model) -> dict[str, Any]:
-    """OpenAI's four fields, and beside them whether a request would be answered now."""
+def _entry(name: str, model: Model, card: Card) -> dict[str, Any]:
+    """OpenAI's four fields; beside them whether a request would be answered now, and what replicas say."""
     ready = len(model.ready_for(name))
+    told = {"task": card.task, "endpoints": card.endpoints, "abilities": card.abilities}
     return {
         "id": name,
         "object": "model",
@@ -97,9 +104,19 @@ def _entry(name: str, model: Model) -> dict[str, Any]:
         "ready": ready > 0,
         "ready_replicas": ready,
         "message": model.message,
+        "max_model_len": card.max_model_len,
+        **{field: value for field, value in told.items() if value is not None},
     }
 
 
-def _anthropic_entry(name: str, model: Model) -> dict[str, Any]:
+def _anthropic_entry(name: str, model: Model, card: Card) -> dict[str, Any]:
     created = datetime.fromtimestamp(int(model.created), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    return {"type": "model", "id": name, "display_name": name, "created_at": created, "lifecycle": "active"}
+    return {
+        "type": "model",
+        "id": name,
+        "display_name": name,
+        "created_at": created,
+        "max_input_tokens": card.max_model_len,
+        "max_tokens": card.max_model_len,
+        "lifecycle": "active",
+    }

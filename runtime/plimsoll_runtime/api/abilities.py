@@ -19,7 +19,7 @@ CLASSIFIES: Tasks = ("classify",)
 COMPARES: Tasks = ("score", "embed")
 
 ENDPOINTS: Mapping[Task, tuple[str, ...]] = {
-    "generate": ("/v1/chat/completions", "/v1/completions"),
+    "generate": ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"),
     "embed": ("/v1/embeddings", "/v1/score", "/v1/rerank"),
     "classify": ("/v1/classify",),
     "score": ("/v1/score", "/v1/rerank"),

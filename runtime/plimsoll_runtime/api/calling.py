@@ -74,11 +74,9 @@ def calling(body: ChatRequest, model: ServedModel) -> Calling | None:
     if not definitions or choice == "none":
         return None
     field = "functions" if old else "tools"
-    template = model.tokenizer.chat_template
-    source = "" if template is None else template.source(tools=True)
-    if "tools" not in source:
+    chosen = tool_format_of(model, field)
+    if chosen is None:
         raise invalid(field, "this model's chat template shows no tools")
-    chosen = _format(model.tool_format, source, field)
     by_name = choice not in ("auto", "required")
     tools = [definition.tool() for definition in definitions if not by_name or definition.name == choice]
     if not tools:
@@ -89,9 +87,16 @@ def calling(body: ChatRequest, model: ServedModel) -> Calling | None:
     return Calling(chosen, definitions, tools, choice != "auto", by_name, parallel, old)
 
 
-def _format(name: str | None, template: str, field: str) -> ToolFormat:
+def tool_format_of(model: ServedModel, field: str) -> ToolFormat | None:
+    """How a model writes calls; None where its chat template shows no tools. Raises ApiError, naming the field that has
+    tools, where that is not known.
+    """
+    template, name = model.tokenizer.chat_template, model.tool_format
+    source = "" if template is None else template.source(tools=True)
+    if "tools" not in source:
+        return None
     try:
-        found = _fitting(template) if name is None else _named(name)
+        found = _fitting(source) if name is None else _named(name)
     except UnknownFormat as error:
         raise invalid(field, str(error)) from error
     if found is None:

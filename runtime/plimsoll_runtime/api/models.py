@@ -17,6 +17,7 @@ from plimsoll_runtime.api.record import RequestRecord
 from plimsoll_runtime.api.schemas.answers import ModelCard, ModelList
 from plimsoll_runtime.api.schemas.message_events import AnthropicModel, AnthropicModels
 from plimsoll_runtime.api.schemas.sampling import invalid
+from plimsoll_runtime.api.skills import abilities_of
 from plimsoll_runtime.api.table import ModelTable, ModelView, unknown_model
 
 OWNER = "plimsoll"
@@ -82,6 +83,8 @@ def _card(name: str, view: ModelView) -> ModelCard:
     card = ModelCard(name, view.created, OWNER, view.max_model_len, view.state or UNSET)
     if view.task is not None:
         card.task, card.endpoints = view.task, list(ENDPOINTS[view.task])
+    if view.served is not None:
+        card.abilities = abilities_of(view.served)
     return card
 
 

@@ -23,7 +23,7 @@ NAMES_TOLD = 20
 @dataclass(frozen=True, slots=True)
 class ModelView:
     """A model as lists and metrics show it. `created` is Unix time; `stats` are its engine's, while it has one, and
-    `max_model_len` and `task` are known once it has had one. `state`: where it is, in a server of several.
+    `max_model_len`, `task` and `served` are known once it has had one. `state`: where it is, in a server of several.
     """
 
     names: tuple[str, ...]
@@ -33,6 +33,7 @@ class ModelView:
     stats: EngineStats | None
     state: str | None = None
     task: Task | None = None
+    served: ServedModel | None = None
 
 
 class ModelTable(Protocol):
@@ -70,7 +71,7 @@ class OneModel:
         model = self.model
         info = model.engine.info
         length, task = longest_sequence(info), task_of(info)
-        return [ModelView(model.names, model.created, length, model.room, model.engine.stats, task=task)]
+        return [ModelView(model.names, model.created, length, model.room, model.engine.stats, task=task, served=model)]
 
     def check(self) -> None:
         """Raises ApiError (503) where no answer more may wait."""

@@ -148,9 +148,9 @@ async def test_keys(locked: Any) -> None:
 
 async def test_unknown_paths_and_methods_are_in_shape(running: Any) -> None:
     async with running.http() as http:
-        unknown = await http.get("/v1/embeddings")
+        unknown = await http.get("/v1/nowhere")
         assert unknown.status_code == 404
-        assert unknown.json()["error"]["message"] == "Unknown path: GET /v1/embeddings."
+        assert unknown.json()["error"]["message"] == "Unknown path: GET /v1/nowhere."
         for path in ("/v1/audio/speech", "/v1/images/generations", "/v1/moderations"):
             error = (await http.post(path)).json()["error"]
             assert error["code"] == "not_offered"

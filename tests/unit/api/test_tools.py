@@ -72,6 +72,13 @@ async def test_a_call(calling: Any) -> None:
     assert json.loads(shown.split("<tool_call>")[0])[0] == TOOLS[0]
 
 
+async def test_it_is_listed_as_able_to_call(calling: Any) -> None:
+    async with calling.http() as http:
+        card = (await http.get("/v1/models/fake")).json()
+    assert card["abilities"] == ["structured_outputs", "chat", "tools"]
+    assert card["max_model_len"] == 4096
+
+
 async def test_words_and_two_calls(calling: Any) -> None:
     answer = await ask(calling, f"I look.\n{CALL}\n{OTHER}")
     message = answer.choices[0].message

@@ -35,6 +35,7 @@ async def test_models_are_listed_with_their_state(world: World) -> None:
         "ready": True,
         "ready_replicas": 1,
         "message": "",
+        "max_model_len": None,
     }
     for path in ("/v1/models/org/one", "/v1/models/org%2Fone"):
         async with world.get(path) as response:

@@ -82,6 +82,8 @@ async def test_models_without_a_table_and_unknown_ones(world: World) -> None:
                 "id": "m",
                 "display_name": "m",
                 "created_at": "1970-01-01T00:16:40Z",
+                "max_input_tokens": None,
+                "max_tokens": None,
                 "lifecycle": "active",
             }
         ],

@@ -96,7 +96,9 @@ class HostModels:
             length, task = (None, None) if info is None else (longest_sequence(info), task_of(info))
             stats = None if served is None or served.engine.failure is not None else served.engine.stats
             state = states.get(name)
-            views.append(ModelView(placement.names, placement.created, length, placement.room, stats, state, task))
+            views.append(
+                ModelView(placement.names, placement.created, length, placement.room, stats, state, task, served)
+            )
         return views
 
     def check(self) -> None:

@@ -221,7 +221,8 @@ class CompletionAnswer(msgspec.Struct, tag_field="object", tag="text_completion"
 class ModelCard(msgspec.Struct, tag_field="object", tag="model"):
     """A name that requests may use. `max_model_len` is null for a model that was never loaded yet; `state` says where
     one of several is: Resident, InHost or OnDisk where it sleeps, or on its way. `task`: what it is served for, and
-    `endpoints` those that answer for it, once it was loaded.
+    `endpoints` those that answer for it, once it was loaded; `abilities`: of structured_outputs, chat, tools and
+    reasoning those that it has.
     """
 
     id: str
@@ -231,6 +232,7 @@ class ModelCard(msgspec.Struct, tag_field="object", tag="model"):
     state: str | msgspec.UnsetType = msgspec.UNSET
     task: str | msgspec.UnsetType = msgspec.UNSET
     endpoints: list[str] | msgspec.UnsetType = msgspec.UNSET
+    abilities: list[str] | msgspec.UnsetType = msgspec.UNSET
 
 
 class ModelList(msgspec.Struct, tag_field="object", tag="list"):

@@ -8,7 +8,15 @@ from pydantic import BeforeValidator, Discriminator, Field, Tag
 
 from plimsoll_runtime.api.schemas.chat import MAX_MESSAGES, MAX_PARTS, PARTS, TEXT
 from plimsoll_runtime.api.schemas.constraints import Schema
-from plimsoll_runtime.api.schemas.sampling import COUNT_LIMIT, Count, Lenient, ModelFields, NoEffect, Stops
+from plimsoll_runtime.api.schemas.sampling import (
+    COUNT_LIMIT,
+    WITHOUT_EFFECT,
+    Count,
+    Lenient,
+    ModelFields,
+    NoEffect,
+    Stops,
+)
 from plimsoll_runtime.api.schemas.tools import MAX_TOOLS, Name
 
 BLOCKS = {
@@ -263,4 +271,4 @@ class MessagesRequest(Conversation):
     top_p: float | None = None
     top_k: Annotated[int, Field(le=COUNT_LIMIT)] | None = None
     metadata: Metadata | None = None
-    service_tier: Literal["auto", "standard_only"] | None = None
+    service_tier: Annotated[Literal["auto", "standard_only"] | None, WITHOUT_EFFECT] = None

@@ -11,6 +11,7 @@ from typing import Any
 import openai
 import pytest
 
+from plimsoll_runtime.api.offload import LONG_BODY
 from plimsoll_runtime.errors import ModelError
 from plimsoll_runtime.residency.errors import DoesNotFit, NotPlaced, Refused
 
@@ -99,12 +100,14 @@ async def test_what_the_host_refuses_has_its_status(hosting: Any) -> None:
         await complete(hosting, "m")
 
 
-async def stream_lines(hosting: Any, started: "asyncio.Future[int]") -> list[str]:
-    """The blocks of a stream; `started` gets its status as soon as it begins."""
+async def stream_lines(
+    hosting: Any, started: "asyncio.Future[Any]", path: str = "/v1/completions", **fields: Any
+) -> list[str]:
+    """The blocks of a stream; `started` gets its status as soon as it begins, or with other `fields` its headers."""
     async with hosting.http() as http:
-        body = {"model": "m", "prompt": "a", "stream": True}
-        async with http.stream("POST", "/v1/completions", json=body) as response:
-            started.set_result(response.status_code)
+        body = {"model": "m", "prompt": "a", "stream": True} | fields
+        async with http.stream("POST", path, json=body) as response:
+            started.set_result(response.headers if fields else response.status_code)
             return [line async for line in response.aiter_lines() if line]
 
 
@@ -121,6 +124,29 @@ async def test_a_stream_that_waits_for_long_gets_comments_and_then_its_answer(ho
     assert comments
     texts = [json.loads(line.removeprefix("data: "))["choices"][0]["text"] for line in lines[len(comments) : -2]]
     assert ("".join(texts), lines[-1]) == ("Hello!", "data: [DONE]")
+
+
+async def test_anthropics_clients_get_pings_meanwhile(hosting: Any) -> None:
+    model = hosting.host.add("team/m")
+    started = asyncio.get_running_loop().create_future()
+    fields = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 9}
+    reading = asyncio.create_task(stream_lines(hosting, started, "/v1/messages", **fields))
+    assert (await started)["x-plimsoll-ignored"] == "prompt"
+    hosting.host.rouse(model)
+    lines = await reading
+    begin = lines.index("event: message_start")
+    assert lines[:begin] == ["event: ping", 'data: {"type":"ping"}'] * (begin // 2)
+    assert begin
+    assert lines[-2:] == ["event: message_stop", 'data: {"type":"message_stop"}']
+
+
+async def test_what_is_ignored_of_a_long_body_is_told_before_the_model_is_awake(hosting: Any) -> None:
+    model = hosting.host.add("team/m")
+    started = asyncio.get_running_loop().create_future()
+    reading = asyncio.create_task(stream_lines(hosting, started, mood="x" * LONG_BODY))
+    assert (await started)["x-plimsoll-ignored"] == "mood"
+    hosting.host.rouse(model)
+    assert (await reading)[-1] == "data: [DONE]"
 
 
 async def test_what_fails_after_a_comment_is_an_error_event(hosting: Any) -> None:
