@@ -164,6 +164,28 @@ async def test_a_stream_passes_and_ends_with_its_client(world: World) -> None:
     await upstream.requests[0].hung_up.wait()
 
 
+@pytest.mark.parametrize(
+    ("last", "code"),
+    [
+        ("event: response.completed\ndata: {}\n\n", 200),
+        ("event: response.in_progress\ndata: {}\n\nevent: response.failed\ndata: {}\n\n", 200),
+        ('event: response.output_text.delta\ndata: {"delta": "event: response.completed"}\n\n', 499),
+    ],
+)
+async def test_who_has_heard_all_may_hang_up(world: World, last: str, code: int) -> None:
+    async def stream(request: Request) -> None:
+        request.begin_events()
+        request.chunk("event: response.created\ndata: {}\n\n")
+        request.chunk(last)
+
+    upstream = await world.model(stream)
+    async with world.post({"model": "m", "stream": True}, PATH) as response:
+        await response.content.readuntil(last.encode())
+        response.close()
+    await upstream.requests[0].hung_up.wait()
+    assert await world.metric(f'plimsoll_gateway_requests_total{{code="{code}",model="m",namespace="ns"}}') == 1
+
+
 async def test_a_replica_that_cannot_be_reached(world: World, refused_port: int) -> None:
     replica = world.replica(refused_port)
     world.show(replica)
