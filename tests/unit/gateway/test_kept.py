@@ -96,13 +96,14 @@ async def test_a_conversation_goes_on_where_it_is(world: World, ok: Behaviour) -
     goes_on: list[dict[str, Any]] = [
         {"previous_response_id": kept_by(chosen)},
         {"input": [reference]},
+        {"input": [reference], "previous_response_id": None},
         {"input": [{"role": "user", "content": "Hi"}, backwards]},
     ]
     for fields in goes_on * 2:
         async with world.post({"model": "m", **fields}, PATH) as response:
             assert response.status == 200
     assert list(lines(upstreams)) == [chosen]
-    assert len(upstreams[chosen].requests) == 6
+    assert len(upstreams[chosen].requests) == 8
 
 
 @pytest.mark.parametrize("goes_on", [False, True])
