@@ -9,9 +9,12 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from plimsoll_gateway.errors import ANTHROPIC_OVERLOADED, UNAVAILABLE, Refusal
+from plimsoll_gateway.places import RESPONSES
 
 MESSAGES = "/v1/messages"
 MODELS = "/v1/models"
+_NEXT = b"\n\nevent: "
+_LAST = tuple(b"event: response.%s\n" % kind for kind in (b"completed", b"incomplete", b"failed"))
 VERSION = b"anthropic-version"
 """A header that Anthropic's clients always send. The paths of the models are theirs and OpenAI's."""
 _KINDS = {
@@ -30,9 +33,8 @@ _KINDS = {
 class Dialect(Protocol):
     """How one kind of clients is told of errors."""
 
-    @property
-    def done(self) -> bytes:
-        """The last event of a stream."""
+    def ends(self, events: bytes) -> bool:
+        """Whether the last of these events is the last of a stream."""
 
     def status(self, refusal: Refusal) -> int:
         """Of an answer that is an error."""
@@ -49,8 +51,10 @@ class Dialect(Protocol):
 
 
 class _OpenAI:
-    done = b"data: [DONE]\n\n"
     id_names = (b"x-request-id",)
+
+    def ends(self, events: bytes) -> bool:
+        return events.endswith(b"data: [DONE]\n\n")
 
     def status(self, refusal: Refusal) -> int:
         return refusal.status
@@ -62,9 +66,19 @@ class _OpenAI:
         return refusal.event
 
 
+class _Responses(_OpenAI):
+    """Errors as in OpenAI's other streams: its clients raise those, and only hand out events of the type `error`."""
+
+    def ends(self, events: bytes) -> bool:
+        last = events.rfind(_NEXT)  # no text of an event has such line ends
+        return events.startswith(_LAST, 0 if last < 0 else last + 2)
+
+
 class _Anthropic:
-    done = b'data: {"type":"message_stop"}\n\n'
     id_names = (b"x-request-id", b"request-id")
+
+    def ends(self, events: bytes) -> bool:
+        return events.endswith(b'data: {"type":"message_stop"}\n\n')
 
     def status(self, refusal: Refusal) -> int:
         return ANTHROPIC_OVERLOADED if refusal.status == UNAVAILABLE else refusal.status
@@ -80,6 +94,7 @@ class _Anthropic:
 
 
 OPENAI: Dialect = _OpenAI()
+OF_RESPONSES: Dialect = _Responses()
 ANTHROPIC: Dialect = _Anthropic()
 
 
@@ -87,5 +102,7 @@ def dialect_of(path: str, headers: Mapping[bytes, bytes]) -> Dialect:
     """That of a request, whether or not there is such a path."""
     if path == MESSAGES or path.startswith(f"{MESSAGES}/"):
         return ANTHROPIC
+    if path.startswith(RESPONSES):
+        return OF_RESPONSES
     of_models = path == MODELS or path.startswith(f"{MODELS}/")
     return ANTHROPIC if of_models and VERSION in headers else OPENAI

@@ -42,7 +42,7 @@ class Stream:
         """Pass on a piece of the body; returns when the client's buffers have room for more."""
         ready = chunk if self._aligner is None else self._aligner.push(chunk)
         if ready:
-            self.said_all = self._aligner is not None and ready.endswith(self.dialect.done)
+            self.said_all = self._aligner is not None and self.dialect.ends(ready)
             await self._send({"type": "http.response.body", "body": ready, "more_body": True})
 
     async def finish(self, last: bytes = b"") -> None:

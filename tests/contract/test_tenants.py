@@ -7,11 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from starlette.datastructures import Headers
 
-from plimsoll_gateway import credential, headers
+from plimsoll_gateway import credential, headers, places
 from plimsoll_gateway.keys.record import NAME
 from plimsoll_gateway.route.loads import Report, read_report
 from plimsoll_runtime.api import gateways, load
 from plimsoll_runtime.api.gateways import Gateways
+from plimsoll_runtime.api.responses import ids
 
 TOKEN = "a-credential-for-both-sides"
 
@@ -25,6 +26,9 @@ def test_both_have_the_same_names() -> None:
     assert headers.TENANT.decode() == gateways.TENANT_HEADER == gateways.BELIEVED_HEADER
     assert headers.CREDENTIAL.decode() == gateways.CREDENTIAL_HEADER
     assert headers.LOAD.decode() == load.LOAD_HEADER
+    assert headers.PLACE.decode() == ids.PLACE_HEADER
+    assert places.NOWHERE == ids.NOWHERE
+    assert places.place_in({"previous_response_id": memoryview(b'"%s"' % ids.response_id({}).encode())}) == ""
 
 
 @given(tenant=st.from_regex(NAME, fullmatch=True))

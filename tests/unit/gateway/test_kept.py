@@ -96,13 +96,14 @@ async def test_a_conversation_goes_on_where_it_is(world: World, ok: Behaviour) -
     goes_on: list[dict[str, Any]] = [
         {"previous_response_id": kept_by(chosen)},
         {"input": [reference]},
+        {"input": [reference], "previous_response_id": None},
         {"input": [{"role": "user", "content": "Hi"}, backwards]},
     ]
     for fields in goes_on * 2:
         async with world.post({"model": "m", **fields}, PATH) as response:
             assert response.status == 200
     assert list(lines(upstreams)) == [chosen]
-    assert len(upstreams[chosen].requests) == 6
+    assert len(upstreams[chosen].requests) == 8
 
 
 @pytest.mark.parametrize("goes_on", [False, True])
@@ -162,6 +163,28 @@ async def test_a_stream_passes_and_ends_with_its_client(world: World) -> None:
         assert await response.content.readuntil(b"\n\n") == b"event: response.created\ndata: {}\n\n"
         response.close()
     await upstream.requests[0].hung_up.wait()
+
+
+@pytest.mark.parametrize(
+    ("last", "code"),
+    [
+        ("event: response.completed\ndata: {}\n\n", 200),
+        ("event: response.in_progress\ndata: {}\n\nevent: response.failed\ndata: {}\n\n", 200),
+        ('event: response.output_text.delta\ndata: {"delta": "event: response.completed"}\n\n', 499),
+    ],
+)
+async def test_who_has_heard_all_may_hang_up(world: World, last: str, code: int) -> None:
+    async def stream(request: Request) -> None:
+        request.begin_events()
+        request.chunk("event: response.created\ndata: {}\n\n")
+        request.chunk(last)
+
+    upstream = await world.model(stream)
+    async with world.post({"model": "m", "stream": True}, PATH) as response:
+        await response.content.readuntil(last.encode())
+        response.close()
+    await upstream.requests[0].hung_up.wait()
+    assert await world.metric(f'plimsoll_gateway_requests_total{{code="{code}",model="m",namespace="ns"}}') == 1
 
 
 async def test_a_replica_that_cannot_be_reached(world: World, refused_port: int) -> None:

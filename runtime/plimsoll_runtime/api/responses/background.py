@@ -7,18 +7,20 @@ import logging
 import time
 from collections.abc import Callable, Coroutine
 from contextlib import aclosing
+from functools import partial
 from http import HTTPStatus
 from typing import Any
 
 from plimsoll_runtime.api.endpoint import Ask
 from plimsoll_runtime.api.errors import ApiError
+from plimsoll_runtime.api.offload import offload
 from plimsoll_runtime.api.record import RequestRecord
 from plimsoll_runtime.api.responses.following import Log, pack
 from plimsoll_runtime.api.responses.keeper import Keeper
 from plimsoll_runtime.api.responses.store import Kept
 from plimsoll_runtime.api.responses.turn import Turn
 from plimsoll_runtime.api.schemas.response import ResponseStatus
-from plimsoll_runtime.api.schemas.response_events import ENDS, Created, Numbered, OfResponse, Queued
+from plimsoll_runtime.api.schemas.response_events import ENDS, Created, Failed, Numbered, OfResponse, Queued
 from plimsoll_runtime.api.state import ServerState
 
 logger = logging.getLogger(__name__)
@@ -26,6 +28,8 @@ logger = logging.getLogger(__name__)
 ROUTE = "/v1/responses (background)"
 """How metrics call them: their requests were answered long before they end."""
 STOPPED = "The server was stopped before the response had ended; ask again."
+EVENT_BYTES = 256
+"""About as many has an event of a stream."""
 Observe = Callable[[RequestRecord, str, int], None]
 
 
@@ -75,14 +79,20 @@ class Running:
         else:
             self.tell(self.turn.failed(ApiError(STOPPED, status=HTTPStatus.SERVICE_UNAVAILABLE)))
 
-    def kept(self, last: OfResponse | None = None) -> Kept:
+    def unkept(self) -> Failed:
+        """The event that ends it where what it said cannot be kept, so that nobody could ask for it."""
+        error = ApiError("The response cannot be kept.", status=HTTPStatus.INSUFFICIENT_STORAGE)
+        return Failed(response=self.turn.draft.failed(error))
+
+    async def kept(self, last: OfResponse | None = None) -> Kept:
         """As it is kept once it has ended, with the event that ends it."""
         events = list(self.log.events)
         if last is not None:
             last.sequence_number = len(events)
             events.append(last)
         response = self.latest if last is None else last.response
-        return self.turn.kept(response, pack(events) if self.follows else b"")
+        packed = await offload(len(events) * EVENT_BYTES, partial(pack, events)) if self.follows else b""
+        return self.turn.kept(response, packed)
 
 
 class Background:
@@ -141,11 +151,13 @@ class Background:
         try:
             last = await self._played(running, ask)
             running.ending = True
-            await self._keeper.put(running.kept(last))
+            if not await self._keeper.put(await running.kept(last)):
+                last = running.unkept()
+                await self._keeper.put(await running.kept(last))
             running.tell(last)  # whoever hears of it finds it
         except asyncio.CancelledError:
             running.broken_off()
-            await self._keeper.put(running.kept())
+            await self._keeper.put(await running.kept())
         finally:
             running.log.end()
             del self._running[running.turn.draft.id]

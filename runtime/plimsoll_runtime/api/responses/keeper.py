@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -17,6 +17,7 @@ from plimsoll_runtime.api.responses.errors import previous_not_found
 from plimsoll_runtime.api.responses.memory import MemoryShelf
 from plimsoll_runtime.api.responses.sqlite import SqliteShelf
 from plimsoll_runtime.api.responses.store import Bounds, Kept, Shelf
+from plimsoll_runtime.api.schemas.sampling import invalid
 
 logger = logging.getLogger(__name__)
 
@@ -60,6 +61,10 @@ class Keeper:
         """
         return await self._do(partial(self._turns, last, owner))
 
+    async def several(self, responses: Sequence[str], owner: str) -> dict[str, Kept]:
+        """Those of the owner that are there, by their ids. Raises ApiError (400) where they are too much."""
+        return await self._do(partial(self._several, responses, owner))
+
     async def close(self) -> None:
         """Nothing is asked of it any more. Waits for what it does."""
         await self._do(self._shelf.close)
@@ -70,6 +75,18 @@ class Keeper:
         if self._thread is None:
             return work()
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+
+    def _several(self, responses: Sequence[str], owner: str) -> dict[str, Kept]:
+        found: dict[str, Kept] = {}
+        size = 0
+        for response in responses:
+            kept = self._shelf.get(response, owner)
+            if kept is not None:
+                found[response] = kept
+                size += kept.size
+            if size > MAX_TURN_BYTES:
+                raise invalid("input", f"what it refers to has more than {MAX_TURN_BYTES} bytes; send the items")
+        return found
 
     def _turns(self, last: str, owner: str) -> list[Kept]:
         turns: list[Kept] = []

@@ -138,8 +138,7 @@ class Responses:
         turns = [] if previous is None else await self._keeper.turns(previous, owner)
         if turns and turns[-1].running:
             raise invalid("previous_response_id", "that response has not ended")
-        found = [await self._keeper.get(response, owner) for response in referred(body.input)]
-        kept = {one.id: one for one in found if one is not None}
+        kept = await self._keeper.several(referred(body.input), owner)
         size += sum(one.size for one in (*turns, *kept.values()))
 
         def made() -> Turn:

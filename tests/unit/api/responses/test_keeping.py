@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -162,6 +163,13 @@ async def test_what_does_not_fit_says_that_it_is_not_kept(run_server: Any) -> No
         with pytest.raises(openai.InternalServerError, match="cannot be kept") as refused:
             await client.responses.create(model="fake", input="a" * 3000, background=True)
         assert refused.value.status_code == 507
+        running.engine.answer = b"a" * 3000
+        background = await client.responses.create(model="fake", input="Hi", background=True)
+        await running.engine.until(lambda: not running.engine.running)
+        async with asyncio.timeout(60):
+            while (found := await client.responses.retrieve(background.id)).status in ("queued", "in_progress"):
+                continue
+        assert (found.status, found.error.message) == ("failed", "The response cannot be kept.")
         assert running.server.state.in_flight == 0
 
 

@@ -237,6 +237,17 @@ async def test_a_conversation_with_a_gap_cannot_go_on(keeper: Keeper) -> None:
     await keeper.close()
 
 
+async def test_what_is_referred_to_has_a_bound(keeper: Keeper, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keeper_module, "MAX_TURN_BYTES", 3 * OVERHEAD)
+    for number in (1, 2, 3):
+        await keeper.put(kept(f"resp_{number}"))
+    assert list(await keeper.several(["resp_1", "resp_9", "resp_2"], "a")) == ["resp_1", "resp_2"]
+    assert await keeper.several(["resp_1", "resp_2", "resp_3"], "b") == {}
+    with pytest.raises(ApiError, match="send the items"):
+        await keeper.several(["resp_1", "resp_2", "resp_3"], "a")
+    await keeper.close()
+
+
 async def test_a_conversation_has_an_end(keeper: Keeper, monkeypatch: pytest.MonkeyPatch) -> None:
     """A bound in turns and one in bytes, and a circle cannot be told from a long one."""
     for turns, size in ((3, 10**6), (10**6, 3 * OVERHEAD)):
