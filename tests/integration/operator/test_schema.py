@@ -123,3 +123,13 @@ def test_the_example_of_a_pool_is_accepted(direct: Direct) -> None:
         direct.ask("POST", collection, body, fieldValidation="Strict")
         made.append(body["kind"])
     assert made == ["RuntimePool", *["ModelDeployment"] * 5]
+
+
+def test_the_example_of_a_batch_is_accepted(direct: Direct) -> None:
+    path = Path(__file__).parents[3] / "examples/batch.yaml"
+    collections = {"PersistentVolumeClaim": "api/v1", "Job": "apis/batch/v1"}
+    for body in yaml.safe_load_all(path.read_text()):
+        name = f"{body['kind'].lower()}s"
+        collection = f"/{collections[body['kind']]}/namespaces/{direct.namespace}/{name}"
+        made = direct.ask("POST", collection, body, fieldValidation="Strict")
+        assert made["kind"] == body["kind"]
