@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from gguf import GGMLQuantizationType as Kind
 from gguf import RopeScalingType
 from model_support.forward import largest_difference, of_decoder, of_transformers
-from model_support.gguf_cases import CONVERTED, FAMILIES, GEMMA_ROPES, LLAMA3, MORE, YARN, Case
+from model_support.gguf_cases import CONVERTED, FAMILIES, GEMMA_ROPES, HYBRIDS, LLAMA3, MORE, YARN, Case
+from model_support.gguf_converted import OWN_WAYS
 from model_support.gguf_files import decoded_by_gguf, reference_of, round_to, write_gguf
 from model_support.tiny import make_model, prompts
 
@@ -21,6 +23,11 @@ TOLERANCE, MIXED = 1e-3, 2e-3
 PROMPTS = prompts((1, 30, 100))
 
 
+STRETCHED: Mapping[str, Any] = {
+    "rope_scaling_type": RopeScalingType.YARN,
+    "rope_scaling_factor": 8.0,
+    "rope_scaling_orig_ctx_len": 32,
+}
 KINDS = [Kind.F32, Kind.F16, Kind.BF16, Kind.Q8_0, Kind.Q4_0, Kind.Q4_K, Kind.Q6_K]
 DETAILS: Mapping[str, Case] = {
     "llama-own-head-dim": Case("LlamaConfig", {"head_dim": 32, "num_key_value_heads": 1}),
@@ -35,7 +42,7 @@ DETAILS: Mapping[str, Case] = {
     "qwen2-yarn": Case(
         "Qwen2Config",
         {"rope_parameters": YARN},
-        {"rope_scaling_type": RopeScalingType.YARN, "rope_scaling_factor": 8.0, "rope_scaling_orig_ctx_len": 32},
+        STRETCHED,
     ),
     "qwen3-theta": Case("Qwen3Config", {"head_dim": 16, "rope_parameters": {"rope_type": "default", "rope_theta": 50}}),
     "gemma3-scaled-rope": Case(
@@ -82,10 +89,10 @@ def test_more_families(name: str, tmp_path: Path) -> None:
     compare(MORE[name], Kind.F32, tmp_path / "model.gguf")
 
 
-@pytest.mark.parametrize("name", CONVERTED)
+@pytest.mark.parametrize("name", {**CONVERTED, **HYBRIDS})
 def test_families_whose_tensors_change(name: str, tmp_path: Path) -> None:
     """Against the model itself, whose numbers eight bits a block can hold: as they are, and quantised."""
-    case = CONVERTED[name]
+    case = {**CONVERTED, **HYBRIDS}[name]
     model = make_model(case.config, case.values)
     round_to(model, Kind.Q8_0)
     expected = of_transformers(model, PROMPTS)
@@ -95,12 +102,63 @@ def test_families_whose_tensors_change(name: str, tmp_path: Path) -> None:
         assert largest_difference(of_decoder(resolve(str(path)), PROMPTS, chunk=33), expected) < MIXED
 
 
+def test_latent_attention_as_older_files_have_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With keys and values of its own for each head, and without what says how experts are scored."""
+    case = CONVERTED["deepseek2-v2"]
+    model = make_model(case.config, case.values)
+    monkeypatch.delitem(OWN_WAYS, "deepseek_v2")
+    lengths = {"key_length": 48, "value_length": 32, "head_count_kv": 4}
+    newer = (
+        "key_length_mla",
+        "value_length_mla",
+        "expert_gating_func",
+        "expert_group_count",
+        "expert_group_used_count",
+    )
+    path = tmp_path / "model.gguf"
+    write_gguf(model, path, Kind.F32, **lengths, **dict.fromkeys(newer))
+    actual = of_decoder(resolve(str(path)), PROMPTS, chunk=33)
+    assert largest_difference(actual, of_transformers(model, PROMPTS)) < MIXED
+
+
+def test_groups_of_experts_as_the_second_deepseek_has_them(tmp_path: Path) -> None:
+    """The best expert says how good a group is. (llama.cpp takes the two best, as in the third.)"""
+    groups = {"n_group": 4, "topk_group": 2, "topk_method": "group_limited_greedy"}
+    model = make_model("DeepseekV2Config", {**CONVERTED["deepseek2-v2"].values, **groups})
+    path = tmp_path / "model.gguf"
+    write_gguf(model, path, Kind.F32)
+    actual = of_decoder(resolve(str(path)), PROMPTS, chunk=33)
+    assert largest_difference(actual, of_transformers(model, PROMPTS)) < MIXED
+
+
+def test_a_stretched_rope_of_latent_attention(tmp_path: Path) -> None:
+    """The file has a tenth of what the scores are larger by."""
+    rope = {**YARN, "mscale": 0.7, "mscale_all_dim": 0.7}
+    model = make_model("DeepseekV3Config", {**CONVERTED["deepseek2"].values, "rope_parameters": rope})
+    path = tmp_path / "model.gguf"
+    write_gguf(model, path, Kind.F32, **STRETCHED, rope_scaling_yarn_log_mul=0.07)
+    actual = of_decoder(resolve(str(path)), PROMPTS, chunk=33)
+    assert largest_difference(actual, of_transformers(model, PROMPTS)) < MIXED
+
+
+def test_experts_in_mxfp4(tmp_path: Path) -> None:
+    """With a stretched rope, whose borders are not rounded in gpt-oss."""
+    rope = {**YARN, "truncate": False, "beta_fast": 32.0, "beta_slow": 1.0}
+    model = make_model("GptOssConfig", {**CONVERTED["gpt-oss"].values, "rope_parameters": rope})
+    round_to(model, Kind.MXFP4)
+    path = tmp_path / "model.gguf"
+    write_gguf(model, path, Kind.MXFP4, **STRETCHED)
+    actual = of_decoder(resolve(str(path)), PROMPTS, chunk=33)
+    assert largest_difference(actual, of_transformers(model, PROMPTS)) < MIXED
+
+
 def test_every_architecture_is_compared() -> None:
     compared = {
         *FAMILIES,
         *MORE,
         *(name.removesuffix("-sequential").removesuffix("-grouped") for name in CONVERTED),
-    } - {"llama-mixtral"}
+        *HYBRIDS,
+    } - {"llama-mixtral", "deepseek2-v2", "mamba-falcon", "granitehybrid-dense"}
     assert {name.split("-parallel")[0] for name in compared} == set(GGUF)
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from gguf import GGMLQuantizationType as Kind
 from model_support.forward import of_decoder
-from model_support.gguf_cases import CONVERTED, FAMILIES, MORE
+from model_support.gguf_cases import CONVERTED, FAMILIES, HYBRIDS, MORE
 from model_support.gguf_files import write_gguf
 from model_support.tiny import make_model, prompts
 
@@ -26,7 +26,7 @@ from plimsoll_runtime.weights.sources import resolve
 pytestmark = pytest.mark.skipif(
     not places.has_llama_cpp(), reason="llama.cpp is not installed: `make bench-peers` builds it"
 )
-CASES = {**FAMILIES, **MORE, **CONVERTED}
+CASES = {**FAMILIES, **MORE, **CONVERTED, **HYBRIDS}
 VOCAB = 300
 TOLERANCE = 0.01
 """Its products are in float32 as ours are, but for what it rounds on the way (measured: below 0.004)."""

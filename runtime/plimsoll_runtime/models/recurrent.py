@@ -116,10 +116,15 @@ class RecurrentComposer:
         values = each * shape.value_dim
         wide = ByGroup(shape.key_heads, (shape.key_dim, shape.key_dim, values, values), (0, 1, 2, 3))
         narrow = ByGroup(shape.key_heads, (each, each), (0, 1))
-        return (
-            self._matrix("in_proj_qkvz", shape.mixed + shape.values, self.hidden, wide),
-            self._matrix("in_proj_ba", 2 * shape.value_heads, self.hidden, narrow),
-        )
+        small = self._matrix("in_proj_ba", 2 * shape.value_heads, self.hidden, narrow)
+        if mixer.gates_apart:
+            mixed, gates = shape.mixed, shape.values
+            return (
+                self._matrix("in_proj_qkv", mixed, self.hidden),
+                self._matrix("in_proj_z", gates, self.hidden),
+                small,
+            )
+        return self._matrix("in_proj_qkvz", shape.mixed + shape.values, self.hidden, wide), small
 
     def _short_convolution(self, mixer: ShortConvolution, reads: str, writes: str) -> Iterator[Op]:
         inner = mixer.inner

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Protocol
 
 from plimsoll_runtime.weights.files import ModelFiles
@@ -20,10 +20,12 @@ class TensorSource(Protocol):
         """One of them, as its file has it. Raises ModelError where it cannot be read."""
 
 
-def open_tensors(files: ModelFiles, wanted: Iterable[str]) -> TensorSource:
-    """The tensors of a model's files; `wanted` are the names that somebody asks for, as Transformers has them.
+def open_tensors(files: ModelFiles, wanted: Mapping[str, tuple[int, ...]]) -> TensorSource:
+    """The tensors of a model's files; `wanted` are those that somebody asks for, with the names and shapes that they
+    have in Transformers.
 
-    Raises ModelError when a file is cut short or not what it says."""
+    Raises ModelError when a file is cut short or not what it says.
+    """
     if files.format == "gguf":
         from plimsoll_runtime.weights.gguf.tensors import GgufTensors
 

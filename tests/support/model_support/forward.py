@@ -14,6 +14,7 @@ from plimsoll_runtime.execution.attention.base import AttentionBackend, Attentio
 from plimsoll_runtime.execution.attention.catalogue import Target
 from plimsoll_runtime.execution.attention.select import select
 from plimsoll_runtime.execution.kv_cache import KvCache
+from plimsoll_runtime.execution.states import StateCache
 from plimsoll_runtime.models.composing import program_of
 from plimsoll_runtime.models.decoder import Decoder
 from plimsoll_runtime.models.fuse import why_not_fused
@@ -76,6 +77,8 @@ def hidden_states(decoder: Decoder, chosen: type[AttentionBackend], prompt: Sequ
     table = list(range(blocks, 0, -1))
     shapes = decoder.outline.facts.attention
     backend = chosen(KvCache(shapes, blocks + 1, BLOCK, decoder.dtype, CPU, paired=chosen.fused))
+    kept = decoder.outline.facts.states
+    cache = StateCache(kept, 1, decoder.dtype, CPU)
     steps = []
     for start in range(0, len(prompt), chunk):
         ids = torch.tensor(list(prompt[start : start + chunk]))
@@ -83,7 +86,10 @@ def hidden_states(decoder: Decoder, chosen: type[AttentionBackend], prompt: Sequ
         cells = torch.tensor([table[p // BLOCK] * BLOCK + p % BLOCK for p in positions.tolist()])
         batch = AttentionBatch([len(ids)], [start + len(ids)], [table], cells)
         with torch.inference_mode():
-            steps.append(decoder(ids, positions, backend.begin(batch)))
+            states = cache.begin([0], [len(ids)], positions) if kept else None
+            steps.append(decoder(ids, positions, backend.begin(batch), states))
+            if states is not None:
+                states.commit()
     return torch.cat(steps)
 
 

@@ -82,6 +82,33 @@ QWEN2_MOE: Mapping[str, Any] = {
     "moe_intermediate_size": 32,
     "shared_expert_intermediate_size": 64,
 }
+PLAIN = {"rope_type": "default", "rope_theta": 1e4}
+LATENT: Mapping[str, Any] = {
+    **BLOCKS,
+    "q_lora_rank": 32,
+    "kv_lora_rank": 32,
+    "qk_nope_head_dim": 32,
+    "qk_rope_head_dim": 16,
+    "v_head_dim": 32,
+    "num_key_value_heads": 4,
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 32,
+    "n_shared_experts": 1,
+    "first_k_dense_replace": 1,
+    "n_group": 4,
+    "topk_group": 2,
+    "rope_parameters": PLAIN,
+}
+HYBRID: Mapping[str, Any] = {
+    "layer_types": ["mamba", "attention", "mamba"],
+    "shared_intermediate_size": 32,
+    "embedding_multiplier": 3.0,
+    "logits_scaling": 2.0,
+    "residual_multiplier": 0.4,
+    "attention_multiplier": 0.2,
+    "mamba_expand": 2,
+}
 CONVERTED: Mapping[str, Case] = {
     "llama-mixtral": Case("MixtralConfig", {**BLOCKS, "num_local_experts": 6}),
     "qwen2moe": Case("Qwen2MoeConfig", QWEN2_MOE),
@@ -135,5 +162,113 @@ CONVERTED: Mapping[str, Case] = {
     "gptneox": Case("GPTNeoXConfig", {**BLOCKS}),
     "gptneox-sequential": Case("GPTNeoXConfig", {**BLOCKS, "use_parallel_residual": False}),
     "bloom": Case("BloomConfig", {**BLOCKS, "n_head": 4}),
+    "mpt": Case("MptConfig", {"hidden_size": 64, "max_seq_len": 512}),
+    "gpt-oss": Case(
+        "GptOssConfig",
+        {
+            **BLOCKS,
+            "num_local_experts": 4,
+            "num_experts_per_tok": 2,
+            "head_dim": 16,
+            "sliding_window": 16,
+            "rope_parameters": PLAIN,
+        },
+    ),
+    "deepseek2-v2": Case(
+        "DeepseekV2Config",
+        {**LATENT, "n_group": 1, "topk_group": 1, "topk_method": "greedy", "routed_scaling_factor": 2.5},
+    ),
+    "deepseek2": Case("DeepseekV3Config", LATENT),
 }
 """Models of which llama.cpp's converter joins, splits or turns tensors."""
+DUAL: Mapping[str, Any] = {"mamba_n_heads": 4, "mamba_d_head": 32, "mamba_n_groups": 2, "mamba_d_state": 16}
+HYBRIDS: Mapping[str, Case] = {
+    "mamba": Case("MambaConfig", {"hidden_size": 64, "intermediate_size": 128, "time_step_rank": 32}),
+    "mamba-falcon": Case("FalconMambaConfig", {"hidden_size": 64, "intermediate_size": 128, "time_step_rank": 32}),
+    "mamba2": Case(
+        "Mamba2Config", {"hidden_size": 64, "num_heads": 4, "head_dim": 32, "n_groups": 2, "state_size": 16}
+    ),
+    "jamba": Case(
+        "JambaConfig",
+        {
+            **BLOCKS,
+            "num_experts": 4,
+            "num_experts_per_tok": 2,
+            "attn_layer_period": 3,
+            "attn_layer_offset": 1,
+            "expert_layer_period": 2,
+            "expert_layer_offset": 1,
+            "mamba_dt_rank": 32,
+            "num_hidden_layers": 5,
+            "use_mamba_kernels": False,
+        },
+    ),
+    "falcon-h1": Case(
+        "FalconH1Config",
+        {
+            **BLOCKS,
+            **DUAL,
+            "mamba_d_ssm": 128,
+            "mamba_rms_norm": True,
+            "mamba_norm_before_gate": False,
+            "head_dim": 16,
+            "attention_in_multiplier": 0.5,
+            "attention_out_multiplier": 0.25,
+            "key_multiplier": 2.0,
+            "ssm_in_multiplier": 2.0,
+            "ssm_out_multiplier": 0.5,
+            "ssm_multipliers": [0.5, 0.25, 2.0, 4.0, 0.125],
+            "mlp_multipliers": [0.5, 2.0],
+            "lm_head_multiplier": 0.5,
+            "embedding_multiplier": 2.0,
+            "tie_word_embeddings": False,
+        },
+    ),
+    "lfm2": Case(
+        "Lfm2Config",
+        {**BLOCKS, "layer_types": ["conv", "full_attention", "conv"], "block_auto_adjust_ff_dim": False},
+    ),
+    "lfm2moe": Case(
+        "Lfm2MoeConfig",
+        {
+            **BLOCKS,
+            "layer_types": ["conv", "full_attention", "conv"],
+            "num_experts": 4,
+            "num_experts_per_tok": 2,
+            "num_dense_layers": 1,
+            "moe_intermediate_size": 32,
+        },
+    ),
+    "granitehybrid": Case(
+        "GraniteMoeHybridConfig", {**BLOCKS, **DUAL, **HYBRID, "num_local_experts": 4, "num_experts_per_tok": 2}
+    ),
+    "granitehybrid-dense": Case(
+        "GraniteMoeHybridConfig", {**BLOCKS, **DUAL, **HYBRID, "num_local_experts": 0, "shared_intermediate_size": 96}
+    ),
+    "nemotron_h": Case(
+        "NemotronHConfig",
+        {
+            **BLOCKS,
+            "layers_block_type": ["mamba", "attention", "mlp", "mamba"],
+            "mamba_num_heads": 4,
+            "mamba_head_dim": 32,
+            "n_groups": 2,
+            "ssm_state_size": 16,
+            "head_dim": 16,
+        },
+    ),
+    "qwen3next": Case(
+        "Qwen3NextConfig",
+        {
+            **QWEN2_MOE,
+            "shared_expert_intermediate_size": 32,
+            "head_dim": 16,
+            "linear_num_key_heads": 2,
+            "linear_num_value_heads": 4,
+            "linear_key_head_dim": 16,
+            "linear_value_head_dim": 16,
+            "num_hidden_layers": 4,
+        },
+    ),
+}
+"""Recurrent models and hybrids."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,17 @@ EXPERT = re.compile(r"(.+\.experts)\.(\d+)\.(.+)")
 SPLIT = {"block_sparse_moe.input_linear": "exps", "shared_mlp.input_linear": "shexp"}
 """Granite's tensors that have gates above what they open, and what llama.cpp calls both."""
 TRANSPOSED = ("c_attn.weight", "c_proj.weight", "c_fc.weight")
+RECURRENT = (
+    "mamba",
+    "falcon_mamba",
+    "mamba2",
+    "jamba",
+    "falcon_h1",
+    "lfm2",
+    "granitemoehybrid",
+    "nemotron_h",
+    "qwen3_next",
+)
 INTERLEAVED = dict.fromkeys(("gpt_neox", "bloom", "falcon"), "attention.query_key_value")
 """Models whose queries, keys and values lie head by head, or in Falcon group by group."""
 
@@ -24,7 +35,7 @@ def is_converted(config: Any) -> bool:
     """Whether its tensors change on the way."""
     counts = ("num_local_experts", "num_experts", "n_routed_experts")
     mixture = any(getattr(config, name, None) for name in (*counts, "moe_num_experts"))
-    return mixture or config.model_type in ("gpt2", "gpt_bigcode", *INTERLEAVED)
+    return mixture or config.model_type in ("gpt2", "gpt_bigcode", "mpt", *INTERLEAVED, *RECURRENT)
 
 
 def converted(model: Any) -> Iterator[tuple[str, Tensor]]:
@@ -39,17 +50,31 @@ def converted(model: Any) -> Iterator[tuple[str, Tensor]]:
         else:
             yield from _changed(name, tensor, model.config)
     for name, stack in experts.items():
+        name = name.removeprefix("model.") if model.config.model_type == "lfm2_moe" else name
         yield name, torch.stack([stack[number] for number in range(len(stack))])
 
 
 def _changed(name: str, tensor: Tensor, config: Any) -> Iterator[tuple[str, Tensor]]:
+    if config.model_type in OWN_WAYS:
+        yield from OWN_WAYS[config.model_type](name, tensor, config)
+        return
+    yield from _of_mixtures(name, tensor, config)
+
+
+def _of_mixtures(name: str, tensor: Tensor, config: Any) -> Iterator[tuple[str, Tensor]]:
     for part, kind in SPLIT.items():
         if name.endswith(f"{part}.weight"):
             block = re.search(r"layers\.(\d+)\.", name)
             assert block is not None
+            own = "" if kind == "shexp" and getattr(config, "num_local_experts", 1) == 0 else f"_{kind}"
             for which, half in zip(("gate", "up"), tensor.chunk(2, dim=-2), strict=True):
-                yield f"blk.{block[1]}.ffn_{which}_{kind}.weight", half
+                yield f"blk.{block[1]}.ffn_{which}{own}.weight", half
             return
+    if name.endswith("shared_mlp.output_linear.weight") and config.num_local_experts == 0:
+        block = re.search(r"layers\.(\d+)\.", name)
+        assert block is not None
+        yield f"blk.{block[1]}.ffn_down.weight", tensor
+        return
     if config.model_type == "gpt2" and name.endswith(TRANSPOSED):
         tensor = tensor.t()
     elif (part := INTERLEAVED.get(config.model_type, "-")) in name:
@@ -66,3 +91,106 @@ def _part_by_part(tensor: Tensor, config: Any) -> Tensor:
     return torch.cat(
         [part.reshape(-1, *tensor.shape[1:]) for part in torch.split(each, [heads // groups, 1, 1], dim=1)]
     )
+
+
+def _recurrent(name: str, tensor: Tensor, config: Any) -> Iterator[tuple[str, Tensor]]:
+    """What is done to every Mamba: decays are not kept as logarithms, and shapes are llama.cpp's."""
+    heads = config.model_type not in ("mamba", "falcon_mamba", "jamba")
+    if name.endswith(".A_log"):
+        tensor = -tensor.exp()
+    if heads and name.endswith((".A_log", ".D")):
+        tensor = tensor[:, None]
+    if name.endswith(("conv1d.weight", "conv.conv.weight")):
+        tensor = tensor.squeeze(1)
+    if name.endswith(("mixer.norm.weight", "mamba.norm.weight")):
+        tensor = tensor.view(getattr(config, "mamba_n_groups", None) or config.n_groups, -1)
+    if name.endswith((".A_log", ".D", "mixer.norm.weight", "mamba.norm.weight")):
+        yield name, tensor
+        return
+    yield from _of_mixtures(name.replace(".dt_bias", ".dt_proj.bias"), tensor, config)
+
+
+def _lfm2(name: str, tensor: Tensor, config: Any) -> Iterator[tuple[str, Tensor]]:
+    tensor = tensor.squeeze(1) if "conv.conv" in name else tensor
+    yield name.replace("expert_bias", "expert_bias.bias"), tensor
+
+
+def _falcon_h1(name: str, tensor: Tensor, config: Any) -> Iterator[tuple[str, Tensor]]:
+    """What the config multiplies by is in the weights."""
+    gate, down = config.mlp_multipliers
+    scales = {
+        "feed_forward.down_proj": down,
+        "feed_forward.gate_proj": gate,
+        "self_attn.k_proj": config.key_multiplier * config.attention_in_multiplier,
+        "self_attn.q_proj": config.attention_in_multiplier,
+        "self_attn.v_proj": config.attention_in_multiplier,
+        "self_attn.o_proj": config.attention_out_multiplier,
+        "mamba.out_proj": config.ssm_out_multiplier,
+        "lm_head": config.lm_head_multiplier,
+        "embed_tokens": config.embedding_multiplier,
+    }
+    scale = next((scale for part, scale in scales.items() if part in name), 1.0)
+    if "mamba.in_proj" in name:
+        inner, shared = config.mamba_d_ssm, config.mamba_n_groups * config.mamba_d_state
+        parts = (inner, inner, shared, shared, config.mamba_n_heads)
+        each = [torch.full((n,), x) for n, x in zip(parts, config.ssm_multipliers, strict=True)]
+        tensor = tensor * torch.cat(each)[:, None] * config.ssm_in_multiplier
+    yield from _recurrent(name, tensor * scale, config)
+
+
+def _gpt_oss(name: str, tensor: Tensor, config: Any) -> Iterator[tuple[str, Tensor]]:
+    """Gates apart from what they open, experts' matrices turned."""
+    if "experts" not in name:
+        yield name + ".weight" * name.endswith("sinks"), tensor
+        return
+    block = re.search(r"layers\.(\d+)\.", name)
+    assert block is not None
+    ending = "bias" if name.endswith("_bias") else "weight"
+    turned = tensor.mT if ending == "weight" else tensor
+    for which, part in (
+        (("gate", turned[:, ::2]), ("up", turned[:, 1::2])) if "gate_up" in name else (("down", turned),)
+    ):
+        yield f"blk.{block[1]}.ffn_{which}_exps.{ending}", part.contiguous()
+
+
+def _qwen3_next(name: str, tensor: Tensor, config: Any) -> Iterator[tuple[str, Tensor]]:
+    block = re.search(r"layers\.(\d+)\.", name)
+    if name.endswith("in_proj_qkvz.weight"):
+        assert block is not None
+        values = config.linear_num_value_heads // config.linear_num_key_heads * config.linear_value_head_dim
+        sizes = [config.linear_key_head_dim] * 2 + [values] * 2
+        grouped = tensor.view(config.linear_num_key_heads, sum(sizes), -1)
+        q, k, v, z = (part.reshape(-1, tensor.shape[1]) for part in torch.split(grouped, sizes, dim=1))
+        yield f"blk.{block[1]}.attn_qkv.weight", torch.cat([q, k, v])
+        yield f"blk.{block[1]}.attn_gate.weight", z
+        return
+    if name.endswith(".A_log"):
+        tensor = -tensor.exp()
+    if name.endswith("norm.weight") and not name.endswith("linear_attn.norm.weight"):
+        tensor = tensor + 1
+    yield name.replace(".dt_bias", ".dt_proj.bias"), tensor.squeeze()
+
+
+def _deepseek(name: str, tensor: Tensor, config: Any) -> Iterator[tuple[str, Tensor]]:
+    if not name.endswith("kv_b_proj.weight"):
+        yield from _of_mixtures(name, tensor, config)
+        return
+    block = re.search(r"layers\.(\d+)\.", name)
+    assert block is not None
+    each = tensor.view(config.num_attention_heads, config.qk_nope_head_dim + config.v_head_dim, -1)
+    keys, values = torch.split(each, [config.qk_nope_head_dim, config.v_head_dim], dim=1)
+    yield f"blk.{block[1]}.attn_k_b.weight", keys.mT.contiguous()
+    yield f"blk.{block[1]}.attn_v_b.weight", values.contiguous()
+
+
+OWN_WAYS: dict[str, Callable[[str, Tensor, Any], Iterator[tuple[str, Tensor]]]] = {
+    **dict.fromkeys(RECURRENT, _recurrent),
+    "falcon_h1": _falcon_h1,
+    "lfm2": _lfm2,
+    "lfm2_moe": _lfm2,
+    "gpt_oss": _gpt_oss,
+    "qwen3_next": _qwen3_next,
+    "deepseek_v2": _deepseek,
+    "deepseek_v3": _deepseek,
+}
+"""Models whose tensors are changed otherwise than those of mixtures are."""

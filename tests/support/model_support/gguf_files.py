@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from gguf import GGMLQuantizationType as Kind
 from model_support.gguf_converted import TRANSPOSED, converted, is_converted
+from model_support.gguf_pairs import own_pairs
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -53,8 +54,25 @@ ARCHITECTURES = {
     "GPTBigCodeConfig": gguf.MODEL_ARCH.STARCODER,
     "GPTNeoXConfig": gguf.MODEL_ARCH.GPTNEOX,
     "BloomConfig": gguf.MODEL_ARCH.BLOOM,
+    "MptConfig": gguf.MODEL_ARCH.MPT,
+    "GptOssConfig": gguf.MODEL_ARCH.GPT_OSS,
+    "DeepseekV2Config": gguf.MODEL_ARCH.DEEPSEEK2,
+    "DeepseekV3Config": gguf.MODEL_ARCH.DEEPSEEK2,
+    "MambaConfig": gguf.MODEL_ARCH.MAMBA,
+    "FalconMambaConfig": gguf.MODEL_ARCH.MAMBA,
+    "Mamba2Config": gguf.MODEL_ARCH.MAMBA2,
+    "JambaConfig": gguf.MODEL_ARCH.JAMBA,
+    "FalconH1Config": gguf.MODEL_ARCH.FALCON_H1,
+    "Lfm2Config": gguf.MODEL_ARCH.LFM2,
+    "Lfm2MoeConfig": gguf.MODEL_ARCH.LFM2MOE,
+    "GraniteMoeHybridConfig": gguf.MODEL_ARCH.GRANITE_HYBRID,
+    "NemotronHConfig": gguf.MODEL_ARCH.NEMOTRON_H,
+    "Qwen3NextConfig": gguf.MODEL_ARCH.QWEN3NEXT,
 }
-REORDERED = ("llama", "granite", "smollm3", "arcee", "mixtral", "granitemoeshared")
+REORDERED = (
+    *("llama", "granite", "smollm3", "arcee", "mixtral", "granitemoeshared"),
+    *("granitemoehybrid", "nemotron_h"),
+)
 """Models whose converter in llama.cpp is Llama's, which reorders rows of queries and keys (`LlamaModel.permute`)."""
 SHIFTED = ("gemma", "gemma2", "gemma3_text", "nemotron")
 """Those to whose norms' weights it adds 1."""
@@ -102,7 +120,7 @@ def write_gguf(model: Any, path: Path, kind: Kind, *, spelt: bool = False, parts
     config = model.config
     arch = gguf.MODEL_ARCH_NAMES[ARCHITECTURES[type(config).__name__]]
     writer = gguf.GGUFWriter(path, arch, split_max_tensors=parts_of)
-    pairs = _metadata(config) | extra
+    pairs = {key: value for key, value in (_metadata(config) | extra).items() if value is not None}
     if spelt:
         del pairs["token_list"]
         add_vocabulary(writer, config.vocab_size)
@@ -112,7 +130,7 @@ def write_gguf(model: Any, path: Path, kind: Kind, *, spelt: bool = False, parts
         writer.add_tensor("rope_freqs.weight", rope_factors(model).numpy())
     for name, parameter in converted(model) if is_converted(config) else model.named_parameters():
         values = to_llama_cpp(config, name, parameter.detach())
-        stored = Kind.F32 if values.dim() == 1 or "gate_inp" in gguf_name(config, name) else kind
+        stored = Kind.F32 if values.dim() == 1 or _is_wide(gguf_name(config, name), values, kind) else kind
         writer.add_tensor(gguf_name(config, name), encode(values, stored), raw_dtype=stored)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
@@ -120,14 +138,38 @@ def write_gguf(model: Any, path: Path, kind: Kind, *, spelt: bool = False, parts
     writer.close()
 
 
+def _is_wide(name: str, values: Tensor, kind: Kind) -> bool:
+    """Whether a matrix is stored in float32 whatever the others are."""
+    parts = ("gate_inp", "ssm_a", "ssm_d", "ssm_conv1d", "ssm_norm", "shortconv.conv")
+    return (
+        any(f".{part}" in name for part in (*parts, "bias")) or values.shape[-1] % gguf.GGML_QUANT_SIZES[kind][0] != 0
+    )
+
+
 def round_to(model: Any, kind: Kind) -> None:
     """Give a model's matrices numbers that a type can hold, in blocks as the converter stores them."""
-    turned = TRANSPOSED if model.config.model_type == "gpt2" else ()
+    config = model.config
     for name, parameter in model.named_parameters():
-        values = parameter.detach().t() if name.endswith(turned) else parameter.detach()
-        if parameter.dim() > 1 and values.shape[-1] % gguf.GGML_QUANT_SIZES[kind][0] == 0:
-            rounded = torch.from_numpy(gguf.dequantize(gguf.quantize(values.contiguous().numpy(), kind), kind))
-            parameter.data = (rounded.t() if name.endswith(turned) else rounded).contiguous()
+        values = parameter.detach()
+        if name.endswith("kv_b_proj.weight"):
+            each = values.view(config.num_attention_heads, -1, values.shape[1])
+            keys, others = each[:, : config.qk_nope_head_dim], each[:, config.qk_nope_head_dim :]
+            parameter.data = torch.cat([_rounded(keys.mT, kind).mT, _rounded(others, kind)], 1).view(values.shape)
+        elif name.endswith(TURNED.get(config.model_type, ("-",))):
+            parameter.data = _rounded(values.mT, kind).mT.contiguous()
+        elif parameter.dim() > 1:
+            parameter.data = _rounded(values, kind)
+
+
+TURNED: Mapping[str, tuple[str, ...]] = {"gpt2": TRANSPOSED, "gpt_oss": ("experts.gate_up_proj", "experts.down_proj")}
+"""Matrices that the converter turns, by model type."""
+
+
+def _rounded(values: Tensor, kind: Kind) -> Tensor:
+    """As they are where a type's blocks cannot hold their rows."""
+    if values.shape[-1] % gguf.GGML_QUANT_SIZES[kind][0]:
+        return values
+    return torch.from_numpy(gguf.dequantize(gguf.quantize(values.contiguous().numpy(), kind), kind))
 
 
 def rope_factors(model: Any) -> Tensor:
@@ -141,13 +183,13 @@ def rope_factors(model: Any) -> Tensor:
 def _metadata(config: Any) -> dict[str, Any]:
     ropes = getattr(config, "rope_parameters", None) or {"rope_theta": 1e4}
     positions = getattr(config, "max_position_embeddings", 512)
-    plain = config.model_type in ("gpt2", "gpt_bigcode", "bloom", "falcon")  # they have no such field
+    plain = config.model_type in ("gpt2", "gpt_bigcode", "bloom", "falcon", "mpt")  # they have no such field
     metadata = {
         "context_length": positions,
         "embedding_length": config.hidden_size,
         "block_count": config.num_hidden_layers,
         "feed_forward_length": 4 * config.hidden_size if plain else config.intermediate_size,
-        "head_count": config.num_attention_heads,
+        "head_count": getattr(config, "num_attention_heads", 0),
         "head_count_kv": _kv_heads(config),
         "rope_freq_base": ropes.get("full_attention", ropes)["rope_theta"],
         "vocab_size": config.vocab_size,
@@ -160,7 +202,8 @@ def _metadata(config: Any) -> dict[str, Any]:
             metadata["layer_norm_rms_eps" if field == "rms_norm_eps" else "layer_norm_eps"] = epsilon
     if (share := ropes.get("partial_rotary_factor", 1.0)) != 1.0:
         metadata["rope_dimension_count"] = int(share * (head_dim or config.hidden_size // config.num_attention_heads))
-    return metadata | {key: getattr(config, field) for key, field in _PAIRS.get(config.model_type, {}).items()}
+    metadata |= {key: getattr(config, field) for key, field in _PAIRS.get(config.model_type, {}).items()}
+    return metadata | own_pairs(config)
 
 
 def _kv_heads(config: Any) -> int:
@@ -169,7 +212,7 @@ def _kv_heads(config: Any) -> int:
     if config.model_type == "falcon":
         return int(config.num_kv_heads) if config.new_decoder_architecture else 1
     own = config.model_type in ("gpt2", "gpt_neox", "bloom")  # whose classes keep what they do not know
-    return int(config.num_attention_heads if own else config.num_key_value_heads)
+    return int(config.num_attention_heads if own else getattr(config, "num_key_value_heads", 0))
 
 
 _CAPS = {"attn_logit_softcapping": "attn_logit_softcapping", "final_logit_softcapping": "final_logit_softcapping"}

@@ -165,7 +165,7 @@ def test_vectors_stay_float32(tmp_path: Path, config: str, source: str) -> None:
     files = resolve(str(tmp_path / "model.gguf" if source == "gguf" else tmp_path))
     program = program_of(describe(files.config))
     reader = WeightReader(
-        program, open_tensors(files, program.weights()), torch.bfloat16, CPU, lambda stage, fraction: None
+        program, open_tensors(files, program.stored_shapes()), torch.bfloat16, CPU, lambda stage, fraction: None
     )
     ours = {name: reader.read(weight) for name, weight in program.weights().items() if weight.is_vector}
     kept = {name: p.detach() for name, p in model.named_parameters() if p.dim() == 1}

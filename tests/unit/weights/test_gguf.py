@@ -23,7 +23,7 @@ from plimsoll_runtime.errors import ModelError, PlimsollError, SourceError
 from plimsoll_runtime.models.composing import program_of
 from plimsoll_runtime.models.registry import describe
 from plimsoll_runtime.models.tensors import check_tensors
-from plimsoll_runtime.weights.gguf import blocks as module
+from plimsoll_runtime.weights import pieces
 from plimsoll_runtime.weights.gguf import metadata as metadata_module
 from plimsoll_runtime.weights.gguf.metadata import read_metadata
 from plimsoll_runtime.weights.gguf.tensors import GgufTensors
@@ -98,7 +98,7 @@ def check(path: Path) -> None:
     """What a loader does before it reads the first tensor."""
     files = open_gguf(path)
     program = program_of(describe(files.config))
-    check_tensors(program, open_tensors(files, program.weights()).shapes)
+    check_tensors(program, open_tensors(files, program.stored_shapes()).shapes)
 
 
 def one_tensor(path: Path, stored: Any, kind: Kind, name: str = "t") -> GgufTensors:
@@ -108,7 +108,7 @@ def one_tensor(path: Path, stored: Any, kind: Kind, name: str = "t") -> GgufTens
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    return GgufTensors([path], HEADS, ["t"])
+    return GgufTensors([path], HEADS, {"t": ()})
 
 
 def test_a_whole_model(tmp_path: Path) -> None:
@@ -126,14 +126,14 @@ def test_every_type_is_decoded(tmp_path: Path, kind: Kind, monkeypatch: pytest.M
     else:
         values = np.random.default_rng(0).normal(size=(5, 512)).astype(np.float32)
         stored = gguf.quantize(values, kind)
-    monkeypatch.setattr(module, "PIECE", 1024)
+    monkeypatch.setattr(pieces, "PIECE", 1024)
     read = one_tensor(tmp_path / "m.gguf", stored, kind).stored("t").converted(torch.float32)
     expected = torch.from_numpy(gguf.dequantize(stored, kind).copy())
     assert read.shape == (5, 512)
     assert float(read.std()) > 0.1
     assert torch.equal(read, expected)
     assert torch.equal(
-        GgufTensors([tmp_path / "m.gguf"], HEADS, ["t"]).stored("t").converted(torch.bfloat16), expected.bfloat16()
+        GgufTensors([tmp_path / "m.gguf"], HEADS, {"t": ()}).stored("t").converted(torch.bfloat16), expected.bfloat16()
     )
 
 
@@ -158,7 +158,7 @@ def test_an_unknown_type(tmp_path: Path) -> None:
     assert whole.count(old) == 1
     path.write_bytes(whole.replace(old, old[:-4] + struct.pack("<I", 99)))
     with pytest.raises(ModelError, match=r"t is of type 99 \(unknown\), which cannot be decoded"):
-        GgufTensors([path], HEADS, ["t"])
+        GgufTensors([path], HEADS, {"t": ()})
 
 
 def test_rows_that_blocks_cannot_hold(tmp_path: Path) -> None:
@@ -169,13 +169,13 @@ def test_rows_that_blocks_cannot_hold(tmp_path: Path) -> None:
     assert whole.count(old) == 1
     path.write_bytes(whole.replace(old, struct.pack("<I2Q", 2, 16, 4)))
     with pytest.raises(ModelError, match=r"t has the shape \[4, 16\], which Q8_0 cannot hold.* blocks of 32"):
-        GgufTensors([path], HEADS, ["t"])
+        GgufTensors([path], HEADS, {"t": ()})
 
 
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"arch": "mamba"}, "architecture 'mamba' is not supported; known are llama"),
+        ({"arch": "rwkv6"}, "architecture 'rwkv6' is not supported; known are llama"),
         ({"drop": ("context_length",)}, r"no llama\.context_length"),
         ({"drop": ("attention.layer_norm_rms_epsilon",)}, r"no llama\.attention\.layer_norm_rms_epsilon"),
         ({"drop": ("blk.0.attn_v.weight",)}, r"lack model\.layers\.0\.self_attn\.v_proj\.weight"),

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from plimsoll_runtime.models.families.granite_hybrid import HYBRID
 from plimsoll_runtime.models.spec.decoder import DecoderSpec
+from plimsoll_runtime.models.spec.layer import LayerSpec
 from plimsoll_runtime.models.spec.names import ExpertNames
+from plimsoll_runtime.models.spec.recurrent import GatedDelta
 
 LAYER = "model.layers."
 BLOCK = "blk."
@@ -18,8 +21,23 @@ def as_llama_cpp_has_it(spec: DecoderSpec) -> DecoderSpec:
     beyond = (*names.beyond, *(f"{BLOCK}{each.removeprefix(LAYER)}" for each in names.beyond if each.startswith(LAYER)))
     return replace(
         spec,
-        names=replace(names, transposed=False, interleaved=False, experts=_experts(names.experts), beyond=beyond),
+        layers=tuple(map(_layer, spec.layers)),
+        names=replace(
+            names,
+            transposed=False,
+            interleaved=False,
+            gate_up=_apart(names.gate_up) if names.gate_up == HYBRID.gate_up else names.gate_up,
+            experts=_experts(names.experts),
+            beyond=beyond,
+        ),
     )
+
+
+def _layer(layer: LayerSpec) -> LayerSpec:
+    """Gates of the gated delta rule lie by themselves."""
+    if isinstance(layer.mixer, GatedDelta) and layer.mixer.by_key_head:
+        return replace(layer, mixer=replace(layer.mixer, gates_apart=True))
+    return layer
 
 
 def _experts(names: ExpertNames) -> ExpertNames:
@@ -28,6 +46,8 @@ def _experts(names: ExpertNames) -> ExpertNames:
         names,
         gate_up=_apart(tuple(each.replace(".{}", "") for each in names.gate_up)),
         down=names.down.replace(".{}", ""),
+        transposed=False,
+        alternating=False,
         shared_gate_up=_apart(names.shared_gate_up),
         shared_gate_is_vector=True,
         correction_is_row=False,

@@ -99,7 +99,7 @@ class GatedDelta:
     """A convolution, then the gated delta rule (Yang et al., 2024), a norm over each head, and a gate.
 
     `by_key_head`: the files have queries, keys, values and gates of one head of keys after the other, and alike what
-    says how much is written and forgotten.
+    says how much is written and forgotten. `gates_apart`: of these only the latter, and gates by themselves.
     """
 
     shape: DeltaShape
@@ -107,6 +107,7 @@ class GatedDelta:
     eps: float
     activation: Activation = "silu"
     by_key_head: bool = False
+    gates_apart: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,41 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 from plimsoll_runtime.errors import ModelError
 from plimsoll_runtime.weights.files import CONVERTED, LLAMA_CPP
 from plimsoll_runtime.weights.gguf.families import GgufFamily, family_of
-
-T = TypeVar("T", int, float, bool, str)
+from plimsoll_runtime.weights.gguf.pairs import Pairs, shown
 
 GEMMA3_LAYERS_PER_PATTERN = 6
 GEMMA2_27B_LAYERS, GEMMA3_27B_LAYERS = 46, 62
-_NEUTRAL: Mapping[str, Any] = {
-    "attention.causal": True,
-    "attention.sliding_window": 0,
-    "attention.clamp_kqv": 0.0,
-    "expert_count": 0,
-    "expert_used_count": 0,
-    "expert_group_count": 1,
-    "expert_group_used_count": 1,
-    "expert_weights_scale": 1.0,
-    "nextn_predict_layers": 0,
-    "rope.scaling.attn_factor": 1.0,
-    "rope.scaling.yarn_attn_factor": 1.0,
-    "rope.scaling.yarn_ext_factor": 1.0,
-    "rope.scaling.yarn_log_multiplier": 0.0,
-    "embedding_scale": 1.0,
-    "residual_scale": 1.0,
-    "logit_scale": 1.0,
-    "attn_logit_softcapping": 0.0,
-    "final_logit_softcapping": 0.0,
-    "use_parallel_residual": False,
-}
-"""Keys that are not computed here, with the value that changes nothing."""
 _TURNED = "rope.dimension_count"
-_NOTES = frozenset({"tensor_data_layout", "rope.scaling.finetuned", "rope.scaling.original_context_length"})
-"""Keys that say nothing about the numbers by themselves."""
 
 
 def translate(
@@ -49,7 +24,7 @@ def translate(
     biases is not in the metadata: the tensors' names say it.
     """
     family, arch = family_of(metadata), str(metadata["general.architecture"])
-    pairs = _Pairs(metadata, arch)
+    pairs = Pairs(metadata, arch)
     said = {field: pairs.get(key.name, key.kind, key.default) for field, key in family.keys.items()}
     config = _decoder(pairs, family, tensor_names) | {
         **family.fixed,
@@ -67,6 +42,8 @@ def translate(
         config |= _gemma3(pairs, config)
     if arch == "falcon":
         config |= _falcon(config, tensor_names)
+    if family.more is not None:
+        config |= family.more(pairs, tensor_names, config)
     if family.gating:
         _check_gating(pairs, family.gating)
     config["num_hidden_layers"] -= _guessing(config)
@@ -74,7 +51,7 @@ def translate(
     return config
 
 
-def _check_gating(pairs: _Pairs, wanted: int) -> None:
+def _check_gating(pairs: Pairs, wanted: int) -> None:
     if (found := pairs.get("expert_gating_func", int, wanted)) not in (0, wanted):
         raise ModelError(f"GGUF: expert_gating_func is {found}, and only {wanted} is supported for this architecture")
 
@@ -87,79 +64,45 @@ def _guessing(config: Mapping[str, Any]) -> int:
     return count
 
 
-class _Pairs:
-    """An architecture's pairs, typed, and what of them was read."""
-
-    def __init__(self, metadata: Mapping[str, Any], arch: str) -> None:
-        self._arch = arch
-        self._values = {k.removeprefix(arch + "."): v for k, v in metadata.items() if k.startswith(arch + ".")}
-        self._read: set[str] = set()
-        tokens = metadata.get("tokenizer.ggml.tokens")
-        self.tokens = len(tokens) if isinstance(tokens, list) else 0
-
-    def get(self, key: str, kind: type[T], default: T | None = None) -> T:
-        """A value of a kind; a missing one is the default, and an error when there is none."""
-        self._read.add(key)
-        if key not in self._values:
-            if default is None:
-                raise ModelError(f"the GGUF file has no {self._arch}.{key}")
-            return default
-        value = self._values[key]
-        if kind is float and isinstance(value, int) and not isinstance(value, bool):
-            value = float(value)
-        if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-            raise ModelError(f"GGUF: {self._arch}.{key} is {_shown(value)}, which is no {kind.__name__}")
-        return value
-
-    def has(self, key: str) -> bool:
-        return key in self._values
-
-    def raw(self, key: str) -> Any:
-        """A value of any kind, or None."""
-        self._read.add(key)
-        return self._values.get(key)
-
-    def refuse_others(self) -> None:
-        """Refuse what nobody read: it could change the numbers."""
-        for key, value in self._values.items():
-            if key in self._read or key in _NOTES or (key in _NEUTRAL and value == _NEUTRAL[key]):
-                continue
-            raise ModelError(f"GGUF: {self._arch}.{key} = {_shown(value)} is not supported")
+def _decoder(pairs: Pairs, family: GgufFamily, names: frozenset[str]) -> dict[str, Any]:
+    hidden, layers = pairs.get("embedding_length", int), pairs.get("block_count", int)
+    if not 0 < layers <= len(names):
+        raise ModelError(f"GGUF: block_count is {layers}, but the file has {len(names)} tensors")
+    inner = pairs.each("feed_forward_length", layers) if family.by_layer else [pairs.get("feed_forward_length", int)]
+    return {
+        "hidden_size": hidden,
+        "intermediate_size": max(inner),
+        "num_hidden_layers": layers,
+        "max_position_embeddings": pairs.get("context_length", int),
+        family.epsilon: pairs.get(f"attention.layer_norm_{'' if family.layer_norms else 'rms_'}epsilon", float),
+        "vocab_size": pairs.get("vocab_size", int, pairs.tokens),
+        "tie_word_embeddings": "output.weight" not in names,
+        "attention_out_bias": "blk.0.attn_output.bias" in names,
+        "use_bias": "blk.0.attn_output.bias" in names,
+        "use_qk_norm": "blk.0.attn_q_norm.weight" in names,
+        "mlp_bias": "blk.0.ffn_down.bias" in names,
+        **dict.fromkeys(("attention_bias", "use_qkv_bias", "qkv_bias"), "blk.0.attn_q.bias" in names),
+        **(_heads(pairs, family, hidden, layers) if family.plain_heads else {}),
+    }
 
 
-def _decoder(pairs: _Pairs, family: GgufFamily, names: frozenset[str]) -> dict[str, Any]:
-    heads, hidden = pairs.get("attention.head_count", int), pairs.get("embedding_length", int)
+def _heads(pairs: Pairs, family: GgufFamily, hidden: int, layers: int) -> dict[str, Any]:
+    heads = pairs.get("attention.head_count", int)
     if heads < 1:
         raise ModelError(f"GGUF: attention.head_count is {heads}")
     head_dim = pairs.get("attention.key_length", int, hidden // heads)
-    turned = pairs.get("rope.dimension_count", int, head_dim)
+    turned = pairs.get(_TURNED, int, head_dim)
     for key, value in (
         ("attention.value_length", pairs.get("attention.value_length", int, head_dim)),
         (_TURNED, turned),
     ):
         if value != head_dim and not (key == _TURNED and family.partial and 0 < value < head_dim):
             raise ModelError(f"GGUF: {key} is {value}, but a head has {head_dim} dimensions: not supported")
-    layers = pairs.get("block_count", int)
-    if layers > len(names):
-        raise ModelError(f"GGUF: block_count is {layers}, but the file has {len(names)} tensors")
+    shared = "attention.head_count_kv"
     return {
-        "hidden_size": hidden,
-        "intermediate_size": pairs.get("feed_forward_length", int),
-        "num_hidden_layers": layers,
         "num_attention_heads": heads,
-        "num_key_value_heads": pairs.get("attention.head_count_kv", int, heads),
+        "num_key_value_heads": max(pairs.each(shared, layers)) if family.by_layer else pairs.get(shared, int, heads),
         "head_dim": head_dim,
-        "max_position_embeddings": pairs.get("context_length", int),
-        family.epsilon: pairs.get(f"attention.layer_norm_{'' if family.layer_norms else 'rms_'}epsilon", float),
-        "vocab_size": pairs.get("vocab_size", int, pairs.tokens),
-        "tie_word_embeddings": "output.weight" not in names,
-        "attention_bias": "blk.0.attn_q.bias" in names,
-        "use_qkv_bias": "blk.0.attn_q.bias" in names,
-        "qkv_bias": "blk.0.attn_q.bias" in names,
-        "attention_out_bias": "blk.0.attn_output.bias" in names,
-        "use_bias": "blk.0.attn_output.bias" in names,
-        "use_qk_norm": "blk.0.attn_q_norm.weight" in names,
-        "mlp_bias": "blk.0.ffn_down.bias" in names,
         **({"partial_rotary_factor": turned / head_dim} if family.partial else {}),
     }
 
@@ -170,7 +113,7 @@ def _ends(metadata: Mapping[str, Any]) -> list[int] | None:
     return sorted({value for value in found if isinstance(value, int)}) or None
 
 
-def _rope_scaling(pairs: _Pairs, factors: Sequence[float] | None) -> dict[str, Any] | None:
+def _rope_scaling(pairs: Pairs, factors: Sequence[float] | None) -> dict[str, Any] | None:
     """llama.cpp bakes llama3's scaling into a tensor of factors; linear and yarn scaling have keys."""
     kind = pairs.get("rope.scaling.type", str, "none")
     if factors is not None:
@@ -192,7 +135,7 @@ def _rope_scaling(pairs: _Pairs, factors: Sequence[float] | None) -> dict[str, A
     }
 
 
-def _gemma3(pairs: _Pairs, config: Mapping[str, Any]) -> dict[str, Any]:
+def _gemma3(pairs: Pairs, config: Mapping[str, Any]) -> dict[str, Any]:
     softcap = pairs.get("final_logit_softcapping", float, 0.0)
     return {
         "query_pre_attn_scalar": _query_scalar(config, GEMMA3_27B_LAYERS),
@@ -231,11 +174,5 @@ def _layer_types(pattern: Any, layers: int) -> list[str]:
     elif isinstance(pattern, list):
         sliding = [bool(slides) for slides in pattern]
     else:
-        raise ModelError(f"GGUF: attention.sliding_window_pattern is {_shown(pattern)}, which is no pattern")
+        raise ModelError(f"GGUF: attention.sliding_window_pattern is {shown(pattern)}, which is no pattern")
     return ["sliding_attention" if slides else "full_attention" for slides in sliding]
-
-
-def _shown(value: Any) -> str:
-    """A value in an error, however long it is."""
-    text = repr(value)
-    return text if len(text) < 40 else text[:36] + " ..."

@@ -5,11 +5,18 @@ Keys and conversions are those of llama.cpp's convert_hf_to_gguf.py and of its g
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from plimsoll_runtime.errors import ModelError
+from plimsoll_runtime.weights.gguf import recurrent
+from plimsoll_runtime.weights.gguf.latent import deepseek
+from plimsoll_runtime.weights.gguf.others import gpt_oss, mpt
+from plimsoll_runtime.weights.gguf.pairs import Pairs
+
+More = Callable[[Pairs, frozenset[str], Mapping[str, Any]], dict[str, Any]]
+"""Of the pairs, the tensors' names, and what is known of the config by then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +37,10 @@ class GgufFamily:
     - `paired`: rows of queries and keys were reordered, so that neighbours turn together.
     - `shifted_norms`: the 1 that is added to the norms' weights is in the file.
     - `partial`: only `rope.dimension_count` dimensions of a head turn.
-    - `gating`: how a mixture's experts are scored, by llama.cpp's number; 0: there are none.
+    - `gating`: how a mixture's experts are scored, by llama.cpp's number; 0: there are none, or `more` looks at it.
+    - `by_layer`: heads of keys, and widths of MLPs, may be a list for the layers.
+    - `plain_heads`: there are heads of attention, and each has keys and values of one size.
+    - `more`: what else of a config the metadata and the tensors' names say, over all of this.
     """
 
     architecture: str
@@ -42,9 +52,12 @@ class GgufFamily:
     shifted_norms: bool = False
     partial: bool = False
     gating: int = 0
+    by_layer: bool = False
+    plain_heads: bool = True
+    more: More | None = None
 
 
-SOFTMAX, SIGMOID = 1, 2
+SOFTMAX, SIGMOID, SOFTMAX_OF_CHOSEN = 1, 2, 4
 
 
 WINDOW = {"sliding_window": Key("attention.sliding_window", int)}
@@ -77,6 +90,12 @@ BLOOM = {
     "seq_length": Key("context_length", int),
     "n_head": Key("attention.head_count", int),
     "n_layer": Key("block_count", int),
+}
+MPT = {
+    "d_model": Key("embedding_length", int),
+    "max_seq_len": Key("context_length", int),
+    "n_heads": Key("attention.head_count", int),
+    "n_layers": Key("block_count", int),
 }
 FAMILIES: Mapping[str, GgufFamily] = {
     "llama": GgufFamily("LlamaForCausalLM", paired=True),
@@ -222,6 +241,56 @@ FAMILIES: Mapping[str, GgufFamily] = {
         partial=True,
     ),
     "bloom": GgufFamily("BloomForCausalLM", BLOOM, epsilon="layer_norm_epsilon", layer_norms=True),
+    "mpt": GgufFamily("MptForCausalLM", MPT, {"no_bias": True}, "layer_norm_epsilon", layer_norms=True, more=mpt),
+    "gpt-oss": GgufFamily(
+        "GptOssForCausalLM",
+        {**WINDOW, **_experts("num_local_experts", "num_experts_per_tok", "intermediate_size")},
+        gating=SOFTMAX_OF_CHOSEN,
+        more=gpt_oss,
+    ),
+    "deepseek2": GgufFamily("DeepseekV3ForCausalLM", plain_heads=False, more=deepseek),
+    "mamba": GgufFamily("MambaForCausalLM", epsilon="layer_norm_epsilon", plain_heads=False, more=recurrent.mamba),
+    "mamba2": GgufFamily("Mamba2ForCausalLM", epsilon="layer_norm_epsilon", plain_heads=False, more=recurrent.mamba2),
+    "jamba": GgufFamily("JambaForCausalLM", by_layer=True, more=recurrent.jamba),
+    "falcon-h1": GgufFamily("FalconH1ForCausalLM", more=recurrent.falcon_h1),
+    "lfm2": GgufFamily("Lfm2ForCausalLM", epsilon="norm_eps", by_layer=True, more=recurrent.lfm2),
+    "lfm2moe": GgufFamily(
+        "Lfm2MoeForCausalLM",
+        {
+            **_experts("num_experts", "num_experts_per_tok", "moe_intermediate_size"),
+            "num_dense_layers": Key("leading_dense_block_count", int, 0),
+        },
+        {"use_expert_bias": True, "norm_topk_prob": True},
+        epsilon="norm_eps",
+        gating=SIGMOID,
+        by_layer=True,
+        more=recurrent.lfm2,
+    ),
+    "granitehybrid": GgufFamily(
+        "GraniteMoeHybridForCausalLM", GRANITE, paired=True, by_layer=True, more=recurrent.granite_hybrid
+    ),
+    "nemotron_h": GgufFamily(
+        "NemotronHForCausalLM",
+        epsilon="layer_norm_epsilon",
+        layer_norms=True,
+        paired=True,
+        by_layer=True,
+        more=recurrent.nemotron_h,
+    ),
+    "qwen3next": GgufFamily(
+        "Qwen3NextForCausalLM",
+        _experts(
+            "num_experts",
+            "num_experts_per_tok",
+            "moe_intermediate_size",
+            shared_expert_intermediate_size=Key("expert_shared_feed_forward_length", int),
+        ),
+        {"norm_topk_prob": True},
+        shifted_norms=True,
+        partial=True,
+        gating=SOFTMAX,
+        more=recurrent.qwen3_next,
+    ),
 }
 MIXTURES: Mapping[str, GgufFamily] = {
     "llama": GgufFamily(

@@ -3,99 +3,130 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from math import prod
 from pathlib import Path
 from typing import Any
 
-import gguf
 import torch
 from torch import Tensor
 
+from plimsoll_runtime.errors import ModelError
 from plimsoll_runtime.weights.gguf.blocks import GgufBlocks
 from plimsoll_runtime.weights.gguf.families import family_of
+from plimsoll_runtime.weights.gguf.latent import KeysAndValues, joined
 from plimsoll_runtime.weights.gguf.mapped import MappedFile
 from plimsoll_runtime.weights.gguf.metadata import ROPE_FACTORS
+from plimsoll_runtime.weights.gguf.names import theirs_by_ours
 from plimsoll_runtime.weights.stored import StoredTensor, plain
 
-SUFFIXES = (".weight", ".bias")
+SMALL = (".A_log", ".D", "conv1d.weight", "conv.conv.weight", "mixer.norm.weight", "mamba.norm.weight")
+"""How names of tensors of recurrent layers end whose shape llama.cpp changes; they are few numbers, in float32."""
+UNSHIFTED = "linear_attn.norm.weight"
+"""Norms to which no 1 is added where it is to all others."""
 
 
 class GgufTensors:
     """The tensors of a file, or of several that are one model.
 
-    `wanted`: what Transformers calls those that somebody asks for; others keep the names that they have.
-    Raises ModelError naming a tensor that is cut short or of an unknown type.
+    `wanted`: what Transformers calls those that somebody asks for, with their shapes; others keep the names that they
+    have. Raises ModelError naming a tensor that is cut short or of an unknown type.
 
-    What llama.cpp changes when it converts is undone: the order of the rotated dimensions of queries and keys, and the
-    1 that it adds to norms, which is taken off before any rounding (see `families`).
+    What llama.cpp changes when it converts is undone: the order of the rotated dimensions of queries and keys, the 1
+    that it adds to norms, which is taken off before any rounding (see `families`), decays that it has the exponential
+    of, and matrices that it has split.
     """
 
-    def __init__(self, paths: Sequence[Path], config: Mapping[str, Any], wanted: Iterable[str]) -> None:
+    def __init__(self, paths: Sequence[Path], config: Mapping[str, Any], wanted: Mapping[str, tuple[int, ...]]) -> None:
         files = [MappedFile(path) for path in paths]
         arch = files[0].metadata.values["general.architecture"]
         self._family = family_of(files[0].metadata.values)
-        self._heads = {
-            "self_attn.q_proj": int(config["num_attention_heads"]),
-            "self_attn.k_proj": int(config["num_key_value_heads"]),
-        }
-        ours = _names(arch, int(config["num_hidden_layers"]), wanted)
-        self._tensors = {
-            ours.get(name, name): (file, tensor)
-            for file in files
-            for name, tensor in file.metadata.tensors.items()
-            if name != ROPE_FACTORS
-        }
-        self.shapes = {name: tensor.shape for name, (_, tensor) in self._tensors.items()}
+        self._heads = {}
+        if self._family.paired:
+            self._heads = {
+                "q_proj": int(config["num_attention_heads"]),
+                "k_proj": int(config["num_key_value_heads"]),
+            }
+        there = {name: (file, tensor) for file in files for name, tensor in file.metadata.tensors.items()}
+        there.pop(ROPE_FACTORS, None)
+        ours = theirs_by_ours(arch, int(config["num_hidden_layers"]), wanted, there)
+        self._tensors = {ours.get(name, name): found for name, found in there.items()}
         self._kinds = {name: file.checked(name, tensor) for name, (file, tensor) in self._tensors.items()}
+        self._small = {
+            name: wanted[name]
+            for name, (_, tensor) in self._tensors.items()
+            if name in wanted and name.endswith(SMALL) and prod(wanted[name]) == prod(tensor.shape)
+        }
+        self._halves = {name: halves for name in wanted if (halves := _halves(name, self._tensors)) is not None}
+        apart = {half for halves in self._halves.values() for half in halves}
+        self.shapes = {name: tensor.shape for name, (_, tensor) in self._tensors.items() if name not in apart}
+        self.shapes |= self._small | {name: self._joined_shape(*halves) for name, halves in self._halves.items()}
 
     def stored(self, name: str) -> StoredTensor:
         """See TensorSource: a matrix's blocks, and vectors in float32."""
-        (file, tensor), kind = self._tensors[name], self._kinds[name]
-        blocks, release = file.blocks(tensor, kind)
-        found = StoredTensor(GgufBlocks(kind), tensor.shape, {"blocks": blocks}, release)
-        if len(tensor.shape) == 1:
-            vector = found.converted(torch.float32)
-            shifted = self._family.shifted_norms and name.endswith("norm.weight")
-            return plain(vector - 1 if shifted else self._unpaired(name, vector))
+        if name in self._halves:
+            return self._joined(name, *self._halves[name])
+        found = self._found(name)
+        if name in self._small:
+            values = found.converted(torch.float32)
+            return plain(self._shifted(name, _decay(name, values)).reshape(self._small[name]))
+        if len(found.shape) == 1:
+            return plain(self._unpaired(name, self._shifted(name, found.converted(torch.float32))))
+        blocks = found.parts["blocks"]
         unpaired = self._unpaired(name, blocks)
         if unpaired is blocks:
             return found
         found.released()
         return StoredTensor(found.scheme, found.shape, {"blocks": unpaired})
 
+    def _found(self, name: str) -> StoredTensor:
+        (file, tensor), kind = self._tensors[name], self._kinds[name]
+        blocks, release = file.blocks(tensor, kind)
+        return StoredTensor(GgufBlocks(kind), tensor.shape, {"blocks": blocks}, release)
+
+    def _joined_shape(self, keys: str, values: str) -> tuple[int, ...]:
+        (_, key), (_, value) = self._tensors[keys], self._tensors[values]
+        (heads, rank, plain), (others, width, columns) = key.shape, value.shape
+        if (heads, rank) != (others, columns):
+            raise ModelError(f"{keys} has the shape {list(key.shape)}, and {values} {list(value.shape)}")
+        return heads * (plain + width), rank
+
+    def _joined(self, name: str, keys: str, values: str) -> StoredTensor:
+        key, value = self._found(keys), self._found(values)
+
+        def release() -> None:
+            key.released()
+            value.released()
+
+        scheme = KeysAndValues(key.scheme, value.scheme, key.shape[2], value.shape[1])
+        return StoredTensor(scheme, self.shapes[name], joined(key.parts, value.parts), release)
+
+    def _shifted(self, name: str, vector: Tensor) -> Tensor:
+        """Without the 1 that was added to norms."""
+        shifted = self._family.shifted_norms and name.endswith("norm.weight") and not name.endswith(UNSHIFTED)
+        return vector - 1 if shifted else vector
+
     def _unpaired(self, name: str, rows: Tensor) -> Tensor:
         """Rows of queries and keys in the order in which Transformers rotates them; of others as they are."""
-        if not self._family.paired:
-            return rows
-        heads = next((count for part, count in self._heads.items() if part in name), None)
+        heads = next((count for part, count in self._heads.items() if f".{part}." in name), None)
         if heads is None:
             return rows
         paired = rows.view(heads, rows.shape[0] // heads // 2, 2, *rows.shape[1:])
         return paired.transpose(1, 2).reshape(rows.shape)
 
 
-PARTS = {
-    "block_sparse_moe.input_linear.gate": "ffn_gate_exps",
-    "block_sparse_moe.input_linear.up": "ffn_up_exps",
-    "shared_mlp.input_linear.gate": "ffn_gate_shexp",
-    "shared_mlp.input_linear.up": "ffn_up_shexp",
-}
-"""What the converter splits before it asks for a name (see models.families.converted)."""
+def _decay(name: str, values: Tensor) -> Tensor:
+    """Of decays the logarithm that the config's class has. Raises ModelError for those that would grow."""
+    if not name.endswith("A_log"):
+        return values
+    if not (values < 0).all():
+        raise ModelError(f"{name} has decays that are not below 0: the file is damaged; fetch it again")
+    return (-values).log()
 
 
-def _names(arch: str, layers: int, wanted: Iterable[str]) -> dict[str, str]:
-    """Transformers' names by those that llama.cpp has for them."""
-    kind = next(kind for kind, name in gguf.MODEL_ARCH_NAMES.items() if name == arch)
-    names = gguf.get_tensor_name_map(kind, layers)
-    found = {_name(names, name): name for name in wanted}
-    return {theirs: ours for theirs, ours in found.items() if theirs is not None}
-
-
-def _name(names: gguf.TensorNameMap, name: str) -> str | None:
-    if (match := re.fullmatch(r"model\.layers\.(\d+)\.(.+)\.weight", name)) and match[2] in PARTS:
-        return f"blk.{match[1]}.{PARTS[match[2]]}.weight"
-    asked = name.replace("e_score_correction_bias", "e_score_correction.bias")
-    found: str | None = next(
-        filter(None, (names.get_name(each, SUFFIXES) for each in (asked, asked.removeprefix("transformer.")))), None
-    )
-    return found
+def _halves(name: str, there: Mapping[str, object]) -> tuple[str, str] | None:
+    """What makes keys and values of a latent vector, where the file has them apart."""
+    if (match := re.fullmatch(r"model\.layers\.(\d+)\.self_attn\.kv_b_proj\.weight", name)) is None:
+        return None
+    keys, values = (f"blk.{match[1]}.attn_{which}_b.weight" for which in "kv")
+    return (keys, values) if name not in there and keys in there and values in there else None
