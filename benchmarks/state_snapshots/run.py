@@ -1,9 +1,10 @@
 """`python -m state_snapshots.run`: what snapshots of recurrent states spare a hybrid, and what they cost.
 
-A made hybrid of Mamba 2 and attention, with snapshots and without. `shared`: 12 prompts with 512 tokens in common, at
-once. `turns`: two conversations of six turns side by side, each prompt all that was said before. `nothing`: 12 prompts
-with nothing in common, which pay for the steps that end where a snapshot is taken. Two engines in one process; in each
-round with, without, without, with, so that a machine that slows down favours neither.
+A made hybrid of Mamba 2 and attention, with snapshots and without, in three kinds of traffic (`--only` takes some).
+`shared`: 12 prompts with 512 tokens in common, at once. `turns`: two conversations of six turns side by side, each
+prompt all that was said before. `nothing`: 12 prompts with nothing in common, which pay for the steps that end where a
+snapshot is taken. Two engines in one process; in each round with, without, without, with, so that a machine that slows
+down favours neither.
 """
 
 from __future__ import annotations
@@ -41,6 +42,8 @@ def measure(chosen: Options) -> dict[str, Any]:
         engines = {on: _load(folder, chosen.threads, on) for on in (True, False)}
         found: dict[str, Any] = {}
         for kind, ask in TRAFFIC.items():
+            if chosen.only and kind not in chosen.only:
+                continue
             rounds = [_round(engines, ask, number, chosen.scale) for number in range(chosen.rounds + 1)]
             del rounds[0]  # which warmed both up
             found[kind] = {name: statistics.median(each[name] for each in rounds) for name in rounds[0]}

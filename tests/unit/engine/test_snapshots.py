@@ -162,8 +162,10 @@ def test_what_is_cut(length: int, steps: list[int]) -> None:
         assert core.stats.steps == before + expected
 
 
-def test_a_broken_sequence_leaves_no_snapshot() -> None:
-    core, _ = recurrent()
+@pytest.mark.parametrize("budget", [512, 100])
+def test_a_broken_sequence_leaves_no_snapshot(budget: int) -> None:
+    """Neither one for others nor, amid its chunks, one of its own."""
+    core, _ = recurrent(max_batch_tokens=budget)
     broken = request("broken", prompt_of(300), stop_token_ids=(POISON,))
     core.add(broken)
     assert drain(core)["broken"][-1].finish_reason == "error"
