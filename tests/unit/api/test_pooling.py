@@ -165,9 +165,7 @@ async def test_pairs_are_ranked_by_the_probability_of_yes(servers: dict[str, Any
     assert [each["index"] for each in answer["results"]] == [1, 2]
     assert answer["results"][0]["document"] == {"text": "short"}
     shortest, *_ = sorted((list(r.prompt_token_ids) for r in server.engine.asked), key=len)
-    against, speaks_for, *_ = server.engine.numbers(
-        list(min((r.prompt_token_ids for r in server.engine.asked), key=len))
-    )
+    against, speaks_for, *_ = server.engine.numbers(shortest)
     raw = speaks_for - against
     assert answer["results"][0]["relevance_score"] == pytest.approx(1 / (1 + math.exp(-raw)))
     _, bare = await post(

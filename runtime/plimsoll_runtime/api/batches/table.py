@@ -43,8 +43,18 @@ class _Usage(msgspec.Struct):
 
 
 class _Body(msgspec.Struct):
-    choices: list[_Choice]
+    """`data` and `results` are of answers that have vectors, scores, ranks or labels."""
+
     usage: _Usage
+    choices: list[_Choice] = []
+    data: list[msgspec.Raw] = []
+    results: list[msgspec.Raw] = []
+
+    @property
+    def rows(self) -> list[_Choice]:
+        """Its choices; what is none, as JSON."""
+        others = enumerate(self.data or self.results)
+        return self.choices or [_Choice(index, text=bytes(each).decode()) for index, each in others]
 
 
 class _Response(msgspec.Struct):
@@ -60,7 +70,7 @@ _decoder = msgspec.json.Decoder(_Line)
 
 
 def rows_of(line: bytes) -> list[dict[str, Any]]:
-    """A row for each choice. The tokens are those of all its choices."""
+    """A row for each choice, vector, score or label. The tokens are those of all its choices."""
     answer = _decoder.decode(line)
     usage = answer.response.body.usage
     return [
@@ -72,5 +82,5 @@ def rows_of(line: bytes) -> list[dict[str, Any]]:
             "prompt_tokens": usage.prompt_tokens,
             "completion_tokens": usage.completion_tokens,
         }
-        for choice in answer.response.body.choices
+        for choice in answer.response.body.rows
     ]

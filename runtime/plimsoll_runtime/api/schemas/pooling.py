@@ -11,13 +11,14 @@ import msgspec
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
 from plimsoll_runtime.api.schemas.completions import MAX_PROMPTS, PROMPTS, Prompt, prompts
-from plimsoll_runtime.api.schemas.sampling import COUNT_LIMIT, WITHOUT_EFFECT, ModelFields, invalid
+from plimsoll_runtime.api.schemas.sampling import COUNT_LIMIT, REFUSED, STATE, WITHOUT_EFFECT, ModelFields, invalid
 from plimsoll_runtime.engine.params import ParamsError, SamplingParams
 
 LONGEST_NAME = 256
 _TEXT = {"type": "string"}
 _PAIR = {"type": "array", "items": _TEXT, "minItems": 2, "maxItems": 2}
 _TEXTS = {"anyOf": [_TEXT, {"type": "array", "items": _TEXT, "minItems": 1, "maxItems": MAX_PROMPTS}]}
+_ONLY_WHOLE = {"enum": [False, None], STATE: REFUSED}
 _DOCUMENT = {"anyOf": [_TEXT, {"type": "object", "properties": {"text": _TEXT}, "required": ["text"]}]}
 _DOCUMENTS = {"type": "array", "items": _DOCUMENT, "minItems": 1, "maxItems": MAX_PROMPTS}
 _INPUTS = {
@@ -77,7 +78,7 @@ Texts = Annotated[list[str], BeforeValidator(_texts), WithJsonSchema(_TEXTS)]
 class PoolingFields(ModelFields):
     """`truncate_prompt_tokens`: a prompt is cut to so many tokens, with -1 to what the model takes."""
 
-    stream: Annotated[bool | None, AfterValidator(_whole), WithJsonSchema({"enum": [False, None]})] = None
+    stream: Annotated[bool | None, AfterValidator(_whole), WithJsonSchema(_ONLY_WHOLE)] = None
     user: Annotated[str | None, WITHOUT_EFFECT] = None
     truncate_prompt_tokens: Cut | None = None
     priority: int | None = None

@@ -15,6 +15,7 @@ import pytest
 from plimsoll_runtime.api.batches.checking import MAX_FAULTS
 from plimsoll_runtime.api.batches.options import BatchOptions
 from plimsoll_runtime.api.batches.records import FINAL
+from plimsoll_runtime.engine.pooling import PoolingInfo
 
 CHAT = "/v1/chat/completions"
 KEYS = ("one", "other")
@@ -79,6 +80,28 @@ async def test_from_a_file_to_its_answers(run_server: Any, kept: BatchOptions) -
         assert usage.output_tokens == sum(each["response"]["body"]["usage"]["completion_tokens"] for each in answers)
         output = await client.files.retrieve(batch.output_file_id)
         assert (output.purpose, output.bytes) == ("batch_output", len((await client.files.content(output.id)).content))
+
+
+async def test_vectors_come_as_lines(run_server: Any, kept: BatchOptions) -> None:
+    url = "/v1/embeddings"
+    async with run_server(batches=kept, pooling=PoolingInfo("embed", 4)) as running:
+        client = running.openai()
+        lines = [{**line(number), "url": url, "body": {"model": "fake", "input": [[number, 9]]}} for number in range(9)]
+        lines.append({**lines[0], "custom_id": "wrong", "body": {"model": "fake", "input": []}})
+        batch = await ended(client, await begin(client, lines, url))
+        assert (batch.status, batch.request_counts.completed, batch.request_counts.failed) == ("completed", 9, 1)
+        for number, answer in enumerate(sorted(await lines_of(client, batch.output_file_id), key=by_id)):
+            body = answer["response"]["body"]
+            assert body["data"] == [
+                {"object": "embedding", "index": 0, "embedding": running.engine.numbers([number, 9])}
+            ]
+        chats = await ended(client, await begin(client, [line(0)]))
+        (refused,) = await lines_of(client, chats.error_file_id)
+        assert refused["response"]["body"]["error"]["code"] == "unsupported_task"
+
+
+def by_id(answer: dict[str, Any]) -> str:
+    return str(answer["custom_id"])
 
 
 async def test_a_bad_body_costs_itself(run_server: Any, kept: BatchOptions) -> None:

@@ -24,6 +24,7 @@ from batch_support.mirror import Loader, Silent
 
 from plimsoll_runtime.api.batches.line import CHAT
 from plimsoll_runtime.api.batches.offline import BatchConfig, Outcome, run_batch
+from plimsoll_runtime.api.batches.table import rows_of
 from plimsoll_runtime.batch.job import Shard
 from plimsoll_runtime.batch.places import Places
 from plimsoll_runtime.batch.prompting import Prompting
@@ -163,6 +164,14 @@ def test_tables_with_a_template(batch: Any, tmp_path: Path) -> None:
     ]
     assert answers[0]["text"].startswith("1r|b\na")
     assert read(tmp_path / "out.errors.jsonl")[0]["source"]["line"] == 3
+
+
+def test_vectors_are_rows_of_tables() -> None:
+    vectors = [{"index": 0, "embedding": [0.5]}, {"index": 1, "embedding": [1.5]}]
+    body = {"data": vectors, "usage": {"prompt_tokens": 3}}
+    rows = rows_of(json.dumps({"custom_id": "a", "response": {"body": body}}).encode())
+    assert [json.loads(row["text"]) for row in rows] == vectors
+    assert [(row["choice"], row["prompt_tokens"], row["completion_tokens"]) for row in rows] == [(0, 3, 0), (1, 3, 0)]
 
 
 def test_parquet_comes_out(batch: Any, tmp_path: Path) -> None:
