@@ -25,6 +25,8 @@ ARCHITECTURES = {
     "Qwen3Config": gguf.MODEL_ARCH.QWEN3,
     "Gemma3TextConfig": gguf.MODEL_ARCH.GEMMA3,
     "GemmaConfig": gguf.MODEL_ARCH.GEMMA,
+    "Gemma3nTextConfig": gguf.MODEL_ARCH.GEMMA3N,
+    "Gemma4TextConfig": gguf.MODEL_ARCH.GEMMA4,
     "Gemma2Config": gguf.MODEL_ARCH.GEMMA2,
     "PhiConfig": gguf.MODEL_ARCH.PHI2,
     "Phi3Config": gguf.MODEL_ARCH.PHI3,
@@ -118,6 +120,7 @@ def write_gguf(model: Any, path: Path, kind: Kind, *, spelt: bool = False, parts
     (rope_scaling_factor=8.0 for add_rope_scaling_factor(8.0)).
     """
     config = model.config
+    config.allow_global_per_layer_attribute_access = True  # of one whose heads differ, here: where it is plain
     arch = gguf.MODEL_ARCH_NAMES[ARCHITECTURES[type(config).__name__]]
     writer = gguf.GGUFWriter(path, arch, split_max_tensors=parts_of)
     pairs = {key: value for key, value in (_metadata(config) | extra).items() if value is not None}
@@ -128,6 +131,8 @@ def write_gguf(model: Any, path: Path, kind: Kind, *, spelt: bool = False, parts
         getattr(writer, f"add_{key}")(value)
     if (getattr(config, "rope_parameters", None) or {}).get("rope_type") == "llama3":
         writer.add_tensor("rope_freqs.weight", rope_factors(model).numpy())
+    if config.model_type == "gemma4_text":
+        writer.add_tensor("rope_freqs.weight", unturned_factors(config).numpy())
     for name, parameter in converted(model) if is_converted(config) else model.named_parameters():
         values = to_llama_cpp(config, name, parameter.detach())
         stored = Kind.F32 if values.dim() == 1 or _is_wide(gguf_name(config, name), values, kind) else kind
@@ -178,6 +183,14 @@ def rope_factors(model: Any) -> Tensor:
     exponents = torch.arange(0, config.head_dim, 2) / config.head_dim
     factors: Tensor = config.rope_parameters["rope_theta"] ** -exponents / model.model.rotary_emb.inv_freq
     return factors
+
+
+def unturned_factors(config: Any) -> Tensor:
+    """Of a rope that turns only the first pairs of a head: the others turn by nothing that is seen."""
+    full = config.layer_types.index("full_attention")
+    pairs = config.per_layer_config[full].head_dim // 2
+    turned = int(config.rope_parameters["full_attention"]["partial_rotary_factor"] * pairs)
+    return torch.tensor([1.0] * turned + [1e30] * (pairs - turned))
 
 
 def _metadata(config: Any) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from statistics import NormalDist
 from typing import Any
 
 from gguf import ExpertGatingFuncType
@@ -191,7 +192,54 @@ def _deepseek(config: Any) -> Pairs:
     }
 
 
+def _gemma(config: Any) -> Pairs:
+    slides = [kind == "sliding_attention" for kind in config.layer_types]
+    return {
+        "sliding_window": config.sliding_window,
+        "sliding_window_pattern": slides,
+        "shared_kv_layers": config.num_kv_shared_layers,
+        "embedding_length_per_layer_input": config.hidden_size_per_layer_input,
+        "final_logit_softcapping": config.final_logit_softcapping,
+        "rope_freq_base_swa": config.rope_parameters["sliding_attention"]["rope_theta"],
+    }
+
+
+def _gemma3n(config: Any) -> Pairs:
+    return {
+        **_gemma(config),
+        "altup_active_idx": config.altup_active_idx,
+        "altup_num_inputs": config.altup_num_inputs,
+        "activation_sparsity_scale": [
+            NormalDist().inv_cdf(share) if share else float("-inf") for share in config.activation_sparsity_pattern
+        ],
+    }
+
+
+def _gemma4(config: Any) -> Pairs:
+    layers = [config.per_layer_config[number] for number in range(config.num_hidden_layers)]
+    full = layers[config.layer_types.index("full_attention")].head_dim
+    wide = config.use_double_wide_mlp
+    own = config.num_hidden_layers - config.num_kv_shared_layers
+    inner = [config.intermediate_size * (2 if wide and i >= own else 1) for i in range(config.num_hidden_layers)]
+    return {
+        **_gemma(config),
+        "key_length": full,
+        "value_length": full,
+        "rope_dimension_count": full,
+        "key_length_swa": config.head_dim,
+        "value_length_swa": config.head_dim,
+        "rope_dimension_count_swa": config.head_dim,
+        "head_count_kv": [layer.num_key_value_heads for layer in layers],
+        "feed_forward_length": inner if wide else config.intermediate_size,
+        "expert_count": config.num_experts,
+        "expert_used_count": config.top_k_experts,
+        "expert_feed_forward_length": config.moe_intermediate_size,
+    }
+
+
 _OWN: Mapping[str, Callable[[Any], Pairs]] = {
+    "gemma3n_text": _gemma3n,
+    "gemma4_text": _gemma4,
     "mamba": _mamba,
     "falcon_mamba": _mamba,
     "mamba2": _mamba2,

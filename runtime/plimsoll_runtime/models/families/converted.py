@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from plimsoll_runtime.models.families.gemma4 import NAMES as GEMMA4
 from plimsoll_runtime.models.families.granite_hybrid import HYBRID
 from plimsoll_runtime.models.spec.decoder import DecoderSpec
 from plimsoll_runtime.models.spec.layer import LayerSpec
-from plimsoll_runtime.models.spec.names import ExpertNames
+from plimsoll_runtime.models.spec.mixer import owner_of
+from plimsoll_runtime.models.spec.names import ExpertNames, StreamNames
 from plimsoll_runtime.models.spec.recurrent import GatedDelta
 
 LAYER = "model.layers."
@@ -19,6 +21,8 @@ def as_llama_cpp_has_it(spec: DecoderSpec) -> DecoderSpec:
     """Matrices are [outputs, inputs] in all families, and no rows are interleaved. See also `_experts`."""
     names = spec.names
     beyond = (*names.beyond, *(f"{BLOCK}{each.removeprefix(LAYER)}" for each in names.beyond if each.startswith(LAYER)))
+    sharing = [number for number, layer in enumerate(spec.layers) if owner_of(layer.mixer) is not None]
+    unread = (f"{BLOCK}{number}.{part}" for number in sharing for part in ("attn_k", "attn_v"))
     return replace(
         spec,
         layers=tuple(map(_layer, spec.layers)),
@@ -28,7 +32,8 @@ def as_llama_cpp_has_it(spec: DecoderSpec) -> DecoderSpec:
             interleaved=False,
             gate_up=_apart(names.gate_up) if names.gate_up == HYBRID.gate_up else names.gate_up,
             experts=_experts(names.experts),
-            beyond=beyond,
+            streams=_streams(names.streams),
+            beyond=(*beyond, *unread),
         ),
     )
 
@@ -40,11 +45,19 @@ def _layer(layer: LayerSpec) -> LayerSpec:
     return layer
 
 
+def _streams(names: StreamNames) -> StreamNames:
+    """Those of one kind are in one tensor."""
+    return replace(names, spread=names.spread.replace(".{}", ""), gather=names.gather.replace(".{}", ""))
+
+
 def _experts(names: ExpertNames) -> ExpertNames:
-    """All experts of a layer are in one tensor, gates apart from what they open; what had one row is a vector."""
+    """All experts of a layer are in one tensor, gates apart from what they open but for Gemma 4's; what had one row is
+    a vector.
+    """
+    gate_up = tuple(each.replace(".{}", "") for each in names.gate_up)
     return replace(
         names,
-        gate_up=_apart(tuple(each.replace(".{}", "") for each in names.gate_up)),
+        gate_up=gate_up if gate_up == GEMMA4.experts.gate_up else _apart(gate_up),
         down=names.down.replace(".{}", ""),
         transposed=False,
         alternating=False,

@@ -11,6 +11,7 @@ from typing import Any
 
 from plimsoll_runtime.errors import ModelError
 from plimsoll_runtime.weights.gguf import recurrent
+from plimsoll_runtime.weights.gguf.gemma import gemma3n, gemma4
 from plimsoll_runtime.weights.gguf.latent import deepseek
 from plimsoll_runtime.weights.gguf.others import gpt_oss, mpt
 from plimsoll_runtime.weights.gguf.pairs import Pairs
@@ -104,6 +105,8 @@ FAMILIES: Mapping[str, GgufFamily] = {
     "gemma": GgufFamily("GemmaForCausalLM", shifted_norms=True),
     "gemma2": GgufFamily("Gemma2ForCausalLM", {**WINDOW, **CAPS}, shifted_norms=True),
     "gemma3": GgufFamily("Gemma3ForCausalLM", shifted_norms=True),
+    "gemma3n": GgufFamily("Gemma3nForCausalLM", by_layer=True, more=gemma3n),
+    "gemma4": GgufFamily("Gemma4ForCausalLM", by_layer=True, plain_heads=False, more=gemma4),
     "phi2": GgufFamily("PhiForCausalLM", epsilon="layer_norm_eps", layer_norms=True, partial=True),
     "phi3": GgufFamily("Phi3ForCausalLM", {"sliding_window": Key("attention.sliding_window", int, 0)}, partial=True),
     "starcoder2": GgufFamily(
