@@ -297,6 +297,26 @@ HYBRIDS: Mapping[str, Case] = {
             "head_dim": 16,
         },
     ),
+    "nemotron_h_moe": Case(
+        "NemotronHConfig",
+        {
+            **BLOCKS,
+            "layers_block_type": ["linear_attention", "moe", "full_attention", "mlp", "moe"],
+            "mamba_num_heads": 4,
+            "mamba_head_dim": 32,
+            "n_groups": 2,
+            "ssm_state_size": 16,
+            "head_dim": 16,
+            "n_routed_experts": 8,
+            "num_experts_per_tok": 3,
+            "moe_intermediate_size": 64,
+            "moe_shared_expert_intermediate_size": 96,
+            "moe_latent_size": 32,
+            "routed_scaling_factor": 2.5,
+            "n_group": 4,
+            "topk_group": 2,
+        },
+    ),
     "qwen3next": Case(
         "Qwen3NextConfig",
         {

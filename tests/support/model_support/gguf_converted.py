@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 EXPERT = re.compile(r"(.+\.experts)\.(\d+)\.(.+)")
+NEMOTRON = re.compile(r"backbone\.layers\.(\d+)\.mixer\.experts\.(up|down)_proj\.weight")
 SPLIT = {"block_sparse_moe.input_linear": "exps", "shared_mlp.input_linear": "shexp"}
 """Granite's tensors that have gates above what they open, and what llama.cpp calls both."""
 TRANSPOSED = ("c_attn.weight", "c_proj.weight", "c_fc.weight")
@@ -54,6 +55,8 @@ def converted(model: Any) -> Iterator[tuple[str, Tensor]]:
             yield from _changed(name, tensor, model.config)
     for name, stack in experts.items():
         name = name.removeprefix("model.") if model.config.model_type == "lfm2_moe" else name
+        if match := NEMOTRON.fullmatch(name):
+            name = f"blk.{match[1]}.ffn_{match[2]}_exps.weight"
         yield name, torch.stack([stack[number] for number in range(len(stack))])
 
 

@@ -101,11 +101,18 @@ follows for what is subtracted, how many times the first makes the values' mean 
 SUFFIXES = (".weight", ".bias")
 
 
+def architecture_of(config: Any) -> gguf.MODEL_ARCH:
+    """Of a config's class; Nemotron-H with experts has one of its own."""
+    if config.model_type == "nemotron_h" and "moe" in config.layers_block_type:
+        return gguf.MODEL_ARCH.NEMOTRON_H_MOE
+    return ARCHITECTURES[type(config).__name__]
+
+
 def gguf_name(config: Any, name: str) -> str:
     """What llama.cpp calls a parameter of Transformers."""
     if name.startswith("blk."):
         return name
-    architecture = ARCHITECTURES[type(config).__name__]
+    architecture = architecture_of(config)
     names = gguf.get_tensor_name_map(architecture, config.num_hidden_layers)
     found = names.get_name(name, SUFFIXES) or names.get_name(name.removeprefix("transformer."), SUFFIXES)
     assert found is not None, name
@@ -121,7 +128,7 @@ def write_gguf(model: Any, path: Path, kind: Kind, *, spelt: bool = False, parts
     """
     config = model.config
     config.allow_global_per_layer_attribute_access = True  # of one whose heads differ, here: where it is plain
-    arch = gguf.MODEL_ARCH_NAMES[ARCHITECTURES[type(config).__name__]]
+    arch = gguf.MODEL_ARCH_NAMES[architecture_of(config)]
     writer = gguf.GGUFWriter(path, arch, split_max_tensors=parts_of)
     pairs = {key: value for key, value in (_metadata(config) | extra).items() if value is not None}
     if spelt:

@@ -97,9 +97,22 @@ def _granite_hybrid(config: Any) -> Pairs:
 
 
 def _nemotron_h(config: Any) -> Pairs:
+    experts = {
+        "expert_count": config.n_routed_experts,
+        "expert_used_count": config.num_experts_per_tok,
+        "expert_feed_forward_length": config.moe_intermediate_size,
+        "expert_shared_feed_forward_length": config.moe_shared_expert_intermediate_size,
+        "expert_shared_count": config.n_shared_experts,
+        "expert_group_count": config.n_group,
+        "expert_group_used_count": config.topk_group,
+        "expert_weights_scale": config.routed_scaling_factor,
+        "expert_weights_norm": config.norm_topk_prob,
+        "moe_latent_size": config.moe_latent_size,
+    }
     return {
+        **(experts if "moe" in config.layers_block_type else {}),
         "head_count_kv": _each(config, ATTENTION, config.num_key_value_heads),
-        "feed_forward_length": _each(config, ("mlp",), config.intermediate_size),
+        "feed_forward_length": _each(config, ("mlp", "moe"), config.intermediate_size),
         "layer_norm_eps": config.layer_norm_epsilon,
         "layer_norm_rms_eps": config.layer_norm_epsilon,
         "rope_scaling_finetuned": False,

@@ -280,6 +280,27 @@ FAMILIES: Mapping[str, GgufFamily] = {
         by_layer=True,
         more=recurrent.nemotron_h,
     ),
+    "nemotron_h_moe": GgufFamily(
+        "NemotronHForCausalLM",
+        _experts(
+            "n_routed_experts",
+            "num_experts_per_tok",
+            "moe_intermediate_size",
+            moe_shared_expert_intermediate_size=Key("expert_shared_feed_forward_length", int),
+            n_shared_experts=Key("expert_shared_count", int, 1),
+            n_group=Key("expert_group_count", int, 1),
+            topk_group=Key("expert_group_used_count", int, 1),
+            routed_scaling_factor=Key("expert_weights_scale", float, 1.0),
+            norm_topk_prob=Key("expert_weights_norm", bool, False),
+            moe_latent_size=Key("moe_latent_size", int, 0),
+        ),
+        epsilon="layer_norm_epsilon",
+        layer_norms=True,
+        paired=True,
+        gating=SIGMOID,
+        by_layer=True,
+        more=recurrent.nemotron_h,
+    ),
     "qwen3next": GgufFamily(
         "Qwen3NextForCausalLM",
         _experts(

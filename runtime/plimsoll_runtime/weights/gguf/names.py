@@ -25,6 +25,8 @@ PARTS: Mapping[str, tuple[str, ...]] = {
     "feed_forward.experts.w3.weight": (f"{_UP}.weight",),
     "feed_forward.experts.w2.weight": (f"{_DOWN}.weight",),
     "feed_forward.expert_bias": ("exp_probs_b.bias",),
+    "mixer.experts.up_proj.weight": (f"{_UP}.weight",),
+    "mixer.experts.down_proj.weight": (f"{_DOWN}.weight",),
     "router.scale": ("ffn_gate_inp.scale",),
     "router.per_expert_scale": (f"{_DOWN}.scale",),
     "linear_attn.in_proj_qkv.weight": ("attn_qkv.weight",),
