@@ -109,7 +109,47 @@ HYBRID: Mapping[str, Any] = {
     "attention_multiplier": 0.2,
     "mamba_expand": 2,
 }
+SLIDING, FULL = "sliding_attention", "full_attention"
+GEMMA: Mapping[str, Any] = {
+    **BLOCKS,
+    "num_hidden_layers": 5,
+    "head_dim": 32,
+    "sliding_window": 16,
+    "layer_types": [SLIDING, FULL, SLIDING, SLIDING, FULL],
+    "num_kv_shared_layers": 2,
+    "hidden_size_per_layer_input": 32,
+}
 CONVERTED: Mapping[str, Case] = {
+    "gemma3n": Case(
+        "Gemma3nTextConfig",
+        {
+            **GEMMA,
+            "intermediate_size": [96, 64, 64, 32, 64],
+            "activation_sparsity_pattern": [0.9, 0.0, 0.5, 0.0, 0.0],
+            "vocab_size_per_layer_input": 20,
+            "final_logit_softcapping": 7.0,
+        },
+    ),
+    "gemma4": Case(
+        "Gemma4TextConfig",
+        {**GEMMA, "global_head_dim": 64, "vocab_size_per_layer_input": 20, "use_double_wide_mlp": True},
+    ),
+    "gemma4-values-of-keys": Case(
+        "Gemma4TextConfig",
+        {
+            **GEMMA,
+            "global_head_dim": 64,
+            "attention_k_eq_v": True,
+            "num_global_key_value_heads": 1,
+            "hidden_size_per_layer_input": 0,
+            "num_kv_shared_layers": 0,
+            "final_logit_softcapping": 7.0,
+            "enable_moe_block": True,
+            "num_experts": 8,
+            "top_k_experts": 3,
+            "moe_intermediate_size": 32,
+        },
+    ),
     "llama-mixtral": Case("MixtralConfig", {**BLOCKS, "num_local_experts": 6}),
     "qwen2moe": Case("Qwen2MoeConfig", QWEN2_MOE),
     "qwen3moe": Case("Qwen3MoeConfig", {**QWEN2_MOE, "head_dim": 16, "norm_topk_prob": True}),
@@ -255,6 +295,26 @@ HYBRIDS: Mapping[str, Case] = {
             "n_groups": 2,
             "ssm_state_size": 16,
             "head_dim": 16,
+        },
+    ),
+    "nemotron_h_moe": Case(
+        "NemotronHConfig",
+        {
+            **BLOCKS,
+            "layers_block_type": ["linear_attention", "moe", "full_attention", "mlp", "moe"],
+            "mamba_num_heads": 4,
+            "mamba_head_dim": 32,
+            "n_groups": 2,
+            "ssm_state_size": 16,
+            "head_dim": 16,
+            "n_routed_experts": 8,
+            "num_experts_per_tok": 3,
+            "moe_intermediate_size": 64,
+            "moe_shared_expert_intermediate_size": 96,
+            "moe_latent_size": 32,
+            "routed_scaling_factor": 2.5,
+            "n_group": 4,
+            "topk_group": 2,
         },
     ),
     "qwen3next": Case(

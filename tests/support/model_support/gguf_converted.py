@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 EXPERT = re.compile(r"(.+\.experts)\.(\d+)\.(.+)")
+NEMOTRON = re.compile(r"backbone\.layers\.(\d+)\.mixer\.experts\.(up|down)_proj\.weight")
 SPLIT = {"block_sparse_moe.input_linear": "exps", "shared_mlp.input_linear": "shexp"}
 """Granite's tensors that have gates above what they open, and what llama.cpp calls both."""
 TRANSPOSED = ("c_attn.weight", "c_proj.weight", "c_fc.weight")
@@ -27,6 +28,7 @@ RECURRENT = (
     "nemotron_h",
     "qwen3_next",
 )
+GEMMA = ("gemma3n_text", "gemma4_text")
 INTERLEAVED = dict.fromkeys(("gpt_neox", "bloom", "falcon"), "attention.query_key_value")
 """Models whose queries, keys and values lie head by head, or in Falcon group by group."""
 
@@ -35,7 +37,7 @@ def is_converted(config: Any) -> bool:
     """Whether its tensors change on the way."""
     counts = ("num_local_experts", "num_experts", "n_routed_experts")
     mixture = any(getattr(config, name, None) for name in (*counts, "moe_num_experts"))
-    return mixture or config.model_type in ("gpt2", "gpt_bigcode", "mpt", *INTERLEAVED, *RECURRENT)
+    return mixture or config.model_type in ("gpt2", "gpt_bigcode", "mpt", *INTERLEAVED, *RECURRENT, *GEMMA)
 
 
 def converted(model: Any) -> Iterator[tuple[str, Tensor]]:
@@ -43,6 +45,8 @@ def converted(model: Any) -> Iterator[tuple[str, Tensor]]:
     with tempfile.TemporaryDirectory() as folder:
         model.save_pretrained(folder)
         saved = load_file(Path(folder) / "model.safetensors")
+    if model.config.model_type == "gemma3n_text":
+        saved = _streams_joined(saved)
     experts: dict[str, dict[int, Tensor]] = {}
     for name, tensor in saved.items():
         if match := EXPERT.fullmatch(name):
@@ -51,6 +55,8 @@ def converted(model: Any) -> Iterator[tuple[str, Tensor]]:
             yield from _changed(name, tensor, model.config)
     for name, stack in experts.items():
         name = name.removeprefix("model.") if model.config.model_type == "lfm2_moe" else name
+        if match := NEMOTRON.fullmatch(name):
+            name = f"blk.{match[1]}.ffn_{match[2]}_exps.weight"
         yield name, torch.stack([stack[number] for number in range(len(stack))])
 
 
@@ -171,6 +177,29 @@ def _qwen3_next(name: str, tensor: Tensor, config: Any) -> Iterator[tuple[str, T
     yield name.replace(".dt_bias", ".dt_proj.bias"), tensor.squeeze()
 
 
+def _streams_joined(saved: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Matrices of all streams in one."""
+    parts = ("model.altup_projections", "model.altup_unembed_projections")
+    joined = {
+        f"{part}.weight": torch.stack([saved[name] for name in sorted(saved) if name.startswith(f"{part}.")])
+        for part in parts
+    }
+    return {**{name: tensor for name, tensor in saved.items() if not name.startswith(parts)}, **joined}
+
+
+def _gemma(name: str, tensor: Tensor, config: Any) -> Iterator[tuple[str, Tensor]]:
+    """What has no suffix gets one; the table of tokens' inputs has a row for each token."""
+    block = re.search(r"layers\.(\d+)\.", name)
+    for ending, theirs in (("router.scale", "ffn_gate_inp.scale"), ("per_expert_scale", "ffn_down_exps.scale")):
+        if name.endswith(ending):
+            assert block is not None
+            yield f"blk.{block[1]}.{theirs}", tensor
+            return
+    if "embed_tokens_per_layer" in name:
+        tensor = torch.cat([tensor, tensor.new_zeros(config.vocab_size - len(tensor), tensor.shape[1])])
+    yield name + ".weight" * (not name.endswith(".weight")), tensor
+
+
 def _deepseek(name: str, tensor: Tensor, config: Any) -> Iterator[tuple[str, Tensor]]:
     if not name.endswith("kv_b_proj.weight"):
         yield from _of_mixtures(name, tensor, config)
@@ -185,6 +214,7 @@ def _deepseek(name: str, tensor: Tensor, config: Any) -> Iterator[tuple[str, Ten
 
 OWN_WAYS: dict[str, Callable[[str, Tensor, Any], Iterator[tuple[str, Tensor]]]] = {
     **dict.fromkeys(RECURRENT, _recurrent),
+    **dict.fromkeys(GEMMA, _gemma),
     "falcon_h1": _falcon_h1,
     "lfm2": _lfm2,
     "lfm2_moe": _lfm2,

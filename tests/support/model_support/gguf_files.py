@@ -25,6 +25,8 @@ ARCHITECTURES = {
     "Qwen3Config": gguf.MODEL_ARCH.QWEN3,
     "Gemma3TextConfig": gguf.MODEL_ARCH.GEMMA3,
     "GemmaConfig": gguf.MODEL_ARCH.GEMMA,
+    "Gemma3nTextConfig": gguf.MODEL_ARCH.GEMMA3N,
+    "Gemma4TextConfig": gguf.MODEL_ARCH.GEMMA4,
     "Gemma2Config": gguf.MODEL_ARCH.GEMMA2,
     "PhiConfig": gguf.MODEL_ARCH.PHI2,
     "Phi3Config": gguf.MODEL_ARCH.PHI3,
@@ -99,11 +101,18 @@ follows for what is subtracted, how many times the first makes the values' mean 
 SUFFIXES = (".weight", ".bias")
 
 
+def architecture_of(config: Any) -> gguf.MODEL_ARCH:
+    """Of a config's class; Nemotron-H with experts has one of its own."""
+    if config.model_type == "nemotron_h" and "moe" in config.layers_block_type:
+        return gguf.MODEL_ARCH.NEMOTRON_H_MOE
+    return ARCHITECTURES[type(config).__name__]
+
+
 def gguf_name(config: Any, name: str) -> str:
     """What llama.cpp calls a parameter of Transformers."""
     if name.startswith("blk."):
         return name
-    architecture = ARCHITECTURES[type(config).__name__]
+    architecture = architecture_of(config)
     names = gguf.get_tensor_name_map(architecture, config.num_hidden_layers)
     found = names.get_name(name, SUFFIXES) or names.get_name(name.removeprefix("transformer."), SUFFIXES)
     assert found is not None, name
@@ -118,7 +127,8 @@ def write_gguf(model: Any, path: Path, kind: Kind, *, spelt: bool = False, parts
     (rope_scaling_factor=8.0 for add_rope_scaling_factor(8.0)).
     """
     config = model.config
-    arch = gguf.MODEL_ARCH_NAMES[ARCHITECTURES[type(config).__name__]]
+    config.allow_global_per_layer_attribute_access = True  # of one whose heads differ, here: where it is plain
+    arch = gguf.MODEL_ARCH_NAMES[architecture_of(config)]
     writer = gguf.GGUFWriter(path, arch, split_max_tensors=parts_of)
     pairs = {key: value for key, value in (_metadata(config) | extra).items() if value is not None}
     if spelt:
@@ -128,6 +138,8 @@ def write_gguf(model: Any, path: Path, kind: Kind, *, spelt: bool = False, parts
         getattr(writer, f"add_{key}")(value)
     if (getattr(config, "rope_parameters", None) or {}).get("rope_type") == "llama3":
         writer.add_tensor("rope_freqs.weight", rope_factors(model).numpy())
+    if config.model_type == "gemma4_text":
+        writer.add_tensor("rope_freqs.weight", unturned_factors(config).numpy())
     for name, parameter in converted(model) if is_converted(config) else model.named_parameters():
         values = to_llama_cpp(config, name, parameter.detach())
         stored = Kind.F32 if values.dim() == 1 or _is_wide(gguf_name(config, name), values, kind) else kind
@@ -178,6 +190,14 @@ def rope_factors(model: Any) -> Tensor:
     exponents = torch.arange(0, config.head_dim, 2) / config.head_dim
     factors: Tensor = config.rope_parameters["rope_theta"] ** -exponents / model.model.rotary_emb.inv_freq
     return factors
+
+
+def unturned_factors(config: Any) -> Tensor:
+    """Of a rope that turns only the first pairs of a head: the others turn by nothing that is seen."""
+    full = config.layer_types.index("full_attention")
+    pairs = config.per_layer_config[full].head_dim // 2
+    turned = int(config.rope_parameters["full_attention"]["partial_rotary_factor"] * pairs)
+    return torch.tensor([1.0] * turned + [1e30] * (pairs - turned))
 
 
 def _metadata(config: Any) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from statistics import NormalDist
 from typing import Any
 
 from gguf import ExpertGatingFuncType
@@ -96,9 +97,22 @@ def _granite_hybrid(config: Any) -> Pairs:
 
 
 def _nemotron_h(config: Any) -> Pairs:
+    experts = {
+        "expert_count": config.n_routed_experts,
+        "expert_used_count": config.num_experts_per_tok,
+        "expert_feed_forward_length": config.moe_intermediate_size,
+        "expert_shared_feed_forward_length": config.moe_shared_expert_intermediate_size,
+        "expert_shared_count": config.n_shared_experts,
+        "expert_group_count": config.n_group,
+        "expert_group_used_count": config.topk_group,
+        "expert_weights_scale": config.routed_scaling_factor,
+        "expert_weights_norm": config.norm_topk_prob,
+        "moe_latent_size": config.moe_latent_size,
+    }
     return {
+        **(experts if "moe" in config.layers_block_type else {}),
         "head_count_kv": _each(config, ATTENTION, config.num_key_value_heads),
-        "feed_forward_length": _each(config, ("mlp",), config.intermediate_size),
+        "feed_forward_length": _each(config, ("mlp", "moe"), config.intermediate_size),
         "layer_norm_eps": config.layer_norm_epsilon,
         "layer_norm_rms_eps": config.layer_norm_epsilon,
         "rope_scaling_finetuned": False,
@@ -191,7 +205,54 @@ def _deepseek(config: Any) -> Pairs:
     }
 
 
+def _gemma(config: Any) -> Pairs:
+    slides = [kind == "sliding_attention" for kind in config.layer_types]
+    return {
+        "sliding_window": config.sliding_window,
+        "sliding_window_pattern": slides,
+        "shared_kv_layers": config.num_kv_shared_layers,
+        "embedding_length_per_layer_input": config.hidden_size_per_layer_input,
+        "final_logit_softcapping": config.final_logit_softcapping,
+        "rope_freq_base_swa": config.rope_parameters["sliding_attention"]["rope_theta"],
+    }
+
+
+def _gemma3n(config: Any) -> Pairs:
+    return {
+        **_gemma(config),
+        "altup_active_idx": config.altup_active_idx,
+        "altup_num_inputs": config.altup_num_inputs,
+        "activation_sparsity_scale": [
+            NormalDist().inv_cdf(share) if share else float("-inf") for share in config.activation_sparsity_pattern
+        ],
+    }
+
+
+def _gemma4(config: Any) -> Pairs:
+    layers = [config.per_layer_config[number] for number in range(config.num_hidden_layers)]
+    full = layers[config.layer_types.index("full_attention")].head_dim
+    wide = config.use_double_wide_mlp
+    own = config.num_hidden_layers - config.num_kv_shared_layers
+    inner = [config.intermediate_size * (2 if wide and i >= own else 1) for i in range(config.num_hidden_layers)]
+    return {
+        **_gemma(config),
+        "key_length": full,
+        "value_length": full,
+        "rope_dimension_count": full,
+        "key_length_swa": config.head_dim,
+        "value_length_swa": config.head_dim,
+        "rope_dimension_count_swa": config.head_dim,
+        "head_count_kv": [layer.num_key_value_heads for layer in layers],
+        "feed_forward_length": inner if wide else config.intermediate_size,
+        "expert_count": config.num_experts,
+        "expert_used_count": config.top_k_experts,
+        "expert_feed_forward_length": config.moe_intermediate_size,
+    }
+
+
 _OWN: Mapping[str, Callable[[Any], Pairs]] = {
+    "gemma3n_text": _gemma3n,
+    "gemma4_text": _gemma4,
     "mamba": _mamba,
     "falcon_mamba": _mamba,
     "mamba2": _mamba2,

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from plimsoll_runtime.models.families.gemma4 import NAMES as GEMMA4
 from plimsoll_runtime.models.families.granite_hybrid import HYBRID
 from plimsoll_runtime.models.spec.decoder import DecoderSpec
+from plimsoll_runtime.models.spec.feed_forward import Mixture
 from plimsoll_runtime.models.spec.layer import LayerSpec
-from plimsoll_runtime.models.spec.names import ExpertNames
+from plimsoll_runtime.models.spec.mixer import owner_of
+from plimsoll_runtime.models.spec.names import ExpertNames, StreamNames
 from plimsoll_runtime.models.spec.recurrent import GatedDelta
 
 LAYER = "model.layers."
@@ -19,6 +22,8 @@ def as_llama_cpp_has_it(spec: DecoderSpec) -> DecoderSpec:
     """Matrices are [outputs, inputs] in all families, and no rows are interleaved. See also `_experts`."""
     names = spec.names
     beyond = (*names.beyond, *(f"{BLOCK}{each.removeprefix(LAYER)}" for each in names.beyond if each.startswith(LAYER)))
+    sharing = [number for number, layer in enumerate(spec.layers) if owner_of(layer.mixer) is not None]
+    unread = (f"{BLOCK}{number}.{part}" for number in sharing for part in ("attn_k", "attn_v"))
     return replace(
         spec,
         layers=tuple(map(_layer, spec.layers)),
@@ -27,8 +32,9 @@ def as_llama_cpp_has_it(spec: DecoderSpec) -> DecoderSpec:
             transposed=False,
             interleaved=False,
             gate_up=_apart(names.gate_up) if names.gate_up == HYBRID.gate_up else names.gate_up,
-            experts=_experts(names.experts),
-            beyond=beyond,
+            experts=_experts(names.experts, plain=any(map(_is_plain, spec.layers))),
+            streams=_streams(names.streams),
+            beyond=(*beyond, *unread),
         ),
     )
 
@@ -40,15 +46,28 @@ def _layer(layer: LayerSpec) -> LayerSpec:
     return layer
 
 
-def _experts(names: ExpertNames) -> ExpertNames:
-    """All experts of a layer are in one tensor, gates apart from what they open; what had one row is a vector."""
+def _streams(names: StreamNames) -> StreamNames:
+    """Those of one kind are in one tensor."""
+    return replace(names, spread=names.spread.replace(".{}", ""), gather=names.gather.replace(".{}", ""))
+
+
+def _is_plain(layer: LayerSpec) -> bool:
+    """Whether it has experts without gates."""
+    return isinstance(layer.mlp, Mixture) and layer.mlp.plain
+
+
+def _experts(names: ExpertNames, *, plain: bool) -> ExpertNames:
+    """All experts of a layer are in one tensor, gates apart from what they open but for Gemma 4's; what had one row is
+    a vector.
+    """
+    gate_up = tuple(each.replace(".{}", "") for each in names.gate_up)
     return replace(
         names,
-        gate_up=_apart(tuple(each.replace(".{}", "") for each in names.gate_up)),
+        gate_up=gate_up if plain or gate_up == GEMMA4.experts.gate_up else _apart(gate_up),
         down=names.down.replace(".{}", ""),
         transposed=False,
         alternating=False,
-        shared_gate_up=_apart(names.shared_gate_up),
+        shared_gate_up=names.shared_gate_up if plain else _apart(names.shared_gate_up),
         shared_gate_is_vector=True,
         correction_is_row=False,
     )

@@ -11,6 +11,7 @@ from typing import Any
 
 from plimsoll_runtime.errors import ModelError
 from plimsoll_runtime.weights.gguf import recurrent
+from plimsoll_runtime.weights.gguf.gemma import gemma3n, gemma4
 from plimsoll_runtime.weights.gguf.latent import deepseek
 from plimsoll_runtime.weights.gguf.others import gpt_oss, mpt
 from plimsoll_runtime.weights.gguf.pairs import Pairs
@@ -104,6 +105,8 @@ FAMILIES: Mapping[str, GgufFamily] = {
     "gemma": GgufFamily("GemmaForCausalLM", shifted_norms=True),
     "gemma2": GgufFamily("Gemma2ForCausalLM", {**WINDOW, **CAPS}, shifted_norms=True),
     "gemma3": GgufFamily("Gemma3ForCausalLM", shifted_norms=True),
+    "gemma3n": GgufFamily("Gemma3nForCausalLM", by_layer=True, more=gemma3n),
+    "gemma4": GgufFamily("Gemma4ForCausalLM", by_layer=True, plain_heads=False, more=gemma4),
     "phi2": GgufFamily("PhiForCausalLM", epsilon="layer_norm_eps", layer_norms=True, partial=True),
     "phi3": GgufFamily("Phi3ForCausalLM", {"sliding_window": Key("attention.sliding_window", int, 0)}, partial=True),
     "starcoder2": GgufFamily(
@@ -274,6 +277,27 @@ FAMILIES: Mapping[str, GgufFamily] = {
         epsilon="layer_norm_epsilon",
         layer_norms=True,
         paired=True,
+        by_layer=True,
+        more=recurrent.nemotron_h,
+    ),
+    "nemotron_h_moe": GgufFamily(
+        "NemotronHForCausalLM",
+        _experts(
+            "n_routed_experts",
+            "num_experts_per_tok",
+            "moe_intermediate_size",
+            moe_shared_expert_intermediate_size=Key("expert_shared_feed_forward_length", int),
+            n_shared_experts=Key("expert_shared_count", int, 1),
+            n_group=Key("expert_group_count", int, 1),
+            topk_group=Key("expert_group_used_count", int, 1),
+            routed_scaling_factor=Key("expert_weights_scale", float, 1.0),
+            norm_topk_prob=Key("expert_weights_norm", bool, False),
+            moe_latent_size=Key("moe_latent_size", int, 0),
+        ),
+        epsilon="layer_norm_epsilon",
+        layer_norms=True,
+        paired=True,
+        gating=SIGMOID,
         by_layer=True,
         more=recurrent.nemotron_h,
     ),

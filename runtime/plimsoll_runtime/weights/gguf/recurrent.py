@@ -123,11 +123,12 @@ def granite_hybrid(pairs: Pairs, names: Names, config: Config) -> dict[str, Any]
 
 
 def nemotron_h(pairs: Pairs, names: Names, config: Config) -> dict[str, Any]:
-    """A layer with heads of keys attends, one with a width is an MLP, and one with neither scans."""
+    """A layer with heads of keys attends, one with a width is an MLP or has experts, and one with neither scans."""
     pairs.get("attention.layer_norm_rms_epsilon", float, 0.0)
     layers = config["num_hidden_layers"]
     attends, inner = set(_attending(pairs, layers)), pairs.each("feed_forward_length", layers)
-    kinds = [ATTENTION if i in attends else "mlp" if inner[i] else LINEAR for i in range(layers)]
+    alone = ["moe" if f"blk.{i}.ffn_up_exps.weight" in names else "mlp" for i in range(layers)]
+    kinds = [ATTENTION if i in attends else alone[i] if inner[i] else LINEAR for i in range(layers)]
     heads, head_dim, groups, state = _dual(pairs)
     return {
         "layer_types": kinds,
