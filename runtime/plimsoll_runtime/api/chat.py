@@ -53,7 +53,9 @@ class ChatAnswers:
         self._tokenizer = job.model.tokenizer
         self._meter = meter
         self._head = f"chatcmpl-{job.record.request_id}", job.record.created, job.model.names[0]
-        self._choices = [_Choice(index, reader()) for index in range(len(job.choices))]
+        self._choices = [
+            _Choice(index, reader(), body.include_reasoning is not False) for index in range(len(job.choices))
+        ]
         self._prompt_logprobs: PromptLogprobs | UnsetType = UNSET
         prompt = job.choices[0].request.prompt_token_ids
         self._prompt_ids: list[int] | UnsetType = list(prompt) if body.return_token_ids else UNSET
@@ -117,12 +119,15 @@ class _Choice:
 
     index: int
     reader: AnswerReader
+    tells_thoughts: bool
     logprobs: list[ChatLogprobs] = field(default_factory=list)
     token_ids: list[int] = field(default_factory=list)
 
     def deltas(self, delta: TextDelta, *, told: bool) -> Sequence[ChatDelta]:
         """What more of a stream says; one at least where something is `told` of its tokens."""
         parts = self.reader.push(delta)
+        if not self.tells_thoughts:
+            parts = [part for part in parts if not isinstance(part, Reasoning)]
         return [_delta(part, self.reader) for part in parts] or ([ChatDelta(content="")] if told else [])
 
     def whole(self) -> ChatChoice:
@@ -132,7 +137,7 @@ class _Choice:
 
     def _message(self) -> ChatAnswerMessage:
         message = ChatAnswerMessage("assistant", self.reader.words)
-        if self.reader.thoughts:
+        if self.reader.thoughts and self.tells_thoughts:
             message.reasoning_content = self.reader.thoughts
         if not self.reader.calls:
             return message

@@ -143,6 +143,8 @@ def _thought(
     answer = marks.answer
     if answer is not None and called is not None and called.format.name == form.name:
         answer = ()  # its grammar of calls says where thoughts are
+    gap = "" if called is not None and not called.required else marks.gap  # words may have any white space
+    barred = (tokenizer.token_id(text) for text in marks.implied)
     return Thought(
         begin=marks.begin.encode(),
         end=marks.end.encode(),
@@ -153,7 +155,9 @@ def _thought(
         answer=None if answer is None else tuple(text.encode() for text in answer),
         steer=None if marks.steer is None else (marks.steer[0].encode(), _firsts(tokenizer, marks.steer[1])),
         opening=tokenizer.token_id(marks.begin) if marks.answer is None else None,
-        gap=tuple(_ids(tokenizer, marks.gap)),
+        gap=tuple(_ids(tokenizer, gap)),
+        implied=tuple(text.encode() for text in marks.implied),
+        barred=tuple(token for token in barred if token is not None),
     )
 
 

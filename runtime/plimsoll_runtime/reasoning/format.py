@@ -16,6 +16,7 @@ class Marks:
     - `closing` is written where a thought ends because its budget is used up, and one of `then` behind it: the first
       where no tool may be called.
     - `gap` stands between a thought and an answer that is kept to something.
+    - `implied`: texts that end a thought as well, and are part of what follows.
     - `anywhere`: thoughts begin anywhere in an answer, and not only where it does.
     - `answer`: what stands before an answer proper, one after the other; None where it is what no thought is. Before
       one that is kept to something, one of several texts alone follows another one (`steer`).
@@ -26,6 +27,7 @@ class Marks:
     closing: str
     then: tuple[str, ...] = ()
     gap: str = ""
+    implied: tuple[str, ...] = ()
     anywhere: bool = False
     answer: tuple[str, ...] | None = None
     steer: tuple[str, tuple[str, ...]] | None = None

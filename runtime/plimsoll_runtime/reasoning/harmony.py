@@ -21,7 +21,7 @@ class Harmony:
 
     name = "harmony"
     marks = Marks(
-        begin=f"{CHANNEL}analysis",
+        begin=f"{CHANNEL}analysis{MESSAGE}",
         end=END,
         closing=f"{END}{START}assistant{CHANNEL}",
         then=("final", "commentary"),
@@ -33,7 +33,7 @@ class Harmony:
 
     def fits(self, template: str) -> bool:
         """Its channels stand there."""
-        return self.marks.begin in template
+        return f"{CHANNEL}analysis" in template
 
     def opened_by(self, prompt: str) -> bool:
         """Prompts end before a message's header, and so in no thought."""

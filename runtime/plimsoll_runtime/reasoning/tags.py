@@ -16,7 +16,6 @@ from plimsoll_runtime.tools.reading import WHITE, Ended, Page, Reading, all_of, 
 class TagFormat:
     """Such a format. A template has it where all of one of `signs` stand in it.
 
-    - `implied`: texts that end a thought as well, and are part of what follows.
     - `leads`: what a prompt may have behind the tag that begins a thought.
     - `wraps`: pairs of what models write around the answer proper, which is left out.
     """
@@ -24,7 +23,6 @@ class TagFormat:
     name: str
     marks: Marks
     signs: tuple[tuple[str, ...], ...]
-    implied: tuple[str, ...] = ()
     wraps: tuple[tuple[str, str], ...] = ()
     leads: tuple[str, ...] = ()
     efforts: Sequence[str] | None = None
@@ -53,14 +51,15 @@ def tagged(
     begin: str,
     end: str,
     *,
+    gap: str = "\n\n",
     signs: tuple[tuple[str, ...], ...] = (),
     implied: tuple[str, ...] = (),
     wraps: tuple[tuple[str, str], ...] = (),
     leads: tuple[str, ...] = (),
 ) -> TagFormat:
     """A format whose tags stand on lines of their own."""
-    marks = Marks(begin, end, closing=f"\n{end}", gap="\n\n")
-    return TagFormat(name, marks, signs or ((end,),), implied, wraps, leads)
+    marks = Marks(begin, end, closing=f"\n{end}", gap=gap, implied=implied)
+    return TagFormat(name, marks, signs or ((end,),), wraps, leads)
 
 
 def _answer(page: Page, form: TagFormat, *, opened: bool) -> Reading[None]:
@@ -89,11 +88,11 @@ def _begun(page: Page, *tags: str) -> Reading[str]:
 
 def _thought(page: Page, form: TagFormat) -> Reading[None]:
     """A thought up to its end, and the white space behind it. Some models begin one that the prompt has begun."""
-    ends = (form.marks.end, *form.implied)
+    ends = (form.marks.end, *form.marks.implied)
     yield from _begun(page, form.marks.begin)
     yield from _within(page, Reasoning, ends)
     found = yield from either(page, *ends)
-    if found in form.implied:
+    if found in form.marks.implied:
         page.at -= len(found)
     else:
         yield from blanks(page)

@@ -55,6 +55,11 @@ class Thoughts:
         """The token that begins a thought, where the next one may."""
         return self._thought.opening if self._fresh and not self.forced else None
 
+    @property
+    def barred(self) -> tuple[int, ...]:
+        """What may not come next where a constraint follows the thought."""
+        return self._thought.barred if self.inside else ()
+
     def take(self, token: int) -> None:
         """The answer has one more token."""
         if self.over:
@@ -75,19 +80,28 @@ class Thoughts:
 
     def _think(self, piece: bytes, *, counted: bool) -> None:
         self.tokens += 1
-        where = self._seen.find(self._thought.end)
-        if where < 0:
+        where, end = self._end()
+        if not end:
             self.used += counted
             self._decoder.decode(piece)
             self._bound()
             return
-        rest = self._seen[where + len(self._thought.end) :]
+        rest = self._seen[where + len(end) :]
         self.inside = False
+        if end in self._thought.implied:
+            self.tokens -= self._tokens_from(where)
+            self.stray = True
+            return
         self.stray = bool(rest.strip(WHITE))
         if not rest and not self.forced:
             self.forced.extend((token,) for token in self._gap)
         self._seen = rest
         self._sizes = deque([len(rest)])
+
+    def _end(self) -> tuple[int, bytes]:
+        """Where the first end of a thought stands in what was seen, and which; no bytes where none does."""
+        found = [(self._seen.find(end), end) for end in (self._thought.end, *self._thought.implied)]
+        return min((each for each in found if each[0] >= 0), default=(-1, b""))
 
     def _look(self) -> None:
         """Whether a thought begins."""
@@ -147,7 +161,7 @@ class Thoughts:
         """Keep what may be the beginning of a marker."""
         if self._fresh and not self._thought.anywhere:
             return
-        markers = (self._thought.begin, self._thought.end, *self._before_answer)
+        markers = (self._thought.begin, self._thought.end, *self._thought.implied, *self._before_answer)
         kept = max(map(len, markers)) - 1
         while self._sizes and len(self._seen) - self._sizes[0] >= kept:
             self._seen = self._seen[self._sizes.popleft() :]

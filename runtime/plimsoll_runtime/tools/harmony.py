@@ -36,5 +36,6 @@ class Header:
 def header(page: Page, begin: str) -> Reading[Header]:
     """What stands up to the message, both read; `begin` was read before. Raises Ended and NoCall."""
     text, end = yield from until(page, MESSAGE, most=MOST_HEADER)
-    channel, recipient = _CHANNEL.search(begin + text), _RECIPIENT.search(begin + text)
+    own = (begin + text).rpartition(START)[2]  # one before it may have ended without a message
+    channel, recipient = _CHANNEL.search(own), _RECIPIENT.search(own)
     return Header(begin + text + end, channel[1] if channel else "", recipient[1] if recipient else "")

@@ -128,6 +128,13 @@ ANSWERS = [
         "",
     ),
     Thoughtful("harmony", "a call that is cut", _HARMONY_CALL[:-9], "", _HARMONY_CALL[:-9]),
+    Thoughtful(
+        "harmony",
+        "a header without a message",
+        "<|channel|>analysis<|end|><|start|>assistant<|channel|>final<|message|>A",
+        "",
+        "A",
+    ),
     Thoughtful("harmony", "no messages", "Two <b>.", "", "Two <b>."),
     Thoughtful("harmony", "cut in a header", "<|channel|>analysis<|message|>Hm.<|end|><|start|>assis", "Hm.", ""),
     Thoughtful("harmony", "cut in a thought", "<|channel|>analysis<|message|>Hm. <|e", "Hm. <|e", ""),

@@ -104,6 +104,16 @@ async def test_a_stream(thinking: Any) -> None:
     assert chunks[-1]["usage"]["completion_tokens_details"]["reasoning_tokens"] == len(THOUGHT.rstrip().encode())
 
 
+async def test_thoughts_that_nobody_wants_to_hear(thinking: Any) -> None:
+    answer = await ask(thinking, THOUGHT + "Two.", include_reasoning=False)
+    assert answer["choices"][0]["message"] == {"role": "assistant", "content": "Two.", "refusal": None}
+    assert answer["usage"]["completion_tokens_details"]["reasoning_tokens"] > 0
+    chunks = await ask(thinking, THOUGHT + "Two.", include_reasoning=False, stream=True)
+    deltas = [chunk["choices"][0]["delta"] for chunk in chunks]
+    assert not any("reasoning_content" in delta for delta in deltas)
+    assert "".join(delta.get("content", "") for delta in deltas) == "Two."
+
+
 async def test_a_prompt_that_opens_the_thought(thinking: Any) -> None:
     answer = await ask(thinking, "Hm.\n</think>\n\nTwo.", R1, n=2)
     for choice in answer["choices"]:

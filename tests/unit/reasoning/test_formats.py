@@ -109,7 +109,6 @@ def test_prompts_that_open_a_thought(name: str, prompt: str, opened: bool) -> No
 def test_marks_are_what_parsers_read(name: str) -> None:
     form: ReasoningFormat = FORMATS[name]
     marks = form.marks
-    message = "<|message|>" if marks.anywhere else ""
     after = f"{marks.then[0]}<|message|>" if marks.then else ""
-    text = f"{marks.begin}{message}Hm.{marks.closing}{after}{marks.gap}Two."
+    text = f"{marks.begin}Hm.{marks.closing}{after}{marks.gap}Two."
     assert split(form, [text], opened=False) == ("Hm.", "Two.")

@@ -204,8 +204,9 @@ def test_products_of_ordinary_sizes_are_what_they_are() -> None:
 def test_what_a_template_reads() -> None:
     source = (
         "{%- macro shown(m) -%}{{ m.content }}{{ style }}{%- endmacro -%}{% set ns = namespace(x=0) %}"
-        "{% if not budget is defined %}{% set budget = 1 %}{% endif %}{% for m in messages %}{% if m.skip %}{% continue %}"
-        "{% endif %}{% generation %}{{ shown(m) }}{% endgeneration %}{% endfor %}{{ thinking | default(true) }}"
+        "{% if not budget is defined %}{% set budget = 1 %}{% endif %}{% for m in messages %}"
+        "{% if m.skip %}{% continue %}{% endif %}"
+        "{% generation %}{{ shown(m) }}{% endgeneration %}{% endfor %}{{ thinking | default(true) }}"
     )
     template = ChatTemplate({"default": source, "tool_use": "{{ tools }}"}, {"bos_token": "<s>"})
     assert template.variables(tools=False) == {"style", "budget", "messages", "thinking"}

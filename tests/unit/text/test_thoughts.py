@@ -146,6 +146,16 @@ def test_no_gap_where_one_is_written_or_nothing_is_constrained() -> None:
     assert not follow(think(open=True), b"a</think> \n", constrained=True).stray
 
 
+def test_an_end_that_is_part_of_what_follows() -> None:
+    thoughts = follow(think(open=True, implied=(b"<call>",)), b"a", b"b<c", b"all>")
+    assert (thoughts.inside, thoughts.tokens) == (False, 1)
+    assert thoughts.stray
+    barring = Thoughts(think(open=True, barred=(7,)), Pieces([b"</think>"]))
+    assert list(barring.barred) == [7]
+    barring.take(0)
+    assert list(barring.barred) == []
+
+
 HARMONY = Thought(
     begin=b"<|channel|>analysis", end=b"<|end|>", anywhere=True, answer=(b"<|channel|>final", b"<|message|>")
 )

@@ -137,6 +137,7 @@ class ChatRequest(SamplingFields):
     continue_final_message: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     thinking_budget: Count | None = None
+    include_reasoning: bool | None = None
     thinking_token_budget: Count | None = None
 
     def check(self) -> None:

@@ -74,7 +74,7 @@ class Guide:
                 _set(mask, token)
         elif not self.matches:
             mask[:] = -1
-            for token in self._ends:
+            for token in (*self._ends, *thoughts.barred):
                 mask[token // WORD_BITS] &= ~_bit(token)
         elif (opening := thoughts.opening) is not None:
             _set(mask, opening)
