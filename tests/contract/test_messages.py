@@ -71,7 +71,8 @@ def test_errors_are_alike(status: int) -> None:
 
 
 def test_the_gateway_knows_the_end_of_a_stream_and_a_ping() -> None:
-    assert (of_runtime.ANTHROPIC.event(MessageStop()) + END).endswith(dialect.ANTHROPIC.done)
+    assert dialect.ANTHROPIC.ends(of_runtime.ANTHROPIC.event(MessageStop()) + END)
+    assert not dialect.ANTHROPIC.ends(PING)
     assert of_runtime.ANTHROPIC.event(Ping()) + END == PING
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -20,6 +20,9 @@ from plimsoll_runtime.tools.parts import Tool
 # Looking for other packages' formats reads what is installed: once for a template or a name, not for each request.
 _fitting = lru_cache(64)(fitting)
 _named = lru_cache(64)(named)
+
+
+_ANY: Mapping[str, Any] = {"type": "object"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +49,17 @@ class Calling:
 
         None where it may be words and the format has no grammar: then calls are only read.
         """
+        return self._kept_to(self.callable, model)
+
+    def looser(self, model: ServedModel) -> Constraint | None:
+        """What the answer is kept to where the schemas of the arguments cannot be enforced, and nobody asked that they
+        be: a call has any JSON object for arguments. None where that was asked.
+        """
+        if self.required or any(definition.strict for definition in self.definitions):
+            return None
+        return self._kept_to([replace(tool, parameters=_ANY) for tool in self.callable], model)
+
+    def _kept_to(self, tools: Sequence[Tool], model: ServedModel) -> Constraint | None:
         tokenizer = model.tokenizer
 
         def special_id(marker: str) -> int | None:
@@ -53,7 +67,7 @@ class Calling:
             return found if found in tokenizer.special_ids else None
 
         try:
-            grammar = self.format.grammar(self.callable, special_id, required=self.required, parallel=self.parallel)
+            grammar = self.format.grammar(tools, special_id, required=self.required, parallel=self.parallel)
             return Constraint("lark", grammar)
         except ConstraintError as error:
             if not self.required:

@@ -14,6 +14,7 @@ from plimsoll_runtime.api.prompts import check_prompt, check_scores
 from plimsoll_runtime.api.record import RequestRecord
 from plimsoll_runtime.api.served import ServedModel
 from plimsoll_runtime.api.tenants import salted
+from plimsoll_runtime.engine.constraint import Constraint
 from plimsoll_runtime.engine.messages import AddRequest
 from plimsoll_runtime.engine.params import SEED_LIMIT, SamplingParams
 from plimsoll_runtime.engine.prompt import Prompt
@@ -34,6 +35,11 @@ class Choice:
     index: int
     prompt: int
     request: AddRequest
+
+    def kept_to(self, constraint: Constraint) -> Choice:
+        """The same with another constraint."""
+        params = msgspec.structs.replace(self.request.params, constraint=constraint)
+        return Choice(self.index, self.prompt, msgspec.structs.replace(self.request, params=params))
 
 
 @dataclass(frozen=True, slots=True)

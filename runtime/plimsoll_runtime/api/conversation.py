@@ -49,7 +49,9 @@ def converse(
     wanted = Wanted([ids], params, "messages", n=body.choices, max_tokens=most, cache_salt=body.cache_salt)
     constrained_by = body.constraint_field if called is None else called.field
     choices = plan_choices(model, wanted, record)
-    return Generation(model, choices, record, partial(form, partial(AnswerReader, called, thinks)), constrained_by)
+    otherwise = None if called is None else called.looser(model)
+    answers = partial(form, partial(AnswerReader, called, thinks))
+    return Generation(model, choices, record, answers, constrained_by, otherwise=otherwise)
 
 
 def tokens_of(body: ChatRequest, model: ServedModel, wish: Wish = NO_WISH) -> list[int]:

@@ -10,6 +10,7 @@ from functools import partial
 from typing import Protocol
 
 import msgspec
+from msgspec.structs import replace
 
 from plimsoll_runtime.api.choices import Choice
 from plimsoll_runtime.api.constraints import admit
@@ -20,6 +21,7 @@ from plimsoll_runtime.api.record import RequestRecord
 from plimsoll_runtime.api.served import ServedModel
 from plimsoll_runtime.api.sse import Events
 from plimsoll_runtime.api.usage import UsageMeter
+from plimsoll_runtime.engine.constraint import Constraint
 from plimsoll_runtime.errors import EngineDeadError, UsageError
 
 
@@ -46,7 +48,8 @@ class Answers(Protocol):
 class Generation:
     """A validated request whose answers are generated, ready to run. `form` begins the answers, which may tell what the
     meter has counted by then. The tokens of answers that are not `counted` are not told. `constrained_by` is the field
-    of the body that says what answers are to be kept to, where one does.
+    of the body that says what answers are to be kept to, where one does; `otherwise` what they are kept to instead
+    where that cannot be, and the client would rather have an answer.
     """
 
     model: ServedModel
@@ -55,6 +58,7 @@ class Generation:
     form: Callable[[Generation, UsageMeter], Answers]
     constrained_by: str = "response_format"
     counted: bool = True
+    otherwise: Constraint | None = None
 
     async def whole(self) -> msgspec.Struct:
         """The answers as one. Raises ApiError."""
@@ -88,9 +92,9 @@ class Generation:
 
     async def _pieces(self, meter: UsageMeter) -> AsyncGenerator[Piece, None]:
         """All pieces of all choices as they come. Closing it aborts what still runs. Raises ApiError."""
-        model, choices, record = self.model, self.choices, self.record
+        model, record = self.model, self.record
         record.prompt_tokens = meter.prompt_tokens
-        await admit(model, choices[0].request.params, self.constrained_by)
+        choices = await self._admitted()
         pieces = all_pieces(model, choices, record)
         try:
             with model.room.take(*_seats(choices)) as seats:
@@ -107,6 +111,18 @@ class Generation:
             raise engine_died(str(error)) from error
         except UsageError as error:
             raise ApiError(f"The request cannot be served: {error}.", code="invalid_value") from error
+
+    async def _admitted(self) -> Sequence[Choice]:
+        """The choices as the engine takes them. Raises ApiError for what cannot be kept to."""
+        params = self.choices[0].request.params
+        try:
+            await admit(self.model, params, self.constrained_by)
+        except ApiError:
+            if params.constraint is None or self.otherwise is None:
+                raise
+            await admit(self.model, replace(params, constraint=self.otherwise), self.constrained_by)
+            return [choice.kept_to(self.otherwise) for choice in self.choices]
+        return self.choices
 
 
 def _seats(choices: Sequence[Choice]) -> tuple[dict[int, int], dict[int, int]]:

@@ -195,6 +195,19 @@ async def test_a_call(client: Any, server: Any) -> None:
     assert told[0]["function"] == {"name": "get_weather", "description": "Of a city.", "parameters": SCHEMA}
 
 
+async def test_tools_as_coding_agents_describe_them(client: Any, server: Any) -> None:
+    """With words of JSON Schema that no grammar can enforce."""
+    schema = {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "type": "object",
+        "properties": {"answers": {"type": "object", "propertyNames": {"type": "string"}, "uniqueItems": True}},
+        "additionalProperties": False,
+    }
+    message = await ask(client, server, CALL, tools=[{"name": "get_weather", "input_schema": schema}])
+    assert message.content[0].input == {"city": "Köln"}
+    assert server.engine.asked[0].params.constraint is not None
+
+
 async def test_a_streamed_call(client: Any, server: Any) -> None:
     await ask(client, server)
     server.engine.answer = f"\n{CALL}".encode()
@@ -372,7 +385,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"tools": [WEATHER], "tool_choice": {"type": "tool", "name": "other"}}, "'tool_choice': there is no tool 'other'"),
     ({"tool_choice": {"type": "any"}}, "'tool_choice': there are no tools"),
     ({"tools": [WEATHER], "tool_choice": {"type": "some"}}, "'tool_choice'"),
-    ({"tools": [WEATHER | {"input_schema": {"type": "array", "uniqueItems": True}}]}, "uniqueItems"),
+    ({"tools": [WEATHER | {"input_schema": {"type": "array", "uniqueItems": True}, "strict": True}]}, "uniqueItems"),
     ({"stop_sequences": [""]}, "'stop_sequences'"),
     ({"temperature": -1}, "'temperature'"),
     ({"thinking": {"type": "enabled"}}, "'thinking.budget_tokens'"),

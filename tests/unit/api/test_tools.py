@@ -189,6 +189,30 @@ def assistant(arguments: str) -> list[Any]:
     return [{"role": "assistant", "tool_calls": [call]}]
 
 
+UNENFORCEABLE = {
+    "name": "get_weather",
+    "parameters": {"type": "object", "properties": {"days": {"type": "array", "uniqueItems": True}}},
+}
+
+
+async def test_a_schema_that_cannot_be_enforced_and_need_not_be(calling: Any) -> None:
+    tools = [{"type": "function", "function": UNENFORCEABLE}, TOOLS[1]]
+    for stream in (False, True):
+        answer = await ask(calling, CALL, tools=tools, stream=stream)
+        if stream:
+            assert [chunk async for chunk in answer][-1].choices[0].finish_reason == "tool_calls"
+        else:
+            assert json.loads(answer.choices[0].message.tool_calls[0].function.arguments) == ARGUMENTS
+        constraint = calling.engine.asked[0].params.constraint
+        assert (constraint.kind, "uniqueItems" in constraint.source) == ("lark", False)
+        assert "get_weather" in constraint.source
+    calling.engine.reset()
+    required = {"model": "fake", "messages": HELLO, "tools": tools, "tool_choice": "required"}
+    async with calling.http() as http:
+        refused = await http.post("/v1/chat/completions", json=required)
+    assert (refused.status_code, "uniqueItems" in refused.text) == (400, True)
+
+
 REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"tools": [{"type": "retrieval"}]}, "tools[0].type", "'function'"),
     ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools[0].function.name", "pattern"),
@@ -204,11 +228,7 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ),
     ({"tools": TOOLS, "response_format": {"type": "json_object"}}, "response_format", "not both"),
     (
-        {
-            "tools": [
-                {"type": "function", "function": {"name": "f", "parameters": {"type": "array", "uniqueItems": True}}}
-            ]
-        },
+        {"tools": [{"type": "function", "function": UNENFORCEABLE | {"strict": True}}]},
         "tools",
         "uniqueItems",
     ),

@@ -143,7 +143,12 @@ def _tools(body: Conversation) -> dict[str, Any]:
         fields["tools"] = [
             {
                 "type": "function",
-                "function": {"name": tool.name, "description": tool.description, "parameters": tool.input_schema},
+                "function": {
+                    "name": tool.name,
+                    "description": tool.description,
+                    "parameters": tool.input_schema,
+                    "strict": tool.strict,
+                },
             }
             for tool in body.tools
         ]

@@ -136,7 +136,9 @@ def _own(kind: Any) -> Any:
 
 
 class CustomTool(Lenient):
-    """A tool that the client carries out. Its input is kept to the schema whether or not `strict` asks for it."""
+    """A tool that the client carries out. Its input is kept to the schema, or refused where it cannot be and `strict`
+    asks for it.
+    """
 
     type: Annotated[Literal["custom"] | None, BeforeValidator(_own)] = None
     name: Name
