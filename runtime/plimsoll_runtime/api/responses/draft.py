@@ -19,7 +19,7 @@ from plimsoll_runtime.api.schemas.response import (
     TextSettings,
 )
 from plimsoll_runtime.api.schemas.response_items import OutputItem
-from plimsoll_runtime.api.schemas.response_request import ResponseRequest
+from plimsoll_runtime.api.schemas.response_request import ResponseRequest, TextConfig
 
 _USUAL_TEMPERATURE, _USUAL_TOP_P = 1.0, 1.0
 
@@ -67,7 +67,7 @@ class Draft:
             service_tier="default",
             store=body.stored,
             temperature=_USUAL_TEMPERATURE if body.temperature is None else body.temperature,
-            text=TextSettings(self._format()),
+            text=self._text(),
             tool_choice=self._tool_choice(),
             tools=[tool.told() for tool in body.tools or ()],
             top_logprobs=body.top_logprobs or 0,
@@ -88,9 +88,10 @@ class Draft:
         given = self.body.reasoning
         return ReasoningSettings(None, None) if given is None else ReasoningSettings(given.effort, given.summarised)
 
-    def _format(self) -> dict[str, Any]:
-        given = None if self.body.text is None else self.body.text.format
-        return {"type": "text"} if given is None else given.model_dump(by_alias=True, exclude_none=True)
+    def _text(self) -> TextSettings:
+        given = self.body.text or TextConfig()
+        form = {"type": "text"} if given.format is None else given.format.model_dump(by_alias=True, exclude_none=True)
+        return TextSettings(form, given.verbosity or "medium")
 
     def _tool_choice(self) -> str | dict[str, Any]:
         choice = self.body.tool_choice

@@ -15,6 +15,7 @@ _FIELDS = {
     "max_completion_tokens": "max_output_tokens",
     "response_format": "text.format",
     "reasoning_effort": "reasoning.effort",
+    "verbosity": "text.verbosity",
 }
 """What a chat's field is called here."""
 _FIRST = re.compile(r"[a-z_]+")

@@ -80,6 +80,7 @@ def chat_of(body: ResponseRequest, items: Sequence[Item]) -> ChatRequest:
         tools=[ToolDefinition(type="function", function=tool.definition()) for tool in _shown(body)] or None,
         tool_choice=_choice(body),
         response_format=_format(body),
+        verbosity=None if body.text is None else body.text.verbosity,
         reasoning_effort=None if body.reasoning is None else body.reasoning.effort,
         **same,
     )

@@ -55,6 +55,7 @@ class TextSettings(msgspec.Struct):
     """What the answer was to be like."""
 
     format: dict[str, Any]
+    verbosity: str
 
 
 class ReasoningSettings(msgspec.Struct):

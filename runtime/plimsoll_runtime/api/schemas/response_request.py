@@ -12,6 +12,7 @@ from plimsoll_runtime.api.schemas.response_input import GivenInput
 from plimsoll_runtime.api.schemas.response_tools import ResponseToolChoice, ResponseTools
 from plimsoll_runtime.api.schemas.sampling import (
     COUNT_LIMIT,
+    WITHOUT_EFFECT,
     Count,
     Lenient,
     ModelFields,
@@ -101,7 +102,7 @@ class ResponseRequest(ModelFields):
     instructions: str | None = None
     previous_response_id: Annotated[str, Field(max_length=256)] | None = None
     max_output_tokens: Annotated[int, Field(ge=1, le=COUNT_LIMIT)] | None = None
-    max_tool_calls: Count | None = None
+    max_tool_calls: Annotated[Count | None, WITHOUT_EFFECT] = None
     temperature: float | None = None
     top_p: float | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
@@ -112,15 +113,15 @@ class ResponseRequest(ModelFields):
     text: TextConfig | None = None
     reasoning: ReasoningConfig | None = None
     truncation: Literal["auto", "disabled"] | None = None
-    metadata: Annotated[dict[str, str], Field(max_length=16)] | None = None
+    metadata: Annotated[Annotated[dict[str, str], Field(max_length=16)] | None, WITHOUT_EFFECT] = None
     store: bool | None = None
     background: bool | None = None
     stream_options: StreamOptions | None = None
-    user: str | None = None
-    safety_identifier: str | None = None
-    service_tier: Literal["auto", "default"] | None = None
+    user: Annotated[str | None, WITHOUT_EFFECT] = None
+    safety_identifier: Annotated[str | None, WITHOUT_EFFECT] = None
+    service_tier: Annotated[Literal["auto", "default"] | None, WITHOUT_EFFECT] = None
     prompt_cache_key: str | None = None
-    prompt_cache_retention: str | None = None
+    prompt_cache_retention: Annotated[str | None, WITHOUT_EFFECT] = None
     conversation: Unsupported = None
     prompt: Unsupported = None
     context_management: Unsupported = None
@@ -147,8 +148,6 @@ class ResponseRequest(ModelFields):
         for field, reason in REFUSED.items():
             if getattr(self, field) not in _EMPTY:
                 raise invalid(field, reason)
-        if self.text is not None and self.text.verbosity not in (None, "medium"):
-            raise invalid("text.verbosity", "verbosity is not supported")
         if self.top_logprobs and not self.tells_logprobs:
             raise invalid("top_logprobs", f"it needs {LOGPROBS!r} in 'include'")
         if self.background and not self.stored:
