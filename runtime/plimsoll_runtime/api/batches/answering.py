@@ -63,8 +63,9 @@ class Answering:
 
     async def _asked(self, line: Line, size: int, record: RequestRecord) -> msgspec.Struct:
         """The answer; of a server that is full for now, asked again until it is not. Raises ApiError."""
-        prepared = line.endpoint.prepared
-        ask = Ask(self._models, line.body.model, size, lambda model: prepared(line.body, model, record), record)
+        endpoint, body = line.endpoint, line.body
+        prepare = partial(endpoint.prepared, body, record=record)
+        ask = Ask(self._models, body.model, size, prepare, record, endpoint.tasks)
         while True:
             try:
                 return await ask.whole()

@@ -13,16 +13,27 @@ from msgspec import UNSET, UnsetType
 
 from plimsoll_runtime.api.body import parse
 from plimsoll_runtime.api.chat import chat
+from plimsoll_runtime.api.classify import classify
+from plimsoll_runtime.api.comparing import rerank, score
 from plimsoll_runtime.api.completions import completions
+from plimsoll_runtime.api.embeddings import embeddings
 from plimsoll_runtime.api.endpoint import Endpoint
 from plimsoll_runtime.api.errors import ApiError
 from plimsoll_runtime.api.schemas.sampling import ModelFields, invalid
 from plimsoll_runtime.batch.row import Row
 
-CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
-ENDPOINTS: Mapping[str, Endpoint[Any]] = {CHAT: chat, COMPLETIONS: completions}
+CHAT, COMPLETIONS, EMBEDDINGS = "/v1/chat/completions", "/v1/completions", "/v1/embeddings"
+SCORE, RERANK, CLASSIFY = "/v1/score", "/v1/rerank", "/v1/classify"
+ENDPOINTS: Mapping[str, Endpoint[Any]] = {
+    CHAT: chat,
+    COMPLETIONS: completions,
+    EMBEDDINGS: embeddings,
+    SCORE: score,
+    RERANK: rerank,
+    CLASSIFY: classify,
+}
 """What a line may ask."""
-_ASKED_BY = {"messages": CHAT, "prompt": COMPLETIONS}
+_ASKED_BY = {"messages": CHAT, "prompt": COMPLETIONS, "input": EMBEDDINGS, "text_1": SCORE, "query": RERANK}
 """Which endpoint a body is for that does not say so, by a field that it has."""
 _FORM = frozenset({"custom_id", "method", "url", "body"})
 MAX_ID = 512

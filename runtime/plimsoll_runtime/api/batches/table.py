@@ -37,14 +37,22 @@ class _Choice(msgspec.Struct):
         return bytes(calls).decode() if self.message.content is None and calls is not None else self.message.content
 
 
-class _Usage(msgspec.Struct):
+class _Usage(msgspec.Struct, frozen=True):
     prompt_tokens: int = 0
     completion_tokens: int = 0
 
 
 class _Body(msgspec.Struct):
-    choices: list[_Choice]
-    usage: _Usage
+    choices: list[_Choice] = []
+    usage: _Usage = _Usage()
+    data: msgspec.Raw | None = None
+    results: msgspec.Raw | None = None
+
+    @property
+    def all_choices(self) -> list[_Choice]:
+        """Of what is no text, what was told in its place, as JSON."""
+        told = self.results if self.data is None else self.data
+        return self.choices or [_Choice(0, text=None if told is None else bytes(told).decode())]
 
 
 class _Response(msgspec.Struct):
@@ -60,9 +68,9 @@ _decoder = msgspec.json.Decoder(_Line)
 
 
 def rows_of(line: bytes) -> list[dict[str, Any]]:
-    """A row for each choice. The tokens are those of all its choices."""
+    """A row for each choice; the tokens are those of all of them. Vectors, scores and labels are JSON in `text`."""
     answer = _decoder.decode(line)
-    usage = answer.response.body.usage
+    body, usage = answer.response.body, answer.response.body.usage
     return [
         {
             "custom_id": answer.custom_id,
@@ -72,5 +80,5 @@ def rows_of(line: bytes) -> list[dict[str, Any]]:
             "prompt_tokens": usage.prompt_tokens,
             "completion_tokens": usage.completion_tokens,
         }
-        for choice in answer.response.body.choices
+        for choice in body.all_choices
     ]
