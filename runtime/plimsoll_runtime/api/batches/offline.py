@@ -174,6 +174,7 @@ async def _answer(
         board.begin(sum(file.size for file in inputs), len(store.done))
         answering = Answering(OneModel(model), terms, alone=True)
         runner = Runner(answering, store, AHEAD * config.engine.max_sequences, board.told)
+        store.start()
         with seldom_collected():
             await runner.run(_missing(read_rows(inputs, config.shard, config.prompting), store, board))
         if model.engine.failure is not None:
