@@ -64,14 +64,12 @@ WINDOW = Window(512, 2 * 2**20)
 @dataclass(frozen=True, slots=True)
 class Shift:
     """What the worker has to do with: the server's models and how its lines may run. `shared`: other servers look into
-    the same vault, so that a model that is not here may be there. `priority`: of lines that say none, where the engine
-    heeds it.
+    the same vault, so that a model that is not here may be there.
     """
 
     models: ModelTable
     pace: Pace
     shared: bool
-    priority: int | None = None
 
 
 class Worker:
@@ -202,7 +200,6 @@ class _Work:
             kept.told.created_at,
             kept.told.endpoint,
             strict=True,
-            defaults={} if shift.priority is None else {"priority": msgspec.Raw(b"%d" % shift.priority)},
             tenant=kept.tenant,
         )
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import msgspec
 import openai
 import pytest
 
@@ -288,3 +289,15 @@ async def test_lines_give_way_to_live_requests(run_server: Any, tmp_path: Path) 
         running.engine.resume()
         await live
         assert (await ended(client, name)).request_counts.completed == 30
+
+
+@pytest.mark.parametrize(("policy", "priorities"), [("fcfs", [0, 0]), ("priority", [-3, 100])])
+async def test_lines_come_last_where_priorities_count(
+    run_server: Any, kept: BatchOptions, policy: str, priorities: list[int]
+) -> None:
+    async with run_server(batches=kept) as running:
+        client = running.openai()
+        running.engine.info = msgspec.structs.replace(running.engine.info, policy=policy)
+        said = {"priority": -3} if policy == "priority" else {}
+        await ended(client, await begin(client, [line(0, **said), line(1)]))
+        assert sorted(request.params.priority for request in running.engine.asked) == priorities
