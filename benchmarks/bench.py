@@ -24,7 +24,17 @@ from serving.run import LINES
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results"
-QUESTIONS = ("overhead", "instructions", "offline", "prefix_cost", "kv_waste", "startup", "loading", "sampling")
+QUESTIONS = (
+    "overhead",
+    "instructions",
+    "offline",
+    "batch",
+    "prefix_cost",
+    "kv_waste",
+    "startup",
+    "loading",
+    "sampling",
+)
 
 
 class QuestionFailed(RuntimeError):

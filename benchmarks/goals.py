@@ -158,6 +158,14 @@ def _offline(model: str, figure: str) -> Callable[[Results], float]:
     return lambda results: float(results.question("offline")["models"][model][figure])
 
 
+def _batch(model: str, figure: str) -> Callable[[Results], float]:
+    return lambda results: float(results.question("batch")["models"][model][figure])
+
+
+def _long_batch(figure: str) -> Callable[[Results], float]:
+    return lambda results: float(results.question("batch")["long"][figure])
+
+
 def _worst_offline(figure: str) -> Callable[[Results], float]:
     return lambda results: max(float(r[figure]) for r in results.question("offline")["models"].values())
 
@@ -216,6 +224,10 @@ def _goals(*, w2: float, d16: float) -> tuple[Goal, ...]:
         Goal("W6", "1.2x llama.cpp", 1.2, lambda r: r.ratio("W6", LLAMA_CPP), form=TIMES),
         Goal("W6", "55 % of the roofline", 0.55, lambda r: float(r.row("W6")["of_roofline"]), form=SHARE),
         Goal("overhead", "a step of 64 at most 1 ms besides the model", 1.0, _step_overhead, True, "{:.3f} ms"),
+        Goal("batch", '"small": 1.05x 64 HTTP clients', 1.05, _batch("small", "ratio"), form=TIMES),
+        Goal("batch", '"small": 85 % of the roofline', 0.85, _batch("small", "of_roofline"), form=SHARE),
+        Goal("batch", '"tiny": 3x 8 HTTP clients', 3.0, _batch("tiny", "ratio"), form=TIMES),
+        Goal("batch", "memory: ten times the rows add at most 5 %", 0.05, _long_batch("memory_growth"), True, SHARE),
         Goal("offline", '"small": 1.2x 64 HTTP clients', 1.2, _offline("small", "ratio"), form=TIMES),
         Goal("offline", '"small": 65 % of the roofline', 0.65, _offline("small", "of_roofline"), form=SHARE),
         Goal("offline", '"tiny": 3x 8 HTTP clients', 3.0, _offline("tiny", "ratio"), form=TIMES),

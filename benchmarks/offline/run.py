@@ -36,11 +36,11 @@ def _measure(shape: Shape, clients: int, chosen: Options) -> dict[str, Any]:
     offline = PlimsollOffline(shape, model, chosen.threads)
     server = PlimsollServer(shape, model, chosen.threads)
     try:
-        offline.run(_work(shape, max(8, round(PER_ROUND * chosen.scale)), 0))
-        server.batch(_work(shape, clients, 0).requests, clients)
+        offline.run(work(shape, max(8, round(PER_ROUND * chosen.scale)), 0))
+        server.batch(work(shape, clients, 0).requests, clients)
         rounds = [_round(shape, offline, server, clients, n, chosen) for n in range(1, chosen.rounds + 1)]
         before = statistics.median(r["peak_bytes"] for r in rounds)
-        many = _work(shape, round(MANY * chosen.scale), chosen.rounds + 1)
+        many = work(shape, round(MANY * chosen.scale), chosen.rounds + 1)
         memory.forget_peak()
         seconds = offline.run(many)["seconds"]
         peak = memory.peak_bytes()
@@ -87,8 +87,8 @@ def _round(
 ) -> dict[str, float]:
     busy = quiet.cores_in_use()
     machine = roofline.measure(chosen.threads)
-    mine = _work(shape, max(8, round(PER_ROUND * chosen.scale)), number)
-    theirs = _work(shape, max(8, round(OVER_HTTP * chosen.scale)), -number)
+    mine = work(shape, max(8, round(PER_ROUND * chosen.scale)), number)
+    theirs = work(shape, max(8, round(OVER_HTTP * chosen.scale)), -number)
     memory.forget_peak()
     seconds = offline.run(mine)["seconds"]
     peak = memory.peak_bytes()
@@ -105,7 +105,8 @@ def _round(
     }
 
 
-def _work(shape: Shape, count: int, seed: int) -> Workload:
+def work(shape: Shape, count: int, seed: int) -> Workload:
+    """So many short requests, others for each seed."""
     rng = random.Random(f"{shape.name} {seed}")
     prompts = (tuple(rng.randrange(FIRST_TOKEN, shape.vocab) for _ in range(PROMPT)) for _ in range(count))
     return Workload("offline", "short requests", tuple(Request(prompt, OUTPUT) for prompt in prompts), shape=shape)

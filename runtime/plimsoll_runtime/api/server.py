@@ -124,7 +124,7 @@ class Server:
             raise
         models = OneModel(model)
         self.state.ready(models)
-        self._batches.start(models, model.engine.info.policy, lambda: self.state.in_flight)
+        self._batches.start(models, lambda: self.state.in_flight)
         _log_summary(model)
         return model
 

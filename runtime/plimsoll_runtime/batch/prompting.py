@@ -18,6 +18,8 @@ from plimsoll_runtime.errors import UsageError
 from plimsoll_runtime.text.bounded import bounded
 from plimsoll_runtime.text.chat import environment
 
+MESSAGES = "messages"
+
 
 class RowError(ValueError):
     """A row of which no prompt can be made; the message says why."""
@@ -27,12 +29,13 @@ class RowError(ValueError):
 class Prompting:
     """How a prompt is made of columns: `column` has it, or the Jinja `template` says it.
 
-    `chat`: it is what a user says, else a text to go on with. `id_column`: where the row's `custom_id` stands.
+    `field`: of the request, where it stands; as `messages` it is what a user says. `id_column` has the row's
+    `custom_id`.
     """
 
     column: str | None = None
     template: str | None = None
-    chat: bool = False
+    field: str = "prompt"
     id_column: str | None = None
 
     def check(self) -> None:
@@ -47,7 +50,7 @@ class Prompting:
     def line(self, columns: Mapping[str, Any]) -> bytes:
         """The row as a line of JSON. Raises RowError."""
         text = self._text(columns)
-        line: dict[str, Any] = {"messages": [{"role": "user", "content": text}]} if self.chat else {"prompt": text}
+        line: dict[str, Any] = {self.field: [{"role": "user", "content": text}] if self.field == MESSAGES else text}
         if self.id_column is not None:
             line["custom_id"] = str(_plain(_value(columns, self.id_column)))
         return msgspec.json.encode(line)

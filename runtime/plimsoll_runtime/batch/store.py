@@ -62,8 +62,9 @@ class Store:
         self.done = Done()
         self.tally = Tally()
         self.end: End | None = None
-        self._seconds, self._began = 0.0, clock()
-        self._marked, self._marked_at = 0, self._began
+        self._seconds = 0.0
+        self._began: float | None = None
+        self._marked, self._marked_at = 0, clock()
         try:
             self._recover()
         except BaseException:
@@ -90,14 +91,18 @@ class Store:
 
     @property
     def seconds(self) -> float:
-        """How long all runs together have taken so far."""
-        return self._seconds + self._clock() - self._began
+        """How long all runs together have worked so far."""
+        return self._seconds + (0.0 if self._began is None else self._clock() - self._began)
 
     @property
     def due(self) -> bool:
         """Whether it is time for a mark."""
         late = self._clock() - self._marked_at >= MARK_SECONDS and self._journal.size > self._marked
         return late or self._journal.size - self._marked >= self._mark_bytes
+
+    def start(self) -> None:
+        """The work begins here: what went before, such as loading a model, is not counted."""
+        self._began = self._clock()
 
     def take(self, answered: Answered) -> None:
         """Keep an answer."""

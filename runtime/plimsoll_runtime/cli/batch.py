@@ -87,17 +87,17 @@ def run(args: argparse.Namespace) -> int:
 
 def batch_config(args: argparse.Namespace) -> BatchConfig:
     """The record of the whole command line. Raises UsageError."""
-    from plimsoll_runtime.api.batches.line import CHAT, COMPLETIONS
+    from plimsoll_runtime.api.batches.line import ENDPOINTS
     from plimsoll_runtime.api.batches.offline import BatchConfig
     from plimsoll_runtime.api.config import default_name
 
-    endpoint = {None: None, "chat": CHAT, "completions": COMPLETIONS}[args.endpoint]
+    paths = {path.rpartition("/v1/")[2].partition("/")[0]: path for path in ENDPOINTS}
     return BatchConfig(
         engine=engine_config(args),
         names=tuple(dict.fromkeys(args.name or [default_name(args.model)])),
         input=args.input,
         output=args.output,
-        endpoint=endpoint,
+        endpoint=paths.get(args.endpoint),
         prompting=_prompting(args),
         defaults=dict(args.set),
         seed=args.seed,
@@ -135,8 +135,9 @@ def _add_rows(group: argparse._ArgumentGroup) -> None:
     """What rows ask."""
     group.add_argument(
         "--endpoint",
-        choices=("chat", "completions"),
-        help="what rows ask that do not say (default: chat with messages, completions with a prompt)",
+        choices=("chat", "completions", "embeddings", "score", "rerank", "classify"),
+        help="what rows ask that do not say (default: chat with messages, completions with a prompt, embeddings with "
+        "input, score with text_1, rerank with a query)",
     )
     group.add_argument(
         "--prompt-column", metavar="COLUMN", help="where the prompt stands, of a table or of JSON objects"
@@ -196,7 +197,10 @@ def _prompting(args: argparse.Namespace) -> Prompting | None:
             template = Path(template[1:]).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise UsageError(f"--template {args.template} cannot be read: {error}") from error
-    return Prompting(args.prompt_column, template, args.endpoint == "chat", args.id_column)
+    if args.endpoint in ("score", "rerank"):
+        raise UsageError(f"--endpoint {args.endpoint} compares texts: its rows cannot be made of one prompt")
+    field = {"chat": "messages", "embeddings": "input", "classify": "input"}.get(args.endpoint, "prompt")
+    return Prompting(args.prompt_column, template, field, args.id_column)
 
 
 def _print_summary(config: BatchConfig, outcome: Outcome) -> None:

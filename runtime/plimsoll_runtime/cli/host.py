@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from plimsoll_runtime.cli import values
 from plimsoll_runtime.cli.server_options import (
+    add_batch_options,
     add_response_options,
     add_server_options,
     api_keys,
+    batch_options,
     door,
     gateway_tokens,
     response_bounds,
@@ -61,6 +63,7 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
     )
     add_server_options(parser.add_argument_group("server"))
     add_response_options(parser.add_argument_group("responses"))
+    add_batch_options(parser.add_argument_group("files and batches"))
     _add_host_api(parser.add_argument_group("host API"))
     _add_memory(parser.add_argument_group("memory"))
     waiting = parser.add_argument_group("requests for models that sleep")
@@ -95,6 +98,7 @@ def host_config(args: argparse.Namespace) -> HostConfig:
         drain_seconds=args.drain_seconds,
         keep_alive=args.keep_alive_seconds,
         share_prefix_cache=args.share_prefix_cache,
+        batches=batch_options(args),
         gateway_tokens=gateway_tokens(),
         gateway_token_file=args.gateway_token_file,
         response_store=args.response_store,

@@ -72,7 +72,7 @@ def main(tokenizer: str, given: str, output: str, times: str, seed: str) -> None
     assert status == 0, "the undisturbed run fails"
     killed = 0
     for _ in range(int(times)):
-        status, _ = forked(config("killed.jsonl"), loader, rng.randrange(1, max(2, calls // 3)), rng.randrange(3))
+        status, _ = forked(config("killed.jsonl"), loader, rng.randrange(1, 2 + calls // 12), rng.randrange(3))
         killed += os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
     status, _ = forked(config("killed.jsonl"), loader, 0, 0)
     assert status == 0, "the last run fails"

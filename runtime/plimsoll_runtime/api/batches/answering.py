@@ -10,12 +10,14 @@ from http import HTTPStatus
 import msgspec
 
 from plimsoll_runtime.api.batches.line import Line, Terms, answer_line, custom_id_of, read_line, request_id_of
-from plimsoll_runtime.api.endpoint import Ask
+from plimsoll_runtime.api.endpoint import Ask, Job
 from plimsoll_runtime.api.errors import RETRY_AFTER, ApiError
 from plimsoll_runtime.api.offload import offload
 from plimsoll_runtime.api.record import RequestRecord
+from plimsoll_runtime.api.served import ServedModel
 from plimsoll_runtime.api.table import ModelTable
 from plimsoll_runtime.batch.row import Answered, Row
+from plimsoll_runtime.engine.params import PRIORITY_LIMIT
 from plimsoll_runtime.errors import EngineDeadError
 
 ENGINE_DIED = "engine_died"
@@ -63,9 +65,8 @@ class Answering:
 
     async def _asked(self, line: Line, size: int, record: RequestRecord) -> msgspec.Struct:
         """The answer; of a server that is full for now, asked again until it is not. Raises ApiError."""
-        endpoint, body = line.endpoint, line.body
-        prepared = partial(endpoint.prepared, body, record=record)
-        ask = Ask(self._models, body.model, size, prepared, record, endpoint.tasks)
+        prepare = partial(self._prepared, line, record)
+        ask = Ask(self._models, line.body.model, size, prepare, record, line.endpoint.tasks)
         while True:
             try:
                 return await ask.whole()
@@ -73,3 +74,10 @@ class Answering:
                 if error.status != HTTPStatus.SERVICE_UNAVAILABLE:
                     raise
                 await self._pause(RETRY_AFTER)
+
+    def _prepared(self, line: Line, record: RequestRecord, model: ServedModel) -> Job:
+        """Beside others, a line that says no priority has the last one, where the engine heeds any."""
+        body = line.body
+        if not self._alone and model.engine.info.policy == "priority" and getattr(body, "priority", 0) is None:
+            body = body.model_copy(update={"priority": PRIORITY_LIMIT})
+        return line.endpoint.prepared(body, model, record)

@@ -23,16 +23,17 @@ from plimsoll_runtime.api.schemas.sampling import ModelFields, invalid
 from plimsoll_runtime.batch.row import Row
 
 CHAT, COMPLETIONS, EMBEDDINGS = "/v1/chat/completions", "/v1/completions", "/v1/embeddings"
+SCORE, RERANK, CLASSIFY = "/v1/score", "/v1/rerank", "/v1/classify"
 ENDPOINTS: Mapping[str, Endpoint[Any]] = {
     CHAT: chat,
     COMPLETIONS: completions,
     EMBEDDINGS: embeddings,
-    "/v1/score": score,
-    "/v1/rerank": rerank,
-    "/v1/classify": classify,
+    SCORE: score,
+    RERANK: rerank,
+    CLASSIFY: classify,
 }
 """What a line may ask."""
-_ASKED_BY = {"messages": CHAT, "prompt": COMPLETIONS, "input": EMBEDDINGS}
+_ASKED_BY = {"messages": CHAT, "prompt": COMPLETIONS, "input": EMBEDDINGS, "text_1": SCORE, "query": RERANK}
 """Which endpoint a body is for that does not say so, by a field that it has."""
 _FORM = frozenset({"custom_id", "method", "url", "body"})
 MAX_ID = 512

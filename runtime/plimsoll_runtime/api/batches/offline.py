@@ -134,7 +134,7 @@ def _job(config: BatchConfig, inputs: list[InputFile]) -> dict[str, object]:
         {
             "model": [engine.model, engine.revision, engine.dtype, *config.names],
             "endpoint": config.endpoint,
-            "prompting": [prompting.column, prompting.template, prompting.chat, prompting.id_column],
+            "prompting": [prompting.column, prompting.template, prompting.field, prompting.id_column],
             "defaults": {name: bytes(value).decode() for name, value in sorted(config.defaults.items())},
             "seed": config.seed,
             "ordered": config.ordered,
@@ -174,6 +174,7 @@ async def _answer(
         board.begin(sum(file.size for file in inputs), len(store.done))
         answering = Answering(OneModel(model), terms, alone=True)
         runner = Runner(answering, store, AHEAD * config.engine.max_sequences, board.told)
+        store.start()
         with seldom_collected():
             await runner.run(_missing(read_rows(inputs, config.shard, config.prompting), store, board))
         if model.engine.failure is not None:
@@ -197,9 +198,11 @@ async def loaded(config: BatchConfig, progress: Progress) -> AsyncIterator[Serve
     from plimsoll_runtime.text.tokenizer import load_tokenizer
     from plimsoll_runtime.weights.sources import resolve
 
-    files = resolve(config.engine.model, config.engine.revision, progress=progress)
+    engine_config = msgspec.structs.replace(config.engine, offline=True)
+    trusted = engine_config.trust_remote_code
+    files = resolve(engine_config.model, engine_config.revision, progress=progress, trust_remote_code=trusted)
     tokenizer = load_tokenizer(files)
-    engine = InlineEngine(build_engine(msgspec.structs.replace(config.engine, offline=True), progress))
+    engine = InlineEngine(build_engine(engine_config, progress))
     try:
         yield ServedModel(
             config.names,

@@ -15,9 +15,6 @@ from plimsoll_runtime.api.table import ModelTable
 
 logger = logging.getLogger(__name__)
 
-LAST = 100
-"""The priority of lines: behind everybody's who says none."""
-
 
 class BatchService:
     """One server's, from before its models are there to its end. None of `options`: it keeps no files."""
@@ -30,13 +27,11 @@ class BatchService:
         self._working: asyncio.Task[None] | None = None
         self.routes = BatchRoutes(self._vault, lambda: self._worker)
 
-    def start(self, models: ModelTable, policy: str, live: Callable[[], int]) -> None:
-        """Work, once there are models; `policy` is their engines', and `live` how many requests are in flight."""
+    def start(self, models: ModelTable, live: Callable[[], int]) -> None:
+        """Work, once there are models; `live`: how many requests of clients are in flight."""
         if self._options is None or self._vault is None:
             return
-        pace = Pace(self._options.at_once, live)
-        shift = Shift(models, pace, self._options.shared, LAST if policy == "priority" else None)
-        self._worker = Worker(self._vault, shift)
+        self._worker = Worker(self._vault, Shift(models, Pace(self._options.at_once, live), self._options.shared))
         self._working = asyncio.create_task(self._worker.run())
         self._working.add_done_callback(_log_failure)
 

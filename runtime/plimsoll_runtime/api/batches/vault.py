@@ -6,6 +6,7 @@ whatever has no record is left from an upload that broke off.
 
 from __future__ import annotations
 
+import logging
 import secrets
 import time
 from collections.abc import Iterator
@@ -22,8 +23,12 @@ from plimsoll_runtime.api.errors import ApiError
 from plimsoll_runtime.batch.places import write_whole
 from plimsoll_runtime.errors import UsageError
 
+logger = logging.getLogger(__name__)
+
 FILES, BATCHES, STORE = "files", "batches", "store"
-RECORD, DATA, WORK, CANCEL, COMING = ".json", ".data", ".jsonl", ".cancel", ".coming"
+RECORD, DATA, WORK, OPEN, CANCEL, COMING = ".json", ".data", ".jsonl", ".open", ".cancel", ".coming"
+KEPT_SECONDS = 30 * 86_400.0
+"""How long a batch that has ended is told of."""
 COMING_SECONDS = 3600.0
 """How long an upload may be without its record before it counts as broken off."""
 
@@ -85,12 +90,8 @@ class Vault:
 
     def unfinished(self) -> list[KeptBatch]:
         """Everybody's batches that have not come to their end, the oldest first."""
-        found = [
-            each
-            for folder in self._root.glob(f"*/{BATCHES}")
-            for each in self._all(folder, KeptBatch)
-            if each.told.status not in FINAL
-        ]
+        opened = self._root.glob(f"*/{BATCHES}/*{OPEN}")
+        found = [each for path in opened if (each := _read(path.with_suffix(RECORD), KeptBatch)) is not None]
         return sorted(found, key=lambda each: (each.told.created_at, each.told.id))
 
     def keep_file(self, owner: str, kept: KeptFile, data: Path) -> None:
@@ -104,7 +105,12 @@ class Vault:
 
     def keep_batch(self, kept: KeptBatch) -> None:
         """What a batch is now."""
+        is_open = self.path(kept.owner, BATCHES, kept.told.id, OPEN)
+        if kept.told.status not in FINAL:
+            is_open.touch()
         write_whole(self.path(kept.owner, BATCHES, kept.told.id, RECORD), msgspec.json.encode(kept))
+        if kept.told.status in FINAL:
+            is_open.unlink(missing_ok=True)
 
     def cancel(self, kept: KeptBatch) -> None:
         """Ask whoever works on a batch to end it."""
@@ -132,28 +138,28 @@ class Vault:
         return sum(self._size(path) for path in self._root.glob(f"*/{FILES}/*") if path.suffix in (DATA, COMING))
 
     def sweep(self) -> None:
-        """Delete files whose time is up, and what uploads that broke off have left."""
+        """Delete what is over: files whose time is up, batches that ended long ago, uploads that broke off."""
         now = time.time()
-        for path in self._root.glob(f"*/{FILES}/*"):
+        for path in self._root.glob(f"*/{FILES}/*{COMING}"):
             with suppress(FileNotFoundError):
-                if path.suffix == COMING and now - path.stat().st_mtime > COMING_SECONDS:
+                if now - path.stat().st_mtime > COMING_SECONDS:
                     path.unlink()
-                elif path.suffix == RECORD and msgspec.json.decode(path.read_bytes(), type=KeptFile).is_over(now):
-                    path.unlink()
-                    path.with_suffix(DATA).unlink(missing_ok=True)
+        for path in self._root.glob(f"*/{FILES}/*{RECORD}"):
+            if (file := _read(path, KeptFile)) is not None and file.is_over(now):
+                path.unlink(missing_ok=True)
+                path.with_suffix(DATA).unlink(missing_ok=True)
+        for path in self._root.glob(f"*/{BATCHES}/*{RECORD}"):
+            batch = _read(path, KeptBatch)
+            if batch is not None and batch.told.status in FINAL and now - batch.told.created_at > KEPT_SECONDS:
+                path.unlink(missing_ok=True)
 
     def _read(self, owner: str, kind: str, name: str, form: type[KeptT]) -> KeptT | None:
-        if not _is_name(kind, name):
-            return None
-        try:
-            return msgspec.json.decode(self.path(owner, kind, name, RECORD).read_bytes(), type=form)
-        except FileNotFoundError:
-            return None
+        return _read(self.path(owner, kind, name, RECORD), form) if _is_name(kind, name) else None
 
     def _all(self, folder: Path, form: type[KeptT]) -> Iterator[KeptT]:
         for path in folder.glob(f"*{RECORD}"):
-            with suppress(FileNotFoundError):
-                yield msgspec.json.decode(path.read_bytes(), type=form)
+            if (kept := _read(path, form)) is not None:
+                yield kept
 
     @staticmethod
     def _size(path: Path) -> int:
@@ -161,6 +167,17 @@ class Vault:
             return path.stat().st_size
         except FileNotFoundError:
             return 0
+
+
+def _read(path: Path, form: type[KeptT]) -> KeptT | None:
+    """A record; None where there is none, or one of another version."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=form)
+    except FileNotFoundError:
+        return None
+    except msgspec.MsgspecError as error:
+        logger.warning("%s is not a record that this version can read: %s", path, error)
+        return None
 
 
 def _is_name(kind: str, name: str) -> bool:

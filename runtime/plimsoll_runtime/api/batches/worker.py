@@ -22,6 +22,7 @@ from plimsoll_runtime.api.batches.records import (
     COMPLETED,
     EXPIRED,
     FAILED,
+    FINAL,
     FINALIZING,
     IN_PROGRESS,
     OUTPUT,
@@ -50,6 +51,8 @@ logger = logging.getLogger(__name__)
 
 POLL_SECONDS = 5.0
 """Between two looks at what others have put into the vault, or left there."""
+SWEEP_SECONDS = 600.0
+"""Between two times that what is over is deleted."""
 KEEP_SECONDS = 2.0
 """Between two times that a batch's counts are kept."""
 AT_ONCE = 4
@@ -61,14 +64,12 @@ WINDOW = Window(512, 2 * 2**20)
 @dataclass(frozen=True, slots=True)
 class Shift:
     """What the worker has to do with: the server's models and how its lines may run. `shared`: other servers look into
-    the same vault, so that a model that is not here may be there. `priority`: of lines that say none, where the engine
-    heeds it.
+    the same vault, so that a model that is not here may be there.
     """
 
     models: ModelTable
     pace: Pace
     shared: bool
-    priority: int | None = None
 
 
 class Worker:
@@ -78,7 +79,8 @@ class Worker:
         self._vault = vault
         self._shift = shift
         self._now = now
-        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._tasks: dict[str, asyncio.Task[bool]] = {}
+        self._swept = 0.0
         self._changed = asyncio.Event()
         self._wakes: set[asyncio.Event] = set()
 
@@ -93,7 +95,10 @@ class Worker:
         try:
             while True:
                 self._changed.clear()
-                await self._take_up()
+                try:
+                    await self._take_up()
+                except OSError:
+                    logger.exception("files and batches cannot be looked at now")
                 with suppress(TimeoutError):
                     async with asyncio.timeout(POLL_SECONDS):
                         await self._changed.wait()
@@ -103,7 +108,9 @@ class Worker:
             await asyncio.gather(*self._tasks.values(), return_exceptions=True)
 
     async def _take_up(self) -> None:
-        await asyncio.to_thread(self._vault.sweep)
+        if time.monotonic() - self._swept >= SWEEP_SECONDS:
+            self._swept = time.monotonic()
+            await asyncio.to_thread(self._vault.sweep)
         for kept in await asyncio.to_thread(self._vault.unfinished):
             if len(self._tasks) >= AT_ONCE:
                 return
@@ -122,32 +129,49 @@ class Worker:
     def _names(self) -> set[str]:
         return {name for view in self._shift.models.views() for name in view.names}
 
-    def _ended(self, name: str, task: asyncio.Task[None]) -> None:
+    def _ended(self, name: str, task: asyncio.Task[bool]) -> None:
         del self._tasks[name]
-        if not task.cancelled() and (error := task.exception()) is not None:
+        if task.cancelled():
+            return
+        if (error := task.exception()) is not None:
             logger.error("batch %s broke off and is taken up again", name, exc_info=error)
-        elif not task.cancelled():
+        elif task.result():
             self._changed.set()  # another one's turn
 
-    async def _work(self, kept: KeptBatch) -> None:
+    async def _work(self, kept: KeptBatch) -> bool:
+        """Whether it was ours to work on; another server may have it."""
+        opening = asyncio.ensure_future(asyncio.to_thread(self._store, kept))
         try:
-            store = await asyncio.to_thread(self._store, kept)
+            store = await asyncio.shield(opening)
         except UsageError as error:
             logger.debug("batch %s: %s", kept.told.id, error)
-            return
+            return False
+        except asyncio.CancelledError:
+            opening.add_done_callback(_close)
+            raise
         with store:
             kept = await asyncio.to_thread(self._vault.batch, kept.owner, kept.told.id)  # as its last worker left it
+            if kept.told.status in FINAL:
+                store.remove()
+                return False
             work = _Work(self._vault, self._shift, self._now, kept, store, self._names())
             self._wakes.add(work.wake)
             try:
                 await work.run()
             finally:
                 self._wakes.remove(work.wake)
+        return True
 
     def _store(self, kept: KeptBatch) -> Store:
         output = self._vault.path(kept.owner, BATCHES, kept.told.id, WORK)
         job = {"batch": kept.told.id, "input": kept.told.input_file_id}
         return Store(Places(output), job, ordered=False, created=kept.told.created_at)
+
+
+def _close(opening: asyncio.Future[Store]) -> None:
+    """Nobody waits for it any more."""
+    if not opening.cancelled() and opening.exception() is None:
+        opening.result().close()
 
 
 class _Work:
@@ -176,7 +200,6 @@ class _Work:
             kept.told.created_at,
             kept.told.endpoint,
             strict=True,
-            defaults={} if shift.priority is None else {"priority": msgspec.Raw(b"%d" % shift.priority)},
             tenant=kept.tenant,
         )
 

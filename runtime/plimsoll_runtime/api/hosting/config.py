@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from plimsoll_runtime.api.batches.options import BatchOptions
 from plimsoll_runtime.api.door import Door
 from plimsoll_runtime.api.hosting.models import KEEP_ALIVE_SECONDS
 from plimsoll_runtime.api.responses.store import USUAL, Bounds
@@ -40,6 +41,7 @@ class HostConfig:
     keep_alive: float = KEEP_ALIVE_SECONDS
     termination_log: str | None = None
     share_prefix_cache: bool = False
+    batches: BatchOptions | None = None
     gateway_tokens: tuple[str, ...] = ()
     gateway_token_file: Path | None = None
     response_store: Path | None = None

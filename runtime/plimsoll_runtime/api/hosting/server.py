@@ -10,6 +10,7 @@ import socket
 from pathlib import Path
 
 from plimsoll_runtime.api.app import build_app
+from plimsoll_runtime.api.batches.service import BatchService
 from plimsoll_runtime.api.first import first
 from plimsoll_runtime.api.gateways import Gateways
 from plimsoll_runtime.api.hosting.app import build_host_app
@@ -57,7 +58,10 @@ class HostServer:
         self._stop_now = asyncio.Event()
         guard = make_guard(config, listeners[1])
         keeper = Keeper(config.response_bounds, config.response_store)
-        self._open = HttpServer(build_app(self.state, (HostCollector(host),), keeper), config.door)
+        self._batches = BatchService(config.batches)
+        self.state.at_end(self._batches.stop)
+        app = build_app(self.state, (HostCollector(host),), keeper, self._batches.routes)
+        self._open = HttpServer(app, config.door)
         self._inner = HttpServer(build_host_app(host, self._models, guard))
 
     async def run(self) -> int:
@@ -96,6 +100,7 @@ class HostServer:
         for name, spec in self._config.models:
             self._host.place(name, spec, Level.ON_DISK, f"start/{name}")
         self.state.ready(self._models)
+        self._batches.start(self._models, lambda: self.state.in_flight)
         logger.info("ready: %d models to place", len(self._config.models))
         await self._stop.wait()
         return await self._drain()
@@ -103,6 +108,7 @@ class HostServer:
     async def _drain(self) -> int:
         """No new requests; those in flight may end within the time that is set. Engines end after them."""
         self.state.phase = Phase.DRAINING
+        await self._batches.stop()
         logger.info("draining: %d requests in flight, at most %gs", self.state.in_flight, self._config.drain_seconds)
         await first(self.state.idle.wait(), asyncio.sleep(self._config.drain_seconds), self._stop_now.wait())
         if self._stop_now.is_set():

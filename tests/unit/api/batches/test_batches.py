@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import msgspec
 import openai
 import pytest
 
@@ -281,3 +283,44 @@ async def test_too_much_is_refused_and_leaves_nothing(run_server: Any, tmp_path:
 async def left(running: Any) -> list[str]:
     async with httpx.AsyncClient(base_url=running.url) as http:
         return [each["id"] for each in (await http.get("/v1/files")).json()["data"]]
+
+
+async def test_two_servers_share_a_folder(run_server: Any, tmp_path: Path) -> None:
+    """A batch is worked on by one of them, whichever was asked for it."""
+    shared = BatchOptions(tmp_path / "files", shared=True, at_once=4)
+    async with run_server(batches=shared) as one, run_server(batches=shared) as other:
+        names = [await begin(each.openai(), [line(number) for number in range(25)]) for each in (one, other, one)]
+        for name in names:
+            batch = await ended(one.openai(), name)
+            assert (batch.status, batch.request_counts.completed) == ("completed", 25)
+            answers = await lines_of(other.openai(), batch.output_file_id)
+            assert len({each["custom_id"] for each in answers}) == len(answers) == 25
+        elsewhere = await begin(one.openai(), [line(0, model="elsewhere")])
+        await one.openai().batches.cancel(elsewhere)
+        assert (await ended(other.openai(), elsewhere)).status == "cancelled"
+
+
+async def test_lines_give_way_to_live_requests(run_server: Any, tmp_path: Path) -> None:
+    """While a client's request is in flight, a quarter of the lines are."""
+    async with run_server(batches=BatchOptions(tmp_path / "files", at_once=8)) as running:
+        client = running.openai()
+        running.engine.pause()
+        live = asyncio.ensure_future(client.chat.completions.create(model="fake", messages=line(0)["body"]["messages"]))
+        await running.engine.until(lambda: len(running.engine.running) == 1)
+        name = await begin(client, [line(number) for number in range(30)])
+        await running.engine.until(lambda: len(running.engine.running) == 3)
+        running.engine.resume()
+        await live
+        assert (await ended(client, name)).request_counts.completed == 30
+
+
+@pytest.mark.parametrize(("policy", "priorities"), [("fcfs", [0, 0]), ("priority", [-3, 100])])
+async def test_lines_come_last_where_priorities_count(
+    run_server: Any, kept: BatchOptions, policy: str, priorities: list[int]
+) -> None:
+    async with run_server(batches=kept) as running:
+        client = running.openai()
+        running.engine.info = msgspec.structs.replace(running.engine.info, policy=policy)
+        said = {"priority": -3} if policy == "priority" else {}
+        await ended(client, await begin(client, [line(0, **said), line(1)]))
+        assert sorted(request.params.priority for request in running.engine.asked) == priorities

@@ -22,6 +22,7 @@ import pytest
 import zstandard
 from batch_support.mirror import Loader, Silent
 
+from plimsoll_runtime import LLM, SamplingParams
 from plimsoll_runtime.api.batches.line import CHAT
 from plimsoll_runtime.api.batches.offline import BatchConfig, Outcome, run_batch
 from plimsoll_runtime.api.batches.table import rows_of
@@ -154,7 +155,7 @@ def test_tables_with_a_template(batch: Any, tmp_path: Path) -> None:
     (tmp_path / "in.csv").write_text('id,text,note\nr1,"a\nb",x\nr2,c,\nr3,too,many,fields\nr4,d,y\n')
     rows = {"id": ["p1"], "text": ["pq"], "note": [{"deep": 1}]}
     pyarrow.parquet.write_table(arrow.table(rows), tmp_path / "in2.parquet")
-    prompting = Prompting(template="{{ text }}|{{ id }}", chat=True, id_column="id")
+    prompting = Prompting(template="{{ text }}|{{ id }}", field="messages", id_column="id")
     outcome = batch("in*", "out.csv", prompting=prompting, defaults={"n": raw(2)}, endpoint=CHAT)
     assert (outcome.summary.tally.rows, outcome.summary.tally.failed) == (5, 1)
     with (tmp_path / "out.csv").open(newline="") as file:
@@ -307,3 +308,36 @@ def test_csv_is_read_as_written() -> None:
 
     rows = list(csv_rows(io.BytesIO(b'a,b\r\n1,"x ""y"""\r\n\r\n2,\xff\r\n3,4\r\n'), Path("t.csv")))
     assert rows == [({"a": "1", "b": 'x "y"'}, None), (None, "is not in UTF-8"), ({"a": "3", "b": "4"}, None)]
+
+
+def run_real(model: Path, lines: Sequence[Any], output: str, folder: Path, **options: Any) -> list[dict[str, Any]]:
+    """By a real engine in this process."""
+    (folder / "in.jsonl").write_bytes(jsonl(lines))
+    engine = EngineConfig(model=str(model), threads=1, kv_memory="4MiB", max_model_len=256, max_sequences=4, **options)
+    config = BatchConfig(engine, ("m",), str(folder / "in.jsonl"), folder / output)
+    assert run_batch(config, Silent()).summary.tally.failed == 0
+    return [line["response"]["body"] for line in read(folder / output)]
+
+
+def test_a_line_gives_what_the_engine_gives(tiny_model: Path, tmp_path: Path) -> None:
+    prompts = ["one", "two two", "three three three", "four", "five"]
+    lines = [{"prompt": each, "max_tokens": 9, "temperature": 0, "ignore_eos": True} for each in prompts]
+    stopped = {"prompt": "one", "max_tokens": 60, "temperature": 0, "ignore_eos": True, "stop": ["e", "a", "\n"]}
+    form = {"prompt": "one", "structured_outputs": {"choice": ["yes", "no"]}, "temperature": 0}
+    bodies = run_real(tiny_model, [*lines, stopped, form], "out.jsonl", tmp_path)
+    with LLM(str(tiny_model), threads=1, kv_memory="4MiB", max_model_len=256) as llm:
+        wanted = llm.generate(prompts, SamplingParams(max_tokens=9, temperature=0, ignore_eos=True))
+        params = SamplingParams(max_tokens=60, temperature=0, ignore_eos=True, stop=("e", "a", "\n"))
+        [short] = llm.generate(["one"], params)
+    assert [body["choices"][0]["text"] for body in bodies[:-2]] == [each.outputs[0].text for each in wanted]
+    assert bodies[-2]["choices"][0]["text"] == short.outputs[0].text
+    assert bodies[-1]["choices"][0]["text"] in ("yes", "no")
+
+
+def test_vectors_come_out_too(tiny_model: Path, tmp_path: Path) -> None:
+    texts = ["one", "two two", "three"]
+    [body] = run_real(tiny_model, [{"input": texts}], "out.jsonl", tmp_path, task="embed")
+    with LLM(str(tiny_model), threads=1, max_model_len=256, task="embed") as llm:
+        wanted = llm.embed(texts)
+    for found, vector in zip(body["data"], wanted, strict=True):
+        assert found["embedding"] == pytest.approx(vector.tolist(), abs=1e-5)

@@ -1,0 +1,51 @@
+"""`plimsoll batch` as a person would run it, its time and its memory."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from serving.models import Shape
+from serving.systems.base import KV_TOKENS
+from serving.systems.plimsoll import MAX_LEN
+from serving.workloads import Request
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """`seconds` from the first row to the last answer, without the load; `peak_bytes` of resident memory."""
+
+    rows: int
+    seconds: float
+    peak_bytes: int
+
+
+def run_batch(shape: Shape, model: str, threads: int, requests: Iterable[Request]) -> Ran:
+    """Answer the requests, each a line of JSON with token ids."""
+    program = Path(sys.executable).parent / "plimsoll"
+    options = ["--dtype", "bfloat16", "--kv-memory", str(KV_TOKENS * shape.kv_bytes), "--max-model-len", str(MAX_LEN)]
+    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile("w+") as log:
+        given, output = Path(folder) / "in.jsonl", Path(folder) / "out.jsonl"
+        with given.open("w") as file:
+            for request in requests:
+                print(_line(request), file=file)
+        command = [program, "batch", given, output, "--model", model, "--threads", str(threads), *options]
+        with subprocess.Popen([str(word) for word in command], stdout=log, stderr=log) as process:
+            _, status, usage = os.wait4(process.pid, 0)
+            process.returncode = os.waitstatus_to_exitcode(status)
+        if process.returncode:
+            log.seek(0)
+            raise RuntimeError(f"plimsoll batch ended with {process.returncode}: {log.read()[-2000:]}")
+        summary = json.loads((Path(folder) / "out.summary.json").read_text())
+    return Ran(summary["tally"]["rows"], summary["seconds"], usage.ru_maxrss * 1024)
+
+
+def _line(request: Request) -> str:
+    body = {"prompt": request.prompt, "max_tokens": request.output_len, "temperature": 0, "ignore_eos": True}
+    return json.dumps(body)

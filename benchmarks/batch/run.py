@@ -1,0 +1,123 @@
+"""`python -m batch.run`: `plimsoll batch` over short rows (32 tokens in, 8 out) beside our own server's HTTP clients.
+
+On "small" 64 clients ask, on "tiny" 8; each gets whole answers and asks for the next at once. Then a long file on
+"tiny": is its memory flat? The time is from the first row to the last answer, files read and written in it.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any
+
+import question
+from batch.command import run_batch
+from offline.run import CLIENTS, work
+from options import Options
+from serving import models, quiet, roofline
+from serving.models import Shape
+from serving.systems.plimsoll import PlimsollServer
+from serving.workloads import Request
+from tables import Sheet
+
+PER_ROUND = {models.SMALL: 1_500, models.TINY: 6_000}
+OVER_HTTP = 1_000
+LONG = 100_000
+"""Rows of the long file; a million are ten of it."""
+PIECE = 10_000
+
+
+def measure(chosen: Options) -> dict[str, Any]:
+    """Both models, then the long file."""
+    return {"models": {shape.name: _measure(shape, clients, chosen) for shape, clients in CLIENTS.items()}} | {
+        "long": _long(chosen)
+    }
+
+
+def _measure(shape: Shape, clients: int, chosen: Options) -> dict[str, Any]:
+    """Rows per second both ways."""
+    model = models.source(shape)
+    server = PlimsollServer(shape, model, chosen.threads)
+    try:
+        server.batch(work(shape, clients, 0).requests, clients)
+        rounds = [_round(shape, model, server, clients, n, chosen) for n in range(1, chosen.rounds + 1)]
+    finally:
+        server.close()
+    figures = ("ratio", "of_roofline", "batch_per_second", "http_per_second")
+    return {
+        "clients": clients,
+        **{name: statistics.median(each[name] for each in rounds) for name in figures},
+        "rounds": rounds,
+    }
+
+
+def _round(
+    shape: Shape, model: str, server: PlimsollServer, clients: int, number: int, chosen: Options
+) -> dict[str, float]:
+    busy = quiet.cores_in_use()
+    machine = roofline.measure(chosen.threads)
+    mine = work(shape, max(8, round(PER_ROUND[shape] * chosen.scale)), number)
+    theirs = work(shape, max(8, round(OVER_HTTP * chosen.scale)), -number)
+    ran = run_batch(shape, model, chosen.threads, mine.requests)
+    http = len(theirs.requests) / server.batch(theirs.requests, clients)
+    return {
+        "batch_per_second": ran.rows / ran.seconds,
+        "http_per_second": http,
+        "ratio": ran.rows / ran.seconds / http,
+        "of_roofline": roofline.floor_seconds(mine, machine) / ran.seconds,
+        "peak_bytes": ran.peak_bytes,
+        "cores_used_by_others": round(busy, 2),
+    }
+
+
+def _long(chosen: Options) -> dict[str, Any]:
+    """A tenth of the long file, then all of it: what ten times the rows do to memory and to a row's time."""
+    shape, rows = models.TINY, round(LONG * chosen.scale)
+    short, whole = (run_batch(shape, models.source(shape), chosen.threads, _rows(n)) for n in (rows // 10, rows))
+    return {
+        "short": asdict(short),
+        "whole": asdict(whole),
+        "memory_growth": whole.peak_bytes / short.peak_bytes - 1,
+        "linearity": whole.seconds / whole.rows * short.rows / short.seconds,
+    }
+
+
+def _rows(count: int) -> Iterator[Request]:
+    for start in range(0, count, PIECE):
+        yield from work(models.TINY, min(PIECE, count - start), 1000 + start).requests
+
+
+def table(result: dict[str, Any]) -> Sheet:
+    """A row for each model, and one for the long file."""
+    headings = ["model", "plimsoll batch /s", "over HTTP /s", "ratio", "of roofline", "memory"]
+    rows = [
+        [
+            f"{name}, {r['clients']} clients",
+            f"{r['batch_per_second']:.0f}",
+            f"{r['http_per_second']:.0f}",
+            f"{r['ratio']:.2f}x",
+            f"{r['of_roofline']:.0%}",
+            "",
+        ]
+        for name, r in result["models"].items()
+    ]
+    long = result["long"]
+    whole = long["whole"]
+    rows.append(
+        [
+            f"tiny, {whole['rows']} rows",
+            f"{whole['rows'] / whole['seconds']:.0f}",
+            "",
+            "",
+            "",
+            f"{long['memory_growth']:+.1%}",
+        ]
+    )
+    note = "memory: the peak of all these rows beside that of a tenth of them."
+    return Sheet("Rows per second of `plimsoll batch` (32 tokens in, 8 out), medians", headings, rows, note)
+
+
+if __name__ == "__main__":
+    sys.exit(question.main(__doc__, measure, table))
