@@ -12,8 +12,11 @@ import torch
 from safetensors.torch import save_file
 
 from plimsoll_runtime.cli.main import main
+from plimsoll_runtime.driver.model import outline_of
 from plimsoll_runtime.models.composing import program_of
+from plimsoll_runtime.models.program import Program
 from plimsoll_runtime.models.registry import describe
+from plimsoll_runtime.models.tasks import TOLD
 
 CONFIG: dict[str, Any] = {
     "architectures": ["Gemma3ForCausalLM"],
@@ -33,10 +36,13 @@ CONFIG: dict[str, Any] = {
 def folder(tmp_path: Path) -> str:
     """A model whose weights are all 0."""
     (tmp_path / "config.json").write_text(json.dumps(CONFIG))
-    shapes = program_of(describe(CONFIG)).stored_shapes()
-    tensors = {name: torch.zeros(shape, dtype=torch.bfloat16) for name, shape in shapes.items()}
-    save_file(tensors, tmp_path / "model.safetensors")
+    save_zeros(tmp_path, program_of(describe(CONFIG)))
     return str(tmp_path)
+
+
+def save_zeros(folder: Path, program: Program) -> None:
+    tensors = {name: torch.zeros(shape, dtype=torch.bfloat16) for name, shape in program.stored_shapes().items()}
+    save_file(tensors, folder / "model.safetensors")
 
 
 def test_show_needs_no_weights(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -107,9 +113,12 @@ def test_an_unknown_architecture_is_refused_with_those_that_are_known(
 
 def test_a_model_that_generates_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     said = {"type_vocab_size": 2, "max_position_embeddings": 512, "num_key_value_heads": None, "head_dim": None}
-    config = {**CONFIG, **said, "architectures": ["BertForSequenceClassification"], "model_type": "bert"}
-    (tmp_path / "config.json").write_text(json.dumps({**config, "num_labels": 3}))
-    (tmp_path / "model.safetensors").touch()
+    kind = {"architectures": ["BertForSequenceClassification"], "model_type": "bert", "num_labels": 3}
+    config = {**CONFIG, **said, **kind}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    program = outline_of({**config, TOLD: "classify"})
+    assert isinstance(program, Program)
+    save_zeros(tmp_path, program)
     assert main(["models", "show", str(tmp_path)]) == 0
     assert capsys.readouterr().out.splitlines()[-5:-2] == [
         "pooled = first(x)",
