@@ -89,7 +89,7 @@ def test_more_families(name: str, tmp_path: Path) -> None:
     compare(MORE[name], Kind.F32, tmp_path / "model.gguf")
 
 
-@pytest.mark.parametrize("name", {**CONVERTED, **HYBRIDS})
+@pytest.mark.parametrize("name", [*CONVERTED, *HYBRIDS])
 def test_families_whose_tensors_change(name: str, tmp_path: Path) -> None:
     """Against the model itself, whose numbers eight bits a block can hold: as they are, and quantised."""
     case = {**CONVERTED, **HYBRIDS}[name]
@@ -107,7 +107,6 @@ def test_latent_attention_as_older_files_have_it(tmp_path: Path, monkeypatch: py
     case = CONVERTED["deepseek2-v2"]
     model = make_model(case.config, case.values)
     monkeypatch.delitem(OWN_WAYS, "deepseek_v2")
-    lengths = {"key_length": 48, "value_length": 32, "head_count_kv": 4}
     newer = (
         "key_length_mla",
         "value_length_mla",
@@ -115,8 +114,9 @@ def test_latent_attention_as_older_files_have_it(tmp_path: Path, monkeypatch: py
         "expert_group_count",
         "expert_group_used_count",
     )
+    older: dict[str, Any] = {**dict.fromkeys(newer), "key_length": 48, "value_length": 32, "head_count_kv": 4}
     path = tmp_path / "model.gguf"
-    write_gguf(model, path, Kind.F32, **lengths, **dict.fromkeys(newer))
+    write_gguf(model, path, Kind.F32, **older)
     actual = of_decoder(resolve(str(path)), PROMPTS, chunk=33)
     assert largest_difference(actual, of_transformers(model, PROMPTS)) < MIXED
 

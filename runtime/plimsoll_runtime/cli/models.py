@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import tempfile
 from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from plimsoll_runtime.cli import values
@@ -11,6 +14,7 @@ from plimsoll_runtime.cli import values
 if TYPE_CHECKING:
     from plimsoll_runtime.execution.kv_layout import KvLayout
     from plimsoll_runtime.models.outline import Outline
+    from plimsoll_runtime.weights.files import ModelFiles
 
 GIB = 2**30
 
@@ -20,8 +24,9 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
     parser = subparsers.add_parser(
         "models",
         help="list the families of models, show what one computes, and what memory it needs",
-        description="List the families of models that are served. `show` prints a model's program and `fit` the "
-        "memory that it needs; both read its config alone: of a hub's model only config.json is fetched.",
+        description="List the families of models that are served. `show` prints a model's program and `fit` the memory "
+        "that it needs. No weight is read: `show` has enough of the config, `fit` reads the headers of the files, and "
+        "of a hub's model nothing else is fetched.",
         allow_abbrev=False,
     )
     parser.set_defaults(func=list_models)
@@ -39,7 +44,7 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
     fitted = commands.add_parser(
         "fit",
         help="print the memory that a model needs, and how many tokens fit beside it",
-        description="Print what MODEL's weights, its largest step and its KV cache take.",
+        description="Print what MODEL's weights, its largest step and its KV cache take, by the headers of its files.",
         epilog="example:\n  plimsoll models fit hf://Qwen/Qwen3-8B --memory 24GiB --dtype bfloat16",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
@@ -91,39 +96,38 @@ def show(args: argparse.Namespace) -> int:
 
 def fit(args: argparse.Namespace) -> int:
     """Print the memory that a model needs; 1 where it is more than there is."""
+    from plimsoll_runtime.driver.fit import fit as fit_of
     from plimsoll_runtime.engine.config import EngineConfig
-    from plimsoll_runtime.engine.limits import step_tokens
-    from plimsoll_runtime.execution.kv_layout import kv_layout
     from plimsoll_runtime.execution.memory import longest_held
     from plimsoll_runtime.execution.precision import NAMES
-    from plimsoll_runtime.execution.states import snapshot_rows
-    from plimsoll_runtime.execution.workspace import LargestStep, by_outline
     from plimsoll_runtime.sizes import parse_size
 
-    outline, dtype = _outline(args), NAMES[args.dtype]
-    facts = outline.facts
-    config = EngineConfig(model=args.model, max_batch_tokens=args.max_batch_tokens, max_sequences=args.max_sequences)
-    layout = kv_layout(facts.attention, facts.max_positions, config.block_size, dtype.itemsize)
+    config = EngineConfig(
+        model=args.model, dtype=args.dtype, max_batch_tokens=args.max_batch_tokens, max_sequences=args.max_sequences
+    )
+    with tempfile.TemporaryDirectory(prefix="plimsoll-headers-") as folder:
+        found = fit_of(_headers(args, Path(folder)), config)
+    facts, layout, size = found.facts, found.layout, NAMES[args.dtype].itemsize
     whole = layout.sequence_bytes(facts.max_positions) if facts.attention else 0
-    weights = outline.weight_bytes(dtype)
-    snapshots = snapshot_rows(config, facts)
-    tokens = step_tokens(config.max_batch_tokens, facts.max_positions, whole=bool(facts.whole))
-    largest = LargestStep(tokens, config.max_sequences, facts.max_positions, snapshots)
-    step = by_outline(outline, dtype, largest)
     rows = [
-        ("weights", _size(weights), f"in {args.dtype}"),
-        ("largest step", _size(step), f"{tokens} tokens, {args.max_sequences} sequences: at most"),
+        ("files", _size(sum(found.stored.values())), ", ".join(found.stored)),
+        (
+            "weights",
+            _size(found.weights),
+            f"in {args.dtype}" + (", packed for our CPU kernels" if found.packed else ""),
+        ),
+        ("largest step", _size(found.step), f"{found.tokens} tokens, {args.max_sequences} sequences: at most"),
     ]
-    if kept := facts.state_bytes(dtype.itemsize):
+    if kept := facts.state_bytes(size):
         rows.append(("states, a sequence", f"{kept / 2**20:.1f} MiB", "however long it is; counted in the step"))
-    if snapshots:
-        rows.append(("snapshots of states", str(snapshots), "so many bytes each; counted in the step"))
-    if token := facts.token_bytes(dtype.itemsize):
+    if found.snapshots:
+        rows.append(("snapshots of states", str(found.snapshots), "so many bytes each; counted in the step"))
+    if token := facts.token_bytes(size):
         rows += [
             ("KV cache, a token", f"{token / 1024:.1f} KiB", f"in {len(facts.attention)} layers"),
             ("KV cache, a sequence", _size(whole), f"of {facts.max_positions} tokens, the longest{_windows(layout)}"),
         ]
-    left = None if args.memory is None else parse_size(args.memory, 0) - weights - step
+    left = None if args.memory is None else parse_size(args.memory, 0) - found.weights - found.step
     least = (len(layout.groups) + 1) * layout.block_bytes
     if left is not None and left >= least > 0:
         held = longest_held(left, layout, facts.max_positions)
@@ -134,6 +138,14 @@ def fit(args: argparse.Namespace) -> int:
         print(f"\nit does not fit: {_size(least - left)} more than {args.memory} are needed")
         return 1
     return 0
+
+
+def _headers(args: argparse.Namespace, folder: Path) -> ModelFiles:
+    """A model's files; of a hub's their headers alone, in the folder."""
+    from plimsoll_runtime.weights.headers import fetch_headers
+    from plimsoll_runtime.weights.sources import resolve
+
+    return resolve(args.model, args.revision, fetch=partial(fetch_headers, folder=folder))
 
 
 def _windows(layout: KvLayout) -> str:

@@ -131,6 +131,11 @@ def _in_their_code(described: Mapping[str, Any], refusal: UnsupportedFieldError)
     return outline
 
 
+def backends_of(config: EngineConfig, outline: Outline, device: torch.device, dtype: torch.dtype) -> Backends:
+    """For a model that has still to be loaded. Raises UsageError for one that cannot be had."""
+    return candidates(config.attention_backend, _target(config, outline, device, dtype))
+
+
 def from_files(config: EngineConfig, files: ModelFiles, device: torch.device) -> Model:
     """Raises ModelError for what cannot be served, UsageError for options that cannot be had."""
     told = _with_task(config, files)
@@ -143,7 +148,7 @@ def from_files(config: EngineConfig, files: ModelFiles, device: torch.device) ->
     )
     ours = _our_kernels_serve(config, outline, device)
     dtype = choose_dtype(config.dtype, files.config, device, quantised=files.format == "gguf", ours=ours)
-    backends = candidates(config.attention_backend, _target(config, outline, device, dtype))
+    backends = backends_of(config, outline, device, dtype)
     described, pooling = json.dumps(told).encode(), _pooling(told, outline)
     snapshots = snapshot_rows(config, outline.facts)
     return Model(outline, described, pooling, dtype, device, backends, end_ids(files), files, snapshots)

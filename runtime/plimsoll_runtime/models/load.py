@@ -22,7 +22,7 @@ from plimsoll_runtime.weights.files import ModelFiles
 from plimsoll_runtime.weights.image.arena import CountingArena, FilledArena
 from plimsoll_runtime.weights.image.tensors import ShapesOnly, hollow
 from plimsoll_runtime.weights.part import PartTensors
-from plimsoll_runtime.weights.tensors import open_tensors
+from plimsoll_runtime.weights.tensors import TensorSource, open_tensors
 from plimsoll_runtime.weights.whole import whole
 
 _HEADER_BYTES = 64 * 2**10
@@ -51,6 +51,16 @@ def load_decoder(
     return _load_program(files, _program(outline), dtype, device, told, places, fused=fused)
 
 
+def checked_source(files: ModelFiles, program: Program) -> TensorSource:
+    """The tensors that a program needs, of which the headers are read. Raises ModelError as `load_decoder` does."""
+    source = open_tensors(files, program.stored_shapes())
+    if program.is_part:
+        source = PartTensors(source, program.stored_shapes())
+    source = whole(source, program.stored_shapes())
+    check_tensors(program, source.shapes)
+    return source
+
+
 def _load_program(
     files: ModelFiles,
     program: Program,
@@ -61,11 +71,7 @@ def _load_program(
     *,
     fused: bool,
 ) -> Decoder:
-    source = open_tensors(files, program.stored_shapes())
-    if program.is_part:
-        source = PartTensors(source, program.stored_shapes())
-    source = whole(source, program.stored_shapes())
-    check_tensors(program, source.shapes)
+    source = checked_source(files, program)
     if fused:
         return FusedDecoder(program, WeightReader(program, source, dtype, device, progress), places)
     through = None if places is OWN else places

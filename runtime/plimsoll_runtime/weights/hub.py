@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from plimsoll_runtime.errors import SourceError
+from plimsoll_runtime.errors import PlimsollError, SourceError
 from plimsoll_runtime.weights.files import check_size
 from plimsoll_runtime.weights.gguf.choice import choose_gguf
 from plimsoll_runtime.weights.modules import DENSE_WEIGHTS, MODULES, module_paths
@@ -65,10 +65,10 @@ def fetch_snapshot(
     token = None if access is None else access.token or False
     cache = None if access is None else access.cache(HF_HUB_CACHE)
     download = partial(snapshot_download, model_id, revision=revision, token=token, cache_dir=cache)
-    with _errors_of(name, model_id, revision, access):
+    with errors_of(name, model_id, revision, access):
         if file is None:
             found = Path(str(download(allow_patterns=list(patterns), ignore_patterns=IGNORED)))
-            if folders := _modules_of(found):
+            if folders := modules_in(found):
                 download(allow_patterns=[f"{each}/{name}" for each in folders for name in OF_MODULES])
             if "*.safetensors" not in patterns or any(found.glob("*.safetensors")):
                 return found
@@ -79,7 +79,7 @@ def fetch_snapshot(
         return Path(str(download(allow_patterns=list(chosen)))) / chosen[0]
 
 
-def _modules_of(snapshot: Path) -> list[str]:
+def modules_in(snapshot: Path) -> list[str]:
     """The folders that its modules.json names; none where there is no such file, or none that is JSON."""
     path = snapshot / MODULES
     if not path.is_file():
@@ -107,7 +107,7 @@ def _gguf_files(
 
 
 @contextmanager
-def _errors_of(name: str, model_id: str, revision: str | None, access: Access | None) -> Iterator[None]:
+def errors_of(name: str, model_id: str, revision: str | None, access: Access | None) -> Iterator[None]:
     """Turns what the library raises into SourceErrors."""
     from huggingface_hub.errors import (
         GatedRepoError,
@@ -132,7 +132,7 @@ def _errors_of(name: str, model_id: str, revision: str | None, access: Access | 
             f"{name} is not in the cache and the hub cannot be reached ({_first_line(error)}): "
             "check the network, HF_ENDPOINT, HF_HUB_OFFLINE and HF_HOME; if you meant a folder, it is not there"
         ) from error
-    except SourceError:
+    except PlimsollError:
         raise
     except Exception as error:
         # The library lets through what its HTTP client raises, and what a mirror's odd answers lead to.

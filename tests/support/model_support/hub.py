@@ -33,6 +33,7 @@ TOKEN = "hf_right"
 class Hub:
     """What the stand-in serves: repositories by kind of access, and how it fails.
 
+    `ranges`: it sends parts of files where it is asked for them; `sent`: so many bytes.
     `stalls`: it begins to send weights and never ends. `stalled` tells that it does, `hung_up` that the client is gone.
     """
 
@@ -45,6 +46,8 @@ class Hub:
     cut: bool = False
     nonsense: bool = False
     stalls: bool = False
+    ranges: bool = True
+    sent: int = 0
     stalled: Event = field(default_factory=Event)
     hung_up: Event = field(default_factory=Event)
 
@@ -96,12 +99,21 @@ def handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
 
         def file(self, sha: str, name: str) -> None:
             content = hub.files[name]
+            asked = (self.headers.get("Range") or "").removeprefix("bytes=0-")
+            if asked and self.command == "GET" and hub.ranges:
+                self.range(content, int(asked) + 1)
+                return
             etag = hashlib.sha1(content).hexdigest()
             weights = name == "model.safetensors" and self.command == "GET"
             cut = weights and (hub.cut or hub.stalls)
             self.answer(content, {"ETag": f'"{etag}"', "X-Repo-Commit": sha}, cut=cut)
             if weights and hub.stalls:
                 self.stall()
+
+        def range(self, content: bytes, count: int) -> None:
+            hub.sent += min(count, len(content))
+            end = f"bytes 0-{min(count, len(content)) - 1}/{len(content)}"
+            self.answer(content[:count], {"Content-Range": end}, status=206)
 
         def stall(self) -> None:
             """Send nothing more, until the client is gone."""

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import json
+from math import prod
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
 from plimsoll_runtime.cli.main import main
+from plimsoll_runtime.driver.model import outline_of
+from plimsoll_runtime.models.composing import program_of
+from plimsoll_runtime.models.program import Program
+from plimsoll_runtime.models.registry import describe
+from plimsoll_runtime.models.tasks import TOLD
 
 CONFIG: dict[str, Any] = {
     "architectures": ["Gemma3ForCausalLM"],
@@ -26,10 +34,23 @@ CONFIG: dict[str, Any] = {
 
 @pytest.fixture
 def folder(tmp_path: Path) -> str:
-    """A model without weights."""
+    """A model whose weights are all 0."""
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
+    save_zeros(tmp_path, program_of(describe(CONFIG)))
+    return str(tmp_path)
+
+
+def save_zeros(folder: Path, program: Program) -> None:
+    tensors = {name: torch.zeros(shape, dtype=torch.bfloat16) for name, shape in program.stored_shapes().items()}
+    save_file(tensors, folder / "model.safetensors")
+
+
+def test_show_needs_no_weights(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "config.json").write_text(json.dumps(CONFIG))
     (tmp_path / "model.safetensors").touch()
-    return str(tmp_path)
+    assert main(["models", "show", str(tmp_path)]) == 0
+    assert main(["models", "fit", str(tmp_path)]) != 0
+    assert "model.safetensors is not a safetensors file" in capsys.readouterr().err
 
 
 def test_families_are_listed_with_their_types(capsys: pytest.CaptureFixture[str]) -> None:
@@ -64,11 +85,13 @@ def test_what_fits(folder: str, capsys: pytest.CaptureFixture[str]) -> None:
     """A token has 7 layers of one key and one value of 32 numbers of 2 bytes."""
     assert main(["models", "fit", folder, "--memory", "1GiB", "--max-batch-tokens", "64"]) == 0
     rows = {line.split("  ")[0]: line for line in capsys.readouterr().out.splitlines()}
+    parameters = sum(prod(shape) for shape in program_of(describe(CONFIG)).stored_shapes().values())
+    assert rows["files"].split() == ["files", f"{2 * parameters / 2**30:.2f}", "GiB", "bfloat16"]
     assert f"{7 * 2 * 32 * 2 / 1024:.1f} KiB" in rows["KV cache, a token"]
     assert rows["KV cache, a sequence"].endswith("of 4096 tokens, the longest; 6 of 7 layers keep its last tokens")
     assert rows["longest beside it"].split()[3] == "4096"
     sequences, left = rows["sequences beside it"].split()[3], float(rows["longest beside it"].split()[9])
-    assert left < 1
+    assert left <= 1
     # Blocks of 16 tokens: the full layer keeps 256, the others 15 tokens before four blocks that are computed at once.
     blocks = int(sequences) * (256 + 6 * 6)
     assert abs(blocks * 16 * 2 * 32 * 2 / 2**30 - left) < 0.01
@@ -90,9 +113,12 @@ def test_an_unknown_architecture_is_refused_with_those_that_are_known(
 
 def test_a_model_that_generates_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     said = {"type_vocab_size": 2, "max_position_embeddings": 512, "num_key_value_heads": None, "head_dim": None}
-    config = {**CONFIG, **said, "architectures": ["BertForSequenceClassification"], "model_type": "bert"}
-    (tmp_path / "config.json").write_text(json.dumps({**config, "num_labels": 3}))
-    (tmp_path / "model.safetensors").touch()
+    kind = {"architectures": ["BertForSequenceClassification"], "model_type": "bert", "num_labels": 3}
+    config = {**CONFIG, **said, **kind}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    program = outline_of({**config, TOLD: "classify"})
+    assert isinstance(program, Program)
+    save_zeros(tmp_path, program)
     assert main(["models", "show", str(tmp_path)]) == 0
     assert capsys.readouterr().out.splitlines()[-5:-2] == [
         "pooled = first(x)",

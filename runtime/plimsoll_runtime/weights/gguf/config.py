@@ -90,7 +90,8 @@ def _heads(pairs: Pairs, family: GgufFamily, hidden: int, layers: int) -> dict[s
     heads = pairs.get("attention.head_count", int)
     if heads < 1:
         raise ModelError(f"GGUF: attention.head_count is {heads}")
-    head_dim = pairs.get("attention.key_length", int, hidden // heads)
+    if (head_dim := pairs.get("attention.key_length", int, hidden // heads)) < 1:
+        raise ModelError(f"GGUF: a head has {head_dim} dimensions")
     turned = pairs.get(_TURNED, int, head_dim)
     for key, value in (
         ("attention.value_length", pairs.get("attention.value_length", int, head_dim)),

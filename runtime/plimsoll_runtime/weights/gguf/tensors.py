@@ -86,10 +86,10 @@ class GgufTensors:
 
     def _joined_shape(self, keys: str, values: str) -> tuple[int, ...]:
         (_, key), (_, value) = self._tensors[keys], self._tensors[values]
-        (heads, rank, plain), (others, width, columns) = key.shape, value.shape
-        if (heads, rank) != (others, columns):
-            raise ModelError(f"{keys} has the shape {list(key.shape)}, and {values} {list(value.shape)}")
-        return heads * (plain + width), rank
+        match key.shape, value.shape:
+            case (heads, rank, plain), (others, width, columns) if (heads, rank) == (others, columns):
+                return heads * (plain + width), rank
+        raise ModelError(f"{keys} has the shape {list(key.shape)}, and {values} {list(value.shape)}")
 
     def _joined(self, name: str, keys: str, values: str) -> StoredTensor:
         key, value = self._found(keys), self._found(values)

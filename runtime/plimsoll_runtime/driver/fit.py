@@ -1,0 +1,83 @@
+"""What a model needs of memory, from the headers of its files: no number of its weights is read."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+
+import torch
+
+from plimsoll_runtime.driver.model import backends_of, outline_of
+from plimsoll_runtime.engine.config import EngineConfig
+from plimsoll_runtime.engine.limits import step_tokens
+from plimsoll_runtime.execution.kv_layout import KvLayout, kv_layout
+from plimsoll_runtime.execution.precision import NAMES
+from plimsoll_runtime.execution.states import snapshot_rows
+from plimsoll_runtime.execution.workspace import LargestStep, by_outline, on_a_cpu
+from plimsoll_runtime.models.load import checked_source, imagined_decoder
+from plimsoll_runtime.models.program import Facts, Program
+from plimsoll_runtime.models.tasks import TOLD, task_of
+from plimsoll_runtime.weights.files import ModelFiles
+from plimsoll_runtime.weights.gguf.blocks import kind_name, kind_of, stored_bytes
+from plimsoll_runtime.weights.gguf.metadata import read_metadata
+from plimsoll_runtime.weights.safetensors_files import FLOATS, NARROW, OTHERS, SafetensorsFiles
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """Bytes. `stored`: of the files' tensors, by what they are stored as. `weights`: as they are kept, `packed` for our
+    CPU kernels or plain; `step`: of the largest one, of so many `tokens`, with what recurrent layers keep, `snapshots`
+    of it included.
+    """
+
+    facts: Facts
+    layout: KvLayout
+    stored: Mapping[str, int]
+    weights: int
+    packed: bool
+    step: int
+    tokens: int
+    snapshots: int
+
+
+def fit(files: ModelFiles, config: EngineConfig) -> Fit:
+    """Of a model as the engine would compute it here, in the dtype that the config names.
+
+    Raises ModelError where the files are not what they say, or not what the model needs.
+    """
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    dtype = NAMES[config.dtype]
+    task = task_of(files.config)
+    told = files.config if task == "generate" else {**files.config, TOLD: task}
+    outline = outline_of(told, config.model_impl, config.max_model_len, gguf=files.format == "gguf")
+    if isinstance(outline, Program):
+        checked_source(files, outline)
+    facts = outline.facts
+    tokens = step_tokens(config.max_batch_tokens, facts.max_positions, whole=bool(facts.whole))
+    snapshots = snapshot_rows(config, facts)
+    step = LargestStep(tokens, config.max_sequences, facts.max_positions, snapshots)
+    packed = backends_of(config, outline, device, dtype)[0].fused
+    if packed:
+        decoder, _ = imagined_decoder(outline, dtype)
+        weights, largest = decoder.weight_bytes, on_a_cpu(decoder, step)
+    else:
+        weights, largest = outline.weight_bytes(dtype), by_outline(outline, dtype, step)
+    layout = kv_layout(facts.attention, facts.max_positions, config.block_size, dtype.itemsize, paired=packed)
+    return Fit(facts, layout, stored_sizes(files), weights, packed, largest, tokens, snapshots)
+
+
+def stored_sizes(files: ModelFiles) -> Mapping[str, int]:
+    """Bytes that the tensors of the files take, by what they are stored as, the most first."""
+    sizes: Counter[str] = Counter()
+    if files.format == "gguf":
+        for path in files.weights:
+            for tensor in read_metadata(path).tensors.values():
+                kind = kind_of(tensor.kind)
+                sizes[kind_name(tensor.kind)] += 0 if kind is None else stored_bytes(kind, tensor.shape)
+    else:
+        source = SafetensorsFiles(files.weights, FLOATS | OTHERS | NARROW)
+        for name, dtype in source.dtypes.items():
+            sizes[str(dtype).removeprefix("torch.")] += prod(source.shapes[name]) * dtype.itemsize
+    return dict(sizes.most_common())

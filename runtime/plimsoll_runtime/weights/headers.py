@@ -1,0 +1,124 @@
+"""A hub's model without its numbers: files that begin as the hub's do and are as long, and holes behind their headers.
+
+Whoever reads headers reads them as those of the whole files.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import struct
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from plimsoll_runtime.errors import ModelError, SourceError
+from plimsoll_runtime.weights.gguf.choice import choose_gguf
+from plimsoll_runtime.weights.gguf.metadata import MAX_BYTES, read_metadata
+from plimsoll_runtime.weights.hub import Access, errors_of, fetch_snapshot, modules_in
+from plimsoll_runtime.weights.modules import DENSE_WEIGHTS
+
+if TYPE_CHECKING:
+    from huggingface_hub import HfApi
+
+FIRST = 2**17
+"""Bytes that are fetched of a file at first: 97 % of safetensors' headers on the hub are in 100,000."""
+MOST = 2 * MAX_BYTES
+"""Bytes of a header that are fetched at most."""
+DESCRIBED = (
+    *("config.json", "generation_config.json", "model.safetensors.index.json", "hf_quant_config.json"),
+    *("modules.json", "config_sentence_transformers.json", "sentence_bert_config.json"),
+)
+
+
+def fetch_headers(
+    model_id: str, revision: str | None, access: Access | None, file: str | None, *, folder: Path
+) -> Path:
+    """Like `fetch_snapshot`, into a folder; of weights their headers alone. Raises SourceError, ModelError."""
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import OfflineModeIsEnabled
+
+    name = f"hf://{model_id}" + (f"@{revision}" if revision else "") + (f":{file}" if file else "")
+    api = HfApi(token=None if access is None else access.token or False)
+    with errors_of(name, model_id, revision, access):
+        try:
+            listed = api.list_repo_files(model_id, revision=revision)
+        except (OSError, OfflineModeIsEnabled):
+            return fetch_snapshot(model_id, revision, access, file)  # of the cache, or it says what is wrong
+        if file is None and any("/" not in each and each.endswith(".safetensors") for each in listed):
+            return _of_folder(api, model_id, revision, listed, folder)
+        chosen = choose_gguf(name, sorted(each for each in listed if each.endswith(".gguf")), file)
+        for each in chosen:
+            _gguf_header(api, model_id, revision, each, folder)
+        return folder / chosen[0]
+
+
+def _of_folder(api: HfApi, model_id: str, revision: str | None, listed: Sequence[str], folder: Path) -> Path:
+    from plimsoll_runtime.weights.sources import open_folder
+
+    for each in DESCRIBED:
+        if each in listed:
+            shutil.copyfile(api.hf_hub_download(model_id, each, revision=revision), folder / each)
+    for each in listed:  # so that those that an index names are found
+        if "/" not in each and each.endswith(".safetensors"):
+            (folder / each).touch()
+    for module in modules_in(folder):
+        (folder / module).mkdir(parents=True, exist_ok=True)
+        if (said := f"{module}/config.json") in listed:
+            shutil.copyfile(api.hf_hub_download(model_id, said, revision=revision), folder / said)
+        if (weights := f"{module}/{DENSE_WEIGHTS}") in listed:
+            _safetensors_header(api, model_id, revision, weights, folder)
+    for path in open_folder(folder, model_id).weights:
+        _safetensors_header(api, model_id, revision, path.name, folder)
+    return folder
+
+
+def _safetensors_header(api: HfApi, model_id: str, revision: str | None, name: str, folder: Path) -> None:
+    path = folder / name
+    data, size = _beginning(api, model_id, revision, name, FIRST)
+    wanted = 8 + (struct.unpack("<Q", data[:8])[0] if len(data) >= 8 else 0)
+    if len(data) < wanted <= min(size, MOST):
+        data, size = _beginning(api, model_id, revision, name, wanted)
+    path.write_bytes(data)
+    os.truncate(path, size)
+
+
+def _gguf_header(api: HfApi, model_id: str, revision: str | None, name: str, folder: Path) -> None:
+    """Its metadata say nowhere how long they are: as much again is fetched until they are whole."""
+    path, count = folder / name, 8 * FIRST
+    path.parent.mkdir(parents=True, exist_ok=True)
+    while True:
+        data, size = _beginning(api, model_id, revision, name, count)
+        path.write_bytes(data)
+        try:
+            read_metadata(path)
+        except ModelError:
+            if len(data) >= size or count >= MOST:
+                raise
+        else:
+            os.truncate(path, size)
+            return
+        count *= 2
+
+
+def _beginning(api: HfApi, model_id: str, revision: str | None, name: str, count: int) -> tuple[bytes, int]:
+    """At most so many bytes of a file, and how many it has."""
+    from huggingface_hub import get_session, get_token, hf_hub_url, hf_raise_for_status
+
+    url = hf_hub_url(model_id, name, revision=revision, endpoint=api.endpoint)
+    headers = {"Range": f"bytes=0-{count - 1}"}
+    if token := get_token() if api.token is None else api.token:
+        headers["Authorization"] = f"Bearer {token}"
+    found = bytearray()
+    with get_session().stream("GET", url, headers=headers) as answer:
+        if answer.is_error:
+            answer.read()
+        hf_raise_for_status(answer)
+        for piece in answer.iter_bytes():
+            found += piece
+            if len(found) >= count:
+                break
+        whole = answer.headers.get("Content-Range", "").rpartition("/")[2] or answer.headers.get("Content-Length", "")
+    if not whole.isdecimal() or len(found) < min(count, int(whole)):
+        raise SourceError(f"hf://{model_id}: the hub sent {len(found)} bytes of {name}, of {whole or 'unknown'}")
+    return bytes(found[:count]), int(whole)
