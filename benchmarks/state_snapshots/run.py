@@ -4,7 +4,7 @@ A made hybrid of Mamba 2 and attention, with snapshots and without, in three kin
 `shared`: 12 prompts with 512 tokens in common, at once. `turns`: two conversations of six turns side by side, each
 prompt all that was said before. `nothing`: 12 prompts with nothing in common, which pay for the steps that end where a
 snapshot is taken. Two engines in one process; in each round with, without, without, with, so that a machine that slows
-down favours neither.
+down favours neither. Seconds are the process's own on all cores.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Prompt = list[int]
 
 
 def measure(chosen: Options) -> dict[str, Any]:
-    """Of each kind of traffic the share of prompt tokens that was not computed, and the seconds, medians of rounds."""
+    """Of each kind of traffic the share of prompt tokens that was not computed, and CPU seconds, medians of rounds."""
     with tempfile.TemporaryDirectory() as folder:
         _save(folder)
         engines = {on: _load(folder, chosen.threads, on) for on in (True, False)}
@@ -59,9 +59,9 @@ def _round(engines: Mapping[bool, LLM], ask: Ask, number: int, scale: float) -> 
     for turn, on in enumerate(ORDER):
         # New tokens each time, or those of the turn before would be found.
         rng, llm = random.Random(len(ORDER) * number + turn), engines[on]
-        before, began = llm.stats.prompt_tokens, time.perf_counter()
+        before, began = llm.stats.prompt_tokens, time.process_time()
         ask(llm, rng, scale)
-        seconds[on] += time.perf_counter() - began
+        seconds[on] += time.process_time() - began
         computed[on] += llm.stats.prompt_tokens - before
     return {
         "with": seconds[True] / 2,
@@ -153,7 +153,7 @@ def table(result: dict[str, Any]) -> Sheet:
     ]
     mebibytes = result["state_bytes"] / 2**20
     title = f"A hybrid with {result['snapshots']} snapshots of {mebibytes:.2f} MiB"
-    return Sheet(title, ["prompts", "not computed", "with, s", "without, s", "ratio"], rows)
+    return Sheet(title, ["prompts", "not computed", "with, CPU s", "without, CPU s", "ratio"], rows)
 
 
 if __name__ == "__main__":
