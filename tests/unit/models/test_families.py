@@ -193,6 +193,8 @@ def test_what_would_change_the_numbers_is_refused(name: str) -> None:
         ("Gemma3nForCausalLM", {**APART, "activation_sparsity_pattern": [1, 0]}, r"has 1\.0, and a share is below 1"),
         ("Gemma3nForCausalLM", {**APART, "altup_active_idx": 4}, "altup_active_idx is 4, of 4 streams"),
         ("Gemma3nForCausalLM", {**APART, "altup_num_inputs": 2**40}, "of 1099511627776 streams"),
+        ("Gemma3nForCausalLM", {**APART, "hidden_size": 0}, "hidden_size is 0"),
+        ("Gemma4ForCausalLM", {"hidden_size": 0}, "hidden_size is 0"),
         ("Gemma4ForCausalLM", {"use_bidirectional_attention": "all"}, "use_bidirectional_attention = 'all' is not"),
         ("Gemma4ForCausalLM", {"per_layer_config": {"7": {}}}, "per_layer_config has '7', which is no layer's number"),
         (

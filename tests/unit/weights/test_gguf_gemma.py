@@ -72,6 +72,8 @@ def test_heads_by_the_kind_of_a_layer() -> None:
         ("gemma3n", {"attention__sliding_window_pattern": [True]}, r"pattern is \[True\], which says not for each"),
         ("gemma4", {"attention__shared_kv_layers": 4}, r"shared_kv_layers is 4\.0 of 3 layers"),
         ("gemma4", {"attention__shared_kv_layers": 0.5}, r"shared_kv_layers is 0\.5 of 3 layers"),
+        ("gemma4", {"attention__shared_kv_layers": float("inf")}, "shared_kv_layers is inf of 3 layers"),
+        ("gemma4", {"attention__shared_kv_layers": float("nan")}, "shared_kv_layers is nan of 3 layers"),
         ("gemma4", {"attention__key_length_swa": None}, r"no gemma4\.attention\.key_length_swa"),
         ("gemma4", {"rope__dimension_count_swa": 2}, "rope.dimension_count_swa is 2, but a head has 4 dimensions"),
         ("gemma4", {"feed_forward_length": [16, 32, 32]}, r"feed_forward_length is \[16, 32, 32\]: not supported"),

@@ -43,7 +43,7 @@ def describe(values: Mapping[str, Any]) -> DecoderSpec:
     """Gemma3nForCausalLM."""
     config = Config({**DEFAULTS, **values})
     config.refuse_unless(use_bidirectional_attention=False)
-    count, hidden = config.layers(), config.get("hidden_size", int)
+    count, hidden = config.layers(), config.positive("hidden_size", int)
     kinds = config.layer_types([FULL if (i + 1) % 5 == 0 else SLIDING for i in range(count)])
     owners = owners_of(config, kinds, 15)
     norm = Norm(config.get("rms_norm_eps", float, 1e-6))

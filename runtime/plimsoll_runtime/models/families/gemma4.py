@@ -69,7 +69,7 @@ def _decoder(architecture: str, config: Config) -> DecoderSpec:
     # Whatever the config says of it: to Transformers the last layer sees all.
     kinds[-1] = FULL
     owners = owners_of(config, kinds, 0)
-    norm, hidden = Norm(config.get("rms_norm_eps", float, 1e-6)), config.get("hidden_size", int)
+    norm, hidden = Norm(config.get("rms_norm_eps", float, 1e-6)), config.positive("hidden_size", int)
     width = config.get("hidden_size_per_layer_input", int, 0)
     layers = [
         LayerSpec(mixer, _mlp(config, shares=mixer.shares is not None), norm, after=True, scalar=True)

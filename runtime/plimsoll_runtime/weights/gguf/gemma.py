@@ -86,7 +86,7 @@ def _windows(pairs: Pairs, layers: int) -> dict[str, Any]:
 def _inputs(pairs: Pairs, config: Mapping[str, Any]) -> dict[str, Any]:
     """The converter fills the table of tokens' inputs up with zeros; some files have counts as fractions."""
     shared = pairs.get("attention.shared_kv_layers", float, 0.0)
-    if shared != int(shared) or not 0 <= shared <= config["num_hidden_layers"]:
+    if not shared.is_integer() or not 0 <= shared <= config["num_hidden_layers"]:
         raise ModelError(f"GGUF: attention.shared_kv_layers is {shared} of {config['num_hidden_layers']} layers")
     return {
         "num_kv_shared_layers": int(shared),
