@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+import msgspec
+
 from plimsoll_runtime.api.calling import Calling
 from plimsoll_runtime.api.prompts import template_of, variables_known
 from plimsoll_runtime.api.schemas.chat import ChatRequest
@@ -94,6 +96,8 @@ def thinking(body: ChatRequest, model: ServedModel, wish: Wish, called: Calling 
         return None
     opened = form.opened_by(prompt) or _is_within(body, form)
     thought = _thought(form, model.tokenizer, called, opened=opened, budget=_budget(body, wish, model))
+    if prompt.rstrip().endswith(form.marks.end):  # the prompt has ended the answer's thought before it began
+        thought = msgspec.structs.replace(thought, opening=None)
     marks = model.tokenizer.encode(form.marks.begin + form.marks.end, add_special_tokens=False)
     return Thinking(form, opened, thought, not model.tokenizer.special_ids.isdisjoint(marks))
 

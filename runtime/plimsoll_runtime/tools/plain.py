@@ -7,7 +7,7 @@ JSON, which readers of such formats take for what it is.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,7 +61,11 @@ def arguments_of(tool: Tool) -> Sequence[Argument]:
     the schema asks of them all together and a list of arguments cannot be kept to."""
     root = resolved(tool.parameters, tool.parameters)
     _check(root, _OBJECT, tool.name)
-    properties, required = root.get("properties") or {}, list(root.get("required") or ())
+    properties, required = root.get("properties") or {}, root.get("required") or []
+    if not isinstance(properties, Mapping) or not _is_list(required, str):
+        raise ConstraintError(
+            f"{tool.name}: its schema's properties are no object, or what is required no list of names"
+        )
     known = {**properties, **{name: {} for name in required if name not in properties}}
     shared = {key: tool.parameters[key] for key in _DEFINITIONS if key in tool.parameters}
     found = []
@@ -83,8 +87,8 @@ def _is_loose(value: Mapping[str, Any], root: Mapping[str, Any]) -> bool:
         plain = [isinstance(each, Mapping) and resolved(each, root).keys() <= NOTES | {"type"} for each in branches]
         return all(plain) and any(_is_loose(each, root) for each in branches)
     kinds = value.get("type", "string")
-    return value.keys() <= NOTES | {"type", *_DEFINITIONS} and "string" in (
-        [kinds] if isinstance(kinds, str) else kinds
+    return value.keys() <= NOTES | {"type", *_DEFINITIONS} and (
+        kinds == "string" or (_is_list(kinds, str) and "string" in kinds)
     )
 
 
@@ -143,20 +147,48 @@ def _forms(value: Mapping[str, Any], root: Mapping[str, Any], where: str) -> Seq
     _check(value, _TEXT, where)
     if "anyOf" in value:
         _check(value, NOTES | {"type", "anyOf", *_DEFINITIONS}, where)
-        return [form for branch in value["anyOf"] for form in _forms(branch, root, where)]
+        branches = _typed(value, "anyOf", where, lambda found: _is_list(found, Mapping))
+        return [form for branch in branches for form in _forms(branch, root, where)]
     if "const" in value or "enum" in value:
         _check(value, NOTES | {"type", "const", "enum", *_DEFINITIONS}, where)
-        options = [value["const"]] if "const" in value else value["enum"]
-        return [_Form(option) for option in options]
-    least, most = value.get("minLength", 0), value.get("maxLength", "")
-    patterns = [f"{ANY}{{{least},{most}}}"]
-    if "pattern" in value:
-        patterns.append(_anywhere(in_rust(value["pattern"]), where))
-    if "format" in value:
-        if value["format"] not in _FORMATS:
-            raise ConstraintError(f"{where}: the format {value['format']!r} cannot be enforced in calls of this format")
-        patterns.append(_FORMATS[value["format"]])
-    return [_Form(None, tuple(patterns))]
+        options = (
+            [value["const"]]
+            if "const" in value
+            else _typed(value, "enum", where, lambda found: _is_list(found, object))
+        )
+        texts = [_Form(option) for option in options if isinstance(option, str)]
+        if not texts:
+            raise ConstraintError(f"{where}: no text satisfies it")
+        return texts
+    return [_Form(None, tuple(_patterns(value, where)))]
+
+
+def _patterns(value: Mapping[str, Any], where: str) -> Iterator[str]:
+    """What a text has to match, all of it."""
+    least, most = (_typed(value, key, where, _is_length) for key in ("minLength", "maxLength"))
+    yield f"{ANY}{{{least or 0},{'' if most is None else most}}}"
+    pattern, form = (_typed(value, key, where, lambda found: isinstance(found, str)) for key in ("pattern", "format"))
+    if pattern is not None:
+        yield _anywhere(in_rust(pattern), where)
+    if form is not None:
+        if form not in _FORMATS:
+            raise ConstraintError(f"{where}: the format {form!r} cannot be enforced in calls of this format")
+        yield _FORMATS[form]
+
+
+def _typed(value: Mapping[str, Any], key: str, where: str, is_one: Callable[[Any], bool]) -> Any:
+    """What a schema has under a key; None where it has nothing. Raises ConstraintError for what cannot stand there."""
+    if key in value and not is_one(value[key]):
+        raise ConstraintError(f"{where}: its {key!r} is none of JSON Schema's")
+    return value.get(key)
+
+
+def _is_length(found: Any) -> bool:
+    return isinstance(found, int) and not isinstance(found, bool) and found >= 0
+
+
+def _is_list(found: Any, kind: type) -> bool:
+    return isinstance(found, list) and all(isinstance(each, kind) for each in found)
 
 
 def _anywhere(pattern: str, where: str) -> str:

@@ -248,6 +248,17 @@ def budget(running: Any) -> int | None:
     return found
 
 
+async def test_a_thought_that_the_prompt_has_ended_is_not_begun_again(
+    thinking: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokenizer = thinking.server.state.models.model.tokenizer
+    known = tokenizer.token_id
+    monkeypatch.setattr(tokenizer, "token_id", lambda piece: 7 if piece == "<think>" else known(piece))
+    for effort, opening in (("medium", 7), ("none", None)):
+        await ask(thinking, "{}", response_format={"type": "json_object"}, reasoning_effort=effort)
+        assert thinking.engine.asked[0].params.thought.opening == opening
+
+
 async def test_the_server_s_own_choice(tokenizer: Tokenizer) -> None:
     async with running_server(tokenizer, reasoning_format="think", thinking_budget=9) as running:
         plain = "{% for m in messages %}{{ m.content }}{% endfor %}"

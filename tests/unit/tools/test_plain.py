@@ -8,16 +8,21 @@ from typing import TYPE_CHECKING, Any
 
 import jsonschema
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from tool_support.reading import read
 from tool_support.walk import SpecialId, Walk, wander
 
-from plimsoll_runtime.engine.constraint import ConstraintError
+from plimsoll_runtime.engine.constraint import Constraint, ConstraintError
+from plimsoll_runtime.structured.grammar import written
 from plimsoll_runtime.tools.choose import FORMATS
 from plimsoll_runtime.tools.parts import Tool
 
 if TYPE_CHECKING:
     from llguidance import LLTokenizer
 
+WORDS = ["type", "properties", "required", "enum", "const", "anyOf", "pattern", "format", "minLength", "maxLength"]
+KEYS = st.sampled_from([*WORDS, "$ref", "$defs", "x", "items", "title"])
 PLAIN = ("qwen3_coder", "seed_oss", "glm4", "minimax", "gemma4", "functiongemma", "llama4_pythonic", "gemma3")
 QUOTED = ("gemma4", "functiongemma")
 TAGGED = ("qwen3_coder", "glm4", "minimax")
@@ -123,6 +128,30 @@ def test_what_a_whole_call_cannot_be_kept_to_is_refused(name: str, special_id: S
     for more, told in (({"minProperties": 1}, "f: 'minProperties'"), ({"anyOf": [{"required": ["p0"]}]}, "f: 'anyOf'")):
         with pytest.raises(ConstraintError, match=told):
             FORMATS[name].grammar([tool({"x": {}}, **more)], special_id, required=True, parallel=False)
+
+
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-3, 9)
+    | st.sampled_from(["string", "a", "^a$", "#/$defs/x", "object", "\n/"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@settings(deadline=None, max_examples=150)
+@given(name=st.sampled_from(sorted(FORMATS)), parameters=st.dictionaries(KEYS, JSON, max_size=5))
+def test_whatever_a_schema_says(name: str, parameters: dict[str, Any]) -> None:
+    """There is a grammar, or an error that says what is wrong: nothing else, and no grammar that cannot be read."""
+    try:
+        source = FORMATS[name].grammar([Tool("f", None, parameters)], lambda marker: None, required=True, parallel=True)
+        written(Constraint("lark", source)).encode()
+    except ConstraintError as error:
+        said = str(error)
+    else:
+        said = source
+    assert said
 
 
 def test_a_text_that_holds_its_end_is_refused(special_id: SpecialId) -> None:
