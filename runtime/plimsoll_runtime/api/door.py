@@ -15,7 +15,7 @@ from plimsoll_runtime.errors import UsageError
 
 logger = logging.getLogger(__name__)
 
-EXPOSED = ("X-Request-Id", "Retry-After", "x-plimsoll-ignored")
+EXPOSED = ("X-Request-Id", "request-id", "Retry-After", "x-plimsoll-ignored")
 Stamps = tuple[tuple[int, int, int], ...]
 
 

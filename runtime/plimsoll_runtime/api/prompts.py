@@ -19,6 +19,9 @@ from plimsoll_runtime.text.tokenizer import TextError
 RESERVED = frozenset({"messages", "tools", "documents", "add_generation_prompt"})
 """What a template is always given; `chat_template_kwargs` may not replace it."""
 
+TOO_LONG = "context_length_exceeded"
+"""The code of an error for a prompt that the model's context has no room for."""
+
 MAX_PROMPT_SCORES = 2**20
 """Log probabilities of prompts in one answer. Each is some 75 bytes of JSON, and of memory until it is sent."""
 
@@ -193,7 +196,7 @@ def check_text(model: ServedModel, text: str, param: str) -> None:
 
 def too_long(message: str, param: str) -> ApiError:
     """A prompt does not fit in the model's context."""
-    return ApiError(message, param=param, code="context_length_exceeded")
+    return ApiError(message, param=param, code=TOO_LONG)
 
 
 @contextmanager

@@ -182,6 +182,15 @@ async def test_how_long_an_answer_may_be(client: Any, server: Any) -> None:
     assert (message.content, message.stop_reason, message.usage.output_tokens) == ([], "max_tokens", 0)
 
 
+async def test_a_prompt_that_is_too_long_is_told_as_agents_look_for_it(client: Any, server: Any) -> None:
+    long: list[Any] = [{"role": "user", "content": "x" * 5000}]
+    with pytest.raises(anthropic.BadRequestError, match=r"prompt is too long: .*5\d\d\d") as refused:
+        await ask(client, server, messages=long)
+    assert refused.value.error_code == "context_length_exceeded"
+    counted = await client.messages.count_tokens(model="fake", messages=long)
+    assert counted.input_tokens > 5000
+
+
 async def test_a_call(client: Any, server: Any) -> None:
     message = await ask(client, server, f"I look.\n{CALL}\n{OTHER}\n", tools=[WEATHER, TIME])
     text, first, second = message.content

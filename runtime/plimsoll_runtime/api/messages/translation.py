@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from plimsoll_runtime.api.errors import ApiError
+from plimsoll_runtime.api.prompts import TOO_LONG
 from plimsoll_runtime.api.schemas.chat import MAX_MESSAGES, ChatMessage, ChatRequest
 from plimsoll_runtime.api.schemas.messages import (
     AnyChoice,
@@ -54,14 +55,16 @@ def chat_of(body: Conversation) -> ChatRequest:
 
 @contextmanager
 def own_names() -> Iterator[None]:
-    """Errors that name fields of a chat name those of Anthropic's form instead."""
+    """Errors that name fields of a chat name those of Anthropic's form instead. Of a prompt that is too long agents
+    hear what they look for, to make it shorter by themselves.
+    """
     try:
         yield
     except ApiError as error:
-        if error.param not in OWN_NAMES:
-            raise
-        own = OWN_NAMES[error.param]
-        told = error.message.replace(f"'{error.param}'", f"'{own}'")
+        own = OWN_NAMES.get(error.param or "", error.param)
+        told = error.message if own is None else error.message.replace(f"'{error.param}'", f"'{own}'")
+        if error.code == TOO_LONG:
+            told = f"prompt is too long: {told}"
         raise ApiError(told, status=error.status, param=own, code=error.code, headers=error.headers) from error
 
 

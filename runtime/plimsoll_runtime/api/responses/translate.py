@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from plimsoll_runtime.api.errors import ApiError
+from plimsoll_runtime.api.prompts import TOO_LONG
 from plimsoll_runtime.api.responses.errors import in_terms_of_responses
 from plimsoll_runtime.api.responses.messages import messages_of, turn_starts, without_oldest
 from plimsoll_runtime.api.schemas.chat import MAX_MESSAGES, ChatRequest
@@ -18,9 +19,6 @@ from plimsoll_runtime.api.schemas.sampling import invalid
 from plimsoll_runtime.api.schemas.tools import NamedFunction, NamedTool, ToolDefinition
 
 MadeT = TypeVar("MadeT")
-
-TOO_LONG = "context_length_exceeded"
-"""The code of the error that says so."""
 
 _SAME_NAME = (
     "temperature",
