@@ -50,7 +50,7 @@ def test_modules_are_read_with_their_configs_and_tensors(folder: Path) -> None:
             {"kind": "Dense", "path": "2_Dense", "config": {"out_features": 3}},
         ],
     }
-    source = open_tensors(files, ())
+    source = open_tensors(files, {})
     assert source.shapes == {"x": (1,), "2_Dense.linear.weight": (3, 2)}
     assert torch.equal(source.stored("2_Dense.linear.weight").converted(torch.float32), torch.ones(3, 2))
     assert torch.equal(source.stored("x").converted(torch.float32), torch.zeros(1))
